@@ -1,0 +1,53 @@
+"""Kernels that are wrong on purpose, each by one mistake that was found in published code.
+
+They have the signature of `attnlab.attention.kernels`; the mistake is the line with the comment.
+"""
+
+from torch import Tensor
+
+from attnlab.attention.kernels import manual, mix, scores
+
+
+def zero_fill(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
+) -> Tensor:
+    """Blocked scores become 0, so that a blocked key still gets the weight e^0."""
+    filled = scores(q, k, scale=scale).masked_fill(~mask, 0.0)  # not -inf
+    return mix(filled.softmax(-1), v, dropout=dropout)
+
+
+def finite_fill(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
+) -> Tensor:
+    """Blocked scores become -1e4: a mask as long as all scores stay far above, and none after."""
+    filled = scores(q, k, scale=scale).masked_fill(~mask, -1e4)  # not -inf
+    return mix(filled.softmax(-1), v, dropout=dropout)
+
+
+def post_softmax_mask(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
+) -> Tensor:
+    """The mask comes after the softmax: rows sum to less than 1, and their sum tells the future."""
+    pattern = scores(q, k, scale=scale).softmax(-1) * mask  # the denominator has seen every key
+    return mix(pattern, v, dropout=dropout)
+
+
+def softmax_over_queries(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
+) -> Tensor:
+    """The softmax runs along the wrong axis: a key's weights over the queries sum to 1."""
+    masked = scores(q, k, scale=scale).masked_fill(~mask, float("-inf"))
+    return mix(masked.softmax(-2), v, dropout=dropout)  # not dim -1
+
+
+def unmerged_heads(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
+) -> Tensor:
+    """(B, H, T, E) is reshaped to (B, T, H * E) without the transpose of H and T.
+
+    The layer that calls this transposes and flattens rightly, so the wrong reshape is done here
+    and undone by that: row t of the output holds rows of head floor(t * H / T).
+    """
+    B, H, T, _ = q.shape
+    y = manual(q, k, v, mask=mask, scale=scale, dropout=dropout)
+    return y.reshape(B, T, H, -1).transpose(1, 2)  # not y.transpose(1, 2)

@@ -1,0 +1,49 @@
+"""What is done to the heads of a layer once its weights are drawn.
+
+A head owns the slices h*D to (h+1)*D of the rows of q, k and v in `qkv`, and of the columns of
+`proj`. Identical heads get identical gradients, so they stay identical under any elementwise
+optimiser, unless something acts on them differently: an output slice, dropout on the pattern.
+"""
+
+import math
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+
+class Heads(Protocol):
+    """What a head rule needs to know of a layer."""
+
+    n_head: int
+    qkv: nn.Linear
+    proj: nn.Linear
+
+
+def independent(layer: Heads) -> None:
+    """Leave the heads as they were drawn."""
+
+
+@torch.no_grad()
+def identical_qkv(layer: Heads) -> None:
+    """Give every head the query, key and value weights of the first; outputs stay their own."""
+    _repeat_first_head(layer.qkv.weight.unflatten(0, (3, layer.n_head, -1)), dim=1)
+    if layer.qkv.bias is not None:
+        _repeat_first_head(layer.qkv.bias.unflatten(0, (3, layer.n_head, -1)), dim=1)
+
+
+@torch.no_grad()
+def identical(layer: Heads) -> None:
+    """Give every head all weights of the first, output slice too.
+
+    The H equal slices add up in phase, which would make the branch sqrt(H) times as large as H
+    independent ones; dividing the slice by sqrt(H) keeps its size.
+    """
+    identical_qkv(layer)
+    slices = layer.proj.weight.unflatten(1, (layer.n_head, -1))  # (C, H, D)
+    _repeat_first_head(slices, dim=1)
+    layer.proj.weight.div_(math.sqrt(layer.n_head))
+
+
+def _repeat_first_head(view: Tensor, dim: int) -> None:
+    view.copy_(view.narrow(dim, 0, 1).clone().expand_as(view))

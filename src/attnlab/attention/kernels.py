@@ -1,0 +1,70 @@
+"""Kernels: pure functions from queries, keys and values to mixed values.
+
+Letters: B batch, H heads, T time, D channels of a head.
+
+Every kernel has the signature `(q, k, v, *, mask, scale, dropout)`: q, k (B, H, T, D); v
+(B, H, T, E), where E is D in a layer; mask (T, T) bool with True = may attend; scale multiplies
+the scores; dropout is the probability of dropping an entry of the pattern. It returns (B, H, T, E)
+and is linear in v, which is what lets `SelfAttention.pattern` read off the pattern of any kernel.
+"""
+
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attnlab.attention.masks import build_mask, causal
+
+
+class Kernel(Protocol):
+    """What `SelfAttention` asks of a kernel."""
+
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
+    ) -> Tensor: ...
+
+
+def scores(q: Tensor, k: Tensor, *, scale: float) -> Tensor:
+    """Scaled dot products, in fp32 at least (Vaswani et al. 2017, equation 1, before the softmax).
+
+    A sum of D products in bf16 is off by several hundredths, which a softmax of large scores
+    turns into another pattern; SDPA's kernels accumulate in fp32 for the same reason.
+
+    Returns:
+        (B, H, T queries, T keys), fp32, or fp64 where the inputs are.
+    """
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    with torch.autocast(q.device.type, enabled=False):
+        return (q.to(dtype) * scale) @ k.to(dtype).mT
+
+
+def mix(pattern: Tensor, v: Tensor, *, dropout: float) -> Tensor:
+    """Average the values by the pattern: (B, H, T, T), (B, H, T, E) -> (B, H, T, E)."""
+    return F.dropout(pattern.to(v.dtype), dropout) @ v
+
+
+def manual(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
+) -> Tensor:
+    """Attention written out: scores, -inf where blocked, softmax over the keys, average."""
+    blocked = ~mask
+    pattern = scores(q, k, scale=scale).masked_fill(blocked, float("-inf")).softmax(-1)
+    return mix(pattern, v, dropout=dropout)
+
+
+def sdpa(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float) -> Tensor:
+    """PyTorch's fused kernel, by its causal fast path where the mask is the causal one.
+
+    A query without keys gets zeros from it, in silence; `SelfAttention` refuses such a mask.
+    """
+    is_causal = mask is build_mask(causal, q.shape[-2], q.device)
+    return F.scaled_dot_product_attention(
+        q,
+        k,
+        v,
+        attn_mask=None if is_causal else mask,
+        dropout_p=dropout,
+        is_causal=is_causal,
+        scale=scale,
+    )

@@ -1,0 +1,88 @@
+"""Masks as predicates of (query index, key index): True means that the query may attend to the key."""
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+Predicate = Callable[[Tensor, Tensor], Tensor]
+
+
+def causal(q: Tensor, k: Tensor) -> Tensor:
+    """A query sees itself and the past."""
+    return k <= q
+
+
+def flipped(q: Tensor, k: Tensor) -> Tensor:
+    """A query sees itself and the future: the causal mask transposed."""
+    return k >= q
+
+
+def strict_flip(q: Tensor, k: Tensor) -> Tensor:
+    """A query sees the future without itself, so the last one sees nothing at all."""
+    return k > q
+
+
+def bidirectional(q: Tensor, k: Tensor) -> Tensor:
+    """A query sees everything, as in an encoder."""
+    return (k == k) & (q == q)
+
+
+def peek_one(q: Tensor, k: Tensor) -> Tensor:
+    """A query sees the past and one character ahead: a diagonal that is off by one."""
+    return k <= q + 1
+
+
+# The masks whose very subject is a query without keys; any other mask is refused for it.
+LEAVES_QUERIES_WITHOUT_KEYS = frozenset({strict_flip})
+
+
+def build_mask(may_attend: Predicate, T: int, device: torch.device | str = "cpu") -> Tensor:
+    """Lay a predicate out as a matrix.
+
+    The same arguments give the same tensor object, which nobody may change in place; kernels
+    know the causal mask by its identity.
+
+    Args:
+        may_attend: takes query indices (T, 1) and key indices (1, T), both int64.
+        T: number of positions.
+        device: where the mask is needed.
+
+    Returns:
+        (T queries, T keys) bool, True = may attend.
+
+    Raises:
+        ValueError: a query is left without any key, or the predicate does not give a bool matrix.
+    """
+    return _build_mask(may_attend, T, torch.device(device))
+
+
+@lru_cache(maxsize=64)
+def _build_mask(may_attend: Predicate, T: int, device: torch.device) -> Tensor:
+    # A mask first asked for in inference mode must still serve a later training step.
+    with torch.inference_mode(False):
+        i = torch.arange(T, device=device)
+        mask = may_attend(i[:, None], i[None, :])
+        name = name_of(may_attend)
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != (T, T):
+            raise ValueError(
+                f"the mask {name} must give a bool tensor of shape ({T}, {T}), True = may attend; "
+                f"it gave {_describe(mask)}"
+            )
+        empty = ~mask.any(-1)
+        if may_attend not in LEAVES_QUERIES_WITHOUT_KEYS and bool(empty.any()):
+            first = int(empty.nonzero()[0])
+            raise ValueError(f"the mask {name} leaves query {first} of {T} without keys")
+    return mask
+
+
+def name_of(function: Callable[..., object]) -> str:
+    """The name to call a function by in a message, also for partials and callable objects."""
+    return str(getattr(function, "__name__", repr(function)))
+
+
+def _describe(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}"
+    return type(value).__name__

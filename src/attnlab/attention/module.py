@@ -1,0 +1,165 @@
+"""The attention layer: projections and heads around a swappable kernel.
+
+Letters: B batch, T time, C channels, H heads, D = C // H.
+"""
+
+import math
+from collections.abc import Callable
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from attnlab.attention import heads as head_rules
+from attnlab.attention import kernels
+from attnlab.attention.masks import (
+    LEAVES_QUERIES_WITHOUT_KEYS,
+    Predicate,
+    build_mask,
+    causal,
+    name_of,
+)
+
+HeadRule = Callable[["Attention"], None]
+
+
+class Attention(nn.Module):
+    """What every variant has: `qkv`, `proj`, a scale, a mask and a rule for its heads.
+
+    A subclass adds `forward(x)` (B, T, C) -> (B, T, C) and `pattern(x)` -> (B, H, T, T). One that
+    owns further parameters names them in `init_rules`, as `attnlab.init` says.
+
+    Args:
+        n_embd: C.
+        n_head: the model's number of heads.
+        block_size: the largest T; the mask is tried at this size at once.
+        bias: whether `qkv` and `proj` have biases.
+        dropout: probability of dropping an entry of the pattern, in training only.
+        scale: multiplies the scores; None means 1/sqrt(D) (Vaswani et al. 2017, equation 1).
+        may_attend: the mask, see `attnlab.attention.masks`.
+        head_init: see `attnlab.attention.heads`.
+        heads: H where the variant fixes it; None means the model's `n_head`.
+
+    Raises:
+        ValueError: the heads do not divide the width, a number is out of its range, or the mask
+            leaves a query without keys.
+    """
+
+    init_rules: ClassVar[dict[str, Callable[..., None]]] = {}
+
+    def __init__(
+        self,
+        n_embd: int,
+        n_head: int,
+        *,
+        block_size: int,
+        bias: bool = True,
+        dropout: float = 0.0,
+        scale: float | None = None,
+        may_attend: Predicate = causal,
+        head_init: HeadRule = head_rules.independent,
+        heads: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.n_head = n_head if heads is None else heads
+        if self.n_head < 1:
+            raise ValueError(f"n_head = {self.n_head}: there must be at least one head")
+        if n_embd % self.n_head:
+            raise ValueError(
+                f"n_head = {self.n_head} does not divide n_embd = {n_embd}; "
+                f"it must be one of {_divisors(n_embd)}"
+            )
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout = {dropout} must be at least 0 and less than 1")
+        self.head_size = n_embd // self.n_head
+        self.scale = 1 / math.sqrt(self.head_size) if scale is None else float(scale)
+        if not math.isfinite(self.scale):
+            raise ValueError(f"scale = {scale} must be a finite number, or null for 1/sqrt(D)")
+        build_mask(may_attend, block_size)
+        self.dropout = dropout
+        self.may_attend = may_attend
+        self.head_init = head_init
+        self.qkv = nn.Linear(n_embd, 3 * n_embd, bias=bias)
+        self.proj = nn.Linear(n_embd, n_embd, bias=bias)
+
+    def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Project to queries, keys and values: (B, T, C) -> three of (B, H, T, D)."""
+        qkv = self.qkv(x).unflatten(-1, (3, self.n_head, self.head_size))  # (B, T, 3, H, D)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # each (B, H, T, D)
+        return q, k, v
+
+    def scores(self, x: Tensor) -> Tensor:
+        """The scaled scores before mask and softmax: (B, T, C) -> (B, H, T, T), fp32 at least."""
+        q, k, _ = self.split(x)
+        return kernels.scores(q, k, scale=self.scale)
+
+    def mask(self, x: Tensor) -> Tensor:
+        """The (T, T) mask for x (B, T, C), True = may attend."""
+        return build_mask(self.may_attend, x.shape[1], x.device)
+
+    def pattern(self, x: Tensor) -> Tensor:
+        """The weights that average the values, without dropout: (B, T, C) -> (B, H, T, T)."""
+        raise NotImplementedError
+
+    def extra_repr(self) -> str:
+        return (
+            f"n_head={self.n_head}, scale={self.scale:g}, may_attend={name_of(self.may_attend)}, "
+            f"dropout={self.dropout}"
+        )
+
+
+class SelfAttention(Attention):
+    """Multi-head self-attention by any kernel (Vaswani et al. 2017, section 3.2)."""
+
+    def __init__(
+        self,
+        n_embd: int,
+        n_head: int,
+        *,
+        block_size: int,
+        bias: bool = True,
+        dropout: float = 0.0,
+        kernel: kernels.Kernel | Callable[..., Tensor] = kernels.sdpa,
+        scale: float | None = None,
+        may_attend: Predicate = causal,
+        head_init: HeadRule = head_rules.independent,
+        heads: int | None = None,
+    ) -> None:
+        super().__init__(
+            n_embd,
+            n_head,
+            block_size=block_size,
+            bias=bias,
+            dropout=dropout,
+            scale=scale,
+            may_attend=may_attend,
+            head_init=head_init,
+            heads=heads,
+        )
+        if kernel is kernels.sdpa and may_attend in LEAVES_QUERIES_WITHOUT_KEYS:
+            raise ValueError(
+                f"the kernel sdpa answers a query without keys by zeros, in silence, so the mask "
+                f"{name_of(may_attend)} needs another one, attnlab.attention.kernels.manual say"
+            )
+        self.kernel = kernel
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, C) -> (B, T, C)."""
+        q, k, v = self.split(x)
+        dropout = self.dropout if self.training else 0.0
+        y = self.kernel(q, k, v, mask=self.mask(x), scale=self.scale, dropout=dropout)
+        return self.proj(y.transpose(1, 2).flatten(2))  # (B, H, T, D) -> (B, T, C)
+
+    def pattern(self, x: Tensor) -> Tensor:
+        """What the kernel really does with the values, read off by giving it the identity as v.
+
+        Every kernel is linear in v, so one formula serves them all, wrong ones too.
+        """
+        q, k, _ = self.split(x)
+        B, _, T, _ = q.shape
+        one_hot = torch.eye(T, dtype=q.dtype, device=q.device).expand(B, self.n_head, T, T)
+        return self.kernel(q, k, one_hot, mask=self.mask(x), scale=self.scale, dropout=0.0)
+
+
+def _divisors(n: int) -> str:
+    return ", ".join(str(d) for d in range(1, n + 1) if n % d == 0)

@@ -1,0 +1,126 @@
+"""The weights at the start: by canonical name, complete, and from a stream of their own.
+
+Each tensor is drawn from (seed, its name), so two variants with the same seed start equal
+whatever their classes, and adding a parameter changes no other.
+"""
+
+import math
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+
+import torch
+from torch import Tensor, nn
+
+from attnlab.attention.module import Attention
+from attnlab.model import GPT
+from attnlab.streams import generator
+
+Rule = Callable[[Tensor, torch.Generator], None]
+
+
+def zeros(weight: Tensor, stream: torch.Generator) -> None:
+    """Fill with zeros."""
+    weight.zero_()
+
+
+def ones(weight: Tensor, stream: torch.Generator) -> None:
+    """Fill with ones."""
+    weight.fill_(1.0)
+
+
+def normal(std: float) -> Rule:
+    """Draw from N(0, std^2), always in fp32 on the CPU, so that every dtype and device agrees."""
+
+    def draw(weight: Tensor, stream: torch.Generator) -> None:
+        weight.copy_(torch.randn(weight.shape, generator=stream) * std)
+
+    return draw
+
+
+def gpt2(net: GPT, qk_std: float = 0.02) -> dict[str, Rule]:
+    """GPT-2's rules: 0.02 everywhere, residual projections by 1/sqrt(2 L) smaller
+    (Radford et al. 2019, section 2.3), biases 0, LayerNorms 1.
+
+    Args:
+        net: whose number of layers L counts.
+        qk_std: standard deviation of the query and key weights.
+
+    Returns:
+        pattern of parameter names -> rule; the first that matches counts.
+    """
+    residual = normal(0.02 / math.sqrt(2 * len(net.blocks)))
+    return {
+        "*.bias": zeros,
+        "*ln_?.weight": ones,
+        "*.attn.qkv.weight": _queries_keys_values(qk_std),
+        "*.attn.proj.weight": residual,
+        "*.mlp.proj.weight": residual,
+        "*.mlp.fc.weight": normal(0.02),
+        "wte.weight": normal(0.02),
+        "wpe.weight": normal(0.02),
+    }
+
+
+def unit(net: GPT) -> dict[str, Rule]:
+    """GPT-2's rules but for queries and keys of unit variance: std 1/sqrt(C).
+
+    The assumption under which Vaswani et al. (2017, footnote 4) derive the scale.
+    """
+    return gpt2(net, qk_std=1 / math.sqrt(net.wte.embedding_dim))
+
+
+SCHEMES: dict[str, Callable[[GPT], dict[str, Rule]]] = {"gpt2": gpt2, "unit": unit}
+
+
+@torch.no_grad()
+def init_weights(net: GPT, seed: int, scheme: str = "gpt2", qk_std: float | None = None) -> None:
+    """Draw every parameter of a GPT, then let each attention layer's `head_init` act.
+
+    Args:
+        net: the model, changed in place.
+        seed: of the stream "weights".
+        scheme: "gpt2" or "unit".
+        qk_std: standard deviation of the query and key weights; None leaves it to the scheme.
+
+    Raises:
+        ValueError: the scheme is unknown, or a parameter has no rule.
+    """
+    if scheme not in SCHEMES:
+        raise ValueError(f"init = {scheme} is unknown; it must be one of {', '.join(SCHEMES)}")
+    if qk_std is not None and not (math.isfinite(qk_std) and qk_std >= 0):
+        raise ValueError(f"qk_std = {qk_std} must be a number of at least 0, or null")
+    rules = SCHEMES[scheme](net)
+    if qk_std is not None:
+        rules["*.attn.qkv.weight"] = _queries_keys_values(qk_std)
+    rules = _rules_of_layers(net) | rules
+    for name, parameter in net.named_parameters():
+        rule = next((rule for glob, rule in rules.items() if fnmatchcase(name, glob)), None)
+        if rule is None:
+            raise ValueError(
+                f"the parameter {name} has no rule for its start; name it in the `init_rules` of "
+                f"its attention class, for example init_rules = {{'{name.rsplit('.', 1)[-1]}': "
+                f"attnlab.init.normal(0.02)}}"
+            )
+        rule(parameter, generator(seed, f"weights/{name}"))
+    for module in net.modules():
+        if isinstance(module, Attention):
+            module.head_init(module)
+
+
+def _queries_keys_values(qk_std: float, v_std: float = 0.02) -> Rule:
+    def draw(weight: Tensor, stream: torch.Generator) -> None:
+        C = weight.shape[1]
+        std = torch.tensor([qk_std, qk_std, v_std]).repeat_interleave(C)[:, None]  # (3C, 1)
+        weight.copy_(torch.randn(weight.shape, generator=stream) * std)
+
+    return draw
+
+
+def _rules_of_layers(net: GPT) -> dict[str, Rule]:
+    """The `init_rules` of attention classes, under the full names of their parameters."""
+    return {
+        f"{prefix}.{name}": rule
+        for prefix, module in net.named_modules()
+        if isinstance(module, Attention)
+        for name, rule in module.init_rules.items()
+    }

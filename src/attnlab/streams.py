@@ -1,0 +1,16 @@
+"""Named streams of randomness: weights, data, dropout, each from (seed, name, step)."""
+
+import hashlib
+
+import torch
+
+
+def stream_seed(seed: int, stream: str, step: int = 0) -> int:
+    """A 63-bit seed from (seed, stream, step), the same on every machine and in every process."""
+    digest = hashlib.sha256(f"{seed}/{stream}/{step}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+def generator(seed: int, stream: str, step: int = 0) -> torch.Generator:
+    """A CPU generator that stands at the start of the stream's given step."""
+    return torch.Generator().manual_seed(stream_seed(seed, stream, step))
