@@ -1,0 +1,98 @@
+"""Batches by step: the batch of step n is a function of (seed, n) and of nothing else."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.utils.data import IterableDataset
+
+from attnlab.errors import BadInput
+from attnlab.streams import generator
+
+Batch = tuple[Tensor, Tensor]
+
+
+class TrainBatches(IterableDataset[Batch]):
+    """Random windows of a text, the same at step n for every variant, resumed run and rank.
+
+    Args:
+        ids: the training text, (N,) int64.
+        batch_size: B, of all ranks together.
+        block_size: T.
+        seed: of the stream "data".
+        steps: the number of batches from the start of the training to its end.
+        start: the first step that is still to come.
+        rank, world_size: of a distributed run; a rank takes every world_size-th row.
+
+    Raises:
+        BadInput: the batch size is not a positive multiple of the world size.
+    """
+
+    def __init__(
+        self,
+        ids: Tensor,
+        *,
+        batch_size: int,
+        block_size: int,
+        seed: int,
+        steps: int,
+        start: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        if batch_size < 1 or batch_size % world_size:
+            raise BadInput(
+                f"data.batch_size = {batch_size} must be a positive multiple of the number of "
+                f"devices, {world_size}"
+            )
+        self.ids = ids
+        self.batch_size = batch_size
+        self.block_size = block_size
+        self.seed = seed
+        self.steps = steps
+        self.start = start
+        self.rank = rank
+        self.world_size = world_size
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __getitem__(self, step: int) -> Batch:
+        """The rank's rows of the batch of one step: x and y, each (B, T), y one character on."""
+        starts = torch.randint(
+            len(self.ids) - self.block_size,
+            (self.batch_size, 1),
+            generator=generator(self.seed, "data", step),
+        )[self.rank :: self.world_size]
+        windows = self.ids[starts + torch.arange(self.block_size + 1)]  # (B, T + 1)
+        return windows[:, :-1], windows[:, 1:]
+
+    def __iter__(self) -> Iterator[Batch]:
+        return (self[step] for step in range(self.start, self.steps))
+
+
+def validation_batches(ids: Tensor, block_size: int, batch_size: int = 64) -> list[Batch]:
+    """The whole text in windows that do not overlap, so that each character is predicted once.
+
+    The first character has no past and is not predicted; the last window may be shorter.
+
+    Args:
+        ids: (N,) int64, N >= 2.
+
+    Returns:
+        pairs x, y of shape (<= batch_size, <= block_size) that hold N - 1 predictions in all.
+    """
+    x, y = ids[:-1], ids[1:]
+    whole = len(x) // block_size * block_size
+    batches = list(
+        zip(
+            x[:whole].view(-1, block_size).split(batch_size),
+            y[:whole].view(-1, block_size).split(batch_size),
+            strict=True,
+        )
+    )
+    if whole == 0:
+        batches = []
+    if whole < len(x):
+        batches.append((x[None, whole:], y[None, whole:]))
+    return batches

@@ -1,0 +1,136 @@
+"""From a node of the configuration to an object: checked against the signature first."""
+
+import inspect
+from collections.abc import Callable as AbstractCallable
+from collections.abc import Collection
+from difflib import get_close_matches
+from functools import partial
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import hydra
+from omegaconf import DictConfig, OmegaConf
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from attnlab.errors import BadInput
+
+SPECIAL = {"_target_", "_partial_", "_convert_", "_recursive_", "_args_"}
+CONFIG = ConfigDict(arbitrary_types_allowed=True, strict=True)
+
+
+def build(
+    node: DictConfig, path: str, *, apart: Collection[str] = (), given: Collection[str] = ()
+) -> "partial[Any]":
+    """A callable that makes what the node's `_target_` names, with the node's values.
+
+    A string where the target asks for a function is the function's dotted path.
+
+    Args:
+        node: with `_target_`.
+        path: of the node in the configuration, for messages.
+        apart: keys of the node that are not the target's.
+        given: what the caller of the callable adds, and a node may not.
+
+    Raises:
+        BadInput: the target cannot be imported, does not take a key, or wants another type.
+    """
+    target = locate(str(node._target_), f"{path}._target_")
+    hints = {k: hint for k, hint in parameters(target).items() if k not in given}
+    values: dict[str, Any] = {}
+    for key, value in OmegaConf.to_container(node, resolve=True).items():  # type: ignore[union-attr]
+        name = str(key)
+        if name in SPECIAL or name in apart:
+            continue
+        if name not in hints:
+            if _is_default_of_the_base(name, value, path):
+                continue
+            raise BadInput(unknown(f"{path}.{name}", f"{path}.", hints))
+        values[name] = checked(value, hints[name], f"{path}.{name}")
+    return partial(target, **values)
+
+
+def locate(dotted: str, path: str) -> Any:
+    """Import what a dotted path names.
+
+    Raises:
+        BadInput: there is no such thing.
+    """
+    try:
+        return hydra.utils.get_object(dotted)
+    except Exception as error:  # Hydra raises whatever the import raised
+        reason = str(error).strip().splitlines()[0]
+        raise BadInput(f"{path} = {dotted} cannot be imported: {reason}") from error
+
+
+def parameters(target: Any) -> dict[str, Any]:
+    """Names of what a callable takes, with their annotations (Any where there is none)."""
+    function = target.__init__ if inspect.isclass(target) else target
+    hints = get_type_hints(function)
+    signature = inspect.signature(target)
+    return {name: hints.get(name, Any) for name in signature.parameters}
+
+
+def checked(value: Any, hint: Any, path: str) -> Any:
+    """The value if it is what the annotation asks for; a dotted path becomes its function.
+
+    Raises:
+        BadInput: it is not.
+    """
+    if isinstance(value, str) and _wants_function(hint):
+        return locate(value, path)
+    try:
+        TypeAdapter(hint, config=CONFIG).validate_python(value)
+    except ValidationError:
+        raise BadInput(f"{path} = {_shown(value)} must be {_described(hint)}") from None
+    return value
+
+
+def unknown(path: str, prefix: str, names: Collection[str]) -> str:
+    """The sentence for a key that nothing takes, with the nearest that is known."""
+    near = get_close_matches(path.removeprefix(prefix), [str(n) for n in names], n=1)
+    hint = f"did you mean {prefix}{near[0]}?" if near else f"known are {', '.join(sorted(names))}"
+    return f"{path} is not a setting; {hint}"
+
+
+def _is_default_of_the_base(name: str, value: Any, path: str) -> bool:
+    """Whether a class of the user's merely inherits a line of sdpa.yaml that it has no use for."""
+    if path != "attn":
+        return False
+    from attnlab.attention.module import SelfAttention
+
+    default = inspect.signature(SelfAttention).parameters.get(name)
+    if default is None:
+        return False
+    if isinstance(value, str) and callable(default.default):
+        return locate(value, f"attn.{name}") is default.default
+    return bool(value == default.default)
+
+
+def _wants_function(hint: Any) -> bool:
+    options = get_args(hint) if get_origin(hint) is not AbstractCallable else (hint,)
+    return any(get_origin(option) is AbstractCallable for option in options)
+
+
+def _shown(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return str(value)
+
+
+NOUNS = {
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    bool: "true or false",
+    type(None): "null",
+}
+
+
+def _described(hint: Any) -> str:
+    if hint in NOUNS:
+        return NOUNS[hint]
+    if get_origin(hint) is Literal:
+        return " or ".join(str(option) for option in get_args(hint))
+    if get_origin(hint) in (Union, UnionType):
+        return " or ".join(_described(option) for option in get_args(hint))
+    return str(hint).replace("typing.", "").replace("collections.abc.", "")

@@ -1,0 +1,134 @@
+"""What stands around the loop: the stop at divergence, the clock, the lines on the terminal."""
+
+import math
+import time
+from typing import Any
+
+import lightning.pytorch as L
+import torch
+from lightning.pytorch.callbacks import TQDMProgressBar
+from torch import Tensor
+
+from attnlab.data.batches import Batch
+from attnlab.training.lit import LitGPT
+
+
+class Divergence(L.Callback):
+    """Ends a run whose loss or gradient is no longer finite, and remembers where.
+
+    A non-finite gradient makes the weights non-finite in the same step. The check runs on the
+    device; asking for its result every `every` steps spares a GPU the wait at each one.
+    """
+
+    def __init__(self) -> None:
+        self.step: int | None = None
+        self.last_finite_loss = math.nan
+        self._every = 1
+        self._bad_step = torch.tensor(-1)
+        self._last = torch.tensor(math.nan)
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._every = 1 if pl_module.device.type == "cpu" else 10
+        self._bad_step = self._bad_step.to(pl_module.device)
+        self._last = self._last.to(pl_module.device)
+
+    def on_train_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Batch,
+        batch_idx: int,
+    ) -> None:
+        assert isinstance(pl_module, LitGPT)
+        loss: Tensor = outputs["loss"].detach()
+        finite = loss.isfinite()
+        if trainer.precision != "16-mixed":  # whose loss scaling overflows as a matter of course
+            finite = finite & pl_module.grad_norm.isfinite()
+        fine = self._bad_step < 0
+        self._last = torch.where(fine & loss.isfinite(), loss, self._last)
+        self._bad_step = torch.where(fine & ~finite, trainer.global_step, self._bad_step)
+        at_end = trainer.global_step >= trainer.max_steps
+        if (batch_idx + 1) % self._every == 0 or at_end:
+            step = int(self._bad_step)
+            if step >= 0:
+                self.step = step
+                self.last_finite_loss = float(self._last)
+                trainer.should_stop = True
+
+    def state_dict(self) -> dict[str, float]:
+        return {"last": float(self._last)}
+
+    def load_state_dict(self, state_dict: dict[str, float]) -> None:
+        self._last = torch.tensor(state_dict["last"])
+
+
+class Clock(L.Callback):
+    """Seconds of training, and of the validations within, summed over resumed parts."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.validating = 0.0
+        self.steps = 0  # of this process, for the speed
+        self._earlier = 0.0
+        self._began = 0.0
+        self._val_began = 0.0
+
+    @property
+    def wall_seconds(self) -> float:
+        """Of the whole run, resumed parts included."""
+        return self._earlier + self.seconds
+
+    @property
+    def seconds_a_step(self) -> float:
+        """Of this process, validations apart."""
+        return (self.seconds - self.validating) / self.steps if self.steps else math.nan
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._began = time.perf_counter()
+
+    def on_train_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Batch,
+        batch_idx: int,
+    ) -> None:
+        self.steps += 1
+        self.seconds = time.perf_counter() - self._began
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._val_began = time.perf_counter()
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.state.fn == "fit":
+            self.validating += time.perf_counter() - self._val_began
+            self.seconds = time.perf_counter() - self._began
+
+    def state_dict(self) -> dict[str, float]:
+        return {"wall_seconds": self.wall_seconds}
+
+    def load_state_dict(self, state_dict: dict[str, float]) -> None:
+        self._earlier = state_dict["wall_seconds"]
+
+
+class Progress(TQDMProgressBar):
+    """Lightning's bar without the version number that our loggers do not have."""
+
+    def get_metrics(
+        self, trainer: L.Trainer, pl_module: L.LightningModule
+    ) -> dict[str, int | str | float | dict[str, float]]:
+        metrics = super().get_metrics(trainer, pl_module)
+        metrics.pop("v_num", None)
+        return metrics
+
+
+class Lines(L.Callback):
+    """A line at each validation, where no terminal could draw a bar."""
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        assert isinstance(pl_module, LitGPT)
+        if trainer.state.fn == "fit" and trainer.is_global_zero:
+            step = trainer.global_step
+            print(f"step {step}: val loss {pl_module.val_losses[step]:.4f}", flush=True)

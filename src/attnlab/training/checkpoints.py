@@ -1,0 +1,91 @@
+"""Checkpoints: written atomically, of plain types only, read without running what they hold."""
+
+import io
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as L
+import torch
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+
+from attnlab.data.batches import Batch
+from attnlab.errors import BadInput
+from attnlab.files import write_atomically
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Lightning's file format, put in place in one step."""
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
+    ) -> None:
+        content = io.BytesIO()
+        torch.save(checkpoint, content)
+        write_atomically(Path(path), content.getvalue())
+
+    def load_checkpoint(
+        self, path: str | Path, map_location: Any = None, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        return read_checkpoint(Path(path))
+
+
+def read_checkpoint(file: Path) -> dict[str, Any]:
+    """Load a checkpoint onto the CPU; a pickle in it that would run code is refused.
+
+    Raises:
+        BadInput: the file is missing, damaged, or not one of ours.
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:
+            damaged = archive.testzip()  # torch.load would read flipped bytes as weights
+        if damaged is not None:
+            raise BadInput(f"the checkpoint {file} is damaged: {damaged} has a wrong checksum")
+        checkpoint = torch.load(file, map_location="cpu", weights_only=True)
+    except FileNotFoundError as error:
+        raise BadInput(f"there is no checkpoint {file}") from error
+    except (OSError, zipfile.BadZipFile, pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise BadInput(f"the checkpoint {file} cannot be read: {reason}") from error
+    if not isinstance(checkpoint, dict) or "attnlab" not in checkpoint:
+        raise BadInput(f"{file} is not a checkpoint of attnlab")
+    return checkpoint
+
+
+class Checkpoints(L.Callback):
+    """Keeps `last.ckpt`, to go on from, and `best.ckpt`, of the lowest finite validation loss.
+
+    Lightning's own callback calls a checkpoint best whose loss is NaN, and stores absolute paths.
+
+    Args:
+        folder: where they go.
+        every: steps between two writings of `last.ckpt`; validations write it too.
+    """
+
+    def __init__(self, folder: Path, every: int) -> None:
+        if every < 1:
+            raise BadInput(f"checkpoint_every = {every} must be at least 1")
+        self.folder = folder
+        self.every = every
+
+    def on_train_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Batch,
+        batch_idx: int,
+    ) -> None:
+        step = trainer.global_step
+        validates = step % int(trainer.val_check_interval or 1) == 0
+        if step % self.every == 0 and not validates and not trainer.should_stop:
+            trainer.save_checkpoint(self.folder / "last.ckpt")
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.state.fn != "fit" or trainer.should_stop:
+            return
+        trainer.save_checkpoint(self.folder / "last.ckpt")
+        losses = pl_module.val_losses
+        if min(losses, key=losses.__getitem__) == trainer.global_step:
+            trainer.save_checkpoint(self.folder / "best.ckpt")

@@ -1,0 +1,154 @@
+"""One run under Lightning: its trainer, its end, and what is written of it."""
+
+import logging
+import sys
+import traceback
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+import lightning.pytorch as L
+import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from omegaconf import DictConfig, OmegaConf
+
+from attnlab.data.corpus import Corpus
+from attnlab.errors import BadInput
+from attnlab.files import write_json
+from attnlab.model import GPT
+from attnlab.training.build import build
+from attnlab.training.callbacks import Clock, Divergence, Lines, Progress
+from attnlab.training.checkpoints import AtomicCheckpointIO, Checkpoints, read_checkpoint
+from attnlab.training.folder import RunFolder
+from attnlab.training.lit import LitGPT
+from attnlab.training.record import measured, provenance
+
+
+def fit(
+    cfg: DictConfig,
+    net: GPT,
+    corpus: Corpus,
+    folder: RunFolder,
+    digest: str,
+    variant: str,
+    overrides: Iterable[str],
+) -> dict[str, Any]:
+    """Train, or go on where an interrupted run was; `attnlab.training.run.run` has the arguments.
+
+    Returns:
+        the metrics, as written to metrics.json.
+
+    Raises:
+        BadInput: the trainer cannot be made, the checkpoint is damaged, or the disk refuses.
+    """
+    clock, divergence = Clock(), Divergence()
+    lit = make_lit(cfg, net, corpus)
+    trainer = make_trainer(cfg, folder, [clock, divergence])
+    resume = folder.last_checkpoint if folder.last_checkpoint.exists() and not cfg.force else None
+    if resume is not None:
+        read_checkpoint(resume)  # a damaged one is refused before anything is touched
+    with folder.locked():
+        if cfg.force:
+            folder.clear()
+        folder.begin(cfg, overrides, digest)
+        try:
+            trainer.fit(lit, ckpt_path=resume)
+            if trainer.global_step not in lit.val_losses:
+                trainer.validate(lit, verbose=False)
+            record = {"variant": variant, "seed": cfg.seed, "status": "finished"}
+            if divergence.step is not None:
+                record["status"] = "diverged"
+                record["diverged_at_step"] = divergence.step
+                record["last_finite_loss"] = divergence.last_finite_loss
+            record |= measured(trainer, lit, clock) | provenance(trainer, corpus)
+            write_json(folder.metrics_file, record)
+            folder.set_status(
+                record["status"],
+                digest,
+                step=divergence.step or trainer.global_step,
+                reason="the loss or its gradient is not finite" if divergence.step else None,
+                last_finite_loss=divergence.last_finite_loss,
+            )
+        except SystemExit:  # Lightning's answer to Ctrl-C
+            print(f"\nInterrupted at step {trainer.global_step}; the same command goes on.")
+            raise SystemExit(130) from None
+        except Exception as error:
+            _record_failure(folder, digest, trainer.global_step)
+            if isinstance(error, OSError):
+                raise BadInput(f"{folder.path} cannot be written: {error.strerror}") from error
+            raise
+    return record
+
+
+def make_lit(cfg: DictConfig, net: GPT, corpus: Corpus) -> LitGPT:
+    """The model with its corpus, optimiser and seed."""
+    config = OmegaConf.to_container(cfg, resolve=True)
+    optim = build(cfg.optim, "optim", given=("net", "max_steps"))
+    optim(net, cfg.trainer.max_steps)  # so that a bad number is refused before the run begins
+    return LitGPT(
+        net,
+        corpus,
+        optim,
+        batch_size=cfg.data.batch_size,
+        seed=cfg.seed,
+        recipe={"config": config, "alphabet": corpus.alphabet, "corpus": corpus.name},
+    )
+
+
+def make_trainer(cfg: DictConfig, folder: RunFolder, callbacks: list[L.Callback]) -> L.Trainer:
+    """Lightning's Trainer with our callbacks, probes and loggers.
+
+    Raises:
+        BadInput: a device or a precision is not to be had.
+    """
+    _quieten()
+    precision = cfg.trainer.precision
+    if precision == "auto":
+        cfg = OmegaConf.merge(cfg, {"trainer": {"precision": _precision(cfg.trainer.accelerator)}})  # type: ignore[assignment]
+    arguments = build(cfg.trainer, "trainer")
+    bar = bool(cfg.trainer.get("enable_progress_bar", True)) and sys.stderr.isatty()
+    shown: L.Callback = Progress(refresh_rate=10) if bar else Lines()
+    probes = [build(node, f"probes.{name}")() for name, node in cfg.probes.items()]
+    loggers = [
+        build(node, f"logger.{name}", given=("save_dir",))(save_dir=str(folder.path))
+        for name, node in cfg.logger.items()
+    ]
+    keeper = Checkpoints(folder.last_checkpoint.parent, cfg.checkpoint_every)
+    try:
+        trainer = arguments(
+            enable_progress_bar=bar,
+            callbacks=[*callbacks, shown, *probes, keeper],
+            logger=loggers,
+            plugins=[AtomicCheckpointIO()],
+            default_root_dir=str(folder.path),
+            use_distributed_sampler=False,  # our batches know their rank
+        )
+    except (MisconfigurationException, ValueError, TypeError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise BadInput(f"the trainer cannot be made: {reason}") from error
+    device = trainer.strategy.root_device.type
+    if device == "cpu" and str(trainer.precision).startswith("16"):
+        raise BadInput(
+            f"trainer.precision = {precision} needs a GPU; a CPU takes 32-true, bf16-mixed, 64-true"
+        )
+    return trainer
+
+
+def _precision(accelerator: str) -> str:
+    on_gpu = accelerator in {"auto", "gpu", "cuda"} and torch.cuda.is_available()
+    return "bf16-mixed" if on_gpu else "32-true"
+
+
+def _record_failure(folder: RunFolder, digest: str, step: int) -> None:
+    try:
+        folder.set_status("failed", digest, step=step, reason=traceback.format_exc())
+    except OSError as error:  # the disk that made the run fail; the run's own error is raised
+        print(f"{folder.status_file} could not be written: {error}", file=sys.stderr)
+
+
+def _quieten() -> None:
+    """Silence what Lightning says of things that are as we want them."""
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    for message in (".*does not have many workers.*", ".*IterableDataset.*has `__len__`.*"):
+        warnings.filterwarnings("ignore", message)

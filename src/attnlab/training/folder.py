@@ -1,0 +1,212 @@
+"""The run folder: what it is called, what it holds, and when it may be written."""
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from filelock import FileLock, Timeout
+from omegaconf import DictConfig, OmegaConf
+
+from attnlab.errors import BadInput
+from attnlab.files import read_json, write_atomically, write_json
+
+Status = Literal["running", "finished", "diverged", "failed"]
+
+# Named by the folder in another way, or without influence on what the run computes.
+APART = {"attn", "seed", "name", "outputs", "force", "experiment"}
+LONGEST_NAME = 180  # of the 255 bytes that file systems allow
+
+
+def folder_for(cfg: DictConfig, variant: str, overrides: Iterable[str]) -> Path:
+    """Where a run goes: `<outputs>/<name>/attn=<variant>[,<what else was changed>]/seed=<n>`.
+
+    Args:
+        cfg: the composed configuration, for outputs, name and seed.
+        variant: the file of conf/attn.
+        overrides: as typed, "optim.lr=0.01" say.
+
+    Raises:
+        BadInput: the name is no plain name of a folder.
+    """
+    name = str(cfg.name)
+    if not name or name in {".", ".."} or any(c in name for c in "/\\\0") or len(name) > 100:
+        raise BadInput(f"name = {name!r} must be the plain name of a folder, without / or \\")
+    changed = sorted(_plain(o) for o in overrides if o.lstrip("+~").partition("=")[0] not in APART)
+    run = ",".join([f"attn={variant}", *changed])
+    if len(run.encode()) > LONGEST_NAME:
+        digest = hashlib.sha256(run.encode()).hexdigest()[:8]
+        run = run.encode()[: LONGEST_NAME - 9].decode(errors="ignore") + "~" + digest
+    return Path(str(cfg.outputs)).expanduser() / name / run / f"seed={cfg.seed}"
+
+
+def _plain(override: str) -> str:
+    """An override as a part of a folder's name; a path keeps its last part and a digest."""
+    key, _, value = override.lstrip("+").partition("=")
+    if any(c in value for c in "/\\\0\n"):
+        digest = hashlib.sha256(value.encode()).hexdigest()[:6]
+        value = f"{Path(value).name}~{digest}"
+    quotes = "\"'"
+    return f"{key}={value.strip(quotes)}"
+
+
+def fingerprint(cfg: DictConfig, corpus_sha256: str) -> str:
+    """A digest of all that decides what a run computes: the resolved configuration, the corpus."""
+    content = json.dumps([_settings(cfg), corpus_sha256], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _settings(cfg: DictConfig) -> dict[str, Any]:
+    settings = OmegaConf.to_container(cfg, resolve=True)
+    assert isinstance(settings, dict)
+    return {str(key): v for key, v in settings.items() if key not in {"outputs", "force", "name"}}
+
+
+class RunFolder:
+    """A run's folder on the disk.
+
+    Args:
+        path: the folder; it need not exist.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def last_checkpoint(self) -> Path:
+        return self.path / "checkpoints" / "last.ckpt"
+
+    @property
+    def metrics_file(self) -> Path:
+        return self.path / "metrics.json"
+
+    @property
+    def status_file(self) -> Path:
+        return self.path / "status.json"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder for this process; the lock of a dead process is free at once.
+
+        Raises:
+            BadInput: another process holds it, or it cannot be written.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(self.path / ".lock", timeout=0)
+            lock.acquire()
+        except Timeout as error:
+            raise BadInput(f"another process is training in {self.path}") from error
+        except OSError as error:
+            raise BadInput(f"{self.path} cannot be written: {error.strerror}") from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def status(self) -> dict[str, Any]:
+        """What status.json says; empty where no run has begun.
+
+        Raises:
+            BadInput: the folder holds something else, or the file is damaged.
+        """
+        if self.status_file.exists():
+            try:
+                return read_json(self.status_file)
+            except (OSError, ValueError) as error:
+                raise BadInput(
+                    f"{self.status_file} is damaged ({error}); force=true redoes the run"
+                ) from error
+        if self.path.exists() and any(f.name != ".lock" for f in self.path.iterdir()):
+            raise BadInput(f"{self.path} is not empty and holds no run; take another name=")
+        return {}
+
+    def metrics(self) -> dict[str, Any]:
+        """What metrics.json says.
+
+        Raises:
+            BadInput: it is missing or damaged.
+        """
+        try:
+            return read_json(self.metrics_file)
+        except (OSError, ValueError) as error:
+            raise BadInput(f"{self.metrics_file} cannot be read: {error}") from error
+
+    def check_is_ours(self, cfg: DictConfig, digest: str) -> None:
+        """Refuse a folder that holds a run of another configuration or corpus.
+
+        Raises:
+            BadInput: it does; the sentence names the settings that differ.
+        """
+        held = self.status().get("fingerprint", digest)
+        if held == digest:
+            return
+        saved = flat(_settings(OmegaConf.load(self.path / ".hydra" / "config.yaml")))  # type: ignore[arg-type]
+        now = flat(_settings(cfg))
+        differing = sorted(k for k in saved.keys() | now.keys() if saved.get(k) != now.get(k))
+        raise BadInput(
+            f"{self.path} holds a run of another {'configuration' if differing else 'corpus'}"
+            f"{' (' + ', '.join(differing[:4]) + ')' if differing else ''}; "
+            f"take another name=, or redo it by force=true"
+        )
+
+    def clear(self) -> None:
+        """Empty the folder of the run that it holds, but for the lock."""
+        self.status_file.unlink(missing_ok=True)
+        for entry in self.path.iterdir():
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            elif entry.name != ".lock":
+                entry.unlink()
+
+    def begin(self, cfg: DictConfig, overrides: Iterable[str], digest: str) -> None:
+        """Write `.hydra/` and the status "running"."""
+        for name, content in (
+            ("config.yaml", OmegaConf.to_yaml(cfg)),
+            ("overrides.yaml", OmegaConf.to_yaml(OmegaConf.create(list(overrides)))),
+        ):
+            write_atomically(self.path / ".hydra" / name, content.encode())
+        self.set_status("running", digest)
+
+    def set_status(
+        self,
+        status: Status,
+        fingerprint: str,
+        *,
+        step: int = 0,
+        reason: str | None = None,
+        last_finite_loss: float | None = None,
+    ) -> None:
+        """Replace status.json.
+
+        Args:
+            status: running, finished, diverged or failed.
+            fingerprint: of the configuration and the corpus.
+            step: the last step that was done.
+            reason: why it diverged or failed.
+            last_finite_loss: training loss before it diverged.
+        """
+        content = {"status": status, "step": step, "reason": reason}
+        if status == "diverged":
+            content["last_finite_loss"] = last_finite_loss
+        write_json(self.status_file, content | {"time": now(), "fingerprint": fingerprint})
+
+
+def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings under dotted keys."""
+    rows: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, dict) and value:
+            rows |= flat(value, f"{prefix}{key}.")
+        else:
+            rows[f"{prefix}{key}"] = value
+    return rows
+
+
+def now() -> str:
+    """Local time to the second, as ISO 8601."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")

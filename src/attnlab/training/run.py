@@ -1,0 +1,155 @@
+"""The composition root: from a configuration to a trained model and a run folder.
+
+The only place that builds objects from configurations; train.py, tests, sweeps and claims all
+call `run`, and everything that opens a finished run calls `load_model`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from attnlab.data.corpus import Corpus
+from attnlab.errors import BadInput
+from attnlab.init import init_weights
+from attnlab.model import GPT
+from attnlab.training.build import build, checked, unknown
+from attnlab.training.folder import RunFolder, fingerprint
+
+GROUPS = {"attn", "model", "data", "optim", "trainer", "probes", "logger"}
+SETTINGS: dict[str, Any] = {
+    "name": str | int | float,
+    "outputs": str,
+    "seed": int,
+    "force": bool,
+    "checkpoint_every": int,
+}
+# Keys that stand in a group for the reader's sake and are not its target's.
+BATCH_SIZE = ("batch_size",)
+INIT = ("init", "qk_std")
+# What GPT tells every attention layer.
+LAYER = ("n_embd", "n_head", "block_size", "bias", "dropout")
+
+
+@dataclass
+class Result:
+    """What a run left.
+
+    Args:
+        folder: the run folder.
+        metrics: the content of metrics.json.
+        fresh: False where the folder was finished before, and nothing was done.
+    """
+
+    folder: Path
+    metrics: dict[str, Any]
+    fresh: bool = True
+
+
+def run(cfg: DictConfig, folder: Path, *, variant: str, overrides: Iterable[str] = ()) -> Result:
+    """Train one model, or go on with an interrupted run, or return what a finished one left.
+
+    Args:
+        cfg: the composed configuration of conf/train.yaml.
+        folder: the run folder, as `attnlab.training.folder.folder_for` names it.
+        variant: the file of conf/attn, for metrics.json.
+        overrides: as typed, for `.hydra/overrides.yaml`.
+
+    Raises:
+        BadInput: the configuration cannot be run; nothing was written then.
+    """
+    check(cfg)
+    corpus = build_corpus(cfg)
+    net = build_model(cfg, len(corpus.alphabet))
+    corpus.check_length(net.block_size)
+    digest = fingerprint(cfg, corpus.sha256)
+    held = RunFolder(folder)
+    if not cfg.force:
+        held.check_is_ours(cfg, digest)
+        if held.status().get("status") in {"finished", "diverged"}:
+            return Result(folder, held.metrics(), fresh=False)
+    # Lightning takes seconds to import; whatever could be refused without it has been by now.
+    from attnlab.training.fit import fit
+
+    return Result(folder, fit(cfg, net, corpus, held, digest, variant, overrides))
+
+
+def check(cfg: DictConfig) -> None:
+    """Refuse a configuration with unknown or missing settings, or values of the wrong type.
+
+    Raises:
+        BadInput: with the first that is wrong.
+    """
+    try:
+        OmegaConf.resolve(cfg)
+        missing = sorted(str(key) for key in OmegaConf.missing_keys(cfg))
+    except OmegaConfBaseException as error:
+        raise BadInput(str(error).splitlines()[0]) from error
+    if missing:
+        raise BadInput(f"{missing[0]} must be given: {missing[0]}=...")
+    for key, value in cfg.items():
+        name = str(key)
+        if name in SETTINGS:
+            checked(value, SETTINGS[name], name)
+        elif name not in GROUPS:
+            raise BadInput(unknown(name, "", SETTINGS.keys() | GROUPS))
+    if cfg.seed < 0:
+        raise BadInput(f"seed = {cfg.seed} must be at least 0")
+    for key in ("max_steps", "val_check_interval", "log_every_n_steps", "accumulate_grad_batches"):
+        value = cfg.trainer.get(key, 1)
+        if isinstance(value, int | float) and value < 1:
+            raise BadInput(f"trainer.{key} = {value} must be at least 1")
+    for key, least in (("data.batch_size", 1), ("checkpoint_every", 1)):
+        value = checked(OmegaConf.select(cfg, key), int, key)
+        if value < least:
+            raise BadInput(f"{key} = {value} must be at least {least}")
+
+
+def build_corpus(cfg: DictConfig) -> Corpus:
+    """The corpus that `cfg.data` names."""
+    corpus = build(cfg.data, "data", apart=BATCH_SIZE)()
+    assert isinstance(corpus, Corpus)
+    return corpus
+
+
+def build_model(cfg: DictConfig, vocab_size: int) -> GPT:
+    """The model that `cfg.model` and `cfg.attn` name, with its weights drawn.
+
+    Raises:
+        BadInput: the values do not fit together.
+    """
+    model = build(cfg.model, "model", apart=INIT, given=("attn", "vocab_size"))
+    attn = build(cfg.attn, "attn", given=LAYER)
+    try:
+        net = model(attn=attn, vocab_size=vocab_size)
+        init_weights(net, cfg.seed, cfg.model.init, cfg.model.qk_std)
+    except (ValueError, TypeError) as error:  # constructors name the value that they refuse
+        raise BadInput(str(error)) from error
+    assert isinstance(net, GPT)
+    return net
+
+
+def load_model(target: Path) -> tuple[GPT, str]:
+    """The model of a run folder (its last checkpoint) or of a checkpoint, in evaluation mode.
+
+    Returns:
+        the model on the CPU, and its alphabet: symbol i is alphabet[i].
+
+    Raises:
+        BadInput: there is no such thing, or it is damaged.
+    """
+    from attnlab.training.checkpoints import read_checkpoint
+
+    if target.is_dir():
+        if not (target / "status.json").exists():
+            raise BadInput(f"{target} is not a run folder: it has no status.json")
+        target = target / "checkpoints" / "last.ckpt"
+    checkpoint = read_checkpoint(target)
+    recipe = checkpoint["attnlab"]["recipe"]
+    net = build_model(OmegaConf.create(recipe["config"]), len(recipe["alphabet"]))
+    weights = checkpoint["state_dict"]
+    net.load_state_dict({name.removeprefix("net."): weight for name, weight in weights.items()})
+    return net.eval(), str(recipe["alphabet"])
