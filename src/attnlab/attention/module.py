@@ -5,7 +5,7 @@ Letters: B batch, T time, C channels, H heads, D = C // H.
 
 import math
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from attnlab.attention.masks import (
 )
 
 HeadRule = Callable[["Attention"], None]
+Scale = float | Literal["1/D"] | None
 
 
 class Attention(nn.Module):
@@ -35,7 +36,8 @@ class Attention(nn.Module):
         block_size: the largest T; the mask is tried at this size at once.
         bias: whether `qkv` and `proj` have biases.
         dropout: probability of dropping an entry of the pattern, in training only.
-        scale: multiplies the scores; None means 1/sqrt(D) (Vaswani et al. 2017, equation 1).
+        scale: multiplies the scores; None means 1/sqrt(D) (Vaswani et al. 2017, equation 1), and
+            "1/D" the power of D that Yang et al. (2022, definition 4.1) derive.
         may_attend: the mask, see `attnlab.attention.masks`.
         head_init: see `attnlab.attention.heads`.
         heads: H where the variant fixes it; None means the model's `n_head`.
@@ -55,7 +57,7 @@ class Attention(nn.Module):
         block_size: int,
         bias: bool = True,
         dropout: float = 0.0,
-        scale: float | None = None,
+        scale: Scale = None,
         may_attend: Predicate = causal,
         head_init: HeadRule = head_rules.independent,
         heads: int | None = None,
@@ -72,9 +74,7 @@ class Attention(nn.Module):
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout = {dropout} must be at least 0 and less than 1")
         self.head_size = n_embd // self.n_head
-        self.scale = 1 / math.sqrt(self.head_size) if scale is None else float(scale)
-        if not math.isfinite(self.scale):
-            raise ValueError(f"scale = {scale} must be a finite number, or null for 1/sqrt(D)")
+        self.scale = _number(scale, self.head_size)
         build_mask(may_attend, block_size)
         self.dropout = dropout
         self.may_attend = may_attend
@@ -120,7 +120,7 @@ class SelfAttention(Attention):
         bias: bool = True,
         dropout: float = 0.0,
         kernel: kernels.Kernel | Callable[..., Tensor] = kernels.sdpa,
-        scale: float | None = None,
+        scale: Scale = None,
         may_attend: Predicate = causal,
         head_init: HeadRule = head_rules.independent,
         heads: int | None = None,
@@ -159,6 +159,16 @@ class SelfAttention(Attention):
         B, _, T, _ = q.shape
         one_hot = torch.eye(T, dtype=q.dtype, device=q.device).expand(B, self.n_head, T, T)
         return self.kernel(q, k, one_hot, mask=self.mask(x), scale=self.scale, dropout=0.0)
+
+
+def _number(scale: Scale, D: int) -> float:
+    if scale is None:
+        return 1 / math.sqrt(D)
+    if scale == "1/D":
+        return 1 / D
+    if isinstance(scale, str) or not math.isfinite(scale):
+        raise ValueError(f"scale = {scale} must be a finite number, 1/D, or null for 1/sqrt(D)")
+    return float(scale)
 
 
 def _divisors(n: int) -> str:

@@ -1,7 +1,6 @@
 """nn.MultiheadAttention under the contract of `SelfAttention`, with the same parameters."""
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +8,7 @@ from torch.func import functional_call
 
 from attnlab.attention import heads as head_rules
 from attnlab.attention.masks import LEAVES_QUERIES_WITHOUT_KEYS, Predicate, causal, name_of
-from attnlab.attention.module import Attention
+from attnlab.attention.module import Attention, HeadRule, Scale
 
 
 class TorchMHA(Attention):
@@ -27,9 +26,9 @@ class TorchMHA(Attention):
         block_size: int,
         bias: bool = True,
         dropout: float = 0.0,
-        scale: float | None = None,
+        scale: Scale = None,
         may_attend: Predicate = causal,
-        head_init: Callable[[Attention], None] = head_rules.independent,
+        head_init: HeadRule = head_rules.independent,
         heads: int | None = None,
     ) -> None:
         super().__init__(

@@ -1,0 +1,5 @@
+"""`python -m attnlab`: the command `attnlab`."""
+
+from attnlab.cli import main
+
+main()

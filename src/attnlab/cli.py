@@ -1,0 +1,62 @@
+"""The command `attnlab`: each verb a thin call of the library, imported when it is called."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from attnlab.errors import BadInput
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="What is done with runs and models; training is `python train.py`.",
+)
+
+
+@app.callback()
+def _verbs() -> None:
+    """Makes Typer ask for a verb while there is only one."""
+
+
+@app.command()
+def sample(
+    target: Annotated[Path, typer.Argument(help="A run folder or a checkpoint.")],
+    prompt: Annotated[str, typer.Option(help="Text to go on from.")] = "\n",
+    chars: Annotated[int, typer.Option(help="How many characters.")] = 500,
+    temperature: Annotated[float, typer.Option(help="Below 1 bolder, 0 greedy.")] = 0.8,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same text.")] = 0,
+) -> None:
+    """Print text of a trained model as it comes."""
+    from attnlab import sampling
+    from attnlab.data.corpus import encode
+    from attnlab.training.run import load_model
+
+    net, alphabet = load_model(target)
+    ids = encode(prompt, alphabet)
+    drawn = sampling.sample(net, ids, chars, temperature=temperature, seed=seed)
+    first = next(drawn, None)  # bad input is refused before anything is printed
+    print(prompt, end="", flush=True)
+    if first is not None:
+        print(alphabet[first], end="", flush=True)
+    for i in drawn:
+        print(alphabet[i], end="", flush=True)
+    print()
+
+
+def main() -> None:
+    """Run the command line; bad input is one sentence and exit code 2."""
+    try:
+        app()
+    except BadInput as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except BrokenPipeError:  # the reader of a pipe has gone, `| head` say
+        sys.stderr.close()
+        raise SystemExit(0) from None
+
+
+if __name__ == "__main__":
+    main()
