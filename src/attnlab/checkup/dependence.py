@@ -1,0 +1,202 @@
+"""Which position reads which: perturb one token, or a whole suffix, and see what moves.
+
+Letters: B batch, T time, V symbols, C channels. A map is (T, T), row t the reader, column j what
+is read, as in an attention pattern.
+"""
+
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from attnlab.checkup.subject import REFUSALS, Subject
+
+# Below these shares of the largest change, a change is rounding. Rows of one call are computed
+# alike, so true zeros come out as exact zeros; the room is for kernels that are right but round.
+TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}
+
+
+@dataclass(frozen=True)
+class Dependence:
+    """What was seen to depend on what.
+
+    Args:
+        single: (T, T), the largest change of the logits at t when token j alone changes, as a
+            share of the largest change anywhere; NaN in columns that were not tried.
+        suffix: (T, T), the same when all tokens from j on change.
+        unit: the largest change, in logits.
+        tolerance: the share up to which a change counts as rounding.
+    """
+
+    single: Tensor
+    suffix: Tensor
+    unit: float
+    tolerance: float
+
+    @property
+    def T(self) -> int:
+        """Length of the sequences."""
+        return self.single.shape[0]
+
+    @property
+    def reads(self) -> Tensor:
+        """(T, T) bool: t was seen to read j."""
+        return self.single > self.tolerance
+
+    @property
+    def tried(self) -> Tensor:
+        """(T,) bool: the columns that were tried."""
+        return ~self.single[0].isnan()
+
+    @property
+    def ahead(self) -> Tensor:
+        """(T, T) bool: t was seen to change by tokens after it, alone or together."""
+        above = torch.ones(self.T, self.T, dtype=torch.bool).triu(1)
+        return above & (self.reads | (self.suffix > self.tolerance))
+
+    @property
+    def largest_ahead(self) -> float:
+        """The largest change by later tokens, as a share of the largest change anywhere."""
+        above = torch.cat([self.single.triu(1).flatten(), self.suffix.triu(1).flatten()])
+        return float(above[~above.isnan()].max())
+
+
+def dependence(
+    subject: Subject,
+    T: int,
+    generator: torch.Generator,
+    *,
+    tolerance: float,
+    bases: int = 2,
+    alternatives: int = 2,
+    seconds: float = 2.0,
+) -> Dependence:
+    """Perturb every position alone, and every suffix, of several random sequences.
+
+    Where the model is too slow for all positions, as many as fit into the time are tried: the
+    ends, the middle and powers of two first, where constants in masks show.
+
+    Args:
+        tolerance: see `Dependence`.
+        bases: how many random sequences.
+        alternatives: how many other tokens at each position.
+        seconds: after about that long no further sequence is begun; one round is always done.
+    """
+    begin = time.perf_counter()
+    single, suffix = torch.full((2, T, T), torch.nan, dtype=torch.float64)
+    columns = torch.arange(T)
+    for base in range(bases):
+        for alternative in range(alternatives):
+            ids = subject.tokens(generator, T)
+            shift = 1 + torch.randint(subject.vocab_size - 1, (T,), generator=generator)
+            other = (ids + shift) % subject.vocab_size  # another token at every position
+            if base == alternative == 0:
+                columns = _affordable(subject, ids, seconds)
+            alone = torch.where(torch.eye(T, dtype=torch.bool)[columns], other, ids)
+            _raise(single, columns, _changes(subject, ids, alone))
+            if alternative == 0:
+                after = torch.where(torch.arange(T) >= columns[:, None], other, ids)
+                _raise(suffix, columns, _changes(subject, ids, after))
+            if time.perf_counter() - begin > seconds:
+                break
+    seen = torch.cat([single[:, columns], suffix[:, columns]])
+    unit = float(seen.max())
+    unit = unit if unit > 0 else 1.0
+    return Dependence(single / unit, suffix / unit, unit, tolerance)
+
+
+def _changes(subject: Subject, ids: Tensor, changed: Tensor) -> Tensor:
+    """(T,), (N, T) -> (N, T): the largest change of any logit, row by row.
+
+    The unchanged sequence is in every call, so that it is computed by the same kernels.
+    """
+    parts = []
+    size = max(subject.rows - 1, 1)
+    for part in changed.split(size):
+        if subject.rows == 1:
+            logits = torch.cat([subject.logits(ids[None]), subject.logits(part)])
+        else:
+            logits = subject.logits(torch.cat([ids[None], part]))
+        parts.append((logits[1:] - logits[:1]).abs().amax(-1))
+    return torch.cat(parts)
+
+
+def _raise(map_: Tensor, columns: Tensor, changes: Tensor) -> None:
+    """Keep the larger; NaN of a map means not tried yet, NaN of a change wins for ever."""
+    old = map_[:, columns]
+    new = changes.mT  # (T readers, columns)
+    map_[:, columns] = torch.where(old.isnan(), new, torch.maximum(old, new))
+
+
+def _affordable(subject: Subject, ids: Tensor, seconds: float) -> Tensor:
+    """As many columns as fit into the time, the likeliest places of a fault first."""
+    T = len(ids)
+    rows = min(subject.rows, 8, T)
+    begin = time.perf_counter()
+    subject.logits(ids.expand(rows, T))
+    per_row = (time.perf_counter() - begin) / rows
+    count = int(seconds / (2 * per_row))
+    if count >= T:
+        return torch.arange(T)
+    powers = [p + d for e in range(2, 13) for p in [2**e] for d in (0, 1)]
+    first = [T - 1, T // 2, 1, 0, T - 2, *powers]
+    spread = torch.linspace(0, T - 1, max(count, 2)).round().int().tolist()
+    chosen = [j for j in dict.fromkeys([*first, *spread]) if 0 <= j < T]
+    return torch.tensor(sorted(chosen[: max(count, 8)]))
+
+
+def gradient_map(subject: Subject, T: int, generator: torch.Generator) -> Tensor | None:
+    """The same map by backpropagation: row t holds the gradient of t's logits by each token.
+
+    Every row of a batch of T equal sequences asks for another position, so that one backward pass
+    gives the whole map.
+
+    Returns:
+        (T, T) as shares of the largest entry, or None where the tokens do not enter by an
+        nn.Embedding or gradients do not flow.
+    """
+    module = subject.module
+    if module is None or subject.rows < 2:
+        return None
+    ids = subject.tokens(generator, T)
+    rows = [
+        _gradient_rows(subject, module, ids, part, generator)
+        for part in torch.arange(T).split(subject.rows)
+    ]
+    if any(row is None for row in rows):
+        return None
+    whole = torch.cat([row for row in rows if row is not None])
+    largest = float(whole.max())
+    return whole / largest if largest > 0 else whole
+
+
+def _gradient_rows(
+    subject: Subject, module: nn.Module, ids: Tensor, asked: Tensor, generator: torch.Generator
+) -> Tensor | None:
+    entered: list[Tensor] = []
+    batch = ids.expand(len(asked), len(ids))
+
+    def keep(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        if inputs and inputs[0].shape == batch.shape and torch.equal(inputs[0].cpu(), batch):
+            if output.is_leaf:  # frozen weights
+                output.requires_grad_()
+            entered.append(output)
+
+    embeddings = [m for m in module.modules() if isinstance(m, nn.Embedding)]
+    handles = [embedding.register_forward_hook(keep) for embedding in embeddings]
+    try:
+        with torch.enable_grad():
+            logits = subject.raw(batch)
+            if not entered or not logits.requires_grad:
+                return None
+            picked = logits[torch.arange(len(asked)), asked.to(logits.device)]  # (rows, V)
+            weights = torch.randn(picked.shape, generator=generator).to(picked)
+            grads = torch.autograd.grad((picked * weights).sum(), entered, allow_unused=True)
+    except REFUSALS:
+        return None  # no gradient is no verdict: the perturbations give one
+    finally:
+        for handle in handles:
+            handle.remove()
+    found = [g.detach().cpu().double().norm(dim=-1) for g in grads if g is not None]
+    return torch.stack(found).sum(0) if found else None

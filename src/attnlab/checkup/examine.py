@@ -1,0 +1,273 @@
+"""The checkup of a whole model: run every detector on a copy, and gather what they found."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from attnlab.checkup import blackbox, extras, whitebox
+from attnlab.checkup.dependence import TOLERANCE, Dependence, dependence, gradient_map
+from attnlab.checkup.findings import Finding, Report, Status
+from attnlab.checkup.guard import untouched, working_copy
+from attnlab.checkup.martingale import prove_by_training
+from attnlab.checkup.stress import disturbed, learned_leak, stress, try_trace
+from attnlab.checkup.subject import REFUSALS, Subject, adapt
+from attnlab.checkup.targets import check_batch
+from attnlab.checkup.trace import AttentionCall
+from attnlab.errors import BadInput
+
+
+def checkup(
+    model: Callable[..., object],
+    *,
+    vocab_size: int | None = None,
+    block_size: int | None = None,
+    prove: bool = False,
+    batch: tuple[Tensor, Tensor] | None = None,
+    seed: int = 0,
+    name: str | None = None,
+) -> Report:
+    """Examine a model and say what is wrong with its attention, where, and how it is known.
+
+    The model is examined in eval mode, on a deep copy where it can be copied; its mode, weights,
+    buffers, gradients and the global streams of randomness are as before afterwards.
+
+    Args:
+        model: any callable from ids (B, T) int64 to logits (B, T, V), or to an object, a mapping
+            or a sequence that holds them; tensors, or arrays of NumPy or JAX.
+        vocab_size: V; None where the model or its config says it.
+        block_size: the largest T to examine; None where the model or its config says it.
+        prove: also train a copy on fresh uniform tokens and try to prove a leak (about a minute).
+        batch: inputs and targets (B, T) int64 as the model is trained on, to check their shift.
+        seed: of the random tokens.
+        name: what to call the model in the report.
+
+    Returns:
+        the report; `report.healthy` is False where a fault was found.
+
+    Raises:
+        attnlab.errors.BadInput: the model cannot be asked, with a sentence that says why.
+    """
+    begin = time.perf_counter()
+    owner = _module_of(model)
+    with untouched(owner):
+        subject, notes = _prepare(model, vocab_size, block_size)
+        findings, settings = _examine(subject, torch.Generator().manual_seed(seed), prove)
+    if batch is not None:
+        findings.append(check_batch(*batch))
+    title = name if name is not None else type(model if owner is None else owner).__name__
+    seconds = time.perf_counter() - begin
+    return Report(title, settings | notes, tuple(findings), seconds)
+
+
+def assert_causal(
+    model: Callable[..., object],
+    *,
+    vocab_size: int | None = None,
+    block_size: int | None = None,
+    seed: int = 0,
+) -> None:
+    """Fail where any logit depends on a later token; for other projects' test suites.
+
+    Args:
+        model, vocab_size, block_size, seed: see `checkup`.
+
+    Raises:
+        AssertionError: with the headlines of the report.
+        attnlab.errors.BadInput: the model cannot be asked.
+    """
+    report = checkup(model, vocab_size=vocab_size, block_size=block_size, seed=seed)
+    faults = [d for d in report.diagnoses if d.status is Status.FAULT]
+    if faults:
+        told = "\n".join(f"- {d.headline}. {d.advice}" for d in faults)
+        raise AssertionError(f"{report.subject} is not a sound causal model:\n{told}")
+
+
+def _module_of(model: Callable[..., object]) -> torch.nn.Module | None:
+    """The module behind a model: itself, or the owner of a bound method."""
+    if isinstance(model, torch.nn.Module):
+        return model
+    owner = model.__self__ if hasattr(model, "__self__") else None
+    return owner if isinstance(owner, torch.nn.Module) else None
+
+
+def _prepare(
+    model: Callable[..., object], vocab_size: int | None, block_size: int | None
+) -> tuple[Subject, dict[str, str]]:
+    notes: dict[str, str] = {}
+    owner = _module_of(model)
+    if owner is not None and owner is not model:
+        owner.eval()
+    if isinstance(model, torch.nn.Module):
+        model, note = working_copy(model)
+        model.eval()
+        if note:
+            notes["copy"] = note
+    return adapt(model, vocab_size, block_size), notes
+
+
+def _sharpened(subject: Subject) -> tuple[Subject, torch.dtype]:
+    """The model in fp64 where it runs so, which tells rounding from leaks by far."""
+    own = subject.dtype or torch.float32
+    if subject.module is None or own == torch.float64:
+        return subject, own
+    for dtype in (torch.float64, torch.float32):
+        copy, note = working_copy(subject.module)
+        if note:
+            break
+        sharp = subject.replaced(copy.to(dtype))
+        try:
+            finite = bool(sharp.logits(torch.zeros(1, subject.block_size).long()).isfinite().all())
+        except (*REFUSALS, BadInput):
+            continue
+        if finite:
+            return sharp, dtype
+    return subject, own
+
+
+@dataclass
+class _Case:
+    """What the detectors share."""
+
+    subject: Subject
+    sharp: Subject
+    tolerance: float
+    lengths: list[int]
+    generator: torch.Generator
+    seconds: float = 1.0
+
+
+def _examine(
+    subject: Subject, generator: torch.Generator, prove: bool
+) -> tuple[list[Finding], dict[str, str]]:
+    lengths = blackbox.accepted_lengths(subject)
+    findings = [blackbox.finite(subject, lengths, generator)]
+    if findings[0].status is Status.OK:
+        same = blackbox.deterministic(subject, lengths, generator)
+        if same.cause == "dropout_on":
+            subject = replace(subject, seeded=True, rows=1)
+        findings += [same, blackbox.rows_independent(subject, lengths, generator)]
+        if findings[-1].cause == "rows_mix":
+            subject = replace(subject, rows=1)
+    sharp, dtype = _sharpened(subject)
+    tolerance = TOLERANCE[dtype]
+    case = _Case(subject, sharp, tolerance, lengths, generator)
+    calls, numbers, blind = _watch(case)
+    inside = _inside(case, calls, blind)
+    if findings[0].status is Status.OK:
+        findings += _outside(case, calls)
+        findings += _hidden(case, calls, numbers)
+        findings += extras.all_of(subject, sharp, generator)
+        if prove:
+            findings.append(prove_by_training(subject, generator))
+    findings += inside
+    settings = {
+        "vocab_size": str(subject.vocab_size),
+        "block_size": str(subject.block_size),
+        "lengths": ", ".join(map(str, lengths)),
+        "dtype": _word(subject.dtype) + (f", maps in {_word(dtype)}" if subject.module else ""),
+        "attention calls seen": str(len(calls)),
+    }
+    return _causes_outside(findings, calls), settings
+
+
+def _word(dtype: torch.dtype | None) -> str:
+    return "unknown" if dtype is None else str(dtype).removeprefix("torch.")
+
+
+def _watch(case: _Case) -> tuple[list[AttentionCall], list[int], str]:
+    subject = case.sharp
+    sizes = {n for p in subject.parameters() for n in p.shape}
+    primes = [n for n in range(subject.block_size, 10, -1) if _is_prime(n) and n not in sizes]
+    several = len(case.lengths) > 1
+    T = primes[0] if primes and several else subject.block_size
+    return try_trace(subject, T, case.generator)
+
+
+def _is_prime(n: int) -> bool:
+    return n > 1 and all(n % d for d in range(2, math.isqrt(n) + 1))
+
+
+def _inside(case: _Case, calls: list[AttentionCall], blind: str) -> list[Finding]:
+    """What the calls themselves show."""
+    if not calls:
+        return [Finding("inside", Status.NOT_APPLICABLE, blind)]
+    found = [f for call in calls for f in (whitebox.rows(call), whitebox.mask(call)) if f]
+    named = {f.detector for f in found}
+    if "rows" not in named:
+        found.append(Finding("rows", Status.OK, "every query's weights sum to 1 over the keys"))
+    if "mask" not in named:
+        found.append(Finding("mask", Status.OK, f"all {len(calls)} attention patterns are causal"))
+    critical = math.sqrt(2 * math.log(case.subject.block_size))
+    found += whitebox.scale(calls, critical, extras.looks_untrained(case.subject))
+    return [*found, *whitebox.heads(calls), whitebox.head_order(calls)]
+
+
+def _outside(case: _Case, calls: list[AttentionCall]) -> list[Finding]:
+    """What asking shows."""
+    few = case.lengths[:1] + [n for n in case.lengths[1:] if 2 < n][1::2]
+    maps = [
+        dependence(case.sharp, T, case.generator, tolerance=case.tolerance, seconds=case.seconds)
+        for T in few
+    ]
+    found = [blackbox.future(maps, _shapes(calls))]
+    jittered = None
+    if case.sharp.module is not None:
+        jittered = _disturbed_map(case)
+        if jittered is not None and found[0].status is Status.OK and bool(jittered.ahead.any()):
+            found.append(blackbox.future([jittered], _shapes(calls), detector="disturbed"))
+    found.append(blackbox.past(maps[0], jittered))
+    if found[0].cause == "flipped_mask":
+        found.pop()
+    slopes = gradient_map(case.sharp, maps[0].T, case.generator)
+    found.append(blackbox.gradients(slopes, maps[0]))
+    found.append(blackbox.prefixes(case.sharp, case.lengths, case.generator))
+    return found
+
+
+def _disturbed_map(case: _Case) -> Dependence | None:
+    shaken = disturbed(case.sharp, case.generator)
+    T = case.subject.block_size
+    map_ = dependence(
+        shaken, T, case.generator, tolerance=case.tolerance, bases=1, alternatives=1,
+        seconds=case.seconds / 2,
+    )  # fmt: skip
+    return map_ if bool(map_.single[:, map_.tried].isfinite().all()) else None
+
+
+def _shapes(calls: list[AttentionCall]) -> list[tuple[int, int]]:
+    """(layers, heads) that the model has, or may have where nothing was seen of its inside."""
+    if calls:
+        return [(len(calls), len(calls[0].queries))]
+    return [(layers, H) for layers in range(1, 9) for H in (2, 3, 4, 6, 8, 12, 16)]
+
+
+def _hidden(case: _Case, calls: list[AttentionCall], numbers: list[int]) -> list[Finding]:
+    """What shows only under stress or after training."""
+    found = []
+    if calls:
+        T = calls[0].raw.shape[-1]
+        found.append(stress(case.sharp, numbers, calls, case.generator, T))
+    if case.sharp.module is not None:
+        found.append(learned_leak(case.sharp, case.generator, case.tolerance, case.seconds / 2))
+    return found
+
+
+def _causes_outside(findings: list[Finding], calls: list[AttentionCall]) -> list[Finding]:
+    """Where every attention pattern is sound and the model reads ahead all the same, say so."""
+    sound = calls and not any(
+        f.detector in ("mask", "rows", "stress") and f.status in (Status.FAULT, Status.SUSPICIOUS)
+        for f in findings
+    )
+    ahead = {"no_mask", "reads_some_ahead", "reads_ahead", "off_by_one", "late_leak"}
+    if not sound:
+        return findings
+    return [
+        replace(f, cause="outside", headline=f"{f.headline}, though every attention is causal")
+        if f.detector in ("future", "disturbed") and f.cause in ahead
+        else f
+        for f in findings
+    ]

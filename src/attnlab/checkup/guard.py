@@ -1,0 +1,95 @@
+"""Leave everything as it was: weights, buffers, gradients, modes, streams of randomness."""
+
+import copy
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+
+@contextmanager
+def untouched(model: nn.Module | None) -> Iterator[None]:
+    """Restore a model and the global streams of randomness at the end, also after an error."""
+    states = _RandomStates()
+    modes = _Modes()
+    snapshot = _Snapshot(model) if model is not None else None
+    try:
+        yield
+    finally:
+        if snapshot is not None:
+            snapshot.restore()
+        modes.restore()
+        states.restore()
+
+
+def working_copy(model: nn.Module) -> tuple[nn.Module, str]:
+    """A deep copy to experiment on, or the model itself with the reason why it has no copy."""
+    try:
+        return copy.deepcopy(model), ""
+    except (RuntimeError, TypeError, NotImplementedError, AttributeError, RecursionError) as error:
+        return model, f"the model cannot be copied ({error}), so it is examined in place"
+
+
+class _RandomStates:
+    """The streams of torch, of its devices, of Python, and of NumPy where someone imported it."""
+
+    def __init__(self) -> None:
+        self.torch = torch.get_rng_state()
+        self.cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+        self.python = random.getstate()
+        self.numpy = sys.modules["numpy"].random.get_state() if "numpy" in sys.modules else None
+
+    def restore(self) -> None:
+        torch.set_rng_state(self.torch)
+        if self.cuda:
+            torch.cuda.set_rng_state_all(self.cuda)
+        random.setstate(self.python)
+        if self.numpy is not None:
+            sys.modules["numpy"].random.set_state(self.numpy)
+
+
+class _Modes:
+    """Global switches that an untidy model may flip."""
+
+    def __init__(self) -> None:
+        self.grad = torch.is_grad_enabled()
+        self.dtype = torch.get_default_dtype()
+        self.fastpath = torch.backends.mha.get_fastpath_enabled()
+
+    def restore(self) -> None:
+        torch.set_grad_enabled(self.grad)
+        torch.set_default_dtype(self.dtype)
+        torch.backends.mha.set_fastpath_enabled(self.fastpath)
+
+
+class _Snapshot:
+    """The values, gradients and flags of one model."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.training = {module: module.training for module in model.modules()}
+        self.tensors = [(t, t.detach().clone()) for t in _tensors(model)]
+        self.parameters = [
+            (p, p.requires_grad, p.grad, None if p.grad is None else p.grad.detach().clone())
+            for p in model.parameters()
+        ]
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        for module, training in self.training.items():
+            module.training = training
+        for tensor, value in self.tensors:
+            if not torch.equal(tensor, value):
+                tensor.copy_(value)
+        for parameter, requires_grad, grad, value in self.parameters:
+            parameter.requires_grad_(requires_grad)
+            parameter.grad = grad
+            if grad is not None and value is not None and not torch.equal(grad, value):
+                grad.copy_(value)
+
+
+def _tensors(model: nn.Module) -> list[Tensor]:
+    return [*model.parameters(), *model.buffers()]

@@ -1,0 +1,184 @@
+"""Copies of a model in states where hidden leaks open: disturbed, under huge scores, trained.
+
+Letters: B batch, T time, V symbols.
+"""
+
+import copy
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from attnlab.checkup.dependence import dependence
+from attnlab.checkup.findings import Finding, Status
+from attnlab.checkup.recognise import explain
+from attnlab.checkup.subject import REFUSALS, Subject
+from attnlab.checkup.trace import AttentionCall, Watch, watch
+
+# Scores of -1.1e5 have been seen in a published model (TransformerLens issue 385).
+STRESS_SCORE = 2e5
+
+
+@torch.no_grad()
+def disturbed(subject: Subject, generator: torch.Generator) -> Subject:
+    """A copy with noise on all weights, so that gates which start at 0 are a little open."""
+    model = copy.deepcopy(subject.module)
+    assert model is not None
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            size = 0.1 * float(parameter.detach().float().square().mean().sqrt()) + 0.01
+            noise = torch.randn(parameter.shape, generator=generator) * size
+            parameter.add_(noise.to(parameter))
+    return subject.replaced(model)
+
+
+def trained(subject: Subject, generator: torch.Generator, steps: int = 10) -> Subject:
+    """A copy trained briefly to predict fresh uniform tokens, which only a leak can help with.
+
+    Raises:
+        RuntimeError: gradients do not flow.
+    """
+    model = copy.deepcopy(subject.module)
+    assert model is not None
+    student = subject.replaced(model)
+    optimizer = torch.optim.AdamW(open_weights(model), lr=3e-3)
+    for _ in range(steps):
+        ids = subject.tokens(generator, min(8, subject.rows), subject.block_size)
+        optimizer.zero_grad()
+        next_token_loss(student, ids).backward()
+        optimizer.step()
+    return student
+
+
+def open_weights(model: nn.Module) -> list[nn.Parameter]:
+    """All floating weights, with gradients switched on."""
+    weights = [p for p in model.parameters() if p.is_floating_point()]
+    return [p.requires_grad_() for p in weights]
+
+
+def next_token_loss(student: Subject, ids: Tensor) -> Tensor:
+    """Mean cross-entropy of each next token, in nats, with gradients."""
+    with torch.enable_grad():
+        logits = student.raw(ids)[:, :-1].float()  # (B, T - 1, V)
+        targets = ids[:, 1:].to(logits.device)
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def learned_leak(
+    subject: Subject, generator: torch.Generator, tolerance: float, seconds: float
+) -> Finding:
+    """Read the map again after a short training, when paths that start closed have opened."""
+    try:
+        student = trained(subject, generator)
+    except REFUSALS as error:
+        return Finding("trained", Status.NOT_APPLICABLE, f"the model cannot be trained: {error}")
+    T = subject.block_size
+    map_ = dependence(
+        student, T, generator, tolerance=tolerance, bases=1, alternatives=1, seconds=seconds
+    )
+    found = explain(map_.reads, map_.tried)
+    numbers = {"largest ahead": map_.largest_ahead}
+    if not bool(map_.ahead.any()):
+        return Finding("trained", Status.OK, "no leak opens in a short training", "", numbers)
+    headline = found.headline if found is not None else "earlier logits change with later tokens"
+    return Finding(
+        "trained",
+        Status.FAULT,
+        f"after a short training: {headline}",
+        "learned_leak",
+        numbers,
+        maps={"after a short training": map_.single},
+    )
+
+
+@dataclass(frozen=True)
+class Boosted:
+    """A forward pass in which all scores are multiplied, as by larger query and key weights."""
+
+    subject: Subject
+    at: frozenset[int]
+    factor: float
+
+    def logits(self, ids: Tensor) -> Tensor:
+        """(B, T) -> (B, T, V) fp64."""
+        mode = Watch(ids.shape[1], boost=self.factor, at=self.at)
+        with torch.no_grad(), mode:
+            return self.subject.raw(ids).detach().to("cpu", torch.float64)
+
+
+def stress(
+    subject: Subject,
+    numbers: list[int],
+    calls: list[AttentionCall],
+    generator: torch.Generator,
+    T: int,
+) -> Finding:
+    """Multiply all scores until the largest is 2e5, and see whether the mask still holds.
+
+    Args:
+        numbers: of the products that make scores, from a `Watch` of the same model.
+        calls: what that watch saw.
+        T: length of the sequences, the watch's.
+    """
+    largest = max(float(call.raw.detach().abs().max()) * abs(call.scale) for call in calls)
+    if not 0 < largest < STRESS_SCORE:
+        return Finding("stress", Status.NOT_APPLICABLE, f"scores reach {largest:.3g} as they are")
+    boosted = Boosted(subject, frozenset(numbers), STRESS_SCORE / largest)
+    ids = subject.tokens(generator, T)
+    other = (ids + 1) % subject.vocab_size
+    cuts = sorted({1, T // 4, T // 2, T - 1})
+    batch = torch.stack([ids, *(torch.where(torch.arange(T) >= cut, other, ids) for cut in cuts)])
+    logits = torch.cat([boosted.logits(row[None]) for row in batch])  # (1 + cuts, T, V)
+    if not bool(logits.isfinite().all()):
+        headline = f"scores of {STRESS_SCORE:.0e} give NaN or infinity"
+        return Finding("stress", Status.SUSPICIOUS, headline, "overflow")
+    change = (logits[1:] - logits[:1]).abs().amax(-1)  # (cuts, T)
+    ahead = max(float(change[i, :cut].max()) for i, cut in enumerate(cuts))
+    share = ahead / max(float(change.max()), 1e-30)
+    found = {"largest score": STRESS_SCORE, "ahead": share}
+    if share <= 1e-6:
+        return Finding("stress", Status.OK, "the mask holds under scores of 2e5", "", found)
+    return Finding("stress", Status.FAULT, *_given_way(calls, share), numbers=found)
+
+
+def _given_way(calls: list[AttentionCall], share: float) -> tuple[str, str]:
+    fills = [f for f in (_finite_fill(call) for call in calls) if f is not None]
+    if not fills:
+        headline = f"under scores of 2e5 earlier logits move with later tokens ({share:.2g})"
+        return headline, "stress"
+    headline = (
+        f"blocked scores are about {fills[0]:.3g}, a finite number that scores can outgrow: under "
+        f"scores of 2e5 the mask gives way"
+    )
+    return headline, "finite_fill"
+
+
+def _finite_fill(call: AttentionCall) -> float | None:
+    if call.masked is None:
+        return None
+    above = call.masked.detach().double().reshape(-1, *call.masked.shape[-2:]).triu(1)
+    fill = float(above.min())
+    return fill if -1e8 < fill < -20 else None
+
+
+def try_trace(
+    subject: Subject, T: int, generator: torch.Generator
+) -> tuple[list[AttentionCall], list[int], str]:
+    """Watch one forward pass over one sequence.
+
+    Returns:
+        the attention calls, the numbers of their score products, and why there are none.
+    """
+    module = subject.module
+    if module is None:
+        return [], [], "the model is not a torch module, so its inside cannot be watched"
+    mode = Watch(T)
+    ids = subject.tokens(generator, 1, T)
+    try:
+        calls = watch(module, lambda: subject.raw(ids), mode)
+    except REFUSALS as error:
+        return [], [], f"the inside cannot be watched ({str(error).splitlines()[0]})"
+    done = {id(call) for call in calls}
+    numbers = [n for n, call in zip(mode.numbers, mode.calls, strict=True) if id(call) in done]
+    return calls, numbers, "" if calls else "no attention was seen inside"
