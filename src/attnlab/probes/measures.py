@@ -1,0 +1,299 @@
+"""Measures: from the tensors inside attention to numbers, pure functions without side effects.
+
+Letters: B batch, H heads, T time, C channels, D channels of a head. A pattern is (B, H, T queries,
+T keys), after the softmax; scores have its shape, before mask and softmax; a mask is (T queries,
+T keys) bool, True = may attend. A measure of a head gives (H,), a mean over the batch and over
+queries; a measure of two heads gives (H, H).
+
+Early rows of a causal pattern have few keys and look the same in every head, so most measures
+count only the queries of `rows_with_choice`. A NaN anywhere in a head's pattern makes the head's
+measures NaN: it is a result and not to be averaged away.
+"""
+
+from itertools import combinations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+MIN_KEYS = 8
+
+
+def rows_with_choice(mask: Tensor) -> Tensor:
+    """Queries that see at least 8 keys; in a shorter text, those that see most; never 1 alone.
+
+    Returns:
+        (T,) bool.
+    """
+    keys = mask.sum(-1)
+    return keys >= keys.max().clamp(2, MIN_KEYS)
+
+
+def entropy(pattern: Tensor, mask: Tensor) -> Tensor:
+    """Entropy over the logarithm of the number of visible keys: 0 one key, 1 all keys alike.
+
+    More than 1 says that weight lies outside the mask.
+
+    Returns:
+        (H,), in [0, 1].
+    """
+    visible = mask.sum(-1).clamp(min=2)  # (T,); a lone key would be 0 / 0
+    return _mean(_row_entropy(pattern) / visible.log(), rows_with_choice(mask))
+
+
+def entropy_nats(pattern: Tensor, mask: Tensor) -> Tensor:
+    """Entropy of a row, -sum p ln p.
+
+    Returns:
+        (H,), in [0, ln T] nats.
+    """
+    return _mean(_row_entropy(pattern), rows_with_choice(mask))
+
+
+def effective_keys(pattern: Tensor, mask: Tensor) -> Tensor:
+    """Perplexity of a row, exp(entropy): how many keys share the weight.
+
+    Returns:
+        (H,), in [1, T].
+    """
+    return _mean(_row_entropy(pattern).exp(), rows_with_choice(mask))
+
+
+def largest_weight(pattern: Tensor, mask: Tensor) -> Tensor:
+    """Largest weight of a row.
+
+    Returns:
+        (H,), in [1 / T, 1].
+    """
+    return _mean(pattern.amax(-1), rows_with_choice(mask))
+
+
+def saturated_rows(pattern: Tensor, mask: Tensor, above: float = 0.99) -> Tensor:
+    """Share of rows whose largest weight exceeds a bound, so that hardly any gradient passes.
+
+    Returns:
+        (H,), in [0, 1].
+    """
+    largest = pattern.amax(-1)  # (B, H, T)
+    saturated = torch.where(largest.isnan(), largest, (largest > above).to(pattern.dtype))
+    return _mean(saturated, rows_with_choice(mask))
+
+
+def jacobian_trace(pattern: Tensor, mask: Tensor) -> Tensor:
+    """Trace of the softmax Jacobian diag(p) - p p^T, 1 - sum p^2: how much gradient can pass.
+
+    Returns:
+        (H,), in [0, 1 - 1 / T].
+    """
+    return _mean(1 - pattern.square().sum(-1), rows_with_choice(mask))
+
+
+def future_mass(pattern: Tensor) -> Tensor:
+    """Weight on later positions, over all queries that have one; exactly 0 where causal.
+
+    Returns:
+        (H,), in [0, 1]; NaN where T = 1.
+    """
+    T = pattern.shape[-1]
+    later = torch.ones(T, T, dtype=pattern.dtype, device=pattern.device).triu(1)
+    return (pattern * later).sum((-2, -1)).mean(0) / (T - 1 or torch.nan)
+
+
+def self_mass(pattern: Tensor, mask: Tensor) -> Tensor:
+    """Weight on the query's own position.
+
+    Returns:
+        (H,), in [0, 1].
+    """
+    return _mean(pattern.diagonal(dim1=-2, dim2=-1), rows_with_choice(mask))
+
+
+def previous_mass(pattern: Tensor, mask: Tensor) -> Tensor:
+    """Weight on the position before the query's, over the queries that have one.
+
+    Returns:
+        (H,), in [0, 1].
+    """
+    before = pattern.diagonal(-1, dim1=-2, dim2=-1)  # (B, H, T - 1)
+    return _mean(before, rows_with_choice(mask)[1:])
+
+
+def first_mass(pattern: Tensor, mask: Tensor) -> Tensor:
+    """Weight on the first position, where heads rest that have nothing to do.
+
+    Returns:
+        (H,), in [0, 1].
+    """
+    return _mean(pattern[..., 0], rows_with_choice(mask))
+
+
+def distance_back(pattern: Tensor, mask: Tensor) -> Tensor:
+    """Mean of (query - key) under the pattern; negative where it looks ahead.
+
+    Returns:
+        (H,), in characters.
+    """
+    i = torch.arange(pattern.shape[-1], device=pattern.device)
+    return _mean((pattern * (i[:, None] - i)).sum(-1), rows_with_choice(mask))
+
+
+def row_sum_error(pattern: Tensor) -> Tensor:
+    """Largest distance of a row's sum from 1, over all rows; more than rounding is a fault.
+
+    Returns:
+        (H,), at least 0.
+    """
+    return (pattern.sum(-1) - 1).abs().amax((0, 2))
+
+
+def score_std(scores: Tensor, mask: Tensor) -> Tensor:
+    """Standard deviation of the visible scores of a row (root of the mean variance).
+
+    Returns:
+        (H,), at least 0.
+    """
+    n = mask.sum(-1).clamp(min=2)  # (T,)
+    visible = scores.masked_fill(~mask, 0.0)
+    centred = (visible - (visible.sum(-1) / n)[..., None]) * mask
+    return _mean(centred.square().sum(-1) / (n - 1), rows_with_choice(mask)).sqrt()
+
+
+def largest_score(scores: Tensor, mask: Tensor) -> Tensor:
+    """Largest magnitude of a visible score.
+
+    Returns:
+        (H,), at least 0.
+    """
+    return scores.masked_fill(~mask, 0.0).abs().amax((0, 2, 3))
+
+
+def pattern_similarity(pattern: Tensor, mask: Tensor) -> Tensor:
+    """Cosine between what two heads prefer: pattern minus even weights on the visible keys.
+
+    Without the subtraction, two flat heads would be alike by 0.99. A head that is even to
+    rounding is like another one of its kind, by 1, and unlike all else.
+
+    Returns:
+        (H, H), in [-1, 1].
+    """
+    even = mask / mask.sum(-1, keepdim=True).clamp(min=1)
+    chosen = (pattern - even) * rows_with_choice(mask)[:, None]
+    flat = chosen.transpose(0, 1).flatten(1)  # (H, B * T * T)
+    return _cosine(flat @ flat.mT, nothing=1e-9 * pattern.shape[0] * even.square().sum())
+
+
+def js_divergence(pattern: Tensor, mask: Tensor) -> Tensor:
+    """Jensen-Shannon divergence between the rows of two heads (Li et al. 2018 compare by cosine).
+
+    Returns:
+        (H, H), in [0, ln 2] nats; 0 where the heads look at the same keys.
+    """
+    H, rows = pattern.shape[1], rows_with_choice(mask)
+    own = _row_entropy(pattern)  # (B, H, T)
+    result = pattern.new_zeros(H, H)
+    for a, b in combinations(range(H), 2):
+        middle = _row_entropy((pattern[:, [a]] + pattern[:, [b]]) / 2)
+        apart = _mean(middle - (own[:, [a]] + own[:, [b]]) / 2, rows)
+        result[a, b] = result[b, a] = apart.squeeze()
+    return result
+
+
+def qk_similarity(qkv: Tensor, n_head: int) -> Tensor:
+    """Cosine between the forms W_Q^T W_K of two heads, which no change of basis within one alters.
+
+    Args:
+        qkv: the weight (3C, C) of the layer's projection.
+
+    Returns:
+        (H, H), in [-1, 1].
+    """
+    q, k, _ = qkv.unflatten(0, (3, n_head, -1))  # each (H, D, C)
+    return _cosine(_inner_products(q, k))
+
+
+def ov_similarity(qkv: Tensor, proj: Tensor, n_head: int) -> Tensor:
+    """Cosine between the forms W_O W_V of two heads, which no change of basis within one alters.
+
+    Args:
+        qkv: the weight (3C, C) of the layer's projection.
+        proj: the weight (C, C) of its output.
+
+    Returns:
+        (H, H), in [-1, 1].
+    """
+    _, _, v = qkv.unflatten(0, (3, n_head, -1))  # (H, D, C)
+    out = proj.unflatten(1, (n_head, -1)).permute(1, 2, 0)  # (H, D, C)
+    return _cosine(_inner_products(out, v))
+
+
+def with_others(matrix: Tensor) -> Tensor:
+    """Mean of a head's entries (H, H) with all other heads.
+
+    Returns:
+        (H,); NaN for a single head.
+    """
+    H = len(matrix)
+    return (matrix - matrix.diagonal().diag()).sum(-1) / (H - 1 or torch.nan)
+
+
+def effective_heads(outputs: Tensor) -> Tensor:
+    """Participation ratio (sum l)^2 / sum l^2 of the Gram matrix of centred head outputs.
+
+    Args:
+        outputs: pattern times values, (B, H, T, D).
+
+    Returns:
+        (), in [1, H]: 1 where all heads say the same.
+    """
+    centred = outputs - outputs.mean((0, 2), keepdim=True)
+    flat = centred.transpose(0, 1).flatten(1)  # (H, B * T * D)
+    gram = flat @ flat.mT
+    return gram.trace().square() / gram.square().sum()
+
+
+def largest_difference(heads: Tensor, dim: int) -> Tensor:
+    """Largest difference between heads in any entry, (), exactly 0 where all are equal.
+
+    Args:
+        heads: patterns or weights.
+        dim: where the heads are.
+    """
+    return (heads.amax(dim) - heads.amin(dim)).max()
+
+
+def update_ratio(before: Tensor, after: Tensor) -> Tensor:
+    """Norm of a step over the norm of the weight that it changed, (); 1e-3 is usual."""
+    return (after - before).norm() / before.norm()
+
+
+def loss_by_position(logits: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy at each position, in nats: (B, T, V), (B, T) -> (T,)."""
+    return F.cross_entropy(logits.mT, targets, reduction="none").mean(0)
+
+
+def _row_entropy(pattern: Tensor) -> Tensor:
+    return torch.special.entr(pattern).sum(-1)  # (B, H, T), nats
+
+
+def _mean(values: Tensor, rows: Tensor) -> Tensor:
+    """Mean (B, H, T) -> (H,) over batch and chosen rows; a product, since NaN * 0 stays NaN."""
+    weights = rows.to(values.dtype)
+    return (values * weights).sum(-1).mean(0) / weights.sum()
+
+
+def _inner_products(left: Tensor, right: Tensor) -> Tensor:
+    """<L_a^T R_a, L_b^T R_b> without the (C, C) forms: (H, D, C) twice -> (H, H)."""
+    return torch.einsum(
+        "adbe,adbe->ab",
+        torch.einsum("adc,bec->adbe", left, left),
+        torch.einsum("adc,bec->adbe", right, right),
+    )
+
+
+def _cosine(gram: Tensor, nothing: Tensor | float = 0.0) -> Tensor:
+    """From inner products to cosines; two empty vectors are alike, one is like no other."""
+    square = gram.diagonal()
+    empty = square <= nothing
+    norm = square.masked_fill(empty, 1.0).sqrt()
+    cosine = (gram / norm[:, None] / norm).clamp(-1, 1)
+    return torch.where(empty[:, None] | empty, (empty[:, None] & empty).to(gram.dtype), cosine)
