@@ -206,17 +206,7 @@ CAUSES: dict[str, Cause] = {
         "reads ahead outside attention",
         "Attention is causal; look for a convolution padded on both sides, a normalisation or a "
         "pooling over time.",
-        frozenset(
-            {
-                "reads_ahead",
-                "reads_some_ahead",
-                "no_mask",
-                "prefix_differs",
-                "learned_leak",
-                "proof",
-                "off_by_one",
-            }
-        ),
+        _AHEAD - {"outside"},
         rank=3,
     ),
     "no_past": Cause(
@@ -253,12 +243,12 @@ CAUSES: dict[str, Cause] = {
     "keeps_state": Cause(
         "an answer depends on earlier calls",
         "Reset caches and running statistics between calls, or put the model into eval mode.",
-        frozenset({"prefix_differs", "rows_mix", "batch_size"}),
+        _AHEAD | {"rows_mix", "batch_size", "low_precision"},
     ),
     "rows_mix": Cause(
         "rows of a batch mix",
         "Find the reshape or normalisation that lets one sequence reach another.",
-        frozenset({"prefix_differs", "batch_size", "stress", "proof", "learned_leak"}),
+        _AHEAD | frozenset({"prefix_differs", "batch_size", "stress", "proof", "learned_leak"}),
         rank=3,
     ),
     "batch_size": Cause(
@@ -282,6 +272,7 @@ CAUSES: dict[str, Cause] = {
     "low_precision": Cause(
         "low precision changes the answer",
         "Compute scores and softmax in fp32 and fill masks with -inf.",
+        rank=4,
     ),
     "not_shifted": Cause(
         "targets are not shifted",

@@ -159,7 +159,8 @@ def _examine(
     inside = _inside(case, calls, blind)
     if findings[0].status is Status.OK:
         findings += _outside(case, calls)
-        findings += _hidden(case, calls, numbers)
+        if not any(f.detector in _MAPS and f.status is Status.FAULT for f in findings):
+            findings += _hidden(case, calls, numbers)
         findings += extras.all_of(subject, sharp, generator)
         if prove:
             findings.append(prove_by_training(subject, generator))
@@ -172,6 +173,9 @@ def _examine(
         "attention calls seen": str(len(calls)),
     }
     return _causes_outside(findings, calls), settings
+
+
+_MAPS = ("future", "disturbed", "gradient")
 
 
 def _word(dtype: torch.dtype | None) -> str:
@@ -208,7 +212,7 @@ def _inside(case: _Case, calls: list[AttentionCall], blind: str) -> list[Finding
 
 def _outside(case: _Case, calls: list[AttentionCall]) -> list[Finding]:
     """What asking shows."""
-    few = case.lengths[:1] + [n for n in case.lengths[1:] if 2 < n][1::2]
+    few = case.lengths[:1] + [n for n in case.lengths[1:] if n > 2][1::2]
     maps = [
         dependence(case.sharp, T, case.generator, tolerance=case.tolerance, seconds=case.seconds)
         for T in few
@@ -266,8 +270,12 @@ def _causes_outside(findings: list[Finding], calls: list[AttentionCall]) -> list
     if not sound:
         return findings
     return [
-        replace(f, cause="outside", headline=f"{f.headline}, though every attention is causal")
+        replace(f, cause="outside", headline=_though_causal(f.headline))
         if f.detector in ("future", "disturbed") and f.cause in ahead
         else f
         for f in findings
     ]
+
+
+def _though_causal(headline: str) -> str:
+    return f"{headline.split(': ')[0]}, though every attention pattern is causal"

@@ -150,16 +150,11 @@ class Watch(TorchDispatchMode):
         self._alive.append(out)
         new = out.data_ptr()
         owners = [self._owner[p] for p in pointers if p in self._owner]
-        if owners:
-            call = self.calls[owners[0]]
-            if out.numel() >= call.raw.numel():
+        call = self.calls[owners[0]] if owners else None
+        if call is not None:
+            self._note(call, func, args, out)
+            if out.numel() >= 0.9 * call.raw.numel():  # sums and maxima are no scores
                 self._owner[new] = owners[0]
-            if func in _SOFTMAXES:
-                call.masked = args[0].detach().clone()
-                call.softened = out.detach().clone()
-                call.axis = args[1] - out.ndim if args[1] >= 0 else args[1]
-                call.factors = list(self._factors.get(pointers[0], call.factors))
-                return
         known = [self._factors[p] for p in pointers if p in self._factors]
         base = known[0] if known else []
         number = _scalar(args[1]) if len(args) > 1 else None
@@ -167,8 +162,28 @@ class Watch(TorchDispatchMode):
             self._factors[new] = [*base, 1 / number if func in _BY and number else number]
         elif known and func.overloadpacket in _CARRY:
             self._factors[new] = base
-        if owners and self.calls[owners[0]].softened is None and new in self._factors:
-            self.calls[owners[0]].factors = list(self._factors[new])
+        if call is not None and call.masked is None and new in self._factors:
+            call.factors = list(self._factors[new])
+
+    def _note(
+        self,
+        call: AttentionCall,
+        func: torch._ops.OpOverload,
+        args: tuple,
+        out: Tensor,  # type: ignore[type-arg]
+    ) -> None:
+        """Keep the softmax's two ends, whether it is one operation or written by hand."""
+        begins = func in _SOFTMAXES or func.overloadpacket in (aten.amax, aten.exp, aten.max)
+        if begins and call.masked is None:
+            call.masked = args[0].detach().clone()
+            call.factors = list(self._factors.get(args[0].data_ptr(), call.factors))
+            axis = args[1] if len(args) > 1 else None
+            axis = axis[0] if isinstance(axis, list) and axis else axis
+            call.axis = axis - args[0].ndim if isinstance(axis, int) and axis >= 0 else None
+            call.axis = axis if isinstance(axis, int) and axis < 0 else call.axis
+        by_hand = call.masked is not None and func is aten.div.Tensor
+        if (func in _SOFTMAXES or by_hand) and call.softened is None:
+            call.softened = out.detach().clone()
 
     def _fused(self, func: torch._ops.OpOverload, args: tuple, given: dict) -> object:  # type: ignore[type-arg]
         names = [argument.name for argument in func._schema.arguments]
@@ -179,7 +194,8 @@ class Watch(TorchDispatchMode):
             return func(args[0] * self.boost, *args[1:], **given)
         out = func(*args, **given)
         if self.boost == 1.0 and values["query"].shape[-2] == self.T:
-            self.calls.append(_written_out(self.module, str(func), values))
+            earlier = [f for x in args[:2] for f in self._factors.get(x.data_ptr(), [])]
+            self.calls.append(_written_out(self.module, str(func), values, earlier))
             self.numbers.append(n)
         return out
 
@@ -215,7 +231,9 @@ def watch(module: nn.Module, forward: Callable[[], object], mode: Watch) -> list
     return [call for call in mode.calls if call.pattern is not None]
 
 
-def _written_out(module: str, name: str, values: dict[str, object]) -> AttentionCall:
+def _written_out(
+    module: str, name: str, values: dict[str, object], earlier: list[float]
+) -> AttentionCall:
     """What a fused kernel was told, computed again in the open, in fp64."""
     q, k, v = (values[key].detach().double() for key in ("query", "key", "value"))  # type: ignore[attr-defined]
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
@@ -232,7 +250,16 @@ def _written_out(module: str, name: str, values: dict[str, object]) -> Attention
     pattern = masked.softmax(-1)
     pattern = pattern.masked_fill((masked == -math.inf).all(-1, keepdim=True), 0.0)
     return AttentionCall(
-        module, _3d(q), _3d(k), _3d(raw), [scale], masked, pattern, _3d(pattern), _3d(v), name
+        module,
+        *(_3d(x) for x in (q, k, raw)),
+        factors=[*earlier, scale],
+        masked=masked,
+        softened=pattern,
+        pattern=_3d(pattern),
+        values=_3d(v),
+        fused=name,
+        scale_before=math.prod(earlier),
+        axis=-1,
     )
 
 

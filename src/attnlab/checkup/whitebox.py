@@ -130,17 +130,12 @@ def _fill(call: AttentionCall) -> tuple[str, str] | None:
     blocked = masked[:, above]
     if bool((blocked == 0).all()):
         return "zero_fill", "blocked scores are 0, so blocked keys keep the weight e^0"
-    added = masked - call.raw.detach().double() * (call.scale / _before(call))
+    added = masked - call.raw.detach().double() * (call.scale / call.scale_before)
     if _is_binary(added[:, above]) and _is_binary(added[:, ~above]):
         up, down = float(added[:, above].mean()), float(added[:, ~above].mean())
         if abs(up - down) > 0.5:
             return "added_bool", "the mask is added to the scores as 0 and 1, which blocks nothing"
     return None
-
-
-def _before(call: AttentionCall) -> float:
-    """The share of the scale that was applied before the product, to queries or keys."""
-    return 1.0 if call.fused else call.scale_before
 
 
 def _is_binary(values: Tensor) -> bool:

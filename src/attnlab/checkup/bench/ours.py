@@ -1,0 +1,225 @@
+"""Faults planted in our GPT, most of them as kernels.
+
+Letters: B batch, H heads, T time, D channels of a head.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from attnlab.attention import SelfAttention, TorchMHA, faults, heads, kernels, masks
+from attnlab.checkup.bench.side import beside
+from attnlab.init import init_weights
+from attnlab.model import GPT
+
+
+def double_scale(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
+) -> Tensor:
+    """The caller's scale on the queries, and SDPA's own on top."""
+    return F.scaled_dot_product_attention(q * scale, k, v, attn_mask=mask)
+
+
+def added_bool(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
+) -> Tensor:
+    """A bool mask that became 0 and 1, which SDPA adds."""
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask.to(q.dtype), scale=scale)
+
+
+def softmax_over_heads(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
+) -> Tensor:
+    """dim=1 of (B, H, T, T)."""
+    filled = kernels.scores(q, k, scale=scale).masked_fill(~mask, -1e9)
+    return kernels.mix(filled.softmax(1), v, dropout=dropout)
+
+
+def softmax_over_batch(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
+) -> Tensor:
+    """dim=0 of (B, H, T, T)."""
+    weights = kernels.scores(q, k, scale=scale).softmax(0) * mask
+    return kernels.mix(weights, v, dropout=dropout)
+
+
+def no_softmax(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
+) -> Tensor:
+    """Scores are taken for weights."""
+    return kernels.mix(kernels.scores(q, k, scale=scale) * mask, v, dropout=dropout)
+
+
+def row_gain(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
+) -> Tensor:
+    """The pattern itself is multiplied after the softmax."""
+    filled = kernels.scores(q, k, scale=scale).masked_fill(~mask, -math.inf)
+    return kernels.mix(filled.softmax(-1) * 0.8, v, dropout=dropout)
+
+
+def dropout_on(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
+) -> Tensor:
+    """SDPA is told to drop, in eval mode too."""
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=0.2, scale=scale)
+
+
+def naive_softmax(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
+) -> Tensor:
+    """exp without subtracting the maximum first."""
+    weights = kernels.scores(q, k, scale=scale).exp() * mask
+    return kernels.mix(weights / weights.sum(-1, keepdim=True), v, dropout=dropout)
+
+
+def self_blocked(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
+) -> Tensor:
+    """tril(-1): SDPA gives query 0, which has no key, zeros in silence."""
+    strict = mask & ~torch.eye(len(mask), dtype=torch.bool, device=mask.device)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=strict, scale=scale)
+
+
+def unsplit_heads(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
+) -> Tensor:
+    """(B, T, C) viewed as (B, H, T, D)."""
+    q, k, v = (_viewed(x) for x in (q, k, v))
+    return kernels.manual(q, k, v, mask=mask, scale=scale, dropout=dropout)
+
+
+def untransposed(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
+) -> Tensor:
+    """Split and merge both forget the transpose."""
+    B, H, T, D = q.shape
+    y = unsplit_heads(q, k, v, mask=mask, scale=scale, dropout=dropout)
+    return y.reshape(B, T, H, D).transpose(1, 2)
+
+
+def tiled_kv(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
+) -> Tensor:
+    """Half as many key-value heads, tiled instead of repeated."""
+    half = q.shape[1] // 2
+    k, v = (torch.cat([x[:, :half], x[:, :half]], 1) for x in (k, v))
+    return kernels.manual(q, k, v, mask=mask, scale=scale, dropout=dropout)
+
+
+def peek_in_one_head(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
+) -> Tensor:
+    """Head 3 alone has its diagonal off by one."""
+    T = len(mask)
+    whole = mask.expand(q.shape[1], T, T).clone()
+    whole[3] = torch.ones(T, T, dtype=torch.bool).tril(1)
+    return kernels.manual(q, k, v, mask=whole, scale=scale, dropout=dropout)
+
+
+def _viewed(x: Tensor) -> Tensor:
+    B, H, T, D = x.shape
+    return x.transpose(1, 2).reshape(B, T, H * D).reshape(B, H, T, D)
+
+
+def itself_only(q: Tensor, k: Tensor) -> Tensor:
+    """A query sees itself and nothing else."""
+    return k == q
+
+
+def causal_up_to_32(q: Tensor, k: Tensor) -> Tensor:
+    """A mask that was built for 32 positions."""
+    return (k <= q) | (q >= 32)
+
+
+def one_pair(q: Tensor, k: Tensor) -> Tensor:
+    """Causal, but for query 5 and key 11."""
+    return (k <= q) | ((q == 5) & (k == 11))
+
+
+KERNELS: dict[str, Callable[..., Tensor]] = {
+    "zero_fill": faults.zero_fill,
+    "finite_fill": faults.finite_fill,
+    "post_softmax_mask": faults.post_softmax_mask,
+    "softmax_over_queries": faults.softmax_over_queries,
+    "unmerged_heads": faults.unmerged_heads,
+    "strict_flip": kernels.manual,
+    **{
+        kernel.__name__: kernel
+        for kernel in (
+            double_scale, added_bool, softmax_over_heads, softmax_over_batch, no_softmax,
+            row_gain, dropout_on, naive_softmax, self_blocked, unsplit_heads, untransposed,
+            tiled_kv, peek_in_one_head,
+        )
+    },
+}  # fmt: skip
+MASKS: dict[str, masks.Predicate] = {
+    "flipped": masks.flipped,
+    "strict_flip": masks.strict_flip,
+    "bidirectional": masks.bidirectional,
+    "peek_one": masks.peek_one,
+    "itself_only": itself_only,
+    "causal_up_to_32": causal_up_to_32,
+    "one_pair": one_pair,
+}
+HEADS = {"identical_heads": heads.identical, "identical_qkv": heads.identical_qkv}
+
+
+@dataclass
+class Layers:
+    """Makes the layers of a GPT with one fault, in all layers or in one."""
+
+    fault: str
+    only: int | None = None
+    made: int = 0
+
+    def __call__(
+        self, n_embd: int, n_head: int, *, block_size: int, bias: bool, dropout: float
+    ) -> nn.Module:
+        here = self.only is None or self.made == self.only
+        fault = self.fault if here else "healthy"
+        self.made += 1
+        D = n_embd // n_head
+        scales = {"unscaled": 1.0, "inverse_scale": 1 / D, "inverted_scale": D**0.5}
+        scales["width_scale"] = n_embd**-0.5
+        return SelfAttention(
+            n_embd,
+            n_head,
+            block_size=block_size,
+            bias=bias,
+            dropout=dropout,
+            kernel=KERNELS.get(fault, kernels.sdpa),
+            may_attend=MASKS.get(fault, masks.causal),
+            scale=scales.get(fault),
+            head_init=HEADS.get(fault, heads.independent),
+        )
+
+
+def healthy(kind: str, block_size: int = 37) -> GPT:
+    """A sound GPT: "sdpa", "manual", "torch_mha" or "single_head"."""
+    attn = {
+        "sdpa": lambda *a, **k: SelfAttention(*a, **k),
+        "manual": lambda *a, **k: SelfAttention(*a, kernel=kernels.manual, **k),
+        "torch_mha": lambda *a, **k: TorchMHA(*a, **k),
+        "single_head": lambda *a, **k: SelfAttention(*a, heads=1, **k),
+    }[kind]
+    net = GPT(attn, 29, block_size=block_size, n_layer=2, n_head=4, n_embd=32)
+    init_weights(net, 0)
+    return net
+
+
+def build(fault: str, block_size: int, n_layer: int, n_head: int) -> nn.Module:
+    """Our GPT with a fault of `attnlab.checkup.bench.plants.PLANTS`."""
+    name, _, place = fault.partition("@")
+    layers = Layers(name, int(place) if place else None)
+    net = GPT(
+        layers, 29, block_size=block_size, n_layer=n_layer, n_head=n_head, n_embd=4 * 2 * n_head
+    )
+    init_weights(net, 0)
+    last = net.blocks[-1]
+    last.mlp = beside(name, last.mlp, net.wte.embedding_dim)
+    return net
