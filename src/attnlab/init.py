@@ -9,7 +9,7 @@ from collections.abc import Callable
 from fnmatch import fnmatchcase
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnlab.attention.module import Attention
 from attnlab.model import GPT

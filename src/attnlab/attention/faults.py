@@ -27,7 +27,7 @@ def finite_fill(
 def post_softmax_mask(
     q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
 ) -> Tensor:
-    """The mask comes after the softmax: rows sum to less than 1, and their sum tells the future."""
+    """The mask comes after the softmax: rows sum to less than 1, by how much tells the future."""
     pattern = scores(q, k, scale=scale).softmax(-1) * mask  # the denominator has seen every key
     return mix(pattern, v, dropout=dropout)
 

@@ -58,7 +58,8 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout
 
     A query without keys gets zeros from it, in silence; `SelfAttention` refuses such a mask.
     """
-    is_causal = mask is build_mask(causal, q.shape[-2], q.device)
+    # The fast path multiplies after masking on a CPU, and -inf * 0 is NaN (seen in torch 2.13).
+    is_causal = scale > 0 and mask is build_mask(causal, q.shape[-2], q.device)
     return F.scaled_dot_product_attention(
         q,
         k,

@@ -1,4 +1,4 @@
-"""Masks as predicates of (query index, key index): True means that the query may attend to the key."""
+"""Masks as predicates of (query index, key index): True means that it may attend."""
 
 from collections.abc import Callable
 from functools import lru_cache

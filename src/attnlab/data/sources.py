@@ -41,7 +41,8 @@ def text(path: str) -> Corpus:
         raise BadInput(f"data.path = {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise BadInput(
-            f"data.path = {path} is not UTF-8: byte {error.start} is {error.object[error.start]:#x}"
+            f"data.path = {path} is not UTF-8: byte {error.start} is "
+            f"{error.object[error.start]:#x}"
         ) from error
     if not content:
         raise BadInput(f"data.path = {path} is empty")

@@ -1,8 +1,6 @@
-"""Checkpoints: written atomically, of plain types only, read without running what they hold."""
+"""Checkpoints under Lightning: written atomically, and the best one is of a finite loss."""
 
 import io
-import pickle
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from attnlab.data.batches import Batch
 from attnlab.errors import BadInput
 from attnlab.files import write_atomically
+from attnlab.training.checkpoint import read_checkpoint
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -29,28 +28,6 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         self, path: str | Path, map_location: Any = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
         return read_checkpoint(Path(path))
-
-
-def read_checkpoint(file: Path) -> dict[str, Any]:
-    """Load a checkpoint onto the CPU; a pickle in it that would run code is refused.
-
-    Raises:
-        BadInput: the file is missing, damaged, or not one of ours.
-    """
-    try:
-        with zipfile.ZipFile(file) as archive:
-            damaged = archive.testzip()  # torch.load would read flipped bytes as weights
-        if damaged is not None:
-            raise BadInput(f"the checkpoint {file} is damaged: {damaged} has a wrong checksum")
-        checkpoint = torch.load(file, map_location="cpu", weights_only=True)
-    except FileNotFoundError as error:
-        raise BadInput(f"there is no checkpoint {file}") from error
-    except (OSError, zipfile.BadZipFile, pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise BadInput(f"the checkpoint {file} cannot be read: {reason}") from error
-    if not isinstance(checkpoint, dict) or "attnlab" not in checkpoint:
-        raise BadInput(f"{file} is not a checkpoint of attnlab")
-    return checkpoint
 
 
 class Checkpoints(L.Callback):
@@ -78,8 +55,11 @@ class Checkpoints(L.Callback):
         batch_idx: int,
     ) -> None:
         step = trainer.global_step
-        validates = step % int(trainer.val_check_interval or 1) == 0
-        if step % self.every == 0 and not validates and not trainer.should_stop:
+        accumulate = trainer.accumulate_grad_batches
+        between_steps = (batch_idx + 1) % accumulate == 0
+        validates = (batch_idx + 1) % int(trainer.val_check_interval or 1) == 0
+        due = between_steps and step % self.every == 0 and not validates
+        if due and not trainer.should_stop:
             trainer.save_checkpoint(self.folder / "last.ckpt")
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

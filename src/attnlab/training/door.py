@@ -1,7 +1,9 @@
 """What train.py does besides Hydra: one sentence for bad input, one table for a result."""
 
 import os
+import re
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -53,12 +55,14 @@ def one_sentence() -> Iterator[None]:
         yield
         return
     os.environ["HYDRA_FULL_ERROR"] = "1"  # otherwise Hydra prints its own page and exits with 1
+    python_format, warnings.formatwarning = warnings.formatwarning, _warning
     try:
         yield
     except (BadInput, HydraException, OmegaConfBaseException, OSError) as error:
         _say(error)
         raise SystemExit(2) from None
     finally:
+        warnings.formatwarning = python_format
         del os.environ["HYDRA_FULL_ERROR"]
 
 
@@ -87,6 +91,23 @@ def show(result: Result) -> None:
     Console(soft_wrap=True).print(rows)
 
 
+def _warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+) -> str:
+    bar = "!" * 80
+    return f"{bar}\n{message}\n{bar}\n" if category is UserWarning else f"warning: {message}\n"
+
+
 def _say(error: BaseException) -> None:
     sentence = " ".join(str(error).split())
+    # Hydra advises to add the misspelt key, which attnlab would refuse as well.
+    sentence = re.sub(
+        r"Could not override '(\S+)'\. To append .*",
+        r"\1 is not a setting; python train.py --cfg job shows them all",
+        sentence,
+    )
     print(f"error: {sentence}", file=sys.stderr)

@@ -18,9 +18,10 @@ from attnlab.files import write_json
 from attnlab.model import GPT
 from attnlab.training.build import build
 from attnlab.training.callbacks import Clock, Divergence, Lines, Progress
-from attnlab.training.checkpoints import AtomicCheckpointIO, Checkpoints, read_checkpoint
+from attnlab.training.checkpoint import read_checkpoint
+from attnlab.training.checkpoints import AtomicCheckpointIO, Checkpoints
 from attnlab.training.folder import RunFolder
-from attnlab.training.lit import LitGPT
+from attnlab.training.lit import LitGPT, OptimizerFactory
 from attnlab.training.record import measured, provenance
 
 
@@ -28,6 +29,7 @@ def fit(
     cfg: DictConfig,
     net: GPT,
     corpus: Corpus,
+    optim: OptimizerFactory,
     folder: RunFolder,
     digest: str,
     variant: str,
@@ -42,7 +44,7 @@ def fit(
         BadInput: the trainer cannot be made, the checkpoint is damaged, or the disk refuses.
     """
     clock, divergence = Clock(), Divergence()
-    lit = make_lit(cfg, net, corpus)
+    lit = make_lit(cfg, net, corpus, optim)
     trainer = make_trainer(cfg, folder, [clock, divergence])
     resume = folder.last_checkpoint if folder.last_checkpoint.exists() and not cfg.force else None
     if resume is not None:
@@ -80,11 +82,9 @@ def fit(
     return record
 
 
-def make_lit(cfg: DictConfig, net: GPT, corpus: Corpus) -> LitGPT:
+def make_lit(cfg: DictConfig, net: GPT, corpus: Corpus, optim: OptimizerFactory) -> LitGPT:
     """The model with its corpus, optimiser and seed."""
     config = OmegaConf.to_container(cfg, resolve=True)
-    optim = build(cfg.optim, "optim", given=("net", "max_steps"))
-    optim(net, cfg.trainer.max_steps)  # so that a bad number is refused before the run begins
     return LitGPT(
         net,
         corpus,
@@ -102,10 +102,7 @@ def make_trainer(cfg: DictConfig, folder: RunFolder, callbacks: list[L.Callback]
         BadInput: a device or a precision is not to be had.
     """
     _quieten()
-    precision = cfg.trainer.precision
-    if precision == "auto":
-        cfg = OmegaConf.merge(cfg, {"trainer": {"precision": _precision(cfg.trainer.accelerator)}})  # type: ignore[assignment]
-    arguments = build(cfg.trainer, "trainer")
+    arguments = build(_for_lightning(cfg.trainer), "trainer")
     bar = bool(cfg.trainer.get("enable_progress_bar", True)) and sys.stderr.isatty()
     shown: L.Callback = Progress(refresh_rate=10) if bar else Lines()
     probes = [build(node, f"probes.{name}")() for name, node in cfg.probes.items()]
@@ -126,17 +123,24 @@ def make_trainer(cfg: DictConfig, folder: RunFolder, callbacks: list[L.Callback]
     except (MisconfigurationException, ValueError, TypeError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise BadInput(f"the trainer cannot be made: {reason}") from error
-    device = trainer.strategy.root_device.type
-    if device == "cpu" and str(trainer.precision).startswith("16"):
-        raise BadInput(
-            f"trainer.precision = {precision} needs a GPU; a CPU takes 32-true, bf16-mixed, 64-true"
+    precision = str(cfg.trainer.precision)
+    if trainer.strategy.root_device.type == "cpu" and precision.startswith("16"):
+        raise BadInput(  # Lightning would take bf16-mixed in its place
+            f"trainer.precision = {precision} needs a GPU; a CPU takes 32-true, bf16-mixed or "
+            "64-true"
         )
     return trainer
 
 
-def _precision(accelerator: str) -> str:
-    on_gpu = accelerator in {"auto", "gpu", "cuda"} and torch.cuda.is_available()
-    return "bf16-mixed" if on_gpu else "32-true"
+def _for_lightning(node: DictConfig) -> DictConfig:
+    """Our trainer settings in Lightning's terms."""
+    node = node.copy()
+    if node.precision == "auto":
+        on_gpu = node.accelerator in {"auto", "gpu", "cuda"} and torch.cuda.is_available()
+        node.precision = "bf16-mixed" if on_gpu else "32-true"
+    if isinstance(node.val_check_interval, int):  # in steps; Lightning counts batches
+        node.val_check_interval *= node.accumulate_grad_batches
+    return node
 
 
 def _record_failure(folder: RunFolder, digest: str, step: int) -> None:
@@ -150,5 +154,11 @@ def _quieten() -> None:
     """Silence what Lightning says of things that are as we want them."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    for message in (".*does not have many workers.*", ".*IterableDataset.*has `__len__`.*"):
+    for message in (
+        ".*does not have many workers.*",
+        ".*IterableDataset.*has `__len__`.*",
+        ".*resuming from a checkpoint that ended before the epoch ended.*",
+        ".*smaller than the logging interval.*",
+        ".*isinstance\\(treespec, LeafSpec\\).*",
+    ):
         warnings.filterwarnings("ignore", message)

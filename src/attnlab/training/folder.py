@@ -47,9 +47,9 @@ def folder_for(cfg: DictConfig, variant: str, overrides: Iterable[str]) -> Path:
 def _plain(override: str) -> str:
     """An override as a part of a folder's name; a path keeps its last part and a digest."""
     key, _, value = override.lstrip("+").partition("=")
-    if any(c in value for c in "/\\\0\n"):
+    if not value.isprintable() or "/" in value or "\\" in value:
         digest = hashlib.sha256(value.encode()).hexdigest()[:6]
-        value = f"{Path(value).name}~{digest}"
+        value = "".join(c for c in Path(value).name if c.isprintable()) + f"~{digest}"
     quotes = "\"'"
     return f"{key}={value.strip(quotes)}"
 

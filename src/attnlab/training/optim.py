@@ -66,7 +66,7 @@ def _check(
 ) -> None:
     if not (0 < lr < math.inf):
         raise BadInput(f"optim.lr = {lr} must be a positive number")
-    if not 0 <= min_lr:
+    if not min_lr >= 0:
         raise BadInput(f"optim.min_lr = {min_lr} must be at least 0")
     if warmup_steps < 0:
         raise BadInput(f"optim.warmup_steps = {warmup_steps} must be at least 0")

@@ -4,11 +4,12 @@ The only place that builds objects from configurations; train.py, tests, sweeps 
 call `run`, and everything that opens a finished run calls `load_model`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -17,6 +18,7 @@ from attnlab.errors import BadInput
 from attnlab.init import init_weights
 from attnlab.model import GPT
 from attnlab.training.build import build, checked, unknown
+from attnlab.training.checkpoint import read_checkpoint
 from attnlab.training.folder import RunFolder, fingerprint
 
 GROUPS = {"attn", "model", "data", "optim", "trainer", "probes", "logger"}
@@ -62,9 +64,11 @@ def run(cfg: DictConfig, folder: Path, *, variant: str, overrides: Iterable[str]
         BadInput: the configuration cannot be run; nothing was written then.
     """
     check(cfg)
+    construct(cfg, vocab_size=1)  # bad sizes are refused before a corpus is fetched
     corpus = build_corpus(cfg)
     net = build_model(cfg, len(corpus.alphabet))
     corpus.check_length(net.block_size)
+    optim = build_optimizer(cfg)
     digest = fingerprint(cfg, corpus.sha256)
     held = RunFolder(folder)
     if not cfg.force:
@@ -74,7 +78,7 @@ def run(cfg: DictConfig, folder: Path, *, variant: str, overrides: Iterable[str]
     # Lightning takes seconds to import; whatever could be refused without it has been by now.
     from attnlab.training.fit import fit
 
-    return Result(folder, fit(cfg, net, corpus, held, digest, variant, overrides))
+    return Result(folder, fit(cfg, net, corpus, optim, held, digest, variant, overrides))
 
 
 def check(cfg: DictConfig) -> None:
@@ -115,8 +119,8 @@ def build_corpus(cfg: DictConfig) -> Corpus:
     return corpus
 
 
-def build_model(cfg: DictConfig, vocab_size: int) -> GPT:
-    """The model that `cfg.model` and `cfg.attn` name, with its weights drawn.
+def construct(cfg: DictConfig, vocab_size: int) -> GPT:
+    """The model that `cfg.model` and `cfg.attn` name, with PyTorch's default weights.
 
     Raises:
         BadInput: the values do not fit together.
@@ -125,11 +129,35 @@ def build_model(cfg: DictConfig, vocab_size: int) -> GPT:
     attn = build(cfg.attn, "attn", given=LAYER)
     try:
         net = model(attn=attn, vocab_size=vocab_size)
-        init_weights(net, cfg.seed, cfg.model.init, cfg.model.qk_std)
     except (ValueError, TypeError) as error:  # constructors name the value that they refuse
         raise BadInput(str(error)) from error
     assert isinstance(net, GPT)
     return net
+
+
+def build_model(cfg: DictConfig, vocab_size: int) -> GPT:
+    """The model that `cfg.model` and `cfg.attn` name, with the weights of `cfg.seed`.
+
+    Raises:
+        BadInput: the values do not fit together.
+    """
+    net = construct(cfg, vocab_size)
+    try:
+        init_weights(net, cfg.seed, cfg.model.init, cfg.model.qk_std)
+    except ValueError as error:
+        raise BadInput(str(error)) from error
+    return net
+
+
+def build_optimizer(cfg: DictConfig) -> Callable[..., Any]:
+    """What makes the optimiser and its schedule of (net, max_steps).
+
+    Raises:
+        BadInput: one of its numbers is out of range.
+    """
+    optim = build(cfg.optim, "optim", given=("net", "max_steps"))
+    optim(torch.nn.Linear(1, 1), cfg.trainer.max_steps)  # refuses bad numbers
+    return optim
 
 
 def load_model(target: Path) -> tuple[GPT, str]:
@@ -141,8 +169,8 @@ def load_model(target: Path) -> tuple[GPT, str]:
     Raises:
         BadInput: there is no such thing, or it is damaged.
     """
-    from attnlab.training.checkpoints import read_checkpoint
-
+    if not target.exists():
+        raise BadInput(f"there is no run folder or checkpoint {target}")
     if target.is_dir():
         if not (target / "status.json").exists():
             raise BadInput(f"{target} is not a run folder: it has no status.json")

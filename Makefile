@@ -1,0 +1,93 @@
+# Run `make` for the list of targets. Every target sets up what it needs.
+#
+# An environment of your own (another torch build, conda, ...) is used, and its versions are kept, with
+#     make test VENV=$CONDA_PREFIX CONSTRAINTS=
+# Without make, all of the set-up is
+#     python3 -m venv .venv && .venv/bin/pip install -c constraints.txt -e '.[dev]'
+# pip's own settings hold here too: on Linux, PIP_EXTRA_INDEX_URL set to PyTorch's index of CPU wheels
+# (see .github/workflows/test.yml) gets torch without CUDA.
+
+PYTHON      ?= python3
+VENV        ?= .venv
+CONSTRAINTS ?= constraints.txt
+WORKERS     ?= auto
+ARGS        ?=
+
+BIN   := $(VENV)/bin
+STAMP := $(VENV)/.attnlab-installed
+
+# Tests are many and small: a thread for each worker, or they fight over the cores.
+PYTEST = OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist worksteal
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+.PHONY: help
+help: ## show this list
+	@awk 'BEGIN {FS = ":.*## "; print "make TARGET [ARGS=\"...\"] [PYTHON=python3.12] [VENV=folder]\n"} \
+	    /^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+# Installed again where an environment serves another checkout, or this folder was moved.
+ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
+.PHONY: $(STAMP)
+endif
+
+.PHONY: setup
+setup: $(STAMP) ## make .venv and install attnlab there, with the versions of constraints.txt
+
+$(STAMP): pyproject.toml $(CONSTRAINTS)
+	@py=$(PYTHON); if [ -x $(BIN)/python ]; then py=$(BIN)/python; fi; \
+	command -v "$$py" >/dev/null || \
+	    { echo "attnlab: there is no '$$py'; name a Python 3.10 to 3.13 with make setup PYTHON=/path/to/python"; exit 1; }; \
+	"$$py" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || \
+	    { echo "attnlab: needs Python 3.10 to 3.13, but '$$py' is $$("$$py" -V 2>&1); choose another with make setup PYTHON=python3.12 (and VENV=folder if $(VENV) is there)"; exit 1; }
+	@echo "attnlab: installing into $(VENV) (once; a minute or two, most of it for torch)"
+	@[ -x $(BIN)/python ] || { $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet --upgrade pip; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip >/dev/null
+	@$(BIN)/python -m pip install --quiet $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -e '.[dev]'
+	@echo '$(CURDIR)' > $@
+	@echo "attnlab: ready ($$($(BIN)/python -V), torch $$($(BIN)/python -c 'from importlib.metadata import version; print(version("torch"))'))"
+
+.PHONY: train
+train: setup ## train the default model; another with ARGS="attn=unscaled seed=1"
+	@$(BIN)/python train.py $(ARGS)
+
+.PHONY: test
+test: setup ## run the tests (without the longest); one file with ARGS=tests/test_model.py
+	$(PYTEST) -m "not long" $(ARGS)
+
+.PHONY: test-fast
+test-fast: setup ## run only the tests that take seconds
+	$(PYTEST) -m "not slow and not long" $(ARGS)
+
+.PHONY: test-all
+test-all: setup ## run every test, also those that train for long
+	$(PYTEST) $(ARGS)
+
+.PHONY: lint
+lint: setup ## check style and types (ruff, mypy); changes nothing
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m mypy src train.py
+
+.PHONY: format
+format: setup ## put right what ruff can put right
+	$(BIN)/python -m ruff check --fix .
+	$(BIN)/python -m ruff format .
+
+.PHONY: board
+board: setup ## show all runs in TensorBoard
+	$(BIN)/python -m tensorboard.main --logdir outputs $(ARGS)
+
+.PHONY: reproduce
+reproduce: setup ## run the claims again and print their verdicts; see ARGS=--help
+	@$(BIN)/python -m attnlab reproduce $(ARGS)
+
+.PHONY: bench
+bench: setup ## measure speed and memory
+	@set -e; for f in benchmarks/[!_]*.py; do echo "$$f"; $(BIN)/python "$$f" $(ARGS); done
+
+.PHONY: clean
+clean: ## remove caches and builds (runs in outputs/ and the environment stay)
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find src tests experiments benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

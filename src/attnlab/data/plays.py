@@ -1,0 +1,150 @@
+"""The embedded corpus `plays`: endless little plays whose exact entropy is known.
+
+It needs no download, and it rewards attention: who may speak, whom a line addresses, who leaves
+and with what, which question is being answered, all this was said many characters before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import NamedTuple
+
+from attnlab.data import plays_grammar as words
+from attnlab.data.plays_automaton import Act, Automaton, Choices, Grammar, Part, Slot, parse
+
+WOMEN = words.WOMEN.split()
+NAMES = sorted(WOMEN + words.MEN.split())
+
+
+class Scene(NamedTuple):
+    """All that a line of a play remembers of the lines before it."""
+
+    cast: tuple[str, ...] = ()  # in the order of their entrances
+    speaker: str = ""
+    addressed: str = ""  # named by the speaker, so probably the next to speak
+    asked: str = ""  # the noun of the question just put
+    topic: str = ""  # the noun of the question that the speaker now answers
+    mover: str = ""  # whom the stage direction is about
+    place: str = ""
+    prop: str = ""
+    holder: str = ""  # who has the prop
+
+    def others(self, but: str) -> tuple[str, ...]:
+        """All who are present but one."""
+        return tuple(name for name in self.cast if name != but)
+
+
+class Plays(Automaton[Scene]):
+    """The distribution of the little plays, exact at every character.
+
+    `alphabet` is the sorted string of all characters that can occur (ASCII). See `Automaton` for
+    `generate`, `log_probs`, `start`, `step` and `next_probs`.
+    """
+
+    alphabet: str
+
+    def __init__(self) -> None:
+        rules = _rules()
+        super().__init__(Grammar(rules, Scene(), ASKS, ACTS))
+        literals = (part for choices in rules.values() for _, parts in choices for part in parts)
+        letters = "".join(part for part in literals if isinstance(part, str))
+        self.alphabet = "".join(sorted({*letters, *"".join(NAMES)}))
+
+
+def _rules() -> dict[str, Choices]:
+    rules = {name: _evenly(text.split()) for name, text in words.WORDS.items()}
+    for name, text in words.PHRASES.items():
+        rules[name] = _evenly(" ".join(phrase.split()) for phrase in text.split("/"))
+    for name, text in words.FRAMES.items():
+        lines = (line.strip().partition(" ") for line in text.splitlines())
+        rules[name] = tuple((int(weight), parse(frame)) for weight, _, frame in lines)
+    for name, frames in words.FLOW.items():
+        rules[name] = tuple((weight, parse(frame)) for weight, frame in frames)
+    nouns, adjectives = words.WORDS["noun"].split(), words.WORDS["adj"].split()
+    places, props = words.PLACES.split(), words.PROPS.split()
+    rules["Adj"] = _evenly(word.capitalize() for word in adjectives)
+    rules["asked"] = _evenly(f"{noun}?{{!ask {noun}}}" for noun in nouns)
+    rules["setting"] = _evenly(f"{_a(place)},{{!place {place}}}" for place in places)
+    rules["burden"] = _evenly(f"{_a(prop)},{{!prop {prop}}}" for prop in props)
+    return rules
+
+
+def _evenly(texts: Iterable[str]) -> Choices:
+    return tuple((1, parse(text)) for text in texts)
+
+
+def _a(noun: str) -> str:
+    return ("an " if noun[0] in "aeiou" else "a ") + noun
+
+
+@cache
+def _one(part: Part) -> Choices:
+    return ((1, (part,)),)
+
+
+@cache
+def _people(names: tuple[str, ...], verb: str) -> Choices:
+    return tuple((1, (name, Act(verb, name))) for name in names)
+
+
+@cache
+def _lines(about_prop: str) -> Choices:
+    return ((12, (Slot("say"),)), (4, (Slot("ask"),)), (2, (Slot(about_prop),)))
+
+
+@cache
+def _headers(names: tuple[str, ...], addressed: str) -> Choices:
+    return tuple(
+        (8 if name == addressed else 1, (name + ":\n", Act("speak", name), Slot("opening")))
+        for name in names
+    )
+
+
+ANSWERS: Choices = ((6, (Slot("reply"),)), (1, (Slot("line"),)))
+
+
+def _line(scene: Scene) -> Choices:
+    return _lines("keep" if scene.speaker == scene.holder else "want")
+
+
+def _newcomers(scene: Scene) -> Choices:
+    return _people(tuple(name for name in NAMES if name not in scene.cast), "enter")
+
+
+# The same choices are the same objects, made once: a play asks for them at every line.
+ASKS: dict[str, Callable[[Scene], Choices]] = {
+    "line": _line,
+    "opening": lambda s: ANSWERS if s.topic else _line(s),
+    "header": lambda s: _headers(s.others(s.speaker), s.addressed),
+    "after": lambda s: _one(Slot("after two" if len(s.cast) == 2 else "after three")),
+    "enter": _newcomers,
+    "leaver": lambda s: _people(s.others(s.holder), "leave"),
+    "everyone": lambda s: _one(", ".join(s.cast[:-1]) + " and " + s.cast[-1]),
+    "other": lambda s: _people(s.others(s.speaker), "address"),
+    "speaker": lambda s: _one(s.speaker),
+    "holder": lambda s: _people((s.holder,), "address"),
+    "mover": lambda s: _people(s.cast, "move"),
+    "moving": lambda s: _one(Slot("giving" if s.mover == s.holder else "deed")),
+    "another": lambda s: tuple((1, (name,)) for name in s.others(s.mover)),
+    "taker": lambda s: _people(s.others(s.holder), "give"),
+    "his": lambda s: _one("her" if s.mover in WOMEN else "his"),
+    "place": lambda s: _one(s.place),
+    "prop": lambda s: _one(s.prop),
+    "topic": lambda s: _one(s.topic),
+}
+
+ACTS: dict[str, Callable[[Scene, str], Scene]] = {
+    "enter": lambda s, name: s._replace(cast=(*s.cast, name)),
+    "leave": lambda s, name: s._replace(cast=s.others(name), addressed=""),
+    "speak": lambda s, name: s._replace(
+        speaker=name, addressed="", asked="", topic=s.asked, mover=""
+    ),
+    "address": lambda s, name: s._replace(addressed=name),
+    "ask": lambda s, noun: s._replace(asked=noun),
+    "move": lambda s, name: s._replace(mover=name),
+    "give": lambda s, name: s._replace(holder=name),
+    "place": lambda s, place: s._replace(place=place),
+    "prop": lambda s, prop: s._replace(prop=prop, holder=s.cast[0]),
+    "end": lambda s, _: Scene(),
+}

@@ -1,0 +1,291 @@
+"""A weighted grammar run as a deterministic automaton over characters, with exact probabilities.
+
+The reader of a text cannot see which frame a line was made from. So a state is the set of all
+readings that the characters so far allow, with their posterior weights: determinisation of a
+weighted automaton (Mohri 1997, Computational Linguistics 23(2)), done lazily and remembered.
+Weights are integers, so equal states are found to be equal whatever way led to them.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Slot(NamedTuple):
+    """A place in a frame that one choice of the rule or ask of this name fills."""
+
+    name: str
+
+
+class Act(NamedTuple):
+    """A place in a frame that writes nothing and changes the scene: a verb and its object."""
+
+    verb: str
+    object: str
+
+
+S = TypeVar("S")
+Part = str | Slot | Act
+Parts = tuple[Part, ...]
+Choices = tuple[tuple[int, Parts], ...]
+Answers = tuple[tuple[str, Choices], ...]
+Readings = dict[Parts, int]  # what may follow, with integer posterior weights
+
+
+@dataclass(frozen=True)
+class Grammar(Generic[S]):
+    """Weighted rules and a scene that they read and change: what an automaton is built from.
+
+    `rules` are choices that are always the same, `asks` choices that depend on the scene, `acts`
+    changes of the scene (a hashable value; `scene` is the first). Weights are positive integers;
+    a rule begins with a literal or another rule, never with itself. The text is one endless
+    `Slot("play")`. An act must be certain once its place is reached: readings that differ in it
+    are an error (ValueError) when the text gets there.
+    """
+
+    rules: Mapping[str, Choices]
+    scene: S
+    asks: Mapping[str, Callable[[S], Choices]] = field(default_factory=dict)
+    acts: Mapping[str, Callable[[S, str], S]] = field(default_factory=dict)
+
+
+def parse(frame: str) -> Parts:
+    """Turns `text {slot} {!verb object}` into its parts: literals, slots and acts."""
+    parts: list[Part] = []
+    for literal, tag in re.findall(r"([^{}]+)|\{([^{}]+)\}", frame):
+        if literal:
+            parts.append(literal)
+        elif tag.startswith("!"):
+            verb, _, target = tag[1:].partition(" ")
+            parts.append(Act(verb, target))
+        else:
+            parts.append(Slot(tag))
+    return tuple(parts)
+
+
+class _Node:
+    """A set of readings without the parts in which all of them end (those are the state's tail).
+
+    It forks into the next characters, or it waits: for the tail, for the scene or for an act.
+    """
+
+    __slots__ = ("asks", "chars", "cuts", "forks", "logs", "next", "probs", "readings", "waits")
+
+    def __init__(self, readings: Readings) -> None:
+        self.readings = readings
+        self.asks = _front_slots(readings)
+        self.waits = ""
+        if () in readings:
+            self.waits = "tail"
+        elif self.asks:
+            self.waits = "scene"
+        elif any(isinstance(parts[0], Act) for parts in readings):
+            self.waits = "act"
+        self.chars = ""
+        self.cuts: list[float] = []
+        self.probs: list[float] = []
+        self.logs: list[float] = []
+        self.forks: list[Readings] = []
+        self.next: list[Move | None] = []
+        if not self.waits:
+            self._fork()
+
+    def _fork(self) -> None:
+        forks: dict[str, Readings] = {}
+        for parts, weight in self.readings.items():
+            head, tail = str(parts[0]), parts[1:]
+            rest = (head[1:], *tail) if len(head) > 1 else tail
+            fork = forks.setdefault(head[0], {})
+            fork[rest] = fork.get(rest, 0) + weight
+        self.chars = "".join(sorted(forks))
+        self.forks = [forks[char] for char in self.chars]
+        self.next = [None] * len(forks)
+        weights = [sum(fork.values()) for fork in self.forks]
+        total = sum(weights)
+        # Integer division rounds correctly, so these are the same floats on every platform.
+        self.probs = [weight / total for weight in weights]
+        self.cuts = [sum(weights[:i]) / total for i in range(1, len(weights))]
+        self.logs = [math.log(prob) for prob in self.probs]
+
+
+Move = tuple[_Node, Parts]  # where to, and what to put before the tail
+
+
+@dataclass(frozen=True, repr=False)
+class State(Generic[S]):
+    """What the automaton keeps of the past; states that are equal have the same future."""
+
+    node: _Node
+    tail: Parts
+    scene: S
+
+
+class Automaton(Generic[S]):
+    """The distribution of a grammar's text, one character at a time: made, measured and stepped.
+
+    States are kept as they are met, so the second text is faster than the first. States of
+    different automata are not comparable.
+    """
+
+    def __init__(self, grammar: Grammar[S]) -> None:
+        self._grammar = grammar
+        self._nodes: dict[frozenset[tuple[Parts, int]], _Node] = {}
+        self._moves: dict[tuple[_Node, Any], Move] = {}
+        node, tail = self._enter({(Slot("play"),): 1}, grammar.rules)
+        self.start: State[S] = State(*self._settle(node, tail, grammar.scene))
+
+    def generate(self, seed: int, length: int) -> tuple[str, NDArray[np.float64]]:
+        """Draws a text, and gives the exact ln p of each of its characters given all before it.
+
+        The text has exactly `length` characters, begins at the start state, is the same on every
+        platform (only `random.Random(seed).random()` is used), and is a prefix of every longer
+        text of that seed. ln p is in nats, shape (length,). A negative seed or length is a
+        ValueError.
+        """
+        if seed < 0 or length < 0:
+            raise ValueError(f"seed {seed} and length {length} must not be negative")
+        node, tail, scene = self.start.node, self.start.tail, self.start.scene
+        draw = random.Random(seed).random
+        chars: list[str] = []
+        logs: list[float] = []
+        for _ in range(length):
+            i = bisect_right(node.cuts, draw()) if node.cuts else 0
+            chars.append(node.chars[i])
+            logs.append(node.logs[i])
+            node, ending = node.next[i] or self._follow(node, i)
+            if ending:
+                tail = ending + tail
+            if node.waits:
+                node, tail, scene = self._settle(node, tail, scene)
+        return "".join(chars), np.array(logs, dtype=np.float64)
+
+    def log_probs(self, text: str) -> NDArray[np.float64]:
+        """Gives the exact ln p of each character of any text, read from the start state.
+
+        Nats, shape (len(text),). It is -inf at the first character that cannot occur there, and
+        at all after it, because what follows an impossible past has no probability of its own.
+        """
+        result = np.full(len(text), -np.inf)
+        state = self.start
+        for t, char in enumerate(text):
+            i = state.node.chars.find(char)
+            if i < 0:
+                break
+            result[t] = state.node.logs[i]
+            state = self._successor(state, i)
+        return result
+
+    def next_probs(self, state: State[S]) -> dict[str, float]:
+        """Gives the probability of each character that can come next; they sum to 1."""
+        return dict(zip(state.node.chars, state.node.probs, strict=True))
+
+    def step(self, state: State[S], char: str) -> State[S]:
+        """Gives the state after one more character; ValueError if it cannot come next."""
+        i = state.node.chars.find(char) if len(char) == 1 else -1
+        if i < 0:
+            raise ValueError(f"{char!r} cannot come next, only one of {state.node.chars!r}")
+        return self._successor(state, i)
+
+    def _successor(self, state: State[S], i: int) -> State[S]:
+        node, ending = state.node.next[i] or self._follow(state.node, i)
+        return State(*self._settle(node, ending + state.tail, state.scene))
+
+    def _follow(self, node: _Node, i: int) -> Move:
+        move = node.next[i] = self._enter(node.forks[i], self._grammar.rules)
+        return move
+
+    def _enter(self, readings: Readings, rules: Mapping[str, Choices]) -> Move:
+        """The one node of these readings, the slots at their front filled, and their common end.
+
+        Without the common end a word is spelled by the same nodes in whatever frame it stands.
+        """
+        core, ending = _without_common_end(_fill(readings, rules))
+        key = frozenset(core.items())
+        node = self._nodes.get(key)
+        if node is None:
+            node = self._nodes[key] = _Node(core)
+        return node, ending
+
+    def _settle(self, node: _Node, tail: Parts, scene: S) -> tuple[_Node, Parts, S]:
+        """Takes from the tail and from the scene what is needed for the next character."""
+        while node.waits:
+            given: Part | Answers | None = None
+            if node.waits == "tail":
+                given, tail = tail[0], tail[1:]
+            elif node.waits == "scene":
+                given = tuple((name, self._grammar.asks[name](scene)) for name in node.asks)
+            else:
+                act = _certain_act(node.readings)
+                scene = self._grammar.acts[act.verb](scene, act.object)
+            node, ending = self._moves.get((node, given)) or self._move(node, given)
+            tail = ending + tail
+        return node, tail, scene
+
+    def _move(self, node: _Node, given: Any) -> Move:
+        readings, rules = node.readings, self._grammar.rules
+        if node.waits == "tail":
+            readings = {(*parts, given): weight for parts, weight in readings.items()}
+        elif node.waits == "scene":
+            rules = {**rules, **dict(given)}
+        else:
+            readings = {parts[1:]: weight for parts, weight in readings.items()}
+        move = self._moves[node, given] = self._enter(readings, rules)
+        return move
+
+
+def _certain_act(readings: Readings) -> Act:
+    heads = {parts[0] for parts in readings}
+    act = next(iter(heads))
+    if len(heads) > 1 or not isinstance(act, Act):
+        raise ValueError(f"the text leaves open what happens in the scene: {heads}")
+    return act
+
+
+def _without_common_end(readings: Readings) -> tuple[Readings, Parts]:
+    """Cuts off the parts in which all readings end, leaving at least one part of each."""
+    first = next(iter(readings))
+    most = max(0, min(map(len, readings)) - 1)
+    size = 0
+    while size < most and len({parts[-1 - size] for parts in readings}) == 1:
+        size += 1
+    cut = len(first) - size
+    return {parts[: len(parts) - size]: w for parts, w in readings.items()}, first[cut:]
+
+
+def _fill(readings: Readings, rules: Mapping[str, Choices]) -> Readings:
+    """Replaces rules at the front of readings by their choices; weights in lowest terms."""
+    if not any(name in rules for name in _front_slots(readings)):
+        return _in_lowest_terms(readings)
+    done: dict[Parts, list[tuple[int, int]]] = {}
+    todo = [(parts, weight, 1) for parts, weight in readings.items()]
+    while todo:
+        parts, weight, over = todo.pop()
+        head = parts[0] if parts else ""
+        if isinstance(head, Slot) and head.name in rules:
+            choices = rules[head.name]
+            over *= sum(share for share, _ in choices)
+            todo += [(choice + parts[1:], weight * share, over) for share, choice in choices]
+        else:
+            done.setdefault(parts, []).append((weight, over))
+    common = math.lcm(*{over for shares in done.values() for _, over in shares})
+    return _in_lowest_terms(
+        {parts: sum(w * (common // over) for w, over in done[parts]) for parts in done}
+    )
+
+
+def _in_lowest_terms(readings: Readings) -> Readings:
+    divisor = math.gcd(*readings.values())
+    return {parts: weight // divisor for parts, weight in readings.items()}
+
+
+def _front_slots(readings: Readings) -> list[str]:
+    return sorted({p[0].name for p in readings if p and isinstance(p[0], Slot)})

@@ -1,0 +1,91 @@
+"""What the tests share: one thread a process, small texts, and a run in a line."""
+
+import os
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
+
+ROOT = Path(__file__).parent.parent
+CONF = ROOT / "conf"
+VARIANTS = sorted(file.stem for file in (CONF / "attn").glob("*.yaml"))
+SMALL = [
+    "model.n_layer=2",
+    "model.n_head=2",
+    "model.n_embd=16",
+    "model.block_size=16",
+    "data=text",
+    "data.batch_size=4",
+    "probes=none",
+    "trainer.max_steps=4",
+    "trainer.val_check_interval=2",
+    "optim.warmup_steps=2",
+]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> None:
+    """Tests run side by side; two processes with two threads each would wait for one another."""
+    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"
+
+
+@pytest.fixture(autouse=True)
+def no_determinism_left() -> Iterator[None]:
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def settings(*overrides: str) -> DictConfig:
+    """The composed configuration of conf/train.yaml."""
+    return deepcopy(_composed(overrides))
+
+
+@lru_cache(maxsize=256)
+def _composed(overrides: tuple[str, ...]) -> DictConfig:
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return compose("train", overrides=list(overrides))
+
+
+@pytest.fixture(scope="session")
+def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A text of 4,000 characters over 29 symbols."""
+    file = tmp_path_factory.mktemp("text") / "text.txt"
+    g = torch.Generator().manual_seed(0)
+    words = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "sphinx", "\n"]
+    picks = torch.randint(len(words), (1200,), generator=g)
+    file.write_text(" ".join(words[i] for i in picks)[:4000])
+    return file
+
+
+@pytest.fixture
+def small(text_file: Path) -> Callable[..., DictConfig]:
+    """Compose a configuration that trains in a fraction of a second."""
+    return lambda *overrides: settings(*SMALL, f"data.path={text_file}", *overrides)
+
+
+@pytest.fixture
+def train(small: Callable[..., DictConfig], tmp_path: Path) -> Callable[..., Any]:
+    """Run a small configuration in a folder of its own: train("attn=manual", folder="a")."""
+
+    def go(*overrides: str, folder: str = "run") -> Any:
+        from attnlab.training.run import run
+
+        variants = [o.removeprefix("attn=") for o in overrides if o.startswith("attn=")]
+        variant = variants[0] if variants else "sdpa"
+        return run(small(*overrides), tmp_path / folder, variant=variant, overrides=overrides)
+
+    return go
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    """The parameters in a run's last checkpoint."""
+    file = folder / "checkpoints" / "last.ckpt"
+    weights: dict[str, torch.Tensor] = torch.load(file, weights_only=True)["state_dict"]
+    return weights

@@ -1,0 +1,121 @@
+"""Initial weights: complete, by name, equal for every variant of the same shape."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from attnlab.attention import SelfAttention
+from attnlab.init import init_weights, normal
+from attnlab.model import GPT
+from attnlab.streams import generator, stream_seed
+from attnlab.training.run import build_model
+from tests.conftest import VARIANTS, settings
+
+TIES = {"identical_heads", "identical_qkv"}
+
+
+def weights_of(*overrides: str) -> dict[str, torch.Tensor]:
+    return build_model(settings(*overrides), 65).state_dict()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_variant_starts_with_the_weights_of_the_baseline(variant: str) -> None:
+    baseline, ours = weights_of("seed=3"), weights_of("seed=3", f"attn={variant}")
+    differing = {name for name in baseline if not torch.equal(baseline[name], ours[name])}
+    tied = {n for n in baseline if ".attn." in n and ("qkv" in n or variant == "identical_heads")}
+    assert differing == (tied if variant in TIES else set())
+    assert baseline.keys() == ours.keys()
+
+
+def test_seeds_differ_and_seed_0_is_a_seed() -> None:
+    zero, again, one = weights_of("seed=0"), weights_of("seed=0"), weights_of("seed=1")
+    assert torch.equal(zero["wte.weight"], again["wte.weight"])
+    assert not torch.equal(zero["wte.weight"], one["wte.weight"])
+
+
+def test_one_name_does_not_draw_what_another_draws() -> None:
+    weights = weights_of()
+    a, b = weights["blocks.0.attn.qkv.weight"], weights["blocks.1.attn.qkv.weight"]
+    assert not torch.equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "name", "std"),
+    [
+        ("gpt2", "wte.weight", 0.02),
+        ("gpt2", "blocks.0.attn.proj.weight", 0.02 / 8**0.5),
+        ("gpt2", "blocks.3.mlp.proj.weight", 0.02 / 8**0.5),
+        ("gpt2", "blocks.3.mlp.fc.weight", 0.02),
+    ],
+)
+def test_standard_deviations(scheme: str, name: str, std: float) -> None:
+    weight = weights_of(f"model.init={scheme}")[name]
+    assert weight.std() == pytest.approx(std, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "std"),
+    [
+        (["model.init=gpt2"], 0.02),
+        (["model.init=unit"], 128**-0.5),
+        (["model.qk_std=0.3"], 0.3),
+        (["model.init=unit", "model.qk_std=0.05"], 0.05),
+    ],
+)
+def test_queries_and_keys_by_scheme_and_values_by_gpt2(overrides: list[str], std: float) -> None:
+    q, k, v = weights_of(*overrides)["blocks.2.attn.qkv.weight"].chunk(3)
+    assert q.std() == pytest.approx(std, rel=0.05)
+    assert k.std() == pytest.approx(std, rel=0.05)
+    assert v.std() == pytest.approx(0.02, rel=0.05)
+
+
+def test_biases_are_zero_and_layernorms_one() -> None:
+    weights = weights_of("model.bias=true")
+    assert all((w == 0).all() for name, w in weights.items() if name.endswith("bias"))
+    assert all((w == 1).all() for name, w in weights.items() if "ln_" in name and "weight" in name)
+    assert weights["blocks.0.attn.qkv.bias"].shape == (384,)
+
+
+class WithExtra(SelfAttention):
+    """An attention class with a parameter that no rule knows."""
+
+    def __init__(self, n_embd: int, n_head: int, *, block_size: int, bias: bool, dropout: float):
+        super().__init__(n_embd, n_head, block_size=block_size, bias=bias, dropout=dropout)
+        self.gain = nn.Parameter(torch.empty(n_head))
+
+
+class WithRule(WithExtra):
+    init_rules = {"gain": normal(0.5)}
+
+
+def test_a_parameter_without_a_rule_is_an_error_that_says_how() -> None:
+    net = GPT(WithExtra, 65)
+    with pytest.raises(ValueError, match=r"blocks\.0\.attn\.gain has no rule.*init_rules"):
+        init_weights(net, 0)
+
+
+def test_a_class_may_bring_its_rule() -> None:
+    net = GPT(WithRule, 65, n_layer=8, n_head=16)
+    init_weights(net, 0)
+    gains = torch.stack([block.attn.gain for block in net.blocks])
+    assert gains.std().item() == pytest.approx(0.5, rel=0.3)
+
+
+def test_an_unknown_scheme_is_named() -> None:
+    with pytest.raises(ValueError, match="init = xavier is unknown; it must be one of gpt2, unit"):
+        init_weights(GPT(partial(SelfAttention), 65), 0, "xavier")
+
+
+def test_streams_are_their_own() -> None:
+    seeds = {
+        stream_seed(seed, stream, step)
+        for seed in range(4)
+        for stream in ("weights", "data", "dropout")
+        for step in range(4)
+    }
+    assert len(seeds) == 48
+    assert stream_seed(0, "data", 7) == 8756951297435905662  # for ever, on every machine
+    a, b = generator(0, "data", 3), generator(0, "data", 3)
+    assert torch.equal(torch.randn(3, generator=a), torch.randn(3, generator=b))

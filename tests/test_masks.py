@@ -1,0 +1,45 @@
+"""Masks: literal matrices, and refusals."""
+
+import pytest
+import torch
+
+from attnlab.attention import masks
+
+LITERAL = {
+    masks.causal: ["x...", "xx..", "xxx.", "xxxx"],
+    masks.flipped: ["xxxx", ".xxx", "..xx", "...x"],
+    masks.strict_flip: [".xxx", "..xx", "...x", "...."],
+    masks.bidirectional: ["xxxx", "xxxx", "xxxx", "xxxx"],
+    masks.peek_one: ["xx..", "xxx.", "xxxx", "xxxx"],
+}
+
+
+@pytest.mark.parametrize("predicate", LITERAL, ids=masks.name_of)
+def test_the_mask_is_this_matrix(predicate: masks.Predicate) -> None:
+    rows = masks.build_mask(predicate, 4).tolist()
+    assert ["".join(".x"[may] for may in row) for row in rows] == LITERAL[predicate]
+
+
+def test_a_query_without_keys_is_refused_by_number() -> None:
+    def far_past(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return k <= q - 2
+
+    with pytest.raises(ValueError, match="far_past leaves query 0 of 4 without keys"):
+        masks.build_mask(far_past, 4)
+
+
+@pytest.mark.parametrize("wrong", [lambda q, k: q + k, lambda q, k: k >= 0, lambda q, k: True])
+def test_what_is_no_bool_matrix_is_refused(wrong: masks.Predicate) -> None:
+    with pytest.raises(ValueError, match="bool tensor of shape"):
+        masks.build_mask(wrong, 4)
+
+
+def test_a_mask_made_in_inference_mode_serves_training() -> None:
+    def band(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return (k <= q) & (k > q - 3)
+
+    with torch.inference_mode():
+        masks.build_mask(band, 5)
+    scores = torch.zeros(5, 5, requires_grad=True)
+    scores.masked_fill(~masks.build_mask(band, 5), -torch.inf).softmax(-1).sum().backward()
+    assert scores.grad is not None

@@ -1,0 +1,50 @@
+"""The GPT: its size, its shapes, its honesty about the past."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from attnlab.attention import SelfAttention
+from attnlab.init import init_weights
+from attnlab.model import GPT
+
+
+def gpt(**sizes: int) -> GPT:
+    net = GPT(partial(SelfAttention), 65, **sizes)  # type: ignore[arg-type]
+    init_weights(net, 0)
+    return net
+
+
+def test_the_parameters_are_nanogpts() -> None:
+    # 4 layers of 12 C^2 and two LayerNorm gains, the last one, 65 symbols, 64 positions.
+    C = 128
+    assert sum(p.numel() for p in gpt().parameters()) == 4 * (12 * C * C + 2 * C) + C + 129 * C
+
+
+def test_the_first_loss_is_that_of_guessing() -> None:
+    x, y = torch.randint(65, (2, 8, 64), generator=torch.Generator().manual_seed(0))
+    loss = torch.nn.functional.cross_entropy(gpt()(x).flatten(0, 1), y.flatten())
+    assert loss.item() == pytest.approx(4.174, abs=0.1)  # ln 65
+
+
+def test_the_past_alone_decides() -> None:
+    net = gpt(n_layer=2).double().eval()
+    ids = torch.randint(65, (1, 64), generator=torch.Generator().manual_seed(0))
+    changed = ids.clone()
+    changed[:, 40:] = (changed[:, 40:] + 1) % 65
+    with torch.no_grad():
+        difference = (net(ids) - net(changed)).abs().amax(-1)[0]
+    assert difference[:40].max() < 1e-12
+    assert difference[40:].min() > 0
+
+
+def test_a_text_longer_than_the_block_is_refused() -> None:
+    with pytest.raises(ValueError, match="65 positions do not fit into block_size = 64"):
+        gpt()(torch.zeros(1, 65, dtype=torch.long))
+
+
+@pytest.mark.parametrize("name", ["n_layer", "n_head", "n_embd", "block_size"])
+def test_sizes_must_be_positive(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} = 0 must be at least 1"):
+        gpt(**{name: 0})

@@ -1,0 +1,238 @@
+"""Runs: equal to the bit where they must be, honest where they fail, careful with folders."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as L
+import pytest
+import torch
+
+from attnlab.data.batches import validation_batches
+from attnlab.errors import BadInput
+from attnlab.training.checkpoint import read_checkpoint
+from attnlab.training.run import load_model
+from tests.conftest import VARIANTS, weights_of
+
+Train = Callable[..., Any]
+TIMES = {"tokens_per_second", "wall_seconds"}
+
+
+def figures(folder: Path) -> dict[str, Any]:
+    metrics = json.loads((folder / "metrics.json").read_text())
+    return {key: value for key, value in metrics.items() if key not in TIMES}
+
+
+def same_weights(a: Path, b: Path) -> bool:
+    ours, theirs = weights_of(a), weights_of(b)
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[k], theirs[k]) for k in ours)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variant_trains_and_says_what_it_was(variant: str, train: Train) -> None:
+    result = train(f"attn={variant}")
+    assert {f.name for f in result.folder.iterdir()} >= {".hydra", "metrics.json", "status.json"}
+    status = json.loads((result.folder / "status.json").read_text())
+    metrics = result.metrics
+    assert metrics["variant"] == variant
+    if variant == "strict_flip":
+        assert (status["status"], status["step"]) == ("diverged", 1)
+        assert math.isnan(metrics["val_loss"])
+        assert metrics["diverged_at_step"] == 1
+        return
+    assert (status["status"], status["step"]) == ("finished", 4)
+    assert metrics["steps"] == 4
+    assert metrics["tokens"] == 4 * 4 * 16
+    assert 0 < metrics["val_loss"] < math.log(29) + 0.5
+    assert metrics["corpus"]["name"] == "text.txt"
+    assert (metrics["precision"], metrics["device"]) == ("32-true", "cpu")
+
+
+def test_the_same_command_twice_gives_the_same_bits(train: Train) -> None:
+    a = train("model.dropout=0.2", folder="a").folder
+    b = train("model.dropout=0.2", folder="b").folder
+    assert same_weights(a, b)
+    assert figures(a) == figures(b)
+
+
+def test_another_seed_gives_another_run(train: Train) -> None:
+    assert not same_weights(train(folder="a").folder, train("seed=1", folder="b").folder)
+
+
+def test_val_loss_is_the_mean_over_the_whole_validation_text(train: Train) -> None:
+    result = train()
+    net, alphabet = load_model(result.folder)
+    text = (Path(result.folder) / ".hydra" / "config.yaml").read_text()
+    corpus = Path(next(line for line in text.splitlines() if "path:" in line).split()[-1])
+    ids = torch.tensor([alphabet.index(c) for c in corpus.read_text()])[3600:]
+    total = 0.0
+    for x, y in validation_batches(ids, 16, batch_size=1):
+        with torch.no_grad():
+            log_p = net(x).double().log_softmax(-1)
+        total -= float(log_p.gather(-1, y[..., None]).sum())
+    assert result.metrics["val_loss"] == pytest.approx(total / 399, rel=1e-6)
+
+
+@pytest.mark.parametrize("variant", ["manual", "torch_mha"])
+@pytest.mark.parametrize("scale", ["null", "1.0", "0.3"])
+def test_50_steps_in_fp64_agree_to_1e_10(variant: str, scale: str, train: Train) -> None:
+    overrides = ["trainer.max_steps=50", "trainer.val_check_interval=50", f"attn.scale={scale}"]
+    overrides.append("trainer.precision=64-true")
+    a = train("attn=sdpa", *overrides, folder="a")
+    b = train(f"attn={variant}", *overrides, folder="b")
+    ours, theirs = weights_of(a.folder), weights_of(b.folder)
+    assert max(float((ours[k] - theirs[k]).abs().max()) for k in ours) < 1e-10
+    assert ours["net.wte.weight"].dtype == torch.float64
+    assert a.metrics["val_loss"] == pytest.approx(b.metrics["val_loss"], abs=1e-10)
+
+
+class StopAt(L.Callback):
+    """Fails after a step, as a machine might."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        if trainer.global_step == self.step:
+            raise RuntimeError("the machine stopped")
+
+
+@pytest.mark.parametrize("stop", [1, 3, 4, 5, 8, 11])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_an_interrupted_run_goes_on_to_the_same_bits(
+    stop: int, accumulate: int, train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from attnlab.training import fit
+
+    overrides = ["trainer.max_steps=12", "trainer.val_check_interval=4", "checkpoint_every=3"]
+    overrides += ["model.dropout=0.1", f"trainer.accumulate_grad_batches={accumulate}"]
+    whole = train(*overrides, folder="whole")
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="machine stopped"):
+        patch.setattr(fit, "Lines", lambda: StopAt(stop))
+        train(*overrides, folder="broken")
+    broken = whole.folder.parent / "broken"
+    status = json.loads((broken / "status.json").read_text())
+    assert (status["status"], status["step"]) == ("failed", stop)
+    assert "the machine stopped" in status["reason"]
+    train(*overrides, folder="broken")
+    assert same_weights(whole.folder, broken)
+    assert figures(whole.folder) == figures(broken)
+    best = [
+        torch.load(folder / "checkpoints" / "best.ckpt", weights_only=True)["state_dict"]
+        for folder in (whole.folder, broken)
+    ]
+    assert all(torch.equal(best[0][k], best[1][k]) for k in best[0])
+    assert read_checkpoint(broken / "checkpoints" / "last.ckpt")["global_step"] == 12
+
+
+def test_a_finished_run_is_returned_and_not_touched(train: Train) -> None:
+    first = train()
+    before = {f: f.stat().st_mtime_ns for f in first.folder.rglob("*") if f.is_file()}
+    again = train()
+    assert not again.fresh
+    assert again.metrics == first.metrics
+    assert before == {f: f.stat().st_mtime_ns for f in first.folder.rglob("*") if f.is_file()}
+
+
+def test_a_folder_of_another_configuration_is_refused_and_not_touched(train: Train) -> None:
+    first = train()
+    before = {f: f.read_bytes() for f in first.folder.rglob("*") if f.is_file()}
+    with pytest.raises(BadInput, match=r"another configuration \(optim\.lr\)"):
+        train("optim.lr=0.5")
+    assert before == {f: f.read_bytes() for f in first.folder.rglob("*") if f.is_file()}
+
+
+def test_force_redoes_a_run(train: Train) -> None:
+    train()
+    result = train("force=true", "optim.lr=0.5")
+    assert result.fresh
+    assert len(list(result.folder.glob("events.*"))) == 1
+
+
+def test_a_loss_that_explodes_is_a_result(train: Train) -> None:
+    """A learning rate of 1e30 makes weights, then loss, non-finite; the run says when."""
+    result = train("optim.lr=1e30", "optim.warmup_steps=0", "trainer.max_steps=20")
+    metrics = result.metrics
+    assert metrics["status"] == "diverged"
+    assert metrics["diverged_at_step"] < 20
+    assert metrics["steps"] == metrics["diverged_at_step"]
+    assert math.isfinite(metrics["last_finite_loss"])
+    again = train("optim.lr=1e30", "optim.warmup_steps=0", "trainer.max_steps=20")
+    assert not again.fresh
+
+
+def test_a_checkpoint_with_a_nan_loss_is_never_called_best(train: Train) -> None:
+    result = train("attn=strict_flip")
+    assert not (result.folder / "checkpoints" / "best.ckpt").exists()
+
+
+def test_checkpoints_hold_plain_types(train: Train) -> None:
+    checkpoint = read_checkpoint(train().folder / "checkpoints" / "last.ckpt")
+    seen: set[type] = set()
+
+    def walk(value: Any) -> None:
+        seen.add(type(value))
+        for item in (
+            value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
+        ):
+            walk(item)
+
+    walk(dict(checkpoint))
+    plain = {dict, list, tuple, str, int, float, bool, type(None), torch.Tensor}
+    assert {t.__name__ for t in seen - plain} <= {"OrderedDict"}
+
+
+def test_damaged_and_foreign_checkpoints_are_refused(train: Train, tmp_path: Path) -> None:
+    file = train().folder / "checkpoints" / "last.ckpt"
+    content = file.read_bytes()
+    (tmp_path / "cut.ckpt").write_bytes(content[: len(content) // 2])
+    with pytest.raises(BadInput, match=r"cannot be read"):
+        load_model(tmp_path / "cut.ckpt")
+    torch.save({"state_dict": {}}, tmp_path / "foreign.ckpt")
+    with pytest.raises(BadInput, match="is not a checkpoint of attnlab"):
+        load_model(tmp_path / "foreign.ckpt")
+
+
+def test_a_flipped_byte_is_found_or_harmless(train: Train, tmp_path: Path) -> None:
+    """Some bytes of a zip file are padding; the rest is under a checksum."""
+    file = train().folder / "checkpoints" / "last.ckpt"
+    content, right = file.read_bytes(), load_model(file)[0].state_dict()
+    refused = 0
+    for place in range(50, len(content), len(content) // 40):
+        flipped = bytearray(content)
+        flipped[place] ^= 0xFF
+        (tmp_path / "flipped.ckpt").write_bytes(bytes(flipped))
+        try:
+            read = load_model(tmp_path / "flipped.ckpt")[0].state_dict()
+        except BadInput:
+            refused += 1
+        else:
+            assert all(torch.equal(read[name], right[name]) for name in right)
+    assert refused >= 20
+
+
+class Malice:
+    def __reduce__(self) -> Any:
+        return (open, (str(Path(__file__).parent / "malice"), "w"))
+
+
+def test_code_in_a_checkpoint_is_never_run(tmp_path: Path) -> None:
+    torch.save({"attnlab": Malice()}, tmp_path / "bad.ckpt")
+    with pytest.raises(BadInput, match="cannot be read"):
+        load_model(tmp_path / "bad.ckpt")
+    assert not (Path(__file__).parent / "malice").exists()
+
+
+def test_bf16_is_what_it_says(train: Train) -> None:
+    result = train("trainer.precision=bf16-mixed")
+    assert result.metrics["precision"] == "bf16-mixed"
+    assert result.metrics["val_loss"] == pytest.approx(
+        train(folder="b").metrics["val_loss"], abs=0.02
+    )
+
+
+def test_fp16_on_a_cpu_is_refused(train: Train) -> None:
+    with pytest.raises(BadInput, match="16-mixed needs a GPU"):
+        train("trainer.precision=16-mixed")
