@@ -2,6 +2,8 @@
 
 from attnlab.checkup.examine import assert_causal, checkup
 from attnlab.checkup.findings import Diagnosis, Finding, Report, Status
+from attnlab.checkup.kernel import checkup_kernel
+from attnlab.checkup.layer import checkup_attention
 from attnlab.checkup.targets import check_batch
 
 __all__ = [
@@ -12,4 +14,6 @@ __all__ = [
     "assert_causal",
     "check_batch",
     "checkup",
+    "checkup_attention",
+    "checkup_kernel",
 ]

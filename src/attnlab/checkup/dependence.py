@@ -35,7 +35,7 @@ class Dependence:
     tolerance: float
 
     @property
-    def T(self) -> int:
+    def T(self) -> int:  # noqa: N802
         """Length of the sequences."""
         return self.single.shape[0]
 
@@ -178,7 +178,8 @@ def _gradient_rows(
     batch = ids.expand(len(asked), len(ids))
 
     def keep(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        if inputs and inputs[0].shape == batch.shape and torch.equal(inputs[0].cpu(), batch):
+        whole = inputs and inputs[0].shape == batch.shape == output.shape[:2]
+        if whole and torch.equal(inputs[0].cpu(), batch):
             if output.is_leaf:  # frozen weights
                 output.requires_grad_()
             entered.append(output)

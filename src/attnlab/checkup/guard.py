@@ -84,11 +84,11 @@ class _Snapshot:
         for tensor, value in self.tensors:
             if not torch.equal(tensor, value):
                 tensor.copy_(value)
-        for parameter, requires_grad, grad, value in self.parameters:
+        for parameter, requires_grad, grad, kept in self.parameters:
             parameter.requires_grad_(requires_grad)
             parameter.grad = grad
-            if grad is not None and value is not None and not torch.equal(grad, value):
-                grad.copy_(value)
+            if grad is not None and kept is not None and not torch.equal(grad, kept):
+                grad.copy_(kept)
 
 
 def _tensors(model: nn.Module) -> list[Tensor]:

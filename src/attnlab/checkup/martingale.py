@@ -74,7 +74,7 @@ def prove_by_training(
         while step < steps and not bet.proven and time.perf_counter() - begin < seconds:
             step += 1
             _train_and_bet(student, bet, optimizer, generator)
-    except (*REFUSALS,) as error:
+    except REFUSALS as error:
         return Finding("proof", Status.NOT_APPLICABLE, f"the training stopped: {error}")
     return _verdict(bet, step)
 

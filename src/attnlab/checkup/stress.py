@@ -54,7 +54,9 @@ def trained(subject: Subject, generator: torch.Generator, steps: int = 10) -> Su
 def open_weights(model: nn.Module) -> list[nn.Parameter]:
     """All floating weights, with gradients switched on."""
     weights = [p for p in model.parameters() if p.is_floating_point()]
-    return [p.requires_grad_() for p in weights]
+    for weight in weights:
+        weight.requires_grad_()
+    return weights
 
 
 def next_token_loss(student: Subject, ids: Tensor) -> Tensor:
@@ -155,9 +157,9 @@ def _given_way(calls: list[AttentionCall], share: float) -> tuple[str, str]:
 
 
 def _finite_fill(call: AttentionCall) -> float | None:
-    if call.masked is None:
+    if call.scores is None:
         return None
-    above = call.masked.detach().double().reshape(-1, *call.masked.shape[-2:]).triu(1)
+    above = call.scores.triu(1)
     fill = float(above.min())
     return fill if -1e8 < fill < -20 else None
 

@@ -164,7 +164,10 @@ def adapt(model: Callable[..., object], vocab_size: int | None, block_size: int 
         raise BadInput("the model does not say its vocabulary; give vocab_size (--vocab-size)")
     if V < 2:
         raise BadInput(f"vocab_size = {V} must be at least 2")
-    T = (64 if T is None else min(T, 256)) if block_size is None else T
+    if T is None:
+        T = 64
+    elif block_size is None:
+        T = min(T, 256)
     if T < 3:
         raise BadInput(f"block_size = {T} must be at least 3")
     return _first_that_answers(model, V, T)

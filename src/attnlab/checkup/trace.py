@@ -61,6 +61,13 @@ class AttentionCall:
     axis: int | None = None
 
     @property
+    def scores(self) -> Tensor | None:
+        """(N, T, T) fp64, the softmax's input; None where it was not seen, or has further keys."""
+        if self.masked is None or self.masked.numel() != self.raw.numel():
+            return None
+        return self.masked.detach().double().reshape(self.raw.shape)
+
+    @property
     def scale(self) -> float:
         """The factor of the scores in all."""
         return math.prod(self.factors)
@@ -100,30 +107,27 @@ class Watch(TorchDispatchMode):
             self._follow(func, args, pointers, out)
         return out
 
-    def _product(self, func: Callable[..., Tensor], args: tuple, given: dict) -> Tensor:  # type: ignore[type-arg]
+    def _product(self, func: Callable[..., Tensor], args: tuple, given: dict) -> Tensor:
         self._count += 1
-        a, b = args[-2:]
+        *bias, a, b = args
         n = self._count
-        out = func(*args, **given)
         if n in self.at:
-            return out * self.boost
-        call = self._mixed_by(a, b)
-        if (
-            call is None
-            and self.boost == 1.0
-            and _is_square(out, self.T)
-            and a.shape[-1] != self.T
-        ):
-            self._begin(a, b, out, n)
+            return func(*bias, a * self.boost, b, **given)
+        out = func(*args, **given)
+        mixed = self._mixed_by(a, b) is not None
+        if not mixed and self.boost == 1.0 and _is_square(out, self.T) and a.shape[-1] != self.T:
+            raw = a @ b if bias else out  # a mask or bias that is added at once is no score
+            self._begin(a, b, raw, out, given.get("alpha", 1), n)
         return out
 
-    def _begin(self, a: Tensor, b: Tensor, out: Tensor, n: int) -> None:
-        factors = [*self._factors.get(a.data_ptr(), []), *self._factors.get(b.data_ptr(), [])]
+    def _begin(self, a: Tensor, b: Tensor, raw: Tensor, out: Tensor, alpha: float, n: int) -> None:
+        before = [*self._factors.get(a.data_ptr(), []), *self._factors.get(b.data_ptr(), [])]
+        factors = before if alpha == 1 else [*before, float(alpha)]
         self._owner[out.data_ptr()] = len(self.calls)
         self._factors[out.data_ptr()] = factors
         self._alive.append(out)
-        call = AttentionCall(self.module, _3d(a), _3d(b).mT, _3d(out), factors=list(factors))
-        call.scale_before = math.prod(factors)
+        call = AttentionCall(self.module, _3d(a), _3d(b).mT, _3d(raw), factors=list(factors))
+        call.scale_before = math.prod(before)
         self.calls.append(call)
         self.numbers.append(n)
 
@@ -145,7 +149,7 @@ class Watch(TorchDispatchMode):
 
     def _follow(
         self, func: torch._ops.OpOverload, args: tuple, pointers: list[int], out: Tensor
-    ) -> None:  # type: ignore[type-arg]
+    ) -> None:
         """Pass on where a tensor stems from, and what it was multiplied by."""
         self._alive.append(out)
         new = out.data_ptr()
@@ -170,7 +174,7 @@ class Watch(TorchDispatchMode):
         call: AttentionCall,
         func: torch._ops.OpOverload,
         args: tuple,
-        out: Tensor,  # type: ignore[type-arg]
+        out: Tensor,
     ) -> None:
         """Keep the softmax's two ends, whether it is one operation or written by hand."""
         begins = func in _SOFTMAXES or func.overloadpacket in (aten.amax, aten.exp, aten.max)
@@ -185,7 +189,7 @@ class Watch(TorchDispatchMode):
         if (func in _SOFTMAXES or by_hand) and call.softened is None:
             call.softened = out.detach().clone()
 
-    def _fused(self, func: torch._ops.OpOverload, args: tuple, given: dict) -> object:  # type: ignore[type-arg]
+    def _fused(self, func: torch._ops.OpOverload, args: tuple, given: dict) -> object:
         names = [argument.name for argument in func._schema.arguments]
         values = {**dict(zip(names, args, strict=False)), **given}
         self._count += 1
@@ -251,7 +255,9 @@ def _written_out(
     pattern = pattern.masked_fill((masked == -math.inf).all(-1, keepdim=True), 0.0)
     return AttentionCall(
         module,
-        *(_3d(x) for x in (q, k, raw)),
+        _3d(q),
+        _3d(k),
+        _3d(raw),
         factors=[*earlier, scale],
         masked=masked,
         softened=pattern,
@@ -271,7 +277,7 @@ def _3d(x: Tensor) -> Tensor:
     return x.reshape(-1, *x.shape[-2:])
 
 
-def _tensors(args: tuple) -> list[Tensor]:  # type: ignore[type-arg]
+def _tensors(args: tuple) -> list[Tensor]:
     flat = [item for a in args for item in (a if isinstance(a, (list, tuple)) else [a])]
     return [a for a in flat if isinstance(a, Tensor)]
 

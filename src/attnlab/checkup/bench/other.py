@@ -158,10 +158,10 @@ class Gated(nn.Module):
 class Layer(nn.Module):
     """Attention, then the feed-forward network."""
 
-    def __init__(self, width: int, n_head: int, fault: str) -> None:
+    def __init__(self, width: int, n_head: int, fault: str, side: str) -> None:
         super().__init__()
         self.before_mixer, self.mixer = RMSNorm(width), Mixer(width, n_head, fault)
-        self.before_gated, self.gated = RMSNorm(width), beside("", Gated(width), width)
+        self.before_gated, self.gated = RMSNorm(width), beside(side, Gated(width), width)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.mixer(self.before_mixer(x))
@@ -174,11 +174,11 @@ class Other(nn.Module):
     def __init__(self, symbols: int, width: int, n_head: int, faults: list[str]) -> None:
         super().__init__()
         self.embed = nn.Embedding(symbols, width)
-        self.layers = nn.ModuleList(Layer(width, n_head, fault) for fault in faults)
+        sides = ["" for _ in faults[1:]] + faults[-1:]  # beside the last layer only
+        layers = zip(faults, sides, strict=True)
+        self.layers = nn.ModuleList(Layer(width, n_head, fault, side) for fault, side in layers)
         self.norm = RMSNorm(width)
         self.head = nn.Linear(width, symbols, bias=False)
-        last = self.layers[-1]
-        last.gated = beside(faults[-1], last.gated, width)
 
     def forward(self, ids: Tensor) -> dict[str, Tensor]:
         x = self.embed(ids)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from attnlab.attention import SelfAttention, TorchMHA, faults, heads, kernels, masks
 from attnlab.checkup.bench.side import beside
 from attnlab.init import init_weights
-from attnlab.model import GPT
+from attnlab.model import GPT, Block
 
 
 def double_scale(
@@ -117,7 +117,7 @@ def peek_in_one_head(
     """Head 3 alone has its diagonal off by one."""
     T = len(mask)
     whole = mask.expand(q.shape[1], T, T).clone()
-    whole[3] = torch.ones(T, T, dtype=torch.bool).tril(1)
+    whole[min(3, len(whole) - 1)] = torch.ones(T, T, dtype=torch.bool).tril(1)
     return kernels.manual(q, k, v, mask=whole, scale=scale, dropout=dropout)
 
 
@@ -212,7 +212,7 @@ def healthy(kind: str, block_size: int = 37) -> GPT:
     return net
 
 
-def build(fault: str, block_size: int, n_layer: int, n_head: int) -> nn.Module:
+def build(fault: str, block_size: int, n_layer: int, n_head: int) -> GPT:
     """Our GPT with a fault of `attnlab.checkup.bench.plants.PLANTS`."""
     name, _, place = fault.partition("@")
     layers = Layers(name, int(place) if place else None)
@@ -221,5 +221,6 @@ def build(fault: str, block_size: int, n_layer: int, n_head: int) -> nn.Module:
     )
     init_weights(net, 0)
     last = net.blocks[-1]
-    last.mlp = beside(name, last.mlp, net.wte.embedding_dim)
+    assert isinstance(last, Block)
+    setattr(last, "mlp", beside(name, last.mlp, net.wte.embedding_dim))  # noqa: B010
     return net

@@ -3,6 +3,8 @@
 Letters: B batch, T time, C channels.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -97,7 +99,7 @@ class FromEnd(nn.Module):
 
 def beside(fault: str, layer: nn.Module, C: int) -> nn.Module:
     """The layer with the named fault beside it, or the layer itself for any other name."""
-    makers = {
+    makers: dict[str, Callable[[], nn.Module]] = {
         "padded_conv": lambda: PaddedConv(C),
         "time_norm": TimeNorm,
         "closed_gate": ClosedGate,

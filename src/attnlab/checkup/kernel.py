@@ -1,0 +1,323 @@
+"""The checkup of a kernel: a function of queries, keys and values against an fp64 reference.
+
+All sizes are distinct primes, so that a wrong axis cannot hide. Where the output differs, it is
+compared with a family of references that are wrong on purpose, and the one that agrees is named.
+
+Letters: B batch, H heads, T time, D channels of a head.
+"""
+
+import inspect
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attnlab.checkup.findings import Finding, Report, Status
+from attnlab.checkup.guard import untouched
+from attnlab.checkup.references import NAMES, RIGHT, Recipe, compute, departures
+from attnlab.checkup.subject import REFUSALS
+from attnlab.errors import BadInput
+
+B, H, T, D = 2, 3, 11, 5
+_MASK_NAMES = ("mask", "attn_mask", "attention_mask", "bias")
+_SCALE_NAMES = ("scale", "scaling", "softmax_scale", "sm_scale")
+_CAUSAL_NAMES = ("is_causal", "causal")
+_DROPOUT_NAMES = ("dropout", "dropout_p", "attn_dropout", "p")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel and what its arguments are called, "" for those it lacks."""
+
+    function: Callable[..., object]
+    mask: str
+    scale: str
+    causal: str
+    dropout: str
+    mask_style: str
+
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float | None
+    ) -> Tensor:
+        """(B, H, T, D) three times, (T, T) bool with True = may attend -> (B, H, T, D).
+
+        Raises:
+            BadInput: the kernel gives something else.
+        """
+        named: dict[str, object] = {}
+        if self.mask:
+            named[self.mask] = self._styled(mask, q.dtype)
+        elif self.causal:
+            named[self.causal] = True
+        if self.scale and scale is not None:
+            named[self.scale] = scale
+        if self.dropout:
+            named[self.dropout] = 0.0
+        y = self.function(q.clone(), k.clone(), v.clone(), **named)
+        y = y[0] if isinstance(y, tuple) else y
+        if isinstance(y, Tensor) and y.shape == (
+            *q.shape[:1],
+            q.shape[2],
+            q.shape[1] * v.shape[-1],
+        ):
+            y = y.unflatten(-1, (q.shape[1], -1)).transpose(1, 2)  # it merges heads itself
+        expected = (*q.shape[:-1], v.shape[-1])
+        if not isinstance(y, Tensor) or y.shape != expected:
+            got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
+            raise BadInput(f"the kernel gave {got} for queries {tuple(q.shape)}, not {expected}")
+        return y
+
+    def _styled(self, mask: Tensor, dtype: torch.dtype) -> Tensor:
+        if self.mask_style == "block":
+            return ~mask
+        if self.mask_style == "add":
+            return torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, -math.inf)
+        return mask
+
+
+def checkup_kernel(
+    fn: Callable[..., object],
+    *,
+    causal: bool = True,
+    mask_style: str = "attend",
+    seed: int = 0,
+) -> Report:
+    """Examine a function of q, k, v on (B, H, T, D), and of mask and scale where it takes them.
+
+    Args:
+        fn: takes q, k, v by position; a mask as `mask` or `attn_mask`, a scale as `scale`, causality
+            as `is_causal` and dropout as `dropout` or `dropout_p` by name, where it has them. Without
+            a scale, 1/sqrt(D) is expected. It returns (B, H, T, D), or (B, T, H D) if it merges.
+        causal: whether a kernel that takes no mask is meant to be causal.
+        mask_style: what the kernel's mask means: "attend" (bool, True = may attend), "block" (bool,
+            True = may not) or "add" (0 and -inf).
+        seed: of the random inputs.
+
+    Returns:
+        the report, with the mistake named that gives just this output.
+
+    Raises:
+        attnlab.errors.BadInput: the function cannot be called like that.
+    """
+    if mask_style not in ("attend", "block", "add"):
+        raise BadInput(f"mask_style = {mask_style} must be attend, block or add")
+    begin = time.perf_counter()
+    kernel = _described(fn, mask_style)
+    with untouched(None):
+        findings = _examine(kernel, causal, torch.Generator().manual_seed(seed))
+    name = str(fn.__name__) if hasattr(fn, "__name__") else type(fn).__name__
+    settings = {"B, H, T, D": f"{B}, {H}, {T}, {D}", "mask": mask_style if kernel.mask else "none"}
+    return Report(name, settings, tuple(findings), time.perf_counter() - begin)
+
+
+def _described(fn: Callable[..., object], mask_style: str) -> Kernel:
+    try:
+        names = set(inspect.signature(fn).parameters)
+    except (ValueError, TypeError):  # built-ins such as F.scaled_dot_product_attention
+        names = {"attn_mask", "scale", "is_causal", "dropout_p"}
+
+    def first(candidates: tuple[str, ...]) -> str:
+        return next((name for name in candidates if name in names), "")
+
+    return Kernel(
+        fn,
+        mask=first(_MASK_NAMES),
+        scale=first(_SCALE_NAMES),
+        causal=first(_CAUSAL_NAMES),
+        dropout=first(_DROPOUT_NAMES),
+        mask_style=mask_style,
+    )
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    mask: Tensor
+    scale: float | None
+
+    @property
+    def factor(self) -> float:
+        return self.q.shape[-1] ** -0.5 if self.scale is None else self.scale
+
+    def reference(self, recipe: Recipe) -> Tensor:
+        return compute(recipe, self.q, self.k, self.v, self.mask, self.factor)
+
+
+def _inputs(generator: torch.Generator, mask: Tensor, scale: float | None) -> _Inputs:
+    q, k, v = 2 * torch.randn(3, B, H, T, D, generator=generator)
+    return _Inputs(q, k, v, mask, scale)
+
+
+def _examine(kernel: Kernel, causal: bool, generator: torch.Generator) -> list[Finding]:
+    lower = torch.ones(T, T, dtype=torch.bool).tril()
+    expected = lower if kernel.mask or kernel.causal or causal else torch.ones_like(lower)
+    plain = _inputs(generator, expected, 0.3 if kernel.scale else None)
+    try:
+        first, second = (kernel(plain.q, plain.k, plain.v, expected, plain.scale) for _ in "ab")
+    except BadInput:
+        raise
+    except REFUSALS as error:
+        message = str(error).strip().splitlines() or [type(error).__name__]
+        raise BadInput(
+            f"the kernel cannot be called with (B, H, T, D) tensors: {message[0]}"
+        ) from error
+    if not torch.equal(first, second) and float((first - second).abs().max()) > 1e-4:
+        headline = "the same inputs give other outputs the second time: dropout is left on"
+        return [Finding("same twice", Status.FAULT, headline, "dropout_on")]
+    found = [_compare(plain, first)]
+    if found[0].status is Status.OK:
+        found += _further(kernel, plain, generator)
+    return found
+
+
+def _compare(inputs: _Inputs, y: Tensor, detector: str = "reference") -> Finding:
+    """Right, or wrong in which way?"""
+    right = inputs.reference(RIGHT)
+    error = _error(y, right)
+    numbers = {"error": error}
+    if error <= 1e-4:
+        return Finding(detector, Status.OK, f"agrees with fp64 to {error:.1e}", "", numbers)
+    wrong = [h for h in range(y.shape[1]) if _error(y[:, h], right[:, h]) > 1e-4]
+    for recipe, steps in departures(2):
+        if _error(y[:, wrong], inputs.reference(recipe)[:, wrong]) <= 1e-4:
+            return _named(detector, steps, wrong, y.shape[1], numbers)
+    if not bool(y.isfinite().all()):
+        headline = (
+            f"{int((~y.isfinite()).any(-1).sum())} of {y[..., 0].numel()} rows are not finite"
+        )
+        return Finding(detector, Status.FAULT, headline, "not_finite", numbers)
+    if error <= 5e-2:
+        headline = f"differs from fp64 by {error:.1e}, as arithmetic in half precision does"
+        return Finding(detector, Status.SUSPICIOUS, headline, "imprecise", numbers)
+    gain = float((y.detach().double() * right).sum() / right.square().sum())
+    if _error(y, gain * right) <= 1e-4:
+        headline = f"the output is {gain:.3g} times what it should be: rows do not sum to 1"
+        return Finding(detector, Status.FAULT, headline, "row_sums", numbers)
+    near = {steps[0]: _error(y, inputs.reference(recipe)) for recipe, steps in departures(1)}
+    closest = min(near, key=lambda step: near[step])
+    headline = f"differs from fp64 by {error:.2g} of its spread, in a way that has no name here"
+    evidence = (f"closest: {NAMES[closest][1]}, off by {near[closest]:.2g}",)
+    return Finding(detector, Status.FAULT, headline, "wrong", numbers, evidence)
+
+
+def _named(
+    detector: str,
+    steps: list[tuple[str, object]],
+    wrong: list[int],
+    heads: int,
+    numbers: dict[str, float],
+) -> Finding:
+    told = [NAMES[step] for step in steps]
+    headline = " and ".join(sentence for _, sentence in told)
+    if len(wrong) < heads:
+        headline = f"in heads {wrong} of {heads} only: {headline}"
+    evidence = ("the output agrees with a reference that has just this mistake",)
+    return Finding(detector, Status.FAULT, headline, told[0][0], numbers, evidence)
+
+
+def _error(y: Tensor, reference: Tensor) -> float:
+    """The largest difference as a share of the spread; infinite where only one is not finite."""
+    y = y.detach().double()
+    if not torch.equal(y.isfinite(), reference.isfinite()):
+        return math.inf
+    both = y.isfinite()
+    spread = float(reference[both].std()) or 1.0
+    return float((y - reference)[both].abs().max()) / spread
+
+
+def _further(kernel: Kernel, plain: _Inputs, generator: torch.Generator) -> list[Finding]:
+    """What only other inputs show, once the plain ones agree."""
+    found = [_stressed(kernel, plain), _backward(kernel, plain), _halved(kernel, plain)]
+    if kernel.mask:
+        mask = torch.rand(T, T, generator=generator) < 0.5
+        inputs = _inputs(generator, mask | torch.eye(T, dtype=torch.bool), plain.scale)
+        y = kernel(inputs.q, inputs.k, inputs.v, inputs.mask, inputs.scale)
+        found.append(_compare(inputs, y, "another mask"))
+    if kernel.scale:
+        inputs = _inputs(generator, plain.mask, None)
+        try:
+            y = kernel(inputs.q, inputs.k, inputs.v, inputs.mask, None)
+        except REFUSALS:
+            return [*found, _grouped(kernel, plain, generator)]
+        found.append(_compare(inputs, y, "its own scale"))
+    return [*found, _grouped(kernel, plain, generator)]
+
+
+def _stressed(kernel: Kernel, plain: _Inputs) -> Finding:
+    """Scores of 2e5: does the mask hold, does anything overflow?"""
+    factor = 2e5 / float((plain.q @ plain.k.mT).abs().max() * plain.factor)
+    q = plain.q * factor
+    y = kernel(q, plain.k, plain.v, plain.mask, plain.scale).double()
+    if not bool(y.isfinite().all()):
+        return Finding("stress", Status.FAULT, "scores of 2e5 give NaN or infinity", "overflow")
+    strong = _Inputs(q, plain.k, plain.v, plain.mask, plain.scale)
+    if _error(y, strong.reference(RIGHT)) <= 1e-3:
+        return Finding("stress", Status.OK, "scores of 2e5 change nothing about the mask")
+    for fill in (-1e2, -1e3, -1e4, -3e4, -65504.0, -1e5):
+        recipe = Recipe(mask="finite")
+        wrong = compute(recipe, q, plain.k, plain.v, plain.mask, plain.factor, fill)
+        if _error(y, wrong) <= 1e-3:
+            headline = f"blocked scores are {fill:g}, a finite number that scores can outgrow"
+            return Finding("stress", Status.FAULT, headline, "finite_fill")
+    headline = "under scores of 2e5 the output is another one than the reference's"
+    return Finding("stress", Status.SUSPICIOUS, headline, "stress")
+
+
+def _backward(kernel: Kernel, plain: _Inputs) -> Finding:
+    """Are the gradients those of the reference?"""
+    leaves = [x.clone().requires_grad_() for x in (plain.q, plain.k, plain.v)]
+    exact = [x.double().requires_grad_() for x in (plain.q, plain.k, plain.v)]
+    y = kernel(leaves[0], leaves[1], leaves[2], plain.mask, plain.scale)
+    if not y.requires_grad:
+        return Finding("backward", Status.NOT_APPLICABLE, "no gradient flows")
+    right = compute(RIGHT, exact[0], exact[1], exact[2], plain.mask, plain.factor)
+    weights = torch.linspace(-1, 1, y.numel()).reshape(y.shape)
+    given = torch.autograd.grad((y * weights).sum(), leaves)
+    expected = torch.autograd.grad((right * weights.double()).sum(), exact)
+    errors = {n: _error(g, e) for n, g, e in zip("qkv", given, expected, strict=True)}
+    if max(errors.values()) <= 1e-3:
+        return Finding("backward", Status.OK, "gradients agree with fp64", "", errors)
+    worst = max(errors, key=lambda name: errors[name])
+    headline = f"the gradient by {worst} is off by {errors[worst]:.2g} of its spread"
+    return Finding("backward", Status.FAULT, headline, "wrong", errors)
+
+
+def _halved(kernel: Kernel, plain: _Inputs) -> Finding:
+    """bf16 inputs with large scores: are scores and softmax accumulated in fp32?"""
+    q, k, v = (x.to(torch.bfloat16) for x in (8 * plain.q, plain.k, plain.v))
+    try:
+        y = kernel(q, k, v, plain.mask, plain.scale)
+    except REFUSALS as error:
+        return Finding("precision", Status.NOT_APPLICABLE, f"does not take bf16: {error}")
+    off = _error(y, compute(RIGHT, q, k, v, plain.mask, plain.factor))
+    numbers = {"error in bf16": off}
+    if off <= 5e-2:
+        return Finding("precision", Status.OK, f"off by {off:.1e} in bf16", "", numbers)
+    headline = f"in bf16 with large scores the output is off by {off:.2g} of its spread"
+    return Finding("precision", Status.SUSPICIOUS, headline, "low_precision", numbers)
+
+
+def _grouped(kernel: Kernel, plain: _Inputs, generator: torch.Generator) -> Finding:
+    """Fewer key-value heads than query heads: are they expanded in the right order?"""
+    name = "grouped heads"
+    q = torch.randn(B, 6, T, D, generator=generator)
+    k, v = torch.randn(2, B, 3, T, D, generator=generator)
+    try:
+        y = kernel(q, k, v, plain.mask, plain.scale)
+    except REFUSALS:
+        return Finding(name, Status.NOT_APPLICABLE, "takes equally many heads of all kinds only")
+    repeated, tiled = (
+        compute(RIGHT, q, k[:, heads], v[:, heads], plain.mask, plain.factor)
+        for heads in ([0, 0, 1, 1, 2, 2], [0, 1, 2, 0, 1, 2])
+    )
+    if _error(y, repeated) <= 1e-4:
+        return Finding(name, Status.OK, "query head h uses key-value head h // 2 of 6 and 3")
+    if _error(y, tiled) <= 1e-4:
+        headline = "query head h uses key-value head h mod 3: they were tiled, not repeated"
+        return Finding(name, Status.FAULT, headline, "head_order")
+    return Finding(name, Status.FAULT, "grouped heads give something else altogether", "wrong")

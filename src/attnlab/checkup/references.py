@@ -1,0 +1,167 @@
+"""Attention done right in fp64, and done wrong in every way that is worth a name.
+
+Letters: B batch, H heads, T time, D channels of a head.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How attention is computed; the defaults are right.
+
+    Args:
+        scale: "given", "none", "D", "twice", "sqrt(C)", "times sqrt(D)", "sqrt(T)".
+        mask: "given", "none", "inverted", "transposed", "up by one", "down by one", "zero",
+            "finite", "after", "after, renormalised", "added", "causal" (whatever was given).
+        axis: "keys", "queries", "heads", "batch", "none".
+        layout: "plain", "unmerged", "unsplit", "untransposed", "q and k exchanged", "k for v",
+            "q for k".
+        cap: scores become cap * tanh(scores / cap); 0 for none.
+    """
+
+    scale: str = "given"
+    mask: str = "given"
+    axis: str = "keys"
+    layout: str = "plain"
+    cap: float = 0.0
+
+
+RIGHT = Recipe()
+
+# What each single departure means: field, value -> cause and sentence.
+NAMES: dict[tuple[str, object], tuple[str, str]] = {
+    ("scale", "none"): ("no_scale", "scores are not scaled"),
+    ("scale", "D"): ("inverse_scale", "scores are scaled by 1/D, not by its root"),
+    ("scale", "twice"): ("double_scale", "the scale is applied twice"),
+    ("scale", "and own"): ("double_scale", "scale= is applied on top of 1/sqrt(D)"),
+    ("scale", "sqrt(C)"): ("width_scale", "scores are scaled by the width of all heads together"),
+    ("scale", "times sqrt(D)"): ("inverted_scale", "scores are multiplied by sqrt(D)"),
+    ("scale", "sqrt(T)"): ("other_scale", "scores are scaled by 1/sqrt(T), the sequence's length"),
+    ("scale", "own"): ("other_scale", "scale= is ignored in favour of 1/sqrt(D)"),
+    ("mask", "none"): ("no_mask", "no mask is in force"),
+    ("mask", "inverted"): ("inverted_mask", "the mask's polarity is inverted"),
+    ("mask", "transposed"): ("flipped_mask", "the mask is transposed: the future is visible"),
+    ("mask", "up by one"): ("off_by_one", "a query sees one key ahead: diagonal off by one"),
+    ("mask", "down by one"): ("self_blocked", "a query does not see itself: diagonal off by one"),
+    ("mask", "zero"): ("zero_fill", "blocked scores become 0, so they keep the weight e^0"),
+    ("mask", "finite"): ("finite_fill", "blocked scores are a finite number"),
+    ("mask", "after"): ("post_softmax_mask", "the mask acts after the softmax"),
+    ("mask", "added"): ("added_bool", "the mask is added to the scores as 0 and 1"),
+    ("mask", "causal"): ("wrong", "the given mask is ignored, a causal one is in force"),
+    ("axis", "queries"): ("softmax_queries", "the softmax runs over the queries"),
+    ("axis", "heads"): ("softmax_heads", "the softmax runs over the heads"),
+    ("axis", "batch"): ("softmax_batch", "the softmax runs over the batch"),
+    ("axis", "none"): ("no_softmax", "there is no softmax"),
+    ("layout", "unmerged"): ("unmerged_heads", "heads are merged without transposing"),
+    ("layout", "unsplit"): ("unsplit_heads", "heads are split without transposing"),
+    ("layout", "untransposed"): ("untransposed", "heads are split and merged without transposing"),
+    ("layout", "q and k exchanged"): ("swapped_qk", "queries and keys are exchanged"),
+    ("layout", "k for v"): ("wrong", "keys are averaged instead of values"),
+    ("layout", "q for k"): ("wrong", "queries are compared with queries"),
+    ("cap", 10.0): ("softcap", "scores are capped at 10"),
+    ("cap", 20.0): ("softcap", "scores are capped at 20"),
+    ("cap", 30.0): ("softcap", "scores are capped at 30"),
+    ("cap", 50.0): ("softcap", "scores are capped at 50"),
+}
+
+
+def departures(at_most: int) -> Iterator[tuple[Recipe, list[tuple[str, object]]]]:
+    """Recipes that depart from the right one in one place, then in two at most."""
+    for count in range(1, at_most + 1):
+        for steps in combinations(NAMES, count):
+            fields = {field: value for field, value in steps}
+            if len(fields) == count:
+                yield replace(RIGHT, **fields), list(steps)  # type: ignore[arg-type]
+
+
+def compute(
+    recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float, fill: float = -1e4
+) -> Tensor:
+    """Attention by a recipe, in fp64.
+
+    Args:
+        q, k, v: (B, H, T, D) with as many heads each.
+        mask: (T, T) bool, True = may attend.
+        scale: what multiplies the scores where the recipe says "given".
+        fill: what blocked scores become where it says "finite".
+
+    Returns:
+        (B, H, T, D) fp64.
+    """
+    q, k, v = _laid_out(recipe.layout, q.double(), k.double(), v.double())
+    scores = q @ k.mT * _factor(recipe.scale, q, scale)
+    if recipe.cap:
+        scores = recipe.cap * (scores / recipe.cap).tanh()
+    visible = _visible(recipe.mask, mask)
+    if recipe.mask in ("after", "added"):
+        scores = scores + visible.to(scores) * (recipe.mask == "added")
+    else:
+        fills = {"zero": 0.0, "finite": fill}
+        # Over other axes nothing but a finite fill gives numbers.
+        default = -1e9 if recipe.axis in ("heads", "batch") else -math.inf
+        scores = scores.masked_fill(~visible, fills.get(recipe.mask, default))
+    pattern = _normalised(recipe.axis, scores, visible)
+    if recipe.mask == "after":
+        pattern = pattern * visible
+    y = pattern @ v
+    if recipe.layout in ("unmerged", "untransposed"):
+        B, H, T, D = y.shape
+        y = y.reshape(B, T, H, D).transpose(1, 2)
+    return y
+
+
+def _factor(name: str, q: Tensor, scale: float) -> float:
+    _, H, T, D = q.shape
+    return {
+        "given": scale,
+        "own": D**-0.5,
+        "and own": scale * D**-0.5,
+        "none": 1.0,
+        "D": 1 / D,
+        "twice": scale * scale,
+        "sqrt(C)": (H * D) ** -0.5,
+        "times sqrt(D)": D**0.5,
+        "sqrt(T)": T**-0.5,
+    }[name]
+
+
+def _visible(name: str, mask: Tensor) -> Tensor:
+    T = len(mask)
+    everything = torch.ones_like(mask)
+    return {
+        "none": everything,
+        "inverted": ~mask,
+        "transposed": mask.mT,
+        "up by one": everything.tril(1),
+        "down by one": everything.tril(-1),
+        "causal": everything.tril() if T else everything,
+    }.get(name, mask)
+
+
+def _normalised(axis: str, scores: Tensor, visible: Tensor) -> Tensor:
+    if axis == "none":
+        return scores.masked_fill(~visible, 0.0)
+    pattern = scores.softmax({"keys": -1, "queries": -2, "heads": 1, "batch": 0}[axis])
+    if axis == "keys":  # SDPA's answer to a query without keys
+        return pattern.masked_fill(~visible.any(-1, keepdim=True), 0.0)
+    return pattern
+
+
+def _laid_out(layout: str, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    if layout in ("unsplit", "untransposed"):
+        B, H, T, D = q.shape
+        q, k, v = (x.transpose(1, 2).reshape(B, H, T, D) for x in (q, k, v))
+    if layout == "q and k exchanged":
+        q, k = k, q
+    if layout == "k for v":
+        v = k
+    if layout == "q for k":
+        k = q
+    return q, k, v
