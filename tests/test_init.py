@@ -1,6 +1,7 @@
 """Initial weights: complete, by name, equal for every variant of the same shape."""
 
 from functools import partial
+from typing import ClassVar
 
 import pytest
 import torch
@@ -87,7 +88,7 @@ class WithExtra(SelfAttention):
 
 
 class WithRule(WithExtra):
-    init_rules = {"gain": normal(0.5)}
+    init_rules: ClassVar = {"gain": normal(0.5)}
 
 
 def test_a_parameter_without_a_rule_is_an_error_that_says_how() -> None:

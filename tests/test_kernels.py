@@ -121,7 +121,7 @@ def test_softmax_over_queries_normalises_columns() -> None:
     assert (pattern.sum(-1) - 1).abs().max() > 0.1
 
 
-def test_unmerged_heads_puts_row_floor_tH_over_T_at_row_t() -> None:
+def test_unmerged_heads_puts_row_floor_of_t_h_over_t_at_row_t() -> None:
     q, k, v = qkv()
     mask = masks.build_mask(masks.causal, T)
     right = kernels.manual(q, k, v, mask=mask, scale=1.0, dropout=0.0)

@@ -7,7 +7,6 @@ from typing import Any
 import lightning.pytorch as L
 import torch
 from lightning.pytorch.callbacks import TQDMProgressBar
-from torch import Tensor
 
 from attnlab.data.batches import Batch
 from attnlab.training.lit import LitGPT
@@ -41,7 +40,7 @@ class Divergence(L.Callback):
         batch_idx: int,
     ) -> None:
         assert isinstance(pl_module, LitGPT)
-        loss: Tensor = outputs["loss"].detach()
+        loss = pl_module.loss  # Lightning's outputs hold it divided by the accumulated batches
         finite = loss.isfinite()
         if trainer.precision != "16-mixed":  # whose loss scaling overflows as a matter of course
             finite = finite & pl_module.grad_norm.isfinite()

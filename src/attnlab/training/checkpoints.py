@@ -12,6 +12,7 @@ from attnlab.data.batches import Batch
 from attnlab.errors import BadInput
 from attnlab.files import write_atomically
 from attnlab.training.checkpoint import read_checkpoint
+from attnlab.training.lit import LitGPT
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -63,6 +64,7 @@ class Checkpoints(L.Callback):
             trainer.save_checkpoint(self.folder / "last.ckpt")
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        assert isinstance(pl_module, LitGPT)
         if trainer.state.fn != "fit" or trainer.should_stop:
             return
         trainer.save_checkpoint(self.folder / "last.ckpt")

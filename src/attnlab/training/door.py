@@ -31,7 +31,7 @@ def train(cfg: DictConfig) -> float:
     """
     hydra = HydraConfig.get()
     overrides = list(hydra.overrides.task)
-    variant = hydra.runtime.choices.attn
+    variant = hydra.runtime.choices["attn"]
     sweep = hydra.mode == RunMode.MULTIRUN
     try:
         folder = folder_for(cfg, variant, overrides)

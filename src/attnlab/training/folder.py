@@ -190,7 +190,7 @@ class RunFolder:
             reason: why it diverged or failed.
             last_finite_loss: training loss before it diverged.
         """
-        content = {"status": status, "step": step, "reason": reason}
+        content: dict[str, Any] = {"status": status, "step": step, "reason": reason}
         if status == "diverged":
             content["last_finite_loss"] = last_finite_loss
         write_json(self.status_file, content | {"time": now(), "fingerprint": fingerprint})

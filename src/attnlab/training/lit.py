@@ -49,7 +49,8 @@ class LitGPT(L.LightningModule):
         self.batch_size = batch_size
         self.seed = seed
         self.recipe = recipe
-        self.grad_norm = torch.tensor(math.nan)
+        self.loss = torch.tensor(math.nan)  # of the last batch
+        self.grad_norm = torch.tensor(0.0)  # of the last step, before clipping
         self.val_losses: dict[int, float] = {}  # step -> nats a character
         self._sums: list[Tensor] = []
 
@@ -82,14 +83,15 @@ class LitGPT(L.LightningModule):
         }
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        # Each rank drops on its own; each step from its own seed, so that a resumed run repeats it.
+        # Each rank drops on its own, each step from its own seed: a resumed run repeats it.
         stream = f"dropout/{self.trainer.global_rank}"
         torch.manual_seed(stream_seed(self.seed, stream, batch_idx))
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         x, y = batch
         loss = F.cross_entropy(self.net(x).flatten(0, 1), y.flatten())
-        self.log("train/loss", loss.detach(), prog_bar=True)
+        self.loss = loss.detach()
+        self.log("train/loss", self.loss, prog_bar=True)
         return loss
 
     def configure_gradient_clipping(
