@@ -46,6 +46,36 @@ def sample(
     print()
 
 
+@app.command()
+def checkup(
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="A run folder or checkpoint, package.module:factory, path/to/file.py:factory, "
+            "hf:<model type>, or a local folder of transformers."
+        ),
+    ],
+    vocab_size: Annotated[int | None, typer.Option(help="Where the model does not say.")] = None,
+    block_size: Annotated[int | None, typer.Option(help="The longest sequence to try.")] = None,
+    prove: Annotated[bool, typer.Option("--prove", help="Train a copy to prove a leak.")] = False,
+    json: Annotated[Path | None, typer.Option(help="Write the report as JSON.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write the report with its pictures.")] = None,
+) -> None:
+    """Find what is wrong with the attention of any model: exit code 0 healthy, 1 a fault."""
+    from attnlab.checkup import door
+
+    report = door.examine(
+        target,
+        vocab_size=vocab_size,
+        block_size=block_size,
+        prove=prove,
+        json=json,
+        html=html,
+    )
+    report.print()
+    raise typer.Exit(report.exit_code)
+
+
 def main() -> None:
     """Run the command line; bad input is one sentence and exit code 2."""
     try:

@@ -40,7 +40,8 @@ CAUSES: dict[str, Cause] = {
     # masks
     "no_mask": Cause(
         "no mask in force",
-        "Give the attention a causal mask (key <= query) and check that it reaches the softmax.",
+        "Give the attention a causal mask (key <= query) and check that it reaches the softmax; an "
+        "encoder such as BERT has none by design.",
         _AHEAD - {"no_mask"},
         rank=4,
     ),

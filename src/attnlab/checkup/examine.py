@@ -161,6 +161,7 @@ def _examine(
         findings += _outside(case, calls)
         if not any(f.detector in _MAPS and f.status is Status.FAULT for f in findings):
             findings += _hidden(case, calls, numbers)
+            findings.append(extras.cache(sharp, generator))
         findings += extras.all_of(subject, sharp, generator)
         if prove:
             findings.append(prove_by_training(subject, generator))

@@ -16,7 +16,6 @@ from attnlab.errors import BadInput
 def all_of(subject: Subject, sharp: Subject, generator: torch.Generator) -> list[Finding]:
     """The detectors of this file, on a model that is finite."""
     return [
-        cache(sharp, generator),
         padding(sharp, generator),
         low_precision(subject, sharp, generator),
     ]

@@ -200,9 +200,9 @@ def _scrambled(
             continue
         for cause, (one_layer, sentence) in _SCRAMBLES.items():
             expected = _power(one_layer(T, H), layers)
-            plain = torch.ones(T, T, dtype=torch.bool).tril()
-            telling = bool((expected != plain)[:, tried].any())
-            if telling and bool((reads == expected)[:, tried].all()):
+            below = torch.ones(T, T, dtype=torch.bool).tril()
+            plain = bool((expected == below)[:, tried].all()) or bool(expected[:, tried].all())
+            if not plain and bool((reads == expected)[:, tried].all()):
                 return Explanation(cause, sentence.format(H=H))
     return None
 

@@ -1,0 +1,49 @@
+"""A report on the terminal."""
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from attnlab.checkup.causes import CAUSES
+from attnlab.checkup.findings import Diagnosis, Report, Status
+
+_STYLE = {
+    Status.OK: "green",
+    Status.FAULT: "bold red",
+    Status.SUSPICIOUS: "yellow",
+    Status.NOT_APPLICABLE: "dim",
+}
+
+
+def show(report: Report, console: Console | None = None) -> None:
+    """Print what is wrong, each cause once, and then what every detector said."""
+    console = Console() if console is None else console
+    settings = ", ".join(f"{name} {value}" for name, value in report.settings.items())
+    console.print(f"[bold]{escape(report.subject)}[/]  ({escape(settings)})")
+    console.print(_table(report))
+    for number, diagnosis in enumerate(report.diagnoses, 1):
+        _tell(console, number, diagnosis)
+    verdict = "[bold green]healthy[/]" if report.healthy else "[bold red]faulty[/]"
+    some = ", with suspicions" if report.healthy and report.diagnoses else ""
+    console.print(f"{verdict}{some}, examined in {report.seconds:.1f} s")
+
+
+def _table(report: Report) -> Table:
+    table = Table(show_edge=False, pad_edge=False)
+    table.add_column("detector", no_wrap=True)
+    table.add_column("result", no_wrap=True)
+    table.add_column("what was found")
+    for finding in report.findings:
+        style = _STYLE[finding.status]
+        result = f"[{style}]{finding.status.value}[/]"
+        table.add_row(finding.detector, result, escape(finding.headline))
+    return table
+
+
+def _tell(console: Console, number: int, diagnosis: Diagnosis) -> None:
+    style = _STYLE[diagnosis.status]
+    title = CAUSES[diagnosis.cause].title
+    console.print(f"\n[{style}]{number}. {title}[/]: {escape(diagnosis.headline)}")
+    for sentence in diagnosis.evidence[:4]:
+        console.print(f"   seen: {escape(sentence)}", highlight=False)
+    console.print(f"   [bold]what to change:[/] {escape(diagnosis.advice)}", highlight=False)
