@@ -1,0 +1,79 @@
+"""Finds the claims of a folder: one sub-folder with a claim.py each."""
+
+import ast
+import dataclasses
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Collection
+from difflib import get_close_matches
+from pathlib import Path
+
+from attnlab.claims.claim import Claim, Measured, Trained
+from attnlab.errors import BadInput
+
+
+def discover(folder: Path, names: Collection[str] = ()) -> list[Claim]:
+    """Load claims in the order of the report.
+
+    Args:
+        folder: holds `<claim>/claim.py` files that define `CLAIM`.
+        names: only these; empty for all.
+
+    Raises:
+        BadInput: the folder holds no claims, a name is unknown, or a file cannot be loaded.
+    """
+    files = {file.parent.name: file for file in sorted(folder.glob("*/claim.py"))}
+    if not files:
+        raise BadInput(f"{folder} holds no claims: no <claim>/claim.py was found there")
+    for name in names:
+        if name not in files:
+            near = get_close_matches(name, files, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(files)}"
+            raise BadInput(f"there is no claim {name} in {folder}; {hint}")
+    claims = [load(file) for name, file in files.items() if not names or name in names]
+    return sorted(claims, key=lambda claim: (claim.order, claim.name))
+
+
+def load(file: Path) -> Claim:
+    """Load one claim.
+
+    Raises:
+        BadInput: the file cannot be run, or does not define a sound `CLAIM`.
+    """
+    module_name = f"attnlab_claim_{file.parent.name}"
+    spec = importlib.util.spec_from_file_location(module_name, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module  # dataclasses and inspect look it up
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise BadInput(f"{file} cannot be loaded: {type(error).__name__}: {error}") from error
+    claim = vars(module).get("CLAIM")
+    if not isinstance(claim, Claim):
+        raise BadInput(f"{file} must define CLAIM, an attnlab.claims.Claim")
+    claim = dataclasses.replace(claim, name=file.parent.name)
+    _check(claim, file)
+    return claim
+
+
+def code_digest(file: Path) -> str:
+    """A digest of a claim's code, comments and layout apart: stored measurements depend on it."""
+    return hashlib.sha256(ast.unparse(ast.parse(file.read_text())).encode()).hexdigest()[:8]
+
+
+def _check(claim: Claim, file: Path) -> None:
+    names = [part.name for part in claim.parts]
+    if not names:
+        raise BadInput(f"{file}: a claim needs at least one part")
+    if len(set(names)) < len(names):
+        raise BadInput(f"{file}: the names of parts must differ, they are {', '.join(names)}")
+    for part in claim.parts:
+        if not isinstance(part, Trained | Measured):
+            raise BadInput(f"{file}: the part {part.name} must be Trained or Measured")
+        if isinstance(part, Trained) and not part.arms:
+            raise BadInput(f"{file}: the part {part.name} has no arms")
+        for budget, effort in part.budgets.items():
+            if effort.seeds < 1:
+                raise BadInput(f"{file}: {part.name} has {effort.seeds} seeds for {budget}")
