@@ -42,11 +42,7 @@ def entropy(pattern: Tensor, mask: Tensor) -> Tensor:
 
 
 def entropy_nats(pattern: Tensor, mask: Tensor) -> Tensor:
-    """Entropy of a row, -sum p ln p.
-
-    Returns:
-        (H,), in [0, ln T] nats.
-    """
+    """Entropy of a row, -sum p ln p: (H,), in [0, ln T] nats."""
     return _mean(_row_entropy(pattern), rows_with_choice(mask))
 
 
@@ -138,11 +134,7 @@ def distance_back(pattern: Tensor, mask: Tensor) -> Tensor:
 
 
 def row_sum_error(pattern: Tensor) -> Tensor:
-    """Largest distance of a row's sum from 1, over all rows; more than rounding is a fault.
-
-    Returns:
-        (H,), at least 0.
-    """
+    """Largest distance of a row's sum from 1, over all rows, (H,); 0 but for rounding."""
     return (pattern.sum(-1) - 1).abs().amax((0, 2))
 
 
@@ -267,8 +259,14 @@ def update_ratio(before: Tensor, after: Tensor) -> Tensor:
 
 
 def loss_by_position(logits: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy at each position, in nats: (B, T, V), (B, T) -> (T,)."""
-    return F.cross_entropy(logits.mT, targets, reduction="none").mean(0)
+    """Cross-entropy at each position, in nats: (B, T, V), (B, T) -> (T,), and NaN stays NaN."""
+    return cross_entropies(logits, targets).mean(0)
+
+
+def cross_entropies(logits: Tensor, targets: Tensor) -> Tensor:
+    """(B, T, V), (B, T) -> (B, T), in nats."""
+    flat = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="none")
+    return flat.view_as(targets)
 
 
 def _row_entropy(pattern: Tensor) -> Tensor:

@@ -6,13 +6,15 @@ one group, of which HParams shows the mean.
 """
 
 import math
+import time
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as L
 from omegaconf import DictConfig, OmegaConf
-from tensorboard.plugins.hparams import api_pb2, summary
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
 
 from attnlab.probes.probe import log_scalars, tensorboards
 from attnlab.training.folder import flat
@@ -28,8 +30,10 @@ ALL_KEYS = (
 )
 APART = {"seed", "outputs", "force"}
 # The others can be null or a word, and a column of two types loses rows.
-NUMBERS = ("optim.*lr", "optim.w*", "model.n_*", "model.block_size", "model.dropout")
-NUMBERS = (*NUMBERS, "data.batch_size", "trainer.max_steps")
+NUMBERS = (
+    *("optim.*lr", "optim.w*", "model.n_*", "model.block_size", "model.dropout"),
+    *("data.batch_size", "trainer.max_steps"),
+)
 
 RESULTS = {
     "val_loss": "validation loss",
@@ -69,18 +73,20 @@ CHARTS = {
 }
 
 
-def begin(trainer: L.Trainer, cfg: DictConfig, folder: Path) -> None:
+def begin(trainer: L.Trainer, cfg: DictConfig, folder: Path, variant: str) -> None:
     """Write settings, columns and layout at the start of a run."""
-    settings = hyperparameters(cfg, folder)
+    settings = hyperparameters(cfg, variant)
     layout = {
-        category: {title: ["Multiline", [f"^{t}$" for t in tags]] for title, tags in charts.items()}
+        category: {
+            title: ["Multiline", [f"^{t}$" for t in tags]] for title, tags in charts.items()
+        }
         for category, charts in CHARTS.items()
     }
     group = f"{folder.parent.parent.name}/{folder.parent.name}"  # all but the seed
     for logger in tensorboards(trainer):
         writer = logger.experiment._get_file_writer()
-        writer.add_summary(summary.experiment_pb(_columns(settings), _metrics()))
-        writer.add_summary(summary.session_start_pb(settings, group_name=group))
+        writer.add_summary(_columns(settings))
+        writer.add_summary(_start(settings, group))
         logger.experiment.add_custom_scalars(layout)
 
 
@@ -90,45 +96,69 @@ def end(trainer: L.Trainer, record: dict[str, Any]) -> None:
     found = record | record["probes"] | {"diverged": float(diverged)}
     values = {_tag(name): found[name] for name in RESULTS if name in found}
     log_scalars(trainer, values, record["steps"])
-    status = api_pb2.STATUS_FAILURE if diverged else api_pb2.STATUS_SUCCESS
     for logger in tensorboards(trainer):
-        logger.experiment._get_file_writer().add_summary(summary.session_end_pb(status))
+        logger.experiment._get_file_writer().add_summary(_end(diverged))
         logger.experiment.close()
 
 
-def hyperparameters(cfg: DictConfig, folder: Path) -> dict[str, float | str]:
+def hyperparameters(cfg: DictConfig, variant: str) -> dict[str, float | str]:
     """The whole configuration but the seed under dotted keys, the same keys for every run."""
     config = OmegaConf.to_container(cfg, resolve=True)
     assert isinstance(config, dict)
     settings = flat({str(k): v for k, v in config.items() if k not in APART})
     settings = {key: value for key, value in settings.items() if value != {}}
     values = {key: _value(key, settings.get(key, "-")) for key in {*settings, *ALL_KEYS}}
-    return {"run": folder.parent.name} | dict(sorted(values.items()))
+    return {"attn": variant} | dict(sorted(values.items()))
 
 
 def _value(key: str, value: Any) -> float | str:
     if any(fnmatchcase(key, glob) for glob in NUMBERS):
         return float(value) if isinstance(value, int | float) else math.nan
-    return str(OmegaConf.to_yaml({"x": value}))[3:].split("\n")[0] if value is None else str(value)
+    return "null" if value is None else str(value)
 
 
-def _columns(settings: dict[str, float | str]) -> list[Any]:
-    return [
-        api_pb2.HParamInfo(
-            name=name,
-            type=api_pb2.DATA_TYPE_STRING
-            if isinstance(value, str)
-            else api_pb2.DATA_TYPE_FLOAT64,
-        )
-        for name, value in settings.items()
-    ]
+def _columns(settings: dict[str, float | str]) -> Summary:
+    types = {str: api_pb2.DATA_TYPE_STRING, float: api_pb2.DATA_TYPE_FLOAT64}
+    experiment = api_pb2.Experiment(
+        hparam_infos=[
+            api_pb2.HParamInfo(name=name, type=types[type(value)])
+            for name, value in settings.items()
+        ],
+        metric_infos=[
+            api_pb2.MetricInfo(name=api_pb2.MetricName(tag=_tag(name)), display_name=shown)
+            for name, shown in RESULTS.items()
+        ],
+    )
+    content = plugin_data_pb2.HParamsPluginData(experiment=experiment)
+    return _summary(metadata.EXPERIMENT_TAG, content)
 
 
-def _metrics() -> list[Any]:
-    return [
-        api_pb2.MetricInfo(name=api_pb2.MetricName(tag=_tag(name)), display_name=shown)
-        for name, shown in RESULTS.items()
-    ]
+def _start(settings: dict[str, float | str], group: str) -> Summary:
+    info = plugin_data_pb2.SessionStartInfo(group_name=group, start_time_secs=time.time())
+    for name, value in settings.items():
+        if isinstance(value, str):
+            info.hparams[name].string_value = value
+        else:
+            info.hparams[name].number_value = value
+    content = plugin_data_pb2.HParamsPluginData(session_start_info=info)
+    return _summary(metadata.SESSION_START_INFO_TAG, content)
+
+
+def _end(diverged: bool) -> Summary:
+    status = api_pb2.STATUS_FAILURE if diverged else api_pb2.STATUS_SUCCESS
+    info = plugin_data_pb2.SessionEndInfo(status=status, end_time_secs=time.time())
+    content = plugin_data_pb2.HParamsPluginData(session_end_info=info)
+    return _summary(metadata.SESSION_END_INFO_TAG, content)
+
+
+def _summary(tag: str, content: Any) -> Summary:
+    """What `tensorboard.plugins.hparams.summary` would give, which needs TensorFlow."""
+    value = Summary.Value(
+        tag=tag,
+        tensor=metadata.NULL_TENSOR,
+        metadata=metadata.create_summary_metadata(content),
+    )
+    return Summary(value=[value])
 
 
 def _tag(name: str) -> str:

@@ -7,8 +7,10 @@ from typing import Any
 import lightning.pytorch as L
 import torch
 from lightning.pytorch.callbacks import TQDMProgressBar
+from torch import Tensor
 
 from attnlab.data.batches import Batch
+from attnlab.probes.nonfinite import first_nonfinite, first_nonfinite_gradient, in_words
 from attnlab.training.lit import LitGPT
 
 
@@ -16,12 +18,15 @@ class Divergence(L.Callback):
     """Ends a run whose loss or gradient is no longer finite, and remembers where.
 
     A non-finite gradient makes the weights non-finite in the same step. The check runs on the
-    device; asking for its result every `every` steps spares a GPU the wait at each one.
+    device; asking for its result every `every` steps spares a GPU the wait at each one, but for
+    the first steps, in which a model that cannot work at all shows it.
     """
 
     def __init__(self) -> None:
         self.step: int | None = None
+        self.first: dict[str, int | str | None] | None = None
         self.last_finite_loss = math.nan
+        self._ids = torch.empty(0)
         self._every = 1
         self._bad_step = torch.tensor(-1)
         self._last = torch.tensor(math.nan)
@@ -30,6 +35,28 @@ class Divergence(L.Callback):
         self._every = 1 if pl_module.device.type == "cpu" else 10
         self._bad_step = self._bad_step.to(pl_module.device)
         self._last = self._last.to(pl_module.device)
+
+    @property
+    def reason(self) -> str | None:
+        """A sentence for status.json; None where all is finite."""
+        if self.step is None:
+            return None
+        where = "" if self.first is None else f": {in_words(self.first)}"
+        return f"the loss or its gradient is not finite{where}"
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Batch, batch_idx: int
+    ) -> None:
+        self._ids = batch[0]
+
+    def on_before_backward(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, loss: Tensor
+    ) -> None:
+        # Afterwards it would be too late to tell where: the step makes every weight non-finite.
+        assert isinstance(pl_module, LitGPT)
+        asks = self._every == 1 or trainer.global_step < self._every
+        if asks and self.first is None and not bool(loss.isfinite()):
+            self.first = first_nonfinite(pl_module.net, self._ids)
 
     def on_train_batch_end(
         self,
@@ -53,6 +80,7 @@ class Divergence(L.Callback):
             if step >= 0:
                 self.step = step
                 self.last_finite_loss = float(self._last)
+                self.first = self.first or first_nonfinite_gradient(pl_module.net)
                 trainer.should_stop = True
 
     def state_dict(self) -> dict[str, float]:

@@ -16,6 +16,8 @@ from attnlab.data.corpus import Corpus
 from attnlab.errors import BadInput
 from attnlab.files import write_json
 from attnlab.model import GPT
+from attnlab.probes.probe import Probe
+from attnlab.training import board
 from attnlab.training.build import build
 from attnlab.training.callbacks import Clock, Divergence, Lines, Progress
 from attnlab.training.checkpoint import read_checkpoint
@@ -54,6 +56,7 @@ def fit(
             folder.clear()
         folder.begin(cfg, overrides, digest)
         try:
+            board.begin(trainer, cfg, folder.path, variant)
             trainer.fit(lit, ckpt_path=resume)
             if trainer.global_step not in lit.val_losses:
                 trainer.validate(lit, verbose=False)
@@ -62,13 +65,16 @@ def fit(
                 record["status"] = "diverged"
                 record["diverged_at_step"] = divergence.step
                 record["last_finite_loss"] = divergence.last_finite_loss
+                record["first_nonfinite"] = divergence.first
             record |= measured(trainer, lit, clock) | provenance(trainer, corpus)
+            record["probes"] = seen_by_probes(trainer)
             write_json(folder.metrics_file, record)
+            board.end(trainer, record)
             folder.set_status(
                 record["status"],
                 digest,
                 step=divergence.step or trainer.global_step,
-                reason="the loss or its gradient is not finite" if divergence.step else None,
+                reason=divergence.reason,
                 last_finite_loss=divergence.last_finite_loss,
             )
         except SystemExit:  # Lightning's answer to Ctrl-C
@@ -79,6 +85,15 @@ def fit(
             if isinstance(error, OSError):
                 raise BadInput(f"{folder.path} cannot be written: {error.strerror}") from error
             raise
+    return record
+
+
+def seen_by_probes(trainer: L.Trainer) -> dict[str, Any]:
+    """What the probes saw last, for metrics.json."""
+    record: dict[str, Any] = {}
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, Probe):
+            record |= callback.record
     return record
 
 

@@ -1,0 +1,166 @@
+"""Heatmaps as pixels: patterns over their text, many times faster than by a plotting library."""
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageDraw, ImageFont
+
+Pixels = npt.NDArray[np.uint8]
+
+MARGIN = 8
+TITLE = 18
+INK, PAPER, EDGE = (30, 30, 30), (255, 255, 255), (0, 130, 60)
+BLOCKED, NOT_A_NUMBER = (222, 222, 226), (0, 190, 230)
+SPECIAL = {"\n": "↵", " ": "␣", "\t": "→"}
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One heatmap: its title, its values (T, T), and where a query may attend (T, T)."""
+
+    title: str
+    values: npt.NDArray[np.float32]
+    mask: npt.NDArray[np.bool_]
+
+
+def grid(panels: Sequence[Panel], text: str, *, columns: int, heading: str) -> Image.Image:
+    """Patterns side by side: queries downwards, keys to the right, both labelled by the text.
+
+    Colour is the square root of the weight, light none and dark all of it; a green line is the
+    edge of the mask, grey is blocked and without weight, blue is not a number.
+
+    Args:
+        panels: in reading order.
+        text: T characters.
+        columns: panels a row.
+        heading: a line above.
+    """
+    cell = 10 if len(text) <= 64 else max(3, 640 // len(text))
+    labels = cell + 4
+    size = labels + cell * len(text)
+    rows = -(-len(panels) // columns)
+    width = MARGIN + columns * (size + MARGIN)
+    page = Image.new("RGB", (width, 28 + rows * (TITLE + size + MARGIN)), PAPER)
+    pen = ImageDraw.Draw(page)
+    pen.text((MARGIN, 6), heading, INK, font(14))
+    across, down = _labels(text, cell)
+    for place, panel in enumerate(panels):
+        x = MARGIN + (place % columns) * (size + MARGIN)
+        y = 28 + (place // columns) * (TITLE + size + MARGIN)
+        pen.text((x + labels, y), panel.title, INK, font(12))
+        page.paste(across, (x + labels, y + TITLE))
+        page.paste(down, (x, y + TITLE + labels))
+        picture = Image.fromarray(_pixels(panel, cell))
+        page.paste(picture, (x + labels, y + TITLE + labels))
+    return page
+
+
+def matrices(
+    titles: Sequence[str], values: Sequence[npt.NDArray[np.float32]], heading: str
+) -> Image.Image:
+    """Matrices (H, H) between heads with their numbers, -1 blue, 0 white, 1 red."""
+    cell, between = 46, 24
+    H = len(values[0])
+    width = MARGIN + len(values) * (H * cell + between)
+    page = Image.new("RGB", (max(width, 320), 28 + TITLE + H * cell + MARGIN), PAPER)
+    pen = ImageDraw.Draw(page)
+    pen.text((MARGIN, 6), heading, INK, font(14))
+    colours = _colours("RdBu_r")
+    for place, (title, matrix) in enumerate(zip(titles, values, strict=True)):
+        left = MARGIN + place * (H * cell + between)
+        pen.text((left, 28), title, INK, font(12))
+        for (i, j), x in np.ndenumerate(matrix):
+            corner = (left + j * cell, 28 + TITLE + i * cell)
+            finite = np.isfinite(x)
+            colour = tuple(colours[int((x + 1) * 127.5)]) if finite else NOT_A_NUMBER
+            pen.rectangle((*corner, corner[0] + cell - 2, corner[1] + cell - 2), fill=colour)
+            ink = PAPER if finite and abs(x) > 0.7 else INK
+            pen.text((corner[0] + 4, corner[1] + 12), f"{x:.2f}", ink, font(12))
+    return page
+
+
+def png(image: Image.Image) -> bytes:
+    """The image as a file."""
+    stream = io.BytesIO()
+    image.save(stream, "PNG", compress_level=1)
+    return stream.getvalue()
+
+
+@lru_cache
+def font(size: int) -> ImageFont.FreeTypeFont:
+    """DejaVu Sans Mono, which Matplotlib brings along."""
+    import matplotlib
+
+    file = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSansMono.ttf"
+    return ImageFont.truetype(str(file), size)
+
+
+def _labels(text: str, cell: int) -> tuple[Image.Image, Image.Image]:
+    """The text as a strip above and a strip to the left."""
+    length, depth = cell * len(text), cell + 4
+    across = Image.new("RGB", (length, depth), PAPER)
+    down = Image.new("RGB", (depth, length), PAPER)
+    if cell >= 6:
+        above, beside = ImageDraw.Draw(across), ImageDraw.Draw(down)
+        for i, symbol in enumerate(text):
+            shown = SPECIAL.get(symbol, symbol)
+            middle = i * cell + cell // 2
+            above.text((middle, depth // 2), shown, INK, font(cell), anchor="mm")
+            beside.text((depth // 2, middle), shown, INK, font(cell), anchor="mm")
+    return across, down
+
+
+def _pixels(panel: Panel, cell: int) -> Pixels:
+    """(T, T) weights to (T * cell, T * cell, 3) colours, with the edge of the mask."""
+    values, mask = panel.values, panel.mask
+    finite = np.isfinite(values)
+    shade = np.sqrt(np.where(finite, values, 0).clip(0, 1)) * 255
+    colours = _colours("magma_r")[shade.astype(np.uint8)]
+    colours[~mask & (values == 0)] = BLOCKED
+    colours[~finite] = NOT_A_NUMBER
+    picture = colours.repeat(cell, axis=0).repeat(cell, axis=1)
+    for i, j in np.argwhere(mask[:, 1:] != mask[:, :-1]):
+        picture[i * cell : (i + 1) * cell, (j + 1) * cell - 1 : (j + 1) * cell + 1] = EDGE
+    for i, j in np.argwhere(mask[1:] != mask[:-1]):
+        picture[(i + 1) * cell - 1 : (i + 1) * cell + 1, j * cell : (j + 1) * cell] = EDGE
+    return picture
+
+
+@lru_cache
+def _colours(name: str) -> Pixels:
+    """A colour map of Matplotlib's as (256, 3) bytes."""
+    import matplotlib
+
+    table = matplotlib.colormaps[name](np.arange(256), bytes=True)
+    return np.asarray(table[:, :3], dtype=np.uint8)
+
+
+def curve(values: Sequence[float], heading: str) -> Image.Image:
+    """A line from left to right over a scale that begins at 0; what is not finite is left out."""
+    left, top, width, height = 44, 34, 560, 240
+    page = Image.new("RGB", (left + width + 16, top + height + 28), PAPER)
+    pen = ImageDraw.Draw(page)
+    pen.text((MARGIN, 6), heading, INK, font(14))
+    finite = [x for x in values if np.isfinite(x)]
+    highest = max(finite, default=1.0) or 1.0
+    step = width / max(1, len(values) - 1)
+    for tick in np.linspace(0, highest, 5):
+        y = top + height - height * tick / highest
+        pen.line((left, y, left + width, y), BLOCKED)
+        pen.text((left - 4, y), f"{tick:.2f}", INK, font(12), anchor="rm")
+    for position in {0, len(values) // 2, len(values) - 1}:
+        place = (left + position * step, top + height + 6)
+        pen.text(place, str(position), INK, font(12), anchor="mt")
+    points = [
+        (left + i * step, top + height * (1 - x / highest))
+        for i, x in enumerate(values)
+        if np.isfinite(x)
+    ]
+    if len(points) > 1:
+        pen.line(points, (0, 90, 170), width=2)
+    return page
