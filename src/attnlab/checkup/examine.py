@@ -134,10 +134,15 @@ class _Case:
 
     subject: Subject
     sharp: Subject
-    tolerance: float
+    dtype: torch.dtype
     lengths: list[int]
     generator: torch.Generator
     seconds: float = 1.0
+
+    @property
+    def tolerance(self) -> float:
+        """What counts as rounding in the maps."""
+        return TOLERANCE[self.dtype]
 
 
 def _examine(
@@ -153,8 +158,7 @@ def _examine(
         if findings[-1].cause == "rows_mix":
             subject = replace(subject, rows=1)
     sharp, dtype = _sharpened(subject)
-    tolerance = TOLERANCE[dtype]
-    case = _Case(subject, sharp, tolerance, lengths, generator)
+    case = _Case(subject, sharp, dtype, lengths, generator)
     calls, numbers, blind = _watch(case)
     inside = _inside(case, calls, blind)
     if findings[0].status is Status.OK:
@@ -215,9 +219,12 @@ def _outside(case: _Case, calls: list[AttentionCall]) -> list[Finding]:
     """What asking shows."""
     few = case.lengths[:1] + [n for n in case.lengths[1:] if n > 2][1::2]
     maps = [
-        dependence(case.sharp, T, case.generator, tolerance=case.tolerance, seconds=case.seconds)
+        dependence(
+            case.sharp, T, case.generator, tolerance=case.tolerance, seconds=case.seconds,
+            bases=2 if T == few[0] else 1,
+        )
         for T in few
-    ]
+    ]  # fmt: skip
     found = [blackbox.future(maps, _shapes(calls))]
     jittered = None
     if case.sharp.module is not None:
@@ -227,7 +234,8 @@ def _outside(case: _Case, calls: list[AttentionCall]) -> list[Finding]:
     found.append(blackbox.past(maps[0], jittered))
     if found[0].cause == "flipped_mask":
         found.pop()
-    slopes = gradient_map(case.sharp, maps[0].T, case.generator)
+    single = case.subject.dtype == torch.float32
+    slopes = gradient_map(case.subject if single else case.sharp, maps[0].T, case.generator)
     found.append(blackbox.gradients(slopes, maps[0]))
     found.append(blackbox.prefixes(case.sharp, case.lengths, case.generator))
     return found
@@ -257,7 +265,11 @@ def _hidden(case: _Case, calls: list[AttentionCall], numbers: list[int]) -> list
         T = calls[0].raw.shape[-1]
         found.append(stress(case.sharp, numbers, calls, case.generator, T))
     if case.sharp.module is not None:
-        found.append(learned_leak(case.sharp, case.generator, case.tolerance, case.seconds / 2))
+        found.append(
+            learned_leak(
+                case.subject, case.generator, case.dtype, case.tolerance, case.seconds / 2
+            )
+        )
     return found
 
 

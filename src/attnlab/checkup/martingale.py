@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from attnlab.checkup.adam import Adam
 from attnlab.checkup.findings import Finding, Status
 from attnlab.checkup.guard import working_copy
 from attnlab.checkup.stress import open_weights
@@ -67,20 +68,20 @@ def prove_by_training(
         return Finding("proof", Status.NOT_APPLICABLE, note)
     student = subject.replaced(model.float())
     bet = Martingale(subject.vocab_size)
-    optimizer = torch.optim.AdamW(open_weights(model), lr=3e-3)
+    adam = Adam(open_weights(model), lr=3e-3)
     begin = time.perf_counter()
     step = 0
     try:
         while step < steps and not bet.proven and time.perf_counter() - begin < seconds:
             step += 1
-            _train_and_bet(student, bet, optimizer, generator)
+            _train_and_bet(student, bet, adam, generator)
     except REFUSALS as error:
         return Finding("proof", Status.NOT_APPLICABLE, f"the training stopped: {error}")
     return _verdict(bet, step)
 
 
 def _train_and_bet(
-    student: Subject, bet: Martingale, optimizer: torch.optim.Optimizer, generator: torch.Generator
+    student: Subject, bet: Martingale, adam: Adam, generator: torch.Generator
 ) -> None:
     ids = student.tokens(generator, min(16, student.rows), student.block_size)
     with torch.enable_grad():
@@ -88,10 +89,8 @@ def _train_and_bet(
         log_q = logits.log_softmax(-1)  # over the V symbols only, so that it is a probability
         picked = log_q.gather(-1, ids[:, 1:, None].to(logits.device))[..., 0]  # (B, T - 1)
         bet.update(picked.detach().cpu())
-        optimizer.zero_grad()
         (-picked.mean()).backward()
-    torch.nn.utils.clip_grad_norm_([p for g in optimizer.param_groups for p in g["params"]], 1.0)
-    optimizer.step()
+    adam.step()
 
 
 def _verdict(bet: Martingale, step: int) -> Finding:

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from attnlab.checkup.adam import Adam
 from attnlab.checkup.dependence import dependence
 from attnlab.checkup.findings import Finding, Status
 from attnlab.checkup.recognise import explain
@@ -42,12 +43,11 @@ def trained(subject: Subject, generator: torch.Generator, steps: int = 10) -> Su
     model = copy.deepcopy(subject.module)
     assert model is not None
     student = subject.replaced(model)
-    optimizer = torch.optim.AdamW(open_weights(model), lr=3e-3)
+    adam = Adam(open_weights(model), lr=3e-3)
     for _ in range(steps):
-        ids = subject.tokens(generator, min(8, subject.rows), subject.block_size)
-        optimizer.zero_grad()
+        ids = subject.tokens(generator, min(4, subject.rows), subject.block_size)
         next_token_loss(student, ids).backward()
-        optimizer.step()
+        adam.step()
     return student
 
 
@@ -56,6 +56,7 @@ def open_weights(model: nn.Module) -> list[nn.Parameter]:
     weights = [p for p in model.parameters() if p.is_floating_point()]
     for weight in weights:
         weight.requires_grad_()
+        weight.grad = None
     return weights
 
 
@@ -68,11 +69,23 @@ def next_token_loss(student: Subject, ids: Tensor) -> Tensor:
 
 
 def learned_leak(
-    subject: Subject, generator: torch.Generator, tolerance: float, seconds: float
+    subject: Subject,
+    generator: torch.Generator,
+    dtype: torch.dtype,
+    tolerance: float,
+    seconds: float,
 ) -> Finding:
-    """Read the map again after a short training, when paths that start closed have opened."""
+    """Read the map again after a short training, when paths that start closed have opened.
+
+    Args:
+        subject: is trained in its own precision.
+        dtype: for the map, with its tolerance.
+        seconds: for the map.
+    """
     try:
         student = trained(subject, generator)
+        assert student.module is not None
+        student.module.to(dtype)
     except REFUSALS as error:
         return Finding("trained", Status.NOT_APPLICABLE, f"the model cannot be trained: {error}")
     T = subject.block_size

@@ -95,6 +95,10 @@ class Watch(TorchDispatchMode):
         self._factors: dict[int, list[float]] = {}
         self._alive: list[Tensor] = []  # so that no pointer is used twice
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # or the first operation imports torch's compiler, for seconds
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         given = dict(kwargs or {})
         if func in _PRODUCTS or func is aten.baddbmm.default:

@@ -43,7 +43,8 @@ def rows(call: AttentionCall) -> Finding | None:
     if off <= 1e-2 if call.pattern is not None and call.pattern.dtype in _LOW else off <= 1e-4:
         return None
     cause, sentence = _axis(call, pattern)
-    status = SUSPICIOUS if cause == "row_sums" else FAULT
+    # Sinks, and attention that is linear by design, are not normalised and yet are published.
+    status = SUSPICIOUS if cause in ("row_sums", "no_softmax") else FAULT
     headline = f"{place(call)}: {sentence} (rows sum to {float(sums.min()):.3g} to {float(sums.max()):.3g})"
     return Finding("rows", status, headline, cause, numbers)
 
@@ -191,7 +192,8 @@ _SCALE_SENTENCES = {
 def _by_cause(calls: list[AttentionCall]) -> dict[str, list[AttentionCall]]:
     groups: dict[str, list[AttentionCall]] = defaultdict(list)
     for call in calls:
-        groups[scale_cause(call)].append(call)
+        if call.masked is not None:  # a softmax is what a scale is for
+            groups[scale_cause(call)].append(call)
     return groups
 
 
