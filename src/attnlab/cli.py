@@ -76,6 +76,32 @@ def checkup(
     raise typer.Exit(report.exit_code)
 
 
+@app.command()
+def reproduce(
+    claims: Annotated[list[str] | None, typer.Argument(help="Names; all without any.")] = None,
+    budget: Annotated[str, typer.Option(help="quick (15 minutes on 2 cores) or full.")] = "quick",
+    seeds: Annotated[int | None, typer.Option(help="Instead of each claim's own number.")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Processes; one a core otherwise.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Show the claims, run nothing.")] = False,
+    publish: Annotated[bool, typer.Option("--publish", help="Write the READMEs too.")] = False,
+    experiments: Annotated[Path, typer.Option(help="Holds <claim>/claim.py.")] = Path(
+        "experiments"
+    ),
+    conf: Annotated[Path, typer.Option(help="Hydra's configuration.")] = Path("conf"),
+    outputs: Annotated[Path, typer.Option(help="Where runs and report go.")] = Path(
+        "outputs/reproduce"
+    ),
+) -> None:
+    """Run the claims again and judge them; goes on where an earlier call was stopped."""
+    from attnlab.claims import door
+
+    places = door.places(experiments, conf, outputs, budget)
+    if list_:
+        door.show(places)
+        return
+    raise typer.Exit(door.judge(places, claims or [], seeds=seeds, jobs=jobs, publish=publish))
+
+
 def main() -> None:
     """Run the command line; bad input is one sentence and exit code 2."""
     try:

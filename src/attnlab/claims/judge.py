@@ -57,7 +57,9 @@ def judge_claim(evidence: Evidence) -> None:
     evidence.verdict = combined(verdicts)
     if evidence.failed:
         evidence.verdict = "inconclusive"
-    tested = [f.outcome.p for f in counted if f.outcome is not None and f.outcome.p is not None]
+    # Repetitions of a timing are no draws from a population of seeds: they enter no family.
+    untimed = [f.outcome for f in counted if f.outcome is not None and not f.part.timed]
+    tested = [outcome.p for outcome in untimed if outcome.p is not None]
     evidence.p = max(tested) if tested else None  # all must hold: an intersection-union test
     _read_sentence(evidence, counted)
 

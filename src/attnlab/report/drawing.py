@@ -1,0 +1,63 @@
+"""Figures as SVG: large type, colours for the colour-blind, the same bytes each time."""
+
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib
+import numpy as np
+from cycler import cycler
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+# Okabe and Ito (2008), "Color universal design", without yellow, which a projector loses.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+
+STYLE: Any = {
+    "axes.grid": True,
+    "axes.prop_cycle": cycler(color=COLOURS),
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.constrained_layout.use": True,
+    "font.size": 14,
+    "grid.alpha": 0.3,
+    "legend.frameon": False,
+    "lines.linewidth": 2.2,
+    "lines.markersize": 7,
+}
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Draw in the style of the lab, whatever the caller's is."""
+    with matplotlib.rc_context(STYLE):
+        yield
+
+
+def panels(count: int, *, width: float = 5.2, height: float = 4.4) -> tuple[Figure, list[Axes]]:
+    """A figure of panels side by side, without a window."""
+    figure = Figure(figsize=(width * count, height))
+    axes = figure.subplots(1, count, squeeze=False)
+    return figure, list(axes[0])
+
+
+def svg(figure: Figure, name: str) -> str:
+    """A figure as SVG text; the name keeps the ids of several figures on one page apart."""
+    with matplotlib.rc_context({"svg.hashsalt": name, "svg.fonttype": "path"}):
+        stream = io.StringIO()
+        figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
+    text = stream.getvalue()
+    return text[text.index("<svg") :]  # no XML prologue: it goes into a page
+
+
+def dots(axes: Axes, groups: Sequence[tuple[str, Sequence[float]]]) -> None:
+    """Every value of every group, and each group's mean as a bar across."""
+    for x, (_, values) in enumerate(groups):
+        spread = np.linspace(-0.12, 0.12, len(values)) if len(values) > 1 else [0.0]
+        colour, marker = COLOURS[x % len(COLOURS)], MARKERS[x % len(MARKERS)]
+        axes.plot(x + np.asarray(spread), values, marker, color=colour, alpha=0.75)
+        axes.hlines(float(np.mean(values)), x - 0.28, x + 0.28, color=colour)
+    axes.set_xticks(range(len(groups)), [name.replace(" ", "\n") for name, _ in groups])
+    axes.set_xlim(-0.6, len(groups) - 0.4)
