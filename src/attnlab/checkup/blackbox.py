@@ -87,13 +87,9 @@ def deterministic(subject: Subject, lengths: list[int], generator: torch.Generat
             "dropout_on",
             numbers,
         )
-    return Finding(
-        "same twice",
-        FAULT,
-        f"the same tokens give other logits later (by {max(numbers.values()):.2g} of their spread)",
-        "keeps_state",
-        numbers,
-    )
+    change = max(numbers.values())
+    headline = f"the same tokens give other logits later (by {change:.2g} of their spread)"
+    return Finding("same twice", FAULT, headline, "keeps_state", numbers)
 
 
 def rows_independent(subject: Subject, lengths: list[int], generator: torch.Generator) -> Finding:

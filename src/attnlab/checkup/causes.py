@@ -40,8 +40,8 @@ CAUSES: dict[str, Cause] = {
     # masks
     "no_mask": Cause(
         "no mask in force",
-        "Give the attention a causal mask (key <= query) and check that it reaches the softmax; an "
-        "encoder such as BERT has none by design.",
+        "Give the attention a causal mask (key <= query) and check that it reaches the softmax; "
+        "an encoder such as BERT has none by design.",
         _AHEAD - {"no_mask"},
         rank=4,
     ),
@@ -95,7 +95,7 @@ CAUSES: dict[str, Cause] = {
     ),
     "finite_fill": Cause(
         "mask is a finite number",
-        "Fill with -inf (or torch.finfo(dtype).min); training can outgrow a constant such as -1e4.",
+        "Fill with -inf (or torch.finfo(dtype).min); training can outgrow a number such as -1e4.",
         _BROKEN,
     ),
     "added_bool": Cause(

@@ -106,7 +106,8 @@ def _prepare(
         model.eval()
         if note:
             notes["copy"] = note
-    return adapt(model, vocab_size, block_size), notes
+    subject = adapt(model, vocab_size, block_size)
+    return replace(subject, copies=not notes), notes
 
 
 def _sharpened(subject: Subject) -> tuple[Subject, torch.dtype]:
@@ -221,13 +222,13 @@ def _outside(case: _Case, calls: list[AttentionCall]) -> list[Finding]:
     maps = [
         dependence(
             case.sharp, T, case.generator, tolerance=case.tolerance, seconds=case.seconds,
-            bases=2 if T == few[0] else 1,
+            bases=2 if few[0] == T else 1,
         )
         for T in few
     ]  # fmt: skip
     found = [blackbox.future(maps, _shapes(calls))]
     jittered = None
-    if case.sharp.module is not None:
+    if case.sharp.module is not None and case.sharp.copies:
         jittered = _disturbed_map(case)
         if jittered is not None and found[0].status is Status.OK and bool(jittered.ahead.any()):
             found.append(blackbox.future([jittered], _shapes(calls), detector="disturbed"))
@@ -264,7 +265,7 @@ def _hidden(case: _Case, calls: list[AttentionCall], numbers: list[int]) -> list
     if calls:
         T = calls[0].raw.shape[-1]
         found.append(stress(case.sharp, numbers, calls, case.generator, T))
-    if case.sharp.module is not None:
+    if case.sharp.module is not None and case.sharp.copies:
         found.append(
             learned_leak(
                 case.subject, case.generator, case.dtype, case.tolerance, case.seconds / 2

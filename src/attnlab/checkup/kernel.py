@@ -88,12 +88,13 @@ def checkup_kernel(
     """Examine a function of q, k, v on (B, H, T, D), and of mask and scale where it takes them.
 
     Args:
-        fn: takes q, k, v by position; a mask as `mask` or `attn_mask`, a scale as `scale`, causality
-            as `is_causal` and dropout as `dropout` or `dropout_p` by name, where it has them. Without
-            a scale, 1/sqrt(D) is expected. It returns (B, H, T, D), or (B, T, H D) if it merges.
+        fn: takes q, k, v by position; by name, where it has them, a mask as `mask` or `attn_mask`,
+            a scale as `scale`, causality as `is_causal`, dropout as `dropout` or `dropout_p`.
+            Without a scale, 1/sqrt(D) is expected. It returns (B, H, T, D), or (B, T, H D) if it
+            merges the heads.
         causal: whether a kernel that takes no mask is meant to be causal.
-        mask_style: what the kernel's mask means: "attend" (bool, True = may attend), "block" (bool,
-            True = may not) or "add" (0 and -inf).
+        mask_style: what the kernel's mask means: "attend" (bool, True = may attend), "block"
+            (bool, True = may not) or "add" (0 and -inf).
         seed: of the random inputs.
 
     Returns:

@@ -125,7 +125,7 @@ def _told(what: str) -> Iterator[None]:
 
 
 def _made(module: ModuleType, name: str, target: str) -> Callable[..., object]:
-    """The model that a name stands for: itself, or what it returns when called without arguments."""
+    """The model that a name stands for: itself, or what it returns without arguments."""
     if not hasattr(module, name):
         public = ", ".join(n for n in vars(module) if not n.startswith("_")) or "nothing"
         raise BadInput(f"{target}: the module has no {name}; it has {public}")
@@ -183,8 +183,8 @@ def tiny_transformer(model_type: str, seed: int = 0) -> Loaded:
             count = sum(p.numel() for p in build(config).parameters())
     if count > _MOST_WEIGHTS:
         raise BadInput(
-            f"{model_type} has {count:,} weights even in its small version; write a factory with a "
-            f"config of your own"
+            f"{model_type} has {count:,} weights even in its small version; write a factory "
+            f"with a config of your own"
         )
     with _told(f"a tiny {model_type} cannot be built"), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -100,8 +100,8 @@ def _verdict(bet: Martingale, step: int) -> Finding:
         return Finding(
             "proof",
             Status.FAULT,
-            f"the model predicts fresh uniform tokens: odds of 10^{digits:.1f} against every model "
-            f"that only reads the past, after {step} steps of training",
+            f"the model predicts fresh uniform tokens: odds of 10^{digits:.1f} against every "
+            f"model that only reads the past, after {step} steps of training",
             "proof",
             numbers,
         )

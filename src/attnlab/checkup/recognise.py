@@ -132,7 +132,8 @@ def _some(ahead: Tensor, future: Tensor) -> Explanation:
     t, j = ahead.nonzero()[0].tolist()
     return Explanation(
         "reads_some_ahead",
-        f"{int(ahead.sum())} of {int(future.sum())} pairs read ahead, position {t} reads {j} first",
+        f"{int(ahead.sum())} of {int(future.sum())} pairs read ahead, "
+        f"position {t} reads {j} first",
     )
 
 
@@ -157,7 +158,7 @@ def unsplit(T: int, H: int) -> Tensor:
 
 
 def untransposed(T: int, H: int) -> Tensor:
-    """Likewise where both split and merge forget the transpose: causal, but cut into H stretches."""
+    """Likewise where split and merge both forget the transpose: causal, but in H stretches."""
     t = torch.arange(T)
     pieces = t[:, None] * H + torch.arange(H)[None, :]  # (T, H), in memory
     start = (pieces // T) * T // H  # the token at which that piece's stretch begins
@@ -176,7 +177,8 @@ def explain_scramble(
 _SCRAMBLES = {
     "unmerged_heads": (
         unmerged,
-        "row t reads rows floor(tH/T) of the heads, H = {H}: heads were merged without transposing",
+        "row t reads rows floor(tH/T) of the heads, H = {H}: heads were merged without "
+        "transposing",
     ),
     "unsplit_heads": (
         unsplit,

@@ -39,6 +39,7 @@ class Subject:
         rows: how many sequences one call may hold; 1 where rows mix.
         seeded: seed torch's stream before each call, so that a model that draws random numbers
             draws the same ones.
+        copies: whether the module can be copied, to be disturbed and trained.
     """
 
     model: Callable[..., object]
@@ -47,6 +48,7 @@ class Subject:
     convention: str = "torch"
     rows: int = 64
     seeded: bool = False
+    copies: bool = True
 
     @property
     def module(self) -> nn.Module | None:

@@ -45,7 +45,8 @@ def rows(call: AttentionCall) -> Finding | None:
     cause, sentence = _axis(call, pattern)
     # Sinks, and attention that is linear by design, are not normalised and yet are published.
     status = SUSPICIOUS if cause in ("row_sums", "no_softmax") else FAULT
-    headline = f"{place(call)}: {sentence} (rows sum to {float(sums.min()):.3g} to {float(sums.max()):.3g})"
+    low, high = float(sums.min()), float(sums.max())
+    headline = f"{place(call)}: {sentence} (rows sum to {low:.3g} to {high:.3g})"
     return Finding("rows", status, headline, cause, numbers)
 
 
@@ -228,8 +229,11 @@ def _normalised(x: Tensor) -> bool:
 
 
 def spread_of(call: AttentionCall) -> float:
-    """Standard deviation over the keys of a row's visible scores, averaged over rows of 8 keys
-    and more; from the pattern, whose logarithm differs from the scores by a constant of the row."""
+    """How far apart a row's visible scores are: their standard deviation, averaged over the rows.
+
+    Rows of 8 keys and more count. The scores are had from the pattern, whose logarithm differs
+    from them by a constant of the row.
+    """
     pattern = weights(call)
     visible = pattern > 1e-30
     enough = visible.sum(-1) >= 8

@@ -1,0 +1,255 @@
+"""The checkup of whole models: faults named, nothing touched, untidy models examined."""
+
+import copy
+import random
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attnlab.checkup import Status, assert_causal, checkup
+from attnlab.checkup.bench import other, ours
+from attnlab.checkup.bench.plants import PLANTS, Plant
+from attnlab.errors import BadInput
+from attnlab.model import GPT
+
+V, T = 29, 19
+
+
+def small(fault: str = "healthy") -> GPT:
+    return ours.build(fault, T, 1, 2)
+
+
+@pytest.mark.parametrize("fault", ["flipped", "zero_fill", "finite_fill", "unmerged_heads"])
+def test_faults_are_named(fault: str) -> None:
+    plant = next(p for p in PLANTS if p.fault == fault)
+    report = checkup(ours.build(fault, 29, 1, 4))
+    assert not report.healthy
+    assert report.exit_code == 1
+    assert report.causes == plant.causes[:1]
+
+
+def test_a_healthy_model_is_healthy() -> None:
+    report = checkup(small())
+    assert report.healthy
+    assert report.exit_code == 0
+    assert report.diagnoses == ()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bench", ["ours", "other"])
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.fault)
+def test_every_fault_is_named_in_both_models(plant: Plant, bench: str) -> None:
+    report = checkup(
+        plant.build(bench), vocab_size=V, block_size=plant.block_size, batch=plant.batch()
+    )
+    assert set(plant.causes) & set(report.causes), [d.headline for d in report.diagnoses]
+    # One fault is told as one.
+    assert len(report.diagnoses) == 1, [d.headline for d in report.diagnoses]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["sdpa", "manual", "torch_mha", "single_head", "other"])
+def test_healthy_variants_raise_no_alarm(kind: str) -> None:
+    model = other.build("healthy", 2, 4) if kind == "other" else ours.healthy(kind)
+    report = checkup(model, vocab_size=V, block_size=37)
+    assert report.diagnoses == ()
+
+
+class Noisy(nn.Module):
+    """Dropout, a buffer that counts calls, batch statistics, prints: everything that lingers."""
+
+    calls: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = small()
+        self.dropout = nn.Dropout(0.5)
+        self.norm = nn.BatchNorm1d(V)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+
+    def forward(self, ids: Tensor) -> tuple[Tensor, None]:
+        print("forward")
+        self.calls += 1
+        ids.add_(0)
+        return self.norm(self.dropout(self.net(ids)).mT).mT, None
+
+
+def test_everything_is_left_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+    model = Noisy().train()
+    model.dropout.eval()
+    model.net.wpe.weight.requires_grad_(False)
+    model(torch.zeros(3, T).long())[0].sum().backward()
+    before = copy.deepcopy(model)
+    grads = {n: None if p.grad is None else p.grad.clone() for n, p in model.named_parameters()}
+    capsys.readouterr()
+    torch.manual_seed(5)
+    random.seed(5)
+    torch_state, python_state = torch.get_rng_state(), random.getstate()
+    checkup(model, vocab_size=V, block_size=T, prove=False)
+    assert torch.equal(torch_state, torch.get_rng_state())
+    assert python_state == random.getstate()
+    for name, value in before.state_dict().items():
+        assert torch.equal(value, model.state_dict()[name]), name
+    for (name, module), (_, old) in zip(
+        model.named_modules(), before.named_modules(), strict=True
+    ):
+        assert module.training == old.training, name
+        assert not module._forward_hooks, name
+    for name, parameter in model.named_parameters():
+        assert parameter.requires_grad == (name != "net.wpe.weight")
+        kept = grads[name]
+        assert (parameter.grad is None) == (kept is None)
+        assert kept is None or torch.equal(parameter.grad, kept), name
+    assert capsys.readouterr().out == ""
+    assert torch.is_grad_enabled()
+
+
+class Uncopyable(nn.Module):
+    """A model that cannot be copied is examined in place, and restored."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = small()
+
+    def __deepcopy__(self, memo: object) -> "Uncopyable":
+        raise TypeError("I am one of a kind")
+
+    def forward(self, ids: Tensor) -> Tensor:
+        logits: Tensor = self.net(ids)
+        return logits
+
+
+def test_a_model_without_a_copy_is_restored() -> None:
+    model = Uncopyable().train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    report = checkup(model, vocab_size=V, block_size=T)
+    assert report.healthy, report.diagnoses
+    assert model.training
+    assert "one of a kind" in report.settings["copy"]
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name])
+    assert all(p.grad is None for p in model.parameters())
+
+
+class Wrapped(nn.Module):
+    """The small GPT behind some awkward habit."""
+
+    def __init__(self, habit: str) -> None:
+        super().__init__()
+        self.net = small().half() if habit == "half" else small()
+        self.habit = habit
+
+    def forward(self, ids: Tensor, targets: Tensor | None = None) -> object:
+        if self.habit == "raises on short" and ids.shape[1] < 5:
+            raise RuntimeError("too short")
+        if self.habit == "fixed length" and ids.shape[1] != T:
+            raise ValueError(f"exactly {T}")
+        if self.habit == "one sequence" and ids.shape[0] != 1:
+            raise ValueError("one at a time")
+        logits = self.net(ids)
+        if self.habit == "last only" and targets is None:
+            return logits[:, -1:], None
+        if self.habit == "inplace":
+            logits.mul_(2.0)
+            ids.zero_()
+        if self.habit == "object":
+            return type("Answer", (), {"logits": logits})()
+        if self.habit == "list":
+            return [torch.zeros(3), (logits, "text")]
+        return logits
+
+
+HABITS = [
+    "half", "raises on short", "fixed length", "one sequence", "last only", "inplace", "object",
+    "list",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("habit", HABITS)
+def test_untidy_models_are_examined(habit: str) -> None:
+    report = checkup(Wrapped(habit), vocab_size=V, block_size=T)
+    assert report.healthy, report.diagnoses
+    assert report.finding("future").status is Status.OK
+
+
+@pytest.mark.parametrize("habit", ["raises on short", "fixed length", "one sequence", "half"])
+def test_untidy_models_do_not_hide_a_leak(habit: str) -> None:
+    model = Wrapped(habit)
+    model.net = small("peek_one").half() if habit == "half" else small("peek_one")
+    report = checkup(model, vocab_size=V, block_size=T)
+    assert "off_by_one" in report.causes
+
+
+def numpy_model(mask: float) -> object:
+    """One layer of attention in NumPy; mask is what blocked scores are."""
+    numpy = pytest.importorskip("numpy")
+    draw = numpy.random.default_rng(0)
+    table, out = draw.normal(size=(V, 8)), draw.normal(size=(8, V))
+
+    def model(ids: object) -> object:
+        x = table[numpy.asarray(ids)]  # (B, T, C)
+        scores = x @ x.swapaxes(1, 2) / 8**0.5
+        blocked = numpy.triu(numpy.ones(scores.shape[1:], bool), 1)
+        scores = numpy.where(blocked, mask, scores)
+        weights = numpy.exp(scores - scores.max(-1, keepdims=True))
+        return (weights / weights.sum(-1, keepdims=True)) @ x @ out
+
+    return model
+
+
+def test_array_likes_are_examined() -> None:
+    assert checkup(numpy_model(-1e9), vocab_size=V, block_size=T).healthy  # type: ignore[arg-type]
+    leaky = checkup(numpy_model(0.0), vocab_size=V, block_size=T)  # type: ignore[arg-type]
+    assert leaky.causes == ("no_mask",)
+
+
+def test_assert_causal() -> None:
+    assert_causal(small())
+    assert_causal(lambda ids: small()(ids), vocab_size=V, block_size=T)
+    with pytest.raises(AssertionError, match="diagonal is off by one"):
+        assert_causal(small("peek_one"))
+
+
+@pytest.mark.parametrize(
+    ("model", "sizes", "message"),
+    [
+        (3, {}, "must be callable"),
+        (lambda ids: ids, {}, "vocab_size"),
+        (lambda ids: ids, {"vocab_size": 1}, "at least 2"),
+        (lambda ids: ids, {"vocab_size": V, "block_size": 1}, "at least 3"),
+        (lambda ids: ids, {"vocab_size": V}, "must give logits"),
+        (small, {"vocab_size": V}, "does not answer"),
+        (ours.build("healthy", T, 1, 2), {"block_size": 4 * T}, "do not fit into block_size"),
+    ],
+)
+def test_bad_input_is_refused_with_a_sentence(
+    model: object, sizes: dict[str, int], message: str
+) -> None:
+    with pytest.raises(BadInput, match=message):
+        checkup(model, **sizes)  # type: ignore[arg-type]
+
+
+def test_nan_cannot_pass() -> None:
+    class Nan(nn.Module):
+        def forward(self, ids: Tensor) -> Tensor:
+            return torch.full((*ids.shape, V), torch.nan)
+
+    report = checkup(Nan(), vocab_size=V, block_size=T)
+    assert report.causes == ("not_finite",)
+    with pytest.raises(AssertionError, match="NaN"):
+        assert_causal(Nan(), vocab_size=V, block_size=T)
+
+
+def test_report_can_be_written(capsys: pytest.CaptureFixture[str]) -> None:
+    import json
+
+    report = checkup(small("peek_one"))
+    plain = json.loads(report.to_json())
+    assert plain["healthy"] is False
+    assert plain["diagnoses"][0]["cause"] == "off_by_one"
+    page = report.to_html()
+    assert "<svg" in page
+    assert "diagonal" in page
+    report.print()
+    assert "off by one" in capsys.readouterr().out
