@@ -93,7 +93,7 @@ def compute(
         fill: what blocked scores become where it says "finite".
 
     Returns:
-        (B, H, T, D) fp64.
+        (B, H, T, D) fp64, NaN for queries without keys.
     """
     q, k, v = _laid_out(recipe.layout, q.double(), k.double(), v.double())
     scores = q @ k.mT * _factor(recipe.scale, q, scale)
@@ -149,8 +149,6 @@ def _normalised(axis: str, scores: Tensor, visible: Tensor) -> Tensor:
     if axis == "none":
         return scores.masked_fill(~visible, 0.0)
     pattern = scores.softmax({"keys": -1, "queries": -2, "heads": 1, "batch": 0}[axis])
-    if axis == "keys":  # SDPA's answer to a query without keys
-        return pattern.masked_fill(~visible.any(-1, keepdim=True), 0.0)
     return pattern
 
 

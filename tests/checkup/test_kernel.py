@@ -1,0 +1,160 @@
+"""Kernels against the reference, and wrong ones named."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attnlab.attention import kernels
+from attnlab.checkup import checkup_kernel
+from attnlab.checkup.bench import ours
+from attnlab.checkup.references import NAMES, RIGHT, compute
+from attnlab.errors import BadInput
+
+EXPECTED = {
+    "zero_fill": "zero_fill",
+    "finite_fill": "finite_fill",
+    "post_softmax_mask": "post_softmax_mask",
+    "softmax_over_queries": "softmax_queries",
+    "softmax_over_heads": "softmax_heads",
+    "unmerged_heads": "unmerged_heads",
+    "unsplit_heads": "unsplit_heads",
+    "untransposed": "untransposed",
+    "double_scale": "double_scale",
+    "added_bool": "added_bool",
+    "no_softmax": "no_softmax",
+    "row_gain": "row_sums",
+    "dropout_on": "dropout_on",
+    "naive_softmax": "overflow",
+    "self_blocked": "self_blocked",
+    "peek_in_one_head": "off_by_one",
+}
+
+
+@pytest.mark.parametrize("fault", EXPECTED)
+def test_wrong_kernels_are_named(fault: str) -> None:
+    report = checkup_kernel(ours.KERNELS[fault])
+    assert not report.healthy
+    assert report.causes[0] == EXPECTED[fault]
+
+
+@pytest.mark.parametrize("kernel", [kernels.sdpa, kernels.manual, F.scaled_dot_product_attention])
+def test_right_kernels_are_right(kernel: object) -> None:
+    report = checkup_kernel(kernel)  # type: ignore[arg-type]
+    assert report.diagnoses == ()
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, factor: float) -> Tensor:
+    return (q @ k.mT * factor).masked_fill(~mask, -math.inf).softmax(-1) @ v
+
+
+def lower(x: Tensor, diagonal: int = 0) -> Tensor:
+    return torch.ones(x.shape[-2], x.shape[-2], dtype=torch.bool).tril(diagonal)
+
+
+def test_factors_are_named() -> None:
+    def none(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attention(q, k, v, lower(q), 1.0)
+
+    def width(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attention(q, k, v, lower(q), (q.shape[1] * q.shape[-1]) ** -0.5)
+
+    def inverse(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attention(q, k, v, lower(q), 1 / q.shape[-1])
+
+    assert checkup_kernel(none).causes == ("no_scale",)
+    assert checkup_kernel(width).causes == ("width_scale",)
+    assert checkup_kernel(inverse).causes == ("inverse_scale",)
+
+
+def test_two_mistakes_are_both_told() -> None:
+    def wrong(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attention(q, k, v, lower(q, 1), 1.0)
+
+    report = checkup_kernel(wrong)
+    assert set(report.causes) == {"no_scale", "off_by_one"}
+
+
+def test_mask_styles() -> None:
+    def block(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        return attention(q, k, v, ~mask, q.shape[-1] ** -0.5)
+
+    def add(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor) -> Tensor:
+        return (q @ k.mT * q.shape[-1] ** -0.5 + attn_mask).softmax(-1) @ v
+
+    assert checkup_kernel(block, mask_style="block").healthy
+    assert checkup_kernel(add, mask_style="add").healthy
+    assert checkup_kernel(block).causes == ("inverted_mask",)
+    assert checkup_kernel(add).causes == ("added_bool",)
+    with pytest.raises(BadInput, match="mask_style = both"):
+        checkup_kernel(block, mask_style="both")
+
+
+def test_grouped_heads() -> None:
+    def tiled(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        times = q.shape[1] // k.shape[1]
+        k, v = k.repeat(1, times, 1, 1), v.repeat(1, times, 1, 1)
+        return attention(q, k, v, mask, q.shape[-1] ** -0.5)
+
+    def repeated(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        times = q.shape[1] // k.shape[1]
+        k, v = k.repeat_interleave(times, 1), v.repeat_interleave(times, 1)
+        return attention(q, k, v, mask, q.shape[-1] ** -0.5)
+
+    assert checkup_kernel(tiled).causes == ("head_order",)
+    assert checkup_kernel(repeated).healthy
+
+
+def test_a_kernel_without_a_mask_may_be_meant_for_an_encoder() -> None:
+    def everything(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attention(q, k, v, torch.ones_like(lower(q)), q.shape[-1] ** -0.5)
+
+    assert checkup_kernel(everything).causes == ("no_mask",)
+    assert checkup_kernel(everything, causal=False).healthy
+
+
+def test_wrong_gradients_are_found() -> None:
+    def detached(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attention(q, k.detach() + 0 * k, v, lower(q), q.shape[-1] ** -0.5)
+
+    report = checkup_kernel(detached)
+    assert report.finding("backward").cause == "wrong"
+
+
+def test_kernels_that_cannot_be_called() -> None:
+    def flat(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return q[:, 0]
+
+    def picky(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        raise RuntimeError("only on Sundays")
+
+    with pytest.raises(BadInput, match="the kernel gave"):
+        checkup_kernel(flat)
+    with pytest.raises(BadInput, match="Sundays"):
+        checkup_kernel(picky)
+
+
+def test_the_reference_is_sdpa() -> None:
+    q, k, v = torch.randn(3, 2, 3, 11, 5, dtype=torch.float64)
+    mask = torch.ones(11, 11, dtype=torch.bool).tril()
+    right = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=0.3)
+    torch.testing.assert_close(compute(RIGHT, q, k, v, mask, 0.3), right)
+
+
+def test_every_departure_departs() -> None:
+    from attnlab.checkup.references import departures
+
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = 2 * torch.randn(3, 2, 3, 11, 5, generator=generator)
+    mask = torch.ones(11, 11, dtype=torch.bool).tril()
+    right = compute(RIGHT, q, k, v, mask, 0.3)
+    same = [
+        steps[0]
+        for recipe, steps in departures(1)
+        if torch.allclose(compute(recipe, q, k, v, mask, 0.3), right, atol=1e-6)
+    ]
+    assert len(NAMES) > 25
+    # Two can be seen only with larger scores, or with another mask.
+    assert same == [("mask", "finite"), ("mask", "causal")]
