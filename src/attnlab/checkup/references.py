@@ -148,8 +148,7 @@ def _visible(name: str, mask: Tensor) -> Tensor:
 def _normalised(axis: str, scores: Tensor, visible: Tensor) -> Tensor:
     if axis == "none":
         return scores.masked_fill(~visible, 0.0)
-    pattern = scores.softmax({"keys": -1, "queries": -2, "heads": 1, "batch": 0}[axis])
-    return pattern
+    return scores.softmax({"keys": -1, "queries": -2, "heads": 1, "batch": 0}[axis])
 
 
 def _laid_out(layout: str, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:

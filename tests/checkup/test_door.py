@@ -1,0 +1,138 @@
+"""`attnlab checkup` on every kind of target, and on what is none."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from attnlab.checkup.loading import load
+from attnlab.cli import app
+from attnlab.errors import BadInput
+
+MODEL = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    vocab_size, block_size = 11, 13
+    def __init__(self, diagonal={diagonal}):
+        super().__init__()
+        self.diagonal = diagonal
+        self.emb, self.out = nn.Embedding(11, 8), nn.Linear(8, 11)
+        self.qkv = nn.Linear(8, 24)
+    def forward(self, ids):
+        x = self.emb(ids)
+        q, k, v = self.qkv(x).chunk(3, -1)
+        mask = torch.ones(ids.shape[1], ids.shape[1]).tril(self.diagonal).bool()
+        scores = (q @ k.mT / 8 ** 0.5).masked_fill(~mask, float("-inf"))
+        return self.out(x + scores.softmax(-1) @ v)
+
+def factory():
+    return Model()
+
+def broken():
+    raise OSError("no weights here")
+
+made = Model().eval()
+
+def tokens_in(ids):
+    return made(ids)
+
+number = 3
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "their_model.py"
+    path.write_text(MODEL.format(diagonal=0))
+    return path
+
+
+def invoke(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["checkup", *arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.output
+
+
+def test_a_healthy_file(file: Path) -> None:
+    code, output = invoke(f"{file}:factory")
+    assert code == 0
+    assert "healthy" in output
+
+
+def test_a_faulty_file_and_its_reports(file: Path, tmp_path: Path) -> None:
+    file.write_text(MODEL.format(diagonal=1))
+    code, output = invoke(
+        f"{file}:Model", "--json", str(tmp_path / "r.json"), "--html", str(tmp_path / "r.html")
+    )
+    assert code == 1
+    assert "off by one" in output
+    assert json.loads((tmp_path / "r.json").read_text())["healthy"] is False
+    assert "<svg" in (tmp_path / "r.html").read_text()
+
+
+def test_sizes_can_be_given(file: Path) -> None:
+    with pytest.raises(BadInput, match="vocab_size"):
+        load_and_check(f"{file}:tokens_in")
+    assert load_and_check(f"{file}:tokens_in", vocab_size=11, block_size=9)
+
+
+def load_and_check(
+    target: str, vocab_size: int | None = None, block_size: int | None = None
+) -> bool:
+    from attnlab.checkup import checkup
+
+    return checkup(load(target).model, vocab_size=vocab_size, block_size=block_size).healthy
+
+
+def test_modules_are_found_by_name(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(file.parent)
+    assert load("their_model:factory").name == "their_model:factory"
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("nothing", "there is no file or folder nothing"),
+        ("no/file.py:factory", "there is no file no/file.py"),
+        ("no_such_module:factory", "cannot be imported"),
+        ("{file}:absent", "has no absent"),
+        ("{file}:number", "not a model or a factory"),
+        ("{file}:broken", "no weights here"),
+        ("{folder}", "not a run folder"),
+    ],
+)
+def test_bad_targets_get_a_sentence(target: str, message: str, file: Path) -> None:
+    with pytest.raises(BadInput, match=message):
+        load(target.format(file=file, folder=file.parent))
+
+
+def test_the_command_ends_with_2_and_no_traceback(tmp_path: Path) -> None:
+    for arguments in (["nowhere"], ["hf:llama", "--json", str(tmp_path / "no" / "r.json")]):
+        done = subprocess.run(
+            [sys.executable, "-m", "attnlab", "checkup", *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 2
+        assert done.stderr.startswith("error: ")
+        assert len(done.stderr.splitlines()) == 1
+
+
+def test_nothing_heavy_is_imported(file: Path) -> None:
+    code = (
+        "import sys; from attnlab.checkup import assert_causal; "
+        "from attnlab.checkup.loading import load; "
+        f"m = load({str(file) + ':factory'!r}).model; assert_causal(m); "
+        "print(*sorted(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    heavy = {"lightning", "hydra", "datasets", "matplotlib", "rich", "jinja2", "transformers"}
+    assert not heavy & set(done.stdout.split())
+    assert "torch._dynamo" not in done.stdout.split()  # seconds, for nothing

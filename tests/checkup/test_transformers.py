@@ -1,0 +1,56 @@
+"""Architectures of transformers, by tiny random models: no false alarm, and encoders told."""
+
+import pytest
+
+from attnlab.checkup import checkup
+from attnlab.checkup.loading import load, tiny_transformer
+from attnlab.errors import BadInput
+
+pytest.importorskip("transformers")
+
+CAUSAL = """
+    apertus arcee aria_text biogpt bitnet blenderbot blenderbot-small bloom codegen cohere cohere2
+    diffllama doge ernie4_5 exaone4 falcon gemma gemma2 gemma3_text gpt2 gpt_bigcode gpt_neo
+    gpt_neox gpt_neox_japanese gptj granite granitemoe helium hunyuan_v1_dense jais2 jetmoe lfm2
+    llama mamba ministral mistral mixtral mpt nemotron olmo olmo2 olmo3 opt pegasus persimmon phi
+    phi3 qwen2 qwen3 seed_oss smollm3 stablelm starcoder2 trocr xglm
+""".split()
+ENCODERS = "bert camembert data2vec-text electra roberta roformer xlm-roberta".split()
+
+
+def examined(kind: str) -> object:
+    try:
+        loaded = tiny_transformer(kind)
+    except BadInput as error:
+        pytest.skip(f"this version of transformers: {error}")
+    return checkup(loaded.model, vocab_size=loaded.vocab_size, block_size=24, name=loaded.name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", CAUSAL)
+def test_causal_architectures_raise_no_alarm(kind: str) -> None:
+    report = examined(kind)
+    assert report.healthy, [d.headline for d in report.diagnoses]  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_encoders_read_ahead(kind: str) -> None:
+    report = examined(kind)
+    assert report.causes[0] == "no_mask"  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
+def test_a_finite_mask_in_a_published_architecture_is_found() -> None:
+    """GPT-1's code adds -1e4, which scores can outgrow."""
+    assert examined("openai-gpt").causes == ("finite_fill",)  # type: ignore[attr-defined]
+
+
+def test_two_of_them() -> None:
+    assert examined("llama").healthy  # type: ignore[attr-defined]
+    assert not examined("bert").healthy  # type: ignore[attr-defined]
+
+
+def test_unknown_architectures_are_refused() -> None:
+    with pytest.raises(BadInput, match="near it: llama"):
+        load("hf:llamma")
