@@ -172,13 +172,19 @@ def test_a_sweep_goes_on_past_a_bad_run(tmp: Path) -> None:
     assert len(list((tmp / "sweep").rglob("metrics.json"))) == 1
 
 
+def test_several_devices_are_not_swept(tmp: Path) -> None:
+    done = say(["train.py", "-m", "trainer.devices=2", "seed=0,1", f"outputs={tmp}/d"], tmp)
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert "several devices cannot be swept in one process" in done.stderr
+
+
 VERBS = [
     ("sample {tmp}/none", "there is no run folder or checkpoint"),
     ("sample {tmp}", "is not a run folder: it has no status.json"),
     ("sample {tmp}/short.txt", "cannot be read"),
     ("sample", "Missing argument"),
     ("sampel", "No such command"),
-    ("sample {tmp} --chars many", "not a valid"),
+    ("sample {tmp} --chars many", "--chars"),
 ]
 
 

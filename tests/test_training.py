@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from attnlab.data.batches import validation_batches
 from attnlab.errors import BadInput
 from attnlab.training.checkpoint import read_checkpoint
 from attnlab.training.run import load_model
-from tests.conftest import VARIANTS, weights_of
+from tests.conftest import ROOT, SMALL, VARIANTS, weights_of
 
 Train = Callable[..., Any]
 TIMES = {"tokens_per_second", "wall_seconds"}
@@ -236,3 +238,22 @@ def test_bf16_is_what_it_says(train: Train) -> None:
 def test_fp16_on_a_cpu_is_refused(train: Train) -> None:
     with pytest.raises(BadInput, match="16-mixed needs a GPU"):
         train("trainer.precision=16-mixed")
+
+
+@pytest.mark.slow
+def test_two_processes_train_on_the_same_global_batches(tmp_path: Path, text_file: Path) -> None:
+    losses = {}
+    for devices in (1, 2):
+        command = [sys.executable, "train.py", *SMALL, f"data.path={text_file}"]
+        command += [f"outputs={tmp_path}", f"name=d{devices}", f"trainer.devices={devices}"]
+        command += ["trainer.accelerator=cpu", "trainer.max_steps=50"]
+        command += ["trainer.val_check_interval=10"]
+        command += ["trainer.strategy=ddp"] if devices == 2 else []
+        subprocess.run(command, cwd=ROOT, check=True, timeout=300)
+        (folder,) = (tmp_path / f"d{devices}").glob("*/seed=0")
+        checkpoint = read_checkpoint(folder / "checkpoints" / "last.ckpt")
+        losses[devices] = checkpoint["attnlab"]["val_losses"]
+        assert json.loads((folder / "metrics.json").read_text())["devices"] == devices
+    assert losses[1].keys() == losses[2].keys() == {10, 20, 30, 40, 50}
+    for step, loss in losses[1].items():
+        assert losses[2][step] == pytest.approx(loss, abs=1e-5)

@@ -44,6 +44,17 @@ class Divergence(L.Callback):
         where = "" if self.first is None else f": {in_words(self.first)}"
         return f"the loss or its gradient is not finite{where}"
 
+    def outcome(self) -> dict[str, Any]:
+        """What metrics.json says of it."""
+        if self.step is None:
+            return {"status": "finished"}
+        return {
+            "status": "diverged",
+            "diverged_at_step": self.step,
+            "last_finite_loss": self.last_finite_loss,
+            "first_nonfinite": self.first,
+        }
+
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Batch, batch_idx: int
     ) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import sys
 import warnings
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
@@ -34,6 +36,11 @@ def train(cfg: DictConfig) -> float:
     variant = hydra.runtime.choices["attn"]
     sweep = hydra.mode == RunMode.MULTIRUN
     try:
+        if sweep and cfg.trainer.devices not in (1, "1", "auto"):
+            raise BadInput(
+                f"trainer.devices = {cfg.trainer.devices}: runs on several devices cannot be "
+                "swept in one process; start them one by one, or sweep with trainer.devices=1"
+            )
         folder = folder_for(cfg, variant, overrides)
         result = run(cfg, folder, variant=variant, overrides=overrides)
     except BadInput as error:
@@ -41,7 +48,8 @@ def train(cfg: DictConfig) -> float:
             raise  # Hydra goes on with the other runs and reports at the end
         _say(error)
         raise SystemExit(2) from None
-    show(result)
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        show(result)
     return float(result.metrics["val_loss"])
 
 
@@ -69,26 +77,29 @@ def one_sentence() -> Iterator[None]:
 def show(result: Result) -> None:
     """Print the table that a run ends with."""
     metrics, folder = result.metrics, str(result.folder)
-    rows = Table.grid(padding=(0, 2))
-    rows.add_row("run folder", folder)
     status = metrics["status"]
     if status == "diverged":
         status += f" at step {metrics['diverged_at_step']}"
         status += f", last finite loss {metrics['last_finite_loss']:.4f}"
     if not result.fresh:
-        status += " before; force=true redoes it"
+        status += " before; nothing was done, force=true redoes it"
+    loss = f"{metrics['val_loss']:.4f} nats a character over the whole validation text"
+    if "val_floor" in metrics:
+        loss += f"; the text's exact entropy is {metrics['val_floor']:.4f}"
+    rows = Table(show_header=False, box=SIMPLE, pad_edge=False)
+    rows.add_column(no_wrap=True)
+    rows.add_column(overflow="fold")
+    rows.add_row("run folder", folder)
     rows.add_row("status", status)
     rows.add_row("corpus", metrics["corpus"]["name"])
-    loss = f"{metrics['val_loss']:.4f} nats a character, whole validation text"
-    if "val_floor" in metrics:
-        loss += f" (exact floor {metrics['val_floor']:.4f})"
-    rows.add_row("val loss", loss)
+    rows.add_row("validation loss", loss)
     rows.add_row("speed", f"{metrics['tokens_per_second']:,.0f} tokens/s on {metrics['device']}")
-    rows.add_row("", "")
-    rows.add_row("compare", "tensorboard --logdir outputs")
-    rows.add_row("sample", f"attnlab sample '{folder}' --prompt 'ROMEO:'")
-    rows.add_row("vary", "python train.py attn=unscaled")
-    Console(soft_wrap=True).print(rows)
+    Console(highlight=False, markup=False).print(rows)
+    outputs = shlex.quote(str(result.folder.parents[2]))
+    print("Next:")  # in plain lines, which can be copied however narrow the terminal is
+    print(f"  tensorboard --logdir {outputs}")
+    print(f"  attnlab sample {shlex.quote(folder)}")
+    print("  python train.py attn=unscaled")
 
 
 def _warning(

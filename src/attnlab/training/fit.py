@@ -4,7 +4,9 @@ import logging
 import sys
 import traceback
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as L
@@ -51,41 +53,49 @@ def fit(
     resume = folder.last_checkpoint if folder.last_checkpoint.exists() and not cfg.force else None
     if resume is not None:
         read_checkpoint(resume)  # a damaged one is refused before anything is touched
-    with folder.locked():
+    if not trainer.is_global_zero:  # another process of a distributed run; the first one records
+        _loop(trainer, lit, resume)
+        return measured(trainer, lit, clock)
+    with folder.locked(), _failures_recorded(folder, digest, trainer):
         if cfg.force:
             folder.clear()
         folder.begin(cfg, overrides, digest)
-        try:
-            board.begin(trainer, cfg, folder.path, variant)
-            trainer.fit(lit, ckpt_path=resume)
-            if trainer.global_step not in lit.val_losses:
-                trainer.validate(lit, verbose=False)
-            record = {"variant": variant, "seed": cfg.seed, "status": "finished"}
-            if divergence.step is not None:
-                record["status"] = "diverged"
-                record["diverged_at_step"] = divergence.step
-                record["last_finite_loss"] = divergence.last_finite_loss
-                record["first_nonfinite"] = divergence.first
-            record |= measured(trainer, lit, clock) | provenance(trainer, corpus)
-            record["probes"] = seen_by_probes(trainer)
-            write_json(folder.metrics_file, record)
-            board.end(trainer, record)
-            folder.set_status(
-                record["status"],
-                digest,
-                step=divergence.step or trainer.global_step,
-                reason=divergence.reason,
-                last_finite_loss=divergence.last_finite_loss,
-            )
-        except SystemExit:  # Lightning's answer to Ctrl-C
-            print(f"\nInterrupted at step {trainer.global_step}; the same command goes on.")
-            raise SystemExit(130) from None
-        except Exception as error:
-            _record_failure(folder, digest, trainer.global_step)
-            if isinstance(error, OSError):
-                raise BadInput(f"{folder.path} cannot be written: {error.strerror}") from error
-            raise
+        board.begin(trainer, cfg, folder.path, variant)
+        _loop(trainer, lit, resume)
+        record = {"variant": variant, "seed": cfg.seed} | divergence.outcome()
+        record |= measured(trainer, lit, clock) | provenance(trainer, corpus)
+        record["probes"] = seen_by_probes(trainer)
+        write_json(folder.metrics_file, record)
+        board.end(trainer, record)
+        folder.set_status(
+            record["status"],
+            digest,
+            step=divergence.step or trainer.global_step,
+            reason=divergence.reason,
+            last_finite_loss=divergence.last_finite_loss,
+        )
     return record
+
+
+def _loop(trainer: L.Trainer, lit: LitGPT, resume: Path | None) -> None:
+    trainer.fit(lit, ckpt_path=resume)
+    if trainer.global_step not in lit.val_losses:
+        trainer.validate(lit, verbose=False)
+
+
+@contextmanager
+def _failures_recorded(folder: RunFolder, digest: str, trainer: L.Trainer) -> Iterator[None]:
+    """Write why a run failed into its folder; one that was interrupted may go on later."""
+    try:
+        yield
+    except SystemExit:  # Lightning's answer to Ctrl-C
+        print(f"\nInterrupted at step {trainer.global_step}; the same command goes on.")
+        raise SystemExit(130) from None
+    except Exception as error:
+        _record_failure(folder, digest, trainer.global_step)
+        if isinstance(error, OSError):
+            raise BadInput(f"{folder.path} cannot be written: {error.strerror}") from error
+        raise
 
 
 def seen_by_probes(trainer: L.Trainer) -> dict[str, Any]:
@@ -174,6 +184,7 @@ def _quieten() -> None:
         ".*IterableDataset.*has `__len__`.*",
         ".*resuming from a checkpoint that ended before the epoch ended.*",
         ".*smaller than the logging interval.*",
+        ".*recommended to use `self.log\\('val/loss', ..., sync_dist=True.*",  # it is reduced
         ".*isinstance\\(treespec, LeafSpec\\).*",
     ):
         warnings.filterwarnings("ignore", message)
