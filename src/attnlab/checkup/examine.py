@@ -138,7 +138,7 @@ class _Case:
     dtype: torch.dtype
     lengths: list[int]
     generator: torch.Generator
-    seconds: float = 1.0
+    seconds: float = 0.8
 
     @property
     def tolerance(self) -> float:
@@ -219,13 +219,8 @@ def _inside(case: _Case, calls: list[AttentionCall], blind: str) -> list[Finding
 def _outside(case: _Case, calls: list[AttentionCall]) -> list[Finding]:
     """What asking shows."""
     few = case.lengths[:1] + [n for n in case.lengths[1:] if n > 2][1::2]
-    maps = [
-        dependence(
-            case.sharp, T, case.generator, tolerance=case.tolerance, seconds=case.seconds,
-            bases=2 if few[0] == T else 1,
-        )
-        for T in few
-    ]  # fmt: skip
+    maps = [_map(case, case.sharp, few[0], rounds=2)]
+    maps += [_map(case, case.sharp, T, rounds=1) for T in few[1:]]
     found = [blackbox.future(maps, _shapes(calls))]
     jittered = None
     if case.sharp.module is not None and case.sharp.copies:
@@ -244,12 +239,21 @@ def _outside(case: _Case, calls: list[AttentionCall]) -> list[Finding]:
 
 def _disturbed_map(case: _Case) -> Dependence | None:
     shaken = disturbed(case.sharp, case.generator)
-    T = case.subject.block_size
-    map_ = dependence(
-        shaken, T, case.generator, tolerance=case.tolerance, bases=1, alternatives=1,
-        seconds=case.seconds / 2,
-    )  # fmt: skip
+    map_ = _map(case, shaken, case.subject.block_size, rounds=1)
     return map_ if bool(map_.single[:, map_.tried].isfinite().all()) else None
+
+
+def _map(case: _Case, subject: Subject, T: int, *, rounds: int) -> Dependence:
+    """Who reads whom, from as many random sequences and other tokens as there are rounds."""
+    return dependence(
+        subject,
+        T,
+        case.generator,
+        tolerance=case.tolerance,
+        bases=rounds,
+        alternatives=rounds,
+        seconds=case.seconds,
+    )
 
 
 def _shapes(calls: list[AttentionCall]) -> list[tuple[int, int]]:
