@@ -102,6 +102,81 @@ def reproduce(
     raise typer.Exit(door.judge(places, claims or [], seeds=seeds, jobs=jobs, publish=publish))
 
 
+@app.command()
+def runs(
+    folder: Annotated[Path, typer.Argument(help="outputs, or one sweep in it.")] = Path("outputs"),
+    where: Annotated[
+        list[str] | None,
+        typer.Option(help="attn=unscaled, optim.lr<0.01, status!=finished, ... (all must hold)"),
+    ] = None,
+    sort: Annotated[str | None, typer.Option(help="A setting or a metric.")] = None,
+    descending: Annotated[bool, typer.Option("--descending", help="Largest first.")] = False,
+    columns: Annotated[str | None, typer.Option(help="Settings and metrics, by commas.")] = None,
+    each: Annotated[bool, typer.Option("--each", help="A row a run, not a mean.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List runs with what they measured: mean, standard deviation and n over seeds."""
+    from rich.console import Console
+
+    from attnlab import runs as library
+    from attnlab.report import tables
+
+    found = library.select(library.read_runs(folder), where or [])
+    groups = library.group(found)
+    if sort is not None:
+        found = library.sort(found, sort, descending=descending)
+        groups = library.sort_groups(groups, sort, descending=descending)
+    keys = tables.usual(found) if columns is None else [c.strip() for c in columns.split(",")]
+    for key in keys:
+        library.check_key(found, key)
+    if csv or json:
+        rows = tables.rows_of_each(found, keys) if each else tables.rows_of_means(groups, keys)
+        print(tables.as_csv(rows) if csv else tables.as_json(rows), end="" if csv else "\n")
+        return
+    console = Console()
+    console.print(tables.title(found, str(folder)), highlight=False, markup=False, soft_wrap=True)
+    console.print(tables.each(found, keys) if each else tables.means(groups, keys))
+
+
+@app.command()
+def plot(
+    folder: Annotated[Path, typer.Argument(help="A sweep: outputs/<name>.")],
+    where: Annotated[list[str] | None, typer.Option(help="As for `runs`.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where; <folder>/plots otherwise.")] = None,
+) -> None:
+    """Draw losses, entropy by layer and loss by position, over seeds, as PNG and SVG."""
+    from attnlab.runs import read_runs, select
+
+    found = select(read_runs(folder), where or [])
+    if not found:
+        raise BadInput(f"no run of {folder} fulfils where = {' and '.join(where or [])}")
+    from attnlab.report.figures import draw
+
+    for file in draw(found, folder / "plots" if out is None else out):
+        print(file)
+
+
+@app.command()
+def look(
+    target: Annotated[Path, typer.Argument(help="A run folder or a checkpoint.")],
+    text: Annotated[str, typer.Option(help="What the heads look at.")] = "To be, or not to be",
+    out: Annotated[Path | None, typer.Option(help="PNG; look.png beside it otherwise.")] = None,
+) -> None:
+    """Draw where every head looks in a text, and say it in words."""
+    from rich.console import Console
+
+    from attnlab import look as library
+    from attnlab.files import write_atomically
+    from attnlab.report.heatmaps import png
+
+    seen = library.look(target, text)
+    file = out or (target if target.is_dir() else target.parent) / "look.png"
+    write_atomically(file, png(seen.page))
+    Console().print(seen.table(), highlight=False)
+    print(file)
+
+
 def main() -> None:
     """Run the command line; bad input is one sentence and exit code 2."""
     try:

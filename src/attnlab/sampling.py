@@ -39,12 +39,12 @@ def sample(
     stream = generator(seed, "sample")
     ids = prompt[None, -net.block_size :]  # (1, T)
     for _ in range(length):
-        logits = net(ids)[0, -1]  # (V,)
+        logits = net(ids)[0, -1].cpu()  # (V,); drawn on the CPU, the same for every device
         if not logits.isfinite().all():
             raise BadInput("the model's logits are not finite: its training diverged")
         drawn = _draw(logits, temperature, stream)
         yield int(drawn)
-        ids = torch.cat([ids, drawn.view(1, 1)], dim=1)[:, -net.block_size :]
+        ids = torch.cat([ids, drawn.view(1, 1).to(ids.device)], dim=1)[:, -net.block_size :]
 
 
 def _draw(logits: Tensor, temperature: float, stream: torch.Generator) -> Tensor:

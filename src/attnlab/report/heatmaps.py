@@ -40,14 +40,14 @@ def grid(panels: Sequence[Panel], text: str, *, columns: int, heading: str) -> I
         columns: panels a row.
         heading: a line above.
     """
-    cell = 10 if len(text) <= 64 else max(3, 640 // len(text))
+    cell = min(16, max(3, 640 // len(text)))
     labels = cell + 4
     size = labels + cell * len(text)
     rows = -(-len(panels) // columns)
     width = MARGIN + columns * (size + MARGIN)
     page = Image.new("RGB", (width, 28 + rows * (TITLE + size + MARGIN)), PAPER)
     pen = ImageDraw.Draw(page)
-    pen.text((MARGIN, 6), heading, INK, font(14))
+    pen.text((MARGIN, 6), heading[: width // 9], INK, font(14))
     across, down = _labels(text, cell)
     for place, panel in enumerate(panels):
         x = MARGIN + (place % columns) * (size + MARGIN)

@@ -5,9 +5,9 @@ given, and no folder and no run appears that is not one. Runs that differ by the
 one group, of which HParams shows the mean.
 """
 
+import json
 import math
 import time
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +17,25 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
 
 from attnlab.probes.probe import log_scalars, tensorboards
-from attnlab.training.folder import flat
 
-# HParams takes its columns from one run, so every run has the settings of all option files.
-ALL_KEYS = (
-    *("attn.kernel", "data.path", "data.length", "data.seed"),
-    *("logger.tensorboard._target_", "logger.tensorboard.name", "logger.tensorboard.version"),
-    "logger.tensorboard.default_hp_metric",
-    *(f"probes.patterns.{key}" for key in ("_target_", "every", "heads", "images", "windows")),
-    *(f"probes.gradients.{key}" for key in ("_target_", "every")),
-    *(f"probes.predictions.{key}" for key in ("_target_", "train_windows", "sample_chars")),
-)
+# HParams takes its columns from one run, so all have the same: these, and `other` for the rest.
+COLUMNS = {
+    "attn": ("_target_", "kernel", "scale", "may_attend", "head_init", "heads"),
+    "model": (
+        *("_target_", "n_layer", "n_head", "n_embd", "block_size", "dropout", "bias"),
+        *("init", "qk_std"),
+    ),
+    "data": ("_target_", "path", "length", "seed", "batch_size"),
+    "optim": ("_target_", "lr", "min_lr", "warmup_steps", "betas", "weight_decay"),
+    "trainer": ("max_steps", "precision", "gradient_clip_val", "accumulate_grad_batches"),
+}
 APART = {"seed", "outputs", "force"}
-# The others can be null or a word, and a column of two types loses rows.
-NUMBERS = (
-    *("optim.*lr", "optim.w*", "model.n_*", "model.block_size", "model.dropout"),
-    *("data.batch_size", "trainer.max_steps"),
-)
+# Whatever can be null or a word in one run is text in all: a column of two types loses rows.
+NUMBERS = {
+    *("model.n_layer", "model.n_head", "model.n_embd", "model.block_size", "model.dropout"),
+    *("optim.lr", "optim.min_lr", "optim.warmup_steps", "optim.weight_decay"),
+    *("data.batch_size", "trainer.max_steps", "trainer.accumulate_grad_batches"),
+}
 
 RESULTS = {
     "val_loss": "validation loss",
@@ -105,14 +107,17 @@ def hyperparameters(cfg: DictConfig, variant: str) -> dict[str, float | str]:
     """The whole configuration but the seed under dotted keys, the same keys for every run."""
     config = OmegaConf.to_container(cfg, resolve=True)
     assert isinstance(config, dict)
-    settings = flat({str(k): v for k, v in config.items() if k not in APART})
-    settings = {key: value for key, value in settings.items() if value != {}}
-    values = {key: _value(key, settings.get(key, "-")) for key in {*settings, *ALL_KEYS}}
-    return {"attn": variant} | dict(sorted(values.items()))
+    rest = {str(key): value for key, value in config.items() if key not in APART}
+    settings: dict[str, float | str] = {"attn": variant}
+    for group, keys in COLUMNS.items():
+        node = rest.pop(group)
+        settings |= {f"{group}.{k}": _value(f"{group}.{k}", node.pop(k, "-")) for k in keys}
+        settings[f"{group}.other"] = json.dumps(node)
+    return settings | {"other": json.dumps(rest)}
 
 
 def _value(key: str, value: Any) -> float | str:
-    if any(fnmatchcase(key, glob) for glob in NUMBERS):
+    if key in NUMBERS:
         return float(value) if isinstance(value, int | float) else math.nan
     return "null" if value is None else str(value)
 

@@ -1,0 +1,155 @@
+"""Runs as a table for the terminal, as CSV and as JSON."""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.markup import escape
+from rich.table import Table
+
+from attnlab.runs import Group, Run, labels
+
+# The columns without --columns; those that no run has are left out.
+USUAL = ("val_loss", "attn/entropy", "attn/head_similarity", "attn/future_mass")
+HEADINGS = {"attn/head_similarity": "similarity", "attn/future_mass": "future"}
+BAD = {"diverged": "yellow", "failed": "red", "damaged": "red", "interrupted": "magenta"}
+
+
+def usual(runs: Sequence[Run]) -> list[str]:
+    """The usual columns of which at least one run has a value."""
+    return [key for key in USUAL if any(key in run.values for run in runs)]
+
+
+def title(runs: Sequence[Run], root: str) -> str:
+    """How many runs, and what all of them have in common."""
+    shared = set.intersection(*(set(run.changes) for run in runs)) if runs else set()
+    common = f", all with {' '.join(sorted(shared))}" if shared else ""
+    return f"{root}: {len(runs)} run{'s' * (len(runs) != 1)}{common}"
+
+
+def means(groups: Sequence[Group], columns: Sequence[str]) -> Table:
+    """A row a group: mean and standard deviation over its seeds."""
+    names = labels([run for group in groups for run in group.runs])
+    fine = all(group.status == "finished" for group in groups)
+    table = _table("run", *([] if fine else ["status"]), "n", *columns)
+    for group in groups:
+        status = [] if fine else [_status(group.runs)]
+        cells = [_mean(group, key) for key in columns]
+        table.add_row(escape(names[group.runs[0].group]), *status, str(len(group.runs)), *cells)
+    return table
+
+
+def each(runs: Sequence[Run], columns: Sequence[str]) -> Table:
+    """A row a run."""
+    names = labels(runs)
+    table = _table("run", "seed", "status", *columns)
+    for run in runs:
+        cells = [escape(shown(run.values.get(key))) for key in columns]
+        seed = str(run.values.get("seed", run.folder.name.removeprefix("seed=")))
+        table.add_row(escape(names[run.group]), seed, _status([run]), *cells)
+    return table
+
+
+def rows_of_means(groups: Sequence[Group], columns: Sequence[str]) -> list[dict[str, Any]]:
+    """The table `means` as plain values, with the seeds and each run's value."""
+    names = labels([run for group in groups for run in group.runs])
+    rows = []
+    for group in groups:
+        row: dict[str, Any] = {"run": names[group.runs[0].group], "attn": group.variant}
+        row |= {"status": group.status, "n": len(group.runs)}
+        row["seeds"] = [run.values.get("seed") for run in group.runs]
+        for key in columns:
+            row[key] = {"mean": group.mean(key), "sd": group.sd(key), "values": group.numbers(key)}
+        rows.append(row)
+    return rows
+
+
+def rows_of_each(runs: Sequence[Run], columns: Sequence[str]) -> list[dict[str, Any]]:
+    """The table `each` as plain values, with the folder."""
+    names = labels(runs)
+    return [
+        {"run": names[run.group], "attn": run.values["attn"], "seed": run.values.get("seed")}
+        | {"status": run.status, "step": run.step, "folder": str(run.folder)}
+        | {key: run.values.get(key) for key in columns}
+        for run in runs
+    ]
+
+
+def as_json(rows: Sequence[dict[str, Any]]) -> str:
+    """Rows as JSON; NaN and infinity, which JSON lacks, become words."""
+    return json.dumps(_plain(list(rows)), indent=2, allow_nan=False)
+
+
+def as_csv(rows: Sequence[dict[str, Any]]) -> str:
+    """Rows as CSV; mean and sd get columns of their own."""
+    spread = [_spread(row) for row in rows]
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, list(spread[0]) if spread else ["run"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(spread)
+    return stream.getvalue()
+
+
+def shown(value: Any) -> str:
+    """A value in a cell."""
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        if abs(value) >= 1000:
+            return f"{value:,.0f}"
+        return f"{value:.4f}" if abs(value) >= 1e-3 or value == 0 else f"{value:.2g}"
+    return str(value)
+
+
+def _mean(group: Group, key: str) -> str:
+    mean, sd = group.mean(key), group.sd(key)
+    if mean is None:
+        words = sorted({str(run.values[key]) for run in group.runs if key in run.values})
+        return ", ".join(words) or "-"
+    if sd is None or not math.isfinite(sd):
+        return shown(mean)
+    if sd == 0:
+        return f"{mean:.4g}±0"
+    places = max(0, 1 - math.floor(math.log10(sd)))  # two digits of the deviation
+    return f"{mean:,.{places}f}±{sd:,.{places}f}" if places < 6 else f"{mean:.4g}±{sd:.0e}"
+
+
+def _status(runs: Sequence[Run]) -> str:
+    status, steps = runs[0].status, sorted({run.step for run in runs})
+    if status not in BAD:
+        return status
+    at = f" at {steps[0]}" if len(steps) == 1 else f" at {steps[0]}-{steps[-1]}"
+    return f"[{BAD[status]}]{status}{at if steps != [0] else ''}[/]"
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for column in columns:
+        heading = HEADINGS.get(column, column.removeprefix("attn/").replace("_", " "))
+        if column in {"run", "status"}:
+            table.add_column(heading, overflow="fold")
+        else:
+            table.add_column(heading, justify="right", no_wrap=column != "attn")
+    return table
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _plain(x) for key, x in value.items()}
+    return [_plain(x) for x in value] if isinstance(value, list) else value
+
+
+def _spread(row: dict[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in row.items():
+        if isinstance(value, dict):
+            flat |= {f"{key}_mean": value["mean"], f"{key}_sd": value["sd"]}
+        else:
+            flat[key] = " ".join(map(str, value)) if isinstance(value, list) else value
+    return flat

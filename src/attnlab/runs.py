@@ -1,0 +1,279 @@
+"""Runs on the disk as rows: what they were, how they ended, what they measured."""
+
+import math
+import operator
+import re
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from filelock import FileLock, Timeout
+from omegaconf import OmegaConf
+
+from attnlab.errors import BadInput
+from attnlab.files import read_json
+from attnlab.training.folder import APART, flat
+
+Value = Any
+T = TypeVar("T")
+COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    "!=": operator.ne,
+    "<=": operator.le,
+    ">=": operator.ge,
+    "=": operator.eq,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder.
+
+    Args:
+        folder: where it is.
+        status: finished, diverged, failed, running, interrupted or damaged.
+        step: the last that was done; the one at which it diverged.
+        metrics: metrics.json under flat keys, empty where there is none.
+        config: the configuration under dotted keys.
+        overrides: what was typed, "optim.lr=0.01" say.
+    """
+
+    folder: Path
+    status: str
+    step: int = 0
+    metrics: dict[str, Value] = field(default_factory=dict)
+    config: dict[str, Value] = field(default_factory=dict)
+    overrides: tuple[str, ...] = ()
+
+    @cached_property
+    def values(self) -> dict[str, Value]:
+        """Everything that can be shown, sorted by or filtered by, under its key."""
+        variant = self.folder.parent.name.split(",")[0].removeprefix("attn=")
+        named = {"attn": self.metrics.get("variant", variant), "status": self.status}
+        named |= {"step": self.step, "group": self.group.name}
+        return self.config | self.metrics | named
+
+    @property
+    def group(self) -> Path:
+        """What runs have in common that differ by their seed alone."""
+        return self.folder.parent
+
+    @property
+    def changes(self) -> list[str]:
+        """What the user changed, besides variant, seed and name."""
+        return [o for o in self.overrides if o.lstrip("+~").partition("=")[0] not in APART]
+
+
+def read_runs(root: Path) -> list[Run]:
+    """All runs below a folder, or the one in it, in order of their names.
+
+    Raises:
+        BadInput: there is no such folder, or no run in it.
+    """
+    if not root.is_dir():
+        raise BadInput(f"there is no folder {root}")
+    found = sorted(root.rglob("status.json"), key=_natural)
+    if not found:
+        raise BadInput(f"{root} holds no runs: no status.json in it or below")
+    return [read_run(file.parent) for file in found]
+
+
+def read_run(folder: Path) -> Run:
+    """One run; what cannot be read makes it "damaged", and never raises."""
+    try:
+        status = read_json(folder / "status.json")
+        metrics_file, saved = folder / "metrics.json", folder / ".hydra"
+        metrics = flat(read_json(metrics_file)) if metrics_file.exists() else {}
+        config = flat(_yaml(saved / "config.yaml") or {})
+        overrides = tuple(_yaml(saved / "overrides.yaml") or ())
+    except Exception:  # whatever a parser makes of a damaged file
+        return Run(folder, "damaged")
+    word = str(status.get("status"))
+    if word == "running" and not _is_locked(folder):
+        word = "interrupted"
+    plain = {key.removeprefix("probes."): x for key, x in metrics.items()}
+    return Run(folder, word, int(status.get("step") or 0), plain, config, overrides)
+
+
+def select(runs: Sequence[Run], conditions: Sequence[str]) -> list[Run]:
+    """The runs for which all conditions hold: attn=unscaled, optim.lr<=0.01, val_loss<2, ...
+
+    Raises:
+        BadInput: a condition cannot be read, or names a key that no run has.
+    """
+    for condition in conditions:
+        found = re.fullmatch(r"([^=<>!]+?)\s*(!=|<=|>=|=|<|>)\s*(.*)", condition)
+        if found is None:
+            raise BadInput(f"where = {condition} must be KEY=VALUE, or with !=, <, >, <=, >=")
+        key, sign, wanted = found.groups()
+        check_key(runs, key)
+        runs = [run for run in runs if _holds(run.values.get(key), sign, wanted)]
+    return list(runs)
+
+
+def sort(runs: Sequence[Run], key: str, *, descending: bool = False) -> list[Run]:
+    """By a key's numbers, then its words; what has neither comes last.
+
+    Raises:
+        BadInput: no run has the key.
+    """
+    check_key(runs, key)
+    return _sorted(runs, lambda run: run.values.get(key), descending)
+
+
+def sort_groups(groups: Sequence["Group"], key: str, *, descending: bool = False) -> list["Group"]:
+    """By the mean of a key, or by its words.
+
+    Raises:
+        BadInput: no run has the key.
+    """
+    check_key([run for found in groups for run in found.runs], key)
+
+    def value(found: "Group") -> Value:
+        mean = found.mean(key)
+        return found.runs[0].values.get(key) if mean is None else mean
+
+    return _sorted(groups, value, descending)
+
+
+def check_key(runs: Sequence[Run], key: str) -> None:
+    """Refuse a key that no run has.
+
+    Raises:
+        BadInput: it is; the sentence names the nearest.
+    """
+    known = {name for run in runs for name in run.values}
+    if runs and key not in known:
+        near = get_close_matches(key, sorted(known), n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else "see attnlab runs FOLDER --json"
+        raise BadInput(f"{key} is neither a setting nor a metric of these runs; {hint}")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ by their seed alone and ended alike."""
+
+    runs: tuple[Run, ...]
+
+    @property
+    def status(self) -> str:
+        return self.runs[0].status
+
+    @property
+    def variant(self) -> str:
+        return str(self.runs[0].values["attn"])
+
+    def numbers(self, key: str) -> list[float]:
+        """The values of a key over the seeds."""
+        found = [run.values.get(key) for run in self.runs]
+        return [float(x) for x in found if isinstance(x, int | float)]
+
+    def mean(self, key: str) -> float | None:
+        """None where no run has a number."""
+        numbers = self.numbers(key)
+        return math.fsum(numbers) / len(numbers) if numbers else None
+
+    def sd(self, key: str) -> float | None:
+        """Of the sample (n - 1); None for fewer than two numbers."""
+        numbers = self.numbers(key)
+        if len(numbers) < 2:
+            return None
+        return statistics.stdev(numbers) if all(map(math.isfinite, numbers)) else math.nan
+
+
+def group(runs: Sequence[Run]) -> list[Group]:
+    """Runs by all but their seed; diverged and failed ones are groups of their own kind."""
+    groups: dict[tuple[Path, str], list[Run]] = {}
+    for run in runs:
+        groups.setdefault((run.group, run.status), []).append(run)
+    return [Group(tuple(found)) for found in groups.values()]
+
+
+def labels(runs: Sequence[Run]) -> dict[Path, str]:
+    """A short name for each group: its variant, and the changes that not all groups share."""
+    by_group = {run.group: run for run in runs}
+    changes = [set(run.changes) for run in by_group.values()]
+    shared = set.intersection(*changes) if changes else set()
+    names = {run.group.parent.name for run in runs}
+    result = {}
+    for folder, run in by_group.items():
+        apart = [change for change in run.changes if change not in shared]
+        name = [f"{folder.parent.name}/"] if len(names) > 1 else []
+        result[folder] = " ".join(["".join([*name, str(run.values["attn"])]), *apart])
+    return result
+
+
+def read_curves(folder: Path, pattern: str) -> dict[str, list[tuple[int, float]]]:
+    """The scalars of a run's events whose tags match: tag -> (step, value), the latest a step."""
+    events = _events(folder)
+    tags = [tag for tag in events.Tags()["scalars"] if re.fullmatch(pattern, tag)]
+    return {tag: sorted({e.step: e.value for e in events.Scalars(tag)}.items()) for tag in tags}
+
+
+@lru_cache(maxsize=64)
+def _events(folder: Path) -> Any:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "images": 1})
+    return events.Reload()
+
+
+def _holds(value: Value, sign: str, wanted: str) -> bool:
+    number = _number(wanted)
+    if number is not None and isinstance(value, int | float) and not isinstance(value, bool):
+        return bool(COMPARE[sign](float(value), number))
+    if sign in {"=", "!="}:
+        return bool(COMPARE[sign](_word(value), wanted))
+    return False
+
+
+def _word(value: Value) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return str(value)
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _sorted(items: Sequence[T], value: Callable[[T], Value], descending: bool) -> list[T]:
+    """NaN and nothing are last in either direction."""
+    present = [item for item in items if _rank(value(item))[0] < 2]
+    absent = [item for item in items if _rank(value(item))[0] == 2]
+    present.sort(key=lambda item: _rank(value(item)), reverse=descending)
+    return present + absent
+
+
+def _rank(value: Value) -> tuple[int, float, str]:
+    if isinstance(value, int | float):
+        return (2, 0.0, "") if math.isnan(value) else (0, float(value), "")
+    return (2, 0.0, "") if value is None else (1, 0.0, str(value))
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    """Seed 10 after seed 9."""
+    pieces = re.split(r"(\d+)", str(path))
+    return [(int(p), "") if p.isdigit() else (-1, p) for p in pieces]
+
+
+def _yaml(file: Path) -> Any:
+    return OmegaConf.to_container(OmegaConf.load(file), resolve=True) if file.exists() else None
+
+
+def _is_locked(folder: Path) -> bool:
+    if not (folder / ".lock").exists():
+        return False
+    try:
+        with FileLock(folder / ".lock", timeout=0):
+            return False
+    except (Timeout, OSError):
+        return True

@@ -1,0 +1,235 @@
+"""Runs on the disk as rows: nothing is dropped, means are means, conditions hold."""
+
+import csv
+import io
+import json
+import math
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+from filelock import FileLock
+from omegaconf import OmegaConf
+from rich.console import Console
+from typer.testing import CliRunner
+
+from attnlab import runs
+from attnlab.cli import app
+from attnlab.errors import BadInput
+from attnlab.files import write_json
+from attnlab.report import tables
+
+
+def invent(
+    root: Path,
+    variant: str,
+    seed: int,
+    *,
+    status: str = "finished",
+    loss: float | None = 2.0,
+    overrides: tuple[str, ...] = (),
+    config: dict[str, Any] | None = None,
+) -> Path:
+    """A run folder as `train.py` leaves it."""
+    name = ",".join([f"attn={variant}", *overrides])
+    folder = root / name / f"seed={seed}"
+    write_json(folder / "status.json", {"status": status, "step": 1 if loss is None else 100})
+    if status in {"finished", "diverged"}:
+        metrics = {
+            "variant": variant,
+            "seed": seed,
+            "val_loss": math.nan if loss is None else loss,
+        }
+        metrics["probes"] = {"attn/entropy": 0.5, "attn/future_mass": 0.0}
+        write_json(folder / "metrics.json", metrics | {"corpus": {"name": "text"}})
+    settings = {"attn": {"scale": None}, "optim": {"lr": 0.01}, "seed": seed} | (config or {})
+    (folder / ".hydra").mkdir()
+    (folder / ".hydra" / "config.yaml").write_text(OmegaConf.to_yaml(settings))
+    typed = [f"attn={variant}", f"seed={seed}", "name=x", *overrides]
+    (folder / ".hydra" / "overrides.yaml").write_text(OmegaConf.to_yaml(typed))
+    return folder
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Path:
+    root = tmp_path / "outputs" / "sweep"
+    for seed, loss in ((0, 2.0), (1, 2.2), (2, 2.4)):
+        invent(root, "sdpa", seed, loss=loss)
+    for seed, loss in ((0, 2.5), (1, 2.7)):
+        invent(root, "unscaled", seed, loss=loss, config={"attn": {"scale": 1.0}})
+    invent(root, "unscaled", 2, status="diverged", loss=None)
+    invent(root, "flipped", 0, status="failed")
+    return root
+
+
+def ask(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["runs", *arguments], env={"COLUMNS": "80"})
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.stdout
+
+
+def test_all_runs_are_found_and_none_is_dropped(sweep: Path) -> None:
+    found = runs.read_runs(sweep.parent)
+    assert len(found) == 7
+    assert sorted(run.status for run in found) == ["diverged", "failed", *["finished"] * 5]
+    assert len(runs.read_runs(sweep / "attn=sdpa" / "seed=0")) == 1
+
+
+def test_seeds_come_in_order_of_their_numbers(tmp_path: Path) -> None:
+    for seed in (10, 9, 2):
+        invent(tmp_path, "sdpa", seed)
+    assert [run.values["seed"] for run in runs.read_runs(tmp_path)] == [2, 9, 10]
+
+
+def test_groups_have_mean_and_deviation_over_seeds(sweep: Path) -> None:
+    groups = {(g.variant, g.status): g for g in runs.group(runs.read_runs(sweep))}
+    assert set(groups) == {
+        ("sdpa", "finished"),
+        ("unscaled", "finished"),
+        ("unscaled", "diverged"),
+        ("flipped", "failed"),
+    }
+    sdpa = groups["sdpa", "finished"]
+    assert sdpa.mean("val_loss") == pytest.approx(2.2)
+    assert sdpa.sd("val_loss") == pytest.approx(statistics.stdev([2.0, 2.2, 2.4]))
+    assert sdpa.mean("attn/entropy") == 0.5
+    lone = groups["unscaled", "diverged"]
+    assert math.isnan(lone.mean("val_loss") or 0) and lone.sd("val_loss") is None
+    assert groups["flipped", "failed"].mean("val_loss") is None
+
+
+def test_other_settings_are_other_groups(tmp_path: Path) -> None:
+    invent(tmp_path, "sdpa", 0, overrides=("optim.lr=0.1", "trainer.max_steps=9"))
+    invent(tmp_path, "sdpa", 1, overrides=("optim.lr=0.2", "trainer.max_steps=9"))
+    found = runs.read_runs(tmp_path)
+    assert len(runs.group(found)) == 2
+    assert sorted(runs.labels(found).values()) == ["sdpa optim.lr=0.1", "sdpa optim.lr=0.2"]
+    assert "all with trainer.max_steps=9" in tables.title(found, "here")
+
+
+def test_two_sweeps_are_told_apart(tmp_path: Path) -> None:
+    invent(tmp_path / "a", "sdpa", 0)
+    invent(tmp_path / "b", "sdpa", 0)
+    assert sorted(runs.labels(runs.read_runs(tmp_path)).values()) == ["a/sdpa", "b/sdpa"]
+
+
+@pytest.mark.parametrize(
+    ("condition", "count"),
+    [
+        ("attn=unscaled", 3),
+        ("attn!=unscaled", 4),
+        ("val_loss<2.3", 2),
+        ("val_loss>=2.5", 2),
+        ("status=diverged", 1),
+        ("attn.scale=1.0", 2),
+        ("attn.scale=1", 2),
+        ("attn.scale=null", 5),
+        ("optim.lr <= 1e-2", 7),
+        ("seed=0", 3),
+        ("corpus.name=text", 6),
+    ],
+)
+def test_conditions(sweep: Path, condition: str, count: int) -> None:
+    assert len(runs.select(runs.read_runs(sweep), [condition])) == count
+
+
+def test_conditions_add_up(sweep: Path) -> None:
+    assert len(runs.select(runs.read_runs(sweep), ["attn=unscaled", "val_loss<2.6"])) == 1
+
+
+def test_sorting_puts_what_has_no_number_last(sweep: Path) -> None:
+    found = runs.read_runs(sweep)
+    up = [run.values.get("val_loss") for run in runs.sort(found, "val_loss")]
+    down = [run.values.get("val_loss") for run in runs.sort(found, "val_loss", descending=True)]
+    assert up[:5] == [2.0, 2.2, 2.4, 2.5, 2.7] and down[:5] == up[:5][::-1]
+    groups = runs.sort_groups(runs.group(found), "val_loss", descending=True)
+    assert [g.variant for g in groups][:2] == ["unscaled", "sdpa"]
+
+
+def test_interrupted_and_running(tmp_path: Path) -> None:
+    folder = invent(tmp_path, "sdpa", 0, status="running")
+    (folder / ".lock").touch()
+    assert runs.read_run(folder).status == "interrupted"
+    with FileLock(folder / ".lock"):
+        assert runs.read_run(folder).status == "running"
+
+
+@pytest.mark.parametrize("file", ["status.json", "metrics.json", ".hydra/config.yaml"])
+def test_a_damaged_run_is_a_row(sweep: Path, file: str) -> None:
+    (sweep / "attn=sdpa" / "seed=0" / file).write_text("{")
+    found = runs.read_runs(sweep)
+    assert [run.status for run in found].count("damaged") == 1
+    assert "damaged" in ask(str(sweep))
+
+
+def test_the_table_fits_80_columns(sweep: Path) -> None:
+    for extra in ([], ["--each"], ["--where", "status=finished"]):
+        text = ask(str(sweep), *extra).split("\n", 1)[1]
+        assert max(map(len, text.splitlines())) <= 80
+    text = ask(str(sweep))
+    assert "2.20±0.20" in text and "diverged" in text and "failed" in text
+
+
+def test_finished_runs_need_no_fold(sweep: Path) -> None:
+    """A usual sweep is one line a variant."""
+    invent(sweep, "identical_heads", 0, loss=2.1234)
+    invent(sweep, "identical_heads", 1, loss=2.1334)
+    text = ask(str(sweep), "--where", "status=finished")
+    assert any("identical_heads" in line and "2.1284±0.0071" in line for line in text.split("\n"))
+
+
+def test_json_holds_every_value(sweep: Path) -> None:
+    rows = {(r["attn"], r["status"]): r for r in json.loads(ask(str(sweep), "--json"))}
+    assert rows["sdpa", "finished"]["val_loss"]["values"] == [2.0, 2.2, 2.4]
+    assert rows["sdpa", "finished"]["n"] == 3
+    assert rows["unscaled", "diverged"]["val_loss"]["mean"] == "nan"
+    assert rows["flipped", "failed"]["val_loss"] == {"mean": None, "sd": None, "values": []}
+    each = json.loads(ask(str(sweep), "--json", "--each", "--columns", "optim.lr,val_loss"))
+    assert len(each) == 7 and {row["optim.lr"] for row in each} == {0.01}
+
+
+def test_csv_has_means_and_deviations(sweep: Path) -> None:
+    rows = list(csv.DictReader(io.StringIO(ask(str(sweep), "--csv"))))
+    (sdpa,) = [row for row in rows if row["attn"] == "sdpa"]
+    assert float(sdpa["val_loss_mean"]) == pytest.approx(2.2)
+    assert float(sdpa["val_loss_sd"]) == pytest.approx(0.2)
+    assert (sdpa["n"], sdpa["seeds"]) == ("3", "0 1 2")
+    assert len(list(csv.DictReader(io.StringIO(ask(str(sweep), "--csv", "--each"))))) == 7
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--where", "attn"], "must be KEY=VALUE"),
+        (["--where", "atn=sdpa"], "did you mean attn"),
+        (["--sort", "val_los"], "did you mean val_loss"),
+        (["--columns", "val_loss,attn/entropi"], "did you mean attn/entropy"),
+    ],
+)
+def test_bad_questions_are_answered_by_a_sentence(
+    sweep: Path, arguments: list[str], sentence: str
+) -> None:
+    with pytest.raises(BadInput, match=sentence):
+        ask(str(sweep), *arguments)
+
+
+def test_no_runs(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="there is no folder"):
+        runs.read_runs(tmp_path / "nowhere")
+    with pytest.raises(BadInput, match="holds no runs"):
+        runs.read_runs(tmp_path)
+
+
+def test_no_run_fulfils_the_condition(sweep: Path) -> None:
+    assert "0 runs" in ask(str(sweep), "--where", "val_loss>99")
+
+
+def test_a_name_in_brackets_is_no_markup(tmp_path: Path) -> None:
+    invent(tmp_path, "sdpa", 0, overrides=("optim.betas=[0.9,0.95]",))
+    invent(tmp_path, "sdpa", 1)
+    table = tables.each(runs.read_runs(tmp_path), ["val_loss"])
+    console = Console(width=80, file=io.StringIO())
+    console.print(table)
+    assert "[0.9,0.95]" in console.file.getvalue().replace("\n", "").replace(" ", "")
