@@ -1,0 +1,59 @@
+"""The same width in 1, 2, 4 and 8 heads."""
+
+from matplotlib.figure import Figure
+
+from attnlab.claims import Arm, AtMost, Claim, Effort, Trained
+from attnlab.claims.evidence import Evidence
+from attnlab.report.drawing import dots, panels
+
+
+def figure(evidence: Evidence) -> Figure:
+    found = evidence.shown("early") or evidence.shown("late")
+    drawing, axes = panels(1, width=8)
+    if found is not None:
+        baseline = found.scores["1 head"]
+        order = ("1 head", "2 heads", "4 heads", "8 heads")
+        dots(
+            axes[0],
+            [(n, [a - b for a, b in zip(found.scores[n], baseline, strict=True)]) for n in order],
+        )
+        axes[0].set(ylabel="loss minus that of one head (nats)", title="Heads of one width")
+    return drawing
+
+
+ARMS = (
+    Arm("4 heads", ("attn=sdpa",)),
+    Arm("1 head", ("attn=single_head",)),
+    Arm("2 heads", ("attn=sdpa", "model.n_head=2")),
+    Arm("8 heads", ("attn=sdpa", "model.n_head=8")),
+)
+LATE = ("trainer.max_steps=2000", "trainer.val_check_interval=2000")
+
+CLAIM = Claim(
+    says="Several heads beat one of the same total width.",
+    order=8,
+    figure=figure,
+    notes="""
+All arms have the same number of parameters; only the width of a head changes with their number.
+""",
+    parts=(
+        Trained(
+            "early",
+            "Four heads are at least 0.01 nats better than one after 500 steps.",
+            AtMost(-0.01, expected=-0.04),
+            {"quick": Effort(6), "full": Effort(10)},
+            where="500 steps, width 64, four heads",
+            bearing="for",
+            arms=ARMS,
+        ),
+        Trained(
+            "late",
+            "And after 2,000.",
+            AtMost(-0.01, expected=-0.04),
+            {"full": Effort(10, LATE)},
+            where="2,000 steps, width 64, four heads",
+            bearing="for",
+            arms=ARMS,
+        ),
+    ),
+)

@@ -1,0 +1,142 @@
+"""Which dtype differs most from fp64, and what large scores do to it."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from attnlab.attention import kernels, masks
+from attnlab.claims import AtLeast, AtMost, Claim, Effort, Measured
+from attnlab.claims.evidence import Evidence
+from attnlab.report.drawing import COLOURS, panels
+from attnlab.streams import generator
+
+T, D = 128, 32
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+SCORES = (1, 64)
+
+
+def naive(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
+) -> Tensor:
+    """The kernel as it is often written: scores and softmax in the dtype of the inputs."""
+    s = (q @ k.mT * scale).masked_fill(~mask, float("-inf"))
+    return s.softmax(-1) @ v
+
+
+KERNELS = {"manual": kernels.manual, "sdpa": kernels.sdpa, "naive": naive}
+
+
+def errors(seed: int, budget: str) -> Mapping[str, Any]:
+    """Largest error of every kernel in every dtype, against fp64 of the same rounded inputs."""
+    stream = generator(seed, "precision")
+    q, k, v = (torch.randn(2, 4, T, D, generator=stream) for _ in range(3))
+    mask = masks.build_mask(masks.causal, T)
+    found: dict[str, Any] = {}
+    for factor in SCORES:
+        scale = factor / math.sqrt(D)
+        for name, dtype in DTYPES.items():
+            a, b, c = (x.to(dtype) for x in (q, k, v))
+            doubled = (x.double() for x in (a, b, c))
+            exact = kernels.manual(*doubled, mask=mask, scale=scale, dropout=0.0)
+            for kernel in KERNELS:
+                y = KERNELS[kernel](a, b, c, mask=mask, scale=scale, dropout=0.0)
+                error = float((y.double() - exact).abs().max())
+                found[f"{kernel} {name} x{factor}"] = error
+    found["fp32"] = max(found[f"{kernel} fp32 x1"] for kernel in ("manual", "sdpa"))
+    found["bf16 over fp16"] = found["sdpa bf16 x1"] / found["sdpa fp16 x1"]
+    found["upcast"] = found["manual bf16 x64"] / found["sdpa bf16 x64"]
+    found["naive"] = found["naive bf16 x64"] / found["manual bf16 x64"]
+    return found
+
+
+def rows(evidence: Evidence) -> list[Mapping[str, Any]]:
+    """The largest error of each kernel, mean over seeds."""
+    found = evidence.shown("bf16_worst")
+    if found is None:
+        return []
+    return [
+        {"kernel": kernel, "scores": f"x{factor}"}
+        | {dtype: _mean(found.each(f"{kernel} {dtype} x{factor}")) for dtype in DTYPES}
+        for factor in SCORES
+        for kernel in KERNELS
+    ]
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def figure(evidence: Evidence) -> Figure:
+    drawing, axes = panels(1, width=9)
+    table = rows(evidence)
+    for i, dtype in enumerate(DTYPES):
+        heights = [float(row[dtype]) for row in table]
+        places = [x + 0.27 * (i - 1) for x in range(len(table))]
+        axes[0].bar(
+            places, heights, 0.25, color=COLOURS[i], label=dtype, hatch=("", "//", "..")[i]
+        )
+    names = [f"{row['kernel']}\n{row['scores']}" for row in table]
+    axes[0].set_xticks(range(len(names)), names)
+    axes[0].set(yscale="log", ylabel="largest error", title="Against fp64")
+    axes[0].legend(ncols=3, fontsize=12)
+    return drawing
+
+
+EFFORTS = {"quick": Effort(6, seconds=1), "full": Effort(10, seconds=1)}
+
+CLAIM = Claim(
+    says="bf16 differs most from exact attention, and large scores make it worse.",
+    order=5,
+    figure=figure,
+    table=rows,
+    notes="""
+bf16 has 8 significant bits, fp16 has 11, so its rounding is 8 times as coarse. Scores 64 times as
+large stand for attention without its factor. Where a kernel keeps its scores in bf16, the rounding
+of a score is then as large as the score's differences, and the softmax picks other keys; kernels
+that compute scores in fp32 do not have that trouble ("naive" is the kernel often written).
+""",
+    parts=(
+        Measured(
+            "bf16_worst",
+            "bf16 errs at least 4 times as much as fp16 (8 is what the bits say).",
+            AtLeast(4.0, expected=8.0, unit="times"),
+            EFFORTS,
+            where="bf16 against fp16, scores of unit size",
+            bearing="for",
+            measure=errors,
+            value="bf16 over fp16",
+        ),
+        Measured(
+            "large_scores",
+            "With scores 64 times as large a kernel all in bf16 errs 5 times one in fp32.",
+            AtLeast(5.0, unit="times"),
+            EFFORTS,
+            where="scores 64 times as large, kernel all in bf16",
+            bearing="for",
+            measure=errors,
+            value="naive",
+        ),
+        Measured(
+            "upcast",
+            "With its scores in fp32 the manual kernel errs at most 4 times as much as SDPA.",
+            AtMost(4.0, unit="times"),
+            EFFORTS,
+            where="scores computed in fp32",
+            bearing="against",
+            measure=errors,
+            value="upcast",
+        ),
+        Measured(
+            "fp32",
+            "In fp32 both kernels are exact to 1e-5.",
+            AtMost(1e-5, unit=""),
+            EFFORTS,
+            measure=errors,
+            value="fp32",
+        ),
+    ),
+)

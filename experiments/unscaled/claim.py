@@ -1,0 +1,335 @@
+"""Without 1/sqrt(D): true under the assumption it is derived from, false at GPT-2's start."""
+
+import copy
+import math
+from collections.abc import Mapping
+from functools import cache, partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from attnlab.attention import SelfAttention
+from attnlab.attention.kernels import scores
+from attnlab.claims import Arm, AtLeast, AtMost, Claim, Effort, Measured, Trained
+from attnlab.claims.evidence import Evidence
+from attnlab.init import init_weights
+from attnlab.model import GPT
+from attnlab.probes.random_energy import random_energy
+from attnlab.report.drawing import COLOURS, panels
+from attnlab.streams import generator
+
+SIZES = [2**k for k in range(11)]  # D = 1 ... 1024
+KEYS = 256
+TABLE = (8, 64, 512)
+# Query and key std and learning rates of the map; C = D = 128, so that the spread is
+# sqrt(D) C std^2: 0.58 (GPT-2's), 2.9 (the condensation line), 11.3 (unit variance), 45.
+STDS = (0.02, 0.0447, 0.0883883476, 0.1767766953)
+RATES = (1e-3, 3e-3, 1e-2)
+CONDENSATION = math.sqrt(2 * math.log(64))  # of 64 keys, Derrida 1981
+
+
+def at_initialisation(seed: int, budget: str) -> Mapping[str, Any]:
+    """Scores of unit-variance queries and keys over 256 independent inputs, D from 1 to 1024."""
+    x = F.layer_norm(torch.randn(1, KEYS, 1024, generator=generator(seed, "inputs")), [1024])
+    weight = torch.randn(3072, 1024, generator=generator(seed, "weights")) / 32  # 1/sqrt(C)
+    found: dict[str, Any] = {name: {} for name in ("spread", "entropy", "trace", "largest")}
+    errors: dict[str, list[float]] = {name: [] for name in ("spread", "entropy", "trace")}
+    for D in SIZES:
+        layer = SelfAttention(1024, 1024 // D, block_size=KEYS, bias=False)
+        layer.qkv.weight.data.copy_(weight)
+        with torch.no_grad():
+            q, k, _ = layer.split(x)
+        q, k = q[:, :16].double(), k[:, :16].double()  # 16 heads are enough
+        for name, scale in (("scaled", 1 / math.sqrt(D)), ("unscaled", 1.0)):
+            seen = _softmax_of(scores(q, k, scale=scale))
+            theory = _theory(D, scale)
+            for what in errors:
+                error = abs(seen[what] - theory[what])
+                errors[what].append(error / theory[what] if what == "spread" else error)
+            for what in found:
+                found[what].setdefault(name, []).append(seen[what])
+    found["theory"] = {
+        name: [_theory(D, 1.0 if name == "unscaled" else D**-0.5)["entropy"] for D in SIZES]
+        for name in ("scaled", "unscaled")
+    }
+    return found | {f"{what} error": sum(e) / len(e) for what, e in errors.items()}
+
+
+def _softmax_of(s: Tensor) -> dict[str, float]:
+    p = s.softmax(-1)
+    return {
+        "spread": float(s.std(-1).square().mean().sqrt()),
+        "entropy": float(-torch.special.xlogy(p, p).sum(-1).mean()),
+        "trace": float((1 - p.square().sum(-1)).mean()),
+        "largest": float(p.amax(-1).mean()),
+    }
+
+
+@cache
+def _theory(D: int, scale: float) -> dict[str, float]:
+    """Given a query, the scores are Gaussian with std scale * |q|, and |q|^2 is chi-squared."""
+    q = torch.randn(4096, D, generator=generator(0, f"chi/{D}"), dtype=torch.float64).norm(dim=-1)
+    lengths = q.sort().values.view(8, -1).mean(-1)
+    n = torch.tensor([KEYS])
+    both = [random_energy(scale * float(length), n) for length in lengths]
+    entropy, trace = (torch.stack([pair[i] for pair in both]).mean() for i in (0, 1))
+    return {
+        "spread": scale * math.sqrt(D),
+        "entropy": float(entropy),
+        "trace": float(trace),
+    }
+
+
+def identity(seed: int, budget: str) -> Mapping[str, Any]:
+    """Unscaled weights W against scaled ones theta W, theta = D^(1/4), with theta times the rate.
+
+    Both models are one function and stay one function under Adam (abc-symmetry, Yang and Hu 2021),
+    in fp64, 40 steps; Adam's epsilon shrinks like the gradients.
+    """
+    D = 64
+    theta = D**0.25
+    make = partial(GPT, vocab_size=31, block_size=16, n_layer=2, n_head=1, n_embd=D, bias=False)
+    plain = make(partial(SelfAttention, scale=1.0)).double()
+    scaled = make(partial(SelfAttention, scale=None)).double()
+    init_weights(plain, seed, "gpt2")  # calmer than "unit": rounding errors grow less
+    scaled.load_state_dict(copy.deepcopy(plain.state_dict()))
+    rates = []
+    for net, factor in ((plain, 1.0), (scaled, theta)):
+        rates.append({name: torch.ones_like(p) for name, p in net.named_parameters()})
+        for i, block in enumerate(net.blocks):
+            block.attn.qkv.weight.data[: 2 * D] *= factor
+            rates[-1][f"blocks.{i}.attn.qkv.weight"][: 2 * D] *= factor
+    stream = generator(seed, "identity")
+    batches = [torch.randint(31, (4, 17), generator=stream) for _ in range(40)]
+    first, second = (_adam(n, r, batches) for n, r in zip((plain, scaled), rates, strict=True))
+    return {"difference": max(abs(a - b) for a, b in zip(first, second, strict=True))}
+
+
+def _adam(net: GPT, rates: dict[str, Tensor], batches: list[Tensor]) -> list[float]:
+    moments = {name: (torch.zeros_like(r), torch.zeros_like(r)) for name, r in rates.items()}
+    losses = []
+    for t, ids in enumerate(batches, 1):
+        loss = F.cross_entropy(net(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
+        net.zero_grad()
+        loss.backward()
+        losses.append(loss.item())
+        with torch.no_grad():
+            for name, p in net.named_parameters():
+                assert p.grad is not None
+                m, v = moments[name]
+                m.lerp_(p.grad, 0.1)
+                v.lerp_(p.grad.square(), 0.01)
+                # Gradients are theta times smaller where weights are theta times larger.
+                epsilon = 1e-8 / rates[name]
+                step = (m / (1 - 0.9**t)) / ((v / (1 - 0.99**t)).sqrt() + epsilon)
+                p -= 1e-3 * rates[name] * step
+    return losses
+
+
+def above_the_line_minus_below(*losses: float) -> float:
+    """Mean penalty of the cells above the condensation line minus that of the cells below."""
+    penalty = [losses[i] - losses[i + 1] for i in range(0, len(losses), 2)]
+    above = [std**2 * 128**1.5 > CONDENSATION for std in STDS for _ in RATES]
+    high = [p for p, is_above in zip(penalty, above, strict=True) if is_above]
+    low = [p for p, is_above in zip(penalty, above, strict=True) if not is_above]
+    return sum(high) / len(high) - sum(low) / len(low)
+
+
+def _pair(init: str) -> tuple[Arm, Arm]:
+    return (
+        Arm("unscaled", (f"model.init={init}", "attn=unscaled")),
+        Arm("scaled", (f"model.init={init}", "attn=sdpa")),
+    )
+
+
+def _map_arms() -> tuple[Arm, ...]:
+    return tuple(
+        Arm(f"{attn} {std:.3g} {lr:g}", (f"attn={attn}", *_at(std), *_rate(lr)))
+        for std in STDS
+        for lr in RATES
+        for attn in ("unscaled", "sdpa")
+    )
+
+
+def _at(std: float) -> tuple[str, ...]:
+    named = {STDS[0]: "model.init=gpt2", STDS[2]: "model.init=unit"}  # shared with the other parts
+    return (named.get(std, f"model.qk_std={std}"),)
+
+
+def _rate(lr: float) -> tuple[str, ...]:
+    return () if lr == 1e-3 else (f"optim.lr={lr:g}", f"optim.min_lr={lr / 10:g}")
+
+
+def figure(evidence: Evidence) -> Figure:
+    start, chart = evidence.shown("a_entropy"), evidence.shown("e_map")
+    drawing, axes = panels(3, width=5.6, height=4.8)
+    if start is not None:
+        for name, colour, marker in (("scaled", COLOURS[0], "o"), ("unscaled", COLOURS[1], "s")):
+            rows = torch.tensor([row[name] for row in start.each("entropy")])
+            theory = start.each("theory")[0][name]
+            axes[0].plot(SIZES, theory, color=colour, label=f"{name}, theory")
+            axes[0].plot(SIZES, rows.mean(0), marker, color=colour, label=f"{name}, measured")
+        axes[0].axhline(math.log(KEYS), color="0.5", linestyle=":")
+        axes[0].set(xlabel="D", ylabel="entropy (nats)", title=f"At the start, {KEYS} keys")
+        axes[0].set_xscale("log", base=2)
+        axes[0].legend(fontsize=12, loc="lower left")
+    for x, (name, label) in enumerate((("b_unit", "unit variance"), ("c_gpt2", "GPT-2's start"))):
+        found = evidence.shown(name)
+        if found is not None:
+            axes[1].plot([x] * len(found.values), found.values, "os"[x], color=COLOURS[1 - x])
+            axes[1].axhline(0, color="0.3", linewidth=1)
+            axes[1].annotate(label, (x, 0), ha="center", va="bottom" if x else "top")
+    axes[1].set(
+        xlim=(-0.6, 1.6), xticks=[], ylabel="unscaled minus scaled (nats)", title="After training"
+    )
+    if chart is not None:
+        _draw_map(axes[2], chart.scores, drawing)
+    return drawing
+
+
+def _draw_map(axis: Any, losses: Mapping[str, list[float]], drawing: Figure) -> None:
+    values = [sum(v) / len(v) for v in losses.values()]
+    grid = torch.tensor([values[i] - values[i + 1] for i in range(0, len(values), 2)])
+    grid = grid.view(len(STDS), len(RATES))
+    bound = max(0.05, float(grid.abs().max()))
+    image = axis.pcolormesh(grid, cmap="PuOr_r", vmin=-bound, vmax=bound, edgecolors="white")
+    spreads = [std**2 * 128**1.5 for std in STDS]
+    axis.set_yticks([i + 0.5 for i in range(len(STDS))], [f"{s:.2g}" for s in spreads])
+    axis.set_xticks([i + 0.5 for i in range(len(RATES))], [f"{lr:g}" for lr in RATES])
+    for i in range(len(STDS)):
+        for j in range(len(RATES)):
+            value = float(grid[i, j])
+            dark = abs(value) > 0.6 * bound
+            axis.annotate(
+                f"{value:+.2f}", (j + 0.5, i + 0.5), ha="center", va="center",
+                color="white" if dark else "black",
+            )  # fmt: skip
+    # The rows are equally far apart in ln(spread), so the line is placed by it.
+    at = math.log(CONDENSATION / spreads[0]) / math.log(spreads[-1] / spreads[0])
+    axis.axhline(0.5 + at * (len(STDS) - 1), color="black", linestyle="--")
+    axis.set(xlabel="learning rate", ylabel="spread of unscaled scores", title="The map")
+    axis.grid(False)
+    drawing.colorbar(image, ax=axis, label="unscaled minus scaled (nats)")
+
+
+def weights_table(evidence: Evidence) -> list[Mapping[str, Any]]:
+    """The largest weight of a row, averaged: what the softmax saturates to."""
+    start = evidence.shown("a_entropy")
+    if start is None:
+        return []
+    mean = {
+        name: torch.tensor([row[name] for row in start.each("largest")]).mean(0)
+        for name in ("scaled", "unscaled")
+    }
+    return [
+        {"D": D} | {f"largest weight, {name}": float(mean[name][SIZES.index(D)]) for name in mean}
+        for D in TABLE
+    ]
+
+
+LATE = ("trainer.max_steps=2000", "trainer.val_check_interval=2000")
+ONE_HEAD = {"model.n_head": 1, "model.n_embd": 128}
+
+CLAIM = Claim(
+    says="Training breaks without 1/sqrt(D).",
+    order=1,
+    figure=figure,
+    table=weights_table,
+    notes="""
+The factor is derived for queries and keys of unit variance, whose dot products have a standard
+deviation of sqrt(D). GPT-2's initialisation (0.02) makes them far smaller: at D = 128 and C = 128
+the unscaled scores spread by 0.58 only, well below the value sqrt(2 ln n) at which a softmax over
+n independent scores condenses onto a few keys. So the sentence has preconditions, and the lab
+tests it both where they hold and where they do not.
+
+The map shows single seeds at the quick budget: look at its shape, not at one cell. Its dashed line
+is the condensation line for n = 64 keys.
+""",
+    parts=(
+        Trained(
+            "b_unit",
+            "Unit-variance queries and keys: at least 0.10 nats worse after 300 steps.",
+            AtLeast(0.10, expected=0.18),
+            {"quick": Effort(6), "full": Effort(10)},
+            where="queries and keys of unit variance, one head of 128, 300 steps",
+            bearing="for",
+            arms=_pair("unit"),
+            given=ONE_HEAD | {"model.init": "unit"},
+        ),
+        Trained(
+            "b_unit_late",
+            "Unit-variance queries and keys: at least 0.30 nats worse after 2,000 steps.",
+            AtLeast(0.30, expected=0.45),
+            {"full": Effort(10, LATE)},
+            where="queries and keys of unit variance, one head of 128, 2,000 steps",
+            bearing="for",
+            arms=_pair("unit"),
+            given=ONE_HEAD | {"model.init": "unit"},
+        ),
+        Trained(
+            "c_gpt2",
+            "GPT-2's initialisation: at least 0.05 nats better after 300 steps.",
+            AtMost(-0.05, expected=-0.128),
+            {"quick": Effort(6), "full": Effort(10)},
+            where="GPT-2's initialisation, the same model, 300 steps",
+            bearing="against",
+            arms=_pair("gpt2"),
+            given=ONE_HEAD | {"model.init": "gpt2"},
+        ),
+        Trained(
+            "c_gpt2_late",
+            "GPT-2's initialisation: at most 0.02 nats worse after 2,000 steps.",
+            AtMost(0.02, expected=0.0),
+            {"full": Effort(10, LATE)},
+            where="GPT-2's initialisation, the same model, 2,000 steps",
+            bearing="against",
+            arms=_pair("gpt2"),
+            given=ONE_HEAD | {"model.init": "gpt2"},
+        ),
+        Measured(
+            "a_spread",
+            "At the start scores spread by sqrt(D) without the factor and by 1 with it.",
+            AtMost(0.05, unit="relative error, mean over D = 1 to 1024"),
+            {"quick": Effort(6), "full": Effort(10)},
+            measure=at_initialisation,
+            value="spread error",
+        ),
+        Measured(
+            "a_entropy",
+            "The entropy of the pattern is that of the random energy model.",
+            AtMost(0.1, unit="nats off, mean over D = 1 to 1024"),
+            {"quick": Effort(6), "full": Effort(10)},
+            measure=at_initialisation,
+            value="entropy error",
+        ),
+        Measured(
+            "a_gradient",
+            "So is the trace of the softmax's Jacobian: what gradient gets through.",
+            AtMost(0.05, unit="off, mean over D = 1 to 1024"),
+            {"quick": Effort(6), "full": Effort(10)},
+            measure=at_initialisation,
+            value="trace error",
+        ),
+        Measured(
+            "d_identity",
+            "No factor is D^(1/4) times larger weights and learning rates of Q and K.",
+            AtMost(1e-10, unit="nats between two trajectories in fp64"),
+            {"quick": Effort(6), "full": Effort(10)},
+            measure=identity,
+            value="difference",
+        ),
+        Trained(
+            "e_map",
+            "The penalty is larger above the condensation line than below, by at least 0.05 nats.",
+            AtLeast(0.05),
+            {"quick": Effort(1), "full": Effort(6)},
+            counts=False,
+            arms=_map_arms(),
+            contrast=above_the_line_minus_below,
+            given=ONE_HEAD,
+        ),
+    ),
+)
