@@ -45,5 +45,22 @@ def identical(layer: Heads) -> None:
     layer.proj.weight.div_(math.sqrt(layer.n_head))
 
 
+@torch.no_grad()
+def lone(layer: Heads) -> None:
+    """Silence every head but the first, for good: one head of width D in a layer of width C.
+
+    A silent head has neither values nor an output slice, so that no gradient ever reaches it. The
+    first one's output slice is multiplied by sqrt(H): the function is the one of H heads that
+    `identical` made equal.
+    """
+    values = layer.qkv.weight.unflatten(0, (3, layer.n_head, -1))[2]  # (H, D, C)
+    values[1:] = 0
+    if layer.qkv.bias is not None:
+        layer.qkv.bias.unflatten(0, (3, layer.n_head, -1))[2, 1:] = 0
+    slices = layer.proj.weight.unflatten(1, (layer.n_head, -1))  # (C, H, D)
+    slices[:, 1:] = 0
+    slices[:, 0] *= math.sqrt(layer.n_head)
+
+
 def _repeat_first_head(view: Tensor, dim: int) -> None:
     view.copy_(view.narrow(dim, 0, 1).clone().expand_as(view))

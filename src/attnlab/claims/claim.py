@@ -11,7 +11,7 @@ import hashlib
 import inspect
 import json
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -142,6 +142,7 @@ class Claim:
         says: the sentence.
         parts: predictions, the most important first.
         figure: draws the evidence.
+        table: rows of a table to stand below the figure.
         notes: what a reader should know, plain paragraphs.
         order: place in the report.
         name: of the folder; filled in by whoever reads the folder.
@@ -150,6 +151,7 @@ class Claim:
     says: str
     parts: tuple[Part, ...]
     figure: Callable[[Evidence], Figure] | None = None
+    table: Callable[[Evidence], Sequence[Mapping[str, Any]]] | None = None
     notes: str = ""
     order: int = 100
     name: str = ""

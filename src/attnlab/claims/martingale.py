@@ -15,6 +15,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -26,19 +27,29 @@ Scored = tuple[Tensor, Tensor]  # ids (B, T + 1); ln p of ids[:, 1:] given all b
 
 @dataclass
 class Bet:
-    """The logarithm of M, in nats: now, at its highest, and after every batch."""
+    """The logarithm of M, in nats: now, at its highest, and after every batch.
 
-    log: float = 0.0
+    One coin is laid aside for each of `openings` batches, and each is staked when its batch
+    comes, so that what an untrained predictor loses at first is no burden later. A mixture of
+    supermartingales is one; it costs ln(openings) nats of evidence.
+    """
+
+    openings: int
+    log: float = -math.inf
     highest: float = 0.0
     history: list[float] = field(default_factory=list)
 
     def update(self, log_q: Tensor, log_p: Tensor) -> None:
-        """Take further tokens in order: ln of the predictor's and of the source's probability.
+        """Take a batch in order: ln of the predictor's and of the source's probability.
 
         Raises:
-            ValueError: one is NaN, or the source calls impossible what happened.
+            ValueError: one is NaN, or the source calls impossible what happened, or there are
+                more batches than openings.
         """
-        path = self.log + (log_q.double() - log_p.double()).flatten().cumsum(0)
+        if len(self.history) == self.openings:
+            raise ValueError(f"all {self.openings} coins are staked")
+        stake = float(np.logaddexp(self.log, -math.log(self.openings)))
+        path = stake + (log_q.double() - log_p.double()).flatten().cumsum(0)
         if path.isnan().any() or log_p.isinf().any():
             raise ValueError("a probability is NaN, or the source gives 0 to what it wrote")
         self.highest = max(self.highest, float(path.max()))
@@ -88,7 +99,7 @@ def train_and_bet(
         alpha: error probability of a proof.
     """
     optimizer = torch.optim.AdamW(net.parameters(), lr=lr, betas=(0.9, 0.99))
-    bet = Bet()
+    bet = Bet(openings=steps)
     for _, (ids, log_p) in zip(range(steps), text, strict=False):
         log_q = net(ids[:, :-1]).log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]  # (B, T)
         if not log_q.isfinite().all():

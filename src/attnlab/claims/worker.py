@@ -111,7 +111,7 @@ def _measure(task: dict[str, Any], places: Places) -> str:
 @contextmanager
 def _row(task: dict[str, Any], places: Places) -> Iterator[dict[str, Any]]:
     """A row that is stored at the end, whatever the end."""
-    began = time.perf_counter()
+    began, cpu = time.perf_counter(), time.process_time()
     row: dict[str, Any] = {name: task[name] for name in ("id", "label", "seed", "kind")}
     row |= {"status": "failed", "reason": None, "times": {}}
     try:
@@ -121,6 +121,7 @@ def _row(task: dict[str, Any], places: Places) -> Iterator[dict[str, Any]]:
     except Exception:
         row |= {"status": "failed", "reason": traceback.format_exc()}
     row["times"]["seconds"] = time.perf_counter() - began
+    row["times"]["cpu_seconds"] = time.process_time() - cpu
     write_json(places.row(task["id"]), row)
 
 

@@ -119,6 +119,7 @@ def _template(name: str) -> jinja2.Template:
     environment.globals["arms"] = arms
     environment.globals["table"] = table
     environment.globals["shown"] = shown
+    environment.globals["extra"] = extra
     environment.globals["sentences"] = SENTENCES
     return environment.get_template(name)
 
@@ -155,9 +156,15 @@ def table(found: Found) -> list[dict[str, Any]]:
     ]
 
 
+def extra(evidence: Evidence) -> list[dict[str, Any]]:
+    """The claim's own table, if it has one."""
+    make = evidence.claim.table
+    return [dict(row) for row in make(evidence)] if make is not None else []
+
+
 def number(value: Any) -> str:
     """A number for a table: four digits, or as many as a small one needs."""
-    if not isinstance(value, int | float):
+    if isinstance(value, int) or not isinstance(value, float):
         return str(value)
     return f"{value:.4f}" if 0.01 <= abs(value) < 1000 else f"{value:.3g}"
 
