@@ -152,7 +152,11 @@ class Clock(L.Callback):
 
 
 class Progress(TQDMProgressBar):
-    """Lightning's bar without the version number that our loggers do not have."""
+    """Lightning's bar, in steps: there are no epochs here, and no versions."""
+
+    def on_train_epoch_start(self, trainer: L.Trainer, *_: Any) -> None:
+        super().on_train_epoch_start(trainer)
+        self.train_progress_bar.set_description("training")
 
     def get_metrics(
         self, trainer: L.Trainer, pl_module: L.LightningModule
