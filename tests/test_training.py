@@ -129,6 +129,18 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(
     assert read_checkpoint(broken / "checkpoints" / "last.ckpt")["global_step"] == 12
 
 
+@pytest.mark.parametrize("interval", [2, 500])
+def test_the_end_is_validated_and_kept_wherever_it_falls(interval: int, train: Train) -> None:
+    overrides = ["trainer.max_steps=5", f"trainer.val_check_interval={interval}"]
+    result = train(*overrides, "checkpoint_every=50")
+    checkpoint = read_checkpoint(result.folder / "checkpoints" / "last.ckpt")
+    assert checkpoint["global_step"] == 5
+    assert math.isfinite(result.metrics["val_loss"])
+    net, _ = load_model(result.folder)
+    trained = weights_of(result.folder)
+    assert torch.equal(net.state_dict()["wte.weight"], trained["net.wte.weight"])
+
+
 def test_a_finished_run_is_returned_and_not_touched(train: Train) -> None:
     first = train()
     before = {f: f.stat().st_mtime_ns for f in first.folder.rglob("*") if f.is_file()}

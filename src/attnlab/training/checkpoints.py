@@ -38,7 +38,8 @@ class Checkpoints(L.Callback):
 
     Args:
         folder: where they go.
-        every: steps between two writings of `last.ckpt`; validations write it too.
+        every: steps between two writings of `last.ckpt`; validations and the end
+            of the training write it too.
     """
 
     def __init__(self, folder: Path, every: int) -> None:
@@ -46,6 +47,7 @@ class Checkpoints(L.Callback):
             raise BadInput(f"checkpoint_every = {every} must be at least 1")
         self.folder = folder
         self.every = every
+        self._last_step = -1
 
     def on_train_batch_end(
         self,
@@ -61,13 +63,21 @@ class Checkpoints(L.Callback):
         validates = (batch_idx + 1) % int(trainer.val_check_interval or 1) == 0
         due = between_steps and step % self.every == 0 and not validates
         if due and not trainer.should_stop:
-            trainer.save_checkpoint(self.folder / "last.ckpt")
+            self._save(trainer)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         assert isinstance(pl_module, LitGPT)
         if trainer.state.fn != "fit" or trainer.should_stop:
             return
-        trainer.save_checkpoint(self.folder / "last.ckpt")
+        self._save(trainer)
         losses = pl_module.val_losses
         if min(losses, key=losses.__getitem__) == trainer.global_step:
             trainer.save_checkpoint(self.folder / "best.ckpt")
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.global_step != self._last_step and not trainer.should_stop:
+            self._save(trainer)
+
+    def _save(self, trainer: L.Trainer) -> None:
+        trainer.save_checkpoint(self.folder / "last.ckpt")
+        self._last_step = trainer.global_step

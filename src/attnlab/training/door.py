@@ -33,7 +33,8 @@ def train(cfg: DictConfig) -> float:
     """
     hydra = HydraConfig.get()
     overrides = list(hydra.overrides.task)
-    variant = hydra.runtime.choices["attn"]
+    # A configuration that was saved by a run and is given by --config-path has made no choices.
+    variant = str(hydra.runtime.choices.get("attn", "as_saved"))
     sweep = hydra.mode == RunMode.MULTIRUN
     try:
         if sweep and cfg.trainer.devices not in (1, "1", "auto"):
