@@ -49,7 +49,9 @@ def train(cfg: DictConfig) -> float:
             raise  # Hydra goes on with the other runs and reports at the end
         _say(error)
         raise SystemExit(2) from None
-    if os.environ.get("LOCAL_RANK", "0") == "0":
+    if sweep:
+        print(f"{result.folder}: {_outcome(result)}, val loss {result.metrics['val_loss']:.4f}")
+    elif os.environ.get("LOCAL_RANK", "0") == "0":
         show(result)
     return float(result.metrics["val_loss"])
 
@@ -78,12 +80,6 @@ def one_sentence() -> Iterator[None]:
 def show(result: Result) -> None:
     """Print the table that a run ends with."""
     metrics, folder = result.metrics, str(result.folder)
-    status = metrics["status"]
-    if status == "diverged":
-        status += f" at step {metrics['diverged_at_step']}"
-        status += f", last finite loss {metrics['last_finite_loss']:.4f}"
-    if not result.fresh:
-        status += " before; nothing was done, force=true redoes it"
     loss = f"{metrics['val_loss']:.4f} nats a character over the whole validation text"
     if "val_floor" in metrics:
         loss += f"; the text's exact entropy is {metrics['val_floor']:.4f}"
@@ -91,7 +87,7 @@ def show(result: Result) -> None:
     rows.add_column(no_wrap=True)
     rows.add_column(overflow="fold")
     rows.add_row("run folder", folder)
-    rows.add_row("status", status)
+    rows.add_row("status", _outcome(result))
     rows.add_row("corpus", metrics["corpus"]["name"])
     rows.add_row("validation loss", loss)
     rows.add_row("speed", f"{metrics['tokens_per_second']:,.0f} tokens/s on {metrics['device']}")
@@ -101,6 +97,17 @@ def show(result: Result) -> None:
     print(f"  tensorboard --logdir {outputs}")
     print(f"  attnlab sample {shlex.quote(folder)}")
     print("  python train.py attn=unscaled")
+
+
+def _outcome(result: Result) -> str:
+    metrics = result.metrics
+    outcome = str(metrics["status"])
+    if outcome == "diverged":
+        outcome += f" at step {metrics['diverged_at_step']}"
+        outcome += f", last finite loss {metrics['last_finite_loss']:.4f}"
+    if not result.fresh:
+        outcome += " before; nothing was done, force=true redoes it"
+    return outcome
 
 
 def _warning(
