@@ -68,13 +68,13 @@ def run(cfg: DictConfig, folder: Path, *, variant: str, overrides: Iterable[str]
     corpus = build_corpus(cfg)
     net = build_model(cfg, len(corpus.alphabet))
     corpus.check_length(net.block_size)
-    optim = build_optimizer(cfg)
     digest = fingerprint(cfg, corpus.sha256)
     held = RunFolder(folder)
     if not cfg.force:
         held.check_is_ours(cfg, digest)
         if held.status().get("status") in {"finished", "diverged"}:
             return Result(folder, held.metrics(), fresh=False)
+    optim = build_optimizer(cfg)
     # Lightning takes seconds to import; whatever could be refused without it has been by now.
     from attnlab.training.fit import fit
 
