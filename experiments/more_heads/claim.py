@@ -8,24 +8,25 @@ from attnlab.report.drawing import dots, panels
 
 
 def figure(evidence: Evidence) -> Figure:
-    found = evidence.shown("early") or evidence.shown("late")
+    found, between = evidence.shown("early"), evidence.shown("between")
     drawing, axes = panels(1, width=8)
     if found is not None:
         baseline = found.scores["1 head"]
-        order = ("1 head", "2 heads", "4 heads", "8 heads")
-        dots(
-            axes[0],
-            [(n, [a - b for a, b in zip(found.scores[n], baseline, strict=True)]) for n in order],
-        )
+        scores = dict(found.scores) | (dict(between.scores) if between is not None else {})
+        groups = [
+            (name, [a - b for a, b in zip(scores[name], baseline, strict=False)])
+            for name in ("1 head", "2 heads", "4 heads", "8 heads")
+            if name in scores
+        ]
+        dots(axes[0], groups)
         axes[0].set(ylabel="loss minus that of one head (nats)", title="Heads of one width")
     return drawing
 
 
-ARMS = (
-    Arm("4 heads", ("attn=sdpa",)),
-    Arm("1 head", ("attn=single_head",)),
-    Arm("2 heads", ("attn=sdpa", "model.n_head=2")),
+FOUR_AND_ONE = (Arm("4 heads", ("attn=sdpa",)), Arm("1 head", ("attn=single_head",)))
+EIGHT_AND_TWO = (
     Arm("8 heads", ("attn=sdpa", "model.n_head=8")),
+    Arm("2 heads", ("attn=sdpa", "model.n_head=2")),
 )
 LATE = ("trainer.max_steps=2000", "trainer.val_check_interval=2000")
 
@@ -44,7 +45,7 @@ All arms have the same number of parameters; only the width of a head changes wi
             {"quick": Effort(6), "full": Effort(10)},
             where="500 steps, width 64, four heads",
             bearing="for",
-            arms=ARMS,
+            arms=FOUR_AND_ONE,
         ),
         Trained(
             "late",
@@ -53,7 +54,15 @@ All arms have the same number of parameters; only the width of a head changes wi
             {"full": Effort(10, LATE)},
             where="2,000 steps, width 64, four heads",
             bearing="for",
-            arms=ARMS,
+            arms=FOUR_AND_ONE,
+        ),
+        Trained(
+            "between",
+            "Eight heads are better than two after 500 steps.",
+            AtMost(0.0),
+            {"quick": Effort(3), "full": Effort(10)},
+            counts=False,
+            arms=EIGHT_AND_TWO,
         ),
     ),
 )

@@ -27,7 +27,7 @@ TABLE = (8, 64, 512)
 # Query and key std and learning rates of the map; C = D = 128, so that the spread is
 # sqrt(D) C std^2: 0.58 (GPT-2's), 2.9 (the condensation line), 11.3 (unit variance), 45.
 STDS = (0.02, 0.0447, 0.0883883476, 0.1767766953)
-RATES = (1e-3, 3e-3, 1e-2)
+RATES = (1e-3, 1e-2)
 CONDENSATION = math.sqrt(2 * math.log(64))  # of 64 keys, Derrida 1981
 
 

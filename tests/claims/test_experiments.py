@@ -1,0 +1,89 @@
+"""The claims of this repository: each loads, composes, and can be swept by train.py too."""
+
+import pytest
+
+from attnlab.claims import AtLeast, Measured, Trained
+from attnlab.claims.cells import hydra_conf
+from attnlab.claims.discover import discover
+from attnlab.claims.places import Places
+from attnlab.claims.plan import make_plan
+from tests.conftest import CONF, ROOT
+
+EXPERIMENTS = ROOT / "experiments"
+CLAIMS = discover(EXPERIMENTS)
+NAMES = [claim.name for claim in CLAIMS]
+
+
+def test_all_eight_are_there_in_order():
+    assert NAMES == [
+        "unscaled",
+        "flipped_mask",
+        "identical_heads",
+        "kernels_agree",
+        "precision",
+        "mask_fill",
+        "quadratic_cost",
+        "more_heads",
+    ]
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=NAMES)
+def test_every_claim_has_a_sweep_of_its_name(claim):
+    text = (CONF / "experiment" / f"{claim.name}.yaml").read_text()
+    assert "sweeper" in text and "seed" in text
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=NAMES)
+def test_quick_judges_every_claim_and_compares_six_seeds(claim):
+    judged = [part for part in claim.parts if part.counts and "quick" in part.budgets]
+    assert judged
+    for part in judged:
+        seeds = part.budgets["quick"].seeds
+        if isinstance(part, Trained):
+            assert seeds >= 6 or part.name == "other_leaks"
+    assert all("full" in part.budgets for part in claim.parts)
+
+
+@pytest.mark.parametrize("budget", ["quick", "full"])
+def test_every_cell_composes_and_meets_its_preconditions(tmp_path, budget):
+    places = Places(EXPERIMENTS, CONF, tmp_path, budget)
+    with hydra_conf(CONF):
+        plan = make_plan(CLAIMS, places, seeds=1)
+    assert plan.unmet == {}
+    assert len(plan.tasks) > 30
+
+
+def test_the_baseline_is_trained_once_for_all_claims(tmp_path):
+    with hydra_conf(CONF):
+        plan = make_plan(CLAIMS, Places(EXPERIMENTS, CONF, tmp_path, "quick"))
+    cells = {ids[0] for (_, _, arm, seed), ids in plan.rows.items() if seed == 0 and arm in BASE}
+    assert len(cells) == 1
+
+
+BASE = {"causal", "independent", "sdpa", "4 heads"}
+
+
+def test_the_textbook_s_own_assumption_is_a_precondition():
+    unscaled = CLAIMS[0]
+    part = unscaled.part("b_unit")
+    assert isinstance(part, Trained) and isinstance(part.test, AtLeast)
+    assert part.test.threshold == 0.10
+    assert part.given["model.init"] == "unit" and part.given["model.n_head"] == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "most"),
+    [
+        ("kernels_agree", "error", 0.0),
+        ("precision", "fp32", 1e-5),
+        ("unscaled", "d_identity", 1e-10),
+        ("mask_fill", "finite_at_start", 0.0),
+    ],
+)
+def test_what_is_measured_without_training(name, part, most):
+    claim = CLAIMS[NAMES.index(name)]
+    measured = claim.part(part)
+    assert isinstance(measured, Measured)
+    values = measured.measure(3, "quick")
+    assert float(values[measured.value]) <= most
+    assert values == measured.measure(3, "quick")  # nothing but the seed decides
