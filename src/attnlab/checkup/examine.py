@@ -1,16 +1,19 @@
 """The checkup of a whole model: run every detector on a copy, and gather what they found."""
 
+import contextlib
+import io
 import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from attnlab.checkup import blackbox, extras, whitebox
 from attnlab.checkup.dependence import TOLERANCE, Dependence, dependence, gradient_map
-from attnlab.checkup.findings import Finding, Report, Status
+from attnlab.checkup.findings import Finding, Report, Status, attempt
 from attnlab.checkup.guard import untouched, working_copy
 from attnlab.checkup.martingale import prove_by_training
 from attnlab.checkup.stress import disturbed, learned_leak, stress, try_trace
@@ -53,7 +56,7 @@ def checkup(
     """
     begin = time.perf_counter()
     owner = _module_of(model)
-    with untouched(owner):
+    with untouched(owner), contextlib.redirect_stdout(io.StringIO()):  # models that print
         subject, notes = _prepare(model, vocab_size, block_size)
         findings, settings = _examine(subject, torch.Generator().manual_seed(seed), prove)
     if batch is not None:
@@ -166,9 +169,8 @@ def _examine(
         findings += _outside(case, calls)
         if not any(f.detector in _MAPS and f.status is Status.FAULT for f in findings):
             findings += _hidden(case, calls, numbers)
-            findings.append(extras.cache(sharp, generator))
         findings += extras.all_of(subject, sharp, generator)
-        if prove:
+        if prove and subject.copies:
             findings.append(prove_by_training(subject, generator))
     findings += inside
     settings = {
@@ -239,7 +241,10 @@ def _outside(case: _Case, calls: list[AttentionCall]) -> list[Finding]:
 
 def _disturbed_map(case: _Case) -> Dependence | None:
     shaken = disturbed(case.sharp, case.generator)
-    map_ = _map(case, shaken, case.subject.block_size, rounds=1)
+    try:
+        map_ = _map(case, shaken, case.subject.block_size, rounds=1)
+    except REFUSALS:  # a model may check its own values
+        return None
     return map_ if bool(map_.single[:, map_.tried].isfinite().all()) else None
 
 
@@ -264,18 +269,20 @@ def _shapes(calls: list[AttentionCall]) -> list[tuple[int, int]]:
 
 
 def _hidden(case: _Case, calls: list[AttentionCall], numbers: list[int]) -> list[Finding]:
-    """What shows only under stress or after training."""
+    """What shows only under stress, after training or with a cache."""
     found = []
     if calls:
         T = calls[0].raw.shape[-1]
-        found.append(stress(case.sharp, numbers, calls, case.generator, T))
+        pull = partial(stress, case.sharp, numbers, calls, case.generator, T)
+        found.append(attempt("stress", pull, REFUSALS))
     if case.sharp.module is not None and case.sharp.copies:
-        found.append(
-            learned_leak(
-                case.subject, case.generator, case.dtype, case.tolerance, case.seconds / 2
-            )
+        half = case.seconds / 2
+        teach = partial(
+            learned_leak, case.subject, case.generator, case.dtype, case.tolerance, half
         )
-    return found
+        found.append(attempt("trained", teach, REFUSALS))
+    remember = partial(extras.cache, case.sharp, case.generator)
+    return [*found, attempt("cache", remember, REFUSALS)]
 
 
 def _causes_outside(findings: list[Finding], calls: list[AttentionCall]) -> list[Finding]:

@@ -2,12 +2,13 @@
 
 import inspect
 import math
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from attnlab.checkup.blackbox import relative
-from attnlab.checkup.findings import Finding, Status
+from attnlab.checkup.findings import Finding, Status, attempt
 from attnlab.checkup.guard import working_copy
 from attnlab.checkup.subject import REFUSALS, Subject
 from attnlab.errors import BadInput
@@ -16,8 +17,8 @@ from attnlab.errors import BadInput
 def all_of(subject: Subject, sharp: Subject, generator: torch.Generator) -> list[Finding]:
     """The detectors of this file, on a model that is finite."""
     return [
-        padding(sharp, generator),
-        low_precision(subject, sharp, generator),
+        attempt("padding", partial(padding, sharp, generator), REFUSALS),
+        attempt("precision", partial(low_precision, subject, sharp, generator), REFUSALS),
     ]
 
 
@@ -36,17 +37,14 @@ def cache(subject: Subject, generator: torch.Generator) -> Finding:
         return Finding(name, Status.NOT_APPLICABLE, "the model takes no past_key_values")
     T = min(subject.block_size, 24)
     ids = subject.tokens(generator, 1, T).to(subject.device)
-    try:
-        with torch.no_grad():
-            whole = module(ids).logits
-            start = module(ids[:, : T // 2], use_cache=True)
-            parts, state = [start.logits], start.past_key_values
-            for t in range(T // 2, T):
-                step = module(ids[:, t : t + 1], past_key_values=state, use_cache=True)
-                parts.append(step.logits)
-                state = step.past_key_values
-    except REFUSALS as error:
-        return Finding(name, Status.NOT_APPLICABLE, f"the cache cannot be used: {error}")
+    with torch.no_grad():
+        whole = module(ids).logits
+        start = module(ids[:, : T // 2], use_cache=True)
+        parts, state = [start.logits], start.past_key_values
+        for t in range(T // 2, T):
+            step = module(ids[:, t : t + 1], past_key_values=state, use_cache=True)
+            parts.append(step.logits)
+            state = step.past_key_values
     change = relative(torch.cat(parts, 1), whole)
     numbers = {"change": change}
     if change <= 1e-3:
@@ -66,12 +64,9 @@ def padding(subject: Subject, generator: torch.Generator) -> Finding:
     ids, other = subject.tokens(generator, 2, 1, T).to(subject.device)
     padded = torch.arange(T, device=ids.device) < T // 3
     keep = (~padded).long()[None]
-    try:
-        with torch.no_grad():
-            first = module(ids, attention_mask=keep).logits
-            second = module(torch.where(padded, other, ids), attention_mask=keep).logits
-    except REFUSALS as error:
-        return Finding(name, Status.NOT_APPLICABLE, f"the mask cannot be used: {error}")
+    with torch.no_grad():
+        first = module(ids, attention_mask=keep).logits
+        second = module(torch.where(padded, other, ids), attention_mask=keep).logits
     change = relative(second[:, T // 3 :], first[:, T // 3 :])
     numbers = {"change": change}
     if change <= 1e-4:

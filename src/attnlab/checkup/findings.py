@@ -1,7 +1,7 @@
 """What a checkup says: findings of single detectors, and a report that tells each cause once."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -40,6 +40,23 @@ class Finding:
     numbers: Mapping[str, float] = field(default_factory=dict)
     evidence: tuple[str, ...] = ()
     maps: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+def attempt(
+    detector: str, examine: Callable[[], Finding], refusals: tuple[type[Exception], ...]
+) -> Finding:
+    """Run a detector that asks a model for unusual things, which the model may refuse.
+
+    Args:
+        refusals: the errors that count as a refusal, told as not applicable with their reason.
+    """
+    try:
+        return examine()
+    except refusals as error:
+        lines = str(error).strip().splitlines()
+        reason = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+        headline = f"the model refuses what is asked here ({reason})"
+        return Finding(detector, Status.NOT_APPLICABLE, headline)
 
 
 @dataclass(frozen=True)

@@ -198,7 +198,12 @@ def tiny_config(config_class: Callable[..., object]) -> object:
     usual = config_class()
     names = set(vars(usual))
     aliases = usual.attribute_map if hasattr(usual, "attribute_map") else {}
-    return config_class(**{k: v for k, v in _TINY.items() if k in names or k in aliases})
+    sizes = {k: v for k, v in _TINY.items() if k in names or k in aliases}
+    if "kv_lora_rank" in names:  # latent attention has keys for every query head
+        sizes["num_key_value_heads"] = sizes["num_attention_heads"]
+    if "attention_types" in names:  # GPT-Neo's layers, which must be as many as there are
+        return config_class(**sizes, attention_types=[[["global", "local"], 1]])
+    return config_class(**sizes)
 
 
 def _transformers_folder(path: Path) -> Loaded:

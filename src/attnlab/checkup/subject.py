@@ -3,9 +3,7 @@
 Letters: B batch, T time, V symbols.
 """
 
-import contextlib
 import inspect
-import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -94,8 +92,7 @@ class Subject:
         """One call as it is, gradients and dtype kept: (B, T) -> (B, T, V)."""
         if self.seeded:
             torch.manual_seed(0)
-        with contextlib.redirect_stdout(io.StringIO()):
-            output = self._call(ids.to(self.device).clone())  # a model may write into its input
+        output = self._call(ids.to(self.device).clone())  # a model may write into its input
         return find_logits(output, tuple(ids.shape), self.vocab_size)
 
     def _call(self, ids: Tensor) -> object:

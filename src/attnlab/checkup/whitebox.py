@@ -68,9 +68,9 @@ def _axis(call: AttentionCall, pattern: Tensor) -> tuple[str, str]:
         used = sums[sums > 1e-12]
         return len(used) > 0 and bool((used - 1).abs().max() < 1e-4)
 
-    before = (
-        None if call.softened is None else call.softened.double().reshape(-1, *pattern.shape[-2:])
-    )
+    soft = call.softened
+    same = soft is not None and soft.numel() == pattern.numel()
+    before = soft.double().reshape(pattern.shape) if soft is not None and same else None
     if ones(pattern.sum(-2)):
         return (
             "softmax_queries",
@@ -83,13 +83,12 @@ def _axis(call: AttentionCall, pattern: Tensor) -> tuple[str, str]:
             "softmax_batch",
             "in a batch of one all weights are 1: the softmax runs over the batch",
         )
-    if before is not None and before.shape == pattern.shape:
-        if bool((before.triu(1) > 1e-12).any()) and not bool((pattern.triu(1) > 1e-12).any()):
-            return (
-                "post_softmax_mask",
-                "the mask acts after the softmax, whose sum has seen the future",
-            )
-    elif before is None and not bool((pattern >= 0).all()):
+    if before is not None:
+        seen = bool((before.triu(1) > 1e-12).any())
+        if seen and not bool((pattern.triu(1) > 1e-12).any()):
+            sentence = "the mask acts after the softmax, whose sum has seen the future"
+            return "post_softmax_mask", sentence
+    if soft is None and not bool((pattern >= 0).all()):
         return "no_softmax", "there is no softmax: weights are negative as well"
     return "row_sums", "a query's weights do not sum to 1"
 
@@ -124,9 +123,9 @@ def _by_pattern(pattern: Tensor) -> tuple[str, str]:
 
 def _fill(call: AttentionCall) -> tuple[str, str] | None:
     """Recognise a mask by the numbers it leaves in the scores."""
-    if call.masked is None or call.masked.numel() != call.raw.numel():
+    masked = call.scores
+    if masked is None:
         return None
-    masked = call.masked.detach().double().reshape(call.raw.shape)
     T = masked.shape[-1]
     above = torch.ones(T, T, dtype=torch.bool).triu(1)
     blocked = masked[:, above]
