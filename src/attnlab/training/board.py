@@ -119,6 +119,8 @@ def hyperparameters(cfg: DictConfig, variant: str) -> dict[str, float | str]:
 def _value(key: str, value: Any) -> float | str:
     if key in NUMBERS:
         return float(value) if isinstance(value, int | float) else math.nan
+    if isinstance(value, str) and value.startswith("attnlab."):
+        return value.rpartition(".")[2]  # of a dotted path, the name of the function
     return "null" if value is None else str(value)
 
 
