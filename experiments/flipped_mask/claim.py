@@ -201,6 +201,7 @@ TEXT = Reading(by_position_and_by_text, "over bigram", diverged=0.0)
 LAST = Reading(by_position_and_by_text, "last position")
 EFFORTS = {"quick": Effort(6), "full": Effort(10)}
 BETS = {"quick": Effort(6, seconds=25), "full": Effort(10, seconds=25)}
+TEXT_GIVEN = {"corpus": "tinyshakespeare"}  # whose floors the thresholds are
 HONEST = math.log(1e9)
 
 CLAIM = Claim(
@@ -255,6 +256,7 @@ flipped mask is the loss at the last position over T, since all others see their
             bearing="for",
             arms=(ARMS["flipped"], ARMS["causal"]),
             contrast=level,
+            given=TEXT_GIVEN,
         ),
         Trained(
             "other_leaks",
@@ -263,6 +265,7 @@ flipped mask is the loss at the last position over T, since all others see their
             {"quick": Effort(3), "full": Effort(10)},
             arms=(ARMS["bidirectional"], ARMS["peek_one"]),
             contrast=worse,
+            given=TEXT_GIVEN,
         ),
         Trained(
             "floor",
@@ -271,6 +274,7 @@ flipped mask is the loss at the last position over T, since all others see their
             EFFORTS,
             arms=(ARMS["flipped"],),
             contrast=level,
+            given=TEXT_GIVEN,
         ),
         Trained(
             "last_position",
@@ -280,6 +284,7 @@ flipped mask is the loss at the last position over T, since all others see their
             arms=(ARMS["flipped"], ARMS["causal"]),
             contrast=level,
             metric=LAST,
+            given=TEXT_GIVEN,
         ),
         Trained(
             "generation",
@@ -289,6 +294,7 @@ flipped mask is the loss at the last position over T, since all others see their
             arms=(ARMS["flipped"], ARMS["causal"]),
             contrast=level,
             metric=TEXT,
+            given=TEXT_GIVEN,
         ),
     ),
 )

@@ -165,6 +165,7 @@ question, asked apart: below 1.40 nats (dashed) no honest model has been seen.
             bearing="for",
             arms=HIGH,
             contrast=lowest,
+            given={"corpus": "tinyshakespeare"},
         ),
     ),
 )

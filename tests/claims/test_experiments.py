@@ -4,6 +4,7 @@ import pytest
 
 from attnlab.claims import AtLeast, Measured, Trained
 from attnlab.claims.cells import hydra_conf
+from attnlab.claims.claim import BUDGETS
 from attnlab.claims.discover import discover
 from attnlab.claims.places import Places
 from attnlab.claims.plan import make_plan
@@ -44,20 +45,28 @@ def test_quick_judges_every_claim_and_compares_six_seeds(claim):
     assert all("full" in part.budgets for part in claim.parts)
 
 
-@pytest.mark.parametrize("budget", ["quick", "full"])
-def test_every_cell_composes_and_meets_its_preconditions(tmp_path, budget):
-    places = Places(EXPERIMENTS, CONF, tmp_path, budget)
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("plans")
     with hydra_conf(CONF):
-        plan = make_plan(CLAIMS, places, seeds=1)
-    assert plan.unmet == {}
-    assert len(plan.tasks) > 30
+        return {
+            budget: make_plan(CLAIMS, Places(EXPERIMENTS, CONF, folder, budget), seeds=1)
+            for budget in BUDGETS
+        }
 
 
-def test_the_baseline_is_trained_once_for_all_claims(tmp_path):
-    with hydra_conf(CONF):
-        plan = make_plan(CLAIMS, Places(EXPERIMENTS, CONF, tmp_path, "quick"))
-    cells = {ids[0] for (_, _, arm, seed), ids in plan.rows.items() if seed == 0 and arm in BASE}
-    assert len(cells) == 1
+@pytest.mark.slow
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_every_cell_composes_and_meets_its_preconditions(plans, budget):
+    assert plans[budget].unmet == {}
+    assert len(plans[budget].tasks) > 25
+
+
+@pytest.mark.slow
+def test_the_baseline_is_trained_once_for_all_claims(plans):
+    rows = plans["quick"].rows.items()
+    assert len({ids[0] for (_, _, arm, _), ids in rows if arm in BASE}) == 1
+    assert {arm for (_, _, arm, _), _ in rows if arm in BASE} == BASE
 
 
 BASE = {"causal", "independent", "sdpa", "4 heads"}

@@ -78,6 +78,19 @@ def test_a_precondition_that_does_not_hold_is_said_and_nothing_is_run(places):
     assert sum(task.message["kind"] == "run" for task in plan.tasks.values()) == 3  # of `kept`
 
 
+def test_cells_are_kept_until_the_configuration_changes(places):
+    plan = planned(places)
+    file = places.root / "cells.json"
+    before = file.read_text()
+    assert planned(places).tasks.keys() == plan.tasks.keys()
+    assert file.read_text() == before
+    sweep = places.conf / "experiment" / "mine.yaml"
+    sweep.write_text(sweep.read_text().replace("n_embd: 16", "n_embd: 32"))
+    assert not {t for t in planned(places).tasks if t.startswith("run")} & plan.tasks.keys()
+    file.write_text('{"conf": ')
+    assert len(planned(places).tasks) == 9
+
+
 def test_done_and_failed_rows(places):
     plan = planned(places)
     first, second = list(plan.tasks)[-2:]

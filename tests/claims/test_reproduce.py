@@ -82,10 +82,10 @@ def test_a_threshold_of_afterwards_is_called_that(done):
 def test_publish_writes_the_pages_and_only_the_block(done):
     folder, _, _ = done
     readme = folder / "README.md"
-    readme.write_text("# Mine\n\n<!-- verdicts -->\nold\n<!-- /verdicts -->\n\nThe end.\n")
+    readme.write_text("# Mine\n\n<!-- verdicts -->\nstale\n<!-- /verdicts -->\n\nThe end.\n")
     assert attnlab(folder, "--publish").returncode == 0
     text = readme.read_text()
-    assert text.startswith("# Mine\n") and text.endswith("The end.\n") and "old" not in text
+    assert text.startswith("# Mine\n") and text.endswith("The end.\n") and "stale" not in text
     assert "[mine](experiments/mine/README.md)" in text
     page = (folder / "experiments" / "mine" / "README.md").read_text()
     assert "**supported**" in page and "Flipped is no worse." in page

@@ -112,7 +112,8 @@ class Trained(Part):
         arms: what is trained; the contrast gets the scores of the first arms, in order.
         contrast: as many arguments as it takes arms, scores of one seed -> the judged value.
         metric: a key of metrics.json, or a `Reading`.
-        given: preconditions, dotted keys of the configuration with their values, in every arm.
+        given: preconditions, dotted keys of the configuration with their values, in every arm;
+            "corpus" is the name of the corpus that was really read.
     """
 
     arms: tuple[Arm, ...] = ()

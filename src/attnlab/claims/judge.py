@@ -30,13 +30,18 @@ def score(row: Row, metric: str | Reading) -> float:
 def judge_part(found: Found) -> None:
     """Fill in scores, values and outcome from the rows."""
     part = found.part
-    failures = [row for rows in found.rows.values() for row in rows if row["status"] == "failed"]
+    failures = [row for row in _rows(found) if row["status"] == "failed"]
     if failures:
         reason = str(failures[0]["reason"]).strip().splitlines()[-1]
         found.failed = True
         found.remark = f"{len(failures)} failed: {reason}"
         return
     if isinstance(part, Trained):
+        read = {row.get("provenance", {}).get("corpus", {}).get("name") for row in _rows(found)}
+        wanted = part.given.get("corpus")
+        if wanted is not None and read != {wanted}:
+            found.remark = f"precondition not met: corpus = {wanted} is asked for"
+            return
         found.scores = {
             arm: [score(row, part.metric) for row in rows] for arm, rows in found.rows.items()
         }
@@ -81,6 +86,10 @@ def combined(verdicts: Sequence[Verdict]) -> Verdict:
     if not verdicts or "inconclusive" in verdicts:
         return "inconclusive"
     return "supported"
+
+
+def _rows(found: Found) -> list[Row]:
+    return [row for rows in found.rows.values() for row in rows]
 
 
 def _contrasted(part: Trained, found: Found) -> list[float]:

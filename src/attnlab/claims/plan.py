@@ -2,12 +2,11 @@
 
 import hashlib
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
-from attnlab.claims.cells import Cell, cell_of, setting
+from attnlab.claims.cells import Cell, Cells, setting
 from attnlab.claims.claim import Claim, Effort, Measured, Reading, Trained, source_of
 from attnlab.claims.discover import code_digest
 from attnlab.claims.places import Places
@@ -76,7 +75,7 @@ def make_plan(
         BadInput: a configuration cannot be composed.
     """
     plan = Plan()
-    compose = lru_cache(maxsize=None)(cell_of)
+    compose = Cells(places.conf, places.root / "cells.json")
     for claim in claims:
         for part in claim.parts:
             effort = part.budgets.get(places.budget)  # type: ignore[call-overload]
@@ -87,6 +86,7 @@ def make_plan(
                 _add_runs(plan, claim, part, effort, count, gpu, places, compose)
             elif isinstance(part, Measured):
                 _add_measurements(plan, claim, part, effort, count, places)
+    compose.save()
     _look_what_is_done(plan, places)
     return plan
 
@@ -99,14 +99,14 @@ def _add_runs(
     seeds: int,
     gpu: bool,
     places: Places,
-    compose: Callable[[tuple[str, ...]], Cell],
+    compose: Cells,
 ) -> None:
     common = (f"experiment={claim.name}", *effort.overrides, *(effort.on_gpu if gpu else ()))
     cells = {arm.name: compose((*common, *arm.overrides)) for arm in part.arms}
     for cell in cells.values():
         for key, wanted in part.given.items():
             found = setting(cell.settings, key)
-            if found != wanted:
+            if key != "corpus" and found != wanted:  # the corpus is known after the run
                 plan.unmet[claim.name, part.name] = f"{key} = {wanted} is asked for, it is {found}"
     if (claim.name, part.name) in plan.unmet:
         return
