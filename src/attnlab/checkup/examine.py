@@ -192,15 +192,12 @@ def _word(dtype: torch.dtype | None) -> str:
 
 def _watch(case: _Case) -> tuple[list[AttentionCall], list[int], str]:
     subject = case.sharp
+    # No other size may be T, or a product of weights passes for scores.
     sizes = {n for p in subject.parameters() for n in p.shape}
-    primes = [n for n in range(subject.block_size, 10, -1) if _is_prime(n) and n not in sizes]
     several = len(case.lengths) > 1
-    T = primes[0] if primes and several else subject.block_size
+    free = [n for n in range(subject.block_size, 10, -1) if n not in sizes]
+    T = free[0] if free and several else subject.block_size
     return try_trace(subject, T, case.generator)
-
-
-def _is_prime(n: int) -> bool:
-    return n > 1 and all(n % d for d in range(2, math.isqrt(n) + 1))
 
 
 def _inside(case: _Case, calls: list[AttentionCall], blind: str) -> list[Finding]:

@@ -48,7 +48,7 @@ def explain(
     if scrambled is not None:
         return scrambled
     if clean_up_to >= T // 4:
-        return _late(ahead, clean_up_to)
+        return _few(ahead) or _late(ahead, clean_up_to)
     if bool((ahead == future).all()):
         return Explanation("no_mask", f"every position reads all {T} positions, later ones too")
     return _peek(ahead, future) or _few(ahead) or _some(ahead, future)

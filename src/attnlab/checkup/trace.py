@@ -68,6 +68,12 @@ class AttentionCall:
         return self.masked.detach().double().reshape(self.raw.shape)
 
     @property
+    def has_sink(self) -> bool:
+        """Whether the softmax ran over one key more than there are, which takes its share."""
+        n = self.raw.shape[0] * self.raw.shape[1]
+        return self.masked is not None and self.masked.numel() == self.raw.numel() + n
+
+    @property
     def scale(self) -> float:
         """The factor of the scores in all."""
         return math.prod(self.factors)

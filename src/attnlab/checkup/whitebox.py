@@ -42,6 +42,8 @@ def rows(call: AttentionCall) -> Finding | None:
     numbers = {"largest deviation": off}
     if off <= 1e-2 if call.pattern is not None and call.pattern.dtype in _LOW else off <= 1e-4:
         return None
+    if call.has_sink and float(sums.max()) <= 1 + 1e-4:
+        return None
     cause, sentence = _axis(call, pattern)
     # Sinks, and attention that is linear by design, are not normalised and yet are published.
     status = SUSPICIOUS if cause in ("row_sums", "no_softmax") else FAULT
