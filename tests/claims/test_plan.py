@@ -6,7 +6,7 @@ import pytest
 
 from attnlab.claims.cells import cell_of, config_of, hydra_conf
 from attnlab.claims.claim import declared_hash
-from attnlab.claims.discover import discover, load
+from attnlab.claims.discover import code_digest, discover, load
 from attnlab.claims.gather import declare
 from attnlab.claims.places import Places
 from attnlab.claims.plan import make_plan
@@ -136,6 +136,21 @@ def test_the_hash_sees_thresholds_and_metrics_but_no_comments(places):
     assert declared_hash(load(file)) == before
     file.write_text(text.replace("seed / 10", "seed / 11"))
     assert declared_hash(load(file)) != before
+
+
+def test_stored_measurements_depend_on_what_they_use_and_on_nothing_else(tmp_path):
+    file = tmp_path / "claim.py"
+    text = "import math\nA = 1\ndef use():\n    return A\ndef m(s):\n    return use()\nB = 2\n"
+    file.write_text(text)
+    before = code_digest(file, "m")
+    for old, new, same in (
+        ("B = 2", "B = 3\ndef figure(e):\n    return B", True),
+        ("return A", "return A  # why", True),
+        ("A = 1", "A = 2", False),
+        ("return A", "return A + 1", False),
+    ):
+        file.write_text(text.replace(old, new))
+        assert (code_digest(file, "m") == before) is same, new
 
 
 @pytest.mark.parametrize(

@@ -58,9 +58,37 @@ def load(file: Path) -> Claim:
     return claim
 
 
-def code_digest(file: Path) -> str:
-    """A digest of a claim's code, comments and layout apart: stored measurements depend on it."""
-    return hashlib.sha256(ast.unparse(ast.parse(file.read_text())).encode()).hexdigest()[:8]
+def code_digest(file: Path, function: str) -> str:
+    """A digest of a function of a claim and of all in the file that it uses, comments apart.
+
+    Stored measurements depend on it: a change of a figure repeats none of them.
+    """
+    defined: dict[str, list[ast.stmt]] = {}
+    for statement in ast.parse(file.read_text()).body:
+        for name in _defines(statement):
+            defined.setdefault(name, []).append(statement)
+    used, found = [function], set()
+    while used:
+        name = used.pop()
+        if name in found or name not in defined:
+            continue
+        found.add(name)
+        for statement in defined[name]:
+            used += [node.id for node in ast.walk(statement) if isinstance(node, ast.Name)]
+    text = "\n".join(ast.unparse(s) for name in sorted(found) for s in defined[name])
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _defines(statement: ast.stmt) -> list[str]:
+    if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+        return [statement.name]
+    if isinstance(statement, ast.Import | ast.ImportFrom):
+        return [(alias.asname or alias.name).partition(".")[0] for alias in statement.names]
+    return [
+        node.id
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    ]
 
 
 def _check(claim: Claim, file: Path) -> None:

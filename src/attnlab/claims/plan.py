@@ -132,17 +132,19 @@ def _add_runs(
 def _reading_of(claim: Claim, part: Trained, run: str, places: Places) -> str:
     if not isinstance(part.metric, Reading):
         return ""
-    code = code_digest(places.claim_file(claim.name))
-    return f"{run}-{claim.name}.{part.metric.read.__name__}-{code}"
+    name = part.metric.read.__name__
+    code = code_digest(places.claim_file(claim.name), name)
+    return f"{run}-{claim.name}.{name}-{code}"
 
 
 def _add_measurements(
     plan: Plan, claim: Claim, part: Measured, effort: Effort, seeds: int, places: Places
 ) -> None:
     name = part.measure.__name__
+    code = code_digest(places.claim_file(claim.name), name)
     if name == "<lambda>":
-        name = hashlib.sha256(source_of(part.measure).encode()).hexdigest()[:6]
-    code = code_digest(places.claim_file(claim.name))
+        name = "lambda"
+        code = hashlib.sha256(source_of(part.measure).encode()).hexdigest()[:8]
     for seed in range(seeds):
         id_ = f"measure-{claim.name}.{name}-s{seed}-{code}"
         message = {

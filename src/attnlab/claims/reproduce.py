@@ -44,9 +44,7 @@ def reproduce(
     Raises:
         BadInput: a name, a number, a folder or a claim is not sound, or another call is at work.
     """
-    for name, value in (("seeds", seeds), ("jobs", jobs)):
-        if value is not None and value < 1:
-            raise BadInput(f"--{name} {value} must be at least 1")
+    _check(seeds, jobs)
     places.check()
     asked = discover(places.experiments, names)
     console = Console(soft_wrap=True)
@@ -114,6 +112,12 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _check(seeds: int | None, jobs: int | None) -> None:
+    for name, value in (("seeds", seeds), ("jobs", jobs)):
+        if value is not None and value < 1:
+            raise BadInput(f"--{name} {value} must be at least 1")
 
 
 def _work(plan: Plan, places: Places, jobs: int, console: Console) -> None:
