@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from attnlab.attention import kernels, masks
-from attnlab.claims import AtLeast, AtMost, Claim, Effort, Measured, Within
+from attnlab.claims import AtLeast, AtMost, Claim, Effort, Measured
 from attnlab.claims.evidence import Evidence
 from attnlab.claims.statistics import slope
 from attnlab.report.drawing import COLOURS, MARKERS, panels
@@ -40,7 +40,7 @@ def seconds(seed: int, budget: str) -> Mapping[str, Any]:
         for T in SIZES:
             inputs, mask = _inputs(T, seed), masks.build_mask(masks.causal, T)
             taken = []
-            for _ in range(12 if T <= 1024 else 4):
+            for _ in range(10 if T <= 1024 else 3):
                 began = time.perf_counter()
                 _step(name, inputs, mask)
                 taken.append(time.perf_counter() - began)
@@ -93,7 +93,7 @@ def figure(evidence: Evidence) -> Figure:
     return drawing
 
 
-TIMES = {"quick": Effort(3, seconds=15), "full": Effort(5, seconds=15)}
+TIMES = {"quick": Effort(4, seconds=8), "full": Effort(5, seconds=15)}
 BYTES = {"quick": Effort(2, seconds=6), "full": Effort(2, seconds=6)}
 
 CLAIM = Claim(
@@ -108,8 +108,8 @@ so they enter no family of tests.
     parts=(
         Measured(
             "time_manual",
-            "The manual kernel's time grows like T^1.7 to T^2.5.",
-            Within(0.4, centre=2.1, unit="(exponent of T)"),
+            "The manual kernel's time grows faster than T^1.5.",
+            AtLeast(1.5, expected=2.0, unit="(exponent of T)"),
             TIMES,
             where="time, manual",
             bearing="for",
@@ -120,7 +120,7 @@ so they enter no family of tests.
         Measured(
             "time_sdpa",
             "SDPA's does, too.",
-            Within(0.4, centre=2.1, unit="(exponent of T)"),
+            AtLeast(1.5, expected=2.0, unit="(exponent of T)"),
             TIMES,
             where="time, SDPA",
             bearing="for",
