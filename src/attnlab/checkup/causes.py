@@ -190,7 +190,6 @@ CAUSES: dict[str, Cause] = {
         "key-value heads in the wrong order",
         "Query head h uses key-value head h // (H / H_kv): repeat_interleave, not repeat or tile.",
     ),
-    # the rest of the model
     "reads_ahead": Cause(
         "reads the future",
         "Find what lets a position see later ones; the map shows which.",
@@ -290,14 +289,11 @@ CAUSES: dict[str, Cause] = {
         "No causal model can predict fresh uniform tokens; find what it reads.",
         rank=7,
     ),
-    # kernels only
     "swapped_qk": Cause("queries and keys exchanged", "scores = q @ k.mT, queries in rows."),
-    "wrong_dropout": Cause("dropout left on", "Drop out in training only."),
     "imprecise": Cause(
         "less precise than its inputs", "Accumulate scores and take the softmax in fp32 at least."
     ),
     "softcap": Cause("scores are capped", "Leave out tanh, or give the reference the same cap."),
-    "window": Cause("only a window of keys is read", "Let a query see all earlier keys."),
     "wrong": Cause(
         "not attention as specified", "Compare with the reference, term by term.", rank=8
     ),

@@ -100,9 +100,7 @@ def dependence(
                 _raise(suffix, columns, _changes(subject, ids, after))
             if time.perf_counter() - begin > seconds:
                 break
-    seen = torch.cat([single[:, columns], suffix[:, columns]])
-    unit = float(seen.max())
-    unit = unit if unit > 0 else 1.0
+    unit = float(torch.cat([single[:, columns], suffix[:, columns]]).max()) or 1.0
     return Dependence(single / unit, suffix / unit, unit, tolerance)
 
 

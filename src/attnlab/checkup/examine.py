@@ -45,8 +45,7 @@ def checkup(
         block_size: the largest T to examine; None where the model or its config says it.
         prove: also train a copy on fresh uniform tokens and try to prove a leak (about a minute).
         batch: inputs and targets (B, T) int64 as the model is trained on, to check their shift.
-        seed: of the random tokens.
-        name: what to call the model in the report.
+        seed, name: of the random tokens; of the model in the report.
 
     Returns:
         the report; `report.healthy` is False where a fault was found.
@@ -62,8 +61,7 @@ def checkup(
     if batch is not None:
         findings.append(check_batch(*batch))
     title = name if name is not None else type(model if owner is None else owner).__name__
-    seconds = time.perf_counter() - begin
-    return Report(title, settings | notes, tuple(findings), seconds)
+    return Report(title, settings | notes, tuple(findings), time.perf_counter() - begin)
 
 
 def assert_causal(
@@ -167,7 +165,10 @@ def _examine(
     inside = _inside(case, calls, blind)
     if findings[0].status is Status.OK:
         findings += _outside(case, calls)
-        if not any(f.detector in _MAPS and f.status is Status.FAULT for f in findings):
+        if not any(
+            f.detector in ("future", "disturbed", "gradient") and f.status is Status.FAULT
+            for f in findings
+        ):
             findings += _hidden(case, calls, numbers)
         findings += extras.all_of(subject, sharp, generator)
         if prove and subject.copies:
@@ -177,13 +178,10 @@ def _examine(
         "vocab_size": str(subject.vocab_size),
         "block_size": str(subject.block_size),
         "lengths": ", ".join(map(str, lengths)),
-        "dtype": _word(subject.dtype) + (f", maps in {_word(dtype)}" if subject.module else ""),
+        "dtype": f"{_word(subject.dtype)}, maps in {_word(dtype)}",
         "attention calls seen": str(len(calls)),
     }
     return _causes_outside(findings, calls), settings
-
-
-_MAPS = ("future", "disturbed", "gradient")
 
 
 def _word(dtype: torch.dtype | None) -> str:
@@ -194,9 +192,8 @@ def _watch(case: _Case) -> tuple[list[AttentionCall], list[int], str]:
     subject = case.sharp
     # No other size may be T, or a product of weights passes for scores.
     sizes = {n for p in subject.parameters() for n in p.shape}
-    several = len(case.lengths) > 1
     free = [n for n in range(subject.block_size, 10, -1) if n not in sizes]
-    T = free[0] if free and several else subject.block_size
+    T = free[0] if free and len(case.lengths) > 1 else subject.block_size
     return try_trace(subject, T, case.generator)
 
 

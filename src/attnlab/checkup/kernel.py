@@ -6,7 +6,6 @@ compared with a family of references that are wrong on purpose, and the one that
 Letters: B batch, H heads, T time, D channels of a head.
 """
 
-import inspect
 import math
 import time
 from collections.abc import Callable
@@ -17,65 +16,12 @@ from torch import Tensor
 
 from attnlab.checkup.findings import Finding, Report, Status
 from attnlab.checkup.guard import untouched
+from attnlab.checkup.kernel_call import Kernel, described
 from attnlab.checkup.references import NAMES, RIGHT, Recipe, compute, departures
 from attnlab.checkup.subject import REFUSALS
 from attnlab.errors import BadInput
 
 B, H, T, D = 2, 3, 11, 5
-_MASK_NAMES = ("mask", "attn_mask", "attention_mask", "bias")
-_SCALE_NAMES = ("scale", "scaling", "softmax_scale", "sm_scale")
-_CAUSAL_NAMES = ("is_causal", "causal")
-_DROPOUT_NAMES = ("dropout", "dropout_p", "attn_dropout", "p")
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """A kernel and what its arguments are called, "" for those it lacks."""
-
-    function: Callable[..., object]
-    mask: str
-    scale: str
-    causal: str
-    dropout: str
-    mask_style: str
-
-    def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float | None
-    ) -> Tensor:
-        """(B, H, T, D) three times, (T, T) bool with True = may attend -> (B, H, T, D).
-
-        Raises:
-            BadInput: the kernel gives something else.
-        """
-        named: dict[str, object] = {}
-        if self.mask:
-            named[self.mask] = self._styled(mask, q.dtype)
-        elif self.causal:
-            named[self.causal] = True
-        if self.scale and scale is not None:
-            named[self.scale] = scale
-        if self.dropout:
-            named[self.dropout] = 0.0
-        y = self.function(q.clone(), k.clone(), v.clone(), **named)
-        y = y[0] if isinstance(y, tuple) else y
-        if isinstance(y, Tensor) and y.shape == (
-            *q.shape[:1],
-            q.shape[2],
-            q.shape[1] * v.shape[-1],
-        ):
-            y = y.unflatten(-1, (q.shape[1], -1)).transpose(1, 2)  # it merges heads itself
-        expected = (*q.shape[:-1], v.shape[-1])
-        if not isinstance(y, Tensor) or y.shape != expected:
-            got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
-            raise BadInput(f"the kernel gave {got} for queries {tuple(q.shape)}, not {expected}")
-        return y
-
-    def _styled(self, mask: Tensor, dtype: torch.dtype) -> Tensor:
-        if self.mask_style == "block":
-            return ~mask
-        if self.mask_style == "add":
-            return torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, -math.inf)
-        return mask
 
 
 def checkup_kernel(
@@ -106,31 +52,12 @@ def checkup_kernel(
     if mask_style not in ("attend", "block", "add"):
         raise BadInput(f"mask_style = {mask_style} must be attend, block or add")
     begin = time.perf_counter()
-    kernel = _described(fn, mask_style)
+    kernel = described(fn, mask_style)
     with untouched(None):
         findings = _examine(kernel, causal, torch.Generator().manual_seed(seed))
     name = str(fn.__name__) if hasattr(fn, "__name__") else type(fn).__name__
     settings = {"B, H, T, D": f"{B}, {H}, {T}, {D}", "mask": mask_style if kernel.mask else "none"}
     return Report(name, settings, tuple(findings), time.perf_counter() - begin)
-
-
-def _described(fn: Callable[..., object], mask_style: str) -> Kernel:
-    try:
-        names = set(inspect.signature(fn).parameters)
-    except (ValueError, TypeError):  # built-ins such as F.scaled_dot_product_attention
-        names = {"attn_mask", "scale", "is_causal", "dropout_p"}
-
-    def first(candidates: tuple[str, ...]) -> str:
-        return next((name for name in candidates if name in names), "")
-
-    return Kernel(
-        fn,
-        mask=first(_MASK_NAMES),
-        scale=first(_SCALE_NAMES),
-        causal=first(_CAUSAL_NAMES),
-        dropout=first(_DROPOUT_NAMES),
-        mask_style=mask_style,
-    )
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ class Martingale:
 
 
 def prove_by_training(
-    subject: Subject, generator: torch.Generator, *, steps: int = 400, seconds: float = 45.0
+    subject: Subject, generator: torch.Generator, *, steps: int = 400, seconds: float = 40.0
 ) -> Finding:
     """Train a copy on fresh uniform tokens, and bet on each before it is trained on."""
     if subject.module is None:

@@ -125,7 +125,8 @@ class Watch(TorchDispatchMode):
             return func(*bias, a * self.boost, b, **given)
         out = func(*args, **given)
         mixed = self._mixed_by(a, b) is not None
-        if not mixed and self.boost == 1.0 and _is_square(out, self.T) and a.shape[-1] != self.T:
+        square = out.shape[-2:] == (self.T, self.T) and a.shape[-1] != self.T
+        if square and not mixed and self.boost == 1.0:
             raw = a @ b if bias else out  # a mask or bias that is added at once is no score
             self._begin(a, b, raw, out, given.get("alpha", 1), n)
         return out
@@ -277,10 +278,6 @@ def _written_out(
         scale_before=math.prod(earlier),
         axis=-1,
     )
-
-
-def _is_square(out: Tensor, T: int) -> bool:
-    return out.shape[-2:] == (T, T)
 
 
 def _3d(x: Tensor) -> Tensor:

@@ -1,0 +1,89 @@
+"""How to call a kernel that was written elsewhere: what its arguments are called and mean.
+
+Letters: B batch, H heads, T time, D channels of a head.
+"""
+
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attnlab.errors import BadInput
+
+_MASK_NAMES = ("mask", "attn_mask", "attention_mask", "bias")
+_SCALE_NAMES = ("scale", "scaling", "softmax_scale", "sm_scale")
+_CAUSAL_NAMES = ("is_causal", "causal")
+_DROPOUT_NAMES = ("dropout", "dropout_p", "attn_dropout", "p")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel and what its arguments are called, "" for those it lacks."""
+
+    function: Callable[..., object]
+    mask: str
+    scale: str
+    causal: str
+    dropout: str
+    mask_style: str
+
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float | None
+    ) -> Tensor:
+        """(B, H, T, D) three times, (T, T) bool with True = may attend -> (B, H, T, D).
+
+        Raises:
+            BadInput: the kernel gives something else.
+        """
+        named: dict[str, object] = {}
+        if self.mask:
+            named[self.mask] = self._styled(mask, q.dtype)
+        elif self.causal:
+            named[self.causal] = True
+        if self.scale and scale is not None:
+            named[self.scale] = scale
+        if self.dropout:
+            named[self.dropout] = 0.0
+        y = self.function(q.clone(), k.clone(), v.clone(), **named)
+        y = y[0] if isinstance(y, tuple) else y
+        if isinstance(y, Tensor) and y.shape == (
+            *q.shape[:1],
+            q.shape[2],
+            q.shape[1] * v.shape[-1],
+        ):
+            y = y.unflatten(-1, (q.shape[1], -1)).transpose(1, 2)  # it merges heads itself
+        expected = (*q.shape[:-1], v.shape[-1])
+        if not isinstance(y, Tensor) or y.shape != expected:
+            got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
+            raise BadInput(f"the kernel gave {got} for queries {tuple(q.shape)}, not {expected}")
+        return y
+
+    def _styled(self, mask: Tensor, dtype: torch.dtype) -> Tensor:
+        if self.mask_style == "block":
+            return ~mask
+        if self.mask_style == "add":
+            return torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, -math.inf)
+        return mask
+
+
+def described(fn: Callable[..., object], mask_style: str) -> Kernel:
+    """Find out from a function's signature what it takes."""
+    try:
+        names = set(inspect.signature(fn).parameters)
+    except (ValueError, TypeError):  # built-ins such as F.scaled_dot_product_attention
+        names = {"attn_mask", "scale", "is_causal", "dropout_p"}
+
+    def first(candidates: tuple[str, ...]) -> str:
+        return next((name for name in candidates if name in names), "")
+
+    return Kernel(
+        fn,
+        mask=first(_MASK_NAMES),
+        scale=first(_SCALE_NAMES),
+        causal=first(_CAUSAL_NAMES),
+        dropout=first(_DROPOUT_NAMES),
+        mask_style=mask_style,
+    )
