@@ -170,7 +170,7 @@ def worse(first: float, second: float) -> float:
 def figure(evidence: Evidence) -> Figure:
     bets, text = evidence.shown("proof_uniform"), evidence.shown("loss")
     read = evidence.shown("last_position")
-    drawing, axes = panels(3, width=5.4, height=4.8)
+    drawing, axes = panels(3, width=4.7, height=4.4)
     if bets is not None:
         for name, colour in zip(MASKS, COLOURS, strict=False):
             for row in bets.each("history"):
@@ -186,7 +186,7 @@ def figure(evidence: Evidence) -> Figure:
         dots(axes[1], [*text.scores.items(), *(others.scores.items() if others else ())])
         axes[1].axhline(1.40, color="black", linestyle="--")
         axes[1].set(ylabel="validation loss (nats)", title="TinyShakespeare", ylim=(0, None))
-        axes[1].tick_params(axis="x", labelsize=11)
+        axes[1].tick_params(axis="x", labelsize=12, rotation=20)
     if read is not None:
         for arm, colour in zip(read.rows, (COLOURS[1], COLOURS[0]), strict=False):
             curves = np.array(read.each("by position", arm))

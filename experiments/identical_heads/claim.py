@@ -40,7 +40,7 @@ def distance(folder: Path) -> Mapping[str, Any]:
 def figure(evidence: Evidence) -> Figure:
     apart, price = evidence.shown("free_output"), evidence.shown("price")
     exact = evidence.shown("collapse")
-    drawing, axes = panels(2, width=7, height=4.8)
+    drawing, axes = panels(2, width=6.4, height=4.6)
     if apart is not None and exact is not None:
         groups = [("tied output", exact.each("relative", "tied output"))]
         dropped = evidence.shown("dropout")

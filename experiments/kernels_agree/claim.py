@@ -89,7 +89,7 @@ def _losses(name: str, dtype: torch.dtype, seed: int) -> list[float]:
 def figure(evidence: Evidence) -> Figure:
     apart, trained = evidence.shown("trajectory"), evidence.shown("manual")
     other = evidence.shown("torch_mha")
-    drawing, axes = panels(2, width=6.5)
+    drawing, axes = panels(2, width=6)
     if apart is not None:
         for i, dtype in enumerate(("float32", "float64")):
             for row in apart.each(dtype):

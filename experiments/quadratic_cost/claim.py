@@ -74,7 +74,7 @@ def _peak(name: str, T: int, seed: int) -> int:
 
 
 def figure(evidence: Evidence) -> Figure:
-    drawing, axes = panels(2, width=6.5)
+    drawing, axes = panels(2, width=6)
     for axis, part, what in (
         (axes[0], "time_manual", "seconds, forward and backward"),
         (axes[1], "memory_manual", "peak bytes"),

@@ -165,7 +165,7 @@ def _rate(lr: float) -> tuple[str, ...]:
 
 def figure(evidence: Evidence) -> Figure:
     start, chart = evidence.shown("a_entropy"), evidence.shown("e_map")
-    drawing, axes = panels(3, width=5.6, height=4.8)
+    drawing, axes = panels(3, width=4.7, height=4.4)
     if start is not None:
         for name, colour, marker in (("scaled", COLOURS[0], "o"), ("unscaled", COLOURS[1], "s")):
             rows = torch.tensor([row[name] for row in start.each("entropy")])
@@ -173,18 +173,16 @@ def figure(evidence: Evidence) -> Figure:
             axes[0].plot(SIZES, theory, color=colour, label=f"{name}, theory")
             axes[0].plot(SIZES, rows.mean(0), marker, color=colour, label=f"{name}, measured")
         axes[0].axhline(math.log(KEYS), color="0.5", linestyle=":")
-        axes[0].set(xlabel="D", ylabel="entropy (nats)", title=f"At the start, {KEYS} keys")
+        axes[0].set(xlabel="D", ylabel="entropy (nats)", title="At the start")
         axes[0].set_xscale("log", base=2)
         axes[0].legend(fontsize=12, loc="lower left")
-    for x, (name, label) in enumerate((("b_unit", "unit variance"), ("c_gpt2", "GPT-2's start"))):
+    for x, name in enumerate(("b_unit", "c_gpt2")):
         found = evidence.shown(name)
         if found is not None:
-            axes[1].plot([x] * len(found.values), found.values, "os"[x], color=COLOURS[1 - x])
-            axes[1].axhline(0, color="0.3", linewidth=1)
-            axes[1].annotate(label, (x, 0), ha="center", va="bottom" if x else "top")
-    axes[1].set(
-        xlim=(-0.6, 1.6), xticks=[], ylabel="unscaled minus scaled (nats)", title="After training"
-    )
+            axes[1].plot([x] * len(found.values), found.values, "so"[x], color=COLOURS[1 - x])
+    axes[1].axhline(0, color="0.3", linewidth=1)
+    axes[1].set_xticks([0, 1], ["unit\nvariance", "GPT-2's\nstart"])
+    axes[1].set(xlim=(-0.6, 1.6), ylabel="unscaled minus scaled (nats)", title="300 steps")
     if chart is not None:
         _draw_map(axes[2], chart.scores, drawing)
     return drawing
@@ -204,7 +202,7 @@ def _draw_map(axis: Any, losses: Mapping[str, list[float]], drawing: Figure) -> 
             value = float(grid[i, j])
             dark = abs(value) > 0.6 * bound
             axis.annotate(
-                f"{value:+.2f}", (j + 0.5, i + 0.5), ha="center", va="center",
+                f"{value:+.2f}", (j + 0.5, i + 0.28), ha="center", va="center",
                 color="white" if dark else "black",
             )  # fmt: skip
     # The rows are equally far apart in ln(spread), so the line is placed by it.

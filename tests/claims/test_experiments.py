@@ -8,6 +8,8 @@ from attnlab.claims.claim import BUDGETS
 from attnlab.claims.discover import discover
 from attnlab.claims.places import Places
 from attnlab.claims.plan import make_plan
+from attnlab.report.drawing import styled, svg
+from tests.claims.simulated import evidence_of
 from tests.conftest import CONF, ROOT
 
 EXPERIMENTS = ROOT / "experiments"
@@ -96,3 +98,20 @@ def test_what_is_measured_without_training(name, part, most):
     values = measured.measure(3, "quick")
     assert float(values[measured.value]) <= most
     assert values == measured.measure(3, "quick")  # nothing but the seed decides
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=NAMES)
+def test_figures_are_drawn_and_small_enough_for_a_repository(claim):
+    assert claim.figure is not None
+    with styled():
+        text = svg(claim.figure(evidence_of(claim)), claim.name)
+    assert text.startswith("<svg")
+    assert len(text.encode()) < 200_000
+
+
+def test_figures_are_drawn_where_a_budget_judges_only_some_parts():
+    for claim in CLAIMS:
+        evidence = evidence_of(claim)
+        evidence.found = dict(list(evidence.found.items())[:1])
+        with styled():
+            assert claim.figure(evidence) is not None

@@ -92,17 +92,31 @@ def test_publish_writes_the_pages_and_only_the_block(done):
 
 
 @pytest.mark.slow
-def test_a_run_that_fails_is_named(tmp_path):
+def test_what_fails_is_named_and_takes_nothing_with_it(tmp_path):
     folder = own_claim.write(tmp_path)
     claim = folder / "experiments" / "mine" / "claim.py"
-    broken = claim.read_text().replace(
-        "def noise(seed, budget):", "def noise(seed, budget):\n    raise OSError('no such luck')"
-    )
-    claim.write_text(broken.replace('"quick": Effort(3)', '"quick": Effort(2)'))
-    call = attnlab(folder, "--jobs", "2")
+    fatal = """def noise(seed, budget):
+    import os
+    if seed == 0:
+        os.kill(os.getpid(), 9)
+    if seed == 1:
+        raise OSError("no such luck")
+"""
+    claim.write_text(claim.read_text().replace("def noise(seed, budget):\n", fatal))
+    call = attnlab(folder, "--jobs", "1")
     assert call.returncode == 1
-    assert "mine was not judged" in call.stdout and "no such luck" in call.stdout
+    assert "mine was not judged: noise: 2 failed" in call.stdout
+    parts = verdicts(folder)["claims"]["mine"]["parts"]
+    assert "signal 9" in parts["noise"]["remark"]
+    assert parts["better"]["verdict"] == "supported"
     assert verdicts(folder)["claims"]["mine"]["verdict"] == "inconclusive"
+    # The next call tries again what failed, and only that.
+    claim.write_text(claim.read_text().replace("if seed == 0", "if seed == 9"))
+    again = attnlab(folder, "--jobs", "1")
+    assert "6 runs and 3 measurements, 6 of them done" in again.stdout
+    rows = folder / "outputs" / "reproduce" / "quick" / "rows"
+    reasons = [json.loads(file.read_text())["reason"] for file in rows.glob("measure-*-s1-*")]
+    assert all("no such luck" in reason for reason in reasons)
 
 
 @pytest.mark.parametrize(
