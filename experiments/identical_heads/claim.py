@@ -126,7 +126,7 @@ symmetry in the first step.
         ),
         Trained(
             "price",
-            "After 500 steps the collapse costs 0.02 nats at most: its price grows with training.",
+            "After 300 steps the collapse costs 0.02 nats at most: its price grows with training.",
             AtMost(0.02, expected=-0.01),
             EFFORTS,
             arms=(TIED, INDEPENDENT, FREE, NARROW, WIDE),

@@ -100,7 +100,9 @@ def _rate(lr: float, *more: str) -> tuple[str, ...]:
 HIGH = (
     Arm("finite, unscaled, lr 0.03", _rate(0.03, "attn.scale=1.0")),
     Arm("finite, scaled, lr 0.3", _rate(0.3)),
+    Arm("finite, unscaled, lr 0.01", _rate(0.01, "attn.scale=1.0")),
 )
+LATE = ("trainer.max_steps=2000", "trainer.val_check_interval=2000")
 EFFORTS = {"quick": Effort(6), "full": Effort(10)}
 BETS = {"quick": Effort(6, seconds=3), "full": Effort(10, seconds=3)}
 
@@ -158,10 +160,21 @@ question, asked apart: below 1.40 nats (dashed) no honest model has been seen.
         ),
         Trained(
             "finite_learns",
-            "At one of two high rates training learns to use it: a loss below 1.40.",
+            "Training at that rate learns to use it: a loss below 1.40.",
             AtMost(1.40),
             EFFORTS,
-            where="fill with -1e4, as a leak that training uses within 500 steps",
+            where="fill with -1e4, as a leak that training uses",
+            bearing="for",
+            arms=(HIGH[0],),
+            contrast=level,
+            given={"corpus": "tinyshakespeare"},
+        ),
+        Trained(
+            "finite_learns_late",
+            "After 2,000 steps at one of three high rates: a loss below 1.40.",
+            AtMost(1.40),
+            {"full": Effort(10, LATE)},
+            where="fill with -1e4, as a leak that training uses within 2,000 steps",
             bearing="for",
             arms=HIGH,
             contrast=lowest,

@@ -40,10 +40,10 @@ All arms have the same number of parameters; only the width of a head changes wi
     parts=(
         Trained(
             "early",
-            "Four heads are at least 0.01 nats better than one after 500 steps.",
+            "Four heads are at least 0.01 nats better than one after 300 steps.",
             AtMost(-0.01, expected=-0.04),
             {"quick": Effort(6), "full": Effort(10)},
-            where="500 steps, width 64, four heads",
+            where="300 steps, width 64, four heads",
             bearing="for",
             arms=FOUR_AND_ONE,
         ),
@@ -58,7 +58,7 @@ All arms have the same number of parameters; only the width of a head changes wi
         ),
         Trained(
             "between",
-            "Eight heads are better than two after 500 steps.",
+            "Eight heads are better than two after 300 steps.",
             AtMost(0.0),
             {"quick": Effort(3), "full": Effort(10)},
             counts=False,

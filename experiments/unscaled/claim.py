@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -24,10 +24,10 @@ from attnlab.streams import generator
 SIZES = [2**k for k in range(11)]  # D = 1 ... 1024
 KEYS = 256
 TABLE = (8, 64, 512)
-# Query and key std and learning rates of the map; C = D = 128, so that the spread is
-# sqrt(D) C std^2: 0.58 (GPT-2's), 2.9 (the condensation line), 11.3 (unit variance), 45.
-STDS = (0.02, 0.0447, 0.0883883476, 0.1767766953)
-RATES = (1e-3, 1e-2)
+# Standard deviations of query and key weights, and learning rates, of the map. With C = D = 128
+# unscaled scores spread by sqrt(D) C std^2: 0.58 is GPT-2's start, 11.3 unit variance.
+COARSE = ((0.02, 0.0883883476, 0.1767766953), (1e-3, 1e-2))
+FINE = ((0.02, 0.03, 0.0441941738, 0.0625, 0.0883883476, 0.1767766953), (3e-4, 1e-3, 3e-3, 1e-2))
 CONDENSATION = math.sqrt(2 * math.log(64))  # of 64 keys, Derrida 1981
 
 
@@ -129,13 +129,27 @@ def _adam(net: GPT, rates: dict[str, Tensor], batches: list[Tensor]) -> list[flo
     return losses
 
 
-def above_the_line_minus_below(*losses: float) -> float:
+def coarse_contrast(*losses: float) -> float:
     """Mean penalty of the cells above the condensation line minus that of the cells below."""
-    penalty = [losses[i] - losses[i + 1] for i in range(0, len(losses), 2)]
-    above = [std**2 * 128**1.5 > CONDENSATION for std in STDS for _ in RATES]
-    high = [p for p, is_above in zip(penalty, above, strict=True) if is_above]
-    low = [p for p, is_above in zip(penalty, above, strict=True) if not is_above]
-    return sum(high) / len(high) - sum(low) / len(low)
+    return _above_minus_below(losses, *COARSE)
+
+
+def fine_contrast(*losses: float) -> float:
+    """The same on the fine grid."""
+    return _above_minus_below(losses, *FINE)
+
+
+def _above_minus_below(
+    losses: Sequence[float], stds: Sequence[float], rates: Sequence[float]
+) -> float:
+    penalty = torch.tensor(losses, dtype=torch.float64).view(len(stds), len(rates), 2)
+    rows = (penalty[..., 0] - penalty[..., 1]).mean(1)
+    above = torch.tensor([_spread(std) > CONDENSATION for std in stds])
+    return float(rows[above].mean() - rows[~above].mean())
+
+
+def _spread(std: float) -> float:
+    return std**2 * 128**1.5
 
 
 def _pair(init: str) -> tuple[Arm, Arm]:
@@ -145,18 +159,19 @@ def _pair(init: str) -> tuple[Arm, Arm]:
     )
 
 
-def _map_arms() -> tuple[Arm, ...]:
+def _map_arms(stds: Sequence[float], rates: Sequence[float]) -> tuple[Arm, ...]:
     return tuple(
         Arm(f"{attn} {std:.3g} {lr:g}", (f"attn={attn}", *_at(std), *_rate(lr)))
-        for std in STDS
-        for lr in RATES
+        for std in stds
+        for lr in rates
         for attn in ("unscaled", "sdpa")
     )
 
 
 def _at(std: float) -> tuple[str, ...]:
-    named = {STDS[0]: "model.init=gpt2", STDS[2]: "model.init=unit"}  # shared with the other parts
-    return (named.get(std, f"model.qk_std={std}"),)
+    if std == COARSE[0][0]:
+        return ("model.init=gpt2",)  # shared with the other parts
+    return ("model.init=unit",) if std == COARSE[0][1] else (f"model.qk_std={std}",)
 
 
 def _rate(lr: float) -> tuple[str, ...]:
@@ -164,7 +179,8 @@ def _rate(lr: float) -> tuple[str, ...]:
 
 
 def figure(evidence: Evidence) -> Figure:
-    start, chart = evidence.shown("a_entropy"), evidence.shown("e_map")
+    start = evidence.shown("a_entropy")
+    fine, coarse = evidence.shown("e_map_fine"), evidence.shown("e_map")
     drawing, axes = panels(3, width=4.7, height=4.4)
     if start is not None:
         for name, colour, marker in (("scaled", COLOURS[0], "o"), ("unscaled", COLOURS[1], "s")):
@@ -183,31 +199,32 @@ def figure(evidence: Evidence) -> Figure:
     axes[1].axhline(0, color="0.3", linewidth=1)
     axes[1].set_xticks([0, 1], ["unit\nvariance", "GPT-2's\nstart"])
     axes[1].set(xlim=(-0.6, 1.6), ylabel="unscaled minus scaled (nats)", title="300 steps")
-    if chart is not None:
-        _draw_map(axes[2], chart.scores, drawing)
+    if fine is not None:
+        _draw_map(axes[2], fine.scores, FINE, drawing)
+    elif coarse is not None:
+        _draw_map(axes[2], coarse.scores, COARSE, drawing)
     return drawing
 
 
-def _draw_map(axis: Any, losses: Mapping[str, list[float]], drawing: Figure) -> None:
-    values = [sum(v) / len(v) for v in losses.values()]
-    grid = torch.tensor([values[i] - values[i + 1] for i in range(0, len(values), 2)])
-    grid = grid.view(len(STDS), len(RATES))
+def _draw_map(
+    axis: Any, losses: Mapping[str, list[float]], at: tuple[Any, Any], drawing: Figure
+) -> None:
+    stds, rates = at
+    values = torch.tensor([sum(v) / len(v) for v in losses.values()])
+    values = values.view(len(stds), len(rates), 2)
+    grid = values[..., 0] - values[..., 1]
     bound = max(0.05, float(grid.abs().max()))
     image = axis.pcolormesh(grid, cmap="PuOr_r", vmin=-bound, vmax=bound, edgecolors="white")
-    spreads = [std**2 * 128**1.5 for std in STDS]
-    axis.set_yticks([i + 0.5 for i in range(len(STDS))], [f"{s:.2g}" for s in spreads])
-    axis.set_xticks([i + 0.5 for i in range(len(RATES))], [f"{lr:g}" for lr in RATES])
-    for i in range(len(STDS)):
-        for j in range(len(RATES)):
+    axis.set_yticks([i + 0.5 for i in range(len(stds))], [f"{_spread(s):.2g}" for s in stds])
+    axis.set_xticks([i + 0.5 for i in range(len(rates))], [f"{lr:g}" for lr in rates])
+    for i in range(len(stds)):
+        for j in range(len(rates)):
             value = float(grid[i, j])
-            dark = abs(value) > 0.6 * bound
-            axis.annotate(
-                f"{value:+.2f}", (j + 0.5, i + 0.28), ha="center", va="center",
-                color="white" if dark else "black",
-            )  # fmt: skip
-    # The rows are equally far apart in ln(spread), so the line is placed by it.
-    at = math.log(CONDENSATION / spreads[0]) / math.log(spreads[-1] / spreads[0])
-    axis.axhline(0.5 + at * (len(STDS) - 1), color="black", linestyle="--")
+            colour = "white" if abs(value) > 0.6 * bound else "black"
+            place = {"ha": "center", "va": "center"}
+            axis.annotate(f"{value:+.2f}", (j + 0.5, i + 0.5), color=colour, **place)
+    above = sum(_spread(std) < CONDENSATION for std in stds)  # the line lies between two rows
+    axis.axhline(above, color="black", linestyle="--", linewidth=3)
     axis.set(xlabel="learning rate", ylabel="spread of unscaled scores", title="The map")
     axis.grid(False)
     drawing.colorbar(image, ax=axis, label="unscaled minus scaled (nats)")
@@ -243,8 +260,8 @@ the unscaled scores spread by 0.58 only, well below the value sqrt(2 ln n) at wh
 n independent scores condenses onto a few keys. So the sentence has preconditions, and the lab
 tests it both where they hold and where they do not.
 
-The map shows single seeds at the quick budget: look at its shape, not at one cell. Its dashed line
-is the condensation line for n = 64 keys.
+The map shows single seeds of a coarse grid at the quick budget: look at its shape, not its cells.
+Its dashed line separates scores below the condensation line for n = 64 keys from those above.
 """,
     parts=(
         Trained(
@@ -325,8 +342,18 @@ is the condensation line for n = 64 keys.
             AtLeast(0.05),
             {"quick": Effort(1), "full": Effort(6)},
             counts=False,
-            arms=_map_arms(),
-            contrast=above_the_line_minus_below,
+            arms=_map_arms(*COARSE),
+            contrast=coarse_contrast,
+            given=ONE_HEAD,
+        ),
+        Trained(
+            "e_map_fine",
+            "The same on a finer grid.",
+            AtLeast(0.05),
+            {"full": Effort(3)},
+            counts=False,
+            arms=_map_arms(*FINE),
+            contrast=fine_contrast,
             given=ONE_HEAD,
         ),
     ),
