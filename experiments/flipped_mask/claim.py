@@ -180,7 +180,7 @@ def figure(evidence: Evidence) -> Figure:
         axes[0].axhline(math.log(1e9), color="black", linestyle="--")
         axes[0].annotate("proof: p < 1e-9", (0, math.log(1e9) + 1), va="bottom", fontsize=12)
         axes[0].set(ylim=(-60, 45), xlabel="step", ylabel="ln M (nats)", title="Uniform tokens")
-        axes[0].legend(fontsize=12, loc="lower right")
+        axes[0].legend(fontsize=12)
     if text is not None:
         others = evidence.shown("other_leaks")
         dots(axes[1], [*text.scores.items(), *(others.scores.items() if others else ())])

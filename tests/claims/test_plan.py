@@ -153,6 +153,21 @@ def test_stored_measurements_depend_on_what_they_use_and_on_nothing_else(tmp_pat
         assert (code_digest(file, "m") == before) is same, new
 
 
+def test_a_claim_may_keep_its_theory_in_a_file_beside(places):
+    file = places.claim_file("mine")
+    text = file.read_text().replace("def noise(seed", "def unused(seed")
+    file.write_text(
+        text.replace("\n\n\ndef unused", "\nfrom .theory import noise\n\n\ndef unused")
+    )
+    beside = file.with_name("theory.py")
+    beside.write_text('def noise(seed, budget):\n    return {"x": 1.0}\n')
+    assert load(file).part("noise").measure(0, "quick") == {"x": 1.0}
+    before = code_digest(file, "noise")
+    beside.write_text('def noise(seed, budget):\n    return {"x": 22.5}\n')
+    assert load(file).part("noise").measure(0, "quick") == {"x": 22.5}
+    assert code_digest(file, "noise") != before
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [

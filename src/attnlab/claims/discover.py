@@ -42,9 +42,14 @@ def load(file: Path) -> Claim:
         BadInput: the file cannot be run, or does not define a sound `CLAIM`.
     """
     module_name = f"attnlab_claim_{file.parent.name}"
-    spec = importlib.util.spec_from_file_location(module_name, file)
+    # A package, so that a claim may keep its theory in a file beside: from .theory import ...
+    spec = importlib.util.spec_from_file_location(
+        module_name, file, submodule_search_locations=[str(file.parent)]
+    )
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    for name in [m for m in sys.modules if m.startswith(f"{module_name}.")]:
+        del sys.modules[name]  # of the same claim, loaded before or from elsewhere
     sys.modules[module_name] = module  # dataclasses and inspect look it up
     try:
         spec.loader.exec_module(module)
@@ -75,7 +80,12 @@ def code_digest(file: Path, function: str) -> str:
         found.add(name)
         for statement in defined[name]:
             used += [node.id for node in ast.walk(statement) if isinstance(node, ast.Name)]
-    text = "\n".join(ast.unparse(s) for name in sorted(found) for s in defined[name])
+    statements = [s for name in sorted(found) for s in defined[name]]
+    text = "\n".join(map(ast.unparse, statements))
+    for statement in statements:
+        if isinstance(statement, ast.ImportFrom) and statement.level == 1 and statement.module:
+            beside = file.with_name(f"{statement.module}.py")
+            text += ast.unparse(ast.parse(beside.read_text()))
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
