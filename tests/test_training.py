@@ -159,10 +159,11 @@ def test_a_folder_of_another_configuration_is_refused_and_not_touched(train: Tra
 
 
 def test_force_redoes_a_run(train: Train) -> None:
-    train()
+    before = set(train().folder.glob("events.*"))
     result = train("force=true", "optim.lr=0.5")
     assert result.fresh
-    assert len(list(result.folder.glob("events.*"))) == 1
+    assert before
+    assert not before & set(result.folder.glob("events.*"))
 
 
 def test_a_loss_that_explodes_is_a_result(train: Train) -> None:
@@ -198,6 +199,12 @@ def test_checkpoints_hold_plain_types(train: Train) -> None:
     assert {t.__name__ for t in seen - plain} <= {"OrderedDict"}
 
 
+def test_an_empty_checkpoint_is_refused(tmp_path: Path) -> None:
+    torch.save({"attnlab": {}}, tmp_path / "empty.ckpt")
+    with pytest.raises(BadInput, match="is not a checkpoint of attnlab"):
+        load_model(tmp_path / "empty.ckpt")
+
+
 def test_damaged_and_foreign_checkpoints_are_refused(train: Train, tmp_path: Path) -> None:
     file = train().folder / "checkpoints" / "last.ckpt"
     content = file.read_bytes()
@@ -214,7 +221,7 @@ def test_a_flipped_byte_is_found_or_harmless(train: Train, tmp_path: Path) -> No
     file = train().folder / "checkpoints" / "last.ckpt"
     content, right = file.read_bytes(), load_model(file)[0].state_dict()
     refused = 0
-    for place in range(50, len(content), len(content) // 40):
+    for place in range(50, len(content), len(content) // 150):
         flipped = bytearray(content)
         flipped[place] ^= 0xFF
         (tmp_path / "flipped.ckpt").write_bytes(bytes(flipped))
@@ -224,7 +231,7 @@ def test_a_flipped_byte_is_found_or_harmless(train: Train, tmp_path: Path) -> No
             refused += 1
         else:
             assert all(torch.equal(read[name], right[name]) for name in right)
-    assert refused >= 20
+    assert refused >= 75
 
 
 class Malice:
@@ -247,8 +254,65 @@ def test_bf16_is_what_it_says(train: Train) -> None:
     )
 
 
-def test_fp16_on_a_cpu_is_refused(train: Train) -> None:
-    with pytest.raises(BadInput, match="16-mixed needs a GPU"):
+def test_the_speed_is_the_tokens_over_the_training_time(train: Train) -> None:
+    metrics = train("trainer.max_steps=40", "trainer.accumulate_grad_batches=4").metrics
+    whole = metrics["tokens"] / metrics["wall_seconds"]
+    assert metrics["tokens"] == 40 * 4 * 4 * 16
+    assert whole < metrics["tokens_per_second"] < 4 * whole  # the rest is validation
+
+
+def test_a_clip_of_0_is_off(train: Train) -> None:
+    off = train("trainer.gradient_clip_val=0", folder="a").folder
+    assert same_weights(off, train("trainer.gradient_clip_val=null", folder="b").folder)
+    assert not same_weights(off, train("trainer.gradient_clip_val=0.01", folder="c").folder)
+
+
+def test_weights_that_explode_in_the_last_step_are_a_divergence(train: Train) -> None:
+    overrides = ["trainer.max_steps=1", "optim.lr=1e38", "optim.warmup_steps=0"]
+    result = train(*overrides)
+    assert result.metrics["status"] == "diverged"
+    assert not (result.folder / "checkpoints" / "best.ckpt").exists()
+
+
+@pytest.mark.parametrize("steps", [4, 5])
+def test_the_best_checkpoint_has_the_best_loss(steps: int, train: Train) -> None:
+    result = train(f"trainer.max_steps={steps}")
+    best = read_checkpoint(result.folder / "checkpoints" / "best.ckpt")
+    losses = best["attnlab"]["val_losses"]
+    assert losses[best["global_step"]] == result.metrics["best_val_loss"] == min(losses.values())
+
+
+def test_force_takes_nothing_that_a_run_did_not_write(train: Train, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.tex").write_text("years of work")
+    with pytest.raises(BadInput, match="holds no run"):
+        train("force=true")
+    (tmp_path / "run" / "thesis.tex").rename(tmp_path / "thesis.tex")
+    train()
+    (tmp_path / "thesis.tex").rename(tmp_path / "run" / "thesis.tex")
+    train("force=true")
+    assert (tmp_path / "run" / "thesis.tex").read_text() == "years of work"
+
+
+def test_a_resumed_run_writes_no_step_twice(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    from attnlab.training import fit
+
+    overrides = ["trainer.max_steps=12", "checkpoint_every=5", "trainer.val_check_interval=12"]
+    overrides += ["trainer.log_every_n_steps=1", "logger=tensorboard"]
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
+        patch.setattr(fit, "Lines", lambda: StopAt(9))
+        train(*overrides)
+    events = EventAccumulator(str(train(*overrides).folder)).Reload()
+    steps = [event.step for event in events.Scalars("train/loss")]
+    # the step after the checkpoint may stand twice, with the same bits
+    assert set(steps) == set(range(12))
+    assert len(steps) <= 13
+
+
+def test_fp16_is_refused(train: Train) -> None:
+    with pytest.raises(BadInput, match="precision = 16-mixed must be one of"):
         train("trainer.precision=16-mixed")
 
 

@@ -179,6 +179,8 @@ def look(
 
 def main() -> None:
     """Run the command line; bad input is one sentence and exit code 2."""
+    # As under `python train.py`: a run may name the user's own modules in this folder.
+    sys.path.insert(0, "")
     try:
         app()
     except BadInput as error:

@@ -121,6 +121,6 @@ def _rules_of_layers(net: GPT) -> dict[str, Rule]:
     return {
         f"{prefix}.{name}": rule
         for prefix, module in net.named_modules()
-        if isinstance(module, Attention)
-        for name, rule in module.init_rules.items()
+        for cls in type(module).__mro__
+        for name, rule in vars(cls).get("init_rules", {}).items()
     }

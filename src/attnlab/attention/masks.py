@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import lru_cache
+from types import FunctionType
 
 import torch
 from torch import Tensor
@@ -79,7 +80,7 @@ def _build_mask(may_attend: Predicate, T: int, device: torch.device) -> Tensor:
 
 def name_of(function: Callable[..., object]) -> str:
     """The name to call a function by in a message, also for partials and callable objects."""
-    return str(getattr(function, "__name__", repr(function)))
+    return function.__name__ if isinstance(function, FunctionType) else repr(function)
 
 
 def _describe(value: object) -> str:

@@ -91,7 +91,7 @@ def encode(text: str, alphabet: str) -> Tensor:
     Raises:
         BadInput: the text has characters that the alphabet lacks.
     """
-    points = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
+    points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
     known = np.frombuffer(alphabet.encode("utf-32-le"), dtype=np.uint32)
     ids = np.searchsorted(known, points).clip(max=len(known) - 1)
     strangers = sorted({chr(point) for point in points[known[ids] != points]})

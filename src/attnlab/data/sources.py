@@ -21,8 +21,9 @@ def plays(length: int = PLAYS_LENGTH, seed: int = 0) -> Corpus:
     Raises:
         BadInput: a number out of its range.
     """
-    if length < 1:
-        raise BadInput(f"data.length = {length} must be at least 1")
+    for name, value, least in (("length", length, 1), ("seed", seed, 0)):
+        if value < least:
+            raise BadInput(f"data.{name} = {value} must be at least {least}")
     text, log_p = Plays().generate(seed, length)
     cut = int(length * (1 - VALIDATION_SHARE))
     return Corpus(name="plays", text=text, val_floor=float(-log_p[cut + 1 :].mean()))

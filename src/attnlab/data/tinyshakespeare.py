@@ -8,6 +8,7 @@ import os
 import queue
 import tempfile
 import threading
+import time
 import urllib.request
 from collections.abc import Sequence
 from http.client import HTTPResponse
@@ -109,9 +110,10 @@ def download(places: Sequence[str], file: Path, seconds: float = SECONDS_TO_ANSW
     for url in places:
         threading.Thread(target=_ask, args=(url, seconds, answers), daemon=True).start()
     reasons = {url: f"no answer within {seconds:g} seconds" for url in places}
+    deadline = time.monotonic() + seconds
     for _ in places:
         try:
-            url, answer = answers.get(timeout=seconds)
+            url, answer = answers.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
             break
         try:
@@ -119,7 +121,10 @@ def download(places: Sequence[str], file: Path, seconds: float = SECONDS_TO_ANSW
         except (OSError, ValueError) as error:
             reasons[url] = str(error)
             continue
-        write_atomically(file, content)
+        try:
+            write_atomically(file, content)
+        except OSError as error:
+            raise BadInput(f"{file} cannot be written: {error.strerror}") from error
         return
     told = "; ".join(f"{url}: {reason}" for url, reason in reasons.items())
     raise NotFound(

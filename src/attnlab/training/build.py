@@ -6,15 +6,15 @@ from collections.abc import Collection
 from difflib import get_close_matches
 from functools import partial
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Protocol, Union, get_args, get_origin, get_type_hints
 
 import hydra
 from omegaconf import DictConfig, OmegaConf
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from attnlab.errors import BadInput
+from attnlab.errors import BadInput, first_line
 
-SPECIAL = {"_target_", "_partial_", "_convert_", "_recursive_", "_args_"}
+SPECIAL = {"_target_", "_partial_"}
 CONFIG = ConfigDict(arbitrary_types_allowed=True, strict=True)
 
 
@@ -35,7 +35,11 @@ def build(
         BadInput: the target cannot be imported, does not take a key, or wants another type.
     """
     target = locate(str(node._target_), f"{path}._target_")
-    hints = {k: hint for k, hint in parameters(target).items() if k not in given}
+    if node.get("_partial_", True) is not True:
+        raise BadInput(f"{path}._partial_ = {node._partial_} must be true, or left out")
+    hints = {
+        k: hint for k, hint in parameters(target, f"{path}._target_").items() if k not in given
+    }
     values: dict[str, Any] = {}
     for key, value in OmegaConf.to_container(node, resolve=True).items():  # type: ignore[union-attr]
         name = str(key)
@@ -56,17 +60,26 @@ def locate(dotted: str, path: str) -> Any:
         BadInput: there is no such thing.
     """
     try:
-        return hydra.utils.get_object(dotted)
+        found = hydra.utils.get_object(dotted)
     except Exception as error:  # Hydra raises whatever the import raised
-        reason = str(error).strip().splitlines()[0]
-        raise BadInput(f"{path} = {dotted} cannot be imported: {reason}") from error
+        raise BadInput(f"{path} = {dotted} cannot be imported: {first_line(error)}") from error
+    if not callable(found):
+        raise BadInput(f"{path} = {dotted} is no class or function")
+    return found
 
 
-def parameters(target: Any) -> dict[str, Any]:
-    """Names of what a callable takes, with their annotations (Any where there is none)."""
+def parameters(target: Any, path: str) -> dict[str, Any]:
+    """Names of what a callable takes, with their annotations (Any where there is none).
+
+    Raises:
+        BadInput: the callable does not tell.
+    """
     function = target.__init__ if inspect.isclass(target) else target
-    hints = get_type_hints(function)
-    signature = inspect.signature(target)
+    try:
+        hints = get_type_hints(function)
+        signature = inspect.signature(target)
+    except (TypeError, ValueError, NameError) as error:
+        raise BadInput(f"{path} = {target} has no signature: {first_line(error)}") from error
     return {name: hints.get(name, Any) for name in signature.parameters}
 
 
@@ -108,13 +121,20 @@ def _is_default_of_the_base(name: str, value: Any, path: str) -> bool:
 
 def _wants_function(hint: Any) -> bool:
     options = get_args(hint) if get_origin(hint) is not AbstractCallable else (hint,)
-    return any(get_origin(option) is AbstractCallable for option in options)
+    return any(
+        get_origin(option) is AbstractCallable or _is_call_protocol(option)
+        for option in options or (hint,)
+    )
 
 
 def _shown(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return str(value)
+
+
+def _is_call_protocol(hint: Any) -> bool:
+    return inspect.isclass(hint) and Protocol in hint.__mro__ and "__call__" in vars(hint)
 
 
 NOUNS = {

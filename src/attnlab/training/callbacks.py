@@ -94,11 +94,21 @@ class Divergence(L.Callback):
                 self.first = self.first or first_nonfinite_gradient(pl_module.net)
                 trainer.should_stop = True
 
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        # The step before may have made weights non-finite whose own loss was still a number.
+        assert isinstance(pl_module, LitGPT)
+        loss = pl_module.val_losses[trainer.global_step]
+        if self.step is None and not math.isfinite(loss):
+            self.step = trainer.global_step
+            self.last_finite_loss = float(self._last)
+            trainer.should_stop = True
+
     def state_dict(self) -> dict[str, float]:
-        return {"last": float(self._last)}
+        return {"last": float(self._last), "bad_step": int(self._bad_step)}
 
     def load_state_dict(self, state_dict: dict[str, float]) -> None:
         self._last = torch.tensor(state_dict["last"])
+        self._bad_step = torch.tensor(int(state_dict["bad_step"]))
 
 
 class Clock(L.Callback):
@@ -107,23 +117,17 @@ class Clock(L.Callback):
     def __init__(self) -> None:
         self.seconds = 0.0
         self.validating = 0.0
-        self.steps = 0  # of this process, for the speed
-        self._earlier = 0.0
+        self.batches = 0
         self._began = 0.0
         self._val_began = 0.0
 
     @property
-    def wall_seconds(self) -> float:
-        """Of the whole run, resumed parts included."""
-        return self._earlier + self.seconds
-
-    @property
-    def seconds_a_step(self) -> float:
-        """Of this process, validations apart."""
-        return (self.seconds - self.validating) / self.steps if self.steps else math.nan
+    def seconds_a_batch(self) -> float:
+        """Validations apart."""
+        return (self.seconds - self.validating) / self.batches if self.batches else math.nan
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._began = time.perf_counter()
+        self._began = time.perf_counter() - self.seconds
 
     def on_train_batch_end(
         self,
@@ -133,7 +137,7 @@ class Clock(L.Callback):
         batch: Batch,
         batch_idx: int,
     ) -> None:
-        self.steps += 1
+        self.batches += 1
         self.seconds = time.perf_counter() - self._began
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -145,10 +149,16 @@ class Clock(L.Callback):
             self.seconds = time.perf_counter() - self._began
 
     def state_dict(self) -> dict[str, float]:
-        return {"wall_seconds": self.wall_seconds}
+        return {
+            "seconds": self.seconds,
+            "validating": self.validating,
+            "batches": self.batches,
+        }
 
     def load_state_dict(self, state_dict: dict[str, float]) -> None:
-        self._earlier = state_dict["wall_seconds"]
+        self.seconds = state_dict["seconds"]
+        self.validating = state_dict["validating"]
+        self.batches = int(state_dict["batches"])
 
 
 class Progress(TQDMProgressBar):

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from attnlab.errors import BadInput
+from attnlab.errors import BadInput, first_line
 
 
 def read_checkpoint(file: Path) -> dict[str, Any]:
@@ -16,17 +16,30 @@ def read_checkpoint(file: Path) -> dict[str, Any]:
     Raises:
         BadInput: the file is missing, damaged, or not one of ours.
     """
+    if not file.exists():
+        raise BadInput(f"there is no checkpoint {file}")
     try:
         with zipfile.ZipFile(file) as archive:
             damaged = archive.testzip()  # torch.load would read flipped bytes as weights
-        if damaged is not None:
-            raise BadInput(f"the checkpoint {file} is damaged: {damaged} has a wrong checksum")
         checkpoint = torch.load(file, map_location="cpu", weights_only=True)
-    except FileNotFoundError as error:
-        raise BadInput(f"there is no checkpoint {file}") from error
-    except (OSError, zipfile.BadZipFile, pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise BadInput(f"the checkpoint {file} cannot be read: {reason}") from error
-    if not isinstance(checkpoint, dict) or "attnlab" not in checkpoint:
+    except (
+        OSError,
+        zipfile.BadZipFile,
+        pickle.UnpicklingError,
+        # What broken archives make of the parsers below them.
+        RuntimeError,
+        NotImplementedError,
+        EOFError,
+        ValueError,
+        IndexError,
+        KeyError,
+    ) as error:
+        raise BadInput(f"the checkpoint {file} cannot be read: {first_line(error)}") from error
+    if damaged is not None:
+        raise BadInput(f"the checkpoint {file} is damaged: {damaged} has a wrong checksum")
+    ours = checkpoint.get("attnlab") if isinstance(checkpoint, dict) else None
+    if not isinstance(ours, dict) or not {"recipe", "val_losses"} <= ours.keys():
         raise BadInput(f"{file} is not a checkpoint of attnlab")
-    return checkpoint
+    if not {"state_dict", "loops", "global_step"} <= checkpoint.keys():
+        raise BadInput(f"{file} is not a whole checkpoint of attnlab")
+    return dict(checkpoint)

@@ -1,6 +1,7 @@
 """Checkpoints under Lightning: written atomically, and the best one is of a finite loss."""
 
 import io
+import math
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +68,10 @@ class Checkpoints(L.Callback):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         assert isinstance(pl_module, LitGPT)
-        if trainer.state.fn != "fit" or trainer.should_stop:
+        losses = {step: x for step, x in pl_module.val_losses.items() if math.isfinite(x)}
+        if trainer.should_stop or trainer.global_step not in losses:
             return
         self._save(trainer)
-        losses = pl_module.val_losses
         if min(losses, key=losses.__getitem__) == trainer.global_step:
             trainer.save_checkpoint(self.folder / "best.ckpt")
 

@@ -3,10 +3,13 @@
 import os
 import re
 import shlex
+import shutil
 import sys
+import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
@@ -37,7 +40,7 @@ def train(cfg: DictConfig) -> float:
     variant = str(hydra.runtime.choices.get("attn", "as_saved"))
     sweep = hydra.mode == RunMode.MULTIRUN
     try:
-        if sweep and cfg.trainer.devices not in (1, "1", "auto"):
+        if sweep and cfg.trainer.devices not in (1, "1"):
             raise BadInput(
                 f"trainer.devices = {cfg.trainer.devices}: runs on several devices cannot be "
                 "swept in one process; start them one by one, or sweep with trainer.devices=1"
@@ -50,7 +53,8 @@ def train(cfg: DictConfig) -> float:
         _say(error)
         raise SystemExit(2) from None
     if sweep:
-        print(f"{result.folder}: {_outcome(result)}, val loss {result.metrics['val_loss']:.4f}")
+        loss = f"val loss {result.metrics['val_loss']:.4f} on {result.metrics['corpus']['name']}"
+        print(f"{result.folder}: {_outcome(result)}, {loss}")
     elif os.environ.get("LOCAL_RANK", "0") == "0":
         show(result)
     return float(result.metrics["val_loss"])
@@ -67,9 +71,15 @@ def one_sentence() -> Iterator[None]:
         return
     os.environ["HYDRA_FULL_ERROR"] = "1"  # otherwise Hydra prints its own page and exits with 1
     python_format, warnings.formatwarning = warnings.formatwarning, _warning
+    warnings.filterwarnings("always", "TRAINING ON THE EMBEDDED")  # in each run of a sweep
     try:
         yield
     except (BadInput, HydraException, OmegaConfBaseException, OSError) as error:
+        _say(error)
+        raise SystemExit(2) from None
+    except ValueError as error:
+        if not _is_of_hydra(error):
+            raise
         _say(error)
         raise SystemExit(2) from None
     finally:
@@ -94,9 +104,25 @@ def show(result: Result) -> None:
     Console(highlight=False, markup=False).print(rows)
     outputs = shlex.quote(str(result.folder.parents[2]))
     print("Next:")  # in plain lines, which can be copied however narrow the terminal is
-    print(f"  tensorboard --logdir {outputs}")
-    print(f"  attnlab sample {shlex.quote(folder)}")
-    print("  python train.py attn=unscaled")
+    print(f"  {_command('tensorboard')} --logdir {outputs}")
+    if (result.folder / "checkpoints" / "last.ckpt").exists():
+        print(f"  {_command('attnlab')} sample {shlex.quote(folder)}")
+    print(f"  {_command('python')} train.py attn=unscaled")
+
+
+def _is_of_hydra(error: BaseException) -> bool:
+    """Whether Hydra refused an override by a plain ValueError, probes=null say."""
+    *_, (frame, _line) = traceback.walk_tb(error.__traceback__)
+    return str(frame.f_globals["__name__"]).startswith("hydra.")
+
+
+def _command(name: str) -> str:
+    """A command of this environment, by its path where the shell would not find it."""
+    ours = Path(sys.executable).with_name(name)
+    found = shutil.which(name)
+    if found is not None and Path(found).samefile(ours):
+        return name
+    return os.path.relpath(ours)
 
 
 def _outcome(result: Result) -> str:

@@ -1,17 +1,20 @@
 """One run under Lightning: its trainer, its end, and what is written of it."""
 
+import errno
 import logging
 import sys
 import traceback
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as L
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from omegaconf import DictConfig, OmegaConf
 
 from attnlab.data.corpus import Corpus
@@ -27,6 +30,11 @@ from attnlab.training.checkpoints import AtomicCheckpointIO, Checkpoints
 from attnlab.training.folder import RunFolder
 from attnlab.training.lit import LitGPT, OptimizerFactory
 from attnlab.training.record import measured, provenance
+
+# What a disk says that is full, read-only or not ours.
+DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
+# What attnlab tells Lightning itself.
+TOLD = ("callbacks", "logger", "plugins", "default_root_dir", "use_distributed_sampler")
 
 
 def fit(
@@ -49,16 +57,14 @@ def fit(
     """
     clock, divergence = Clock(), Divergence()
     lit = make_lit(cfg, net, corpus, optim)
-    trainer = make_trainer(cfg, folder, [clock, divergence])
-    resume = folder.last_checkpoint if folder.last_checkpoint.exists() and not cfg.force else None
-    if resume is not None:
-        read_checkpoint(resume)  # a damaged one is refused before anything is touched
+    resume = None if cfg.force else _resumable(folder)
+    trainer = make_trainer(cfg, folder, [clock, divergence], resume)
     if not trainer.is_global_zero:  # another process of a distributed run; the first one records
         _loop(trainer, lit, resume)
         return measured(trainer, lit, clock)
     with folder.locked(), _failures_recorded(folder, digest, trainer):
-        if cfg.force:
-            folder.clear()
+        if not cfg.force and folder.is_done():  # by another process, meanwhile
+            return folder.metrics()
         folder.begin(cfg, overrides, digest)
         board.begin(trainer, cfg, folder.path, variant)
         _loop(trainer, lit, resume)
@@ -77,6 +83,14 @@ def fit(
     return record
 
 
+def _resumable(folder: RunFolder) -> Path | None:
+    """The checkpoint to go on from; a damaged one is refused before anything is touched."""
+    if not folder.last_checkpoint.exists():
+        return None
+    read_checkpoint(folder.last_checkpoint)
+    return folder.last_checkpoint
+
+
 def _loop(trainer: L.Trainer, lit: LitGPT, resume: Path | None) -> None:
     trainer.fit(lit, ckpt_path=resume)
     if trainer.global_step not in lit.val_losses:
@@ -93,7 +107,7 @@ def _failures_recorded(folder: RunFolder, digest: str, trainer: L.Trainer) -> It
         raise SystemExit(130) from None
     except Exception as error:
         _record_failure(folder, digest, trainer.global_step)
-        if isinstance(error, OSError):
+        if isinstance(error, OSError) and error.errno in DISK:
             raise BadInput(f"{folder.path} cannot be written: {error.strerror}") from error
         raise
 
@@ -120,19 +134,27 @@ def make_lit(cfg: DictConfig, net: GPT, corpus: Corpus, optim: OptimizerFactory)
     )
 
 
-def make_trainer(cfg: DictConfig, folder: RunFolder, callbacks: list[L.Callback]) -> L.Trainer:
+def make_trainer(
+    cfg: DictConfig, folder: RunFolder, callbacks: list[L.Callback], resume: Path | None = None
+) -> L.Trainer:
     """Lightning's Trainer with our callbacks, probes and loggers.
+
+    Args:
+        cfg: of which `trainer`, `probes` and `logger` count.
+        folder: where the loggers write.
+        callbacks: the run's own.
+        resume: the checkpoint that the run goes on from.
 
     Raises:
         BadInput: a device or a precision is not to be had.
     """
     _quieten()
-    arguments = build(_for_lightning(cfg.trainer), "trainer")
+    arguments = build(_for_lightning(cfg.trainer), "trainer", given=TOLD)
     bar = bool(cfg.trainer.get("enable_progress_bar", True)) and sys.stderr.isatty()
     shown: L.Callback = Progress(refresh_rate=10) if bar else Lines()
     probes = [build(node, f"probes.{name}")() for name, node in cfg.probes.items()]
     loggers = [
-        build(node, f"logger.{name}", given=("save_dir",))(save_dir=str(folder.path))
+        _make_logger(build(node, f"logger.{name}", given=("save_dir",)), folder, resume)
         for name, node in cfg.logger.items()
     ]
     keeper = Checkpoints(folder.last_checkpoint.parent, cfg.checkpoint_every)
@@ -145,16 +167,19 @@ def make_trainer(cfg: DictConfig, folder: RunFolder, callbacks: list[L.Callback]
             default_root_dir=str(folder.path),
             use_distributed_sampler=False,  # our batches know their rank
         )
-    except (MisconfigurationException, ValueError, TypeError, RuntimeError) as error:
+    except (MisconfigurationException, ValueError, TypeError, RuntimeError, ImportError) as error:
         reason = " ".join(str(error).split())
         raise BadInput(f"the trainer cannot be made: {reason}") from error
-    precision = str(cfg.trainer.precision)
-    if trainer.strategy.root_device.type == "cpu" and precision.startswith("16"):
-        raise BadInput(  # Lightning would take bf16-mixed in its place
-            f"trainer.precision = {precision} needs a GPU; a CPU takes 32-true, bf16-mixed or "
-            "64-true"
-        )
     return trainer
+
+
+def _make_logger(maker: "partial[Logger]", folder: RunFolder, resume: Path | None) -> Logger:
+    if maker.func is not TensorBoardLogger or resume is None:
+        return maker(save_dir=str(folder.path))
+    # TensorBoard drops what the interrupted part logged after its checkpoint. Losses stand under
+    # the number of the step before, probes under that of the step after: one more is kept.
+    step = int(read_checkpoint(resume)["global_step"])
+    return maker(save_dir=str(folder.path), purge_step=step + 1)
 
 
 def _for_lightning(node: DictConfig) -> DictConfig:

@@ -11,8 +11,10 @@ from typing import Any, Literal
 
 from filelock import FileLock, Timeout
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
-from attnlab.errors import BadInput
+from attnlab.errors import BadInput, first_line
 from attnlab.files import read_json, write_atomically, write_json
 
 Status = Literal["running", "finished", "diverged", "failed"]
@@ -31,7 +33,7 @@ def folder_for(cfg: DictConfig, variant: str, overrides: Iterable[str]) -> Path:
         overrides: as typed, "optim.lr=0.01" say.
 
     Raises:
-        BadInput: the name is no plain name of a folder.
+        BadInput: the name is no plain name of a folder, or the folder would lie in a run's.
     """
     name = str(cfg.name)
     if not name or name in {".", ".."} or any(c in name for c in "/\\\0") or len(name) > 100:
@@ -41,7 +43,11 @@ def folder_for(cfg: DictConfig, variant: str, overrides: Iterable[str]) -> Path:
     if len(run.encode()) > LONGEST_NAME:
         digest = hashlib.sha256(run.encode()).hexdigest()[:8]
         run = run.encode()[: LONGEST_NAME - 9].decode(errors="ignore") + "~" + digest
-    return Path(str(cfg.outputs)).expanduser() / name / run / f"seed={cfg.seed}"
+    folder = Path(str(cfg.outputs)).expanduser() / name / run / f"seed={cfg.seed}"
+    for above in folder.absolute().parents:
+        if (above / "status.json").exists():
+            raise BadInput(f"outputs = {cfg.outputs} lies inside the run folder {above}")
+    return folder
 
 
 def _plain(override: str) -> str:
@@ -104,6 +110,8 @@ class RunFolder:
         except OSError as error:
             raise BadInput(f"{self.path} cannot be written: {error.strerror}") from error
         try:
+            for leftover in self.path.rglob(".*.[0-9]*"):  # of a write that was killed
+                leftover.unlink()
             yield
         finally:
             lock.release()
@@ -116,14 +124,18 @@ class RunFolder:
         """
         if self.status_file.exists():
             try:
-                return read_json(self.status_file)
-            except (OSError, ValueError) as error:
+                return dict(read_json(self.status_file))
+            except (OSError, ValueError, TypeError) as error:
                 raise BadInput(
                     f"{self.status_file} is damaged ({error}); force=true redoes the run"
                 ) from error
         if self.path.exists() and any(f.name != ".lock" for f in self.path.iterdir()):
             raise BadInput(f"{self.path} is not empty and holds no run; take another name=")
         return {}
+
+    def is_done(self) -> bool:
+        """Whether a run came to its end here, be it a divergence."""
+        return self.status().get("status") in {"finished", "diverged"}
 
     def metrics(self) -> dict[str, Any]:
         """What metrics.json says.
@@ -145,32 +157,42 @@ class RunFolder:
         held = self.status().get("fingerprint", digest)
         if held == digest:
             return
-        saved = flat(_settings(OmegaConf.load(self.path / ".hydra" / "config.yaml")))  # type: ignore[arg-type]
-        now = flat(_settings(cfg))
-        differing = sorted(k for k in saved.keys() | now.keys() if saved.get(k) != now.get(k))
+        differing = self._differing(cfg)
         raise BadInput(
             f"{self.path} holds a run of another {'configuration' if differing else 'corpus'}"
             f"{' (' + ', '.join(differing[:4]) + ')' if differing else ''}; "
             f"take another name=, or redo it by force=true"
         )
 
+    def _differing(self, cfg: DictConfig) -> list[str]:
+        file = self.path / ".hydra" / "config.yaml"
+        try:
+            saved, asked = flat(_settings(OmegaConf.load(file))), flat(_settings(cfg))  # type: ignore[arg-type]
+        except (OSError, YAMLError, OmegaConfBaseException) as error:
+            return [f"{file} cannot be read: {first_line(error)}"]
+        return sorted(k for k in saved.keys() | asked.keys() if saved.get(k) != asked.get(k))
+
     def clear(self) -> None:
-        """Empty the folder of the run that it holds, but for the lock."""
-        self.status_file.unlink(missing_ok=True)
-        for entry in self.path.iterdir():
-            if entry.is_dir():
-                shutil.rmtree(entry)
-            elif entry.name != ".lock":
-                entry.unlink()
+        """Remove what the run that the folder holds has written, but for lock and status."""
+        for name in ("checkpoints", ".hydra"):
+            if (self.path / name).is_symlink():
+                (self.path / name).unlink()
+            elif (self.path / name).is_dir():
+                shutil.rmtree(self.path / name)
+        for pattern in ("metrics.json", "hparams.yaml", "events.out.tfevents.*"):
+            for file in self.path.glob(pattern):
+                file.unlink()
 
     def begin(self, cfg: DictConfig, overrides: Iterable[str], digest: str) -> None:
-        """Write `.hydra/` and the status "running"."""
+        """Write the status "running", which claims the folder, and then `.hydra/`."""
+        self.set_status("running", digest)
+        if cfg.force:
+            self.clear()
         for name, content in (
             ("config.yaml", OmegaConf.to_yaml(cfg)),
             ("overrides.yaml", OmegaConf.to_yaml(OmegaConf.create(list(overrides)))),
         ):
             write_atomically(self.path / ".hydra" / name, content.encode())
-        self.set_status("running", digest)
 
     def set_status(
         self,

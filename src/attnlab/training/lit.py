@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 
 from attnlab.data.batches import Batch, TrainBatches, validation_batches
 from attnlab.data.corpus import Corpus
+from attnlab.errors import BadInput
 from attnlab.model import GPT
 from attnlab.streams import stream_seed
 
@@ -73,6 +74,11 @@ class LitGPT(L.LightningModule):
         """The rank's share of the whole validation text."""
         batches = validation_batches(self.corpus.val, self.net.block_size)
         mine = batches[self.trainer.global_rank :: self.trainer.world_size]
+        if not mine:
+            raise BadInput(
+                f"the validation text makes {len(batches)} batches, too few for "
+                f"{self.trainer.world_size} devices"
+            )
         return DataLoader(mine, batch_size=None)  # type: ignore[arg-type]
 
     def configure_optimizers(self) -> Any:
@@ -100,8 +106,8 @@ class LitGPT(L.LightningModule):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        # Lightning would clip and keep the norm to itself.
-        bound = math.inf if gradient_clip_val is None else float(gradient_clip_val)
+        # Lightning would clip and keep the norm to itself. 0 means off, as it does there.
+        bound = float(gradient_clip_val or math.inf)
         self.grad_norm = torch.nn.utils.clip_grad_norm_(self.net.parameters(), bound)
         self.log("train/grad_norm", self.grad_norm)
         self.log("train/lr", optimizer.param_groups[0]["lr"])
@@ -115,7 +121,8 @@ class LitGPT(L.LightningModule):
         self._sums.append(loss)
 
     def on_validation_epoch_end(self) -> None:
-        total = torch.stack(self._sums).double().sum() if self._sums else torch.zeros(())
+        sums = torch.stack(self._sums)
+        total = (sums.cpu() if sums.device.type == "mps" else sums).double().sum()
         total = self.trainer.strategy.reduce(total, reduce_op="sum")
         val_loss = float(total) / (len(self.corpus.val) - 1)
         self.val_losses[self.trainer.global_step] = val_loss

@@ -26,7 +26,6 @@ def measured(trainer: L.Trainer, lit: LitGPT, clock: Clock) -> dict[str, Any]:
     corpus, block_size = lit.corpus, lit.net.block_size
     piece = corpus.train[-len(corpus.val) :]
     tokens = trainer.global_step * trainer.accumulate_grad_batches * lit.batch_size * block_size
-    seconds = clock.seconds_a_step * trainer.accumulate_grad_batches
     figures: dict[str, Any] = {
         "val_loss": lit.val_losses[trainer.global_step],
         "train_loss": evaluate(trainer, lit, validation_batches(piece, block_size)),
@@ -39,8 +38,8 @@ def measured(trainer: L.Trainer, lit: LitGPT, clock: Clock) -> dict[str, Any]:
     return figures | {
         "steps": trainer.global_step,
         "tokens": tokens,
-        "tokens_per_second": lit.batch_size * block_size / seconds if clock.steps else math.nan,
-        "wall_seconds": clock.wall_seconds,
+        "tokens_per_second": lit.batch_size * block_size / clock.seconds_a_batch,
+        "wall_seconds": clock.seconds,
         "parameters": sum(p.numel() for p in lit.net.parameters()),
     }
 

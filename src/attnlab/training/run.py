@@ -14,9 +14,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from attnlab.data.corpus import Corpus
-from attnlab.errors import BadInput
+from attnlab.errors import BadInput, first_line
 from attnlab.init import init_weights
-from attnlab.model import GPT
+from attnlab.model import GPT, Block
 from attnlab.training.build import build, checked, unknown
 from attnlab.training.checkpoint import read_checkpoint
 from attnlab.training.folder import RunFolder, fingerprint
@@ -28,6 +28,29 @@ SETTINGS: dict[str, Any] = {
     "seed": int,
     "force": bool,
     "checkpoint_every": int,
+}
+COUNTS = (
+    "data.batch_size",
+    "checkpoint_every",
+    "trainer.max_steps",
+    "trainer.val_check_interval",
+    "trainer.log_every_n_steps",
+    "trainer.accumulate_grad_batches",
+)
+# Gradients of a scaled fp16 loss are clipped wrongly beside a fused optimiser, so no 16-mixed.
+PRECISIONS = ("auto", "32-true", "bf16-mixed", "bf16-true", "64-true")
+WHY_FIXED = "a run has max_steps steps, validates on the whole text and clips by the norm"
+TRAINER_FIXED: dict[str, Any] = {
+    "check_val_every_n_epoch": None,
+    "num_sanity_val_steps": 0,
+    "enable_checkpointing": False,
+    "gradient_clip_algorithm": "norm",
+    "fast_dev_run": False,
+    "overfit_batches": 0,
+    "limit_train_batches": 1.0,
+    "limit_val_batches": 1.0,
+    "max_epochs": None,
+    "max_time": None,
 }
 # Keys that stand in a group for the reader's sake and are not its target's.
 BATCH_SIZE = ("batch_size",)
@@ -70,9 +93,10 @@ def run(cfg: DictConfig, folder: Path, *, variant: str, overrides: Iterable[str]
     corpus.check_length(net.block_size)
     digest = fingerprint(cfg, corpus.sha256)
     held = RunFolder(folder)
+    held.status()  # refuses a folder that is somebody else's, with force=true too
     if not cfg.force:
         held.check_is_ours(cfg, digest)
-        if held.status().get("status") in {"finished", "diverged"}:
+        if held.is_done():
             return Result(folder, held.metrics(), fresh=False)
     optim = build_optimizer(cfg)
     # Lightning takes seconds to import; whatever could be refused without it has been by now.
@@ -100,22 +124,43 @@ def check(cfg: DictConfig) -> None:
             checked(value, SETTINGS[name], name)
         elif name not in GROUPS:
             raise BadInput(unknown(name, "", SETTINGS.keys() | GROUPS))
+    for key in GROUPS:
+        if not isinstance(cfg.get(key), DictConfig):
+            raise BadInput(f"{key} = {cfg.get(key)} must be one of the files of conf/{key}")
     if cfg.seed < 0:
         raise BadInput(f"seed = {cfg.seed} must be at least 0")
-    for key in ("max_steps", "val_check_interval", "log_every_n_steps", "accumulate_grad_batches"):
-        value = cfg.trainer.get(key, 1)
-        if isinstance(value, int | float) and value < 1:
-            raise BadInput(f"trainer.{key} = {value} must be at least 1")
-    for key, least in (("data.batch_size", 1), ("checkpoint_every", 1)):
+    for key in COUNTS:
         value = checked(OmegaConf.select(cfg, key), int, key)
-        if value < least:
-            raise BadInput(f"{key} = {value} must be at least {least}")
+        if value < 1:
+            raise BadInput(f"{key} = {value} must be at least 1")
+    _check_trainer(cfg)
+
+
+def _check_trainer(cfg: DictConfig) -> None:
+    """Refuse what Lightning would take and our contracts would not survive."""
+    for key, value in cfg.trainer.items():
+        if key in TRAINER_FIXED and value != TRAINER_FIXED[str(key)]:
+            raise BadInput(f"trainer.{key} = {value} is not for attnlab; {WHY_FIXED}")
+    if cfg.trainer.precision not in PRECISIONS:
+        raise BadInput(
+            f"trainer.precision = {cfg.trainer.precision} must be one of {', '.join(PRECISIONS)}"
+        )
+    clip = checked(cfg.trainer.gradient_clip_val, float | None, "trainer.gradient_clip_val")
+    if clip is not None and not clip >= 0:
+        raise BadInput(f"trainer.gradient_clip_val = {clip} must be at least 0, or null")
+    devices = cfg.trainer.devices
+    if isinstance(devices, int) and devices > 1 and cfg.data.batch_size % devices:
+        raise BadInput(
+            f"data.batch_size = {cfg.data.batch_size} must be a multiple of "
+            f"trainer.devices = {devices}"
+        )
 
 
 def build_corpus(cfg: DictConfig) -> Corpus:
     """The corpus that `cfg.data` names."""
     corpus = build(cfg.data, "data", apart=BATCH_SIZE)()
-    assert isinstance(corpus, Corpus)
+    if not isinstance(corpus, Corpus):
+        raise BadInput(f"data._target_ = {cfg.data._target_} gives no Corpus but a {type(corpus)}")
     return corpus
 
 
@@ -129,10 +174,29 @@ def construct(cfg: DictConfig, vocab_size: int) -> GPT:
     attn = build(cfg.attn, "attn", given=LAYER)
     try:
         net = model(attn=attn, vocab_size=vocab_size)
-    except (ValueError, TypeError) as error:  # constructors name the value that they refuse
-        raise BadInput(str(error)) from error
-    assert isinstance(net, GPT)
+        if not isinstance(net, GPT):
+            raise TypeError(f"model._target_ = {cfg.model._target_} gives no GPT")
+        _try_out(net)
+    except (ValueError, TypeError, RuntimeError, AttributeError) as error:
+        # Constructors name the value that they refuse; the rest is of a user's own functions.
+        raise BadInput(first_line(error)) from error
     return net
+
+
+@torch.no_grad()
+def _try_out(net: GPT) -> None:
+    """Two positions through the model: a kernel or layer that cannot work says so at once."""
+    net.eval()
+    x = net.embed(torch.zeros(1, min(2, net.block_size), dtype=torch.long))
+    for block in net.blocks:
+        assert isinstance(block, Block)
+        y = block.attn(x)
+        if y.shape != x.shape:
+            raise ValueError(
+                f"the attention layer must keep the shape (B, T, C) = {tuple(x.shape)}; "
+                f"it gave {tuple(y.shape)}"
+            )
+    net.train()
 
 
 def build_model(cfg: DictConfig, vocab_size: int) -> GPT:
