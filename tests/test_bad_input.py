@@ -193,7 +193,7 @@ def test_several_devices_are_not_swept(tmp: Path) -> None:
 VERBS = [
     ("sample {tmp}/none", "there is no run folder or checkpoint"),
     ("sample {tmp}", "is not a run folder: it has no status.json"),
-    ("sample {tmp}/short.txt", "cannot be read"),
+    ("sample {tmp}/short.txt", "is not a checkpoint of attnlab"),
     ("sample", "Missing argument"),
     ("sampel", "No such command"),
     ("sample {tmp} --chars many", "--chars"),

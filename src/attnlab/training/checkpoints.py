@@ -12,7 +12,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from attnlab.data.batches import Batch
 from attnlab.errors import BadInput
 from attnlab.files import write_atomically
-from attnlab.training.checkpoint import read_checkpoint
+from attnlab.training.checkpoint import read_checkpoint, seal
 from attnlab.training.lit import LitGPT
 
 
@@ -24,7 +24,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     ) -> None:
         content = io.BytesIO()
         torch.save(checkpoint, content)
-        write_atomically(Path(path), content.getvalue())
+        write_atomically(Path(path), seal(content.getvalue()))
 
     def load_checkpoint(
         self, path: str | Path, map_location: Any = None, weights_only: bool | None = None

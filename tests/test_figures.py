@@ -1,0 +1,30 @@
+"""The figures that the README and the issue tracker promise, on TinyShakespeare: minutes each."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnlab.training.run import run
+from tests.conftest import settings
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif("ATTNLAB_DATA" not in os.environ, reason="needs TinyShakespeare"),
+]
+
+
+def train(folder: Path, variant: str, *overrides: str) -> dict[str, Any]:
+    cfg = settings(f"attn={variant}", "data=tinyshakespeare", *overrides)
+    return run(cfg, folder / variant, variant=variant).metrics
+
+
+def test_the_default_run_reaches_nanogpts_quality(tmp_path: Path) -> None:
+    assert train(tmp_path, "sdpa")["val_loss"] <= 1.92
+
+
+def test_flipped_reads_the_answer(tmp_path: Path) -> None:
+    overrides = ["optim.lr=3e-3", "trainer.max_steps=500"]
+    assert train(tmp_path, "flipped", *overrides)["val_loss"] < 0.2
+    assert train(tmp_path, "sdpa", *overrides)["val_loss"] > 1.9
