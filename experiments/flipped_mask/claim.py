@@ -216,7 +216,7 @@ a leak, on uniform tokens within a few steps, and on little plays of known proba
 
 On TinyShakespeare nothing honest of this kind has been seen below 1.40 nats. The floor of the
 flipped mask is the loss at the last position over T, since all others see their target: about
-2.45 / 64 = 0.04. When it generates, the model has no future to read, and writes like a bigram.
+2.45 / 64 = 0.04. When it generates, it has no future to read: worse text than a bigram's.
 
 Without any mask the same model may not find the leak in so few steps, and its loss looks honest,
 though the bet proves that it reads ahead: a harmless loss curve is no test of a mask.

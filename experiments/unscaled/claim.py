@@ -83,7 +83,7 @@ def figure(evidence: Evidence) -> Figure:
         axes[0].axhline(math.log(KEYS), color="0.5", linestyle=":")
         axes[0].set(xlabel="D", ylabel="entropy (nats)", title="At the start")
         axes[0].set_xscale("log", base=2)
-        axes[0].legend(fontsize=12, loc="lower left")
+        axes[0].legend(fontsize=12, loc="center right")
     for x, name in enumerate(("b_unit", "c_gpt2")):
         found = evidence.shown(name)
         if found is not None:
