@@ -65,8 +65,18 @@ def test_the_report_is_one_file_that_asks_for_nothing(family, places):
     assert "attnlab reproduce wins --budget quick" in page
 
 
-def test_figures_are_the_same_bytes_each_time(family, places):
-    assert write_figures(family, places) == write_figures(family, places)
+def test_figures_are_the_same_bytes_each_time_and_drawn_only_when_something_changed(
+    family, places
+):
+    first = write_figures(family, places)
+    drawn = places.figure("wins").stat().st_mtime_ns
+    assert write_figures(family, places) == first
+    assert places.figure("wins").stat().st_mtime_ns == drawn
+    places.figure("wins").unlink()
+    assert write_figures(family, places) == first
+    family[0].found["p"].rows["a"][0]["values"]["val_loss"] = 3.0
+    judge_part(family[0].found["p"])
+    assert write_figures(family, places)["wins"] != first["wins"]
 
 
 def test_verdicts_hold_every_seed_s_value(family):

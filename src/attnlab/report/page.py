@@ -1,6 +1,8 @@
 """The report on claims: one HTML file that opens offline, and the README of each claim."""
 
+import hashlib
 import importlib.resources
+import json
 import platform
 import re
 from collections.abc import Mapping, Sequence
@@ -15,6 +17,7 @@ from attnlab.claims.gather import provenance
 from attnlab.claims.places import Places
 from attnlab.errors import BadInput
 from attnlab.files import write_atomically
+from attnlab.report import drawing
 from attnlab.report.drawing import styled, svg
 from attnlab.training.folder import now
 
@@ -39,11 +42,23 @@ def write_figures(family: Sequence[Evidence], places: Places) -> dict[str, str]:
         draw = evidence.claim.figure
         if draw is None or not any(found.values for found in evidence.found.values()):
             continue
-        with styled():
-            text = svg(draw(evidence), evidence.claim.name)
-        write_atomically(places.figure(evidence.claim.name), text.encode())
+        file, key = places.figure(evidence.claim.name), f"<!-- {_drawn_from(evidence, places)} -->"
+        text = file.read_text(encoding="utf-8") if file.exists() else ""
+        if not text.endswith(key):
+            with styled():
+                text = svg(draw(evidence), evidence.claim.name) + key
+            write_atomically(file, text.encode())
         figures[evidence.claim.name] = text
     return figures
+
+
+def _drawn_from(evidence: Evidence, places: Places) -> str:
+    """A digest of the rows and of the code that a figure is drawn from; drawing takes seconds."""
+    rows = {name: found.rows for name, found in evidence.found.items()}
+    digest = hashlib.sha256(json.dumps(rows, sort_keys=True).encode())
+    for file in (places.claim_file(evidence.claim.name), Path(drawing.__file__)):
+        digest.update(file.read_bytes() if file.exists() else b"")
+    return digest.hexdigest()
 
 
 def write_report(family: Sequence[Evidence], figures: Mapping[str, str], places: Places) -> None:
@@ -89,7 +104,8 @@ def publish(family: Sequence[Evidence], places: Places, readme: Path) -> list[Pa
             figure=drawn.exists(),
             provenance=provenance([evidence]),
         )
-        write_atomically(folder / "README.md", page.encode())
+        lines = [line.rstrip() for line in page.strip().splitlines()]
+        write_atomically(folder / "README.md", ("\n".join(lines) + "\n").encode())
         written.append(folder / "README.md")
     _replace_block(readme, _template("verdicts.md").render(family=family, budget=places.budget))
     return [*written, readme]
