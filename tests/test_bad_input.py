@@ -94,9 +94,9 @@ SETTINGS = [
     ("attn.kernel=attnlab.attention.masks.causal", "error"),
     ("data=plays data.seed=-1", "data.seed = -1 must be at least 0"),
     ("data._target_=builtins.dict", "error"),
-    ("probes=null", "probes"),
-    ("logger=null", "logger"),
-    ("attn=null", "attn"),
+    ("probes=null", "Config group override must be a string"),
+    ("logger=null", "Config group override must be a string"),
+    ("attn=null", "Config group override must be a string"),
     (
         "trainer.precision=16-mixed",
         "trainer.precision = 16-mixed must be one of",

@@ -139,7 +139,10 @@ def check(cfg: DictConfig) -> None:
 def _check_trainer(cfg: DictConfig) -> None:
     """Refuse what Lightning would take and our contracts would not survive."""
     for key, value in cfg.trainer.items():
-        if key in TRAINER_FIXED and value != TRAINER_FIXED[str(key)]:
+        if key not in TRAINER_FIXED:
+            continue
+        fixed = TRAINER_FIXED[str(key)]
+        if value != fixed or type(value) is not type(fixed):  # 1 batch is not 1.0, all of them
             raise BadInput(f"trainer.{key} = {value} is not for attnlab; {WHY_FIXED}")
     if cfg.trainer.precision not in PRECISIONS:
         raise BadInput(
