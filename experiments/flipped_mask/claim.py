@@ -87,14 +87,14 @@ def by_position_and_by_text(folder: Path) -> Mapping[str, Any]:
     x, y = (torch.cat(parts) for parts in zip(*_whole_windows(corpus, net), strict=True))
     losses = F.cross_entropy(net(x).transpose(1, 2), y, reduction="none").mean(0)  # (T,)
     start = corpus.val[torch.arange(128) * 101][:, None]  # (128, 1)
-    judge = _judge()
+    text, bigram = (_judge().nats(ids) for ids in (_generated(net, start), _bigram_text(start)))
     return {
         "by position": losses.tolist(),
         "last position": float(losses[-1]),
         "first half": float(losses[: len(losses) // 2].mean()),
-        "text": judge.nats(_generated(net, start)),
-        "bigram text": judge.nats(_bigram_text(start)),
-        "over bigram": judge.nats(_generated(net, start)) - judge.nats(_bigram_text(start)),
+        "text": text,
+        "bigram text": bigram,
+        "over bigram": text - bigram,
     }
 
 

@@ -31,7 +31,7 @@ def main() -> None:
     # Libraries print; what they print goes to the log that stderr is, not into the protocol.
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    _end_with(os.getppid())
+    _end_with(int(sys.argv[1]))  # not getppid(): the parent may be gone by now
     import torch
 
     torch.set_num_threads(1)
@@ -135,7 +135,10 @@ def _load(places: Places, name: str) -> Claim:
 
 
 def _end_with(parent: int) -> None:
-    """End this process as soon as its parent is gone, in the middle of whatever it does."""
+    """End this process as soon as its parent is gone, in the middle of whatever it does.
+
+    Otherwise it would hold the lock of a run folder that the next call wants.
+    """
 
     def watch() -> None:
         while os.getppid() == parent:
