@@ -29,6 +29,7 @@ from attnlab.data.sources import auto
 from attnlab.init import init_weights
 from attnlab.model import GPT
 from attnlab.report.drawing import dots, panels
+from attnlab.streams import generator
 
 
 def zero_fill_bet(seed: int, budget: str) -> Mapping[str, Any]:
@@ -41,7 +42,7 @@ def zero_fill_bet(seed: int, budget: str) -> Mapping[str, Any]:
 
 def at_initialisation(seed: int, budget: str) -> Mapping[str, Any]:
     """Weight on the future, the largest over layers, heads and queries, before training."""
-    ids = auto().val[: 4 * 64].view(4, 64)
+    ids = torch.randint(65, (4, 64), generator=generator(seed, "tokens"))
     return {
         "finite_fill": _future_mass(_net(faults.finite_fill, seed), ids),
         "zero_fill": _future_mass(_net(faults.zero_fill, seed), ids),
