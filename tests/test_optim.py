@@ -101,7 +101,7 @@ def test_a_resumed_run_of_muon_is_equal_to_the_bit(
     with monkeypatch.context() as patched, pytest.raises(SystemExit):
         patched.setattr(LitGPT, "on_train_batch_start", stops_at_5)
         run(cfg, tmp_path / "broken", variant="sdpa")
-    assert read_checkpoint(tmp_path / "broken" / "checkpoints" / "last.ckpt")["global_step"] == 3
+    assert read_checkpoint(tmp_path / "broken" / "checkpoints" / "last.ckpt")["global_step"] == 4
     run(cfg, tmp_path / "broken", variant="sdpa")
     whole, broken = weights_of(tmp_path / "whole"), weights_of(tmp_path / "broken")
     assert all(torch.equal(whole[name], broken[name]) for name in whole)
