@@ -7,6 +7,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +59,10 @@ def paired(a: Steps, b: Steps, rounds: int, steps: int) -> dict[str, Any]:
     a(steps), b(steps)
     times = []
     for number in range(rounds):
-        first, second = (a, b) if number % 2 == 0 else (b, a)
-        x, y = (
-            seconds(lambda first=first: first(steps)),
-            seconds(lambda second=second: second(steps)),
-        )
-        times.append((x, y) if first is a else (y, x))
+        taken = {}
+        for work in (a, b) if number % 2 == 0 else (b, a):
+            taken[work] = seconds(partial(work, steps))
+        times.append((taken[a], taken[b]))
     return summary(times, steps)
 
 

@@ -26,7 +26,7 @@ from attnlab.attention.masks import build_mask, causal
 TOKENS, H, D = 2048, 4, 32
 
 
-def plain(
+def as_it_is(
     q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
 ) -> Tensor:
     """SDPA in the dtype that it is given."""
@@ -36,7 +36,7 @@ def plain(
 KERNELS: dict[str, Callable[..., Tensor]] = {
     "manual": kernels.manual,
     "sdpa": kernels.sdpa,
-    "sdpa as it is": plain,
+    "sdpa as it is": as_it_is,
 }
 
 
@@ -115,10 +115,8 @@ def main() -> None:
                 }
             )
             print(rows[-1], flush=True)
-    write(
-        "attention" if options.device == "cpu" else f"attention_{options.device}",
-        {"tokens": TOKENS, "H": H, "D": D, "rows": rows},
-    )
+    name = "attention" if options.device == "cpu" else f"attention_{options.device}"
+    write(name, {"tokens": TOKENS, "H": H, "D": D, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -4,11 +4,11 @@
     python benchmarks/fast.py --ablation              each trick left out in turn, 5 seeds
 
 The race: nanoGPT's train.py with the CPU recipe of its README, and `python train.py preset=fast`,
-whole commands in turns on the CPU; then the full validation pass over nanoGPT's own checkpoint, which
-is the loss to reach. The corpus is TinyShakespeare where attnlab finds it, and nanoGPT gets the
-same file. The ablation: final losses and training seconds of `preset=fast` with one setting back at
-that of `preset=tiny`, the learning rate halved and doubled where the optimiser is AdamW. Writes
-benchmarks/fast.json; each part keeps what the other has written.
+whole commands in turns on the CPU; then the full validation pass over nanoGPT's own checkpoint,
+which is the loss to reach. nanoGPT gets the corpus that attnlab finds. The ablation: final losses
+and training seconds of `preset=fast` with one setting back at that of `preset=tiny`, with three
+learning rates where the optimiser is AdamW. Writes benchmarks/fast.json; each part keeps what the
+other has written.
 """
 
 import argparse
@@ -58,7 +58,7 @@ SAME = ["optim.decay=attnlab.training.optim.linear", "optim.betas=[0.8,0.95]"]
 
 
 def prepare(checkout: Path, corpus: Corpus) -> None:
-    """What nanoGPT's prepare.py writes, from our corpus: the same file, split at the same place."""
+    """What nanoGPT's prepare.py writes, from our corpus, split at the same place."""
     folder = checkout / "data" / "shakespeare_char"
     corpus.train.numpy().astype(np.uint16).tofile(folder / "train.bin")
     corpus.val.numpy().astype(np.uint16).tofile(folder / "val.bin")

@@ -2,10 +2,10 @@
 
     python benchmarks/startup.py
 
-To the first training step of `python train.py`, by the clock that the run itself writes down; to
-the end of `attnlab --help`, of a bad override, of ten characters of `attnlab sample` and of
-`attnlab checkup`, which examines for longer than it starts. Medians over rounds. Beside it the time of
-`import torch` alone, which none of them but the help can undercut. Writes benchmarks/startup.json.
+To the first training step of `python train.py`; to the end of `attnlab --help`, of two bad
+overrides, of ten characters of `attnlab sample` and of `attnlab checkup`, which examines for longer
+than it starts. Medians over rounds. Beside it `import torch` alone, which only the help and a name
+that Hydra does not know can undercut. Writes benchmarks/startup.json.
 """
 
 import argparse
@@ -61,9 +61,8 @@ def to_the_first_step(folder: Path, number: int) -> float:
     """
     hook = folder / "sitecustomize.py"
     hook.write_text(HOOK)
-    environment = os.environ | {
-        "PYTHONPATH": f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    }
+    path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": path}
     command = [sys.executable, "train.py", f"outputs={folder / str(number)}"]
     command += ["trainer.max_steps=2", "trainer.accelerator=cpu"]
     began = time.time()

@@ -10,6 +10,7 @@ model. Without --nanogpt the first comparison is left out. Writes benchmarks/ste
 """
 
 import argparse
+import os
 import statistics
 import tempfile
 from contextlib import nullcontext
@@ -118,7 +119,7 @@ def lightning_against_bare(corpus: Corpus, rounds: int, steps: int) -> dict[str,
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--nanogpt", type=Path, help="a checkout of nanoGPT")
+    parser.add_argument("--nanogpt", type=Path, default=os.environ.get("NANOGPT") or None)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, default=40, help="of each round")
     options = parser.parse_args()
@@ -131,13 +132,11 @@ def main() -> None:
     gflop = step_gflop(cfg, len(corpus.alphabet))
     for name, (override, bf16) in arms.items():
         ours = Bare(settings(override), corpus, total, bf16=bf16)
+        result: Any = "left out: no --nanogpt CHECKOUT was given"
         if options.nanogpt is not None:
             theirs = nanogpt_steps(options.nanogpt, cfg, corpus)
-            results[f"{name} against nanoGPT"] = paired(
-                ours, theirs, options.rounds, options.steps
-            )
-        else:
-            results[f"{name} against nanoGPT"] = "left out: no --nanogpt CHECKOUT was given"
+            result = paired(ours, theirs, options.rounds, options.steps)
+        results[f"{name} against nanoGPT"] = result
     results["share of the matrix-product rate, fp32"] = share_of_the_limit(corpus, gflop, options)
     results["Lightning against a bare loop"] = lightning_against_bare(corpus, 3, 500)
     write("step", results)
