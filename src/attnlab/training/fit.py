@@ -15,10 +15,11 @@ import lightning.pytorch as L
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from omegaconf import DictConfig, OmegaConf
 
 from attnlab.data.corpus import Corpus
-from attnlab.errors import BadInput
+from attnlab.errors import BadInput, Terminated
 from attnlab.files import write_json
 from attnlab.model import GPT
 from attnlab.probes.probe import Probe
@@ -32,7 +33,7 @@ from attnlab.training.lit import LitGPT, OptimizerFactory
 from attnlab.training.record import measured, provenance
 
 # What a disk says that is full, read-only or not ours.
-DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
+DISK = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
 # What attnlab tells Lightning itself.
 TOLD = ("callbacks", "logger", "plugins", "default_root_dir", "use_distributed_sampler")
 
@@ -63,8 +64,10 @@ def fit(
         _loop(trainer, lit, resume)
         return measured(trainer, lit, clock)
     with folder.locked(), _failures_recorded(folder, digest, trainer):
-        if not cfg.force and folder.is_done():  # by another process, meanwhile
-            return folder.metrics()
+        if not cfg.force:
+            folder.check_is_ours(cfg, digest)  # again: another process may have been here meanwhile
+            if folder.is_done():
+                return folder.metrics()
         folder.begin(cfg, overrides, digest)
         board.begin(trainer, cfg, folder.path, variant)
         _loop(trainer, lit, resume)
@@ -102,9 +105,10 @@ def _failures_recorded(folder: RunFolder, digest: str, trainer: L.Trainer) -> It
     """Write why a run failed into its folder; one that was interrupted may go on later."""
     try:
         yield
-    except SystemExit:  # Lightning's answer to Ctrl-C
+    except SystemExit as end:  # SIGTERM, or Lightning's answer to Ctrl-C
+        terminated = isinstance(end, Terminated | SIGTERMException)
         print(f"\nInterrupted at step {trainer.global_step}; the same command goes on.")
-        raise SystemExit(130) from None
+        raise SystemExit(143 if terminated else 130) from None
     except Exception as error:
         _record_failure(folder, digest, trainer.global_step)
         if isinstance(error, OSError) and error.errno in DISK:

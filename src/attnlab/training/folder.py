@@ -22,6 +22,8 @@ Status = Literal["running", "finished", "diverged", "failed"]
 # Named by the folder in another way, or without influence on what the run computes.
 APART = {"attn", "seed", "name", "outputs", "force", "experiment"}
 LONGEST_NAME = 180  # of the 255 bytes that file systems allow
+# Seconds to wait for a lock: who lists runs holds it for a moment, to see whether anybody else does.
+PATIENCE = 0.5
 
 
 def folder_for(cfg: DictConfig, variant: str, overrides: Iterable[str]) -> Path:
@@ -72,6 +74,10 @@ def _settings(cfg: DictConfig) -> dict[str, Any]:
     return {str(key): v for key, v in settings.items() if key not in {"outputs", "force", "name"}}
 
 
+class Busy(BadInput):
+    """Another process is training in the folder."""
+
+
 class RunFolder:
     """A run's folder on the disk.
 
@@ -99,14 +105,15 @@ class RunFolder:
         """Hold the folder for this process; the lock of a dead process is free at once.
 
         Raises:
-            BadInput: another process holds it, or it cannot be written.
+            Busy: another process holds it.
+            BadInput: it cannot be written.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(self.path / ".lock", timeout=0)
+            lock = FileLock(self.path / ".lock", timeout=PATIENCE)
             lock.acquire()
         except Timeout as error:
-            raise BadInput(f"another process is training in {self.path}") from error
+            raise Busy(f"another process is training in {self.path}") from error
         except OSError as error:
             raise BadInput(f"{self.path} cannot be written: {error.strerror}") from error
         try:
@@ -216,6 +223,17 @@ class RunFolder:
         if status == "diverged":
             content["last_finite_loss"] = last_finite_loss
         write_json(self.status_file, content | {"time": now(), "fingerprint": fingerprint})
+
+    def record_crash(self, reason: str) -> None:
+        """Write the status "failed" where a run ended before it could claim the folder.
+
+        Raises:
+            BadInput: the folder is somebody else's, or another process is training in it.
+        """
+        if not self.is_done():
+            with self.locked():
+                known = {"step": 0} | self.status()
+                write_json(self.status_file, known | {"status": "failed", "reason": reason})
 
 
 def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
