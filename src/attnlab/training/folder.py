@@ -68,6 +68,12 @@ def fingerprint(cfg: DictConfig, corpus_sha256: str) -> str:
     return hashlib.sha256(content.encode()).hexdigest()
 
 
+def differences(saved: DictConfig, cfg: DictConfig) -> list[str]:
+    """The dotted keys in which two configurations differ, of those that decide what is computed."""
+    old, new = flat(_settings(saved)), flat(_settings(cfg))
+    return sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
+
+
 def _settings(cfg: DictConfig) -> dict[str, Any]:
     settings = OmegaConf.to_container(cfg, resolve=True)
     assert isinstance(settings, dict)
@@ -174,10 +180,9 @@ class RunFolder:
     def _differing(self, cfg: DictConfig) -> list[str]:
         file = self.path / ".hydra" / "config.yaml"
         try:
-            saved, asked = flat(_settings(OmegaConf.load(file))), flat(_settings(cfg))  # type: ignore[arg-type]
+            return differences(OmegaConf.load(file), cfg)  # type: ignore[arg-type]
         except (OSError, YAMLError, OmegaConfBaseException) as error:
             return [f"{file} cannot be read: {first_line(error)}"]
-        return sorted(k for k in saved.keys() | asked.keys() if saved.get(k) != asked.get(k))
 
     def clear(self) -> None:
         """Remove what the run that the folder holds has written, but for lock and status."""
