@@ -46,6 +46,7 @@ def is_one_sentence(said: str) -> bool:
 
 def interrupted(command: list[str], scratch: Path, before: Callable[[], object] = int) -> Path:
     """A run that was killed after its fourth checkpoint: its folder."""
+
     def prepare() -> None:
         before()
         at_call(10, "training_step", signal.SIGKILL)()
@@ -246,9 +247,7 @@ def test_weights_that_are_nan_are_a_divergence(command: list[str], tmp_path: Pat
     def prepare() -> None:
         heads.nan = nan_heads  # type: ignore[attr-defined]
 
-    code, said = ended(
-        [*command, "attn.head_init=attnlab.attention.heads.nan"], tmp_path, prepare
-    )
+    code, said = ended([*command, "attn.head_init=attnlab.attention.heads.nan"], tmp_path, prepare)
     assert (code, "Traceback" in said) == (0, False), said
     status = json.loads((folder_of(tmp_path / "o") / "status.json").read_text())
     assert (status["status"], status["step"]) == ("diverged", 1)

@@ -66,7 +66,9 @@ def fit(
         return measured(trainer, lit, clock)
     with folder.locked(), _failures_recorded(folder, digest, trainer):
         if not cfg.force:
-            folder.check_is_ours(cfg, digest)  # again: another process may have been here meanwhile
+            folder.check_is_ours(
+                cfg, digest
+            )  # again: another process may have been here meanwhile
             if folder.is_done():
                 return folder.metrics()
         folder.begin(cfg, overrides, digest)

@@ -22,7 +22,7 @@ Status = Literal["running", "finished", "diverged", "failed"]
 # Named by the folder in another way, or without influence on what the run computes.
 APART = {"attn", "seed", "name", "outputs", "force", "experiment"}
 LONGEST_NAME = 180  # of the 255 bytes that file systems allow
-# Seconds to wait for a lock: who lists runs holds it for a moment, to see whether anybody else does.
+# Seconds to wait for a lock: who lists runs holds it for a moment, to see whether a run goes on.
 PATIENCE = 0.5
 
 
@@ -69,7 +69,7 @@ def fingerprint(cfg: DictConfig, corpus_sha256: str) -> str:
 
 
 def differences(saved: DictConfig, cfg: DictConfig) -> list[str]:
-    """The dotted keys in which two configurations differ, of those that decide what is computed."""
+    """The dotted keys in which two configurations differ, of those that count for the result."""
     old, new = flat(_settings(saved)), flat(_settings(cfg))
     return sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
 

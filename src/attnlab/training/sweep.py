@@ -30,9 +30,7 @@ HEADINGS = {
 }
 
 
-def attempt(
-    named: Callable[[], Path], train: Callable[[Path], float], hydra: DictConfig
-) -> float:
+def attempt(named: Callable[[], Path], train: Callable[[Path], float], hydra: DictConfig) -> float:
     """Do one run of a sweep; what goes wrong is noted, and the others go on.
 
     Args:
