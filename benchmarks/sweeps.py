@@ -3,11 +3,12 @@
     python benchmarks/sweeps.py
     python benchmarks/sweeps.py --rounds 1 --steps 30 --presets micro     only whether it works
 
-In pairs, in turns: the same runs by `python train.py -m` in one process, one after the other, with
-all cores for PyTorch's threads, and by joblib's processes, one a core, which get one thread
-each (cores // n_jobs). `training` counts the characters a second while training, summed over what runs
-side by side; `whole` counts the time of the whole command, with Python's start, imports, validation
-and checkpoints, which a longer training makes ever smaller. Writes benchmarks/sweeps.json.
+In pairs, in turns: the same runs by `python train.py -m` in one process, one after the other,
+with all cores for PyTorch's threads, and by joblib's processes, one a core, which get one thread
+each (cores // n_jobs). `training` counts the characters a second while training, summed over what
+runs side by side; `whole` counts the time of the whole command, with Python's start, imports,
+validation and checkpoints, which a longer training makes ever smaller. Writes
+benchmarks/sweeps.json.
 """
 
 import argparse

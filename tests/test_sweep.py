@@ -66,7 +66,11 @@ def test_what_goes_well_is_not_mentioned(
     [
         (BadInput("n_head = 5 must be 4"), 2, "error: refused"),
         (ZeroDivisionError("by zero"), 1, "error: failed"),
-        (Busy("another process is training in it"), 0, "being trained by another process"),
+        (
+            Busy("another process is training in it"),
+            0,
+            "being trained by another process, and left to it",
+        ),
     ],
 )
 def test_what_goes_wrong_is_listed_with_its_command(
