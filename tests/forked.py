@@ -3,14 +3,18 @@
 import multiprocessing
 import os
 import runpy
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from tests.conftest import ROOT
+import torch
 
+from tests.conftest import ROOT, SMALL, weights_of
+
+RUN = [*SMALL, "trainer.max_steps=12", "trainer.val_check_interval=4", "checkpoint_every=2"]
 FORK = multiprocessing.get_context("fork")
 
 
@@ -67,3 +71,50 @@ def _train(arguments: list[str], said: Path, before: Callable[[], object]) -> No
     os.environ.pop("HYDRA_FULL_ERROR", None)
     before()
     runpy.run_path("train.py", run_name="__main__")
+
+
+def is_one_sentence(said: str) -> bool:
+    """Whether a command ended with what a user can mend, and no traceback."""
+    errors = [line for line in said.splitlines() if line.startswith("error: ")]
+    return "Traceback" not in said and len(errors) == 1
+
+
+def at_call(number: int, of: str, sent: signal.Signals) -> Callable[[], None]:
+    """Send this process a signal when a method of LitGPT is called for the n-th time."""
+
+    def prepare() -> None:
+        from attnlab.training.lit import LitGPT
+
+        method, calls = vars(LitGPT)[of], []
+
+        def counted(*arguments: object) -> object:
+            calls.append(of)
+            if len(calls) == number:
+                os.kill(os.getpid(), sent)
+            return method(*arguments)
+
+        setattr(LitGPT, of, counted)
+
+    return prepare
+
+
+def folder_of(outputs: Path) -> Path:
+    (status,) = outputs.rglob("status.json")
+    return status.parent
+
+
+def same_weights(a: Path, b: Path) -> bool:
+    ours, theirs = weights_of(a), weights_of(b)
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[k], theirs[k]) for k in ours)
+
+
+def interrupted(command: list[str], scratch: Path, before: Callable[[], object] = int) -> Path:
+    """A run that was killed after its fourth checkpoint: its folder."""
+
+    def prepare() -> None:
+        before()
+        at_call(10, "training_step", signal.SIGKILL)()
+
+    code, said = ended(command, scratch, prepare)
+    assert code == -9, said
+    return folder_of(scratch)

@@ -11,25 +11,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-import torch
 
-from tests.conftest import SMALL, weights_of
-from tests.forked import begin, ended
+from tests.forked import RUN, at_call, begin, ended, folder_of, same_weights
 
-RUN = [*SMALL, "trainer.max_steps=12", "trainer.val_check_interval=4", "checkpoint_every=2"]
 CODES = {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}
 SENTENCE = "the same command goes on."
 TEXT = b"To be, or not to be, that is the question:\n" * 60
-
-
-def folder_of(outputs: Path) -> Path:
-    (status,) = outputs.rglob("status.json")
-    return status.parent
-
-
-def same_weights(a: Path, b: Path) -> bool:
-    ours, theirs = weights_of(a), weights_of(b)
-    return ours.keys() == theirs.keys() and all(torch.equal(ours[k], theirs[k]) for k in ours)
 
 
 @pytest.fixture(scope="module")
@@ -39,25 +26,6 @@ def whole(text_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     code, said = ended([*RUN, f"data.path={text_file}", f"outputs={scratch}/o"], scratch)
     assert code == 0, said
     return folder_of(scratch / "o")
-
-
-def at_call(number: int, of: str, sent: signal.Signals) -> Callable[[], None]:
-    """Send this process a signal when a method of LitGPT is called for the n-th time."""
-
-    def prepare() -> None:
-        from attnlab.training.lit import LitGPT
-
-        method, calls = vars(LitGPT)[of], []
-
-        def counted(*arguments: object) -> object:
-            calls.append(of)
-            if len(calls) == number:
-                os.kill(os.getpid(), sent)
-            return method(*arguments)
-
-        setattr(LitGPT, of, counted)
-
-    return prepare
 
 
 def at_flush(number: int, sent: signal.Signals) -> Callable[[], None]:

@@ -5,7 +5,6 @@ import json
 import os
 import resource
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -18,11 +17,16 @@ import torch
 
 from attnlab.attention import heads
 from attnlab.attention.heads import Heads
-from tests.conftest import SMALL
-from tests.forked import FORK, begin, ended
-from tests.test_faults_signals import at_call, folder_of, same_weights
-
-RUN = [*SMALL, "trainer.max_steps=12", "trainer.val_check_interval=4", "checkpoint_every=2"]
+from tests.forked import (
+    FORK,
+    RUN,
+    begin,
+    ended,
+    folder_of,
+    interrupted,
+    is_one_sentence,
+    same_weights,
+)
 
 
 @pytest.fixture(scope="module")
@@ -37,23 +41,6 @@ def whole(text_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def command(text_file: Path, tmp_path: Path) -> list[str]:
     return [*RUN, f"data.path={text_file}", f"outputs={tmp_path}/o"]
-
-
-def is_one_sentence(said: str) -> bool:
-    errors = [line for line in said.splitlines() if line.startswith("error: ")]
-    return "Traceback" not in said and len(errors) == 1
-
-
-def interrupted(command: list[str], scratch: Path, before: Callable[[], object] = int) -> Path:
-    """A run that was killed after its fourth checkpoint: its folder."""
-
-    def prepare() -> None:
-        before()
-        at_call(10, "training_step", signal.SIGKILL)()
-
-    code, said = ended(command, scratch, prepare)
-    assert code == -9, said
-    return folder_of(scratch)
 
 
 def test_a_file_size_that_is_limited(command: list[str], whole: Path, tmp_path: Path) -> None:
@@ -129,26 +116,6 @@ def test_no_permission_to_write(of: str, command: list[str], tmp_path: Path) -> 
     assert (code, is_one_sentence(said)) == (2, True), said
     assert "cannot be written: Permission denied" in said
     assert before == {f: f.read_bytes() for f in closed.rglob("*") if f.is_file()}
-
-
-def test_a_checkpoint_of_another_model(
-    command: list[str], text_file: Path, tmp_path: Path
-) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
-    wide = [*command, "model.n_embd=32", f"outputs={other}"]
-    checkpoint = interrupted(wide, other) / "checkpoints" / "last.ckpt"
-    (tmp_path / "mine").mkdir()
-    mine = [*command, f"outputs={tmp_path}/mine"]
-    folder = interrupted(mine, tmp_path / "mine")
-    shutil.copy(checkpoint, folder / "checkpoints" / "last.ckpt")
-    before = {f: f.read_bytes() for f in folder.rglob("*") if f.is_file()}
-    code, said = ended(mine, tmp_path)
-    assert (code, is_one_sentence(said)) == (2, True), said
-    assert "last.ckpt is of another configuration (model.n_embd); force=true" in said
-    assert before == {f: f.read_bytes() for f in folder.rglob("*") if f.is_file()}
-    code, said = ended([*mine, "force=true"], tmp_path)
-    assert code == 0, said
 
 
 def test_a_clock_that_is_set_back(command: list[str], whole: Path, tmp_path: Path) -> None:
