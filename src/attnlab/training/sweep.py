@@ -62,13 +62,19 @@ def attempt(named: Callable[[], Path], train: Callable[[Path], float], hydra: Di
 
 
 def share_threads(hydra: DictConfig) -> None:
-    """Compute with the cores that a job of submitit asked for, or else with one.
+    """In a launcher's own process, compute with the threads that are its share.
 
-    Only submitit leaves it to its jobs. joblib and Ray give OMP_NUM_THREADS to their processes,
-    fairly shared; in one process after the other there is nothing to share; and where the user
-    has set OMP_NUM_THREADS, that holds.
+    joblib and Ray give OMP_NUM_THREADS to their processes, cores // jobs or the user's own;
+    PyTorch alone would follow MKL_NUM_THREADS, of which joblib knows no better than to share. A
+    job of submitit has what the user set, or the cores that it asked for, or one. In Hydra's own
+    launcher, which has no processes, there is nothing to share.
     """
-    if "OMP_NUM_THREADS" not in os.environ and "cpus_per_task" in hydra.launcher:
+    if hydra.runtime.choices["hydra/launcher"] == "basic":
+        return
+    given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]  # more are for nested regions
+    if given.isdigit():
+        torch.set_num_threads(max(1, int(given)))
+    elif "cpus_per_task" in hydra.launcher:
         torch.set_num_threads(hydra.launcher.cpus_per_task or 1)
 
 
