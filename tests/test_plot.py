@@ -52,7 +52,10 @@ def test_all_figures_are_written_twice(sweep: Path, tmp_path: Path) -> None:
 
 def test_more_groups_than_an_eye_tells_apart_are_refused(sweep: Path, tmp_path: Path) -> None:
     (found, *_) = read_runs(sweep)
-    many = [replace(found, folder=tmp_path / f"attn=x{n}" / "seed=0") for n in range(29)]
+    many = [
+        replace(found, folder=tmp_path / str(n) / "seed=0", overrides=(f"optim.lr={n + 1}e-4",))
+        for n in range(29)
+    ]
     with pytest.raises(BadInput, match="29 settings are too many for a figure"):
         figures.draw(many, tmp_path / "plots")
     assert not (tmp_path / "plots").exists()
