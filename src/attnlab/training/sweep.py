@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from hydra.conf import HydraConf
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
@@ -30,7 +31,7 @@ HEADINGS = {
 }
 
 
-def attempt(named: Callable[[], Path], train: Callable[[Path], float], hydra: DictConfig) -> float:
+def attempt(named: Callable[[], Path], train: Callable[[Path], float], hydra: HydraConf) -> float:
     """Do one run of a sweep; what goes wrong is noted, and the others go on.
 
     Args:
@@ -61,7 +62,7 @@ def attempt(named: Callable[[], Path], train: Callable[[Path], float], hydra: Di
     return math.nan
 
 
-def share_threads(hydra: DictConfig) -> None:
+def share_threads(hydra: HydraConf) -> None:
     """In a launcher's own process, compute with the threads that are its share.
 
     joblib and Ray give OMP_NUM_THREADS to their processes, cores // jobs or the user's own;
@@ -114,7 +115,7 @@ def _show(heading: str, notes: list[dict[str, Any]]) -> None:
             print(f"    # the traceback is in {note['folder']}/status.json", file=sys.stderr)
 
 
-def _overrides(hydra: DictConfig) -> list[str]:
+def _overrides(hydra: HydraConf) -> list[str]:
     """What a single run of the same settings is started with."""
     added = [s.path for s in hydra.runtime.config_sources if s.provider == "command-line"]
     return [f"--config-dir={path}" for path in added] + list(hydra.overrides.task)
