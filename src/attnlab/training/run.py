@@ -248,5 +248,11 @@ def load_model(target: Path) -> tuple[GPT, str]:
     recipe = checkpoint["attnlab"]["recipe"]
     net = build_model(OmegaConf.create(recipe["config"]), len(recipe["alphabet"]))
     weights = checkpoint["state_dict"]
-    net.load_state_dict({name.removeprefix("net."): weight for name, weight in weights.items()})
+    try:
+        net.load_state_dict({name.removeprefix("net."): x for name, x in weights.items()})
+    except RuntimeError as error:
+        raise BadInput(
+            f"{target} does not hold the weights that its settings ask for; "
+            "was it written by another version of attnlab?"
+        ) from error
     return net.eval(), str(recipe["alphabet"])
