@@ -177,6 +177,20 @@ def look(
     print(file)
 
 
+@app.command()
+def export(
+    target: Annotated[Path, typer.Argument(help="A run folder or a checkpoint.")],
+    out: Annotated[Path, typer.Option(help="A new folder, for transformers to load.")],
+) -> None:
+    """Write a model as a GPT-2 of transformers, with its characters as the tokenizer."""
+    from attnlab import interop
+    from attnlab.training.run import load_model
+
+    net, alphabet = load_model(target)
+    interop.export(net, alphabet, out)
+    print(out)
+
+
 def main() -> None:
     """Run the command line; bad input is one sentence and exit code 2."""
     # As under `python train.py`: a run may name the user's own modules in this folder.
