@@ -69,3 +69,8 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout
         is_causal=is_causal,
         scale=scale,
     )
+
+
+# Kernels whose output for a query depends on that query, its row of the mask and the keys and
+# values that it may attend to: earlier outputs stay as they are when a text goes on.
+ROWWISE: tuple[Kernel, ...] = (manual, sdpa)
