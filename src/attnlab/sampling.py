@@ -52,9 +52,11 @@ def sample(
     reader = Reader(net) if cache and can_read(net) else None
     ids = new = prompt[None, -net.block_size :]  # (1, T): the window, and what is new in it
     for _ in range(length):
-        fits = reader is not None and len(reader) + new.shape[1] <= net.block_size
-        predicted = reader.read(new) if reader is not None and fits else net(ids)
-        logits = predicted[0, -1].cpu()  # (V,); drawn on the CPU, the same for every device
+        if reader is not None and len(reader) + new.shape[1] <= net.block_size:
+            logits = reader.read(new)[0, -1]  # (V,)
+        else:
+            logits = net(ids)[0, -1]
+        logits = logits.cpu()  # drawn on the CPU, the same for every device
         if not logits.isfinite().all():
             raise BadInput("the model's logits are not finite: its training diverged")
         drawn = _draw(logits, temperature, stream)
