@@ -94,7 +94,7 @@ def main() -> None:
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "machine": platform.machine(),
-        **git_state(),
+        "git": git_state(),
     }
     options.out.write_text(json.dumps(result, indent=2) + "\n")
 

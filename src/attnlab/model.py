@@ -175,7 +175,7 @@ class GPT(nn.Module):
         return self.dropout(x)
 
     def unembed(self, x: Tensor) -> Tensor:
-        """The residual stream to logits, by the embedding's own weights: (B, T, C) -> (B, T, V)."""
+        """The residual stream to logits, by the weights of `wte`: (B, T, C) -> (B, T, V)."""
         return F.linear(self.ln_f(x), self.wte.weight)
 
     def forward(self, ids: Tensor) -> Tensor:

@@ -8,6 +8,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import Tensor
+
 from attnlab.errors import BadInput, first_line
 
 if TYPE_CHECKING:
@@ -69,6 +72,18 @@ def load_language_model(name: str) -> tuple["GPT2LMHeadModel", Any]:
     with _told(name):
         model = library.GPT2LMHeadModel.from_pretrained(name).eval()
         return model, library.AutoTokenizer.from_pretrained(name)
+
+
+def encode(tokenizer: Any, text: str) -> Tensor:
+    """A text as a model's own ids, (N,) int64, with what its tokenizer adds at the ends.
+
+    Raises:
+        BadInput: the tokenizer does not know a character.
+    """
+    try:
+        return torch.tensor(tokenizer(text)["input_ids"], dtype=torch.long)
+    except Exception as error:  # the tokenizers library raises nothing narrower
+        raise BadInput(f"the tokenizer cannot read {text!r}: {first_line(error)}") from error
 
 
 def _check_family(library: ModuleType, name: str, families: tuple[str, ...]) -> None:
