@@ -110,27 +110,35 @@ def _labels(text: Sequence[str], cell: int) -> tuple[Image.Image, Image.Image]:
     shown = ["".join(SPECIAL.get(symbol, symbol) for symbol in label) for label in text]
     shown = [label if len(label) <= LONGEST else label[: LONGEST - 1] + "…" for label in shown]
     words = cell >= 6 and any(len(label) > 1 for label in shown)
-    longest = max(font(cell).getlength(label) for label in shown) if words else cell
+    letters = font(cell - 3 if words else cell)  # words one below the other need air
+    longest = max(letters.getlength(label) for label in shown) if words else cell
     length, depth = cell * len(shown), int(longest) + 4
     down = Image.new("RGB", (depth, length), PAPER)
     if words:
-        _write(down, shown, cell, 2, "lm")
+        _write(down, shown, letters, cell, 2, "lm")
         return down.transpose(Image.Transpose.ROTATE_90), down
     across = Image.new("RGB", (length, depth), PAPER)
     if cell >= 6:
-        _write(down, shown, cell, depth // 2, "mm")
+        _write(down, shown, letters, cell, depth // 2, "mm")
         above = ImageDraw.Draw(across)
         for i, symbol in enumerate(shown):
             middle = i * cell + cell // 2
-            above.text((middle, depth // 2), symbol, INK, font(cell), anchor="mm")
+            above.text((middle, depth // 2), symbol, INK, letters, anchor="mm")
     return across, down
 
 
-def _write(strip: Image.Image, shown: Sequence[str], cell: int, x: int, anchor: str) -> None:
+def _write(
+    strip: Image.Image,
+    shown: Sequence[str],
+    letters: ImageFont.FreeTypeFont,
+    cell: int,
+    x: int,
+    anchor: str,
+) -> None:
     """Labels one below the other, each in the middle of its cell."""
     pen = ImageDraw.Draw(strip)
     for i, label in enumerate(shown):
-        pen.text((x, i * cell + cell // 2), label, INK, font(cell), anchor=anchor)
+        pen.text((x, i * cell + cell // 2), label, INK, letters, anchor=anchor)
 
 
 def _pixels(panel: Panel, cell: int) -> Pixels:
