@@ -67,8 +67,8 @@ def last_half(q: Tensor, k: Tensor) -> Tensor:
 MODELS: dict[str, Callable[[], GPT]] = {
     "learned": own,
     "biased": lambda: own(bias=True),
-    "rotary": lambda: own(partial(SelfAttention, rotary=True)),
-    "rotary alone": lambda: own(partial(SelfAttention, rotary=True), learned_positions=False),
+    "rotary": lambda: own(partial(SelfAttention, rotary=100.0)),
+    "rotary alone": lambda: own(partial(SelfAttention, rotary=100.0), learned_positions=False),
     "no positions": lambda: own(learned_positions=False),
     "cosine": lambda: own(partial(SelfAttention, qk_norm=True), norm=rms_norm),
     "window": lambda: own(partial(SelfAttention, may_attend=window)),
@@ -139,8 +139,8 @@ def test_the_same_text_whatever_the_prompt(name: str, length: int, chars: int, s
 
 
 @pytest.mark.parametrize("block_size", [64, pytest.param(300, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("rotary", [False, True])
-def test_2000_characters_are_the_same(block_size: int, rotary: bool) -> None:
+@pytest.mark.parametrize("rotary", [None, 1e4])
+def test_2000_characters_are_the_same(block_size: int, rotary: float | None) -> None:
     net = own(partial(SelfAttention, rotary=rotary), block_size, n_head=1, n_embd=8)
     prompt = torch.arange(5)
     told = [list(sample(net, prompt, 2000, seed=3, cache=cache)) for cache in (True, False)]

@@ -124,7 +124,7 @@ class OtherGPT(GPT):
         (lambda: gpt(learned_positions=False), "model.learned_positions = false"),
         (lambda: gpt(norm=rms_norm), "model.norm gives RMSNorm"),
         (lambda: gpt(activation=cube), "model.activation = cube: GPT-2 knows gelu_new"),
-        (lambda: gpt(partial(SelfAttention, rotary=True)), "attn.rotary = true"),
+        (lambda: gpt(partial(SelfAttention, rotary=1e4)), "attn.rotary = 10000: "),
         (lambda: gpt(partial(SelfAttention, qk_norm=True)), "attn.qk_norm = true"),
         (lambda: gpt(partial(SelfAttention, scale=0.3)), "attn.scale = 0.3: GPT-2 has 1/sqrt"),
         (lambda: gpt(partial(SelfAttention, may_attend=only_two)), "attn.may_attend = only_two"),

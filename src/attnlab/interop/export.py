@@ -134,8 +134,8 @@ def _checked(attn: nn.Module, block_size: int) -> Attention:
             raise BadInput(f"attn.kernel = {name_of(attn.kernel)}: GPT-2 knows sdpa and manual")
         if attn.gain is not None:
             raise BadInput("attn.qk_norm = true: GPT-2 does not normalise queries and keys")
-        if attn.rotary:
-            raise BadInput("attn.rotary = true: GPT-2 does not turn queries and keys")
+        if attn.rotary is not None:
+            raise BadInput(f"attn.rotary = {attn.rotary:g}: GPT-2 does not turn queries and keys")
     if not torch.equal(build_mask(attn.may_attend, block_size), build_mask(causal, block_size)):
         raise BadInput(f"attn.may_attend = {name_of(attn.may_attend)}: GPT-2 is causal")
     usual = 1 / math.sqrt(attn.head_size)
