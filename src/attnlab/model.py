@@ -74,7 +74,7 @@ class _ReLUSquared(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable  # a second derivative is refused, not wrong
-    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
         (positive,) = ctx.saved_tensors
         return (grad * positive).mul_(2)
 
