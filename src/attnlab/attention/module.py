@@ -23,7 +23,7 @@ from attnlab.attention.masks import (
 from attnlab.attention.rotary import rotate
 from attnlab.rules import Rule, ones
 
-HeadRule = Callable[["Attention"], None]
+HeadRule = Callable[[head_rules.Heads], None]
 Scale = float | Literal["1/D"] | None
 
 
@@ -44,6 +44,16 @@ class Attention(nn.Module):
         may_attend: the mask, see `attnlab.attention.masks`.
         head_init: see `attnlab.attention.heads`.
         heads: H where the variant fixes it; None means the model's `n_head`.
+        n_kv_head: how many heads of keys and values there are, each of which serves H / n_kv_head
+            neighbouring heads of queries: 1 is multi-query attention (Shazeer 2019), between 1
+            and H grouped-query attention (Ainslie et al. 2023), H or None the usual one. `qkv`
+            then has C + 2 n_kv_head D rows.
+
+    The matrices of the textbooks are views of the parameters, so that writing through one, under
+    `torch.no_grad()`, changes the layer. A textbook writes x W, while nn.Linear keeps W transposed
+    as (out, in): `W_q`, `W_k`, `W_v` and `W_o` are (in, out), `x @ layer.W_q` are the queries of
+    all heads but for the bias, and columns h D to (h + 1) D of it belong to head h. The biases are
+    the thirds of `qkv.bias`, and `proj.bias`.
 
     Raises:
         ValueError: the heads do not divide the width, a number is out of its range, or the mask
@@ -51,6 +61,7 @@ class Attention(nn.Module):
     """
 
     init_rules: ClassVar[dict[str, Rule]] = {}
+    bilinear: ClassVar[bool] = True  # whether scores are q . k, and so W_Q^T W_K says all of them
 
     def __init__(
         self,
@@ -64,6 +75,7 @@ class Attention(nn.Module):
         may_attend: Predicate = causal,
         head_init: HeadRule = head_rules.independent,
         heads: int | None = None,
+        n_kv_head: int | None = None,
     ) -> None:
         super().__init__()
         self.n_head = n_head if heads is None else heads
@@ -76,20 +88,64 @@ class Attention(nn.Module):
             )
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout = {dropout} must be at least 0 and less than 1")
+        self.n_kv_head = self.n_head if n_kv_head is None else n_kv_head
+        if self.n_kv_head < 1 or self.n_head % self.n_kv_head:
+            raise ValueError(
+                f"n_kv_head = {self.n_kv_head} does not divide n_head = {self.n_head}; "
+                f"it must be one of {_divisors(self.n_head)}"
+            )
         self.head_size = n_embd // self.n_head
         self.scale = _number(scale, self.head_size)
         build_mask(may_attend, block_size)
         self.dropout = dropout
         self.may_attend = may_attend
         self.head_init = head_init
-        self.qkv = nn.Linear(n_embd, 3 * n_embd, bias=bias)
+        kv = self.n_kv_head * self.head_size
+        self.qkv_sizes = [n_embd, kv, kv]  # how many rows of qkv are queries, keys, values
+        self.qkv = nn.Linear(n_embd, sum(self.qkv_sizes), bias=bias)
         self.proj = nn.Linear(n_embd, n_embd, bias=bias)
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Project to queries, keys and values: (B, T, C) -> three of (B, H, T, D)."""
-        qkv = self.qkv(x).unflatten(-1, (3, self.n_head, self.head_size))  # (B, T, 3, H, D)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # each (B, H, T, D)
-        return q, k, v
+        """Project to queries, keys and values: (B, T, C) -> three of (B, H, T, D).
+
+        Keys and values that serve several heads are repeated for them.
+        """
+        q, k, v = (
+            part.unflatten(-1, (-1, self.head_size)).transpose(1, 2)  # (B, H, T, D)
+            for part in self.qkv(x).split(self.qkv_sizes, dim=-1)
+        )
+        if self.n_kv_head == self.n_head:
+            return q, k, v
+        group = self.n_head // self.n_kv_head
+        return q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+
+    def qkv_of_heads(self) -> Tensor:
+        """The weight (3C, C) that `split` amounts to, rows of shared heads repeated."""
+        parts = self.qkv.weight.split(self.qkv_sizes)
+        group = self.n_head // self.n_kv_head
+        q, k, v = (part.unflatten(0, (-1, self.head_size)) for part in parts)  # (H, D, C)
+        k, v = k.repeat_interleave(group, 0), v.repeat_interleave(group, 0)
+        return torch.cat([q, k, v]).flatten(0, 1)
+
+    @property
+    def W_q(self) -> Tensor:  # noqa: N802
+        """The query matrix (C, C) of x W_q, a view."""
+        return self.qkv.weight.split(self.qkv_sizes)[0].T
+
+    @property
+    def W_k(self) -> Tensor:  # noqa: N802
+        """The key matrix (C, n_kv_head * D) of x W_k, a view."""
+        return self.qkv.weight.split(self.qkv_sizes)[1].T
+
+    @property
+    def W_v(self) -> Tensor:  # noqa: N802
+        """The value matrix (C, n_kv_head * D) of x W_v, a view."""
+        return self.qkv.weight.split(self.qkv_sizes)[2].T
+
+    @property
+    def W_o(self) -> Tensor:  # noqa: N802
+        """The output matrix (C, C) of concat(heads) W_o, a view."""
+        return self.proj.weight.T
 
     def scores(self, x: Tensor) -> Tensor:
         """The scaled scores before mask and softmax: (B, T, C) -> (B, H, T, T), fp32 at least."""
@@ -139,6 +195,7 @@ class SelfAttention(Attention):
         may_attend: Predicate = causal,
         head_init: HeadRule = head_rules.independent,
         heads: int | None = None,
+        n_kv_head: int | None = None,
         qk_norm: bool = False,
         rotary: bool = False,
     ) -> None:
@@ -152,6 +209,7 @@ class SelfAttention(Attention):
             may_attend=may_attend,
             head_init=head_init,
             heads=heads,
+            n_kv_head=n_kv_head,
         )
         if rotary and self.head_size % 2:
             raise ValueError(
