@@ -153,5 +153,6 @@ def test_qk_norm_is_the_cosine_score() -> None:
     score = scores.Cosine(1.0, n_head=H).double()
     with torch.no_grad():
         score.gain.copy_(ours.gain * D**0.5)
-    q, k, _ = plain.split(10 * x_of())
-    torch.testing.assert_close(score(q, k), ours.scores(10 * x_of()), rtol=0, atol=1e-12)
+    x = 1e4 * x_of()  # the layer adds 1e-5 to the mean squares, which is nothing beside 1e8
+    q, k, _ = plain.split(x)
+    torch.testing.assert_close(score(q, k), ours.scores(x), rtol=0, atol=1e-10)

@@ -110,14 +110,17 @@ class Attention(nn.Module):
 
         Keys and values that serve several heads are repeated for them.
         """
-        q, k, v = (
-            part.unflatten(-1, (-1, self.head_size)).transpose(1, 2)  # (B, H, T, D)
-            for part in self.qkv(x).split(self.qkv_sizes, dim=-1)
-        )
-        if self.n_kv_head == self.n_head:
-            return q, k, v
+        q, k, v = self._project(x).split([self.n_head, self.n_kv_head, self.n_kv_head], dim=1)
+        return q, self._repeat(k), self._repeat(v)
+
+    def _project(self, x: Tensor) -> Tensor:
+        """All heads of queries, then of keys, then of values: (B, H + 2 n_kv_head, T, D)."""
+        return self.qkv(x).unflatten(-1, (-1, self.head_size)).transpose(1, 2)
+
+    def _repeat(self, shared: Tensor) -> Tensor:
+        """Keys or values (B, n_kv_head, T, D) for every head of queries: (B, H, T, D)."""
         group = self.n_head // self.n_kv_head
-        return q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+        return shared if group == 1 else shared.repeat_interleave(group, dim=1)
 
     def qkv_of_heads(self) -> Tensor:
         """The weight (3C, C) that `split` amounts to, rows of shared heads repeated."""
@@ -229,17 +232,16 @@ class SelfAttention(Attention):
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries and keys as the kernel gets them, and values: three of (B, H, T, D)."""
-        qkv = self.qkv(x).unflatten(-1, (3, self.n_head, self.head_size))  # (B, T, 3, H, D)
-        qkv = qkv.permute(2, 0, 3, 1, 4)  # (3, B, H, T, D)
-        qk, v = qkv[:2], qkv[2]
+        H, shared = self.n_head, self.n_kv_head
+        qk, v = self._project(x).split([H + shared, shared], dim=1)
         if self.gain is not None:
             qk = rms_normalise(qk)
         if self.rotary is not None:
             qk = rotate(qk, self.rotary)
-        q, k = qk.unbind(0)
+        q, k = qk.split([H, shared], dim=1)
         if self.gain is not None:
             q = q * self.gain[:, None, None].to(q.dtype)  # (H, 1, 1)
-        return q, k, v
+        return q, self._repeat(k), self._repeat(v)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
