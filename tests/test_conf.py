@@ -30,6 +30,12 @@ CLAIMS = {
     "identical_heads": ("sdpa", "head_init"),
     "identical_qkv": ("sdpa", "head_init"),
     "single_head": ("sdpa", "heads"),
+    "rotary": ("sdpa", "rotary"),
+    "cosine": ("sdpa", "qk_norm"),
+    "gqa": ("sdpa", "n_kv_head"),
+    "mqa": ("sdpa", "n_kv_head"),
+    "additive": ("sdpa", "_target_"),
+    "general": ("sdpa", "_target_"),
 }
 
 
@@ -67,10 +73,10 @@ def test_the_baseline_is_what_the_class_does_by_default() -> None:
     by_yaml = build(settings().attn, "attn")(**given)
     bare = settings("attn=sdpa")
     OmegaConf.set_struct(bare, False)
-    for key in ("kernel", "scale", "may_attend", "head_init", "heads"):
+    for key in ("kernel", "scale", "may_attend", "head_init", "heads", "n_kv_head"):
         del bare.attn[key]
     by_class = build(bare.attn, "attn")(**given)
-    for name in ("kernel", "scale", "may_attend", "head_init", "n_head"):
+    for name in ("kernel", "scale", "may_attend", "head_init", "n_head", "n_kv_head"):
         assert getattr(by_yaml, name) == getattr(by_class, name)
 
 

@@ -23,9 +23,11 @@ from tests.conftest import SMALL, VARIANTS, settings
 V, T = 13, 16
 # What these compute of a text changes when it goes on, or they do not say that it stays.
 READ_WHOLE = {
+    "additive",
     "bidirectional",
     "finite_fill",
     "flipped",
+    "general",
     "peek_one",
     "post_softmax_mask",
     "softmax_over_queries",
