@@ -3,9 +3,9 @@
     python benchmarks/startup.py
 
 To the first training step of `python train.py`; to the end of `attnlab --help`, of two bad
-overrides, of ten characters of `attnlab sample` and of `attnlab checkup`, which examines for longer
-than it starts. Medians over rounds. Beside it `import torch` alone, which only the help and a name
-that Hydra does not know can undercut. Writes benchmarks/startup.json.
+overrides, of ten characters of `attnlab sample` and of `attnlab checkup`, which examines for
+longer than it starts. Medians over rounds. Beside it `import torch` alone, which only the help and
+a name that Hydra does not know can undercut. Writes benchmarks/startup.json.
 """
 
 import argparse

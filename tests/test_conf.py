@@ -83,7 +83,7 @@ def test_the_baseline_is_what_the_class_does_by_default() -> None:
 FILES = [
     file
     for file in sorted(CONF.glob("*/*.yaml"))
-    if file.parent.name not in {"experiment"} and file.stem != "text"
+    if file.parent.name not in {"experiment"} and file.stem not in {"text", "hub"}
 ]
 
 
@@ -102,6 +102,12 @@ def test_every_experiment_composes_under_its_own_name(file: Path) -> None:
     check(cfg)
     construct(cfg, vocab_size=65)
     assert cfg.name == file.stem
+
+
+def test_hub_asks_for_its_dataset() -> None:
+    with pytest.raises(BadInput, match=r"data\.dataset must be given"):
+        check(settings("data=hub"))
+    check(settings("data=hub", "data.dataset=some/where"))
 
 
 def test_text_asks_for_its_path() -> None:

@@ -13,6 +13,7 @@ from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
@@ -25,8 +26,10 @@ from rich.table import Table
 
 from attnlab.errors import BadInput, Terminated
 from attnlab.training.folder import folder_for
-from attnlab.training.run import Result, run
 from attnlab.training.sweep import WANTS_TRACEBACK, attempt, share_threads
+
+if TYPE_CHECKING:
+    from attnlab.training.run import Result
 
 
 def train(cfg: DictConfig) -> float:
@@ -35,6 +38,8 @@ def train(cfg: DictConfig) -> float:
     Returns:
         the validation loss, for Hydra's sweepers; NaN for a run of a sweep that failed.
     """
+    from attnlab.training.run import run  # imports torch, which a misspelt name need not wait for
+
     hydra = HydraConfig.get()
     overrides = list(hydra.overrides.task)
     # A configuration that was saved by a run and is given by --config-path has made no choices.
@@ -43,7 +48,7 @@ def train(cfg: DictConfig) -> float:
     def named() -> Path:
         return folder_for(cfg, variant, overrides)
 
-    def trained(folder: Path) -> Result:
+    def trained(folder: Path) -> "Result":
         return run(cfg, folder, variant=variant, overrides=overrides)
 
     if hydra.mode == RunMode.MULTIRUN:
@@ -61,7 +66,7 @@ def train(cfg: DictConfig) -> float:
     return float(result.metrics["val_loss"])
 
 
-def _one_of_many(cfg: DictConfig, trained: Callable[[Path], Result], folder: Path) -> float:
+def _one_of_many(cfg: DictConfig, trained: Callable[[Path], "Result"], folder: Path) -> float:
     if cfg.trainer.devices not in (1, "1"):
         # Lightning would start its other processes with the command line of the whole sweep.
         raise BadInput(
@@ -108,7 +113,7 @@ def one_sentence() -> Iterator[None]:
         del os.environ["HYDRA_FULL_ERROR"]
 
 
-def show(result: Result) -> None:
+def show(result: "Result") -> None:
     """Print the table that a run ends with."""
     metrics, folder = result.metrics, str(result.folder)
     loss = f"{metrics['val_loss']:.4f} nats a character over the whole validation text"
@@ -151,7 +156,7 @@ def _command(name: str) -> str:
     return os.path.relpath(ours)
 
 
-def _outcome(result: Result) -> str:
+def _outcome(result: "Result") -> str:
     metrics = result.metrics
     outcome = str(metrics["status"])
     if outcome == "diverged":

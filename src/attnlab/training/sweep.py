@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from hydra.conf import HydraConf
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
@@ -70,6 +69,8 @@ def share_threads(hydra: HydraConf) -> None:
     job of submitit has what the user set, or the cores that it asked for, or one. In Hydra's own
     launcher, which has no processes, there is nothing to share.
     """
+    import torch  # takes a second, and Hydra imports this file before it reads the command line
+
     if hydra.runtime.choices["hydra/launcher"] == "basic":
         return
     given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]  # more are for nested regions
