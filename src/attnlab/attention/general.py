@@ -63,9 +63,9 @@ class GeneralAttention(SelfAttention):
         D = self.head_size
         self.W = nn.Parameter(torch.eye(D).repeat(self.n_head, 1, 1))  # (H, D, D)
 
-    def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def split(self, x: Tensor, start: int = 0) -> tuple[Tensor, Tensor, Tensor]:
         """Queries times W, keys and values: three of (B, H, T, D)."""
-        q, k, v = super().split(x)
+        q, k, v = super().split(x, start)
         return q @ self.W.to(q.dtype), k, v
 
     def qkv_of_heads(self) -> Tensor:

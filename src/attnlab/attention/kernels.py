@@ -86,3 +86,8 @@ def sdpa_dtype(q: Tensor) -> torch.dtype:
     if q.device.type == "cpu" and q.dtype == torch.bfloat16 and q.shape[-2] <= 256:
         return torch.float32
     return q.dtype
+
+
+# Kernels whose output for a query depends on that query, its row of the mask and the keys and
+# values that it may attend to: earlier outputs stay as they are when a text goes on.
+ROWWISE: tuple[Kernel, ...] = (manual, sdpa)

@@ -12,11 +12,13 @@ from torch import Tensor, nn
 
 from attnlab.attention import heads as head_rules
 from attnlab.attention import kernels
+from attnlab.attention.cache import KVCache
 from attnlab.attention.masks import (
     LEAVES_QUERIES_WITHOUT_KEYS,
     Predicate,
     build_mask,
     causal,
+    looks_back,
     name_of,
 )
 from attnlab.attention.rms import rms_normalise
@@ -96,6 +98,7 @@ class Attention(nn.Module):
             )
         self.head_size = n_embd // self.n_head
         self.scale = _number(scale, self.head_size)
+        self.block_size = block_size
         build_mask(may_attend, block_size)
         self.dropout = dropout
         self.may_attend = may_attend
@@ -158,6 +161,26 @@ class Attention(nn.Module):
     def mask(self, x: Tensor) -> Tensor:
         """The (T, T) mask for x (B, T, C), True = may attend."""
         return build_mask(self.may_attend, x.shape[1], x.device)
+
+    @property
+    def cacheable(self) -> bool:
+        """Whether `extend` is there, so that a growing text need not be read again from its start.
+
+        A class says so for itself; one that does not is asked for the whole text each time.
+        """
+        return False
+
+    def extend(self, x: Tensor, cache: KVCache) -> Tensor:
+        """What `forward` would give at the positions of x, which follow those in the cache.
+
+        Args:
+            x: (B, T, C); its keys and values join the cache.
+            cache: of this layer alone.
+
+        Returns:
+            (B, T, C).
+        """
+        raise NotImplementedError
 
     def pattern(self, x: Tensor) -> Tensor:
         """The weights that average the values, without dropout: (B, T, C) -> (B, H, T, T)."""
@@ -230,14 +253,17 @@ class SelfAttention(Attention):
         self.rotary = rotary
         self.gain = nn.Parameter(torch.ones(self.n_head)) if qk_norm else None
 
-    def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries and keys as the kernel gets them, and values: three of (B, H, T, D)."""
+    def split(self, x: Tensor, start: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries and keys as the kernel gets them, and values: three of (B, H, T, D).
+
+        The first row of x stands at position `start`.
+        """
         H, shared = self.n_head, self.n_kv_head
         qk, v = self._project(x).split([H + shared, shared], dim=1)
         if self.gain is not None:
             qk = rms_normalise(qk)
         if self.rotary is not None:
-            qk = rotate(qk, self.rotary)
+            qk = rotate(qk, self.rotary, start)
         q, k = qk.split([H, shared], dim=1)
         if self.gain is not None:
             q = q * self.gain[:, None, None].to(q.dtype)  # (H, 1, 1)
@@ -245,9 +271,31 @@ class SelfAttention(Attention):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
-        q, k, v = self.split(x)
+        return self._mixed(*self.split(x), mask=self.mask(x))
+
+    @property
+    def cacheable(self) -> bool:
+        """Whether kernel and mask leave earlier outputs as they are; a subclass may not."""
+        return (
+            type(self) is SelfAttention
+            and self.kernel in kernels.ROWWISE
+            and looks_back(self.may_attend, self.block_size)
+        )
+
+    def extend(self, x: Tensor, cache: KVCache) -> Tensor:
+        """What `forward` would give at the positions of x, see `Attention.extend`."""
+        start = len(cache)
+        if start == 0:
+            mask = self.mask(x)
+        else:  # the rows of the new queries, over all keys so far
+            whole = build_mask(self.may_attend, self.block_size, x.device)
+            mask = whole[start : start + x.shape[1], : start + x.shape[1]]
+        q, k, v = self.split(x, start)
+        return self._mixed(q, *cache.append(k, v), mask=mask)
+
+    def _mixed(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor) -> Tensor:
         dropout = self.dropout if self.training else 0.0
-        y = self.kernel(q, k, v, mask=self.mask(x), scale=self.scale, dropout=dropout)
+        y = self.kernel(q, k, v, mask=mask, scale=self.scale, dropout=dropout)
         return self.proj(y.transpose(1, 2).flatten(2))  # (B, H, T, D) -> (B, T, C)
 
     def pattern(self, x: Tensor) -> Tensor:

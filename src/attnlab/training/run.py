@@ -20,6 +20,7 @@ from attnlab.model import GPT, Block
 from attnlab.training.build import build, checked, unknown
 from attnlab.training.checkpoint import read_checkpoint
 from attnlab.training.folder import RunFolder, fingerprint
+from attnlab.training.quick import import_torchmetrics
 
 GROUPS = {"attn", "model", "data", "optim", "trainer", "probes", "logger"}
 SETTINGS: dict[str, Any] = {
@@ -100,7 +101,7 @@ def run(cfg: DictConfig, folder: Path, *, variant: str, overrides: Iterable[str]
             return Result(folder, held.metrics(), fresh=False)
     optim = build_optimizer(cfg)
     # Lightning takes seconds to import; whatever could be refused without it has been by now.
-    import attnlab.training.quick
+    import_torchmetrics()
     from attnlab.training.fit import fit
 
     return Result(folder, fit(cfg, net, corpus, optim, held, digest, variant, overrides))
@@ -247,5 +248,11 @@ def load_model(target: Path) -> tuple[GPT, str]:
     recipe = checkpoint["attnlab"]["recipe"]
     net = build_model(OmegaConf.create(recipe["config"]), len(recipe["alphabet"]))
     weights = checkpoint["state_dict"]
-    net.load_state_dict({name.removeprefix("net."): weight for name, weight in weights.items()})
+    try:
+        net.load_state_dict({name.removeprefix("net."): x for name, x in weights.items()})
+    except RuntimeError as error:
+        raise BadInput(
+            f"{target} does not hold the weights that its settings ask for; "
+            "was it written by another version of attnlab?"
+        ) from error
     return net.eval(), str(recipe["alphabet"])
