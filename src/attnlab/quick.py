@@ -11,7 +11,7 @@ UNUSED = ("matplotlib", "scipy", "transformers")
 
 @contextmanager
 def imports() -> Iterator[None]:
-    """Import without collecting garbage, of which imports make little, and keep what came for good.
+    """Import without collecting garbage; imports make hardly any. What came is kept for good.
 
     The collector would look through all that PyTorch and Lightning define again and again while
     they are imported, and once more at the exit of the process.
