@@ -85,23 +85,23 @@ class WithExtra(SelfAttention):
 
     def __init__(self, n_embd: int, n_head: int, *, block_size: int, bias: bool, dropout: float):
         super().__init__(n_embd, n_head, block_size=block_size, bias=bias, dropout=dropout)
-        self.gain = nn.Parameter(torch.empty(n_head))
+        self.own = nn.Parameter(torch.empty(n_head))
 
 
 class WithRule(WithExtra):
-    init_rules: ClassVar = {"gain": normal(0.5)}
+    init_rules: ClassVar = {"own": normal(0.5)}
 
 
 def test_a_parameter_without_a_rule_is_an_error_that_says_how() -> None:
     net = GPT(WithExtra, 65)
-    with pytest.raises(ValueError, match=r"blocks\.0\.attn\.gain has no rule.*init_rules"):
+    with pytest.raises(ValueError, match=r"blocks\.0\.attn\.own has no rule.*init_rules"):
         init_weights(net, 0)
 
 
 def test_a_class_may_bring_its_rule() -> None:
     net = GPT(WithRule, 65, n_layer=8, n_head=16)
     init_weights(net, 0)
-    gains = torch.stack([block.attn.gain for block in net.blocks])
+    gains = torch.stack([block.attn.own for block in net.blocks])
     assert gains.std().item() == pytest.approx(0.5, rel=0.3)
 
 

@@ -13,33 +13,15 @@ from torch import Tensor
 
 from attnlab.attention.module import Attention
 from attnlab.model import GPT
+from attnlab.rules import Rule, normal, ones, zeros
 from attnlab.streams import generator
 
-Rule = Callable[[Tensor, torch.Generator], None]
-
-
-def zeros(weight: Tensor, stream: torch.Generator) -> None:
-    """Fill with zeros."""
-    weight.zero_()
-
-
-def ones(weight: Tensor, stream: torch.Generator) -> None:
-    """Fill with ones."""
-    weight.fill_(1.0)
-
-
-def normal(std: float) -> Rule:
-    """Draw from N(0, std^2), always in fp32 on the CPU, so that every dtype and device agrees."""
-
-    def draw(weight: Tensor, stream: torch.Generator) -> None:
-        weight.copy_(torch.randn(weight.shape, generator=stream) * std)
-
-    return draw
+__all__ = ["Rule", "gpt2", "init_weights", "normal", "ones", "unit", "zeros"]
 
 
 def gpt2(net: GPT, qk_std: float = 0.02) -> dict[str, Rule]:
     """GPT-2's rules: 0.02 everywhere, residual projections by 1/sqrt(2 L) smaller
-    (Radford et al. 2019, section 2.3), biases 0, LayerNorms 1.
+    (Radford et al. 2019, section 2.3), biases 0, norms and gains 1.
 
     Args:
         net: whose number of layers L counts.

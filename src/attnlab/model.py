@@ -3,6 +3,7 @@
 Letters: B batch, T time, C channels, V symbols.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -18,28 +19,69 @@ class AttentionFactory(Protocol):
     ) -> nn.Module: ...
 
 
-class MLP(nn.Module):
-    """Two linear maps around a GELU, four times as wide inside."""
+Activation = Callable[[Tensor], Tensor]
 
-    def __init__(self, n_embd: int, *, bias: bool, dropout: float) -> None:
+
+class NormFactory(Protocol):
+    """Makes a normalisation of the last dimension."""
+
+    def __call__(self, n_embd: int, *, bias: bool) -> nn.Module: ...
+
+
+def layer_norm(n_embd: int, *, bias: bool) -> nn.Module:
+    """Mean 0 and variance 1 over the channels (Ba et al. 2016)."""
+    return nn.LayerNorm(n_embd, bias=bias)
+
+
+def rms_norm(n_embd: int, *, bias: bool) -> nn.Module:
+    """Mean square 1 over the channels (Zhang and Sennrich 2019); it never has a bias."""
+    return nn.RMSNorm(n_embd, eps=1e-5)
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """The GELU by a tanh, as GPT-2 has it (Hendrycks and Gimpel 2016, section 2)."""
+    return F.gelu(x, approximate="tanh")
+
+
+def relu_squared(x: Tensor) -> Tensor:
+    """max(x, 0)^2 (So et al. 2021, section 4.2)."""
+    return F.relu(x).square()
+
+
+class MLP(nn.Module):
+    """Two linear maps around an activation, four times as wide inside."""
+
+    def __init__(
+        self, n_embd: int, *, bias: bool, dropout: float, activation: Activation = F.gelu
+    ) -> None:
         super().__init__()
+        self.activation = activation
         self.fc = nn.Linear(n_embd, 4 * n_embd, bias=bias)
         self.proj = nn.Linear(4 * n_embd, n_embd, bias=bias)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.dropout(self.proj(F.gelu(self.fc(x))))  # (B, T, C) -> 4C -> (B, T, C)
+        return self.dropout(self.proj(self.activation(self.fc(x))))  # (B, T, C) -> 4C -> (B, T, C)
 
 
 class Block(nn.Module):
-    """Pre-LayerNorm residual block: attention mixes positions, the MLP works on each alone."""
+    """Pre-norm residual block: attention mixes positions, the MLP works on each alone."""
 
-    def __init__(self, n_embd: int, attn: nn.Module, *, bias: bool, dropout: float) -> None:
+    def __init__(
+        self,
+        n_embd: int,
+        attn: nn.Module,
+        *,
+        bias: bool,
+        dropout: float,
+        norm: NormFactory = layer_norm,
+        activation: Activation = F.gelu,
+    ) -> None:
         super().__init__()
-        self.ln_1 = nn.LayerNorm(n_embd, bias=bias)
+        self.ln_1 = norm(n_embd, bias=bias)
         self.attn = attn
-        self.ln_2 = nn.LayerNorm(n_embd, bias=bias)
-        self.mlp = MLP(n_embd, bias=bias, dropout=dropout)
+        self.ln_2 = norm(n_embd, bias=bias)
+        self.mlp = MLP(n_embd, bias=bias, dropout=dropout, activation=activation)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -48,8 +90,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Decoder-only transformer with learned positions and a head tied to the embedding
-    (Radford et al. 2019).
+    """Decoder-only transformer with a head tied to the embedding (Radford et al. 2019).
 
     The constructor leaves PyTorch's default weights; `attnlab.init.init_weights` draws the ones
     that every variant shares.
@@ -61,6 +102,10 @@ class GPT(nn.Module):
         n_layer, n_head, n_embd: the shape, as the GPT lineage names it.
         dropout: on the embedding, on both residual branches and on the attention pattern.
         bias: whether linear maps and LayerNorms have biases.
+        norm: before attention, MLP and head: `layer_norm` or `rms_norm`.
+        activation: inside the MLP, elementwise.
+        learned_positions: whether an embedding of the position is added to that of the symbol;
+            without one the attention layers must tell positions apart, by `rotary` or by the mask.
 
     Raises:
         ValueError: a size is not positive, or the dropout is not in [0, 1).
@@ -77,6 +122,9 @@ class GPT(nn.Module):
         n_embd: int = 128,
         dropout: float = 0.0,
         bias: bool = False,
+        norm: NormFactory = layer_norm,
+        activation: Activation = F.gelu,
+        learned_positions: bool = True,
     ) -> None:
         super().__init__()
         sizes = {"vocab_size": vocab_size, "block_size": block_size}
@@ -89,7 +137,7 @@ class GPT(nn.Module):
         self.vocab_size = vocab_size
         self.block_size = block_size
         self.wte = nn.Embedding(vocab_size, n_embd)
-        self.wpe = nn.Embedding(block_size, n_embd)
+        self.wpe = nn.Embedding(block_size, n_embd) if learned_positions else None
         self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(
             Block(
@@ -97,10 +145,12 @@ class GPT(nn.Module):
                 attn(n_embd, n_head, block_size=block_size, bias=bias, dropout=dropout),
                 bias=bias,
                 dropout=dropout,
+                norm=norm,
+                activation=activation,
             )
             for _ in range(n_layer)
         )
-        self.ln_f = nn.LayerNorm(n_embd, bias=bias)
+        self.ln_f = norm(n_embd, bias=bias)
 
     def embed(self, ids: Tensor) -> Tensor:
         """Symbols to the residual stream: (B, T) int64 -> (B, T, C).
@@ -111,7 +161,10 @@ class GPT(nn.Module):
         T = ids.shape[1]
         if self.block_size < T:
             raise ValueError(f"{T} positions do not fit into block_size = {self.block_size}")
-        return self.dropout(self.wte(ids) + self.wpe(torch.arange(T, device=ids.device)))
+        x = self.wte(ids)
+        if self.wpe is not None:
+            x = x + self.wpe(torch.arange(T, device=ids.device))
+        return self.dropout(x)
 
     def forward(self, ids: Tensor) -> Tensor:
         """Logits of the next symbol at every position: (B, T) int64 -> (B, T, V)."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnlab.attention import heads as head_rules
@@ -19,6 +20,8 @@ from attnlab.attention.masks import (
     causal,
     name_of,
 )
+from attnlab.attention.rotary import rotate
+from attnlab.rules import Rule, ones
 
 HeadRule = Callable[["Attention"], None]
 Scale = float | Literal["1/D"] | None
@@ -47,7 +50,7 @@ class Attention(nn.Module):
             leaves a query without keys.
     """
 
-    init_rules: ClassVar[dict[str, Callable[..., None]]] = {}
+    init_rules: ClassVar[dict[str, Rule]] = {}
 
     def __init__(
         self,
@@ -109,7 +112,19 @@ class Attention(nn.Module):
 
 
 class SelfAttention(Attention):
-    """Multi-head self-attention by any kernel (Vaswani et al. 2017, section 3.2)."""
+    """Multi-head self-attention by any kernel (Vaswani et al. 2017, section 3.2).
+
+    Args:
+        kernel: see `attnlab.attention.kernels`.
+        qk_norm: queries and keys are divided by their root mean square, and the scores multiplied
+            by a learned `gain` of each head: the cosine of query and key, times a learned scale
+            that starts at D * `scale` (Henry et al. 2020, section 2).
+        rotary: queries and keys are turned by angles that grow with their positions (Su et al.
+            2021), so that scores depend on distances.
+        others: see `Attention`.
+    """
+
+    init_rules: ClassVar[dict[str, Rule]] = {"gain": ones}
 
     def __init__(
         self,
@@ -124,6 +139,8 @@ class SelfAttention(Attention):
         may_attend: Predicate = causal,
         head_init: HeadRule = head_rules.independent,
         heads: int | None = None,
+        qk_norm: bool = False,
+        rotary: bool = False,
     ) -> None:
         super().__init__(
             n_embd,
@@ -136,12 +153,30 @@ class SelfAttention(Attention):
             head_init=head_init,
             heads=heads,
         )
+        if rotary and self.head_size % 2:
+            raise ValueError(
+                f"rotary positions turn pairs of channels, so the width of a head, "
+                f"n_embd / n_head = {n_embd} / {self.n_head} = {self.head_size}, must be even"
+            )
         if kernel is kernels.sdpa and may_attend in LEAVES_QUERIES_WITHOUT_KEYS:
             raise ValueError(
                 f"the kernel sdpa answers a query without keys by zeros, in silence, so the mask "
                 f"{name_of(may_attend)} needs another one, attnlab.attention.kernels.manual say"
             )
         self.kernel = kernel
+        self.rotary = rotary
+        self.gain = nn.Parameter(torch.ones(self.n_head)) if qk_norm else None
+
+    def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries and keys as the kernel gets them, and values: three of (B, H, T, D)."""
+        q, k, v = super().split(x)
+        if self.gain is not None:
+            D = self.head_size
+            q = F.rms_norm(q, (D,)) * self.gain[:, None, None].to(q.dtype)  # (H, 1, 1)
+            k = F.rms_norm(k, (D,))
+        if self.rotary:
+            q, k = rotate(q), rotate(k)
+        return q, k, v
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, C)."""

@@ -1,0 +1,145 @@
+"""Attention as one function of queries, keys and values, for any score and any mask.
+
+Letters: B batch, H heads, T queries, S keys, D channels of a query, E channels of a value.
+"""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from attnlab.attention import kernels
+from attnlab.attention.scores import Score
+
+Empty = Literal["raise", "zeros"]
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    may_attend: Tensor | None = None,
+    blocked: Tensor | None = None,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    score: Score | None = None,
+    empty: Empty = "raise",
+) -> tuple[Tensor, Tensor]:
+    """Average the values by the softmax of the scores (Vaswani et al. 2017, equation 1).
+
+    A mask is passed by the name of its polarity, so that none can be read the wrong way round.
+    Masks and bias broadcast to the scores by PyTorch's rules and act together; a padding mask
+    (B, S) is therefore given as (B, 1, S), or as (B, 1, 1, S) where there are heads.
+
+    Args:
+        q: (T, D), (B, T, D) or (B, H, T, D).
+        k: (..., S, D); another width than D only where `score` takes it.
+        v: (..., S, E).
+        may_attend: True, or 1, where a query may see a key; of any dtype.
+        blocked: True, or 1, where it may not; of any dtype.
+        bias: numbers that are added to the scores; -inf blocks.
+        scale: multiplies the scores; None means 1/sqrt(D) for dot products, and 1 for `score`.
+        score: maps q and k to scores (..., T, S), see `attnlab.attention.scores`; None means dot
+            products.
+        empty: what becomes of a query that sees no key: "raise", or "zeros" as its output and its
+            row of the pattern.
+
+    Returns:
+        output (..., T, E) in the dtype of v, and pattern (..., T, S) in fp32, or fp64 where q or
+        k are; the pattern's rows sum to 1.
+
+    Raises:
+        ValueError: shapes do not fit, a mask holds something else than 0 and 1, a bias is bool,
+            NaN or +inf, or a query sees no key and `empty` is "raise".
+    """
+    if empty not in ("raise", "zeros"):
+        raise ValueError(f"empty = {empty} must be raise or zeros")
+    _check_shapes(q, k, v, same_width=score is None)
+    scores = _scores(q, k, scale, score)
+    may = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device)
+    if may_attend is not None:
+        may = may & _as_bool("may_attend", may_attend, scores)
+    if blocked is not None:
+        may = may & ~_as_bool("blocked", blocked, scores)
+    if bias is not None:
+        bias = _as_bias(bias, scores)
+        may = may & (bias > -math.inf)
+        scores = scores + bias
+    lonely = ~may.any(-1, keepdim=True)  # (..., T, 1)
+    if empty == "raise" and bool(lonely.any()):
+        *_, query, _ = lonely.nonzero()[0].tolist()
+        raise ValueError(
+            f"query {query} of {q.shape[-2]} sees no key; let it see one, or ask for empty='zeros'"
+        )
+    # A row of -inf alone would be 0/0 in the softmax, and NaN in its gradient.
+    masked = scores.masked_fill(~may, -math.inf).masked_fill(lonely, 0.0)
+    pattern = masked.softmax(-1).masked_fill(lonely, 0.0)
+    return kernels.mix(pattern, v, dropout=0.0), pattern
+
+
+def _scores(q: Tensor, k: Tensor, scale: float | None, score: Score | None) -> Tensor:
+    """(..., T, S), fp32 at least."""
+    if score is None:
+        dtype = torch.promote_types(q.dtype, k.dtype)
+        width = max(q.shape[-1], 1)
+        return kernels.scores(
+            q.to(dtype), k.to(dtype), scale=1 / math.sqrt(width) if scale is None else scale
+        )
+    scores = score(q, k)
+    expected = (*q.shape[:-1], k.shape[-2])
+    if scores.shape != expected:
+        raise ValueError(f"the score gave the shape {tuple(scores.shape)}, not {expected}")
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    return scores if scale is None else scores * scale
+
+
+def _check_shapes(q: Tensor, k: Tensor, v: Tensor, *, same_width: bool) -> None:
+    shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
+    if not 2 <= q.ndim <= 4:
+        raise ValueError(f"{shapes}: they must be (T, D), (B, T, D) or (B, H, T, D)")
+    if not (q.shape[:-2] == k.shape[:-2] == v.shape[:-2]):
+        raise ValueError(f"{shapes}: what stands before (T, D) must be equal")
+    if k.shape[-2] != v.shape[-2]:
+        raise ValueError(f"{shapes}: there must be as many keys as values")
+    if same_width and q.shape[-1] != k.shape[-1]:
+        raise ValueError(f"{shapes}: queries and keys must be of one width for dot products")
+
+
+def _as_bool(name: str, mask: Tensor, scores: Tensor) -> Tensor:
+    _check_broadcast(name, mask, scores)
+    if mask.dtype != torch.bool and not bool(((mask == 0) | (mask == 1)).all()):
+        raise ValueError(
+            f"{name} holds {_first(mask, (mask != 0) & (mask != 1))}; a mask holds True and "
+            f"False, or 0 and 1, and numbers to be added are passed as bias"
+        )
+    return mask.bool()
+
+
+def _as_bias(bias: Tensor, scores: Tensor) -> Tensor:
+    _check_broadcast("bias", bias, scores)
+    if bias.dtype == torch.bool:
+        raise ValueError("bias is bool, and is added to scores; pass it as may_attend or blocked")
+    bias = bias.to(scores.dtype)
+    wrong = bias.isnan() | (bias == math.inf)
+    if bool(wrong.any()):
+        raise ValueError(f"bias holds {_first(bias, wrong)}; it must be finite, or -inf to block")
+    return bias
+
+
+def _check_broadcast(name: str, mask: Tensor, scores: Tensor) -> None:
+    fits = mask.ndim <= scores.ndim and all(
+        ours in (1, theirs)
+        for ours, theirs in zip(reversed(mask.shape), reversed(scores.shape), strict=False)
+    )
+    if not fits:
+        raise ValueError(
+            f"{name} of shape {tuple(mask.shape)} does not broadcast to the scores "
+            f"{tuple(scores.shape)}; a mask of padded keys is "
+            f"{(*scores.shape[:1], *(1,) * (scores.ndim - 2), scores.shape[-1])}"
+        )
+
+
+def _first(values: Tensor, where: Tensor) -> float:
+    return float(values[where][0])

@@ -1,0 +1,143 @@
+"""Scores of queries against keys, for `attnlab.attention.attention` and for layers.
+
+Letters: T queries, S keys, D channels, A the hidden width of the additive score.
+
+Every score is called as `score(q, k)`: q (..., T, D_q), k (..., S, D_k) -> (..., T, S), fp32 at
+least. Those with weights are modules and may have queries and keys of different widths, as a
+decoder that reads an encoder has them.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from attnlab.attention import kernels
+
+Score = Callable[[Tensor, Tensor], Tensor]
+
+# How many numbers the additive score has under its tanh at once: 64 MiB in fp32.
+BUDGET = 2**24
+
+
+def dot(q: Tensor, k: Tensor) -> Tensor:
+    """q . k (Luong et al. 2015, section 3.1): of variance D where q and k have variance 1."""
+    return kernels.scores(q, k, scale=1.0)
+
+
+def scaled_dot(q: Tensor, k: Tensor) -> Tensor:
+    """q . k / sqrt(D) (Vaswani et al. 2017, equation 1)."""
+    return kernels.scores(q, k, scale=1 / math.sqrt(q.shape[-1]))
+
+
+class Additive(nn.Module):
+    """v . tanh(W q + U k) (Bahdanau et al. 2015, appendix A.1.2).
+
+    The weights start so that scores have a variance of at most 1 for queries and keys of variance
+    1, as scaled dot products have: W and U by PyTorch's rule, v at 1/sqrt(A). One sign for all of
+    v is no restriction, because tanh is odd: the signs are those of the rows of W and U.
+
+    Args:
+        query_size: D_q.
+        key_size: D_k.
+        hidden_size: A.
+    """
+
+    def __init__(self, query_size: int, key_size: int, hidden_size: int) -> None:
+        super().__init__()
+        _check({"query_size": query_size, "key_size": key_size, "hidden_size": hidden_size})
+        self.query = nn.Linear(query_size, hidden_size, bias=False)  # W
+        self.key = nn.Linear(key_size, hidden_size, bias=False)  # U
+        self.v = nn.Parameter(torch.full((hidden_size,), hidden_size**-0.5))
+
+    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+        """(..., T, D_q), (..., S, D_k) -> (..., T, S)."""
+        return additive(self.query(q), self.key(k), self.v)
+
+
+def additive(a: Tensor, b: Tensor, v: Tensor) -> Tensor:
+    """v . tanh(a_t + b_s) for every pair, in bounded memory.
+
+    There are T * S * A numbers under the tanh. Where that is more than `BUDGET`, queries go
+    through in chunks, and the backward pass computes each chunk again instead of keeping it.
+
+    Args:
+        a: projected queries (..., T, A).
+        b: projected keys (..., S, A).
+        v: (A,), or (H, A) where a and b are (B, H, ..., A).
+
+    Returns:
+        (..., T, S), fp32 at least.
+    """
+    dtype = torch.promote_types(a.dtype, torch.float32)
+    a, b, v = a.to(dtype), b.to(dtype), v.to(dtype)
+    v = v[:, None] if v.ndim == 1 else v[:, None, :, None]  # (A, 1) or (H, 1, A, 1)
+    row = max(1, b.numel())  # the numbers of one query, over the batch
+    chunk = max(1, BUDGET // row)
+    if a.shape[-2] <= chunk:
+        return _additive(a, b, v)
+    parts = [
+        checkpoint(_additive, part, b, v, use_reentrant=False, preserve_rng_state=False)
+        for part in a.split(chunk, dim=-2)
+    ]
+    return torch.cat(parts, dim=-2)
+
+
+def _additive(a: Tensor, b: Tensor, v: Tensor) -> Tensor:
+    with torch.autocast(a.device.type, enabled=False):
+        hidden = (a.unsqueeze(-2) + b.unsqueeze(-3)).tanh()  # (..., T, S, A)
+        return (hidden @ v).squeeze(-1)
+
+
+class General(nn.Module):
+    """q W k, bilinear (Luong et al. 2015, section 3.1).
+
+    W starts with variance 1/(D_q D_k), which gives scores of variance 1 for queries and keys of
+    variance 1, as scaled dot products have.
+
+    Args:
+        query_size: D_q.
+        key_size: D_k.
+    """
+
+    def __init__(self, query_size: int, key_size: int) -> None:
+        super().__init__()
+        _check({"query_size": query_size, "key_size": key_size})
+        std = (query_size * key_size) ** -0.5
+        self.weight = nn.Parameter(torch.randn(query_size, key_size) * std)
+
+    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+        """(..., T, D_q), (..., S, D_k) -> (..., T, S)."""
+        return kernels.scores(q @ self.weight.to(q.dtype), k, scale=1.0)
+
+
+class Cosine(nn.Module):
+    """The cosine of query and key, times a gain that is learned (Henry et al. 2020, equation 4).
+
+    Args:
+        gain: what the gain starts with.
+        n_head: H for a gain of each head, where q and k are (..., H, T, D); None for one gain.
+    """
+
+    def __init__(self, gain: float, n_head: int | None = None) -> None:
+        super().__init__()
+        if n_head is not None:
+            _check({"n_head": n_head})
+        self.gain = nn.Parameter(torch.full(() if n_head is None else (n_head,), float(gain)))
+
+    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+        """(..., T, D), (..., S, D) -> (..., T, S)."""
+        q, k = (
+            F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1) for x in (q, k)
+        )
+        gain = self.gain if self.gain.ndim == 0 else self.gain[:, None, None]
+        return kernels.scores(q, k, scale=1.0) * gain
+
+
+def _check(sizes: dict[str, int]) -> None:
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name} = {size} must be at least 1")
