@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from torch import nn
-from torch.optim import AdamW
+from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from attnlab.errors import BadInput
@@ -37,7 +37,7 @@ def adamw(
     Raises:
         BadInput: a number is out of its range.
     """
-    _check(lr, min_lr, warmup_steps, betas, weight_decay)
+    check(lr, min_lr, warmup_steps, betas, weight_decay)
     matrices = [p for p in net.parameters() if p.requires_grad and p.dim() >= 2]
     others = [p for p in net.parameters() if p.requires_grad and p.dim() < 2]
     groups = [
@@ -46,11 +46,12 @@ def adamw(
     ]
     first, second = betas
     optimizer = AdamW([g for g in groups if g["params"]], lr=lr, betas=(first, second), fused=True)
+    return optimizer, schedule(optimizer, max_steps, warmup_steps, floor=min_lr / lr)
 
-    def factor(step: int) -> float:
-        return cosine(step, max_steps, warmup_steps, floor=min_lr / lr)
 
-    return optimizer, LambdaLR(optimizer, factor)
+def schedule(optimizer: Optimizer, max_steps: int, warmup_steps: int, floor: float) -> LambdaLR:
+    """Multiply every group's learning rate by `cosine` at each step."""
+    return LambdaLR(optimizer, lambda step: cosine(step, max_steps, warmup_steps, floor))
 
 
 def cosine(step: int, max_steps: int, warmup_steps: int, floor: float) -> float:
@@ -61,9 +62,10 @@ def cosine(step: int, max_steps: int, warmup_steps: int, floor: float) -> float:
     return floor + (1 - floor) * (1 + math.cos(math.pi * progress)) / 2
 
 
-def _check(
+def check(
     lr: float, min_lr: float, warmup_steps: int, betas: Sequence[float], weight_decay: float
 ) -> None:
+    """Refuse numbers of `conf/optim` that are out of their range."""
     if not (0 < lr < math.inf):
         raise BadInput(f"optim.lr = {lr} must be a positive number")
     if not min_lr >= 0:
