@@ -82,12 +82,14 @@ class PairBatches(IterableDataset[Batch]):
 
     def __getitem__(self, step: int) -> Batch:
         """The rank's rows of the batch of one step."""
+        return batch_of(self.rows(step)[self.rank :: self.world_size], self.alphabet)
+
+    def rows(self, step: int) -> list[Pair]:
+        """The pairs of one step, of all ranks."""
         epoch, place = divmod(step, steps_an_epoch(len(self.pairs), self.batch_size))
         order = _order(self.seed, epoch, len(self.pairs))
         rows = order[place * self.batch_size : (place + 1) * self.batch_size]
-        return batch_of(
-            [self.pairs[i] for i in rows[self.rank :: self.world_size]], self.alphabet
-        )
+        return [self.pairs[i] for i in rows]
 
     def __iter__(self) -> Iterator[Batch]:
         return (self[step] for step in range(self.start, self.steps))

@@ -31,6 +31,8 @@ IRREGULAR_PASTS = {"vid": "tork", "dum": "eshi", "nok": "alven"}
 PLACES = "in om, near et, behind ull"
 NUMERALS = "two bi, three kra, four sen"
 TIMES = {"present": "often yil, today zan", "past": "yesterday ork, once peth"}
+# What a sentence has besides subject, verb and, mostly, an object.
+FRAMES = "plain timed placed negated asked"
 CONTENT = frozenset({"noun", "adjective", "verb", "numeral", "time"})
 
 
@@ -90,16 +92,18 @@ class _Writer:
         self.english: list[str] = []
 
     def sentence(self) -> Pair:
+        frame = _pick(self.chance, FRAMES.split())
         past = self._happens(0.5)
-        time = self._time(past) if self._happens(0.3) else []
-        asks = self._happens(0.15)
-        particle = [self._say("did" if past else "do", "ka", "particle")] if asks else []
+        time, particle = [], []
+        if frame == "timed":
+            time = [self._entry(TIMES["past" if past else "present"], "time")]
+        if frame == "asked":
+            particle = [self._say("did" if past else "do", "ka", "particle")]
         subject = self._noun_phrase()
-        if asks and not past and not subject.plural:
+        if particle and not past and not subject.plural:
             self.english[particle[0].of] = "does"
-        clause = self._predicate(subject, past, asks)
-        # The time stands before the verb, which stands last but for the particle of a question.
-        words = [*subject.words, *clause[:-1], *time, clause[-1], *particle]
+        *before, verb = self._predicate(subject, past, frame)
+        words = [*subject.words, *before, *time, verb, *particle]
         return Pair(
             tuple(self.english),
             tuple(word.text for word in words),
@@ -107,23 +111,22 @@ class _Writer:
             tuple(word.kind in CONTENT for word in words),
         )
 
-    def _predicate(self, subject: Phrase, past: bool, asks: bool) -> list[Word]:
+    def _predicate(self, subject: Phrase, past: bool, frame: str) -> list[Word]:
         """The rest of the clause; its verb is the last word."""
-        negated = not asks and self._happens(0.2)
-        before: list[Word] = []
-        if negated:
+        particle = []
+        if frame == "negated":
             self.english.append("did" if past else "do" if subject.plural else "does")
-            before = [self._say("not", "na", "particle")]
+            particle = [self._say("not", "na", "particle")]
         intransitive = self._happens(0.25)
         base, third, english_past, stem = self._one_of(
             INTRANSITIVE if intransitive else TRANSITIVE
         )
-        bare = asks or negated or (subject.plural and not past)
+        bare = frame in ("negated", "asked") or (subject.plural and not past)
         english = base if bare else english_past if past else third
         verb = self._say(english, _conjugated(stem, past, subject.plural), "verb")
         thing = [] if intransitive else self._noun_phrase().words
-        place = self._place() if self._happens(0.5 if intransitive else 0.25) else []
-        return [*place, *thing, *before, verb]
+        place = self._place() if frame == "placed" else []
+        return [*place, *thing, *particle, verb]
 
     def _noun_phrase(self) -> Phrase:
         plural = self._happens(0.35)
@@ -136,7 +139,8 @@ class _Writer:
         singular, plurals, stem = self._one_of(NOUNS[vowel])
         tavi = IRREGULAR_NOUNS.get(plurals, stem + ending) if plural else stem + ending
         # From here on the English words stand in their order.
-        before, after = [], []
+        before: list[Word] = []
+        after: list[Word] = []
         if counted:
             before = [self._entry(NUMERALS, "numeral")]
         elif definite:
@@ -152,9 +156,6 @@ class _Writer:
     def _place(self) -> list[Word]:
         postposition = self._entry(PLACES, "postposition")
         return [*self._noun_phrase().words, postposition]
-
-    def _time(self, past: bool) -> list[Word]:
-        return [self._entry(TIMES["past" if past else "present"], "time")]
 
     def _entry(self, table: str, kind: str) -> Word:
         english, tavi = self._one_of(table)

@@ -10,7 +10,7 @@ from attnlab.errors import BadInput
 from attnlab.translation.batches import batch_of
 from attnlab.translation.grammar import Pair
 from attnlab.translation.model import Translator
-from attnlab.translation.pairs import LONGEST, decode
+from attnlab.translation.pairs import LONGEST, Pairs, decode
 
 
 def sacrebleu() -> Any:
@@ -44,6 +44,26 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:
     """Share of sentences that are right to the last word."""
     right = sum(h == r for h, r in zip(hypotheses, references, strict=True))
     return right / len(references)
+
+
+def quality(net: Translator, pairs: Pairs) -> dict[str, float]:
+    """BLEU, exact matches and, where the true one is known, the alignment's accuracy, over the
+    whole validation part.
+
+    Args:
+        net: in evaluation mode.
+        pairs: that it was trained on.
+
+    Raises:
+        BadInput: sacrebleu is not installed.
+    """
+    said = translations(net, pairs.val, pairs.alphabet)
+    meant = [" ".join(pair.target) for pair in pairs.val]
+    found = {"bleu": bleu(said, meant), "exact_match": exact_match(said, meant)}
+    if pairs.is_aligned:
+        patterns = alignments(net, pairs.val, pairs.alphabet)
+        found["alignment_accuracy"] = alignment_accuracy(pairs.val, patterns)
+    return found
 
 
 def translations(
