@@ -96,8 +96,10 @@ class Translator(nn.Module):
         ended = torch.zeros_like(word, dtype=torch.bool)
         words = []
         for _ in range(longest):
-            state, seen, _ = self.step(word, state, memory)
-            word = self.head(seen).argmax(-1).masked_fill(ended, PAD)
+            embedded = self.target(word)
+            context, state, _ = self.step(embedded, state, memory)
+            logits = self.head(self._read(embedded, context, state))
+            word = logits.argmax(-1).masked_fill(ended, PAD)
             ended = ended | (word == END)
             words.append(word)
             if bool(ended.all()):
@@ -116,28 +118,38 @@ class Translator(nn.Module):
         first = torch.tanh(self.bridge(last[1]))  # of the backward direction, at the first word
         return Memory(states, self.attn.keys(states), may_attend), first
 
-    def step(self, word: Tensor, state: Tensor, memory: Memory) -> tuple[Tensor, Tensor, Tensor]:
-        """One word on: the last word (B,) and the state (B, H) -> the new state, what the head
-        reads (B, E), and the weights (B, S)."""
-        return self._step(self.dropout(self.target(word)), state, memory)
-
-    def _step(
+    def step(
         self, embedded: Tensor, state: Tensor, memory: Memory
     ) -> tuple[Tensor, Tensor, Tensor]:
+        """One word on.
+
+        Args:
+            embedded: the last word, (B, E).
+            state: of the decoder, (B, H), with which it looks back.
+            memory: see `encode`.
+
+        Returns:
+            context (B, 2H), the new state (B, H), and the weights (B, S).
+        """
         context, pattern = self.attn(state, memory.keys, memory.states, memory.may_attend)
-        state = self.decoder(torch.cat((embedded, context), -1), state)
-        seen = torch.tanh(self.readout(torch.cat((embedded, context, state), -1)))
-        return state, self.dropout(seen), pattern
+        return context, self.decoder(torch.cat((embedded, context), -1), state), pattern
+
+    def _read(self, embedded: Tensor, context: Tensor, state: Tensor) -> Tensor:
+        """What the head sees, of one word or of all: (..., E)."""
+        return self.dropout(torch.tanh(self.readout(torch.cat((embedded, context, state), -1))))
 
     def _decode(self, source: Tensor, given: Tensor) -> tuple[Tensor, Tensor]:
-        """What the head reads (B, T, E), and the weights (B, T, S)."""
+        """What the head sees (B, T, E), and the weights (B, T, S)."""
         memory, state = self.encode(source)
-        seen, patterns = [], []
-        for embedded in self.dropout(self.target(given)).unbind(1):
-            state, one, pattern = self._step(embedded, state, memory)
-            seen.append(one)
+        embedded = self.dropout(self.target(given))
+        contexts, states, patterns = [], [], []
+        for word in embedded.unbind(1):
+            context, state, pattern = self.step(word, state, memory)
+            contexts.append(context)
+            states.append(state)
             patterns.append(pattern)
-        return torch.stack(seen, 1), torch.stack(patterns, 1)
+        seen = self._read(embedded, torch.stack(contexts, 1), torch.stack(states, 1))
+        return seen, torch.stack(patterns, 1)
 
 
 @torch.no_grad()
