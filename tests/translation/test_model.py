@@ -16,7 +16,9 @@ DATA = pairs(train=50, val=10)
 SCORES = ("additive", "dot", "scaled_dot")
 
 
-def net(score: str = "additive", *, seed: int = 0, size: int = 8, dropout: float = 0.0) -> Translator:
+def net(
+    score: str = "additive", *, seed: int = 0, size: int = 8, dropout: float = 0.0
+) -> Translator:
     attn = partial(Aligner, score=vars(aligner)[score], size=size)
     made = Translator(attn, len(DATA.alphabet), n_embd=12, hidden_size=10, dropout=dropout)
     init_weights(made, seed)
@@ -84,7 +86,9 @@ def test_a_step_against_a_slow_loop(score: str) -> None:
     k = [model.attn.key.weight @ h for h in memory.states[0]]
     weights = by_hand(model, score, q, torch.stack(k)).softmax(0)
     torch.testing.assert_close(pattern[0], weights)
-    torch.testing.assert_close(context[0], sum(w * h for w, h in zip(weights, memory.states[0], strict=True)))
+    torch.testing.assert_close(
+        context[0], sum(w * h for w, h in zip(weights, memory.states[0], strict=True))
+    )
 
 
 def test_variants_start_from_the_same_weights() -> None:
@@ -121,5 +125,5 @@ def test_a_width_of_nothing() -> None:
 def test_a_parameter_without_a_rule_is_refused() -> None:
     model = net()
     model.gain = torch.nn.Parameter(torch.ones(3))
-    with pytest.raises(ValueError, match="gain .* no rule"):
+    with pytest.raises(ValueError, match=r"gain .* no rule"):
         init_weights(model, 0)

@@ -59,7 +59,7 @@ class LitTask(L.LightningModule):
 
     @abstractmethod
     def batches(self, steps: int, start: int, rank: int, world_size: int) -> Dataset[Any]:
-        """The rank's batches from step `start` to step `steps`, each a function of (seed, step)."""
+        """The rank's batches from step `start` to `steps`, each a function of (seed, step)."""
 
     @abstractmethod
     def val_batches(self) -> Sequence[Any]:

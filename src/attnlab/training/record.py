@@ -19,7 +19,7 @@ from attnlab.training.tasks import Data
 
 
 def measured(trainer: L.Trainer, lit: LitTask, clock: Clock) -> dict[str, Any]:
-    """The figures: losses in nats a prediction, each over the whole data or a fixed piece of it."""
+    """The figures: losses in nats a prediction, over the whole data or a fixed piece of it."""
     batches = trainer.global_step * trainer.accumulate_grad_batches
     figures: dict[str, Any] = {
         "val_loss": lit.val_losses[trainer.global_step],

@@ -15,7 +15,8 @@ T = TypeVar("T")
 # Singular, plural, stem; a class of nouns is the vowel that it ends in.
 NOUNS = {
     "a": "dog dogs kel, cat cats mish, woman women dor, king kings rav, boat boats nesh",
-    "o": "man men hul, horse horses garn, child children vosh, garden gardens fen, apple apples zub",
+    "o": """man men hul, horse horses garn, child children vosh, garden gardens fen,
+            apple apples zub""",
 }
 IRREGULAR_NOUNS = {"children": "tuvari", "men": "osk", "boats": "enna"}
 ADJECTIVES = "old drem, young tish, red kos, big mab, small pin, good hal"

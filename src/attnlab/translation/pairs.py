@@ -103,7 +103,7 @@ def pairs(path: str | None = None, train: int = 4000, val: int = 500, seed: int 
             raise BadInput(f"data.{name} = {value} must be at least {least}")
     if train + val > MOST_PAIRS:
         raise BadInput(
-            f"data.train = {train} and data.val = {val} are more than {MOST_PAIRS:,} pairs together"
+            f"data.train = {train} and data.val = {val} are more than {MOST_PAIRS:,} pairs"
         )
     chance = Random(stream_seed(seed, "pairs"))
     found: dict[tuple[str, ...], Pair] = {}
@@ -155,5 +155,7 @@ def _pair(line: str, where: str) -> Pair:
     source, target = (tuple(field.split()) for field in fields[:2])
     for name, words in (("source", source), ("translation", target)):
         if not 1 <= len(words) <= LONGEST:
-            raise BadInput(f"{where}: its {name} has {len(words)} words; it must have 1 to {LONGEST}")
+            raise BadInput(
+                f"{where}: its {name} has {len(words)} words; it must have 1 to {LONGEST}"
+            )
     return Pair(source, target)
