@@ -183,8 +183,8 @@ CLAIM = Claim(
     figure=figure,
     table=rows,
     notes="""
-One encoder-decoder of GRUs as in Bahdanau et al. (2015), 64 wide, learns 4,000 pairs of English and
-Tavi, an invented language with the verb at the end, adjectives after their noun, agreement and
+One encoder-decoder of GRUs as in Bahdanau et al. (2015), 64 wide, learns 4,000 pairs of English
+and Tavi, an invented language with the verb at the end, adjectives after their noun, agreement and
 irregular words. Queries and keys are projected to D channels in every arm, as Britz et al. (2017)
 compare scores, so arms differ by the score alone: same matrices at the start, same batches. BLEU
 (sacrebleu), exact matches and alignment are of 500 sentences that were not trained on.
@@ -253,7 +253,7 @@ is slow for both. They enter no family of tests.
         ),
         Trained(
             "alignment",
-            "At D = 32 both look at the right source word for more than half of the content words.",
+            "At D = 32 both look at the right source word for most content words.",
             AtLeast(0.5, expected=0.9, unit="of the content words, the worse arm"),
             EFFORTS,
             arms=(arm("scaled_dot", 32), arm("additive", 32)),

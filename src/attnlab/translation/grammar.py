@@ -1,8 +1,8 @@
 """English sentences and their rendering in Tavi, an invented language, word for word aligned.
 
-Tavi puts the verb last, adjectives and numerals after their noun, and postpositions after their
-phrase. Nouns have one of two classes, on which adjectives agree; verbs agree with the number of
-their subject; a few nouns and verbs are irregular. An indefinite article is not said.
+Tavi puts the verb last, adjectives, numerals and article after their noun, and postpositions after
+their phrase. Nouns have one of two classes, on which adjectives agree; verbs agree with the number
+of their subject; a few nouns and verbs are irregular. An indefinite article is not said.
 """
 
 from collections.abc import Sequence
