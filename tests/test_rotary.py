@@ -21,10 +21,11 @@ def test_against_complex_numbers() -> None:
     """The pairs as complex numbers, multiplied by e^(i t theta) (Su et al. 2021, equation 12)."""
     T, D = 7, 6
     x = torch.randn(2, 3, T, D, dtype=torch.float64)
-    z = torch.complex(x[..., : D // 2], x[..., D // 2 :])
+    z = torch.complex(x[..., ::2], x[..., 1::2])
     theta = 10_000.0 ** (-2 * torch.arange(D // 2, dtype=torch.float64) / D)
     turned = z * torch.polar(torch.ones(T, D // 2).double(), torch.arange(T)[:, None] * theta)
-    torch.testing.assert_close(rotate(x), torch.cat([turned.real, turned.imag], dim=-1))
+    expected = torch.stack([turned.real, turned.imag], dim=-1).flatten(-2)
+    torch.testing.assert_close(rotate(x), expected)
 
 
 def test_scores_depend_on_the_distance_alone() -> None:
@@ -44,14 +45,14 @@ def test_a_later_start_is_a_slice() -> None:
 
 def test_an_odd_head_is_refused() -> None:
     with pytest.raises(ValueError, match="24 / 8 = 3, must be even"):
-        SelfAttention(24, 8, block_size=4, rotary=True)
+        SelfAttention(24, 8, block_size=4, rotary=100.0)
 
 
 def test_a_layer_without_rotary_or_mask_cannot_tell_positions_apart_and_with_it_can() -> None:
     """Of equal tokens all rows of scores are equal, with rotary they are not."""
     x = x_of()[:, :1].expand(2, 5, 24)
     plain = SelfAttention(24, 3, block_size=5).scores(x)
-    turned = SelfAttention(24, 3, block_size=5, rotary=True).scores(x)
+    turned = SelfAttention(24, 3, block_size=5, rotary=100.0).scores(x)
     torch.testing.assert_close(plain, plain[..., :1, :1].expand_as(plain))
     assert turned.std() > 1e-3
 

@@ -4,11 +4,14 @@ Letters: B batch, T time, C channels, V symbols.
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from attnlab.attention.rms import rms_normalise
 
 
 class AttentionFactory(Protocol):
@@ -33,9 +36,20 @@ def layer_norm(n_embd: int, *, bias: bool) -> nn.Module:
     return nn.LayerNorm(n_embd, bias=bias)
 
 
+class RMSNorm(nn.Module):
+    """Mean square 1 over the channels, times a learned weight (Zhang and Sennrich 2019)."""
+
+    def __init__(self, n_embd: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(n_embd))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return rms_normalise(x) * self.weight  # (..., C)
+
+
 def rms_norm(n_embd: int, *, bias: bool) -> nn.Module:
-    """Mean square 1 over the channels (Zhang and Sennrich 2019); it never has a bias."""
-    return nn.RMSNorm(n_embd, eps=1e-5)
+    """An `RMSNorm`, which never has a bias."""
+    return RMSNorm(n_embd)
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
@@ -45,7 +59,24 @@ def gelu_tanh(x: Tensor) -> Tensor:
 
 def relu_squared(x: Tensor) -> Tensor:
     """max(x, 0)^2 (So et al. 2021, section 4.2)."""
-    return F.relu(x).square()
+    y: Tensor = _ReLUSquared.apply(x)
+    return y
+
+
+class _ReLUSquared(torch.autograd.Function):
+    """One product each way; autograd alone would keep two tensors and take five."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        positive = F.relu(x)
+        ctx.save_for_backward(positive)
+        return positive * positive
+
+    @staticmethod
+    @once_differentiable  # a second derivative is refused, not wrong
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+        (positive,) = ctx.saved_tensors
+        return (grad * positive).mul_(2)
 
 
 class MLP(nn.Module):

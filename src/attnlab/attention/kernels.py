@@ -60,12 +60,26 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout
     """
     # The fast path multiplies after masking on a CPU, and -inf * 0 is NaN (seen in torch 2.13).
     is_causal = scale > 0 and mask is build_mask(causal, q.shape[-2], q.device)
-    return F.scaled_dot_product_attention(
-        q,
-        k,
-        v,
-        attn_mask=None if is_causal else mask,
-        dropout_p=dropout,
-        is_causal=is_causal,
-        scale=scale,
-    )
+    dtype = sdpa_dtype(q)
+    with torch.autocast(q.device.type, enabled=False):
+        y = F.scaled_dot_product_attention(
+            q.to(dtype),
+            k.to(dtype),
+            v.to(dtype),
+            attn_mask=None if is_causal else mask,
+            dropout_p=dropout,
+            is_causal=is_causal,
+            scale=scale,
+        )
+    return y.to(v.dtype)
+
+
+def sdpa_dtype(q: Tensor) -> torch.dtype:
+    """What `sdpa` computes in: fp32 for short bf16 sequences on a CPU, else the dtype of q.
+
+    Up to that length the fused kernel is faster in fp32, conversions included, because its
+    backward pass in bf16 is slow there; benchmarks/attention.py measures it.
+    """
+    if q.device.type == "cpu" and q.dtype == torch.bfloat16 and q.shape[-2] <= 256:
+        return torch.float32
+    return q.dtype

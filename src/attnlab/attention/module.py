@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnlab.attention import heads as head_rules
@@ -20,6 +19,7 @@ from attnlab.attention.masks import (
     causal,
     name_of,
 )
+from attnlab.attention.rms import rms_normalise
 from attnlab.attention.rotary import rotate
 from attnlab.rules import Rule, ones
 
@@ -119,8 +119,8 @@ class SelfAttention(Attention):
         qk_norm: queries and keys are divided by their root mean square, and the scores multiplied
             by a learned `gain` of each head: the cosine of query and key, times a learned scale
             that starts at D * `scale` (Henry et al. 2020, section 2).
-        rotary: queries and keys are turned by angles that grow with their positions (Su et al.
-            2021), so that scores depend on distances.
+        rotary: the base of rotary positions (Su et al. 2021): queries and keys are turned by
+            angles that grow with their positions, so that scores depend on distances; None: not.
         others: see `Attention`.
     """
 
@@ -140,7 +140,7 @@ class SelfAttention(Attention):
         head_init: HeadRule = head_rules.independent,
         heads: int | None = None,
         qk_norm: bool = False,
-        rotary: bool = False,
+        rotary: float | None = None,
     ) -> None:
         super().__init__(
             n_embd,
@@ -153,7 +153,9 @@ class SelfAttention(Attention):
             head_init=head_init,
             heads=heads,
         )
-        if rotary and self.head_size % 2:
+        if rotary is not None and not (1 <= rotary < math.inf):
+            raise ValueError(f"rotary = {rotary} must be a base of at least 1, or null")
+        if rotary is not None and self.head_size % 2:
             raise ValueError(
                 f"rotary positions turn pairs of channels, so the width of a head, "
                 f"n_embd / n_head = {n_embd} / {self.n_head} = {self.head_size}, must be even"
@@ -169,13 +171,16 @@ class SelfAttention(Attention):
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries and keys as the kernel gets them, and values: three of (B, H, T, D)."""
-        q, k, v = super().split(x)
+        qkv = self.qkv(x).unflatten(-1, (3, self.n_head, self.head_size))  # (B, T, 3, H, D)
+        qkv = qkv.permute(2, 0, 3, 1, 4)  # (3, B, H, T, D)
+        qk, v = qkv[:2], qkv[2]
         if self.gain is not None:
-            D = self.head_size
-            q = F.rms_norm(q, (D,)) * self.gain[:, None, None].to(q.dtype)  # (H, 1, 1)
-            k = F.rms_norm(k, (D,))
-        if self.rotary:
-            q, k = rotate(q), rotate(k)
+            qk = rms_normalise(qk)
+        if self.rotary is not None:
+            qk = rotate(qk, self.rotary)
+        q, k = qk.unbind(0)
+        if self.gain is not None:
+            q = q * self.gain[:, None, None].to(q.dtype)  # (H, 1, 1)
         return q, k, v
 
     def forward(self, x: Tensor) -> Tensor:

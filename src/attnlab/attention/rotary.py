@@ -1,33 +1,33 @@
-"""Rotary positions (Su et al. 2021, section 3.2.2, in the layout of two halves)."""
+"""Rotary positions (Su et al. 2021, section 3.2.2)."""
 
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-BASE = 10_000.0  # the longest wavelength is 2 pi times this, as in the paper
 
-
-def rotate(x: Tensor, start: int = 0) -> Tensor:
-    """Turn each pair of channels (i, i + D/2) by position times BASE^(-2i/D).
+def rotate(x: Tensor, base: float = 10_000.0, start: int = 0) -> Tensor:
+    """Turn each pair of channels (2i, 2i + 1) by the angle position * base^(-2i/D).
 
     A query at m and a key at n then score by their contents and m - n alone.
 
     Args:
-        x: (..., T, D), D even; the dtype is kept.
+        x: (..., T, D), D even; computed in fp32 at least, the dtype is kept.
+        base: the longest wavelength is below 2 pi times this; 10,000 in the paper.
         start: position of the first row.
     """
     T, D = x.shape[-2:]
-    cos, sin = _table(start + T, D, x.device, x.dtype)
-    cos, sin = cos[start:], sin[start:]  # (T, D/2)
-    a, b = x.chunk(2, dim=-1)
-    return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    pairs = torch.view_as_complex(x.to(dtype).unflatten(-1, (D // 2, 2)).contiguous())
+    turned = pairs * _turns(start + T, D, base, x.device, pairs.dtype)[start:]  # (..., T, D/2)
+    return torch.view_as_real(turned).flatten(-2).to(x.dtype)
 
 
 @lru_cache(maxsize=64)
-def _table(T: int, D: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _turns(T: int, D: int, base: float, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """e^(i * angle) of every position and pair, (T, D/2) complex."""
     # A table first asked for in inference mode must still serve a later training step.
     with torch.inference_mode(False):
-        frequencies = BASE ** (-torch.arange(0, D, 2, dtype=torch.float64) / D)  # (D/2,)
+        frequencies = base ** (-torch.arange(0, D, 2, dtype=torch.float64) / D)  # (D/2,)
         angles = torch.arange(T, dtype=torch.float64)[:, None] * frequencies  # (T, D/2)
-        return angles.cos().to(device, dtype), angles.sin().to(device, dtype)
+        return torch.polar(torch.ones_like(angles), angles).to(device, dtype)

@@ -6,7 +6,6 @@
 import hashlib
 import os
 import queue
-import tempfile
 import threading
 import time
 import urllib.request
@@ -41,7 +40,7 @@ def tinyshakespeare(path: str | None = None) -> Corpus:
         NotFound: it is nowhere.
         BadInput: `path` or $ATTNLAB_DATA leads nowhere, or a file has other bytes than it must.
     """
-    return Corpus(name="tinyshakespeare", text=_load(_find(path)))
+    return Corpus(name="tinyshakespeare", text=_find(path).read_bytes().decode("ascii"))
 
 
 def cache_file() -> Path:
@@ -77,19 +76,6 @@ def _checked(file: Path, source: str) -> Path:
             f"must be {SHA256[:12]}...; for a text of your own say data=text data.path={file}"
         )
     return file
-
-
-def _load(file: Path) -> str:
-    # By whole documents: read line by line, `datasets` would drop the newlines. Its cache goes
-    # into a folder that ends with the call, so that a file changed in place is never read stale.
-    from datasets import Dataset, disable_progress_bars
-
-    disable_progress_bars()
-    with tempfile.TemporaryDirectory() as cache:
-        rows = Dataset.from_text(
-            str(file), sample_by="document", cache_dir=cache, keep_in_memory=True
-        )
-        return "".join(rows["text"])
 
 
 def download(places: Sequence[str], file: Path, seconds: float = SECONDS_TO_ANSWER) -> None:

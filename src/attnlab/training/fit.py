@@ -190,12 +190,18 @@ def _make_logger(maker: "partial[Logger]", folder: RunFolder, resume: Path | Non
 def _for_lightning(node: DictConfig) -> DictConfig:
     """Our trainer settings in Lightning's terms."""
     node = node.copy()
-    if node.precision == "auto":
+    if node.precision in {"auto", "fastest"}:
         on_gpu = node.accelerator in {"auto", "gpu", "cuda"} and torch.cuda.is_available()
-        node.precision = "bf16-mixed" if on_gpu else "32-true"
+        bf16 = on_gpu or (node.precision == "fastest" and cpu_has_bf16())
+        node.precision = "bf16-mixed" if bf16 else "32-true"
     if isinstance(node.val_check_interval, int):  # in steps; Lightning counts batches
         node.val_check_interval *= node.accumulate_grad_batches
     return node
+
+
+def cpu_has_bf16() -> bool:
+    """Whether this processor multiplies in bf16 itself; emulated, it is slower than fp32."""
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
 def _record_failure(folder: RunFolder, digest: str, step: int) -> None:

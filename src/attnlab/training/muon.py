@@ -10,7 +10,7 @@ from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from attnlab.errors import BadInput
-from attnlab.training.optim import check, schedule
+from attnlab.training.optim import Decay, check, cosine, schedule
 
 
 class Together(Optimizer):
@@ -63,11 +63,12 @@ def muon(
     adamw_lr: float,
     momentum: float,
     ns_steps: int,
+    decay: Decay = cosine,
 ) -> tuple[Optimizer, LambdaLR]:
     """Muon (Jordan et al. 2024) on the matrices of the blocks; AdamW on embeddings and vectors.
 
-    Muon's update is orthogonal: all singular values near 1. It is multiplied by
-    0.2 sqrt(max(rows, columns)), which gives it the size of AdamW's (Liu et al. 2025, section 2.2).
+    Muon's update is orthogonal: all singular values near 1. A factor 0.2 sqrt(max(rows, columns))
+    gives it the size of AdamW's (Liu et al. 2025, section 2.2).
 
     Args:
         net: whose parameters are trained.
@@ -76,10 +77,11 @@ def muon(
         min_lr: Muon's learning rate of the last step; AdamW's falls by the same factor.
         warmup_steps: steps of linear warm-up, 0 for none.
         betas: decay of AdamW's two moments.
-        weight_decay: decoupled, on matrices and embeddings.
+        weight_decay: decoupled, on Muon's matrices only.
         adamw_lr: AdamW's largest learning rate.
         momentum: of Muon, with Nesterov's correction.
         ns_steps: Newton-Schulz iterations of the orthogonalisation.
+        decay: how the rates fall, `attnlab.training.optim.cosine` or `linear`.
 
     Raises:
         BadInput: a number is out of its range, or PyTorch is too old to have Muon.
@@ -89,10 +91,6 @@ def muon(
     inside = [p for name, p in net.named_parameters() if p.ndim == 2 and "blocks." in name]
     taken = {id(p) for p in inside}
     others = [p for p in net.parameters() if id(p) not in taken]
-    groups = [
-        {"params": [p for p in others if p.ndim >= 2], "weight_decay": weight_decay},
-        {"params": [p for p in others if p.ndim < 2], "weight_decay": 0.0},
-    ]
     first, second = betas
     parts: list[Optimizer] = []
     if inside:
@@ -106,11 +104,12 @@ def muon(
                 adjust_lr_fn="match_rms_adamw",
             )
         )
-    groups = [group for group in groups if group["params"]]
-    if groups:
-        parts.append(AdamW(groups, lr=adamw_lr, betas=(first, second), fused=True))
+    if others:
+        parts.append(
+            AdamW(others, lr=adamw_lr, betas=(first, second), weight_decay=0.0, fused=True)
+        )
     optimizer = Together(parts)
-    return optimizer, schedule(optimizer, max_steps, warmup_steps, floor=min_lr / lr)
+    return optimizer, schedule(optimizer, max_steps, warmup_steps, min_lr / lr, decay)
 
 
 def _check(adamw_lr: float, momentum: float, ns_steps: int) -> None:

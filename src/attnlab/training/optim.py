@@ -1,13 +1,26 @@
 """Optimisers with their schedules."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch import nn
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from attnlab.errors import BadInput
+
+# From the progress after the warm-up, 0 to 1, to a share of the learning rate, 1 to 0.
+Decay = Callable[[float], float]
+
+
+def cosine(progress: float) -> float:
+    """Half a cosine from 1 to 0 (Loshchilov and Hutter 2017)."""
+    return (1 + math.cos(math.pi * progress)) / 2
+
+
+def linear(progress: float) -> float:
+    """A straight line from 1 to 0."""
+    return 1 - progress
 
 
 def adamw(
@@ -19,6 +32,7 @@ def adamw(
     warmup_steps: int,
     betas: Sequence[float],
     weight_decay: float,
+    decay: Decay = cosine,
 ) -> tuple[AdamW, LambdaLR]:
     """AdamW (Loshchilov and Hutter 2019), weight decay on matrices and embeddings only.
 
@@ -30,6 +44,7 @@ def adamw(
         warmup_steps: steps of linear warm-up, 0 for none.
         betas: decay of the two moments.
         weight_decay: decoupled.
+        decay: how the rate falls, `cosine` or `linear`.
 
     Returns:
         the optimiser and its schedule, which is stepped once a step.
@@ -46,20 +61,22 @@ def adamw(
     ]
     first, second = betas
     optimizer = AdamW([g for g in groups if g["params"]], lr=lr, betas=(first, second), fused=True)
-    return optimizer, schedule(optimizer, max_steps, warmup_steps, floor=min_lr / lr)
+    floor = min_lr / lr
+    return optimizer, schedule(optimizer, max_steps, warmup_steps, floor, decay)
 
 
-def schedule(optimizer: Optimizer, max_steps: int, warmup_steps: int, floor: float) -> LambdaLR:
-    """Multiply every group's learning rate by `cosine` at each step."""
-    return LambdaLR(optimizer, lambda step: cosine(step, max_steps, warmup_steps, floor))
+def schedule(
+    optimizer: Optimizer, max_steps: int, warmup_steps: int, floor: float, decay: Decay
+) -> LambdaLR:
+    """Multiply every learning rate by a linear warm-up to 1, then by `decay` down to `floor`."""
 
+    def factor(step: int) -> float:
+        if step < warmup_steps:
+            return (step + 1) / (warmup_steps + 1)
+        progress = min(1.0, (step - warmup_steps) / max(1, max_steps - warmup_steps))
+        return floor + (1 - floor) * decay(progress)
 
-def cosine(step: int, max_steps: int, warmup_steps: int, floor: float) -> float:
-    """Share of the learning rate at a step: linear warm-up to 1, then half a cosine to `floor`."""
-    if step < warmup_steps:
-        return (step + 1) / (warmup_steps + 1)
-    progress = min(1.0, (step - warmup_steps) / max(1, max_steps - warmup_steps))
-    return floor + (1 - floor) * (1 + math.cos(math.pi * progress)) / 2
+    return LambdaLR(optimizer, factor)
 
 
 def check(

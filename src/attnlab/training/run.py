@@ -40,7 +40,7 @@ COUNTS = (
     "trainer.accumulate_grad_batches",
 )
 # Gradients of a scaled fp16 loss are clipped wrongly beside a fused optimiser, so no 16-mixed.
-PRECISIONS = ("auto", "32-true", "bf16-mixed", "bf16-true", "64-true")
+PRECISIONS = ("auto", "fastest", "32-true", "bf16-mixed", "bf16-true", "64-true")
 WHY_FIXED = "a run has max_steps steps, validates on the whole text and clips by the norm"
 TRAINER_FIXED: dict[str, Any] = {
     "check_val_every_n_epoch": None,
@@ -104,6 +104,7 @@ def run(cfg: DictConfig, folder: Path, *, variant: str, overrides: Iterable[str]
             return Result(folder, held.metrics(), fresh=False)
     optim = build_optimizer(cfg)
     # Lightning takes seconds to import; whatever could be refused without it has been by now.
+    import attnlab.training.quick
     from attnlab.training.fit import fit
 
     return Result(folder, fit(cfg, net, corpus, optim, held, digest, variant, overrides))
