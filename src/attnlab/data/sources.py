@@ -50,7 +50,9 @@ def text(path: str) -> Corpus:
     return Corpus(name=file.name, text=content)
 
 
-def hub(dataset: str, column: str = "text", split: str = "train", limit: int = 1_000_000) -> Corpus:
+def hub(
+    dataset: str, column: str = "text", split: str = "train", limit: int = 1_000_000
+) -> Corpus:
     """A column of text of a Hugging Face dataset: by its name on the hub, or a local folder.
 
     Args:
@@ -69,7 +71,9 @@ def hub(dataset: str, column: str = "text", split: str = "train", limit: int = 1
     try:
         rows = datasets.load_dataset(dataset, split=split)
     except (OSError, ValueError) as error:
-        raise BadInput(f"data.dataset = {dataset} cannot be loaded: {first_line(error)}") from error
+        raise BadInput(
+            f"data.dataset = {dataset} cannot be loaded: {first_line(error)}"
+        ) from error
     if column not in rows.column_names:
         known = ", ".join(rows.column_names)
         raise BadInput(f"data.column = {column} is not in {dataset}, which has {known}")
