@@ -192,11 +192,11 @@ compare scores, so arms differ by the score alone: same matrices at the start, s
 
 Thresholds, rate and steps come from a pilot on seed 100, which is not judged. At D = 32 additive
 ended at 100.0 BLEU and scaled dot at 99.8; 1 BLEU is the smallest difference that papers call one,
-and more than the standard errors of 0.05 to 0.3 that Britz et al. report. At D = 512 scaled dot was
-still 3.4 BLEU behind additive after 500 steps: wide dot products move further when Adam moves each
-weight by as much. So the short budget predicts a lag there, and the long one, with 1,500 steps,
-that it is gone. Britz et al. saw unscaled dot lose 4 BLEU at D = 1024 and nothing at 512; in a pilot
-of 300 steps, on longer sentences, it lost 40 at 512, and 5 are predicted.
+and more than the standard errors of 0.03 to 0.3 that Britz et al. report. At D = 512 scaled dot
+was still 3.4 BLEU behind additive after 500 steps: wide dot products move further when Adam moves
+each weight by as much. So the short budget predicts a lag there, and the long one, with 1,500
+steps, that it is gone. Britz et al. saw unscaled dot lose 4 BLEU at D = 1024 and nothing at 512;
+in a pilot of 300 steps, on longer sentences, it lost 40 at 512, and 5 are predicted.
 
 Times are of training steps of both arms in turn on the same batches in one process; a slow machine
 is slow for both. They enter no family of tests.
