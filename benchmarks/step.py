@@ -2,93 +2,68 @@
 
     python benchmarks/step.py --nanogpt CHECKOUT
 
-compares, at nanoGPT's CPU setting (4 layers, 4 heads, 128 wide, 64 characters, batch 12):
-our step with nanoGPT's, and a Lightning run with everything on (bar or lines, TensorBoard,
-probes, checkpoints, validation) with a bare loop that trains and validates the same model.
-Without --nanogpt the first comparison is left out. Writes benchmarks/step.json.
+At nanoGPT's CPU setting (4 layers, 4 heads, 128 wide, 64 characters, batch 12), on the CPU:
+our step, in fp32 and in bf16, with nanoGPT's, which is fp32; the share of the floating-point rate
+that a large matrix product reaches here; and a Lightning run with everything on (bar or lines,
+TensorBoard, probes, checkpoints, validation) with a bare loop that trains and validates the same
+model. Without --nanogpt the first comparison is left out. Writes benchmarks/step.json.
 """
 
 import argparse
-import importlib.util
-import json
-import platform
+import os
 import statistics
 import tempfile
-import time
-from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from hydra import compose, initialize_config_dir
+from _common import Steps, nanogpt_model, paired, seconds, settings, summary, write
 from omegaconf import DictConfig
 
 from attnlab.data.batches import TrainBatches, validation_batches
 from attnlab.data.corpus import Corpus
-from attnlab.training.record import git_state
 from attnlab.training.run import build_corpus, build_model, build_optimizer, run
 
-ROOT = Path(__file__).parent.parent
-Steps = Callable[[int], None]
 
+class Bare:
+    """A bare loop over our model, batches, optimiser and clipping; called with a step count."""
 
-def settings(*overrides: str) -> DictConfig:
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        return compose("train", overrides=list(overrides))
-
-
-def our_steps(cfg: DictConfig, corpus: Corpus, max_steps: int) -> Steps:
-    """A bare loop over our model, batches, optimiser and clipping; call it with a step count."""
-    net = build_model(cfg, len(corpus.alphabet)).train()
-    optimizer, schedule = build_optimizer(cfg)(net, max_steps)
-    batches = iter(
-        TrainBatches(
-            corpus.train,
-            batch_size=cfg.data.batch_size,
-            block_size=cfg.model.block_size,
-            seed=0,
-            steps=max_steps,
+    def __init__(self, cfg: DictConfig, corpus: Corpus, max_steps: int, *, bf16: bool) -> None:
+        self.cfg, self.corpus, self.bf16 = cfg, corpus, bf16
+        self.net = build_model(cfg, len(corpus.alphabet)).train()
+        self.optimizer, self.schedule = build_optimizer(cfg)(self.net, max_steps)
+        self.batches = iter(
+            TrainBatches(
+                corpus.train,
+                batch_size=cfg.data.batch_size,
+                block_size=cfg.model.block_size,
+                seed=0,
+                steps=max_steps,
+            )
         )
-    )
 
-    def go(steps: int) -> None:
+    def __call__(self, steps: int) -> None:
         for _ in range(steps):
-            x, y = next(batches)
-            loss = F.cross_entropy(net(x).flatten(0, 1), y.flatten())
-            optimizer.zero_grad()
+            x, y = next(self.batches)
+            with torch.autocast("cpu", torch.bfloat16) if self.bf16 else nullcontext():
+                loss = F.cross_entropy(self.net(x).flatten(0, 1), y.flatten())
+            self.optimizer.zero_grad()
             loss.backward()
-            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-            optimizer.step()
-            schedule.step()
+            torch.nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
+            self.optimizer.step()
+            self.schedule.step()
 
-    def validate() -> None:
+    def validate(self) -> None:
         with torch.inference_mode():
-            for x, y in validation_batches(corpus.val, cfg.model.block_size):
-                float(F.cross_entropy(net(x).flatten(0, 1), y.flatten(), reduction="sum"))
-
-    go.validate = validate  # type: ignore[attr-defined]
-    return go
+            for x, y in validation_batches(self.corpus.val, self.cfg.model.block_size):
+                float(F.cross_entropy(self.net(x).flatten(0, 1), y.flatten(), reduction="sum"))
 
 
 def nanogpt_steps(checkout: Path, cfg: DictConfig, corpus: Corpus) -> Steps:
     """nanoGPT's own model and optimiser, stepped as its train.py does on a CPU."""
-    spec = importlib.util.spec_from_file_location("nanogpt_model", checkout / "model.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    model = module.GPT(
-        module.GPTConfig(
-            n_layer=cfg.model.n_layer,
-            n_head=cfg.model.n_head,
-            n_embd=cfg.model.n_embd,
-            block_size=cfg.model.block_size,
-            vocab_size=len(corpus.alphabet),
-            dropout=0.0,
-            bias=False,
-        )
-    )
+    _, model = nanogpt_model(checkout, cfg, len(corpus.alphabet))
     optimizer = model.configure_optimizers(0.1, 1e-3, (0.9, 0.99), "cpu")
     T, B, ids = cfg.model.block_size, cfg.data.batch_size, corpus.train
 
@@ -106,68 +81,84 @@ def nanogpt_steps(checkout: Path, cfg: DictConfig, corpus: Corpus) -> Steps:
     return go
 
 
-def seconds(work: Callable[[], Any]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
+def product_rate(size: int = 2048, repeats: int = 5) -> float:
+    """GFLOP/s of a large fp32 matrix product here."""
+    a, b = torch.randn(2, size, size)
+    a @ b
+    times = [seconds(lambda: torch.mm(a, b)) for _ in range(repeats)]
+    return 2 * size**3 / statistics.median(times) / 1e9
 
 
-def paired(a: Steps, b: Steps, rounds: int, steps: int) -> dict[str, Any]:
-    """Rounds of a, b, a, b, ...: milliseconds a step, and the ratio pair by pair."""
-    a(steps), b(steps)
-    times = [(seconds(lambda: a(steps)), seconds(lambda: b(steps))) for _ in range(rounds)]
-    return summary(times, steps)
+def step_gflop(cfg: DictConfig, vocab_size: int) -> float:
+    """Matrix products of one step, forward and backward: 6 N tokens + 12 L T C tokens.
 
-
-def summary(times: list[tuple[float, float]], steps: int) -> dict[str, Any]:
-    ratios = sorted(b / a for a, b in times)
-    return {
-        "a_ms_a_step": 1e3 * statistics.median(a for a, _ in times) / steps,
-        "b_ms_a_step": 1e3 * statistics.median(b for _, b in times) / steps,
-        "speed_of_a_over_b": statistics.median(ratios),
-        "ratios": ratios,
-    }
+    N counts the weights that are multiplied, the tied head among them (Kaplan et al. 2020,
+    section 2.1; the second term is attention's two products).
+    """
+    L, C, T = cfg.model.n_layer, cfg.model.n_embd, cfg.model.block_size
+    tokens = cfg.data.batch_size * T
+    weights = 12 * L * C * C + vocab_size * C
+    return (6 * weights + 12 * L * T * C) * tokens / 1e9
 
 
 def lightning_against_bare(corpus: Corpus, rounds: int, steps: int) -> dict[str, Any]:
-    """Seconds of training and validating `steps` steps, under Lightning (a) and bare (b)."""
+    """Seconds of training and validating `steps` steps, under Lightning (ours) and bare."""
     times = []
     for _ in range(rounds):
         with tempfile.TemporaryDirectory() as folder:
-            cfg = settings(f"trainer.max_steps={steps}", f"trainer.val_check_interval={steps}")
+            cfg = settings(
+                f"trainer.max_steps={steps}",
+                f"trainer.val_check_interval={steps}",
+                "trainer.accelerator=cpu",
+            )
             lightning = run(cfg, Path(folder, "run"), variant="sdpa").metrics["wall_seconds"]
-        bare = our_steps(cfg, corpus, steps)
-        times.append(
-            (lightning, seconds(lambda bare=bare: (bare(steps), bare.validate())))  # type: ignore[misc]
-        )
+        bare = Bare(cfg, corpus, steps, bf16=False)
+        times.append((lightning, seconds(lambda bare=bare: (bare(steps), bare.validate()))))
     return summary(times, steps)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--nanogpt", type=Path, help="a checkout of nanoGPT")
+    parser.add_argument("--nanogpt", type=Path, default=os.environ.get("NANOGPT") or None)
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--steps", type=int, default=40, help="of each round")
     options = parser.parse_args()
     cfg = settings()
     corpus = build_corpus(cfg)
-    steps = 40
-    results: dict[str, Any] = {
-        "machine": {"threads": torch.get_num_threads(), "processor": platform.machine()},
-        "torch": torch.__version__,
-        "git": git_state(),
-        "corpus": corpus.name,
+    arms = {"sdpa fp32": ("attn=sdpa", False), "manual fp32": ("attn=manual", False)}
+    arms["sdpa bf16"] = ("attn=sdpa", True)
+    total = (options.rounds + 1) * options.steps
+    results: dict[str, Any] = {"corpus": corpus.name}
+    gflop = step_gflop(cfg, len(corpus.alphabet))
+    for name, (override, bf16) in arms.items():
+        ours = Bare(settings(override), corpus, total, bf16=bf16)
+        result: Any = "left out: no --nanogpt CHECKOUT was given"
+        if options.nanogpt is not None:
+            theirs = nanogpt_steps(options.nanogpt, cfg, corpus)
+            result = paired(ours, theirs, options.rounds, options.steps)
+        results[f"{name} against nanoGPT"] = result
+    results["share of the matrix-product rate, fp32"] = share_of_the_limit(corpus, gflop, options)
+    results["Lightning against a bare loop"] = lightning_against_bare(corpus, 3, 500)
+    write("step", results)
+
+
+def share_of_the_limit(
+    corpus: Corpus, gflop: float, options: argparse.Namespace
+) -> dict[str, float]:
+    """Our fp32 step's rate over that of a large product, in turns; medians."""
+    ours = Bare(settings(), corpus, (options.rounds + 1) * options.steps, bf16=False)
+    ours(options.steps)
+    rates, shares = [], []
+    for _ in range(options.rounds):
+        rate = product_rate()
+        mine = gflop * options.steps / seconds(lambda: ours(options.steps))
+        rates.append(rate)
+        shares.append(mine / rate)
+    return {
+        "gflop_a_step": gflop,
+        "product_gflops": statistics.median(rates),
+        "share": statistics.median(shares),
     }
-    if options.nanogpt is None:
-        results["nanogpt"] = "left out: no --nanogpt CHECKOUT was given"
-    else:
-        theirs = nanogpt_steps(options.nanogpt, cfg, corpus)
-        for variant in ("sdpa", "manual"):
-            ours = our_steps(settings(f"attn={variant}"), corpus, (options.rounds + 1) * steps)
-            results[f"{variant}_against_nanogpt"] = paired(ours, theirs, options.rounds, steps)
-    results["lightning_against_bare"] = lightning_against_bare(corpus, 3, 500)
-    text = json.dumps(results, indent=2)
-    (ROOT / "benchmarks" / "step.json").write_text(text + "\n")
-    print(text)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ IMPLEMENTATIONS = {
 
 def layer_of(variant: str, **given: Any) -> Attention:
     layer = build(settings(f"attn={variant}").attn, "attn")(
-        C, 3, **{"block_size": T, "bias": True, "dropout": 0.0, **given}
+        C, 4, **{"block_size": T, "bias": True, "dropout": 0.0, **given}
     )
     assert isinstance(layer, Attention)
     return layer
@@ -40,14 +40,16 @@ def test_shapes_and_names(variant: str, bias: bool) -> None:
     layer = layer_of(variant, bias=bias)
     x = x_of()
     assert layer(x).shape == x.shape
-    H = 1 if variant == "single_head" else 3
+    H = 1 if variant == "single_head" else 4
     assert layer.pattern(x).shape == (2, H, T, T)
     names = {"qkv.weight", "proj.weight"} | ({"qkv.bias", "proj.bias"} if bias else set())
     own = set(layer.state_dict()) - names
     assert names <= set(layer.state_dict())
     assert own <= {name for cls in type(layer).__mro__ for name in vars(cls).get("init_rules", {})}
     assert {name for name, _ in layer.named_parameters()} == names | own
-    assert layer.qkv.weight.shape == (3 * C, C)
+    kv = layer.n_kv_head * C // H
+    assert layer.qkv.weight.shape == (C + 2 * kv, C)
+    assert kv == C or variant in {"gqa", "mqa"}
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -30,6 +30,12 @@ CLAIMS = {
     "identical_heads": ("sdpa", "head_init"),
     "identical_qkv": ("sdpa", "head_init"),
     "single_head": ("sdpa", "heads"),
+    "rotary": ("sdpa", "rotary"),
+    "cosine": ("sdpa", "qk_norm"),
+    "gqa": ("sdpa", "n_kv_head"),
+    "mqa": ("sdpa", "n_kv_head"),
+    "additive": ("sdpa", "_target_"),
+    "general": ("sdpa", "_target_"),
 }
 
 
@@ -80,17 +86,17 @@ def test_the_baseline_is_what_the_class_does_by_default() -> None:
     by_yaml = build(settings().attn, "attn")(**given)
     bare = settings("attn=sdpa")
     OmegaConf.set_struct(bare, False)
-    for key in ("kernel", "scale", "may_attend", "head_init", "heads"):
+    for key in ("kernel", "scale", "may_attend", "head_init", "heads", "n_kv_head"):
         del bare.attn[key]
     by_class = build(bare.attn, "attn")(**given)
-    for name in ("kernel", "scale", "may_attend", "head_init", "n_head"):
+    for name in ("kernel", "scale", "may_attend", "head_init", "n_head", "n_kv_head"):
         assert getattr(by_yaml, name) == getattr(by_class, name)
 
 
 FILES = [
     file
     for file in sorted(CONF.glob("*/*.yaml"))
-    if file.parent.name not in {"experiment"} and file.stem != "text"
+    if file.parent.name not in {"experiment"} and file.stem not in {"text", "hub"}
 ]
 
 
@@ -114,6 +120,12 @@ def test_every_experiment_composes_under_its_own_name(file: Path) -> None:
     check(cfg)
     construct(cfg, vocab_size=65)
     assert cfg.name == file.stem
+
+
+def test_hub_asks_for_its_dataset() -> None:
+    with pytest.raises(BadInput, match=r"data\.dataset must be given"):
+        check(settings("data=hub"))
+    check(settings("data=hub", "data.dataset=some/where"))
 
 
 def test_text_asks_for_its_path() -> None:

@@ -78,7 +78,7 @@ def test_a_place_that_does_not_answer_costs_no_more_than_the_limit(
 
 def test_the_text_keeps_its_newlines(pretend: Path) -> None:
     corpus = tinyshakespeare.tinyshakespeare(str(pretend))
-    assert corpus.text == BYTES.decode().replace("\r\n", "\n")
+    assert corpus.text == BYTES.decode()
     assert corpus.name == "tinyshakespeare"
 
 
@@ -169,3 +169,25 @@ def test_text_of_ones_own(tmp_path: Path) -> None:
         sources.text(str(file))
     with pytest.raises(BadInput, match="cannot be read: No such file"):
         sources.text(str(tmp_path / "none"))
+
+
+def test_a_dataset_of_hugging_face_from_a_local_folder(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"line": "To be,"}\n{"line": "or not"}\n')
+    corpus = sources.hub(str(tmp_path), column="line")
+    assert corpus.text == "To be,\nor not\n"
+    assert sources.hub(str(tmp_path), column="line", limit=8).text == "To be,\no"
+    for settings, sentence in (
+        ({"column": "text"}, r"data.column = text is not in .*, which has line"),
+        ({"column": "line", "split": "test"}, "cannot be loaded: .*test"),
+        ({"column": "line", "limit": 0}, "data.limit = 0 must be at least 1"),
+    ):
+        with pytest.raises(BadInput, match=sentence):
+            sources.hub(str(tmp_path), **settings)
+    with pytest.raises(BadInput, match="cannot be loaded"):
+        sources.hub(str(tmp_path / "nowhere"))
+
+
+def test_what_nobody_can_reach_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(BadInput, match=r"data\.dataset = some/where cannot be loaded"):
+        sources.hub("some/where")

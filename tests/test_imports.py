@@ -9,7 +9,8 @@ HEAVY = {"lightning", "pytorch_lightning", "hydra", "datasets", "matplotlib", "t
 
 
 @pytest.mark.parametrize(
-    "modules", ["attnlab.attention, attnlab.model", "attnlab.init", "attnlab.cli"]
+    "modules",
+    ["attnlab.attention, attnlab.model", "attnlab.init", "attnlab.cli", "attnlab.interop"],
 )
 def test_importing_the_library_imports_nothing_heavy(modules: str) -> None:
     code = f"import sys, {modules}; print(*sorted(sys.modules))"

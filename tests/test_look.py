@@ -87,7 +87,7 @@ def test_look_at_a_run(train: Callable[..., Any]) -> None:
     assert result.exit_code == 0, result.output
     assert {"L0H0", "L0H1", "L1H0", "L1H1"} <= set(result.output.split())
     assert (folder / "look.png").read_bytes()[:4] == b"\x89PNG"
-    seen = look(folder, "the lazy dog")
+    seen = look(str(folder), "the lazy dog")
     assert [(layer, head) for layer, head, _ in seen.words] == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
@@ -102,9 +102,9 @@ def test_look_at_a_run(train: Callable[..., Any]) -> None:
 )
 def test_text_that_does_not_fit(text: str, sentence: str, train: Callable[..., Any]) -> None:
     with pytest.raises(BadInput, match=sentence):
-        look(train().folder, text)
+        look(str(train().folder), text)
 
 
 def test_no_run(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="not a run folder"):
-        look(tmp_path, "the")
+        look(str(tmp_path), "the")

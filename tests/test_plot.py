@@ -2,6 +2,7 @@
 
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,17 @@ def test_all_figures_are_written_twice(sweep: Path, tmp_path: Path) -> None:
         ET.fromstring(file.read_text())
     assert "pyplot" not in matplotlib.__dict__ or not matplotlib.pyplot.get_fignums()
     assert len(result.output.split()) == 6
+
+
+def test_more_groups_than_an_eye_tells_apart_are_refused(sweep: Path, tmp_path: Path) -> None:
+    (found, *_) = read_runs(sweep)
+    many = [
+        replace(found, folder=tmp_path / str(n) / "seed=0", overrides=(f"optim.lr={n + 1}e-4",))
+        for n in range(29)
+    ]
+    with pytest.raises(BadInput, match="29 settings are too many for a figure"):
+        figures.draw(many, tmp_path / "plots")
+    assert not (tmp_path / "plots").exists()
 
 
 def test_the_band_is_mean_and_deviation_and_what_diverged_is_named(sweep: Path) -> None:

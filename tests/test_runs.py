@@ -19,6 +19,7 @@ from attnlab.cli import app
 from attnlab.errors import BadInput
 from attnlab.files import write_json
 from attnlab.report import tables
+from attnlab.training.folder import flat
 
 
 def invent(
@@ -213,6 +214,15 @@ def test_bad_questions_are_answered_by_a_sentence(
 ) -> None:
     with pytest.raises(BadInput, match=sentence):
         ask(str(sweep), *arguments)
+
+
+def test_settings_are_read_as_they_were_saved(tmp_path: Path) -> None:
+    odd = {"lr": 1e-5, "word": "1e-5", "none": None, "flag": True, "yes": "yes", "list": [0.9, 1]}
+    folder = invent(tmp_path, "sdpa", 0, config={"odd": odd, "empty": {}, "path": "Größe: 1/2"})
+    saved = OmegaConf.load(folder / ".hydra" / "config.yaml")
+    expected = flat(OmegaConf.to_container(saved))  # type: ignore[arg-type]
+    assert runs.read_run(folder).config == expected
+    assert expected["odd.lr"] == 1e-5 and expected["odd.word"] == "1e-5"
 
 
 def test_no_runs(tmp_path: Path) -> None:

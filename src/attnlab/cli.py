@@ -8,6 +8,9 @@ import typer
 
 from attnlab.errors import BadInput
 
+RUN = "A run folder, a checkpoint"
+HUB = "a local folder, or a name on the hub"
+
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
@@ -23,26 +26,22 @@ def _verbs() -> None:
 
 @app.command()
 def sample(
-    target: Annotated[Path, typer.Argument(help="A run folder or a checkpoint.")],
+    target: Annotated[str, typer.Argument(help=f"{RUN}, or hf: and a GPT-2 ({HUB}).")],
     prompt: Annotated[str, typer.Option(help="Text to go on from.")] = "\n",
     chars: Annotated[int, typer.Option(help="How many characters.")] = 500,
     temperature: Annotated[float, typer.Option(help="Below 1 bolder, 0 greedy.")] = 0.8,
     seed: Annotated[int, typer.Option(help="The same seed gives the same text.")] = 0,
+    cache: Annotated[bool, typer.Option(help="Keep keys and values: same text, sooner.")] = True,
 ) -> None:
     """Print text of a trained model as it comes."""
-    from attnlab import sampling
-    from attnlab.data.corpus import encode
-    from attnlab.training.run import load_model
+    from attnlab import writing
 
-    net, alphabet = load_model(target)
-    ids = encode(prompt, alphabet)
-    drawn = sampling.sample(net, ids, chars, temperature=temperature, seed=seed)
-    first = next(drawn, None)  # bad input is refused before anything is printed
-    print(prompt, end="", flush=True)
-    if first is not None:
-        print(alphabet[first], end="", flush=True)
-    for i in drawn:
-        print(alphabet[i], end="", flush=True)
+    writer = writing.open_writer(target)
+    pieces = writer.write(prompt, chars, temperature=temperature, seed=seed, cache=cache)
+    first = next(pieces, "")  # bad input is refused before anything is printed
+    print(prompt, first, sep="", end="", flush=True)
+    for piece in pieces:
+        print(piece, end="", flush=True)
     print()
 
 
@@ -159,8 +158,10 @@ def plot(
 
 @app.command()
 def look(
-    target: Annotated[Path, typer.Argument(help="A run folder or a checkpoint.")],
+    target: Annotated[str, typer.Argument(help=f"{RUN}, or hf: and a BERT or GPT-2 ({HUB}).")],
     text: Annotated[str, typer.Option(help="What the heads look at.")] = "To be, or not to be",
+    layer: Annotated[int | None, typer.Option(help="One, from 0; all otherwise.")] = None,
+    head: Annotated[int | None, typer.Option(help="One, from 0; all otherwise.")] = None,
     out: Annotated[Path | None, typer.Option(help="PNG; look.png beside it otherwise.")] = None,
 ) -> None:
     """Draw where every head looks in a text, and say it in words."""
@@ -170,11 +171,27 @@ def look(
     from attnlab.files import write_atomically
     from attnlab.report.heatmaps import png
 
-    seen = library.look(target, text)
-    file = out or (target if target.is_dir() else target.parent) / "look.png"
+    seen = library.look(target, text, layer=layer, head=head)
+    place = Path(target.removeprefix("hf:"))
+    beside = place if place.is_dir() else place.parent if place.exists() else Path()
+    file = out or beside / "look.png"
     write_atomically(file, png(seen.page))
     Console().print(seen.table(), highlight=False)
     print(file)
+
+
+@app.command()
+def export(
+    target: Annotated[Path, typer.Argument(help="A run folder or a checkpoint.")],
+    out: Annotated[Path, typer.Option(help="A new folder, for transformers to load.")],
+) -> None:
+    """Write a model as a GPT-2 of transformers, with its characters as the tokenizer."""
+    from attnlab import interop
+    from attnlab.training.run import load_model
+
+    net, alphabet = load_model(target)
+    interop.export(net, alphabet, out)
+    print(out)
 
 
 def main() -> None:

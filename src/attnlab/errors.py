@@ -1,4 +1,6 @@
-"""The one error that is the user's to mend."""
+"""The one error that is the user's to mend, and the end that was asked for."""
+
+import signal
 
 
 class BadInput(ValueError):
@@ -7,6 +9,13 @@ class BadInput(ValueError):
     The two doors, train.py and the command `attnlab`, print it without a traceback and exit
     with code 2.
     """
+
+
+class Terminated(SystemExit):
+    """SIGTERM, as an exception that lets locks go and half-written files be removed."""
+
+    def __init__(self) -> None:
+        super().__init__(128 + signal.SIGTERM)
 
 
 def first_line(error: BaseException) -> str:

@@ -91,9 +91,10 @@ def init_weights(net: GPT, seed: int, scheme: str = "gpt2", qk_std: float | None
 
 def _queries_keys_values(qk_std: float, v_std: float = 0.02) -> Rule:
     def draw(weight: Tensor, stream: torch.Generator) -> None:
-        C = weight.shape[1]
-        std = torch.tensor([qk_std, qk_std, v_std]).repeat_interleave(C)[:, None]  # (3C, 1)
-        weight.copy_(torch.randn(weight.shape, generator=stream) * std)
+        rows, C = weight.shape
+        kv = (rows - C) // 2  # fewer than C where heads share keys and values, which then are
+        q, k, v = torch.randn(3, C, C, generator=stream)  # the first of those that others draw
+        weight.copy_(torch.cat([q * qk_std, k[:kv] * qk_std, v[:kv] * v_std]))
 
     return draw
 

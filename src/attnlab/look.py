@@ -1,8 +1,10 @@
 """One page on a finished run: where every head looks in a text, as a picture and in words."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from PIL import Image
 from rich.table import Table
@@ -16,7 +18,7 @@ from attnlab.probes.view import View, views
 from attnlab.report import heatmaps
 from attnlab.training.run import load_model
 
-LARGEST_WIDTH = 8000  # pixels; some viewers refuse more
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -39,40 +41,65 @@ class Look:
         return table
 
 
-def look(target: Path, text: str) -> Look:
+def look(target: str, text: str, *, layer: int | None = None, head: int | None = None) -> Look:
     """Run a model on a text and see where its heads look.
 
     Args:
-        target: a run folder or a checkpoint.
-        text: at least two characters of the run's alphabet, at most block_size.
+        target: a run folder or a checkpoint; "hf:" and a folder or a name on the hub, for a BERT
+            or GPT-2 of transformers.
+        text: of at least two characters or tokens, and not more than the model takes.
+        layer, head: from 0, to see one; None: all.
 
     Raises:
-        BadInput: the text does not fit the model, or there is no model.
+        BadInput: the text does not fit the model, there is no model, or no such layer or head.
     """
-    net, alphabet = load_model(target)
-    seen = list(views(net, _ids(net, text, alphabet)))
-    heads = max(view.pattern.shape[1] for view in seen)
-    panels = []
-    for view in seen:
-        panels += [_panel(view, head) for head in range(view.pattern.shape[1])]
-    words = [
-        (view.layer, head, where_it_looks(view, head))
-        for view in seen
-        for head in range(view.pattern.shape[1])
+    if target.startswith("hf:"):
+        from attnlab.interop.looking import views_of_transformers
+
+        unit = "token"
+        seen, labels = views_of_transformers(target.removeprefix("hf:"), text)
+    else:
+        unit = "character"
+        net, alphabet = load_model(Path(target))
+        seen, labels = list(views(net, _ids(net, text, alphabet))), list(text)
+    chosen = _chosen("layer", seen, layer)
+    shown = [
+        (view, number)
+        for view in chosen
+        for number in _chosen("head", range(view.pattern.shape[1]), head)
     ]
-    return Look(heatmaps.grid(panels, text, columns=heads, heading=str(target)), words)
+    panels = [_panel(view, number) for view, number in shown]
+    words = [(view.layer, number, where_it_looks(view, number, unit)) for view, number in shown]
+    columns = max(1, len(shown) // len(chosen))
+    return Look(heatmaps.grid(panels, labels, columns=columns, heading=target), words)
 
 
-def where_it_looks(view: View, head: int) -> str:
-    """A head's habit in words, by the first window of the batch: its places, or its breadth."""
+def _chosen(what: str, items: Sequence[T], number: int | None) -> Sequence[T]:
+    if number is None:
+        return items
+    if not 0 <= number < len(items):
+        raise BadInput(f"{what} = {number} must be one of 0 to {len(items) - 1}")
+    return [items[number]]
+
+
+def where_it_looks(view: View, head: int, unit: str = "character") -> str:
+    """A head's habit in words, by the first window of the batch: its places, or its breadth.
+
+    Args:
+        view: of its layer.
+        head: its number.
+        unit: what stands at a position.
+    """
     pattern, mask = view.pattern[:1, [head]], view.mask
     entropy = float(measures.entropy(pattern, mask))
     if math.isnan(entropy):
         return "nowhere: its pattern is not a number"
     keys = float(measures.effective_keys(pattern, mask))
-    places = _places(pattern, mask)
+    places = _places(pattern, mask, unit)
     place, mass = max(places.items(), key=lambda item: item[1])
-    breadth = f"{keys:.1f} keys in effect, {_far(float(measures.distance_back(pattern, mask)))}"
+    breadth = (
+        f"{keys:.1f} keys in effect, {_far(float(measures.distance_back(pattern, mask)), unit)}"
+    )
     if entropy > 0.9:
         return f"spread out ({breadth})"
     if mass > 0.5:
@@ -82,17 +109,17 @@ def where_it_looks(view: View, head: int) -> str:
     return f"here and there ({breadth})"
 
 
-def _places(pattern: Tensor, mask: Tensor) -> dict[str, float]:
+def _places(pattern: Tensor, mask: Tensor, unit: str) -> dict[str, float]:
     return {
-        "the previous character": float(measures.previous_mass(pattern, mask)),
+        f"the previous {unit}": float(measures.previous_mass(pattern, mask)),
         "itself": float(measures.self_mass(pattern, mask)),
-        "the first character": float(measures.first_mass(pattern, mask)),
-        "later characters": float(measures.future_mass(pattern)),
+        f"the first {unit}": float(measures.first_mass(pattern, mask)),
+        f"later {unit}s": float(measures.future_mass(pattern)),
     }
 
 
-def _far(back: float) -> str:
-    return f"{abs(back):.1f} characters {'back' if back >= 0 else 'ahead'} on average"
+def _far(back: float, unit: str) -> str:
+    return f"{abs(back):.1f} {unit}s {'back' if back >= 0 else 'ahead'} on average"
 
 
 def _panel(view: View, head: int) -> heatmaps.Panel:

@@ -74,7 +74,7 @@ class _ReLUSquared(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable  # a second derivative is refused, not wrong
-    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
         (positive,) = ctx.saved_tensors
         return (grad * positive).mul_(2)
 
@@ -116,7 +116,11 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.dropout(self.attn(self.ln_1(x)))
+        return self.around(self.attn, x)
+
+    def around(self, attend: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """The block with a function (B, T, C) -> (B, T, C) in the place of its attention."""
+        x = x + self.dropout(attend(self.ln_1(x)))
         return x + self.mlp(self.ln_2(x))
 
 
@@ -183,23 +187,31 @@ class GPT(nn.Module):
         )
         self.ln_f = norm(n_embd, bias=bias)
 
-    def embed(self, ids: Tensor) -> Tensor:
+    def embed(self, ids: Tensor, start: int = 0) -> Tensor:
         """Symbols to the residual stream: (B, T) int64 -> (B, T, C).
 
+        Args:
+            ids: the symbols.
+            start: position of the first.
+
         Raises:
-            ValueError: T is larger than `block_size`.
+            ValueError: the positions go beyond `block_size`.
         """
-        T = ids.shape[1]
-        if self.block_size < T:
-            raise ValueError(f"{T} positions do not fit into block_size = {self.block_size}")
+        stop = start + ids.shape[1]
+        if stop > self.block_size:
+            raise ValueError(f"{stop} positions do not fit into block_size = {self.block_size}")
         x = self.wte(ids)
         if self.wpe is not None:
-            x = x + self.wpe(torch.arange(T, device=ids.device))
+            x = x + self.wpe(torch.arange(start, stop, device=ids.device))
         return self.dropout(x)
+
+    def unembed(self, x: Tensor) -> Tensor:
+        """The residual stream to logits, by the weights of `wte`: (B, T, C) -> (B, T, V)."""
+        return F.linear(self.ln_f(x), self.wte.weight)
 
     def forward(self, ids: Tensor) -> Tensor:
         """Logits of the next symbol at every position: (B, T) int64 -> (B, T, V)."""
         x = self.embed(ids)
         for block in self.blocks:
             x = block(x)
-        return F.linear(self.ln_f(x), self.wte.weight)  # the head is tied to the embedding
+        return self.unembed(x)

@@ -44,7 +44,9 @@ class CrossAttention(nn.Module):
             if size < 1:
                 raise ValueError(f"{name} = {size} must be at least 1")
         if n_embd % n_head:
-            raise ValueError(f"n_head = {n_head} does not divide n_embd = {n_embd}")
+            raise ValueError(
+                f"n_head = {n_head} does not divide n_embd = {n_embd}; heads are of one width"
+            )
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout = {dropout} must be at least 0 and less than 1")
         self.n_head = n_head

@@ -16,6 +16,8 @@ class Heads(Protocol):
     """What a head rule needs to know of a layer."""
 
     n_head: int
+    n_kv_head: int
+    qkv_sizes: list[int]
     qkv: nn.Linear
     proj: nn.Linear
 
@@ -27,9 +29,10 @@ def independent(layer: Heads) -> None:
 @torch.no_grad()
 def identical_qkv(layer: Heads) -> None:
     """Give every head the query, key and value weights of the first; outputs stay their own."""
-    _repeat_first_head(layer.qkv.weight.unflatten(0, (3, layer.n_head, -1)), dim=1)
-    if layer.qkv.bias is not None:
-        _repeat_first_head(layer.qkv.bias.unflatten(0, (3, layer.n_head, -1)), dim=1)
+    heads = (layer.n_head, layer.n_kv_head, layer.n_kv_head)
+    for parameter in layer.qkv.parameters():  # weight, and bias where there is one
+        for part, count in zip(parameter.split(layer.qkv_sizes), heads, strict=True):
+            _repeat_first_head(part.unflatten(0, (count, -1)), dim=0)
 
 
 @torch.no_grad()
@@ -52,7 +55,15 @@ def lone(layer: Heads) -> None:
     A silent head has neither values nor an output slice, so that no gradient ever reaches it. The
     first one's output slice is multiplied by sqrt(H): the function is the one of H heads that
     `identical` made equal.
+
+    Raises:
+        ValueError: heads share their values, so that none can be silent alone.
     """
+    if layer.n_kv_head != layer.n_head:
+        raise ValueError(
+            f"n_kv_head = {layer.n_kv_head} must be n_head = {layer.n_head} for a lone head: a "
+            f"head that shares its values is never silent"
+        )
     values = layer.qkv.weight.unflatten(0, (3, layer.n_head, -1))[2]  # (H, D, C)
     values[1:] = 0
     if layer.qkv.bias is not None:

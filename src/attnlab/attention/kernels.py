@@ -39,6 +39,11 @@ def scores(q: Tensor, k: Tensor, *, scale: float) -> Tensor:
         return (q.to(dtype) * scale) @ k.to(dtype).mT
 
 
+def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
+    """The pattern of scores (..., T, S): blocked ones become -inf, then the softmax over keys."""
+    return scores.masked_fill(~mask, float("-inf")).softmax(-1)
+
+
 def mix(pattern: Tensor, v: Tensor, *, dropout: float) -> Tensor:
     """Average the values by the pattern: (B, H, T, T), (B, H, T, E) -> (B, H, T, E)."""
     return F.dropout(pattern.to(v.dtype), dropout) @ v
@@ -48,9 +53,7 @@ def manual(
     q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
 ) -> Tensor:
     """Attention written out: scores, -inf where blocked, softmax over the keys, average."""
-    blocked = ~mask
-    pattern = scores(q, k, scale=scale).masked_fill(blocked, float("-inf")).softmax(-1)
-    return mix(pattern, v, dropout=dropout)
+    return mix(masked_softmax(scores(q, k, scale=scale), mask), v, dropout=dropout)
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float) -> Tensor:
@@ -83,3 +86,8 @@ def sdpa_dtype(q: Tensor) -> torch.dtype:
     if q.device.type == "cpu" and q.dtype == torch.bfloat16 and q.shape[-2] <= 256:
         return torch.float32
     return q.dtype
+
+
+# Kernels whose output for a query depends on that query, its row of the mask and the keys and
+# values that it may attend to: earlier outputs stay as they are when a text goes on.
+ROWWISE: tuple[Kernel, ...] = (manual, sdpa)

@@ -78,6 +78,14 @@ def _build_mask(may_attend: Predicate, T: int, device: torch.device) -> Tensor:
     return mask
 
 
+def looks_back(may_attend: Predicate, T: int) -> bool:
+    """Whether no query sees a later key, and a text half as long has the same mask as far as it
+    goes: what it takes to keep keys and values while a text grows to T positions."""
+    mask, half = build_mask(may_attend, T), build_mask(may_attend, (T + 1) // 2)
+    same = torch.equal(mask[: len(half), : len(half)], half)
+    return same and not bool(mask.triu(1).any())
+
+
 def name_of(function: Callable[..., object]) -> str:
     """The name to call a function by in a message, also for partials and callable objects."""
     return function.__name__ if isinstance(function, FunctionType) else repr(function)

@@ -12,18 +12,20 @@ from torch import Tensor, nn
 
 from attnlab.attention import heads as head_rules
 from attnlab.attention import kernels
+from attnlab.attention.cache import KVCache
 from attnlab.attention.masks import (
     LEAVES_QUERIES_WITHOUT_KEYS,
     Predicate,
     build_mask,
     causal,
+    looks_back,
     name_of,
 )
 from attnlab.attention.rms import rms_normalise
 from attnlab.attention.rotary import rotate
 from attnlab.rules import Rule, ones
 
-HeadRule = Callable[["Attention"], None]
+HeadRule = Callable[[head_rules.Heads], None]
 Scale = float | Literal["1/D"] | None
 
 
@@ -44,6 +46,16 @@ class Attention(nn.Module):
         may_attend: the mask, see `attnlab.attention.masks`.
         head_init: see `attnlab.attention.heads`.
         heads: H where the variant fixes it; None means the model's `n_head`.
+        n_kv_head: how many heads of keys and values there are, each of which serves H / n_kv_head
+            neighbouring heads of queries: 1 is multi-query attention (Shazeer 2019), between 1
+            and H grouped-query attention (Ainslie et al. 2023), H or None the usual one. `qkv`
+            then has C + 2 n_kv_head D rows.
+
+    The matrices of the textbooks are views of the parameters, so that writing through one, under
+    `torch.no_grad()`, changes the layer. A textbook writes x W, while nn.Linear keeps W transposed
+    as (out, in): `W_q`, `W_k`, `W_v` and `W_o` are (in, out), `x @ layer.W_q` are the queries of
+    all heads but for the bias, and columns h D to (h + 1) D of it belong to head h. The biases are
+    the thirds of `qkv.bias`, and `proj.bias`.
 
     Raises:
         ValueError: the heads do not divide the width, a number is out of its range, or the mask
@@ -51,6 +63,7 @@ class Attention(nn.Module):
     """
 
     init_rules: ClassVar[dict[str, Rule]] = {}
+    bilinear: ClassVar[bool] = True  # whether scores are q . k, and so W_Q^T W_K says all of them
 
     def __init__(
         self,
@@ -64,6 +77,7 @@ class Attention(nn.Module):
         may_attend: Predicate = causal,
         head_init: HeadRule = head_rules.independent,
         heads: int | None = None,
+        n_kv_head: int | None = None,
     ) -> None:
         super().__init__()
         self.n_head = n_head if heads is None else heads
@@ -76,20 +90,68 @@ class Attention(nn.Module):
             )
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout = {dropout} must be at least 0 and less than 1")
+        self.n_kv_head = self.n_head if n_kv_head is None else n_kv_head
+        if self.n_kv_head < 1 or self.n_head % self.n_kv_head:
+            raise ValueError(
+                f"n_kv_head = {self.n_kv_head} does not divide n_head = {self.n_head}; "
+                f"it must be one of {_divisors(self.n_head)}"
+            )
         self.head_size = n_embd // self.n_head
         self.scale = _number(scale, self.head_size)
+        self.block_size = block_size
         build_mask(may_attend, block_size)
         self.dropout = dropout
         self.may_attend = may_attend
         self.head_init = head_init
-        self.qkv = nn.Linear(n_embd, 3 * n_embd, bias=bias)
+        kv = self.n_kv_head * self.head_size
+        self.qkv_sizes = [n_embd, kv, kv]  # how many rows of qkv are queries, keys, values
+        self.qkv = nn.Linear(n_embd, sum(self.qkv_sizes), bias=bias)
         self.proj = nn.Linear(n_embd, n_embd, bias=bias)
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Project to queries, keys and values: (B, T, C) -> three of (B, H, T, D)."""
-        qkv = self.qkv(x).unflatten(-1, (3, self.n_head, self.head_size))  # (B, T, 3, H, D)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # each (B, H, T, D)
-        return q, k, v
+        """Project to queries, keys and values: (B, T, C) -> three of (B, H, T, D).
+
+        Keys and values that serve several heads are repeated for them.
+        """
+        q, k, v = self._project(x).split([self.n_head, self.n_kv_head, self.n_kv_head], dim=1)
+        return q, self._repeat(k), self._repeat(v)
+
+    def _project(self, x: Tensor) -> Tensor:
+        """All heads of queries, then of keys, then of values: (B, H + 2 n_kv_head, T, D)."""
+        return self.qkv(x).unflatten(-1, (-1, self.head_size)).transpose(1, 2)
+
+    def _repeat(self, shared: Tensor) -> Tensor:
+        """Keys or values (B, n_kv_head, T, D) for every head of queries: (B, H, T, D)."""
+        group = self.n_head // self.n_kv_head
+        return shared if group == 1 else shared.repeat_interleave(group, dim=1)
+
+    def qkv_of_heads(self) -> Tensor:
+        """The weight (3C, C) that `split` amounts to, rows of shared heads repeated."""
+        parts = self.qkv.weight.split(self.qkv_sizes)
+        group = self.n_head // self.n_kv_head
+        q, k, v = (part.unflatten(0, (-1, self.head_size)) for part in parts)  # (H, D, C)
+        k, v = k.repeat_interleave(group, 0), v.repeat_interleave(group, 0)
+        return torch.cat([q, k, v]).flatten(0, 1)
+
+    @property
+    def W_q(self) -> Tensor:  # noqa: N802
+        """The query matrix (C, C) of x W_q, a view."""
+        return self.qkv.weight.split(self.qkv_sizes)[0].T
+
+    @property
+    def W_k(self) -> Tensor:  # noqa: N802
+        """The key matrix (C, n_kv_head * D) of x W_k, a view."""
+        return self.qkv.weight.split(self.qkv_sizes)[1].T
+
+    @property
+    def W_v(self) -> Tensor:  # noqa: N802
+        """The value matrix (C, n_kv_head * D) of x W_v, a view."""
+        return self.qkv.weight.split(self.qkv_sizes)[2].T
+
+    @property
+    def W_o(self) -> Tensor:  # noqa: N802
+        """The output matrix (C, C) of concat(heads) W_o, a view."""
+        return self.proj.weight.T
 
     def scores(self, x: Tensor) -> Tensor:
         """The scaled scores before mask and softmax: (B, T, C) -> (B, H, T, T), fp32 at least."""
@@ -99,6 +161,26 @@ class Attention(nn.Module):
     def mask(self, x: Tensor) -> Tensor:
         """The (T, T) mask for x (B, T, C), True = may attend."""
         return build_mask(self.may_attend, x.shape[1], x.device)
+
+    @property
+    def cacheable(self) -> bool:
+        """Whether `extend` is there, so that a growing text need not be read again from its start.
+
+        A class says so for itself; one that does not is asked for the whole text each time.
+        """
+        return False
+
+    def extend(self, x: Tensor, cache: KVCache) -> Tensor:
+        """What `forward` would give at the positions of x, which follow those in the cache.
+
+        Args:
+            x: (B, T, C); its keys and values join the cache.
+            cache: of this layer alone.
+
+        Returns:
+            (B, T, C).
+        """
+        raise NotImplementedError
 
     def pattern(self, x: Tensor) -> Tensor:
         """The weights that average the values, without dropout: (B, T, C) -> (B, H, T, T)."""
@@ -139,6 +221,7 @@ class SelfAttention(Attention):
         may_attend: Predicate = causal,
         head_init: HeadRule = head_rules.independent,
         heads: int | None = None,
+        n_kv_head: int | None = None,
         qk_norm: bool = False,
         rotary: float | None = None,
     ) -> None:
@@ -152,6 +235,7 @@ class SelfAttention(Attention):
             may_attend=may_attend,
             head_init=head_init,
             heads=heads,
+            n_kv_head=n_kv_head,
         )
         if rotary is not None and not (1 <= rotary < math.inf):
             raise ValueError(f"rotary = {rotary} must be a base of at least 1, or null")
@@ -169,25 +253,49 @@ class SelfAttention(Attention):
         self.rotary = rotary
         self.gain = nn.Parameter(torch.ones(self.n_head)) if qk_norm else None
 
-    def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries and keys as the kernel gets them, and values: three of (B, H, T, D)."""
-        qkv = self.qkv(x).unflatten(-1, (3, self.n_head, self.head_size))  # (B, T, 3, H, D)
-        qkv = qkv.permute(2, 0, 3, 1, 4)  # (3, B, H, T, D)
-        qk, v = qkv[:2], qkv[2]
+    def split(self, x: Tensor, start: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries and keys as the kernel gets them, and values: three of (B, H, T, D).
+
+        The first row of x stands at position `start`.
+        """
+        H, shared = self.n_head, self.n_kv_head
+        qk, v = self._project(x).split([H + shared, shared], dim=1)
         if self.gain is not None:
             qk = rms_normalise(qk)
         if self.rotary is not None:
-            qk = rotate(qk, self.rotary)
-        q, k = qk.unbind(0)
+            qk = rotate(qk, self.rotary, start)
+        q, k = qk.split([H, shared], dim=1)
         if self.gain is not None:
             q = q * self.gain[:, None, None].to(q.dtype)  # (H, 1, 1)
-        return q, k, v
+        return q, self._repeat(k), self._repeat(v)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
-        q, k, v = self.split(x)
+        return self._mixed(*self.split(x), mask=self.mask(x))
+
+    @property
+    def cacheable(self) -> bool:
+        """Whether kernel and mask leave earlier outputs as they are; a subclass may not."""
+        return (
+            type(self) is SelfAttention
+            and self.kernel in kernels.ROWWISE
+            and looks_back(self.may_attend, self.block_size)
+        )
+
+    def extend(self, x: Tensor, cache: KVCache) -> Tensor:
+        """What `forward` would give at the positions of x, see `Attention.extend`."""
+        start = len(cache)
+        if start == 0:
+            mask = self.mask(x)
+        else:  # the rows of the new queries, over all keys so far
+            whole = build_mask(self.may_attend, self.block_size, x.device)
+            mask = whole[start : start + x.shape[1], : start + x.shape[1]]
+        q, k, v = self.split(x, start)
+        return self._mixed(q, *cache.append(k, v), mask=mask)
+
+    def _mixed(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor) -> Tensor:
         dropout = self.dropout if self.training else 0.0
-        y = self.kernel(q, k, v, mask=self.mask(x), scale=self.scale, dropout=dropout)
+        y = self.kernel(q, k, v, mask=mask, scale=self.scale, dropout=dropout)
         return self.proj(y.transpose(1, 2).flatten(2))  # (B, H, T, D) -> (B, T, C)
 
     def pattern(self, x: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ class _RMSNormalise(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable  # a second derivative is refused, not wrong
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         # With y = x r and r = (|x|^2 / C + eps)^(-1/2): dx = r (dy - y <dy, y> / C).
         y, inverse = ctx.saved_tensors
         along = (grad * y).mean(-1, keepdim=True)

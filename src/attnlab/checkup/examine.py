@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from attnlab.checkup import blackbox, extras, whitebox
+from attnlab.checkup.calls import AttentionCall
 from attnlab.checkup.dependence import TOLERANCE, Dependence, dependence, gradient_map
 from attnlab.checkup.findings import Finding, Report, Status, attempt
 from attnlab.checkup.guard import untouched, working_copy
@@ -19,7 +20,6 @@ from attnlab.checkup.martingale import prove_by_training
 from attnlab.checkup.stress import disturbed, learned_leak, stress, try_trace
 from attnlab.checkup.subject import REFUSALS, Subject, adapt
 from attnlab.checkup.targets import check_batch
-from attnlab.checkup.trace import AttentionCall
 from attnlab.errors import BadInput
 
 
@@ -258,7 +258,7 @@ def _map(case: _Case, subject: Subject, T: int, *, rounds: int) -> Dependence:
 def _shapes(calls: list[AttentionCall]) -> list[tuple[int, int]]:
     """(layers, heads) that the model has, or may have where nothing was seen of its inside."""
     if calls:
-        return [(len(calls), len(calls[0].queries))]
+        return [(len(calls), len(calls[0].raw))]
     return [(layers, H) for layers in range(1, 9) for H in (2, 3, 4, 6, 8, 12, 16)]
 
 

@@ -11,11 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnlab.checkup.adam import Adam
+from attnlab.checkup.calls import AttentionCall
 from attnlab.checkup.dependence import dependence
 from attnlab.checkup.findings import Finding, Status
 from attnlab.checkup.recognise import explain
 from attnlab.checkup.subject import REFUSALS, Subject
-from attnlab.checkup.trace import AttentionCall, Watch, watch
+from attnlab.checkup.trace import Watch, watch
 
 # Scores of -1.1e5 have been seen in a published model (TransformerLens issue 385).
 STRESS_SCORE = 2e5
@@ -133,7 +134,11 @@ def stress(
         calls: what that watch saw.
         T: length of the sequences, the watch's.
     """
-    largest = max(float(call.raw.detach().abs().max()) * abs(call.scale) for call in calls)
+    products = [call for call in calls if call.queries is not None]
+    if not products:
+        headline = "scores are no products, which alone can be multiplied from outside"
+        return Finding("stress", Status.NOT_APPLICABLE, headline)
+    largest = max(float(call.raw.detach().abs().max()) * abs(call.scale) for call in products)
     if not 0 < largest < STRESS_SCORE:
         return Finding("stress", Status.NOT_APPLICABLE, f"scores reach {largest:.3g} as they are")
     ids = subject.tokens(generator, T)
@@ -195,5 +200,7 @@ def try_trace(
     except REFUSALS as error:
         return [], [], f"the inside cannot be watched ({str(error).splitlines()[0]})"
     done = {id(call) for call in calls}
-    numbers = [n for n, call in zip(mode.numbers, mode.calls, strict=True) if id(call) in done]
+    numbers = [
+        n for n, call in zip(mode.numbers, mode.calls, strict=True) if n and id(call) in done
+    ]
     return calls, numbers, "" if calls else "no attention was seen inside"

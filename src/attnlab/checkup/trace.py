@@ -2,18 +2,20 @@
 
 A dispatch mode sees every matrix product. One that makes T x T numbers from two (T, D) operands
 makes scores; the next one that takes what became of them mixes values. In between lie scale, mask
-and softmax, however they are spelt. Fused kernels are seen with their arguments.
+and softmax, however they are spelt. Scores that are no product, additive ones say, are known by
+the softmax of T x T numbers. Fused kernels are seen with their arguments.
 
 Letters: N heads (times batch, which is 1 here), T time, D channels of a head.
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from attnlab.checkup.calls import AttentionCall, flat, written_out
 
 aten = torch.ops.aten
 _PRODUCTS = {aten.bmm.default, aten.mm.default}
@@ -27,56 +29,6 @@ _CARRY = {
     aten.masked_fill, aten.masked_fill_, aten.where, aten.tanh, aten.contiguous, aten.unsqueeze,
     aten.squeeze, aten.select, aten.rsub, aten.stack, aten.copy_, aten.t, aten.alias,
 }  # fmt: skip
-
-
-@dataclass
-class AttentionCall:
-    """One attention inside a model, as it was computed.
-
-    Args:
-        module: name of the innermost module that was running, "" at the top.
-        queries, keys: (N, T, D), as they entered the product.
-        raw: (N, T, T) scores as the product gave them.
-        factors: numbers other than 1 that the scores were multiplied by, before or after.
-        masked: the softmax's input in the shape it had, or None where no softmax op was seen.
-        softened: the softmax's output.
-        pattern: (N, T, T), what the values were averaged with; sums to 1 over the last axis.
-        values: (N, T, E).
-        fused: the kernel's name, or "" for one that was written out.
-        scale_before: the part of the scale that queries or keys had got before the product.
-        axis: the softmax's axis counted from the end, -1 for the keys; None where unseen.
-    """
-
-    module: str
-    queries: Tensor
-    keys: Tensor
-    raw: Tensor
-    factors: list[float] = field(default_factory=list)
-    masked: Tensor | None = None
-    softened: Tensor | None = None
-    pattern: Tensor | None = None
-    values: Tensor | None = None
-    fused: str = ""
-    scale_before: float = 1.0
-    axis: int | None = None
-
-    @property
-    def scores(self) -> Tensor | None:
-        """(N, T, T) fp64, the softmax's input; None where it was not seen, or has further keys."""
-        if self.masked is None or self.masked.numel() != self.raw.numel():
-            return None
-        return self.masked.detach().double().reshape(self.raw.shape)
-
-    @property
-    def has_sink(self) -> bool:
-        """Whether the softmax ran over one key more than there are, which takes its share."""
-        n = self.raw.shape[0] * self.raw.shape[1]
-        return self.masked is not None and self.masked.numel() == self.raw.numel() + n
-
-    @property
-    def scale(self) -> float:
-        """The factor of the scores in all."""
-        return math.prod(self.factors)
 
 
 class Watch(TorchDispatchMode):
@@ -94,10 +46,11 @@ class Watch(TorchDispatchMode):
         self.boost = boost
         self.at = at
         self.calls: list[AttentionCall] = []
-        self.numbers: list[int] = []  # of the product that made the scores of each call
+        self.numbers: list[int] = []  # of the product that made each call's scores, 0 for none
         self.module = ""
         self._count = 0
         self._owner: dict[int, int] = {}  # data pointer -> call whose scores it stems from
+        self._squares: dict[int, Tensor] = {}  # data pointer -> first T x T numbers behind it
         self._factors: dict[int, list[float]] = {}
         self._alive: list[Tensor] = []  # so that no pointer is used twice
 
@@ -137,20 +90,31 @@ class Watch(TorchDispatchMode):
         self._owner[out.data_ptr()] = len(self.calls)
         self._factors[out.data_ptr()] = factors
         self._alive.append(out)
-        call = AttentionCall(self.module, _3d(a), _3d(b).mT, _3d(raw), factors=list(factors))
+        call = AttentionCall(self.module, flat(a), flat(b).mT, flat(raw), factors=list(factors))
         call.scale_before = math.prod(before)
         self.calls.append(call)
         self.numbers.append(n)
 
+    def _is_square(self, x: Tensor) -> bool:
+        return x.shape[-2:] == (self.T, self.T) and x.is_floating_point() and self.boost == 1.0
+
+    def _begin_without_product(self, masked: Tensor) -> int:
+        """A call whose scores are known by their softmax alone; returns its number."""
+        raw = self._squares.get(masked.data_ptr(), masked)
+        raw = (raw if raw.shape == masked.shape else masked).detach().clone()
+        self.calls.append(AttentionCall(self.module, None, None, flat(raw)))
+        self.numbers.append(0)
+        return len(self.calls) - 1
+
     def _mixed_by(self, a: Tensor, b: Tensor) -> AttentionCall | None:
         """If an operand stems from scores, this product averages values: keep both."""
-        for pattern, values in ((a, b), (_3d(b).mT, _3d(a).mT)):
+        for pattern, values in ((a, b), (flat(b).mT, flat(a).mT)):
             call = self._stems_from(pattern if pattern is a else b)
             if call is None or pattern.shape[-2] != self.T:
                 continue
             if call.pattern is None:
-                call.pattern = _3d(pattern).detach().clone()
-                call.values = _3d(values).detach().clone()
+                call.pattern = flat(pattern).detach().clone()
+                call.values = flat(values).detach().clone()
             return call
         return None
 
@@ -165,6 +129,11 @@ class Watch(TorchDispatchMode):
         self._alive.append(out)
         new = out.data_ptr()
         owners = [self._owner[p] for p in pointers if p in self._owner]
+        if not owners and func in _SOFTMAXES and self._is_square(args[0]):
+            owners = [self._begin_without_product(args[0])]
+        elif not owners and self._is_square(out):
+            behind = (self._squares[p] for p in pointers if p in self._squares)
+            self._squares[new] = next(behind, out)
         call = self.calls[owners[0]] if owners else None
         if call is not None:
             self._note(call, func, args, out)
@@ -210,7 +179,7 @@ class Watch(TorchDispatchMode):
         out = func(*args, **given)
         if self.boost == 1.0 and values["query"].shape[-2] == self.T:
             earlier = [f for x in args[:2] for f in self._factors.get(x.data_ptr(), [])]
-            self.calls.append(_written_out(self.module, str(func), values, earlier))
+            self.calls.append(written_out(self.module, str(func), values, earlier))
             self.numbers.append(n)
         return out
 
@@ -244,44 +213,6 @@ def watch(module: nn.Module, forward: Callable[[], object], mode: Watch) -> list
         for handle in handles:
             handle.remove()
     return [call for call in mode.calls if call.pattern is not None]
-
-
-def _written_out(
-    module: str, name: str, values: dict[str, object], earlier: list[float]
-) -> AttentionCall:
-    """What a fused kernel was told, computed again in the open, in fp64."""
-    q, k, v = (values[key].detach().double() for key in ("query", "key", "value"))  # type: ignore[attr-defined]
-    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
-    given = values.get("scale")
-    scale = 1 / math.sqrt(q.shape[-1]) if given is None else float(given)  # type: ignore[arg-type]
-    raw = q @ k.mT  # (B, N, T, T)
-    masked = raw * scale
-    bias = values.get("attn_mask", values.get("attn_bias"))
-    if isinstance(bias, Tensor):
-        masked = masked + bias.double()
-    if values.get("is_causal"):
-        blocked = torch.ones(masked.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
-        masked = masked.masked_fill(blocked, -math.inf)
-    pattern = masked.softmax(-1)
-    pattern = pattern.masked_fill((masked == -math.inf).all(-1, keepdim=True), 0.0)
-    return AttentionCall(
-        module,
-        _3d(q),
-        _3d(k),
-        _3d(raw),
-        factors=[*earlier, scale],
-        masked=masked,
-        softened=pattern,
-        pattern=_3d(pattern),
-        values=_3d(v),
-        fused=name,
-        scale_before=math.prod(earlier),
-        axis=-1,
-    )
-
-
-def _3d(x: Tensor) -> Tensor:
-    return x.reshape(-1, *x.shape[-2:])
 
 
 def _tensors(args: tuple) -> list[Tensor]:

@@ -9,9 +9,9 @@ from collections import defaultdict
 import torch
 from torch import Tensor
 
+from attnlab.checkup.calls import AttentionCall
 from attnlab.checkup.findings import Finding, Status
 from attnlab.checkup.recognise import explain_pattern
-from attnlab.checkup.trace import AttentionCall
 
 OK, FAULT, SUSPICIOUS, NOT_APPLICABLE = (
     Status.OK,
@@ -157,7 +157,7 @@ def scale(calls: list[AttentionCall], critical: float, untrained: bool) -> list[
     findings = []
     for cause, group in _by_cause(calls).items():
         spread = max(spread_of(call) for call in group)
-        D = group[0].queries.shape[-1]
+        D = group[0].width
         numbers = {
             "scale": group[0].scale,
             "1/sqrt(D)": 1 / math.sqrt(D),
@@ -194,20 +194,16 @@ _SCALE_SENTENCES = {
 def _by_cause(calls: list[AttentionCall]) -> dict[str, list[AttentionCall]]:
     groups: dict[str, list[AttentionCall]] = defaultdict(list)
     for call in calls:
-        if call.masked is not None:  # a softmax is what a scale is for
+        if call.masked is not None and call.queries is not None:  # dot products, for a softmax
             groups[scale_cause(call)].append(call)
     return groups
 
 
 def scale_cause(call: AttentionCall) -> str:
     """Name a call's scale, "" for 1/sqrt(D) and for queries and keys of fixed length."""
-    D, N = call.queries.shape[-1], call.queries.shape[0]
+    D, N = call.width, len(call.raw)
     root = 1 / math.sqrt(D)
-    if (
-        D == 1
-        or _close(call.scale, root)
-        or (_normalised(call.queries) and _normalised(call.keys))
-    ):
+    if D == 1 or _close(call.scale, root) or _normalised(call.queries, call.keys):
         return ""
     if _close(call.scale, 1 / D):
         twice = sum(_close(factor, root) for factor in call.factors) == 2
@@ -223,10 +219,10 @@ def _close(a: float, b: float) -> bool:
     return abs(a - b) <= 2e-3 * abs(b)  # scales may have been rounded to bf16
 
 
-def _normalised(x: Tensor) -> bool:
-    """Whether all rows of (N, T, D) have one length, as after a norm of queries and keys."""
-    length = x.detach().double().norm(dim=-1)
-    return float(length.std() / length.mean().clamp_min(1e-30)) < 1e-2
+def _normalised(*vectors: Tensor | None) -> bool:
+    """Whether all rows of each (N, T, D) have one length, as after a norm of queries and keys."""
+    lengths = [x.detach().double().norm(dim=-1) for x in vectors if x is not None]
+    return all(float(x.std() / x.mean().clamp_min(1e-30)) < 1e-2 for x in lengths)
 
 
 def spread_of(call: AttentionCall) -> float:
@@ -251,20 +247,21 @@ def heads(calls: list[AttentionCall]) -> list[Finding]:
     """Do several heads of a layer compute one and the same thing?"""
     found = []
     for call in calls:
-        N = len(call.queries)
+        N = len(call.raw)
         if N < 2 or float(call.raw.detach().std()) < 1e-12:
             continue
         same = _all_equal(call.raw) and (call.values is None or _all_equal(call.values))
         if same:
             headline = f"{place(call)}: all {N} heads have the same scores and the same values"
             found.append(Finding("heads", FAULT, headline, "identical_heads", {"heads": float(N)}))
-    if found or any(len(call.queries) > 1 for call in calls):
+    if found or any(len(call.raw) > 1 for call in calls):
         return found or [Finding("heads", OK, "the heads of every layer differ")]
     return [Finding("heads", NOT_APPLICABLE, "no layer with several heads was seen")]
 
 
 def _all_equal(x: Tensor) -> bool:
     x = x.detach().double()
+    x = x.where(x.isfinite(), 0.0)  # blocked scores are equal anyway
     return float((x - x[:1]).abs().max()) <= 1e-5 * float(x.abs().max())
 
 
@@ -273,8 +270,9 @@ def head_order(calls: list[AttentionCall]) -> Finding:
     name = "grouped heads"
     grouped = 0
     for call in calls:
-        N = len(call.keys)
-        shared = [_all_equal(call.keys[[0, h]]) for h in range(N)]
+        keys = call.raw[:0] if call.keys is None else call.keys
+        N = len(keys)
+        shared = [_all_equal(keys[[0, h]]) for h in range(N)]
         group = sum(shared)
         if N < 4 or group < 2 or group == N:
             continue

@@ -66,9 +66,9 @@ def parts(net: GPT) -> Iterator[tuple[str, Tensor]]:
     for number, block in enumerate(net.blocks):
         attn = block.attn
         if isinstance(attn, Attention):
-            C = attn.qkv.weight.shape[1]
-            if len(attn.qkv.weight) == 3 * C:
-                for name, weight in zip("qkv", attn.qkv.weight.split(C), strict=True):
+            if len(attn.qkv.weight) == sum(attn.qkv_sizes):
+                parts = attn.qkv.weight.split(attn.qkv_sizes)
+                for name, weight in zip("qkv", parts, strict=True):
                     yield f"L{number}/{name}", weight
             yield f"L{number}/out", attn.proj.weight
 
@@ -84,8 +84,8 @@ def gradient_norms(net: GPT) -> dict[str, Tensor]:
         if not isinstance(attn, Attention):
             continue
         qkv, out = attn.qkv.weight, attn.proj.weight
-        if qkv.grad is not None and len(qkv) == 3 * qkv.shape[1]:
-            for name, grad in zip("qkv", qkv.grad.split(qkv.shape[1]), strict=True):
+        if qkv.grad is not None and len(qkv) == sum(attn.qkv_sizes):
+            for name, grad in zip("qkv", qkv.grad.split(attn.qkv_sizes), strict=True):
                 norms[f"grad/L{number}/{name}"] = grad.norm()
         if out.grad is not None:
             norms[f"grad/L{number}/out"] = out.grad.norm()

@@ -47,9 +47,10 @@ def between_heads(view: View) -> Named:
         "js_divergence": measures.js_divergence(view.pattern, view.mask),
     }
     attn = view.attn
-    if isinstance(attn, Attention) and attn.qkv.weight.shape[0] == 3 * attn.qkv.weight.shape[1]:
-        qkv, proj = attn.qkv.weight.detach(), attn.proj.weight.detach()
-        named["qk_similarity"] = measures.qk_similarity(qkv, attn.n_head)
+    if isinstance(attn, Attention) and len(attn.qkv.weight) == sum(attn.qkv_sizes):
+        qkv, proj = attn.qkv_of_heads().detach(), attn.proj.weight.detach()
+        if attn.bilinear:
+            named["qk_similarity"] = measures.qk_similarity(qkv, attn.n_head)
         named["ov_similarity"] = measures.ov_similarity(qkv, proj, attn.n_head)
     return named
 

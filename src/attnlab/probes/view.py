@@ -80,11 +80,12 @@ def views(net: GPT, ids: Tensor) -> Iterator[View]:
         zip(attention_layers(net), inputs_of(net, ids), strict=True)
     ):
         with quietly(net):
-            view = _view(number, attn, x)
+            view = view_of(number, attn, x)
         yield view
 
 
-def _view(number: int, attn: nn.Module, x: Tensor) -> View:
+def view_of(number: int, attn: nn.Module, x: Tensor) -> View:
+    """One attention layer on what arrives at it, (B, T, C)."""
     pattern = attn.pattern(x).float()  # type: ignore[operator]
     if not isinstance(attn, Attention):
         return View(number, attn, pattern, build_mask(causal, x.shape[1], x.device), None, None)

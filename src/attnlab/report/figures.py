@@ -10,11 +10,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from attnlab.errors import BadInput
 from attnlab.report.drawing import COLOURS, panels, styled, svg
 from attnlab.runs import Run, group, labels, read_curves
 
 Curve = list[tuple[int, float]]
 DASHES = ("-", "--", ":", "-.")
+MOST_GROUPS = len(COLOURS) * len(DASHES)
 DONE = {"finished", "running", "interrupted"}
 
 
@@ -27,7 +29,16 @@ def draw(runs: Sequence[Run], folder: Path) -> list[Path]:
 
     Returns:
         the files.
+
+    Raises:
+        BadInput: there are more groups than lines that an eye can tell apart.
     """
+    found = len(_by_group(runs))
+    if found > MOST_GROUPS:
+        raise BadInput(
+            f"{found} settings are too many for a figure, which can show {MOST_GROUPS} apart; "
+            "choose some by --where attn=unscaled, say, or by the folder of a sweep"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     files = []
     for name, make in (("loss", losses), ("entropy", entropies), ("position", positions)):
@@ -129,21 +140,20 @@ def _band(
 def _over_seeds(curves: Sequence[Curve]) -> tuple[Any, Any, Any]:
     """Steps that all seeds have, their mean and standard deviation there."""
     common = sorted(set.intersection(*({step for step, _ in curve} for curve in curves)))
-    values = np.array([[dict(curve)[step] for step in common] for curve in curves])
+    tables = [dict(curve) for curve in curves]
+    values = np.array([[table[step] for step in common] for table in tables])
     sd = values.std(0, ddof=1) if len(curves) > 1 else np.zeros(len(common))
     return np.array(common), values.mean(0), sd
 
 
 def _by_layer(curves: dict[str, Curve]) -> dict[int, Curve]:
     """A layer's mean over its heads' tags."""
-    layers: dict[int, list[Curve]] = {}
+    layers: dict[int, list[dict[int, float]]] = {}
     for tag, curve in curves.items():
         found = re.search(r"/L(\d+)", tag)
         assert found is not None
-        layers.setdefault(int(found[1]), []).append(curve)
+        layers.setdefault(int(found[1]), []).append(dict(curve))
     return {
-        layer: [
-            (step, float(np.mean([dict(curve)[step] for curve in heads]))) for step, _ in heads[0]
-        ]
+        layer: [(step, float(np.mean([head[step] for head in heads]))) for step in heads[0]]
         for layer, heads in layers.items()
     }

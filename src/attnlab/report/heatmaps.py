@@ -13,9 +13,11 @@ from PIL import Image, ImageDraw, ImageFont
 Pixels = npt.NDArray[np.uint8]
 
 MARGIN = 8
+LARGEST_WIDTH = 8000  # pixels; some viewers refuse more
 TITLE = 18
 INK, PAPER, EDGE = (30, 30, 30), (255, 255, 255), (0, 130, 60)
 BLOCKED, NOT_A_NUMBER = (222, 222, 226), (0, 190, 230)
+LONGEST = 12  # characters of a token's label
 SPECIAL = {"\n": "↵", " ": "␣", "\t": "→"}
 
 
@@ -28,7 +30,9 @@ class Panel:
     mask: npt.NDArray[np.bool_]
 
 
-def grid(panels: Sequence[Panel], text: str, *, columns: int, heading: str) -> Image.Image:
+def grid(
+    panels: Sequence[Panel], text: Sequence[str], *, columns: int, heading: str
+) -> Image.Image:
     """Patterns side by side: queries downwards, keys to the right, both labelled by the text.
 
     Colour is the square root of the weight, light none and dark all of it; a green line is the
@@ -36,19 +40,20 @@ def grid(panels: Sequence[Panel], text: str, *, columns: int, heading: str) -> I
 
     Args:
         panels: in reading order.
-        text: T characters.
+        text: T characters, or T tokens.
         columns: panels a row.
         heading: a line above.
     """
-    cell = min(16, max(3, 640 // len(text)))
-    labels = cell + 4
+    room = LARGEST_WIDTH // columns - MARGIN - 40
+    cell = max(1, min(16, max(3, 640 // len(text)), room // len(text)))
+    across, down = _labels(text, cell)
+    labels = down.width
     size = labels + cell * len(text)
     rows = -(-len(panels) // columns)
     width = MARGIN + columns * (size + MARGIN)
     page = Image.new("RGB", (width, 28 + rows * (TITLE + size + MARGIN)), PAPER)
     pen = ImageDraw.Draw(page)
     pen.text((MARGIN, 6), heading[: width // 9], INK, font(14))
-    across, down = _labels(text, cell)
     for place, panel in enumerate(panels):
         x = MARGIN + (place % columns) * (size + MARGIN)
         y = 28 + (place // columns) * (TITLE + size + MARGIN)
@@ -132,19 +137,40 @@ def font(size: int) -> ImageFont.FreeTypeFont:
     return ImageFont.truetype(str(file), size)
 
 
-def _labels(text: str, cell: int) -> tuple[Image.Image, Image.Image]:
-    """The text as a strip above and a strip to the left."""
-    length, depth = cell * len(text), cell + 4
-    across = Image.new("RGB", (length, depth), PAPER)
+def _labels(text: Sequence[str], cell: int) -> tuple[Image.Image, Image.Image]:
+    """The text as a strip above and a strip to the left; words run upwards in the one above."""
+    shown = ["".join(SPECIAL.get(symbol, symbol) for symbol in label) for label in text]
+    shown = [label if len(label) <= LONGEST else label[: LONGEST - 1] + "…" for label in shown]
+    words = cell >= 6 and any(len(label) > 1 for label in shown)
+    letters = font(cell - 3 if words else cell)  # words one below the other need air
+    longest = max(letters.getlength(label) for label in shown) if words else cell
+    length, depth = cell * len(shown), int(longest) + 4
     down = Image.new("RGB", (depth, length), PAPER)
+    if words:
+        _write(down, shown, letters, cell, 2, "lm")
+        return down.transpose(Image.Transpose.ROTATE_90), down
+    across = Image.new("RGB", (length, depth), PAPER)
     if cell >= 6:
-        above, beside = ImageDraw.Draw(across), ImageDraw.Draw(down)
-        for i, symbol in enumerate(text):
-            shown = SPECIAL.get(symbol, symbol)
+        _write(down, shown, letters, cell, depth // 2, "mm")
+        above = ImageDraw.Draw(across)
+        for i, symbol in enumerate(shown):
             middle = i * cell + cell // 2
-            above.text((middle, depth // 2), shown, INK, font(cell), anchor="mm")
-            beside.text((depth // 2, middle), shown, INK, font(cell), anchor="mm")
+            above.text((middle, depth // 2), symbol, INK, letters, anchor="mm")
     return across, down
+
+
+def _write(
+    strip: Image.Image,
+    shown: Sequence[str],
+    letters: ImageFont.FreeTypeFont,
+    cell: int,
+    x: int,
+    anchor: str,
+) -> None:
+    """Labels one below the other, each in the middle of its cell."""
+    pen = ImageDraw.Draw(strip)
+    for i, label in enumerate(shown):
+        pen.text((x, i * cell + cell // 2), label, INK, letters, anchor=anchor)
 
 
 def _pixels(panel: Panel, cell: int) -> Pixels:

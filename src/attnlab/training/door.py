@@ -4,13 +4,16 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
@@ -21,43 +24,58 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from attnlab.errors import BadInput
+from attnlab.errors import BadInput, Terminated
 from attnlab.training.folder import folder_for, variant_of
-from attnlab.training.run import Result, run
+from attnlab.training.sweep import WANTS_TRACEBACK, attempt, share_threads
 
-# As the user set it, before `one_sentence` sets it for Hydra.
-WANTS_TRACEBACK = os.environ.get("HYDRA_FULL_ERROR") == "1"
+if TYPE_CHECKING:
+    from attnlab.training.run import Result
 
 
 def train(cfg: DictConfig) -> float:
     """Run what Hydra composed, and show what came out.
 
     Returns:
-        the validation loss, for Hydra's sweepers.
+        the validation loss, for Hydra's sweepers; NaN for a run of a sweep that failed.
     """
+    from attnlab.training.run import run  # imports torch, which a misspelt name need not wait for
+
     hydra = HydraConfig.get()
     overrides = list(hydra.overrides.task)
     # A configuration that was saved by a run and is given by --config-path has made no choices.
     variant = variant_of(str(hydra.runtime.choices.get("attn", "as_saved")))
-    sweep = hydra.mode == RunMode.MULTIRUN
+
+    def named() -> Path:
+        return folder_for(cfg, variant, overrides)
+
+    def trained(folder: Path) -> "Result":
+        return run(cfg, folder, variant=variant, overrides=overrides)
+
+    if hydra.mode == RunMode.MULTIRUN:
+        share_threads(hydra)
+        return attempt(named, lambda folder: _one_of_many(cfg, trained, folder), hydra)
     try:
-        if sweep and cfg.trainer.devices not in (1, "1"):
-            raise BadInput(
-                f"trainer.devices = {cfg.trainer.devices}: runs on several devices cannot be "
-                "swept in one process; start them one by one, or sweep with trainer.devices=1"
-            )
-        folder = folder_for(cfg, variant, overrides)
-        result = run(cfg, folder, variant=variant, overrides=overrides)
+        result = trained(named())
     except BadInput as error:
-        if sweep or WANTS_TRACEBACK:
-            raise  # Hydra goes on with the other runs and reports at the end
-        _say(error)
+        if WANTS_TRACEBACK:
+            raise
+        _say(str(error))
         raise SystemExit(2) from None
-    if sweep:
-        loss = f"val loss {result.metrics['val_loss']:.4f} on {result.metrics['corpus']['name']}"
-        print(f"{result.folder}: {_outcome(result)}, {loss}")
-    elif os.environ.get("LOCAL_RANK", "0") == "0":
+    if os.environ.get("LOCAL_RANK", "0") == "0":
         show(result)
+    return float(result.metrics["val_loss"])
+
+
+def _one_of_many(cfg: DictConfig, trained: Callable[[Path], "Result"], folder: Path) -> float:
+    if cfg.trainer.devices not in (1, "1"):
+        # Lightning would start its other processes with the command line of the whole sweep.
+        raise BadInput(
+            f"trainer.devices = {cfg.trainer.devices}: runs on several devices cannot be "
+            "swept in one process; start them one by one, or sweep with trainer.devices=1"
+        )
+    result = trained(folder)
+    loss = f"val loss {result.metrics['val_loss']:.4f} on {result.metrics['corpus']['name']}"
+    print(f"{result.folder}: {_outcome(result)}, {loss}", flush=True)
     return float(result.metrics["val_loss"])
 
 
@@ -71,24 +89,31 @@ def one_sentence() -> Iterator[None]:
         yield
         return
     os.environ["HYDRA_FULL_ERROR"] = "1"  # otherwise Hydra prints its own page and exits with 1
+    signal.signal(signal.SIGTERM, _terminate)
     python_format, warnings.formatwarning = warnings.formatwarning, _warning
     warnings.filterwarnings("always", "TRAINING ON THE EMBEDDED")  # in each run of a sweep
     try:
         yield
-    except (BadInput, HydraException, OmegaConfBaseException, OSError) as error:
-        _say(error)
-        raise SystemExit(2) from None
-    except ValueError as error:
-        if not _is_of_hydra(error):
+    except Terminated:
+        print("\nTerminated; the same command goes on.")
+        raise
+    except KeyboardInterrupt:
+        print("\nInterrupted; the same command goes on.")
+        raise SystemExit(130) from None
+    except BrokenExecutor as error:  # joblib's; it gives up what had not begun
+        _say(f"a process of the sweep was killed; the same command goes on. ({error})")
+        raise SystemExit(1) from None
+    except (BadInput, HydraException, OmegaConfBaseException, OSError, ValueError) as error:
+        if type(error) is ValueError and not _is_of_hydra(error):
             raise
-        _say(error)
+        _say(str(error))
         raise SystemExit(2) from None
     finally:
         warnings.formatwarning = python_format
         del os.environ["HYDRA_FULL_ERROR"]
 
 
-def show(result: Result) -> None:
+def show(result: "Result") -> None:
     """Print the table that a run ends with."""
     metrics, folder = result.metrics, str(result.folder)
     translates = "bleu" in metrics
@@ -125,6 +150,11 @@ def _quality(metrics: dict[str, Any]) -> str:
     return line
 
 
+def _terminate(number: int, frame: FrameType | None) -> None:
+    """Let SIGTERM unwind the stack, as Ctrl-C does: locks are released, half-written files go."""
+    raise Terminated
+
+
 def _is_of_hydra(error: BaseException) -> bool:
     """Whether Hydra refused an override by a plain ValueError, probes=null say."""
     *_, (frame, _line) = traceback.walk_tb(error.__traceback__)
@@ -140,7 +170,7 @@ def _command(name: str) -> str:
     return os.path.relpath(ours)
 
 
-def _outcome(result: Result) -> str:
+def _outcome(result: "Result") -> str:
     metrics = result.metrics
     outcome = str(metrics["status"])
     if outcome == "diverged":
@@ -162,8 +192,8 @@ def _warning(
     return f"{bar}\n{message}\n{bar}\n" if category is UserWarning else f"warning: {message}\n"
 
 
-def _say(error: BaseException) -> None:
-    sentence = " ".join(str(error).split())
+def _say(message: str) -> None:
+    sentence = " ".join(message.split())
     # Hydra advises to add the misspelt key, which attnlab would refuse as well.
     sentence = re.sub(
         r"Could not override '(\S+)'\. To append .*",

@@ -15,10 +15,11 @@ import lightning.pytorch as L
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from omegaconf import DictConfig, OmegaConf
 
 from attnlab.data.corpus import Corpus
-from attnlab.errors import BadInput
+from attnlab.errors import BadInput, Terminated, first_line
 from attnlab.files import write_json
 from attnlab.probes.probe import Probe
 from attnlab.training import board
@@ -26,7 +27,7 @@ from attnlab.training.build import build
 from attnlab.training.callbacks import Clock, Divergence, Lines, Progress
 from attnlab.training.checkpoint import read_checkpoint
 from attnlab.training.checkpoints import AtomicCheckpointIO, Checkpoints
-from attnlab.training.folder import RunFolder
+from attnlab.training.folder import RunFolder, differences
 from attnlab.training.lit import LitGPT, LitTask, OptimizerFactory
 from attnlab.training.lit_translator import LitTranslator
 from attnlab.training.record import measured, provenance
@@ -35,7 +36,8 @@ from attnlab.translation.model import Translator
 from attnlab.translation.pairs import Pairs
 
 # What a disk says that is full, read-only or not ours.
-DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
+DISK = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
+NO_MEMORY = "can't allocate memory"  # of PyTorch's RuntimeError on a CPU
 # What attnlab tells Lightning itself.
 TOLD = ("callbacks", "logger", "plugins", "default_root_dir", "use_distributed_sampler")
 
@@ -60,7 +62,7 @@ def fit(
     """
     clock, divergence = Clock(), Divergence()
     lit = make_lit(cfg, net, corpus, optim)
-    resume = None if cfg.force else _resumable(folder)
+    resume = None if cfg.force else _resumable(folder, cfg)
     trainer = make_trainer(cfg, folder, [clock, divergence], resume)
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, Probe):
@@ -69,8 +71,12 @@ def fit(
         _loop(trainer, lit, resume)
         return measured(trainer, lit, clock)
     with folder.locked(), _failures_recorded(folder, digest, trainer):
-        if not cfg.force and folder.is_done():  # by another process, meanwhile
-            return folder.metrics()
+        if not cfg.force:
+            folder.check_is_ours(
+                cfg, digest
+            )  # again: another process may have been here meanwhile
+            if folder.is_done():
+                return folder.metrics()
         folder.begin(cfg, overrides, digest)
         board.begin(trainer, cfg, folder.path, variant)
         _loop(trainer, lit, resume)
@@ -89,12 +95,19 @@ def fit(
     return record
 
 
-def _resumable(folder: RunFolder) -> Path | None:
-    """The checkpoint to go on from; a damaged one is refused before anything is touched."""
-    if not folder.last_checkpoint.exists():
+def _resumable(folder: RunFolder, cfg: DictConfig) -> Path | None:
+    """The checkpoint to go on from; one that is damaged or of another run is refused."""
+    file = folder.last_checkpoint
+    if not file.exists():
         return None
-    read_checkpoint(folder.last_checkpoint)
-    return folder.last_checkpoint
+    config = read_checkpoint(file)["attnlab"]["recipe"]["config"]
+    differing = differences(OmegaConf.create(config), cfg)
+    if differing:
+        raise BadInput(
+            f"{file} is of another configuration ({', '.join(differing[:4])}); "
+            "force=true begins the run anew"
+        )
+    return file
 
 
 def _loop(trainer: L.Trainer, lit: LitTask, resume: Path | None) -> None:
@@ -108,13 +121,19 @@ def _failures_recorded(folder: RunFolder, digest: str, trainer: L.Trainer) -> It
     """Write why a run failed into its folder; one that was interrupted may go on later."""
     try:
         yield
-    except SystemExit:  # Lightning's answer to Ctrl-C
+    except SystemExit as end:  # SIGTERM, or Lightning's answer to Ctrl-C
+        terminated = isinstance(end, Terminated | SIGTERMException)
         print(f"\nInterrupted at step {trainer.global_step}; the same command goes on.")
-        raise SystemExit(130) from None
+        raise SystemExit(143 if terminated else 130) from None
     except Exception as error:
         _record_failure(folder, digest, trainer.global_step)
         if isinstance(error, OSError) and error.errno in DISK:
             raise BadInput(f"{folder.path} cannot be written: {error.strerror}") from error
+        if isinstance(error, MemoryError | torch.OutOfMemoryError) or NO_MEMORY in str(error):
+            raise BadInput(
+                "the memory does not suffice; take a smaller data.batch_size, "
+                f"model.block_size or model ({first_line(error)})"
+            ) from error
         raise
 
 

@@ -22,6 +22,8 @@ Status = Literal["running", "finished", "diverged", "failed"]
 # Named by the folder in another way, or without influence on what the run computes.
 APART = {"attn", "seed", "name", "outputs", "force", "experiment"}
 LONGEST_NAME = 180  # of the 255 bytes that file systems allow
+# Seconds to wait for a lock: who lists runs holds it for a moment, to see whether a run goes on.
+PATIENCE = 0.5
 
 
 def variant_of(choice: str) -> str:
@@ -71,10 +73,20 @@ def fingerprint(cfg: DictConfig, corpus_sha256: str) -> str:
     return hashlib.sha256(content.encode()).hexdigest()
 
 
+def differences(saved: DictConfig, cfg: DictConfig) -> list[str]:
+    """The dotted keys in which two configurations differ, of those that count for the result."""
+    old, new = flat(_settings(saved)), flat(_settings(cfg))
+    return sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
+
+
 def _settings(cfg: DictConfig) -> dict[str, Any]:
     settings = OmegaConf.to_container(cfg, resolve=True)
     assert isinstance(settings, dict)
     return {str(key): v for key, v in settings.items() if key not in {"outputs", "force", "name"}}
+
+
+class Busy(BadInput):
+    """Another process is training in the folder."""
 
 
 class RunFolder:
@@ -104,14 +116,15 @@ class RunFolder:
         """Hold the folder for this process; the lock of a dead process is free at once.
 
         Raises:
-            BadInput: another process holds it, or it cannot be written.
+            Busy: another process holds it.
+            BadInput: it cannot be written.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(self.path / ".lock", timeout=0)
+            lock = FileLock(self.path / ".lock", timeout=PATIENCE)
             lock.acquire()
         except Timeout as error:
-            raise BadInput(f"another process is training in {self.path}") from error
+            raise Busy(f"another process is training in {self.path}") from error
         except OSError as error:
             raise BadInput(f"{self.path} cannot be written: {error.strerror}") from error
         try:
@@ -172,10 +185,9 @@ class RunFolder:
     def _differing(self, cfg: DictConfig) -> list[str]:
         file = self.path / ".hydra" / "config.yaml"
         try:
-            saved, asked = flat(_settings(OmegaConf.load(file))), flat(_settings(cfg))  # type: ignore[arg-type]
+            return differences(OmegaConf.load(file), cfg)  # type: ignore[arg-type]
         except (OSError, YAMLError, OmegaConfBaseException) as error:
             return [f"{file} cannot be read: {first_line(error)}"]
-        return sorted(k for k in saved.keys() | asked.keys() if saved.get(k) != asked.get(k))
 
     def clear(self) -> None:
         """Remove what the run that the folder holds has written, but for lock and status."""
@@ -221,6 +233,17 @@ class RunFolder:
         if status == "diverged":
             content["last_finite_loss"] = last_finite_loss
         write_json(self.status_file, content | {"time": now(), "fingerprint": fingerprint})
+
+    def record_crash(self, reason: str) -> None:
+        """Write the status "failed" where a run ended before it could claim the folder.
+
+        Raises:
+            BadInput: the folder is somebody else's, or another process is training in it.
+        """
+        if not self.is_done():
+            with self.locked():
+                known = {"step": 0} | self.status()
+                write_json(self.status_file, known | {"status": "failed", "reason": reason})
 
 
 def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -19,6 +19,7 @@ from attnlab.model import GPT
 from attnlab.training.build import build, checked, unknown
 from attnlab.training.checkpoint import read_checkpoint
 from attnlab.training.folder import RunFolder, fingerprint
+from attnlab.training.quick import import_torchmetrics
 from attnlab.training.tasks import Data, Net, task_of
 from attnlab.translation.model import Translator
 from attnlab.translation.pairs import Pairs
@@ -104,7 +105,7 @@ def run(cfg: DictConfig, folder: Path, *, variant: str, overrides: Iterable[str]
             return Result(folder, held.metrics(), fresh=False)
     optim = build_optimizer(cfg)
     # Lightning takes seconds to import; whatever could be refused without it has been by now.
-    import attnlab.training.quick
+    import_torchmetrics()
     from attnlab.training.fit import fit
 
     return Result(folder, fit(cfg, net, corpus, optim, held, digest, variant, overrides))
@@ -259,5 +260,11 @@ def _load(target: Path) -> tuple[Net, Any]:
     recipe = checkpoint["attnlab"]["recipe"]
     net = build_model(OmegaConf.create(recipe["config"]), len(recipe["alphabet"]))
     weights = checkpoint["state_dict"]
-    net.load_state_dict({name.removeprefix("net."): weight for name, weight in weights.items()})
+    try:
+        net.load_state_dict({name.removeprefix("net."): x for name, x in weights.items()})
+    except RuntimeError as error:
+        raise BadInput(
+            f"{target} does not hold the weights that its settings ask for; "
+            "was it written by another version of attnlab?"
+        ) from error
     return net.eval(), recipe["alphabet"]

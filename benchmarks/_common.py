@@ -1,0 +1,105 @@
+"""What the benchmarks share: settings, the machine, pairs in turns, and where results go."""
+
+import importlib.util
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
+
+from attnlab.training.record import git_state
+
+ROOT = Path(__file__).parent.parent
+Steps = Callable[[int], None]
+
+
+def settings(*overrides: str) -> DictConfig:
+    """The composed configuration of conf/train.yaml."""
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        return compose("train", overrides=list(overrides))
+
+
+def processor() -> str:
+    """The processor's own name, where the system tells it."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def machine() -> dict[str, Any]:
+    """What a figure must stand beside."""
+    return {
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "git": git_state(),
+    }
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    """Wall time of a call."""
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def paired(a: Steps, b: Steps, rounds: int, steps: int) -> dict[str, Any]:
+    """Rounds of a and b in turns: milliseconds a step, and the ratio pair by pair."""
+    a(steps), b(steps)
+    times = []
+    for number in range(rounds):
+        taken = {}
+        for work in (a, b) if number % 2 == 0 else (b, a):
+            taken[work] = seconds(partial(work, steps))
+        times.append((taken[a], taken[b]))
+    return summary(times, steps)
+
+
+def summary(times: list[tuple[float, float]], steps: int) -> dict[str, Any]:
+    """Of pairs of seconds for so many steps."""
+    ratios = sorted(b / a for a, b in times)
+    return {
+        "ours_ms_a_step": 1e3 * statistics.median(a for a, _ in times) / steps,
+        "theirs_ms_a_step": 1e3 * statistics.median(b for _, b in times) / steps,
+        "times_as_fast": statistics.median(ratios),
+        "ratios": ratios,
+        "steps": steps,
+    }
+
+
+def nanogpt_model(checkout: Path, cfg: DictConfig, vocab_size: int) -> tuple[Any, Any]:
+    """nanoGPT's own module and a model of the configuration's size."""
+    spec = importlib.util.spec_from_file_location("nanogpt_model", checkout / "model.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    shape = module.GPTConfig(
+        n_layer=cfg.model.n_layer,
+        n_head=cfg.model.n_head,
+        n_embd=cfg.model.n_embd,
+        block_size=cfg.model.block_size,
+        vocab_size=vocab_size,
+        dropout=cfg.model.dropout,
+        bias=cfg.model.bias,
+    )
+    return module, module.GPT(shape)
+
+
+def write(name: str, results: dict[str, Any]) -> None:
+    """Put a benchmark's results, with the machine, into benchmarks/<name>.json, and show them."""
+    results = {"machine": machine(), **results}
+    text = json.dumps(results, indent=2)
+    (ROOT / "benchmarks" / f"{name}.json").write_text(text + "\n")
+    print(text)

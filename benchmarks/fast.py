@@ -1,0 +1,176 @@
+"""A race to nanoGPT's loss, and what each trick of `preset=fast` is worth.
+
+    python benchmarks/fast.py --nanogpt CHECKOUT      the race
+    python benchmarks/fast.py --ablation              each trick left out in turn, 5 seeds
+
+The race: nanoGPT's train.py with the CPU recipe of its README, and `python train.py preset=fast`,
+whole commands in turns on the CPU; then the full validation pass over nanoGPT's own checkpoint,
+which is the loss to reach. nanoGPT gets the corpus that attnlab finds. The ablation: final losses
+and training seconds of `preset=fast` with one setting back at that of `preset=tiny`, with three
+learning rates where the optimiser is AdamW. Writes benchmarks/fast.json; each part keeps what the
+other has written.
+"""
+
+import argparse
+import json
+import os
+import pickle
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from _common import ROOT, nanogpt_model, settings, write
+
+from attnlab.data.batches import validation_batches
+from attnlab.data.corpus import Corpus
+from attnlab.training.run import build_corpus
+
+# As its README has it, "I only have a macbook (or other cheap computer)".
+NANOGPT = (
+    "--device=cpu --compile=False --eval_iters=20 --log_interval=100 --block_size=64 "
+    "--batch_size=12 --n_layer=4 --n_head=4 --n_embd=128 --max_iters=2000 --lr_decay_iters=2000 "
+    "--dropout=0.0"
+).split()
+ARMS: dict[str, list[str]] = {
+    "preset=fast": [],
+    "learned positions, not rotary": ["attn.rotary=null", "model.learned_positions=true"],
+    "no QK-norm": ["attn.qk_norm=false"],
+    "LayerNorm, not RMSNorm": ["model.norm=attnlab.model.layer_norm"],
+    "GELU, not ReLU squared": ["model.activation=torch.nn.functional.gelu"],
+    "cosine to a tenth, not a line to 0": [
+        "optim.decay=attnlab.training.optim.cosine",
+        "optim.min_lr=1e-3",
+    ],
+    "fp32, not bf16": ["trainer.precision=32-true"],
+    "batch 12, not 16": ["data.batch_size=12"],
+    "AdamW at 2e-3, not Muon": ["optim=adamw", "optim.lr=2e-3"],
+    "AdamW at 4e-3, not Muon": ["optim=adamw", "optim.lr=4e-3"],
+    "AdamW at 8e-3, not Muon": ["optim=adamw", "optim.lr=8e-3"],
+}
+SAME = ["optim.decay=attnlab.training.optim.linear", "optim.betas=[0.8,0.95]"]
+
+
+def prepare(checkout: Path, corpus: Corpus) -> None:
+    """What nanoGPT's prepare.py writes, from our corpus, split at the same place."""
+    folder = checkout / "data" / "shakespeare_char"
+    corpus.train.numpy().astype(np.uint16).tofile(folder / "train.bin")
+    corpus.val.numpy().astype(np.uint16).tofile(folder / "val.bin")
+    symbols = dict(enumerate(corpus.alphabet))
+    meta = {
+        "vocab_size": len(symbols),
+        "itos": symbols,
+        "stoi": {symbol: i for i, symbol in symbols.items()},
+    }
+    (folder / "meta.pkl").write_bytes(pickle.dumps(meta))
+
+
+def timed(command: list[str], folder: Path) -> float:
+    """Seconds of a whole command, from its start to its exit."""
+    began = time.perf_counter()
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{command} failed: {done.stderr[-2000:]}")
+    return time.perf_counter() - began
+
+
+@torch.inference_mode()
+def full_pass(checkout: Path, checkpoint: Path, corpus: Corpus) -> float:
+    """Loss of nanoGPT's checkpoint over the whole validation text, as our runs are scored."""
+    cfg = settings()
+    _, model = nanogpt_model(checkout, cfg, len(corpus.alphabet))
+    model.load_state_dict(torch.load(checkpoint, weights_only=True)["model"])
+    model.eval()
+    total = 0.0
+    for x, y in validation_batches(corpus.val, cfg.model.block_size):
+        logits, _ = model(x, y)  # without targets it gives the last position alone
+        total += float(F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="sum"))
+    return total / (len(corpus.val) - 1)
+
+
+def ours(seed: int, folder: Path, overrides: list[str]) -> tuple[float, dict[str, Any]]:
+    """Seconds of `python train.py preset=fast` with overrides, and its metrics."""
+    command = [sys.executable, "train.py", "preset=fast", f"seed={seed}", f"outputs={folder}"]
+    elapsed = timed([*command, "trainer.accelerator=cpu", *overrides], ROOT)
+    (file,) = folder.rglob("metrics.json")
+    return elapsed, json.loads(file.read_text())
+
+
+def race(checkout: Path, rounds: int) -> dict[str, Any]:
+    """Whole commands in turns."""
+    corpus = build_corpus(settings())
+    prepare(checkout, corpus)
+    results = []
+    for seed in range(rounds):
+        with tempfile.TemporaryDirectory() as scratch:
+            quick, metrics = ours(seed, Path(scratch, "ours"), [])
+            out = Path(scratch, "theirs")
+            command = [sys.executable, "train.py", "config/train_shakespeare_char.py", *NANOGPT]
+            slow = timed([*command, f"--out_dir={out}"], checkout)
+            theirs = full_pass(checkout, out / "ckpt.pt", corpus)
+        results.append(
+            {
+                "ours_seconds": quick,
+                "ours_loss": metrics["val_loss"],
+                "nanogpt_seconds": slow,
+                "nanogpt_loss": theirs,
+                "times_as_fast": slow / quick,
+            }
+        )
+        print(results[-1], flush=True)
+    return {
+        "corpus": corpus.name,
+        "precision": metrics["precision"],
+        "times_as_fast": statistics.median(r["times_as_fast"] for r in results),
+        "rounds": results,
+    }
+
+
+def ablation(seeds: int) -> dict[str, Any]:
+    """Mean and deviation of the final loss, and of the seconds, of each arm over seeds."""
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in ARMS}
+    for seed in range(seeds):
+        for name, overrides in ARMS.items():  # arms in turns: a busy hour slows all alike
+            with tempfile.TemporaryDirectory() as scratch:
+                same = SAME if "optim=adamw" in overrides else []
+                found[name].append(ours(seed, Path(scratch), overrides + same)[1])
+    rows = {}
+    for name, metrics in found.items():
+        losses = [m["val_loss"] for m in metrics]
+        rows[name] = {
+            "overrides": ARMS[name],
+            "val_loss": statistics.mean(losses),
+            "sd": statistics.stdev(losses) if len(losses) > 1 else None,
+            "seconds": statistics.median(m["wall_seconds"] for m in metrics),
+            "losses": losses,
+        }
+        print(f"{name}: {rows[name]['val_loss']:.4f}, {rows[name]['seconds']:.1f} s", flush=True)
+    return {"seeds": seeds, "arms": rows}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--nanogpt", type=Path, default=os.environ.get("NANOGPT") or None)
+    parser.add_argument("--rounds", type=int, default=3, help="of the race")
+    parser.add_argument("--ablation", action="store_true")
+    parser.add_argument("--seeds", type=int, default=5, help="of the ablation")
+    options = parser.parse_args()
+    file = ROOT / "benchmarks" / "fast.json"
+    results = json.loads(file.read_text()) if file.exists() else {}
+    if options.nanogpt is not None:
+        results["race"] = race(options.nanogpt, options.rounds)
+    elif not options.ablation:
+        raise SystemExit("left out: the race needs --nanogpt CHECKOUT or NANOGPT=CHECKOUT")
+    if options.ablation:
+        results["ablation"] = ablation(options.seeds)
+    write("fast", results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""Where the wall time of a run goes: training, validation, probes, logging, checkpoints.
+
+    python benchmarks/shares.py
+
+One run of preset=tiny in this process, with a clock around the hooks of Lightning that do each of
+these; what is inside one another is counted once, under the innermost. `training` is the rest of
+`fit`; `end` is what follows it, the deterministic pass over the training text above all. Writes
+benchmarks/shares.json.
+"""
+
+import argparse
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from _common import settings, write
+
+
+class Clocks:
+    """Seconds by name; a clock that starts inside another stops the outer one."""
+
+    def __init__(self) -> None:
+        self.spent: dict[str, float] = defaultdict(float)
+        self.open: list[str] = []
+        self.last = time.perf_counter()
+
+    def tick(self) -> None:
+        now = time.perf_counter()
+        if self.open:
+            self.spent[self.open[-1]] += now - self.last
+        self.last = now
+
+    def around(self, owner: Any, hook: str, name: str) -> None:
+        """Clock a function of a module or a class under a name."""
+        original: Callable[..., Any] = getattr(owner, hook)
+
+        def clocked(*arguments: Any, **named: Any) -> Any:
+            self.tick()
+            self.open.append(name)
+            try:
+                return original(*arguments, **named)
+            finally:
+                self.tick()
+                self.open.pop()
+
+        setattr(owner, hook, clocked)
+
+
+def put_clocks() -> Clocks:
+    from lightning.pytorch import Trainer
+    from lightning.pytorch.loggers import TensorBoardLogger
+    from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
+
+    from attnlab.probes import gradients, patterns, predictions
+    from attnlab.training import checkpoints, fit
+
+    clocks = Clocks()
+    clocks.around(Trainer, "fit", "training")
+    clocks.around(_EvaluationLoop, "run", "validation")
+    clocks.around(TensorBoardLogger, "log_metrics", "logging")
+    clocks.around(fit, "measured", "end")
+    for probe in (patterns.Patterns, gradients.Gradients, predictions.Predictions):
+        for hook in [name for name in vars(probe) if name.startswith("on_")]:
+            clocks.around(probe, hook, "probes")
+    for hook in [name for name in vars(checkpoints.Checkpoints) if name.startswith("on_")]:
+        clocks.around(checkpoints.Checkpoints, hook, "checkpoints")
+    return clocks
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("overrides", nargs="*", help="of the run, trainer.max_steps=500 say")
+    options = parser.parse_args()
+    from attnlab.training.run import run
+
+    cfg = settings("trainer.accelerator=cpu", *options.overrides)
+    clocks = put_clocks()
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        metrics = run(cfg, Path(folder, "run"), variant="sdpa").metrics
+        total = time.perf_counter() - began
+    spent = dict(clocks.spent)
+    spent["rest"] = total - sum(spent.values())
+    write(
+        "shares",
+        {
+            "overrides": options.overrides,
+            "steps": metrics["steps"],
+            "seconds": total,
+            "share": {name: value / total for name, value in spent.items()},
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()

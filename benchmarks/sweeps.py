@@ -1,0 +1,88 @@
+"""Characters a second of a sweep: in one process with all cores, in several with their shares.
+
+    python benchmarks/sweeps.py
+    python benchmarks/sweeps.py --rounds 1 --steps 30 --presets micro     only whether it works
+
+In pairs, in turns: the same runs by `python train.py -m` in one process, one after the other,
+with all cores for PyTorch's threads, and by joblib's processes, one a core, which get one thread
+each (cores // n_jobs). `training` counts the characters a second while training, summed over what
+runs side by side; `whole` counts the time of the whole command, with Python's start, imports,
+validation and checkpoints, which a longer training makes ever smaller. Writes
+benchmarks/sweeps.json.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+def sweep(preset: str, steps: int, runs: int, jobs: int, outputs: Path) -> dict[str, Any]:
+    """One sweep over seeds: characters a second, and the threads that its runs had."""
+    command = [sys.executable, "train.py", "-m", f"seed=range({runs})", f"preset={preset}"]
+    command += [f"trainer.max_steps={steps}", f"trainer.val_check_interval={steps}"]
+    command += [f"outputs={outputs}", "trainer.accelerator=cpu"]
+    if jobs > 1:
+        command += ["hydra/launcher=joblib", f"hydra.launcher.n_jobs={jobs}"]
+    # The shares are what is measured, so none may be set from outside.
+    environment = {name: value for name, value in os.environ.items() if name not in THREADS}
+    began = time.perf_counter()
+    subprocess.run(command, check=True, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
+    seconds = time.perf_counter() - began
+    found = [json.loads(file.read_text()) for file in outputs.rglob("metrics.json")]
+    speed = statistics.harmonic_mean([metrics["tokens_per_second"] for metrics in found])
+    return {
+        "training": speed * jobs,
+        "whole": sum(metrics["tokens"] for metrics in found) / seconds,
+        "threads": sorted({metrics["threads"] for metrics in found}),
+        "corpus": found[0]["corpus"]["name"],
+    }
+
+
+def paired(preset: str, steps: int, rounds: int, jobs: int) -> dict[str, Any]:
+    """Rounds of both, each first in turn; the ratios are of the pairs."""
+    pairs: list[dict[int, dict[str, Any]]] = []
+    for number in range(rounds):
+        pair = {}
+        for count in (1, jobs) if number % 2 == 0 else (jobs, 1):
+            with tempfile.TemporaryDirectory() as outputs:
+                pair[count] = sweep(preset, steps, jobs, count, Path(outputs))
+        pairs.append(pair)
+    result: dict[str, Any] = {"steps": steps, "runs": jobs, "jobs": jobs, "pairs": pairs}
+    for kind in ("training", "whole"):
+        ratios = [pair[jobs][kind] / pair[1][kind] for pair in pairs]
+        result[f"{kind}_ratio"] = statistics.median(ratios)
+        result[f"{kind}_ratios"] = sorted(ratios)
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=1000, help="of each run")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes of joblib")
+    parser.add_argument("--presets", nargs="+", default=["tiny", "micro"])
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "sweeps.json")
+    options = parser.parse_args()
+    if options.jobs < 2:
+        raise SystemExit("there is one core here: nothing to share")
+    results: dict[str, Any] = {"machine": {"cores": os.cpu_count(), "type": platform.machine()}}
+    for preset in options.presets:
+        results[preset] = paired(preset, options.steps, options.rounds, options.jobs)
+    text = json.dumps(results, indent=2)
+    options.out.write_text(text + "\n")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+"""Real weights: BERT and GPT-2 of transformers in our layers, and our GPT as a GPT-2.
+
+Needs the extra `hf`; importing it does not import transformers.
+"""
+
+from attnlab.interop.bert import PaddedSelfAttention, from_bert
+from attnlab.interop.export import character_tokenizer, export, to_gpt2
+from attnlab.interop.gpt2 import attention_from_gpt2, block_from_gpt2, from_gpt2
+from attnlab.interop.loading import load_attention_model, load_language_model
+
+__all__ = [
+    "PaddedSelfAttention",
+    "attention_from_gpt2",
+    "block_from_gpt2",
+    "character_tokenizer",
+    "export",
+    "from_bert",
+    "from_gpt2",
+    "load_attention_model",
+    "load_language_model",
+    "to_gpt2",
+]

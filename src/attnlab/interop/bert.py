@@ -1,0 +1,90 @@
+"""BERT's self-attention in our layer."""
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from attnlab.attention.masks import bidirectional, causal
+from attnlab.attention.module import SelfAttention
+from attnlab.errors import BadInput
+from attnlab.interop.gpt2 import filled
+
+if TYPE_CHECKING:
+    from transformers.models.bert.modeling_bert import BertAttention, BertSelfAttention
+
+    Layer: TypeAlias = BertAttention | BertSelfAttention
+
+
+class PaddedSelfAttention(SelfAttention):
+    """Self-attention over rows of different lengths, whose padding no query attends to.
+
+    `padding` (B, T) bool says which tokens of the next batch are words, True = may be attended,
+    as transformers' `attention_mask` does; None, at the start, says that all are.
+    """
+
+    padding: Tensor | None = None
+
+    def mask(self, x: Tensor) -> Tensor:
+        """The mask for x (B, T, C), True = may attend: (T, T), or (B, 1, T, T) with padding.
+
+        Raises:
+            ValueError: the padding is not for x, or leaves a row without keys.
+        """
+        mask = super().mask(x)
+        if self.padding is None:
+            return mask
+        if self.padding.shape != x.shape[:2] or self.padding.dtype != torch.bool:
+            raise ValueError(
+                f"padding is {self.padding.dtype} of shape {tuple(self.padding.shape)}; for these "
+                f"tokens it must be torch.bool of shape {tuple(x.shape[:2])}, True = a word"
+            )
+        padded = mask & self.padding[:, None, None, :]  # (B, 1, T, T)
+        if not padded.any(-1).all():
+            raise ValueError("padding leaves a query without keys")
+        return padded
+
+
+def from_bert(layer: "Layer") -> PaddedSelfAttention:
+    """A self-attention layer of BERT in ours: same queries, keys, values, pattern and output.
+
+    Args:
+        layer: a `BertAttention`, whose `output.dense` becomes our `proj` (dropout, residual and
+            LayerNorm after it are the block's), or the `BertSelfAttention` inside, whose output
+            is the heads side by side, so that our `proj` is the identity.
+
+    Returns:
+        in the mode and dtype of the layer, on its device; causal where BERT is a decoder.
+
+    Raises:
+        BadInput: it is a cross-attention, or its scores depend on distances.
+    """
+    from transformers.models.bert.modeling_bert import BertAttention, BertSelfAttention
+
+    inner: Any = layer.self if isinstance(layer, BertAttention) else layer
+    if not isinstance(inner, BertSelfAttention):
+        raise BadInput(
+            f"from_bert takes a BertAttention or BertSelfAttention, not a {type(inner).__name__}"
+        )
+    config = inner.config
+    relative = config.to_dict().get("position_embedding_type", "absolute")
+    if relative != "absolute":
+        raise BadInput(f"position_embedding_type = {relative} must be absolute")
+    ours = PaddedSelfAttention(
+        config.hidden_size,
+        config.num_attention_heads,
+        block_size=config.max_position_embeddings,
+        dropout=float(config.attention_probs_dropout_prob),
+        may_attend=causal if config.is_decoder else bidirectional,
+    )
+    maps = (inner.query, inner.key, inner.value)
+    weights = {
+        "qkv.weight": torch.cat([linear.weight for linear in maps]),  # (3C, C)
+        "qkv.bias": torch.cat([linear.bias for linear in maps]),
+        "proj.weight": torch.eye(config.hidden_size),
+        "proj.bias": torch.zeros(config.hidden_size),
+    }
+    if isinstance(layer, BertAttention):
+        weights["proj.weight"] = layer.output.dense.weight
+        weights["proj.bias"] = layer.output.dense.bias
+    return filled(ours, weights, inner)

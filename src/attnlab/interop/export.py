@@ -1,0 +1,163 @@
+"""Our GPT as a `GPT2LMHeadModel`, and as a folder that transformers loads without code of ours."""
+
+import copy
+import math
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from attnlab.attention.kernels import manual, sdpa
+from attnlab.attention.masks import build_mask, causal, name_of
+from attnlab.attention.module import Attention, SelfAttention
+from attnlab.attention.torch_mha import TorchMHA
+from attnlab.errors import BadInput
+from attnlab.interop.gpt2 import ACTIVATIONS, EPS, to_their_names
+from attnlab.interop.loading import transformers
+from attnlab.model import GPT, Block
+from attnlab.streams import generator
+
+if TYPE_CHECKING:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+TOLERANCE = 1e-9  # of logits in fp64, times their size: rounding, and nothing else
+
+
+def export(net: GPT, alphabet: str, folder: Path) -> None:
+    """Write a folder from which transformers generates text: config, weights and tokenizer.
+
+    The tokenizer has a token a character and knows no others; text with a strange one is an error
+    there too. The folder appears whole or not at all.
+
+    Args:
+        net: the model.
+        alphabet: symbol i is alphabet[i].
+        folder: must not exist, or be empty.
+
+    Raises:
+        BadInput: GPT-2 cannot express the model, or the folder holds something.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise BadInput(f"out = {folder} is there already and not empty; name a new folder")
+    model = to_gpt2(net)
+    tokenizer = character_tokenizer(alphabet, net.block_size)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as beside:
+            whole = Path(beside, "whole")
+            model.save_pretrained(whole)
+            tokenizer.save_pretrained(whole)
+            whole.replace(folder)
+    except OSError as error:
+        raise BadInput(f"out = {folder} cannot be written: {error.strerror}") from error
+
+
+def character_tokenizer(alphabet: str, block_size: int) -> Any:
+    """A `PreTrainedTokenizerFast` whose token i is the character alphabet[i]."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+
+    tokenizer = Tokenizer(models.WordLevel({symbol: i for i, symbol in enumerate(alphabet)}))
+    every_one = Regex(r"[\s\S]")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(every_one, "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return transformers().PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        model_max_length=block_size,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def to_gpt2(net: GPT) -> "GPT2LMHeadModel":
+    """Our GPT as a `GPT2LMHeadModel` with the same logits, in evaluation mode, on the CPU.
+
+    Biases that ours lacks are zeros there. The result is tried on a random text before it is
+    returned, so nothing that this file does not know of is lost in silence.
+
+    Raises:
+        BadInput: GPT-2 cannot express the model.
+    """
+    config = _config(net)
+    model = transformers().GPT2LMHeadModel(config).to(net.wte.weight.dtype).eval()
+    body = model.transformer
+    zeros = {n: torch.zeros_like(p) for n, p in body.named_parameters() if n.endswith("bias")}
+    weights = to_their_names(net.state_dict())
+    for name, weight in weights.items():
+        if not weight.isfinite().all():
+            raise BadInput(f"{name} is not finite: the model's training diverged")
+        if name not in body.state_dict() or body.state_dict()[name].shape != weight.shape:
+            raise BadInput(f"GPT-2 has no place for {name} of shape {tuple(weight.shape)}")
+    body.load_state_dict(zeros | weights)
+    _check_equal(net, model)
+    return model
+
+
+def _config(net: GPT) -> "GPT2Config":
+    """The configuration of a GPT-2 that is the same function.
+
+    Raises:
+        BadInput: there is none.
+    """
+    blocks = [block for block in net.blocks if type(block) is Block]
+    if type(net) is not GPT or len(blocks) < len(net.blocks):
+        raise BadInput(f"model = {type(net).__name__}: only our GPT with our blocks is a GPT-2")
+    if net.wpe is None:
+        raise BadInput("model.learned_positions = false: GPT-2 has an embedding of positions")
+    for norm in (net.ln_f, *(norm for block in blocks for norm in (block.ln_1, block.ln_2))):
+        if not isinstance(norm, nn.LayerNorm) or norm.eps != EPS:
+            raise BadInput(f"model.norm gives {norm}: GPT-2 has LayerNorms with eps = {EPS:g}")
+    layers = [_checked(block.attn, net.block_size) for block in blocks]
+    return transformers().GPT2Config(
+        vocab_size=net.vocab_size,
+        n_positions=net.block_size,
+        n_embd=net.wte.embedding_dim,
+        n_layer=len(blocks),
+        n_head=layers[0].n_head,
+        activation_function=_name_of_activation(blocks[0].mlp.activation),
+        scale_attn_weights=layers[0].scale != 1,
+        resid_pdrop=blocks[0].dropout.p,
+        embd_pdrop=net.dropout.p,
+        attn_pdrop=layers[0].dropout,
+        bos_token_id=None,  # a character model has no symbol for the end of a text
+        eos_token_id=None,
+    )
+
+
+def _checked(attn: nn.Module, block_size: int) -> Attention:
+    if type(attn) not in (SelfAttention, TorchMHA):
+        raise BadInput(f"attn is {type(attn).__name__}: GPT-2 has scaled dot products alone")
+    assert isinstance(attn, Attention)
+    if isinstance(attn, SelfAttention):
+        if attn.kernel not in (manual, sdpa):
+            raise BadInput(f"attn.kernel = {name_of(attn.kernel)}: GPT-2 knows sdpa and manual")
+        if attn.gain is not None:
+            raise BadInput("attn.qk_norm = true: GPT-2 does not normalise queries and keys")
+        if attn.rotary is not None:
+            raise BadInput(f"attn.rotary = {attn.rotary:g}: GPT-2 does not turn queries and keys")
+    if not torch.equal(build_mask(attn.may_attend, block_size), build_mask(causal, block_size)):
+        raise BadInput(f"attn.may_attend = {name_of(attn.may_attend)}: GPT-2 is causal")
+    usual = 1 / math.sqrt(attn.head_size)
+    if attn.scale not in (usual, 1.0):
+        raise BadInput(f"attn.scale = {attn.scale:g}: GPT-2 has 1/sqrt(D) = {usual:g}, or 1")
+    return attn
+
+
+def _name_of_activation(function: Callable[..., Any]) -> str:
+    for name, known in ACTIVATIONS.items():
+        if function is known:
+            return name
+    raise BadInput(f"model.activation = {name_of(function)}: GPT-2 knows {', '.join(ACTIVATIONS)}")
+
+
+@torch.no_grad()
+def _check_equal(net: GPT, model: "GPT2LMHeadModel") -> None:
+    ids = torch.randint(net.vocab_size, (1, net.block_size), generator=generator(0, "export"))
+    ours = copy.deepcopy(net).cpu().double().eval()(ids)
+    theirs = copy.deepcopy(model).double()(ids).logits
+    gap, size = float((ours - theirs).abs().max()), max(1.0, float(ours.abs().max()))
+    if not gap <= TOLERANCE * size:
+        raise BadInput(
+            f"GPT-2 with these weights gives other logits, by {gap:.2g}: nothing written"
+        )

@@ -1,0 +1,178 @@
+"""GPT-2 of transformers in our layer, block and model.
+
+The two differ in names, in how a linear map is stored (GPT-2's `Conv1D` has (in, out), ours
+(out, in)) and in what they can express; what ours cannot say is refused.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from attnlab.attention.module import SelfAttention
+from attnlab.errors import BadInput
+from attnlab.model import GPT, Activation, AttentionFactory, Block, gelu_tanh, relu_squared
+
+if TYPE_CHECKING:
+    from transformers import GPT2Config, GPT2LMHeadModel
+    from transformers.models.gpt2.modeling_gpt2 import GPT2Attention, GPT2Block
+
+M = TypeVar("M", bound=nn.Module)
+
+EPS = 1e-5  # of our norms, and GPT-2's usual one
+# GPT-2's names of activations with ours; of two names for one function the first is written.
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu_new": gelu_tanh,
+    "gelu_pytorch_tanh": gelu_tanh,
+    "gelu": F.gelu,
+    "relu": F.relu,
+    "relu2": relu_squared,
+    "silu": F.silu,
+}
+# The linear maps of a block: our name, GPT-2's.
+LINEAR = {
+    "attn.qkv": "attn.c_attn",
+    "attn.proj": "attn.c_proj",
+    "mlp.fc": "mlp.c_fc",
+    "mlp.proj": "mlp.c_proj",
+}
+
+
+def attention_from_gpt2(layer: "GPT2Attention") -> SelfAttention:
+    """A self-attention layer of GPT-2 in ours: same queries, keys, values, pattern and output.
+
+    Raises:
+        BadInput: it is a cross-attention.
+    """
+    if layer.is_cross_attention:
+        raise BadInput("a cross-attention of GPT-2 reads two sequences; our layers read one")
+    config = layer.config
+    scale = (config.n_embd // config.n_head) ** -0.5 if config.scale_attn_weights else 1.0
+    if config.scale_attn_by_inverse_layer_idx:
+        scale /= layer.layer_idx + 1
+    ours = SelfAttention(
+        config.n_embd,
+        config.n_head,
+        block_size=config.n_positions,
+        dropout=float(config.attn_pdrop),
+        scale=scale,
+    )
+    weights = {f"attn.{name}": weight for name, weight in layer.state_dict().items()}
+    renamed = from_their_names(weights)
+    return filled(ours, {n.removeprefix("attn."): w for n, w in renamed.items()}, layer)
+
+
+def block_from_gpt2(block: "GPT2Block") -> Block:
+    """A block of GPT-2 in ours: the same output, in evaluation mode and without a cache.
+
+    Raises:
+        BadInput: our blocks cannot express it.
+    """
+    config = block.attn.config
+    _check_block(config)
+    ours = Block(
+        config.n_embd,
+        attention_from_gpt2(block.attn),
+        bias=True,
+        dropout=float(config.resid_pdrop),
+        activation=ACTIVATIONS[config.activation_function],
+    )
+    return filled(ours, from_their_names(block.state_dict()), block)
+
+
+def from_gpt2(model: "GPT2LMHeadModel", attn: AttentionFactory | None = None) -> GPT:
+    """A whole GPT-2 as our GPT, with the same logits; or with another variant of attention.
+
+    Args:
+        model: of any size.
+        attn: makes the attention layers: any variant with the same parameters, to change one
+            thing under real weights. None: GPT-2's own.
+
+    Returns:
+        in the mode and dtype of the model, on its device.
+
+    Raises:
+        BadInput: our GPT cannot express the model.
+    """
+    config = model.config
+    _check_block(config)
+    if config.scale_attn_by_inverse_layer_idx:
+        raise BadInput("scale_attn_by_inverse_layer_idx = true: our layers have one scale for all")
+    if not config.tie_word_embeddings:
+        raise BadInput("tie_word_embeddings = false: our head is tied to the embedding")
+    if not config.resid_pdrop == config.embd_pdrop == config.attn_pdrop:
+        raise BadInput(
+            f"resid_pdrop = {config.resid_pdrop}, embd_pdrop = {config.embd_pdrop} and "
+            f"attn_pdrop = {config.attn_pdrop} must be equal: our GPT has one dropout"
+        )
+    own = partial(SelfAttention, scale=None if config.scale_attn_weights else 1.0)
+    net = GPT(
+        own if attn is None else attn,
+        config.vocab_size,
+        block_size=config.n_positions,
+        n_layer=config.n_layer,
+        n_head=config.n_head,
+        n_embd=config.n_embd,
+        dropout=float(config.resid_pdrop),
+        bias=True,
+        activation=ACTIVATIONS[config.activation_function],
+    )
+    return filled(net, from_their_names(model.transformer.state_dict()), model)
+
+
+def from_their_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """GPT-2's parameters under our names, linear maps turned from (in, out) to (out, in)."""
+    return _renamed(weights, {theirs: ours for ours, theirs in LINEAR.items()}, ("h", "blocks"))
+
+
+def to_their_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Our parameters under GPT-2's names, linear maps turned from (out, in) to (in, out)."""
+    return _renamed(weights, LINEAR, ("blocks", "h"))
+
+
+def filled(ours: M, weights: Mapping[str, Tensor], theirs: nn.Module) -> M:
+    """Our module with these weights, in the mode and dtype of theirs and on its device."""
+    example = next(theirs.parameters())
+    ours.to(device=example.device, dtype=example.dtype).train(theirs.training)
+    ours.load_state_dict(dict(weights))
+    return ours
+
+
+def _renamed(
+    weights: Mapping[str, Tensor], linear: Mapping[str, str], blocks: tuple[str, str]
+) -> dict[str, Tensor]:
+    result = {}
+    for name, weight in weights.items():
+        head, _, rest = name.partition(".")
+        new = f"{blocks[1]}.{rest}" if head == blocks[0] else name
+        turned = [(old, other) for old, other in linear.items() if old in new]
+        for old, other in turned:
+            new = new.replace(old, other)
+        result[new] = weight.T if turned and weight.ndim == 2 else weight
+    return result
+
+
+def _check_block(config: "GPT2Config") -> None:
+    """Refuse what no block of ours can be.
+
+    Raises:
+        BadInput: with the first setting that is in the way.
+    """
+    if config.add_cross_attention:
+        raise BadInput("add_cross_attention = true: our blocks have self-attention alone")
+    if config.n_inner not in (None, 4 * config.n_embd):
+        raise BadInput(
+            f"n_inner = {config.n_inner} must be 4 * n_embd = {4 * config.n_embd}, the width of "
+            f"our MLP"
+        )
+    if config.activation_function not in ACTIVATIONS:
+        raise BadInput(
+            f"activation_function = {config.activation_function} must be one of "
+            f"{', '.join(ACTIVATIONS)}"
+        )
+    if config.layer_norm_epsilon != EPS:
+        raise BadInput(
+            f"layer_norm_epsilon = {config.layer_norm_epsilon:g} must be {EPS:g}, as in ours"
+        )

@@ -1,0 +1,54 @@
+"""Reading a text piece by piece: what the attention layers computed of it is kept."""
+
+from functools import partial
+
+from torch import Tensor
+
+from attnlab.attention.cache import KVCache
+from attnlab.attention.module import Attention
+from attnlab.model import GPT, Block
+
+
+class Reader:
+    """A GPT that goes on with a text from where it is, up to `block_size` symbols.
+
+    Args:
+        net: for which `can_read` is true, in evaluation mode.
+    """
+
+    def __init__(self, net: GPT) -> None:
+        self.net = net
+        self.caches = [KVCache(net.block_size) for _ in net.blocks]
+
+    def __len__(self) -> int:
+        """How many symbols it has read."""
+        return len(self.caches[0])
+
+    def read(self, ids: Tensor) -> Tensor:
+        """What `net` of the whole text would give at its last T symbols, these.
+
+        Args:
+            ids: (B, T) int64, the symbols that follow those it has read.
+
+        Returns:
+            logits (B, T, V).
+
+        Raises:
+            ValueError: the text is longer than `block_size`.
+        """
+        x = self.net.embed(ids, start=len(self))
+        for block, cache in zip(self.net.blocks, self.caches, strict=True):
+            assert isinstance(block, Block) and isinstance(block.attn, Attention)
+            x = block.around(partial(block.attn.extend, cache=cache), x)
+        return self.net.unembed(x)
+
+
+def can_read(net: GPT) -> bool:
+    """Whether a `Reader` gives what the model gives: every attention layer says so for itself.
+
+    Classes derived from ours may do anything, so they are always asked for the whole text.
+    """
+    return type(net) is GPT and all(
+        type(block) is Block and isinstance(block.attn, Attention) and block.attn.cacheable
+        for block in net.blocks
+    )

@@ -1,0 +1,50 @@
+"""The scalars in a run's TensorBoard events, without what makes TensorBoard's own reader slow.
+
+`EventAccumulator` checks two checksums a record in Python and unpacks images and histograms: 40 ms
+a run where this takes one, which counts when hundreds of runs are drawn.
+"""
+
+import struct
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+
+@lru_cache(maxsize=2048)
+def read_scalars(folder: Path) -> dict[str, dict[int, float]]:
+    """tag -> step -> value, the latest of a step.
+
+    A part of a run that went on after an interruption drops what the part before had logged from
+    its own first step on, as in TensorBoard.
+    """
+    from tensorboard.compat.proto.event_pb2 import SessionLog
+
+    scalars: dict[str, dict[int, float]] = {}
+    for file in sorted(folder.glob("events.out.tfevents.*")):
+        for event in _events(file):
+            if event.session_log.status == SessionLog.START:
+                for values in scalars.values():
+                    for step in [step for step in values if step >= event.step]:
+                        del values[step]
+            for value in event.summary.value:
+                if value.WhichOneof("value") == "simple_value":
+                    scalars.setdefault(value.tag, {})[event.step] = value.simple_value
+    return scalars
+
+
+def _events(file: Path) -> Iterator[Any]:
+    """The records of a TFRecord file: length (8 bytes), checksum (4), content, checksum (4).
+
+    A record that is not whole is the end: its run is writing it, or was killed when it did.
+    """
+    from tensorboard.compat.proto.event_pb2 import Event
+
+    content, place = file.read_bytes(), 0
+    while place + 12 <= len(content):
+        (length,) = struct.unpack_from("<Q", content, place)
+        record = content[place + 12 : place + 12 + length]
+        if len(record) < length:
+            return
+        yield Event.FromString(record)
+        place += length + 16

@@ -1,0 +1,120 @@
+"""`python train.py ...` in a forked process: the real command line, without its imports anew."""
+
+import multiprocessing
+import os
+import runpy
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import torch
+
+from tests.conftest import ROOT, SMALL, weights_of
+
+RUN = [*SMALL, "trainer.max_steps=12", "trainer.val_check_interval=4", "checkpoint_every=2"]
+FORK = multiprocessing.get_context("fork")
+
+
+@dataclass
+class Command:
+    """One call of train.py.
+
+    Args:
+        process: which does it.
+        said: the file of its standard output and error.
+    """
+
+    process: BaseProcess
+    said: Path
+
+    def end(self) -> tuple[int | None, str]:
+        """Wait for its end: the exit code (-9 after SIGKILL, say) and what it printed."""
+        self.process.join(timeout=300)
+        return self.process.exitcode, self.said.read_text()
+
+
+def begin(
+    arguments: list[str], scratch: Path, before: Callable[[], object] = lambda: None
+) -> Command:
+    """Start a command; `before` is called in its process, to prepare what goes wrong."""
+    import lightning.pytorch  # noqa: F401 - once, before the forks
+    import tensorboard.summary  # noqa: F401
+    import torch.utils.tensorboard  # noqa: F401
+
+    from attnlab.training import fit  # noqa: F401
+
+    said = scratch / f"said-{len(list(scratch.glob('said-*')))}.txt"
+    process = FORK.Process(target=_train, args=(arguments, said, before))
+    process.start()
+    return Command(process, said)
+
+
+def ended(
+    arguments: list[str], scratch: Path, before: Callable[[], object] = lambda: None
+) -> tuple[int | None, str]:
+    """Do a command: its exit code and what it printed."""
+    return begin(arguments, scratch, before).end()
+
+
+def _train(arguments: list[str], said: Path, before: Callable[[], object]) -> None:
+    os.chdir(ROOT)
+    out = os.open(said, os.O_WRONLY | os.O_CREAT)
+    for stream in (1, 2):
+        os.dup2(out, stream)
+    # pytest captures Python's own streams, and the fork has a copy of what it has captured
+    sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+    sys.argv = ["train.py", *arguments]
+    os.environ.pop("HYDRA_FULL_ERROR", None)
+    before()
+    runpy.run_path("train.py", run_name="__main__")
+
+
+def is_one_sentence(said: str) -> bool:
+    """Whether a command ended with what a user can mend, and no traceback."""
+    errors = [line for line in said.splitlines() if line.startswith("error: ")]
+    return "Traceback" not in said and len(errors) == 1
+
+
+def at_call(number: int, of: str, sent: signal.Signals) -> Callable[[], None]:
+    """Send this process a signal when a method of LitGPT is called for the n-th time."""
+
+    def prepare() -> None:
+        from attnlab.training.lit import LitGPT
+
+        method, calls = vars(LitGPT)[of], []
+
+        def counted(*arguments: object) -> object:
+            calls.append(of)
+            if len(calls) == number:
+                os.kill(os.getpid(), sent)
+            return method(*arguments)
+
+        setattr(LitGPT, of, counted)
+
+    return prepare
+
+
+def folder_of(outputs: Path) -> Path:
+    (status,) = outputs.rglob("status.json")
+    return status.parent
+
+
+def same_weights(a: Path, b: Path) -> bool:
+    ours, theirs = weights_of(a), weights_of(b)
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[k], theirs[k]) for k in ours)
+
+
+def interrupted(command: list[str], scratch: Path, before: Callable[[], object] = int) -> Path:
+    """A run that was killed after its fourth checkpoint: its folder."""
+
+    def prepare() -> None:
+        before()
+        at_call(10, "training_step", signal.SIGKILL)()
+
+    code, said = ended(command, scratch, prepare)
+    assert code == -9, said
+    return folder_of(scratch)

@@ -1,0 +1,71 @@
+"""Models by name: what is refused, and in which words."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+from transformers import LlamaConfig
+from typer.testing import CliRunner
+
+from attnlab.cli import app
+from attnlab.errors import BadInput
+from attnlab.interop import load_attention_model, load_language_model
+from tests.interop.folders import bert_folder
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+
+
+def test_a_name_without_a_network() -> None:
+    with pytest.raises(BadInput) as told:
+        load_attention_model("google-bert/bert-base-uncased")
+    sentence = str(told.value)
+    assert sentence.startswith("google-bert/bert-base-uncased is no local folder, and the hub")
+    assert "\n" not in sentence
+
+
+@pytest.mark.parametrize("name", ["no/such/folder", "two words", "/nowhere/at/all"])
+def test_what_can_be_no_name(name: str) -> None:
+    for verb in ("look", "sample"):
+        result = CliRunner().invoke(app, [verb, f"hf:{name}"])
+        assert isinstance(result.exception, BadInput)
+        assert str(result.exception).startswith(f"{name} is no local folder, and the hub")
+
+
+def test_a_folder_without_a_model(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="holds no model"):
+        load_attention_model(str(tmp_path))
+
+
+def test_another_family(tmp_path: Path) -> None:
+    LlamaConfig().save_pretrained(tmp_path / "llama")
+    with pytest.raises(BadInput, match="llama is a llama; it must be a bert or gpt2"):
+        load_attention_model(str(tmp_path / "llama"))
+    bert = bert_folder(tmp_path / "b")
+    with pytest.raises(BadInput, match="b is a bert; it must be a gpt2"):
+        load_language_model(str(bert))
+
+
+def test_a_missing_extra_is_one_sentence(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['transformers'] = None\n"
+        "from attnlab.cli import main\n"
+        f"sys.argv = ['attnlab', 'look', 'hf:{tmp_path}']\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr == (
+        "error: models of transformers need that package: pip install 'attnlab[hf]'\n"
+    )
+
+
+def test_importing_interop_does_not_import_transformers() -> None:
+    code = "import sys, attnlab.interop; print('transformers' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
