@@ -24,6 +24,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
+from attnlab import quick
 from attnlab.errors import BadInput, Terminated
 from attnlab.training.folder import folder_for, variant_of
 from attnlab.training.sweep import WANTS_TRACEBACK, attempt, share_threads
@@ -38,7 +39,8 @@ def train(cfg: DictConfig) -> float:
     Returns:
         the validation loss, for Hydra's sweepers; NaN for a run of a sweep that failed.
     """
-    from attnlab.training.run import run  # imports torch, which a misspelt name need not wait for
+    with quick.imports():  # torch among them, which a misspelt name need not wait for
+        from attnlab.training.run import run
 
     hydra = HydraConfig.get()
     overrides = list(hydra.overrides.task)

@@ -13,13 +13,13 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from attnlab import quick
 from attnlab.data.corpus import Corpus
 from attnlab.errors import BadInput, first_line
 from attnlab.model import GPT
 from attnlab.training.build import build, checked, unknown
 from attnlab.training.checkpoint import read_checkpoint
 from attnlab.training.folder import RunFolder, fingerprint
-from attnlab.training.quick import import_torchmetrics
 from attnlab.training.tasks import Data, Net, task_of
 from attnlab.translation.model import Translator
 from attnlab.translation.pairs import Pairs
@@ -103,11 +103,12 @@ def run(cfg: DictConfig, folder: Path, *, variant: str, overrides: Iterable[str]
         held.check_is_ours(cfg, digest)
         if held.is_done():
             return Result(folder, held.metrics(), fresh=False)
-    optim = build_optimizer(cfg)
+    with quick.imports():  # PyTorch's first optimiser imports its compiler
+        optim = build_optimizer(cfg)
     # Lightning takes seconds to import; whatever could be refused without it has been by now.
-    import_torchmetrics()
-    from attnlab.training.fit import fit
-
+    with quick.imports():
+        quick.import_torchmetrics()
+        from attnlab.training.fit import fit
     return Result(folder, fit(cfg, net, corpus, optim, held, digest, variant, overrides))
 
 
