@@ -140,6 +140,12 @@ class RunFolder:
         Raises:
             BadInput: the folder holds something else, or the file is damaged.
         """
+        # status.json is the first that a run writes, so whoever looks at the rest first and then
+        # for it cannot take a run that another process is just beginning for something else.
+        others = self.path.exists() and any(
+            f.name != ".lock" and not f.name.startswith(f".{self.status_file.name}.")
+            for f in self.path.iterdir()
+        )
         if self.status_file.exists():
             try:
                 return dict(read_json(self.status_file))
@@ -147,7 +153,7 @@ class RunFolder:
                 raise BadInput(
                     f"{self.status_file} is damaged ({error}); force=true redoes the run"
                 ) from error
-        if self.path.exists() and any(f.name != ".lock" for f in self.path.iterdir()):
+        if others:
             raise BadInput(f"{self.path} is not empty and holds no run; take another name=")
         return {}
 

@@ -132,7 +132,8 @@ class LitTask(L.LightningModule):
 
     def _logs_now(self) -> bool:
         # Lightning would drop what is logged at other steps, at a millisecond a step.
-        return bool((self.trainer.global_step + 1) % self.trainer.log_every_n_steps == 0)
+        every: int = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
+        return (self.trainer.global_step + 1) % every == 0
 
     def configure_gradient_clipping(
         self,
