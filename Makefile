@@ -12,6 +12,7 @@ VENV        ?= .venv
 CONSTRAINTS ?= constraints.txt
 WORKERS     ?= auto
 ARGS        ?=
+NANOGPT     ?=
 
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.attnlab-installed
@@ -84,8 +85,16 @@ reproduce: setup ## run the claims again and print their verdicts; see ARGS=--he
 	@$(BIN)/python -m attnlab reproduce $(ARGS)
 
 .PHONY: bench
-bench: setup ## measure speed and memory
-	@set -e; for f in benchmarks/[!_]*.py; do echo "$$f"; $(BIN)/python "$$f" $(ARGS); done
+bench: setup ## measure speed and memory, an hour; compare with nanoGPT by NANOGPT=its-checkout
+	@set -e; for f in step startup shares attention sampling sweeps scale; do \
+	    echo "benchmarks/$$f.py"; NANOGPT=$(NANOGPT) $(BIN)/python benchmarks/$$f.py >/dev/null; done
+	@echo "benchmarks/fast.py"; NANOGPT=$(NANOGPT) $(BIN)/python benchmarks/fast.py --ablation >/dev/null
+	@$(BIN)/python benchmarks/results.py
+
+.PHONY: bench-gpu
+bench-gpu: setup ## measure training on a GPU, under 8 minutes; says so where there is none
+	@NANOGPT=$(NANOGPT) $(BIN)/python benchmarks/gpu.py
+	@$(BIN)/python benchmarks/results.py
 
 .PHONY: clean
 clean: ## remove caches and builds (runs in outputs/ and the environment stay)

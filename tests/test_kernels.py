@@ -130,3 +130,17 @@ def test_unmerged_heads_puts_row_floor_of_t_h_over_t_at_row_t() -> None:
     assert torch.equal(merged, right.reshape(B, T, H * D))
     t = 4
     assert torch.equal(merged[:, t, :D], right[:, t * H // T, t * H % T])
+
+
+@pytest.mark.parametrize(("T", "dtype"), [(256, torch.float32), (257, torch.bfloat16)])
+def test_short_bf16_sequences_are_computed_in_fp32_on_a_cpu(T: int, dtype: torch.dtype) -> None:
+    q, k, v = torch.randn(3, 1, 2, T, 8).bfloat16()
+    assert kernels.sdpa_dtype(q) == dtype
+    assert kernels.sdpa_dtype(q.float()) == torch.float32
+    mask = masks.build_mask(masks.causal, T)
+    y = kernels.sdpa(q, k, v, mask=mask, scale=0.3, dropout=0.0)
+    assert y.dtype == torch.bfloat16
+    exact = kernels.manual(*(x.double() for x in (q, k, v)), mask=mask, scale=0.3, dropout=0.0)
+    assert (y - exact).abs().max() < 0.05
+    if dtype == torch.float32:  # nothing is rounded but the result
+        torch.testing.assert_close(y, exact.bfloat16(), rtol=2**-7, atol=1e-6)

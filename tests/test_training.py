@@ -332,3 +332,19 @@ def test_two_processes_train_on_the_same_global_batches(tmp_path: Path, text_fil
     assert losses[1].keys() == losses[2].keys() == {10, 20, 30, 40, 50}
     for step, loss in losses[1].items():
         assert losses[2][step] == pytest.approx(loss, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        ([], "sdpa"),
+        (["trainer.precision=bf16-mixed"], "sdpa in float32"),
+        (["attn=manual", "trainer.precision=bf16-mixed"], "manual"),
+        (["attn=torch_mha"], "TorchMHA"),
+    ],
+)
+def test_a_run_says_what_computed_its_attention(
+    train: Callable[..., Any], overrides: list[str], told: str
+) -> None:
+    metrics = train("trainer.accelerator=cpu", *overrides).metrics
+    assert metrics["attention"] == told

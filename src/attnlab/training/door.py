@@ -133,7 +133,12 @@ def show(result: "Result") -> None:
     rows.add_row("validation loss", loss)
     if translates:
         rows.add_row("translations", _quality(metrics))
-    rows.add_row("speed", f"{metrics['tokens_per_second']:,.0f} tokens/s on {metrics['device']}")
+    speed = f"{metrics['tokens_per_second']:,.0f} tokens/s on {metrics['device']}"
+    if metrics["precision"] != "32-true":
+        speed += f", {metrics['precision']}"
+        if "attention" in metrics:  # of a GPT
+            speed += f", attention by {metrics['attention']}"
+    rows.add_row("speed", speed)
     Console(highlight=False, markup=False).print(rows)
     outputs = shlex.quote(str(result.folder.parents[2]))
     print("Next:")  # in plain lines, which can be copied however narrow the terminal is

@@ -13,6 +13,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, Dataset
 
+from attnlab.attention import SelfAttention, kernels
+from attnlab.attention.masks import name_of
 from attnlab.data.batches import Batch, TrainBatches, validation_batches
 from attnlab.data.corpus import Corpus
 from attnlab.errors import BadInput
@@ -224,8 +226,23 @@ class LitGPT(LitTask):
         return batches * self.batch_size * self.net.block_size
 
     def further_figures(self, seconds_a_batch: float) -> dict[str, Any]:
-        floor = self.corpus.val_floor
-        return {} if floor is None else {"val_floor": floor}
+        figures: dict[str, Any] = {"attention": self._attention()}
+        if self.corpus.val_floor is not None:
+            figures["val_floor"] = self.corpus.val_floor
+        return figures
+
+    def _attention(self) -> str:
+        """What computed the attention, and in which dtype where it chose one itself."""
+        attn = self.net.get_submodule("blocks.0.attn")
+        if not isinstance(attn, SelfAttention):
+            return type(attn).__name__
+        if attn.kernel is not kernels.sdpa:
+            return name_of(attn.kernel)
+        dtypes = {"bf16-mixed": torch.bfloat16, "bf16-true": torch.bfloat16}
+        dtype = dtypes.get(str(self.trainer.precision), torch.get_default_dtype())
+        q = torch.empty(1, 1, self.net.block_size, 1, dtype=dtype, device=self.device)
+        chosen = kernels.sdpa_dtype(q)
+        return "sdpa" if chosen == dtype else f"sdpa in {chosen}".replace("torch.", "")
 
     def first_nonfinite(self, batch: Batch) -> Finding | None:
         return first_nonfinite(self.net, batch[0])

@@ -1,0 +1,217 @@
+"""Put what the benchmarks wrote as JSON into one page, benchmarks/RESULTS.md.
+
+    python benchmarks/results.py
+
+A benchmark that has not been run is left out, and the page says so.
+"""
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment
+
+HERE = Path(__file__).parent
+Rows = Iterable[Iterable[str]]
+
+PAGE = """# Benchmarks
+
+Each figure is from a run of the command above it, on the machine and at the commit named there.
+Ratios are medians of pairs that took turns, because machines are busy. `make bench
+NANOGPT=CHECKOUT` measures all of it again; without a checkout of nanoGPT the rows that need it are
+left out.
+{% for name, command, body in parts %}
+## {{ name }}
+
+    {{ command }}
+
+{{ body }}
+{% endfor %}{% if missing %}
+Not measured here: {{ missing | join(", ") }}.
+{% endif %}"""
+
+
+def table(head: Iterable[str], rows: Rows) -> str:
+    """Markdown."""
+    head = list(head)
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def where(found: dict[str, Any]) -> str:
+    """The machine and the commit, in a line."""
+    told, git = found["machine"], found["machine"]["git"]
+    dirty = ", with changes" if git["dirty"] else ""
+    return (
+        f"{told['processor']}, {told['cores']} cores, {told['threads']} threads, PyTorch "
+        f"{told['torch']}, Python {told['python']}, commit `{git['commit'][:10]}`{dirty}."
+    )
+
+
+def step(found: dict[str, Any]) -> str:
+    rows = []
+    for name, pair in found.items():
+        if isinstance(pair, dict) and "times_as_fast" in pair:
+            low, high = pair["ratios"][0], pair["ratios"][-1]
+            rows.append(
+                [
+                    name,
+                    f"{pair['ours_ms_a_step']:.1f}",
+                    f"{pair['theirs_ms_a_step']:.1f}",
+                    f"{pair['times_as_fast']:.2f} ({low:.2f} to {high:.2f})",
+                ]
+            )
+    limit = found["share of the matrix-product rate, fp32"]
+    said = (
+        f"The fp32 step's matrix products run at {limit['share']:.0%} of the rate of a large one "
+        f"({limit['product_gflops']:.0f} GFLOP/s)."
+    )
+    head = ["pair", "ours, ms a step", "the other, ms a step", "times as fast"]
+    return table(head, rows) + f"\n\n{said}"
+
+
+def startup(found: dict[str, Any]) -> str:
+    rows = [
+        [f"`{name}`" if "to the" not in name else name, f"{t['seconds']:.2f}"]
+        for name, t in found.items()
+        if name != "machine"
+    ]
+    return table(["command", "seconds"], rows)
+
+
+def fast(found: dict[str, Any]) -> str:
+    parts = []
+    if "race" in found:
+        race = found["race"]
+        rows = [
+            [
+                f"{r['ours_seconds']:.1f} s to {r['ours_loss']:.4f}",
+                f"{r['nanogpt_seconds']:.1f} s to {r['nanogpt_loss']:.4f}",
+                f"{r['times_as_fast']:.1f}",
+            ]
+            for r in race["rounds"]
+        ]
+        parts.append(table(["preset=fast", "nanoGPT", "times as fast"], rows))
+        parts.append("Whole commands, from the start of Python to its exit; a seed a row.")
+    if "ablation" in found:
+        arms = found["ablation"]["arms"]
+        base = arms["preset=fast"]["val_loss"]
+        rows = [
+            [
+                name,
+                f"{a['val_loss']:.4f}",
+                f"{a['val_loss'] - base:+.4f}",
+                f"{a['sd']:.4f}" if a["sd"] is not None else "",
+                f"{a['seconds']:.1f}",
+            ]
+            for name, a in arms.items()
+        ]
+        head = ["left out", "validation loss", "difference", "sd over seeds", "seconds of the run"]
+        parts.append(table(head, rows))
+        parts.append(f"{found['ablation']['seeds']} seeds, equal steps; seconds without start-up.")
+    return "\n\n".join(parts)
+
+
+def attention(found: dict[str, Any]) -> str:
+    keys = list(dict.fromkeys((r["kernel"], r["dtype"]) for r in found["rows"]))
+    cells = {(r["T"], r["kernel"], r["dtype"]): r for r in found["rows"]}
+    rows = [
+        [str(T)] + [f"{cells[(T, *key)]['ms']:.1f} / {cells[(T, *key)]['MB']:.0f}" for key in keys]
+        for T in dict.fromkeys(r["T"] for r in found["rows"])
+    ]
+    said = f"{found['tokens']} tokens in all, {found['H']} heads of {found['D']}, both ways."
+    return table(["T", *(f"{k}, {d}" for k, d in keys)], rows) + f"\n\nms / MB. {said}"
+
+
+def shares(found: dict[str, Any]) -> str:
+    rows = [[name, f"{share:.1%}"] for name, share in found["share"].items()]
+    said = f"{found['steps']} steps in {found['seconds']:.0f} s."
+    return table(["part of a run", "share"], rows) + f"\n\n{said}"
+
+
+def sampling(found: dict[str, Any]) -> str:
+    head = ["model", "context", "cached", "uncached", "transformers, cached", "times as fast"]
+    rows = [
+        [
+            r["model"],
+            str(r["context"]),
+            *(f"{r[kind]:.1f}" for kind in ("cached", "uncached", "transformers")),
+            f"{r['speedup']:.1f}",
+        ]
+        for r in found["rows"]
+    ]
+    return table(head, rows) + f"\n\nIn {found['unit']}, {found['threads']} thread(s)."
+
+
+def sweeps(found: dict[str, Any]) -> str:
+    rows = [
+        [
+            f"preset={name}",
+            *(f"{found[name][f'{kind}_ratio']:.2f}" for kind in ("training", "whole")),
+        ]
+        for name in found
+        if name != "machine"
+    ]
+    head = ["sweep", "characters a second in training", "over the whole command"]
+    said = "One process a core with one thread each (joblib), over one process with all cores."
+    return table(head, rows) + f"\n\n{said}"
+
+
+def scale(found: dict[str, Any]) -> str:
+    rows = [
+        [name.replace("_", " "), f"{value['seconds']:.1f} s"]
+        for name, value in found["looking"].items()
+        if isinstance(value, dict) and "seconds" in value
+    ]
+    text = table([f"{found['looking']['runs']} runs in a folder", "time"], rows)
+    if "sweep_in_one_process" in found:
+        sweep = found["sweep_in_one_process"]
+        text += (
+            f"\n\nA sweep of {sweep['runs']} runs in one process grows by "
+            f"{sweep['growth_mib']:.0f} MiB over what it takes after ten."
+        )
+    return text
+
+
+PARTS: dict[str, tuple[str, str, Callable[[dict[str, Any]], str]]] = {
+    "step": ("A training step", "python benchmarks/step.py --nanogpt CHECKOUT", step),
+    "fast": (
+        "To nanoGPT's loss",
+        "python benchmarks/fast.py --nanogpt CHECKOUT --ablation",
+        fast,
+    ),
+    "startup": ("Start-up", "python benchmarks/startup.py", startup),
+    "shares": ("Where a run's time goes", "python benchmarks/shares.py", shares),
+    "attention": ("Attention by length", "python benchmarks/attention.py", attention),
+    "sampling": ("Sampling", "python benchmarks/sampling.py", sampling),
+    "sweeps": ("Sweeps", "python benchmarks/sweeps.py", sweeps),
+    "scale": ("Hundreds of runs", "python benchmarks/scale.py", scale),
+}
+GPU = "a GPU (`make bench-gpu`)"
+
+
+def main() -> None:
+    parts, missing = [], []
+    for name, (heading, command, body) in PARTS.items():
+        file = HERE / f"{name}.json"
+        if not file.exists():
+            missing.append(f"{heading.lower()} (`{command}`)")
+            continue
+        found = json.loads(file.read_text())
+        text = body(found)
+        if "git" in found.get("machine", {}):
+            text += f"\n\n{where(found)}"
+        parts.append((heading, command, text))
+    if not (HERE / "gpu.json").exists():
+        missing.append(GPU)
+    else:
+        found = (HERE / "gpu.json").read_text()
+        parts.append(("A GPU", "python benchmarks/gpu.py", f"```json\n{found}```"))
+    page = Environment(keep_trailing_newline=True).from_string(PAGE)
+    (HERE / "RESULTS.md").write_text(page.render(parts=parts, missing=missing))
+    print(HERE / "RESULTS.md")
+
+
+if __name__ == "__main__":
+    main()
