@@ -87,6 +87,10 @@ reproduce: setup ## run the claims again and print their verdicts; see ARGS=--he
 bench: setup ## measure speed and memory
 	@set -e; for f in benchmarks/[!_]*.py; do echo "$$f"; $(BIN)/python "$$f" $(ARGS); done
 
+.PHONY: docs
+docs: setup ## run the chapters of docs/chapters and write them as pages
+	@$(BIN)/python docs/chapters/build.py $(ARGS)
+
 .PHONY: clean
 clean: ## remove caches and builds (runs in outputs/ and the environment stay)
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
