@@ -19,7 +19,7 @@ def test_chapter_runs_and_its_page_stands_alone(file: Path, tmp_path: Path) -> N
     assert not [o for o in outputs if o.output_type == "stream" and o.name == "stderr"]
     html = page(notebook, file.stem)
     assert "<svg" in html or "data:image/png" in html
-    assert html.count("<details>") == len(_tagged(file, "solution"))
+    assert html.count("<summary>A solution") == len(_tagged(file, "solution"))
     assert stands_alone(html)
 
 

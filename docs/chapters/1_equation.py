@@ -101,7 +101,7 @@ Markdown(f"Function and fractions differ by {error:.1e} at most: the rounding of
 # %% [markdown]
 # Averages stay among what is averaged: every output lies within the triangle of the three values.
 
-# %%
+# %% tags=["drawing"]
 with styled():
     figure, (left, right) = panels(2, width=5.0, height=4.2)
     left.imshow(pattern, cmap="Blues", vmin=0, vmax=1)

@@ -81,6 +81,7 @@ for name, difference in VARIANTS.items():
         patterns[name] = layer.pattern(x)[0, 0]
 
 
+# %% tags=["drawing"]
 def pictures(maps, name):
     with styled():
         figure = Figure(figsize=(12, 6.6))
@@ -120,9 +121,8 @@ Markdown(
 command = f"""train.py -m name=leaks attn={",".join(VARIANTS)} preset=micro data=plays
     data.length=60000 probes=none logger=none"""
 script, *overrides = command.split()
-done = subprocess.run(
-    [sys.executable, LAB / script, *overrides], capture_output=True, text=True, check=True
-)
+done = subprocess.run([sys.executable, LAB / script, *overrides], capture_output=True, text=True)
+assert done.returncode == 0, done.stderr
 runs = {run.values["attn"]: run for run in read_runs(Path("outputs/leaks"))}
 loss = {name: runs[name].metrics["val_loss"] for name in VARIANTS}
 floor = runs["sdpa"].metrics["val_floor"]

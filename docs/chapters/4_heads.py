@@ -16,6 +16,7 @@ from IPython.display import Markdown
 
 import attnlab
 from attnlab.attention import SelfAttention, attention
+from attnlab.attention.heads import identical, identical_qkv, independent
 from attnlab.attention.masks import build_mask, causal
 from attnlab.data.sources import plays
 from attnlab.probes import measures
@@ -120,10 +121,8 @@ with torch.no_grad():
 # their own. `identical` copies the first head's weights to all, output slice included;
 # `identical_qkv` leaves the output slices as they were drawn.
 
+
 # %%
-from attnlab.attention.heads import identical, identical_qkv, independent  # noqa: E402
-
-
 def gradient_difference(rule):
     """The largest difference between the gradients of two heads' query weights."""
     torch.manual_seed(0)
@@ -158,9 +157,8 @@ VARIANTS = {
 command = f"""train.py -m name=heads attn={",".join(VARIANTS)} preset=micro data=plays
     data.length=60000 probes=none logger=none"""
 script, *overrides = command.split()
-done = subprocess.run(
-    [sys.executable, LAB / script, *overrides], capture_output=True, text=True, check=True
-)
+done = subprocess.run([sys.executable, LAB / script, *overrides], capture_output=True, text=True)
+assert done.returncode == 0, done.stderr
 runs = {run.values["attn"]: run for run in read_runs(Path("outputs/heads"))}
 
 # %% [markdown]

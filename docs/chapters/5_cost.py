@@ -134,6 +134,8 @@ powers = {
     for what, cost in (("time", took), ("memory", held))
     for name in KERNELS
 }
+
+# %% tags=["drawing"]
 with styled():
     figure, (left, right) = panels(2)
     for colour, name in zip(COLOURS, KERNELS, strict=False):

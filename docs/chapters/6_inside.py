@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from IPython.display import HTML, Markdown
 
 import attnlab
+from attnlab.attention.masks import build_mask, causal
 from attnlab.data.sources import plays
 from attnlab.look import look
 from attnlab.probes import measures
@@ -36,9 +37,8 @@ def table(head, rows):
 command = """train.py name=inside preset=micro data=plays data.length=60000 trainer.max_steps=900
     trainer.val_check_interval=300 probes=none logger=none"""
 script, *overrides = command.split()
-done = subprocess.run(
-    [sys.executable, LAB / script, *overrides], capture_output=True, text=True, check=True
-)
+done = subprocess.run([sys.executable, LAB / script, *overrides], capture_output=True, text=True)
+assert done.returncode == 0, done.stderr
 (run,) = read_runs(Path("outputs/inside"))
 net, alphabet = load_model(run.folder)
 corpus = plays(length=60000)
@@ -106,8 +106,6 @@ rows = [
 table(["head", *NAMES], rows)
 
 # %%
-from attnlab.attention.masks import build_mask, causal  # noqa: E402
-
 mask = build_mask(causal, 64)
 even = (mask / mask.sum(-1, keepdim=True))[None, None]
 baseline = float(measures.previous_mass(even, mask))
@@ -150,7 +148,7 @@ harm = {head: float((loss_without([head]) - whole).mean()) for head in found}
 none_left = float((loss_without(list(found)) - whole).mean())
 heaviest = max(harm, key=lambda head: harm[head])
 
-# %%
+# %% tags=["drawing"]
 with styled():
     figure, (left, right) = panels(2)
     labels = [f"L{layer}H{h}" for layer, h in harm]
