@@ -32,13 +32,16 @@ def execute(file: Path, folder: Path) -> NotebookNode:
         nbclient.exceptions.CellExecutionError: a cell fails, an assertion say.
     """
     notebook = read(file)
-    NotebookClient(
-        notebook,
-        config=Config({"KernelManager": {"transport": "ipc"}}),  # no port that others could reach
-        kernel_name="python3",
-        resources={"metadata": {"path": str(folder)}},
-        timeout=900,  # seconds a cell
-    ).execute()
+    with tempfile.TemporaryDirectory() as sockets:  # no port that others could reach
+        transport = {"transport": "ipc", "ip": f"{sockets}/kernel"}
+        NotebookClient(
+            notebook,
+            config=Config({"KernelManager": transport}),
+            kernel_name="python3",
+            resources={"metadata": {"path": str(folder)}},
+            startup_timeout=300,  # seconds; a busy machine takes its time
+            timeout=900,  # seconds a cell
+        ).execute()
     return notebook
 
 
