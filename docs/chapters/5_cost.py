@@ -7,6 +7,7 @@
 
 # %%
 import math
+import os
 import time
 from functools import partial
 
@@ -24,6 +25,7 @@ H, D = 4, 32
 LENGTHS = (128, 256, 512, 1024)
 KERNELS = {"manual": kernels.manual, "sdpa": kernels.sdpa}
 torch.manual_seed(0)
+os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # the profiler says when it starts and stops
 
 
 def table(head, rows):
@@ -120,13 +122,12 @@ held = {
     for name, kernel in KERNELS.items()
 }
 
-table(
-    ["T", "manual, ms", "sdpa, ms", "manual, MB", "sdpa, MB"],
-    [
-        [T, *(f"{1e3 * took[name, T]:.2f}" for name in KERNELS), *(f"{held[name, T] / 1e6:.2f}" for name in KERNELS)]
-        for T in LENGTHS
-    ],
-)  # fmt: skip
+rows = []
+for T in LENGTHS:
+    milliseconds = [f"{1e3 * took[name, T]:.2f}" for name in KERNELS]
+    megabytes = [f"{held[name, T] / 1e6:.2f}" for name in KERNELS]
+    rows.append([T, *milliseconds, *megabytes])
+table(["T", "manual, ms", "sdpa, ms", "manual, MB", "sdpa, MB"], rows)
 
 # %%
 powers = {

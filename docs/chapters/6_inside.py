@@ -172,18 +172,23 @@ assert none_left > max(harm.values())
 
 # %% tags=["say"]
 Markdown(
-    f"L{heaviest[0]}H{heaviest[1]} matters most ({harm[heaviest]:+.3f} nats). The eight "
-    f"together cost {none_left:+.3f}, the sum of the single ones is {sum(harm.values()):+.3f}: "
-    "heads that stand in for one another make the first larger than the second, so a head that "
-    "is not missed may still be at work."
+    f"L{heaviest[0]}H{heaviest[1]} matters most here ({harm[heaviest]:+.3f} nats). All eight "
+    f"silenced cost {none_left:+.3f}, and the single effects add up to "
+    f"{sum(harm.values()):+.3f}. They need not be equal: a later head reads what an earlier one "
+    "wrote, and one head may stand in for another, so a head that is not missed may still be "
+    "at work."
+)
+
+# %% tags=["say"]
+resting = max(found, key=lambda head: found[head]["first"])
+Markdown(
+    f"Two more cautions. In large models many heads put most of their weight on the first position: a "
+    f"softmax cannot say *nothing*, and a place that is always there takes the weight. In this small "
+    f"one no head gives it more than {found[resting]['first']:.2f}. And weight on a position is not weight on its "
+    f"character: from the second layer on, a position holds what the first layer brought there."
 )
 
 # %% [markdown]
-# Two more cautions. A head with much weight on the first character is often resting: a softmax
-# cannot say "nothing", and a place that is always there takes the weight. And weight on a position
-# is not weight on its character: from the second layer on, a position holds what the first layer
-# brought there.
-#
 # ## Exercises
 #
 # **1.** Is the most local head local because of where characters stand, or because of which they
@@ -197,12 +202,13 @@ same = {view.layer: measures.previous_mass(view.pattern, view.mask) for view in 
 {"on one letter": round(by_place, 3), "on the text": round(by_text, 3), "even": round(baseline, 3)}
 
 # %% [markdown]
-# **2.** Silence whole layers instead of heads. Which one is missed more?
+# **2.** Silence whole layers instead of heads. Which one is missed more, and do the two add up?
 
 # %% tags=["solution"]
+# The first: the second one was trained to read what it writes, and is led astray without it.
 layers = {n: float((loss_without([(n, h) for h in range(4)]) - whole).mean()) for n in (0, 1)}
-assert max(layers.values()) < none_left
-layers
+assert layers[0] > layers[1]
+layers | {"both": none_left}
 
 # %% [markdown]
 # **3.** Which other measure tells heads apart here? Try `js_divergence`, in nats, between the
