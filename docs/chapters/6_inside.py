@@ -123,6 +123,13 @@ Markdown(
 )
 
 # %% [markdown]
+# The head with the fewest keys in effect, on the passage from above and large enough to read:
+
+# %%
+sharp = min(found, key=lambda head: found[head]["keys in effect"])
+look(str(run.folder), passage, layer=sharp[0], head=sharp[1]).page
+
+# %% [markdown]
 # ## Taking heads away
 #
 # A head speaks through its rows of `W_o` alone. With these at zero it is silent, and all else is
