@@ -172,8 +172,8 @@ Markdown(
     "proof: they copy the next character. Three more have a lower loss than `sdpa`, which is "
     "all that a loss ever shows of a leak: it looks like success. `post_softmax_mask` "
     f"({loss['post_softmax_mask']:.3f}) and `finite_fill` ({loss['finite_fill']:.3f}) end where "
-    f"`sdpa` does ({loss['sdpa']:.3f}): no loss curve tells those two. One seed each: so much "
-    "for orders of magnitude."
+    f"`sdpa` does ({loss['sdpa']:.3f}): no loss curve tells those two. One seed each: "
+    "read the order of magnitude, not the digits."
 )
 
 # %% [markdown]
