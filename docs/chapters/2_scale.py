@@ -247,8 +247,8 @@ Markdown(
 )
 
 # %% [markdown]
-# So the sentence "without the scale training breaks" needs its precondition. What breaks is a
-# softmax whose scores are too far apart at the start, whatever made them so.
+# So the sentence "training breaks without the scale" needs a precondition, scores that are far
+# apart at the start, and a word on what breaking means: here, a loss that falls more slowly.
 #
 # ## Exercises
 #
