@@ -236,7 +236,7 @@ HTML(picture)
 left_of_line = [penalty[s, r] for s in SIGMAS for r in RATES if predicted[s] < line]
 right_of_line = [penalty[s, r] for s in SIGMAS for r in RATES if predicted[s] > line]
 mean_left, mean_right = (sum(x) / len(x) for x in (left_of_line, right_of_line))
-assert mean_right > mean_left
+assert mean_right > mean_left and mean_right > 0
 
 # %% tags=["say"]
 Markdown(
