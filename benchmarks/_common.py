@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import multiprocessing
 import os
 import platform
 import statistics
@@ -52,6 +53,35 @@ def seconds(work: Callable[[], Any]) -> float:
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
+
+
+class Apart:
+    """Training steps in a process of their own, which waits while it is not called.
+
+    Args:
+        make: a function of a module, called in that process with the arguments; gives the steps.
+    """
+
+    def __init__(self, make: Callable[..., Steps], *arguments: Any) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs, make, arguments), daemon=True)
+        self.process.start()
+
+    def __call__(self, steps: int) -> None:
+        self.pipe.send(steps)
+        self.pipe.recv()
+
+    def end(self) -> None:
+        self.pipe.send(None)
+        self.process.join()
+
+
+def _serve(pipe: Any, make: Callable[..., Steps], arguments: tuple[Any, ...]) -> None:
+    go = make(*arguments)
+    while (steps := pipe.recv()) is not None:
+        go(steps)
+        pipe.send(steps)
 
 
 def paired(a: Steps, b: Steps, rounds: int, steps: int) -> dict[str, Any]:

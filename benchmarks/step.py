@@ -1,4 +1,4 @@
-"""Speed of a training step, in pairs within one process.
+"""Speed of a training step, in pairs.
 
     python benchmarks/step.py --nanogpt CHECKOUT
 
@@ -6,7 +6,8 @@ At nanoGPT's CPU setting (4 layers, 4 heads, 128 wide, 64 characters, batch 12),
 our step, in fp32 and in bf16, with nanoGPT's, which is fp32; the share of the floating-point rate
 that a large matrix product reaches here; and a Lightning run with everything on (bar or lines,
 TensorBoard, probes, checkpoints, validation) with a bare loop that trains and validates the same
-model. Without --nanogpt the first comparison is left out. Writes benchmarks/step.json.
+model. Each has a process of its own, and they take turns. Without --nanogpt the first comparison
+is left out. Writes benchmarks/step.json.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from _common import Steps, nanogpt_model, paired, seconds, settings, summary, write
+from _common import Apart, Steps, nanogpt_model, paired, seconds, settings, summary, write
 from omegaconf import DictConfig
 
 from attnlab.data.batches import TrainBatches, validation_batches
@@ -30,7 +31,7 @@ from attnlab.training.run import build_corpus, build_model, build_optimizer, run
 class Bare:
     """A bare loop over our model, batches, optimiser and clipping; called with a step count."""
 
-    def __init__(self, cfg: DictConfig, corpus: Corpus, max_steps: int, *, bf16: bool) -> None:
+    def __init__(self, cfg: DictConfig, corpus: Corpus, max_steps: int, bf16: bool) -> None:
         self.cfg, self.corpus, self.bf16 = cfg, corpus, bf16
         self.net = build_model(cfg, len(corpus.alphabet)).train()
         self.optimizer, self.schedule = build_optimizer(cfg)(self.net, max_steps)
@@ -112,7 +113,7 @@ def lightning_against_bare(corpus: Corpus, rounds: int, steps: int) -> dict[str,
                 "trainer.accelerator=cpu",
             )
             lightning = run(cfg, Path(folder, "run"), variant="sdpa").metrics["wall_seconds"]
-        bare = Bare(cfg, corpus, steps, bf16=False)
+        bare = Bare(cfg, corpus, steps, False)
         times.append((lightning, seconds(lambda bare=bare: (bare(steps), bare.validate()))))
     return summary(times, steps)
 
@@ -131,11 +132,12 @@ def main() -> None:
     results: dict[str, Any] = {"corpus": corpus.name}
     gflop = step_gflop(cfg, len(corpus.alphabet))
     for name, (override, bf16) in arms.items():
-        ours = Bare(settings(override), corpus, total, bf16=bf16)
         result: Any = "left out: no --nanogpt CHECKOUT was given"
         if options.nanogpt is not None:
-            theirs = nanogpt_steps(options.nanogpt, cfg, corpus)
+            ours = Apart(Bare, settings(override), corpus, total, bf16)
+            theirs = Apart(nanogpt_steps, options.nanogpt, cfg, corpus)
             result = paired(ours, theirs, options.rounds, options.steps)
+            ours.end(), theirs.end()
         results[f"{name} against nanoGPT"] = result
     results["share of the matrix-product rate, fp32"] = share_of_the_limit(corpus, gflop, options)
     results["Lightning against a bare loop"] = lightning_against_bare(corpus, 3, 500)
@@ -146,7 +148,7 @@ def share_of_the_limit(
     corpus: Corpus, gflop: float, options: argparse.Namespace
 ) -> dict[str, float]:
     """Our fp32 step's rate over that of a large product, in turns; medians."""
-    ours = Bare(settings(), corpus, (options.rounds + 1) * options.steps, bf16=False)
+    ours = Bare(settings(), corpus, (options.rounds + 1) * options.steps, False)
     ours(options.steps)
     rates, shares = [], []
     for _ in range(options.rounds):

@@ -80,12 +80,12 @@ def is_one_sentence(said: str) -> bool:
 
 
 def at_call(number: int, of: str, sent: signal.Signals) -> Callable[[], None]:
-    """Send this process a signal when a method of LitGPT is called for the n-th time."""
+    """Send this process a signal when a method of LitTask is called for the n-th time."""
 
     def prepare() -> None:
-        from attnlab.training.lit import LitGPT
+        from attnlab.training.lit import LitTask
 
-        method, calls = vars(LitGPT)[of], []
+        method, calls = vars(LitTask)[of], []
 
         def counted(*arguments: object) -> object:
             calls.append(of)
@@ -93,7 +93,7 @@ def at_call(number: int, of: str, sent: signal.Signals) -> Callable[[], None]:
                 os.kill(os.getpid(), sent)
             return method(*arguments)
 
-        setattr(LitGPT, of, counted)
+        setattr(LitTask, of, counted)
 
     return prepare
 

@@ -74,6 +74,7 @@ MODELS: dict[str, Callable[[], GPT]] = {
     "no positions": lambda: own(learned_positions=False),
     "cosine": lambda: own(partial(SelfAttention, qk_norm=True), norm=rms_norm),
     "window": lambda: own(partial(SelfAttention, may_attend=window)),
+    "shared heads": lambda: own(partial(SelfAttention, n_kv_head=1)),
     "one layer": lambda: own(n_layer=1, n_head=1),
 }
 

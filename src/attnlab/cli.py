@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from attnlab import quick
 from attnlab.errors import BadInput
 
 RUN = "A run folder, a checkpoint"
@@ -34,9 +35,11 @@ def sample(
     cache: Annotated[bool, typer.Option(help="Keep keys and values: same text, sooner.")] = True,
 ) -> None:
     """Print text of a trained model as it comes."""
-    from attnlab import writing
+    with quick.imports():
+        from attnlab import writing
 
-    writer = writing.open_writer(target)
+    with quick.imports():  # what the model's own classes need
+        writer = writing.open_writer(target)
     pieces = writer.write(prompt, chars, temperature=temperature, seed=seed, cache=cache)
     first = next(pieces, "")  # bad input is refused before anything is printed
     print(prompt, first, sep="", end="", flush=True)
@@ -61,7 +64,8 @@ def checkup(
     html: Annotated[Path | None, typer.Option(help="Write the report with its pictures.")] = None,
 ) -> None:
     """Find what is wrong with the attention of any model: exit code 0 healthy, 1 a fault."""
-    from attnlab.checkup import door
+    with quick.imports():
+        from attnlab.checkup import door
 
     report = door.examine(
         target,

@@ -32,11 +32,16 @@ def _measured(seed):
         for dtype in ("fp32", "bf16", "fp16"):
             for factor in (1, 64):
                 values[f"{kernel} {dtype} x{factor}"] = 1e-3 * factor
+    for size in (32, 64, 128, 256, 512):
+        values |= {f"{score} {size}": 1 + size / 500 for score in ("additive", "scaled dot")}
     return values
 
 
 def _trained(seed):
     values = {"val_loss": 2.0 + 0.1 * RNG.random(), "relative": 2.0 + RNG.random()}
+    values |= {"bleu": 90.0 + RNG.random(), "exact match": 0.9, "alignment": 0.9}
+    values |= {"source": ["the", "dog"], "target": ["kela", "li"]}
+    values["pattern"] = [[0.1, 0.8, 0.1], [0.8, 0.1, 0.1], [0.0, 0.0, 1.0]]
     return values | {"by position": _curve(64, 2.5, 1.0), "future mass": 0.1}
 
 

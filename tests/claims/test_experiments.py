@@ -17,7 +17,7 @@ CLAIMS = discover(EXPERIMENTS)
 NAMES = [claim.name for claim in CLAIMS]
 
 
-def test_all_eight_are_there_in_order():
+def test_all_nine_are_there_in_order():
     assert NAMES == [
         "unscaled",
         "flipped_mask",
@@ -27,6 +27,7 @@ def test_all_eight_are_there_in_order():
         "mask_fill",
         "quadratic_cost",
         "more_heads",
+        "bahdanau",
     ]
 
 

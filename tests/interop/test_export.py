@@ -126,6 +126,7 @@ class OtherGPT(GPT):
         (lambda: gpt(activation=cube), "model.activation = cube: GPT-2 knows gelu_new"),
         (lambda: gpt(partial(SelfAttention, rotary=1e4)), "attn.rotary = 10000: "),
         (lambda: gpt(partial(SelfAttention, qk_norm=True)), "attn.qk_norm = true"),
+        (lambda: gpt(partial(SelfAttention, n_kv_head=1)), "attn.n_kv_head = 1: "),
         (lambda: gpt(partial(SelfAttention, scale=0.3)), "attn.scale = 0.3: GPT-2 has 1/sqrt"),
         (lambda: gpt(partial(SelfAttention, may_attend=only_two)), "attn.may_attend = only_two"),
         (lambda: gpt(partial(TorchMHA, may_attend=masks.flipped)), "attn.may_attend = flipped"),

@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from attnlab.errors import BadInput
 from attnlab.files import read_json, write_json
-from attnlab.training.folder import folder_for
+from attnlab.training.folder import folder_for, variant_of
 
 NOT_OF_THE_CONTENT = ("name", "outputs", "force", "seed")
 
@@ -61,7 +61,7 @@ def config_of(overrides: Sequence[str], seed: int) -> tuple[DictConfig, str]:
     """
     try:
         cfg = compose("train", [*overrides, f"seed={seed}"], return_hydra_config=True)
-        variant = str(cfg.hydra.runtime.choices.attn)
+        variant = variant_of(str(cfg.hydra.runtime.choices.attn))
         OmegaConf.set_struct(cfg, False)
         del cfg["hydra"]
         OmegaConf.set_struct(cfg, True)

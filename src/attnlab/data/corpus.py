@@ -3,6 +3,7 @@
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,6 +49,11 @@ class Corpus:
     def sha256(self) -> str:
         """Of the text as UTF-8."""
         return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What metrics.json says of it."""
+        return {"name": self.name, "sha256": self.sha256, "characters": len(self.text)}
 
     @cached_property
     def ids(self) -> Tensor:

@@ -129,6 +129,10 @@ def _checked(attn: nn.Module, block_size: int) -> Attention:
     if type(attn) not in (SelfAttention, TorchMHA):
         raise BadInput(f"attn is {type(attn).__name__}: GPT-2 has scaled dot products alone")
     assert isinstance(attn, Attention)
+    if attn.n_kv_head != attn.n_head:
+        raise BadInput(
+            f"attn.n_kv_head = {attn.n_kv_head}: GPT-2's heads share no keys and values"
+        )
     if isinstance(attn, SelfAttention):
         if attn.kernel not in (manual, sdpa):
             raise BadInput(f"attn.kernel = {name_of(attn.kernel)}: GPT-2 knows sdpa and manual")

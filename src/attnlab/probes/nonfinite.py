@@ -3,14 +3,16 @@
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnlab.attention.module import Attention
 from attnlab.model import GPT
 from attnlab.probes.view import attention_layers, inputs_of, quietly
 
+Finding = dict[str, int | str | None]
 
-def first_nonfinite(net: GPT, ids: Tensor) -> dict[str, int | str | None] | None:
+
+def first_nonfinite(net: GPT, ids: Tensor) -> Finding | None:
     """The first layer and quantity that is not finite, in the order of the computation.
 
     Args:
@@ -20,16 +22,24 @@ def first_nonfinite(net: GPT, ids: Tensor) -> dict[str, int | str | None] | None
     Returns:
         {"layer": number or None, "quantity": words}, None where all is finite.
     """
-    for name, weight in net.named_parameters():
-        if not weight.isfinite().all():
-            return {"layer": None, "quantity": f"weight {name}"}
+    found = first_nonfinite_weight(net)
+    if found is not None:
+        return found
     for layer, quantity, values in _quantities(net, ids):
         if not values.isfinite().all():
             return {"layer": layer, "quantity": quantity}
     return None
 
 
-def first_nonfinite_gradient(net: GPT) -> dict[str, int | str | None] | None:
+def first_nonfinite_weight(net: nn.Module) -> Finding | None:
+    """The first parameter that is not finite, in the order of the model."""
+    for name, weight in net.named_parameters():
+        if not weight.isfinite().all():
+            return {"layer": None, "quantity": f"weight {name}"}
+    return None
+
+
+def first_nonfinite_gradient(net: nn.Module) -> Finding | None:
     """The gradient that went first: backward, hence the last parameter that has a bad one."""
     for name, weight in reversed(list(net.named_parameters())):
         if weight.grad is not None and not weight.grad.isfinite().all():
@@ -39,7 +49,7 @@ def first_nonfinite_gradient(net: GPT) -> dict[str, int | str | None] | None:
     return None
 
 
-def in_words(found: dict[str, int | str | None]) -> str:
+def in_words(found: Finding) -> str:
     """A finding for status.json."""
     layer = "" if found["layer"] is None else f" of layer {found['layer']}"
     return f"first {found['quantity']}{layer}"

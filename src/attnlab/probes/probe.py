@@ -8,9 +8,10 @@ import torch
 from lightning.pytorch.loggers import TensorBoardLogger
 from PIL import Image
 from tensorboard.compat.proto.summary_pb2 import Summary
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnlab.errors import BadInput
+from attnlab.model import GPT
 from attnlab.report.heatmaps import png
 
 
@@ -20,8 +21,23 @@ class Probe(L.Callback):
     What it saw last stays in `record`, which goes into metrics.json.
     """
 
+    subject: type[nn.Module] = GPT  # what it can look at
+
     def __init__(self) -> None:
         self.record: dict[str, Any] = {}
+
+    def check(self, net: nn.Module) -> None:
+        """Refuse a model that it cannot look at.
+
+        Raises:
+            BadInput: it cannot.
+        """
+        if not isinstance(net, self.subject):
+            raise BadInput(
+                f"the probe {type(self).__name__} looks at a {self.subject.__name__}, not at a "
+                f"{type(net).__name__}: probes=default for a GPT, probes=alignments for a "
+                f"Translator, or probes=none"
+            )
 
 
 def at_least(name: str, value: int | None, least: int) -> None:

@@ -89,6 +89,38 @@ def matrices(
     return page
 
 
+def alignment(
+    pattern: npt.NDArray[np.float32], source: Sequence[str], target: Sequence[str], heading: str
+) -> Image.Image:
+    """Where a translator looked: translated words downwards, source words to the right.
+
+    Args:
+        pattern: (T, S) weights; T and S count the ends of the sentences.
+        source: S - 1 words.
+        target: T - 1 words.
+        heading: a line above.
+    """
+    cell, end = 26, "⏎"
+    across, down = [*source, end], [*target, end]
+    left = MARGIN + 9 * max(map(len, down))
+    top = 28 + 9 * max(map(len, across))
+    width = left + cell * len(across) + MARGIN
+    page = Image.new("RGB", (width, top + cell * len(down) + MARGIN), PAPER)
+    pen = ImageDraw.Draw(page)
+    pen.text((MARGIN, 6), heading, INK, font(14))
+    for s, word in enumerate(across):
+        strip = Image.new("RGB", (9 * len(word), cell), PAPER)
+        ImageDraw.Draw(strip).text((0, cell // 2), word, INK, font(14), anchor="lm")
+        strip = strip.rotate(90, expand=True)
+        page.paste(strip, (left + s * cell, top - 4 - strip.height))
+    for t, word in enumerate(down):
+        place = (left - 6, top + t * cell + cell // 2)
+        pen.text(place, word, INK, font(14), anchor="rm")
+    mask = np.ones(pattern.shape, dtype=np.bool_)
+    page.paste(Image.fromarray(_pixels(Panel("", pattern, mask), cell)), (left, top))
+    return page
+
+
 def png(image: Image.Image) -> bytes:
     """The image as a file."""
     stream = io.BytesIO()

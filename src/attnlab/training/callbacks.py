@@ -9,9 +9,8 @@ import torch
 from lightning.pytorch.callbacks import TQDMProgressBar
 from torch import Tensor
 
-from attnlab.data.batches import Batch
-from attnlab.probes.nonfinite import first_nonfinite, first_nonfinite_gradient, in_words
-from attnlab.training.lit import LitGPT
+from attnlab.probes.nonfinite import Finding, first_nonfinite_gradient, in_words
+from attnlab.training.lit import LitTask
 
 
 class Divergence(L.Callback):
@@ -24,9 +23,9 @@ class Divergence(L.Callback):
 
     def __init__(self) -> None:
         self.step: int | None = None
-        self.first: dict[str, int | str | None] | None = None
+        self.first: Finding | None = None
         self.last_finite_loss = math.nan
-        self._ids = torch.empty(0)
+        self._batch: Any = None
         self._every = 1
         self._bad_step = torch.tensor(-1)
         self._last = torch.tensor(math.nan)
@@ -56,28 +55,28 @@ class Divergence(L.Callback):
         }
 
     def on_train_batch_start(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Batch, batch_idx: int
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        self._ids = batch[0]
+        self._batch = batch
 
     def on_before_backward(
         self, trainer: L.Trainer, pl_module: L.LightningModule, loss: Tensor
     ) -> None:
         # Afterwards it would be too late to tell where: the step makes every weight non-finite.
-        assert isinstance(pl_module, LitGPT)
+        assert isinstance(pl_module, LitTask)
         asks = self._every == 1 or trainer.global_step < self._every
         if asks and self.first is None and not bool(loss.isfinite()):
-            self.first = first_nonfinite(pl_module.net, self._ids)
+            self.first = pl_module.first_nonfinite(self._batch)
 
     def on_train_batch_end(
         self,
         trainer: L.Trainer,
         pl_module: L.LightningModule,
         outputs: Any,
-        batch: Batch,
+        batch: Any,
         batch_idx: int,
     ) -> None:
-        assert isinstance(pl_module, LitGPT)
+        assert isinstance(pl_module, LitTask)
         loss = pl_module.loss  # Lightning's outputs hold it divided by the accumulated batches
         finite = loss.isfinite()
         if trainer.precision != "16-mixed":  # whose loss scaling overflows as a matter of course
@@ -96,7 +95,7 @@ class Divergence(L.Callback):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         # The step before may have made weights non-finite whose own loss was still a number.
-        assert isinstance(pl_module, LitGPT)
+        assert isinstance(pl_module, LitTask)
         loss = pl_module.val_losses[trainer.global_step]
         if self.step is None and not math.isfinite(loss):
             self.step = trainer.global_step
@@ -134,7 +133,7 @@ class Clock(L.Callback):
         trainer: L.Trainer,
         pl_module: L.LightningModule,
         outputs: Any,
-        batch: Batch,
+        batch: Any,
         batch_idx: int,
     ) -> None:
         self.batches += 1
@@ -180,7 +179,7 @@ class Lines(L.Callback):
     """A line at each validation, where no terminal could draw a bar."""
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert isinstance(pl_module, LitGPT)
+        assert isinstance(pl_module, LitTask)
         if trainer.state.fn == "fit" and trainer.is_global_zero:
             step = trainer.global_step
             print(f"step {step}: val loss {pl_module.val_losses[step]:.4f}", flush=True)

@@ -9,11 +9,10 @@ import lightning.pytorch as L
 import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
-from attnlab.data.batches import Batch
 from attnlab.errors import BadInput
 from attnlab.files import write_atomically
 from attnlab.training.checkpoint import read_checkpoint, seal
-from attnlab.training.lit import LitGPT
+from attnlab.training.lit import LitTask
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -55,7 +54,7 @@ class Checkpoints(L.Callback):
         trainer: L.Trainer,
         pl_module: L.LightningModule,
         outputs: Any,
-        batch: Batch,
+        batch: Any,
         batch_idx: int,
     ) -> None:
         step = trainer.global_step
@@ -67,7 +66,7 @@ class Checkpoints(L.Callback):
             self._save(trainer)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert isinstance(pl_module, LitGPT)
+        assert isinstance(pl_module, LitTask)
         losses = {step: x for step, x in pl_module.val_losses.items() if math.isfinite(x)}
         if trainer.should_stop or trainer.global_step not in losses:
             return

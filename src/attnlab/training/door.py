@@ -13,7 +13,7 @@ from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
@@ -24,8 +24,9 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
+from attnlab import quick
 from attnlab.errors import BadInput, Terminated
-from attnlab.training.folder import folder_for
+from attnlab.training.folder import folder_for, variant_of
 from attnlab.training.sweep import WANTS_TRACEBACK, attempt, share_threads
 
 if TYPE_CHECKING:
@@ -38,12 +39,13 @@ def train(cfg: DictConfig) -> float:
     Returns:
         the validation loss, for Hydra's sweepers; NaN for a run of a sweep that failed.
     """
-    from attnlab.training.run import run  # imports torch, which a misspelt name need not wait for
+    with quick.imports():  # torch among them, which a misspelt name need not wait for
+        from attnlab.training.run import run
 
     hydra = HydraConfig.get()
     overrides = list(hydra.overrides.task)
     # A configuration that was saved by a run and is given by --config-path has made no choices.
-    variant = str(hydra.runtime.choices.get("attn", "as_saved"))
+    variant = variant_of(str(hydra.runtime.choices.get("attn", "as_saved")))
 
     def named() -> Path:
         return folder_for(cfg, variant, overrides)
@@ -116,7 +118,10 @@ def one_sentence() -> Iterator[None]:
 def show(result: "Result") -> None:
     """Print the table that a run ends with."""
     metrics, folder = result.metrics, str(result.folder)
+    translates = "bleu" in metrics
     loss = f"{metrics['val_loss']:.4f} nats a character over the whole validation text"
+    if translates:
+        loss = f"{metrics['val_loss']:.4f} nats a word over all validation pairs"
     if "val_floor" in metrics:
         loss += f"; the text's exact entropy is {metrics['val_floor']:.4f}"
     rows = Table(show_header=False, box=SIMPLE, pad_edge=False)
@@ -126,14 +131,25 @@ def show(result: "Result") -> None:
     rows.add_row("status", _outcome(result))
     rows.add_row("corpus", metrics["corpus"]["name"])
     rows.add_row("validation loss", loss)
+    if translates:
+        rows.add_row("translations", _quality(metrics))
     rows.add_row("speed", f"{metrics['tokens_per_second']:,.0f} tokens/s on {metrics['device']}")
     Console(highlight=False, markup=False).print(rows)
     outputs = shlex.quote(str(result.folder.parents[2]))
     print("Next:")  # in plain lines, which can be copied however narrow the terminal is
     print(f"  {_command('tensorboard')} --logdir {outputs}")
-    if (result.folder / "checkpoints" / "last.ckpt").exists():
+    if (result.folder / "checkpoints" / "last.ckpt").exists() and not translates:
         print(f"  {_command('attnlab')} sample {shlex.quote(folder)}")
-    print(f"  {_command('python')} train.py attn=unscaled")
+    change = "preset=translation attn=cross/scaled_dot" if translates else "attn=unscaled"
+    print(f"  {_command('python')} train.py {change}")
+
+
+def _quality(metrics: dict[str, Any]) -> str:
+    """How good a translator became, in a line."""
+    line = f"BLEU {metrics['bleu']:.1f}, {metrics['exact_match']:.0%} right to the last word"
+    if "alignment_accuracy" in metrics:
+        line += f", {metrics['alignment_accuracy']:.0%} of content words looked at aright"
+    return line
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

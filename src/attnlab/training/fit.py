@@ -21,7 +21,6 @@ from omegaconf import DictConfig, OmegaConf
 from attnlab.data.corpus import Corpus
 from attnlab.errors import BadInput, Terminated, first_line
 from attnlab.files import write_json
-from attnlab.model import GPT
 from attnlab.probes.probe import Probe
 from attnlab.training import board
 from attnlab.training.build import build
@@ -29,8 +28,12 @@ from attnlab.training.callbacks import Clock, Divergence, Lines, Progress
 from attnlab.training.checkpoint import read_checkpoint
 from attnlab.training.checkpoints import AtomicCheckpointIO, Checkpoints
 from attnlab.training.folder import RunFolder, differences
-from attnlab.training.lit import LitGPT, OptimizerFactory
+from attnlab.training.lit import LitGPT, LitTask, OptimizerFactory
+from attnlab.training.lit_translator import LitTranslator
 from attnlab.training.record import measured, provenance
+from attnlab.training.tasks import Data, Net
+from attnlab.translation.model import Translator
+from attnlab.translation.pairs import Pairs
 
 # What a disk says that is full, read-only or not ours.
 DISK = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
@@ -41,8 +44,8 @@ TOLD = ("callbacks", "logger", "plugins", "default_root_dir", "use_distributed_s
 
 def fit(
     cfg: DictConfig,
-    net: GPT,
-    corpus: Corpus,
+    net: Net,
+    corpus: Data,
     optim: OptimizerFactory,
     folder: RunFolder,
     digest: str,
@@ -61,6 +64,9 @@ def fit(
     lit = make_lit(cfg, net, corpus, optim)
     resume = None if cfg.force else _resumable(folder, cfg)
     trainer = make_trainer(cfg, folder, [clock, divergence], resume)
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, Probe):
+            callback.check(net)
     if not trainer.is_global_zero:  # another process of a distributed run; the first one records
         _loop(trainer, lit, resume)
         return measured(trainer, lit, clock)
@@ -104,7 +110,7 @@ def _resumable(folder: RunFolder, cfg: DictConfig) -> Path | None:
     return file
 
 
-def _loop(trainer: L.Trainer, lit: LitGPT, resume: Path | None) -> None:
+def _loop(trainer: L.Trainer, lit: LitTask, resume: Path | None) -> None:
     trainer.fit(lit, ckpt_path=resume)
     if trainer.global_step not in lit.val_losses:
         trainer.validate(lit, verbose=False)
@@ -140,17 +146,16 @@ def seen_by_probes(trainer: L.Trainer) -> dict[str, Any]:
     return record
 
 
-def make_lit(cfg: DictConfig, net: GPT, corpus: Corpus, optim: OptimizerFactory) -> LitGPT:
+def make_lit(cfg: DictConfig, net: Net, corpus: Data, optim: OptimizerFactory) -> LitTask:
     """The model with its corpus, optimiser and seed."""
     config = OmegaConf.to_container(cfg, resolve=True)
-    return LitGPT(
-        net,
-        corpus,
-        optim,
-        batch_size=cfg.data.batch_size,
-        seed=cfg.seed,
-        recipe={"config": config, "alphabet": corpus.alphabet, "corpus": corpus.name},
-    )
+    recipe = {"config": config, "alphabet": corpus.alphabet, "corpus": corpus.name}
+    batch_size, seed = cfg.data.batch_size, cfg.seed
+    if isinstance(net, Translator):
+        assert isinstance(corpus, Pairs)
+        return LitTranslator(net, corpus, optim, batch_size=batch_size, seed=seed, recipe=recipe)
+    assert isinstance(corpus, Corpus)
+    return LitGPT(net, corpus, optim, batch_size=batch_size, seed=seed, recipe=recipe)
 
 
 def make_trainer(

@@ -26,12 +26,17 @@ LONGEST_NAME = 180  # of the 255 bytes that file systems allow
 PATIENCE = 0.5
 
 
+def variant_of(choice: str) -> str:
+    """What a file of conf/attn is called in names of folders: cross-dot for cross/dot."""
+    return choice.replace("/", "-")
+
+
 def folder_for(cfg: DictConfig, variant: str, overrides: Iterable[str]) -> Path:
     """Where a run goes: `<outputs>/<name>/attn=<variant>[,<what else was changed>]/seed=<n>`.
 
     Args:
         cfg: the composed configuration, for outputs, name and seed.
-        variant: the file of conf/attn.
+        variant: the file of conf/attn, as `variant_of` has it.
         overrides: as typed, "optim.lr=0.01" say.
 
     Raises:

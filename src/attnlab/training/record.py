@@ -10,64 +10,58 @@ from typing import Any
 
 import lightning.pytorch as L
 import torch
-import torch.nn.functional as F
+from lightning.fabric.utilities.apply_func import move_data_to_device
 
-from attnlab.data.batches import Batch, validation_batches
-from attnlab.data.corpus import Corpus
+from attnlab.probes.view import quietly
 from attnlab.training.callbacks import Clock
-from attnlab.training.lit import LitGPT
+from attnlab.training.lit import LitTask
+from attnlab.training.tasks import Data
 
 
-def measured(trainer: L.Trainer, lit: LitGPT, clock: Clock) -> dict[str, Any]:
-    """The figures: losses in nats a character, each over a whole text or a fixed piece of it.
-
-    `train_loss` is of the end of the training text, as long a piece as the validation text.
-    """
-    corpus, block_size = lit.corpus, lit.net.block_size
-    piece = corpus.train[-len(corpus.val) :]
-    tokens = trainer.global_step * trainer.accumulate_grad_batches * lit.batch_size * block_size
+def measured(trainer: L.Trainer, lit: LitTask, clock: Clock) -> dict[str, Any]:
+    """The figures: losses in nats a prediction, over the whole data or a fixed piece of it."""
+    batches = trainer.global_step * trainer.accumulate_grad_batches
     figures: dict[str, Any] = {
         "val_loss": lit.val_losses[trainer.global_step],
-        "train_loss": evaluate(trainer, lit, validation_batches(piece, block_size)),
+        "train_loss": evaluate(trainer, lit, lit.train_piece()),
         "best_val_loss": min(
             (x for x in lit.val_losses.values() if math.isfinite(x)), default=math.nan
         ),
     }
-    if corpus.val_floor is not None:
-        figures["val_floor"] = corpus.val_floor
+    with quietly(lit.net):
+        figures |= lit.further_figures(clock.seconds_a_batch)
     return figures | {
         "steps": trainer.global_step,
-        "tokens": tokens,
-        "tokens_per_second": lit.batch_size * block_size / clock.seconds_a_batch,
+        "tokens": lit.tokens(batches),
+        "tokens_per_second": lit.tokens(batches) / max(1, batches) / clock.seconds_a_batch,
         "wall_seconds": clock.seconds,
         "parameters": sum(p.numel() for p in lit.net.parameters()),
     }
 
 
 @torch.inference_mode()
-def evaluate(trainer: L.Trainer, lit: LitGPT, batches: Sequence[Batch]) -> float:
-    """Mean loss over batches, in nats a character, in the precision of the training."""
-    net = lit.net.to(trainer.strategy.root_device)
+def evaluate(trainer: L.Trainer, lit: LitTask, batches: Sequence[Any]) -> float:
+    """Mean loss over batches, in nats a prediction, in the precision of the training."""
+    device = trainer.strategy.root_device
+    net = lit.net.to(device)
     was_training = net.training
     net.eval()
     total, count = 0.0, 0
     with trainer.precision_plugin.forward_context():
-        for x, y in batches:
-            logits = net(x.to(trainer.strategy.root_device))
-            target = y.to(logits.device).flatten()
-            total += float(F.cross_entropy(logits.flatten(0, 1), target, reduction="sum"))
-            count += y.numel()
+        for batch in batches:
+            count += lit.predictions(batch)
+            total += float(lit.batch_loss(move_data_to_device(batch, device), "sum"))
     net.train(was_training)
     return total / count
 
 
-def provenance(trainer: L.Trainer, corpus: Corpus) -> dict[str, Any]:
+def provenance(trainer: L.Trainer, corpus: Data) -> dict[str, Any]:
     """Corpus, code, versions, precision and device that the figures come from."""
     device = trainer.strategy.root_device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
     packages = ("attnlab", "torch", "lightning", "hydra-core", "numpy")
     return {
-        "corpus": {"name": corpus.name, "sha256": corpus.sha256, "characters": len(corpus.text)},
+        "corpus": corpus.record,
         "git": git_state(),
         "versions": {"python": platform.python_version()} | {p: version(p) for p in packages},
         "precision": str(trainer.precision),

@@ -13,14 +13,16 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from attnlab import quick
 from attnlab.data.corpus import Corpus
 from attnlab.errors import BadInput, first_line
-from attnlab.init import init_weights
-from attnlab.model import GPT, Block
+from attnlab.model import GPT
 from attnlab.training.build import build, checked, unknown
 from attnlab.training.checkpoint import read_checkpoint
 from attnlab.training.folder import RunFolder, fingerprint
-from attnlab.training.quick import import_torchmetrics
+from attnlab.training.tasks import Data, Net, task_of
+from attnlab.translation.model import Translator
+from attnlab.translation.pairs import Pairs
 
 GROUPS = {"attn", "model", "data", "optim", "trainer", "probes", "logger"}
 SETTINGS: dict[str, Any] = {
@@ -53,11 +55,8 @@ TRAINER_FIXED: dict[str, Any] = {
     "max_epochs": None,
     "max_time": None,
 }
-# Keys that stand in a group for the reader's sake and are not its target's.
+# Stands in its group for the reader's sake and is not its target's.
 BATCH_SIZE = ("batch_size",)
-INIT = ("init", "qk_std")
-# What GPT tells every attention layer.
-LAYER = ("n_embd", "n_head", "block_size", "bias", "dropout")
 
 
 @dataclass
@@ -89,9 +88,14 @@ def run(cfg: DictConfig, folder: Path, *, variant: str, overrides: Iterable[str]
     """
     check(cfg)
     construct(cfg, vocab_size=1)  # bad sizes are refused before a corpus is fetched
-    corpus = build_corpus(cfg)
+    task, corpus = task_of(cfg), build_corpus(cfg)
+    if not isinstance(corpus, task.data):
+        raise BadInput(
+            f"data._target_ = {cfg.data._target_} is not for "
+            f"model._target_ = {cfg.model._target_}, which needs {task.needs}"
+        )
     net = build_model(cfg, len(corpus.alphabet))
-    corpus.check_length(net.block_size)
+    task.check(net, corpus, cfg)
     digest = fingerprint(cfg, corpus.sha256)
     held = RunFolder(folder)
     held.status()  # refuses a folder that is somebody else's, with force=true too
@@ -99,11 +103,12 @@ def run(cfg: DictConfig, folder: Path, *, variant: str, overrides: Iterable[str]
         held.check_is_ours(cfg, digest)
         if held.is_done():
             return Result(folder, held.metrics(), fresh=False)
-    optim = build_optimizer(cfg)
+    with quick.imports():  # PyTorch's first optimiser imports its compiler
+        optim = build_optimizer(cfg)
     # Lightning takes seconds to import; whatever could be refused without it has been by now.
-    import_torchmetrics()
-    from attnlab.training.fit import fit
-
+    with quick.imports():
+        quick.import_torchmetrics()
+        from attnlab.training.fit import fit
     return Result(folder, fit(cfg, net, corpus, optim, held, digest, variant, overrides))
 
 
@@ -161,50 +166,35 @@ def _check_trainer(cfg: DictConfig) -> None:
         )
 
 
-def build_corpus(cfg: DictConfig) -> Corpus:
+def build_corpus(cfg: DictConfig) -> Data:
     """The corpus that `cfg.data` names."""
     corpus = build(cfg.data, "data", apart=BATCH_SIZE)()
-    if not isinstance(corpus, Corpus):
+    if not isinstance(corpus, Corpus | Pairs):
         raise BadInput(f"data._target_ = {cfg.data._target_} gives no Corpus but a {type(corpus)}")
     return corpus
 
 
-def construct(cfg: DictConfig, vocab_size: int) -> GPT:
+def construct(cfg: DictConfig, vocab_size: int) -> Net:
     """The model that `cfg.model` and `cfg.attn` name, with PyTorch's default weights.
 
     Raises:
         BadInput: the values do not fit together.
     """
-    model = build(cfg.model, "model", apart=INIT, given=("attn", "vocab_size"))
-    attn = build(cfg.attn, "attn", given=LAYER)
+    task = task_of(cfg)
+    model = build(cfg.model, "model", apart=task.apart, given=("attn", "vocab_size"))
+    attn = build(cfg.attn, "attn", given=task.layer)
     try:
         net = model(attn=attn, vocab_size=vocab_size)
-        if not isinstance(net, GPT):
-            raise TypeError(f"model._target_ = {cfg.model._target_} gives no GPT")
-        _try_out(net)
+        if not isinstance(net, GPT | Translator):
+            raise TypeError(f"model._target_ = {cfg.model._target_} gives no {task.net.__name__}")
+        task.try_out(net)
     except (ValueError, TypeError, RuntimeError, AttributeError) as error:
         # Constructors name the value that they refuse; the rest is of a user's own functions.
         raise BadInput(first_line(error)) from error
     return net
 
 
-@torch.no_grad()
-def _try_out(net: GPT) -> None:
-    """Two positions through the model: a kernel or layer that cannot work says so at once."""
-    net.eval()
-    x = net.embed(torch.zeros(1, min(2, net.block_size), dtype=torch.long))
-    for block in net.blocks:
-        assert isinstance(block, Block)
-        y = block.attn(x)
-        if y.shape != x.shape:
-            raise ValueError(
-                f"the attention layer must keep the shape (B, T, C) = {tuple(x.shape)}; "
-                f"it gave {tuple(y.shape)}"
-            )
-    net.train()
-
-
-def build_model(cfg: DictConfig, vocab_size: int) -> GPT:
+def build_model(cfg: DictConfig, vocab_size: int) -> Net:
     """The model that `cfg.model` and `cfg.attn` name, with the weights of `cfg.seed`.
 
     Raises:
@@ -212,7 +202,7 @@ def build_model(cfg: DictConfig, vocab_size: int) -> GPT:
     """
     net = construct(cfg, vocab_size)
     try:
-        init_weights(net, cfg.seed, cfg.model.init, cfg.model.qk_std)
+        task_of(cfg).draw(net, cfg)
     except ValueError as error:
         raise BadInput(str(error)) from error
     return net
@@ -230,14 +220,37 @@ def build_optimizer(cfg: DictConfig) -> Callable[..., Any]:
 
 
 def load_model(target: Path) -> tuple[GPT, str]:
-    """The model of a run folder (its last checkpoint) or of a checkpoint, in evaluation mode.
+    """The language model of a run folder (its last checkpoint) or of a checkpoint, in evaluation
+    mode.
 
     Returns:
         the model on the CPU, and its alphabet: symbol i is alphabet[i].
 
     Raises:
-        BadInput: there is no such thing, or it is damaged.
+        BadInput: there is no such thing, it is damaged, or it is a translator.
     """
+    net, alphabet = _load(target)
+    if not isinstance(net, GPT):
+        raise BadInput(f"{target} holds a translator, and a language model is asked for")
+    return net, str(alphabet)
+
+
+def load_translator(target: Path) -> tuple[Translator, tuple[str, ...]]:
+    """The translator of a run folder (its last checkpoint) or of a checkpoint, in evaluation mode.
+
+    Returns:
+        the model on the CPU, and its alphabet: word i is alphabet[i].
+
+    Raises:
+        BadInput: there is no such thing, it is damaged, or it is a language model.
+    """
+    net, alphabet = _load(target)
+    if not isinstance(net, Translator):
+        raise BadInput(f"{target} holds a language model, and a translator is asked for")
+    return net, tuple(alphabet)
+
+
+def _load(target: Path) -> tuple[Net, Any]:
     if not target.exists():
         raise BadInput(f"there is no run folder or checkpoint {target}")
     if target.is_dir():
@@ -255,4 +268,4 @@ def load_model(target: Path) -> tuple[GPT, str]:
             f"{target} does not hold the weights that its settings ask for; "
             "was it written by another version of attnlab?"
         ) from error
-    return net.eval(), str(recipe["alphabet"])
+    return net.eval(), recipe["alphabet"]

@@ -1,0 +1,52 @@
+"""The probe of a translator: where it looks, drawn, and how well it translates while it trains."""
+
+import lightning.pytorch as L
+
+from attnlab.probes.probe import Probe, at_least, log_image, log_scalars
+from attnlab.probes.view import quietly
+from attnlab.report.heatmaps import alignment
+from attnlab.training.lit_translator import LitTranslator
+from attnlab.translation import measures
+from attnlab.translation.model import Translator
+
+
+class Alignments(Probe):
+    """Measures the quality at every validation, and draws the alignment of some pairs.
+
+    Args:
+        images: how many of the validation pairs are drawn; 0 for none.
+
+    Raises:
+        BadInput: the number is negative.
+    """
+
+    subject = Translator
+
+    def __init__(self, *, images: int) -> None:
+        super().__init__()
+        at_least("probes.alignments.images", images, 0)
+        self.images = images
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.global_step == 0:  # a resumed run has been looked at where it stopped
+            self._draw(trainer, pl_module)
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.state.fn != "fit" or not trainer.is_global_zero:
+            return
+        assert isinstance(pl_module, LitTranslator)
+        with quietly(pl_module.net), trainer.precision_plugin.forward_context():
+            found = measures.quality(pl_module.net, pl_module.corpus)
+        log_scalars(trainer, {f"val/{name}": x for name, x in found.items()}, trainer.global_step)
+        self._draw(trainer, pl_module)
+
+    def _draw(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        assert isinstance(pl_module, LitTranslator)
+        pairs, step = pl_module.corpus.val[: self.images], trainer.global_step
+        if not pairs or not trainer.is_global_zero:
+            return
+        with quietly(pl_module.net), trainer.precision_plugin.forward_context():
+            patterns = measures.alignments(pl_module.net, pairs, pl_module.corpus.alphabet)
+        for n, (pair, pattern) in enumerate(zip(pairs, patterns, strict=True)):
+            page = alignment(pattern.numpy(), pair.source, pair.target, f"step {step}")
+            log_image(trainer, f"alignment/{n}", page, step)

@@ -1,0 +1,47 @@
+"""Where a trained translator looks, and the picture of it."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attnlab.report.heatmaps import alignment
+from attnlab.training.run import load_translator, run
+from attnlab.translation import measures
+from attnlab.translation.pairs import pairs
+from tests.conftest import settings
+
+
+def test_the_picture_is_dark_where_the_weight_is() -> None:
+    """Three words in reverse order: the dark squares run from the upper right."""
+    pattern = np.eye(4, dtype=np.float32)[[2, 1, 0, 3]]
+    words = ("one", "two", "three")
+    page = np.asarray(alignment(pattern, words, words, "heading").convert("L")).astype(int)
+    cell = 26
+    grid = page[-8 - 4 * cell : -8, -8 - 4 * cell : -8]  # the margin is 8 pixels wide
+    middles = grid[cell // 2 :: cell, cell // 2 :: cell]
+    assert middles.shape == (4, 4)
+    assert (middles.argmin(axis=1) == [2, 1, 0, 3]).all()
+    assert middles.max() - middles.min() > 150
+
+
+@pytest.mark.slow
+def test_a_trained_translator_looks_where_the_word_order_sends_it(tmp_path: Path) -> None:
+    """Half of the preset's steps are enough for that; the claim trains on."""
+    chosen = ["preset=translation", "attn=cross/scaled_dot", "attn.size=32"]
+    chosen += ["trainer.max_steps=250", "trainer.val_check_interval=250", "logger=none"]
+    result = run(settings(*chosen), tmp_path / "run", variant="cross-scaled_dot")
+    assert result.metrics["alignment_accuracy"] > 0.5
+    assert result.metrics["bleu"] > 70
+    net, alphabet = load_translator(result.folder)
+    val = pairs().val[:100]
+    seen = measures.alignments(net, val, alphabet)
+    # The verb comes last: its square is far below the diagonal's, in the column of its source.
+    found = distance = 0
+    for pair, pattern in zip(val, seen, strict=True):
+        last = len(pair.target) - (2 if pair.target[-1] == "ka" else 1)
+        found += int(pattern[last].argmax()) == pair.alignment[last]
+        distance += math.fabs(last - pair.alignment[last])
+    assert found / len(val) > 0.5
+    assert distance / len(val) > 1.5  # a diagonal would not have found it
