@@ -96,6 +96,10 @@ bench-gpu: setup ## measure training on a GPU, under 8 minutes; says so where th
 	@NANOGPT=$(NANOGPT) $(BIN)/python benchmarks/gpu.py
 	@$(BIN)/python benchmarks/results.py
 
+.PHONY: docs
+docs: setup ## run the chapters of docs/chapters and write them as pages
+	@$(BIN)/python docs/chapters/build.py $(ARGS)
+
 .PHONY: clean
 clean: ## remove caches and builds (runs in outputs/ and the environment stay)
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,237 @@
+# %% [markdown]
+# # 1. The equation by hand
+#
+# Attention is one line (Vaswani et al. 2017, equation 1):
+#
+#     output = softmax(Q Kᵀ / √d) V
+#
+# Each token asks with a query, answers to a key, and says a value. The weight of key j for query i
+# is `exp(sᵢⱼ) / Σⱼ exp(sᵢⱼ)` with the score `sᵢⱼ = qᵢ·kⱼ / √d`; the output is the average of the
+# values by these weights.
+#
+# Here it is worked out for three tokens with d = 2 in exact fractions, then by the function that
+# the lab trains with, and then by its layer.
+
+# %%
+import math
+from fractions import Fraction
+
+import torch
+from IPython.display import HTML, Markdown
+
+from attnlab.attention import SelfAttention, attention
+from attnlab.attention.masks import bidirectional, build_mask, causal
+from attnlab.report.drawing import COLOURS, panels, styled, svg
+
+torch.set_default_dtype(torch.float64)
+
+# %% [markdown]
+# ## Three tokens
+#
+# An exponential of a rational number is irrational, and nobody wants to add those by hand. So the
+# keys are chosen with the logarithms of small integers in them: every `exp(score)` is then an
+# integer. The √2 in the keys is what the division by √d takes away again.
+
+# %%
+Q = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+K = math.sqrt(2) * torch.tensor(
+    [[math.log(2), 0.0], [0.0, math.log(3)], [math.log(2), math.log(3)]]
+)
+V = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+
+# %% [markdown]
+# By hand: `exp(qᵢ·kⱼ / √2)` is 2 to the power of the product of the first coordinates, times 3 to
+# the power of the product of the second ones.
+
+# %%
+queries = [(1, 0), (0, 1), (1, 1)]
+keys = [(1, 0), (0, 1), (1, 1)]  # times √2 (ln 2, ln 3)
+values = [(1, 0), (0, 1), (1, 1)]
+
+exponentials = [[Fraction(2) ** (q[0] * k[0]) * 3 ** (q[1] * k[1]) for k in keys] for q in queries]
+weights = [[e / sum(row) for e in row] for row in exponentials]
+outputs = [
+    [sum(w * v[c] for w, v in zip(row, values, strict=True)) for c in (0, 1)] for row in weights
+]
+
+
+def table(head, rows):
+    lines = [head, ["---"] * len(head), *rows]
+    return Markdown("\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines))
+
+
+def listed(numbers):
+    return ", ".join(map(str, numbers))
+
+
+rows = [
+    [i + 1, listed(exps), sum(exps), listed(w), f"({listed(y)})"]
+    for i, (exps, w, y) in enumerate(zip(exponentials, weights, outputs, strict=True))
+]
+table(["query", "exp of its scores", "their sum", "weights", "output"], rows)
+
+# %% [markdown]
+# Each row of weights sums to 1: the softmax makes an average of the values, never more. The third
+# query points at both coordinates and so weighs the third key most.
+#
+# ## The same by the lab's function
+#
+# `attention` gives the output and the weights, which the lab calls the pattern. Scaling by 1/√d is
+# its default.
+
+# %%
+output, pattern = attention(Q, K, V)
+pattern, output
+
+# %%
+exact_pattern = torch.tensor([[float(w) for w in row] for row in weights])
+exact_output = torch.tensor([[float(y) for y in row] for row in outputs])
+error = max(
+    float((pattern - exact_pattern).abs().max()), float((output - exact_output).abs().max())
+)
+
+assert [sum(row) for row in weights] == [1, 1, 1]
+assert weights[2] == [Fraction(2, 11), Fraction(3, 11), Fraction(6, 11)]
+assert outputs[2] == [Fraction(8, 11), Fraction(9, 11)]
+assert error < 1e-15
+
+# %% tags=["say"]
+Markdown(f"Function and fractions differ by {error:.1e} at most: the rounding of fp64.")
+
+# %% [markdown]
+# Averages stay among what is averaged: every output lies within the triangle of the three values.
+
+# %% tags=["drawing"]
+with styled():
+    figure, (left, right) = panels(2, width=5.0, height=4.2)
+    left.imshow(pattern, cmap="Blues", vmin=0, vmax=1)
+    for i, row in enumerate(weights):
+        for j, w in enumerate(row):
+            left.text(
+                j, i, str(w), ha="center", va="center", color="white" if w > 0.5 else "black"
+            )
+    left.set(title="pattern", xlabel="key", ylabel="query")
+    left.set_xticks(range(3), ["1", "2", "3"])
+    left.set_yticks(range(3), ["1", "2", "3"])
+    left.grid(False)
+    right.fill(*V.T, alpha=0.15, color=COLOURS[0])
+    right.plot(*V.T, "s", color=COLOURS[0], label="values")
+    right.plot(*output.T, "o", color=COLOURS[1], label="outputs")
+    for i in range(3):
+        right.annotate(f"{i + 1}", V[i], xytext=(7, 7), textcoords="offset points")
+        right.annotate(f"{i + 1}", output[i], xytext=(-16, -4), textcoords="offset points")
+    right.set(title="outputs lie among the values", xlim=(-0.15, 1.2), ylim=(-0.15, 1.2))
+    right.legend(loc="lower left")
+    picture = svg(figure, "triangle")
+HTML(picture)
+
+# %% [markdown]
+# ## A mask
+#
+# A language model must not look ahead. Blocked scores become −∞ *before* the softmax, so that
+# their exponential is 0 and the others are divided by what is left. In fractions: strike out, then
+# divide.
+
+# %%
+mask = build_mask(causal, 3)  # True: this query may attend to this key
+masked_weights = [
+    [e / sum(row[: i + 1]) if j <= i else Fraction(0) for j, e in enumerate(row)]
+    for i, row in enumerate(exponentials)
+]
+_, masked_pattern = attention(Q, K, V, may_attend=mask)
+
+rows = [[i + 1, listed(w)] for i, w in enumerate(masked_weights)]
+table(["query", "weights under the causal mask"], rows)
+
+# %%
+expected = torch.tensor([[float(w) for w in row] for row in masked_weights])
+assert masked_weights[1] == [Fraction(1, 4), Fraction(3, 4), 0]
+assert float((masked_pattern - expected).abs().max()) < 1e-15
+assert bool((masked_pattern.triu(1) == 0).all())  # not nearly: exactly
+
+# %% [markdown]
+# The first query sees itself alone, so its weight is 1 whatever its score. The last query sees
+# what it saw before.
+#
+# ## The same by the layer
+#
+# In self-attention, queries, keys and values come from one input X by three matrices, and a fourth
+# one follows: `Q = X W_q`, `K = X W_k`, `V = X W_v`, `Y = A V W_o`. `SelfAttention` has these four
+# as views of its parameters. With X equal to our queries, the matrices can be read off:
+
+# %%
+X = Q
+layer = SelfAttention(n_embd=2, n_head=1, block_size=3, bias=False, may_attend=bidirectional)
+with torch.no_grad():
+    layer.W_q.copy_(torch.eye(2))
+    layer.W_k.copy_(math.sqrt(2) * torch.diag(torch.tensor([math.log(2), math.log(3)])))
+    layer.W_v.copy_(torch.eye(2))
+    layer.W_o.copy_(torch.eye(2))
+    Y = layer(X[None])[0]
+Y
+
+# %%
+assert torch.allclose(Y, exact_output, atol=1e-15)
+assert torch.allclose(layer.pattern(X[None])[0, 0], exact_pattern, atol=1e-15)
+
+# %% [markdown]
+# Nothing else happens in the attention block of a GPT: more tokens, more channels, several heads
+# side by side (chapter 4), a mask (chapter 3).
+#
+# Two properties are worth an experiment. Attention without a mask knows no order: tokens in
+# another order give the same outputs in that order. And a constant that is added to all scores of
+# a query changes nothing, which is why a softmax may subtract the largest score before it
+# exponentiates.
+
+# %%
+order = torch.tensor([2, 0, 1])
+with torch.no_grad():
+    assert torch.allclose(layer(X[order][None])[0], Y[order], atol=1e-15)
+
+constant = torch.tensor([[700.0], [-3.0], [0.5]])  # e^700 · 6 would still fit, e^710 would not
+_, shifted = attention(Q, K, V, bias=constant.expand(3, 3))
+assert torch.allclose(shifted, pattern, atol=1e-12)
+
+# %% [markdown]
+# ## Exercises
+#
+# **1.** Without the division by √d, what are the weights of the third query? Are they fractions?
+
+# %% tags=["solution"]
+# The exponentials become 2^√2, 3^√2 and 6^√2, which are irrational; the largest weight grows.
+_, unscaled = attention(Q, K, V, scale=1.0)
+exponents = torch.tensor([2.0, 3.0, 6.0]) ** math.sqrt(2)
+assert torch.allclose(unscaled[2], exponents / exponents.sum())
+assert unscaled[2].max() > pattern[2].max()
+unscaled[2]
+
+# %% [markdown]
+# **2.** What does query 1 see under the flipped mask, key ≥ query, and what does query 3?
+
+# %% tags=["solution"]
+# All keys, and itself alone: the causal pattern read from the other end of the text.
+_, flipped = attention(Q, K, V, may_attend=mask.T)
+assert torch.allclose(flipped[0], pattern[0]) and flipped[2].tolist() == [0, 0, 1]
+flipped
+
+# %% [markdown]
+# **3.** Under a mask that lets a query see nothing, the softmax is 0/0. What does the function
+# say?
+
+# %% tags=["solution"]
+try:
+    attention(Q, K, V, may_attend=torch.tensor([[True, True, True], [False] * 3, [True] * 3]))
+except ValueError as error:
+    said = str(error)
+assert "query 1" in said
+said
+
+# %% [markdown]
+# **4.** Choose keys so that the first query has the weights 1/6, 2/6 and 3/6, and try them.
+
+# %% tags=["solution"]
+# Scores ln 1, ln 2 and ln 3: the first coordinates of the keys, times √2.
+K_new = math.sqrt(2) * torch.tensor([[math.log(n), 0.0] for n in (1, 2, 3)])
+_, solved = attention(Q, K_new, V)
+assert torch.allclose(solved[0], torch.tensor([1.0, 2.0, 3.0]) / 6)
+solved[0]

@@ -1,0 +1,286 @@
+# %% [markdown]
+# # 3. Masks and leaks
+#
+# A wrong mask does not crash. Shapes fit, the loss falls, often faster than it should, and the
+# model is worth nothing. This chapter plants the seven most common mistakes, trains each, and
+# finds each by looking at what depends on what.
+
+# %%
+import inspect
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import torch
+from IPython.display import HTML, Markdown
+from matplotlib.figure import Figure
+
+import attnlab
+from attnlab.attention import SelfAttention, attention, faults, kernels, masks
+from attnlab.checkup import assert_causal, checkup, checkup_kernel
+from attnlab.report.drawing import styled, svg
+from attnlab.runs import read_runs
+from attnlab.training.run import load_model
+
+LAB = Path(attnlab.__file__).parents[2]  # where train.py is
+
+
+def table(head, rows):
+    lines = [head, ["---"] * len(head), *rows]
+    return Markdown("\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines))
+
+
+# %% [markdown]
+# ## The seven, and the right one
+#
+# A mask is a predicate of (query, key), True where the query may attend. Two of the mistakes are
+# wrong predicates, five are kernels that handle a right mask wrongly. These are the lab's own
+# `attnlab.attention.masks` and `faults`, each a variant of `train.py`. The right ones first:
+
+# %%
+print(inspect.getsource(masks.causal))
+print(inspect.getsource(kernels.manual))
+
+# %%
+for mistake in (masks.flipped, masks.peek_one, faults.zero_fill, faults.finite_fill):
+    print(inspect.getsource(mistake))
+
+# %%
+for mistake in (faults.post_softmax_mask, faults.softmax_over_queries, faults.unmerged_heads):
+    print(inspect.getsource(mistake))
+
+# %% [markdown]
+# ## What they do to one pattern
+#
+# Twelve tokens, one head, random queries and keys: rows are queries, columns are keys, darker is
+# more weight. Whatever is above the diagonal is the future. A kernel is linear in the values, so
+# with the identity matrix as values it shows its pattern; `SelfAttention.pattern` does this.
+
+# %%
+VARIANTS = {  # name of the variant -> what differs from SelfAttention's defaults
+    "sdpa": {},
+    "flipped": {"may_attend": masks.flipped},
+    "peek_one": {"may_attend": masks.peek_one},
+    "zero_fill": {"kernel": faults.zero_fill},
+    "finite_fill": {"kernel": faults.finite_fill},
+    "post_softmax_mask": {"kernel": faults.post_softmax_mask},
+    "softmax_over_queries": {"kernel": faults.softmax_over_queries},
+    "unmerged_heads": {"kernel": faults.unmerged_heads},
+}
+T = 12
+stream = torch.Generator().manual_seed(0)
+x = torch.randn(1, T, 16, generator=stream)
+weight = torch.randn(48, 16, generator=stream) / 3
+
+patterns = {}
+for name, difference in VARIANTS.items():
+    layer = SelfAttention(16, 2, block_size=T, bias=False, **difference)
+    with torch.no_grad():
+        layer.qkv.weight.copy_(weight)
+        patterns[name] = layer.pattern(x)[0, 0]
+
+
+# %% tags=["drawing"]
+def pictures(maps, name):
+    with styled():
+        figure = Figure(figsize=(12, 6.6))
+        for place, (title, values) in zip(figure.subplots(2, 4).flat, maps.items(), strict=True):
+            place.imshow(values.clamp(0, 1).sqrt(), cmap="magma_r", vmin=0, vmax=1)
+            place.set_title(title.replace("softmax_over", "softmax\nover"), fontsize=13)
+            place.set_xticks([])
+            place.set_yticks([])
+            place.grid(False)
+        return HTML(svg(figure, name))
+
+
+pictures(patterns, "patterns")
+
+# %%
+future = {name: float(p.triu(1).sum(-1)[:-1].mean()) for name, p in patterns.items()}
+looks_causal = ("sdpa", "finite_fill", "post_softmax_mask", "softmax_over_queries")
+assert all(future[name] == 0 for name in looks_causal)
+assert min(future[name] for name in ("flipped", "peek_one", "zero_fill", "unmerged_heads")) > 0.05
+
+# %% tags=["say"]
+Markdown(
+    "Four of the seven put weight on the future that the eye can see, of each row on average: "
+    f"flipped {future['flipped']:.2f}, peek_one {future['peek_one']:.2f}, zero_fill "
+    f"{future['zero_fill']:.2f}, and unmerged_heads {future['unmerged_heads']:.2f}, where each "
+    "row is another position's. `post_softmax_mask` and `softmax_over_queries` look causal and "
+    "yet leak by their denominators, and `finite_fill` *is* causal at these weights. So a look "
+    "at the pattern is not enough."
+)
+
+# %% [markdown]
+# ## What training says
+#
+# The eight variants, each trained for a few seconds on the built-in plays, whose exact entropy is
+# known: no honest model of them can be better, but for chance.
+
+# %%
+command = f"""train.py -m name=leaks attn={",".join(VARIANTS)} preset=micro data=plays
+    data.length=60000 probes=none logger=none"""
+script, *overrides = command.split()
+done = subprocess.run([sys.executable, LAB / script, *overrides], capture_output=True, text=True)
+assert done.returncode == 0, done.stderr
+runs = {run.values["attn"]: run for run in read_runs(Path("outputs/leaks"))}
+loss = {name: runs[name].metrics["val_loss"] for name in VARIANTS}
+floor = runs["sdpa"].metrics["val_floor"]
+
+# %% [markdown]
+# ## What the checkup says
+#
+# `checkup` takes any callable from tokens to logits. It changes one token at a time and sees which
+# logits move, in fp64, and also watches the tensors inside. Here it examines the trained models.
+
+# %%
+reports = {name: checkup(load_model(runs[name].folder)[0], name=name) for name in VARIANTS}
+rows = []
+for name, report in reports.items():
+    told = report.diagnoses[0].headline if report.diagnoses else "healthy"
+    rows.append([f"`{name}`", f"{loss[name]:.3f}", f"{loss[name] - loss['sdpa']:+.3f}", told])
+
+table(["variant", "validation loss", "against sdpa", "the checkup"], rows)
+
+# %%
+CAUSES = {
+    "flipped": "flipped_mask",
+    "peek_one": "off_by_one",
+    "zero_fill": "zero_fill",
+    "finite_fill": "finite_fill",
+    "post_softmax_mask": "post_softmax_mask",
+    "softmax_over_queries": "softmax_queries",
+    "unmerged_heads": "unmerged_heads",
+}
+assert reports["sdpa"].healthy and not reports["sdpa"].causes
+for name, cause in CAUSES.items():
+    assert not reports[name].healthy
+    assert reports[name].causes[0] == cause, (name, reports[name].causes)
+
+assert loss["sdpa"] > floor
+assert loss["flipped"] < floor and loss["peek_one"] < floor  # impossible without a leak
+for name in ("zero_fill", "softmax_over_queries", "unmerged_heads"):
+    assert floor < loss[name] < loss["sdpa"] - 0.05
+for name in ("post_softmax_mask", "finite_fill"):
+    assert abs(loss[name] - loss["sdpa"]) < 0.05
+
+# %% tags=["say"]
+Markdown(
+    f"The entropy of the validation text is {floor:.3f} nats a character. `flipped` "
+    f"({loss['flipped']:.3f}) and `peek_one` ({loss['peek_one']:.3f}) are below it, which is a "
+    "proof: they copy the next character. Three more have a lower loss than `sdpa`, which is "
+    "all that a loss ever shows of a leak: it looks like success. `post_softmax_mask` "
+    f"({loss['post_softmax_mask']:.3f}) and `finite_fill` ({loss['finite_fill']:.3f}) end where "
+    f"`sdpa` does ({loss['sdpa']:.3f}): no loss curve tells those two. One seed each: "
+    "read the order of magnitude, not the digits."
+)
+
+# %% [markdown]
+# Who reads whom, as the checkup saw it: row t changes when token j is changed. Healthy is a lower
+# triangle.
+
+# %%
+reads = {}
+for name, report in reports.items():
+    (seen,) = report.finding("future").maps.values()  # a share of the largest change of a logit
+    reads[name] = seen.nan_to_num().float()
+
+pictures(reads, "reads")
+
+# %%
+for name, seen in reads.items():
+    assert bool((seen.triu(1) > 1e-8).any()) == (name not in ("sdpa", "finite_fill"))
+
+# %% [markdown]
+# `finite_fill` looks healthy here too: at these weights it is. Only the stress test, which
+# multiplies the scores until the number −1e4 is no longer far below them, sees it.
+
+# %% [markdown]
+# ## What one sees, how to find it, how to mend it
+#
+# | mistake | what one sees | how to find it | how to mend it |
+# |---|---|---|---|
+# | mask flipped (`triu` for `tril`, or the other polarity of a bool mask) | the loss falls towards 0; samples are rubbish, since at the end of a text there is nothing to copy | change the last token: earlier logits must not move | key ≤ query. PyTorch reads True as *may attend* in `scaled_dot_product_attention` and as *blocked* in `nn.MultiheadAttention`: name the polarity where the mask is made |
+# | diagonal off by one | the same, as every target is one step ahead | change token t + 1 alone, look at t | `tril(diagonal=0)`; let a test read every pair (t, j), not just the far ones |
+# | fill with 0 | a better loss than the right model's, since blocked keys weigh e⁰ | rows of the pattern over the allowed keys do not sum to 1 | fill with −∞ |
+# | a finite fill such as −1e4 | nothing at all, until scores grow past it | multiply queries by a large number: does the mask hold? | fill with −∞, or with `torch.finfo(dtype).min` in the dtype of the scores |
+# | mask after the softmax | nothing in the loss; early rows sum to far less than later ones | rows do not sum to 1, and their sums change with later tokens | mask the scores, then take the softmax |
+# | softmax over the wrong axis | a better loss than the right model's | columns sum to 1, rows do not; use sizes that are all different in a test | `dim=-1` with keys last |
+# | heads merged without the transpose | a better loss than the right model's; the heads' outputs land at other positions | change one token: rows before it move, though the softmax was causal | `y.transpose(1, 2).flatten(2)`, never `y.reshape(B, T, C)` of (B, H, T, D) |
+#
+# The checkup's own advice on each:
+
+# %%
+advice = [[f"`{name}`", reports[name].diagnoses[0].advice] for name in CAUSES]
+table(["mistake", "advice"], advice)
+
+# %% [markdown]
+# ## One line for a test suite
+#
+# `assert_causal` fails with the diagnosis as its message. It belongs in the tests of any project
+# that has a decoder.
+
+# %%
+assert_causal(load_model(runs["sdpa"].folder)[0])
+try:
+    assert_causal(load_model(runs["peek_one"].folder)[0])
+except AssertionError as error:
+    complaint = str(error)
+assert "off by one" in complaint
+print(complaint)
+
+# %% [markdown]
+# ## Exercises
+#
+# **1.** The lab's `attention` takes a mask as `may_attend` or as `blocked`. Show that they are
+# opposites and that a number other than 0 and 1 is refused.
+
+# %% tags=["solution"]
+q, k, v = torch.randn(3, T, 4, generator=stream)
+mask = masks.build_mask(masks.causal, T)
+assert torch.equal(attention(q, k, v, may_attend=mask)[0], attention(q, k, v, blocked=~mask)[0])
+try:
+    attention(q, k, v, may_attend=mask * 2)
+except ValueError as error:
+    print(error)
+
+# %% [markdown]
+# **2.** Write a kernel with an eighth mistake, the bool mask added to the scores, and have it
+# named.
+
+
+# %% tags=["solution"]
+def added(q, k, v, *, mask, scale):
+    return (kernels.scores(q, k, scale=scale) + mask).softmax(-1) @ v
+
+
+report = checkup_kernel(added)
+assert not report.healthy
+print(report.diagnoses[0].headline)
+
+# %% [markdown]
+# **3.** How large must queries be for `finite_fill` to read the future?
+
+# %% tags=["solution"]
+# A blocked key wins where all allowed scores are below -1e4: the first query has one key only, so
+# that it takes q . k = -1e4 there.
+kernel = partial(faults.finite_fill, mask=mask, scale=1.0, dropout=0.0)
+one_hot = torch.eye(T)[None, None]
+key = torch.ones(1, 1, T, 1)
+ahead = {
+    size: float(kernel(-size * torch.ones(1, 1, T, 1), key, one_hot)[0, 0, 0, 1:].sum())
+    for size in (1.0, 9e3, 1.1e4)
+}
+assert ahead[1.0] == ahead[9e3] == 0 and ahead[1.1e4] > 0.99
+ahead
+
+# %% [markdown]
+# **4.** Prove a leak without opening the model: nobody can predict uniform random tokens.
+
+# %% [markdown] tags=["solution"]
+# `--prove` trains a copy on such tokens and bets on each; winning against odds of a billion to one
+# is a proof (docs/checkup.md). About a minute:
+#
+#     python train.py attn=peek_one preset=micro data=plays name=leak
+#     attnlab checkup outputs/leak/attn=peek_one,data=plays,preset=micro/seed=0 --prove

@@ -1,0 +1,251 @@
+# %% [markdown]
+# # 4. Heads
+#
+# Several heads are several attentions side by side, each in its own slice of the channels. This
+# chapter takes the layer apart and puts it together again, then asks what keeps heads different,
+# and what happens when nothing does.
+
+# %%
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from IPython.display import Markdown
+
+import attnlab
+from attnlab.attention import SelfAttention, attention
+from attnlab.attention.heads import identical, identical_qkv, independent
+from attnlab.attention.masks import build_mask, causal
+from attnlab.data.sources import plays
+from attnlab.probes import measures
+from attnlab.probes.view import views
+from attnlab.report import heatmaps
+from attnlab.runs import read_runs
+from attnlab.training.run import load_model
+
+LAB = Path(attnlab.__file__).parents[2]  # where train.py is
+stream = torch.Generator().manual_seed(0)
+
+
+def table(head, rows):
+    lines = [head, ["---"] * len(head), *rows]
+    return Markdown("\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines))
+
+
+# %% [markdown]
+# ## The reshape
+#
+# B texts of T tokens with C channels become H heads of D = C / H channels: (B, T, C) → (B, T, H,
+# D) → (B, H, T, D). The transpose matters, and shapes do not tell. Here every number says where it
+# comes from: its tens are the token, its ones the channel.
+
+# %%
+T, C, H = 3, 4, 2
+D = C // H
+x = 10 * torch.arange(T)[:, None] + torch.arange(C)
+x
+
+# %%
+right = x.view(T, H, D).transpose(0, 1)  # (H, T, D)
+wrong = x.view(H, T, D)  # the same shape, and a mixture
+{"head 0, right": right[0].tolist(), "head 0, without the transpose": wrong[0].tolist()}
+
+# %%
+assert right.shape == wrong.shape
+assert right[0].tolist() == [[0, 1], [10, 11], [20, 21]]  # all tokens, channels 0 and 1
+assert wrong[0].tolist() == [[0, 1], [2, 3], [10, 11]]  # token 0 twice, token 2 never
+assert torch.equal(right.transpose(0, 1).flatten(1), x)  # and back again
+
+# %% [markdown]
+# ## A layer taken apart
+#
+# Columns h·D to (h+1)·D of `W_q`, `W_k` and `W_v` belong to head h, and so do those rows of `W_o`.
+# So the layer is a sum over heads, each of which writes into all C channels by its own slice of
+# `W_o`:
+#
+#     layer(X) = Σₕ  Aₕ · X W_v[:, h] · W_o[h, :]
+
+# %%
+C, H, T = 64, 4, 10
+D = C // H
+layer = SelfAttention(C, H, block_size=T, bias=False)
+x = torch.randn(1, T, C, generator=stream)
+mask = build_mask(causal, T)
+
+with torch.no_grad():
+    total = torch.zeros(T, C)
+    for h in range(H):
+        own = slice(h * D, (h + 1) * D)
+        q, k, v = (x[0] @ W[:, own] for W in (layer.W_q, layer.W_k, layer.W_v))
+        mixed, pattern = attention(q, k, v, may_attend=mask)
+        assert torch.allclose(pattern, layer.pattern(x)[0, h], atol=1e-6)
+        total += mixed @ layer.W_o[own]
+    difference = float((total - layer(x)[0]).abs().max())
+assert difference < 1e-5
+
+# %%
+parameters = {
+    heads: sum(p.numel() for p in SelfAttention(C, heads, block_size=T, bias=False).parameters())
+    for heads in (1, 2, 4, 8)
+}
+assert set(parameters.values()) == {4 * C * C}
+
+# %% tags=["say"]
+Markdown(
+    f"The loop over heads and the layer differ by {difference:.1e}: rounding. The number of "
+    f"parameters, 4 C² = {parameters[1]:,}, does not depend on the number of heads: "
+    f"{parameters}."
+)
+
+# %% [markdown]
+# ## Symmetry
+#
+# A sum does not know the order of its terms. Heads that change places, with their slices, give the
+# same layer, so that "head 2" of one seed is nothing like "head 2" of another.
+
+# %%
+places = torch.tensor([2, 0, 3, 1])
+swapped = SelfAttention(C, H, block_size=T, bias=False)
+with torch.no_grad():
+    swapped.W_q.copy_(layer.W_q.unflatten(1, (H, D))[:, places].flatten(1))
+    swapped.W_k.copy_(layer.W_k.unflatten(1, (H, D))[:, places].flatten(1))
+    swapped.W_v.copy_(layer.W_v.unflatten(1, (H, D))[:, places].flatten(1))
+    swapped.W_o.copy_(layer.W_o.unflatten(0, (H, D))[places].flatten(0, 1))
+    assert torch.allclose(swapped(x), layer(x), atol=1e-6)
+
+# %% [markdown]
+# The symmetry has a price. Heads that are *equal* get equal gradients, and whatever is done to
+# them elementwise keeps them equal. Only their start makes them differ, or an output slice of
+# their own. `identical` copies the first head's weights to all, output slice included;
+# `identical_qkv` leaves the output slices as they were drawn.
+
+
+# %%
+def gradient_difference(rule):
+    """The largest difference between the gradients of two heads' query weights."""
+    torch.manual_seed(0)
+    layer = SelfAttention(C, H, block_size=T, bias=False, head_init=rule)
+    rule(layer)
+    (layer(x) * torch.randn(T, C, generator=torch.Generator().manual_seed(1))).sum().backward()
+    queries = layer.qkv.weight.grad.split(layer.qkv_sizes)[0].unflatten(0, (H, D))
+    return float(measures.largest_difference(queries, dim=0) / queries.abs().max())
+
+
+gradients = {r.__name__: gradient_difference(r) for r in (independent, identical_qkv, identical)}
+table(
+    ["heads at the start", "largest difference of two heads' gradients, relative"],
+    [[name, f"{value:.1e}"] for name, value in gradients.items()],
+)
+
+# %%
+assert gradients["identical"] < 1e-5
+assert gradients["independent"] > 0.1 and gradients["identical_qkv"] > 0.1
+
+# %% [markdown]
+# ## Collapse
+#
+# Does it stay so over a training? Three models, a few seconds each.
+
+# %%
+VARIANTS = {
+    "sdpa": "independent",
+    "identical_qkv": "identical_qkv",
+    "identical_heads": "identical",
+}
+command = f"""train.py -m name=heads attn={",".join(VARIANTS)} preset=micro data=plays
+    data.length=60000 probes=none logger=none"""
+script, *overrides = command.split()
+done = subprocess.run([sys.executable, LAB / script, *overrides], capture_output=True, text=True)
+assert done.returncode == 0, done.stderr
+runs = {run.values["attn"]: run for run in read_runs(Path("outputs/heads"))}
+
+# %% [markdown]
+# Three numbers of each: how far apart any two heads of a layer are in their weights, how many
+# heads are in effect (1 where all say the same), and how alike their patterns are.
+
+# %%
+corpus = plays(length=60000)
+ids = corpus.val[: 8 * 64].view(8, 64)
+seen, apart, effective, rows = {}, {}, {}, []
+for name, rule in VARIANTS.items():
+    net, alphabet = load_model(runs[name].folder)
+    assert alphabet == corpus.alphabet
+    seen[name] = list(views(net, ids))
+    queries = [view.attn.W_q.T.unflatten(0, (4, -1)).detach() for view in seen[name]]
+    apart[name] = max(float(measures.largest_difference(q, dim=0)) for q in queries)
+    effective[name] = [float(measures.effective_heads(view.outputs)) for view in seen[name]]
+    alike = [measures.pattern_similarity(view.pattern, view.mask) for view in seen[name]]
+    similarity = sum(float(measures.with_others(a).mean()) for a in alike) / len(alike)
+    counts = ", ".join(f"{n:.2f}" for n in effective[name])
+    loss = runs[name].metrics["val_loss"]
+    rows.append([rule, f"{apart[name]:.1e}", counts, f"{similarity:.2f}", f"{loss:.3f}"])
+
+head = ["heads at the start", "weights apart", "heads in effect, by layer", "likeness", "loss"]
+table(head, rows)
+
+# %%
+assert apart["identical_heads"] < 1e-5 < 1e-2 < apart["identical_qkv"]
+assert max(effective["identical_heads"]) < 1.01
+assert 1.5 < max(effective["identical_qkv"]) < min(effective["sdpa"])
+
+# %% tags=["say"]
+Markdown(
+    "Identical heads are still one head after training "
+    f"({max(effective['identical_heads']):.2f} in effect of 4). With output slices of their own "
+    f"they have come apart ({', '.join(f'{n:.2f}' for n in effective['identical_qkv'])} by "
+    "layer), if less than heads that were drawn apart "
+    f"({', '.join(f'{n:.2f}' for n in effective['sdpa'])}). The losses are those of one seed; "
+    "`experiments/identical_heads/README.md` has the comparison over paired seeds."
+)
+
+# %% [markdown]
+# The likeness of the patterns in the last layer, head by head: 1 is the same preference.
+
+# %%
+last = [seen[name][-1] for name in VARIANTS]
+cosines = [measures.pattern_similarity(view.pattern, view.mask).numpy() for view in last]
+heatmaps.matrices(list(VARIANTS.values()), cosines, "cosine of the patterns of two heads")
+
+# %% [markdown]
+# ## Exercises
+#
+# **1.** Two heads of keys and values for four heads of queries (`attn=gqa`): which share, and how
+# many rows has `qkv`?
+
+# %% tags=["solution"]
+shared = SelfAttention(64, 4, block_size=8, bias=False, n_kv_head=2)
+_, keys, _ = shared.split(torch.randn(1, 8, 64, generator=stream))
+assert torch.equal(keys[:, 0], keys[:, 1]) and not torch.equal(keys[:, 1], keys[:, 2])
+assert shared.qkv.weight.shape[0] == 64 + 2 * 2 * 16
+shared.qkv_sizes
+
+# %% [markdown]
+# **2.** Does dropout on the pattern break the symmetry of identical heads? Predict, then look at
+# the gradients.
+
+# %% tags=["solution"]
+# It does, at the first step: each head drops other entries.
+torch.manual_seed(0)
+dropping = SelfAttention(64, 4, block_size=T, bias=False, dropout=0.2, head_init=identical)
+identical(dropping)
+dropping(x).square().sum().backward()
+grads = dropping.qkv.weight.grad.split(dropping.qkv_sizes)[0].unflatten(0, (4, 16))
+assert float(measures.largest_difference(grads, dim=0)) > 1e-3 * float(grads.abs().max())
+
+# %% [markdown]
+# **3.** How many heads are in effect if four heads' outputs are independent noise?
+
+# %% tags=["solution"]
+noise = torch.randn(8, 4, 64, 16, generator=stream)
+assert 3.9 < float(measures.effective_heads(noise)) <= 4
+measures.effective_heads(noise)
+
+# %% [markdown]
+# **4.** Is one head of full width as good as four?
+
+# %% [markdown] tags=["solution"]
+# Ask with paired seeds, and read the interval, not the mean alone:
+#
+#     python train.py -m attn=sdpa,single_head preset=micro data=plays seed=0,1,2,3,4,5 name=width
+#     attnlab runs outputs/width

@@ -1,0 +1,267 @@
+# %% [markdown]
+# # 5. Cost
+#
+# "Attention is quadratic." In what, and what does a fused kernel such as FlashAttention change
+# about it? Operations are counted here, time and memory measured, on the machine that built this
+# page.
+
+# %%
+import math
+import os
+import time
+from functools import partial
+
+import numpy as np
+import torch
+from IPython.display import HTML, Markdown
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.flop_counter import FlopCounterMode
+
+from attnlab.attention import attention, kernels
+from attnlab.attention.masks import build_mask, causal
+from attnlab.report.drawing import COLOURS, panels, styled, svg
+
+H, D = 4, 32
+LENGTHS = (128, 256, 512, 1024)
+KERNELS = {"manual": kernels.manual, "sdpa": kernels.sdpa}
+torch.manual_seed(0)
+os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # the profiler says when it starts and stops
+
+
+def table(head, rows):
+    lines = [head, ["---"] * len(head), *rows]
+    return Markdown("\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines))
+
+
+def exponent(lengths, costs):
+    """The slope of a straight line through the logarithms: costs grow like T to this power."""
+    return float(np.polyfit(np.log(lengths), np.log(costs), 1)[0])
+
+
+# %% [markdown]
+# ## Operations
+#
+# Scores are T × T products of length D, and mixing values is as much again: 2 · 2 · H · T² · D
+# multiplications and additions. The projections from and to C = H·D channels are linear in T.
+
+
+# %%
+def inputs(T):
+    return (torch.randn(1, H, T, D, requires_grad=True) for _ in range(3))
+
+
+counted = {}
+for T in LENGTHS:
+    q, k, v = inputs(T)
+    with FlopCounterMode(display=False) as counter:
+        kernels.manual(q, k, v, mask=build_mask(causal, T), scale=D**-0.5, dropout=0.0)
+    counted[T] = counter.get_total_flops()
+    assert counted[T] == 2 * 2 * H * T * T * D
+
+C = H * D
+projections = {T: 2 * T * C * 4 * C for T in LENGTHS}
+table(
+    ["T", "scores and mixing", "projections to q, k, v and back"],
+    [[T, f"{counted[T]:,}", f"{projections[T]:,}"] for T in LENGTHS],
+)
+
+# %%
+crossing = 2 * C
+assert 2 * 2 * H * crossing**2 * D == 2 * crossing * C * 4 * C
+
+# %% tags=["say"]
+Markdown(
+    f"The quadratic part overtakes the linear one at T = 2 C, here {crossing}: below, attention "
+    "is mostly projections. Half of the scores are blocked by the causal mask, and computed "
+    "nevertheless by the plain way."
+)
+
+# %% [markdown]
+# ## Time and memory
+#
+# A forward and a backward pass through the kernel alone: median time of a few, and the most memory
+# that is held at once, by PyTorch's own account of what it allocates and frees.
+
+
+# %%
+def work(kernel, T):
+    """A pass forward and backward."""
+    q, k, v = inputs(T)
+    kernel(q, k, v, mask=build_mask(causal, T), scale=D**-0.5, dropout=0.0).sum().backward()
+
+
+def seconds(go, rounds=7):
+    go()  # the first one warms up
+    times = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        go()
+        times.append(time.perf_counter() - began)
+    return sorted(times)[rounds // 2]
+
+
+def peak_bytes(go):
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        go()
+    held = peak = 0
+    changes = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]
+    for event in sorted(changes, key=lambda e: e.start_ns()):
+        held += event.nbytes()
+        peak = max(peak, held)
+    return peak
+
+
+took = {
+    (name, T): seconds(partial(work, kernel, T))
+    for T in LENGTHS
+    for name, kernel in KERNELS.items()
+}
+held = {
+    (name, T): peak_bytes(partial(work, kernel, T))
+    for T in LENGTHS
+    for name, kernel in KERNELS.items()
+}
+
+rows = []
+for T in LENGTHS:
+    milliseconds = [f"{1e3 * took[name, T]:.2f}" for name in KERNELS]
+    megabytes = [f"{held[name, T] / 1e6:.2f}" for name in KERNELS]
+    rows.append([T, *milliseconds, *megabytes])
+table(["T", "manual, ms", "sdpa, ms", "manual, MB", "sdpa, MB"], rows)
+
+# %%
+powers = {
+    (what, name): exponent(LENGTHS, [cost[name, T] for T in LENGTHS])
+    for what, cost in (("time", took), ("memory", held))
+    for name in KERNELS
+}
+
+# %% tags=["drawing"]
+with styled():
+    figure, (left, right) = panels(2)
+    for colour, name in zip(COLOURS, KERNELS, strict=False):
+        for place, what, cost, unit in ((left, "time", took, 1e3), (right, "memory", held, 1e-6)):
+            place.plot(LENGTHS, [unit * cost[name, T] for T in LENGTHS], "o-", color=colour,
+                       label=f"{name}: T to the power {powers[what, name]:.2f}")  # fmt: skip
+    for place, label in ((left, "ms, forward and backward"), (right, "MB held at most")):
+        place.set_xscale("log", base=2)
+        place.set_yscale("log")
+        place.set(xlabel="T", ylabel=label)
+        place.legend(fontsize=11)
+    picture = svg(figure, "cost")
+HTML(picture)
+
+# %%
+assert powers["memory", "manual"] > 1.7  # T × T numbers are kept for the backward pass
+assert powers["memory", "sdpa"] < 1.4  # they are not
+assert held["manual", 1024] > 3 * held["sdpa", 1024]
+
+# %% tags=["say"]
+Markdown(
+    f"Fitted exponents on this machine: time {powers['time', 'manual']:.2f} (manual) and "
+    f"{powers['time', 'sdpa']:.2f} (sdpa), memory {powers['memory', 'manual']:.2f} and "
+    f"{powers['memory', 'sdpa']:.2f}. At T = {LENGTHS[-1]} sdpa needs "
+    f"{held['sdpa', 1024] / held['manual', 1024]:.0%} of the memory and "
+    f"{took['sdpa', 1024] / took['manual', 1024]:.0%} of the time of the kernel that is written "
+    "out. Times on a busy machine scatter; memory does not."
+)
+
+# %% [markdown]
+# So quadratic is the *work*. The quadratic *memory* is a habit of the plain way of writing it,
+# which keeps a T × T matrix in order to divide its rows by their sums.
+#
+# ## What FlashAttention changes
+#
+# A softmax seems to need its whole row before the first weight is known. It does not. Take keys in
+# blocks and keep, for each query, the largest score so far m, the sum of exponentials ℓ relative
+# to it, and the average o that is not yet divided. When a block brings a larger score, what was
+# summed so far is multiplied by exp(old m − new m). (Milakov and Gimelshein 2018; Dao et al.
+# 2022.)
+
+
+# %%
+def by_blocks(q, k, v, size):
+    """Attention (T, D), (S, D), (S, E) -> (T, E) that never holds more than T x size scores."""
+    T = len(q)
+    m = torch.full((T, 1), -math.inf, dtype=q.dtype)
+    total = torch.zeros(T, 1, dtype=q.dtype)
+    o = torch.zeros(T, v.shape[-1], dtype=q.dtype)
+    for start in range(0, len(k), size):
+        s = kernels.scores(q, k[start : start + size], scale=q.shape[-1] ** -0.5)  # (T, size)
+        new_m = torch.maximum(m, s.amax(-1, keepdim=True))
+        shrink = torch.exp(m - new_m)
+        e = torch.exp(s - new_m)
+        total = shrink * total + e.sum(-1, keepdim=True)
+        o = shrink * o + e @ v[start : start + size]
+        m = new_m
+    return o / total
+
+
+q, k, v = 3 * torch.randn(3, 300, D, dtype=torch.float64)
+exact, _ = attention(q, k, v)
+errors = {size: float((by_blocks(q, k, v, size) - exact).abs().max()) for size in (1, 7, 64, 300)}
+assert max(errors.values()) < 1e-12
+table(["block", "largest difference from attention"], [[s, f"{e:.1e}"] for s, e in errors.items()])
+
+# %% [markdown]
+# It is the same function, whatever the block: not an approximation. The backward pass computes the
+# scores again, block by block, instead of keeping them, which is more work and less traffic. Where
+# memory is slower than arithmetic, and on a GPU it is by far, less traffic is less time.
+#
+# ## Keys and values that are kept
+#
+# Writing a text character by character, a model that reads it again each time does T times the
+# work of one reading. Keys and values do not change when a text goes on, so they can be kept; then
+# memory is what grows: 2 · C numbers a character and layer.
+
+
+# %%
+def numbers_kept(T, n_layer, n_kv_head, width=D):
+    return 2 * T * n_layer * n_kv_head * width
+
+
+rows = [
+    [name, n, f"{numbers_kept(1024, 4, n):,}"] for name, n in (("sdpa", 4), ("gqa", 2), ("mqa", 1))
+]
+assert numbers_kept(1024, 4, 4) == 4 * numbers_kept(1024, 4, 1)
+table(["attn=", "heads of keys and values", "numbers kept at T = 1,024, four layers"], rows)
+
+# %% [markdown]
+# ## Exercises
+#
+# **1.** How much memory does one T × T pattern of H heads take in fp32 at T = 8,192? Compare with
+# q, k and v.
+
+# %% tags=["solution"]
+pattern_bytes, qkv_bytes = 4 * H * 8192**2, 4 * 3 * H * 8192 * D
+assert pattern_bytes / qkv_bytes == 8192 / (3 * D)
+f"{pattern_bytes / 2**30:.0f} GiB against {qkv_bytes / 2**20:.0f} MiB"
+
+# %% [markdown]
+# **2.** In `by_blocks`, what goes wrong without the subtraction of m?
+
+# %% tags=["solution"]
+# exp overflows: 1000 is a score that a trained model can have.
+assert torch.exp(torch.tensor(1000.0)) == math.inf
+big, other = 100 * torch.randn(2, 50, D, dtype=torch.float64)
+assert bool(by_blocks(big, other, other, 7).isfinite().all())
+
+# %% [markdown]
+# **3.** A window of w keys makes attention linear in T. How many scores are left at T = 1,024 and
+# w = 64?
+
+# %% tags=["solution"]
+window = build_mask(lambda q, k: (k <= q) & (k > q - 64), 1024)
+share = int(window.sum()) / int(build_mask(causal, 1024).sum())
+assert int(window.sum()) == 1024 * 64 - 64 * 63 // 2
+f"{int(window.sum()):,}, {share:.0%} of the causal ones"
+
+# %% [markdown]
+# **4.** What is the share of attention in a step of training?
+
+# %% [markdown] tags=["solution"]
+# At 64 characters little, which is why a faster kernel hardly shows there:
+#
+#     python benchmarks/attention.py        # time and memory by the length, to T = 2,048
+#     python train.py -m attn=sdpa,manual model.block_size=64,256 data=plays trainer.max_steps=100 name=cost
+#     attnlab runs outputs/cost

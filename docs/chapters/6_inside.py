@@ -1,0 +1,237 @@
+# %% [markdown]
+# # 6. Looking inside a model
+#
+# A model of two layers and eight heads is trained here on the built-in plays. Then its heads are
+# looked at: as pictures, by numbers, and by taking each away. A pattern says where a head looks;
+# only an intervention says whether that matters.
+
+# %%
+import subprocess
+import sys
+from copy import deepcopy
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from IPython.display import HTML, Markdown
+
+import attnlab
+from attnlab.attention.masks import build_mask, causal
+from attnlab.data.sources import plays
+from attnlab.look import look
+from attnlab.probes import measures
+from attnlab.probes.view import quietly, views
+from attnlab.report.drawing import COLOURS, panels, styled, svg
+from attnlab.runs import read_runs
+from attnlab.training.run import load_model
+
+LAB = Path(attnlab.__file__).parents[2]  # where train.py is
+
+
+def table(head, rows):
+    lines = [head, ["---"] * len(head), *rows]
+    return Markdown("\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines))
+
+
+# %%
+command = """train.py name=inside preset=micro data=plays data.length=60000 trainer.max_steps=900
+    trainer.val_check_interval=300 probes=none logger=none"""
+script, *overrides = command.split()
+done = subprocess.run([sys.executable, LAB / script, *overrides], capture_output=True, text=True)
+assert done.returncode == 0, done.stderr
+(run,) = read_runs(Path("outputs/inside"))
+net, alphabet = load_model(run.folder)
+corpus = plays(length=60000)
+text = corpus.text[-5_000:]  # of the validation part
+assert alphabet == corpus.alphabet
+assert run.metrics["val_floor"] < run.metrics["val_loss"] < 1.9
+
+# %% tags=["say"]
+Markdown(
+    f"Validation loss {run.metrics['val_loss']:.3f} nats a character, where even guesses would "
+    f"have ln {len(alphabet)} = {torch.tensor(len(alphabet)).log():.3f} and perfect knowledge "
+    f"{run.metrics['val_floor']:.3f}."
+)
+
+# %% [markdown]
+# ## Pictures
+#
+# `look` is what `attnlab look FOLDER --text ...` calls. Queries go downwards, keys to the right;
+# light is no weight, dark all of it; grey is blocked.
+
+# %%
+start = text.index("\n\n") + 2
+passage = text[start : start + 40]
+seen = look(str(run.folder), passage)
+seen.page
+
+# %% [markdown]
+# The same in words:
+
+# %%
+table(
+    ["head", "where it looks in this passage"],
+    [[f"L{layer}H{h}", words] for layer, h, words in seen.words],
+)
+
+# %% [markdown]
+# ## Numbers
+#
+# One passage is an anecdote. Over 32 windows of validation text: the share of its weight that each
+# head gives to the previous character, to itself and to the first one, how many keys it uses in
+# effect, and how far back it looks on average.
+
+# %%
+windows = torch.stack([corpus.val[i * 64 : i * 64 + 65] for i in range(32)])
+ids, targets = windows[:, :-1], windows[:, 1:]
+NAMES = {
+    "previous": measures.previous_mass,
+    "itself": measures.self_mass,
+    "first": measures.first_mass,
+    "keys in effect": measures.effective_keys,
+    "distance back": measures.distance_back,
+}
+found = {}
+for view in views(net, ids):
+    assert bool((measures.future_mass(view.pattern) == 0).all())
+    assert float(measures.row_sum_error(view.pattern).max()) < 1e-5
+    for name, measure in NAMES.items():
+        for h, value in enumerate(measure(view.pattern, view.mask).tolist()):
+            found.setdefault((view.layer, h), {})[name] = value
+
+rows = [
+    [f"L{layer}H{h}", *(f"{x:.2f}" for x in values.values())]
+    for (layer, h), values in found.items()
+]
+table(["head", *NAMES], rows)
+
+# %%
+mask = build_mask(causal, 64)
+even = (mask / mask.sum(-1, keepdim=True))[None, None]
+baseline = float(measures.previous_mass(even, mask))
+local = max(found, key=lambda head: found[head]["previous"])
+broad = max(found, key=lambda head: found[head]["keys in effect"])
+assert found[local]["previous"] > 2 * baseline
+assert found[broad]["keys in effect"] > found[local]["keys in effect"]
+
+# %% tags=["say"]
+Markdown(
+    f"A head with even weights would give the previous character {baseline:.3f}. "
+    f"L{local[0]}H{local[1]} gives it {found[local]['previous']:.2f}: the most local one. "
+    f"L{broad[0]}H{broad[1]} is the broadest, with {found[broad]['keys in effect']:.1f} keys in "
+    "effect."
+)
+
+# %% [markdown]
+# The head with the fewest keys in effect, on the passage from above and large enough to read:
+
+# %%
+sharp = min(found, key=lambda head: found[head]["keys in effect"])
+look(str(run.folder), passage, layer=sharp[0], head=sharp[1]).page
+
+# %% [markdown]
+# ## Taking heads away
+#
+# A head speaks through its rows of `W_o` alone. With these at zero it is silent, and all else is
+# as before. How much does the loss rise?
+
+
+# %%
+def loss_without(silent):
+    """Loss a position, (T,), with a set of (layer, head) silenced."""
+    copy = deepcopy(net)
+    for layer, h in silent:
+        attn = copy.blocks[layer].attn
+        with torch.no_grad():
+            attn.W_o[h * attn.head_size : (h + 1) * attn.head_size] = 0
+    with quietly(copy):
+        return measures.loss_by_position(copy(ids), targets)
+
+
+whole = loss_without([])
+with quietly(net):
+    assert torch.isclose(whole.mean(), F.cross_entropy(net(ids).flatten(0, 1), targets.flatten()))
+harm = {head: float((loss_without([head]) - whole).mean()) for head in found}
+none_left = float((loss_without(list(found)) - whole).mean())
+heaviest = max(harm, key=lambda head: harm[head])
+
+# %% tags=["drawing"]
+with styled():
+    figure, (left, right) = panels(2)
+    labels = [f"L{layer}H{h}" for layer, h in harm]
+    left.bar(labels, list(harm.values()), color=[COLOURS[layer] for layer, _ in harm])
+    left.tick_params(axis="x", rotation=60)
+    left.set(ylabel="nats a character", title="loss without this head, minus loss")
+    for head, colour in (
+        (heaviest, COLOURS[1]),
+        (min(harm, key=lambda head: harm[head]), COLOURS[2]),
+    ):
+        rise = (loss_without([head]) - whole).view(8, 8).mean(-1)
+        right.plot(range(0, 64, 8), rise, "o-", color=colour, label=f"L{head[0]}H{head[1]}")
+    right.set(xlabel="position in the window", title="the same, by position")
+    right.legend()
+    picture = svg(figure, "silenced")
+HTML(picture)
+
+# %%
+assert harm[heaviest] > 0.02
+assert none_left > max(harm.values())
+
+# %% tags=["say"]
+Markdown(
+    f"L{heaviest[0]}H{heaviest[1]} matters most here ({harm[heaviest]:+.3f} nats). All eight "
+    f"silenced cost {none_left:+.3f}, and the single effects add up to "
+    f"{sum(harm.values()):+.3f}. They need not be equal: a later head reads what an earlier one "
+    "wrote, and one head may stand in for another, so a head that is not missed may still be "
+    "at work."
+)
+
+# %% tags=["say"]
+resting = max(found, key=lambda head: found[head]["first"])
+Markdown(
+    f"Two more cautions. In large models many heads put most of their weight on the first position: a "
+    f"softmax cannot say *nothing*, and a place that is always there takes the weight. In this small "
+    f"one no head gives it more than {found[resting]['first']:.2f}. And weight on a position is not weight on its "
+    f"character: from the second layer on, a position holds what the first layer brought there."
+)
+
+# %% [markdown]
+# ## Exercises
+#
+# **1.** Is the most local head local because of where characters stand, or because of which they
+# are? Look at it on a text of one letter.
+
+# %% tags=["solution"]
+# On one repeated letter all keys hold the same character, so that only positions can tell them apart.
+letter = torch.full((1, 64), alphabet.index("e"))
+same = {view.layer: measures.previous_mass(view.pattern, view.mask) for view in views(net, letter)}
+(by_place, by_text) = float(same[local[0]][local[1]]), found[local]["previous"]
+{"on one letter": round(by_place, 3), "on the text": round(by_text, 3), "even": round(baseline, 3)}
+
+# %% [markdown]
+# **2.** Silence whole layers instead of heads. Which one is missed more, and do the two add up?
+
+# %% tags=["solution"]
+# The first: the second one was trained to read what it writes, and is led astray without it.
+layers = {n: float((loss_without([(n, h) for h in range(4)]) - whole).mean()) for n in (0, 1)}
+assert layers[0] > layers[1]
+layers | {"both": none_left}
+
+# %% [markdown]
+# **3.** Which other measure tells heads apart here? Try `js_divergence`, in nats, between the
+# heads of the second layer.
+
+# %% tags=["solution"]
+*_, last = views(net, ids)
+divergence = measures.js_divergence(last.pattern, last.mask)
+assert torch.allclose(divergence, divergence.T) and float(divergence.max()) < 0.694  # ln 2
+divergence
+
+# %% [markdown]
+# **4.** Look into a model that was not trained here, a BERT or a GPT-2 of transformers.
+
+# %% [markdown] tags=["solution"]
+# With the extra `hf`, and a folder or a name on the hub:
+#
+#     attnlab look hf:openai-community/gpt2 --text "the cat sat on the mat" --layer 4
+#     python train.py preset=micro data=plays probes=default      # and TensorBoard shows every head meanwhile
