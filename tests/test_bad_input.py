@@ -84,7 +84,7 @@ SETTINGS = [
     ("trainer.max_steps=-1", "trainer.max_steps = -1 must be at least 1"),
     ("trainer.val_check_interval=0", "trainer.val_check_interval = 0 must be at least 1"),
     ("+trainer.max_step=3", "did you mean trainer.max_steps"),
-    ("trainer.precision=foo", "trainer.precision = foo must be one of auto, 32-true"),
+    ("trainer.precision=foo", "trainer.precision = foo must be one of auto, fastest, 32-true"),
     ("trainer.max_steps=abc", "trainer.max_steps = abc must be a whole number"),
     ("trainer.gradient_clip_val=-1", "trainer.gradient_clip_val = -1 must be at least 0"),
     ("+trainer.limit_val_batches=1", "trainer.limit_val_batches = 1 is not for attnlab"),

@@ -188,6 +188,8 @@ def test_a_dataset_of_hugging_face_from_a_local_folder(tmp_path: Path) -> None:
 
 
 def test_what_nobody_can_reach_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    # As the variable HF_HUB_OFFLINE=1 would; without it the hub is asked for half a minute.
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     with pytest.raises(BadInput, match=r"data\.dataset = some/where cannot be loaded"):
         sources.hub("some/where")
