@@ -4,9 +4,10 @@
 
 At `preset=baby` (6 layers, 384 wide, 256 characters, batch 64) in bf16: our step, eager, compiled
 and compiled with CUDA graphs, in turns with nanoGPT's compiled one; its share of the rate of a
-large bf16 product; peak memory; a whole run's time to a validation loss of 1.47, and by how much
-bf16 and fp32 differ on the same weights. At `preset=tiny`: characters a second of 1, 2, 4, ...
-runs side by side, until that no longer grows. Writes benchmarks/gpu.json.
+large bf16 product; peak memory; whether 2,500 steps reach a validation loss of 1.47, and the time
+that they take; by how much bf16 and fp32 differ on the same weights. At `preset=tiny`: characters
+a second of 1, 2, 4, ... whole commands side by side, until that no longer grows. Writes
+benchmarks/gpu.json.
 """
 
 import argparse

@@ -4,8 +4,8 @@
 
 To the first training step of `python train.py`; to the end of `attnlab --help`, of two bad
 overrides, of ten characters of `attnlab sample` and of `attnlab checkup`, which examines for
-longer than it starts. Medians over rounds. Beside it `import torch` alone, which only the help and
-a name that Hydra does not know can undercut. Writes benchmarks/startup.json.
+longer than it starts. Medians over rounds; beside it `import torch` alone. Writes
+benchmarks/startup.json.
 """
 
 import argparse

@@ -12,13 +12,13 @@ from tests.conftest import settings
 SIZES = ("model.n_layer=2", "model.n_head=4", "model.n_embd=16", "model.block_size=12")
 
 
-@pytest.mark.parametrize("variant", ["gqa", "mqa", "general", "additive", "cosine"])
+@pytest.mark.parametrize("variant", ["gqa", "mqa", "general", "additive", "cosine", "rotary"])
 def test_probes_know_the_weights_of_the_heads(variant: str) -> None:
-    """Additive scores alone have no form W_Q^T W_K."""
+    """Scores by a tanh, of normalised or of turned queries and keys have no form W_Q^T W_K."""
     net = build_model(settings(*SIZES, f"attn={variant}"), 11)
     ids = torch.randint(11, (3, 12), generator=torch.Generator().manual_seed(0))
     values = readings.scalars(views(net, ids))
-    assert ("attn/qk_similarity" in values) == (variant != "additive")
+    assert ("attn/qk_similarity" in values) == (variant not in {"additive", "cosine", "rotary"})
     assert abs(values["attn/ov_similarity"]) < 1
     assert values["attn/row_sum_error"] < 1e-6
     assert values["attn/future_mass"] == 0

@@ -184,7 +184,8 @@ Markdown(
 reads = {}
 for name, report in reports.items():
     (seen,) = report.finding("future").maps.values()  # a share of the largest change of a logit
-    reads[name] = seen.nan_to_num().float()
+    assert seen.isfinite().all()
+    reads[name] = seen.float()
 
 pictures(reads, "reads")
 

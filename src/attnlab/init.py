@@ -104,6 +104,6 @@ def _rules_of_layers(net: GPT) -> dict[str, Rule]:
     return {
         f"{prefix}.{name}": rule
         for prefix, module in net.named_modules()
-        for cls in type(module).__mro__
+        for cls in reversed(type(module).__mro__)  # a subclass has the last word
         for name, rule in vars(cls).get("init_rules", {}).items()
     }

@@ -10,6 +10,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from attnlab.errors import BadInput
+
 
 @lru_cache(maxsize=2048)
 def read_scalars(folder: Path) -> dict[str, dict[int, float]]:
@@ -38,6 +40,7 @@ def _events(file: Path) -> Iterator[Any]:
 
     A record that is not whole is the end: its run is writing it, or was killed when it did.
     """
+    from google.protobuf.message import DecodeError
     from tensorboard.compat.proto.event_pb2 import Event
 
     content, place = file.read_bytes(), 0
@@ -46,5 +49,8 @@ def _events(file: Path) -> Iterator[Any]:
         record = content[place + 12 : place + 12 + length]
         if len(record) < length:
             return
-        yield Event.FromString(record)
+        try:
+            yield Event.FromString(record)
+        except DecodeError as error:
+            raise BadInput(f"{file} is damaged at byte {place}") from error
         place += length + 16

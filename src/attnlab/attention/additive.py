@@ -35,7 +35,6 @@ class AdditiveAttention(Attention):
     """
 
     init_rules: ClassVar[dict[str, Rule]] = {"v": unit_variance}
-    bilinear: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -61,6 +60,11 @@ class AdditiveAttention(Attention):
             heads=heads,
         )
         self.v = nn.Parameter(torch.full((self.n_head, self.head_size), self.head_size**-0.5))
+
+    @property
+    def bilinear(self) -> bool:
+        """No: a tanh stands between query and key."""
+        return False
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, C)."""

@@ -63,7 +63,6 @@ class Attention(nn.Module):
     """
 
     init_rules: ClassVar[dict[str, Rule]] = {}
-    bilinear: ClassVar[bool] = True  # whether scores are q . k, and so W_Q^T W_K says all of them
 
     def __init__(
         self,
@@ -152,6 +151,11 @@ class Attention(nn.Module):
     def W_o(self) -> Tensor:  # noqa: N802
         """The output matrix (C, C) of concat(heads) W_o, a view."""
         return self.proj.weight.T
+
+    @property
+    def bilinear(self) -> bool:
+        """Whether scores are x W_q W_k^T x, so that this product says all of them."""
+        return True
 
     def scores(self, x: Tensor) -> Tensor:
         """The scaled scores before mask and softmax: (B, T, C) -> (B, H, T, T), fp32 at least."""
@@ -268,6 +272,11 @@ class SelfAttention(Attention):
         if self.gain is not None:
             q = q * self.gain[:, None, None].to(q.dtype)  # (H, 1, 1)
         return q, self._repeat(k), self._repeat(v)
+
+    @property
+    def bilinear(self) -> bool:
+        """Not where queries and keys are normalised, or turned by their positions."""
+        return self.gain is None and self.rotary is None
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, C)."""

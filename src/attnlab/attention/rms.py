@@ -26,8 +26,8 @@ class _RMSNormalise(torch.autograd.Function):
         C = x.shape[-1]
         dtype = torch.promote_types(x.dtype, torch.float32)
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=dtype)
-        inverse = (norm.square() / C + eps).rsqrt().to(x.dtype)  # (..., 1)
-        y = x * inverse
+        inverse = (norm.square() / C + eps).rsqrt()  # (..., 1)
+        y = (x * inverse).to(x.dtype)
         ctx.save_for_backward(y, inverse)
         return y
 
@@ -37,4 +37,4 @@ class _RMSNormalise(torch.autograd.Function):
         # With y = x r and r = (|x|^2 / C + eps)^(-1/2): dx = r (dy - y <dy, y> / C).
         y, inverse = ctx.saved_tensors
         along = (grad * y).mean(-1, keepdim=True)
-        return torch.addcmul(grad, y, along, value=-1) * inverse, None
+        return (torch.addcmul(grad, y, along, value=-1) * inverse).to(y.dtype), None

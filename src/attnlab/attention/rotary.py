@@ -19,7 +19,9 @@ def rotate(x: Tensor, base: float = 10_000.0, start: int = 0) -> Tensor:
     T, D = x.shape[-2:]
     dtype = torch.promote_types(x.dtype, torch.float32)
     pairs = torch.view_as_complex(x.to(dtype).unflatten(-1, (D // 2, 2)).contiguous())
-    turned = pairs * _turns(start + T, D, base, x.device, pairs.dtype)[start:]  # (..., T, D/2)
+    length = 1 << (start + T - 1).bit_length()  # so that a growing text needs few tables
+    turns = _turns(length, D, base, x.device, pairs.dtype)[start : start + T]  # (T, D/2)
+    turned = pairs * turns  # (..., T, D/2)
     return torch.view_as_real(turned).flatten(-2).to(x.dtype)
 
 

@@ -70,7 +70,7 @@ def hub(
         raise BadInput(f"data.limit = {limit} must be at least 1")
     try:
         rows = datasets.load_dataset(dataset, split=split)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
         raise BadInput(
             f"data.dataset = {dataset} cannot be loaded: {first_line(error)}"
         ) from error

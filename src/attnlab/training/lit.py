@@ -128,14 +128,8 @@ class LitTask(L.LightningModule):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         loss = self.batch_loss(batch, "mean")
         self.loss = loss.detach()
-        if self._logs_now():
-            self.log("train/loss", self.loss, prog_bar=True)
+        self.log("train/loss", self.loss, prog_bar=True)
         return loss
-
-    def _logs_now(self) -> bool:
-        # Lightning would drop what is logged at other steps, at a millisecond a step.
-        every: int = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
-        return (self.trainer.global_step + 1) % every == 0
 
     def configure_gradient_clipping(
         self,
@@ -146,9 +140,8 @@ class LitTask(L.LightningModule):
         # Lightning would clip and keep the norm to itself. 0 means off, as it does there.
         bound = float(gradient_clip_val or math.inf)
         self.grad_norm = torch.nn.utils.clip_grad_norm_(self.net.parameters(), bound)
-        if self._logs_now():
-            self.log("train/grad_norm", self.grad_norm)
-            self.log("train/lr", optimizer.param_groups[0]["lr"])
+        self.log("train/grad_norm", self.grad_norm)
+        self.log("train/lr", optimizer.param_groups[0]["lr"])
 
     def on_validation_epoch_start(self) -> None:
         self._sums = []

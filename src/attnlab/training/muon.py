@@ -88,7 +88,7 @@ def muon(
     """
     check(lr, min_lr, warmup_steps, betas, weight_decay)
     _check(adamw_lr, momentum, ns_steps)
-    inside = [p for name, p in net.named_parameters() if p.ndim == 2 and "blocks." in name]
+    inside = [p for name, p in net.named_parameters() if p.ndim == 2 and matrix(name)]
     taken = {id(p) for p in inside}
     others = [p for p in net.parameters() if id(p) not in taken]
     first, second = betas
@@ -110,6 +110,11 @@ def muon(
         )
     optimizer = Together(parts)
     return optimizer, schedule(optimizer, max_steps, warmup_steps, min_lr / lr, decay)
+
+
+def matrix(name: str) -> bool:
+    """Whether a parameter is the weight of a linear map inside a block, by its name."""
+    return "blocks." in name and name.endswith(".weight")
 
 
 def _check(adamw_lr: float, momentum: float, ns_steps: int) -> None:
