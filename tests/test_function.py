@@ -196,3 +196,11 @@ Q, K, V = random(2, 3, 4), random(2, 5, 4), random(2, 5, 6)
 def test_what_does_not_fit_is_named(changed: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         attention(**{"q": Q, "k": K, "v": V, **changed})
+
+
+@pytest.mark.parametrize("wrong", [torch.ones(2, 3, dtype=torch.long), [[1.0, 2.0, 3.0]]])
+def test_only_floating_point_tensors(wrong: Any) -> None:
+    x = torch.ones(2, 3)
+    for q, k, v, name in ((wrong, x, x, "q"), (x, wrong, x, "k"), (x, x, wrong, "v")):
+        with pytest.raises(TypeError, match=f"{name} must be a tensor of floating-point numbers"):
+            attention(q, k, v)

@@ -56,6 +56,10 @@ def attention(
     """
     if empty not in ("raise", "zeros"):
         raise ValueError(f"empty = {empty} must be raise or zeros")
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            told = f"a tensor of {x.dtype}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
+            raise TypeError(f"{name} must be a tensor of floating-point numbers, not {told}")
     _check_shapes(q, k, v, same_width=score is None)
     scores = _scores(q, k, scale, score)
     may = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device)

@@ -124,7 +124,8 @@ def _band(
     whole = [curve for curve, is_bad in zip(curves, bad, strict=True) if curve and not is_bad]
     if whole:
         steps, mean, sd = _over_seeds(whole)
-        place.plot(steps, mean, label=f"{name} (n={len(whole)})", **style)
+        alone = "o" if len(steps) == 1 else ""  # one validation makes no line
+        place.plot(steps, mean, marker=alone, label=f"{name} (n={len(whole)})", **style)
         if len(whole) > 1:
             place.fill_between(steps, mean - sd, mean + sd, alpha=0.2, lw=0, color=style["color"])
     for curve, run in zip(curves, runs, strict=False):
