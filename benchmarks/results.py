@@ -200,7 +200,7 @@ def main() -> None:
             continue
         found = json.loads(file.read_text())
         text = body(found)
-        if "git" in found.get("machine", {}):
+        if isinstance(found.get("machine"), dict) and found["machine"].get("git"):
             text += f"\n\n{where(found)}"
         parts.append((heading, command, text))
     if not (HERE / "gpu.json").exists():
