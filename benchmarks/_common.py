@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -127,9 +128,15 @@ def nanogpt_model(checkout: Path, cfg: DictConfig, vocab_size: int) -> tuple[Any
     return module, module.GPT(shape)
 
 
+def command() -> str:
+    """The command line of this process, with a checkout of nanoGPT called so wherever it lies."""
+    given = ["CHECKOUT" if Path(word).is_dir() else word for word in sys.argv[1:]]
+    return " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *given])
+
+
 def write(name: str, results: dict[str, Any]) -> None:
     """Put a benchmark's results, with the machine, into benchmarks/<name>.json, and show them."""
-    results = {"machine": machine(), **results}
+    results = {"command": command(), "machine": machine(), **results}
     text = json.dumps(results, indent=2)
     (ROOT / "benchmarks" / f"{name}.json").write_text(text + "\n")
     print(text)

@@ -75,7 +75,7 @@ def startup(found: dict[str, Any]) -> str:
     rows = [
         [f"`{name}`" if "to the" not in name else name, f"{t['seconds']:.2f}"]
         for name, t in found.items()
-        if name != "machine"
+        if name not in {"machine", "command"}
     ]
     return table(["command", "seconds"], rows)
 
@@ -151,7 +151,7 @@ def sweeps(found: dict[str, Any]) -> str:
             *(f"{found[name][f'{kind}_ratio']:.2f}" for kind in ("training", "whole")),
         ]
         for name in found
-        if name != "machine"
+        if name not in {"machine", "command"}
     ]
     head = ["sweep", "characters a second in training", "over the whole command"]
     said = "One process a core with one thread each (joblib), over one process with all cores."
@@ -202,7 +202,7 @@ def main() -> None:
         text = body(found)
         if isinstance(found.get("machine"), dict) and found["machine"].get("git"):
             text += f"\n\n{where(found)}"
-        parts.append((heading, command, text))
+        parts.append((heading, found.get("command", command), text))
     if not (HERE / "gpu.json").exists():
         missing.append(GPU)
     else:

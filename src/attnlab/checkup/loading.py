@@ -6,7 +6,6 @@ Letters: V symbols, T time.
 import importlib
 import importlib.util
 import inspect
-import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ import torch
 from torch import nn
 
 from attnlab.errors import BadInput
+from attnlab.interop import loading
 
 # Small values for the many names that configurations of transformers use for the same things.
 _TINY: dict[str, int] = {
@@ -149,17 +149,6 @@ def _made(module: ModuleType, name: str, target: str) -> Callable[..., object]:
     return model
 
 
-def _transformers() -> ModuleType:
-    try:
-        import transformers
-    except ImportError as error:
-        raise BadInput(
-            "models of transformers need that package: pip install 'attnlab[hf]'"
-        ) from error
-    logging.getLogger("transformers").setLevel(logging.ERROR)
-    return transformers
-
-
 def tiny_transformer(model_type: str, seed: int = 0) -> Loaded:
     """A small random model of an architecture of transformers, from its config alone.
 
@@ -170,7 +159,7 @@ def tiny_transformer(model_type: str, seed: int = 0) -> Loaded:
     Raises:
         BadInput: transformers has no such language model, or its config has no small version.
     """
-    transformers = _transformers()
+    transformers = loading.transformers()
     known = transformers.models.auto.configuration_auto.CONFIG_MAPPING
     names = transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     if model_type not in known or model_type not in names:
@@ -207,7 +196,7 @@ def tiny_config(config_class: Callable[..., object]) -> object:
 
 
 def _transformers_folder(path: Path) -> Loaded:
-    transformers = _transformers()
+    transformers = loading.transformers()
     with _told(f"{path} holds no causal language model"):
         model = transformers.AutoModelForCausalLM.from_pretrained(path, local_files_only=True)
     return Loaded(model, str(path))
