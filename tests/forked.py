@@ -69,6 +69,8 @@ def _train(arguments: list[str], said: Path, before: Callable[[], object]) -> No
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
     sys.argv = ["train.py", *arguments]
     os.environ.pop("HYDRA_FULL_ERROR", None)
+    # A background job of a script, as CI may be, is born with Ctrl-C ignored; a terminal's is not.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     before()
     runpy.run_path("train.py", run_name="__main__")
 

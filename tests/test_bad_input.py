@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from attnlab.training.wording import missing_file
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.slow
@@ -20,15 +21,17 @@ SETTINGS = [
     ("atn=sdpa", "atn is not a setting"),
     ("model.n_hed=3", "model.n_hed is not a setting"),
     ("+attn.window=8", "attn.window is not a setting"),
-    ("attn=nope", "attn/nope"),
-    ("model=nope", "model/nope"),
-    ("data=nope", "data/nope"),
-    ("preset=nope", "preset/nope"),
-    ("experiment=nope", "experiment/nope"),
-    ("optim=nope", "optim/nope"),
-    ("trainer=nope", "trainer/nope"),
-    ("probes=nope", "probes/nope"),
-    ("logger=nope", "logger/nope"),
+    ("attn=nope", "there is no attn=nope; (there are additive, bidirectional"),
+    ("attn=unscald", "there is no attn=unscald; did you mean attn=unscaled?"),
+    ("attn=cross/dot", "preset=translation brings a model for it"),
+    ("model=nope", "there is no model=nope; (there are "),
+    ("data=nope", "there is no data=nope; (there are "),
+    ("preset=nope", "there is no preset=nope; (there are "),
+    ("experiment=nope", "there is no experiment=nope; (there are "),
+    ("optim=nope", "there is no optim=nope; (there are "),
+    ("trainer=nope", "there is no trainer=nope; (there are "),
+    ("probes=nope", "there is no probes=nope; did you mean probes=none? (there are "),
+    ("logger=nope", "there is no logger=nope; did you mean logger=none? (there are "),
     ("attn=sdpa,manual", "attn=sdpa,manual"),
     ("model.n_head==3", "=3"),
     ("n_head", "n_head"),
@@ -51,7 +54,10 @@ SETTINGS = [
     ("attn.scale=nan", "scale = nan must be a finite number"),
     ("attn.scale=inf", "scale = inf must be a finite number"),
     ("attn.heads=3", "n_head = 3 does not divide"),
-    ("attn.kernel=attnlab.attention.kernels.nope", "kernels.nope cannot be imported"),
+    (
+        "attn.kernel=attnlab.attention.kernels.nope",
+        "kernels.nope cannot be imported: No module",
+    ),
     ("attn._target_=no.such.Class", "no.such.Class cannot be imported"),
     ("attn.may_attend=attnlab.attention.masks.strict_flip", "a query without keys"),
     ("seed=abc", "seed = abc must be a whole number"),
@@ -205,3 +211,8 @@ def test_bad_verbs(arguments: str, sentence: str, tmp: Path) -> None:
     done = say(["-m", "attnlab", *arguments.format(tmp=tmp).split()], tmp)
     assert sentence in " ".join(done.stderr.replace("│", " ").split())
     assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+
+
+def test_a_launcher_that_is_an_extra_says_how_to_install_it() -> None:
+    said = missing_file("hydra/launcher/ray", ["basic", "joblib"])
+    assert said == "hydra/launcher=ray is not installed; pip install -e '.[ray]' brings it"

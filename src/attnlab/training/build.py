@@ -1,6 +1,7 @@
 """From a node of the configuration to an object: checked against the signature first."""
 
 import inspect
+import logging
 from collections.abc import Callable as AbstractCallable
 from collections.abc import Collection
 from difflib import get_close_matches
@@ -48,7 +49,7 @@ def build(
         if name not in hints:
             if _is_default_of_the_base(name, value, path):
                 continue
-            raise BadInput(unknown(f"{path}.{name}", f"{path}.", hints))
+            raise BadInput(unknown(f"{path}.{name}", f"{path}.", hints, of=str(node._target_)))
         values[name] = checked(value, hints[name], f"{path}.{name}")
     return partial(target, **values)
 
@@ -59,10 +60,15 @@ def locate(dotted: str, path: str) -> Any:
     Raises:
         BadInput: there is no such thing.
     """
+    hydra_log = logging.getLogger("hydra.utils")  # says the same in three lines
     try:
+        hydra_log.disabled = True
         found = hydra.utils.get_object(dotted)
     except Exception as error:  # Hydra raises whatever the import raised
-        raise BadInput(f"{path} = {dotted} cannot be imported: {first_line(error)}") from error
+        reason = first_line(error.__cause__ or error)
+        raise BadInput(f"{path} = {dotted} cannot be imported: {reason}") from error
+    finally:
+        hydra_log.disabled = False
     if not callable(found):
         raise BadInput(f"{path} = {dotted} is no class or function")
     return found
@@ -98,11 +104,18 @@ def checked(value: Any, hint: Any, path: str) -> Any:
     return value
 
 
-def unknown(path: str, prefix: str, names: Collection[str]) -> str:
-    """The sentence for a key that nothing takes, with the nearest that is known."""
+def unknown(path: str, prefix: str, names: Collection[str], of: str = "") -> str:
+    """The sentence for a key that nothing takes, with the nearest that is known.
+
+    Args:
+        path: of the key.
+        prefix: of its group, dot included.
+        names: the keys that are known.
+        of: what does not take it, where that needs saying.
+    """
     near = get_close_matches(path.removeprefix(prefix), [str(n) for n in names], n=1)
     hint = f"did you mean {prefix}{near[0]}?" if near else f"known are {', '.join(sorted(names))}"
-    return f"{path} is not a setting; {hint}"
+    return f"{path} is not a setting{of and f' of {of}'}; {hint}"
 
 
 def _is_default_of_the_base(name: str, value: Any, path: str) -> bool:

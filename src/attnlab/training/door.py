@@ -1,7 +1,6 @@
 """What train.py does besides Hydra: one sentence for bad input, one table for a result."""
 
 import os
-import re
 import shlex
 import shutil
 import signal
@@ -28,6 +27,7 @@ from attnlab import quick
 from attnlab.errors import BadInput, Terminated
 from attnlab.training.folder import folder_for, variant_of
 from attnlab.training.sweep import WANTS_TRACEBACK, attempt, share_threads
+from attnlab.training.wording import in_one_sentence
 
 if TYPE_CHECKING:
     from attnlab.training.run import Result
@@ -61,7 +61,7 @@ def train(cfg: DictConfig) -> float:
     except BadInput as error:
         if WANTS_TRACEBACK:
             raise
-        _say(str(error))
+        _say(error)
         raise SystemExit(2) from None
     if os.environ.get("LOCAL_RANK", "0") == "0":
         show(result)
@@ -103,12 +103,15 @@ def one_sentence() -> Iterator[None]:
         print("\nInterrupted; the same command goes on.")
         raise SystemExit(130) from None
     except BrokenExecutor as error:  # joblib's; it gives up what had not begun
-        _say(f"a process of the sweep was killed; the same command goes on. ({error})")
+        print(
+            f"error: a process of the sweep was killed; the same command goes on. ({error})",
+            file=sys.stderr,
+        )
         raise SystemExit(1) from None
     except (BadInput, HydraException, OmegaConfBaseException, OSError, ValueError) as error:
         if type(error) is ValueError and not _is_of_hydra(error):
             raise
-        _say(str(error))
+        _say(error)
         raise SystemExit(2) from None
     finally:
         warnings.formatwarning = python_format
@@ -199,12 +202,5 @@ def _warning(
     return f"{bar}\n{message}\n{bar}\n" if category is UserWarning else f"warning: {message}\n"
 
 
-def _say(message: str) -> None:
-    sentence = " ".join(message.split())
-    # Hydra advises to add the misspelt key, which attnlab would refuse as well.
-    sentence = re.sub(
-        r"Could not override '(\S+)'\. To append .*",
-        r"\1 is not a setting; python train.py --cfg job shows them all",
-        sentence,
-    )
-    print(f"error: {sentence}", file=sys.stderr)
+def _say(error: BaseException) -> None:
+    print(f"error: {in_one_sentence(error)}", file=sys.stderr)

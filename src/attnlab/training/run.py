@@ -123,8 +123,6 @@ def check(cfg: DictConfig) -> None:
         missing = sorted(str(key) for key in OmegaConf.missing_keys(cfg))
     except OmegaConfBaseException as error:
         raise BadInput(str(error).splitlines()[0]) from error
-    if missing:
-        raise BadInput(f"{missing[0]} must be given: {missing[0]}=...")
     for key, value in cfg.items():
         name = str(key)
         if name in SETTINGS:
@@ -134,6 +132,9 @@ def check(cfg: DictConfig) -> None:
     for key in GROUPS:
         if not isinstance(cfg.get(key), DictConfig):
             raise BadInput(f"{key} = {cfg.get(key)} must be one of the files of conf/{key}")
+    if missing:
+        task_of(cfg)  # an attention that is not for the model lacks what its own preset brings
+        raise BadInput(f"{missing[0]} must be given: {missing[0]}=...")
     if cfg.seed < 0:
         raise BadInput(f"seed = {cfg.seed} must be at least 0")
     for key in COUNTS:

@@ -61,9 +61,10 @@ def task_of(cfg: DictConfig) -> Task:
     attn = locate(str(cfg.attn._target_), "attn._target_")
     task = TRANSLATION if _is_a(model, Translator) else LANGUAGE_MODEL
     if _is_a(attn, Aligner) != (task is TRANSLATION):
+        hint = "; preset=translation brings a model for it" if _is_a(attn, Aligner) else ""
         raise BadInput(
             f"attn._target_ = {cfg.attn._target_} is not for "
-            f"model._target_ = {cfg.model._target_}, which needs {task.needs}"
+            f"model._target_ = {cfg.model._target_}, which needs {task.needs}{hint}"
         )
     return task
 

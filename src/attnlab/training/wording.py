@@ -1,0 +1,38 @@
+"""What goes wrong before a run begins, in one sentence of the user's own terms."""
+
+import re
+from difflib import get_close_matches
+
+from hydra.errors import MissingConfigException
+
+# Launchers that come as extras of attnlab, of the same name but for what follows a "_".
+LAUNCHERS = ("joblib", "submitit_local", "submitit_slurm", "ray")
+
+
+def in_one_sentence(error: BaseException) -> str:
+    """What an error says, without the advice that would lead astray."""
+    if isinstance(error, MissingConfigException) and error.options:
+        return missing_file(str(error.missing_cfg_file), list(error.options))
+    sentence = " ".join(str(error).split())
+    # Hydra advises to add the misspelt key, which attnlab would refuse as well.
+    return re.sub(
+        r"Could not override '(\S+)'\. To append .*",
+        r"\1 is not a setting; python train.py --cfg job shows them all",
+        sentence,
+    )
+
+
+def missing_file(path: str, options: list[str]) -> str:
+    """The sentence for a choice that no file of the configuration answers to.
+
+    Args:
+        path: group and name, attn/unscald say.
+        options: the names that the group has.
+    """
+    group, _, name = path.rpartition("/")
+    if group == "hydra/launcher" and name in LAUNCHERS:
+        extra = name.partition("_")[0]
+        return f"{group}={name} is not installed; pip install -e '.[{extra}]' brings it"
+    near = get_close_matches(name, options, n=1)
+    guess = f"did you mean {group}={near[0]}? " if near else ""
+    return f"there is no {group}={name}; {guess}(there are {', '.join(sorted(options))})"
