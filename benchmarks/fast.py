@@ -41,6 +41,7 @@ NANOGPT = (
 ARMS: dict[str, list[str]] = {
     "preset=fast": [],
     "learned positions, not rotary": ["attn.rotary=null", "model.learned_positions=true"],
+    "embeddings not smeared": ["model.smear=0"],
     "no QK-norm": ["attn.qk_norm=false"],
     "LayerNorm, not RMSNorm": ["model.norm=attnlab.model.layer_norm"],
     "GELU, not ReLU squared": ["model.activation=torch.nn.functional.gelu"],

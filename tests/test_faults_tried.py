@@ -133,7 +133,7 @@ def test_a_clock_that_is_set_back(command: list[str], whole: Path, tmp_path: Pat
 
     assert read_run(folder).status == "finished"
     steps = [step for step, _ in read_curves(folder, "val/loss")["val/loss"]]
-    assert steps == [3, 7, 11]
+    assert steps == [4, 8, 12]
 
 
 def test_spaces_and_letters_of_other_alphabets(

@@ -10,7 +10,7 @@ from torch import nn
 from attnlab.attention import SelfAttention
 from attnlab.init import init_weights, normal
 from attnlab.model import GPT
-from attnlab.streams import generator, stream_seed
+from attnlab.streams import generator, seed_default, stream_seed
 from attnlab.training.run import build_model
 from tests.conftest import VARIANTS, settings
 from tests.test_conf import CLAIMS
@@ -143,3 +143,12 @@ def test_streams_are_their_own() -> None:
     assert stream_seed(0, "data", 7) == 8756951297435905662  # for ever, on every machine
     a, b = generator(0, "data", 3), generator(0, "data", 3)
     assert torch.equal(torch.randn(3, generator=a), torch.randn(3, generator=b))
+
+
+def test_seeding_the_generators_of_a_device_is_seeding_them_all() -> None:
+    torch.manual_seed(7)
+    expected = torch.rand(5)
+    noted = len(torch.cuda._queued_calls)
+    seed_default(7, torch.device("cpu"))
+    assert torch.equal(torch.rand(5), expected)
+    assert len(torch.cuda._queued_calls) == noted  # a note a step would be a leak

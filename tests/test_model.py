@@ -39,6 +39,28 @@ def test_the_past_alone_decides() -> None:
     assert difference[40:].min() > 0
 
 
+def test_smearing_adds_the_embeddings_before_by_their_weights() -> None:
+    net, T = gpt(smear=2), 5
+    assert torch.equal(net.smear, torch.full((2, 128), 0.2))
+    weights = torch.randn(2, 128, generator=torch.Generator().manual_seed(0))
+    net.smear.data.copy_(weights)
+    ids = torch.randint(65, (3, T), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        for length in range(1, T + 1):
+            x = net.embed(ids[:, :length])
+            for t in range(length):
+                expected = net.wte(ids[:, t]) + net.wpe.weight[t]
+                for back in range(1, min(t, 2) + 1):
+                    expected = expected + weights[back - 1] * net.wte(ids[:, t - back])
+                torch.testing.assert_close(x[:, t], expected)
+
+
+@pytest.mark.parametrize("smear", [-1, 64])
+def test_smearing_stays_within_the_block(smear: int) -> None:
+    with pytest.raises(ValueError, match=f"smear = {smear} must be at least 0"):
+        gpt(smear=smear)
+
+
 def test_a_text_longer_than_the_block_is_refused() -> None:
     with pytest.raises(ValueError, match="65 positions do not fit into block_size = 64"):
         gpt()(torch.zeros(1, 65, dtype=torch.long))

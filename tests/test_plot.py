@@ -35,7 +35,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory, text_file: Path) -> Path:
 
 def test_curves_come_from_the_events(sweep: Path) -> None:
     curves = read_curves(sweep / "attn=sdpa" / "seed=0", r"val/loss|train/loss")
-    assert [step for step, _ in curves["val/loss"]] == [1, 3]  # Lightning counts from 0
+    assert [step for step, _ in curves["val/loss"]] == [2, 4]  # as the probes' values
     assert len(curves["train/loss"]) == 4
 
 

@@ -75,6 +75,8 @@ MODELS: dict[str, Callable[[], GPT]] = {
     "cosine": lambda: own(partial(SelfAttention, qk_norm=True), norm=rms_norm),
     "window": lambda: own(partial(SelfAttention, may_attend=window)),
     "shared heads": lambda: own(partial(SelfAttention, n_kv_head=1)),
+    "smeared": lambda: own(smear=3),
+    "smeared alone": lambda: own(smear=1, learned_positions=False),
     "one layer": lambda: own(n_layer=1, n_head=1),
 }
 

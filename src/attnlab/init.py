@@ -13,15 +13,16 @@ from torch import Tensor
 
 from attnlab.attention.module import Attention
 from attnlab.model import GPT
-from attnlab.rules import Rule, normal, ones, zeros
+from attnlab.rules import Rule, constant, normal, ones, zeros
 from attnlab.streams import generator
 
-__all__ = ["Rule", "gpt2", "init_weights", "normal", "ones", "unit", "zeros"]
+__all__ = ["Rule", "constant", "gpt2", "init_weights", "normal", "ones", "unit", "zeros"]
 
 
 def gpt2(net: GPT, qk_std: float = 0.02) -> dict[str, Rule]:
     """GPT-2's rules: 0.02 everywhere, residual projections by 1/sqrt(2 L) smaller
-    (Radford et al. 2019, section 2.3), biases 0, norms and gains 1.
+    (Radford et al. 2019, section 2.3), biases 0, norms and gains 1;
+    what is smeared over an embedding counts a fifth at first.
 
     Args:
         net: whose number of layers L counts.
@@ -40,6 +41,7 @@ def gpt2(net: GPT, qk_std: float = 0.02) -> dict[str, Rule]:
         "*.mlp.fc.weight": normal(0.02),
         "wte.weight": normal(0.02),
         "wpe.weight": normal(0.02),
+        "smear": constant(0.2),
     }
 
 

@@ -141,6 +141,9 @@ class GPT(nn.Module):
         activation: inside the MLP, elementwise.
         learned_positions: whether an embedding of the position is added to that of the symbol;
             without one the attention layers must tell positions apart, by `rotary` or by the mask.
+        smear: how many embeddings before each are added to it, every channel of each of them with
+            a learned weight: symbols know their neighbours before any attention does (as the
+            smeared keys of Olsson et al. 2022 do).
 
     Raises:
         ValueError: a size is not positive, or the dropout is not in [0, 1).
@@ -160,6 +163,7 @@ class GPT(nn.Module):
         norm: NormFactory = layer_norm,
         activation: Activation = F.gelu,
         learned_positions: bool = True,
+        smear: int = 0,
     ) -> None:
         super().__init__()
         sizes = {"vocab_size": vocab_size, "block_size": block_size}
@@ -169,10 +173,14 @@ class GPT(nn.Module):
                 raise ValueError(f"{name} = {size} must be at least 1")
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout = {dropout} must be at least 0 and less than 1")
+        if not 0 <= smear < block_size:
+            raise ValueError(f"smear = {smear} must be at least 0 and less than {block_size = }")
         self.vocab_size = vocab_size
         self.block_size = block_size
         self.wte = nn.Embedding(vocab_size, n_embd)
         self.wpe = nn.Embedding(block_size, n_embd) if learned_positions else None
+        self.n_smear = smear
+        self.smear = nn.Parameter(torch.zeros(smear, n_embd)) if smear else None
         self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(
             Block(
@@ -192,7 +200,7 @@ class GPT(nn.Module):
 
         Args:
             ids: the symbols.
-            start: position of the first.
+            start: position of the first; the symbols before it are not smeared into it.
 
         Raises:
             ValueError: the positions go beyond `block_size`.
@@ -201,6 +209,8 @@ class GPT(nn.Module):
         if stop > self.block_size:
             raise ValueError(f"{stop} positions do not fit into block_size = {self.block_size}")
         x = self.wte(ids)
+        if self.smear is not None:
+            x = _smeared(x, self.smear)
         if self.wpe is not None:
             x = x + self.wpe(torch.arange(start, stop, device=ids.device))
         return self.dropout(x)
@@ -215,3 +225,11 @@ class GPT(nn.Module):
         for block in self.blocks:
             x = block(x)
         return self.unembed(x)
+
+
+def _smeared(x: Tensor, weights: Tensor) -> Tensor:
+    """x (B, T, C) plus, by weights (k, C), the k rows before each, as far as there are any."""
+    y = x
+    for back, weight in enumerate(weights, start=1):
+        y = y + F.pad(x, (0, 0, back, 0))[:, : x.shape[1]] * weight
+    return y

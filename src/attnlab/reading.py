@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from attnlab.attention.cache import KVCache
@@ -18,6 +19,7 @@ class Reader:
 
     def __init__(self, net: GPT) -> None:
         self.net = net
+        self.tail = torch.empty(1, 0, dtype=torch.long)  # (B, up to n_smear) the last symbols
         self.caches = [KVCache(net.block_size) for _ in net.blocks]
 
     def __len__(self) -> int:
@@ -36,7 +38,11 @@ class Reader:
         Raises:
             ValueError: the text is longer than `block_size`.
         """
-        x = self.net.embed(ids, start=len(self))
+        # Smeared embeddings need the symbols before these, which are then cut off again.
+        known, start = self.tail.shape[1], len(self)
+        text = torch.cat([self.tail.expand(len(ids), -1).to(ids.device), ids], dim=1)
+        self.tail = text[:, max(0, text.shape[1] - self.net.n_smear) :]
+        x = self.net.embed(text, start=start - known)[:, known:]
         for block, cache in zip(self.net.blocks, self.caches, strict=True):
             assert isinstance(block, Block) and isinstance(block.attn, Attention)
             x = block.around(partial(block.attn.extend, cache=cache), x)

@@ -18,6 +18,15 @@ def ones(weight: Tensor, stream: torch.Generator) -> None:
     weight.fill_(1.0)
 
 
+def constant(value: float) -> Rule:
+    """Fill with one number."""
+
+    def fill(weight: Tensor, stream: torch.Generator) -> None:
+        weight.fill_(value)
+
+    return fill
+
+
 def normal(std: float) -> Rule:
     """Draw from N(0, std^2), always in fp32 on the CPU, so that every dtype and device agrees."""
 

@@ -14,3 +14,16 @@ def stream_seed(seed: int, stream: str, step: int = 0) -> int:
 def generator(seed: int, stream: str, step: int = 0) -> torch.Generator:
     """A CPU generator that stands at the start of the stream's given step."""
     return torch.Generator().manual_seed(stream_seed(seed, stream, step))
+
+
+def seed_default(seed: int, device: torch.device) -> None:
+    """Seed the generators that dropout draws from: those of the CPU and of the device.
+
+    `torch.manual_seed` does the same for every kind of device, and where one is missing it notes
+    the call, stack included, for the day that it appears: a millisecond, and memory, each time.
+    """
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
+    elif device.type == "mps":
+        torch.mps.manual_seed(seed)

@@ -122,6 +122,7 @@ class OtherGPT(GPT):
     ("net", "sentence"),
     [
         (lambda: gpt(learned_positions=False), "model.learned_positions = false"),
+        (lambda: gpt(smear=2), "model.smear = 2"),
         (lambda: gpt(norm=rms_norm), "model.norm gives RMSNorm"),
         (lambda: gpt(activation=cube), "model.activation = cube: GPT-2 knows gelu_new"),
         (lambda: gpt(partial(SelfAttention, rotary=1e4)), "attn.rotary = 10000: "),

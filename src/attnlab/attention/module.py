@@ -264,13 +264,15 @@ class SelfAttention(Attention):
         """
         H, shared = self.n_head, self.n_kv_head
         qk, v = self._project(x).split([H + shared, shared], dim=1)
+        exact = torch.promote_types(qk.dtype, torch.float32)  # there and back once for all three
         if self.gain is not None:
-            qk = rms_normalise(qk)
+            qk = rms_normalise(qk.to(exact))
         if self.rotary is not None:
-            qk = rotate(qk, self.rotary, start)
+            qk = rotate(qk.to(exact), self.rotary, start)
         q, k = qk.split([H, shared], dim=1)
         if self.gain is not None:
-            q = q * self.gain[:, None, None].to(q.dtype)  # (H, 1, 1)
+            q = q * self.gain[:, None, None]  # (H, 1, 1)
+        q, k = q.to(v.dtype), k.to(v.dtype)
         return q, self._repeat(k), self._repeat(v)
 
     @property

@@ -110,6 +110,40 @@ class Divergence(L.Callback):
         self._bad_step = torch.tensor(int(state_dict["bad_step"]))
 
 
+class Scalars(L.Callback):
+    """Hands the loggers the losses, the gradient's norm and the learning rate.
+
+    All stand under the number of steps that were done. Lightning's own `log` would collect every
+    value at every step, which takes as long as a tenth of a small model's step.
+    """
+
+    def on_train_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        assert isinstance(pl_module, LitTask)
+        if (batch_idx + 1) % trainer.accumulate_grad_batches:
+            return
+        every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
+        if trainer.global_step % every == 0 or trainer.should_stop:
+            values = {"train/loss": float(pl_module.loss), "train/lr": pl_module.lr}
+            _log(trainer, values | {"train/grad_norm": float(pl_module.grad_norm)})
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        assert isinstance(pl_module, LitTask)
+        _log(trainer, {"val/loss": pl_module.val_losses[trainer.global_step]})
+
+
+def _log(trainer: L.Trainer, values: dict[str, float]) -> None:
+    for logger in trainer.loggers:
+        logger.log_metrics(values, step=trainer.global_step)
+        logger.save()  # what is written can be watched
+
+
 class Clock(L.Callback):
     """Seconds of training, and of the validations within, summed over resumed parts."""
 
@@ -172,6 +206,10 @@ class Progress(TQDMProgressBar):
     ) -> dict[str, int | str | float | dict[str, float]]:
         metrics = super().get_metrics(trainer, pl_module)
         metrics.pop("v_num", None)
+        assert isinstance(pl_module, LitTask)
+        metrics["train/loss"] = float(pl_module.loss)
+        if pl_module.val_losses:
+            metrics["val/loss"] = pl_module.val_losses[max(pl_module.val_losses)]
         return metrics
 
 

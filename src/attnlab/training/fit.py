@@ -24,7 +24,7 @@ from attnlab.files import write_json
 from attnlab.probes.probe import Probe
 from attnlab.training import board
 from attnlab.training.build import build
-from attnlab.training.callbacks import Clock, Divergence, Lines, Progress
+from attnlab.training.callbacks import Clock, Divergence, Lines, Progress, Scalars
 from attnlab.training.checkpoint import read_checkpoint
 from attnlab.training.checkpoints import AtomicCheckpointIO, Checkpoints
 from attnlab.training.folder import RunFolder, differences
@@ -185,7 +185,7 @@ def make_trainer(
     try:
         trainer = arguments(
             enable_progress_bar=bar,
-            callbacks=[*callbacks, shown, *probes, keeper],
+            callbacks=[*callbacks, Scalars(), shown, *probes, keeper],
             logger=loggers,
             plugins=[AtomicCheckpointIO()],
             default_root_dir=str(folder.path),
@@ -194,14 +194,16 @@ def make_trainer(
     except (MisconfigurationException, ValueError, TypeError, RuntimeError, ImportError) as error:
         reason = " ".join(str(error).split())
         raise BadInput(f"the trainer cannot be made: {reason}") from error
+    # Deterministic mode also fills memory before it is written, so that a read of it would show.
+    # No operation of ours reads such memory, and the filling takes up to a tenth of a step.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     return trainer
 
 
 def _make_logger(maker: "partial[Logger]", folder: RunFolder, resume: Path | None) -> Logger:
     if maker.func is not TensorBoardLogger or resume is None:
         return maker(save_dir=str(folder.path))
-    # TensorBoard drops what the interrupted part logged after its checkpoint. Losses stand under
-    # the number of the step before, probes under that of the step after: one more is kept.
+    # TensorBoard drops what the interrupted part logged after its checkpoint.
     step = int(read_checkpoint(resume)["global_step"])
     return maker(save_dir=str(folder.path), purge_step=step + 1)
 
@@ -239,7 +241,6 @@ def _quieten() -> None:
         ".*IterableDataset.*has `__len__`.*",
         ".*resuming from a checkpoint that ended before the epoch ended.*",
         ".*smaller than the logging interval.*",
-        ".*recommended to use `self.log\\('val/loss', ..., sync_dist=True.*",  # it is reduced
         ".*isinstance\\(treespec, LeafSpec\\).*",
     ):
         warnings.filterwarnings("ignore", message)

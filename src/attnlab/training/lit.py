@@ -20,7 +20,7 @@ from attnlab.data.corpus import Corpus
 from attnlab.errors import BadInput
 from attnlab.model import GPT
 from attnlab.probes.nonfinite import Finding, first_nonfinite
-from attnlab.streams import stream_seed
+from attnlab.streams import seed_default, stream_seed
 
 OptimizerFactory = Callable[[torch.nn.Module, int], tuple[Optimizer, LRScheduler]]
 Reduction = Literal["mean", "sum"]
@@ -56,6 +56,7 @@ class LitTask(L.LightningModule):
         self.recipe = recipe
         self.loss = torch.tensor(math.nan)  # of the last batch
         self.grad_norm = torch.tensor(0.0)  # of the last step, before clipping
+        self.lr = math.nan  # of the last step
         self.val_losses: dict[int, float] = {}  # step -> nats a prediction
         self._sums: list[Tensor] = []
 
@@ -123,12 +124,11 @@ class LitTask(L.LightningModule):
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         # Each rank drops on its own, each step from its own seed: a resumed run repeats it.
         stream = f"dropout/{self.trainer.global_rank}"
-        torch.manual_seed(stream_seed(self.seed, stream, batch_idx))
+        seed_default(stream_seed(self.seed, stream, batch_idx), self.device)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         loss = self.batch_loss(batch, "mean")
         self.loss = loss.detach()
-        self.log("train/loss", self.loss, prog_bar=True)
         return loss
 
     def configure_gradient_clipping(
@@ -140,8 +140,7 @@ class LitTask(L.LightningModule):
         # Lightning would clip and keep the norm to itself. 0 means off, as it does there.
         bound = float(gradient_clip_val or math.inf)
         self.grad_norm = torch.nn.utils.clip_grad_norm_(self.net.parameters(), bound)
-        self.log("train/grad_norm", self.grad_norm)
-        self.log("train/lr", optimizer.param_groups[0]["lr"])
+        self.lr = optimizer.param_groups[0]["lr"]
 
     def on_validation_epoch_start(self) -> None:
         self._sums = []
@@ -153,9 +152,8 @@ class LitTask(L.LightningModule):
         sums = torch.stack(self._sums)
         total = (sums.cpu() if sums.device.type == "mps" else sums).double().sum()
         total = self.trainer.strategy.reduce(total, reduce_op="sum")
-        val_loss = float(total) / sum(map(self.predictions, self.val_batches()))
-        self.val_losses[self.trainer.global_step] = val_loss
-        self.log("val/loss", val_loss, prog_bar=True)
+        predictions = sum(map(self.predictions, self.val_batches()))
+        self.val_losses[self.trainer.global_step] = float(total) / predictions
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["attnlab"] = {"recipe": self.recipe, "val_losses": dict(self.val_losses)}
