@@ -107,7 +107,7 @@ def test_other_settings_are_other_groups(tmp_path: Path) -> None:
     found = runs.read_runs(tmp_path)
     assert len(runs.group(found)) == 2
     assert sorted(runs.labels(found).values()) == ["sdpa optim.lr=0.1", "sdpa optim.lr=0.2"]
-    assert "all with trainer.max_steps=9" in tables.title(found, "here")
+    assert "all with trainer.max_steps=9" in tables.title(found, "here", of=len(found))
 
 
 def test_two_sweeps_are_told_apart(tmp_path: Path) -> None:
@@ -200,6 +200,11 @@ def test_csv_has_means_and_deviations(sweep: Path) -> None:
     assert len(list(csv.DictReader(io.StringIO(ask(str(sweep), "--csv", "--each"))))) == 7
 
 
+def test_no_run_fulfils_the_condition(sweep: Path) -> None:
+    assert "none of the 7 runs fulfils" in ask(str(sweep), "--where", "val_loss>99")
+    assert json.loads(ask(str(sweep), "--where", "val_loss>99", "--json")) == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -230,10 +235,6 @@ def test_no_runs(tmp_path: Path) -> None:
         runs.read_runs(tmp_path / "nowhere")
     with pytest.raises(BadInput, match="holds no runs"):
         runs.read_runs(tmp_path)
-
-
-def test_no_run_fulfils_the_condition(sweep: Path) -> None:
-    assert "0 runs" in ask(str(sweep), "--where", "val_loss>99")
 
 
 def test_a_name_in_brackets_is_no_markup(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def reproduce(
 
     places = door.places(experiments, conf, outputs, budget)
     if list_:
-        door.show(places)
+        door.show(places, claims or [])
         return
     raise typer.Exit(door.judge(places, claims or [], seeds=seeds, jobs=jobs, publish=publish))
 
@@ -125,7 +125,8 @@ def runs(
     from attnlab import runs as library
     from attnlab.report import tables
 
-    found = library.select(library.read_runs(folder), where or [])
+    there = library.read_runs(folder)
+    found = library.select(there, where or [])
     groups = library.group(found)
     if sort is not None:
         found = library.sort(found, sort, descending=descending)
@@ -138,7 +139,14 @@ def runs(
         print(tables.as_csv(rows) if csv else tables.as_json(rows), end="" if csv else "\n")
         return
     console = Console()
-    console.print(tables.title(found, str(folder)), highlight=False, markup=False, soft_wrap=True)
+    console.print(
+        tables.title(found, str(folder), of=len(there)),
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+    if not found:
+        return
     console.print(tables.each(found, keys) if each else tables.means(groups, keys))
 
 

@@ -19,8 +19,8 @@ def generator(seed: int, stream: str, step: int = 0) -> torch.Generator:
 def seed_default(seed: int, device: torch.device) -> None:
     """Seed the generators that dropout draws from: those of the CPU and of the device.
 
-    `torch.manual_seed` does the same for every kind of device, and where one is missing it notes
-    the call, stack included, for the day that it appears: a millisecond, and memory, each time.
+    `torch.manual_seed` does the same for every kind of device, and for each that is missing it
+    writes the call stack down, in case that it appears: most of a millisecond, at every step.
     """
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":

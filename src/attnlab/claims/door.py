@@ -26,12 +26,12 @@ def places(experiments: Path, conf: Path, outputs: Path, budget: str) -> Places:
     return found
 
 
-def show(where: Places) -> None:
-    """Print the claims of a folder."""
+def show(where: Places, names: Sequence[str]) -> None:
+    """Print the claims of a folder, or those that are named."""
     rows = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for column in ("claim", "textbook sentence", "parts"):
         rows.add_column(column, overflow="fold")
-    for claim in discover(where.experiments):
+    for claim in discover(where.experiments, names):
         names = [
             part.name if where.budget in part.budgets else f"({part.name})" for part in claim.parts
         ]

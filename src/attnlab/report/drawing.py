@@ -1,6 +1,8 @@
 """Figures as SVG: large type, colours for the colour-blind, the same bytes each time."""
 
 import io
+import math
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -36,11 +38,27 @@ def styled() -> Iterator[None]:
         yield
 
 
-def panels(count: int, *, width: float = 5.2, height: float = 4.4) -> tuple[Figure, list[Axes]]:
-    """A figure of panels side by side, without a window."""
-    figure = Figure(figsize=(width * count, height))
-    axes = figure.subplots(1, count, squeeze=False)
-    return figure, list(axes[0])
+def panels(
+    count: int, *, width: float = 5.2, height: float = 4.4, columns: int | None = None
+) -> tuple[Figure, list[Axes]]:
+    """A figure of panels without a window, side by side, or in rows of so many columns."""
+    across = min(count, columns or count)
+    rows = math.ceil(count / across)
+    figure = Figure(figsize=(width * across, height * rows))
+    axes = list(figure.subplots(rows, across, squeeze=False).flat)
+    for spare in axes[count:]:
+        spare.set_axis_off()
+    return figure, axes[:count]
+
+
+def legend_below(figure: Figure, axes: Axes, *, across: int = 2) -> None:
+    """The lines of one panel by their names, below the figure, which grows by what they take."""
+    handles, names = axes.get_legend_handles_labels()
+    names = [textwrap.fill(name, 60) for name in names]
+    lines = sum(name.count("\n") + 1 for name in names)
+    rows = math.ceil(lines / across) + 1
+    figure.set_figheight(figure.get_figheight() + 0.23 * rows)
+    figure.legend(handles, names, loc="outside lower center", ncols=across, fontsize=11)
 
 
 def svg(figure: Figure, name: str) -> str:

@@ -2,6 +2,7 @@
 
 import math
 import re
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from attnlab.errors import BadInput
-from attnlab.report.drawing import COLOURS, panels, styled, svg
+from attnlab.report.drawing import COLOURS, legend_below, panels, styled, svg
 from attnlab.runs import Run, group, labels, read_curves
 
 Curve = list[tuple[int, float]]
 DASHES = ("-", "--", ":", "-.")
 MOST_GROUPS = len(COLOURS) * len(DASHES)
+PANELS_A_ROW = 4
 DONE = {"finished", "running", "interrupted"}
 
 
@@ -31,8 +33,14 @@ def draw(runs: Sequence[Run], folder: Path) -> list[Path]:
         the files.
 
     Raises:
-        BadInput: there are more groups than lines that an eye can tell apart.
+        BadInput: there are more groups than lines that an eye can tell apart, or losses of
+            characters and of words.
     """
+    if len({_translates(run) for run in runs}) > 1:
+        raise BadInput(
+            "language models lose nats a character and translators nats a word, which cannot "
+            "share an axis; choose a sweep's folder, or --where model._target_=attnlab.model.GPT, say"
+        )
     found = len(_by_group(runs))
     if found > MOST_GROUPS:
         raise BadInput(
@@ -62,10 +70,10 @@ def losses(runs: Sequence[Run]) -> Figure | None:
         for number, (name, found) in enumerate(_by_group(runs)):
             curves = [read_curves(run.folder, tag).get(tag, []) for run in found]
             drawn |= _band(place, curves, name, number, found)
-        place.set(title=title, xlabel="step", ylabel="loss, nats a character")
+        place.set(title=title, xlabel="step", ylabel=f"loss, nats a {_unit(runs)}")
     if not drawn:
         return None
-    axes[1].legend(fontsize=11)
+    legend_below(figure, axes[1])
     return figure
 
 
@@ -79,13 +87,14 @@ def entropies(runs: Sequence[Run]) -> Figure | None:
     read = [(name, seeds) for name, seeds in read if any(seeds)]
     if not read:
         return None
-    figure, axes = panels(len(read), width=4.2)
+    figure, axes = panels(len(read), width=4.2, columns=PANELS_A_ROW)
     for place, (name, seeds) in zip(axes, read, strict=True):
         for layer in sorted({layer for seed in seeds for layer in seed}):
             curves = [seed[layer] for seed in seeds if layer in seed]
             _band(place, curves, f"layer {layer}", layer, [])
-        place.set(title=name.replace(" ", "\n"), xlabel="step", ylim=(0, 1.05))
-    axes[0].set_ylabel("entropy (1: all keys alike)")
+        place.set(title=textwrap.fill(name, 28), xlabel="step", ylim=(0, 1.05))
+    for place in axes[::PANELS_A_ROW]:
+        place.set_ylabel("entropy (1: all keys alike)")
     axes[-1].legend(fontsize=11)
     return figure
 
@@ -99,9 +108,18 @@ def positions(runs: Sequence[Run]) -> Figure | None:
         drawn |= _band(place, [list(enumerate(curve)) for curve in curves], name, number, [])
     if not drawn:
         return None
-    place.set(xlabel="position", ylabel="loss, nats a character", ylim=(0, None))
-    place.legend(fontsize=11)
+    place.set(xlabel="position", ylabel=f"loss, nats a {_unit(runs)}", ylim=(0, None))
+    legend_below(figure, place)
     return figure
+
+
+def _unit(runs: Sequence[Run]) -> str:
+    """What a loss is counted by: a language model predicts characters, a translator words."""
+    return "word" if _translates(runs[0]) else "character"
+
+
+def _translates(run: Run) -> bool:
+    return str(run.config.get("model._target_", "")).endswith("Translator")
 
 
 def _by_group(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:

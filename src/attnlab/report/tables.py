@@ -24,9 +24,11 @@ def usual(runs: Sequence[Run]) -> list[str]:
     return [key for key in USUAL if any(key in run.values for run in runs)]
 
 
-def title(runs: Sequence[Run], root: str) -> str:
-    """How many runs, and what all of them have in common."""
-    shared = set.intersection(*(set(run.changes) for run in runs)) if runs else set()
+def title(runs: Sequence[Run], root: str, of: int) -> str:
+    """How many runs of those that are there, and what all of them have in common."""
+    if not runs:
+        return f"{root}: none of the {of} runs fulfils what --where asks for"
+    shared = set.intersection(*(set(run.changes) for run in runs))
     common = f", all with {' '.join(sorted(shared))}" if shared else ""
     return f"{root}: {len(runs)} run{'s' * (len(runs) != 1)}{common}"
 
