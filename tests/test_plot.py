@@ -66,7 +66,7 @@ def test_characters_and_words_do_not_share_an_axis(sweep: Path, tmp_path: Path) 
     words = replace(
         found, config=found.config | {"model._target_": "attnlab.translation.model.Translator"}
     )
-    with pytest.raises(BadInput, match="cannot share an axis"):
+    with pytest.raises(BadInput, match="no axis for both"):
         figures.draw([found, words], tmp_path)
     for run, unit in ((found, "character"), (words, "word")):
         figure = figures.losses([run])

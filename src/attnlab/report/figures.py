@@ -38,8 +38,8 @@ def draw(runs: Sequence[Run], folder: Path) -> list[Path]:
     """
     if len({_translates(run) for run in runs}) > 1:
         raise BadInput(
-            "language models lose nats a character and translators nats a word, which cannot "
-            "share an axis; choose a sweep's folder, or --where model._target_=attnlab.model.GPT, say"
+            "language models lose nats a character and translators nats a word: no axis for both; "
+            "choose a sweep's folder, or --where model._target_=attnlab.model.GPT, say"
         )
     found = len(_by_group(runs))
     if found > MOST_GROUPS:
