@@ -1,5 +1,8 @@
 """Masks: literal matrices, and refusals."""
 
+from functools import partial
+from typing import Any
+
 import pytest
 import torch
 
@@ -18,6 +21,25 @@ LITERAL = {
 def test_the_mask_is_this_matrix(predicate: masks.Predicate) -> None:
     rows = masks.build_mask(predicate, 4).tolist()
     assert ["".join(".x"[may] for may in row) for row in rows] == LITERAL[predicate]
+
+
+class Window:
+    def __call__(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return k <= q
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (masks.causal, "causal"),
+        (torch.nn.functional.gelu, "gelu"),
+        (partial(masks.causal, 2, k=masks.flipped), "causal(2, k=flipped)"),
+        (partial(Window()), "Window()"),
+        (Window(), "Window"),
+    ],
+)
+def test_a_name_holds_no_address(function: Any, name: str) -> None:
+    assert masks.name_of(function) == name
 
 
 def test_a_query_without_keys_is_refused_by_number() -> None:

@@ -159,6 +159,20 @@ def test_a_folder_of_another_configuration_is_refused_and_not_touched(train: Tra
     assert before == {f: f.read_bytes() for f in first.folder.rglob("*") if f.is_file()}
 
 
+def test_weights_of_another_text_are_not_gone_on_with(
+    train: Train, small: Callable[..., Any], text_file: Path
+) -> None:
+    from attnlab.training import fit
+    from attnlab.training.folder import RunFolder
+    from attnlab.training.run import build_corpus
+
+    folder, cfg = RunFolder(train().folder), small()
+    assert fit._resumable(folder, cfg, build_corpus(cfg)) == folder.last_checkpoint
+    text_file.write_text(text_file.read_text()[::-1])
+    with pytest.raises(BadInput, match=r"trained on other data than text\.txt is now"):
+        fit._resumable(folder, cfg, build_corpus(cfg))
+
+
 def test_force_redoes_a_run(train: Train) -> None:
     before = set(train().folder.glob("events.*"))
     result = train("force=true", "optim.lr=0.5")

@@ -1,8 +1,7 @@
 """Masks as predicates of (query index, key index): True means that it may attend."""
 
 from collections.abc import Callable
-from functools import lru_cache
-from types import FunctionType
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
@@ -87,8 +86,21 @@ def looks_back(may_attend: Predicate, T: int) -> bool:
 
 
 def name_of(function: Callable[..., object]) -> str:
-    """The name to call a function by in a message, also for partials and callable objects."""
-    return function.__name__ if isinstance(function, FunctionType) else repr(function)
+    """The name to call a function by in a message, also for partials and callable objects.
+
+    Never an address in memory, which would differ from run to run.
+    """
+    if isinstance(function, partial):
+        given = [*map(_shown, function.args)]
+        given += [f"{key}={_shown(value)}" for key, value in function.keywords.items()]
+        return f"{name_of(function.func)}({', '.join(given)})"
+    cls = type(function)
+    unnamed = cls.__name__ if cls.__repr__ is object.__repr__ else repr(function)
+    return str(getattr(function, "__name__", unnamed))
+
+
+def _shown(value: object) -> str:
+    return name_of(value) if callable(value) else repr(value)
 
 
 def _describe(value: object) -> str:

@@ -7,7 +7,7 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -64,7 +64,7 @@ def train(cfg: DictConfig) -> float:
         _say(error)
         raise SystemExit(2) from None
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        show(result)
+        show(result, overrides)
     return float(result.metrics["val_loss"])
 
 
@@ -118,8 +118,13 @@ def one_sentence() -> Iterator[None]:
         del os.environ["HYDRA_FULL_ERROR"]
 
 
-def show(result: "Result") -> None:
-    """Print the table that a run ends with."""
+def show(result: "Result", overrides: Sequence[str]) -> None:
+    """Print the table that a run ends with, and what to do next.
+
+    Args:
+        result: of the run.
+        overrides: as typed, which the run to compare it with shares.
+    """
     metrics, folder = result.metrics, str(result.folder)
     translates = "bleu" in metrics
     loss = f"{metrics['val_loss']:.4f} nats a character over the whole validation text"
@@ -130,7 +135,6 @@ def show(result: "Result") -> None:
     rows = Table(show_header=False, box=SIMPLE, pad_edge=False)
     rows.add_column(no_wrap=True)
     rows.add_column(overflow="fold")
-    rows.add_row("run folder", folder)
     rows.add_row("status", _outcome(result))
     rows.add_row("corpus", metrics["corpus"]["name"])
     rows.add_row("validation loss", loss)
@@ -142,14 +146,23 @@ def show(result: "Result") -> None:
         if "attention" in metrics:  # of a GPT
             speed += f", attention by {metrics['attention']}"
     rows.add_row("speed", speed)
+    print(f"\n run folder        {folder}")  # never broken, so that it can be copied
     Console(highlight=False, markup=False).print(rows)
     outputs = shlex.quote(str(result.folder.parents[2]))
     print("Next:")  # in plain lines, which can be copied however narrow the terminal is
     print(f"  {_command('tensorboard')} --logdir {outputs}")
     if (result.folder / "checkpoints" / "last.ckpt").exists() and not translates:
         print(f"  {_command('attnlab')} sample {shlex.quote(folder)}")
-    change = "preset=translation attn=cross/scaled_dot" if translates else "attn=unscaled"
-    print(f"  {_command('python')} train.py {change}")
+    print(f"  {_command('python')} train.py {shlex.join(_contrast(overrides, translates))}")
+
+
+def _contrast(overrides: Sequence[str], translates: bool) -> list[str]:
+    """The same run with another attention."""
+    rest = [o for o in overrides if o.lstrip("+").partition("=")[0] not in {"attn", "force"}]
+    baseline, other = "sdpa", "unscaled"
+    if translates:
+        baseline, other = "cross/additive", "cross/scaled_dot"
+    return [f"attn={baseline if f'attn={other}' in overrides else other}", *rest]
 
 
 def _quality(metrics: dict[str, Any]) -> str:

@@ -62,7 +62,7 @@ def fit(
     """
     clock, divergence = Clock(), Divergence()
     lit = make_lit(cfg, net, corpus, optim)
-    resume = None if cfg.force else _resumable(folder, cfg)
+    resume = None if cfg.force else _resumable(folder, cfg, corpus)
     trainer = make_trainer(cfg, folder, [clock, divergence], resume)
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, Probe):
@@ -95,16 +95,21 @@ def fit(
     return record
 
 
-def _resumable(folder: RunFolder, cfg: DictConfig) -> Path | None:
+def _resumable(folder: RunFolder, cfg: DictConfig, corpus: Data) -> Path | None:
     """The checkpoint to go on from; one that is damaged or of another run is refused."""
     file = folder.last_checkpoint
     if not file.exists():
         return None
-    config = read_checkpoint(file)["attnlab"]["recipe"]["config"]
-    differing = differences(OmegaConf.create(config), cfg)
+    recipe = read_checkpoint(file)["attnlab"]["recipe"]
+    differing = differences(OmegaConf.create(recipe["config"]), cfg)
     if differing:
         raise BadInput(
             f"{file} is of another configuration ({', '.join(differing[:4])}); "
+            "force=true begins the run anew"
+        )
+    if recipe.get("corpus_sha256") != corpus.sha256:
+        raise BadInput(
+            f"{file} was trained on other data than {corpus.name} is now; "
             "force=true begins the run anew"
         )
     return file
@@ -149,7 +154,8 @@ def seen_by_probes(trainer: L.Trainer) -> dict[str, Any]:
 def make_lit(cfg: DictConfig, net: Net, corpus: Data, optim: OptimizerFactory) -> LitTask:
     """The model with its corpus, optimiser and seed."""
     config = OmegaConf.to_container(cfg, resolve=True)
-    recipe = {"config": config, "alphabet": corpus.alphabet, "corpus": corpus.name}
+    recipe = {"config": config, "alphabet": corpus.alphabet}
+    recipe |= {"corpus": corpus.name, "corpus_sha256": corpus.sha256}
     batch_size, seed = cfg.data.batch_size, cfg.seed
     if isinstance(net, Translator):
         assert isinstance(corpus, Pairs)

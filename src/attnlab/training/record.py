@@ -28,7 +28,7 @@ def measured(trainer: L.Trainer, lit: LitTask, clock: Clock) -> dict[str, Any]:
             (x for x in lit.val_losses.values() if math.isfinite(x)), default=math.nan
         ),
     }
-    with quietly(lit.net):
+    with quietly(lit.net), trainer.precision_plugin.forward_context():
         figures |= lit.further_figures(clock.seconds_a_batch)
     return figures | {
         "steps": trainer.global_step,
