@@ -160,7 +160,7 @@ def test_a_folder_of_another_configuration_is_refused_and_not_touched(train: Tra
 
 
 def test_weights_of_another_text_are_not_gone_on_with(
-    train: Train, small: Callable[..., Any], text_file: Path
+    train: Train, small: Callable[..., Any], text_file: Path, tmp_path: Path
 ) -> None:
     from attnlab.training import fit
     from attnlab.training.folder import RunFolder
@@ -168,9 +168,11 @@ def test_weights_of_another_text_are_not_gone_on_with(
 
     folder, cfg = RunFolder(train().folder), small()
     assert fit._resumable(folder, cfg, build_corpus(cfg)) == folder.last_checkpoint
-    text_file.write_text(text_file.read_text()[::-1])
+    changed = tmp_path / "text.txt"
+    changed.write_text(text_file.read_text()[::-1])
+    corpus = build_corpus(small(f"data.path={changed}"))
     with pytest.raises(BadInput, match=r"trained on other data than text\.txt is now"):
-        fit._resumable(folder, cfg, build_corpus(cfg))
+        fit._resumable(folder, cfg, corpus)
 
 
 def test_force_redoes_a_run(train: Train) -> None:
