@@ -13,17 +13,23 @@ from typing import Any
 from attnlab.errors import BadInput
 
 
-@lru_cache(maxsize=2048)
 def read_scalars(folder: Path) -> dict[str, dict[int, float]]:
     """tag -> step -> value, the latest of a step.
 
     A part of a run that went on after an interruption drops what the part before had logged from
     its own first step on, as in TensorBoard.
     """
+    files = sorted(folder.glob("events.out.tfevents.*"))
+    return _read(tuple((file, file.stat().st_size) for file in files))
+
+
+@lru_cache(maxsize=2048)
+def _read(files: tuple[tuple[Path, int], ...]) -> dict[str, dict[int, float]]:
+    """Kept by the sizes too, because the files of a run that is going on grow."""
     from tensorboard.compat.proto.event_pb2 import SessionLog
 
     scalars: dict[str, dict[int, float]] = {}
-    for file in sorted(folder.glob("events.out.tfevents.*")):
+    for file, _ in files:
         for event in _events(file):
             if event.session_log.status == SessionLog.START:
                 for values in scalars.values():
