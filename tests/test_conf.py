@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from attnlab.errors import BadInput
 from attnlab.training.build import build
 from attnlab.training.folder import flat
-from attnlab.training.run import check, construct
+from attnlab.training.run import build_optimizer, check, construct
 from tests.conftest import CONF, VARIANTS, settings
 
 # A file without a base is another class, held to the contract in test_attention.py.
@@ -145,3 +145,11 @@ def test_the_baby_preset_is_nanogpts_gpu_setting() -> None:
     shape = {k: cfg.model[k] for k in ("n_layer", "n_head", "n_embd", "block_size", "dropout")}
     assert shape == {"n_layer": 6, "n_head": 6, "n_embd": 384, "block_size": 256, "dropout": 0.2}
     assert (cfg.data.batch_size, cfg.trainer.max_steps) == (64, 5000)
+
+
+@pytest.mark.parametrize("preset", sorted(f.stem for f in (CONF / "preset").glob("*.yaml")))
+@pytest.mark.parametrize("optim", sorted(f.stem for f in (CONF / "optim").glob("*.yaml")))
+def test_every_optimiser_goes_with_every_preset(preset: str, optim: str) -> None:
+    cfg = settings(f"preset={preset}", f"optim={optim}")
+    check(cfg)
+    build_optimizer(cfg)

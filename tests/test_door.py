@@ -30,8 +30,10 @@ def test_the_folder_is_never_broken(
     ("typed", "next_"),
     [
         ([], "train.py attn=unscaled"),
-        (["attn=rotary", "seed=3", "force=true"], "train.py attn=unscaled seed=3"),
+        (["attn=sdpa"], "train.py attn=unscaled"),
+        (["attn=rotary", "seed=3", "force=true"], "train.py attn=sdpa seed=3"),
         (["attn=unscaled", "optim.lr=0.1"], "train.py attn=sdpa optim.lr=0.1"),
+        (["attn.scale=0.5", "+attn.heads=2"], "train.py attn=sdpa"),
         (["preset=fast", "name=a b"], "train.py attn=unscaled preset=fast 'name=a b'"),
     ],
 )

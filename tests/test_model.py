@@ -41,9 +41,10 @@ def test_the_past_alone_decides() -> None:
 
 def test_smearing_adds_the_embeddings_before_by_their_weights() -> None:
     net, T = gpt(smear=2), 5
-    assert torch.equal(net.smear, torch.full((2, 128), 0.2))
+    assert all(torch.equal(weight, torch.full((128,), 0.2)) for weight in net.smear)
     weights = torch.randn(2, 128, generator=torch.Generator().manual_seed(0))
-    net.smear.data.copy_(weights)
+    for weight, drawn in zip(net.smear, weights, strict=True):
+        weight.data.copy_(drawn)
     ids = torch.randint(65, (3, T), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         for length in range(1, T + 1):

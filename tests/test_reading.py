@@ -109,7 +109,7 @@ def test_logits_in_any_pieces(name: str, pieces: list[int], seed: int) -> None:
         if begin + length > T:
             with pytest.raises(ValueError, match="do not fit into block_size = 16"):
                 reader.read(ids[:, :1].expand(2, length))
-            break
+            continue  # a text that was refused leaves no trace
         logits = reader.read(ids[:, begin : begin + length])
         begin += length
         whole = net(ids[:, :begin])[:, -length:]

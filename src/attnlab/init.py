@@ -41,7 +41,7 @@ def gpt2(net: GPT, qk_std: float = 0.02) -> dict[str, Rule]:
         "*.mlp.fc.weight": normal(0.02),
         "wte.weight": normal(0.02),
         "wpe.weight": normal(0.02),
-        "smear": constant(0.2),
+        "smear.*": constant(0.2),
     }
 
 

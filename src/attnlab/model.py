@@ -3,7 +3,7 @@
 Letters: B batch, T time, C channels, V symbols.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -180,7 +180,7 @@ class GPT(nn.Module):
         self.wte = nn.Embedding(vocab_size, n_embd)
         self.wpe = nn.Embedding(block_size, n_embd) if learned_positions else None
         self.n_smear = smear
-        self.smear = nn.Parameter(torch.zeros(smear, n_embd)) if smear else None
+        self.smear = nn.ParameterList(torch.zeros(n_embd) for _ in range(smear))
         self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(
             Block(
@@ -209,8 +209,8 @@ class GPT(nn.Module):
         if stop > self.block_size:
             raise ValueError(f"{stop} positions do not fit into block_size = {self.block_size}")
         x = self.wte(ids)
-        if self.smear is not None:
-            x = _smeared(x, self.smear)
+        if self.n_smear:
+            x = _smeared(x, list(self.smear))
         if self.wpe is not None:
             x = x + self.wpe(torch.arange(start, stop, device=ids.device))
         return self.dropout(x)
@@ -227,8 +227,8 @@ class GPT(nn.Module):
         return self.unembed(x)
 
 
-def _smeared(x: Tensor, weights: Tensor) -> Tensor:
-    """x (B, T, C) plus, by weights (k, C), the k rows before each, as far as there are any."""
+def _smeared(x: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    """x (B, T, C) plus, by k weights (C,), the k rows before each, as far as there are any."""
     y = x
     for back, weight in enumerate(weights, start=1):
         y = y + F.pad(x, (0, 0, back, 0))[:, : x.shape[1]] * weight

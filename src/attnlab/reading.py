@@ -41,8 +41,8 @@ class Reader:
         # Smeared embeddings need the symbols before these, which are then cut off again.
         known, start = self.tail.shape[1], len(self)
         text = torch.cat([self.tail.expand(len(ids), -1).to(ids.device), ids], dim=1)
-        self.tail = text[:, max(0, text.shape[1] - self.net.n_smear) :]
         x = self.net.embed(text, start=start - known)[:, known:]
+        self.tail = text[:, max(0, text.shape[1] - self.net.n_smear) :]
         for block, cache in zip(self.net.blocks, self.caches, strict=True):
             assert isinstance(block, Block) and isinstance(block.attn, Attention)
             x = block.around(partial(block.attn.extend, cache=cache), x)

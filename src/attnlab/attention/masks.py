@@ -94,9 +94,11 @@ def name_of(function: Callable[..., object]) -> str:
         given = [*map(_shown, function.args)]
         given += [f"{key}={_shown(value)}" for key, value in function.keywords.items()]
         return f"{name_of(function.func)}({', '.join(given)})"
+    if hasattr(function, "__name__"):
+        return str(function.__name__)
     cls = type(function)
-    unnamed = cls.__name__ if cls.__repr__ is object.__repr__ else repr(function)
-    return str(getattr(function, "__name__", unnamed))
+    unnamed = cls.__repr__ is object.__repr__  # type: ignore[comparison-overlap]
+    return cls.__name__ if unnamed else repr(function)
 
 
 def _shown(value: object) -> str:

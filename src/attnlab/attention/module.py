@@ -112,12 +112,12 @@ class Attention(nn.Module):
 
         Keys and values that serve several heads are repeated for them.
         """
-        q, k, v = self._project(x).split([self.n_head, self.n_kv_head, self.n_kv_head], dim=1)
+        q, k, v = (self._heads(part) for part in self.qkv(x).split(self.qkv_sizes, dim=-1))
         return q, self._repeat(k), self._repeat(v)
 
-    def _project(self, x: Tensor) -> Tensor:
-        """All heads of queries, then of keys, then of values: (B, H + 2 n_kv_head, T, D)."""
-        return self.qkv(x).unflatten(-1, (-1, self.head_size)).transpose(1, 2)
+    def _heads(self, x: Tensor) -> Tensor:
+        """Channels to heads: (B, T, h D) -> (B, h, T, D)."""
+        return x.unflatten(-1, (-1, self.head_size)).transpose(1, 2)
 
     def _repeat(self, shared: Tensor) -> Tensor:
         """Keys or values (B, n_kv_head, T, D) for every head of queries: (B, H, T, D)."""
@@ -262,8 +262,11 @@ class SelfAttention(Attention):
 
         The first row of x stands at position `start`.
         """
-        H, shared = self.n_head, self.n_kv_head
-        qk, v = self._project(x).split([H + shared, shared], dim=1)
+        if self.gain is None and self.rotary is None:
+            return super().split(x)
+        H, shared, D = self.n_head, self.n_kv_head, self.head_size
+        both, v = self.qkv(x).split([(H + shared) * D, shared * D], dim=-1)
+        qk, v = self._heads(both), self._heads(v)  # queries and keys share what is done to them
         exact = torch.promote_types(qk.dtype, torch.float32)  # there and back once for all three
         if self.gain is not None:
             qk = rms_normalise(qk.to(exact))

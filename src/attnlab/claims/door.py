@@ -32,10 +32,10 @@ def show(where: Places, names: Sequence[str]) -> None:
     for column in ("claim", "textbook sentence", "parts"):
         rows.add_column(column, overflow="fold")
     for claim in discover(where.experiments, names):
-        names = [
+        parts = [
             part.name if where.budget in part.budgets else f"({part.name})" for part in claim.parts
         ]
-        rows.add_row(claim.name, claim.says, ", ".join(names))
+        rows.add_row(claim.name, claim.says, ", ".join(parts))
     console = Console(soft_wrap=True)
     console.print(rows)
     console.print(f"In brackets: not judged at --budget {where.budget}.")

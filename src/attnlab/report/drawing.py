@@ -51,12 +51,12 @@ def panels(
     return figure, axes[:count]
 
 
-def legend_below(figure: Figure, axes: Axes, *, across: int = 2) -> None:
+def legend_below(figure: Figure, axes: Axes) -> None:
     """The lines of one panel by their names, below the figure, which grows by what they take."""
     handles, names = axes.get_legend_handles_labels()
+    across = max(1, int(figure.get_figwidth() // 6))  # columns
     names = [textwrap.fill(name, 60) for name in names]
-    lines = sum(name.count("\n") + 1 for name in names)
-    rows = math.ceil(lines / across) + 1
+    rows = math.ceil(sum(name.count("\n") + 1 for name in names) / across) + 1
     figure.set_figheight(figure.get_figheight() + 0.23 * rows)
     figure.legend(handles, names, loc="outside lower center", ncols=across, fontsize=11)
 

@@ -36,7 +36,7 @@ def draw(runs: Sequence[Run], folder: Path) -> list[Path]:
         BadInput: there are more groups than lines that an eye can tell apart, or losses of
             characters and of words.
     """
-    if len({_translates(run) for run in runs}) > 1:
+    if len({_translates(run) for run in runs if run.config}) > 1:  # damaged ones have none
         raise BadInput(
             "language models lose nats a character and translators nats a word: no axis for both; "
             "choose a sweep's folder, or --where model._target_=attnlab.model.GPT, say"
@@ -115,7 +115,7 @@ def positions(runs: Sequence[Run]) -> Figure | None:
 
 def _unit(runs: Sequence[Run]) -> str:
     """What a loss is counted by: a language model predicts characters, a translator words."""
-    return "word" if _translates(runs[0]) else "character"
+    return "word" if any(map(_translates, runs)) else "character"
 
 
 def _translates(run: Run) -> bool:

@@ -10,6 +10,7 @@ from lightning.pytorch.callbacks import TQDMProgressBar
 from torch import Tensor
 
 from attnlab.probes.nonfinite import Finding, first_nonfinite_gradient, in_words
+from attnlab.probes.probe import log_scalars
 from attnlab.training.lit import LitTask
 
 
@@ -126,7 +127,7 @@ class Scalars(L.Callback):
         batch_idx: int,
     ) -> None:
         assert isinstance(pl_module, LitTask)
-        if (batch_idx + 1) % trainer.accumulate_grad_batches:
+        if not trainer.loggers or (batch_idx + 1) % trainer.accumulate_grad_batches:
             return
         every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
         if trainer.global_step % every == 0 or trainer.should_stop:
@@ -139,9 +140,9 @@ class Scalars(L.Callback):
 
 
 def _log(trainer: L.Trainer, values: dict[str, float]) -> None:
+    log_scalars(trainer, values, trainer.global_step)
     for logger in trainer.loggers:
-        logger.log_metrics(values, step=trainer.global_step)
-        logger.save()  # what is written can be watched
+        logger.save()  # so that it can be watched
 
 
 class Clock(L.Callback):

@@ -26,7 +26,7 @@ from rich.table import Table
 from attnlab import quick
 from attnlab.errors import BadInput, Terminated
 from attnlab.training.folder import folder_for, variant_of
-from attnlab.training.sweep import WANTS_TRACEBACK, attempt, share_threads
+from attnlab.training.sweep import WANTS_TRACEBACK, attempt, share_threads, typed
 from attnlab.training.wording import in_one_sentence
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def train(cfg: DictConfig) -> float:
         _say(error)
         raise SystemExit(2) from None
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        show(result, overrides)
+        show(result, typed(hydra))
     return float(result.metrics["val_loss"])
 
 
@@ -123,7 +123,7 @@ def show(result: "Result", overrides: Sequence[str]) -> None:
 
     Args:
         result: of the run.
-        overrides: as typed, which the run to compare it with shares.
+        overrides: as typed, which the run to compare it with shares but for its attention.
     """
     metrics, folder = result.metrics, str(result.folder)
     translates = "bleu" in metrics
@@ -156,13 +156,15 @@ def show(result: "Result", overrides: Sequence[str]) -> None:
     print(f"  {_command('python')} train.py {shlex.join(_contrast(overrides, translates))}")
 
 
-def _contrast(overrides: Sequence[str], translates: bool) -> list[str]:
-    """The same run with another attention."""
-    rest = [o for o in overrides if o.lstrip("+").partition("=")[0] not in {"attn", "force"}]
-    baseline, other = "sdpa", "unscaled"
+def _contrast(typed: Sequence[str], translates: bool) -> list[str]:
+    """The run to compare this one with: the baseline, or after that one a common ablation."""
+    baseline, other = "attn=sdpa", "attn=unscaled"
     if translates:
-        baseline, other = "cross/additive", "cross/scaled_dot"
-    return [f"attn={baseline if f'attn={other}' in overrides else other}", *rest]
+        baseline, other = "attn=cross/additive", "attn=cross/scaled_dot"
+    keys = [override.lstrip("+~").partition("=")[0] for override in typed]
+    attn = [o for o, key in zip(typed, keys, strict=True) if key.split(".")[0] == "attn"]
+    rest = [o for o in typed if o not in attn and o != "force=true"]
+    return [baseline if set(attn) - {baseline} else other, *rest]
 
 
 def _quality(metrics: dict[str, Any]) -> str:

@@ -107,7 +107,7 @@ def _resumable(folder: RunFolder, cfg: DictConfig, corpus: Data) -> Path | None:
             f"{file} is of another configuration ({', '.join(differing[:4])}); "
             "force=true begins the run anew"
         )
-    if recipe.get("corpus_sha256") != corpus.sha256:
+    if recipe.get("corpus_sha256", corpus.sha256) != corpus.sha256:
         raise BadInput(
             f"{file} was trained on other data than {corpus.name} is now; "
             "force=true begins the run anew"
@@ -116,9 +116,26 @@ def _resumable(folder: RunFolder, cfg: DictConfig, corpus: Data) -> Path | None:
 
 
 def _loop(trainer: L.Trainer, lit: LitTask, resume: Path | None) -> None:
-    trainer.fit(lit, ckpt_path=resume)
-    if trainer.global_step not in lit.val_losses:
-        trainer.validate(lit, verbose=False)
+    with _memory_as_it_comes():
+        trainer.fit(lit, ckpt_path=resume)
+        if trainer.global_step not in lit.val_losses:
+            trainer.validate(lit, verbose=False)
+
+
+@contextmanager
+def _memory_as_it_comes() -> Iterator[None]:
+    """Deterministic mode without its filling of memory that is about to be written.
+
+    The filling makes NaN of what an operation reads before anything wrote it. None of ours does
+    that, and in a model of many small tensors it takes up to a tenth of a step.
+    """
+    deterministic: Any = torch.utils.deterministic
+    before = deterministic.fill_uninitialized_memory
+    deterministic.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        deterministic.fill_uninitialized_memory = before
 
 
 @contextmanager
@@ -200,9 +217,6 @@ def make_trainer(
     except (MisconfigurationException, ValueError, TypeError, RuntimeError, ImportError) as error:
         reason = " ".join(str(error).split())
         raise BadInput(f"the trainer cannot be made: {reason}") from error
-    # Deterministic mode also fills memory before it is written, so that a read of it would show.
-    # No operation of ours reads such memory, and the filling takes up to a tenth of a step.
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     return trainer
 
 

@@ -123,10 +123,12 @@ def check(cfg: DictConfig) -> None:
         missing = sorted(str(key) for key in OmegaConf.missing_keys(cfg))
     except OmegaConfBaseException as error:
         raise BadInput(str(error).splitlines()[0]) from error
-    for key, value in cfg.items():
+    for key in cfg:
         name = str(key)
+        if name in missing:
+            continue
         if name in SETTINGS:
-            checked(value, SETTINGS[name], name)
+            checked(cfg[key], SETTINGS[name], name)
         elif name not in GROUPS:
             raise BadInput(unknown(name, "", SETTINGS.keys() | GROUPS))
     for key in GROUPS:

@@ -56,7 +56,7 @@ def attempt(named: Callable[[], Path], train: Callable[[Path], float], hydra: Hy
             _record(folder, trace)
     print(f"{folder or 'a run'}: {outcome}, {reason}", flush=True)
     note: dict[str, Any] = {"outcome": outcome, "reason": reason, "traceback": trace}
-    note |= {"folder": str(folder), "overrides": _overrides(hydra)}
+    note |= {"folder": str(folder), "overrides": typed(hydra)}
     write_json(Path(hydra.runtime.output_dir) / f"{hydra.job.num}.json", note)
     return math.nan
 
@@ -116,7 +116,7 @@ def _show(heading: str, notes: list[dict[str, Any]]) -> None:
             print(f"    # the traceback is in {note['folder']}/status.json", file=sys.stderr)
 
 
-def _overrides(hydra: HydraConf) -> list[str]:
+def typed(hydra: HydraConf) -> list[str]:
     """What a single run of the same settings is started with."""
     added = [s.path for s in hydra.runtime.config_sources if s.provider == "command-line"]
     return [f"--config-dir={path}" for path in added] + list(hydra.overrides.task)

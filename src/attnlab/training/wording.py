@@ -29,10 +29,13 @@ def missing_file(path: str, options: list[str]) -> str:
         path: group and name, attn/unscald say.
         options: the names that the group has.
     """
-    group, _, name = path.rpartition("/")
+    parts = path.split("/")
+    depth = 2 if parts[0] == "hydra" else 1  # a name may have a folder: attn=cross/dot
+    group, name = "/".join(parts[:depth]), "/".join(parts[depth:])
     if group == "hydra/launcher" and name in LAUNCHERS:
         extra = name.partition("_")[0]
         return f"{group}={name} is not installed; pip install -e '.[{extra}]' brings it"
     near = get_close_matches(name, options, n=1)
-    guess = f"did you mean {group}={near[0]}? " if near else ""
-    return f"there is no {group}={name}; {guess}(there are {', '.join(sorted(options))})"
+    known = f"there are {', '.join(sorted(options))}"
+    hint = f"did you mean {group}={near[0]}? ({known})" if near else known
+    return f"there is no {group}={name}; {hint}"
