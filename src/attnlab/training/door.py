@@ -40,7 +40,7 @@ def train(cfg: DictConfig) -> float:
         the validation loss, for Hydra's sweepers; NaN for a run of a sweep that failed.
     """
     with quick.imports():  # torch among them, which a misspelt name need not wait for
-        from attnlab.training.run import run
+        from attnlab.training.run import check, run
 
     hydra = HydraConfig.get()
     overrides = list(hydra.overrides.task)
@@ -48,6 +48,7 @@ def train(cfg: DictConfig) -> float:
     variant = variant_of(str(hydra.runtime.choices.get("attn", "as_saved")))
 
     def named() -> Path:
+        check(cfg)  # before its name and seed are asked for
         return folder_for(cfg, variant, overrides)
 
     def trained(folder: Path) -> "Result":
