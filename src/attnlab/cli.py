@@ -64,17 +64,20 @@ def checkup(
     html: Annotated[Path | None, typer.Option(help="Write the report with its pictures.")] = None,
 ) -> None:
     """Find what is wrong with the attention of any model: exit code 0 healthy, 1 a fault."""
-    with quick.imports():
-        from attnlab.checkup import door
+    from rich.console import Console
 
-    report = door.examine(
-        target,
-        vocab_size=vocab_size,
-        block_size=block_size,
-        prove=prove,
-        json=json,
-        html=html,
-    )
+    with Console(stderr=True).status(f"examining {target}", spinner="line"):  # on a terminal
+        with quick.imports():
+            from attnlab.checkup import door
+
+        report = door.examine(
+            target,
+            vocab_size=vocab_size,
+            block_size=block_size,
+            prove=prove,
+            json=json,
+            html=html,
+        )
     report.print()
     raise typer.Exit(report.exit_code)
 
