@@ -15,6 +15,7 @@ import torch
 
 from attnlab.data.batches import validation_batches
 from attnlab.errors import BadInput
+from attnlab.runs import read_curves
 from attnlab.training.checkpoint import read_checkpoint, seal
 from attnlab.training.run import load_model
 from tests.conftest import ROOT, SMALL, VARIANTS, weights_of
@@ -336,12 +337,14 @@ def test_two_processes_train_on_the_same_global_batches(tmp_path: Path, text_fil
         command = [sys.executable, "train.py", *SMALL, f"data.path={text_file}"]
         command += [f"outputs={tmp_path}", f"name=d{devices}", f"trainer.devices={devices}"]
         command += ["trainer.accelerator=cpu", "trainer.max_steps=50"]
-        command += ["trainer.val_check_interval=10"]
+        command += ["trainer.val_check_interval=10", "logger=tensorboard"]
         command += ["trainer.strategy=ddp"] if devices == 2 else []
         subprocess.run(command, cwd=ROOT, check=True, timeout=300)
         (folder,) = (tmp_path / f"d{devices}").glob("*/seed=0")
         checkpoint = read_checkpoint(folder / "checkpoints" / "last.ckpt")
         losses[devices] = checkpoint["attnlab"]["val_losses"]
+        (logged,) = read_curves(folder, "val/loss").values()
+        assert dict(logged) == pytest.approx(losses[devices])
         assert json.loads((folder / "metrics.json").read_text())["devices"] == devices
     assert losses[1].keys() == losses[2].keys() == {10, 20, 30, 40, 50}
     for step, loss in losses[1].items():

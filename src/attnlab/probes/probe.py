@@ -59,10 +59,12 @@ def fixed_windows(ids: Tensor, block_size: int, count: int) -> tuple[Tensor, Ten
 
 
 def log_scalars(trainer: L.Trainer, values: Mapping[str, float], step: int) -> None:
-    """Give numbers to every logger, NaN as NaN.
+    """Give numbers to every logger, NaN as NaN; of several processes the first one writes.
 
     TensorBoard gets them in one event; one each would be a matter of seconds in a run.
     """
+    if not trainer.is_global_zero:
+        return
     summary = Summary(value=[Summary.Value(tag=t, simple_value=x) for t, x in values.items()])
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger):
