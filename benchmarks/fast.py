@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from _common import ROOT, nanogpt_model, settings, write
+from _common import ROOT, command, nanogpt_model, settings, write
 
 from attnlab.data.batches import validation_batches
 from attnlab.data.corpus import Corpus
@@ -95,8 +95,8 @@ def full_pass(checkout: Path, checkpoint: Path, corpus: Corpus) -> float:
 
 def ours(seed: int, folder: Path, overrides: list[str]) -> tuple[float, dict[str, Any]]:
     """Seconds of `python train.py preset=fast` with overrides, and its metrics."""
-    command = [sys.executable, "train.py", "preset=fast", f"seed={seed}", f"outputs={folder}"]
-    elapsed = timed([*command, "trainer.accelerator=cpu", *overrides], ROOT)
+    call = [sys.executable, "train.py", "preset=fast", f"seed={seed}", f"outputs={folder}"]
+    elapsed = timed([*call, "trainer.accelerator=cpu", *overrides], ROOT)
     (file,) = folder.rglob("metrics.json")
     return elapsed, json.loads(file.read_text())
 
@@ -110,8 +110,8 @@ def race(checkout: Path, rounds: int) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as scratch:
             quick, metrics = ours(seed, Path(scratch, "ours"), [])
             out = Path(scratch, "theirs")
-            command = [sys.executable, "train.py", "config/train_shakespeare_char.py", *NANOGPT]
-            slow = timed([*command, f"--out_dir={out}"], checkout)
+            call = [sys.executable, "train.py", "config/train_shakespeare_char.py", *NANOGPT]
+            slow = timed([*call, f"--out_dir={out}"], checkout)
             theirs = full_pass(checkout, out / "ckpt.pt", corpus)
         results.append(
             {
@@ -124,6 +124,7 @@ def race(checkout: Path, rounds: int) -> dict[str, Any]:
         )
         print(results[-1], flush=True)
     return {
+        "command": command(),
         "corpus": corpus.name,
         "precision": metrics["precision"],
         "times_as_fast": statistics.median(r["times_as_fast"] for r in results),
@@ -150,7 +151,7 @@ def ablation(seeds: int) -> dict[str, Any]:
             "losses": losses,
         }
         print(f"{name}: {rows[name]['val_loss']:.4f}, {rows[name]['seconds']:.1f} s", flush=True)
-    return {"seeds": seeds, "arms": rows}
+    return {"command": command(), "seeds": seeds, "arms": rows}
 
 
 def main() -> None:

@@ -93,7 +93,8 @@ def fast(found: dict[str, Any]) -> str:
             for r in race["rounds"]
         ]
         parts.append(table(["preset=fast", "nanoGPT", "times as fast"], rows))
-        parts.append("Whole commands, from the start of Python to its exit; a seed a row.")
+        said = "Whole commands, from the start of Python to its exit; a seed a row"
+        parts.append(f"{said} (`{race['command']}`).")
     if "ablation" in found:
         arms = found["ablation"]["arms"]
         base = arms["preset=fast"]["val_loss"]
@@ -109,7 +110,8 @@ def fast(found: dict[str, Any]) -> str:
         ]
         head = ["left out", "validation loss", "difference", "sd over seeds", "seconds of the run"]
         parts.append(table(head, rows))
-        parts.append(f"{found['ablation']['seeds']} seeds, equal steps; seconds without start-up.")
+        said = f"{found['ablation']['seeds']} seeds, equal steps; seconds without start-up"
+        parts.append(f"{said} (`{found['ablation']['command']}`).")
     return "\n\n".join(parts)
 
 
@@ -164,6 +166,9 @@ def scale(found: dict[str, Any]) -> str:
         for name, value in found["looking"].items()
         if isinstance(value, dict) and "seconds" in value
     ]
+    board = found["looking"]["tensorboard"]
+    rows.append(["TensorBoard, until it knows all", f"{board['until_all_runs_seconds']:.1f} s"])
+    rows.append(["TensorBoard, its layout then", f"{board['layout_seconds']:.2f} s"])
     text = table([f"{found['looking']['runs']} runs in a folder", "time"], rows)
     if "sweep_in_one_process" in found:
         sweep = found["sweep_in_one_process"]

@@ -12,7 +12,6 @@ counted is the resident memory after each run. Writes benchmarks/scale.json.
 import argparse
 import json
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -137,12 +136,14 @@ def main() -> None:
     parser.add_argument("--sweep", type=int, default=200, help="runs of the sweep; 0 for none")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "scale.json")
     options = parser.parse_args()
-    results: dict[str, Any] = {"machine": {"cores": os.cpu_count(), "type": platform.machine()}}
-    results["python"] = platform.python_version()
+    results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as scratch:
         results["looking"] = looked_at(Path(scratch), options.runs)
         if options.sweep > 10:
             results["sweep_in_one_process"] = memory(Path(scratch), options.sweep)
+    from _common import command, machine  # with torch, which the callback of the sweep is without
+
+    results |= {"command": command(), "machine": machine()}
     text = json.dumps(results, indent=2)
     options.out.write_text(text + "\n")
     print(text)

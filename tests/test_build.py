@@ -54,9 +54,7 @@ def test_its_own_arguments_are_taken_and_checked() -> None:
     assert net.blocks[0].attn.skip == 3
     with pytest.raises(BadInput, match=r"attn\.skip = many must be a whole number"):
         build_model(settings(f"attn._target_={HERE}", "+attn.skip=many"), 65)
-    with pytest.raises(
-        BadInput, match=r"attn\.skp is not a setting of .* mean attn\.skip"
-    ):
+    with pytest.raises(BadInput, match=r"attn\.skp is not a setting of .* mean attn\.skip"):
         build_model(settings(f"attn._target_={HERE}", "+attn.skp=3"), 65)
 
 
