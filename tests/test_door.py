@@ -33,6 +33,7 @@ def test_the_folder_is_never_broken(
         (["attn=sdpa"], "train.py attn=unscaled"),
         (["attn=rotary", "seed=3", "force=true"], "train.py attn=sdpa seed=3"),
         (["attn=unscaled", "optim.lr=0.1"], "train.py attn=sdpa optim.lr=0.1"),
+        (["seed=1", "optim.lr=0.1", "seed=2"], "train.py attn=unscaled seed=2 optim.lr=0.1"),
         (["attn.scale=0.5", "+attn.heads=2"], "train.py attn=sdpa"),
         (["preset=fast", "name=a b"], "train.py attn=unscaled preset=fast 'name=a b'"),
     ],

@@ -24,6 +24,7 @@ def name_for(*overrides: str, variant: str = "sdpa") -> str:
         ([], "attn=sdpa"),
         (["attn=sdpa", "seed=3", "name=lab", "force=true"], "attn=sdpa"),
         (["optim.lr=0.01"], "attn=sdpa,optim.lr=0.01"),
+        (["optim.lr=0.3", "+optim.lr=0.01"], "attn=sdpa,optim.lr=0.01"),
         (["+trainer.x=1", "model.n_head=2"], "attn=sdpa,model.n_head=2,trainer.x=1"),
         (["preset=baby"], "attn=sdpa,preset=baby"),
         (["attn.scale=0.5"], "attn=sdpa,attn.scale=0.5"),

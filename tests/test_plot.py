@@ -90,6 +90,10 @@ def test_the_band_is_mean_and_deviation_and_what_diverged_is_named(sweep: Path) 
     heights = band.get_paths()[0].vertices[:, 1]
     assert heights.max() == pytest.approx((values.mean(0) + values.std(0, ddof=1)).max())
     assert any(line.get_label() == "strict_flip: diverged" for line in training.lines)
+    twice = [run for run in read_runs(sweep) if run.status == "diverged"] * 2
+    figure = figures.losses(twice)
+    assert figure is not None
+    assert figure.axes[0].get_legend_handles_labels()[1] == ["strict_flip: diverged"]
 
 
 def test_runs_without_probes_have_losses_only(train: Callable[..., Any], tmp_path: Path) -> None:

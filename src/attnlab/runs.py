@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 from attnlab.errors import BadInput
 from attnlab.files import read_json
 from attnlab.scalars import read_scalars
-from attnlab.training.folder import APART, flat
+from attnlab.training.folder import APART, flat, last_of
 
 Value = Any
 T = TypeVar("T")
@@ -67,7 +67,7 @@ class Run:
     @property
     def changes(self) -> list[str]:
         """What the user changed, besides variant, seed and name."""
-        return [o for o in self.overrides if o.lstrip("+~").partition("=")[0] not in APART]
+        return [o for key, o in last_of(self.overrides).items() if key not in APART]
 
 
 def read_runs(root: Path) -> list[Run]:

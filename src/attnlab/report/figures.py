@@ -151,6 +151,8 @@ def _band(
             continue
         finite = [(step, x) for step, x in curve if math.isfinite(x)] or [(run.step, math.nan)]
         label = f"{name}: {run.status}"
+        if label in place.get_legend_handles_labels()[1]:
+            label = "_"  # one name for all its seeds
         place.plot(*zip(*finite, strict=True), lw=1, label=label, **(style | {"linestyle": ":"}))
         place.plot(*finite[-1], "x", color=style["color"], markersize=11)
     return bool(whole) or bool(runs)

@@ -1,5 +1,6 @@
 """What train.py does besides Hydra: one sentence for bad input, one table for a result."""
 
+import math
 import os
 import shlex
 import shutil
@@ -25,7 +26,7 @@ from rich.table import Table
 
 from attnlab import quick
 from attnlab.errors import BadInput, Terminated
-from attnlab.training.folder import folder_for, variant_of
+from attnlab.training.folder import folder_for, last_of, variant_of
 from attnlab.training.sweep import WANTS_TRACEBACK, attempt, share_threads, typed
 from attnlab.training.wording import in_one_sentence
 
@@ -162,9 +163,9 @@ def _contrast(typed: Sequence[str], translates: bool) -> list[str]:
     baseline, other = "attn=sdpa", "attn=unscaled"
     if translates:
         baseline, other = "attn=cross/additive", "attn=cross/scaled_dot"
-    keys = [override.lstrip("+~").partition("=")[0] for override in typed]
-    attn = [o for o, key in zip(typed, keys, strict=True) if key.split(".")[0] == "attn"]
-    rest = [o for o in typed if o not in attn and o != "force=true"]
+    settings = last_of(typed)
+    attn = [o for key, o in settings.items() if key.split(".")[0] == "attn"]
+    rest = [o for o in settings.values() if o not in attn and o != "force=true"]
     return [baseline if set(attn) - {baseline} else other, *rest]
 
 
@@ -201,7 +202,8 @@ def _outcome(result: "Result") -> str:
     outcome = str(metrics["status"])
     if outcome == "diverged":
         outcome += f" at step {metrics['diverged_at_step']}"
-        outcome += f", last finite loss {metrics['last_finite_loss']:.4f}"
+        last = metrics["last_finite_loss"]
+        outcome += f", last finite loss {last:.4f}" if math.isfinite(last) else ", from the start"
     if not result.fresh:
         outcome += " before; nothing was done, force=true redoes it"
     return outcome

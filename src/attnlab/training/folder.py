@@ -45,7 +45,7 @@ def folder_for(cfg: DictConfig, variant: str, overrides: Iterable[str]) -> Path:
     name = str(cfg.name)
     if not name or name in {".", ".."} or any(c in name for c in "/\\\0") or len(name) > 100:
         raise BadInput(f"name = {name!r} must be the plain name of a folder, without / or \\")
-    changed = sorted(_plain(o) for o in overrides if o.lstrip("+~").partition("=")[0] not in APART)
+    changed = sorted(_plain(o) for key, o in last_of(overrides).items() if key not in APART)
     run = ",".join([f"attn={variant}", *changed])
     if len(run.encode()) > LONGEST_NAME:
         digest = hashlib.sha256(run.encode()).hexdigest()[:8]
@@ -55,6 +55,11 @@ def folder_for(cfg: DictConfig, variant: str, overrides: Iterable[str]) -> Path:
         if (above / "status.json").exists():
             raise BadInput(f"outputs = {cfg.outputs} lies inside the run folder {above}")
     return folder
+
+
+def last_of(overrides: Iterable[str]) -> dict[str, str]:
+    """What was typed, by its key; of one given twice the last counts, as for Hydra."""
+    return {override.lstrip("+~").partition("=")[0]: override for override in overrides}
 
 
 def _plain(override: str) -> str:
