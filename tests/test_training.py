@@ -325,6 +325,19 @@ def test_a_resumed_run_writes_no_step_twice(train: Train, monkeypatch: pytest.Mo
     assert steps == list(range(1, 13))
 
 
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_losses_are_logged_once_a_step_under_the_steps_done(accumulate: int, train: Train) -> None:
+    overrides = ["trainer.max_steps=6", "trainer.val_check_interval=3", "logger=tensorboard"]
+    overrides += [f"trainer.accumulate_grad_batches={accumulate}", "trainer.log_every_n_steps=2"]
+    result = train(*overrides)
+    curves = read_curves(result.folder, "train/.*|val/loss")
+    logged = {tag: [step for step, _ in curve] for tag, curve in curves.items()}
+    every_other = [2, 4, 6]
+    assert logged["train/loss"] == logged["train/lr"] == logged["train/grad_norm"] == every_other
+    assert logged["val/loss"] == [3, 6]
+    assert curves["val/loss"][-1][1] == pytest.approx(result.metrics["val_loss"])
+
+
 def test_fp16_is_refused(train: Train) -> None:
     with pytest.raises(BadInput, match="precision = 16-mixed must be one of"):
         train("trainer.precision=16-mixed")
