@@ -179,7 +179,6 @@ class GPT(nn.Module):
         self.block_size = block_size
         self.wte = nn.Embedding(vocab_size, n_embd)
         self.wpe = nn.Embedding(block_size, n_embd) if learned_positions else None
-        self.n_smear = smear
         self.smear = nn.ParameterList(torch.zeros(n_embd) for _ in range(smear))
         self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(
@@ -209,7 +208,7 @@ class GPT(nn.Module):
         if stop > self.block_size:
             raise ValueError(f"{stop} positions do not fit into block_size = {self.block_size}")
         x = self.wte(ids)
-        if self.n_smear:
+        if len(self.smear):
             x = _smeared(x, list(self.smear))
         if self.wpe is not None:
             x = x + self.wpe(torch.arange(start, stop, device=ids.device))

@@ -19,7 +19,7 @@ class Reader:
 
     def __init__(self, net: GPT) -> None:
         self.net = net
-        self.tail = torch.empty(1, 0, dtype=torch.long)  # (B, up to n_smear) the last symbols
+        self.tail = torch.empty(1, 0, dtype=torch.long)  # (B, up to smear) the last symbols
         self.caches = [KVCache(net.block_size) for _ in net.blocks]
 
     def __len__(self) -> int:
@@ -42,7 +42,7 @@ class Reader:
         known, start = self.tail.shape[1], len(self)
         text = torch.cat([self.tail.expand(len(ids), -1).to(ids.device), ids], dim=1)
         x = self.net.embed(text, start=start - known)[:, known:]
-        self.tail = text[:, max(0, text.shape[1] - self.net.n_smear) :]
+        self.tail = text[:, max(0, text.shape[1] - len(self.net.smear)) :]
         for block, cache in zip(self.net.blocks, self.caches, strict=True):
             assert isinstance(block, Block) and isinstance(block.attn, Attention)
             x = block.around(partial(block.attn.extend, cache=cache), x)

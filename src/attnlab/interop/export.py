@@ -105,8 +105,8 @@ def _config(net: GPT) -> "GPT2Config":
         raise BadInput(f"model = {type(net).__name__}: only our GPT with our blocks is a GPT-2")
     if net.wpe is None:
         raise BadInput("model.learned_positions = false: GPT-2 has an embedding of positions")
-    if net.n_smear:
-        raise BadInput(f"model.smear = {net.n_smear}: GPT-2 has no smeared embeddings")
+    if len(net.smear):
+        raise BadInput(f"model.smear = {len(net.smear)}: GPT-2 has no smeared embeddings")
     for norm in (net.ln_f, *(norm for block in blocks for norm in (block.ln_1, block.ln_2))):
         if not isinstance(norm, nn.LayerNorm) or norm.eps != EPS:
             raise BadInput(f"model.norm gives {norm}: GPT-2 has LayerNorms with eps = {EPS:g}")
