@@ -63,7 +63,7 @@ test-fast: setup ## run only the tests that take seconds
 
 .PHONY: test-all
 test-all: setup ## run every test, also those that train for long
-	$(PYTEST) $(ARGS)
+	$(PYTEST) --hypothesis-profile=search $(ARGS)
 
 .PHONY: lint
 lint: setup ## check style and types (ruff, mypy); changes nothing

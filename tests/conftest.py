@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
+from hypothesis import HealthCheck
+from hypothesis import settings as examples
 from omegaconf import DictConfig
 
 ROOT = Path(__file__).parent.parent
@@ -28,12 +30,26 @@ SMALL = [
     "optim.warmup_steps=2",
 ]
 
+# No test is timed, and a machine may stand still for a moment. The same examples every time, so
+# that a failure is the change's; `make test-all` searches on, with --hypothesis-profile=search.
+examples.register_profile(
+    "repeatable", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+examples.register_profile("search", examples.get_profile("repeatable"), derandomize=False)
+examples.load_profile("repeatable")
+
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> None:
     """Tests run side by side; two processes with two threads each would wait for one another."""
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """PyTorch starts every process from another seed, and a failure must be repeatable."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)

@@ -52,7 +52,7 @@ def masked(case: dict[str, Any]) -> dict[str, Tensor]:
     return {case["polarity"]: mask.to(dtype)}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(case=cases())
 def test_equals_pytorchs_function(case: dict[str, Any]) -> None:
     q, k, v = case["q"], case["k"], case["v"]
@@ -69,7 +69,7 @@ def test_equals_pytorchs_function(case: dict[str, Any]) -> None:
     torch.testing.assert_close(pattern.sum(-1), rows, rtol=0, atol=tolerance)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(case=cases(), drop=st.booleans())
 def test_equals_the_oracle(case: dict[str, Any], drop: bool) -> None:
     """All three ways to mask at once, and queries without any key."""

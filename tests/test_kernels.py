@@ -33,7 +33,7 @@ def by_loops(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Ten
 
 
 @pytest.mark.parametrize("kernel", [kernels.manual, kernels.sdpa])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     T=st.integers(1, 5),
     D=st.integers(1, 4),

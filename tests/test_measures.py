@@ -294,7 +294,7 @@ patterns = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(patterns)
 def test_ranges(pattern: Tensor) -> None:
     H, T = pattern.shape[1:3]
@@ -311,7 +311,7 @@ def test_ranges(pattern: Tensor) -> None:
     assert 1 - eps <= m.effective_heads(pattern) <= H + eps
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(patterns, st.integers(0, 2**31))
 def test_heads_and_batch_may_be_shuffled(pattern: Tensor, seed: int) -> None:
     mask = causal_mask(pattern.shape[-1])

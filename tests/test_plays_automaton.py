@@ -95,7 +95,7 @@ CHOICES = st.lists(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(CHOICES, min_size=3, max_size=3))
 def test_any_small_grammar_equals_its_enumeration(drawn_rules: list[Any]) -> None:
     frames = {}

@@ -97,7 +97,7 @@ def test_logits_of_variants(variant: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-@examples(max_examples=20, deadline=None)
+@examples(max_examples=20)
 @given(pieces=st.lists(st.integers(1, 9), min_size=1, max_size=12), seed=st.integers(0, 99))
 @torch.no_grad()
 def test_logits_in_any_pieces(name: str, pieces: list[int], seed: int) -> None:
@@ -130,7 +130,7 @@ def test_every_variant_writes_the_same_text(variant: str, temperature: float) ->
         assert told[0] == told[1]
 
 
-@examples(max_examples=30, deadline=None)
+@examples(max_examples=30)
 @given(
     name=st.sampled_from(sorted(MODELS)),
     length=st.integers(1, 2 * T),

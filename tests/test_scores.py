@@ -41,7 +41,7 @@ def cosine(D_q: int, D_k: int) -> tuple[scores.Cosine, oracle.PairScore]:
 
 
 @pytest.mark.parametrize("make", [additive, general, cosine])
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     leading=st.sampled_from([(), (2,), (2, 3)]),
     sizes=st.tuples(*[st.integers(1, 5)] * 4),

@@ -49,6 +49,51 @@ def test_every_fault_is_named_in_both_models(plant: Plant, bench: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("bench", "seed"),
+    # expert_choice: in these draws few positions read ahead
+    [("ours", 1), ("ours", 110), ("ours", 213), ("other", 60), ("other", 159)],
+)
+def test_few_leaks_beside_sound_patterns_are_outside_attention(bench: str, seed: int) -> None:
+    plant = next(p for p in PLANTS if p.fault == "expert_choice")
+    report = checkup(plant.build(bench, seed), vocab_size=V, block_size=plant.block_size)
+    assert report.causes == ("outside",), [d.headline for d in report.diagnoses]
+
+
+class Reversed(nn.Module):
+    """A causal model that is asked from the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = small()
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.net(ids.flip(1)).flip(1)
+
+
+class OpenAtFullLength(nn.Module):
+    """The mask is forgotten for sequences of the full length only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.masked, self.open = small(), small("bidirectional")
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.open(ids) if ids.shape[1] == T else self.masked(ids)
+
+
+def test_a_sequence_that_is_reversed_is_no_flipped_mask() -> None:
+    report = checkup(Reversed(), vocab_size=V, block_size=T)
+    assert report.causes == ("outside",)
+    assert "never what comes before" in report.diagnoses[0].headline
+
+
+def test_patterns_vouch_for_the_length_at_which_they_were_seen_only() -> None:
+    report = checkup(OpenAtFullLength(), vocab_size=V, block_size=T)
+    assert report.causes == ("late_leak",)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sdpa", "manual", "torch_mha", "single_head", "other"])
 def test_healthy_variants_raise_no_alarm(kind: str) -> None:
     model = other.build("healthy", 2, 4) if kind == "other" else ours.healthy(kind)

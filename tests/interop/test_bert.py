@@ -39,7 +39,7 @@ def words(lengths: list[int], left: bool) -> Tensor:
     return torch.tensor(rows)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     lengths=st.lists(st.integers(1, 20), min_size=1, max_size=4),
     left=st.booleans(),

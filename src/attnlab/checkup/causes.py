@@ -205,7 +205,7 @@ CAUSES: dict[str, Cause] = {
     "outside": Cause(
         "reads ahead outside attention",
         "Attention is causal; look for a convolution padded on both sides, a normalisation or a "
-        "pooling over time.",
+        "pooling over time, or a sequence that is reversed.",
         _AHEAD - {"outside"},
         rank=3,
     ),

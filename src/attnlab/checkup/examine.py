@@ -181,7 +181,7 @@ def _examine(
         "dtype": f"{_word(subject.dtype)}, maps in {_word(dtype)}",
         "attention calls seen": str(len(calls)),
     }
-    return _causes_outside(findings, calls), settings
+    return _causes_outside(case, findings, calls), settings
 
 
 def _word(dtype: torch.dtype | None) -> str:
@@ -279,21 +279,38 @@ def _hidden(case: _Case, calls: list[AttentionCall], numbers: list[int]) -> list
     return [*found, attempt("cache", remember, REFUSALS)]
 
 
-def _causes_outside(findings: list[Finding], calls: list[AttentionCall]) -> list[Finding]:
+def _causes_outside(
+    case: _Case, findings: list[Finding], calls: list[AttentionCall]
+) -> list[Finding]:
     """Where every attention pattern is sound and the model reads ahead all the same, say so."""
     sound = calls and not any(
         f.detector in ("mask", "rows", "stress") and f.status in (Status.FAULT, Status.SUSPICIOUS)
         for f in findings
     )
-    ahead = {"no_mask", "reads_some_ahead", "reads_ahead", "off_by_one", "late_leak"}
     if not sound:
         return findings
+    T = calls[0].raw.shape[-1]
     return [
         replace(f, cause="outside", headline=_though_causal(f.headline))
-        if f.detector in ("future", "disturbed") and f.cause in ahead
+        if f.cause in _READS_AHEAD and _reads_ahead_at(case, f.detector, T)
         else f
         for f in findings
     ]
+
+
+_READS_AHEAD = frozenset(
+    "flipped_mask inverted_mask late_leak no_mask off_by_one reads_ahead reads_some_ahead "
+    "single_leaks".split()
+)
+
+
+def _reads_ahead_at(case: _Case, detector: str, T: int) -> bool:
+    """Does it read ahead at this very length too, the one at which the patterns were seen?"""
+    if detector not in ("future", "disturbed"):
+        return False
+    shaken = detector == "disturbed"
+    subject = disturbed(case.sharp, case.generator) if shaken else case.sharp
+    return bool(_map(case, subject, T, rounds=2).ahead.any())
 
 
 def _though_causal(headline: str) -> str:

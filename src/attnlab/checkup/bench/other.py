@@ -187,10 +187,10 @@ class Other(nn.Module):
         return {"logits": self.head(self.norm(x))}
 
 
-def build(fault: str, n_layer: int, n_head: int) -> nn.Module:
+def build(fault: str, n_layer: int, n_head: int, seed: int = 0) -> nn.Module:
     """The second model with a fault of `attnlab.checkup.bench.plants.PLANTS`, or "healthy"."""
     name, _, place = fault.partition("@")
     everywhere = [name if place in ("", str(i)) else "healthy" for i in range(n_layer)]
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         return Other(29, 4 * 2 * n_head, n_head, everywhere)

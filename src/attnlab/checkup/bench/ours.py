@@ -212,15 +212,17 @@ def healthy(kind: str, block_size: int = 37) -> GPT:
     return net
 
 
-def build(fault: str, block_size: int, n_layer: int, n_head: int) -> GPT:
-    """Our GPT with a fault of `attnlab.checkup.bench.plants.PLANTS`."""
+def build(fault: str, block_size: int, n_layer: int, n_head: int, seed: int = 0) -> GPT:
+    """Our GPT with a fault of `attnlab.checkup.bench.plants.PLANTS`, all weights from the seed."""
     name, _, place = fault.partition("@")
     layers = Layers(name, int(place) if place else None)
     net = GPT(
         layers, 29, block_size=block_size, n_layer=n_layer, n_head=n_head, n_embd=4 * 2 * n_head
     )
-    init_weights(net, 0)
+    init_weights(net, seed)
     last = net.blocks[-1]
     assert isinstance(last, Block)
-    setattr(last, "mlp", beside(name, last.mlp, net.wte.embedding_dim))  # noqa: B010
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        setattr(last, "mlp", beside(name, last.mlp, net.wte.embedding_dim))  # noqa: B010
     return net

@@ -28,11 +28,11 @@ class Plant:
     conf: str = ""
     shift: int | None = None
 
-    def build(self, bench: str) -> nn.Module:
-        """The model with the fault, in the bench "ours" or "other"."""
+    def build(self, bench: str, seed: int = 0) -> nn.Module:
+        """The model with the fault, in the bench "ours" or "other", all weights from the seed."""
         if bench == "ours":
-            return ours.build(self.fault, self.block_size, self.n_layer, self.n_head)
-        return other.build(self.fault, self.n_layer, self.n_head)
+            return ours.build(self.fault, self.block_size, self.n_layer, self.n_head, seed)
+        return other.build(self.fault, self.n_layer, self.n_head, seed)
 
     def batch(self) -> tuple[Tensor, Tensor] | None:
         """Inputs and targets, where the fault is in them."""
