@@ -3,7 +3,7 @@
 import hydra
 from omegaconf import DictConfig
 
-from attnlab.training.door import one_sentence, train
+from attnlab.training.door import one_sentence, sweep_flag_first, train
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="train")
@@ -13,4 +13,5 @@ def main(cfg: DictConfig) -> float:
 
 if __name__ == "__main__":
     with one_sentence():
+        sweep_flag_first()
         main()

@@ -1,13 +1,15 @@
 """What a run ends with on the terminal."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from attnlab.training.door import show
-from attnlab.training.run import Result
+from attnlab.errors import BadInput
+from attnlab.training.door import show, sweep_flag_first
+from attnlab.training.run import Result, load_model
 
 
 def ending(result: Result, capsys: pytest.CaptureFixture[str], *overrides: str) -> list[str]:
@@ -51,3 +53,23 @@ def test_the_next_run_changes_one_thing(
     }
     lines = ending(Result(Path("o/lab/run/seed=0"), metrics), capsys, *typed)
     assert lines[-1].endswith(next_)
+
+
+def test_a_divergence_says_why(
+    train: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = train("optim.lr=1e30", "optim.warmup_steps=0")
+    text = " ".join(" ".join(ending(result, capsys)).split())
+    assert "reason the loss or its gradient is not finite: first " in text
+    with pytest.raises(BadInput, match="has no checkpoint; its status is diverged at step 2"):
+        load_model(result.folder)
+
+
+@pytest.mark.parametrize("flag", ["-m", "--multirun"])
+def test_the_flag_of_a_sweep_may_stand_anywhere(
+    flag: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for typed in (["attn=sdpa", flag, "seed=0,1"], [flag, "attn=sdpa", "seed=0,1"]):
+        monkeypatch.setattr(sys, "argv", ["train.py", *typed])
+        sweep_flag_first()
+        assert sys.argv == ["train.py", flag, "attn=sdpa", "seed=0,1"]

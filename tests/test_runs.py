@@ -136,6 +136,11 @@ def test_conditions(sweep: Path, condition: str, count: int) -> None:
     assert len(runs.select(runs.read_runs(sweep), [condition])) == count
 
 
+def test_an_order_needs_a_number(sweep: Path) -> None:
+    with pytest.raises(BadInput, match="val_loss<abc: < compares numbers, and 'abc' is none"):
+        runs.select(runs.read_runs(sweep), ["val_loss<abc"])
+
+
 def test_conditions_add_up(sweep: Path) -> None:
     assert len(runs.select(runs.read_runs(sweep), ["attn=unscaled", "val_loss<2.6"])) == 1
 

@@ -113,6 +113,8 @@ def select(runs: Sequence[Run], conditions: Sequence[str]) -> list[Run]:
             raise BadInput(f"where = {condition} must be KEY=VALUE, or with !=, <, >, <=, >=")
         key, sign, wanted = found.groups()
         check_key(runs, key)
+        if sign not in {"=", "!="} and _number(wanted) is None:
+            raise BadInput(f"where = {condition}: {sign} compares numbers, and {wanted!r} is none")
         runs = [run for run in runs if _holds(run.values.get(key), sign, wanted)]
     return list(runs)
 

@@ -26,7 +26,7 @@ from rich.table import Table
 
 from attnlab import quick
 from attnlab.errors import BadInput, Terminated
-from attnlab.training.folder import folder_for, last_of, variant_of
+from attnlab.training.folder import RunFolder, folder_for, last_of, variant_of
 from attnlab.training.sweep import WANTS_TRACEBACK, attempt, share_threads, typed
 from attnlab.training.wording import in_one_sentence
 
@@ -68,6 +68,12 @@ def train(cfg: DictConfig) -> float:
     if os.environ.get("LOCAL_RANK", "0") == "0":
         show(result, typed(hydra))
     return float(result.metrics["val_loss"])
+
+
+def sweep_flag_first() -> None:
+    """Let -m stand among the overrides: Hydra's parser takes flags before or after all of them."""
+    flags = {"-m", "--multirun"} & set(sys.argv[1:])
+    sys.argv[1:] = [*flags, *(word for word in sys.argv[1:] if word not in flags)]
 
 
 def _one_of_many(cfg: DictConfig, trained: Callable[[Path], "Result"], folder: Path) -> float:
@@ -138,6 +144,8 @@ def show(result: "Result", overrides: Sequence[str]) -> None:
     rows.add_column(no_wrap=True)
     rows.add_column(overflow="fold")
     rows.add_row("status", _outcome(result))
+    if metrics["status"] == "diverged":
+        rows.add_row("reason", str(RunFolder(result.folder).status()["reason"]))
     rows.add_row("corpus", metrics["corpus"]["name"])
     rows.add_row("validation loss", loss)
     if translates:

@@ -257,9 +257,7 @@ def _load(target: Path) -> tuple[Net, Any]:
     if not target.exists():
         raise BadInput(f"there is no run folder or checkpoint {target}")
     if target.is_dir():
-        if not (target / "status.json").exists():
-            raise BadInput(f"{target} is not a run folder: it has no status.json")
-        target = target / "checkpoints" / "last.ckpt"
+        target = _last_checkpoint(RunFolder(target))
     checkpoint = read_checkpoint(target)
     recipe = checkpoint["attnlab"]["recipe"]
     net = build_model(OmegaConf.create(recipe["config"]), len(recipe["alphabet"]))
@@ -272,3 +270,15 @@ def _load(target: Path) -> tuple[Net, Any]:
             "was it written by another version of attnlab?"
         ) from error
     return net.eval(), recipe["alphabet"]
+
+
+def _last_checkpoint(folder: RunFolder) -> Path:
+    if not folder.status_file.exists():
+        raise BadInput(f"{folder.path} is not a run folder: it has no status.json")
+    if not folder.last_checkpoint.exists():
+        status = folder.status()
+        raise BadInput(
+            f"{folder.path} has no checkpoint; its status is {status.get('status')}"
+            f" at step {status.get('step')}"
+        )
+    return folder.last_checkpoint

@@ -4,6 +4,8 @@ import re
 from difflib import get_close_matches
 
 from hydra.errors import MissingConfigException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
 
 # Launchers that come as extras of attnlab, of the same name but for what follows a "_".
 LAUNCHERS = ("joblib", "submitit_local", "submitit_slurm", "ray")
@@ -15,11 +17,30 @@ def in_one_sentence(error: BaseException) -> str:
         return missing_file(str(error.missing_cfg_file), list(error.options))
     sentence = " ".join(str(error).split())
     # Hydra advises to add the misspelt key, which attnlab would refuse as well.
-    return re.sub(
-        r"Could not override '(\S+)'\. To append .*",
-        r"\1 is not a setting; python train.py --cfg job shows them all",
-        sentence,
-    )
+    unknown = re.match(r"Could not override '(\S+)'\. To append ", sentence)
+    if unknown is None:
+        return sentence
+    return unknown_setting(unknown[1], error.__cause__)
+
+
+def unknown_setting(name: str, cause: BaseException | None) -> str:
+    """The sentence for a key that the configuration has not.
+
+    Args:
+        name: dotted, as typed.
+        cause: OmegaConf's error, which knows the part of it that is unknown, and its neighbours.
+    """
+    every = "python train.py --cfg job shows them all"
+    if not isinstance(cause, OmegaConfBaseException) or not isinstance(
+        cause.parent_node, DictConfig
+    ):
+        return f"{name} is not a setting; {every}"
+    near = get_close_matches(str(cause.key), map(str, cause.parent_node), n=1)
+    if not near:
+        return f"{name} is not a setting; {every}"
+    unknown = str(cause.full_key)
+    meant = unknown.removesuffix(str(cause.key)) + near[0] + name.removeprefix(unknown)
+    return f"{name} is not a setting; did you mean {meant}? ({every})"
 
 
 def missing_file(path: str, options: list[str]) -> str:
