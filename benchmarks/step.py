@@ -141,7 +141,7 @@ def main() -> None:
             ours.end(), theirs.end()
         results[f"{name} against nanoGPT"] = result
     results["share of the matrix-product rate, fp32"] = share_of_the_limit(corpus, gflop, options)
-    results["Lightning against a bare loop"] = lightning_against_bare(corpus, 2, 1000)
+    results["Lightning against a bare loop"] = lightning_against_bare(corpus, 4, 1000)
     write("step", results)
 
 
