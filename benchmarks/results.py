@@ -64,8 +64,8 @@ def step(found: dict[str, Any]) -> str:
             )
     limit = found["share of the matrix-product rate, fp32"]
     said = (
-        f"The fp32 step's matrix products run at {limit['share']:.0%} of the rate of a large one "
-        f"({limit['product_gflops']:.0f} GFLOP/s)."
+        f"In the fp32 step as a whole, matrix products are done at {limit['share']:.0%} of the "
+        f"rate of a large one ({limit['product_gflops']:.0f} GFLOP/s)."
     )
     head = ["pair", "ours, ms a step", "the other, ms a step", "times as fast"]
     return table(head, rows) + f"\n\n{said}"
