@@ -7,8 +7,8 @@ The race: nanoGPT's train.py with the CPU recipe of its README, and `python trai
 whole commands in turns on the CPU; then the full validation pass over nanoGPT's own checkpoint,
 which is the loss to reach. nanoGPT gets the corpus that attnlab finds. The ablation: final losses
 and training seconds of `preset=fast` with one setting back at that of `preset=tiny`, with two
-learning rates where the optimiser is AdamW. Writes benchmarks/fast.json; each part keeps what the
-other has written.
+learning rates where the optimiser is AdamW. Writes benchmarks/fast.json and
+benchmarks/ablation.json.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from _common import ROOT, command, nanogpt_model, settings, write
+from _common import ROOT, nanogpt_model, settings, write
 
 from attnlab.data.batches import validation_batches
 from attnlab.data.corpus import Corpus
@@ -124,7 +124,6 @@ def race(checkout: Path, rounds: int) -> dict[str, Any]:
         )
         print(results[-1], flush=True)
     return {
-        "command": command(),
         "corpus": corpus.name,
         "precision": metrics["precision"],
         "times_as_fast": statistics.median(r["times_as_fast"] for r in results),
@@ -151,7 +150,7 @@ def ablation(seeds: int) -> dict[str, Any]:
             "losses": losses,
         }
         print(f"{name}: {rows[name]['val_loss']:.4f}, {rows[name]['seconds']:.1f} s", flush=True)
-    return {"command": command(), "seeds": seeds, "arms": rows}
+    return {"seeds": seeds, "arms": rows}
 
 
 def main() -> None:
@@ -161,16 +160,12 @@ def main() -> None:
     parser.add_argument("--ablation", action="store_true")
     parser.add_argument("--seeds", type=int, default=5, help="of the ablation")
     options = parser.parse_args()
-    file = ROOT / "benchmarks" / "fast.json"
-    results = json.loads(file.read_text()) if file.exists() else {}
-    results = {name: part for name, part in results.items() if name in {"race", "ablation"}}
     if options.nanogpt is not None:
-        results["race"] = race(options.nanogpt, options.rounds)
+        write("fast", race(options.nanogpt, options.rounds))
     elif not options.ablation:
         raise SystemExit("left out: the race needs --nanogpt CHECKOUT or NANOGPT=CHECKOUT")
     if options.ablation:
-        results["ablation"] = ablation(options.seeds)
-    write("fast", results)
+        write("ablation", ablation(options.seeds))
 
 
 if __name__ == "__main__":

@@ -81,38 +81,34 @@ def startup(found: dict[str, Any]) -> str:
 
 
 def fast(found: dict[str, Any]) -> str:
-    parts = []
-    if "race" in found:
-        race = found["race"]
-        rows = [
-            [
-                f"{r['ours_seconds']:.1f} s to {r['ours_loss']:.4f}",
-                f"{r['nanogpt_seconds']:.1f} s to {r['nanogpt_loss']:.4f}",
-                f"{r['times_as_fast']:.1f}",
-            ]
-            for r in race["rounds"]
+    rows = [
+        [
+            f"{r['ours_seconds']:.1f} s to {r['ours_loss']:.4f}",
+            f"{r['nanogpt_seconds']:.1f} s to {r['nanogpt_loss']:.4f}",
+            f"{r['times_as_fast']:.1f}",
         ]
-        parts.append(table(["preset=fast", "nanoGPT", "times as fast"], rows))
-        said = "Whole commands, from the start of Python to its exit; a seed a row"
-        parts.append(f"{said} (`{race['command']}`).")
-    if "ablation" in found:
-        arms = found["ablation"]["arms"]
-        base = arms["preset=fast"]["val_loss"]
-        rows = [
-            [
-                name,
-                f"{a['val_loss']:.4f}",
-                f"{a['val_loss'] - base:+.4f}",
-                f"{a['sd']:.4f}" if a["sd"] is not None else "",
-                f"{a['seconds']:.1f}",
-            ]
-            for name, a in arms.items()
+        for r in found["rounds"]
+    ]
+    said = "Whole commands, from the start of Python to its exit; a seed a row."
+    return table(["preset=fast", "nanoGPT", "times as fast"], rows) + f"\n\n{said}"
+
+
+def ablation(found: dict[str, Any]) -> str:
+    arms = found["arms"]
+    base = arms["preset=fast"]["val_loss"]
+    rows = [
+        [
+            name,
+            f"{a['val_loss']:.4f}",
+            f"{a['val_loss'] - base:+.4f}",
+            f"{a['sd']:.4f}" if a["sd"] is not None else "",
+            f"{a['seconds']:.1f}",
         ]
-        head = ["left out", "validation loss", "difference", "sd over seeds", "seconds of the run"]
-        parts.append(table(head, rows))
-        said = f"{found['ablation']['seeds']} seeds, equal steps; seconds without start-up"
-        parts.append(f"{said} (`{found['ablation']['command']}`).")
-    return "\n\n".join(parts)
+        for name, a in arms.items()
+    ]
+    head = ["left out", "validation loss", "difference", "sd over seeds", "seconds of the run"]
+    said = f"{found['seeds']} seeds, equal steps; seconds without start-up."
+    return table(head, rows) + f"\n\n{said}"
 
 
 def attention(found: dict[str, Any]) -> str:
@@ -181,11 +177,8 @@ def scale(found: dict[str, Any]) -> str:
 
 PARTS: dict[str, tuple[str, str, Callable[[dict[str, Any]], str]]] = {
     "step": ("A training step", "python benchmarks/step.py --nanogpt CHECKOUT", step),
-    "fast": (
-        "To nanoGPT's loss",
-        "python benchmarks/fast.py --nanogpt CHECKOUT --ablation",
-        fast,
-    ),
+    "fast": ("To nanoGPT's loss", "python benchmarks/fast.py --nanogpt CHECKOUT", fast),
+    "ablation": ("What each trick gives", "python benchmarks/fast.py --ablation", ablation),
     "startup": ("Start-up", "python benchmarks/startup.py", startup),
     "shares": ("Where a run's time goes", "python benchmarks/shares.py", shares),
     "attention": ("Attention by length", "python benchmarks/attention.py", attention),

@@ -32,10 +32,8 @@ SMALL = [
 
 # No test is timed, and a machine may stand still for a moment. The same examples every time, so
 # that a failure is the change's; `make test-all` searches on, with --hypothesis-profile=search.
-examples.register_profile(
-    "repeatable", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
-)
-examples.register_profile("search", examples.get_profile("repeatable"), derandomize=False)
+examples.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+examples.register_profile("repeatable", examples.get_profile("search"), derandomize=True)
 examples.load_profile("repeatable")
 
 

@@ -21,6 +21,8 @@ SETTINGS = [
     ("atn=sdpa", "atn is not a setting; did you mean attn?"),
     ("model.n_hed=3", "model.n_hed is not a setting; did you mean model.n_head?"),
     ("modl.n_head=3", "modl.n_head is not a setting; did you mean model.n_head?"),
+    ("modl.n_hed=3", "modl.n_hed is not a setting; did you mean model?"),
+    ("presets=baby", "presets is not a setting; did you mean preset?"),
     ("+attn.window=8", "attn.window is not a setting"),
     ("attn=nope", "there is no attn=nope; there are additive, bidirectional"),
     ("attn=unscald", "there is no attn=unscald; did you mean attn=unscaled?"),

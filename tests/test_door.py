@@ -61,7 +61,7 @@ def test_a_divergence_says_why(
     result = train("optim.lr=1e30", "optim.warmup_steps=0")
     text = " ".join(" ".join(ending(result, capsys)).split())
     assert "reason the loss or its gradient is not finite: first " in text
-    with pytest.raises(BadInput, match="has no checkpoint; its status is diverged at step 2"):
+    with pytest.raises(BadInput, match="has no checkpoint: the run diverged at step 2"):
         load_model(result.folder)
 
 

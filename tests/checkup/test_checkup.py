@@ -68,7 +68,20 @@ class Reversed(nn.Module):
         self.net = small()
 
     def forward(self, ids: Tensor) -> Tensor:
-        return self.net(ids.flip(1)).flip(1)
+        logits: Tensor = self.net(ids.flip(1)).flip(1)
+        return logits
+
+
+class Backward(nn.Module):
+    """A language model that goes from the end to the beginning, examined as if it went forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = small()
+
+    def forward(self, ids: Tensor) -> Tensor:
+        logits: Tensor = self.net(ids.flip(1)).flip(1)  # t reads t and what follows
+        return torch.cat([logits[:, 1:], torch.zeros_like(logits[:, :1])], 1)
 
 
 class OpenAtFullLength(nn.Module):
@@ -86,6 +99,55 @@ def test_a_sequence_that_is_reversed_is_no_flipped_mask() -> None:
     report = checkup(Reversed(), vocab_size=V, block_size=T)
     assert report.causes == ("outside",)
     assert "never what comes before" in report.diagnoses[0].headline
+
+
+def test_a_model_that_goes_backward_has_one_fault() -> None:
+    report = checkup(Backward(), vocab_size=V, block_size=T)
+    assert report.causes == ("outside",), [d.headline for d in report.diagnoses]
+
+
+class NoBatchesOfOneLength(nn.Module):
+    """Reads ahead outside attention; no batches at the length at which patterns are seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = small()
+
+    def forward(self, ids: Tensor) -> Tensor:
+        if len(ids) > 2 and ids.shape[1] == T - 1:
+            raise ValueError("no batches of this length")
+        logits: Tensor = self.net(ids)
+        return logits + logits.roll(-1, 1)
+
+
+def test_a_model_that_cannot_be_asked_again_says_nothing_against_its_patterns() -> None:
+    report = checkup(NoBatchesOfOneLength(), vocab_size=V, block_size=T)
+    assert report.causes == ("outside",), [d.headline for d in report.diagnoses]
+
+
+class FurtherKey(nn.Module):
+    """Causal attention with one key more, a zero that belongs to no token."""
+
+    def __init__(self, ahead: bool) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(V, 12), nn.Linear(12, V)
+        self.place = nn.Embedding(T, 12)
+        self.attend = nn.MultiheadAttention(12, 3, batch_first=True, add_zero_attn=True)
+        self.ahead = ahead
+
+    def forward(self, ids: Tensor) -> Tensor:
+        t = ids.shape[1]
+        x = self.embed(ids) + self.place.weight[:t]
+        blocked = torch.ones(t, t, dtype=torch.bool).triu(1)
+        x = x + self.attend(x, x, x, attn_mask=blocked, need_weights=False)[0]
+        logits: Tensor = self.head(x + x.roll(-1, 1) if self.ahead else x)
+        return logits
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_further_key_is_no_position(ahead: bool) -> None:
+    report = checkup(FurtherKey(ahead), vocab_size=V, block_size=T)
+    assert report.healthy is not ahead, [d.headline for d in report.diagnoses]
 
 
 def test_patterns_vouch_for_the_length_at_which_they_were_seen_only() -> None:

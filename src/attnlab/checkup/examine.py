@@ -132,7 +132,11 @@ def _sharpened(subject: Subject) -> tuple[Subject, torch.dtype]:
 
 @dataclass
 class _Case:
-    """What the detectors share."""
+    """What the detectors share.
+
+    Args:
+        shaken: the copy with noise on its weights, once there is one.
+    """
 
     subject: Subject
     sharp: Subject
@@ -140,6 +144,7 @@ class _Case:
     lengths: list[int]
     generator: torch.Generator
     seconds: float = 0.8
+    shaken: Subject | None = None
 
     @property
     def tolerance(self) -> float:
@@ -224,7 +229,7 @@ def _outside(case: _Case, calls: list[AttentionCall]) -> list[Finding]:
         if jittered is not None and found[0].status is Status.OK and bool(jittered.ahead.any()):
             found.append(blackbox.future([jittered], _shapes(calls), detector="disturbed"))
     found.append(blackbox.past(maps[0], jittered))
-    if found[0].cause == "flipped_mask":
+    if found[0].cause in ("flipped_mask", "inverted_mask"):
         found.pop()
     single = case.subject.dtype == torch.float32
     slopes = gradient_map(case.subject if single else case.sharp, maps[0].T, case.generator)
@@ -234,10 +239,15 @@ def _outside(case: _Case, calls: list[AttentionCall]) -> list[Finding]:
 
 
 def _disturbed_map(case: _Case) -> Dependence | None:
-    shaken = disturbed(case.sharp, case.generator)
+    case.shaken = disturbed(case.sharp, case.generator)
+    return _finite_map(case, case.shaken, case.subject.block_size, rounds=1)
+
+
+def _finite_map(case: _Case, subject: Subject, T: int, *, rounds: int) -> Dependence | None:
+    """The map, or None where the model refuses, as one may that checks its own values."""
     try:
-        map_ = _map(case, shaken, case.subject.block_size, rounds=1)
-    except REFUSALS:  # a model may check its own values
+        map_ = _map(case, subject, T, rounds=rounds)
+    except REFUSALS:
         return None
     return map_ if bool(map_.single[:, map_.tried].isfinite().all()) else None
 
@@ -305,12 +315,16 @@ _READS_AHEAD = frozenset(
 
 
 def _reads_ahead_at(case: _Case, detector: str, T: int) -> bool:
-    """Does it read ahead at this very length too, the one at which the patterns were seen?"""
+    """Does it read ahead at this very length too, the one at which the patterns were seen?
+
+    A model that cannot be asked says nothing against its patterns.
+    """
     if detector not in ("future", "disturbed"):
         return False
-    shaken = detector == "disturbed"
-    subject = disturbed(case.sharp, case.generator) if shaken else case.sharp
-    return bool(_map(case, subject, T, rounds=2).ahead.any())
+    subject = case.shaken if detector == "disturbed" else case.sharp
+    assert subject is not None, "a finding on a disturbed copy has one"
+    map_ = _finite_map(case, subject, T, rounds=2)
+    return map_ is None or bool(map_.ahead.any())
 
 
 def _though_causal(headline: str) -> str:

@@ -177,7 +177,9 @@ class Watch(TorchDispatchMode):
         if n in self.at:
             return func(args[0] * self.boost, *args[1:], **given)
         out = func(*args, **given)
-        if self.boost == 1.0 and values["query"].shape[-2] == self.T:
+        # Keys that are not the tokens, of another text or added to them, make no T x T pattern.
+        square = values["query"].shape[-2] == values["key"].shape[-2] == self.T
+        if self.boost == 1.0 and square:
             earlier = [f for x in args[:2] for f in self._factors.get(x.data_ptr(), [])]
             self.calls.append(written_out(self.module, str(func), values, earlier))
             self.numbers.append(n)

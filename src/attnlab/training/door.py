@@ -72,8 +72,9 @@ def train(cfg: DictConfig) -> float:
 
 def sweep_flag_first() -> None:
     """Let -m stand among the overrides: Hydra's parser takes flags before or after all of them."""
-    flags = {"-m", "--multirun"} & set(sys.argv[1:])
-    sys.argv[1:] = [*flags, *(word for word in sys.argv[1:] if word not in flags)]
+    typed = sys.argv[1:]
+    flags = [word for word in typed if word in ("-m", "--multirun")]
+    sys.argv[1:] = flags + [word for word in typed if word not in flags]
 
 
 def _one_of_many(cfg: DictConfig, trained: Callable[[Path], "Result"], folder: Path) -> float:

@@ -275,10 +275,9 @@ def _load(target: Path) -> tuple[Net, Any]:
 def _last_checkpoint(folder: RunFolder) -> Path:
     if not folder.status_file.exists():
         raise BadInput(f"{folder.path} is not a run folder: it has no status.json")
-    if not folder.last_checkpoint.exists():
-        status = folder.status()
-        raise BadInput(
-            f"{folder.path} has no checkpoint; its status is {status.get('status')}"
-            f" at step {status.get('step')}"
-        )
-    return folder.last_checkpoint
+    if folder.last_checkpoint.exists():
+        return folder.last_checkpoint
+    status = folder.status()
+    ended = {"diverged": "diverged at", "failed": "failed after"}.get(str(status.get("status")))
+    why = f": the run {ended} step {status['step']}" if ended else " yet"
+    raise BadInput(f"{folder.path} has no checkpoint{why}")

@@ -4,9 +4,11 @@ import re
 from difflib import get_close_matches
 
 from hydra.errors import MissingConfigException
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+# Groups that set what other groups hold, and so are no keys of the configuration.
+GROUPS_UNSEEN = ("preset", "experiment")
 # Launchers that come as extras of attnlab, of the same name but for what follows a "_".
 LAUNCHERS = ("joblib", "submitit_local", "submitit_slurm", "ray")
 
@@ -35,11 +37,15 @@ def unknown_setting(name: str, cause: BaseException | None) -> str:
         cause.parent_node, DictConfig
     ):
         return f"{name} is not a setting; {every}"
-    near = get_close_matches(str(cause.key), map(str, cause.parent_node), n=1)
+    unknown, key = str(cause.full_key), str(cause.key)
+    known = [*map(str, cause.parent_node), *(GROUPS_UNSEEN if unknown == key else ())]
+    near = get_close_matches(key, known, n=1)
     if not near:
         return f"{name} is not a setting; {every}"
-    unknown = str(cause.full_key)
-    meant = unknown.removesuffix(str(cause.key)) + near[0] + name.removeprefix(unknown)
+    meant = unknown.removesuffix(key) + near[0]
+    whole = meant + name.removeprefix(unknown)
+    if OmegaConf.select(cause.parent_node._get_root(), whole) is not None:
+        meant = whole  # the rest of it is right
     return f"{name} is not a setting; did you mean {meant}? ({every})"
 
 
