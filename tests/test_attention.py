@@ -22,9 +22,8 @@ IMPLEMENTATIONS = {
 
 
 def layer_of(variant: str, **given: Any) -> Attention:
-    layer = build(settings(f"attn={variant}").attn, "attn")(
-        C, 4, **{"block_size": T, "bias": True, "dropout": 0.0, **given}
-    )
+    given = {"n_embd": C, "n_head": 4, "block_size": T, "bias": True, "dropout": 0.0, **given}
+    layer = build(settings(f"attn={variant}").attn, "attn", given=given)(**given)
     assert isinstance(layer, Attention)
     return layer
 

@@ -70,7 +70,7 @@ def test_a_string_becomes_the_function_that_is_asked_for() -> None:
             "kernel": "attnlab.attention.kernels.manual",
         }
     )
-    layer = build(node, "attn")(8, 2, block_size=4)
+    layer = build(node, "attn", given=("n_embd", "n_head", "block_size"))(8, 2, block_size=4)
     assert isinstance(layer, SelfAttention)
     assert layer.kernel is kernels.manual
 

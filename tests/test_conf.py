@@ -83,12 +83,12 @@ def test_every_variant_says_what_it_is(variant: str) -> None:
 
 def test_the_baseline_is_what_the_class_does_by_default() -> None:
     given = {"n_embd": 8, "n_head": 2, "block_size": 4}
-    by_yaml = build(settings().attn, "attn")(**given)
+    by_yaml = build(settings().attn, "attn", given=given)(**given)
     bare = settings("attn=sdpa")
     OmegaConf.set_struct(bare, False)
     for key in ("kernel", "scale", "may_attend", "head_init", "heads", "n_kv_head"):
         del bare.attn[key]
-    by_class = build(bare.attn, "attn")(**given)
+    by_class = build(bare.attn, "attn", given=given)(**given)
     for name in ("kernel", "scale", "may_attend", "head_init", "n_head", "n_kv_head"):
         assert getattr(by_yaml, name) == getattr(by_class, name)
 

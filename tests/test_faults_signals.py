@@ -15,7 +15,7 @@ import pytest
 from tests.forked import RUN, at_call, begin, ended, folder_of, same_weights
 
 CODES = {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}
-SENTENCE = "the same command goes on."
+SENTENCE = "the same command "
 TEXT = b"To be, or not to be, that is the question:\n" * 60
 
 
@@ -63,6 +63,8 @@ def test_a_run_that_was_ended_goes_on_to_the_same_bits(
     assert "Traceback" not in said
     assert (SENTENCE in said) == (sent != signal.SIGKILL)
     folder = folder_of(tmp_path / "o")
+    kept = (folder / "checkpoints" / "last.ckpt").exists()
+    assert ("goes on from step" in said) == (kept and sent != signal.SIGKILL), said
     assert json.loads((folder / "status.json").read_text())["status"] == "running"
     code, said = ended(command, tmp_path)
     assert code == 0, said

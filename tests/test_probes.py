@@ -207,7 +207,7 @@ def test_strict_flip_names_the_first_layer_and_quantity(train: Train) -> None:
     result = train("attn=strict_flip", *LOGGED)
     status = json.loads((result.folder / "status.json").read_text())
     assert (status["status"], status["step"]) == ("diverged", 1)
-    assert status["reason"].endswith("first pattern of layer 0")
+    assert status["reason"].endswith("first in the pattern of layer 0")
     assert result.metrics["first_nonfinite"] == {"layer": 0, "quantity": "pattern"}
     found = events(result.folder)
     assert [e.step for e in found.Images("pattern/L0")] == [0, 1]

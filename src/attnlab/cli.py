@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from attnlab import quick
-from attnlab.errors import BadInput
+from attnlab.errors import DISK, BadInput, of_the_disk
 
 RUN = "A run folder, a checkpoint"
 HUB = "a local folder, or a name on the hub"
@@ -221,6 +221,11 @@ def main() -> None:
     except BrokenPipeError:  # the reader of a pipe has gone, `| head` say
         sys.stderr.close()
         raise SystemExit(0) from None
+    except OSError as error:
+        if error.errno not in DISK:
+            raise
+        print(f"error: {of_the_disk(error)}", file=sys.stderr)
+        raise SystemExit(2) from None
 
 
 if __name__ == "__main__":

@@ -1,6 +1,12 @@
 """The one error that is the user's to mend, and the end that was asked for."""
 
+import errno
 import signal
+import traceback
+from pathlib import Path
+
+# What a disk says that is full, read-only or not ours.
+DISK = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
 
 
 class BadInput(ValueError):
@@ -21,3 +27,18 @@ class Terminated(SystemExit):
 def first_line(error: BaseException) -> str:
     """What an error says, without the pages that some libraries add."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def of_the_disk(error: OSError) -> str:
+    """What a disk refuses, and where."""
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror}"
+
+
+def with_its_place(error: BaseException) -> str:
+    """What an error says; one that a user's own code raised, with its class, file and line."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    file = Path(frame.filename)
+    if Path(__file__).parent in file.parents or "site-packages" in file.parts:
+        return first_line(error)
+    return f"{type(error).__name__} in {file.name}, line {frame.lineno}: {first_line(error)}"

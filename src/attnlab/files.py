@@ -20,8 +20,11 @@ def write_atomically(file: Path, content: bytes) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         beside.replace(file)
+    except OSError as error:
+        raise type(error)(error.errno, error.strerror, str(file)) from error
     finally:
-        beside.unlink(missing_ok=True)
+        if beside.exists():
+            beside.unlink()
 
 
 def write_json(file: Path, content: dict[str, Any]) -> None:

@@ -52,7 +52,7 @@ def first_nonfinite_gradient(net: nn.Module) -> Finding | None:
 def in_words(found: Finding) -> str:
     """A finding for status.json."""
     layer = "" if found["layer"] is None else f" of layer {found['layer']}"
-    return f"first {found['quantity']}{layer}"
+    return f"first in the {found['quantity']}{layer}"
 
 
 def _quantities(net: GPT, ids: Tensor) -> Iterator[tuple[int | None, str, Tensor]]:

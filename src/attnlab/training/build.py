@@ -16,6 +16,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from attnlab.errors import BadInput, first_line
 
 SPECIAL = {"_target_", "_partial_"}
+NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 CONFIG = ConfigDict(arbitrary_types_allowed=True, strict=True)
 
 
@@ -33,7 +34,8 @@ def build(
         given: what the caller of the callable adds, and a node may not.
 
     Raises:
-        BadInput: the target cannot be imported, does not take a key, or wants another type.
+        BadInput: the target cannot be imported, does not take a key, wants another type, or one
+            that is missing.
     """
     target = locate(str(node._target_), f"{path}._target_")
     if node.get("_partial_", True) is not True:
@@ -51,6 +53,10 @@ def build(
                 continue
             raise BadInput(unknown(f"{path}.{name}", f"{path}.", hints, of=str(node._target_)))
         values[name] = checked(value, hints[name], f"{path}.{name}")
+    for name, parameter in inspect.signature(target).parameters.items():
+        needed = parameter.default is parameter.empty and parameter.kind in NAMED
+        if needed and name not in values and name not in given:
+            raise BadInput(f"{path}.{name} must be given: {path}.{name}=...")
     return partial(target, **values)
 
 

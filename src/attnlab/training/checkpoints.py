@@ -40,6 +40,8 @@ class Checkpoints(L.Callback):
         folder: where they go.
         every: steps between two writings of `last.ckpt`; validations and the end
             of the training write it too.
+
+    `saved_step` is the step of the `last.ckpt` that is on the disk, 0 where there is none.
     """
 
     def __init__(self, folder: Path, every: int) -> None:
@@ -47,7 +49,12 @@ class Checkpoints(L.Callback):
             raise BadInput(f"checkpoint_every = {every} must be at least 1")
         self.folder = folder
         self.every = every
-        self._last_step = -1
+        self.saved_step = 0
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.saved_step = trainer.global_step
+        if self.saved_step and trainer.is_global_zero:
+            print(f"going on from step {self.saved_step}", flush=True)
 
     def on_train_batch_end(
         self,
@@ -75,9 +82,9 @@ class Checkpoints(L.Callback):
             trainer.save_checkpoint(self.folder / "best.ckpt")
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if trainer.global_step != self._last_step and not trainer.should_stop:
+        if trainer.global_step != self.saved_step and not trainer.should_stop:
             self._save(trainer)
 
     def _save(self, trainer: L.Trainer) -> None:
         trainer.save_checkpoint(self.folder / "last.ckpt")
-        self._last_step = trainer.global_step
+        self.saved_step = trainer.global_step

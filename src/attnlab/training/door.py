@@ -164,7 +164,9 @@ def show(result: "Result", overrides: Sequence[str]) -> None:
     print(f"  {_command('tensorboard')} --logdir {outputs}")
     if (result.folder / "checkpoints" / "last.ckpt").exists() and not translates:
         print(f"  {_command('attnlab')} sample {shlex.quote(folder)}")
-    print(f"  {_command('python')} train.py {shlex.join(_contrast(overrides, translates))}")
+    script = os.path.relpath(sys.argv[0]) if Path(sys.argv[0]).name == "train.py" else "train.py"
+    again = shlex.join([script, *_contrast(overrides, translates)])
+    print(f"  {_command('python')} {again}")
 
 
 def _contrast(typed: Sequence[str], translates: bool) -> list[str]:
@@ -214,7 +216,7 @@ def _outcome(result: "Result") -> str:
         last = metrics["last_finite_loss"]
         outcome += f", last finite loss {last:.4f}" if math.isfinite(last) else ", from the start"
     if not result.fresh:
-        outcome += " before; nothing was done, force=true redoes it"
+        outcome += "; it had been done before, force=true redoes it"
     return outcome
 
 

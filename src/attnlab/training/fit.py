@@ -1,6 +1,5 @@
 """One run under Lightning: its trainer, its end, and what is written of it."""
 
-import errno
 import logging
 import sys
 import traceback
@@ -19,7 +18,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from omegaconf import DictConfig, OmegaConf
 
 from attnlab.data.corpus import Corpus
-from attnlab.errors import BadInput, Terminated, first_line
+from attnlab.errors import DISK, BadInput, Terminated, first_line
 from attnlab.files import write_json
 from attnlab.probes.probe import Probe
 from attnlab.training import board
@@ -35,8 +34,6 @@ from attnlab.training.tasks import Data, Net
 from attnlab.translation.model import Translator
 from attnlab.translation.pairs import Pairs
 
-# What a disk says that is full, read-only or not ours.
-DISK = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
 NO_MEMORY = "can't allocate memory"  # of PyTorch's RuntimeError on a CPU
 # What attnlab tells Lightning itself.
 TOLD = ("callbacks", "logger", "plugins", "default_root_dir", "use_distributed_sampler")
@@ -70,7 +67,7 @@ def fit(
     if not trainer.is_global_zero:  # another process of a distributed run; the first one records
         _loop(trainer, lit, resume)
         return measured(trainer, lit, clock)
-    with folder.locked(), _failures_recorded(folder, digest, trainer):
+    with folder.locked(), _failures_recorded(cfg, folder, digest, trainer):
         if not cfg.force:
             folder.check_is_ours(
                 cfg, digest
@@ -139,13 +136,16 @@ def _memory_as_it_comes() -> Iterator[None]:
 
 
 @contextmanager
-def _failures_recorded(folder: RunFolder, digest: str, trainer: L.Trainer) -> Iterator[None]:
+def _failures_recorded(
+    cfg: DictConfig, folder: RunFolder, digest: str, trainer: L.Trainer
+) -> Iterator[None]:
     """Write why a run failed into its folder; one that was interrupted may go on later."""
     try:
         yield
     except SystemExit as end:  # SIGTERM, or Lightning's answer to Ctrl-C
         terminated = isinstance(end, Terminated | SIGTERMException)
-        print(f"\nInterrupted at step {trainer.global_step}; the same command goes on.")
+        will = "begins anew" if cfg.force else _what_is_next(folder, trainer)
+        print(f"\nInterrupted at step {trainer.global_step}; the same command {will}.")
         raise SystemExit(143 if terminated else 130) from None
     except Exception as error:
         _record_failure(folder, digest, trainer.global_step)
@@ -157,6 +157,16 @@ def _failures_recorded(folder: RunFolder, digest: str, trainer: L.Trainer) -> It
                 f"model.block_size or model ({first_line(error)})"
             ) from error
         raise
+
+
+def _what_is_next(folder: RunFolder, trainer: L.Trainer) -> str:
+    """What the same command will do with an interrupted run."""
+    if not folder.last_checkpoint.exists():
+        return "begins anew"
+    callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    (keeper,) = (callback for callback in callbacks if isinstance(callback, Checkpoints))
+    # A run that was about to go on may have been interrupted before it did.
+    return f"goes on from step {keeper.saved_step}" if keeper.saved_step else "goes on"
 
 
 def seen_by_probes(trainer: L.Trainer) -> dict[str, Any]:

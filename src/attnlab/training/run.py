@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from attnlab import quick
 from attnlab.data.corpus import Corpus
-from attnlab.errors import BadInput, first_line
+from attnlab.errors import BadInput, with_its_place
 from attnlab.model import GPT
 from attnlab.training.build import build, checked, unknown
 from attnlab.training.checkpoint import read_checkpoint
@@ -193,7 +193,7 @@ def construct(cfg: DictConfig, vocab_size: int) -> Net:
         task.try_out(net)
     except (ValueError, TypeError, RuntimeError, AttributeError) as error:
         # Constructors name the value that they refuse; the rest is of a user's own functions.
-        raise BadInput(first_line(error)) from error
+        raise BadInput(with_its_place(error)) from error
     return net
 
 
