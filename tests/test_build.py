@@ -119,3 +119,16 @@ def test_types_are_taken_strictly(value: Any, hint: Any, good: bool) -> None:
     else:
         with pytest.raises(BadInput):
             checked(value, hint, "x")
+
+
+def refuses(q: Tensor, k: Tensor) -> Tensor:
+    """A mask of a user's own that does not work."""
+    raise RuntimeError("no mask today\nand none tomorrow")
+
+
+def test_an_error_of_the_users_own_code_is_said_with_its_place() -> None:
+    cfg = settings("attn.may_attend=tests.test_build.refuses", "data=plays")
+    line = refuses.__code__.co_firstlineno + 2
+    with pytest.raises(BadInput) as error:
+        build_model(cfg, 29)
+    assert str(error.value) == f"RuntimeError in test_build.py, line {line}: no mask today"

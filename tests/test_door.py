@@ -11,6 +11,15 @@ from attnlab.errors import BadInput
 from attnlab.training.door import show, sweep_flag_first
 from attnlab.training.run import Result, load_model
 
+FINISHED = {
+    "status": "finished",
+    "val_loss": 1.9,
+    "corpus": {"name": "plays"},
+    "tokens_per_second": 9.0,
+    "device": "cpu",
+    "precision": "32-true",
+}
+
 
 def ending(result: Result, capsys: pytest.CaptureFixture[str], *overrides: str) -> list[str]:
     capsys.readouterr()
@@ -43,15 +52,7 @@ def test_the_folder_is_never_broken(
 def test_the_next_run_changes_one_thing(
     typed: list[str], next_: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    metrics = {
-        "status": "finished",
-        "val_loss": 1.9,
-        "corpus": {"name": "plays"},
-        "tokens_per_second": 9.0,
-        "device": "cpu",
-        "precision": "32-true",
-    }
-    lines = ending(Result(Path("o/lab/run/seed=0"), metrics), capsys, *typed)
+    lines = ending(Result(Path("o/lab/run/seed=0"), FINISHED), capsys, *typed)
     assert lines[-1].endswith(next_)
 
 
@@ -73,3 +74,12 @@ def test_the_flag_of_a_sweep_may_stand_anywhere(
         monkeypatch.setattr(sys, "argv", ["train.py", *typed])
         sweep_flag_first()
         assert sys.argv == ["train.py", flag, "attn=sdpa", "seed=0,1"]
+
+
+def test_the_next_command_works_where_this_one_was_typed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "a lab" / "train.py")])
+    monkeypatch.chdir(tmp_path)
+    lines = ending(Result(Path("o/lab/run/seed=0"), FINISHED), capsys)
+    assert lines[-1].endswith(" 'a lab/train.py' attn=unscaled")

@@ -1,5 +1,6 @@
 """`attnlab look`: the words say what the patterns are, the page shows them."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from attnlab.attention.masks import build_mask, causal, flipped
-from attnlab.cli import app
+from attnlab.cli import app, main
 from attnlab.errors import BadInput
 from attnlab.look import look, where_it_looks
 from attnlab.probes.view import View
@@ -108,3 +109,19 @@ def test_text_that_does_not_fit(text: str, sentence: str, train: Callable[..., A
 def test_no_run(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="not a run folder"):
         look(str(tmp_path), "the")
+
+
+def test_a_page_that_cannot_be_written_is_a_sentence(
+    train: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = str(train().folder)
+    (tmp_path / "file").touch()
+    out = f"{tmp_path}/file/page.png"
+    monkeypatch.setattr(sys, "argv", ["attnlab", "look", run, "--text", "aa", "--out", out])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith(f"error: {tmp_path}/file: ")

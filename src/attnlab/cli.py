@@ -222,8 +222,8 @@ def main() -> None:
         sys.stderr.close()
         raise SystemExit(0) from None
     except OSError as error:
-        if error.errno not in DISK:
-            raise
+        if error.filename is None and error.errno not in DISK:
+            raise  # of a network, say
         print(f"error: {of_the_disk(error)}", file=sys.stderr)
         raise SystemExit(2) from None
 
