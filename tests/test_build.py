@@ -1,5 +1,6 @@
 """From configuration to object: what is refused, in which words, and classes of the user's."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -126,9 +127,19 @@ def refuses(q: Tensor, k: Tensor) -> Tensor:
     raise RuntimeError("no mask today\nand none tomorrow")
 
 
-def test_an_error_of_the_users_own_code_is_said_with_its_place() -> None:
-    cfg = settings("attn.may_attend=tests.test_build.refuses", "data=plays")
-    line = refuses.__code__.co_firstlineno + 2
+def miscalculates(q: Tensor, k: Tensor) -> Tensor:
+    """Likewise, by a library's error."""
+    return q.reshape(2, 3, 5)
+
+
+@pytest.mark.parametrize(
+    ("mask", "said"), [(refuses, "no mask today"), (miscalculates, "shape '[2, 3, 5]' is invalid")]
+)
+def test_an_error_of_the_users_own_code_is_said_with_its_place(
+    mask: Callable[..., Tensor], said: str
+) -> None:
+    cfg = settings(f"attn.may_attend=tests.test_build.{mask.__name__}", "data=plays")
+    line = mask.__code__.co_firstlineno + 2
     with pytest.raises(BadInput) as error:
         build_model(cfg, 29)
-    assert str(error.value) == f"RuntimeError in test_build.py, line {line}: no mask today"
+    assert str(error.value).startswith(f"RuntimeError in test_build.py, line {line}: {said}")

@@ -2,11 +2,13 @@
 
 import errno
 import signal
+import sysconfig
 import traceback
 from pathlib import Path
 
 # What a disk says that is full, read-only or not ours.
 DISK = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
+LIBRARIES = [Path(sysconfig.get_path(kind)) for kind in ("stdlib", "purelib", "platlib")]
 
 
 class BadInput(ValueError):
@@ -37,8 +39,12 @@ def of_the_disk(error: OSError) -> str:
 
 def with_its_place(error: BaseException) -> str:
     """What an error says; one that a user's own code raised, with its class, file and line."""
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    file = Path(frame.filename)
-    if Path(__file__).parent in file.parents or "site-packages" in file.parts:
-        return first_line(error)
-    return f"{type(error).__name__} in {file.name}, line {frame.lineno}: {first_line(error)}"
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
+        if Path(__file__).parent in file.parents:
+            break
+        if not any(library in file.parents for library in LIBRARIES):
+            return (
+                f"{type(error).__name__} in {file.name}, line {frame.lineno}: {first_line(error)}"
+            )
+    return first_line(error)
