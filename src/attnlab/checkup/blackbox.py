@@ -180,7 +180,11 @@ def past(whole: Dependence, jittered: Dependence | None) -> Finding:
 def gradients(map_: Tensor | None, whole: Dependence) -> Finding:
     """The same question by backpropagation, and where the two answers differ."""
     if map_ is None:
-        return Finding("gradient", NOT_APPLICABLE, "no gradient flows from logits to tokens")
+        return Finding(
+            "gradient",
+            NOT_APPLICABLE,
+            "no gradient can be followed from logits to the tokens as given",
+        )
     if not bool(map_.isfinite().all()):
         return Finding("gradient", FAULT, "gradients hold NaN or infinity", "not_finite")
     tolerance = max(whole.tolerance, 1e-6)
