@@ -48,111 +48,15 @@ def test_every_fault_is_named_in_both_models(plant: Plant, bench: str) -> None:
     assert len(report.diagnoses) == 1, [d.headline for d in report.diagnoses]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("bench", "seed"),
-    # expert_choice: in these draws few positions read ahead
-    [("ours", 1), ("ours", 110), ("ours", 213), ("other", 60), ("other", 159)],
-)
-def test_few_leaks_beside_sound_patterns_are_outside_attention(bench: str, seed: int) -> None:
+@pytest.mark.parametrize("bench", ["ours", "other"])
+def test_a_plant_is_the_same_in_every_process(bench: str) -> None:
+    """PyTorch starts each process from another seed."""
     plant = next(p for p in PLANTS if p.fault == "expert_choice")
-    report = checkup(plant.build(bench, seed), vocab_size=V, block_size=plant.block_size)
-    assert report.causes == ("outside",), [d.headline for d in report.diagnoses]
-
-
-class Reversed(nn.Module):
-    """A causal model that is asked from the end."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = small()
-
-    def forward(self, ids: Tensor) -> Tensor:
-        logits: Tensor = self.net(ids.flip(1)).flip(1)
-        return logits
-
-
-class Backward(nn.Module):
-    """A language model that goes from the end to the beginning, examined as if it went forward."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = small()
-
-    def forward(self, ids: Tensor) -> Tensor:
-        logits: Tensor = self.net(ids.flip(1)).flip(1)  # t reads t and what follows
-        return torch.cat([logits[:, 1:], torch.zeros_like(logits[:, :1])], 1)
-
-
-class OpenAtFullLength(nn.Module):
-    """The mask is forgotten for sequences of the full length only."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.masked, self.open = small(), small("bidirectional")
-
-    def forward(self, ids: Tensor) -> Tensor:
-        return self.open(ids) if ids.shape[1] == T else self.masked(ids)
-
-
-def test_a_sequence_that_is_reversed_is_no_flipped_mask() -> None:
-    report = checkup(Reversed(), vocab_size=V, block_size=T)
-    assert report.causes == ("outside",)
-    assert "never what comes before" in report.diagnoses[0].headline
-
-
-def test_a_model_that_goes_backward_has_one_fault() -> None:
-    report = checkup(Backward(), vocab_size=V, block_size=T)
-    assert report.causes == ("outside",), [d.headline for d in report.diagnoses]
-
-
-class NoBatchesOfOneLength(nn.Module):
-    """Reads ahead outside attention; no batches at the length at which patterns are seen."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = small()
-
-    def forward(self, ids: Tensor) -> Tensor:
-        if len(ids) > 2 and ids.shape[1] == T - 1:
-            raise ValueError("no batches of this length")
-        logits: Tensor = self.net(ids)
-        return logits + logits.roll(-1, 1)
-
-
-def test_a_model_that_cannot_be_asked_again_says_nothing_against_its_patterns() -> None:
-    report = checkup(NoBatchesOfOneLength(), vocab_size=V, block_size=T)
-    assert report.causes == ("outside",), [d.headline for d in report.diagnoses]
-
-
-class FurtherKey(nn.Module):
-    """Causal attention with one key more, a zero that belongs to no token."""
-
-    def __init__(self, ahead: bool) -> None:
-        super().__init__()
-        self.embed, self.head = nn.Embedding(V, 12), nn.Linear(12, V)
-        self.place = nn.Embedding(T, 12)
-        self.attend = nn.MultiheadAttention(12, 3, batch_first=True, add_zero_attn=True)
-        self.ahead = ahead
-
-    def forward(self, ids: Tensor) -> Tensor:
-        t = ids.shape[1]
-        x = self.embed(ids) + self.place.weight[:t]
-        blocked = torch.ones(t, t, dtype=torch.bool).triu(1)
-        x = x + self.attend(x, x, x, attn_mask=blocked, need_weights=False)[0]
-        logits: Tensor = self.head(x + x.roll(-1, 1) if self.ahead else x)
-        return logits
-
-
-@pytest.mark.parametrize("ahead", [False, True])
-def test_a_further_key_is_no_position(ahead: bool) -> None:
-    report = checkup(FurtherKey(ahead), vocab_size=V, block_size=T)
-    assert report.healthy is not ahead, [d.headline for d in report.diagnoses]
-
-
-def test_patterns_vouch_for_the_length_at_which_they_were_seen_only() -> None:
-    report = checkup(OpenAtFullLength(), vocab_size=V, block_size=T)
-    assert report.causes == ("late_leak",)
+    torch.manual_seed(1)
+    first = plant.build(bench).state_dict()
+    torch.manual_seed(2)
+    second = plant.build(bench).state_dict()
+    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 @pytest.mark.slow

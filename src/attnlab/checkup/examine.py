@@ -130,6 +130,13 @@ def _sharpened(subject: Subject) -> tuple[Subject, torch.dtype]:
     return subject, own
 
 
+# What a map of who reads whom is called where nothing is known of the inside.
+_READS_AHEAD = {
+    "flipped_mask", "inverted_mask", "late_leak", "no_mask", "off_by_one", "reads_ahead",
+    "reads_some_ahead", "single_leaks",
+}  # fmt: skip
+
+
 @dataclass
 class _Case:
     """What the detectors share.
@@ -302,16 +309,12 @@ def _causes_outside(
     T = calls[0].raw.shape[-1]
     return [
         replace(f, cause="outside", headline=_though_causal(f.headline))
-        if f.cause in _READS_AHEAD and _reads_ahead_at(case, f.detector, T)
+        if f.detector in ("future", "disturbed")
+        and f.cause in _READS_AHEAD
+        and _reads_ahead_at(case, f.detector, T)
         else f
         for f in findings
     ]
-
-
-_READS_AHEAD = frozenset(
-    "flipped_mask inverted_mask late_leak no_mask off_by_one reads_ahead reads_some_ahead "
-    "single_leaks".split()
-)
 
 
 def _reads_ahead_at(case: _Case, detector: str, T: int) -> bool:
@@ -319,8 +322,6 @@ def _reads_ahead_at(case: _Case, detector: str, T: int) -> bool:
 
     A model that cannot be asked says nothing against its patterns.
     """
-    if detector not in ("future", "disturbed"):
-        return False
     subject = case.shaken if detector == "disturbed" else case.sharp
     assert subject is not None, "a finding on a disturbed copy has one"
     map_ = _finite_map(case, subject, T, rounds=2)

@@ -1,0 +1,105 @@
+"""Models that read ahead although their attention is causal, and what must not pass for one."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attnlab.checkup import checkup
+from attnlab.checkup.bench import ours
+from attnlab.checkup.bench.plants import PLANTS
+from attnlab.model import GPT
+
+V, T = 29, 19
+
+
+def small(fault: str = "healthy") -> GPT:
+    return ours.build(fault, T, 1, 2)
+
+
+class Reversed(nn.Module):
+    """A causal model that is asked from the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = small()
+
+    def forward(self, ids: Tensor) -> Tensor:
+        logits: Tensor = self.net(ids.flip(1)).flip(1)  # t reads t and what follows
+        return logits
+
+
+class Backward(Reversed):
+    """A language model that goes from the end to the beginning, examined as if it went forward."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        logits = super().forward(ids)
+        return torch.cat([logits[:, 1:], torch.zeros_like(logits[:, :1])], 1)
+
+
+class CannotBeAskedAgain(Reversed):
+    """Refuses batches of the length at which its patterns are seen."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        if len(ids) > 2 and ids.shape[1] == T - 1:
+            raise ValueError("no batches of this length")
+        return super().forward(ids)
+
+
+@pytest.mark.parametrize("kind", [Reversed, Backward, CannotBeAskedAgain])
+def test_what_is_reversed_is_outside_attention(kind: type[nn.Module]) -> None:
+    report = checkup(kind(), vocab_size=V, block_size=T)
+    assert report.causes == ("outside",), [d.headline for d in report.diagnoses]
+    assert report.diagnoses[0].headline.endswith("though every attention pattern is causal")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("bench", "seed"),
+    # expert_choice: in these draws few positions read ahead
+    [("ours", 1), ("ours", 110), ("ours", 213), ("other", 60), ("other", 159)],
+)
+def test_few_leaks_beside_sound_patterns_are_outside_attention(bench: str, seed: int) -> None:
+    plant = next(p for p in PLANTS if p.fault == "expert_choice")
+    report = checkup(plant.build(bench, seed), vocab_size=V, block_size=plant.block_size)
+    assert report.causes == ("outside",), [d.headline for d in report.diagnoses]
+
+
+class OpenAtFullLength(nn.Module):
+    """The mask is forgotten for sequences of the full length only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.masked, self.open = small(), small("bidirectional")
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.open(ids) if ids.shape[1] == T else self.masked(ids)
+
+
+def test_patterns_vouch_for_the_length_at_which_they_were_seen_only() -> None:
+    report = checkup(OpenAtFullLength(), vocab_size=V, block_size=T)
+    assert report.causes == ("late_leak",)
+
+
+class FurtherKey(nn.Module):
+    """Causal attention with one key more, a zero that belongs to no token."""
+
+    def __init__(self, ahead: bool) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(V, 12), nn.Linear(12, V)
+        self.place = nn.Embedding(T, 12)
+        self.attend = nn.MultiheadAttention(12, 3, batch_first=True, add_zero_attn=True)
+        self.ahead = ahead
+
+    def forward(self, ids: Tensor) -> Tensor:
+        t = ids.shape[1]
+        x = self.embed(ids) + self.place.weight[:t]
+        blocked = torch.ones(t, t, dtype=torch.bool).triu(1)
+        x = x + self.attend(x, x, x, attn_mask=blocked, need_weights=False)[0]
+        logits: Tensor = self.head(x + x.roll(-1, 1) if self.ahead else x)
+        return logits
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_further_key_is_no_position(ahead: bool) -> None:
+    report = checkup(FurtherKey(ahead), vocab_size=V, block_size=T)
+    assert report.healthy is not ahead, [d.headline for d in report.diagnoses]
