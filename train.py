@@ -3,7 +3,7 @@
 import hydra
 from omegaconf import DictConfig
 
-from attnlab.training.door import one_sentence, sweep_flag_first, train
+from attnlab.training.main import one_sentence, sweep_flag_first, train
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="train")

@@ -7,7 +7,7 @@ The race: nanoGPT's train.py with the CPU recipe of its README, and `python trai
 whole commands in turns on the CPU; then the full validation pass over nanoGPT's own checkpoint,
 which is the loss to reach. nanoGPT gets the corpus that attnlab finds. The ablation: final losses
 and training seconds of `preset=fast` with one setting back at that of `preset=tiny`, with two
-learning rates where the optimiser is AdamW. Writes benchmarks/fast.json and
+learning rates where the optimizer is AdamW. Writes benchmarks/fast.json and
 benchmarks/ablation.json.
 """
 
@@ -46,14 +46,14 @@ ARMS: dict[str, list[str]] = {
     "LayerNorm, not RMSNorm": ["model.norm=attnlab.model.layer_norm"],
     "GELU, not ReLU squared": ["model.activation=torch.nn.functional.gelu"],
     "cosine to a tenth, not a line to 0": [
-        "optim.decay=attnlab.training.optim.cosine",
+        "optim.decay=attnlab.training.optimizers.cosine",
         "optim.min_lr=1e-3",
     ],
     "fp32, not bf16": ["trainer.precision=32-true"],
     "AdamW at 4e-3, not Muon": ["optim=adamw", "optim.lr=4e-3"],
     "AdamW at 8e-3, not Muon": ["optim=adamw", "optim.lr=8e-3"],
 }
-SAME = ["optim.decay=attnlab.training.optim.linear", "optim.betas=[0.8,0.95]"]
+SAME = ["optim.decay=attnlab.training.optimizers.linear", "optim.betas=[0.8,0.95]"]
 
 
 def prepare(checkout: Path, corpus: Corpus) -> None:

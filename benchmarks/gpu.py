@@ -34,7 +34,7 @@ TARGET = 1.47
 
 
 class Step:
-    """Our training step on the GPU, or nanoGPT's where a model and an optimiser are given."""
+    """Our training step on the GPU, or nanoGPT's where a model and an optimizer are given."""
 
     def __init__(self, cfg: DictConfig, corpus: Corpus, net: torch.nn.Module, optimizer: Any):
         self.net, self.optimizer = net, optimizer
@@ -91,7 +91,7 @@ def milliseconds(step: Step, steps: int) -> float:
 
 
 def steps_at_baby(checkout: Path | None, corpus: Corpus, rounds: int) -> dict[str, Any]:
-    """Every arm in turns: milliseconds, speed over nanoGPT's, utilisation, peak memory."""
+    """Every arm in turns: milliseconds, speed over nanoGPT's, utilization, peak memory."""
     cfg = settings("preset=baby")
     arms = {
         "eager": ours(cfg, corpus, None),

@@ -19,11 +19,11 @@ from pathlib import Path
 import torch
 
 from attnlab.attention import SelfAttention
+from attnlab.generation import sample
 from attnlab.init import init_weights
 from attnlab.interop import to_gpt2
 from attnlab.model import GPT
-from attnlab.sampling import sample
-from attnlab.training.record import git_state
+from attnlab.training.metrics import git_state
 
 V, BLOCK = 65, 1280
 SHAPES = {

@@ -28,14 +28,14 @@ class Watch(MetaPathFinder):
     """Adds a time stamp to the first training step of attnlab."""
 
     def find_spec(self, name, path=None, target=None):
-        if name != "attnlab.training.lit":
+        if name != "attnlab.training.lightning_module":
             return None
         spec = PathFinder.find_spec(name, path, target)
         execute = spec.loader.exec_module
 
         def exec_module(module):
             execute(module)
-            step = module.LitGPT.training_step
+            step = module.GPTModule.training_step
 
             def stamped(self, *arguments):
                 if not Watch.seen:
@@ -43,7 +43,7 @@ class Watch(MetaPathFinder):
                     print("FIRST STEP", time.time(), file=sys.stderr, flush=True)
                 return step(self, *arguments)
 
-            module.LitGPT.training_step = stamped
+            module.GPTModule.training_step = stamped
 
         spec.loader.exec_module = exec_module
         return spec

@@ -30,7 +30,7 @@ from attnlab.training.run import build_corpus, build_model, build_optimizer, run
 
 
 class Bare:
-    """A bare loop over our model, batches, optimiser and clipping; called with a step count."""
+    """A bare loop over our model, batches, optimizer and clipping; called with a step count."""
 
     def __init__(self, cfg: DictConfig, corpus: Corpus, max_steps: int, bf16: bool) -> None:
         self.cfg, self.corpus, self.bf16 = cfg, corpus, bf16
@@ -64,7 +64,7 @@ class Bare:
 
 
 def nanogpt_steps(checkout: Path, cfg: DictConfig, corpus: Corpus) -> Steps:
-    """nanoGPT's own model and optimiser, stepped as its train.py does on a CPU."""
+    """nanoGPT's own model and optimizer, stepped as its train.py does on a CPU."""
     _, model = nanogpt_model(checkout, cfg, len(corpus.alphabet))
     optimizer = model.configure_optimizers(0.1, 1e-3, (0.9, 0.99), "cpu")
     T, B, ids = cfg.model.block_size, cfg.data.batch_size, corpus.train

@@ -82,12 +82,12 @@ def is_one_sentence(said: str) -> bool:
 
 
 def at_call(number: int, of: str, sent: signal.Signals) -> Callable[[], None]:
-    """Send this process a signal when a method of LitTask is called for the n-th time."""
+    """Send this process a signal when a method of TaskModule is called for the n-th time."""
 
     def prepare() -> None:
-        from attnlab.training.lit import LitTask
+        from attnlab.training.lightning_module import TaskModule
 
-        method, calls = vars(LitTask)[of], []
+        method, calls = vars(TaskModule)[of], []
 
         def counted(*arguments: object) -> object:
             calls.append(of)
@@ -95,7 +95,7 @@ def at_call(number: int, of: str, sent: signal.Signals) -> Callable[[], None]:
                 os.kill(os.getpid(), sent)
             return method(*arguments)
 
-        setattr(LitTask, of, counted)
+        setattr(TaskModule, of, counted)
 
     return prepare
 

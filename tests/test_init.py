@@ -10,10 +10,10 @@ from torch import nn
 from attnlab.attention import SelfAttention
 from attnlab.init import init_weights, normal
 from attnlab.model import GPT
-from attnlab.streams import generator, seed_default, stream_seed
+from attnlab.rng import generator, seed_default, stream_seed
 from attnlab.training.run import build_model
 from tests.conftest import VARIANTS, settings
-from tests.test_conf import CLAIMS
+from tests.contracts.test_conf import CLAIMS
 
 TIES = {"identical_heads", "identical_qkv"}
 

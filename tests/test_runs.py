@@ -14,12 +14,11 @@ from omegaconf import OmegaConf
 from rich.console import Console
 from typer.testing import CliRunner
 
-from attnlab import runs
+from attnlab import runs, runs_table
 from attnlab.cli import app
 from attnlab.errors import BadInput
 from attnlab.files import write_json
-from attnlab.report import tables
-from attnlab.training.folder import flat
+from attnlab.training.run_directory import flat
 
 
 def invent(
@@ -107,7 +106,7 @@ def test_other_settings_are_other_groups(tmp_path: Path) -> None:
     found = runs.read_runs(tmp_path)
     assert len(runs.group(found)) == 2
     assert sorted(runs.labels(found).values()) == ["sdpa optim.lr=0.1", "sdpa optim.lr=0.2"]
-    assert "all with trainer.max_steps=9" in tables.title(found, "here", of=len(found))
+    assert "all with trainer.max_steps=9" in runs_table.title(found, "here", of=len(found))
 
 
 def test_two_sweeps_are_told_apart(tmp_path: Path) -> None:
@@ -245,7 +244,7 @@ def test_no_runs(tmp_path: Path) -> None:
 def test_a_name_in_brackets_is_no_markup(tmp_path: Path) -> None:
     invent(tmp_path, "sdpa", 0, overrides=("optim.betas=[0.9,0.95]",))
     invent(tmp_path, "sdpa", 1)
-    table = tables.each(runs.read_runs(tmp_path), ["val_loss"])
+    table = runs_table.each(runs.read_runs(tmp_path), ["val_loss"])
     console = Console(width=80, file=io.StringIO())
     console.print(table)
     assert "[0.9,0.95]" in console.file.getvalue().replace("\n", "").replace(" ", "")

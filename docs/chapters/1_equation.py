@@ -21,7 +21,7 @@ from IPython.display import HTML, Markdown
 
 from attnlab.attention import SelfAttention, attention
 from attnlab.attention.masks import bidirectional, build_mask, causal
-from attnlab.report.drawing import COLOURS, panels, styled, svg
+from attnlab.plotting.drawing import COLORS, panels, styled, svg
 
 torch.set_default_dtype(torch.float64)
 
@@ -114,9 +114,9 @@ with styled():
     left.set_xticks(range(3), ["1", "2", "3"])
     left.set_yticks(range(3), ["1", "2", "3"])
     left.grid(False)
-    right.fill(*V.T, alpha=0.15, color=COLOURS[0])
-    right.plot(*V.T, "s", color=COLOURS[0], label="values")
-    right.plot(*output.T, "o", color=COLOURS[1], label="outputs")
+    right.fill(*V.T, alpha=0.15, color=COLORS[0])
+    right.plot(*V.T, "s", color=COLORS[0], label="values")
+    right.plot(*output.T, "o", color=COLORS[1], label="outputs")
     for i in range(3):
         right.annotate(f"{i + 1}", V[i], xytext=(7, 7), textcoords="offset points")
         right.annotate(f"{i + 1}", output[i], xytext=(-16, -4), textcoords="offset points")

@@ -16,9 +16,9 @@ from IPython.display import HTML, Markdown
 
 import attnlab
 from attnlab.attention import attention
+from attnlab.plotting.drawing import COLORS, panels, styled, svg
 from attnlab.probes import measures
 from attnlab.probes.random_energy import random_energy
-from attnlab.report.drawing import COLOURS, panels, styled, svg
 from attnlab.runs import read_runs
 
 LAB = Path(attnlab.__file__).parents[2]  # where train.py and experiments/ are
@@ -105,18 +105,18 @@ assert math.isclose(float(jacobian.trace()), float(1 - p.square().sum()))
 
 # %%
 sys.path.insert(0, str(LAB))
-from experiments.unscaled.theory import KEYS, SIZES, at_initialisation  # noqa: E402
+from experiments.unscaled.theory import KEYS, SIZES, at_initialization  # noqa: E402
 
-found = at_initialisation(seed=0, budget="quick")
+found = at_initialization(seed=0, budget="quick")
 critical = 2 * math.log(KEYS)  # the D at which √D is √(2 ln n)
 
 # %% tags=["drawing"]
 with styled():
     figure, (left, right) = panels(2)
-    for colour, name in zip(COLOURS, ("scaled", "unscaled"), strict=False):
-        left.plot(SIZES, found["entropy"][name], "o", color=colour, label=name)
-        left.plot(SIZES, found["theory"][name], "-", color=colour, lw=1.2)
-        right.plot(SIZES, found["trace"][name], "o-", color=colour, label=name)
+    for color, name in zip(COLORS, ("scaled", "unscaled"), strict=False):
+        left.plot(SIZES, found["entropy"][name], "o", color=color, label=name)
+        left.plot(SIZES, found["theory"][name], "-", color=color, lw=1.2)
+        right.plot(SIZES, found["trace"][name], "o-", color=color, label=name)
     for place in (left, right):
         place.axvline(critical, color="grey", ls="--", lw=1.2)
         place.set_xscale("log", base=2)
@@ -217,7 +217,7 @@ with styled():
     figure, (place,) = panels(1, width=7.0, height=3.4)
     grid = [[penalty[s, r] for s in SIGMAS] for r in RATES]
     reach = max(abs(x) for x in penalty.values())
-    colours = place.imshow(grid, cmap="RdBu_r", vmin=-reach, vmax=reach, aspect="auto")
+    colors = place.imshow(grid, cmap="RdBu_r", vmin=-reach, vmax=reach, aspect="auto")
     for i, r in enumerate(RATES):
         for j, s in enumerate(SIGMAS):
             ink = "white" if abs(penalty[s, r]) > 0.6 * reach else "black"
@@ -228,7 +228,7 @@ with styled():
     place.set_yticks(range(len(RATES)), [f"rate {r}" for r in RATES])
     place.set(title="validation loss, unscaled − scaled, nats")
     place.grid(False)
-    figure.colorbar(colours)
+    figure.colorbar(colors)
     picture = svg(figure, "map")
 HTML(picture)
 
@@ -282,7 +282,7 @@ assert 1.0 < answer < 2.0
 answer
 
 # %% [markdown]
-# **3.** Leaving the scale out equals another initialisation of the query and key weights. Which?
+# **3.** Leaving the scale out equals another initialization of the query and key weights. Which?
 
 # %% tags=["solution"]
 # D^(1/4) times larger ones: the factor enters twice, once by q and once by k.
@@ -291,7 +291,7 @@ factor = 64**0.25
 assert torch.allclose(attention(q, k, v, scale=1.0)[1], attention(factor * q, factor * k, v)[1])
 
 # %% [markdown]
-# **4.** Does it break with GPT-2's own initialisation? Predict it from the spread, then try.
+# **4.** Does it break with GPT-2's own initialization? Predict it from the spread, then try.
 
 # %% [markdown] tags=["solution"]
 # The spread stays far below the line, so it should not, and it may even help at first:

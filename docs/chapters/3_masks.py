@@ -17,9 +17,9 @@ from IPython.display import HTML, Markdown
 from matplotlib.figure import Figure
 
 import attnlab
-from attnlab.attention import SelfAttention, attention, faults, kernels, masks
+from attnlab.attention import SelfAttention, attention, faulty_kernels, kernels, masks
 from attnlab.checkup import assert_causal, checkup, checkup_kernel
-from attnlab.report.drawing import styled, svg
+from attnlab.plotting.drawing import styled, svg
 from attnlab.runs import read_runs
 from attnlab.training.run import load_model
 
@@ -43,11 +43,20 @@ print(inspect.getsource(masks.causal))
 print(inspect.getsource(kernels.manual))
 
 # %%
-for mistake in (masks.flipped, masks.peek_one, faults.zero_fill, faults.finite_fill):
+for mistake in (
+    masks.flipped,
+    masks.peek_one,
+    faulty_kernels.zero_fill,
+    faulty_kernels.finite_fill,
+):
     print(inspect.getsource(mistake))
 
 # %%
-for mistake in (faults.post_softmax_mask, faults.softmax_over_queries, faults.unmerged_heads):
+for mistake in (
+    faulty_kernels.post_softmax_mask,
+    faulty_kernels.softmax_over_queries,
+    faulty_kernels.unmerged_heads,
+):
     print(inspect.getsource(mistake))
 
 # %% [markdown]
@@ -62,11 +71,11 @@ VARIANTS = {  # name of the variant -> what differs from SelfAttention's default
     "sdpa": {},
     "flipped": {"may_attend": masks.flipped},
     "peek_one": {"may_attend": masks.peek_one},
-    "zero_fill": {"kernel": faults.zero_fill},
-    "finite_fill": {"kernel": faults.finite_fill},
-    "post_softmax_mask": {"kernel": faults.post_softmax_mask},
-    "softmax_over_queries": {"kernel": faults.softmax_over_queries},
-    "unmerged_heads": {"kernel": faults.unmerged_heads},
+    "zero_fill": {"kernel": faulty_kernels.zero_fill},
+    "finite_fill": {"kernel": faulty_kernels.finite_fill},
+    "post_softmax_mask": {"kernel": faulty_kernels.post_softmax_mask},
+    "softmax_over_queries": {"kernel": faulty_kernels.softmax_over_queries},
+    "unmerged_heads": {"kernel": faulty_kernels.unmerged_heads},
 }
 T = 12
 stream = torch.Generator().manual_seed(0)
@@ -266,7 +275,7 @@ print(report.diagnoses[0].headline)
 # %% tags=["solution"]
 # A blocked key wins where all allowed scores are below -1e4: the first query has one key only, so
 # that it takes q . k = -1e4 there.
-kernel = partial(faults.finite_fill, mask=mask, scale=1.0, dropout=0.0)
+kernel = partial(faulty_kernels.finite_fill, mask=mask, scale=1.0, dropout=0.0)
 one_hot = torch.eye(T)[None, None]
 key = torch.ones(1, 1, T, 1)
 ahead = {

@@ -15,12 +15,12 @@ from IPython.display import Markdown
 
 import attnlab
 from attnlab.attention import SelfAttention, attention
-from attnlab.attention.heads import identical, identical_qkv, independent
+from attnlab.attention.head_init import identical, identical_qkv, independent
 from attnlab.attention.masks import build_mask, causal
 from attnlab.data.sources import plays
+from attnlab.plotting import heatmaps
 from attnlab.probes import measures
-from attnlab.probes.view import views
-from attnlab.report import heatmaps
+from attnlab.probes.capture import views
 from attnlab.runs import read_runs
 from attnlab.training.run import load_model
 

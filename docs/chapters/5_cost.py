@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from attnlab.attention import attention, kernels
 from attnlab.attention.masks import build_mask, causal
-from attnlab.report.drawing import COLOURS, panels, styled, svg
+from attnlab.plotting.drawing import COLORS, panels, styled, svg
 
 H, D = 4, 32
 LENGTHS = (128, 256, 512, 1024)
@@ -139,9 +139,9 @@ powers = {
 # %% tags=["drawing"]
 with styled():
     figure, (left, right) = panels(2)
-    for colour, name in zip(COLOURS, KERNELS, strict=False):
+    for color, name in zip(COLORS, KERNELS, strict=False):
         for place, what, cost, unit in ((left, "time", took, 1e3), (right, "memory", held, 1e-6)):
-            place.plot(LENGTHS, [unit * cost[name, T] for T in LENGTHS], "o-", color=colour,
+            place.plot(LENGTHS, [unit * cost[name, T] for T in LENGTHS], "o-", color=color,
                        label=f"{name}: T to the power {powers[what, name]:.2f}")  # fmt: skip
     for place, label in ((left, "ms, forward and backward"), (right, "MB held at most")):
         place.set_xscale("log", base=2)

@@ -17,11 +17,11 @@ from IPython.display import HTML, Markdown
 
 import attnlab
 from attnlab.attention.masks import build_mask, causal
+from attnlab.attention_maps import look
 from attnlab.data.sources import plays
-from attnlab.look import look
+from attnlab.plotting.drawing import COLORS, panels, styled, svg
 from attnlab.probes import measures
-from attnlab.probes.view import quietly, views
-from attnlab.report.drawing import COLOURS, panels, styled, svg
+from attnlab.probes.capture import eval_mode, views
 from attnlab.runs import read_runs
 from attnlab.training.run import load_model
 
@@ -144,12 +144,12 @@ def loss_without(silent):
         attn = copy.blocks[layer].attn
         with torch.no_grad():
             attn.W_o[h * attn.head_size : (h + 1) * attn.head_size] = 0
-    with quietly(copy):
+    with eval_mode(copy):
         return measures.loss_by_position(copy(ids), targets)
 
 
 whole = loss_without([])
-with quietly(net):
+with eval_mode(net):
     assert torch.isclose(whole.mean(), F.cross_entropy(net(ids).flatten(0, 1), targets.flatten()))
 harm = {head: float((loss_without([head]) - whole).mean()) for head in found}
 none_left = float((loss_without(list(found)) - whole).mean())
@@ -159,15 +159,15 @@ heaviest = max(harm, key=lambda head: harm[head])
 with styled():
     figure, (left, right) = panels(2)
     labels = [f"L{layer}H{h}" for layer, h in harm]
-    left.bar(labels, list(harm.values()), color=[COLOURS[layer] for layer, _ in harm])
+    left.bar(labels, list(harm.values()), color=[COLORS[layer] for layer, _ in harm])
     left.tick_params(axis="x", rotation=60)
     left.set(ylabel="nats a character", title="loss without this head, minus loss")
-    for head, colour in (
-        (heaviest, COLOURS[1]),
-        (min(harm, key=lambda head: harm[head]), COLOURS[2]),
+    for head, color in (
+        (heaviest, COLORS[1]),
+        (min(harm, key=lambda head: harm[head]), COLORS[2]),
     ):
         rise = (loss_without([head]) - whole).view(8, 8).mean(-1)
-        right.plot(range(0, 64, 8), rise, "o-", color=colour, label=f"L{head[0]}H{head[1]}")
+        right.plot(range(0, 64, 8), rise, "o-", color=color, label=f"L{head[0]}H{head[1]}")
     right.set(xlabel="position in the window", title="the same, by position")
     right.legend()
     picture = svg(figure, "silenced")

@@ -51,7 +51,7 @@ def title(notebook: NotebookNode) -> str:
 
 
 def page(notebook: NotebookNode, name: str) -> str:
-    """A notebook as HTML, with links to its neighbours; `name` is the stem of its file."""
+    """A notebook as HTML, with links to its neighbors; `name` is the stem of its file."""
     exporter = HTMLExporter(
         template_name="page",
         extra_template_basedirs=[str(HERE)],

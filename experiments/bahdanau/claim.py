@@ -13,19 +13,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from attnlab.claims import (
-    Arm,
-    AtLeast,
-    Claim,
-    Effort,
-    Measured,
-    Reading,
-    Trained,
-    Within,
-)
+from attnlab.claims import Arm, AtLeast, Claim, Effort, Measured, Reading, Trained, Within
 from attnlab.claims.evidence import Evidence
 from attnlab.files import read_json
-from attnlab.report.drawing import COLOURS, MARKERS, dots, panels
+from attnlab.plotting.drawing import COLORS, MARKERS, dots, panels
 from attnlab.translation import aligner
 from attnlab.translation.aligner import Aligner
 from attnlab.translation.batches import Batch, PairBatches, steps_an_epoch
@@ -145,7 +136,7 @@ def figure(evidence: Evidence) -> Figure:
     if timed is not None:
         for i, name in enumerate(TIMED):
             best = [min(timed.each(f"{name} {size}")) for size in SIZES]
-            axes[2].plot(SIZES, best, MARKERS[i] + "-", color=COLOURS[i], label=name)
+            axes[2].plot(SIZES, best, MARKERS[i] + "-", color=COLORS[i], label=name)
         axes[2].set_xscale("log", base=2)
         axes[2].set_ylim(bottom=0)
         axes[2].set(xlabel="D", ylabel="seconds an epoch", title="Speed")
@@ -249,7 +240,7 @@ is slow for both. They enter no family of tests.
         Measured(
             "faster_narrow",
             "At D = 32 it takes as long: within 10 %.",
-            Within(0.1, centre=1.0, expected=1.0, unit="times as long"),
+            Within(0.1, center=1.0, expected=1.0, unit="times as long"),
             TIMES,
             where="speed at D = 32",
             bearing="against",

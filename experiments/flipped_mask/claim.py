@@ -34,8 +34,8 @@ from attnlab.data.plays import Plays
 from attnlab.data.sources import auto
 from attnlab.init import init_weights
 from attnlab.model import GPT
-from attnlab.report.drawing import COLOURS, dots, panels
-from attnlab.streams import generator
+from attnlab.plotting.drawing import COLORS, dots, panels
+from attnlab.rng import generator
 
 MASKS = {
     "causal": masks.causal,
@@ -172,11 +172,11 @@ def figure(evidence: Evidence) -> Figure:
     read = evidence.shown("last_position")
     drawing, axes = panels(3, width=4.7, height=4.4)
     if bets is not None:
-        for name, colour in zip(MASKS, COLOURS, strict=False):
+        for name, color in zip(MASKS, COLORS, strict=False):
             for row in bets.each("history"):
                 history = row[f"uniform {name}"]
-                axes[0].plot(range(1, len(history) + 1), history, color=colour, alpha=0.6)
-            axes[0].plot([], [], color=colour, label=name)
+                axes[0].plot(range(1, len(history) + 1), history, color=color, alpha=0.6)
+            axes[0].plot([], [], color=color, label=name)
         axes[0].axhline(math.log(1e9), color="black", linestyle="--")
         axes[0].annotate("proof: p < 1e-9", (0, math.log(1e9) + 1), va="bottom", fontsize=12)
         axes[0].set(ylim=(-60, 45), xlabel="step", ylabel="ln M (nats)", title="Uniform tokens")
@@ -188,9 +188,9 @@ def figure(evidence: Evidence) -> Figure:
         axes[1].set(ylabel="validation loss (nats)", title="TinyShakespeare", ylim=(0, None))
         axes[1].tick_params(axis="x", labelsize=12, rotation=20)
     if read is not None:
-        for arm, colour in zip(read.rows, (COLOURS[1], COLOURS[0]), strict=False):
+        for arm, color in zip(read.rows, (COLORS[1], COLORS[0]), strict=False):
             curves = np.array(read.each("by position", arm))
-            axes[2].plot(curves.mean(0), color=colour, label=arm)
+            axes[2].plot(curves.mean(0), color=color, label=arm)
         axes[2].set(xlabel="position in the window", ylabel="loss (nats)", title="By position")
         axes[2].legend(fontsize=12)
     return drawing

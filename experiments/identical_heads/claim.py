@@ -19,7 +19,7 @@ from attnlab.claims import (
     level,
 )
 from attnlab.claims.evidence import Evidence
-from attnlab.report.drawing import dots, panels
+from attnlab.plotting.drawing import dots, panels
 
 
 def distance(folder: Path) -> Mapping[str, Any]:
@@ -65,7 +65,9 @@ INDEPENDENT = Arm("independent", ("attn=sdpa",))
 TIED = Arm("tied output", ("attn=identical_heads",))
 FREE = Arm("free output", ("attn=identical_qkv",))
 DROPOUT = Arm("tied, dropout", ("attn=identical_heads", "model.dropout=0.1"))
-NARROW = Arm("one narrow head", ("attn=sdpa", "attn.head_init=attnlab.attention.heads.lone"))
+NARROW = Arm(
+    "one narrow head", ("attn=sdpa", "attn.head_init=attnlab.attention.head_init.single_active")
+)
 WIDE = Arm("one wide head", ("attn=single_head",))
 EFFORTS = {"quick": Effort(6), "full": Effort(10)}
 LATE = {"full": Effort(10, ("trainer.max_steps=2000", "trainer.val_check_interval=2000"))}
@@ -77,7 +79,7 @@ CLAIM = Claim(
     order=3,
     figure=figure,
     notes="""
-Heads with equal weights get equal gradients, so any elementwise optimiser keeps them equal, but
+Heads with equal weights get equal gradients, so any elementwise optimizer keeps them equal, but
 only if their output slices are equal too and nothing random acts on each head alone. Then H heads
 are one head of width D, whose output moves H times as fast. A single difference breaks the
 symmetry in the first step.

@@ -14,8 +14,8 @@ from attnlab.claims import Arm, AtMost, Claim, Effort, Measured, Trained, Within
 from attnlab.claims.evidence import Evidence
 from attnlab.init import init_weights
 from attnlab.model import GPT
-from attnlab.report.drawing import COLOURS, MARKERS, dots, panels
-from attnlab.streams import generator
+from attnlab.plotting.drawing import COLORS, MARKERS, dots, panels
+from attnlab.rng import generator
 
 LAYERS: dict[str, partial[nn.Module]] = {
     "sdpa": partial(SelfAttention, kernel=kernels.sdpa),
@@ -95,9 +95,9 @@ def figure(evidence: Evidence) -> Figure:
             for row in apart.each(dtype):
                 axes[0].plot(
                     range(1, 51), [max(v, 1e-17) for v in row], MARKERS[i],
-                    color=COLOURS[i], alpha=0.4, markersize=4,
+                    color=COLORS[i], alpha=0.4, markersize=4,
                 )  # fmt: skip
-            axes[0].plot([], [], MARKERS[i], color=COLOURS[i], label=dtype)
+            axes[0].plot([], [], MARKERS[i], color=COLORS[i], label=dtype)
         axes[0].set(yscale="log", xlabel="step", ylabel="loss apart (nats)", title="One function")
         axes[0].legend()
     if trained is not None and other is not None:

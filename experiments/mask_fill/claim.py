@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from attnlab.attention import SelfAttention, faults
+from attnlab.attention import SelfAttention, faulty_kernels
 from attnlab.attention.kernels import Kernel
 from attnlab.claims import (
     Arm,
@@ -28,24 +28,24 @@ from attnlab.claims.martingale import train_and_bet, uniform_text
 from attnlab.data.sources import auto
 from attnlab.init import init_weights
 from attnlab.model import GPT
-from attnlab.report.drawing import dots, panels
-from attnlab.streams import generator
+from attnlab.plotting.drawing import dots, panels
+from attnlab.rng import generator
 
 
 def zero_fill_bet(seed: int, budget: str) -> Mapping[str, Any]:
     """Bet on fresh uniform tokens with zero_fill."""
     bet = train_and_bet(
-        _net(faults.zero_fill, seed), uniform_text(65, 64, seed), steps=200, lr=3e-3
+        _net(faulty_kernels.zero_fill, seed), uniform_text(65, 64, seed), steps=200, lr=3e-3
     )
     return {"log M": bet.highest, "history": bet.history}
 
 
-def at_initialisation(seed: int, budget: str) -> Mapping[str, Any]:
+def at_initialization(seed: int, budget: str) -> Mapping[str, Any]:
     """Weight on the future, the largest over layers, heads and queries, before training."""
     ids = torch.randint(65, (4, 64), generator=generator(seed, "tokens"))
     return {
-        "finite_fill": _future_mass(_net(faults.finite_fill, seed), ids),
-        "zero_fill": _future_mass(_net(faults.zero_fill, seed), ids),
+        "finite_fill": _future_mass(_net(faulty_kernels.finite_fill, seed), ids),
+        "zero_fill": _future_mass(_net(faulty_kernels.zero_fill, seed), ids),
     }
 
 
@@ -145,7 +145,7 @@ question, asked apart: below 1.40 nats (dashed) no honest model has been seen.
             BETS,
             where="fill with -1e4, at the start",
             bearing="against",
-            measure=at_initialisation,
+            measure=at_initialization,
             value="finite_fill",
         ),
         Trained(

@@ -4,7 +4,7 @@ from matplotlib.figure import Figure
 
 from attnlab.claims import Arm, AtMost, Claim, Effort, Trained
 from attnlab.claims.evidence import Evidence
-from attnlab.report.drawing import dots, panels
+from attnlab.plotting.drawing import dots, panels
 
 
 def figure(evidence: Evidence) -> Figure:

@@ -12,8 +12,8 @@ from torch import Tensor
 from attnlab.attention import kernels, masks
 from attnlab.claims import AtLeast, AtMost, Claim, Effort, Measured
 from attnlab.claims.evidence import Evidence
-from attnlab.report.drawing import COLOURS, panels
-from attnlab.streams import generator
+from attnlab.plotting.drawing import COLORS, panels
+from attnlab.rng import generator
 
 T, D = 128, 32
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -82,9 +82,7 @@ def figure(evidence: Evidence) -> Figure:
     for i, dtype in enumerate(DTYPES):
         heights = [float(row[dtype]) for row in table]
         places = [x + 0.27 * (i - 1) for x in range(len(table))]
-        axes[0].bar(
-            places, heights, 0.25, color=COLOURS[i], label=dtype, hatch=("", "//", "..")[i]
-        )
+        axes[0].bar(places, heights, 0.25, color=COLORS[i], label=dtype, hatch=("", "//", "..")[i])
     names = [f"{row['kernel']}\n{row['scores']}" for row in table]
     axes[0].set_xticks(range(len(names)), names)
     axes[0].set(yscale="log", ylabel="largest error", title="Against fp64")

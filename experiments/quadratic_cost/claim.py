@@ -13,8 +13,8 @@ from attnlab.attention import kernels, masks
 from attnlab.claims import AtLeast, AtMost, Claim, Effort, Measured
 from attnlab.claims.evidence import Evidence
 from attnlab.claims.statistics import slope
-from attnlab.report.drawing import COLOURS, MARKERS, panels
-from attnlab.streams import generator
+from attnlab.plotting.drawing import COLORS, MARKERS, panels
+from attnlab.rng import generator
 
 SIZES = [2**k for k in range(5, 13)]  # T = 32 ... 4096
 FITTED = [T for T in SIZES if T >= 512]  # below, launching kernels is what takes the time
@@ -84,7 +84,7 @@ def figure(evidence: Evidence) -> Figure:
             continue
         for i, name in enumerate(KERNELS):
             best = torch.tensor(found.each(name), dtype=torch.float64).min(0).values
-            axis.plot(SIZES, best, MARKERS[i] + "-", color=COLOURS[i], label=name)
+            axis.plot(SIZES, best, MARKERS[i] + "-", color=COLORS[i], label=name)
         axis.set_xscale("log", base=2)
         axis.set(yscale="log", xlabel="T", ylabel=what)
         axis.legend()

@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 
 from attnlab.claims import Arm, AtLeast, AtMost, Claim, Effort, Measured, Trained
 from attnlab.claims.evidence import Evidence
-from attnlab.report.drawing import COLOURS, panels
+from attnlab.plotting.drawing import COLORS, panels
 
-from .theory import KEYS, SIZES, at_initialisation, identity
+from .theory import KEYS, SIZES, at_initialization, identity
 
 TABLE = (8, 64, 512)
 # Standard deviations of query and key weights, and learning rates, of the map. With C = D = 128
@@ -75,11 +75,11 @@ def figure(evidence: Evidence) -> Figure:
     fine, coarse = evidence.shown("e_map_fine"), evidence.shown("e_map")
     drawing, axes = panels(3, width=4.7, height=4.4)
     if start is not None:
-        for name, colour, marker in (("scaled", COLOURS[0], "o"), ("unscaled", COLOURS[1], "s")):
+        for name, color, marker in (("scaled", COLORS[0], "o"), ("unscaled", COLORS[1], "s")):
             rows = torch.tensor([row[name] for row in start.each("entropy")])
             theory = start.each("theory")[0][name]
-            axes[0].plot(SIZES, theory, color=colour, label=f"{name}, theory")
-            axes[0].plot(SIZES, rows.mean(0), marker, color=colour, label=f"{name}, measured")
+            axes[0].plot(SIZES, theory, color=color, label=f"{name}, theory")
+            axes[0].plot(SIZES, rows.mean(0), marker, color=color, label=f"{name}, measured")
         axes[0].axhline(math.log(KEYS), color="0.5", linestyle=":")
         axes[0].set(xlabel="D", ylabel="entropy (nats)", title="At the start")
         axes[0].set_xscale("log", base=2)
@@ -87,7 +87,7 @@ def figure(evidence: Evidence) -> Figure:
     for x, name in enumerate(("b_unit", "c_gpt2")):
         found = evidence.shown(name)
         if found is not None:
-            axes[1].plot([x] * len(found.values), found.values, "so"[x], color=COLOURS[1 - x])
+            axes[1].plot([x] * len(found.values), found.values, "so"[x], color=COLORS[1 - x])
     axes[1].axhline(0, color="0.3", linewidth=1)
     axes[1].set_xticks([0, 1], ["unit\nvariance", "GPT-2's\nstart"])
     axes[1].set(xlim=(-0.6, 1.6), ylabel="unscaled minus scaled (nats)", title="300 steps")
@@ -112,9 +112,9 @@ def _draw_map(
     for i in range(len(stds)):
         for j in range(len(rates)):
             value = float(grid[i, j])
-            colour = "white" if abs(value) > 0.6 * bound else "black"
+            color = "white" if abs(value) > 0.6 * bound else "black"
             place = {"ha": "center", "va": "center"}
-            axis.annotate(f"{value:+.2f}", (j + 0.5, i + 0.5), color=colour, **place)
+            axis.annotate(f"{value:+.2f}", (j + 0.5, i + 0.5), color=color, **place)
     above = sum(_spread(std) < CONDENSATION for std in stds)  # the line lies between two rows
     axis.axhline(above, color="black", linestyle="--", linewidth=3)
     axis.set(xlabel="learning rate", ylabel="spread of unscaled scores", title="The map")
@@ -147,7 +147,7 @@ CLAIM = Claim(
     table=weights_table,
     notes="""
 The factor is derived for queries and keys of unit variance, whose dot products have a standard
-deviation of sqrt(D). GPT-2's initialisation (0.02) makes them far smaller: at D = 128 and C = 128
+deviation of sqrt(D). GPT-2's initialization (0.02) makes them far smaller: at D = 128 and C = 128
 the unscaled scores spread by 0.58 only, well below the value sqrt(2 ln n) at which a softmax over
 n independent scores condenses onto a few keys. So the sentence has preconditions, and the lab
 tests it both where they hold and where they do not.
@@ -178,20 +178,20 @@ Its dashed line separates scores below the condensation line for n = 64 keys fro
         ),
         Trained(
             "c_gpt2",
-            "GPT-2's initialisation: at least 0.05 nats better after 300 steps.",
+            "GPT-2's initialization: at least 0.05 nats better after 300 steps.",
             AtMost(-0.05, expected=-0.128),
             {"quick": Effort(6), "full": Effort(10)},
-            where="GPT-2's initialisation, the same model, 300 steps",
+            where="GPT-2's initialization, the same model, 300 steps",
             bearing="against",
             arms=_pair("gpt2"),
             given=ONE_HEAD | {"model.init": "gpt2"},
         ),
         Trained(
             "c_gpt2_late",
-            "GPT-2's initialisation: at most 0.02 nats worse after 2,000 steps.",
+            "GPT-2's initialization: at most 0.02 nats worse after 2,000 steps.",
             AtMost(0.02, expected=0.0),
             {"full": Effort(10, LATE)},
-            where="GPT-2's initialisation, the same model, 2,000 steps",
+            where="GPT-2's initialization, the same model, 2,000 steps",
             bearing="against",
             arms=_pair("gpt2"),
             given=ONE_HEAD | {"model.init": "gpt2"},
@@ -201,7 +201,7 @@ Its dashed line separates scores below the condensation line for n = 64 keys fro
             "At the start scores spread by sqrt(D) without the factor and by 1 with it.",
             AtMost(0.05, unit="relative error, mean over D = 1 to 1024"),
             {"quick": Effort(6), "full": Effort(10)},
-            measure=at_initialisation,
+            measure=at_initialization,
             value="spread error",
         ),
         Measured(
@@ -209,7 +209,7 @@ Its dashed line separates scores below the condensation line for n = 64 keys fro
             "The entropy of the pattern is that of the random energy model.",
             AtMost(0.1, unit="nats off, mean over D = 1 to 1024"),
             {"quick": Effort(6), "full": Effort(10)},
-            measure=at_initialisation,
+            measure=at_initialization,
             value="entropy error",
         ),
         Measured(
@@ -217,7 +217,7 @@ Its dashed line separates scores below the condensation line for n = 64 keys fro
             "So is the trace of the softmax's Jacobian: what gradient gets through.",
             AtMost(0.05, unit="off, mean over D = 1 to 1024"),
             {"quick": Effort(6), "full": Effort(10)},
-            measure=at_initialisation,
+            measure=at_initialization,
             value="trace error",
         ),
         Measured(

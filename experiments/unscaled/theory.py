@@ -15,13 +15,13 @@ from attnlab.attention.kernels import scores
 from attnlab.init import init_weights
 from attnlab.model import GPT
 from attnlab.probes.random_energy import random_energy
-from attnlab.streams import generator
+from attnlab.rng import generator
 
 SIZES = [2**k for k in range(11)]  # D = 1 ... 1024
 KEYS = 256
 
 
-def at_initialisation(seed: int, budget: str) -> Mapping[str, Any]:
+def at_initialization(seed: int, budget: str) -> Mapping[str, Any]:
     """Scores of unit-variance queries and keys over 256 independent inputs, D from 1 to 1024."""
     x = F.layer_norm(torch.randn(1, KEYS, 1024, generator=generator(seed, "inputs")), [1024])
     weight = torch.randn(3072, 1024, generator=generator(seed, "weights")) / 32  # 1/sqrt(C)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from attnlab import quick
+from attnlab import fast_imports
 from attnlab.errors import DISK, BadInput, of_the_disk
 
 RUN = "A run folder, a checkpoint"
@@ -35,11 +35,11 @@ def sample(
     cache: Annotated[bool, typer.Option(help="Keep keys and values: same text, sooner.")] = True,
 ) -> None:
     """Print text of a trained model as it comes."""
-    with quick.imports():
-        from attnlab import writing
+    with fast_imports.imports():
+        from attnlab import text_generation
 
-    with quick.imports():  # what the model's own classes need
-        writer = writing.open_writer(target)
+    with fast_imports.imports():  # what the model's own classes need
+        writer = text_generation.open_generator(target)
     pieces = writer.write(prompt, chars, temperature=temperature, seed=seed, cache=cache)
     first = next(pieces, "")  # bad input is refused before anything is printed
     print(prompt, first, sep="", end="", flush=True)
@@ -67,10 +67,10 @@ def checkup(
     from rich.console import Console
 
     with Console(stderr=True).status(f"examining {target}", spinner="line"):  # on a terminal
-        with quick.imports():
-            from attnlab.checkup import door
+        with fast_imports.imports():
+            from attnlab.checkup import command
 
-        report = door.examine(
+        report = command.examine(
             target,
             vocab_size=vocab_size,
             block_size=block_size,
@@ -99,13 +99,13 @@ def reproduce(
     ),
 ) -> None:
     """Run the claims again and judge them; goes on where an earlier call was stopped."""
-    from attnlab.claims import door
+    from attnlab.claims import commands
 
-    places = door.places(experiments, conf, outputs, budget)
+    places = commands.places(experiments, conf, outputs, budget)
     if list_:
-        door.show(places, claims or [])
+        commands.show(places, claims or [])
         return
-    raise typer.Exit(door.judge(places, claims or [], seeds=seeds, jobs=jobs, publish=publish))
+    raise typer.Exit(commands.judge(places, claims or [], seeds=seeds, jobs=jobs, publish=publish))
 
 
 @app.command()
@@ -126,7 +126,7 @@ def runs(
     from rich.console import Console
 
     from attnlab import runs as library
-    from attnlab.report import tables
+    from attnlab import runs_table
 
     there = library.read_runs(folder)
     found = library.select(there, where or [])
@@ -134,23 +134,29 @@ def runs(
     if sort is not None:
         found = library.sort(found, sort, descending=descending)
         groups = library.sort_groups(groups, sort, descending=descending)
-    keys = tables.usual(found) if columns is None else [c.strip() for c in columns.split(",")]
+    keys = runs_table.usual(found) if columns is None else [c.strip() for c in columns.split(",")]
     for key in keys:
         library.check_key(found, key)
     if csv or json:
-        rows = tables.rows_of_each(found, keys) if each else tables.rows_of_means(groups, keys)
-        print(tables.as_csv(rows) if csv else tables.as_json(rows), end="" if csv else "\n")
+        rows = (
+            runs_table.rows_of_each(found, keys)
+            if each
+            else runs_table.rows_of_means(groups, keys)
+        )
+        print(
+            runs_table.as_csv(rows) if csv else runs_table.as_json(rows), end="" if csv else "\n"
+        )
         return
     console = Console()
     console.print(
-        tables.title(found, str(folder), of=len(there)),
+        runs_table.title(found, str(folder), of=len(there)),
         highlight=False,
         markup=False,
         soft_wrap=True,
     )
     if not found:
         return
-    console.print(tables.each(found, keys) if each else tables.means(groups, keys))
+    console.print(runs_table.each(found, keys) if each else runs_table.means(groups, keys))
 
 
 @app.command()
@@ -165,7 +171,7 @@ def plot(
     found = select(read_runs(folder), where or [])
     if not found:
         raise BadInput(f"no run of {folder} fulfils where = {' and '.join(where or [])}")
-    from attnlab.report.figures import draw
+    from attnlab.plotting.figures import draw
 
     for file in draw(found, folder / "plots" if out is None else out):
         print(file)
@@ -182,9 +188,9 @@ def look(
     """Draw where every head looks in a text, and say it in words."""
     from rich.console import Console
 
-    from attnlab import look as library
+    from attnlab import attention_maps as library
     from attnlab.files import write_atomically
-    from attnlab.report.heatmaps import png
+    from attnlab.plotting.heatmaps import png
 
     seen = library.look(target, text, layer=layer, head=head)
     place = Path(target.removeprefix("hf:"))

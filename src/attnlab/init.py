@@ -11,10 +11,10 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor
 
-from attnlab.attention.module import Attention
+from attnlab.attention.layer import Attention
+from attnlab.initializers import Rule, constant, normal, ones, zeros
 from attnlab.model import GPT
-from attnlab.rules import Rule, constant, normal, ones, zeros
-from attnlab.streams import generator
+from attnlab.rng import generator
 
 __all__ = ["Rule", "constant", "gpt2", "init_weights", "normal", "ones", "unit", "zeros"]
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from attnlab.attention.rms import rms_normalise
+from attnlab.attention.rms_norm import rms_normalize
 
 
 class AttentionFactory(Protocol):
@@ -26,7 +26,7 @@ Activation = Callable[[Tensor], Tensor]
 
 
 class NormFactory(Protocol):
-    """Makes a normalisation of the last dimension."""
+    """Makes a normalization of the last dimension."""
 
     def __call__(self, n_embd: int, *, bias: bool) -> nn.Module: ...
 
@@ -44,7 +44,7 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(n_embd))
 
     def forward(self, x: Tensor) -> Tensor:
-        return rms_normalise(x) * self.weight  # (..., C)
+        return rms_normalize(x) * self.weight  # (..., C)
 
 
 def rms_norm(n_embd: int, *, bias: bool) -> nn.Module:
@@ -142,7 +142,7 @@ class GPT(nn.Module):
         learned_positions: whether an embedding of the position is added to that of the symbol;
             without one the attention layers must tell positions apart, by `rotary` or by the mask.
         smear: how many embeddings before each are added to it, every channel of each of them with
-            a learned weight: symbols know their neighbours before any attention does (as the
+            a learned weight: symbols know their neighbors before any attention does (as the
             smeared keys of Olsson et al. 2022 do).
 
     Raises:

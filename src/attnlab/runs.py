@@ -15,9 +15,9 @@ import yaml
 from filelock import FileLock, Timeout
 
 from attnlab.errors import BadInput
+from attnlab.event_files import read_scalars
 from attnlab.files import read_json
-from attnlab.scalars import read_scalars
-from attnlab.training.folder import APART, flat, last_of
+from attnlab.training.run_directory import APART, flat, last_of
 
 Value = Any
 T = TypeVar("T")

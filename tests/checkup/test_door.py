@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from attnlab.checkup.loading import load
+from attnlab.checkup.load_target import load
 from attnlab.cli import app
 from attnlab.errors import BadInput
 
@@ -128,7 +128,7 @@ def test_the_command_ends_with_2_and_no_traceback(tmp_path: Path) -> None:
 def test_nothing_heavy_is_imported(file: Path) -> None:
     code = (
         "import sys; from attnlab.checkup import assert_causal; "
-        "from attnlab.checkup.loading import load; "
+        "from attnlab.checkup.load_target import load; "
         f"m = load({str(file) + ':factory'!r}).model; assert_causal(m); "
         "print(*sorted(sys.modules))"
     )

@@ -8,7 +8,7 @@ import torch
 from attnlab.checkup import checkup
 from attnlab.checkup.bench import ours
 from attnlab.checkup.martingale import Martingale, prove_by_training
-from attnlab.checkup.subject import adapt
+from attnlab.checkup.model_adapter import adapt
 
 
 def test_honest_models_cross_at_most_as_often_as_alpha() -> None:

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attnlab.attention import SelfAttention, heads, masks
+from attnlab.attention import SelfAttention, head_init, masks
 from attnlab.attention.additive import AdditiveAttention
 from attnlab.checkup import Report, Status, checkup
 from attnlab.checkup.examine import assert_causal
+from attnlab.checkup.model_adapter import adapt
 from attnlab.checkup.stress import try_trace
-from attnlab.checkup.subject import adapt
 from attnlab.init import init_weights
 from attnlab.model import GPT
 
@@ -61,7 +61,7 @@ def test_a_healthy_one_is_healthy() -> None:
         ({"may_attend": masks.flipped}, "flipped_mask"),
         ({"may_attend": masks.bidirectional}, "no_mask"),
         ({"may_attend": masks.peek_one}, "off_by_one"),
-        ({"head_init": heads.identical}, "identical_heads"),
+        ({"head_init": head_init.identical}, "identical_heads"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

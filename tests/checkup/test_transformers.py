@@ -3,7 +3,7 @@
 import pytest
 
 from attnlab.checkup import checkup
-from attnlab.checkup.loading import load, tiny_transformer
+from attnlab.checkup.load_target import load, tiny_transformer
 from attnlab.errors import BadInput
 
 pytest.importorskip("transformers")

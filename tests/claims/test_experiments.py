@@ -3,12 +3,12 @@
 import pytest
 
 from attnlab.claims import AtLeast, Measured, Trained
-from attnlab.claims.cells import hydra_conf
 from attnlab.claims.claim import BUDGETS
 from attnlab.claims.discover import discover
-from attnlab.claims.places import Places
+from attnlab.claims.paths import Places
 from attnlab.claims.plan import make_plan
-from attnlab.report.drawing import styled, svg
+from attnlab.claims.resolve import hydra_conf
+from attnlab.plotting.drawing import styled, svg
 from tests.claims.simulated import evidence_of
 from tests.conftest import CONF, ROOT
 

@@ -6,13 +6,13 @@ import re
 import pytest
 
 from attnlab.claims import Arm, AtLeast, AtMost, Claim, Effort, Trained
+from attnlab.claims.collect import verdicts
 from attnlab.claims.evidence import Evidence, Found
-from attnlab.claims.gather import verdicts
 from attnlab.claims.judge import judge_claim, judge_family, judge_part
-from attnlab.claims.places import Places
+from attnlab.claims.paths import Places
+from attnlab.claims.report import number, publish, write_figures, write_report
 from attnlab.errors import BadInput
-from attnlab.report.drawing import dots, panels
-from attnlab.report.page import number, publish, write_figures, write_report
+from attnlab.plotting.drawing import dots, panels
 
 
 def draw(evidence):

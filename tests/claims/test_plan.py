@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from attnlab.claims.cells import cell_of, config_of, hydra_conf
 from attnlab.claims.claim import declared_hash
+from attnlab.claims.collect import declare
 from attnlab.claims.discover import code_digest, discover, load
-from attnlab.claims.gather import declare
-from attnlab.claims.places import Places
+from attnlab.claims.paths import Places
 from attnlab.claims.plan import make_plan
 from attnlab.claims.reproduce import duration
+from attnlab.claims.resolve import cell_of, config_of, hydra_conf
 from attnlab.errors import BadInput
 from attnlab.files import write_json
 from tests.claims import own_claim

@@ -10,7 +10,7 @@ from attnlab.claims import statistics
 
 
 def test_summary_of_known_values():
-    s = statistics.summarise([1.0, 2.0, 3.0, 4.0])
+    s = statistics.summarize([1.0, 2.0, 3.0, 4.0])
     assert (s.n, s.mean) == (4, 2.5)
     assert s.sd == pytest.approx(1.2909944, abs=1e-7)
     assert s.se == pytest.approx(s.sd / 2)  # sd / sqrt(n), not sd / n
@@ -18,7 +18,7 @@ def test_summary_of_known_values():
 
 
 def test_one_value_has_no_spread():
-    s = statistics.summarise([1.5])
+    s = statistics.summarize([1.5])
     assert s.mean == 1.5
     assert math.isnan(s.sd) and math.isnan(s.low)
 
@@ -26,7 +26,7 @@ def test_one_value_has_no_spread():
 @pytest.mark.parametrize("values", [[], [1.0, math.nan], [math.inf]])
 def test_what_is_not_finite_is_refused(values):
     with pytest.raises(ValueError, match=r"values|finite"):
-        statistics.summarise(values)
+        statistics.summarize(values)
 
 
 def test_p_agrees_with_scipy():

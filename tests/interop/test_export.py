@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
 from typer.testing import CliRunner
 
-from attnlab.attention import SelfAttention, TorchMHA, faults, kernels, masks
+from attnlab.attention import SelfAttention, TorchMHA, faulty_kernels, kernels, masks
 from attnlab.cli import app
 from attnlab.errors import BadInput
+from attnlab.generation import sample
 from attnlab.init import init_weights
 from attnlab.interop import character_tokenizer, export, to_gpt2
 from attnlab.model import GPT, gelu_tanh, relu_squared, rms_norm
-from attnlab.sampling import sample
 from tests.conftest import weights_of
 
 ALPHABET = "\n !\"'-.abcdefgé🙂"
@@ -131,7 +131,10 @@ class OtherGPT(GPT):
         (lambda: gpt(partial(SelfAttention, scale=0.3)), "attn.scale = 0.3: GPT-2 has 1/sqrt"),
         (lambda: gpt(partial(SelfAttention, may_attend=only_two)), "attn.may_attend = only_two"),
         (lambda: gpt(partial(TorchMHA, may_attend=masks.flipped)), "attn.may_attend = flipped"),
-        (lambda: gpt(partial(SelfAttention, kernel=faults.zero_fill)), "attn.kernel = zero_fill"),
+        (
+            lambda: gpt(partial(SelfAttention, kernel=faulty_kernels.zero_fill)),
+            "attn.kernel = zero_fill",
+        ),
         (lambda: gpt(Other), "attn is Other"),
     ],
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnlab.report.heatmaps import alignment
+from attnlab.plotting.heatmaps import alignment
 from attnlab.training.run import load_translator, run
 from attnlab.translation import measures
 from attnlab.translation.pairs import pairs

@@ -17,7 +17,7 @@ from attnlab.translation import measures
 from attnlab.translation.batches import validation_batches
 from attnlab.translation.pairs import PAD, pairs
 from tests.conftest import settings, weights_of
-from tests.test_training import StopAt, figures, same_weights
+from tests.training.test_run import StopAt, figures, same_weights
 
 Train = Callable[..., Any]
 SMALL = [

@@ -4,9 +4,9 @@
 `CrossAttention` one that reads another sequence.
 """
 
-from attnlab.attention.cross import CrossAttention
-from attnlab.attention.function import attention
-from attnlab.attention.module import Attention, SelfAttention
+from attnlab.attention.cross_attention import CrossAttention
+from attnlab.attention.functional import attention
+from attnlab.attention.layer import Attention, SelfAttention
 from attnlab.attention.torch_mha import TorchMHA
 
 __all__ = ["Attention", "CrossAttention", "SelfAttention", "TorchMHA", "attention"]

@@ -8,12 +8,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from attnlab.attention import heads as head_rules
+from attnlab.attention import head_init as head_rules
 from attnlab.attention import kernels
+from attnlab.attention.layer import Attention, HeadRule
 from attnlab.attention.masks import Predicate, causal
-from attnlab.attention.module import Attention, HeadRule
 from attnlab.attention.scores import additive
-from attnlab.rules import Rule
+from attnlab.initializers import Rule
 
 
 def unit_variance(weight: Tensor, stream: torch.Generator) -> None:

@@ -9,11 +9,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from attnlab.attention import heads as head_rules
+from attnlab.attention import head_init as head_rules
 from attnlab.attention import kernels
+from attnlab.attention.layer import HeadRule, Scale, SelfAttention
 from attnlab.attention.masks import Predicate, causal
-from attnlab.attention.module import HeadRule, Scale, SelfAttention
-from attnlab.rules import Rule
+from attnlab.initializers import Rule
 
 
 def identity(weight: Tensor, stream: torch.Generator) -> None:

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from attnlab.attention import heads as head_rules
+from attnlab.attention import head_init as head_rules
+from attnlab.attention.layer import Attention, HeadRule, Scale
 from attnlab.attention.masks import LEAVES_QUERIES_WITHOUT_KEYS, Predicate, causal, name_of
-from attnlab.attention.module import Attention, HeadRule, Scale
 
 
 class TorchMHA(Attention):

@@ -1,4 +1,4 @@
-"""Adam in twelve lines: importing PyTorch's optimisers costs seconds, which a checkup has not."""
+"""Adam in twelve lines: importing PyTorch's optimizers costs seconds, which a checkup has not."""
 
 import torch
 from torch import nn

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from attnlab.checkup.dependence import Dependence
 from attnlab.checkup.findings import Finding, Status
-from attnlab.checkup.recognise import explain, explain_scramble
-from attnlab.checkup.subject import REFUSALS, Subject
+from attnlab.checkup.model_adapter import REFUSALS, Subject
+from attnlab.checkup.recognize import explain, explain_scramble
 
 OK, FAULT, SUSPICIOUS, NOT_APPLICABLE = (
     Status.OK,

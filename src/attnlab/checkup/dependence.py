@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from attnlab.checkup.subject import REFUSALS, Subject
+from attnlab.checkup.model_adapter import REFUSALS, Subject
 
 # Below these shares of the largest change, a change is rounding. Rows of one call are computed
 # alike, so true zeros come out as exact zeros; the room is for kernels that are right but round.

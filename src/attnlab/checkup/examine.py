@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from attnlab.checkup import blackbox, extras, whitebox
-from attnlab.checkup.calls import AttentionCall
+from attnlab.checkup.attention_calls import AttentionCall
 from attnlab.checkup.dependence import TOLERANCE, Dependence, dependence, gradient_map
 from attnlab.checkup.findings import Finding, Report, Status, attempt
-from attnlab.checkup.guard import untouched, working_copy
 from attnlab.checkup.martingale import prove_by_training
+from attnlab.checkup.model_adapter import REFUSALS, Subject, adapt
+from attnlab.checkup.preserve_state import untouched, working_copy
 from attnlab.checkup.stress import disturbed, learned_leak, stress, try_trace
-from attnlab.checkup.subject import REFUSALS, Subject, adapt
 from attnlab.checkup.targets import check_batch
 from attnlab.errors import BadInput
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from attnlab.checkup.blackbox import relative
 from attnlab.checkup.findings import Finding, Status, attempt
-from attnlab.checkup.guard import working_copy
-from attnlab.checkup.subject import REFUSALS, Subject
+from attnlab.checkup.model_adapter import REFUSALS, Subject
+from attnlab.checkup.preserve_state import working_copy
 from attnlab.errors import BadInput
 
 

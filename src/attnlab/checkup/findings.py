@@ -7,7 +7,7 @@ from enum import Enum
 
 from torch import Tensor
 
-from attnlab.checkup.causes import CAUSES, Cause
+from attnlab.checkup.diagnoses import CAUSES, Cause
 
 
 class Status(str, Enum):
@@ -27,7 +27,7 @@ class Finding:
         detector: its name, as the table in docs/checkup.md has it.
         status: how the examination ended.
         headline: one sentence with the positions, layers and numbers it is about.
-        cause: a key of `attnlab.checkup.causes.CAUSES`; "" where nothing is wrong.
+        cause: a key of `attnlab.checkup.diagnoses.CAUSES`; "" where nothing is wrong.
         numbers: what was measured, by name.
         evidence: further sentences on how it is known.
         maps: (T, T) pictures by title, for the HTML page.
@@ -99,7 +99,7 @@ class Report:
 
     @property
     def causes(self) -> tuple[str, ...]:
-        """The causes by name, faults first: keys of `attnlab.checkup.causes.CAUSES`."""
+        """The causes by name, faults first: keys of `attnlab.checkup.diagnoses.CAUSES`."""
         return tuple(d.cause for d in self.diagnoses)
 
     @property

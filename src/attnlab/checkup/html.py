@@ -5,7 +5,7 @@ from importlib.resources import files
 
 from torch import Tensor
 
-from attnlab.checkup.causes import CAUSES
+from attnlab.checkup.diagnoses import CAUSES
 from attnlab.checkup.findings import Report
 
 _SHADES = ("#f4f6f8", "#cfe3ee", "#9ecae1", "#6baed6", "#4292c6", "#2171b5", "#084594")
@@ -44,13 +44,13 @@ def drawn(map_: Tensor) -> str:
         f'shape-rendering="crispEdges">'
     ]
     for t in range(T):
-        colours = [_colour(float(map_[t, j]), ahead=j > t) for j in range(T)]
-        parts += _bars(colours, t, cell)
+        colors = [_color(float(map_[t, j]), ahead=j > t) for j in range(T)]
+        parts += _bars(colors, t, cell)
     parts.append("</svg>")
     return "".join(parts)
 
 
-def _colour(value: float, *, ahead: bool) -> str:
+def _color(value: float, *, ahead: bool) -> str:
     if math.isnan(value):
         return _UNTRIED
     shades = _AHEAD if ahead else _SHADES
@@ -60,12 +60,12 @@ def _colour(value: float, *, ahead: bool) -> str:
     return shades[1 + round(height * (len(shades) - 2))]
 
 
-def _bars(colours: list[str], t: int, cell: int) -> list[str]:
-    """One row, with neighbours of one colour drawn as one bar."""
-    ends = [j for j in range(1, len(colours)) if colours[j] != colours[j - 1]] + [len(colours)]
+def _bars(colors: list[str], t: int, cell: int) -> list[str]:
+    """One row, with neighbors of one color drawn as one bar."""
+    ends = [j for j in range(1, len(colors)) if colors[j] != colors[j - 1]] + [len(colors)]
     starts = [0, *ends[:-1]]
     return [
         f'<rect x="{a * cell}" y="{t * cell}" width="{(b - a) * cell}" height="{cell}" '
-        f'fill="{colours[a]}"/>'
+        f'fill="{colors[a]}"/>'
         for a, b in zip(starts, ends, strict=True)
     ]

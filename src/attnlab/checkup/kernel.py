@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from attnlab.checkup.findings import Finding, Report, Status
-from attnlab.checkup.guard import untouched
 from attnlab.checkup.kernel_call import Kernel, described
+from attnlab.checkup.model_adapter import REFUSALS
+from attnlab.checkup.preserve_state import untouched
 from attnlab.checkup.references import NAMES, RIGHT, Recipe, compute, departures
-from attnlab.checkup.subject import REFUSALS
 from attnlab.errors import BadInput
 
 B, H, T, D = 2, 3, 11, 5

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from attnlab.checkup.adam import Adam
 from attnlab.checkup.findings import Finding, Status
-from attnlab.checkup.guard import working_copy
+from attnlab.checkup.model_adapter import REFUSALS, Subject
+from attnlab.checkup.preserve_state import working_copy
 from attnlab.checkup.stress import open_weights
-from attnlab.checkup.subject import REFUSALS, Subject
 
 ALPHA = 1e-9
 

@@ -11,7 +11,7 @@ import torch
 
 from attnlab.checkup.bench import other, ours
 from attnlab.checkup.bench.plants import PLANTS, Plant
-from attnlab.checkup.causes import CAUSES
+from attnlab.checkup.diagnoses import CAUSES
 from attnlab.checkup.examine import checkup
 from attnlab.checkup.findings import Report, Status
 

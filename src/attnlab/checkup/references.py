@@ -19,7 +19,7 @@ class Recipe:
     Args:
         scale: "given", "none", "D", "twice", "sqrt(C)", "times sqrt(D)", "sqrt(T)".
         mask: "given", "none", "inverted", "transposed", "up by one", "down by one", "zero",
-            "finite", "after", "after, renormalised", "added", "causal" (whatever was given).
+            "finite", "after", "after, renormalized", "added", "causal" (whatever was given).
         axis: "keys", "queries", "heads", "batch", "none".
         layout: "plain", "unmerged", "unsplit", "untransposed", "q and k exchanged", "k for v",
             "q for k".
@@ -44,7 +44,7 @@ NAMES: dict[tuple[str, object], tuple[str, str]] = {
     ("scale", "sqrt(C)"): ("width_scale", "scores are scaled by the width of all heads together"),
     ("scale", "times sqrt(D)"): ("inverted_scale", "scores are multiplied by sqrt(D)"),
     ("scale", "sqrt(T)"): ("other_scale", "scores are scaled by 1/sqrt(T), the sequence's length"),
-    ("scale", "own"): ("other_scale", "scale= is ignored in favour of 1/sqrt(D)"),
+    ("scale", "own"): ("other_scale", "scale= is ignored in favor of 1/sqrt(D)"),
     ("mask", "none"): ("no_mask", "no mask is in force"),
     ("mask", "inverted"): ("inverted_mask", "the mask's polarity is inverted"),
     ("mask", "transposed"): ("flipped_mask", "the mask is transposed: the future is visible"),
@@ -107,7 +107,7 @@ def compute(
         # Over other axes nothing but a finite fill gives numbers.
         default = -1e9 if recipe.axis in ("heads", "batch") else -math.inf
         scores = scores.masked_fill(~visible, fills.get(recipe.mask, default))
-    pattern = _normalised(recipe.axis, scores, visible)
+    pattern = _normalized(recipe.axis, scores, visible)
     if recipe.mask == "after":
         pattern = pattern * visible
     y = pattern @ v
@@ -145,7 +145,7 @@ def _visible(name: str, mask: Tensor) -> Tensor:
     }.get(name, mask)
 
 
-def _normalised(axis: str, scores: Tensor, visible: Tensor) -> Tensor:
+def _normalized(axis: str, scores: Tensor, visible: Tensor) -> Tensor:
     if axis == "none":
         return scores.masked_fill(~visible, 0.0)
     return scores.softmax({"keys": -1, "queries": -2, "heads": 1, "batch": 0}[axis])

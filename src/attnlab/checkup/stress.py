@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnlab.checkup.adam import Adam
-from attnlab.checkup.calls import AttentionCall
+from attnlab.checkup.attention_calls import AttentionCall
 from attnlab.checkup.dependence import dependence
 from attnlab.checkup.findings import Finding, Status
-from attnlab.checkup.recognise import explain
-from attnlab.checkup.subject import REFUSALS, Subject
+from attnlab.checkup.model_adapter import REFUSALS, Subject
+from attnlab.checkup.recognize import explain
 from attnlab.checkup.trace import Watch, watch
 
 # Scores of -1.1e5 have been seen in a published model (TransformerLens issue 385).

@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from attnlab.checkup.causes import CAUSES
+from attnlab.checkup.diagnoses import CAUSES
 from attnlab.checkup.findings import Diagnosis, Report, Status
 
 _STYLE = {

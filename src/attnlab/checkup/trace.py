@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attnlab.checkup.calls import AttentionCall, flat, written_out
+from attnlab.checkup.attention_calls import AttentionCall, flat, written_out
 
 aten = torch.ops.aten
 _PRODUCTS = {aten.bmm.default, aten.mm.default}

@@ -9,9 +9,9 @@ from collections import defaultdict
 import torch
 from torch import Tensor
 
-from attnlab.checkup.calls import AttentionCall
+from attnlab.checkup.attention_calls import AttentionCall
 from attnlab.checkup.findings import Finding, Status
-from attnlab.checkup.recognise import explain_pattern
+from attnlab.checkup.recognize import explain_pattern
 
 OK, FAULT, SUSPICIOUS, NOT_APPLICABLE = (
     Status.OK,
@@ -45,7 +45,7 @@ def rows(call: AttentionCall) -> Finding | None:
     if call.has_sink and float(sums.max()) <= 1 + 1e-4:
         return None
     cause, sentence = _axis(call, pattern)
-    # Sinks, and attention that is linear by design, are not normalised and yet are published.
+    # Sinks, and attention that is linear by design, are not normalized and yet are published.
     status = SUSPICIOUS if cause in ("row_sums", "no_softmax") else FAULT
     low, high = float(sums.min()), float(sums.max())
     headline = f"{place(call)}: {sentence} (rows sum to {low:.3g} to {high:.3g})"
@@ -124,7 +124,7 @@ def _by_pattern(pattern: Tensor) -> tuple[str, str]:
 
 
 def _fill(call: AttentionCall) -> tuple[str, str] | None:
-    """Recognise a mask by the numbers it leaves in the scores."""
+    """Recognize a mask by the numbers it leaves in the scores."""
     masked = call.scores
     if masked is None:
         return None
@@ -203,7 +203,7 @@ def scale_cause(call: AttentionCall) -> str:
     """Name a call's scale, "" for 1/sqrt(D) and for queries and keys of fixed length."""
     D, N = call.width, len(call.raw)
     root = 1 / math.sqrt(D)
-    if D == 1 or _close(call.scale, root) or _normalised(call.queries, call.keys):
+    if D == 1 or _close(call.scale, root) or _normalized(call.queries, call.keys):
         return ""
     if _close(call.scale, 1 / D):
         twice = sum(_close(factor, root) for factor in call.factors) == 2
@@ -219,7 +219,7 @@ def _close(a: float, b: float) -> bool:
     return abs(a - b) <= 2e-3 * abs(b)  # scales may have been rounded to bf16
 
 
-def _normalised(*vectors: Tensor | None) -> bool:
+def _normalized(*vectors: Tensor | None) -> bool:
     """Whether all rows of each (N, T, D) have one length, as after a norm of queries and keys."""
     lengths = [x.detach().double().norm(dim=-1) for x in vectors if x is not None]
     return all(float(x.std() / x.mean().clamp_min(1e-30)) < 1e-2 for x in lengths)
@@ -238,8 +238,8 @@ def spread_of(call: AttentionCall) -> float:
         return 0.0
     logs = torch.where(visible, pattern.clamp_min(1e-300).log(), torch.nan)
     count = visible.sum(-1, keepdim=True)
-    centred = logs - logs.nansum(-1, keepdim=True) / count
-    variance = centred.square().nansum(-1) / (count[..., 0] - 1).clamp_min(1)
+    centerd = logs - logs.nansum(-1, keepdim=True) / count
+    variance = centerd.square().nansum(-1) / (count[..., 0] - 1).clamp_min(1)
     return float(variance[enough].sqrt().mean())
 
 
@@ -266,7 +266,7 @@ def _all_equal(x: Tensor) -> bool:
 
 
 def head_order(calls: list[AttentionCall]) -> Finding:
-    """Where several query heads share keys: is it neighbours that share?"""
+    """Where several query heads share keys: is it neighbors that share?"""
     name = "grouped heads"
     grouped = 0
     for call in calls:
@@ -285,7 +285,7 @@ def head_order(calls: list[AttentionCall]) -> Finding:
             return Finding(name, SUSPICIOUS, headline, "head_order")
     if not grouped:
         return Finding(name, NOT_APPLICABLE, "no grouped key-value heads were seen")
-    return Finding(name, OK, "neighbouring query heads share their key-value head")
+    return Finding(name, OK, "neighboring query heads share their key-value head")
 
 
 def _places(group: list[AttentionCall]) -> str:

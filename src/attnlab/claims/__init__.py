@@ -10,7 +10,7 @@ from attnlab.claims.claim import (
     Trained,
     level,
 )
-from attnlab.claims.predictions import (
+from attnlab.claims.criteria import (
     AtLeast,
     AtMost,
     Exactly,

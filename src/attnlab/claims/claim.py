@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from attnlab.claims.predictions import Prediction
+from attnlab.claims.criteria import Prediction
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

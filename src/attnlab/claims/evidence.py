@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attnlab.claims.claim import Claim, Part
-from attnlab.claims.predictions import Outcome, Verdict
+from attnlab.claims.criteria import Outcome, Verdict
 
 Row = dict[str, Any]  # one run or one measurement, as stored
 

@@ -5,8 +5,8 @@ import math
 from collections.abc import Sequence
 
 from attnlab.claims.claim import Measured, Reading, Trained
+from attnlab.claims.criteria import ALPHA, Verdict
 from attnlab.claims.evidence import Evidence, Found, Row
-from attnlab.claims.predictions import ALPHA, Verdict
 from attnlab.claims.statistics import holm
 
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.data.plays import Plays
-from attnlab.streams import generator
+from attnlab.rng import generator
 
 Scored = tuple[Tensor, Tensor]  # ids (B, T + 1); ln p of ids[:, 1:] given all before, (B, T)
 

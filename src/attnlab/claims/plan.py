@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from attnlab.claims.cells import Cell, Cells, setting
 from attnlab.claims.claim import Claim, Effort, Measured, Reading, Trained, source_of
 from attnlab.claims.discover import code_digest
-from attnlab.claims.places import Places
+from attnlab.claims.paths import Places
+from attnlab.claims.resolve import Cell, Cells, setting
 
 Key = tuple[str, str, str, int]  # claim, part, arm, seed
 

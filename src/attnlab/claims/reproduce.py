@@ -10,17 +10,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from attnlab.claims.cells import hydra_conf
 from attnlab.claims.claim import Claim
-from attnlab.claims.crew import work
+from attnlab.claims.collect import declare, gather, provenance, verdicts
 from attnlab.claims.discover import discover
 from attnlab.claims.evidence import Evidence
-from attnlab.claims.gather import declare, gather, provenance, verdicts
-from attnlab.claims.places import Places
+from attnlab.claims.paths import Places
 from attnlab.claims.plan import Plan, Task, make_plan
+from attnlab.claims.resolve import hydra_conf
+from attnlab.claims.worker_pool import work
 from attnlab.errors import BadInput
 from attnlab.files import write_json
-from attnlab.training.folder import now
+from attnlab.training.run_directory import now
 
 
 def reproduce(
@@ -85,11 +85,11 @@ def table(family: Sequence[Evidence]) -> Table:
     for column in ("claim", "prediction", "verdict", "what was found"):
         rows.add_column(column, overflow="fold")
     for evidence in family:
-        colour = {"supported": "green", "refuted": "red"}.get(evidence.verdict, "yellow")
+        color = {"supported": "green", "refuted": "red"}.get(evidence.verdict, "yellow")
         rows.add_row(
             f"[bold]{evidence.claim.name}[/]",
             f"[bold]{evidence.claim.says}[/]",
-            f"[bold {colour}]{evidence.verdict}[/]",
+            f"[bold {color}]{evidence.verdict}[/]",
             evidence.line,
         )
         for name, found in evidence.found.items():
@@ -194,7 +194,7 @@ def _with_the_others(asked: Sequence[Claim], places: Places) -> list[Claim]:
 
 
 def _write(family: Sequence[Evidence], places: Places) -> None:
-    from attnlab.report.page import write_figures, write_report
+    from attnlab.claims.report import write_figures, write_report
 
     content = {"budget": places.budget, "claims": verdicts(family), "runs": provenance(family)}
     write_json(places.verdicts, content | {"times": {"written": now()}})

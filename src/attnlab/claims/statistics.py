@@ -36,7 +36,7 @@ class Summary:
     high: float
 
 
-def summarise(values: Sequence[float], confidence: float = 0.95) -> Summary:
+def summarize(values: Sequence[float], confidence: float = 0.95) -> Summary:
     """Mean, standard deviation, standard error and Student's t-interval (Student 1908).
 
     Raises:

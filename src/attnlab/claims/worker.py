@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-from attnlab.claims.cells import config_of, hydra_conf
 from attnlab.claims.claim import Claim, Measured, Reading, Trained
 from attnlab.claims.discover import load
-from attnlab.claims.places import Places
+from attnlab.claims.paths import Places
+from attnlab.claims.resolve import config_of, hydra_conf
 from attnlab.errors import BadInput
 from attnlab.files import write_json
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from attnlab.errors import BadInput
-from attnlab.streams import generator
+from attnlab.rng import generator
 
 Batch = tuple[Tensor, Tensor]
 

@@ -6,7 +6,7 @@ Needs the extra `hf`; importing it does not import transformers.
 from attnlab.interop.bert import PaddedSelfAttention, from_bert
 from attnlab.interop.export import character_tokenizer, export, to_gpt2
 from attnlab.interop.gpt2 import attention_from_gpt2, block_from_gpt2, from_gpt2
-from attnlab.interop.loading import load_attention_model, load_language_model
+from attnlab.interop.transformers_loading import load_attention_model, load_language_model
 
 __all__ = [
     "PaddedSelfAttention",

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor
 
+from attnlab.attention.layer import SelfAttention
 from attnlab.attention.masks import bidirectional, causal
-from attnlab.attention.module import SelfAttention
 from attnlab.errors import BadInput
 from attnlab.interop.gpt2 import filled
 

@@ -11,14 +11,14 @@ import torch
 from torch import nn
 
 from attnlab.attention.kernels import manual, sdpa
+from attnlab.attention.layer import Attention, SelfAttention
 from attnlab.attention.masks import build_mask, causal, name_of
-from attnlab.attention.module import Attention, SelfAttention
 from attnlab.attention.torch_mha import TorchMHA
 from attnlab.errors import BadInput
 from attnlab.interop.gpt2 import ACTIVATIONS, EPS, to_their_names
-from attnlab.interop.loading import transformers
+from attnlab.interop.transformers_loading import transformers
 from attnlab.model import GPT, Block
-from attnlab.streams import generator
+from attnlab.rng import generator
 
 if TYPE_CHECKING:
     from transformers import GPT2Config, GPT2LMHeadModel
@@ -139,7 +139,7 @@ def _checked(attn: nn.Module, block_size: int) -> Attention:
         if attn.kernel not in (manual, sdpa):
             raise BadInput(f"attn.kernel = {name_of(attn.kernel)}: GPT-2 knows sdpa and manual")
         if attn.gain is not None:
-            raise BadInput("attn.qk_norm = true: GPT-2 does not normalise queries and keys")
+            raise BadInput("attn.qk_norm = true: GPT-2 does not normalize queries and keys")
         if attn.rotary is not None:
             raise BadInput(f"attn.rotary = {attn.rotary:g}: GPT-2 does not turn queries and keys")
     if not torch.equal(build_mask(attn.may_attend, block_size), build_mask(causal, block_size)):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnlab.attention.module import SelfAttention
+from attnlab.attention.layer import SelfAttention
 from attnlab.errors import BadInput
 from attnlab.model import GPT, Activation, AttentionFactory, Block, gelu_tanh, relu_squared
 

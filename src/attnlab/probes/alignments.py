@@ -2,10 +2,10 @@
 
 import lightning.pytorch as L
 
-from attnlab.probes.probe import Probe, at_least, log_image, log_scalars
-from attnlab.probes.view import quietly
-from attnlab.report.heatmaps import alignment
-from attnlab.training.lit_translator import LitTranslator
+from attnlab.plotting.heatmaps import alignment
+from attnlab.probes.base import Probe, at_least, log_image, log_scalars
+from attnlab.probes.capture import eval_mode
+from attnlab.training.lit_translator import TranslatorModule
 from attnlab.translation import measures
 from attnlab.translation.model import Translator
 
@@ -34,18 +34,18 @@ class Alignments(Probe):
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.state.fn != "fit" or not trainer.is_global_zero:
             return
-        assert isinstance(pl_module, LitTranslator)
-        with quietly(pl_module.net), trainer.precision_plugin.forward_context():
+        assert isinstance(pl_module, TranslatorModule)
+        with eval_mode(pl_module.net), trainer.precision_plugin.forward_context():
             found = measures.quality(pl_module.net, pl_module.corpus)
         log_scalars(trainer, {f"val/{name}": x for name, x in found.items()}, trainer.global_step)
         self._draw(trainer, pl_module)
 
     def _draw(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert isinstance(pl_module, LitTranslator)
+        assert isinstance(pl_module, TranslatorModule)
         pairs, step = pl_module.corpus.val[: self.images], trainer.global_step
         if not pairs or not trainer.is_global_zero:
             return
-        with quietly(pl_module.net), trainer.precision_plugin.forward_context():
+        with eval_mode(pl_module.net), trainer.precision_plugin.forward_context():
             patterns = measures.alignments(pl_module.net, pairs, pl_module.corpus.alphabet)
         for n, (pair, pattern) in enumerate(zip(pairs, patterns, strict=True)):
             page = alignment(pattern.numpy(), pair.source, pair.target, f"step {step}")

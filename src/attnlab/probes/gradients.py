@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from attnlab.attention.module import Attention
+from attnlab.attention.layer import Attention
 from attnlab.data.batches import Batch
 from attnlab.model import GPT
 from attnlab.probes import measures
-from attnlab.probes.probe import Probe, at_least, log_scalars
-from attnlab.training.lit import LitGPT
+from attnlab.probes.base import Probe, at_least, log_scalars
+from attnlab.training.lightning_module import GPTModule
 
 
 class Gradients(Probe):
@@ -35,7 +35,7 @@ class Gradients(Probe):
     def on_before_optimizer_step(
         self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Optimizer
     ) -> None:
-        assert isinstance(pl_module, LitGPT)
+        assert isinstance(pl_module, GPTModule)
         step = trainer.global_step + 1  # the one that is being made
         if (step % self.every and step != 1) or not trainer.is_global_zero:
             return
@@ -52,7 +52,7 @@ class Gradients(Probe):
     ) -> None:
         if not self._before:
             return
-        assert isinstance(pl_module, LitGPT)
+        assert isinstance(pl_module, GPTModule)
         ratios = {
             f"update/{tag}": measures.update_ratio(self._before[tag], weight.detach())
             for tag, weight in parts(pl_module.net)

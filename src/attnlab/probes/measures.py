@@ -146,8 +146,8 @@ def score_std(scores: Tensor, mask: Tensor) -> Tensor:
     """
     n = mask.sum(-1).clamp(min=2)  # (T,)
     visible = scores.masked_fill(~mask, 0.0)
-    centred = (visible - (visible.sum(-1) / n)[..., None]) * mask
-    return _mean(centred.square().sum(-1) / (n - 1), rows_with_choice(mask)).sqrt()
+    centerd = (visible - (visible.sum(-1) / n)[..., None]) * mask
+    return _mean(centerd.square().sum(-1) / (n - 1), rows_with_choice(mask)).sqrt()
 
 
 def largest_score(scores: Tensor, mask: Tensor) -> Tensor:
@@ -229,7 +229,7 @@ def with_others(matrix: Tensor) -> Tensor:
 
 
 def effective_heads(outputs: Tensor) -> Tensor:
-    """Participation ratio (sum l)^2 / sum l^2 of the Gram matrix of centred head outputs.
+    """Participation ratio (sum l)^2 / sum l^2 of the Gram matrix of centerd head outputs.
 
     Args:
         outputs: pattern times values, (B, H, T, D).
@@ -237,8 +237,8 @@ def effective_heads(outputs: Tensor) -> Tensor:
     Returns:
         (), in [1, H]: 1 where all heads say the same.
     """
-    centred = outputs - outputs.mean((0, 2), keepdim=True)
-    flat = centred.transpose(0, 1).flatten(1)  # (H, B * T * D)
+    centerd = outputs - outputs.mean((0, 2), keepdim=True)
+    flat = centerd.transpose(0, 1).flatten(1)  # (H, B * T * D)
     gram = flat @ flat.mT
     return gram.trace().square() / gram.square().sum()
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from attnlab.attention.module import Attention
+from attnlab.attention.layer import Attention
 from attnlab.model import GPT
-from attnlab.probes.view import attention_layers, inputs_of, quietly
+from attnlab.probes.capture import attention_layers, eval_mode, inputs_of
 
 Finding = dict[str, int | str | None]
 
@@ -57,7 +57,7 @@ def in_words(found: Finding) -> str:
 
 def _quantities(net: GPT, ids: Tensor) -> Iterator[tuple[int | None, str, Tensor]]:
     inputs = inputs_of(net, ids)
-    with quietly(net), torch.no_grad():
+    with eval_mode(net), torch.no_grad():
         for number, (attn, x) in enumerate(zip(attention_layers(net), inputs, strict=True)):
             yield number, "input of the attention", x
             if isinstance(attn, Attention):

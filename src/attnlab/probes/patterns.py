@@ -8,8 +8,9 @@ from torch import Tensor
 
 from attnlab.data.batches import Batch
 from attnlab.data.corpus import decode
-from attnlab.probes import measures, readings
-from attnlab.probes.probe import (
+from attnlab.plotting import heatmaps
+from attnlab.probes import layer_measures, measures
+from attnlab.probes.base import (
     Probe,
     at_least,
     fixed_windows,
@@ -17,9 +18,8 @@ from attnlab.probes.probe import (
     log_image,
     log_scalars,
 )
-from attnlab.probes.view import View, views
-from attnlab.report import heatmaps
-from attnlab.training.lit import LitGPT
+from attnlab.probes.capture import View, views
+from attnlab.training.lightning_module import GPTModule
 
 SHOWN = 64  # positions in a picture
 
@@ -52,7 +52,7 @@ class Patterns(Probe):
         self._drawn: list[int] = []  # the steps with pictures
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert isinstance(pl_module, LitGPT)
+        assert isinstance(pl_module, GPTModule)
         x, _ = fixed_windows(pl_module.corpus.val, pl_module.net.block_size, self.windows)
         self._ids = x.to(pl_module.device)
         if trainer.global_step == 0:  # a resumed run has been looked at where it stopped
@@ -86,7 +86,7 @@ class Patterns(Probe):
     def _look(
         self, trainer: L.Trainer, pl_module: L.LightningModule, *, last: bool = False
     ) -> None:
-        assert isinstance(pl_module, LitGPT)
+        assert isinstance(pl_module, GPTModule)
         step = trainer.global_step
         measure = step != self._measured
         draw = self.images and step not in self._drawn and (last or len(self._drawn) < 2)
@@ -96,14 +96,14 @@ class Patterns(Probe):
             seen = list(views(pl_module.net, self._ids))
         if measure:
             self._measured = step
-            values = readings.scalars(seen, heads=self.heads)
+            values = layer_measures.scalars(seen, heads=self.heads)
             log_scalars(trainer, values, step)
             self.record = {tag: x for tag, x in values.items() if tag.count("/") == 1}
         if draw:
             self._drawn.append(step)
             self._draw(trainer, pl_module, seen, step)
 
-    def _draw(self, trainer: L.Trainer, lit: LitGPT, seen: list[View], step: int) -> None:
+    def _draw(self, trainer: L.Trainer, lit: GPTModule, seen: list[View], step: int) -> None:
         text = decode(self._ids[0, :SHOWN], lit.corpus.alphabet)
         for view in seen:
             page = heatmap(view, text, f"layer {view.layer}, step {step}")

@@ -10,12 +10,12 @@ from torch.utils.hooks import RemovableHandle
 from attnlab.data.batches import Batch
 from attnlab.data.corpus import decode
 from attnlab.errors import BadInput
+from attnlab.generation import sample
+from attnlab.plotting import heatmaps
+from attnlab.probes.base import Probe, at_least, fixed_windows, log_image, log_scalars, log_text
+from attnlab.probes.capture import eval_mode
 from attnlab.probes.measures import cross_entropies
-from attnlab.probes.probe import Probe, at_least, fixed_windows, log_image, log_scalars, log_text
-from attnlab.probes.view import quietly
-from attnlab.report import heatmaps
-from attnlab.sampling import sample
-from attnlab.training.lit import LitGPT
+from attnlab.training.lightning_module import GPTModule
 
 
 class Predictions(Probe):
@@ -44,7 +44,7 @@ class Predictions(Probe):
         self._counts = torch.empty(0)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert isinstance(pl_module, LitGPT)
+        assert isinstance(pl_module, GPTModule)
         zeros = torch.zeros(pl_module.net.block_size, device=pl_module.device)
         self._losses, self._counts = zeros.clone(), zeros
         self._hook = pl_module.net.register_forward_hook(self._keep)
@@ -67,7 +67,7 @@ class Predictions(Probe):
         self._counts[:T] += B
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert isinstance(pl_module, LitGPT)
+        assert isinstance(pl_module, GPTModule)
         if self._hook is not None:
             self._hook.remove()
         self._logits = torch.empty(0)
@@ -87,15 +87,15 @@ class Predictions(Probe):
         if self.sample_chars:
             log_text(trainer, "sample", self._sample(pl_module), step)
 
-    def _train_loss(self, trainer: L.Trainer, lit: LitGPT) -> float:
+    def _train_loss(self, trainer: L.Trainer, lit: GPTModule) -> float:
         x, y = fixed_windows(lit.corpus.train, lit.net.block_size, self.train_windows)
-        with quietly(lit.net), trainer.precision_plugin.forward_context():
+        with eval_mode(lit.net), trainer.precision_plugin.forward_context():
             return float(cross_entropies(lit.net(x.to(lit.device)), y.to(lit.device)).mean())
 
-    def _sample(self, lit: LitGPT) -> str:
+    def _sample(self, lit: GPTModule) -> str:
         prompt = lit.corpus.val[:1].to(lit.device)
         try:
-            with quietly(lit.net):
+            with eval_mode(lit.net):
                 ids = list(sample(lit.net, prompt, self.sample_chars, temperature=0.8))
         except BadInput as error:  # not finite: a result, not a crash
             return str(error)

@@ -9,9 +9,9 @@ import torch
 from lightning.pytorch.callbacks import TQDMProgressBar
 from torch import Tensor
 
+from attnlab.probes.base import log_scalars
 from attnlab.probes.nonfinite import Finding, first_nonfinite_gradient, in_words
-from attnlab.probes.probe import log_scalars
-from attnlab.training.lit import LitTask
+from attnlab.training.lightning_module import TaskModule
 
 
 class Divergence(L.Callback):
@@ -64,7 +64,7 @@ class Divergence(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, loss: Tensor
     ) -> None:
         # Afterwards it would be too late to tell where: the step makes every weight non-finite.
-        assert isinstance(pl_module, LitTask)
+        assert isinstance(pl_module, TaskModule)
         asks = self._every == 1 or trainer.global_step < self._every
         if asks and self.first is None and not bool(loss.isfinite()):
             self.first = pl_module.first_nonfinite(self._batch)
@@ -77,7 +77,7 @@ class Divergence(L.Callback):
         batch: Any,
         batch_idx: int,
     ) -> None:
-        assert isinstance(pl_module, LitTask)
+        assert isinstance(pl_module, TaskModule)
         loss = pl_module.loss  # Lightning's outputs hold it divided by the accumulated batches
         finite = loss.isfinite()
         if trainer.precision != "16-mixed":  # whose loss scaling overflows as a matter of course
@@ -96,7 +96,7 @@ class Divergence(L.Callback):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         # The step before may have made weights non-finite whose own loss was still a number.
-        assert isinstance(pl_module, LitTask)
+        assert isinstance(pl_module, TaskModule)
         loss = pl_module.val_losses[trainer.global_step]
         if self.step is None and not math.isfinite(loss):
             self.step = trainer.global_step
@@ -126,7 +126,7 @@ class Scalars(L.Callback):
         batch: Any,
         batch_idx: int,
     ) -> None:
-        assert isinstance(pl_module, LitTask)
+        assert isinstance(pl_module, TaskModule)
         if not trainer.loggers or (batch_idx + 1) % trainer.accumulate_grad_batches:
             return
         every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
@@ -135,7 +135,7 @@ class Scalars(L.Callback):
             _log(trainer, values | {"train/grad_norm": float(pl_module.grad_norm)})
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert isinstance(pl_module, LitTask)
+        assert isinstance(pl_module, TaskModule)
         _log(trainer, {"val/loss": pl_module.val_losses[trainer.global_step]})
 
 
@@ -207,7 +207,7 @@ class Progress(TQDMProgressBar):
     ) -> dict[str, int | str | float | dict[str, float]]:
         metrics = super().get_metrics(trainer, pl_module)
         metrics.pop("v_num", None)
-        assert isinstance(pl_module, LitTask)
+        assert isinstance(pl_module, TaskModule)
         metrics["train/loss"] = float(pl_module.loss)
         if pl_module.val_losses:
             metrics["val/loss"] = pl_module.val_losses[max(pl_module.val_losses)]
@@ -218,7 +218,7 @@ class Lines(L.Callback):
     """A line at each validation, where no terminal could draw a bar."""
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert isinstance(pl_module, LitTask)
+        assert isinstance(pl_module, TaskModule)
         if trainer.state.fn == "fit" and trainer.is_global_zero:
             step = trainer.global_step
             print(f"step {step}: val loss {pl_module.val_losses[step]:.4f}", flush=True)

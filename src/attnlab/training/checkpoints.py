@@ -11,8 +11,8 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from attnlab.errors import BadInput
 from attnlab.files import write_atomically
-from attnlab.training.checkpoint import read_checkpoint, seal
-from attnlab.training.lit import LitTask
+from attnlab.training.checkpoint_file import read_checkpoint, seal
+from attnlab.training.lightning_module import TaskModule
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -73,7 +73,7 @@ class Checkpoints(L.Callback):
             self._save(trainer)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert isinstance(pl_module, LitTask)
+        assert isinstance(pl_module, TaskModule)
         losses = {step: x for step, x in pl_module.val_losses.items() if math.isfinite(x)}
         if trainer.should_stop or trainer.global_step not in losses:
             return

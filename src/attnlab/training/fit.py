@@ -20,16 +20,16 @@ from omegaconf import DictConfig, OmegaConf
 from attnlab.data.corpus import Corpus
 from attnlab.errors import DISK, BadInput, Terminated, first_line
 from attnlab.files import write_json
-from attnlab.probes.probe import Probe
-from attnlab.training import board
-from attnlab.training.build import build
+from attnlab.probes.base import Probe
+from attnlab.training import tensorboard_layout
 from attnlab.training.callbacks import Clock, Divergence, Lines, Progress, Scalars
-from attnlab.training.checkpoint import read_checkpoint
+from attnlab.training.checkpoint_file import read_checkpoint
 from attnlab.training.checkpoints import AtomicCheckpointIO, Checkpoints
-from attnlab.training.folder import RunFolder, differences
-from attnlab.training.lit import LitGPT, LitTask, OptimizerFactory
-from attnlab.training.lit_translator import LitTranslator
-from attnlab.training.record import measured, provenance
+from attnlab.training.instantiate import build
+from attnlab.training.lightning_module import GPTModule, OptimizerFactory, TaskModule
+from attnlab.training.lit_translator import TranslatorModule
+from attnlab.training.metrics import measured, provenance
+from attnlab.training.run_directory import RunDirectory, differences
 from attnlab.training.tasks import Data, Net
 from attnlab.translation.model import Translator
 from attnlab.translation.pairs import Pairs
@@ -44,7 +44,7 @@ def fit(
     net: Net,
     corpus: Data,
     optim: OptimizerFactory,
-    folder: RunFolder,
+    folder: RunDirectory,
     digest: str,
     variant: str,
     overrides: Iterable[str],
@@ -58,7 +58,7 @@ def fit(
         BadInput: the trainer cannot be made, the checkpoint is damaged, or the disk refuses.
     """
     clock, divergence = Clock(), Divergence()
-    lit = make_lit(cfg, net, corpus, optim)
+    lit = make_module(cfg, net, corpus, optim)
     resume = None if cfg.force else _resumable(folder, cfg, corpus)
     trainer = make_trainer(cfg, folder, [clock, divergence], resume)
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
@@ -75,13 +75,13 @@ def fit(
             if folder.is_done():
                 return folder.metrics()
         folder.begin(cfg, overrides, digest)
-        board.begin(trainer, cfg, folder.path, variant)
+        tensorboard_layout.begin(trainer, cfg, folder.path, variant)
         _loop(trainer, lit, resume)
         record = {"variant": variant, "seed": cfg.seed} | divergence.outcome()
         record |= measured(trainer, lit, clock) | provenance(trainer, corpus)
         record["probes"] = seen_by_probes(trainer)
         write_json(folder.metrics_file, record)
-        board.end(trainer, record)
+        tensorboard_layout.end(trainer, record)
         folder.set_status(
             record["status"],
             digest,
@@ -92,7 +92,7 @@ def fit(
     return record
 
 
-def _resumable(folder: RunFolder, cfg: DictConfig, corpus: Data) -> Path | None:
+def _resumable(folder: RunDirectory, cfg: DictConfig, corpus: Data) -> Path | None:
     """The checkpoint to go on from; one that is damaged or of another run is refused."""
     file = folder.last_checkpoint
     if not file.exists():
@@ -112,7 +112,7 @@ def _resumable(folder: RunFolder, cfg: DictConfig, corpus: Data) -> Path | None:
     return file
 
 
-def _loop(trainer: L.Trainer, lit: LitTask, resume: Path | None) -> None:
+def _loop(trainer: L.Trainer, lit: TaskModule, resume: Path | None) -> None:
     with _memory_as_it_comes():
         trainer.fit(lit, ckpt_path=resume)
         if trainer.global_step not in lit.val_losses:
@@ -137,7 +137,7 @@ def _memory_as_it_comes() -> Iterator[None]:
 
 @contextmanager
 def _failures_recorded(
-    cfg: DictConfig, folder: RunFolder, digest: str, trainer: L.Trainer
+    cfg: DictConfig, folder: RunDirectory, digest: str, trainer: L.Trainer
 ) -> Iterator[None]:
     """Write why a run failed into its folder; one that was interrupted may go on later."""
     try:
@@ -159,7 +159,7 @@ def _failures_recorded(
         raise
 
 
-def _what_is_next(folder: RunFolder, trainer: L.Trainer) -> str:
+def _what_is_next(folder: RunDirectory, trainer: L.Trainer) -> str:
     """What the same command will do with an interrupted run."""
     if not folder.last_checkpoint.exists():
         return "begins anew"
@@ -178,21 +178,23 @@ def seen_by_probes(trainer: L.Trainer) -> dict[str, Any]:
     return record
 
 
-def make_lit(cfg: DictConfig, net: Net, corpus: Data, optim: OptimizerFactory) -> LitTask:
-    """The model with its corpus, optimiser and seed."""
+def make_module(cfg: DictConfig, net: Net, corpus: Data, optim: OptimizerFactory) -> TaskModule:
+    """The model with its corpus, optimizer and seed."""
     config = OmegaConf.to_container(cfg, resolve=True)
     recipe = {"config": config, "alphabet": corpus.alphabet}
     recipe |= {"corpus": corpus.name, "corpus_sha256": corpus.sha256}
     batch_size, seed = cfg.data.batch_size, cfg.seed
     if isinstance(net, Translator):
         assert isinstance(corpus, Pairs)
-        return LitTranslator(net, corpus, optim, batch_size=batch_size, seed=seed, recipe=recipe)
+        return TranslatorModule(
+            net, corpus, optim, batch_size=batch_size, seed=seed, recipe=recipe
+        )
     assert isinstance(corpus, Corpus)
-    return LitGPT(net, corpus, optim, batch_size=batch_size, seed=seed, recipe=recipe)
+    return GPTModule(net, corpus, optim, batch_size=batch_size, seed=seed, recipe=recipe)
 
 
 def make_trainer(
-    cfg: DictConfig, folder: RunFolder, callbacks: list[L.Callback], resume: Path | None = None
+    cfg: DictConfig, folder: RunDirectory, callbacks: list[L.Callback], resume: Path | None = None
 ) -> L.Trainer:
     """Lightning's Trainer with our callbacks, probes and loggers.
 
@@ -230,7 +232,7 @@ def make_trainer(
     return trainer
 
 
-def _make_logger(maker: "partial[Logger]", folder: RunFolder, resume: Path | None) -> Logger:
+def _make_logger(maker: "partial[Logger]", folder: RunDirectory, resume: Path | None) -> Logger:
     if maker.func is not TensorBoardLogger or resume is None:
         return maker(save_dir=str(folder.path))
     # TensorBoard drops what the interrupted part logged after its checkpoint.
@@ -255,7 +257,7 @@ def cpu_has_bf16() -> bool:
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
-def _record_failure(folder: RunFolder, digest: str, step: int) -> None:
+def _record_failure(folder: RunDirectory, digest: str, step: int) -> None:
     try:
         folder.set_status("failed", digest, step=step, reason=traceback.format_exc())
     except OSError as error:  # the disk that made the run fail; the run's own error is raised

@@ -6,20 +6,20 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnlab.probes.nonfinite import Finding, first_nonfinite_weight
-from attnlab.training.lit import LitTask, OptimizerFactory, Reduction
+from attnlab.training.lightning_module import OptimizerFactory, Reduction, TaskModule
 from attnlab.translation import measures
 from attnlab.translation.batches import Batch, PairBatches, steps_an_epoch, validation_batches
 from attnlab.translation.model import Translator
 from attnlab.translation.pairs import PAD, Pairs
 
 
-class LitTranslator(LitTask):
+class TranslatorModule(TaskModule):
     """Next-word training of a translator on pairs, with the true words before it given.
 
     Args:
         net: the model.
         corpus: its pairs.
-        optim, batch_size, seed, recipe: see `LitTask`.
+        optim, batch_size, seed, recipe: see `TaskModule`.
     """
 
     net: Translator

@@ -1,4 +1,4 @@
-"""Muon on the matrices inside the blocks, AdamW on all the rest, as one optimiser."""
+"""Muon on the matrices inside the blocks, AdamW on all the rest, as one optimizer."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -10,16 +10,16 @@ from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from attnlab.errors import BadInput
-from attnlab.training.optim import Decay, check, cosine, schedule
+from attnlab.training.optimizers import Decay, check, cosine, schedule
 
 
 class Together(Optimizer):
-    """Several optimisers that are stepped, scheduled and saved as one.
+    """Several optimizers that are stepped, scheduled and saved as one.
 
     Its parameter groups are those of its parts, so that a schedule reaches each of them.
 
     Args:
-        parts: optimisers of disjoint parameters.
+        parts: optimizers of disjoint parameters.
     """
 
     def __init__(self, parts: Sequence[Optimizer]) -> None:
@@ -80,8 +80,8 @@ def muon(
         weight_decay: decoupled, on Muon's matrices only.
         adamw_lr: AdamW's largest learning rate.
         momentum: of Muon, with Nesterov's correction.
-        ns_steps: Newton-Schulz iterations of the orthogonalisation.
-        decay: how the rates fall, `attnlab.training.optim.cosine` or `linear`.
+        ns_steps: Newton-Schulz iterations of the orthogonalization.
+        decay: how the rates fall, `attnlab.training.optimizers.cosine` or `linear`.
 
     Raises:
         BadInput: a number is out of its range, or PyTorch is too old to have Muon.

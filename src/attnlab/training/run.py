@@ -13,13 +13,13 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from attnlab import quick
+from attnlab import fast_imports
 from attnlab.data.corpus import Corpus
 from attnlab.errors import BadInput, with_its_place
 from attnlab.model import GPT
-from attnlab.training.build import build, checked, unknown
-from attnlab.training.checkpoint import read_checkpoint
-from attnlab.training.folder import RunFolder, fingerprint
+from attnlab.training.checkpoint_file import read_checkpoint
+from attnlab.training.instantiate import build, checked, unknown
+from attnlab.training.run_directory import RunDirectory, fingerprint
 from attnlab.training.tasks import Data, Net, task_of
 from attnlab.translation.model import Translator
 from attnlab.translation.pairs import Pairs
@@ -40,7 +40,7 @@ COUNTS = (
     "trainer.log_every_n_steps",
     "trainer.accumulate_grad_batches",
 )
-# Gradients of a scaled fp16 loss are clipped wrongly beside a fused optimiser, so no 16-mixed.
+# Gradients of a scaled fp16 loss are clipped wrongly beside a fused optimizer, so no 16-mixed.
 PRECISIONS = ("auto", "fastest", "32-true", "bf16-mixed", "bf16-true", "64-true")
 WHY_FIXED = "a run has max_steps steps, validates on the whole text and clips by the norm"
 TRAINER_FIXED: dict[str, Any] = {
@@ -79,7 +79,7 @@ def run(cfg: DictConfig, folder: Path, *, variant: str, overrides: Iterable[str]
 
     Args:
         cfg: the composed configuration of conf/train.yaml.
-        folder: the run folder, as `attnlab.training.folder.folder_for` names it.
+        folder: the run folder, as `attnlab.training.run_directory.folder_for` names it.
         variant: the file of conf/attn, for metrics.json.
         overrides: as typed, for `.hydra/overrides.yaml`.
 
@@ -97,17 +97,17 @@ def run(cfg: DictConfig, folder: Path, *, variant: str, overrides: Iterable[str]
     net = build_model(cfg, len(corpus.alphabet))
     task.check(net, corpus, cfg)
     digest = fingerprint(cfg, corpus.sha256)
-    held = RunFolder(folder)
+    held = RunDirectory(folder)
     held.status()  # refuses a folder that is somebody else's, with force=true too
     if not cfg.force:
         held.check_is_ours(cfg, digest)
         if held.is_done():
             return Result(folder, held.metrics(), fresh=False)
-    with quick.imports():  # PyTorch's first optimiser imports its compiler
+    with fast_imports.imports():  # PyTorch's first optimizer imports its compiler
         optim = build_optimizer(cfg)
     # Lightning takes seconds to import; whatever could be refused without it has been by now.
-    with quick.imports():
-        quick.import_torchmetrics()
+    with fast_imports.imports():
+        fast_imports.import_torchmetrics()
         from attnlab.training.fit import fit
     return Result(folder, fit(cfg, net, corpus, optim, held, digest, variant, overrides))
 
@@ -212,7 +212,7 @@ def build_model(cfg: DictConfig, vocab_size: int) -> Net:
 
 
 def build_optimizer(cfg: DictConfig) -> Callable[..., Any]:
-    """What makes the optimiser and its schedule of (net, max_steps).
+    """What makes the optimizer and its schedule of (net, max_steps).
 
     Raises:
         BadInput: one of its numbers is out of range.
@@ -257,7 +257,7 @@ def _load(target: Path) -> tuple[Net, Any]:
     if not target.exists():
         raise BadInput(f"there is no run folder or checkpoint {target}")
     if target.is_dir():
-        target = _last_checkpoint(RunFolder(target))
+        target = _last_checkpoint(RunDirectory(target))
     checkpoint = read_checkpoint(target)
     recipe = checkpoint["attnlab"]["recipe"]
     net = build_model(OmegaConf.create(recipe["config"]), len(recipe["alphabet"]))
@@ -272,7 +272,7 @@ def _load(target: Path) -> tuple[Net, Any]:
     return net.eval(), recipe["alphabet"]
 
 
-def _last_checkpoint(folder: RunFolder) -> Path:
+def _last_checkpoint(folder: RunDirectory) -> Path:
     if not folder.status_file.exists():
         raise BadInput(f"{folder.path} is not a run folder: it has no status.json")
     if folder.last_checkpoint.exists():

@@ -15,7 +15,7 @@ from attnlab.data.corpus import Corpus
 from attnlab.errors import BadInput
 from attnlab.init import init_weights
 from attnlab.model import GPT, Block
-from attnlab.training.build import locate
+from attnlab.training.instantiate import locate
 from attnlab.translation import measures
 from attnlab.translation import model as translator
 from attnlab.translation.aligner import Aligner

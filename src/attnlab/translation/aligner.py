@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.attention import attention, scores
-from attnlab.attention.function import Score
+from attnlab.attention.functional import Score
 
 # Makes the score of projected queries and keys, both of the width that it is told.
 ScoreFactory = Callable[[int], Score]

@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import IterableDataset
 
 from attnlab.errors import BadInput
-from attnlab.streams import generator
+from attnlab.rng import generator
 from attnlab.translation.grammar import Pair
 from attnlab.translation.pairs import END, PAD, START, encode
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from attnlab.streams import generator
+from attnlab.rng import generator
 from attnlab.translation.aligner import Aligner
 from attnlab.translation.pairs import END, PAD, START
 

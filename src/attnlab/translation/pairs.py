@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from attnlab.errors import BadInput
-from attnlab.streams import stream_seed
+from attnlab.rng import stream_seed
 from attnlab.translation.grammar import Pair, sentence
 
 PAD, START, END, UNKNOWN = range(4)
@@ -24,7 +24,7 @@ class Pairs:
 
     Args:
         name: as the run records it.
-        train: what is learnt from.
+        train: what is learned from.
         val: what is validated on.
     """
 

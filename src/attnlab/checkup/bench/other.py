@@ -90,12 +90,12 @@ class Mixer(nn.Module):
         scores = torch.einsum("bthd,bshd->bhts", q, k) * self.factor(q.shape[-1])
         if self.fault == "double_scale":
             scores = scores / math.sqrt(q.shape[-1])
-        weights = self.normalise(scores, blocked_keys(self.fault, *scores.shape[-2:]))
+        weights = self.normalize(scores, blocked_keys(self.fault, *scores.shape[-2:]))
         if self.fault == "dropout_on":
             weights = nn.functional.dropout(weights, 0.2)
         return self.wo(self.merge(torch.einsum("bhts,bshd->bthd", weights, v)))
 
-    def normalise(self, scores: Tensor, blocked: Tensor) -> Tensor:
+    def normalize(self, scores: Tensor, blocked: Tensor) -> Tensor:
         """From scores to weights, (b, h, t, s)."""
         if self.fault == "peek_in_one_head":
             blocked = blocked.repeat(self.n_head, 1, 1)
@@ -106,21 +106,21 @@ class Mixer(nn.Module):
             weights = torch.where(blocked, 0.0, scores.exp())
             return weights / weights.sum(-1, keepdim=True)
         if self.fault == "post_softmax_mask":
-            return torch.where(blocked, 0.0, exp_normalise(scores, -1))
+            return torch.where(blocked, 0.0, exp_normalize(scores, -1))
         if self.fault == "added_bool":
-            return exp_normalise(scores + (~blocked).to(scores), -1)
+            return exp_normalize(scores + (~blocked).to(scores), -1)
         if self.fault == "softmax_over_batch":
-            return torch.where(blocked, 0.0, exp_normalise(scores, 0))
+            return torch.where(blocked, 0.0, exp_normalize(scores, 0))
         fills = {"zero_fill": 0.0, "finite_fill": -1e4, "softmax_over_heads": -1e9}
         scores = scores.masked_fill(blocked, fills.get(self.fault, -math.inf))
         axis = {"softmax_over_queries": 2, "softmax_over_heads": 1}.get(self.fault, 3)
-        weights = exp_normalise(scores, axis)
+        weights = exp_normalize(scores, axis)
         if self.fault == "self_blocked":
             weights = torch.cat([torch.zeros_like(weights[:, :, :1]), weights[:, :, 1:]], 2)
         return weights * 0.8 if self.fault == "row_gain" else weights
 
 
-def exp_normalise(scores: Tensor, axis: int) -> Tensor:
+def exp_normalize(scores: Tensor, axis: int) -> Tensor:
     """Softmax, by hand."""
     weights = (scores - scores.amax(axis, keepdim=True)).exp()
     return weights / weights.sum(axis, keepdim=True)

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnlab.attention import SelfAttention, TorchMHA, faults, heads, kernels, masks
+from attnlab.attention import SelfAttention, TorchMHA, faulty_kernels, head_init, kernels, masks
 from attnlab.checkup.bench.side import beside
 from attnlab.init import init_weights
 from attnlab.model import GPT, Block
@@ -142,11 +142,11 @@ def one_pair(q: Tensor, k: Tensor) -> Tensor:
 
 
 KERNELS: dict[str, Callable[..., Tensor]] = {
-    "zero_fill": faults.zero_fill,
-    "finite_fill": faults.finite_fill,
-    "post_softmax_mask": faults.post_softmax_mask,
-    "softmax_over_queries": faults.softmax_over_queries,
-    "unmerged_heads": faults.unmerged_heads,
+    "zero_fill": faulty_kernels.zero_fill,
+    "finite_fill": faulty_kernels.finite_fill,
+    "post_softmax_mask": faulty_kernels.post_softmax_mask,
+    "softmax_over_queries": faulty_kernels.softmax_over_queries,
+    "unmerged_heads": faulty_kernels.unmerged_heads,
     "strict_flip": kernels.manual,
     **{
         kernel.__name__: kernel
@@ -166,7 +166,7 @@ MASKS: dict[str, masks.Predicate] = {
     "causal_up_to_32": causal_up_to_32,
     "one_pair": one_pair,
 }
-HEADS = {"identical_heads": heads.identical, "identical_qkv": heads.identical_qkv}
+HEADS = {"identical_heads": head_init.identical, "identical_qkv": head_init.identical_qkv}
 
 
 @dataclass
@@ -195,7 +195,7 @@ class Layers:
             kernel=KERNELS.get(fault, kernels.sdpa),
             may_attend=MASKS.get(fault, masks.causal),
             scale=scales.get(fault),
-            head_init=HEADS.get(fault, heads.independent),
+            head_init=HEADS.get(fault, head_init.independent),
         )
 
 

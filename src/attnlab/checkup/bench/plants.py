@@ -14,7 +14,7 @@ class Plant:
 
     Args:
         fault: its name in the two benches, "name@layer" for one layer alone.
-        causes: names from `attnlab.checkup.causes.CAUSES` that count as right.
+        causes: names from `attnlab.checkup.diagnoses.CAUSES` that count as right.
         block_size, n_layer, n_head: of the models that it is planted in.
         conf: the variant of conf/attn that is this fault, if there is one.
         shift: how far targets are shifted, for faults in the data.

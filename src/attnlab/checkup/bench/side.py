@@ -33,7 +33,7 @@ class PaddedConv(nn.Module):
 
 
 class TimeNorm(nn.Module):
-    """A normalisation whose statistics are taken over time."""
+    """A normalization whose statistics are taken over time."""
 
     def forward(self, x: Tensor) -> Tensor:
         return (x - x.mean(1, keepdim=True)) / (x.std(1, correction=0, keepdim=True) + 1e-5)

@@ -1,0 +1,77 @@
+"""What is done to the heads of a layer once its weights are drawn.
+
+A head owns the slices h*D to (h+1)*D of the rows of q, k and v in `qkv`, and of the columns of
+`proj`. Identical heads get identical gradients, so they stay identical under any elementwise
+optimizer, unless something acts on them differently: an output slice, dropout on the pattern.
+"""
+
+import math
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+
+class Heads(Protocol):
+    """What a head rule needs to know of a layer."""
+
+    n_head: int
+    n_kv_head: int
+    qkv_sizes: list[int]
+    qkv: nn.Linear
+    proj: nn.Linear
+
+
+def independent(layer: Heads) -> None:
+    """Leave the heads as they were drawn."""
+
+
+@torch.no_grad()
+def identical_qkv(layer: Heads) -> None:
+    """Give every head the query, key and value weights of the first; outputs stay their own."""
+    heads = (layer.n_head, layer.n_kv_head, layer.n_kv_head)
+    for parameter in layer.qkv.parameters():  # weight, and bias where there is one
+        for part, count in zip(parameter.split(layer.qkv_sizes), heads, strict=True):
+            _repeat_first_head(part.unflatten(0, (count, -1)), dim=0)
+
+
+@torch.no_grad()
+def identical(layer: Heads) -> None:
+    """Give every head all weights of the first, output slice too.
+
+    The H equal slices add up in phase, which would make the branch sqrt(H) times as large as H
+    independent ones; dividing the slice by sqrt(H) keeps its size.
+    """
+    identical_qkv(layer)
+    slices = layer.proj.weight.unflatten(1, (layer.n_head, -1))  # (C, H, D)
+    _repeat_first_head(slices, dim=1)
+    layer.proj.weight.div_(math.sqrt(layer.n_head))
+
+
+@torch.no_grad()
+def single_active(layer: Heads) -> None:
+    """Silence every head but the first, for good: one head of width D in a layer of width C.
+
+    A silent head has neither values nor an output slice, so that no gradient ever reaches it. The
+    first one's output slice is multiplied by sqrt(H): the function is the one of H heads that
+    `identical` made equal.
+
+    Raises:
+        ValueError: heads share their values, so that none can be silent alone.
+    """
+    if layer.n_kv_head != layer.n_head:
+        raise ValueError(
+            f"n_kv_head = {layer.n_kv_head} must be n_head = {layer.n_head} for a lone head: a "
+            f"head that shares its values is never silent"
+        )
+    values = layer.qkv.weight.unflatten(0, (3, layer.n_head, -1))[2]  # (H, D, C)
+    values[1:] = 0
+    if layer.qkv.bias is not None:
+        layer.qkv.bias.unflatten(0, (3, layer.n_head, -1))[2, 1:] = 0
+    slices = layer.proj.weight.unflatten(1, (layer.n_head, -1))  # (C, H, D)
+    slices[:, 1:] = 0
+    slices[:, 0] *= math.sqrt(layer.n_head)
+
+
+def _repeat_first_head(view: Tensor, dim: int) -> None:
+    view.copy_(view.narrow(dim, 0, 1).clone().expand_as(view))

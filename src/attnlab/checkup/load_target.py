@@ -1,0 +1,202 @@
+"""From what a user names on the command line to a model.
+
+Letters: V symbols, T time.
+"""
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import torch
+from torch import nn
+
+from attnlab.errors import BadInput
+from attnlab.interop import transformers_loading
+
+# Small values for the many names that configurations of transformers use for the same things.
+_TINY: dict[str, int] = {
+    **dict.fromkeys(("hidden_size", "n_embd", "d_model", "embedding_size", "emb_dim"), 32),
+    **dict.fromkeys(
+        ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers"), 2
+    ),
+    **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads"), 4),
+    **dict.fromkeys(("decoder_attention_heads", "encoder_attention_heads"), 4),
+    **dict.fromkeys(("num_key_value_heads", "num_kv_heads", "encoder_layers"), 2),
+    **dict.fromkeys(("head_dim", "rotary_dim", "d_kv", "qk_nope_head_dim", "v_head_dim"), 8),
+    **dict.fromkeys(("qk_rope_head_dim", "q_lora_rank", "kv_lora_rank"), 8),
+    **dict.fromkeys(("intermediate_size", "ffn_dim", "decoder_ffn_dim", "encoder_ffn_dim"), 64),
+    **dict.fromkeys(("ffn_hidden_size", "n_inner", "moe_intermediate_size", "d_ff"), 64),
+    **dict.fromkeys(("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx"), 64),
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 4),
+    **dict.fromkeys(("num_experts_per_tok", "moe_topk"), 2),
+    **dict.fromkeys(("n_group", "topk_group", "n_shared_experts", "first_k_dense_replace"), 1),
+    **{"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "vocab_size": 61},
+}
+_MOST_WEIGHTS = 20_000_000
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model, and its sizes where they are known."""
+
+    model: Callable[..., object]
+    name: str
+    vocab_size: int | None = None
+    block_size: int | None = None
+
+
+def load(target: str) -> Loaded:
+    """Find the model that a target names.
+
+    Args:
+        target: a run folder or checkpoint of ours, "package.module:factory",
+            "path/to/file.py:factory", "hf:<model type>", or a local folder of transformers.
+
+    Raises:
+        BadInput: there is no such thing, or it does not give a model.
+    """
+    if target.startswith("hf:"):
+        return tiny_transformer(target.removeprefix("hf:"))
+    path = Path(target)
+    if path.is_dir() and (path / "config.json").exists():
+        return _transformers_folder(path)
+    if path.exists():
+        return _run(path)
+    place, colon, name = target.rpartition(":")
+    if not colon:
+        raise BadInput(
+            f"there is no file or folder {target}; a target is a run folder, a checkpoint, "
+            f"package.module:factory, path/to/file.py:factory, hf:<model type> or a folder of "
+            f"transformers"
+        )
+    return Loaded(_made(_module(place), name, target), target)
+
+
+def _run(path: Path) -> Loaded:
+    """A run folder or a checkpoint of ours."""
+    from attnlab.training.run import load_model
+
+    net, alphabet = load_model(path)
+    return Loaded(net, str(path), len(alphabet), net.block_size)
+
+
+def _module(place: str) -> ModuleType:
+    path = Path(place)
+    if path.suffix != ".py":
+        with _told(f"{place} cannot be imported"), _here_first():
+            return importlib.import_module(place)
+    if not path.exists():
+        raise BadInput(f"there is no file {place}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise BadInput(f"{place} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    with _told(f"{place} cannot be imported"), _here_first():
+        spec.loader.exec_module(module)
+    return module
+
+
+@contextmanager
+def _here_first() -> Iterator[None]:
+    """Let imports find what lies in the current folder, as `python -m` does."""
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Whatever a user's own code raises is bad input, and is told as such."""
+    try:
+        yield
+    except Exception as error:
+        lines = str(error).strip().splitlines()
+        reason = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+        raise BadInput(f"{what}: {reason}") from error
+
+
+def _made(module: ModuleType, name: str, target: str) -> Callable[..., object]:
+    """The model that a name stands for: itself, or what it returns without arguments."""
+    if not hasattr(module, name):
+        public = ", ".join(n for n in vars(module) if not n.startswith("_")) or "nothing"
+        raise BadInput(f"{target}: the module has no {name}; it has {public}")
+    made = getattr(module, name)
+    if isinstance(made, nn.Module):
+        return made
+    if not callable(made):
+        raise BadInput(f"{target} is a {type(made).__name__}, not a model or a factory of one")
+    empty = inspect.Parameter.empty
+    needed = [
+        p
+        for p in inspect.signature(made).parameters.values()
+        if p.default is empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    if needed and not inspect.isclass(made):
+        return made  # it takes tokens itself
+    with _told(f"{target} cannot be called without arguments"):
+        model = made()
+    if not callable(model):
+        raise BadInput(f"{target} gave a {type(model).__name__}, not a model")
+    return model
+
+
+def tiny_transformer(model_type: str, seed: int = 0) -> Loaded:
+    """A small random model of an architecture of transformers, from its config alone.
+
+    Args:
+        model_type: as configurations name it, "llama" say.
+        seed: of its weights; the global stream of torch is left as it was.
+
+    Raises:
+        BadInput: transformers has no such language model, or its config has no small version.
+    """
+    transformers = transformers_loading.transformers()
+    known = transformers.models.auto.configuration_auto.CONFIG_MAPPING
+    names = transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    if model_type not in known or model_type not in names:
+        near = ", ".join(sorted(name for name in names if name[:2] == model_type[:2]))
+        raise BadInput(f"transformers has no causal model type {model_type!r}; near it: {near}")
+    build = transformers.AutoModelForCausalLM.from_config
+    with _told(f"a tiny {model_type} cannot be built"):
+        config = tiny_config(known[model_type])
+        with torch.device("meta"):
+            count = sum(p.numel() for p in build(config).parameters())
+    if count > _MOST_WEIGHTS:
+        raise BadInput(
+            f"{model_type} has {count:,} weights even in its small version; write a factory "
+            f"with a config of your own"
+        )
+    with _told(f"a tiny {model_type} cannot be built"), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = build(config)
+    sizes = (config.vocab_size, 48) if hasattr(config, "vocab_size") else (None, 48)
+    return Loaded(model, f"hf:{model_type}", *sizes)
+
+
+def tiny_config(config_class: Callable[..., object]) -> object:
+    """A configuration with every size that it knows made small."""
+    usual = config_class()
+    names = set(vars(usual))
+    aliases = usual.attribute_map if hasattr(usual, "attribute_map") else {}
+    sizes = {k: v for k, v in _TINY.items() if k in names or k in aliases}
+    if "kv_lora_rank" in names:  # latent attention has keys for every query head
+        sizes["num_key_value_heads"] = sizes["num_attention_heads"]
+    if "attention_types" in names:  # GPT-Neo's layers, which must be as many as there are
+        return config_class(**sizes, attention_types=[[["global", "local"], 1]])
+    return config_class(**sizes)
+
+
+def _transformers_folder(path: Path) -> Loaded:
+    transformers = transformers_loading.transformers()
+    with _told(f"{path} holds no causal language model"):
+        model = transformers.AutoModelForCausalLM.from_pretrained(path, local_files_only=True)
+    return Loaded(model, str(path))

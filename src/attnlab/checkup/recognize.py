@@ -1,0 +1,218 @@
+"""From a map of who reads whom to a sentence about the mistake that draws such a map.
+
+Every function here is pure. A map is bool (T, T), row t the reader, column j what is read.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A cause (a key of `attnlab.checkup.diagnoses.CAUSES`) and a sentence on this very map."""
+
+    cause: str
+    headline: str
+
+
+def explain(
+    reads: Tensor,
+    tried: Tensor,
+    *,
+    shapes: Iterable[tuple[int, int]] = (),
+    clean_up_to: int = 0,
+) -> Explanation | None:
+    """Name what lets positions read ahead.
+
+    Args:
+        reads: (T, T) bool, of a model of any depth.
+        tried: (T,) bool, the columns that were looked at.
+        shapes: (layers, heads) that the model may have, for mistakes in splitting heads.
+        clean_up_to: the longest sequence in which nothing reads ahead, 0 if there is none.
+
+    Returns:
+        None where nothing reads ahead.
+    """
+    T = len(reads)
+    future = torch.ones(T, T, dtype=torch.bool).triu(1) & tried
+    ahead = reads & future
+    if not ahead.any():
+        return None
+    past = reads & tried & torch.ones(T, T, dtype=torch.bool).tril(-1)
+    if not past.any() and bool(ahead[0].any()) and ahead.sum() > T:
+        return _only_future(reads, tried)
+    scrambled = _scrambled(reads, tried, shapes)
+    if scrambled is not None:
+        return scrambled
+    if clean_up_to >= T // 4:
+        return _few(ahead) or _late(ahead, clean_up_to)
+    if bool((ahead == future).all()):
+        return Explanation("no_mask", f"every position reads all {T} positions, later ones too")
+    return _peek(ahead, future) or _few(ahead) or _some(ahead, future)
+
+
+def explain_pattern(support: Tensor) -> Explanation | None:
+    """Name what is wrong with the mask of one layer, from where its pattern is not zero.
+
+    Args:
+        support: (T, T) bool, queries in rows.
+
+    Returns:
+        None where the support is causal, or a causal window.
+    """
+    T = len(support)
+    tried = torch.ones(T, dtype=torch.bool)
+    diagonal = support.diagonal()
+    if not support.triu(1).any():
+        if support.any() and not diagonal[1:].any():
+            return Explanation(
+                "self_blocked", "no query attends to its own position: the mask lost its diagonal"
+            )
+        return None
+    return explain(support, tried)
+
+
+def _only_future(reads: Tensor, tried: Tensor) -> Explanation:
+    if bool(reads.diagonal()[tried].any()):
+        return Explanation(
+            "flipped_mask",
+            "a position reads itself and what comes after it, never what comes before: "
+            "the mask is flipped",
+        )
+    return Explanation(
+        "inverted_mask",
+        "a position reads exactly what a causal mask would block: the mask's polarity is inverted",
+    )
+
+
+def _late(ahead: Tensor, clean_up_to: int) -> Explanation:
+    rows = ahead.any(-1).nonzero().flatten().tolist()
+    return Explanation(
+        "late_leak",
+        f"positions {rows[0]} to {rows[-1]} read ahead in sequences of {len(ahead)}, while up to "
+        f"{clean_up_to} positions nothing does",
+    )
+
+
+def _peek(ahead: Tensor, future: Tensor) -> Explanation | None:
+    """Every position reads up to the same number of later ones."""
+    T = len(ahead)
+    i = torch.arange(T)
+    distance = i[None, :] - i[:, None]
+    k = int(distance[ahead].max())
+    if k > T // 2 or bool((ahead != (future & (distance <= k))).any()):
+        return None
+    far = f"t+{k} and nothing later" if k == 1 else f"up to t+{k} and nothing later"
+    layers = "" if k == 1 else f", as {k} layers do that look one ahead each"
+    return Explanation(
+        "off_by_one", f"position t reads {far}: the mask's diagonal is off by one{layers}"
+    )
+
+
+def _few(ahead: Tensor) -> Explanation | None:
+    """A handful of rows or of pairs read ahead."""
+    rows = ahead.any(-1).nonzero().flatten().tolist()
+    columns = ahead.any(0).nonzero().flatten().tolist()
+    limit = max(len(ahead) // 8, 2)
+    if len(rows) > limit and len(columns) > limit:
+        return None
+    pairs = [f"{t} reads {j}" for t, j in ahead.nonzero().tolist()[:6]]
+    more = int(ahead.sum()) - len(pairs)
+    return Explanation(
+        "single_leaks",
+        f"position {'; '.join(pairs)}{f'; and {more} pairs more' if more > 0 else ''}; "
+        f"nothing else reads ahead",
+    )
+
+
+def _some(ahead: Tensor, future: Tensor) -> Explanation:
+    t, j = ahead.nonzero()[0].tolist()
+    return Explanation(
+        "reads_some_ahead",
+        f"{int(ahead.sum())} of {int(future.sum())} pairs read ahead, "
+        f"position {t} reads {j} first",
+    )
+
+
+def unmerged(T: int, H: int) -> Tensor:
+    """Who reads whom in one causal layer that reshapes (B, H, T, D) to (B, T, C) as it is.
+
+    Piece i of row t is piece tH + i in memory, which belongs to head floor((tH + i) / T) and
+    position (tH + i) mod T.
+    """
+    t, i = torch.arange(T)[:, None], torch.arange(H)[None, :]
+    position = (t * H + i) % T  # (T, H)
+    return (torch.arange(T) <= position.amax(-1, keepdim=True)) | torch.eye(T, dtype=torch.bool)
+
+
+def unsplit(T: int, H: int) -> Tensor:
+    """Likewise where (B, T, C) is viewed as (B, H, T, D) before attention, and merged rightly."""
+    h, p = torch.arange(H)[:, None], torch.arange(T)[None, :]
+    token = (h * T + p) // H  # (H, T): whose piece is at place p of head h
+    at = torch.nn.functional.one_hot(token, T).bool()  # (H, p, T)
+    seen = at.cummax(1).values.any(0)  # places up to p, of any head
+    return seen | torch.eye(T, dtype=torch.bool)
+
+
+def untransposed(T: int, H: int) -> Tensor:
+    """Likewise where split and merge both forget the transpose: causal, but in H stretches."""
+    t = torch.arange(T)
+    pieces = t[:, None] * H + torch.arange(H)[None, :]  # (T, H), in memory
+    start = (pieces // T) * T // H  # the token at which that piece's stretch begins
+    j = torch.arange(T)
+    inside = (j >= start.amin(-1, keepdim=True)) & (j <= t[:, None])
+    return inside | torch.eye(T, dtype=torch.bool)
+
+
+def explain_scramble(
+    reads: Tensor, tried: Tensor, shapes: Iterable[tuple[int, int]]
+) -> Explanation | None:
+    """Recognize heads that were split or merged without a transpose, ahead or not."""
+    return _scrambled(reads, tried, shapes)
+
+
+_SCRAMBLES = {
+    "unmerged_heads": (
+        unmerged,
+        "row t reads rows floor(tH/T) of the heads, H = {H}: heads were merged without "
+        "transposing",
+    ),
+    "unsplit_heads": (
+        unsplit,
+        "positions read where (B, T, C) was viewed as (B, H, T, D), H = {H}: heads were split "
+        "without transposing",
+    ),
+    "untransposed": (
+        untransposed,
+        "the sequence falls into {H} stretches that do not see each other: heads were split and "
+        "merged without transposing",
+    ),
+}
+
+
+def _scrambled(
+    reads: Tensor, tried: Tensor, shapes: Iterable[tuple[int, int]]
+) -> Explanation | None:
+    T = len(reads)
+    for layers, H in shapes:
+        if H < 2 or H >= T:
+            continue
+        for cause, (one_layer, sentence) in _SCRAMBLES.items():
+            expected = _power(one_layer(T, H), layers)
+            below = torch.ones(T, T, dtype=torch.bool).tril()
+            plain = bool((expected == below)[:, tried].all()) or bool(expected[:, tried].all())
+            same = (reads == expected) | torch.eye(T, dtype=torch.bool)  # the residual stream's
+            if not plain and bool(same[:, tried].all()):
+                return Explanation(cause, sentence.format(H=H))
+    return None
+
+
+def _power(step: Tensor, n: int) -> Tensor:
+    """Who reads whom through n layers."""
+    reach = step
+    for _ in range(n - 1):
+        reach = (reach.double() @ step.double()) > 0
+    return reach

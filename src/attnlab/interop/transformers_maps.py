@@ -1,0 +1,73 @@
+"""Where the heads of a BERT or GPT-2 of transformers look, through our own layers."""
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from attnlab.attention.layer import SelfAttention
+from attnlab.errors import BadInput
+from attnlab.interop.bert import from_bert
+from attnlab.interop.gpt2 import attention_from_gpt2
+from attnlab.interop.transformers_loading import encode, load_attention_model
+from attnlab.probes.capture import View, eval_mode, view_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def views_of_transformers(name: str, text: str) -> tuple[list[View], list[str]]:
+    """Every attention layer of a BERT or GPT-2 on a text.
+
+    Args:
+        name: a local folder, or a name on the hub.
+        text: cut into tokens by the model's own tokenizer, with what it adds at the ends.
+
+    Returns:
+        a view a layer, and the tokens.
+
+    Raises:
+        BadInput: there is no such model, or the text has too few or too many tokens.
+    """
+    loaded = load_attention_model(name)
+    ids = encode(loaded.tokenizer, text)
+    limit = int(loaded.model.config.max_position_embeddings)
+    if not 2 <= len(ids) <= limit:
+        raise BadInput(
+            f"text has {len(ids)} tokens; it must have at least two, and {limit} at most"
+        )
+    layers = attention_layers(loaded.model)
+    inputs = _inputs(loaded.model, [theirs for theirs, _ in layers], ids[None])
+    with torch.no_grad():
+        seen = [
+            view_of(number, ours, x)
+            for number, ((_, ours), x) in enumerate(zip(layers, inputs, strict=True))
+        ]
+    decode = partial(loaded.tokenizer.decode, clean_up_tokenization_spaces=False)
+    return seen, [decode([i]) for i in ids.tolist()]
+
+
+def attention_layers(model: "PreTrainedModel") -> list[tuple[nn.Module, SelfAttention]]:
+    """The attention layers of a BERT or GPT-2 without its head, each beside the same in ours."""
+    body: Any = model
+    if model.config.model_type == "bert":
+        return [(layer.attention, from_bert(layer.attention)) for layer in body.encoder.layer]
+    return [(block.attn, attention_from_gpt2(block.attn)) for block in body.h]
+
+
+def _inputs(model: "PreTrainedModel", layers: list[nn.Module], ids: Tensor) -> list[Tensor]:
+    """What arrives at each layer, (B, T, C) each, by hooks that are removed again."""
+    inputs: list[Tensor] = []
+
+    def keep(module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        inputs.append(args[0] if args else options["hidden_states"])
+
+    hooks = [layer.register_forward_pre_hook(keep, with_kwargs=True) for layer in layers]
+    try:
+        with eval_mode(model):
+            model(ids)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return inputs

@@ -1,0 +1,36 @@
+"""The probe that examines the model at the end of a training, and marks the run."""
+
+from pathlib import Path
+
+import lightning.pytorch as L
+
+from attnlab.checkup import checkup
+from attnlab.probes.base import Probe, log_scalars, log_text
+from attnlab.training.lightning_module import GPTModule
+
+
+class Checkup(Probe):
+    """Examine the trained model, as `attnlab checkup` would.
+
+    The run is marked by `checkup.healthy` and `checkup.causes` in metrics.json, by the scalar
+    `checkup/healthy`, and by the report in `checkup.json` and `checkup.html` of its folder.
+
+    Args:
+        prove: also try to prove a leak by training a copy on fresh uniform tokens.
+    """
+
+    def __init__(self, *, prove: bool) -> None:
+        super().__init__()
+        self.prove = prove
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        assert isinstance(pl_module, GPTModule)
+        report = checkup(pl_module.net, prove=self.prove, name="the trained model")
+        self.record = {"checkup.healthy": report.healthy, "checkup.causes": list(report.causes)}
+        log_scalars(trainer, {"checkup/healthy": float(report.healthy)}, trainer.global_step)
+        told = [f"{d.status.value}: {d.headline}" for d in report.diagnoses]
+        log_text(trainer, "checkup", "\n".join(told or ["healthy"]), trainer.global_step)
+        if trainer.is_global_zero:
+            folder = Path(trainer.default_root_dir)
+            (folder / "checkup.json").write_text(report.to_json() + "\n", encoding="utf-8")
+            (folder / "checkup.html").write_text(report.to_html(), encoding="utf-8")

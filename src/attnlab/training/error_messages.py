@@ -1,0 +1,82 @@
+"""What goes wrong before a run begins, in one sentence of the user's own terms."""
+
+import re
+from difflib import get_close_matches
+
+from hydra.errors import MissingConfigException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from attnlab.errors import of_the_disk
+from attnlab.training.run_directory import flat
+
+# Groups that set what other groups hold, and so are no keys of the configuration.
+GROUPS_UNSEEN = ("preset", "experiment")
+# Launchers that come as extras of attnlab, of the same name but for what follows a "_".
+LAUNCHERS = ("joblib", "submitit_local", "submitit_slurm", "ray")
+
+
+def in_one_sentence(error: BaseException) -> str:
+    """What an error says, without the advice that would lead astray."""
+    if isinstance(error, MissingConfigException) and error.options:
+        return missing_file(str(error.missing_cfg_file), list(error.options))
+    if isinstance(error, OSError) and error.strerror:
+        return of_the_disk(error)
+    sentence = " ".join(str(error).split())
+    # Hydra advises to add the misspelled key, which attnlab would refuse as well.
+    unknown = re.match(r"Could not override '(\S+)'\. To append ", sentence)
+    if unknown is None:
+        return sentence
+    return unknown_setting(unknown[1], error.__cause__)
+
+
+def unknown_setting(name: str, cause: BaseException | None) -> str:
+    """The sentence for a key that the configuration has not.
+
+    Args:
+        name: dotted, as typed.
+        cause: OmegaConf's error, which knows the part of it that is unknown, and its neighbors.
+    """
+    every = "python train.py --cfg job shows them all"
+    if not isinstance(cause, OmegaConfBaseException) or not isinstance(
+        cause.parent_node, DictConfig
+    ):
+        return f"{name} is not a setting; {every}"
+    unknown, key = str(cause.full_key), str(cause.key)
+    known = [*map(str, cause.parent_node), *(GROUPS_UNSEEN if unknown == key else ())]
+    near = get_close_matches(key, known, n=1)
+    if not near and unknown == name:
+        near = [setting for setting in _settings(cause.parent_node) if setting.endswith(f".{key}")]
+    if not near:
+        return f"{name} is not a setting; {every}"
+    meant = unknown.removesuffix(key) + near[0]
+    whole = meant + name.removeprefix(unknown)
+    if OmegaConf.select(cause.parent_node._get_root(), whole) is not None:
+        meant = whole  # the rest of it is right
+    return f"{name} is not a setting; did you mean {meant}? ({every})"
+
+
+def _settings(node: DictConfig) -> list[str]:
+    """The dotted keys below a node."""
+    content = OmegaConf.to_container(node)
+    assert isinstance(content, dict)
+    return list(flat({str(key): value for key, value in content.items()}))
+
+
+def missing_file(path: str, options: list[str]) -> str:
+    """The sentence for a choice that no file of the configuration answers to.
+
+    Args:
+        path: group and name, attn/unscald say.
+        options: the names that the group has.
+    """
+    parts = path.split("/")
+    depth = 2 if parts[0] == "hydra" else 1  # a name may have a folder: attn=cross/dot
+    group, name = "/".join(parts[:depth]), "/".join(parts[depth:])
+    if group == "hydra/launcher" and name in LAUNCHERS:
+        extra = name.partition("_")[0]
+        return f"{group}={name} is not installed; pip install -e '.[{extra}]' brings it"
+    near = get_close_matches(name.lower(), options, n=1)
+    known = f"there are {', '.join(sorted(options))}"
+    hint = f"did you mean {group}={near[0]}? ({known})" if near else known
+    return f"there is no {group}={name}; {hint}"

@@ -1,0 +1,235 @@
+"""What train.py does besides Hydra: one sentence for bad input, one table for a result."""
+
+import math
+import os
+import shlex
+import shutil
+import signal
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+from attnlab import fast_imports
+from attnlab.errors import BadInput, Terminated
+from attnlab.training.error_messages import in_one_sentence
+from attnlab.training.run_directory import RunDirectory, folder_for, last_of, variant_of
+from attnlab.training.sweeps import WANTS_TRACEBACK, attempt, share_threads, typed
+
+if TYPE_CHECKING:
+    from attnlab.training.run import Result
+
+
+def train(cfg: DictConfig) -> float:
+    """Run what Hydra composed, and show what came out.
+
+    Returns:
+        the validation loss, for Hydra's sweepers; NaN for a run of a sweep that failed.
+    """
+    with fast_imports.imports():  # torch among them, which a misspelled name need not wait for
+        from attnlab.training.run import check, run
+
+    hydra = HydraConfig.get()
+    overrides = list(hydra.overrides.task)
+    # A configuration that was saved by a run and is given by --config-path has made no choices.
+    variant = variant_of(str(hydra.runtime.choices.get("attn", "as_saved")))
+
+    def named() -> Path:
+        check(cfg)  # before its name and seed are asked for
+        return folder_for(cfg, variant, overrides)
+
+    def trained(folder: Path) -> "Result":
+        return run(cfg, folder, variant=variant, overrides=overrides)
+
+    if hydra.mode == RunMode.MULTIRUN:
+        share_threads(hydra)
+        return attempt(named, lambda folder: _one_of_many(cfg, trained, folder), hydra)
+    try:
+        result = trained(named())
+    except BadInput as error:
+        if WANTS_TRACEBACK:
+            raise
+        _say(error)
+        raise SystemExit(2) from None
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        show(result, typed(hydra))
+    return float(result.metrics["val_loss"])
+
+
+def sweep_flag_first() -> None:
+    """Let -m stand among the overrides: Hydra's parser takes flags before or after all of them."""
+    typed = sys.argv[1:]
+    flags = [word for word in typed if word in ("-m", "--multirun")]
+    sys.argv[1:] = flags + [word for word in typed if word not in flags]
+
+
+def _one_of_many(cfg: DictConfig, trained: Callable[[Path], "Result"], folder: Path) -> float:
+    if cfg.trainer.devices not in (1, "1"):
+        # Lightning would start its other processes with the command line of the whole sweep.
+        raise BadInput(
+            f"trainer.devices = {cfg.trainer.devices}: runs on several devices cannot be "
+            "swept in one process; start them one by one, or sweep with trainer.devices=1"
+        )
+    result = trained(folder)
+    loss = f"val loss {result.metrics['val_loss']:.4f} on {result.metrics['corpus']['name']}"
+    print(f"{result.folder}: {_outcome(result)}, {loss}", flush=True)
+    return float(result.metrics["val_loss"])
+
+
+@contextmanager
+def one_sentence() -> Iterator[None]:
+    """Turn what is the user's to mend into one sentence and exit code 2.
+
+    HYDRA_FULL_ERROR=1 shows the traceback instead.
+    """
+    if WANTS_TRACEBACK:
+        yield
+        return
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # otherwise Hydra prints its own page and exits with 1
+    signal.signal(signal.SIGTERM, _terminate)
+    python_format, warnings.formatwarning = warnings.formatwarning, _warning
+    warnings.filterwarnings("always", "TRAINING ON THE EMBEDDED")  # in each run of a sweep
+    try:
+        yield
+    except Terminated:
+        print("\nTerminated; the same command goes on.")
+        raise
+    except KeyboardInterrupt:
+        print("\nInterrupted; the same command goes on.")
+        raise SystemExit(130) from None
+    except BrokenExecutor as error:  # joblib's; it gives up what had not begun
+        print(
+            f"error: a process of the sweep was killed; the same command goes on. ({error})",
+            file=sys.stderr,
+        )
+        raise SystemExit(1) from None
+    except (BadInput, HydraException, OmegaConfBaseException, OSError, ValueError) as error:
+        if type(error) is ValueError and not _is_of_hydra(error):
+            raise
+        _say(error)
+        raise SystemExit(2) from None
+    finally:
+        warnings.formatwarning = python_format
+        del os.environ["HYDRA_FULL_ERROR"]
+
+
+def show(result: "Result", overrides: Sequence[str]) -> None:
+    """Print the table that a run ends with, and what to do next.
+
+    Args:
+        result: of the run.
+        overrides: as typed, which the run to compare it with shares but for its attention.
+    """
+    metrics, folder = result.metrics, str(result.folder)
+    translates = "bleu" in metrics
+    loss = f"{metrics['val_loss']:.4f} nats a character over the whole validation text"
+    if translates:
+        loss = f"{metrics['val_loss']:.4f} nats a word over all validation pairs"
+    if "val_floor" in metrics:
+        loss += f"; the text's exact entropy is {metrics['val_floor']:.4f}"
+    rows = Table(show_header=False, box=SIMPLE, pad_edge=False)
+    rows.add_column(no_wrap=True)
+    rows.add_column(overflow="fold")
+    rows.add_row("status", _outcome(result))
+    if metrics["status"] == "diverged":
+        rows.add_row("reason", str(RunDirectory(result.folder).status()["reason"]))
+    rows.add_row("corpus", metrics["corpus"]["name"])
+    rows.add_row("validation loss", loss)
+    if translates:
+        rows.add_row("translations", _quality(metrics))
+    speed = f"{metrics['tokens_per_second']:,.0f} tokens/s on {metrics['device']}"
+    if metrics["precision"] != "32-true":
+        speed += f", {metrics['precision']}"
+        if "attention" in metrics:  # of a GPT
+            speed += f", attention by {metrics['attention']}"
+    rows.add_row("speed", speed)
+    print(f"\n run folder        {folder}")  # never broken, so that it can be copied
+    Console(highlight=False, markup=False).print(rows)
+    outputs = shlex.quote(str(result.folder.parents[2]))
+    print("Next:")  # in plain lines, which can be copied however narrow the terminal is
+    print(f"  {_command('tensorboard')} --logdir {outputs}")
+    if (result.folder / "checkpoints" / "last.ckpt").exists() and not translates:
+        print(f"  {_command('attnlab')} sample {shlex.quote(folder)}")
+    script = os.path.relpath(sys.argv[0]) if Path(sys.argv[0]).name == "train.py" else "train.py"
+    again = shlex.join([script, *_contrast(overrides, translates)])
+    print(f"  {_command('python')} {again}")
+
+
+def _contrast(typed: Sequence[str], translates: bool) -> list[str]:
+    """The run to compare this one with: the baseline, or after that one a common ablation."""
+    baseline, other = "attn=sdpa", "attn=unscaled"
+    if translates:
+        baseline, other = "attn=cross/additive", "attn=cross/scaled_dot"
+    settings = last_of(typed)
+    attn = [o for key, o in settings.items() if key.split(".")[0] == "attn"]
+    rest = [o for o in settings.values() if o not in attn and o != "force=true"]
+    return [baseline if set(attn) - {baseline} else other, *rest]
+
+
+def _quality(metrics: dict[str, Any]) -> str:
+    """How good a translator became, in a line."""
+    line = f"BLEU {metrics['bleu']:.1f}, {metrics['exact_match']:.0%} right to the last word"
+    if "alignment_accuracy" in metrics:
+        line += f", {metrics['alignment_accuracy']:.0%} of content words looked at aright"
+    return line
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    """Let SIGTERM unwind the stack, as Ctrl-C does: locks are released, half-written files go."""
+    raise Terminated
+
+
+def _is_of_hydra(error: BaseException) -> bool:
+    """Whether Hydra refused an override by a plain ValueError, probes=null say."""
+    *_, (frame, _line) = traceback.walk_tb(error.__traceback__)
+    return str(frame.f_globals["__name__"]).startswith("hydra.")
+
+
+def _command(name: str) -> str:
+    """A command of this environment, by its path where the shell would not find it."""
+    ours = Path(sys.executable).with_name(name)
+    found = shutil.which(name)
+    if found is not None and Path(found).samefile(ours):
+        return name
+    return os.path.relpath(ours)
+
+
+def _outcome(result: "Result") -> str:
+    metrics = result.metrics
+    outcome = str(metrics["status"])
+    if outcome == "diverged":
+        outcome += f" at step {metrics['diverged_at_step']}"
+        last = metrics["last_finite_loss"]
+        outcome += f", last finite loss {last:.4f}" if math.isfinite(last) else ", from the start"
+    if not result.fresh:
+        outcome += "; it had been done before, force=true redoes it"
+    return outcome
+
+
+def _warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+) -> str:
+    bar = "!" * 80
+    return f"{bar}\n{message}\n{bar}\n" if category is UserWarning else f"warning: {message}\n"
+
+
+def _say(error: BaseException) -> None:
+    print(f"error: {in_one_sentence(error)}", file=sys.stderr)

@@ -1,0 +1,273 @@
+"""The run folder: what it is called, what it holds, and when it may be written."""
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from filelock import FileLock, Timeout
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from attnlab.errors import BadInput, first_line
+from attnlab.files import read_json, write_atomically, write_json
+
+Status = Literal["running", "finished", "diverged", "failed"]
+
+# Named by the folder in another way, or without influence on what the run computes.
+APART = {"attn", "seed", "name", "outputs", "force", "experiment"}
+LONGEST_NAME = 180  # of the 255 bytes that file systems allow
+# Seconds to wait for a lock: who lists runs holds it for a moment, to see whether a run goes on.
+PATIENCE = 0.5
+
+
+def variant_of(choice: str) -> str:
+    """What a file of conf/attn is called in names of folders: cross-dot for cross/dot."""
+    return choice.replace("/", "-")
+
+
+def folder_for(cfg: DictConfig, variant: str, overrides: Iterable[str]) -> Path:
+    """Where a run goes: `<outputs>/<name>/attn=<variant>[,<what else was changed>]/seed=<n>`.
+
+    Args:
+        cfg: the composed configuration, for outputs, name and seed.
+        variant: the file of conf/attn, as `variant_of` has it.
+        overrides: as typed, "optim.lr=0.01" say.
+
+    Raises:
+        BadInput: the name is no plain name of a folder, or the folder would lie in a run's.
+    """
+    name = str(cfg.name)
+    if not name or name in {".", ".."} or any(c in name for c in "/\\\0") or len(name) > 100:
+        raise BadInput(f"name = {name!r} must be the plain name of a folder, without / or \\")
+    changed = sorted(_plain(o) for key, o in last_of(overrides).items() if key not in APART)
+    run = ",".join([f"attn={variant}", *changed])
+    if len(run.encode()) > LONGEST_NAME:
+        digest = hashlib.sha256(run.encode()).hexdigest()[:8]
+        run = run.encode()[: LONGEST_NAME - 9].decode(errors="ignore") + "~" + digest
+    folder = Path(str(cfg.outputs)).expanduser() / name / run / f"seed={cfg.seed}"
+    for above in folder.absolute().parents:
+        if (above / "status.json").exists():
+            raise BadInput(f"outputs = {cfg.outputs} lies inside the run folder {above}")
+    return folder
+
+
+def last_of(overrides: Iterable[str]) -> dict[str, str]:
+    """What was typed, by its key; of one given twice the last counts, as for Hydra."""
+    return {override.lstrip("+~").partition("=")[0]: override for override in overrides}
+
+
+def _plain(override: str) -> str:
+    """An override as a part of a folder's name; a path keeps its last part and a digest."""
+    key, _, value = override.lstrip("+").partition("=")
+    if not value.isprintable() or "/" in value or "\\" in value:
+        digest = hashlib.sha256(value.encode()).hexdigest()[:6]
+        value = "".join(c for c in Path(value).name if c.isprintable()) + f"~{digest}"
+    quotes = "\"'"
+    return f"{key}={value.strip(quotes)}"
+
+
+def fingerprint(cfg: DictConfig, corpus_sha256: str) -> str:
+    """A digest of all that decides what a run computes: the resolved configuration, the corpus."""
+    content = json.dumps([_settings(cfg), corpus_sha256], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def differences(saved: DictConfig, cfg: DictConfig) -> list[str]:
+    """The dotted keys in which two configurations differ, of those that count for the result."""
+    old, new = flat(_settings(saved)), flat(_settings(cfg))
+    return sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
+
+
+def _settings(cfg: DictConfig) -> dict[str, Any]:
+    settings = OmegaConf.to_container(cfg, resolve=True)
+    assert isinstance(settings, dict)
+    return {str(key): v for key, v in settings.items() if key not in {"outputs", "force", "name"}}
+
+
+class Busy(BadInput):
+    """Another process is training in the folder."""
+
+
+class RunDirectory:
+    """A run's folder on the disk.
+
+    Args:
+        path: the folder; it need not exist.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def last_checkpoint(self) -> Path:
+        return self.path / "checkpoints" / "last.ckpt"
+
+    @property
+    def metrics_file(self) -> Path:
+        return self.path / "metrics.json"
+
+    @property
+    def status_file(self) -> Path:
+        return self.path / "status.json"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder for this process; the lock of a dead process is free at once.
+
+        Raises:
+            Busy: another process holds it.
+            BadInput: it cannot be written.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(self.path / ".lock", timeout=PATIENCE)
+            lock.acquire()
+        except Timeout as error:
+            raise Busy(f"another process is training in {self.path}") from error
+        except OSError as error:
+            raise BadInput(f"{self.path} cannot be written: {error.strerror}") from error
+        try:
+            for leftover in self.path.rglob(".*.[0-9]*"):  # of a write that was killed
+                leftover.unlink()
+            yield
+        finally:
+            lock.release()
+
+    def status(self) -> dict[str, Any]:
+        """What status.json says; empty where no run has begun.
+
+        Raises:
+            BadInput: the folder holds something else, or the file is damaged.
+        """
+        # status.json is the first that a run writes, so whoever looks at the rest first and then
+        # for it cannot take a run that another process is just beginning for something else.
+        others = self.path.exists() and any(
+            f.name != ".lock" and not f.name.startswith(f".{self.status_file.name}.")
+            for f in self.path.iterdir()
+        )
+        if self.status_file.exists():
+            try:
+                return dict(read_json(self.status_file))
+            except (OSError, ValueError, TypeError) as error:
+                raise BadInput(
+                    f"{self.status_file} is damaged ({error}); force=true redoes the run"
+                ) from error
+        if others:
+            raise BadInput(f"{self.path} is not empty and holds no run; take another name=")
+        return {}
+
+    def is_done(self) -> bool:
+        """Whether a run came to its end here, be it a divergence."""
+        return self.status().get("status") in {"finished", "diverged"}
+
+    def metrics(self) -> dict[str, Any]:
+        """What metrics.json says.
+
+        Raises:
+            BadInput: it is missing or damaged.
+        """
+        try:
+            return read_json(self.metrics_file)
+        except (OSError, ValueError) as error:
+            raise BadInput(f"{self.metrics_file} cannot be read: {error}") from error
+
+    def check_is_ours(self, cfg: DictConfig, digest: str) -> None:
+        """Refuse a folder that holds a run of another configuration or corpus.
+
+        Raises:
+            BadInput: it does; the sentence names the settings that differ.
+        """
+        held = self.status().get("fingerprint", digest)
+        if held == digest:
+            return
+        differing = self._differing(cfg)
+        raise BadInput(
+            f"{self.path} holds a run of another {'configuration' if differing else 'corpus'}"
+            f"{' (' + ', '.join(differing[:4]) + ')' if differing else ''}; "
+            f"take another name=, or redo it by force=true"
+        )
+
+    def _differing(self, cfg: DictConfig) -> list[str]:
+        file = self.path / ".hydra" / "config.yaml"
+        try:
+            return differences(OmegaConf.load(file), cfg)  # type: ignore[arg-type]
+        except (OSError, YAMLError, OmegaConfBaseException) as error:
+            return [f"{file} cannot be read: {first_line(error)}"]
+
+    def clear(self) -> None:
+        """Remove what the run that the folder holds has written, but for lock and status."""
+        for name in ("checkpoints", ".hydra"):
+            if (self.path / name).is_symlink():
+                (self.path / name).unlink()
+            elif (self.path / name).is_dir():
+                shutil.rmtree(self.path / name)
+        for pattern in ("metrics.json", "hparams.yaml", "events.out.tfevents.*"):
+            for file in self.path.glob(pattern):
+                file.unlink()
+
+    def begin(self, cfg: DictConfig, overrides: Iterable[str], digest: str) -> None:
+        """Write the status "running", which claims the folder, and then `.hydra/`."""
+        self.set_status("running", digest)
+        if cfg.force:
+            self.clear()
+        for name, content in (
+            ("config.yaml", OmegaConf.to_yaml(cfg)),
+            ("overrides.yaml", OmegaConf.to_yaml(OmegaConf.create(list(overrides)))),
+        ):
+            write_atomically(self.path / ".hydra" / name, content.encode())
+
+    def set_status(
+        self,
+        status: Status,
+        fingerprint: str,
+        *,
+        step: int = 0,
+        reason: str | None = None,
+        last_finite_loss: float | None = None,
+    ) -> None:
+        """Replace status.json.
+
+        Args:
+            status: running, finished, diverged or failed.
+            fingerprint: of the configuration and the corpus.
+            step: the last step that was done.
+            reason: why it diverged or failed.
+            last_finite_loss: training loss before it diverged.
+        """
+        content: dict[str, Any] = {"status": status, "step": step, "reason": reason}
+        if status == "diverged":
+            content["last_finite_loss"] = last_finite_loss
+        write_json(self.status_file, content | {"time": now(), "fingerprint": fingerprint})
+
+    def record_crash(self, reason: str) -> None:
+        """Write the status "failed" where a run ended before it could claim the folder.
+
+        Raises:
+            BadInput: the folder is somebody else's, or another process is training in it.
+        """
+        if not self.is_done():
+            with self.locked():
+                known = {"step": 0} | self.status()
+                write_json(self.status_file, known | {"status": "failed", "reason": reason})
+
+
+def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings under dotted keys."""
+    rows: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, dict) and value:
+            rows |= flat(value, f"{prefix}{key}.")
+        else:
+            rows[f"{prefix}{key}"] = value
+    return rows
+
+
+def now() -> str:
+    """Local time to the second, as ISO 8601."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")

@@ -1,0 +1,122 @@
+"""What a sweep adds to its runs: one that fails does not stop the others, and the end names it.
+
+Hydra's launchers run the runs, in this process or in others, here or elsewhere. What they have in
+common is the sweep's folder, so that is where a run leaves a note of what went wrong.
+"""
+
+import math
+import os
+import shlex
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hydra.conf import HydraConf
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig
+
+from attnlab.errors import BadInput, first_line
+from attnlab.files import read_json, write_json
+from attnlab.training.run_directory import Busy, RunDirectory
+
+# As the user set it, before train.py sets it for Hydra.
+WANTS_TRACEBACK = os.environ.get("HYDRA_FULL_ERROR") == "1"
+HEADINGS = {
+    "busy": "being trained by another process, and left to it",
+    "refused": "error: refused",
+    "failed": "error: failed",
+}
+
+
+def attempt(named: Callable[[], Path], train: Callable[[Path], float], hydra: HydraConf) -> float:
+    """Do one run of a sweep; what goes wrong is noted, and the others go on.
+
+    Args:
+        named: gives the run folder.
+        train: does the run there.
+        hydra: Hydra's own configuration.
+
+    Returns:
+        what `train` does; NaN where it failed.
+    """
+    folder = None
+    try:
+        folder = named()
+        return train(folder)
+    except Busy as error:
+        outcome, reason, trace = "busy", str(error), ""
+    except BadInput as error:
+        outcome, reason, trace = "refused", str(error), traceback.format_exc()
+    except Exception as error:
+        outcome, reason = "failed", f"{type(error).__name__}: {first_line(error)}"
+        trace = traceback.format_exc()
+        if folder is not None:
+            _record(folder, trace)
+    print(f"{folder or 'a run'}: {outcome}, {reason}", flush=True)
+    note: dict[str, Any] = {"outcome": outcome, "reason": reason, "traceback": trace}
+    note |= {"folder": str(folder), "overrides": typed(hydra)}
+    write_json(Path(hydra.runtime.output_dir) / f"{hydra.job.num}.json", note)
+    return math.nan
+
+
+def share_threads(hydra: HydraConf) -> None:
+    """In a launcher's own process, compute with the threads that are its share.
+
+    joblib and Ray give OMP_NUM_THREADS to their processes, cores // jobs or the user's own;
+    PyTorch alone would follow MKL_NUM_THREADS, of which joblib knows no better than to share. A
+    job of submitit has what the user set, or the cores that it asked for, or one. In Hydra's own
+    launcher, which has no processes, there is nothing to share.
+    """
+    import torch  # takes a second, and Hydra imports this file before it reads the command line
+
+    if hydra.runtime.choices["hydra/launcher"] == "basic":
+        return
+    given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]  # more are for nested regions
+    if given.isdigit():
+        torch.set_num_threads(max(1, int(given)))
+    elif "cpus_per_task" in hydra.launcher:
+        torch.set_num_threads(hydra.launcher.cpus_per_task or 1)
+
+
+class Summary(Callback):
+    """At the end of a sweep, what failed, and the commands that repeat only that.
+
+    Ends the process with code 1 where a run failed, and 2 where runs were only refused.
+    """
+
+    def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
+        folder = Path(config.hydra.sweep.dir)
+        notes = [read_json(f) for f in sorted(folder.glob("*.json"), key=lambda f: int(f.stem))]
+        for outcome, heading in HEADINGS.items():
+            _show(heading, [note for note in notes if note["outcome"] == outcome])
+        outcomes = {note["outcome"] for note in notes}
+        if outcomes & {"refused", "failed"}:
+            raise SystemExit(1 if "failed" in outcomes else 2)
+
+
+def _record(folder: Path, trace: str) -> None:
+    try:
+        RunDirectory(folder).record_crash(trace)
+    except BadInput as error:  # somebody else's folder, say; the note has the traceback
+        print(f"{folder}: its status.json was left alone, {error}")
+
+
+def _show(heading: str, notes: list[dict[str, Any]]) -> None:
+    if not notes:
+        return
+    print(f"{heading}, {len(notes)} of this sweep's runs; each by itself:", file=sys.stderr)
+    for note in notes:
+        print(f"  python train.py {shlex.join(note['overrides'])}", file=sys.stderr)
+        print(f"    # {' '.join(note['reason'].split())}", file=sys.stderr)
+        if WANTS_TRACEBACK:
+            print(note["traceback"], file=sys.stderr)
+        elif note["outcome"] == "failed":
+            print(f"    # the traceback is in {note['folder']}/status.json", file=sys.stderr)
+
+
+def typed(hydra: HydraConf) -> list[str]:
+    """What a single run of the same settings is started with."""
+    added = [s.path for s in hydra.runtime.config_sources if s.provider == "command-line"]
+    return [f"--config-dir={path}" for path in added] + list(hydra.overrides.task)

@@ -1,0 +1,56 @@
+"""Head rules: what is equal, what is not, and the size of the branch."""
+
+import torch
+from torch import Tensor
+
+from attnlab.attention import SelfAttention, head_init
+
+C, H, D = 64, 8, 8
+
+
+def layer_with(rule: object, bias: bool = True) -> SelfAttention:
+    layer = SelfAttention(C, H, block_size=16, bias=bias)
+    g = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for p in layer.parameters():
+            p.copy_(torch.randn(p.shape, generator=g) * C**-0.5)
+    rule(layer)  # type: ignore[operator]
+    return layer
+
+
+def spread(slices: Tensor, dim: int) -> float:
+    """The largest difference of any head's slice from the first's."""
+    return (slices - slices.narrow(dim, 0, 1)).abs().max().item()
+
+
+def qkv_spread(layer: SelfAttention) -> float:
+    return max(spread(p.unflatten(0, (3, H, D)), 1) for p in layer.qkv.parameters())
+
+
+def test_independent_leaves_the_weights() -> None:
+    assert qkv_spread(layer_with(head_init.independent)) > 0.1
+
+
+def test_identical_qkv_leaves_the_output_free() -> None:
+    layer = layer_with(head_init.identical_qkv)
+    assert qkv_spread(layer) == 0
+    assert spread(layer.proj.weight.unflatten(1, (H, D)), 1) > 0.1
+
+
+def test_identical_ties_the_output_too_and_keeps_the_size_of_the_branch() -> None:
+    layer, free = (
+        layer_with(head_init.identical, bias=False),
+        layer_with(head_init.independent, bias=False),
+    )
+    assert qkv_spread(layer) == 0
+    assert spread(layer.proj.weight.unflatten(1, (H, D)), 1) == 0
+    x = torch.randn(64, 16, C, generator=torch.Generator().manual_seed(1))
+    ratio = layer(x).square().mean().sqrt() / free(x).square().mean().sqrt()
+    assert 0.8 < ratio < 1.25  # without the rescaling it is sqrt(8) = 2.8
+
+
+def test_heads_of_one_layer_keep_query_key_and_value_apart() -> None:
+    layer = layer_with(head_init.identical_qkv)
+    q, k, v = layer.qkv.weight.unflatten(0, (3, H, D))[:, 0]
+    assert not torch.equal(q, k)
+    assert not torch.equal(k, v)

@@ -1,0 +1,155 @@
+"""Every file of conf/: composes, and every ablation differs from its base in one key."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from attnlab.errors import BadInput
+from attnlab.training.instantiate import build
+from attnlab.training.run import build_optimizer, check, construct
+from attnlab.training.run_directory import flat
+from tests.conftest import CONF, VARIANTS, settings
+
+# A file without a base is another class, held to the contract in test_attention.py.
+ABLATIONS = [v for v in VARIANTS if "defaults" in OmegaConf.load(CONF / "attn" / f"{v}.yaml")]
+CLAIMS = {
+    "manual": ("sdpa", "kernel"),
+    "unscaled": ("sdpa", "scale"),
+    "inverse_scale": ("sdpa", "scale"),
+    "flipped": ("sdpa", "may_attend"),
+    "bidirectional": ("sdpa", "may_attend"),
+    "peek_one": ("sdpa", "may_attend"),
+    "strict_flip": ("manual", "may_attend"),
+    "zero_fill": ("sdpa", "kernel"),
+    "finite_fill": ("sdpa", "kernel"),
+    "post_softmax_mask": ("sdpa", "kernel"),
+    "softmax_over_queries": ("sdpa", "kernel"),
+    "unmerged_heads": ("sdpa", "kernel"),
+    "identical_heads": ("sdpa", "head_init"),
+    "identical_qkv": ("sdpa", "head_init"),
+    "single_head": ("sdpa", "heads"),
+    "rotary": ("sdpa", "rotary"),
+    "cosine": ("sdpa", "qk_norm"),
+    "gqa": ("sdpa", "n_kv_head"),
+    "mqa": ("sdpa", "n_kv_head"),
+    "additive": ("sdpa", "_target_"),
+    "general": ("sdpa", "_target_"),
+}
+
+
+def flattened(*overrides: str) -> dict[str, Any]:
+    cfg = OmegaConf.to_container(settings(*overrides))
+    assert isinstance(cfg, dict)
+    return flat({str(key): value for key, value in cfg.items()})
+
+
+@pytest.mark.parametrize("variant", ABLATIONS)
+def test_an_ablation_changes_one_key(variant: str) -> None:
+    """A new variant is held to it without being listed: its file's base, and one key."""
+    file = OmegaConf.load(CONF / "attn" / f"{variant}.yaml")
+    base = file.defaults[0]
+    ours, theirs = flattened(f"attn={variant}"), flattened(f"attn={base}")
+    differing = {key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key)}
+    assert len(differing) == 1
+    assert all(key.startswith("attn.") for key in differing)
+
+
+@pytest.mark.parametrize(
+    "score", sorted(file.stem for file in (CONF / "attn" / "cross").glob("*.yaml"))
+)
+def test_a_score_of_a_translator_changes_one_key(score: str) -> None:
+    file = CONF / "attn" / "cross" / f"{score}.yaml"
+    assert file.read_text().startswith("# ")
+    chosen = ("preset=translation", f"attn=cross/{score}")
+    ours, theirs = flattened(*chosen), flattened("preset=translation")
+    differing = {key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key)}
+    assert differing == ({"attn.score"} if score != "additive" else set())
+    construct(settings(*chosen), vocab_size=65)
+
+
+@pytest.mark.parametrize("variant", CLAIMS)
+def test_the_variants_of_the_readme_change_the_key_they_claim(variant: str) -> None:
+    base, key = CLAIMS[variant]
+    ours, theirs = flattened(f"attn={variant}"), flattened(f"attn={base}")
+    assert {k for k in ours if ours[k] != theirs[k]} == {f"attn.{key}"}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variant_says_what_it_is(variant: str) -> None:
+    assert (CONF / "attn" / f"{variant}.yaml").read_text().startswith("# ")
+
+
+def test_the_baseline_is_what_the_class_does_by_default() -> None:
+    given = {"n_embd": 8, "n_head": 2, "block_size": 4}
+    by_yaml = build(settings().attn, "attn", given=given)(**given)
+    bare = settings("attn=sdpa")
+    OmegaConf.set_struct(bare, False)
+    for key in ("kernel", "scale", "may_attend", "head_init", "heads", "n_kv_head"):
+        del bare.attn[key]
+    by_class = build(bare.attn, "attn", given=given)(**given)
+    for name in ("kernel", "scale", "may_attend", "head_init", "n_head", "n_kv_head"):
+        assert getattr(by_yaml, name) == getattr(by_class, name)
+
+
+FILES = [
+    file
+    for file in sorted(CONF.glob("*/*.yaml"))
+    if file.parent.name not in {"experiment"} and file.stem not in {"text", "hub"}
+]
+
+
+# Another model has other sizes, which its preset brings.
+WITH = {"model=translator": ["preset=translation"]}
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: f"{f.parent.name}={f.stem}")
+def test_every_file_composes_checks_and_builds(file: Path) -> None:
+    chosen = f"{file.parent.name}={file.stem}"
+    cfg = settings(*WITH.get(chosen, []), chosen)
+    check(cfg)
+    construct(cfg, vocab_size=65)
+
+
+@pytest.mark.parametrize(
+    "file", sorted((CONF / "experiment").glob("*.yaml")), ids=lambda f: f.stem
+)
+def test_every_experiment_composes_under_its_own_name(file: Path) -> None:
+    cfg = settings(f"experiment={file.stem}")
+    check(cfg)
+    construct(cfg, vocab_size=65)
+    assert cfg.name == file.stem
+
+
+def test_hub_asks_for_its_dataset() -> None:
+    with pytest.raises(BadInput, match=r"data\.dataset must be given"):
+        check(settings("data=hub"))
+    check(settings("data=hub", "data.dataset=some/where"))
+
+
+def test_text_asks_for_its_path() -> None:
+    with pytest.raises(BadInput, match=r"data\.path must be given"):
+        check(settings("data=text"))
+
+
+def test_the_tiny_preset_is_nanogpts_cpu_setting() -> None:
+    cfg = settings()
+    shape = {k: cfg.model[k] for k in ("n_layer", "n_head", "n_embd", "block_size", "dropout")}
+    assert shape == {"n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 64, "dropout": 0.0}
+    assert (cfg.data.batch_size, cfg.trainer.max_steps) == (12, 2000)
+
+
+def test_the_baby_preset_is_nanogpts_gpu_setting() -> None:
+    cfg = settings("preset=baby")
+    shape = {k: cfg.model[k] for k in ("n_layer", "n_head", "n_embd", "block_size", "dropout")}
+    assert shape == {"n_layer": 6, "n_head": 6, "n_embd": 384, "block_size": 256, "dropout": 0.2}
+    assert (cfg.data.batch_size, cfg.trainer.max_steps) == (64, 5000)
+
+
+@pytest.mark.parametrize("preset", sorted(f.stem for f in (CONF / "preset").glob("*.yaml")))
+@pytest.mark.parametrize("optim", sorted(f.stem for f in (CONF / "optim").glob("*.yaml")))
+def test_every_optimizer_goes_with_every_preset(preset: str, optim: str) -> None:
+    cfg = settings(f"preset={preset}", f"optim={optim}")
+    check(cfg)
+    build_optimizer(cfg)

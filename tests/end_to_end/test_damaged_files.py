@@ -1,0 +1,93 @@
+"""Checkpoints and corpora that are damaged or not what they should be, and what is kept."""
+
+import io
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from attnlab.errors import BadInput
+from attnlab.training.checkpoint_file import read_checkpoint, seal
+from attnlab.training.run import load_model
+from tests.forked import RUN, ended, interrupted, is_one_sentence
+
+
+@pytest.fixture
+def command(text_file: Path, tmp_path: Path) -> list[str]:
+    return [*RUN, f"data.path={text_file}", f"outputs={tmp_path}/o"]
+
+
+def test_a_checkpoint_of_another_model(
+    command: list[str], text_file: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    wide = [*command, "model.n_embd=32", f"outputs={other}"]
+    checkpoint = interrupted(wide, other) / "checkpoints" / "last.ckpt"
+    (tmp_path / "mine").mkdir()
+    mine = [*command, f"outputs={tmp_path}/mine"]
+    folder = interrupted(mine, tmp_path / "mine")
+    shutil.copy(checkpoint, folder / "checkpoints" / "last.ckpt")
+    before = {f: f.read_bytes() for f in folder.rglob("*") if f.is_file()}
+    code, said = ended(mine, tmp_path)
+    assert (code, is_one_sentence(said)) == (2, True), said
+    assert "last.ckpt is of another configuration (model.n_embd); force=true" in said
+    assert before == {f: f.read_bytes() for f in folder.rglob("*") if f.is_file()}
+    code, said = ended([*mine, "force=true"], tmp_path)
+    assert code == 0, said
+
+
+@pytest.mark.parametrize("damage", ["cut short", "a flipped byte"])
+def test_a_damaged_checkpoint_is_not_gone_on_from(
+    damage: str, command: list[str], tmp_path: Path
+) -> None:
+    folder = interrupted(command, tmp_path)
+    checkpoint = folder / "checkpoints" / "last.ckpt"
+    content = bytearray(checkpoint.read_bytes())
+    if damage == "cut short":
+        del content[len(content) // 2 :]
+    else:
+        content[len(content) // 2] ^= 1
+    checkpoint.write_bytes(content)
+    before = {f: f.read_bytes() for f in folder.rglob("*") if f.is_file()}
+    code, said = ended(command, tmp_path)
+    assert (code, is_one_sentence(said)) == (2, True), said
+    assert "last.ckpt is not a checkpoint of attnlab, or it is damaged" in said
+    assert before == {f: f.read_bytes() for f in folder.rglob("*") if f.is_file()}
+
+
+def test_a_checkpoint_of_another_version(train: Callable[..., Any], tmp_path: Path) -> None:
+    file = train().folder / "checkpoints" / "last.ckpt"
+    for change, sentence in (
+        (lambda c: c["attnlab"]["recipe"]["config"]["model"].update(hats=3), "model.hats is not"),
+        (lambda c: c["state_dict"].popitem(), "another version of attnlab"),
+        (lambda c: c["attnlab"].pop("recipe"), "is not a checkpoint of attnlab"),
+    ):
+        checkpoint = read_checkpoint(file)
+        change(checkpoint)
+        content = io.BytesIO()
+        torch.save(checkpoint, content)
+        (tmp_path / "other.ckpt").write_bytes(seal(content.getvalue()))
+        with pytest.raises(BadInput, match=sentence):
+            load_model(tmp_path / "other.ckpt")
+
+
+@pytest.mark.parametrize("data", ["auto", "tinyshakespeare"])
+def test_a_damaged_cache(data: str, command: list[str], tmp_path: Path) -> None:
+    cached = tmp_path / "cache" / "attnlab" / "tinyshakespeare" / "input.txt"
+    cached.parent.mkdir(parents=True)
+    cached.write_text("First Citizen:\n")
+
+    def prepare() -> None:
+        os.environ["XDG_CACHE_HOME"] = str(tmp_path / "cache")
+        os.environ.pop("ATTNLAB_DATA", None)
+
+    given = [a for a in command if not a.startswith("data")] + ["data.batch_size=4"]
+    code, said = ended([*given, f"data={data}"], tmp_path, prepare)
+    assert (code, is_one_sentence(said)) == (2, True), said
+    assert "delete it to have it downloaded again" in said
+    assert cached.read_text() == "First Citizen:\n" and not (tmp_path / "o").exists()

@@ -1,0 +1,111 @@
+"""`attnlab plot`: pictures of a sweep, with what diverged in them."""
+
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from attnlab.cli import app
+from attnlab.errors import BadInput
+from attnlab.plotting import figures
+from attnlab.runs import read_curves, read_runs
+from tests.probes.test_probes import LOGGED
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory, text_file: Path) -> Path:
+    from attnlab.training.run import run
+    from attnlab.training.run_directory import folder_for
+    from tests.conftest import SMALL, settings
+
+    root = tmp_path_factory.mktemp("sweep")
+    for variant, seed in (("sdpa", 0), ("sdpa", 1), ("strict_flip", 0)):
+        changed = [f"attn={variant}", f"seed={seed}"]
+        cfg = settings(*SMALL, f"data.path={text_file}", *LOGGED, f"outputs={root}", *changed)
+        cfg.trainer.log_every_n_steps = 1
+        run(cfg, folder_for(cfg, variant, changed), variant=variant, overrides=changed)
+    return root / "lab"
+
+
+def test_curves_come_from_the_events(sweep: Path) -> None:
+    curves = read_curves(sweep / "attn=sdpa" / "seed=0", r"val/loss|train/loss")
+    assert [step for step, _ in curves["val/loss"]] == [2, 4]  # as the probes' values
+    assert len(curves["train/loss"]) == 4
+
+
+def test_all_figures_are_written_twice(sweep: Path, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["plot", str(sweep), "--out", str(tmp_path / "plots")])
+    assert result.exit_code == 0, result.output
+    files = {file.name for file in (tmp_path / "plots").iterdir()}
+    assert files == {f"{n}.{e}" for n in ("loss", "entropy", "position") for e in ("png", "svg")}
+    for file in (tmp_path / "plots").glob("*.svg"):
+        ET.fromstring(file.read_text())
+    assert "pyplot" not in matplotlib.__dict__ or not matplotlib.pyplot.get_fignums()
+    assert len(result.output.split()) == 6
+
+
+def test_more_groups_than_an_eye_tells_apart_are_refused(sweep: Path, tmp_path: Path) -> None:
+    (found, *_) = read_runs(sweep)
+    many = [
+        replace(found, folder=tmp_path / str(n) / "seed=0", overrides=(f"optim.lr={n + 1}e-4",))
+        for n in range(29)
+    ]
+    with pytest.raises(BadInput, match="29 settings are too many for a figure"):
+        figures.draw(many, tmp_path / "plots")
+    assert not (tmp_path / "plots").exists()
+
+
+def test_characters_and_words_do_not_share_an_axis(sweep: Path, tmp_path: Path) -> None:
+    (found, *_) = read_runs(sweep)
+    words = replace(
+        found, config=found.config | {"model._target_": "attnlab.translation.model.Translator"}
+    )
+    with pytest.raises(BadInput, match="no axis for both"):
+        figures.draw([found, words], tmp_path)
+    for run, unit in ((found, "character"), (words, "word")):
+        figure = figures.losses([run])
+        assert figure is not None
+        assert figure.axes[0].get_ylabel() == f"loss, nats a {unit}"
+
+
+def test_the_band_is_mean_and_deviation_and_what_diverged_is_named(sweep: Path) -> None:
+    figure = figures.losses(read_runs(sweep))
+    assert figure is not None
+    training = figure.axes[0]
+    curves = [
+        dict(read_curves(sweep / "attn=sdpa" / f"seed={seed}", "train/loss")["train/loss"])
+        for seed in (0, 1)
+    ]
+    steps = sorted(curves[0])
+    values = np.array([[curve[step] for step in steps] for curve in curves])
+    (line,) = [line for line in training.lines if line.get_label() == "sdpa (n=2)"]
+    assert np.allclose(line.get_ydata(), values.mean(0))
+    (band,) = training.collections
+    heights = band.get_paths()[0].vertices[:, 1]
+    assert heights.max() == pytest.approx((values.mean(0) + values.std(0, ddof=1)).max())
+    assert any(line.get_label() == "strict_flip: diverged" for line in training.lines)
+    twice = [run for run in read_runs(sweep) if run.status == "diverged"] * 2
+    figure = figures.losses(twice)
+    assert figure is not None
+    assert figure.axes[0].get_legend_handles_labels()[1] == ["strict_flip: diverged"]
+
+
+def test_runs_without_probes_have_losses_only(train: Callable[..., Any], tmp_path: Path) -> None:
+    folder = train().folder
+    names = {file.name for file in figures.draw(read_runs(folder), tmp_path / "plots")}
+    assert names == {"loss.png", "loss.svg"}
+
+
+def test_nothing_to_plot(sweep: Path) -> None:
+    with pytest.raises(BadInput, match="no run of"):
+        CliRunner().invoke(
+            app, ["plot", str(sweep), "--where", "attn=torch_mha"], catch_exceptions=False
+        )
+    with pytest.raises(BadInput, match="there is no folder"):
+        CliRunner().invoke(app, ["plot", str(sweep / "no")], catch_exceptions=False)

@@ -1,0 +1,127 @@
+"""`attnlab look`: the words say what the patterns are, the page shows them."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from typer.testing import CliRunner
+
+from attnlab.attention.masks import build_mask, causal, flipped
+from attnlab.attention_maps import look, where_it_looks
+from attnlab.cli import app, main
+from attnlab.errors import BadInput
+from attnlab.plotting import heatmaps
+from attnlab.probes.capture import View
+
+T = 20
+
+
+def view(pattern: Tensor, mask: Tensor | None = None) -> View:
+    mask = build_mask(causal, T) if mask is None else mask
+    return View(0, nn.Identity(), pattern.expand(1, 1, T, T), mask, None, None)
+
+
+def looks_back(by: int) -> Tensor:
+    return torch.eye(T)[(torch.arange(T) - by).clamp(0, T - 1)]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        (looks_back(1), "mostly the previous character (100%)"),
+        (looks_back(0), "mostly itself (100%)"),
+        (looks_back(T), "mostly the first character (100%)"),
+        (0.6 * looks_back(1) + 0.4 * looks_back(4), "mostly the previous character (60%)"),
+        (0.4 * looks_back(1) + 0.6 * looks_back(4), "often the previous character (40%; "),
+        (looks_back(4), "here and there (1.0 keys in effect, 4.0 characters back on average)"),
+        (torch.full((T, T), torch.nan), "nowhere: its pattern is not a number"),
+    ],
+)
+def test_words(pattern: Tensor, words: str) -> None:
+    assert where_it_looks(view(pattern), 0).startswith(words)
+
+
+def test_words_for_even_and_for_flipped_patterns() -> None:
+    mask = build_mask(causal, T)
+    assert where_it_looks(view(mask / mask.sum(-1, keepdim=True)), 0).startswith("spread out (")
+    ahead = build_mask(flipped, T)
+    assert where_it_looks(view(looks_back(-1), ahead), 0) == "mostly later characters (100%)"
+
+
+def test_the_page_shows_text_edge_and_what_is_not_a_number() -> None:
+    mask = build_mask(causal, T).numpy()
+    values = (mask / mask.sum(-1, keepdims=True)).astype(np.float32)
+    plain = heatmaps.grid([heatmaps.Panel("", values, mask)], "a" * T, columns=1, heading="")
+    other = heatmaps.grid([heatmaps.Panel("", values, mask)], "ab" * 10, columns=1, heading="")
+    pixels = np.asarray(plain).reshape(-1, 3).tolist()
+    assert list(heatmaps.EDGE) in pixels and list(heatmaps.BLOCKED) in pixels
+    assert list(heatmaps.NOT_A_NUMBER) not in pixels
+    assert plain.tobytes() != other.tobytes()  # the characters are drawn
+    values[3] = np.nan
+    broken = heatmaps.grid([heatmaps.Panel("", values, mask)], "a" * T, columns=1, heading="")
+    assert list(heatmaps.NOT_A_NUMBER) in np.asarray(broken).reshape(-1, 3).tolist()
+
+
+def test_weight_outside_the_mask_is_not_hidden() -> None:
+    mask = build_mask(causal, T).numpy()
+    leak = np.full((T, T), 1 / T, dtype=np.float32)
+    page = heatmaps.grid([heatmaps.Panel("", leak, mask)], "a" * T, columns=1, heading="")
+    assert list(heatmaps.BLOCKED) not in np.asarray(page).reshape(-1, 3).tolist()
+
+
+@pytest.mark.parametrize("length", [2, 64, 256, 1024])
+def test_any_length_fits_a_page(length: int) -> None:
+    mask = np.tri(length, dtype=bool)
+    panel = heatmaps.Panel("L0H0", mask.astype(np.float32) / 2, mask)
+    page = heatmaps.grid([panel] * 2, "x" * length, columns=2, heading="wide " * 100)
+    assert page.width < 8000 and page.height < 4000
+
+
+def test_look_at_a_run(train: Callable[..., Any]) -> None:
+    folder = train().folder
+    result = CliRunner().invoke(app, ["look", str(folder), "--text", "the lazy dog"])
+    assert result.exit_code == 0, result.output
+    assert {"L0H0", "L0H1", "L1H0", "L1H1"} <= set(result.output.split())
+    assert (folder / "look.png").read_bytes()[:4] == b"\x89PNG"
+    seen = look(str(folder), "the lazy dog")
+    assert [(layer, head) for layer, head, _ in seen.words] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "at least two characters"),
+        ("t", "at least two characters"),
+        ("the lazy dog and the fox", "block_size = 16"),
+        ("the #", "lacks the characters '#'"),
+    ],
+)
+def test_text_that_does_not_fit(text: str, sentence: str, train: Callable[..., Any]) -> None:
+    with pytest.raises(BadInput, match=sentence):
+        look(str(train().folder), text)
+
+
+def test_no_run(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="not a run folder"):
+        look(str(tmp_path), "the")
+
+
+def test_a_page_that_cannot_be_written_is_a_sentence(
+    train: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = str(train().folder)
+    (tmp_path / "file").touch()
+    out = f"{tmp_path}/file/page.png"
+    monkeypatch.setattr(sys, "argv", ["attnlab", "look", run, "--text", "aa", "--out", out])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith(f"error: {tmp_path}/file: ")

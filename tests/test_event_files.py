@@ -1,0 +1,61 @@
+"""Scalars from TensorBoard's events, beside TensorBoard's own reader."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch.utils.tensorboard import SummaryWriter
+
+from attnlab.event_files import read_scalars
+
+
+def theirs(folder: Path) -> dict[str, dict[int, float]]:
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
+    tags = events.Tags()["scalars"]
+    read = {tag: {e.step: e.value for e in events.Scalars(tag)} for tag in tags}
+    return {tag: values for tag, values in read.items() if values}
+
+
+def write(folder: Path, steps: list[int], value: float, purge: int | None = None) -> None:
+    suffix = f".{len(list(folder.glob('*')))}"  # sorts the files of one second
+    with SummaryWriter(folder, purge_step=purge, filename_suffix=suffix) as writer:
+        for step in steps:
+            writer.add_scalar("a", value + step, step)
+            writer.add_scalar("b/c", value, step)
+        writer.add_histogram("h", torch.arange(9.0), 0)
+        writer.add_image("i", torch.zeros(3, 4, 4), 0)
+
+
+@given(
+    st.lists(st.integers(0, 40), max_size=12),
+    st.integers(0, 40),
+    st.lists(st.integers(0, 40), max_size=12),
+)
+def test_as_tensorboard_reads_them(
+    tmp_path_factory: pytest.TempPathFactory, first: list[int], start: int, then: list[int]
+) -> None:
+    folder = tmp_path_factory.mktemp("events")
+    write(folder, sorted(first), 0.5)
+    write(folder, sorted(start + step for step in then), 100.5, purge=start)
+    found = {tag: values for tag, values in read_scalars(folder).items() if values}
+    assert found == theirs(folder)
+
+
+def test_a_run_that_is_being_written_is_read_as_far_as_it_is(tmp_path: Path) -> None:
+    write(tmp_path, list(range(20)), 1.0)
+    (file,) = tmp_path.iterdir()
+    content = file.read_bytes()
+    whole = read_scalars(tmp_path)["a"]
+    for length in range(0, len(content), 97):
+        file.write_bytes(content[:length])
+        part = read_scalars(tmp_path).get("a", {})
+        assert part.items() <= whole.items()
+
+
+def test_nan_is_nan(tmp_path: Path) -> None:
+    write(tmp_path, [3], math.nan)
+    assert math.isnan(read_scalars(tmp_path)["b/c"][3])

@@ -1,0 +1,145 @@
+"""From configuration to object: what is refused, in which words, and classes of the user's."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from torch import Tensor, nn
+
+from attnlab.attention import SelfAttention, kernels
+from attnlab.errors import BadInput
+from attnlab.training.instantiate import build
+from attnlab.training.run import build_model, check
+from tests.conftest import settings
+
+
+class Uniform(nn.Module):
+    """An attention of a user's own, outside the library: every key gets the same weight."""
+
+    def __init__(
+        self,
+        n_embd: int,
+        n_head: int,
+        *,
+        block_size: int,
+        bias: bool,
+        dropout: float,
+        skip: int = 0,
+    ) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(n_embd, 3 * n_embd, bias=bias)
+        self.proj = nn.Linear(n_embd, n_embd, bias=bias)
+        self.n_head, self.skip = n_head, skip
+
+    def pattern(self, x: Tensor) -> Tensor:
+        B, T, _ = x.shape
+        causal = torch.ones(T, T).tril()
+        return (causal / causal.sum(-1, keepdim=True)).expand(B, self.n_head, T, T)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.proj(self.pattern(x)[:, 0] @ self.qkv(x).chunk(3, -1)[2])
+
+
+HERE = f"{__name__}.Uniform"
+
+
+def test_a_class_of_ones_own_by_one_override() -> None:
+    net = build_model(settings(f"attn._target_={HERE}"), 65)
+    assert isinstance(net.blocks[0].attn, Uniform)
+
+
+def test_its_own_arguments_are_taken_and_checked() -> None:
+    net = build_model(settings(f"attn._target_={HERE}", "+attn.skip=3"), 65)
+    assert net.blocks[0].attn.skip == 3
+    with pytest.raises(BadInput, match=r"attn\.skip = many must be a whole number"):
+        build_model(settings(f"attn._target_={HERE}", "+attn.skip=many"), 65)
+    with pytest.raises(BadInput, match=r"attn\.skp is not a setting of .* mean attn\.skip"):
+        build_model(settings(f"attn._target_={HERE}", "+attn.skp=3"), 65)
+
+
+def test_a_setting_that_it_cannot_honour_is_not_ignored() -> None:
+    with pytest.raises(BadInput, match=r"attn\.scale is not a setting"):
+        build_model(settings(f"attn._target_={HERE}", "attn.scale=2.0"), 65)
+
+
+def test_a_string_becomes_the_function_that_is_asked_for() -> None:
+    node = OmegaConf.create(
+        {
+            "_target_": "attnlab.attention.SelfAttention",
+            "kernel": "attnlab.attention.kernels.manual",
+        }
+    )
+    layer = build(node, "attn", given=("n_embd", "n_head", "block_size"))(8, 2, block_size=4)
+    assert isinstance(layer, SelfAttention)
+    assert layer.kernel is kernels.manual
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["+typo=1"], "typo is not a setting"),
+        (["+sed=1"], "sed is not a setting; did you mean seed"),
+        (
+            ["++model.n_heads=4"],
+            r"model\.n_heads is not a setting of .*GPT; did you mean model\.n_head",
+        ),
+        (["+model.attn=x"], r"model\.attn is not a setting"),
+        (["seed=abc"], "seed = abc must be a whole number"),
+        (["seed=-1"], "seed = -1 must be at least 0"),
+        (["seed=1.5"], r"seed = 1\.5 must be a whole number"),
+        (["force=maybe"], "force = maybe must be true or false"),
+        (["model.n_embd=wide"], r"model\.n_embd = wide must be a whole number"),
+        (["model.n_embd=null"], r"model\.n_embd = null must be a whole number"),
+        (["model.bias=7"], r"model\.bias = 7 must be true or false"),
+        (["attn.scale=maybe"], r"attn\.scale = maybe must be a number or 1/D or null"),
+        (["attn.kernel=attnlab.nope"], r"attn\.kernel = attnlab\.nope cannot be imported"),
+        (["attn._target_=no.Such"], r"attn\._target_ = no\.Such cannot be imported"),
+        (["data.batch_size=0"], r"data\.batch_size = 0 must be at least 1"),
+        (["checkpoint_every=0"], "checkpoint_every = 0 must be at least 1"),
+        (["trainer.max_steps=0"], r"trainer\.max_steps = 0 must be at least 1"),
+    ],
+)
+def test_bad_settings_are_named(overrides: list[str], sentence: str) -> None:
+    with pytest.raises(BadInput, match=sentence):
+        cfg = settings(*overrides)
+        check(cfg)
+        build_model(cfg, 65)
+
+
+@pytest.mark.parametrize(
+    ("value", "hint", "good"),
+    [(1, float, True), (True, int, False), ("3", int, False), ([0.9, 0.99], list[float], True)],
+)
+def test_types_are_taken_strictly(value: Any, hint: Any, good: bool) -> None:
+    from attnlab.training.instantiate import checked
+
+    if good:
+        assert checked(value, hint, "x") == value
+    else:
+        with pytest.raises(BadInput):
+            checked(value, hint, "x")
+
+
+def refuses(q: Tensor, k: Tensor) -> Tensor:
+    """A mask of a user's own that does not work."""
+    raise RuntimeError("no mask today\nand none tomorrow")
+
+
+def miscalculates(q: Tensor, k: Tensor) -> Tensor:
+    """Likewise, by a library's error."""
+    return q.reshape(2, 3, 5)
+
+
+@pytest.mark.parametrize(
+    ("mask", "said"), [(refuses, "no mask today"), (miscalculates, "shape '[2, 3, 5]' is invalid")]
+)
+def test_an_error_of_the_users_own_code_is_said_with_its_place(
+    mask: Callable[..., Tensor], said: str
+) -> None:
+    cfg = settings(f"attn.may_attend=tests.test_build.{mask.__name__}", "data=plays")
+    line = mask.__code__.co_firstlineno + 2
+    with pytest.raises(BadInput) as error:
+        build_model(cfg, 29)
+    assert str(error.value).startswith(f"RuntimeError in test_build.py, line {line}: {said}")

@@ -1,0 +1,85 @@
+"""What a run ends with on the terminal."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnlab.errors import BadInput
+from attnlab.training.main import show, sweep_flag_first
+from attnlab.training.run import Result, load_model
+
+FINISHED = {
+    "status": "finished",
+    "val_loss": 1.9,
+    "corpus": {"name": "plays"},
+    "tokens_per_second": 9.0,
+    "device": "cpu",
+    "precision": "32-true",
+}
+
+
+def ending(result: Result, capsys: pytest.CaptureFixture[str], *overrides: str) -> list[str]:
+    capsys.readouterr()
+    show(result, overrides)
+    return capsys.readouterr().out.splitlines()
+
+
+def test_the_folder_is_never_broken(
+    train: Callable[..., Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    result = train(folder="a_folder_with_a_name_that_is_longer_than_forty_columns_are")
+    lines = ending(result, capsys)
+    assert f" run folder        {result.folder}" in lines
+    assert any(line.startswith("  ") and f"sample {result.folder}" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("typed", "next_"),
+    [
+        ([], "train.py attn=unscaled"),
+        (["attn=sdpa"], "train.py attn=unscaled"),
+        (["attn=rotary", "seed=3", "force=true"], "train.py attn=sdpa seed=3"),
+        (["attn=unscaled", "optim.lr=0.1"], "train.py attn=sdpa optim.lr=0.1"),
+        (["seed=1", "optim.lr=0.1", "seed=2"], "train.py attn=unscaled seed=2 optim.lr=0.1"),
+        (["attn.scale=0.5", "+attn.heads=2"], "train.py attn=sdpa"),
+        (["preset=fast", "name=a b"], "train.py attn=unscaled preset=fast 'name=a b'"),
+    ],
+)
+def test_the_next_run_changes_one_thing(
+    typed: list[str], next_: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = ending(Result(Path("o/lab/run/seed=0"), FINISHED), capsys, *typed)
+    assert lines[-1].endswith(next_)
+
+
+def test_a_divergence_says_why(
+    train: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = train("optim.lr=1e30", "optim.warmup_steps=0")
+    text = " ".join(" ".join(ending(result, capsys)).split())
+    assert "reason the loss or its gradient is not finite: first " in text
+    with pytest.raises(BadInput, match="has no checkpoint: the run diverged at step 2"):
+        load_model(result.folder)
+
+
+@pytest.mark.parametrize("flag", ["-m", "--multirun"])
+def test_the_flag_of_a_sweep_may_stand_anywhere(
+    flag: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for typed in (["attn=sdpa", flag, "seed=0,1"], [flag, "attn=sdpa", "seed=0,1"]):
+        monkeypatch.setattr(sys, "argv", ["train.py", *typed])
+        sweep_flag_first()
+        assert sys.argv == ["train.py", flag, "attn=sdpa", "seed=0,1"]
+
+
+def test_the_next_command_works_where_this_one_was_typed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "a lab" / "train.py")])
+    monkeypatch.chdir(tmp_path)
+    lines = ending(Result(Path("o/lab/run/seed=0"), FINISHED), capsys)
+    assert lines[-1].endswith(" 'a lab/train.py' attn=unscaled")

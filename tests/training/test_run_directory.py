@@ -1,0 +1,90 @@
+"""Run folders: names, fingerprints, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from attnlab.errors import BadInput
+from attnlab.training.run_directory import RunDirectory, fingerprint, folder_for
+from tests.conftest import settings
+
+CFG = OmegaConf.create({"outputs": "outputs", "name": "lab", "seed": 3})
+
+
+def name_for(*overrides: str, variant: str = "sdpa") -> str:
+    return str(folder_for(CFG, variant, overrides))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ([], "attn=sdpa"),
+        (["attn=sdpa", "seed=3", "name=lab", "force=true"], "attn=sdpa"),
+        (["optim.lr=0.01"], "attn=sdpa,optim.lr=0.01"),
+        (["optim.lr=0.3", "+optim.lr=0.01"], "attn=sdpa,optim.lr=0.01"),
+        (["+trainer.x=1", "model.n_head=2"], "attn=sdpa,model.n_head=2,trainer.x=1"),
+        (["preset=baby"], "attn=sdpa,preset=baby"),
+        (["attn.scale=0.5"], "attn=sdpa,attn.scale=0.5"),
+        (["data.path='my text.txt'"], "attn=sdpa,data.path=my text.txt"),
+    ],
+)
+def test_a_run_is_named_by_what_was_changed(overrides: list[str], expected: str) -> None:
+    assert name_for(*overrides) == f"outputs/lab/{expected}/seed=3"
+
+
+def test_the_order_of_the_overrides_does_not_count() -> None:
+    assert name_for("a=1", "b=2") == name_for("b=2", "a=1")
+
+
+def test_a_path_is_no_folder_in_the_folder() -> None:
+    name = name_for("data.path=/data/one/input.txt")
+    assert name.startswith("outputs/lab/attn=sdpa,data.path=input.txt~")
+    assert name.count("/") == 3
+    assert name != name_for("data.path=/data/two/input.txt")
+
+
+@given(st.lists(st.text(min_size=1, max_size=60).map(lambda v: f"x.y={v}"), max_size=8))
+def test_any_override_gives_a_folder_that_file_systems_take(overrides: list[str]) -> None:
+    path = folder_for(CFG, "sdpa", [o.encode("utf-8", "ignore").decode() for o in overrides])
+    assert len(path.parts) == 4
+    assert all(len(part.encode()) <= 255 and "\0" not in part for part in path.parts)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/etc", "a\\b", "x" * 101])
+def test_a_name_must_be_one_folder(name: str) -> None:
+    with pytest.raises(BadInput, match="must be the plain name of a folder"):
+        folder_for(OmegaConf.merge(CFG, {"name": name}), "sdpa", [])  # type: ignore[arg-type]
+
+
+def test_the_fingerprint_sees_what_counts_and_nothing_else() -> None:
+    base = fingerprint(settings(), "hash")
+    assert base == fingerprint(settings("force=true", "name=x", "outputs=/y"), "hash")
+    others = ["seed=1", "optim.lr=0.1", "attn=manual", "checkpoint_every=7", "data.path=z"]
+    assert len({base, *(fingerprint(settings(o), "hash") for o in others)}) == 6
+    assert base != fingerprint(settings(), "another")
+
+
+def test_a_folder_with_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("...")
+    with pytest.raises(BadInput, match="is not empty and holds no run"):
+        RunDirectory(tmp_path).status()
+
+
+def test_a_damaged_status_is_said(tmp_path: Path) -> None:
+    (tmp_path / "status.json").write_text("{")
+    with pytest.raises(BadInput, match="is damaged"):
+        RunDirectory(tmp_path).status()
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    with (
+        RunDirectory(tmp_path).locked(),
+        pytest.raises(BadInput, match="another process is training in"),
+        RunDirectory(tmp_path).locked(),
+    ):
+        pass
+    with RunDirectory(tmp_path).locked():
+        pass

@@ -1,0 +1,238 @@
+"""Sweeps: what fails does not stop the others, what is killed goes on, under every launcher."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from attnlab.errors import BadInput
+from attnlab.training.run_directory import Busy, RunDirectory
+from attnlab.training.sweeps import Summary, attempt
+from tests.conftest import ROOT, SMALL
+from tests.forked import begin, ended
+
+FAULTY = '''
+from attnlab.attention.layer import SelfAttention
+
+class Faulty(SelfAttention):
+    """Breaks in the third call, where it is told to."""
+
+    def __init__(self, n_embd, n_head, *, block_size, bias, dropout, faulty=0):
+        super().__init__(n_embd, n_head, block_size=block_size, bias=bias, dropout=dropout)
+        self.faulty, self.calls = faulty, 0
+
+    def forward(self, x):
+        self.calls += 1
+        if self.faulty and self.calls == 3:
+            raise ZeroDivisionError("a fault of the user's own")
+        return super().forward(x)
+'''
+NEEDS = {"joblib": "joblib", "submitit_local": "submitit", "ray": "ray"}
+
+
+def hydra_of(folder: Path, number: int, *overrides: str) -> DictConfig:
+    """What Hydra tells a job of itself, as far as it is asked."""
+    return OmegaConf.create(
+        {
+            "runtime": {"output_dir": str(folder), "config_sources": []},
+            "job": {"num": number},
+            "overrides": {"task": list(overrides)},
+        }
+    )
+
+
+def summary(folder: Path) -> None:
+    Summary().on_multirun_end(OmegaConf.create({"hydra": {"sweep": {"dir": str(folder)}}}))
+
+
+def test_what_goes_well_is_not_mentioned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert attempt(lambda: tmp_path / "run", lambda _: 1.5, hydra_of(tmp_path, 0)) == 1.5
+    summary(tmp_path)
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "heading"),
+    [
+        (BadInput("n_head = 5 must be 4"), 2, "error: refused"),
+        (ZeroDivisionError("by zero"), 1, "error: failed"),
+        (
+            Busy("another process is training in it"),
+            0,
+            "being trained by another process, and left to it",
+        ),
+    ],
+)
+def test_what_goes_wrong_is_listed_with_its_command(
+    error: Exception, code: int, heading: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def train(_: Path) -> float:
+        raise error
+
+    hydra = hydra_of(tmp_path / "sweep", 7, "seed=1", "data.path='my text.txt'")
+    loss = attempt(lambda: tmp_path / "run", train, hydra)
+    assert loss != loss
+    capsys.readouterr()
+    if code:
+        with pytest.raises(SystemExit) as end:
+            summary(tmp_path / "sweep")
+        assert end.value.code == code
+    else:
+        summary(tmp_path / "sweep")
+    said = capsys.readouterr().err
+    assert said.startswith(f"{heading}, 1 of this sweep's runs")
+    assert """python train.py seed=1 'data.path='"'"'my text.txt'"'"''""" in said
+    assert str(error) in said and "Traceback" not in said
+    recorded = (tmp_path / "run" / "status.json").exists()
+    assert recorded == isinstance(error, ZeroDivisionError)
+    if recorded:
+        status = json.loads((tmp_path / "run" / "status.json").read_text())
+        assert status["status"] == "failed"
+        assert "Traceback" in status["reason"] and "by zero" in status["reason"]
+
+
+def test_a_crash_is_not_written_over_somebody_elses_folder(tmp_path: Path) -> None:
+    def train(_: Path) -> float:
+        raise ZeroDivisionError
+
+    (tmp_path / "thesis.tex").write_text("years of work")
+    attempt(lambda: tmp_path, train, hydra_of(tmp_path / "sweep", 0))
+    assert not (tmp_path / "status.json").exists()
+    assert list((tmp_path / "sweep").glob("*.json"))
+
+
+def test_a_crash_leaves_a_finished_run_finished(tmp_path: Path) -> None:
+    RunDirectory(tmp_path).set_status("finished", "print")
+    before = (tmp_path / "status.json").read_text()
+    RunDirectory(tmp_path).record_crash("Traceback")
+    assert (tmp_path / "status.json").read_text() == before
+
+
+def statuses(outputs: Path) -> dict[str, str]:
+    return {
+        f.parent.name: json.loads(f.read_text())["status"] for f in outputs.rglob("status.json")
+    }
+
+
+SWEEP = [*SMALL, "logger=none", "seed=0,1,2", "trainer.max_steps=60", "checkpoint_every=5"]
+
+
+@pytest.mark.slow
+def test_a_sweep_that_is_killed_goes_on(text_file: Path, tmp_path: Path) -> None:
+    def slowly() -> None:
+        from attnlab.training.lightning_module import GPTModule
+
+        step = GPTModule.on_train_batch_start
+
+        def slow(self: GPTModule, *arguments: Any) -> None:
+            time.sleep(0.02)
+            step(self, *arguments)
+
+        GPTModule.on_train_batch_start = slow  # type: ignore[method-assign]
+
+    command = ["-m", *SWEEP, f"data.path={text_file}", f"outputs={tmp_path}/o"]
+    running = begin(command, tmp_path, slowly)
+    while "seed=1" not in statuses(tmp_path / "o"):
+        assert running.process.is_alive()
+        time.sleep(0.05)
+    assert running.process.pid is not None
+    os.kill(running.process.pid, signal.SIGKILL)
+    assert running.end()[0] == -9
+    assert statuses(tmp_path / "o") == {"seed=0": "finished", "seed=1": "running"}
+    (first,) = (tmp_path / "o").rglob("seed=0/metrics.json")
+    before = first.stat().st_mtime_ns
+    code, said = ended(command, tmp_path)
+    assert code == 0, said
+    assert "seed=0: finished; it had been done before" in said
+    assert set(statuses(tmp_path / "o").values()) == {"finished"}
+    assert first.stat().st_mtime_ns == before
+
+
+@pytest.mark.slow
+def test_two_sweeps_at_once_share_the_runs(text_file: Path, tmp_path: Path) -> None:
+    command = ["-m", *SWEEP, f"data.path={text_file}", f"outputs={tmp_path}/o"]
+    both = [begin(command, tmp_path)]
+    time.sleep(0.1)
+    both.append(begin(command, tmp_path))
+    for sweep in both:
+        code, said = sweep.end()
+        assert code == 0, said
+    assert statuses(tmp_path / "o") == dict.fromkeys(("seed=0", "seed=1", "seed=2"), "finished")
+    alone = [*command[:-1], f"outputs={tmp_path}/alone"]
+    assert ended(alone, tmp_path)[0] == 0
+    for metrics in (tmp_path / "o").rglob("metrics.json"):
+        theirs = tmp_path / "alone" / metrics.relative_to(tmp_path / "o")
+        losses = [json.loads(f.read_text())["val_loss"] for f in (metrics, theirs)]
+        assert losses[0] == losses[1]
+
+
+def launched(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """A sweep over a run that fails and one that does not, in an environment without threads."""
+    (folder / "faulty.py").write_text(FAULTY)
+    environment = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
+    environment["PYTHONPATH"] = f"{folder}:{environment.get('PYTHONPATH', '')}"
+    settings = [s for s in SMALL if s != "data=text"]
+    settings += ["data=plays", "data.length=3000", "logger=none"]
+    command = [sys.executable, "train.py", "-m", "attn._target_=faulty.Faulty", "+attn.faulty=1,0"]
+    command += [*settings, f"outputs={folder}/o", *arguments]
+    return subprocess.run(
+        command, cwd=ROOT, env=environment | env, capture_output=True, text=True, timeout=900
+    )
+
+
+def threads(folder: Path) -> list[int]:
+    return [json.loads(f.read_text())["threads"] for f in (folder / "o").rglob("metrics.json")]
+
+
+LAUNCHERS = {
+    "basic": [],
+    "joblib": ["hydra.launcher.n_jobs=2"],
+    "submitit_local": ["hydra.sweeper.max_batch_size=1"],
+    "ray": ["+hydra.launcher.ray.init.num_cpus=2"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_launchers(launcher: str, tmp_path: Path) -> None:
+    if launcher in NEEDS and find_spec(f"hydra_plugins.hydra_{NEEDS[launcher]}_launcher") is None:
+        pytest.skip(f"hydra-{NEEDS[launcher]}-launcher is not installed here")
+    chosen = [f"hydra/launcher={launcher}", *LAUNCHERS[launcher]]
+    done = launched(tmp_path, *chosen)
+    assert done.returncode == 1, done.stderr
+    assert "error: failed, 1 of this sweep's runs" in done.stderr
+    assert "python train.py attn._target_=faulty.Faulty +attn.faulty=1" in done.stderr
+    found = sorted((tmp_path / "o" / "lab").rglob("status.json"))
+    told = {json.loads(f.read_text())["status"]: json.loads(f.read_text()) for f in found}
+    assert told.keys() == {"finished", "failed"}
+    assert "Traceback" in told["failed"]["reason"]
+    assert "a fault of the user's own" in told["failed"]["reason"]
+    cores = os.cpu_count() or 1
+    if launcher == "joblib":
+        assert threads(tmp_path) == [max(1, cores // 2)]
+    elif launcher != "basic":  # as many as were asked for, and that is one
+        assert threads(tmp_path) == [1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["joblib", "submitit_local"])
+def test_the_users_own_threads_hold_and_several_devices_are_refused(
+    launcher: str, tmp_path: Path
+) -> None:
+    if find_spec(f"hydra_plugins.hydra_{NEEDS[launcher]}_launcher") is None:
+        pytest.skip(f"hydra-{NEEDS[launcher]}-launcher is not installed here")
+    done = launched(
+        tmp_path, f"hydra/launcher={launcher}", "trainer.devices=1,2", OMP_NUM_THREADS="3"
+    )
+    assert "trainer.devices = 2: runs on several devices cannot be swept" in done.stderr
+    assert threads(tmp_path) == [3]
