@@ -141,7 +141,7 @@ def _template(name: str) -> jinja2.Template:
 
 
 def _source(name: str) -> str:
-    folder = importlib.resources.files("attnlab.plotting") / "templates"
+    folder = importlib.resources.files("attnlab.claims") / "templates"
     return (folder / name).read_text(encoding="utf-8")
 
 
