@@ -32,12 +32,13 @@ from hydra import compose, initialize_config_dir
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 # --- What a redesign adapts: from here to the next line of dashes. ------------------------------
-from attnlab.attention import SelfAttention, TorchMHA, faults, kernels
+from attnlab.attention import SelfAttention, TorchMHA, kernels
+from attnlab.attention import faulty_kernels as faults
 from attnlab.checkup import Report, checkup, checkup_kernel
 from attnlab.checkup.bench import other, ours
 from attnlab.checkup.bench.plants import PLANTS, Plant
 from attnlab.interop import attention_from_gpt2, block_from_gpt2, from_gpt2
-from attnlab.training.checkpoint import read_checkpoint
+from attnlab.training.checkpoint_file import read_checkpoint
 from attnlab.training.run import run
 from tests.claims import own_claim
 
@@ -54,7 +55,7 @@ PUBLIC = {
     "Arm": "attnlab.claims",
     "AtLeast": "attnlab.claims",
     "Attention": "attnlab.attention",
-    "COLOURS": "attnlab.report.drawing",
+    "COLORS": "attnlab.plotting.drawing",
     "Claim": "attnlab.claims",
     "CrossAttention": "attnlab.attention",
     "Effort": "attnlab.claims",
@@ -70,29 +71,29 @@ PUBLIC = {
     "causal": "attnlab.attention.masks",
     "checkup": "attnlab.checkup",
     "checkup_kernel": "attnlab.checkup",
-    "faults": "attnlab.attention",
+    "faulty_kernels": "attnlab.attention",
     "from_bert": "attnlab.interop",
     "from_gpt2": "attnlab.interop",
-    "heatmaps": "attnlab.report",
-    "identical": "attnlab.attention.heads",
-    "identical_qkv": "attnlab.attention.heads",
-    "independent": "attnlab.attention.heads",
+    "heatmaps": "attnlab.plotting",
+    "identical": "attnlab.attention.head_init",
+    "identical_qkv": "attnlab.attention.head_init",
+    "independent": "attnlab.attention.head_init",
     "kernels": "attnlab.attention",
     "load_model": "attnlab.training.run",
-    "look": "attnlab.look",
+    "look": "attnlab.attention_maps",
     "manual": "attnlab.attention.kernels",
     "masks": "attnlab.attention",
     "measures": "attnlab.probes",
-    "panels": "attnlab.report.drawing",
+    "panels": "attnlab.plotting.drawing",
     "plays": "attnlab.data.sources",
-    "quietly": "attnlab.probes.view",
+    "eval_mode": "attnlab.probes.capture",
     "random_energy": "attnlab.probes.random_energy",
     "read_runs": "attnlab.runs",
     "relu_squared": "attnlab.model",
     "rms_norm": "attnlab.model",
-    "styled": "attnlab.report.drawing",
-    "svg": "attnlab.report.drawing",
-    "views": "attnlab.probes.view",
+    "styled": "attnlab.plotting.drawing",
+    "svg": "attnlab.plotting.drawing",
+    "views": "attnlab.probes.capture",
 }
 
 
