@@ -8,62 +8,31 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.checkup import Status, assert_causal, checkup
-from attnlab.checkup.bench import other, ours
-from attnlab.checkup.bench.plants import PLANTS, Plant
 from attnlab.errors import BadInput
 from attnlab.model import GPT
+from tests.faults import in_gpt
+from tests.faults.planted import FAULTS
 
 V, T = 29, 19
 
 
 def small(fault: str = "healthy") -> GPT:
-    return ours.build(fault, T, 1, 2)
+    return in_gpt.build(fault, T, 1, 2)
 
 
 @pytest.mark.parametrize("fault", ["flipped", "zero_fill", "finite_fill", "unmerged_heads"])
 def test_faults_are_named(fault: str) -> None:
-    plant = next(p for p in PLANTS if p.fault == fault)
-    report = checkup(ours.build(fault, 29, 1, 4))
+    planted = next(p for p in FAULTS if p.name == fault)
+    report = checkup(in_gpt.build(fault, 29, 1, 4))
     assert not report.healthy
     assert report.exit_code == 1
-    assert report.causes == plant.causes[:1]
+    assert report.causes == planted.causes[:1]
 
 
 def test_a_healthy_model_is_healthy() -> None:
     report = checkup(small())
     assert report.healthy
     assert report.exit_code == 0
-    assert report.diagnoses == ()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("bench", ["ours", "other"])
-@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.fault)
-def test_every_fault_is_named_in_both_models(plant: Plant, bench: str) -> None:
-    report = checkup(
-        plant.build(bench), vocab_size=V, block_size=plant.block_size, batch=plant.batch()
-    )
-    assert set(plant.causes) & set(report.causes), [d.headline for d in report.diagnoses]
-    # One fault is told as one.
-    assert len(report.diagnoses) == 1, [d.headline for d in report.diagnoses]
-
-
-@pytest.mark.parametrize("bench", ["ours", "other"])
-def test_a_plant_is_the_same_in_every_process(bench: str) -> None:
-    """PyTorch starts each process from another seed."""
-    plant = next(p for p in PLANTS if p.fault == "expert_choice")
-    torch.manual_seed(1)
-    first = plant.build(bench).state_dict()
-    torch.manual_seed(2)
-    second = plant.build(bench).state_dict()
-    assert all(torch.equal(first[name], second[name]) for name in first)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["sdpa", "manual", "torch_mha", "single_head", "other"])
-def test_healthy_variants_raise_no_alarm(kind: str) -> None:
-    model = other.build("healthy", 2, 4) if kind == "other" else ours.healthy(kind)
-    report = checkup(model, vocab_size=V, block_size=37)
     assert report.diagnoses == ()
 
 
@@ -231,7 +200,7 @@ def test_assert_causal() -> None:
         (lambda ids: ids, {"vocab_size": V, "block_size": 1}, "at least 3"),
         (lambda ids: ids, {"vocab_size": V}, "must give logits"),
         (small, {"vocab_size": V}, "does not answer"),
-        (ours.build("healthy", T, 1, 2), {"block_size": 4 * T}, "do not fit into block_size"),
+        (in_gpt.build("healthy", T, 1, 2), {"block_size": 4 * T}, "do not fit into block_size"),
     ],
 )
 def test_bad_input_is_refused_with_a_sentence(

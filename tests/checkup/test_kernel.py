@@ -9,9 +9,9 @@ from torch import Tensor
 
 from attnlab.attention import kernels
 from attnlab.checkup import checkup_kernel
-from attnlab.checkup.bench import ours
 from attnlab.checkup.references import NAMES, RIGHT, compute
 from attnlab.errors import BadInput
+from tests.faults import in_gpt
 
 EXPECTED = {
     "zero_fill": "zero_fill",
@@ -35,7 +35,7 @@ EXPECTED = {
 
 @pytest.mark.parametrize("fault", EXPECTED)
 def test_wrong_kernels_are_named(fault: str) -> None:
-    report = checkup_kernel(ours.KERNELS[fault])
+    report = checkup_kernel(in_gpt.KERNELS[fault])
     assert not report.healthy
     assert report.causes[0] == EXPECTED[fault]
 

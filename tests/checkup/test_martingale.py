@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from attnlab.checkup import checkup
-from attnlab.checkup.bench import ours
 from attnlab.checkup.martingale import Martingale, prove_by_training
 from attnlab.checkup.model_adapter import adapt
+from tests.faults import in_gpt
 
 
 def test_honest_models_cross_at_most_as_often_as_alpha() -> None:
@@ -46,20 +46,20 @@ def test_impossible_probabilities_are_refused() -> None:
 
 @pytest.mark.parametrize("fault", ["flipped", "peek_one"])
 def test_a_leak_is_proven(fault: str) -> None:
-    subject = adapt(ours.build(fault, 16, 2, 2), None, None)
+    subject = adapt(in_gpt.build(fault, 16, 2, 2), None, None)
     finding = prove_by_training(subject, torch.Generator().manual_seed(0), steps=300)
     assert finding.cause == "proof", finding.headline
     assert finding.numbers["log10 of the highest M"] >= 9
 
 
 def test_an_honest_model_is_not_proven_anything() -> None:
-    subject = adapt(ours.build("healthy", 16, 1, 2), None, None)
+    subject = adapt(in_gpt.build("healthy", 16, 1, 2), None, None)
     finding = prove_by_training(subject, torch.Generator().manual_seed(0), steps=60)
     assert finding.cause == ""
     assert finding.numbers["log10 of the highest M"] < 9
 
 
 def test_the_proof_joins_the_diagnosis() -> None:
-    report = checkup(ours.build("flipped", 16, 1, 2), prove=True)
+    report = checkup(in_gpt.build("flipped", 16, 1, 2), prove=True)
     assert report.causes == ("flipped_mask",)
     assert "proof" in report.diagnoses[0].detectors

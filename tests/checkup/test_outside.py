@@ -5,15 +5,15 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.checkup import checkup
-from attnlab.checkup.bench import ours
-from attnlab.checkup.bench.plants import PLANTS
 from attnlab.model import GPT
+from tests.faults import in_gpt
+from tests.faults.planted import FAULTS
 
 V, T = 29, 19
 
 
 def small(fault: str = "healthy") -> GPT:
-    return ours.build(fault, T, 1, 2)
+    return in_gpt.build(fault, T, 1, 2)
 
 
 class Reversed(nn.Module):
@@ -54,13 +54,13 @@ def test_what_is_reversed_is_outside_attention(kind: type[nn.Module]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("bench", "seed"),
+    ("model", "seed"),
     # expert_choice: in these draws few positions read ahead
     [("ours", 1), ("ours", 110), ("ours", 213), ("other", 60), ("other", 159)],
 )
-def test_few_leaks_beside_sound_patterns_are_outside_attention(bench: str, seed: int) -> None:
-    plant = next(p for p in PLANTS if p.fault == "expert_choice")
-    report = checkup(plant.build(bench, seed), vocab_size=V, block_size=plant.block_size)
+def test_few_leaks_beside_sound_patterns_are_outside_attention(model: str, seed: int) -> None:
+    fault = next(p for p in FAULTS if p.name == "expert_choice")
+    report = checkup(fault.build(model, seed), vocab_size=V, block_size=fault.block_size)
     assert report.causes == ("outside",), [d.headline for d in report.diagnoses]
 
 

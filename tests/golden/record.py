@@ -35,12 +35,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from attnlab.attention import SelfAttention, TorchMHA, kernels
 from attnlab.attention import faulty_kernels as faults
 from attnlab.checkup import Report, checkup, checkup_kernel
-from attnlab.checkup.bench import other, ours
-from attnlab.checkup.bench.plants import PLANTS, Plant
 from attnlab.interop import attention_from_gpt2, block_from_gpt2, from_gpt2
 from attnlab.training.checkpoint_file import read_checkpoint
 from attnlab.training.run import run
 from tests.claims import own_claim
+from tests.faults import in_gpt, in_llama
+from tests.faults.planted import FAULTS, PlantedFault
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -119,17 +119,19 @@ def checkpoint(folder: Path) -> tuple[dict[str, torch.Tensor], dict[int, float]]
 
 def healthy_models() -> dict[str, torch.nn.Module]:
     """Models without a fault, by name."""
-    models = {kind: ours.healthy(kind) for kind in ("sdpa", "manual", "torch_mha", "single_head")}
-    return {**models, "other": other.build("healthy", 2, 4)}
+    models = {
+        kind: in_gpt.healthy(kind) for kind in ("sdpa", "manual", "torch_mha", "single_head")
+    }
+    return {**models, "other": in_llama.build("healthy", 2, 4)}
 
 
-def planted(name: str) -> tuple[Plant, str]:
+def planted(name: str) -> tuple[PlantedFault, str]:
     """A planted fault and the model that it is planted in, of "fault in model"."""
     fault, _, bench = name.partition(" in ")
-    return next(plant for plant in PLANTS if plant.fault == fault), bench
+    return next(plant for plant in FAULTS if plant.name == fault), bench
 
 
-PLANTED = [f"{plant.fault} in {bench}" for plant in PLANTS for bench in ("ours", "other")]
+PLANTED = [f"{plant.name} in {bench}" for plant in FAULTS for bench in ("ours", "other")]
 
 KERNELS: dict[str, Callable[..., object]] = {
     "manual": kernels.manual,

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from attnlab.checkup.bench.side import beside
+from tests.faults.beside import beside
 
 
 class RMSNorm(nn.Module):
@@ -188,7 +188,7 @@ class Other(nn.Module):
 
 
 def build(fault: str, n_layer: int, n_head: int, seed: int = 0) -> nn.Module:
-    """The second model with a fault of `attnlab.checkup.bench.plants.PLANTS`, or "healthy"."""
+    """The second model with a fault of `tests.faults.planted.FAULTS`, or "healthy"."""
     name, _, place = fault.partition("@")
     everywhere = [name if place in ("", str(i)) else "healthy" for i in range(n_layer)]
     with torch.random.fork_rng(devices=[]):

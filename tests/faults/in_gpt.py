@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnlab.attention import SelfAttention, TorchMHA, faulty_kernels, head_init, kernels, masks
-from attnlab.checkup.bench.side import beside
 from attnlab.init import init_weights
 from attnlab.model import GPT, Block
+from tests.faults.beside import beside
 
 
 def double_scale(
@@ -213,7 +213,7 @@ def healthy(kind: str, block_size: int = 37) -> GPT:
 
 
 def build(fault: str, block_size: int, n_layer: int, n_head: int, seed: int = 0) -> GPT:
-    """Our GPT with a fault of `attnlab.checkup.bench.plants.PLANTS`, all weights from the seed."""
+    """Our GPT with a fault of `tests.faults.planted.FAULTS`, all weights from the seed."""
     name, _, place = fault.partition("@")
     layers = Layers(name, int(place) if place else None)
     net = GPT(

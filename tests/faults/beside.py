@@ -1,4 +1,4 @@
-"""Faults outside attention: modules (B, T, C) -> (B, T, C) to stand beside a feed-forward layer.
+"""Faults outside attention: modules (B, T, C) -> (B, T, C) added to a feed-forward layer.
 
 Letters: B batch, T time, C channels.
 """
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class Beside(nn.Module):
-    """A layer with another beside it, whose output is added."""
+    """The sum of two layers."""
 
     def __init__(self, layer: nn.Module, other: nn.Module) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class TimeNorm(nn.Module):
 
 
 class ClosedGate(nn.Module):
-    """The mean over all positions, behind a weight that starts at 0."""
+    """The mean over all positions, multiplied by a weight that starts at 0."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class ClosedGate(nn.Module):
 
 
 class ExpertChoice(nn.Module):
-    """An expert that picks its tokens of the whole sequence, so that later ones compete."""
+    """An expert that picks its tokens from the whole sequence, so that later ones compete."""
 
     def __init__(self, C: int) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class BatchMean(nn.Module):
 
 
 class Memory(nn.Module):
-    """A state that survives the call."""
+    """A state that is kept between calls."""
 
     state: Tensor
 
@@ -87,7 +87,7 @@ class Memory(nn.Module):
 
 
 class FromEnd(nn.Module):
-    """Positions that are counted from the end of whatever is given."""
+    """Positions counted from the end of the sequence."""
 
     def __init__(self, C: int) -> None:
         super().__init__()

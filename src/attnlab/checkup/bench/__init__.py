@@ -1,1 +1,0 @@
-"""Faults planted on purpose in two models that share no code, to examine the examiner."""

@@ -1,0 +1,41 @@
+"""Every planted fault gets its diagnosis in both models, and models without one get none."""
+
+import pytest
+import torch
+
+from attnlab.checkup import checkup
+from tests.faults import in_gpt, in_llama
+from tests.faults.planted import FAULTS, PlantedFault
+
+V = 29
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["ours", "other"])
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_every_fault_is_named_in_both_models(fault: PlantedFault, model: str) -> None:
+    report = checkup(
+        fault.build(model), vocab_size=V, block_size=fault.block_size, batch=fault.batch()
+    )
+    assert set(fault.causes) & set(report.causes), [d.headline for d in report.diagnoses]
+    # One fault gives one diagnosis.
+    assert len(report.diagnoses) == 1, [d.headline for d in report.diagnoses]
+
+
+@pytest.mark.parametrize("model", ["ours", "other"])
+def test_a_planted_fault_is_the_same_in_every_process(model: str) -> None:
+    """PyTorch starts each process from another seed."""
+    fault = next(p for p in FAULTS if p.name == "expert_choice")
+    torch.manual_seed(1)
+    first = fault.build(model).state_dict()
+    torch.manual_seed(2)
+    second = fault.build(model).state_dict()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["sdpa", "manual", "torch_mha", "single_head", "other"])
+def test_healthy_variants_raise_no_alarm(kind: str) -> None:
+    net = in_llama.build("healthy", 2, 4) if kind == "other" else in_gpt.healthy(kind)
+    report = checkup(net, vocab_size=V, block_size=37)
+    assert report.diagnoses == ()
