@@ -61,17 +61,19 @@ def test_more_groups_than_an_eye_tells_apart_are_refused(sweep: Path, tmp_path: 
     assert not (tmp_path / "plots").exists()
 
 
-def test_characters_and_words_do_not_share_an_axis(sweep: Path, tmp_path: Path) -> None:
+def test_different_tasks_do_not_share_an_axis(sweep: Path, tmp_path: Path) -> None:
     (found, *_) = read_runs(sweep)
     words = replace(
-        found, config=found.config | {"model._target_": "attnlab.translation.model.Translator"}
+        found,
+        config=found.config | {"module": "mine.WordModule"},
+        metrics=found.metrics | {"unit": "word"},
     )
-    with pytest.raises(BadInput, match="no axis for both"):
+    with pytest.raises(BadInput, match=r"mine\.WordModule"):
         figures.draw([found, words], tmp_path)
     for run, unit in ((found, "character"), (words, "word")):
         figure = figures.losses([run])
         assert figure is not None
-        assert figure.axes[0].get_ylabel() == f"loss, nats a {unit}"
+        assert figure.axes[0].get_ylabel() == f"loss, nats per {unit}"
 
 
 def test_the_band_is_mean_and_deviation_and_what_diverged_is_named(sweep: Path) -> None:

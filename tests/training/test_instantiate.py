@@ -138,8 +138,8 @@ def miscalculates(q: Tensor, k: Tensor) -> Tensor:
 def test_an_error_of_the_users_own_code_is_said_with_its_place(
     mask: Callable[..., Tensor], said: str
 ) -> None:
-    cfg = settings(f"attn.may_attend=tests.test_build.{mask.__name__}", "data=plays")
+    cfg = settings(f"attn.may_attend={__name__}.{mask.__name__}", "data=plays")
     line = mask.__code__.co_firstlineno + 2
     with pytest.raises(BadInput) as error:
         build_model(cfg, 29)
-    assert str(error.value).startswith(f"RuntimeError in test_build.py, line {line}: {said}")
+    assert str(error.value).startswith(f"RuntimeError in test_instantiate.py, line {line}: {said}")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from attnlab.errors import BadInput
+from attnlab.training.lightning_module import GPTModule
 from attnlab.training.main import show, sweep_flag_first
 from attnlab.training.run import Result, load_model
 
@@ -52,7 +53,7 @@ def test_the_folder_is_never_broken(
 def test_the_next_run_changes_one_thing(
     typed: list[str], next_: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = ending(Result(Path("o/lab/run/seed=0"), FINISHED), capsys, *typed)
+    lines = ending(Result(Path("o/lab/run/seed=0"), FINISHED, GPTModule), capsys, *typed)
     assert lines[-1].endswith(next_)
 
 
@@ -81,5 +82,5 @@ def test_the_next_command_works_where_this_one_was_typed(
 ) -> None:
     monkeypatch.setattr(sys, "argv", [str(tmp_path / "a lab" / "train.py")])
     monkeypatch.chdir(tmp_path)
-    lines = ending(Result(Path("o/lab/run/seed=0"), FINISHED), capsys)
+    lines = ending(Result(Path("o/lab/run/seed=0"), FINISHED, GPTModule), capsys)
     assert lines[-1].endswith(" 'a lab/train.py' attn=unscaled")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from attnlab.plotting.heatmaps import alignment
-from attnlab.training.run import load_translator, run
+from attnlab.training.run import load_any, run
 from attnlab.translation import measures
 from attnlab.translation.pairs import pairs
 from tests.conftest import settings
@@ -34,7 +34,7 @@ def test_a_trained_translator_looks_where_the_word_order_sends_it(tmp_path: Path
     result = run(settings(*chosen), tmp_path / "run", variant="cross-scaled_dot")
     assert result.metrics["alignment_accuracy"] > 0.5
     assert result.metrics["bleu"] > 70
-    net, alphabet = load_translator(result.folder)
+    net, alphabet = load_any(result.folder)
     val = pairs().val[:100]
     seen = measures.alignments(net, val, alphabet)
     # The verb comes last: its square is far below the diagonal's, in the column of its source.

@@ -12,7 +12,7 @@ import torch
 
 from attnlab.errors import BadInput
 from attnlab.runs import read_run, read_runs
-from attnlab.training.run import load_model, load_translator, run
+from attnlab.training.run import load_any, load_model, run
 from attnlab.translation import measures
 from attnlab.translation.batches import validation_batches
 from attnlab.translation.pairs import PAD, pairs
@@ -72,7 +72,7 @@ def test_every_score_trains_and_says_what_it_was(score: str, train: Train) -> No
 
 def test_val_loss_and_quality_are_of_the_whole_validation_part(train: Train) -> None:
     result = train()
-    net, alphabet = load_translator(result.folder)
+    net, alphabet = load_any(result.folder)
     data = pairs(train=60, val=20)
     assert alphabet == data.alphabet
     total, count = 0.0, 0
@@ -158,10 +158,10 @@ def test_runs_are_listed_by_their_variant(train: Train, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
-        (["attn=sdpa"], r"attn\._target_ = .*SelfAttention is not for model\._target_ = .*Transl"),
+        (["attn=sdpa"], r"attn\._target_ = .*SelfAttention is not for module = .*Transl"),
         (["data.path=nowhere.tsv"], r"data\.path = nowhere\.tsv cannot be read"),
         (["data.batch_size=64"], r"data\.batch_size = 64 is more than the 60 pairs"),
-        (["probes=default"], "the probe Patterns looks at a GPT, not at a Translator"),
+        (["probes=default"], "the probe Patterns needs a GPT, not a Translator"),
         (["attn.size=0"], r"attn\.size = 0 must be at least 1"),
         (["model.hidden_size=0"], "hidden_size = 0 must be at least 1"),
         (["attn.score=math.hypot"], "."),
@@ -179,8 +179,8 @@ def test_what_does_not_fit_is_one_sentence_and_nothing_is_written(
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
-        (["attn=cross/dot", "attn.size=8"], r"attn\._target_ = .*Aligner is not for .*GPT"),
-        (["probes=alignments"], "the probe Alignments looks at a Translator, not at a GPT"),
+        (["attn=cross/dot", "attn.size=8"], r"attn\._target_ = .*Aligner .*n_embd"),
+        (["probes=alignments"], "the probe Alignments needs a Translator, not a GPT"),
     ],
 )
 def test_a_gpt_takes_nothing_of_a_translator(
@@ -214,6 +214,6 @@ def test_without_sacrebleu_nothing_is_trained(
 
 def test_what_is_for_a_gpt_refuses_a_translator(train: Train) -> None:
     folder = train().folder
-    with pytest.raises(BadInput, match="holds a translator, and a language model is asked for"):
+    with pytest.raises(BadInput, match="holds a Translator, and a GPT is needed"):
         load_model(folder)
     assert "net.attn.score.v" in weights_of(folder)

@@ -181,12 +181,11 @@ def _look_what_is_done(plan: Plan, places: Places) -> None:
 
 
 def _run_seconds(cell: Cell) -> float:
-    """Six floating-point operations a weight and character, at the rate of one laptop core."""
+    """An estimate: six floating-point operations per weight and character, on one laptop core."""
     model, steps = cell.settings["model"], cell.settings["trainer"]["max_steps"]
-    batch_size = cell.settings["data"]["batch_size"]
-    if "hidden_size" in model:  # a translator: a dozen small steps of two cells, one by one
-        return 3.0 + steps * (0.02 + 3e-6 * batch_size * cell.settings["attn"]["size"] / 10)
+    if not {"n_layer", "n_embd", "block_size"} <= model.keys():
+        return 3.0 + 0.02 * steps  # not a GPT; corrected by the runs that are done
     weights = 12 * model["n_layer"] * model["n_embd"] ** 2
-    characters = batch_size * model["block_size"] * steps
+    characters = cell.settings["data"]["batch_size"] * model["block_size"] * steps
     validated = 2 * 111_540 / 3  # forward only, twice at the end
     return 1.5 + 6 * weights * (characters + validated) / 35e9

@@ -33,13 +33,14 @@ def draw(runs: Sequence[Run], folder: Path) -> list[Path]:
         the files.
 
     Raises:
-        BadInput: there are more groups than lines that an eye can tell apart, or losses of
-            characters and of words.
+        BadInput: there are more groups than lines that an eye can tell apart, or runs of
+            different tasks.
     """
-    if len({_translates(run) for run in runs if run.config}) > 1:  # damaged ones have none
+    tasks = sorted({str(run.config.get("module")) for run in runs if run.config})
+    if len(tasks) > 1:  # damaged runs have no configuration
         raise BadInput(
-            "language models lose nats a character and translators nats a word: no axis for both; "
-            "choose a sweep's folder, or --where model._target_=attnlab.model.GPT, say"
+            f"the losses of different tasks share no axis: module = {' and '.join(tasks)}; "
+            f"choose one with --where module={tasks[0]}"
         )
     found = len(_by_group(runs))
     if found > MOST_GROUPS:
@@ -70,7 +71,7 @@ def losses(runs: Sequence[Run]) -> Figure | None:
         for number, (name, found) in enumerate(_by_group(runs)):
             curves = [read_curves(run.folder, tag).get(tag, []) for run in found]
             drawn |= _band(place, curves, name, number, found)
-        place.set(title=title, xlabel="step", ylabel=f"loss, nats a {_unit(runs)}")
+        place.set(title=title, xlabel="step", ylabel=f"loss, nats per {_unit(runs)}")
     if not drawn:
         return None
     legend_below(figure, axes[1])
@@ -108,18 +109,14 @@ def positions(runs: Sequence[Run]) -> Figure | None:
         drawn |= _band(place, [list(enumerate(curve)) for curve in curves], name, number, [])
     if not drawn:
         return None
-    place.set(xlabel="position", ylabel=f"loss, nats a {_unit(runs)}", ylim=(0, None))
+    place.set(xlabel="position", ylabel=f"loss, nats per {_unit(runs)}", ylim=(0, None))
     legend_below(figure, place)
     return figure
 
 
 def _unit(runs: Sequence[Run]) -> str:
-    """What a loss is counted by: a language model predicts characters, a translator words."""
-    return "word" if any(map(_translates, runs)) else "character"
-
-
-def _translates(run: Run) -> bool:
-    return str(run.config.get("model._target_", "")).endswith("Translator")
+    """What one prediction is, as the finished runs say."""
+    return next((run.metrics["unit"] for run in runs if "unit" in run.metrics), "prediction")
 
 
 def _by_group(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:

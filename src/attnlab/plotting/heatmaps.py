@@ -92,7 +92,7 @@ def matrices(
 def alignment(
     pattern: npt.NDArray[np.float32], source: Sequence[str], target: Sequence[str], heading: str
 ) -> Image.Image:
-    """Where a translator looked: translated words downwards, source words to the right.
+    """Attention weights between two sentences: target words downward, source words to the right.
 
     Args:
         pattern: (T, S) weights; T and S count the ends of the sentences.

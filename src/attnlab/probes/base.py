@@ -34,9 +34,8 @@ class Probe(L.Callback):
         """
         if not isinstance(net, self.subject):
             raise BadInput(
-                f"the probe {type(self).__name__} looks at a {self.subject.__name__}, not at a "
-                f"{type(net).__name__}: probes=default for a GPT, probes=alignments for a "
-                f"Translator, or probes=none"
+                f"the probe {type(self).__name__} needs a {self.subject.__name__}, not a "
+                f"{type(net).__name__}; choose other probes, or probes=none"
             )
 
 

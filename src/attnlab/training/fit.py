@@ -17,7 +17,6 @@ from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from omegaconf import DictConfig, OmegaConf
 
-from attnlab.data.corpus import Corpus
 from attnlab.errors import DISK, BadInput, Terminated, first_line
 from attnlab.files import write_json
 from attnlab.probes.base import Probe
@@ -26,13 +25,9 @@ from attnlab.training.callbacks import Clock, Divergence, Lines, Progress, Scala
 from attnlab.training.checkpoint_file import read_checkpoint
 from attnlab.training.checkpoints import AtomicCheckpointIO, Checkpoints
 from attnlab.training.instantiate import build
-from attnlab.training.lightning_module import GPTModule, OptimizerFactory, TaskModule
-from attnlab.training.lit_translator import TranslatorModule
+from attnlab.training.lightning_module import TaskData, TaskModule
 from attnlab.training.metrics import measured, provenance
 from attnlab.training.run_directory import RunDirectory, differences
-from attnlab.training.tasks import Data, Net
-from attnlab.translation.model import Translator
-from attnlab.translation.pairs import Pairs
 
 NO_MEMORY = "can't allocate memory"  # of PyTorch's RuntimeError on a CPU
 # What attnlab tells Lightning itself.
@@ -41,9 +36,7 @@ TOLD = ("callbacks", "logger", "plugins", "default_root_dir", "use_distributed_s
 
 def fit(
     cfg: DictConfig,
-    net: Net,
-    corpus: Data,
-    optim: OptimizerFactory,
+    lit: TaskModule,
     folder: RunDirectory,
     digest: str,
     variant: str,
@@ -58,12 +51,11 @@ def fit(
         BadInput: the trainer cannot be made, the checkpoint is damaged, or the disk refuses.
     """
     clock, divergence = Clock(), Divergence()
-    lit = make_module(cfg, net, corpus, optim)
-    resume = None if cfg.force else _resumable(folder, cfg, corpus)
+    resume = None if cfg.force else _resumable(folder, cfg, lit.corpus)
     trainer = make_trainer(cfg, folder, [clock, divergence], resume)
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, Probe):
-            callback.check(net)
+            callback.check(lit.net)
     if not trainer.is_global_zero:  # another process of a distributed run; the first one records
         _loop(trainer, lit, resume)
         return measured(trainer, lit, clock)
@@ -77,8 +69,8 @@ def fit(
         folder.begin(cfg, overrides, digest)
         tensorboard_layout.begin(trainer, cfg, folder.path, variant)
         _loop(trainer, lit, resume)
-        record = {"variant": variant, "seed": cfg.seed} | divergence.outcome()
-        record |= measured(trainer, lit, clock) | provenance(trainer, corpus)
+        record = {"variant": variant, "seed": cfg.seed, "unit": lit.unit} | divergence.outcome()
+        record |= measured(trainer, lit, clock) | provenance(trainer, lit.corpus)
         record["probes"] = seen_by_probes(trainer)
         write_json(folder.metrics_file, record)
         tensorboard_layout.end(trainer, record)
@@ -92,7 +84,7 @@ def fit(
     return record
 
 
-def _resumable(folder: RunDirectory, cfg: DictConfig, corpus: Data) -> Path | None:
+def _resumable(folder: RunDirectory, cfg: DictConfig, corpus: TaskData) -> Path | None:
     """The checkpoint to go on from; one that is damaged or of another run is refused."""
     file = folder.last_checkpoint
     if not file.exists():
@@ -176,21 +168,6 @@ def seen_by_probes(trainer: L.Trainer) -> dict[str, Any]:
         if isinstance(callback, Probe):
             record |= callback.record
     return record
-
-
-def make_module(cfg: DictConfig, net: Net, corpus: Data, optim: OptimizerFactory) -> TaskModule:
-    """The model with its corpus, optimizer and seed."""
-    config = OmegaConf.to_container(cfg, resolve=True)
-    recipe = {"config": config, "alphabet": corpus.alphabet}
-    recipe |= {"corpus": corpus.name, "corpus_sha256": corpus.sha256}
-    batch_size, seed = cfg.data.batch_size, cfg.seed
-    if isinstance(net, Translator):
-        assert isinstance(corpus, Pairs)
-        return TranslatorModule(
-            net, corpus, optim, batch_size=batch_size, seed=seed, recipe=recipe
-        )
-    assert isinstance(corpus, Corpus)
-    return GPTModule(net, corpus, optim, batch_size=batch_size, seed=seed, recipe=recipe)
 
 
 def make_trainer(

@@ -40,9 +40,10 @@ def build(
     target = locate(str(node._target_), f"{path}._target_")
     if node.get("_partial_", True) is not True:
         raise BadInput(f"{path}._partial_ = {node._partial_} must be true, or left out")
-    hints = {
-        k: hint for k, hint in parameters(target, f"{path}._target_").items() if k not in given
-    }
+    taken = parameters(target, f"{path}._target_")
+    if given and not taken.keys() & set(given):
+        raise BadInput(f"{path}._target_ = {node._target_} takes none of {', '.join(given)}")
+    hints = {name: hint for name, hint in taken.items() if name not in given}
     values: dict[str, Any] = {}
     for key, value in OmegaConf.to_container(node, resolve=True).items():  # type: ignore[union-attr]
         name = str(key)

@@ -1,9 +1,12 @@
-"""What is trained under Lightning: a task's loss and batches, and what all tasks share."""
+"""What Lightning trains: the interface of a task, and the one we ship, next-character prediction.
+
+Another task is a subclass of `TaskModule`, named by `module=` in the configuration.
+"""
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal, Protocol
 
 import lightning.pytorch as L
 import torch
@@ -18,7 +21,8 @@ from attnlab.attention.masks import name_of
 from attnlab.data.batches import Batch, TrainBatches, validation_batches
 from attnlab.data.corpus import Corpus
 from attnlab.errors import BadInput
-from attnlab.model import GPT
+from attnlab.init import init_weights
+from attnlab.model import GPT, Block
 from attnlab.probes.nonfinite import Finding, first_nonfinite
 from attnlab.rng import seed_default, stream_seed
 
@@ -26,22 +30,68 @@ OptimizerFactory = Callable[[torch.nn.Module, int], tuple[Optimizer, LRScheduler
 Reduction = Literal["mean", "sum"]
 
 
-class TaskModule(L.LightningModule):
-    """A model with its batches, its optimizer and its streams of randomness, whatever it learns.
+class TaskData(Protocol):
+    """What a run needs to know of its data, whatever the task."""
 
-    A task says what its batches and its loss are; batches are tuples of tensors.
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def alphabet(self) -> Sequence[str]:
+        """The symbols that the model predicts; a symbol's id is its place here."""
+
+    @property
+    def sha256(self) -> str: ...
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What metrics.json says of the data."""
+
+
+class TaskModule(L.LightningModule):
+    """A model with its batches, its optimizer and its streams of randomness.
+
+    A task is a subclass. Its class attributes say which model, attention and data belong to it,
+    and its methods say what a batch is and what the loss of one is. Batches are tuples of tensors.
+
+    Class attributes:
+        model_class: what `model._target_` must build.
+        attention_class: what `attn._target_` must build.
+        data_class: what `data._target_` must build.
+        needs: the groups of the configuration that fit this task, for error messages.
+        attention_arguments: what the model passes to each attention layer.
+        unit: what one prediction is, for messages, axes and metrics.json.
+        baseline, contrast: settings of `attn`; the final message suggests one of them to compare
+            with.
+        verbs: the `attnlab` commands that open a run of this task.
+        init_weights: static method (net, seed, *, ...) that draws the initial weights. Its keyword
+            parameters are further keys of the group `model`. A ValueError becomes an error
+            message.
 
     Args:
         net: the model.
+        corpus: the data.
         optim: called with the model and the number of steps.
-        batch_size: B, of all devices together.
+        batch_size: B, over all devices.
         seed: of the streams "data" and "dropout".
         recipe: plain values to rebuild the model from, kept in every checkpoint.
     """
 
+    model_class: ClassVar[type[nn.Module]]
+    attention_class: ClassVar[type[nn.Module]] = nn.Module
+    data_class: ClassVar[type]
+    needs: ClassVar[str]
+    attention_arguments: ClassVar[tuple[str, ...]]
+    unit: ClassVar[str]
+    baseline: ClassVar[str]
+    contrast: ClassVar[str]
+    verbs: ClassVar[tuple[str, ...]] = ()
+    init_weights: ClassVar[Callable[..., None]]
+
     def __init__(
         self,
         net: nn.Module,
+        corpus: TaskData,
         optim: OptimizerFactory,
         *,
         batch_size: int,
@@ -50,6 +100,7 @@ class TaskModule(L.LightningModule):
     ) -> None:
         super().__init__()
         self.net = net
+        self.corpus = corpus
         self.optim = optim
         self.batch_size = batch_size
         self.seed = seed
@@ -57,8 +108,23 @@ class TaskModule(L.LightningModule):
         self.loss = torch.tensor(math.nan)  # of the last batch
         self.grad_norm = torch.tensor(0.0)  # of the last step, before clipping
         self.lr = math.nan  # of the last step
-        self.val_losses: dict[int, float] = {}  # step -> nats a prediction
+        self.val_losses: dict[int, float] = {}  # step -> nats per prediction
         self._sums: list[Tensor] = []
+
+    @staticmethod
+    def try_forward(net: Any) -> None:
+        """Run the attention of a new model once, so that one that cannot work fails at once.
+
+        Raises:
+            ValueError: the attention breaks its contract.
+        """
+
+    def check_data(self) -> None:
+        """Refuse data that are too few, before anything is written.
+
+        Raises:
+            BadInput: they are.
+        """
 
     @abstractmethod
     def batches(self, steps: int, start: int, rank: int, world_size: int) -> Dataset[Any]:
@@ -70,30 +136,35 @@ class TaskModule(L.LightningModule):
 
     @abstractmethod
     def train_piece(self) -> Sequence[Any]:
-        """A fixed piece of the training data, for the training loss that is reported."""
+        """A fixed piece of the training data, on which the final training loss is computed."""
 
     @abstractmethod
     def batch_loss(self, batch: Any, reduction: Reduction) -> Tensor:
-        """Nats over the predictions of a batch."""
+        """The loss in nats over the predictions of a batch."""
 
     @abstractmethod
     def predictions(self, batch: Any) -> int:
-        """How many predictions a batch asks for."""
+        """The number of predictions in a batch."""
 
     @abstractmethod
     def tokens(self, batches: int) -> int:
-        """How many predictions that many batches of the training ask for."""
-
-    @abstractmethod
-    def further_figures(self, seconds_a_batch: float) -> dict[str, Any]:
-        """What metrics.json says of this task alone; called at the end, on one rank."""
+        """The number of predictions in the first `batches` training batches."""
 
     @abstractmethod
     def first_nonfinite(self, batch: Any) -> Finding | None:
-        """Where a batch first leaves the finite numbers; None where it does not."""
+        """Where a batch first gives NaN or infinity; None if it does not."""
+
+    def extra_metrics(self, seconds_a_batch: float) -> dict[str, Any]:
+        """What this task adds to metrics.json; called at the end, on one rank."""
+        return {}
+
+    @classmethod
+    def summary_rows(cls, metrics: Mapping[str, Any]) -> dict[str, str]:
+        """Rows that this task adds to the table at the end of a run: name -> text."""
+        return {}
 
     def train_dataloader(self) -> DataLoader[Any]:
-        """The batches that are still to come: Lightning does not fast-forward a resumed run."""
+        """The remaining batches; Lightning does not fast-forward a resumed run."""
         accumulate = self.trainer.accumulate_grad_batches
         batches = self.batches(
             self.trainer.max_steps * accumulate,
@@ -109,8 +180,8 @@ class TaskModule(L.LightningModule):
         mine = batches[self.trainer.global_rank :: self.trainer.world_size]
         if not mine:
             raise BadInput(
-                f"the validation text makes {len(batches)} batches, too few for "
-                f"{self.trainer.world_size} devices"
+                f"the validation data make {len(batches)} batches, too few for "
+                f"{self.trainer.world_size} devices; use fewer trainer.devices"
             )
         return DataLoader(mine, batch_size=None)  # type: ignore[arg-type]
 
@@ -122,7 +193,7 @@ class TaskModule(L.LightningModule):
         }
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        # Each rank drops on its own, each step from its own seed: a resumed run repeats it.
+        # Each rank and step has its own dropout seed, so a resumed run repeats the masks.
         stream = f"dropout/{self.trainer.global_rank}"
         seed_default(stream_seed(self.seed, stream, batch_idx), self.device)
 
@@ -137,7 +208,7 @@ class TaskModule(L.LightningModule):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        # Lightning would clip and keep the norm to itself. 0 means off, as it does there.
+        # Lightning's own clipping does not return the norm. 0 turns clipping off, as there.
         bound = float(gradient_clip_val or math.inf)
         self.grad_norm = torch.nn.utils.clip_grad_norm_(self.net.parameters(), bound)
         self.lr = optimizer.param_groups[0]["lr"]
@@ -163,28 +234,47 @@ class TaskModule(L.LightningModule):
 
 
 class GPTModule(TaskModule):
-    """Next-character training of a GPT on a corpus.
+    """Next-character training of a GPT on a corpus; `TaskModule` has the arguments."""
 
-    Args:
-        net: the model.
-        corpus: its text.
-        optim, batch_size, seed, recipe: see `TaskModule`.
-    """
+    model_class = GPT
+    data_class = Corpus
+    needs = "attn=sdpa or another variant of conf/attn, and a text such as data=auto"
+    attention_arguments = ("n_embd", "n_head", "block_size", "bias", "dropout")
+    unit = "character"
+    baseline = "attn=sdpa"
+    contrast = "attn=unscaled"
+    verbs = ("sample",)
 
     net: GPT
+    corpus: Corpus
 
-    def __init__(
-        self,
-        net: GPT,
-        corpus: Corpus,
-        optim: OptimizerFactory,
-        *,
-        batch_size: int,
-        seed: int,
-        recipe: dict[str, Any],
-    ) -> None:
-        super().__init__(net, optim, batch_size=batch_size, seed=seed, recipe=recipe)
-        self.corpus = corpus
+    @staticmethod
+    def init_weights(net: GPT, seed: int, *, init: str, qk_std: float | None) -> None:
+        """Draw the weights; `attnlab.init.init_weights` has the arguments."""
+        init_weights(net, seed, init, qk_std)
+
+    @staticmethod
+    @torch.no_grad()
+    def try_forward(net: GPT) -> None:
+        """Run each attention layer on two positions, so that a broken kernel fails at once.
+
+        Raises:
+            ValueError: a layer changes the shape (B, T, C).
+        """
+        net.eval()
+        x = net.embed(torch.zeros(1, min(2, net.block_size), dtype=torch.long))
+        for block in net.blocks:
+            assert isinstance(block, Block)
+            y = block.attn(x)
+            if y.shape != x.shape:
+                raise ValueError(
+                    f"the attention layer must keep the shape (B, T, C) = {tuple(x.shape)}; "
+                    f"it returned {tuple(y.shape)}"
+                )
+        net.train()
+
+    def check_data(self) -> None:
+        self.corpus.check_length(self.net.block_size)
 
     def batches(self, steps: int, start: int, rank: int, world_size: int) -> TrainBatches:
         return TrainBatches(
@@ -216,14 +306,20 @@ class GPTModule(TaskModule):
     def tokens(self, batches: int) -> int:
         return batches * self.batch_size * self.net.block_size
 
-    def further_figures(self, seconds_a_batch: float) -> dict[str, Any]:
+    def extra_metrics(self, seconds_a_batch: float) -> dict[str, Any]:
         figures: dict[str, Any] = {"attention": self._attention()}
         if self.corpus.val_floor is not None:
             figures["val_floor"] = self.corpus.val_floor
         return figures
 
+    @classmethod
+    def summary_rows(cls, metrics: Mapping[str, Any]) -> dict[str, str]:
+        if metrics["precision"] == "32-true":
+            return {}
+        return {"attention": f"computed by {metrics['attention']}"}
+
     def _attention(self) -> str:
-        """What computed the attention, and in which dtype where it chose one itself."""
+        """The kernel that computed the attention, with its dtype if it chose another."""
         attn = self.net.get_submodule("blocks.0.attn")
         if not isinstance(attn, SelfAttention):
             return type(attn).__name__

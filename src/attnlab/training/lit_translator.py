@@ -1,41 +1,69 @@
 """The translator under Lightning."""
 
+from collections.abc import Mapping
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from attnlab.errors import BadInput
 from attnlab.probes.nonfinite import Finding, first_nonfinite_weight
-from attnlab.training.lightning_module import OptimizerFactory, Reduction, TaskModule
+from attnlab.training.lightning_module import Reduction, TaskModule
 from attnlab.translation import measures
+from attnlab.translation.aligner import Aligner
 from attnlab.translation.batches import Batch, PairBatches, steps_an_epoch, validation_batches
-from attnlab.translation.model import Translator
+from attnlab.translation.model import Translator, init_weights
 from attnlab.translation.pairs import PAD, Pairs
 
 
 class TranslatorModule(TaskModule):
-    """Next-word training of a translator on pairs, with the true words before it given.
+    """Next-word training of a translator on sentence pairs, with teacher forcing.
 
-    Args:
-        net: the model.
-        corpus: its pairs.
-        optim, batch_size, seed, recipe: see `TaskModule`.
+    `TaskModule` has the arguments.
     """
 
-    net: Translator
+    model_class = Translator
+    attention_class = Aligner
+    data_class = Pairs
+    needs = "attn=cross/additive, cross/dot or cross/scaled_dot, and sentence pairs: data=pairs"
+    attention_arguments = ("query_size", "key_size")
+    unit = "word"
+    baseline = "attn=cross/additive"
+    contrast = "attn=cross/scaled_dot"
 
-    def __init__(
-        self,
-        net: Translator,
-        corpus: Pairs,
-        optim: OptimizerFactory,
-        *,
-        batch_size: int,
-        seed: int,
-        recipe: dict[str, Any],
-    ) -> None:
-        super().__init__(net, optim, batch_size=batch_size, seed=seed, recipe=recipe)
-        self.corpus = corpus
+    net: Translator
+    corpus: Pairs
+
+    @staticmethod
+    def init_weights(net: Translator, seed: int) -> None:
+        """Draw the weights; see `init_weights` beside `Translator`."""
+        init_weights(net, seed)
+
+    @staticmethod
+    @torch.no_grad()
+    def try_forward(net: Translator) -> None:
+        """Attend to two source words once, so that a broken score fails at once.
+
+        Raises:
+            ValueError: the context has the wrong shape.
+        """
+        H = net.bridge.out_features
+        memory, may_attend = torch.zeros(1, 2, 2 * H), torch.ones(1, 2, dtype=torch.bool)
+        context, _ = net.attn(torch.zeros(1, H), net.attn.keys(memory), memory, may_attend)
+        if context.shape != (1, 2 * H):
+            raise ValueError(
+                f"the attention must return a context of shape {(1, 2 * H)}; "
+                f"it returned {tuple(context.shape)}"
+            )
+
+    def check_data(self) -> None:
+        measures.sacrebleu()  # fails before the training if it is missing, not after
+        if len(self.corpus.train) < self.batch_size:
+            raise BadInput(
+                f"data.batch_size = {self.batch_size} is more than the "
+                f"{len(self.corpus.train)} pairs that {self.corpus.name} has to train on"
+            )
 
     def batches(self, steps: int, start: int, rank: int, world_size: int) -> PairBatches:
         return PairBatches(
@@ -71,11 +99,18 @@ class TranslatorModule(TaskModule):
         whole = self.batches(batches, 0, 0, 1)
         return sum(len(pair.target) + 1 for step in range(batches) for pair in whole.rows(step))
 
-    def further_figures(self, seconds_a_batch: float) -> dict[str, Any]:
+    def extra_metrics(self, seconds_a_batch: float) -> dict[str, Any]:
         """BLEU, exact matches and the alignment's accuracy over the validation pairs."""
         an_epoch = steps_an_epoch(len(self.corpus.train), self.batch_size)
         figures = {"seconds_an_epoch": seconds_a_batch * an_epoch}
         return measures.quality(self.net, self.corpus) | figures
+
+    @classmethod
+    def summary_rows(cls, metrics: Mapping[str, Any]) -> dict[str, str]:
+        line = f"BLEU {metrics['bleu']:.1f}, {metrics['exact_match']:.0%} exact matches"
+        if "alignment_accuracy" in metrics:
+            line += f", {metrics['alignment_accuracy']:.0%} of content words aligned correctly"
+        return {"translations": line}
 
     def first_nonfinite(self, batch: Batch) -> Finding | None:
         found = first_nonfinite_weight(self.net)

@@ -13,7 +13,7 @@ from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
@@ -31,6 +31,7 @@ from attnlab.training.run_directory import RunDirectory, folder_for, last_of, va
 from attnlab.training.sweeps import WANTS_TRACEBACK, attempt, share_threads, typed
 
 if TYPE_CHECKING:
+    from attnlab.training.lightning_module import TaskModule
     from attnlab.training.run import Result
 
 
@@ -135,10 +136,7 @@ def show(result: "Result", overrides: Sequence[str]) -> None:
         overrides: as typed, which the run to compare it with shares but for its attention.
     """
     metrics, folder = result.metrics, str(result.folder)
-    translates = "bleu" in metrics
-    loss = f"{metrics['val_loss']:.4f} nats a character over the whole validation text"
-    if translates:
-        loss = f"{metrics['val_loss']:.4f} nats a word over all validation pairs"
+    loss = f"{metrics['val_loss']:.4f} nats per {result.module.unit} over all validation data"
     if "val_floor" in metrics:
         loss += f"; the text's exact entropy is {metrics['val_floor']:.4f}"
     rows = Table(show_header=False, box=SIMPLE, pad_edge=False)
@@ -149,43 +147,31 @@ def show(result: "Result", overrides: Sequence[str]) -> None:
         rows.add_row("reason", str(RunDirectory(result.folder).status()["reason"]))
     rows.add_row("corpus", metrics["corpus"]["name"])
     rows.add_row("validation loss", loss)
-    if translates:
-        rows.add_row("translations", _quality(metrics))
+    for name, text in result.module.summary_rows(metrics).items():
+        rows.add_row(name, text)
     speed = f"{metrics['tokens_per_second']:,.0f} tokens/s on {metrics['device']}"
     if metrics["precision"] != "32-true":
         speed += f", {metrics['precision']}"
-        if "attention" in metrics:  # of a GPT
-            speed += f", attention by {metrics['attention']}"
     rows.add_row("speed", speed)
     print(f"\n run folder        {folder}")  # never broken, so that it can be copied
     Console(highlight=False, markup=False).print(rows)
     outputs = shlex.quote(str(result.folder.parents[2]))
     print("Next:")  # in plain lines, which can be copied however narrow the terminal is
     print(f"  {_command('tensorboard')} --logdir {outputs}")
-    if (result.folder / "checkpoints" / "last.ckpt").exists() and not translates:
-        print(f"  {_command('attnlab')} sample {shlex.quote(folder)}")
+    if (result.folder / "checkpoints" / "last.ckpt").exists():
+        for verb in result.module.verbs:
+            print(f"  {_command('attnlab')} {verb} {shlex.quote(folder)}")
     script = os.path.relpath(sys.argv[0]) if Path(sys.argv[0]).name == "train.py" else "train.py"
-    again = shlex.join([script, *_contrast(overrides, translates)])
+    again = shlex.join([script, *_contrast(overrides, result.module)])
     print(f"  {_command('python')} {again}")
 
 
-def _contrast(typed: Sequence[str], translates: bool) -> list[str]:
-    """The run to compare this one with: the baseline, or after that one a common ablation."""
-    baseline, other = "attn=sdpa", "attn=unscaled"
-    if translates:
-        baseline, other = "attn=cross/additive", "attn=cross/scaled_dot"
+def _contrast(typed: Sequence[str], module: "type[TaskModule]") -> list[str]:
+    """The run to compare this one with: the baseline, or for the baseline a common ablation."""
     settings = last_of(typed)
     attn = [o for key, o in settings.items() if key.split(".")[0] == "attn"]
     rest = [o for o in settings.values() if o not in attn and o != "force=true"]
-    return [baseline if set(attn) - {baseline} else other, *rest]
-
-
-def _quality(metrics: dict[str, Any]) -> str:
-    """How good a translator became, in a line."""
-    line = f"BLEU {metrics['bleu']:.1f}, {metrics['exact_match']:.0%} right to the last word"
-    if "alignment_accuracy" in metrics:
-        line += f", {metrics['alignment_accuracy']:.0%} of content words looked at aright"
-    return line
+    return [module.baseline if set(attn) - {module.baseline} else module.contrast, *rest]
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

@@ -14,8 +14,7 @@ from lightning.fabric.utilities.apply_func import move_data_to_device
 
 from attnlab.probes.capture import eval_mode
 from attnlab.training.callbacks import Clock
-from attnlab.training.lightning_module import TaskModule
-from attnlab.training.tasks import Data
+from attnlab.training.lightning_module import TaskData, TaskModule
 
 
 def measured(trainer: L.Trainer, lit: TaskModule, clock: Clock) -> dict[str, Any]:
@@ -29,7 +28,7 @@ def measured(trainer: L.Trainer, lit: TaskModule, clock: Clock) -> dict[str, Any
         ),
     }
     with eval_mode(lit.net), trainer.precision_plugin.forward_context():
-        figures |= lit.further_figures(clock.seconds_a_batch)
+        figures |= lit.extra_metrics(clock.seconds_a_batch)
     return figures | {
         "steps": trainer.global_step,
         "tokens": lit.tokens(batches),
@@ -55,7 +54,7 @@ def evaluate(trainer: L.Trainer, lit: TaskModule, batches: Sequence[Any]) -> flo
     return total / count
 
 
-def provenance(trainer: L.Trainer, corpus: Data) -> dict[str, Any]:
+def provenance(trainer: L.Trainer, corpus: TaskData) -> dict[str, Any]:
     """Corpus, code, versions, precision and device that the figures come from."""
     device = trainer.strategy.root_device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()

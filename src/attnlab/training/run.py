@@ -7,26 +7,26 @@ call `run`, and everything that opens a finished run calls `load_model`.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from attnlab import fast_imports
-from attnlab.data.corpus import Corpus
 from attnlab.errors import BadInput, with_its_place
 from attnlab.model import GPT
 from attnlab.training.checkpoint_file import read_checkpoint
-from attnlab.training.instantiate import build, checked, unknown
+from attnlab.training.instantiate import build, checked, locate, parameters, unknown
 from attnlab.training.run_directory import RunDirectory, fingerprint
-from attnlab.training.tasks import Data, Net, task_of
-from attnlab.translation.model import Translator
-from attnlab.translation.pairs import Pairs
+
+if TYPE_CHECKING:
+    from attnlab.training.lightning_module import TaskData, TaskModule
 
 GROUPS = {"attn", "model", "data", "optim", "trainer", "probes", "logger"}
 SETTINGS: dict[str, Any] = {
     "name": str | int | float,
+    "module": str,
     "outputs": str,
     "seed": int,
     "force": bool,
@@ -66,11 +66,13 @@ class Result:
     Args:
         folder: the run folder.
         metrics: the content of metrics.json.
+        module: the class of the task.
         fresh: False where the folder was finished before, and nothing was done.
     """
 
     folder: Path
     metrics: dict[str, Any]
+    module: "type[TaskModule]"
     fresh: bool = True
 
 
@@ -87,29 +89,58 @@ def run(cfg: DictConfig, folder: Path, *, variant: str, overrides: Iterable[str]
         BadInput: the configuration cannot be run; nothing was written then.
     """
     check(cfg)
+    module = module_of(cfg)
     construct(cfg, vocab_size=1)  # bad sizes are refused before a corpus is fetched
-    task, corpus = task_of(cfg), build_corpus(cfg)
-    if not isinstance(corpus, task.data):
+    corpus = build_corpus(cfg)
+    if not isinstance(corpus, module.data_class):
         raise BadInput(
-            f"data._target_ = {cfg.data._target_} is not for "
-            f"model._target_ = {cfg.model._target_}, which needs {task.needs}"
+            f"data._target_ = {cfg.data._target_} is not for module = {cfg.module}, which needs "
+            f"{module.needs}"
         )
     net = build_model(cfg, len(corpus.alphabet))
-    task.check(net, corpus, cfg)
     digest = fingerprint(cfg, corpus.sha256)
     held = RunDirectory(folder)
     held.status()  # refuses a folder that is somebody else's, with force=true too
     if not cfg.force:
         held.check_is_ours(cfg, digest)
         if held.is_done():
-            return Result(folder, held.metrics(), fresh=False)
+            return Result(folder, held.metrics(), module, fresh=False)
     with fast_imports.imports():  # PyTorch's first optimizer imports its compiler
         optim = build_optimizer(cfg)
-    # Lightning takes seconds to import; whatever could be refused without it has been by now.
+    recipe = {
+        "config": OmegaConf.to_container(cfg, resolve=True),
+        "alphabet": corpus.alphabet,
+        "corpus": corpus.name,
+        "corpus_sha256": corpus.sha256,
+    }
+    batch_size = cfg.data.batch_size
+    lit = module(net, corpus, optim, batch_size=batch_size, seed=cfg.seed, recipe=recipe)
+    lit.check_data()
+    from attnlab.training.fit import fit
+
+    return Result(folder, fit(cfg, lit, held, digest, variant, overrides), module)
+
+
+def module_of(cfg: DictConfig) -> "type[TaskModule]":
+    """The task of a run, a subclass of TaskModule, and whether `cfg.attn` is for it.
+
+    Raises:
+        BadInput: there is no such class, or the attention is for another task.
+    """
+    # Lightning takes seconds to import; what could be refused without it has been by now.
     with fast_imports.imports():
         fast_imports.import_torchmetrics()
-        from attnlab.training.fit import fit
-    return Result(folder, fit(cfg, net, corpus, optim, held, digest, variant, overrides))
+        from attnlab.training.lightning_module import TaskModule
+    module = locate(str(cfg.module), "module")
+    if not isinstance(module, type) or not issubclass(module, TaskModule):
+        raise BadInput(f"module = {cfg.module} must be a subclass of {TaskModule.__name__}")
+    attn = locate(str(cfg.attn._target_), "attn._target_")
+    if isinstance(attn, type) and not issubclass(attn, module.attention_class):
+        raise BadInput(
+            f"attn._target_ = {cfg.attn._target_} is not for module = {cfg.module}, which needs "
+            f"{module.needs}"
+        )
+    return module
 
 
 def check(cfg: DictConfig) -> None:
@@ -135,7 +166,6 @@ def check(cfg: DictConfig) -> None:
         if not isinstance(cfg.get(key), DictConfig):
             raise BadInput(f"{key} = {cfg.get(key)} must be one of the files of conf/{key}")
     if missing:
-        task_of(cfg)  # an attention that is not for the model lacks what its own preset brings
         raise BadInput(f"{missing[0]} must be given: {missing[0]}=...")
     if cfg.seed < 0:
         raise BadInput(f"seed = {cfg.seed} must be at least 0")
@@ -169,43 +199,55 @@ def _check_trainer(cfg: DictConfig) -> None:
         )
 
 
-def build_corpus(cfg: DictConfig) -> Data:
+def build_corpus(cfg: DictConfig) -> "TaskData":
     """The corpus that `cfg.data` names."""
-    corpus = build(cfg.data, "data", apart=BATCH_SIZE)()
-    if not isinstance(corpus, Corpus | Pairs):
-        raise BadInput(f"data._target_ = {cfg.data._target_} gives no Corpus but a {type(corpus)}")
+    corpus: TaskData = build(cfg.data, "data", apart=BATCH_SIZE)()
     return corpus
 
 
-def construct(cfg: DictConfig, vocab_size: int) -> Net:
+def construct(cfg: DictConfig, vocab_size: int) -> torch.nn.Module:
     """The model that `cfg.model` and `cfg.attn` name, with PyTorch's default weights.
 
     Raises:
         BadInput: the values do not fit together.
     """
-    task = task_of(cfg)
-    model = build(cfg.model, "model", apart=task.apart, given=("attn", "vocab_size"))
-    attn = build(cfg.attn, "attn", given=task.layer)
+    module = module_of(cfg)
+    apart = _init_settings(module)
+    model = build(cfg.model, "model", apart=apart, given=("attn", "vocab_size"))
+    attn = build(cfg.attn, "attn", given=module.attention_arguments)
     try:
-        net = model(attn=attn, vocab_size=vocab_size)
-        if not isinstance(net, GPT | Translator):
-            raise TypeError(f"model._target_ = {cfg.model._target_} gives no {task.net.__name__}")
-        task.try_out(net)
+        net: torch.nn.Module = model(attn=attn, vocab_size=vocab_size)
+        if not isinstance(net, module.model_class):
+            raise TypeError(
+                f"model._target_ = {cfg.model._target_} must be a {module.model_class.__name__} "
+                f"for module = {cfg.module}"
+            )
+        module.try_forward(net)
     except (ValueError, TypeError, RuntimeError, AttributeError) as error:
         # Constructors name the value that they refuse; the rest is of a user's own functions.
         raise BadInput(with_its_place(error)) from error
     return net
 
 
-def build_model(cfg: DictConfig, vocab_size: int) -> Net:
+def _init_settings(module: "type[TaskModule]") -> dict[str, Any]:
+    """The keys of `model` that say how weights are drawn, with their types."""
+    taken = parameters(module.init_weights, "module")
+    return {name: hint for name, hint in taken.items() if name not in ("net", "seed")}
+
+
+def build_model(cfg: DictConfig, vocab_size: int) -> Any:
     """The model that `cfg.model` and `cfg.attn` name, with the weights of `cfg.seed`.
 
     Raises:
         BadInput: the values do not fit together.
     """
-    net = construct(cfg, vocab_size)
+    net, module = construct(cfg, vocab_size), module_of(cfg)
+    settings = {
+        name: checked(cfg.model[name], hint, f"model.{name}")
+        for name, hint in _init_settings(module).items()
+    }
     try:
-        task_of(cfg).draw(net, cfg)
+        module.init_weights(net, cfg.seed, **settings)
     except ValueError as error:
         raise BadInput(str(error)) from error
     return net
@@ -223,37 +265,23 @@ def build_optimizer(cfg: DictConfig) -> Callable[..., Any]:
 
 
 def load_model(target: Path) -> tuple[GPT, str]:
-    """The language model of a run folder (its last checkpoint) or of a checkpoint, in evaluation
-    mode.
+    """The language model of a run directory (its last checkpoint) or of a checkpoint, in
+    evaluation mode.
 
     Returns:
         the model on the CPU, and its alphabet: symbol i is alphabet[i].
 
     Raises:
-        BadInput: there is no such thing, it is damaged, or it is a translator.
+        BadInput: there is no such thing, it is damaged, or it holds another model than a GPT.
     """
-    net, alphabet = _load(target)
+    net, alphabet = load_any(target)
     if not isinstance(net, GPT):
-        raise BadInput(f"{target} holds a translator, and a language model is asked for")
+        raise BadInput(f"{target} holds a {type(net).__name__}, and a GPT is needed")
     return net, str(alphabet)
 
 
-def load_translator(target: Path) -> tuple[Translator, tuple[str, ...]]:
-    """The translator of a run folder (its last checkpoint) or of a checkpoint, in evaluation mode.
-
-    Returns:
-        the model on the CPU, and its alphabet: word i is alphabet[i].
-
-    Raises:
-        BadInput: there is no such thing, it is damaged, or it is a language model.
-    """
-    net, alphabet = _load(target)
-    if not isinstance(net, Translator):
-        raise BadInput(f"{target} holds a language model, and a translator is asked for")
-    return net, tuple(alphabet)
-
-
-def _load(target: Path) -> tuple[Net, Any]:
+def load_any(target: Path) -> tuple[torch.nn.Module, Any]:
+    """The model of any task, in evaluation mode, and its alphabet; see `load_model`."""
     if not target.exists():
         raise BadInput(f"there is no run folder or checkpoint {target}")
     if target.is_dir():
