@@ -37,7 +37,7 @@ class Run:
 
     Args:
         folder: where it is.
-        status: finished, diverged, failed, running, interrupted or damaged.
+        status: finished, stopped, diverged, failed, running, interrupted or damaged.
         step: the last that was done; the one at which it diverged.
         metrics: metrics.json under flat keys, empty where there is none.
         config: the configuration under dotted keys.

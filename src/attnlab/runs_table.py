@@ -16,7 +16,13 @@ from attnlab.runs import Group, Run, labels
 # The columns without --columns; those that no run has are left out.
 USUAL = ("val_loss", "attn/entropy", "attn/head_similarity", "attn/future_mass")
 HEADINGS = {"attn/head_similarity": "similarity", "attn/future_mass": "future"}
-BAD = {"diverged": "yellow", "failed": "red", "damaged": "red", "interrupted": "magenta"}
+BAD = {
+    "stopped": "cyan",
+    "diverged": "yellow",
+    "failed": "red",
+    "damaged": "red",
+    "interrupted": "magenta",
+}
 
 
 def usual(runs: Sequence[Run]) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from attnlab.errors import BadInput
-from attnlab.training.checkpoint_file import read_checkpoint, seal
+from attnlab.training.checkpoints import read_checkpoint, seal
 from attnlab.training.run import load_model
 from tests.forked import RUN, ended, interrupted, is_one_sentence
 

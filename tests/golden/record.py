@@ -36,7 +36,7 @@ from attnlab.attention import SelfAttention, TorchMHA, kernels
 from attnlab.attention import faulty_kernels as faults
 from attnlab.checkup import Report, checkup, checkup_kernel
 from attnlab.interop import attention_from_gpt2, block_from_gpt2, from_gpt2
-from attnlab.training.checkpoint_file import read_checkpoint
+from attnlab.training.checkpoints import read_checkpoint
 from attnlab.training.run import run
 from tests.claims import own_claim
 from tests.faults import in_gpt, in_llama

@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 from torch import nn
 
 from attnlab.errors import BadInput
-from attnlab.training.checkpoint_file import read_checkpoint
+from attnlab.training.checkpoints import read_checkpoint
 from attnlab.training.muon import Together
 from attnlab.training.optimizers import cosine, linear, schedule
 from attnlab.training.run import build_model, build_optimizer, run

@@ -14,7 +14,7 @@ import pytest
 import torch
 from omegaconf import DictConfig
 
-from attnlab.training.checkpoint_file import read_checkpoint
+from attnlab.training.checkpoints import read_checkpoint
 from tests.conftest import weights_of
 
 LONG_RUN = [

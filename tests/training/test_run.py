@@ -16,7 +16,7 @@ import torch
 from attnlab.data.batches import validation_batches
 from attnlab.errors import BadInput
 from attnlab.runs import read_curves
-from attnlab.training.checkpoint_file import read_checkpoint, seal
+from attnlab.training.checkpoints import read_checkpoint, seal
 from attnlab.training.run import load_model
 from tests.conftest import ROOT, SMALL, VARIANTS, weights_of
 

@@ -153,7 +153,7 @@ def test_a_sweep_that_is_killed_goes_on(text_file: Path, tmp_path: Path) -> None
     before = first.stat().st_mtime_ns
     code, said = ended(command, tmp_path)
     assert code == 0, said
-    assert "seed=0: finished; it had been done before" in said
+    assert "seed=0: finished; already done" in said
     assert set(statuses(tmp_path / "o").values()) == {"finished"}
     assert first.stat().st_mtime_ns == before
 

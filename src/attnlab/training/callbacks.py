@@ -1,121 +1,31 @@
-"""What stands around the loop: the stop at divergence, the clock, the lines on the terminal."""
+"""Lightning callbacks of every run: scalars, timing, and checkpoints."""
 
+import io
 import math
 import time
+import traceback
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as L
 import torch
-from lightning.pytorch.callbacks import TQDMProgressBar
-from torch import Tensor
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import Checkpoint, EarlyStopping, Timer
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 
+from attnlab.errors import BadInput
+from attnlab.files import write_atomically
 from attnlab.probes.base import log_scalars
-from attnlab.probes.nonfinite import Finding, first_nonfinite_gradient, in_words
+from attnlab.training.checkpoints import read_checkpoint, seal
+from attnlab.training.divergence import Divergence
 from attnlab.training.lightning_module import TaskModule
 
 
-class Divergence(L.Callback):
-    """Ends a run whose loss or gradient is no longer finite, and remembers where.
-
-    A non-finite gradient makes the weights non-finite in the same step. The check runs on the
-    device; asking for its result every `every` steps spares a GPU the wait at each one, but for
-    the first steps, in which a model that cannot work at all shows it.
-    """
-
-    def __init__(self) -> None:
-        self.step: int | None = None
-        self.first: Finding | None = None
-        self.last_finite_loss = math.nan
-        self._batch: Any = None
-        self._every = 1
-        self._bad_step = torch.tensor(-1)
-        self._last = torch.tensor(math.nan)
-
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._every = 1 if pl_module.device.type == "cpu" else 10
-        self._bad_step = self._bad_step.to(pl_module.device)
-        self._last = self._last.to(pl_module.device)
-
-    @property
-    def reason(self) -> str | None:
-        """A sentence for status.json; None where all is finite."""
-        if self.step is None:
-            return None
-        where = "" if self.first is None else f": {in_words(self.first)}"
-        return f"the loss or its gradient is not finite{where}"
-
-    def outcome(self) -> dict[str, Any]:
-        """What metrics.json says of it."""
-        if self.step is None:
-            return {"status": "finished"}
-        return {
-            "status": "diverged",
-            "diverged_at_step": self.step,
-            "last_finite_loss": self.last_finite_loss,
-            "first_nonfinite": self.first,
-        }
-
-    def on_train_batch_start(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
-        self._batch = batch
-
-    def on_before_backward(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, loss: Tensor
-    ) -> None:
-        # Afterwards it would be too late to tell where: the step makes every weight non-finite.
-        assert isinstance(pl_module, TaskModule)
-        asks = self._every == 1 or trainer.global_step < self._every
-        if asks and self.first is None and not bool(loss.isfinite()):
-            self.first = pl_module.first_nonfinite(self._batch)
-
-    def on_train_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-    ) -> None:
-        assert isinstance(pl_module, TaskModule)
-        loss = pl_module.loss  # Lightning's outputs hold it divided by the accumulated batches
-        finite = loss.isfinite()
-        if trainer.precision != "16-mixed":  # whose loss scaling overflows as a matter of course
-            finite = finite & pl_module.grad_norm.isfinite()
-        fine = self._bad_step < 0
-        self._last = torch.where(fine & loss.isfinite(), loss, self._last)
-        self._bad_step = torch.where(fine & ~finite, trainer.global_step, self._bad_step)
-        at_end = trainer.global_step >= trainer.max_steps
-        if (batch_idx + 1) % self._every == 0 or at_end:
-            step = int(self._bad_step)
-            if step >= 0:
-                self.step = step
-                self.last_finite_loss = float(self._last)
-                self.first = self.first or first_nonfinite_gradient(pl_module.net)
-                trainer.should_stop = True
-
-    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        # The step before may have made weights non-finite whose own loss was still a number.
-        assert isinstance(pl_module, TaskModule)
-        loss = pl_module.val_losses[trainer.global_step]
-        if self.step is None and not math.isfinite(loss):
-            self.step = trainer.global_step
-            self.last_finite_loss = float(self._last)
-            trainer.should_stop = True
-
-    def state_dict(self) -> dict[str, float]:
-        return {"last": float(self._last), "bad_step": int(self._bad_step)}
-
-    def load_state_dict(self, state_dict: dict[str, float]) -> None:
-        self._last = torch.tensor(state_dict["last"])
-        self._bad_step = torch.tensor(int(state_dict["bad_step"]))
-
-
 class Scalars(L.Callback):
-    """Hands the loggers the losses, the gradient's norm and the learning rate.
+    """Logs losses, the norm of the gradient and the learning rate, by the number of steps done.
 
-    All stand under the number of steps that were done. Lightning's own `log` would collect every
-    value at every step, which takes as long as a tenth of a small model's step.
+    `self.log` collects every value at every step, which takes up to a tenth of a small model's
+    step. It is used at validations only, for callbacks that monitor `val/loss`.
     """
 
     def on_train_batch_end(
@@ -142,11 +52,11 @@ class Scalars(L.Callback):
 def _log(trainer: L.Trainer, values: dict[str, float]) -> None:
     log_scalars(trainer, values, trainer.global_step)
     for logger in trainer.loggers:
-        logger.save()  # so that it can be watched
+        logger.save()  # so that the run can be watched
 
 
 class Clock(L.Callback):
-    """Seconds of training, and of the validations within, summed over resumed parts."""
+    """Measures seconds of training and of validation, summed over the parts of a resumed run."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -157,7 +67,7 @@ class Clock(L.Callback):
 
     @property
     def seconds_a_batch(self) -> float:
-        """Validations apart."""
+        """Seconds of training a batch, without the validations."""
         return (self.seconds - self.validating) / self.batches if self.batches else math.nan
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -195,30 +105,140 @@ class Clock(L.Callback):
         self.batches = int(state_dict["batches"])
 
 
-class Progress(TQDMProgressBar):
-    """Lightning's bar, in steps: there are no epochs here, and no versions."""
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Lightning's checkpoint format, sealed by a digest and put in place in one step."""
 
-    def on_train_epoch_start(self, trainer: L.Trainer, *_: Any) -> None:
-        super().on_train_epoch_start(trainer)
-        self.train_progress_bar.set_description("training")
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
+    ) -> None:
+        content = io.BytesIO()
+        torch.save(checkpoint, content)
+        write_atomically(Path(path), seal(content.getvalue()))
 
-    def get_metrics(
-        self, trainer: L.Trainer, pl_module: L.LightningModule
-    ) -> dict[str, int | str | float | dict[str, float]]:
-        metrics = super().get_metrics(trainer, pl_module)
-        metrics.pop("v_num", None)
-        assert isinstance(pl_module, TaskModule)
-        metrics["train/loss"] = float(pl_module.loss)
-        if pl_module.val_losses:
-            metrics["val/loss"] = pl_module.val_losses[max(pl_module.val_losses)]
-        return metrics
+    def load_checkpoint(
+        self, path: str | Path, map_location: Any = None, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        return read_checkpoint(Path(path))
 
 
-class Lines(L.Callback):
-    """A line at each validation, where no terminal could draw a bar."""
+class RunCheckpoints(Checkpoint):
+    """Keeps `last.ckpt`, from which a run resumes, and `best.ckpt`, of the lowest validation loss.
+
+    Lightning's ModelCheckpoint ranks NaN as the best loss, and it does not save the last step of a
+    run. A diverged step is never saved.
+
+    Args:
+        folder: where the files go.
+        every: steps between two writes of `last.ckpt`. Validations and the end of the training
+            write it too.
+        divergence: knows whether the weights are still finite.
+
+    Attributes:
+        saved_step: the step of the `last.ckpt` on the disk; None if there is none.
+        stopped: why a callback stopped the run before `max_steps`; None if none did.
+    """
+
+    def __init__(self, folder: Path, every: int, divergence: Divergence) -> None:
+        if every < 1:
+            raise BadInput(f"checkpoint_every = {every} must be at least 1")
+        self.folder = folder
+        self.every = every
+        self.divergence = divergence
+        self.saved_step: int | None = None
+        self.stopped: str | None = None
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if self.stopped:  # and then killed before it could write its metrics
+            trainer.should_stop = True
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if self.saved_step is not None and trainer.is_global_zero:
+            print(f"Resuming from step {self.saved_step}.", flush=True)
+
+    def on_train_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        between_steps = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
+        # A validation that follows saves, too.
+        validates = (batch_idx + 1) % int(trainer.val_check_interval or 1) == 0
+        if between_steps and trainer.global_step % self.every == 0 and not validates:
+            self._save(trainer)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         assert isinstance(pl_module, TaskModule)
-        if trainer.state.fn == "fit" and trainer.is_global_zero:
-            step = trainer.global_step
-            print(f"step {step}: val loss {pl_module.val_losses[step]:.4f}", flush=True)
+        losses = {step: x for step, x in pl_module.val_losses.items() if math.isfinite(x)}
+        if trainer.global_step not in losses:
+            return
+        self._save(trainer)
+        if min(losses, key=losses.__getitem__) == trainer.global_step:
+            trainer.save_checkpoint(self.folder / "best.ckpt")
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.global_step != self.saved_step:
+            self._save(trainer)
+
+    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.global_step != self.saved_step:  # stopped before its first step
+            self._save(trainer)
+
+    def _save(self, trainer: L.Trainer) -> None:
+        if self.divergence.step is not None:
+            return
+        self.stopped = self.stopped or why_stopped(trainer)
+        trainer.save_checkpoint(self.folder / "last.ckpt")
+        self.saved_step = trainer.global_step
+
+    def state_dict(self) -> dict[str, str | None]:
+        return {"stopped": self.stopped}
+
+    def load_state_dict(self, state_dict: dict[str, str | None]) -> None:
+        self.stopped = state_dict["stopped"]
+
+    def on_load_checkpoint(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        self.saved_step = checkpoint["global_step"]
+
+
+def why_stopped(trainer: L.Trainer) -> str | None:
+    """Why a callback stops a run before `max_steps`; None if none does.
+
+    Lightning's own state says "finished" in both cases.
+    """
+    if not trainer.should_stop or trainer.global_step >= trainer.max_steps:
+        return None
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, EarlyStopping) and callback.stopping_reason_message:
+            return f"EarlyStopping: {callback.stopping_reason_message}"
+        if isinstance(callback, Timer):
+            left = callback.time_remaining()
+            if left is not None and left <= 0:
+                return "Timer: the time limit is reached"
+    return "a callback set trainer.should_stop"
+
+
+def outcome(divergence: Divergence, checkpoints: RunCheckpoints) -> dict[str, Any]:
+    """How a run that returned ended, for metrics.json: finished, stopped or diverged."""
+    if divergence.step is not None:
+        return {
+            "status": "diverged",
+            "diverged_at_step": divergence.step,
+            "last_finite_loss": divergence.last_finite_loss,
+            "first_nonfinite": divergence.first,
+        }
+    if checkpoints.stopped:
+        return {"status": "stopped", "stopped_because": checkpoints.stopped}
+    return {"status": "finished"}
+
+
+def raised_by_a_callback(error: Exception) -> bool:
+    """Whether one of Lightning's callbacks refused its settings, as some do during training."""
+    *_, (frame, _line) = traceback.walk_tb(error.__traceback__)
+    return isinstance(error, MisconfigurationException | RuntimeError) and str(
+        frame.f_globals["__name__"]
+    ).startswith("lightning.pytorch.callbacks")

@@ -5,15 +5,14 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as L
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.loggers import Logger, TensorBoardLogger
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from omegaconf import DictConfig, OmegaConf
 
@@ -21,12 +20,21 @@ from attnlab.errors import DISK, BadInput, Terminated, first_line
 from attnlab.files import write_json
 from attnlab.probes.base import Probe
 from attnlab.training import tensorboard_layout
-from attnlab.training.callbacks import Clock, Divergence, Lines, Progress, Scalars
-from attnlab.training.checkpoint_file import read_checkpoint
-from attnlab.training.checkpoints import AtomicCheckpointIO, Checkpoints
+from attnlab.training.callbacks import (
+    AtomicCheckpointIO,
+    Clock,
+    RunCheckpoints,
+    Scalars,
+    outcome,
+    raised_by_a_callback,
+)
+from attnlab.training.checkpoints import read_checkpoint
+from attnlab.training.divergence import Divergence
 from attnlab.training.instantiate import build
 from attnlab.training.lightning_module import TaskData, TaskModule
+from attnlab.training.loggers import make_logger, restore_csv_rows
 from attnlab.training.metrics import measured, provenance
+from attnlab.training.progress import Lines, Progress
 from attnlab.training.run_directory import RunDirectory, differences
 
 NO_MEMORY = "can't allocate memory"  # of PyTorch's RuntimeError on a CPU
@@ -51,8 +59,10 @@ def fit(
         BadInput: the trainer cannot be made, the checkpoint is damaged, or the disk refuses.
     """
     clock, divergence = Clock(), Divergence()
+    keeper = RunCheckpoints(folder.last_checkpoint.parent, cfg.checkpoint_every, divergence)
     resume = None if cfg.force else _resumable(folder, cfg, lit.corpus)
-    trainer = make_trainer(cfg, folder, [clock, divergence], resume)
+    resume_step = None if resume is None else int(read_checkpoint(resume)["global_step"])
+    trainer = make_trainer(cfg, folder, [clock, divergence, keeper], resume_step)
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, Probe):
             callback.check(lit.net)
@@ -67,9 +77,12 @@ def fit(
             if folder.is_done():
                 return folder.metrics()
         folder.begin(cfg, overrides, digest)
+        if resume_step is not None:
+            restore_csv_rows(trainer, resume_step)
         tensorboard_layout.begin(trainer, cfg, folder.path, variant)
         _loop(trainer, lit, resume)
-        record = {"variant": variant, "seed": cfg.seed, "unit": lit.unit} | divergence.outcome()
+        record = {"variant": variant, "seed": cfg.seed, "unit": lit.unit}
+        record |= outcome(divergence, keeper)
         record |= measured(trainer, lit, clock) | provenance(trainer, lit.corpus)
         record["probes"] = seen_by_probes(trainer)
         write_json(folder.metrics_file, record)
@@ -78,7 +91,8 @@ def fit(
             record["status"],
             digest,
             step=divergence.step or trainer.global_step,
-            reason=divergence.reason,
+            reason=divergence.reason or keeper.stopped,
+            max_steps=trainer.max_steps,
             last_finite_loss=divergence.last_finite_loss,
         )
     return record
@@ -136,11 +150,16 @@ def _failures_recorded(
         yield
     except SystemExit as end:  # SIGTERM, or Lightning's answer to Ctrl-C
         terminated = isinstance(end, Terminated | SIGTERMException)
-        will = "begins anew" if cfg.force else _what_is_next(folder, trainer)
+        will = "starts over" if cfg.force else _what_is_next(folder, trainer)
+        with suppress(OSError, BadInput):  # "running" without a lock means the same
+            if not folder.is_done():
+                folder.set_status("interrupted", digest, step=trainer.global_step)
         print(f"\nInterrupted at step {trainer.global_step}; the same command {will}.")
         raise SystemExit(143 if terminated else 130) from None
     except Exception as error:
         _record_failure(folder, digest, trainer.global_step)
+        if raised_by_a_callback(error):
+            raise BadInput(first_line(error)) from error
         if isinstance(error, OSError) and error.errno in DISK:
             raise BadInput(f"{folder.path} cannot be written: {error.strerror}") from error
         if isinstance(error, MemoryError | torch.OutOfMemoryError) or NO_MEMORY in str(error):
@@ -154,11 +173,10 @@ def _failures_recorded(
 def _what_is_next(folder: RunDirectory, trainer: L.Trainer) -> str:
     """What the same command will do with an interrupted run."""
     if not folder.last_checkpoint.exists():
-        return "begins anew"
-    callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    (keeper,) = (callback for callback in callbacks if isinstance(callback, Checkpoints))
-    # A run that was about to go on may have been interrupted before it did.
-    return f"goes on from step {keeper.saved_step}" if keeper.saved_step else "goes on"
+        return "starts over"
+    (keeper,) = (c for c in trainer.checkpoint_callbacks if isinstance(c, RunCheckpoints))
+    # A run may be interrupted before it resumed.
+    return "resumes" + (f" from step {keeper.saved_step}" if keeper.saved_step else "")
 
 
 def seen_by_probes(trainer: L.Trainer) -> dict[str, Any]:
@@ -171,7 +189,10 @@ def seen_by_probes(trainer: L.Trainer) -> dict[str, Any]:
 
 
 def make_trainer(
-    cfg: DictConfig, folder: RunDirectory, callbacks: list[L.Callback], resume: Path | None = None
+    cfg: DictConfig,
+    folder: RunDirectory,
+    callbacks: list[L.Callback],
+    resume_step: int | None = None,
 ) -> L.Trainer:
     """Lightning's Trainer with our callbacks, probes and loggers.
 
@@ -179,7 +200,7 @@ def make_trainer(
         cfg: of which `trainer`, `probes` and `logger` count.
         folder: where the loggers write.
         callbacks: the run's own.
-        resume: the checkpoint that the run goes on from.
+        resume_step: the step from which the run resumes; None for a new run.
 
     Raises:
         BadInput: a device or a precision is not to be had.
@@ -190,14 +211,17 @@ def make_trainer(
     shown: L.Callback = Progress(refresh_rate=10) if bar else Lines()
     probes = [build(node, f"probes.{name}")() for name, node in cfg.probes.items()]
     loggers = [
-        _make_logger(build(node, f"logger.{name}", given=("save_dir",)), folder, resume)
+        make_logger(node, f"logger.{name}", folder.path, resume_step)
         for name, node in cfg.logger.items()
     ]
-    keeper = Checkpoints(folder.last_checkpoint.parent, cfg.checkpoint_every)
+    extra = [build(node, f"callbacks.{name}")() for name, node in cfg.callbacks.items()]
+    for callback in extra:
+        if isinstance(callback, ModelCheckpoint) and callback.dirpath is None:
+            callback.dirpath = str(folder.last_checkpoint.parent)
     try:
         trainer = arguments(
             enable_progress_bar=bar,
-            callbacks=[*callbacks, Scalars(), shown, *probes, keeper],
+            callbacks=[*callbacks, Scalars(), shown, *probes, *extra],
             logger=loggers,
             plugins=[AtomicCheckpointIO()],
             default_root_dir=str(folder.path),
@@ -207,14 +231,6 @@ def make_trainer(
         reason = " ".join(str(error).split())
         raise BadInput(f"the trainer cannot be made: {reason}") from error
     return trainer
-
-
-def _make_logger(maker: "partial[Logger]", folder: RunDirectory, resume: Path | None) -> Logger:
-    if maker.func is not TensorBoardLogger or resume is None:
-        return maker(save_dir=str(folder.path))
-    # TensorBoard drops what the interrupted part logged after its checkpoint.
-    step = int(read_checkpoint(resume)["global_step"])
-    return maker(save_dir=str(folder.path), purge_step=step + 1)
 
 
 def _for_lightning(node: DictConfig) -> DictConfig:
@@ -245,11 +261,13 @@ def _quieten() -> None:
     """Silence what Lightning says of things that are as we want them."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("lightning.pytorch.profilers").setLevel(logging.INFO)  # their report
     for message in (
         ".*does not have many workers.*",
         ".*IterableDataset.*has `__len__`.*",
         ".*resuming from a checkpoint that ended before the epoch ended.*",
         ".*smaller than the logging interval.*",
+        ".*Experiment logs directory .* exists and is not empty.*",
         ".*isinstance\\(treespec, LeafSpec\\).*",
     ):
         warnings.filterwarnings("ignore", message)

@@ -25,6 +25,7 @@ from attnlab.init import init_weights
 from attnlab.model import GPT, Block
 from attnlab.probes.nonfinite import Finding, first_nonfinite
 from attnlab.rng import seed_default, stream_seed
+from attnlab.training.run_directory import hyperparameters
 
 OptimizerFactory = Callable[[torch.nn.Module, int], tuple[Optimizer, LRScheduler]]
 Reduction = Literal["mean", "sum"]
@@ -105,6 +106,7 @@ class TaskModule(L.LightningModule):
         self.batch_size = batch_size
         self.seed = seed
         self.recipe = recipe
+        self.save_hyperparameters(hyperparameters(recipe["config"]))  # for every logger
         self.loss = torch.tensor(math.nan)  # of the last batch
         self.grad_norm = torch.tensor(0.0)  # of the last step, before clipping
         self.lr = math.nan  # of the last step
@@ -224,7 +226,10 @@ class TaskModule(L.LightningModule):
         total = (sums.cpu() if sums.device.type == "mps" else sums).double().sum()
         total = self.trainer.strategy.reduce(total, reduce_op="sum")
         predictions = sum(map(self.predictions, self.val_batches()))
-        self.val_losses[self.trainer.global_step] = float(total) / predictions
+        loss = float(total) / predictions
+        self.val_losses[self.trainer.global_step] = loss
+        # For callbacks that monitor it. The callback Scalars gives it to the loggers.
+        self.log("val/loss", loss, logger=False, sync_dist=True)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["attnlab"] = {"recipe": self.recipe, "val_losses": dict(self.val_losses)}

@@ -201,8 +201,11 @@ def _outcome(result: "Result") -> str:
         outcome += f" at step {metrics['diverged_at_step']}"
         last = metrics["last_finite_loss"]
         outcome += f", last finite loss {last:.4f}" if math.isfinite(last) else ", from the start"
+    if outcome == "stopped":
+        status = RunDirectory(result.folder).status()
+        outcome += f" at step {status['step']} of {status['max_steps']}, {status['reason']}"
     if not result.fresh:
-        outcome += "; it had been done before, force=true redoes it"
+        outcome += "; already done, use force=true to rerun"
     return outcome
 
 

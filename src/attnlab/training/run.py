@@ -16,14 +16,14 @@ from omegaconf.errors import OmegaConfBaseException
 from attnlab import fast_imports
 from attnlab.errors import BadInput, with_its_place
 from attnlab.model import GPT
-from attnlab.training.checkpoint_file import read_checkpoint
+from attnlab.training.checkpoints import read_checkpoint
 from attnlab.training.instantiate import build, checked, locate, parameters, unknown
 from attnlab.training.run_directory import RunDirectory, fingerprint
 
 if TYPE_CHECKING:
     from attnlab.training.lightning_module import TaskData, TaskModule
 
-GROUPS = {"attn", "model", "data", "optim", "trainer", "probes", "logger"}
+GROUPS = {"attn", "model", "data", "optim", "trainer", "probes", "callbacks", "logger"}
 SETTINGS: dict[str, Any] = {
     "name": str | int | float,
     "module": str,
@@ -46,14 +46,13 @@ WHY_FIXED = "a run has max_steps steps, validates on the whole text and clips by
 TRAINER_FIXED: dict[str, Any] = {
     "check_val_every_n_epoch": None,
     "num_sanity_val_steps": 0,
-    "enable_checkpointing": False,
+    "enable_checkpointing": True,
     "gradient_clip_algorithm": "norm",
     "fast_dev_run": False,
     "overfit_batches": 0,
     "limit_train_batches": 1.0,
     "limit_val_batches": 1.0,
     "max_epochs": None,
-    "max_time": None,
 }
 # Stands in its group for the reader's sake and is not its target's.
 BATCH_SIZE = ("batch_size",)

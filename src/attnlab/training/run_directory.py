@@ -17,7 +17,7 @@ from yaml import YAMLError
 from attnlab.errors import BadInput, first_line
 from attnlab.files import read_json, write_atomically, write_json
 
-Status = Literal["running", "finished", "diverged", "failed"]
+Status = Literal["running", "finished", "stopped", "diverged", "failed", "interrupted"]
 
 # Named by the folder in another way, or without influence on what the run computes.
 APART = {"attn", "seed", "name", "outputs", "force", "experiment"}
@@ -163,8 +163,9 @@ class RunDirectory:
         return {}
 
     def is_done(self) -> bool:
-        """Whether a run came to its end here, be it a divergence."""
-        return self.status().get("status") in {"finished", "diverged"}
+        """Whether a run ended here with a result: it finished, a callback stopped it, or it
+        diverged."""
+        return self.status().get("status") in {"finished", "stopped", "diverged"}
 
     def metrics(self) -> dict[str, Any]:
         """What metrics.json says.
@@ -229,20 +230,24 @@ class RunDirectory:
         *,
         step: int = 0,
         reason: str | None = None,
+        max_steps: int | None = None,
         last_finite_loss: float | None = None,
     ) -> None:
         """Replace status.json.
 
         Args:
-            status: running, finished, diverged or failed.
+            status: what became of the run.
             fingerprint: of the configuration and the corpus.
             step: the last step that was done.
-            reason: why it diverged or failed.
+            reason: why it was stopped, diverged or failed.
+            max_steps: the steps that were asked for.
             last_finite_loss: training loss before it diverged.
         """
         content: dict[str, Any] = {"status": status, "step": step, "reason": reason}
         if status == "diverged":
             content["last_finite_loss"] = last_finite_loss
+        if status == "stopped":
+            content["max_steps"] = max_steps
         write_json(self.status_file, content | {"time": now(), "fingerprint": fingerprint})
 
     def record_crash(self, reason: str) -> None:
@@ -266,6 +271,11 @@ def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             rows[f"{prefix}{key}"] = value
     return rows
+
+
+def hyperparameters(config: dict[str, Any]) -> dict[str, Any]:
+    """The resolved settings under dotted keys, as every logger gets them."""
+    return flat({key: value for key, value in config.items() if key not in {"outputs", "force"}})
 
 
 def now() -> str:

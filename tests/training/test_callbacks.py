@@ -1,0 +1,251 @@
+"""Lightning's callbacks and loggers by configuration: what they log and write is there."""
+
+import csv
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import lightning.pytorch as L
+import pytest
+import torch
+import yaml
+from lightning.pytorch.loggers import Logger
+
+from attnlab.errors import BadInput
+from attnlab.event_files import read_scalars
+from attnlab.runs import read_run
+from attnlab.training.callbacks import RunCheckpoints
+from attnlab.training.checkpoints import read_checkpoint
+from tests.conftest import weights_of
+
+Train = Callable[..., Any]
+STOPS_AT_4 = (
+    "callbacks=early_stopping",
+    "callbacks.early_stopping.min_delta=100",
+    "callbacks.early_stopping.patience=1",
+    "trainer.max_steps=10",
+)
+
+
+class StopAt(L.Callback):
+    """Stops a run as any callback may."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        trainer.should_stop = trainer.should_stop or trainer.global_step == self.step
+
+
+class Metrics(L.Callback):
+    """Keeps what Lightning offers to callbacks."""
+
+    seen: ClassVar[list[dict[str, float]]] = []
+    hparams: ClassVar[dict[str, Any]] = {}
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        Metrics.seen.append({k: float(x) for k, x in trainer.callback_metrics.items()})
+        Metrics.hparams = dict(pl_module.hparams)
+
+
+def status_of(run: Any) -> dict[str, Any]:
+    return dict(json.loads((run.folder / "status.json").read_text()))
+
+
+def test_validation_loss_and_settings_are_where_callbacks_look(train: Train) -> None:
+    Metrics.seen.clear()
+    run = train("+callbacks.mine._target_=tests.training.test_callbacks.Metrics")
+    losses = [seen["val/loss"] for seen in Metrics.seen]
+    assert losses[-1] == pytest.approx(run.metrics["val_loss"])
+    assert Metrics.hparams["model.n_layer"] == 2
+    assert "outputs" not in Metrics.hparams
+
+
+def test_early_stopping_ends_as_stopped(train: Train) -> None:
+    run = train(*STOPS_AT_4)
+    status = status_of(run)
+    assert (status["status"], status["step"], status["max_steps"]) == ("stopped", 4, 10)
+    assert "EarlyStopping" in status["reason"]
+    assert (run.metrics["status"], run.metrics["steps"]) == ("stopped", 4)
+    checkpoint = read_checkpoint(run.folder / "checkpoints" / "last.ckpt")
+    assert checkpoint["global_step"] == 4
+    assert checkpoint["attnlab"]["val_losses"][4] == run.metrics["val_loss"]
+    row = read_run(run.folder)
+    assert (row.status, row.step) == ("stopped", 4)
+
+
+def test_a_stopped_run_is_reported_and_does_not_run_on(train: Train) -> None:
+    first = train(*STOPS_AT_4)
+    again = train(*STOPS_AT_4)
+    assert not again.fresh and again.metrics == first.metrics
+    assert train(*STOPS_AT_4, "force=true").fresh
+
+
+@pytest.mark.parametrize(
+    ("callback", "step"),
+    [
+        ("{_target_: lightning.pytorch.callbacks.Timer, duration: {seconds: 0}}", 0),
+        ("{_target_: tests.training.test_callbacks.StopAt, step: 3}", 3),
+        ("{_target_: tests.training.test_callbacks.StopAt, step: 1}", 1),
+    ],
+)
+def test_whatever_stops_a_run_checkpoint_and_metrics_are_of_that_step(
+    callback: str, step: int, train: Train
+) -> None:
+    run = train(f"+callbacks.x={callback}", "trainer.max_steps=10")
+    assert (status_of(run)["status"], status_of(run)["step"]) == ("stopped", step)
+    assert run.metrics["steps"] == step
+    assert read_checkpoint(run.folder / "checkpoints" / "last.ckpt")["global_step"] == step
+
+
+def test_a_stop_at_the_last_step_is_a_finished_run(train: Train) -> None:
+    run = train("+callbacks.x={_target_: tests.training.test_callbacks.StopAt, step: 4}")
+    assert run.metrics["status"] == "finished"
+
+
+def test_a_time_limit_stops(train: Train) -> None:
+    run = train("+trainer.max_time={seconds: 0}")
+    assert (run.metrics["status"], run.metrics["steps"]) == ("stopped", 0)
+
+
+def test_killed_between_the_stop_and_its_metrics(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = train(*STOPS_AT_4, folder="whole")
+
+    def killed(*_: Any) -> None:
+        raise SystemExit(143)
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr("attnlab.training.callbacks.RunCheckpoints.on_fit_end", killed)
+        train(*STOPS_AT_4)
+    run = train(*STOPS_AT_4)
+    assert (run.metrics["status"], run.metrics["steps"]) == ("stopped", 4)
+    assert run.metrics["val_loss"] == whole.metrics["val_loss"]
+
+
+def test_an_interrupted_run_says_so(
+    train: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def ended(keeper: RunCheckpoints, trainer: L.Trainer, *_: Any) -> None:
+        if trainer.global_step == 3:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(RunCheckpoints, "on_train_batch_end", ended)
+        train()
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert (status["status"], status["step"]) == ("interrupted", 3)
+    assert read_run(tmp_path / "run").status == "interrupted"
+    assert train().metrics["status"] == "finished"
+
+
+def test_checkpoints_along_the_training(train: Train) -> None:
+    run = train("callbacks=checkpoints", "callbacks.checkpoints.every_n_train_steps=2")
+    names = sorted(file.name for file in (run.folder / "checkpoints").iterdir())
+    assert names == ["best.ckpt", "last.ckpt", "step_000002.ckpt", "step_000004.ckpt"]
+    assert read_checkpoint(run.folder / "checkpoints" / "step_000002.ckpt")["global_step"] == 2
+
+
+def test_the_learning_rate_is_monitored(train: Train) -> None:
+    run = train("callbacks=lr_monitor", "logger=tensorboard", "trainer.log_every_n_steps=1")
+    assert "lr-AdamW/pg1" in read_scalars(run.folder)
+
+
+def test_the_average_of_the_weights_is_kept_and_resumed(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = train("trainer.max_steps=8", folder="plain")
+    ema = ("callbacks=ema", "trainer.max_steps=8", "checkpoint_every=1")
+    whole = train(*ema, folder="whole")
+    assert not all(
+        torch.equal(a, b)
+        for a, b in zip(
+            weights_of(plain.folder).values(), weights_of(whole.folder).values(), strict=True
+        )
+    )
+
+    def ended(self: Any, trainer: L.Trainer, *_: Any) -> None:
+        if trainer.global_step == 5:
+            raise SystemExit(143)
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr("attnlab.training.callbacks.Scalars.on_train_batch_end", ended)
+        train(*ema, folder="broken")
+    broken = train(*ema, folder="broken")
+    ours, theirs = weights_of(whole.folder), weights_of(broken.folder)
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert broken.metrics["val_loss"] == whole.metrics["val_loss"]
+
+
+def test_csv_holds_losses_and_settings_of_a_resumed_run(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = ("logger=[tensorboard,csv]", "trainer.log_every_n_steps=1", "checkpoint_every=1")
+
+    def ended(self: Any, trainer: L.Trainer, *_: Any) -> None:
+        if trainer.global_step == 3:
+            raise SystemExit(143)
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(RunCheckpoints, "on_train_batch_end", ended)
+        train(*settings)
+    run = train(*settings)
+    with (run.folder / "metrics.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    steps = [int(row["step"]) for row in rows if row["train/loss"]]
+    assert steps == [1, 2, 3, 4]
+    last = [float(row["val/loss"]) for row in rows if row["val/loss"]][-1]
+    assert last == run.metrics["val_loss"]
+    assert read_scalars(run.folder)["val/loss"][4] == pytest.approx(last)
+    assert yaml.safe_load((run.folder / "hparams.yaml").read_text())["optim.lr"] == 1e-3
+
+
+class Memory(Logger):
+    """A logger without a place on the disk."""
+
+    hparams: ClassVar[dict[str, Any]] = {}
+    logged: ClassVar[dict[str, float]] = {}
+    name, version = "memory", 0
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        Memory.logged |= metrics
+
+    def log_hyperparams(self, params: Any, *_: Any) -> None:
+        Memory.hparams = dict(params)
+
+
+def test_a_logger_without_a_folder_gets_settings_and_results(train: Train) -> None:
+    run = train("logger=none", "+logger.mine._target_=tests.training.test_callbacks.Memory")
+    assert Memory.logged["val/loss"] == run.metrics["val_loss"]
+    assert Memory.hparams["attn.kernel"] and Memory.hparams["trainer.max_steps"] == 4
+
+
+def test_a_profiler_prints_its_report(
+    train: Train, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", logger="lightning.pytorch.profilers"):
+        train("+trainer.profiler=simple")
+    assert "Profiler Report" in "".join(capfd.readouterr()) + caplog.text
+
+
+@pytest.mark.parametrize(
+    ("overrides", "named"),
+    [
+        (["callbacks=lr_monitor", "logger=none"], "LearningRateMonitor"),
+        (["callbacks=early_stopping", "callbacks.early_stopping.monitor=loss"], "val/loss"),
+    ],
+)
+def test_a_callback_that_cannot_work_is_one_sentence(
+    overrides: list[str], named: str, train: Train
+) -> None:
+    with pytest.raises(BadInput, match=named):
+        train(*overrides)
+
+
+def test_a_divergence_is_no_stop(train: Train) -> None:
+    run = train(*STOPS_AT_4, "optim.lr=1e30", "trainer.gradient_clip_val=0")
+    assert run.metrics["status"] == "diverged"
+    assert not math.isfinite(run.metrics["val_loss"])
