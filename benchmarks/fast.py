@@ -28,8 +28,8 @@ import torch
 import torch.nn.functional as F
 from _common import ROOT, nanogpt_model, settings, write
 
-from attnlab.data.batches import validation_batches
-from attnlab.data.corpus import Corpus
+from attnlab.data.batches import ValidationBatches
+from attnlab.data.corpora import Corpus
 from attnlab.training.run import build_corpus
 
 # As its README has it, "I only have a macbook (or other cheap computer)".
@@ -87,7 +87,7 @@ def full_pass(checkout: Path, checkpoint: Path, corpus: Corpus) -> float:
     model.load_state_dict(torch.load(checkpoint, weights_only=True)["model"])
     model.eval()
     total = 0.0
-    for x, y in validation_batches(corpus.val, cfg.model.block_size):
+    for x, y in ValidationBatches(corpus.val, cfg.model.block_size):
         logits, _ = model(x, y)  # without targets it gives the last position alone
         total += float(F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="sum"))
     return total / (len(corpus.val) - 1)

@@ -27,7 +27,7 @@ from omegaconf import DictConfig
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from attnlab.data.batches import TrainBatches
-from attnlab.data.corpus import Corpus
+from attnlab.data.corpora import Corpus
 from attnlab.training.run import build_corpus, build_model, build_optimizer, run
 
 TARGET = 1.47
@@ -179,7 +179,7 @@ def bf16_against_fp32(corpus: Corpus) -> float:
     """Largest difference of the logits of preset=tiny, over their standard deviation."""
     cfg = settings("preset=tiny")
     net = build_model(cfg, len(corpus.alphabet)).cuda().eval()
-    x = corpus.val[: 64 * 16].view(16, 64).cuda()
+    x = corpus.val[: 64 * 16].view(16, 64).long().cuda()
     exact = net(x)
     with torch.autocast("cuda", torch.bfloat16):
         rough = net(x).float()

@@ -24,8 +24,8 @@ import torch.nn.functional as F
 from _common import Apart, Steps, nanogpt_model, paired, seconds, settings, summary, write
 from omegaconf import DictConfig
 
-from attnlab.data.batches import TrainBatches, validation_batches
-from attnlab.data.corpus import Corpus
+from attnlab.data.batches import TrainBatches, ValidationBatches
+from attnlab.data.corpora import Corpus
 from attnlab.training.run import build_corpus, build_model, build_optimizer, run
 
 
@@ -59,7 +59,7 @@ class Bare:
 
     def validate(self) -> None:
         with torch.inference_mode():
-            for x, y in validation_batches(self.corpus.val, self.cfg.model.block_size):
+            for x, y in ValidationBatches(self.corpus.val, self.cfg.model.block_size):
                 float(F.cross_entropy(self.net(x).flatten(0, 1), y.flatten(), reduction="sum"))
 
 
@@ -67,7 +67,7 @@ def nanogpt_steps(checkout: Path, cfg: DictConfig, corpus: Corpus) -> Steps:
     """nanoGPT's own model and optimizer, stepped as its train.py does on a CPU."""
     _, model = nanogpt_model(checkout, cfg, len(corpus.alphabet))
     optimizer = model.configure_optimizers(0.1, 1e-3, (0.9, 0.99), "cpu")
-    T, B, ids = cfg.model.block_size, cfg.data.batch_size, corpus.train
+    T, B, ids = cfg.model.block_size, cfg.data.batch_size, corpus.train.long()
 
     def go(steps: int) -> None:
         for _ in range(steps):

@@ -17,7 +17,7 @@ import attnlab
 from attnlab.attention import SelfAttention, attention
 from attnlab.attention.head_init import identical, identical_qkv, independent
 from attnlab.attention.masks import build_mask, causal
-from attnlab.data.sources import plays
+from attnlab.data.plays import plays
 from attnlab.plotting import heatmaps
 from attnlab.probes import measures
 from attnlab.probes.capture import views
@@ -166,7 +166,7 @@ runs = {run.values["attn"]: run for run in read_runs(Path("outputs/heads"))}
 
 # %%
 corpus = plays(length=60000)
-ids = corpus.val[: 8 * 64].view(8, 64)
+ids = corpus.val[: 8 * 64].long().view(8, 64)
 seen, apart, effective, rows = {}, {}, {}, []
 for name, rule in VARIANTS.items():
     net, alphabet = load_model(runs[name].folder)

@@ -18,7 +18,7 @@ from IPython.display import HTML, Markdown
 import attnlab
 from attnlab.attention.masks import build_mask, causal
 from attnlab.attention_maps import look
-from attnlab.data.sources import plays
+from attnlab.data.plays import plays
 from attnlab.plotting.drawing import COLORS, panels, styled, svg
 from attnlab.probes import measures
 from attnlab.probes.capture import eval_mode, views
@@ -82,7 +82,7 @@ table(
 # effect, and how far back it looks on average.
 
 # %%
-windows = torch.stack([corpus.val[i * 64 : i * 64 + 65] for i in range(32)])
+windows = torch.stack([corpus.val[i * 64 : i * 64 + 65] for i in range(32)]).long()
 ids, targets = windows[:, :-1], windows[:, 1:]
 NAMES = {
     "previous": measures.previous_mass,

@@ -28,10 +28,9 @@ from attnlab.claims import (
 )
 from attnlab.claims.evidence import Evidence
 from attnlab.claims.martingale import Scored, plays_text, train_and_bet, uniform_text
-from attnlab.data.batches import validation_batches
-from attnlab.data.corpus import Corpus
+from attnlab.data.batches import ValidationBatches
+from attnlab.data.corpora import Corpus, tinyshakespeare
 from attnlab.data.plays import Plays
-from attnlab.data.sources import auto
 from attnlab.init import init_weights
 from attnlab.model import GPT
 from attnlab.plotting.drawing import COLORS, dots, panels
@@ -83,10 +82,10 @@ def by_position_and_by_text(folder: Path) -> Mapping[str, Any]:
     from attnlab.training.run import load_model
 
     net, _ = load_model(folder)
-    corpus = auto()
+    corpus = tinyshakespeare()
     x, y = (torch.cat(parts) for parts in zip(*_whole_windows(corpus, net), strict=True))
     losses = F.cross_entropy(net(x).transpose(1, 2), y, reduction="none").mean(0)  # (T,)
-    start = corpus.val[torch.arange(128) * 101][:, None]  # (128, 1)
+    start = corpus.val.long()[torch.arange(128) * 101][:, None]  # (128, 1)
     text, bigram = (_judge().nats(ids) for ids in (_generated(net, start), _bigram_text(start)))
     return {
         "by position": losses.tolist(),
@@ -99,7 +98,7 @@ def by_position_and_by_text(folder: Path) -> Mapping[str, Any]:
 
 
 def _whole_windows(corpus: Corpus, net: GPT) -> list[tuple[Tensor, Tensor]]:
-    batches = validation_batches(corpus.val, net.block_size)
+    batches = ValidationBatches(corpus.val, net.block_size)
     return [(x, y) for x, y in batches if x.shape[1] == net.block_size][:16]
 
 
@@ -113,9 +112,10 @@ def _generated(net: GPT, start: Tensor) -> Tensor:
 
 
 def _bigram_text(start: Tensor, T: int = 64) -> Tensor:
-    corpus = auto()
+    corpus = tinyshakespeare()
     V = len(corpus.alphabet)
-    counts = torch.bincount(corpus.train[:-1] * V + corpus.train[1:], minlength=V * V)
+    train = corpus.train.long()
+    counts = torch.bincount(train[:-1] * V + train[1:], minlength=V * V)
     stream, ids = generator(0, "generated"), start
     while ids.shape[1] < T:
         p = counts.view(V, V)[ids[:, -1]].double() + 1e-9
@@ -158,8 +158,8 @@ class NGrams:
 
 @lru_cache(maxsize=1)
 def _judge() -> NGrams:
-    corpus = auto()
-    return NGrams(corpus.train.numpy(), len(corpus.alphabet), ORDER)
+    corpus = tinyshakespeare()
+    return NGrams(corpus.train.long().numpy(), len(corpus.alphabet), ORDER)
 
 
 def worse(first: float, second: float) -> float:

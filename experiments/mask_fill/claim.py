@@ -25,7 +25,7 @@ from attnlab.claims import (
 )
 from attnlab.claims.evidence import Evidence
 from attnlab.claims.martingale import train_and_bet, uniform_text
-from attnlab.data.sources import auto
+from attnlab.data.corpora import tinyshakespeare
 from attnlab.init import init_weights
 from attnlab.model import GPT
 from attnlab.plotting.drawing import dots, panels
@@ -54,7 +54,8 @@ def after_training(folder: Path) -> Mapping[str, Any]:
     from attnlab.training.run import load_model
 
     net, _ = load_model(folder)
-    mass = _future_mass(net, auto().val[: 16 * net.block_size].view(16, -1))
+    ids = tinyshakespeare().val[: 16 * net.block_size]
+    mass = _future_mass(net, ids.long().view(16, -1))
     return {"future mass": mass, "broken": float(mass > 1e-3)}
 
 

@@ -10,7 +10,7 @@ from PIL import Image
 from rich.table import Table
 from torch import Tensor
 
-from attnlab.data.corpus import encode
+from attnlab.data.corpora import encode
 from attnlab.errors import BadInput
 from attnlab.model import GPT
 from attnlab.plotting import heatmaps

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from attnlab.data.corpus import encode
+from attnlab.data.corpora import encode
 from attnlab.generation import sample
 from attnlab.model import GPT
 

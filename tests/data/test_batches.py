@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab.data.batches import TrainBatches, validation_batches
+from attnlab.data.batches import TrainBatches, ValidationBatches
 from attnlab.errors import BadInput
 
 IDS = torch.arange(1000)
@@ -56,7 +56,18 @@ def test_windows_reach_both_ends_of_the_text() -> None:
 
 @given(N=st.integers(2, 200), T=st.integers(1, 40), B=st.integers(1, 9))
 def test_validation_predicts_every_character_but_the_first_once(N: int, T: int, B: int) -> None:
-    pairs = validation_batches(torch.arange(N), T, B)
+    pairs = list(ValidationBatches(torch.arange(N), T, B))
+    assert len(pairs) == len(ValidationBatches(torch.arange(N), T, B))
     targets = torch.cat([y.flatten() for _, y in pairs])
     assert torch.equal(targets.sort()[0], torch.arange(1, N))
     assert all(torch.equal(y, x + 1) and x.shape[0] <= B and x.shape[1] <= T for x, y in pairs)
+
+
+def test_batches_of_small_ids_are_the_same_in_int64() -> None:
+    small = IDS.to(torch.uint16)
+    train = TrainBatches(small, batch_size=8, block_size=16, seed=0, steps=20)
+    pairs = [*zip(train, batches(), strict=True)]
+    pairs += zip(ValidationBatches(small, 16, 7), ValidationBatches(IDS, 16, 7), strict=True)
+    for (x, y), (x_64, y_64) in pairs:
+        assert x.dtype == y.dtype == torch.int64
+        assert torch.equal(x, x_64) and torch.equal(y, y_64)

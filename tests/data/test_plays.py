@@ -1,4 +1,4 @@
-"""The embedded corpus: its probabilities are exact, its text is fixed, its plays make sense."""
+"""The corpus `plays`: its probabilities are exact, its text is fixed, its plays make sense."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnlab.data import plays_grammar as words
-from attnlab.data.plays import ACTS, ASKS, NAMES, WOMEN, Plays, Scene, _rules
+from attnlab.data import plays as module
+from attnlab.data.plays import ACTS, ASKS, Plays, Scene, _rules, names, vocabulary, women
 from attnlab.data.plays_automaton import Act, Parts, Slot
+from attnlab.errors import BadInput
 
 LENGTH = 30_000
 RULES = _rules()
@@ -42,13 +43,13 @@ def test_every_slot_is_a_rule_or_an_ask_and_every_act_is_known() -> None:
 
 
 def test_words_are_many_and_listed_once() -> None:
-    lists = {name: text.split() for name, text in words.WORDS.items()}
+    lists = {name: text.split() for name, text in vocabulary()["words"].items()}
     for name, listed in lists.items():
         assert len(listed) == len(set(listed)), name
     assert len(set().union(*lists.values())) >= 350
-    assert sum(len(text.splitlines()) for text in words.FRAMES.values()) >= 40
-    for name in NAMES:
-        assert not any(other != name and other.startswith(name) for other in NAMES)
+    assert sum(len(text.splitlines()) for text in vocabulary()["frames"].values()) >= 40
+    for name in names():
+        assert not any(other != name and other.startswith(name) for other in names())
 
 
 def test_next_probabilities_are_positive_and_sum_to_one(plays: Plays, drawn: Any) -> None:
@@ -208,7 +209,7 @@ def test_only_persons_of_the_scene_speak_come_and_go(drawn: Any) -> None:
     for scene in scenes:
         lines = scene.splitlines()
         cast = re.findall(r"[A-Z][a-z]+", lines[1].removeprefix("[Enter"))
-        assert len(set(cast)) in (2, 3) and set(cast) <= set(NAMES)
+        assert len(set(cast)) in (2, 3) and set(cast) <= set(names())
         speaker = ""
         for line in lines[2:]:
             if line.startswith("[Enter "):
@@ -220,7 +221,7 @@ def test_only_persons_of_the_scene_speak_come_and_go(drawn: Any) -> None:
             elif line.endswith(":"):
                 assert line[:-1] in cast and line[:-1] != speaker
                 spoke.add(speaker := line[:-1])
-            named = set(re.findall(r"[A-Z][a-z]+", line)) & set(NAMES)
+            named = set(re.findall(r"[A-Z][a-z]+", line)) & set(names())
             assert named <= {*cast, *re.findall(r"Exit (\w+)", line)}, line
     assert len(spoke) > 25
 
@@ -233,14 +234,14 @@ def test_a_scene_remembers_its_place_its_prop_and_its_questions(drawn: Any) -> N
         prop = re.search(r"\[Enter \w+ with an? (\w+)", scene)
         assert place and prop
         for said in re.findall(r"\bthis (\w+)", scene):
-            if said in words.PLACES.split():
+            if said in vocabulary()["places"].split():
                 places += 1
                 assert said == place[1]
         assert re.search(r", with the (\w+)\.\]", scene)[1] == prop[1]  # type: ignore[index]
         asked = re.findall(r"(\w+)\?\n\n\w+:\n(.*)", scene)
         answered += sum(re.search(rf"\b{noun}\b", reply) is not None for noun, reply in asked)
         for mover, pronoun in re.findall(r"\[(\w+) (?:lifts|hides) (\w+)", scene):
-            assert pronoun == ("her" if mover in WOMEN else "his")
+            assert pronoun == ("her" if mover in women() else "his")
     assert places > 10 and answered > 40
 
 
@@ -258,3 +259,15 @@ def test_speakers_are_told_apart_by_what_they_hold(drawn: Any) -> None:
                 assert speaker == holder
             if begged := re.match(r"Give me the \w+, (\w+), or", line):
                 assert begged[1] == holder != speaker
+
+
+def test_the_corpus_is_pinned_with_its_floor() -> None:
+    corpus = module.plays(length=60_000, seed=3)
+    assert corpus.sha256 == "5a047e68bdf1522177ad164baaf48abf09646135e1a208c38b7f3c810203e8d0"
+    assert corpus.val_floor == pytest.approx(float.fromhex("0x1.0351e3a10bca7p-1"), rel=1e-12)
+
+
+@pytest.mark.parametrize("given", [{"length": 0}, {"seed": -1}, {"seed": 2**64}])
+def test_numbers_out_of_range_are_refused(given: dict[str, int]) -> None:
+    with pytest.raises(BadInput, match=str(next(iter(given.values())))):
+        module.plays(**given)

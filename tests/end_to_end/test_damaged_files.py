@@ -1,7 +1,6 @@
 """Checkpoints and corpora that are damaged or not what they should be, and what is kept."""
 
 import io
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -74,20 +73,3 @@ def test_a_checkpoint_of_another_version(train: Callable[..., Any], tmp_path: Pa
         (tmp_path / "other.ckpt").write_bytes(seal(content.getvalue()))
         with pytest.raises(BadInput, match=sentence):
             load_model(tmp_path / "other.ckpt")
-
-
-@pytest.mark.parametrize("data", ["auto", "tinyshakespeare"])
-def test_a_damaged_cache(data: str, command: list[str], tmp_path: Path) -> None:
-    cached = tmp_path / "cache" / "attnlab" / "tinyshakespeare" / "input.txt"
-    cached.parent.mkdir(parents=True)
-    cached.write_text("First Citizen:\n")
-
-    def prepare() -> None:
-        os.environ["XDG_CACHE_HOME"] = str(tmp_path / "cache")
-        os.environ.pop("ATTNLAB_DATA", None)
-
-    given = [a for a in command if not a.startswith("data")] + ["data.batch_size=4"]
-    code, said = ended([*given, f"data={data}"], tmp_path, prepare)
-    assert (code, is_one_sentence(said)) == (2, True), said
-    assert "delete it to have it downloaded again" in said
-    assert cached.read_text() == "First Citizen:\n" and not (tmp_path / "o").exists()

@@ -1,6 +1,5 @@
 """The figures that the README and the issue tracker promise, on TinyShakespeare: minutes each."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +8,11 @@ import pytest
 from attnlab.training.run import run
 from tests.conftest import settings
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif("ATTNLAB_DATA" not in os.environ, reason="needs TinyShakespeare"),
-]
+pytestmark = pytest.mark.long
 
 
 def train(folder: Path, variant: str, *overrides: str) -> dict[str, Any]:
-    cfg = settings(f"attn={variant}", "data=tinyshakespeare", *overrides)
+    cfg = settings(f"attn={variant}", *overrides)
     return run(cfg, folder / variant, variant=variant).metrics
 
 

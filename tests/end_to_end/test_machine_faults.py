@@ -5,7 +5,6 @@ import json
 import os
 import resource
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -220,27 +219,3 @@ def test_weights_that_are_nan_are_a_divergence(command: list[str], tmp_path: Pat
     assert (code, "Traceback" in said) == (0, False), said
     status = json.loads((folder_of(tmp_path / "o") / "status.json").read_text())
     assert (status["status"], status["step"]) == ("diverged", 1)
-
-
-@pytest.mark.parametrize("closed", [True, False], ids=["refuses", "never answers"])
-def test_a_proxy_that_is_not_there(closed: bool, command: list[str], tmp_path: Path) -> None:
-    listening = socket.create_server(("127.0.0.1", 0))
-    port = listening.getsockname()[1]
-    if closed:
-        listening.close()  # whoever asks is refused at once
-
-    def prepare() -> None:
-        from attnlab.data import tinyshakespeare
-
-        tinyshakespeare.SECONDS_TO_ANSWER = 0.5
-        os.environ["https_proxy"] = f"http://127.0.0.1:{port}"
-        os.environ["XDG_CACHE_HOME"] = str(tmp_path / "cache")
-        os.environ.pop("ATTNLAB_DATA", None)
-        os.environ.pop("no_proxy", None)
-
-    given = [a for a in command if not a.startswith("data")] + ["data.batch_size=4"]
-    code, said = ended([*given, "data=tinyshakespeare"], tmp_path, prepare)
-    assert (code, is_one_sentence(said)) == (2, True), said
-    assert "could not be downloaded" in said and "data=plays" in said
-    assert not (tmp_path / "o").exists() and not (tmp_path / "cache").exists()
-    listening.close()

@@ -85,7 +85,7 @@ PUBLIC = {
     "masks": "attnlab.attention",
     "measures": "attnlab.probes",
     "panels": "attnlab.plotting.drawing",
-    "plays": "attnlab.data.sources",
+    "plays": "attnlab.data.plays",
     "eval_mode": "attnlab.probes.capture",
     "random_energy": "attnlab.probes.random_energy",
     "read_runs": "attnlab.runs",

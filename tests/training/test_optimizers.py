@@ -1,6 +1,5 @@
 """Optimizers and schedules: which parameter goes where, and a resume to the bit."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -128,7 +127,6 @@ def test_an_old_torch_has_no_muon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("ATTNLAB_DATA" not in os.environ, reason="needs TinyShakespeare")
 def test_the_fast_preset_reaches_nanogpts_loss(tmp_path: Path) -> None:
     """1.898 is what nanoGPT's own checkpoint of this size scores in the same full pass."""
     cfg = settings("preset=fast", "trainer.accelerator=cpu", "trainer.enable_progress_bar=false")

@@ -13,7 +13,7 @@ import lightning.pytorch as L
 import pytest
 import torch
 
-from attnlab.data.batches import validation_batches
+from attnlab.data.batches import ValidationBatches
 from attnlab.errors import BadInput
 from attnlab.runs import read_curves
 from attnlab.training.checkpoints import read_checkpoint, seal
@@ -72,7 +72,7 @@ def test_val_loss_is_the_mean_over_the_whole_validation_text(train: Train) -> No
     corpus = Path(next(line for line in text.splitlines() if "path:" in line).split()[-1])
     ids = torch.tensor([alphabet.index(c) for c in corpus.read_text()])[3600:]
     total = 0.0
-    for x, y in validation_batches(ids, 16, batch_size=1):
+    for x, y in ValidationBatches(ids, 16, batch_size=1):
         with torch.no_grad():
             log_p = net(x).double().log_softmax(-1)
         total -= float(log_p.gather(-1, y[..., None]).sum())

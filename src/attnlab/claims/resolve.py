@@ -121,7 +121,7 @@ class Cells:
             self.kept[key] = content
             self.fresh = True
         cell = Cell(overrides, **self.kept[key])
-        # data=auto is one thing here and another there: a run belongs to the text that it reads.
+        # A text file may hold another text now: a run belongs to the text that it reads.
         content_of_both = cell.digest + self._corpus(cell.settings["data"])
         return replace(cell, digest=hashlib.sha256(content_of_both.encode()).hexdigest()[:12])
 

@@ -1,6 +1,7 @@
-"""Batches by step: the batch of step n is a function of (seed, n) and of nothing else."""
+"""Batches by step: the batch of step n is a function of (seed, n) and nothing else."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,11 +17,11 @@ class TrainBatches(IterableDataset[Batch]):
     """Random windows of a text, the same at step n for every variant, resumed run and rank.
 
     Args:
-        ids: the training text, (N,) int64.
+        ids: the training text, (N,) of any integer dtype; batches are int64.
         batch_size: B, of all ranks together.
         block_size: T.
         seed: of the stream "data".
-        steps: the number of batches from the start of the training to its end.
+        steps: the number of batches from the start of training to its end.
         start: the first step that is still to come.
         rank, world_size: of a distributed run; a rank takes every world_size-th row.
 
@@ -64,35 +65,45 @@ class TrainBatches(IterableDataset[Batch]):
             (self.batch_size, 1),
             generator=generator(self.seed, "data", step),
         )[self.rank :: self.world_size]
-        windows = self.ids[starts + torch.arange(self.block_size + 1)]  # (B, T + 1)
+        windows = self.ids[starts + torch.arange(self.block_size + 1)].long()  # (B, T + 1)
         return windows[:, :-1], windows[:, 1:]
 
     def __iter__(self) -> Iterator[Batch]:
         return (self[step] for step in range(self.start, self.steps))
 
 
-def validation_batches(ids: Tensor, block_size: int, batch_size: int = 64) -> list[Batch]:
+class ValidationBatches(Sequence[Batch]):
     """The whole text in windows that do not overlap, so that each character is predicted once.
 
-    The first character has no past and is not predicted; the last window may be shorter.
+    The first character has no past and is not predicted; the last window may be shorter. The
+    batches are pairs x, y of shape (<= batch_size, <= block_size), int64, that hold N - 1
+    predictions in all.
 
     Args:
-        ids: (N,) int64, N >= 2.
-
-    Returns:
-        pairs x, y of shape (<= batch_size, <= block_size) that hold N - 1 predictions in all.
+        ids: (N,) of any integer dtype, N >= 2.
+        block_size: T.
+        batch_size: windows in a batch.
     """
-    x, y = ids[:-1], ids[1:]
-    whole = len(x) // block_size * block_size
-    batches = list(
-        zip(
-            x[:whole].view(-1, block_size).split(batch_size),
-            y[:whole].view(-1, block_size).split(batch_size),
-            strict=True,
-        )
-    )
-    if whole == 0:
-        batches = []
-    if whole < len(x):
-        batches.append((x[None, whole:], y[None, whole:]))
-    return batches
+
+    def __init__(self, ids: Tensor, block_size: int, batch_size: int = 64) -> None:
+        self.ids = ids
+        self.block_size = block_size
+        self.batch_size = batch_size
+
+    def __len__(self) -> int:
+        windows, rest = divmod(len(self.ids) - 1, self.block_size)
+        return -(-windows // self.batch_size) + (rest > 0)
+
+    def __getitem__(self, index: int | slice) -> Any:
+        chosen = range(len(self))[index]
+        if isinstance(chosen, range):
+            return [self[i] for i in chosen]
+        T = self.block_size
+        end_of_windows = (len(self.ids) - 1) // T * T
+        start = min(chosen * self.batch_size * T, end_of_windows)
+        stop = min(start + self.batch_size * T, end_of_windows)
+        if start == end_of_windows:  # the last window, which is shorter
+            stop = len(self.ids) - 1
+            T = stop - start
+        piece = self.ids[start : stop + 1].long()
+        return piece[:-1].view(-1, T), piece[1:].view(-1, T)

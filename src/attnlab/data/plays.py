@@ -1,24 +1,62 @@
-"""The embedded corpus `plays`: endless little plays whose exact entropy is known.
+"""The corpus `plays`: little plays drawn from a grammar, whose exact entropy is known.
 
-It needs no download, and it rewards attention: who may speak, whom a line addresses, who leaves
-and with what, which question is being answered, all this was said many characters before.
+It rewards attention: who may speak, whom a line addresses, who leaves and with what, and which
+question is being answered were all said many characters before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import cache
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from attnlab.data import plays_grammar as words
+import yaml
+
+from attnlab.data.corpora import Corpus, split_at
 from attnlab.data.plays_automaton import Act, Automaton, Choices, Grammar, Part, Slot, parse
+from attnlab.errors import BadInput
 
-WOMEN = words.WOMEN.split()
-NAMES = sorted(WOMEN + words.MEN.split())
+
+@cache
+def vocabulary() -> dict[str, Any]:
+    """The content of plays.yaml: word lists, phrases, frames, and the order of lines."""
+    content: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("plays.yaml").read_text())
+    return content
+
+
+@cache
+def women() -> frozenset[str]:
+    """The women's names."""
+    return frozenset(vocabulary()["women"].split())
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """All names, sorted."""
+    return tuple(sorted(women().union(vocabulary()["men"].split())))
+
+
+def plays(length: int = 600_000, seed: int = 0) -> Corpus:
+    """Little plays drawn from a grammar; their exact entropy is the floor of the loss.
+
+    Args:
+        length: of the text, in characters.
+        seed: of the text, not of the run, so that all runs read the same plays.
+
+    Raises:
+        BadInput: a number is out of range.
+    """
+    for name, value, least in (("length", length, 1), ("seed", seed, 0)):
+        if not least <= value < 2**63:
+            raise BadInput(f"data.{name} = {value} must be at least {least} and below 2^63")
+    text, log_p = Plays().generate(seed, length)
+    floor = float(-log_p[split_at(length) + 1 :].mean())
+    return Corpus.from_pieces("plays", [text], val_floor=floor)
 
 
 class Scene(NamedTuple):
-    """All that a line of a play remembers of the lines before it."""
+    """What a line of a play depends on from the lines before it."""
 
     cast: tuple[str, ...] = ()  # in the order of their entrances
     speaker: str = ""
@@ -49,20 +87,21 @@ class Plays(Automaton[Scene]):
         super().__init__(Grammar(rules, Scene(), ASKS, ACTS))
         literals = (part for choices in rules.values() for _, parts in choices for part in parts)
         letters = "".join(part for part in literals if isinstance(part, str))
-        self.alphabet = "".join(sorted({*letters, *"".join(NAMES)}))
+        self.alphabet = "".join(sorted({*letters, *"".join(names())}))
 
 
 def _rules() -> dict[str, Choices]:
-    rules = {name: _evenly(text.split()) for name, text in words.WORDS.items()}
-    for name, text in words.PHRASES.items():
-        rules[name] = _evenly(" ".join(phrase.split()) for phrase in text.split("/"))
-    for name, text in words.FRAMES.items():
-        lines = (line.strip().partition(" ") for line in text.splitlines())
+    given = vocabulary()
+    rules = {name: _evenly(text.split()) for name, text in given["words"].items()}
+    for name, text in given["phrases"].items():
+        rules[name] = _evenly(phrase.strip() for phrase in text.split("/"))
+    for name, text in given["frames"].items():
+        lines = (line.partition(" ") for line in text.splitlines())
         rules[name] = tuple((int(weight), parse(frame)) for weight, _, frame in lines)
-    for name, frames in words.FLOW.items():
+    for name, frames in given["flow"].items():
         rules[name] = tuple((weight, parse(frame)) for weight, frame in frames)
-    nouns, adjectives = words.WORDS["noun"].split(), words.WORDS["adj"].split()
-    places, props = words.PLACES.split(), words.PROPS.split()
+    nouns, adjectives = given["words"]["noun"].split(), given["words"]["adj"].split()
+    places, props = given["places"].split(), given["props"].split()
     rules["Adj"] = _evenly(word.capitalize() for word in adjectives)
     rules["asked"] = _evenly(f"{noun}?{{!ask {noun}}}" for noun in nouns)
     rules["setting"] = _evenly(f"{_a(place)},{{!place {place}}}" for place in places)
@@ -109,7 +148,7 @@ def _line(scene: Scene) -> Choices:
 
 
 def _newcomers(scene: Scene) -> Choices:
-    return _people(tuple(name for name in NAMES if name not in scene.cast), "enter")
+    return _people(tuple(name for name in names() if name not in scene.cast), "enter")
 
 
 # The same choices are the same objects, made once: a play asks for them at every line.
@@ -128,7 +167,7 @@ ASKS: dict[str, Callable[[Scene], Choices]] = {
     "moving": lambda s: _one(Slot("giving" if s.mover == s.holder else "deed")),
     "another": lambda s: tuple((1, (name,)) for name in s.others(s.mover)),
     "taker": lambda s: _people(s.others(s.holder), "give"),
-    "his": lambda s: _one("her" if s.mover in WOMEN else "his"),
+    "his": lambda s: _one("her" if s.mover in women() else "his"),
     "place": lambda s: _one(s.place),
     "prop": lambda s: _one(s.prop),
     "topic": lambda s: _one(s.topic),

@@ -50,10 +50,14 @@ def at_least(name: str, value: int | None, least: int) -> None:
 
 
 def fixed_windows(ids: Tensor, block_size: int, count: int) -> tuple[Tensor, Tensor]:
-    """Windows spread evenly over a text, the same at every call: x and y, (<= count, T) each."""
+    """Windows spread evenly over a text, the same at every call.
+
+    Returns:
+        x and y, (<= count, T) int64 each.
+    """
     last = len(ids) - block_size - 1
     starts = torch.linspace(0, last, count).long().unique()
-    windows = ids[starts[:, None] + torch.arange(block_size + 1)]
+    windows = ids[starts[:, None] + torch.arange(block_size + 1)].long()
     return windows[:, :-1], windows[:, 1:]
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from attnlab.data.batches import Batch
-from attnlab.data.corpus import decode
+from attnlab.data.corpora import decode
 from attnlab.plotting import heatmaps
 from attnlab.probes import layer_measures, measures
 from attnlab.probes.base import (

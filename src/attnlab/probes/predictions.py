@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from attnlab.data.batches import Batch
-from attnlab.data.corpus import decode
+from attnlab.data.corpora import decode
 from attnlab.errors import BadInput
 from attnlab.generation import sample
 from attnlab.plotting import heatmaps
@@ -93,7 +93,7 @@ class Predictions(Probe):
             return float(cross_entropies(lit.net(x.to(lit.device)), y.to(lit.device)).mean())
 
     def _sample(self, lit: GPTModule) -> str:
-        prompt = lit.corpus.val[:1].to(lit.device)
+        prompt = lit.corpus.val[:1].long().to(lit.device)
         try:
             with eval_mode(lit.net):
                 ids = list(sample(lit.net, prompt, self.sample_chars, temperature=0.8))

@@ -14,12 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Subset
 
 from attnlab.attention import SelfAttention, kernels
 from attnlab.attention.masks import name_of
-from attnlab.data.batches import Batch, TrainBatches, validation_batches
-from attnlab.data.corpus import Corpus
+from attnlab.data.batches import Batch, TrainBatches, ValidationBatches
+from attnlab.data.corpora import Corpus
 from attnlab.errors import BadInput
 from attnlab.init import init_weights
 from attnlab.model import GPT, Block
@@ -179,13 +179,13 @@ class TaskModule(L.LightningModule):
     def val_dataloader(self) -> DataLoader[Any]:
         """The rank's share of the whole validation data."""
         batches = self.val_batches()
-        mine = batches[self.trainer.global_rank :: self.trainer.world_size]
+        mine = range(self.trainer.global_rank, len(batches), self.trainer.world_size)
         if not mine:
             raise BadInput(
                 f"the validation data make {len(batches)} batches, too few for "
                 f"{self.trainer.world_size} devices; use fewer trainer.devices"
             )
-        return DataLoader(mine, batch_size=None)  # type: ignore[arg-type]
+        return DataLoader(Subset(batches, mine), batch_size=None)  # type: ignore[arg-type]
 
     def configure_optimizers(self) -> Any:
         optimizer, schedule = self.optim(self.net, self.trainer.max_steps)
@@ -293,13 +293,13 @@ class GPTModule(TaskModule):
             world_size=world_size,
         )
 
-    def val_batches(self) -> list[Batch]:
-        return validation_batches(self.corpus.val, self.net.block_size)
+    def val_batches(self) -> ValidationBatches:
+        return ValidationBatches(self.corpus.val, self.net.block_size)
 
-    def train_piece(self) -> list[Batch]:
+    def train_piece(self) -> ValidationBatches:
         """The end of the training text, as long a piece as the validation text."""
         piece = self.corpus.train[-len(self.corpus.val) :]
-        return validation_batches(piece, self.net.block_size)
+        return ValidationBatches(piece, self.net.block_size)
 
     def batch_loss(self, batch: Batch, reduction: Reduction) -> Tensor:
         x, y = batch
