@@ -7,23 +7,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import aligner
 import torch
 import torch.nn.functional as F
+from aligner import Aligner
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from pair_batches import Batch, PairBatches, steps_an_epoch
+from sentence_pairs import PAD, Pairs, pairs
+from tavi import Pair
 from torch import Tensor, nn
+from translation_measures import alignments
+from translator import Translator, init_weights
 
 from attnlab.claims import Arm, AtLeast, Claim, Effort, Measured, Reading, Trained, Within
 from attnlab.claims.evidence import Evidence
 from attnlab.files import read_json
 from attnlab.plotting.drawing import COLORS, MARKERS, dots, panels
-from attnlab.translation import aligner
-from attnlab.translation.aligner import Aligner
-from attnlab.translation.batches import Batch, PairBatches, steps_an_epoch
-from attnlab.translation.grammar import Pair
-from attnlab.translation.measures import alignments
-from attnlab.translation.model import Translator, init_weights
-from attnlab.translation.pairs import PAD, Pairs, pairs
 
 SIZES = (32, 64, 128, 256, 512)
 QUALITY = ("quality_narrow", "lag_wide", "quality_wide", "unscaled_wide")

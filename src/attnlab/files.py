@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -36,3 +37,13 @@ def read_json(file: Path) -> dict[str, Any]:
     """Read what `write_json` wrote."""
     content: dict[str, Any] = json.loads(file.read_text())
     return content
+
+
+def make_importable(conf: Path) -> None:
+    """Let Python import the modules in a folder of configuration files and beside it.
+
+    Only for a folder that the user named, or that belongs to a claim the user runs.
+    """
+    for folder in (conf.resolve(), conf.resolve().parent):
+        if str(folder) not in sys.path:
+            sys.path.insert(0, str(folder))

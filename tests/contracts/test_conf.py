@@ -56,19 +56,6 @@ def test_an_ablation_changes_one_key(variant: str) -> None:
     assert all(key.startswith("attn.") for key in differing)
 
 
-@pytest.mark.parametrize(
-    "score", sorted(file.stem for file in (CONF / "attn" / "cross").glob("*.yaml"))
-)
-def test_a_score_of_a_translator_changes_one_key(score: str) -> None:
-    file = CONF / "attn" / "cross" / f"{score}.yaml"
-    assert file.read_text().startswith("# ")
-    chosen = ("preset=translation", f"attn=cross/{score}")
-    ours, theirs = flattened(*chosen), flattened("preset=translation")
-    differing = {key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key)}
-    assert differing == ({"attn.score"} if score != "additive" else set())
-    construct(settings(*chosen), vocab_size=65)
-
-
 @pytest.mark.parametrize("variant", CLAIMS)
 def test_the_variants_of_the_readme_change_the_key_they_claim(variant: str) -> None:
     base, key = CLAIMS[variant]
@@ -100,14 +87,9 @@ FILES = [
 ]
 
 
-# Another model has other sizes, which its preset brings.
-WITH = {"model=translator": ["preset=translation"]}
-
-
 @pytest.mark.parametrize("file", FILES, ids=lambda f: f"{f.parent.name}={f.stem}")
 def test_every_file_composes_checks_and_builds(file: Path) -> None:
-    chosen = f"{file.parent.name}={file.stem}"
-    cfg = settings(*WITH.get(chosen, []), chosen)
+    cfg = settings(f"{file.parent.name}={file.stem}")
     check(cfg)
     construct(cfg, vocab_size=65)
 

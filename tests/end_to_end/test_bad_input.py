@@ -30,7 +30,7 @@ SETTINGS = [
     ("attn=nope", "there is no attn=nope; there are additive, bidirectional"),
     ("attn=unscald", "there is no attn=unscald; did you mean attn=unscaled?"),
     ("attn=cross/scald", "there is no attn=cross/scald; "),
-    ("attn=cross/dot", "attn.size must be given"),
+    ("attn=cross/dot", "there is no attn=cross/dot"),
     ("model=nope", "there is no model=nope; there are "),
     ("data=nope", "there is no data=nope; there are "),
     ("preset=nope", "there is no preset=nope; there are "),

@@ -35,6 +35,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from attnlab.attention import SelfAttention, TorchMHA, kernels
 from attnlab.attention import faulty_kernels as faults
 from attnlab.checkup import Report, checkup, checkup_kernel
+from attnlab.files import make_importable
 from attnlab.interop import attention_from_gpt2, block_from_gpt2, from_gpt2
 from attnlab.training.checkpoints import read_checkpoint
 from attnlab.training.run import run
@@ -45,6 +46,8 @@ from tests.faults.planted import FAULTS, PlantedFault
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 CONF = ROOT / "conf"
+BAHDANAU = ROOT / "experiments" / "bahdanau"
+make_importable(BAHDANAU / "conf")
 
 # Regular expressions on the names in a checkpoint that give the names under which weights are
 # hashed. A parameter that is renamed gets a line here, so that its hash stays.
@@ -61,7 +64,7 @@ PUBLIC = {
     "Effort": "attnlab.claims",
     "SelfAttention": "attnlab.attention",
     "Trained": "attnlab.claims",
-    "Translator": "attnlab.translation.model",
+    "Translator": "translator",
     "assert_causal": "attnlab.checkup",
     "attention": "attnlab.attention",
     "attention_from_gpt2": "attnlab.interop",
@@ -101,7 +104,7 @@ def train(settings: Mapping[str, object], folder: Path) -> Path:
     """Do a run in this process, as `train.py` does it; returns its folder."""
     overrides = [f"{key}={value}" for key, value in settings.items()]
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        cfg = compose("train", overrides=overrides)
+        cfg = compose("train", [f"hydra.searchpath=['{BAHDANAU / 'conf'}']", *overrides])
     variant = str(settings["attn"]).replace("/", "-")
     with one_thread():
         run(cfg, folder, variant=variant, overrides=overrides)

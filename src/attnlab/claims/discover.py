@@ -11,6 +11,7 @@ from pathlib import Path
 
 from attnlab.claims.claim import Claim, Measured, Trained
 from attnlab.errors import BadInput
+from attnlab.files import make_importable
 
 
 def discover(folder: Path, names: Collection[str] = ()) -> list[Claim]:
@@ -50,6 +51,8 @@ def load(file: Path) -> Claim:
     module = importlib.util.module_from_spec(spec)
     for name in [m for m in sys.modules if m.startswith(f"{module_name}.")]:
         del sys.modules[name]  # of the same claim, loaded before or from elsewhere
+    if (file.parent / "conf").is_dir():  # a project: its configuration names modules beside it
+        make_importable(file.parent / "conf")
     sys.modules[module_name] = module  # dataclasses and inspect look it up
     try:
         spec.loader.exec_module(module)

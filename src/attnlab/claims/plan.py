@@ -75,7 +75,7 @@ def make_plan(
         BadInput: a configuration cannot be composed.
     """
     plan = Plan()
-    compose = Cells(places.conf, places.root / "cells.json")
+    compose = Cells(places.conf, places.root / "cells.json", places.experiments)
     for claim in claims:
         for part in claim.parts:
             effort = part.budgets.get(places.budget)  # type: ignore[call-overload]

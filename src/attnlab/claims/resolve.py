@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from attnlab.errors import BadInput
-from attnlab.files import read_json, write_json
+from attnlab.files import make_importable, read_json, write_json
 from attnlab.training.run_directory import folder_for, variant_of
 
 NOT_OF_THE_CONTENT = ("name", "outputs", "force", "seed")
@@ -53,14 +53,28 @@ def hydra_conf(conf: Path) -> Iterator[None]:
         yield
 
 
-def config_of(overrides: Sequence[str], seed: int) -> tuple[DictConfig, str]:
+def config_of(
+    overrides: Sequence[str], seed: int, experiments: Path | None = None
+) -> tuple[DictConfig, str]:
     """The composed configuration of one run, and its variant.
+
+    Args:
+        overrides: as an arm has them, `experiment=<claim>` among them.
+        seed: of the run.
+        experiments: the folder of the claims; `<claim>/conf` there adds files of its own.
 
     Raises:
         BadInput: Hydra cannot compose it.
     """
+    claims = [o.removeprefix("experiment=") for o in overrides if o.startswith("experiment=")]
+    own = [experiments / claim / "conf" for claim in claims] if experiments else []
+    added = [f"hydra.searchpath=['{conf.resolve()}']" for conf in own if conf.is_dir()]
+    for conf in own:
+        if conf.is_dir():
+            make_importable(conf)
     try:
-        cfg = compose("train", [*overrides, f"seed={seed}"], return_hydra_config=True)
+        chosen = [*added, *overrides, f"seed={seed}"]
+        cfg = compose("train", chosen, return_hydra_config=True)
         variant = variant_of(str(cfg.hydra.runtime.choices.attn))
         OmegaConf.set_struct(cfg, False)
         del cfg["hydra"]
@@ -71,7 +85,7 @@ def config_of(overrides: Sequence[str], seed: int) -> tuple[DictConfig, str]:
     return cfg, variant
 
 
-def cell_of(overrides: Sequence[str]) -> Cell:
+def cell_of(overrides: Sequence[str], experiments: Path | None = None) -> Cell:
     """Resolve overrides.
 
     Raises:
@@ -80,7 +94,7 @@ def cell_of(overrides: Sequence[str]) -> Cell:
     for override in overrides:
         if override.partition("=")[0] in NOT_OF_THE_CONTENT:
             raise BadInput(f"an arm cannot set {override}: reproduce names and seeds its runs")
-    cfg, variant = config_of(overrides, seed=0)
+    cfg, variant = config_of(overrides, 0, experiments)
     settings = OmegaConf.to_container(cfg, resolve=True)
     assert isinstance(settings, dict)
     content = {str(k): v for k, v in settings.items() if k not in NOT_OF_THE_CONTENT}
@@ -94,13 +108,15 @@ class Cells:
     Args:
         conf: Hydra's folder; whatever changes in it empties the file.
         file: where cells are kept between calls.
+        experiments: the folder of the claims, which may have configuration files of their own.
     """
 
-    def __init__(self, conf: Path, file: Path) -> None:
+    def __init__(self, conf: Path, file: Path, experiments: Path) -> None:
         self.file = file
+        self.experiments = experiments
         content = hashlib.sha256()
-        for part in sorted(conf.rglob("*.yaml")):
-            content.update(str(part.relative_to(conf)).encode() + b"\0" + part.read_bytes())
+        for part in sorted([*conf.rglob("*.yaml"), *experiments.glob("*/conf/**/*.yaml")]):
+            content.update(str(part).encode() + b"\0" + part.read_bytes())
         self.conf = content.hexdigest()
         self.kept: dict[str, dict[str, Any]] = {}
         self.corpora: dict[str, str] = {}
@@ -116,7 +132,7 @@ class Cells:
         """The cell of overrides, as `cell_of` has it."""
         key = " ".join(overrides)
         if key not in self.kept:
-            cell = cell_of(overrides)
+            cell = cell_of(overrides, self.experiments)
             content = {"digest": cell.digest, "variant": cell.variant, "settings": cell.settings}
             self.kept[key] = content
             self.fresh = True

@@ -66,7 +66,7 @@ def _train(task: dict[str, Any], places: Places) -> dict[str, Any]:
 
     overrides = task["overrides"]
     with _row(task, places) as row:
-        cfg, variant = config_of(overrides, task["seed"])
+        cfg, variant = config_of(overrides, task["seed"], places.experiments)
         result = run(cfg, Path(task["folder"]), variant=variant, overrides=overrides)
         metrics = result.metrics
         row["status"] = metrics["status"]

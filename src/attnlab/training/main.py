@@ -26,6 +26,7 @@ from rich.table import Table
 
 from attnlab import fast_imports
 from attnlab.errors import BadInput, Terminated
+from attnlab.files import make_importable
 from attnlab.training.error_messages import in_one_sentence
 from attnlab.training.run_directory import RunDirectory, folder_for, last_of, variant_of
 from attnlab.training.sweeps import WANTS_TRACEBACK, attempt, share_threads, typed
@@ -45,6 +46,9 @@ def train(cfg: DictConfig) -> float:
         from attnlab.training.run import check, run
 
     hydra = HydraConfig.get()
+    for source in hydra.runtime.config_sources:
+        if source.provider == "command-line":  # --config-dir
+            make_importable(Path(source.path))
     overrides = list(hydra.overrides.task)
     # A configuration that was saved by a run and is given by --config-path has made no choices.
     variant = variant_of(str(hydra.runtime.choices.get("attn", "as_saved")))

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import translation_measures as measures
+from sentence_pairs import pairs
 
 from attnlab.plotting.heatmaps import alignment
 from attnlab.training.run import load_any, run
-from attnlab.translation import measures
-from attnlab.translation.pairs import pairs
-from tests.conftest import settings
+from tests.bahdanau import project_settings
 
 
 def test_the_picture_is_dark_where_the_weight_is() -> None:
@@ -31,7 +31,7 @@ def test_a_trained_translator_looks_where_the_word_order_sends_it(tmp_path: Path
     """Half of the preset's steps are enough for that; the claim trains on."""
     chosen = ["preset=translation", "attn=cross/scaled_dot", "attn.size=32"]
     chosen += ["trainer.max_steps=250", "trainer.val_check_interval=250", "logger=none"]
-    result = run(settings(*chosen), tmp_path / "run", variant="cross-scaled_dot")
+    result = run(project_settings(*chosen), tmp_path / "run", variant="cross-scaled_dot")
     assert result.metrics["alignment_accuracy"] > 0.5
     assert result.metrics["bleu"] > 70
     net, alphabet = load_any(result.folder)

@@ -8,9 +8,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from tavi import Pair, sentence
+
 from attnlab.errors import BadInput
 from attnlab.rng import stream_seed
-from attnlab.translation.grammar import Pair, sentence
 
 PAD, START, END, UNKNOWN = range(4)
 SPECIAL = ("<pad>", "<start>", "<end>", "<unknown>")

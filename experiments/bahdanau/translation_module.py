@@ -5,16 +5,16 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+import translation_measures as measures
+from aligner import Aligner
+from pair_batches import Batch, PairBatches, steps_an_epoch, validation_batches
+from sentence_pairs import PAD, Pairs
 from torch import Tensor
+from translator import Translator, init_weights
 
 from attnlab.errors import BadInput
 from attnlab.probes.nonfinite import Finding, first_nonfinite_weight
 from attnlab.training.lightning_module import Reduction, TaskModule
-from attnlab.translation import measures
-from attnlab.translation.aligner import Aligner
-from attnlab.translation.batches import Batch, PairBatches, steps_an_epoch, validation_batches
-from attnlab.translation.model import Translator, init_weights
-from attnlab.translation.pairs import PAD, Pairs
 
 
 class TranslatorModule(TaskModule):

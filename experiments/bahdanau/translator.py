@@ -7,12 +7,12 @@ import math
 from typing import NamedTuple, Protocol
 
 import torch
+from aligner import Aligner
+from sentence_pairs import END, PAD, START
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from attnlab.rng import generator
-from attnlab.translation.aligner import Aligner
-from attnlab.translation.pairs import END, PAD, START
 
 
 class AlignerFactory(Protocol):

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from pair_batches import batch_of
+from sentence_pairs import LONGEST, Pairs, decode
+from tavi import Pair
 from torch import Tensor
+from translator import Translator
 
 from attnlab.errors import BadInput
-from attnlab.translation.batches import batch_of
-from attnlab.translation.grammar import Pair
-from attnlab.translation.model import Translator
-from attnlab.translation.pairs import LONGEST, Pairs, decode
 
 
 def sacrebleu() -> Any:
@@ -23,7 +23,7 @@ def sacrebleu() -> Any:
         import sacrebleu
     except ImportError as error:
         raise BadInput(
-            "BLEU is measured by sacrebleu, which is missing: pip install 'attnlab[translation]'"
+            "BLEU is measured by sacrebleu, which is missing: pip install sacrebleu"
         ) from error
     return sacrebleu
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sentence_pairs import END, PAD, SPECIAL, START, UNKNOWN, decode, encode, pairs
+from tavi import Pair
 
 from attnlab.errors import BadInput
-from attnlab.translation.grammar import Pair
-from attnlab.translation.pairs import END, PAD, SPECIAL, START, UNKNOWN, decode, encode, pairs
 
 
 def test_generated_pairs_are_a_function_of_their_seed() -> None:

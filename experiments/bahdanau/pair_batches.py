@@ -5,14 +5,14 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import torch
+from sentence_pairs import END, PAD, START, encode
+from tavi import Pair
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import IterableDataset
 
 from attnlab.errors import BadInput
 from attnlab.rng import generator
-from attnlab.translation.grammar import Pair
-from attnlab.translation.pairs import END, PAD, START, encode
 
 
 class Batch(NamedTuple):

@@ -1,13 +1,13 @@
 """The probe of a translator: where it looks, drawn, and how well it translates while it trains."""
 
 import lightning.pytorch as L
+import translation_measures as measures
+from translation_module import TranslatorModule
+from translator import Translator
 
 from attnlab.plotting.heatmaps import alignment
 from attnlab.probes.base import Probe, at_least, log_image, log_scalars
 from attnlab.probes.capture import eval_mode
-from attnlab.training.lit_translator import TranslatorModule
-from attnlab.translation import measures
-from attnlab.translation.model import Translator
 
 
 class Alignments(Probe):

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from pair_batches import PairBatches, batch_of, validation_batches
+from sentence_pairs import END, PAD, START, decode, pairs
 
 from attnlab.errors import BadInput
-from attnlab.translation.batches import PairBatches, batch_of, validation_batches
-from attnlab.translation.pairs import END, PAD, START, decode, pairs
 
 DATA = pairs(train=50, val=23)
 MORE = pairs(train=1000, val=23)  # whose alphabet knows every word

@@ -3,9 +3,8 @@
 from random import Random
 
 import pytest
-
-from attnlab.translation import grammar
-from attnlab.translation.grammar import Pair, sentence
+import tavi as grammar
+from tavi import Pair, sentence
 
 
 def sentences(count: int = 2000) -> list[Pair]:

@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 import torch
+import translation_measures as measures
+from pair_batches import validation_batches
+from sentence_pairs import PAD, pairs
 
 from attnlab.errors import BadInput
 from attnlab.runs import read_run, read_runs
 from attnlab.training.run import load_any, load_model, run
-from attnlab.translation import measures
-from attnlab.translation.batches import validation_batches
-from attnlab.translation.pairs import PAD, pairs
-from tests.conftest import settings, weights_of
+from tests.bahdanau import project_settings
+from tests.conftest import weights_of
 from tests.training.test_run import StopAt, figures, same_weights
 
 Train = Callable[..., Any]
@@ -40,7 +41,7 @@ TIMED = {"seconds_an_epoch"}
 @pytest.fixture
 def train(tmp_path: Path) -> Train:
     def go(*overrides: str, folder: str = "run") -> Any:
-        cfg = settings(*SMALL, *overrides)
+        cfg = project_settings(*SMALL, *overrides)
         return run(cfg, tmp_path / folder, variant="cross-additive", overrides=overrides)
 
     return go
@@ -186,7 +187,7 @@ def test_what_does_not_fit_is_one_sentence_and_nothing_is_written(
 def test_a_gpt_takes_nothing_of_a_translator(
     overrides: list[str], sentence: str, tmp_path: Path
 ) -> None:
-    cfg = settings("data=plays", *overrides)
+    cfg = project_settings("data=plays", *overrides)
     with pytest.raises(BadInput, match=sentence):
         run(cfg, tmp_path / "run", variant="sdpa", overrides=overrides)
     assert not (tmp_path / "run").exists()
@@ -197,7 +198,7 @@ def test_a_model_and_data_of_two_tasks_are_one_sentence(
     overrides: list[str], tmp_path: Path
 ) -> None:
     with pytest.raises(BadInput, match=r"data\._target_ = .* is not for .*needs"):
-        run(settings(*overrides), tmp_path / "run", variant="sdpa", overrides=overrides)
+        run(project_settings(*overrides), tmp_path / "run", variant="sdpa", overrides=overrides)
     assert not (tmp_path / "run").exists()
 
 
@@ -207,7 +208,7 @@ def test_without_sacrebleu_nothing_is_trained(
     import sys
 
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
-    with pytest.raises(BadInput, match=r"attnlab\[translation\]"):
+    with pytest.raises(BadInput, match=r"pip install sacrebleu"):
         train()
     assert not (tmp_path / "run").exists()
 

@@ -2,15 +2,14 @@
 
 from functools import partial
 
+import aligner
 import pytest
 import torch
+from aligner import Aligner
+from pair_batches import batch_of
+from sentence_pairs import END, PAD, START, pairs
 from torch import Tensor
-
-from attnlab.translation import aligner
-from attnlab.translation.aligner import Aligner
-from attnlab.translation.batches import batch_of
-from attnlab.translation.model import Translator, init_weights
-from attnlab.translation.pairs import END, PAD, START, pairs
+from translator import Translator, init_weights
 
 DATA = pairs(train=50, val=10)
 SCORES = ("additive", "dot", "scaled_dot")

@@ -1,0 +1,53 @@
+"""The project's own configuration: scores differ by one key, and the documented command runs."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from attnlab.training.run import check, construct
+from attnlab.training.run_directory import flat
+from tests.bahdanau import PROJECT, project_settings
+from tests.conftest import ROOT
+
+
+def flattened(*overrides: str) -> dict[str, Any]:
+    cfg = OmegaConf.to_container(project_settings(*overrides))
+    assert isinstance(cfg, dict)
+    return flat({str(key): value for key, value in cfg.items()})
+
+
+@pytest.mark.parametrize(
+    "file",
+    sorted((PROJECT / "conf" / "attn" / "cross").glob("*.yaml")),
+    ids=lambda file: file.stem,
+)
+def test_a_score_changes_one_key(file: Path) -> None:
+    assert file.read_text().startswith("# ")
+    chosen = ("preset=translation", f"attn=cross/{file.stem}")
+    ours, theirs = flattened(*chosen), flattened("preset=translation")
+    differing = {key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key)}
+    assert differing == ({"attn.score"} if file.stem != "additive" else set())
+    construct(project_settings(*chosen), vocab_size=65)
+
+
+def test_the_experiment_composes_under_its_own_name() -> None:
+    cfg = project_settings("experiment=bahdanau")
+    check(cfg)
+    construct(cfg, vocab_size=65)
+    assert cfg.name == "bahdanau"
+
+
+@pytest.mark.slow
+def test_the_documented_command_trains_and_suggests_the_next_one(tmp_path: Path) -> None:
+    command = [sys.executable, "train.py", "--config-dir", "experiments/bahdanau/conf"]
+    command += ["preset=translation", f"outputs={tmp_path}", "trainer.max_steps=2", "probes=none"]
+    command += ["data.train=70", "data.val=20", "logger=none"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "nats per word" in done.stdout and "BLEU" in done.stdout
+    assert "attn=cross/scaled_dot" in done.stdout.splitlines()[-1]
+    assert "--config-dir" in done.stdout.splitlines()[-1]
