@@ -39,7 +39,6 @@ def seconds(probes: str, steps: int, seed: int, folder: Path) -> float:
 
 def clocked(spent: dict[str, float]) -> None:
     """Sum up the wall time inside every hook of every probe, by probe."""
-    from attnlab.probes import gradients, patterns, predictions
 
     def clock(name: str, hook: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*arguments: Any) -> Any:
@@ -50,7 +49,11 @@ def clocked(spent: dict[str, float]) -> None:
 
         return timed
 
-    for probe in (patterns.Patterns, gradients.Gradients, predictions.Predictions):
+    for probe in (
+        Patterns,
+        Gradients,
+        Predictions,
+    ):
         for name, hook in list(vars(probe).items()):
             if name.startswith("on_") or name == "_keep":
                 setattr(probe, name, clock(probe.__name__, hook))

@@ -53,25 +53,43 @@ def test_words_for_even_and_for_flipped_patterns() -> None:
     assert where_it_looks(view(looks_back(-1), ahead), 0) == "mostly later characters (100%)"
 
 
+def shows(page: heatmaps.Pixels, color: tuple[int, ...]) -> bool:
+    """Whether a color fills many pixels of a page."""
+    return int((page == color).all(-1).sum()) > 100
+
+
+def page_of(values: np.ndarray, text: str = "a" * T) -> heatmaps.Pixels:
+    mask = build_mask(causal, T).numpy()
+    panel = heatmaps.Panel("", values.astype(np.float32), mask)
+    return heatmaps.grid([panel], text, columns=1, heading="")
+
+
 def test_the_page_shows_text_edge_and_what_is_not_a_number() -> None:
     mask = build_mask(causal, T).numpy()
-    values = (mask / mask.sum(-1, keepdims=True)).astype(np.float32)
-    plain = heatmaps.grid([heatmaps.Panel("", values, mask)], "a" * T, columns=1, heading="")
-    other = heatmaps.grid([heatmaps.Panel("", values, mask)], "ab" * 10, columns=1, heading="")
-    pixels = np.asarray(plain).reshape(-1, 3).tolist()
-    assert list(heatmaps.EDGE) in pixels and list(heatmaps.BLOCKED) in pixels
-    assert list(heatmaps.NOT_A_NUMBER) not in pixels
-    assert plain.tobytes() != other.tobytes()  # the characters are drawn
+    values = mask / mask.sum(-1, keepdims=True)
+    plain = page_of(values)
+    assert shows(plain, heatmaps.BLOCKED) and not shows(plain, heatmaps.NOT_A_NUMBER)
+    green = plain[..., 1].astype(int) - plain[..., [0, 2]].max(-1)
+    assert (green > 40).sum() > 100  # the edge of the mask
+    assert not np.array_equal(plain, page_of(values, "ab" * 10))  # the characters are drawn
     values[3] = np.nan
-    broken = heatmaps.grid([heatmaps.Panel("", values, mask)], "a" * T, columns=1, heading="")
-    assert list(heatmaps.NOT_A_NUMBER) in np.asarray(broken).reshape(-1, 3).tolist()
+    assert shows(page_of(values), heatmaps.NOT_A_NUMBER)
+
+
+def test_a_page_is_drawn_again_with_nothing_left_of_the_last_one() -> None:
+    mask = build_mask(causal, T).numpy()
+    first, second = mask / mask.sum(-1, keepdims=True), np.eye(T)
+    once = page_of(first)
+    page_of(second)
+    assert np.array_equal(once, page_of(first))
 
 
 def test_weight_outside_the_mask_is_not_hidden() -> None:
-    mask = build_mask(causal, T).numpy()
-    leak = np.full((T, T), 1 / T, dtype=np.float32)
-    page = heatmaps.grid([heatmaps.Panel("", leak, mask)], "a" * T, columns=1, heading="")
-    assert list(heatmaps.BLOCKED) not in np.asarray(page).reshape(-1, 3).tolist()
+    assert not shows(page_of(np.full((T, T), 1 / T)), heatmaps.BLOCKED)
+
+
+def test_text_that_looks_like_a_formula_is_text() -> None:
+    page_of(np.eye(T), "$x_{" + "$" * (T - 4))
 
 
 @pytest.mark.parametrize("length", [2, 64, 256, 1024])
@@ -79,7 +97,7 @@ def test_any_length_fits_a_page(length: int) -> None:
     mask = np.tri(length, dtype=bool)
     panel = heatmaps.Panel("L0H0", mask.astype(np.float32) / 2, mask)
     page = heatmaps.grid([panel] * 2, "x" * length, columns=2, heading="wide " * 100)
-    assert page.width < 8000 and page.height < 4000
+    assert page.shape[1] < 8000 and page.shape[0] < 4000
 
 
 def test_look_at_a_run(train: Callable[..., Any]) -> None:

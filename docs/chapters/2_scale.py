@@ -18,7 +18,7 @@ import attnlab
 from attnlab.attention import attention
 from attnlab.plotting.drawing import COLORS, panels, styled, svg
 from attnlab.probes import measures
-from attnlab.probes.random_energy import random_energy
+from attnlab.probes.measures import random_energy
 from attnlab.runs import read_runs
 
 LAB = Path(attnlab.__file__).parents[2]  # where train.py and experiments/ are

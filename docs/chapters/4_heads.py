@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import torch
-from IPython.display import Markdown
+from IPython.display import Image, Markdown
 
 import attnlab
 from attnlab.attention import SelfAttention, attention
@@ -19,6 +19,7 @@ from attnlab.attention.head_init import identical, identical_qkv, independent
 from attnlab.attention.masks import build_mask, causal
 from attnlab.data.plays import plays
 from attnlab.plotting import heatmaps
+from attnlab.plotting.drawing import png
 from attnlab.probes import measures
 from attnlab.probes.capture import views
 from attnlab.runs import read_runs
@@ -205,7 +206,8 @@ Markdown(
 # %%
 last = [seen[name][-1] for name in VARIANTS]
 cosines = [measures.pattern_similarity(view.pattern, view.mask).numpy() for view in last]
-heatmaps.matrices(list(VARIANTS.values()), cosines, "cosine of the patterns of two heads")
+page = heatmaps.matrices(list(VARIANTS.values()), cosines, "cosine of the patterns of two heads")
+Image(png(page))
 
 # %% [markdown]
 # ## Exercises

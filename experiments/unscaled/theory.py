@@ -14,7 +14,7 @@ from attnlab.attention import SelfAttention
 from attnlab.attention.kernels import scores
 from attnlab.init import init_weights
 from attnlab.model import GPT
-from attnlab.probes.random_energy import random_energy
+from attnlab.probes.measures import random_energy
 from attnlab.rng import generator
 
 SIZES = [2**k for k in range(11)]  # D = 1 ... 1024

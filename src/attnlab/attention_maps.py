@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from PIL import Image
 from rich.table import Table
 from torch import Tensor
 
@@ -26,11 +25,11 @@ class Look:
     """What `attnlab look` shows.
 
     Args:
-        page: the heatmaps, a row a layer.
+        page: the heatmaps, (height, width, 3) bytes, a row for each layer.
         words: (layer, head, where it looks).
     """
 
-    page: Image.Image
+    page: heatmaps.Pixels
     words: list[tuple[int, int, str]]
 
     def table(self) -> Table:

@@ -190,7 +190,7 @@ def look(
 
     from attnlab import attention_maps as library
     from attnlab.files import write_atomically
-    from attnlab.plotting.heatmaps import png
+    from attnlab.plotting.drawing import png
 
     seen = library.look(target, text, layer=layer, head=head)
     place = Path(target.removeprefix("hf:"))

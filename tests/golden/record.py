@@ -90,7 +90,7 @@ PUBLIC = {
     "panels": "attnlab.plotting.drawing",
     "plays": "attnlab.data.plays",
     "eval_mode": "attnlab.probes.capture",
-    "random_energy": "attnlab.probes.random_energy",
+    "random_energy": "attnlab.probes.measures",
     "read_runs": "attnlab.runs",
     "relu_squared": "attnlab.model",
     "rms_norm": "attnlab.model",

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from attnlab.probes import layer_measures
+from attnlab.probes import capture
 from attnlab.probes.capture import views
-from attnlab.probes.gradients import gradient_norms, parts
+from attnlab.probes.training_probes import gradient_norms, parts
 from attnlab.training.run import build_model
 from tests.conftest import settings
 
@@ -17,7 +17,7 @@ def test_probes_know_the_weights_of_the_heads(variant: str) -> None:
     """Scores by a tanh, of normalized or of turned queries and keys have no form W_Q^T W_K."""
     net = build_model(settings(*SIZES, f"attn={variant}"), 11)
     ids = torch.randint(11, (3, 12), generator=torch.Generator().manual_seed(0))
-    values = layer_measures.scalars(views(net, ids))
+    values = capture.scalars(views(net, ids))
     assert ("attn/qk_similarity" in values) == (variant not in {"additive", "cosine", "rotary"})
     assert abs(values["attn/ov_similarity"]) < 1
     assert values["attn/row_sum_error"] < 1e-6

@@ -18,12 +18,10 @@ from attnlab.attention.layer import SelfAttention
 from attnlab.errors import BadInput
 from attnlab.init import init_weights
 from attnlab.model import GPT
-from attnlab.probes import layer_measures, measures
-from attnlab.probes.capture import attention_layers, views
-from attnlab.probes.nonfinite import first_nonfinite
-from attnlab.probes.patterns import Patterns
-from attnlab.probes.predictions import Predictions
-from attnlab.probes.random_energy import random_energy
+from attnlab.probes import capture, measures
+from attnlab.probes.capture import attention_layers, first_nonfinite, views
+from attnlab.probes.measures import random_energy
+from attnlab.probes.training_probes import Patterns, Predictions
 from tests.conftest import VARIANTS, settings, weights_of
 
 Train = Callable[..., Any]
@@ -90,7 +88,7 @@ def test_a_look_leaves_no_trace() -> None:
     net.blocks[1].eval()  # a mixed state must come back as it was
     modes = [module.training for module in net.modules()]
     states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()
-    layer_measures.scalars(views(net, ids()))
+    capture.scalars(views(net, ids()))
     first_nonfinite(net, ids())
     assert [module.training for module in net.modules()] == modes
     assert torch.equal(states[0], torch.get_rng_state())
@@ -265,7 +263,7 @@ def test_a_fresh_model_agrees_with_the_random_energy_model(D: int) -> None:
 @pytest.mark.parametrize("rule", [identical, identical_qkv])
 def test_identical_heads_are_seen_as_one(rule: Any) -> None:
     net = gpt(head_init=rule)
-    values = layer_measures.scalars(views(net, ids()))
+    values = capture.scalars(views(net, ids()))
     assert values["attn/head_difference"] == 0
     assert values["attn/effective_heads"] == pytest.approx(1, abs=1e-5)
     assert values["attn/head_similarity"] == pytest.approx(1, abs=1e-5)

@@ -1,28 +1,61 @@
-"""Figures as SVG: large type, colors for the color-blind, the same bytes each time."""
+"""The style of every picture: one palette, in which a variant has one color everywhere."""
 
 import io
 import math
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import matplotlib
+import matplotlib.image
 import numpy as np
+import numpy.typing as npt
 from cycler import cycler
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+Pixels = npt.NDArray[np.uint8]  # (height, width, 3)
+
 # Okabe and Ito (2008), "Color universal design", without yellow, which a projector loses.
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
+ORANGE, SKY, BLACK = "#E69F00", "#56B4E9", "#000000"
+COLORS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+DASHES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)))
+
+# A color for each thing that a variant changes, and a dash for each way to change it. Black is
+# the baseline, under each of the names that it has where it is compared.
+FAMILIES: dict[str, tuple[str, ...]] = {
+    BLACK: ("sdpa|scaled|causal|independent|baseline", "manual", "torch_mha"),
+    VERMILION: ("unscaled", "inverse_scale", "cosine"),
+    BLUE: ("flipped", "bidirectional", "peek_one", "strict_flip"),
+    GREEN: ("identical_heads|identical", "identical_qkv", "single_head"),
+    PURPLE: ("gqa", "mqa"),
+    ORANGE: (
+        "zero_fill", "finite_fill", "post_softmax_mask", "softmax_over_queries", "unmerged_heads"
+    ),
+    SKY: ("rotary", "additive", "general"),
+}  # fmt: skip
+Look = tuple[str, int]  # color, and the index of dash and marker
+KNOWN: dict[str, Look] = {
+    name: (color, index)
+    for color, ways in FAMILIES.items()
+    for index, names in enumerate(ways)
+    for name in names.split("|")
+}
+MOST = len(COLORS) * len(DASHES)  # lines that can be told apart
 
 STYLE: Any = {
+    "axes.axisbelow": True,
+    "axes.facecolor": "white",
     "axes.grid": True,
     "axes.prop_cycle": cycler(color=COLORS),
     "axes.spines.right": False,
     "axes.spines.top": False,
     "figure.constrained_layout.use": True,
+    "figure.facecolor": "white",  # opaque: dark pages show it as a sheet of paper
     "font.size": 14,
     "grid.alpha": 0.3,
     "legend.frameon": False,
@@ -38,31 +71,147 @@ def styled() -> Iterator[None]:
         yield
 
 
+def looks(names: Iterable[str]) -> dict[str, Look]:
+    """Give each name a color and a dash, no two alike.
+
+    A known variant has its own, also with further words after it ("unscaled optim.lr=0.01") where
+    nothing else in the figure has it. The other names take those that are left, in order.
+
+    Returns:
+        name -> color, and the index in `DASHES` and `MARKERS`.
+
+    Raises:
+        ValueError: there are more than `MOST` names.
+    """
+    wanted = sorted(set(names))
+    if len(wanted) > MOST:
+        raise ValueError(f"{len(wanted)} names, but only {MOST} lines can be told apart")
+    found: dict[str, Look] = {}
+    for own in (wanted, [name.split(" ")[0].rpartition("/")[2] for name in wanted]):
+        for name, known in zip(wanted, own, strict=True):
+            if name not in found and known in KNOWN and KNOWN[known] not in found.values():
+                found[name] = KNOWN[known]
+    free = ((color, dash) for dash in range(len(DASHES)) for color in COLORS)
+    left = (look for look in free if look not in set(found.values()))
+    for name in wanted:
+        if name not in found:
+            found[name] = next(left)
+    return found
+
+
+def color_of(variant: str) -> str:
+    """The color of a known variant, in every figure.
+
+    Raises:
+        KeyError: there is no such variant.
+    """
+    return KNOWN[variant][0]
+
+
 def panels(
-    count: int, *, width: float = 5.2, height: float = 4.4, columns: int | None = None
+    count: int,
+    *,
+    width: float = 5.2,
+    height: float = 4.4,
+    columns: int | None = None,
+    share: bool = False,
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of panels without a window, side by side, or in rows of so many columns."""
+    """Make a figure of panels, side by side or in rows.
+
+    Args:
+        count: how many.
+        width, height: of each, in inches.
+        columns: panels a row; all without it.
+        share: whether all panels have the same axes.
+
+    Returns:
+        the figure, which opens no window, and its panels in reading order.
+    """
     across = min(count, columns or count)
     rows = math.ceil(count / across)
     figure = Figure(figsize=(width * across, height * rows))
-    axes = list(figure.subplots(rows, across, squeeze=False).flat)
+    axes = list(figure.subplots(rows, across, squeeze=False, sharex=share, sharey=share).flat)
     for spare in axes[count:]:
         spare.set_axis_off()
     return figure, axes[:count]
 
 
+def label_lines(axes: Axes) -> None:
+    """Write the name of each line beside its right end, in its color, instead of a legend.
+
+    Names that would overlap are moved apart; a thin line leads from each to its curve.
+    """
+    lines = [
+        line
+        for line in axes.get_lines()
+        if not str(line.get_label()).startswith("_") and np.isfinite(line.get_ydata()).any()
+    ]
+    low, high = axes.get_ylim()
+    right = axes.get_xlim()[1]
+    ends = []
+    for line in lines:
+        x, y = (np.asarray(data, dtype=float) for data in line.get_data())
+        last = np.flatnonzero(np.isfinite(y))[-1]
+        ends.append(((min(max(y[last], low), high) - low) / (high - low), x[last], y[last], line))
+    ends.sort(key=lambda end: end[:2])
+    names = [textwrap.wrap(str(end[3].get_label()), 34, break_long_words=False) for end in ends]
+    inches = axes.get_window_extent().height / axes.figure.dpi
+    heights = [0.19 * len(rows) / inches for rows in names]
+    places = spread_apart([end[0] for end in ends], heights)
+    for (_, x, y, line), rows, place in zip(ends, names, places, strict=True):
+        axes.annotate(
+            "\n".join(rows),
+            (x, y),
+            (1.03, place),
+            textcoords="axes fraction",
+            color=line.get_color(),
+            va="center",
+            fontsize=11,
+            arrowprops={"arrowstyle": "-", "color": line.get_color(), "lw": 0.6, "alpha": 0.6},
+            annotation_clip=False,
+        )
+    axes.set_xlim(right=right)
+
+
+def spread_apart(places: Sequence[float], heights: Sequence[float]) -> list[float]:
+    """Move sorted places up until labels of these heights do not overlap, then center them."""
+    moved: list[float] = []
+    for n, place in enumerate(places):
+        least = moved[-1] + (heights[n - 1] + heights[n]) / 2 if moved else place
+        moved.append(max(place, least))
+    down = max(0.0, moved[-1] - max(1.0, places[-1])) / 2 if moved else 0.0
+    return [place - down for place in moved]
+
+
 def legend_below(figure: Figure, axes: Axes) -> None:
-    """The lines of one panel by their names, below the figure, which grows by what they take."""
+    """Write the names of the lines of one panel below the figure, which grows by the space."""
     handles, names = axes.get_legend_handles_labels()
     across = max(1, int(figure.get_figwidth() // 6))  # columns
-    names = [textwrap.fill(name, 60) for name in names]
+    names = [textwrap.fill(name, 60, break_long_words=False) for name in names]
     rows = math.ceil(sum(name.count("\n") + 1 for name in names) / across) + 1
     figure.set_figheight(figure.get_figheight() + 0.23 * rows)
     figure.legend(handles, names, loc="outside lower center", ncols=across, fontsize=11)
 
 
+def dots(axes: Axes, groups: Sequence[tuple[str, Sequence[float]]]) -> None:
+    """Draw every value of every group, and each group's mean as a horizontal bar."""
+    style = looks(name for name, _ in groups)
+    for x, (name, values) in enumerate(groups):
+        color, kind = style[name]
+        spread = np.linspace(-0.12, 0.12, len(values)) if len(values) > 1 else [0.0]
+        axes.plot(x + np.asarray(spread), values, MARKERS[kind], color=color, alpha=0.75)
+        axes.hlines(float(np.mean(values)), x - 0.28, x + 0.28, color=color)
+    axes.set_xticks(range(len(groups)), [name.replace(" ", "\n") for name, _ in groups])
+    axes.set_xlim(-0.6, len(groups) - 0.4)
+
+
 def svg(figure: Figure, name: str) -> str:
-    """A figure as SVG text; the name keeps the ids of several figures on one page apart."""
+    """Draw a figure as SVG text, the same bytes each time.
+
+    Args:
+        figure: to be drawn.
+        name: keeps the ids of several figures on one page apart.
+    """
     with matplotlib.rc_context({"svg.hashsalt": name, "svg.fonttype": "path"}):
         stream = io.StringIO()
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
@@ -70,12 +219,15 @@ def svg(figure: Figure, name: str) -> str:
     return text[text.index("<svg") :]  # no XML prologue: it goes into a page
 
 
-def dots(axes: Axes, groups: Sequence[tuple[str, Sequence[float]]]) -> None:
-    """Every value of every group, and each group's mean as a bar across."""
-    for x, (_, values) in enumerate(groups):
-        spread = np.linspace(-0.12, 0.12, len(values)) if len(values) > 1 else [0.0]
-        color, marker = COLORS[x % len(COLORS)], MARKERS[x % len(MARKERS)]
-        axes.plot(x + np.asarray(spread), values, marker, color=color, alpha=0.75)
-        axes.hlines(float(np.mean(values)), x - 0.28, x + 0.28, color=color)
-    axes.set_xticks(range(len(groups)), [name.replace(" ", "\n") for name, _ in groups])
-    axes.set_xlim(-0.6, len(groups) - 0.4)
+def pixels(figure: Figure) -> Pixels:
+    """Draw a figure as (height, width, 3) bytes."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return np.array(canvas.buffer_rgba())[..., :3]
+
+
+def png(picture: Pixels) -> bytes:
+    """Encode a picture as a PNG file."""
+    stream = io.BytesIO()
+    matplotlib.image.imsave(stream, picture, format="png", pil_kwargs={"compress_level": 1})
+    return stream.getvalue()

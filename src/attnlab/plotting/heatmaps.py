@@ -1,224 +1,262 @@
-"""Heatmaps as pixels: patterns over their text, many times faster than by a plotting library."""
+"""Heatmaps of attention patterns and of cosines between heads, and the loss by position."""
 
-import io
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageDraw, ImageFont
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.cm import ScalarMappable
+from matplotlib.collections import LineCollection
+from matplotlib.colors import Normalize, PowerNorm
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.ticker import MaxNLocator
 
-Pixels = npt.NDArray[np.uint8]
+from attnlab.plotting.drawing import COLORS, Pixels, panels, pixels, styled
 
-MARGIN = 8
+Matrix = npt.NDArray[np.float32]
+
 LARGEST_WIDTH = 8000  # pixels; some viewers refuse more
-TITLE = 18
-INK, PAPER, EDGE = (30, 30, 30), (255, 255, 255), (0, 130, 60)
+FONT = "DejaVu Sans Mono"  # comes with Matplotlib
+INK, PAPER, EDGE = "#1e1e1e", "#ffffff", "#00823c"
 BLOCKED, NOT_A_NUMBER = (222, 222, 226), (0, 190, 230)
 LONGEST = 12  # characters of a token's label
+MOST_NUMBERS = 8  # rows of a matrix whose numbers are written
 SPECIAL = {"\n": "↵", " ": "␣", "\t": "→"}
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One heatmap: its title, its values (T, T), and where a query may attend (T, T)."""
-
-    title: str
-    values: npt.NDArray[np.float32]
-    mask: npt.NDArray[np.bool_]
-
-
-def grid(
-    panels: Sequence[Panel], text: Sequence[str], *, columns: int, heading: str
-) -> Image.Image:
-    """Patterns side by side: queries downwards, keys to the right, both labeled by the text.
-
-    Color is the square root of the weight, light none and dark all of it; a green line is the
-    edge of the mask, grey is blocked and without weight, blue is not a number.
+    """One heatmap.
 
     Args:
-        panels: in reading order.
+        title: the line above it.
+        values: (rows, columns).
+        mask: (rows, columns) bool, where a query may attend; None where nothing is blocked.
+    """
+
+    title: str
+    values: Matrix
+    mask: npt.NDArray[np.bool_] | None = None
+
+
+def grid(panels: Sequence[Panel], text: Sequence[str], *, columns: int, heading: str) -> Pixels:
+    """Draw patterns side by side, with queries downwards and keys to the right.
+
+    The color shows the weight on a square-root scale. The green line is the edge of the mask,
+    gray cells are blocked and have no weight, and blue cells are not a number.
+
+    Args:
+        panels: patterns (T, T), in reading order.
         text: T characters, or T tokens.
         columns: panels a row.
-        heading: a line above.
+        heading: the line above all panels.
+
+    Returns:
+        (height, width, 3) bytes.
     """
-    room = LARGEST_WIDTH // columns - MARGIN - 40
-    cell = max(1, min(16, max(3, 640 // len(text)), room // len(text)))
-    across, down = _labels(text, cell)
-    labels = down.width
-    size = labels + cell * len(text)
-    rows = -(-len(panels) // columns)
-    width = MARGIN + columns * (size + MARGIN)
-    page = Image.new("RGB", (width, 28 + rows * (TITLE + size + MARGIN)), PAPER)
-    pen = ImageDraw.Draw(page)
-    pen.text((MARGIN, 6), heading[: width // 9], INK, font(14))
-    for place, panel in enumerate(panels):
-        x = MARGIN + (place % columns) * (size + MARGIN)
-        y = 28 + (place // columns) * (TITLE + size + MARGIN)
-        pen.text((x + labels, y), panel.title, INK, font(12))
-        page.paste(across, (x + labels, y + TITLE))
-        page.paste(down, (x, y + TITLE + labels))
-        picture = Image.fromarray(_pixels(panel, cell))
-        page.paste(picture, (x + labels, y + TITLE + labels))
-    return page
+    room = (LARGEST_WIDTH - 200) // columns - 150
+    cell = max(1, min(16, max(3, 448 // len(text)), room // len(text)))
+    labels = tuple(_label(symbol) for symbol in text)
+    return _page("weight", len(panels), labels, labels, ("query", "key"), columns, cell).draw(
+        panels, heading
+    )
 
 
-def matrices(
-    titles: Sequence[str], values: Sequence[npt.NDArray[np.float32]], heading: str
-) -> Image.Image:
-    """Matrices (H, H) between heads with their numbers, -1 blue, 0 white, 1 red."""
-    cell, between = 46, 24
-    H = len(values[0])
-    width = MARGIN + len(values) * (H * cell + between)
-    page = Image.new("RGB", (max(width, 320), 28 + TITLE + H * cell + MARGIN), PAPER)
-    pen = ImageDraw.Draw(page)
-    pen.text((MARGIN, 6), heading, INK, font(14))
-    colors = _colors("RdBu_r")
-    for place, (title, matrix) in enumerate(zip(titles, values, strict=True)):
-        left = MARGIN + place * (H * cell + between)
-        pen.text((left, 28), title, INK, font(12))
-        for (i, j), x in np.ndenumerate(matrix):
-            corner = (left + j * cell, 28 + TITLE + i * cell)
-            finite = np.isfinite(x)
-            color = tuple(colors[int((x + 1) * 127.5)]) if finite else NOT_A_NUMBER
-            pen.rectangle((*corner, corner[0] + cell - 2, corner[1] + cell - 2), fill=color)
-            ink = PAPER if finite and abs(x) > 0.7 else INK
-            pen.text((corner[0] + 4, corner[1] + 12), f"{x:.2f}", ink, font(12))
-    return page
+def matrices(titles: Sequence[str], values: Sequence[Matrix], heading: str) -> Pixels:
+    """Draw matrices (H, H) between heads, with a number in each cell where there is room.
+
+    Returns:
+        (height, width, 3) bytes.
+    """
+    heads = tuple(map(str, range(len(values[0]))))
+    page = _page("cosine", len(values), heads, heads, ("head", "head"), len(values), 40)
+    return page.draw([Panel(t, v) for t, v in zip(titles, values, strict=True)], heading)
 
 
 def alignment(
-    pattern: npt.NDArray[np.float32], source: Sequence[str], target: Sequence[str], heading: str
-) -> Image.Image:
-    """Attention weights between two sentences: target words downward, source words to the right.
+    pattern: Matrix, source: Sequence[str], target: Sequence[str], heading: str
+) -> Pixels:
+    """Draw the attention between two sentences: target words downward, source words to the right.
 
     Args:
         pattern: (T, S) weights; T and S count the ends of the sentences.
         source: S - 1 words.
         target: T - 1 words.
-        heading: a line above.
+        heading: the line above.
+
+    Returns:
+        (height, width, 3) bytes.
     """
-    cell, end = 26, "⏎"
-    across, down = [*source, end], [*target, end]
-    left = MARGIN + 9 * max(map(len, down))
-    top = 28 + 9 * max(map(len, across))
-    width = left + cell * len(across) + MARGIN
-    page = Image.new("RGB", (width, top + cell * len(down) + MARGIN), PAPER)
-    pen = ImageDraw.Draw(page)
-    pen.text((MARGIN, 6), heading, INK, font(14))
-    for s, word in enumerate(across):
-        strip = Image.new("RGB", (9 * len(word), cell), PAPER)
-        ImageDraw.Draw(strip).text((0, cell // 2), word, INK, font(14), anchor="lm")
-        strip = strip.rotate(90, expand=True)
-        page.paste(strip, (left + s * cell, top - 4 - strip.height))
-    for t, word in enumerate(down):
-        place = (left - 6, top + t * cell + cell // 2)
-        pen.text(place, word, INK, font(14), anchor="rm")
-    mask = np.ones(pattern.shape, dtype=np.bool_)
-    page.paste(Image.fromarray(_pixels(Panel("", pattern, mask), cell)), (left, top))
-    return page
+    down, across = (*target, "⏎"), (*source, "⏎")
+    page = _page("weight", 1, down, across, ("target", "source"), 1, 26)
+    return page.draw([Panel("", pattern)], heading)
 
 
-def png(image: Image.Image) -> bytes:
-    """The image as a file."""
-    stream = io.BytesIO()
-    image.save(stream, "PNG", compress_level=1)
-    return stream.getvalue()
+def curve(values: Sequence[float], heading: str) -> Pixels:
+    """Draw the loss at each position, in nats, on an axis that begins at 0.
+
+    Values that are not finite are left out.
+
+    Returns:
+        (height, width, 3) bytes.
+    """
+    with styled():
+        figure, (place,) = panels(1, width=6.4, height=3.6)
+        place.plot(range(len(values)), values, color=COLORS[0])
+        place.set(xlabel="position", ylabel="loss (nats)", ylim=(0, None))
+        place.set_title(heading, fontsize=12)
+        return pixels(figure)
 
 
-@lru_cache
-def font(size: int) -> ImageFont.FreeTypeFont:
-    """DejaVu Sans Mono, which Matplotlib brings along."""
-    import matplotlib
+class _Page:
+    """Heatmaps with labels and a color bar, to be drawn many times with other values.
 
-    file = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSansMono.ttf"
-    return ImageFont.truetype(str(file), size)
+    Matplotlib takes 0.3 s for such a figure, most of it for the labels. They are kept as pixels
+    ("blitting"), so that the next drawing takes 20 ms: a run draws every layer several times.
+    """
+
+    def __init__(
+        self,
+        colors: str,
+        count: int,
+        down: Sequence[str],
+        across: Sequence[str],
+        axes: tuple[str, str],
+        columns: int,
+        cell: int,
+    ) -> None:
+        weights = colors == "weight"
+        norm = PowerNorm(0.5, 0, 1) if weights else Normalize(-1, 1)
+        self.colors = ScalarMappable(norm, "magma_r" if weights else "RdBu_r")
+        rows = -(-count // columns)
+        size = (columns * (cell * len(across) + 90) + 110, rows * (cell * len(down) + 80) + 40)
+        # At 72 dots an inch, a point is a pixel.
+        self.figure = Figure(
+            (max(size[0], 420) / 72, size[1] / 72), 72, facecolor=PAPER, layout="constrained"
+        )
+        self.canvas = FigureCanvasAgg(self.figure)
+        self.heading = self.figure.suptitle(
+            "", x=0.02, ha="left", fontsize=13, color=INK, parse_math=False
+        )
+        self.places = list(self.figure.subplots(rows, columns, squeeze=False).flat)
+        for spare in self.places[count:]:
+            spare.set_axis_off()
+        del self.places[count:]
+        self.titles, self.images, self.edges = [], [], []
+        self.numbers: list[list[Text]] = []
+        for number, place in enumerate(self.places):
+            empty = np.zeros((len(down), len(across), 3), dtype=np.uint8)
+            self.images.append(place.imshow(empty, interpolation="nearest"))
+            self.edges.append(LineCollection([], colors=EDGE, linewidths=1.5))
+            place.add_collection(self.edges[-1])
+            self.titles.append(place.set_title("", loc="left", size=11, color=INK))
+            if not weights and len(down) <= MOST_NUMBERS:
+                where = np.ndindex(len(down), len(across))
+                self.numbers.append(
+                    [place.text(j, i, "", ha="center", va="center", size=11) for i, j in where]
+                )
+            if number % columns == 0:
+                _name(place, place.yaxis, down, axes[0], cell)
+            else:
+                place.set_yticks([])
+            if number + columns >= count:
+                _name(place, place.xaxis, across, axes[1], cell)
+            else:
+                place.set_xticks([])
+            place.spines[:].set_visible(False)
+        bar = self.figure.colorbar(self.colors, ax=self.places, shrink=0.6, pad=0.02)
+        bar.set_label("weight" if weights else "cosine", fontsize=11)
+        bar.set_ticks([0, 0.01, 0.1, 0.3, 0.6, 1] if weights else [-1, -0.5, 0, 0.5, 1])
+        bar.ax.tick_params(labelsize=9)
+        self.labels: object = None  # pixels
+
+    def draw(self, panels: Sequence[Panel], heading: str) -> Pixels:
+        """Draw one panel in each place."""
+        wide = int(self.figure.get_figwidth() * 72 / 8.5)  # characters of the heading
+        self.heading.set_text(heading if len(heading) <= wide else heading[: wide - 1] + "…")
+        for number, panel in enumerate(panels):
+            self.titles[number].set_text(panel.title)
+            self.images[number].set_data(self._shades(panel))
+            self.edges[number].set_segments(_outline(panel.mask))
+        for texts, panel in zip(self.numbers, panels, strict=False):
+            for text, x in zip(texts, panel.values.flat, strict=True):
+                text.set(text=f"{x:.2f}", color=PAPER if abs(x) > 0.7 else INK)
+        moving: list[Artist] = [self.heading, *self.titles, *self.images, *self.edges]
+        moving += [text for texts in self.numbers for text in texts]
+        with warnings.catch_warnings():
+            # A font without a glyph draws a box.
+            warnings.filterwarnings("ignore", "Glyph .* missing from font")
+            if self.labels is None:
+                self.figure.draw_without_rendering()  # lays the page out with its first titles
+                self.figure.set_layout_engine("none")
+                for artist in moving:
+                    artist.set_animated(True)  # left out of canvas.draw()
+                self.canvas.draw()
+                self.labels = self.canvas.copy_from_bbox(self.figure.bbox)
+            self.canvas.restore_region(self.labels)
+            for artist in moving:
+                self.figure.draw_artist(artist)
+        return np.array(self.canvas.buffer_rgba())[..., :3]
+
+    def _shades(self, panel: Panel) -> Pixels:
+        """(rows, columns) values to (rows, columns, 3) colors."""
+        finite = np.isfinite(panel.values)
+        shades = self.colors.to_rgba(np.where(finite, panel.values, 0), bytes=True)[..., :3]
+        if panel.mask is not None:
+            shades[~panel.mask & (panel.values == 0)] = BLOCKED
+        shades[~finite] = NOT_A_NUMBER
+        return np.asarray(shades)
 
 
-def _labels(text: Sequence[str], cell: int) -> tuple[Image.Image, Image.Image]:
-    """The text as a strip above and a strip to the left; words run upwards in the one above."""
-    shown = ["".join(SPECIAL.get(symbol, symbol) for symbol in label) for label in text]
-    shown = [label if len(label) <= LONGEST else label[: LONGEST - 1] + "…" for label in shown]
-    words = cell >= 6 and any(len(label) > 1 for label in shown)
-    letters = font(cell - 3 if words else cell)  # words one below the other need air
-    longest = max(letters.getlength(label) for label in shown) if words else cell
-    length, depth = cell * len(shown), int(longest) + 4
-    down = Image.new("RGB", (depth, length), PAPER)
-    if words:
-        _write(down, shown, letters, cell, 2, "lm")
-        return down.transpose(Image.Transpose.ROTATE_90), down
-    across = Image.new("RGB", (length, depth), PAPER)
-    if cell >= 6:
-        _write(down, shown, letters, cell, depth // 2, "mm")
-        above = ImageDraw.Draw(across)
-        for i, symbol in enumerate(shown):
-            middle = i * cell + cell // 2
-            above.text((middle, depth // 2), symbol, INK, letters, anchor="mm")
-    return across, down
+_page = lru_cache(maxsize=4)(_Page)
 
 
-def _write(
-    strip: Image.Image,
-    shown: Sequence[str],
-    letters: ImageFont.FreeTypeFont,
-    cell: int,
-    x: int,
-    anchor: str,
-) -> None:
-    """Labels one below the other, each in the middle of its cell."""
-    pen = ImageDraw.Draw(strip)
-    for i, label in enumerate(shown):
-        pen.text((x, i * cell + cell // 2), label, INK, letters, anchor=anchor)
+def _label(symbol: str) -> str:
+    shown = "".join(SPECIAL.get(character, character) for character in symbol)
+    return shown if len(shown) <= LONGEST else shown[: LONGEST - 1] + "…"
 
 
-def _pixels(panel: Panel, cell: int) -> Pixels:
-    """(T, T) weights to (T * cell, T * cell, 3) colors, with the edge of the mask."""
-    values, mask = panel.values, panel.mask
-    finite = np.isfinite(values)
-    shade = np.sqrt(np.where(finite, values, 0).clip(0, 1)) * 255
-    colors = _colors("magma_r")[shade.astype(np.uint8)]
-    colors[~mask & (values == 0)] = BLOCKED
-    colors[~finite] = NOT_A_NUMBER
-    picture = colors.repeat(cell, axis=0).repeat(cell, axis=1)
-    for i, j in np.argwhere(mask[:, 1:] != mask[:, :-1]):
-        picture[i * cell : (i + 1) * cell, (j + 1) * cell - 1 : (j + 1) * cell + 1] = EDGE
-    for i, j in np.argwhere(mask[1:] != mask[:-1]):
-        picture[(i + 1) * cell - 1 : (i + 1) * cell + 1, j * cell : (j + 1) * cell] = EDGE
-    return picture
+def _name(place: Axes, axis: Axis, labels: Sequence[str], name: str, cell: int) -> None:
+    """Write each cell's label beside an axis, or some positions where there is no room."""
+    axis.set_label_text(name, fontsize=11, color=INK)
+    if cell < 6:
+        axis.set_major_locator(MaxNLocator(6, integer=True))
+        axis.set_tick_params(labelsize=9)
+        return
+    # Plain texts: ticks would take five times as long.
+    axis.set_ticks([])
+    queries, longest = axis is place.yaxis, max(map(len, labels))
+    size = min(12, cell if longest <= 2 else cell - 3)
+    upright = queries or longest <= 2
+    how: Any = {"family": FONT, "fontsize": size, "color": INK, "parse_math": False}
+    for i, label in enumerate(labels):
+        if queries:
+            place.text(-0.8, i, label, ha="right", va="center", in_layout=False, **how)
+        else:
+            turn, below = 0 if upright else 90, place.get_ylim()[0] + 0.2
+            place.text(
+                i, below, label, ha="center", va="top", rotation=turn, in_layout=False, **how
+            )
+    axis.labelpad = 4 + size * (1 if upright and not queries else 0.61 * longest)
 
 
-@lru_cache
-def _colors(name: str) -> Pixels:
-    """A color map of Matplotlib's as (256, 3) bytes."""
-    import matplotlib
-
-    table = matplotlib.colormaps[name](np.arange(256), bytes=True)
-    return np.asarray(table[:, :3], dtype=np.uint8)
-
-
-def curve(values: Sequence[float], heading: str) -> Image.Image:
-    """A line from left to right over a scale that begins at 0; what is not finite is left out."""
-    left, top, width, height = 44, 34, 560, 240
-    page = Image.new("RGB", (left + width + 16, top + height + 28), PAPER)
-    pen = ImageDraw.Draw(page)
-    pen.text((MARGIN, 6), heading, INK, font(14))
-    finite = [x for x in values if np.isfinite(x)]
-    highest = max(finite, default=1.0) or 1.0
-    step = width / max(1, len(values) - 1)
-    for tick in np.linspace(0, highest, 5):
-        y = top + height - height * tick / highest
-        pen.line((left, y, left + width, y), BLOCKED)
-        pen.text((left - 4, y), f"{tick:.2f}", INK, font(12), anchor="rm")
-    for position in {0, len(values) // 2, len(values) - 1}:
-        place = (left + position * step, top + height + 6)
-        pen.text(place, str(position), INK, font(12), anchor="mt")
-    points = [
-        (left + i * step, top + height * (1 - x / highest))
-        for i, x in enumerate(values)
-        if np.isfinite(x)
+def _outline(mask: npt.NDArray[np.bool_] | None) -> list[list[tuple[float, float]]]:
+    """Segments between the cells inside and outside a mask."""
+    if mask is None:
+        return []
+    down = [
+        [(j + 0.5, i - 0.5), (j + 0.5, i + 0.5)]
+        for i, j in np.argwhere(mask[:, 1:] != mask[:, :-1])
     ]
-    if len(points) > 1:
-        pen.line(points, (0, 90, 170), width=2)
-    return page
+    across = [
+        [(j - 0.5, i + 0.5), (j + 0.5, i + 0.5)] for i, j in np.argwhere(mask[1:] != mask[:-1])
+    ]
+    return down + across

@@ -1,40 +1,55 @@
-"""What every probe is: a callback that looks on, and writes what it sees to the loggers."""
+"""What all probes share: a callback that observes, and functions that log what it measured."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import lightning.pytorch as L
 import torch
 from lightning.pytorch.loggers import TensorBoardLogger
-from PIL import Image
 from tensorboard.compat.proto.summary_pb2 import Summary
 from torch import Tensor, nn
 
+from attnlab.data.corpora import Corpus
 from attnlab.errors import BadInput
 from attnlab.model import GPT
-from attnlab.plotting.heatmaps import png
+from attnlab.plotting.drawing import Pixels, png
+
+
+@runtime_checkable
+class LanguageModule(Protocol):
+    """What the probes read of the LightningModule that trains a GPT.
+
+    Args:
+        net: the model.
+        corpus: its text.
+        val_losses: step -> validation loss, nats a character.
+    """
+
+    net: GPT
+    corpus: Corpus
+    val_losses: dict[int, float]
 
 
 class Probe(L.Callback):
-    """A callback that changes neither weights nor random streams.
+    """A callback that changes neither the weights nor the random state.
 
-    What it saw last stays in `record`, which goes into metrics.json.
+    `record` holds what it measured last; it goes into metrics.json.
     """
 
-    subject: type[nn.Module] = GPT  # what it can look at
+    subject: type[nn.Module] = GPT  # the models that it can measure
 
     def __init__(self) -> None:
         self.record: dict[str, Any] = {}
 
     def check(self, net: nn.Module) -> None:
-        """Refuse a model that it cannot look at.
+        """Refuse a model that it cannot measure.
 
         Raises:
-            BadInput: it cannot.
+            BadInput: the model is not a `subject`.
         """
         if not isinstance(net, self.subject):
             raise BadInput(
-                f"the probe {type(self).__name__} needs a {self.subject.__name__}, not a "
+                f"the probe {type(self).__name__} measures a {self.subject.__name__}, not a "
                 f"{type(net).__name__}; choose other probes, or probes=none"
             )
 
@@ -43,17 +58,17 @@ def at_least(name: str, value: int | None, least: int) -> None:
     """Refuse a setting that is too small.
 
     Raises:
-        BadInput: it is.
+        BadInput: the value is below `least`.
     """
     if value is not None and value < least:
         raise BadInput(f"{name} = {value} must be at least {least}")
 
 
 def fixed_windows(ids: Tensor, block_size: int, count: int) -> tuple[Tensor, Tensor]:
-    """Windows spread evenly over a text, the same at every call.
+    """Cut windows out of a text at even distances, the same ones at every call.
 
     Returns:
-        x and y, (<= count, T) int64 each.
+        inputs and targets, int64 (<= count, T) each.
     """
     last = len(ids) - block_size - 1
     starts = torch.linspace(0, last, count).long().unique()
@@ -62,9 +77,9 @@ def fixed_windows(ids: Tensor, block_size: int, count: int) -> tuple[Tensor, Ten
 
 
 def log_scalars(trainer: L.Trainer, values: Mapping[str, float], step: int) -> None:
-    """Give numbers to every logger, NaN as NaN; of several processes the first one writes.
+    """Log numbers to every logger, NaN as NaN, from the first process.
 
-    TensorBoard gets them in one event; one each would be a matter of seconds in a run.
+    TensorBoard gets all of them in one event: one each would add seconds to a run.
     """
     if not trainer.is_global_zero:
         return
@@ -76,10 +91,11 @@ def log_scalars(trainer: L.Trainer, values: Mapping[str, float], step: int) -> N
             logger.log_metrics(dict(values), step=step)
 
 
-def log_image(trainer: L.Trainer, tag: str, image: Image.Image, step: int) -> None:
-    """Give an image to TensorBoard, encoded here since its own way is several times slower."""
+def log_image(trainer: L.Trainer, tag: str, picture: Pixels, step: int) -> None:
+    """Log a picture to TensorBoard; encoding it here is several times faster than `add_image`."""
+    height, width, _ = picture.shape
     encoded = Summary.Image(
-        height=image.height, width=image.width, colorspace=3, encoded_image_string=png(image)
+        height=height, width=width, colorspace=3, encoded_image_string=png(picture)
     )
     for logger in tensorboards(trainer):
         summary = Summary(value=[Summary.Value(tag=tag, image=encoded)])
@@ -87,14 +103,14 @@ def log_image(trainer: L.Trainer, tag: str, image: Image.Image, step: int) -> No
 
 
 def log_text(trainer: L.Trainer, tag: str, text: str, step: int) -> None:
-    """Give a text to TensorBoard, as it stands."""
+    """Log a text to TensorBoard, as preformatted Markdown."""
     for logger in tensorboards(trainer):
-        indented = "\n".join(f"    {line}" for line in text.split("\n"))  # Markdown for "as it is"
+        indented = "\n".join(f"    {line}" for line in text.split("\n"))
         logger.experiment.add_text(tag, indented, step)
 
 
 def log_histogram(trainer: L.Trainer, tag: str, values: Tensor, step: int) -> None:
-    """Give the finite ones of many numbers to TensorBoard, which knows no histogram of NaN."""
+    """Log the finite values to TensorBoard, whose histograms refuse NaN."""
     finite = values[values.isfinite()]
     if len(finite):
         for logger in tensorboards(trainer):
@@ -102,5 +118,5 @@ def log_histogram(trainer: L.Trainer, tag: str, values: Tensor, step: int) -> No
 
 
 def tensorboards(trainer: L.Trainer) -> list[TensorBoardLogger]:
-    """The loggers that can show more than numbers."""
+    """The loggers that take more than numbers."""
     return [logger for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]

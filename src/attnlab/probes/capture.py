@@ -1,6 +1,6 @@
 """Looking into the attention layers of a model without leaving a trace in it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from attnlab.attention.layer import Attention
 from attnlab.attention.masks import build_mask, causal
 from attnlab.model import GPT
+from attnlab.probes import measures
+
+Finding = dict[str, int | str | None]
 
 
 @dataclass(frozen=True)
@@ -91,3 +94,147 @@ def view_of(number: int, attn: nn.Module, x: Tensor) -> View:
         return View(number, attn, pattern, build_mask(causal, x.shape[1], x.device), None, None)
     _, _, values = attn.split(x)
     return View(number, attn, pattern, attn.mask(x), attn.scores(x).float(), values.float())
+
+
+def by_head(view: View) -> dict[str, Tensor]:
+    """The numbers that each head has, (H,) under each name."""
+    pattern, mask = view.pattern, view.mask
+    named = {
+        "entropy": measures.entropy(pattern, mask),
+        "entropy_nats": measures.entropy_nats(pattern, mask),
+        "effective_keys": measures.effective_keys(pattern, mask),
+        "largest_weight": measures.largest_weight(pattern, mask),
+        "saturated_rows": measures.saturated_rows(pattern, mask),
+        "jacobian_trace": measures.jacobian_trace(pattern, mask),
+        "future_mass": measures.future_mass(pattern),
+        "self_mass": measures.self_mass(pattern, mask),
+        "previous_mass": measures.previous_mass(pattern, mask),
+        "first_mass": measures.first_mass(pattern, mask),
+        "distance_back": measures.distance_back(pattern, mask),
+        "row_sum_error": measures.row_sum_error(pattern),
+    }
+    if view.scores is not None:
+        named["score_std"] = measures.score_std(view.scores, mask)
+        named["largest_score"] = measures.largest_score(view.scores, mask)
+    if pattern.shape[1] > 1:
+        named |= {
+            name: measures.with_others(matrix) for name, matrix in between_heads(view).items()
+        }
+    return named
+
+
+def between_heads(view: View) -> dict[str, Tensor]:
+    """The numbers that each pair of heads has, (H, H) under each name."""
+    named = {
+        "head_similarity": measures.pattern_similarity(view.pattern, view.mask),
+        "js_divergence": measures.js_divergence(view.pattern, view.mask),
+    }
+    attn = view.attn
+    if isinstance(attn, Attention) and len(attn.qkv.weight) == sum(attn.qkv_sizes):
+        qkv, proj = attn.qkv_of_heads().detach(), attn.proj.weight.detach()
+        if attn.bilinear:
+            named["qk_similarity"] = measures.qk_similarity(qkv, attn.n_head)
+        named["ov_similarity"] = measures.ov_similarity(qkv, proj, attn.n_head)
+    return named
+
+
+def by_layer(view: View) -> dict[str, Tensor]:
+    """The numbers that a layer has as a whole, () under each name."""
+    named = {"head_difference": measures.largest_difference(view.pattern, dim=1)}
+    if view.outputs is not None:
+        named["effective_heads"] = measures.effective_heads(view.outputs)
+    if view.scores is not None:
+        std = measures.score_std(view.scores, view.mask).square().mean().sqrt()
+        rows = measures.rows_with_choice(view.mask)
+        entropy, trace = measures.random_energy(float(std), view.mask.sum(-1)[rows].cpu())
+        named["entropy_nats_predicted"] = entropy.mean().float()
+        named["jacobian_trace_predicted"] = trace.mean().float()
+    return named
+
+
+def scalars(seen: Iterable[View], *, heads: bool = True) -> dict[str, float]:
+    """All numbers under their tags: `attn/entropy`, and `attn/entropy/L0H1` or `attn/entropy/L0`.
+
+    The first is the mean over all layers and heads.
+
+    Args:
+        seen: views of the layers.
+        heads: whether each head has its own tag, or each layer.
+    """
+    values: dict[str, Tensor] = {}
+    parts: dict[str, list[Tensor]] = {}
+    for view in seen:
+        place = f"L{view.layer}"
+        for name, of_heads in by_head(view).items():
+            parts.setdefault(name, []).append(of_heads)
+            if heads:
+                values |= {f"attn/{name}/{place}H{h}": x for h, x in enumerate(of_heads)}
+            else:
+                values[f"attn/{name}/{place}"] = of_heads.mean()
+        for name, of_layer in by_layer(view).items():
+            parts.setdefault(name, []).append(of_layer[None])
+            values[f"attn/{name}/{place}"] = of_layer
+    values |= {f"attn/{name}": torch.cat(found).mean() for name, found in parts.items()}
+    if not values:
+        return {}
+    numbers = torch.stack([x.cpu() for x in values.values()]).tolist()
+    return dict(zip(values, numbers, strict=True))
+
+
+def first_nonfinite(net: GPT, ids: Tensor) -> Finding | None:
+    """The first layer and quantity that is not finite, in the order of the computation.
+
+    Args:
+        net: with the weights that the failing step began with.
+        ids: the failing batch, (B, T).
+
+    Returns:
+        {"layer": number or None, "quantity": words}, None where all is finite.
+    """
+    found = first_nonfinite_weight(net)
+    if found is not None:
+        return found
+    for layer, quantity, values in _quantities(net, ids):
+        if not values.isfinite().all():
+            return {"layer": layer, "quantity": quantity}
+    return None
+
+
+def first_nonfinite_weight(net: nn.Module) -> Finding | None:
+    """The first parameter that is not finite, in the order of the model."""
+    for name, weight in net.named_parameters():
+        if not weight.isfinite().all():
+            return {"layer": None, "quantity": f"weight {name}"}
+    return None
+
+
+def first_nonfinite_gradient(net: nn.Module) -> Finding | None:
+    """The gradient that went first: backward, hence the last parameter that has a bad one."""
+    for name, weight in reversed(list(net.named_parameters())):
+        if weight.grad is not None and not weight.grad.isfinite().all():
+            number = name.split(".")[1] if name.startswith("blocks.") else None
+            layer = None if number is None else int(number)
+            return {"layer": layer, "quantity": f"gradient of {name}"}
+    return None
+
+
+def in_words(found: Finding) -> str:
+    """A finding for status.json."""
+    layer = "" if found["layer"] is None else f" of layer {found['layer']}"
+    return f"first in the {found['quantity']}{layer}"
+
+
+def _quantities(net: GPT, ids: Tensor) -> Iterator[tuple[int | None, str, Tensor]]:
+    inputs = inputs_of(net, ids)
+    with eval_mode(net), torch.no_grad():
+        for number, (attn, x) in enumerate(zip(attention_layers(net), inputs, strict=True)):
+            yield number, "input of the attention", x
+            if isinstance(attn, Attention):
+                for name, projected in zip(
+                    ("queries", "keys", "values"), attn.split(x), strict=True
+                ):
+                    yield number, name, projected
+                yield number, "scores", attn.scores(x)
+            yield number, "pattern", attn.pattern(x)  # type: ignore[operator]
+            yield number, "output of the attention", attn(x)
+        yield None, "logits", net(ids)

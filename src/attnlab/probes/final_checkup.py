@@ -1,19 +1,18 @@
-"""The probe that examines the model at the end of a training, and marks the run."""
+"""The probe that runs a checkup on the trained model."""
 
 from pathlib import Path
 
 import lightning.pytorch as L
 
 from attnlab.checkup import checkup
-from attnlab.probes.base import Probe, log_scalars, log_text
-from attnlab.training.lightning_module import GPTModule
+from attnlab.probes.base import LanguageModule, Probe, log_scalars, log_text
 
 
 class Checkup(Probe):
     """Examine the trained model, as `attnlab checkup` would.
 
-    The run is marked by `checkup.healthy` and `checkup.causes` in metrics.json, by the scalar
-    `checkup/healthy`, and by the report in `checkup.json` and `checkup.html` of its folder.
+    It writes `checkup.healthy` and `checkup.causes` to metrics.json, logs the scalar
+    `checkup/healthy`, and leaves `checkup.json` and `checkup.html` in the run directory.
 
     Args:
         prove: also try to prove a leak by training a copy on fresh uniform tokens.
@@ -24,7 +23,7 @@ class Checkup(Probe):
         self.prove = prove
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert isinstance(pl_module, GPTModule)
+        assert isinstance(pl_module, LanguageModule)
         report = checkup(pl_module.net, prove=self.prove, name="the trained model")
         self.record = {"checkup.healthy": report.healthy, "checkup.causes": list(report.causes)}
         log_scalars(trainer, {"checkup/healthy": float(report.healthy)}, trainer.global_step)

@@ -10,6 +10,7 @@ count only the queries of `rows_with_choice`. A NaN anywhere in a head's pattern
 measures NaN: it is a result and not to be averaged away.
 """
 
+import math
 from itertools import combinations
 
 import torch
@@ -17,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 MIN_KEYS = 8
+LARGEST_STD = 16.0  # of scores in `random_energy`
 
 
 def rows_with_choice(mask: Tensor) -> Tensor:
@@ -146,8 +148,8 @@ def score_std(scores: Tensor, mask: Tensor) -> Tensor:
     """
     n = mask.sum(-1).clamp(min=2)  # (T,)
     visible = scores.masked_fill(~mask, 0.0)
-    centerd = (visible - (visible.sum(-1) / n)[..., None]) * mask
-    return _mean(centerd.square().sum(-1) / (n - 1), rows_with_choice(mask)).sqrt()
+    centered = (visible - (visible.sum(-1) / n)[..., None]) * mask
+    return _mean(centered.square().sum(-1) / (n - 1), rows_with_choice(mask)).sqrt()
 
 
 def largest_score(scores: Tensor, mask: Tensor) -> Tensor:
@@ -229,7 +231,7 @@ def with_others(matrix: Tensor) -> Tensor:
 
 
 def effective_heads(outputs: Tensor) -> Tensor:
-    """Participation ratio (sum l)^2 / sum l^2 of the Gram matrix of centerd head outputs.
+    """Participation ratio (sum l)^2 / sum l^2 of the Gram matrix of centered head outputs.
 
     Args:
         outputs: pattern times values, (B, H, T, D).
@@ -237,8 +239,8 @@ def effective_heads(outputs: Tensor) -> Tensor:
     Returns:
         (), in [1, H]: 1 where all heads say the same.
     """
-    centerd = outputs - outputs.mean((0, 2), keepdim=True)
-    flat = centerd.transpose(0, 1).flatten(1)  # (H, B * T * D)
+    centered = outputs - outputs.mean((0, 2), keepdim=True)
+    flat = centered.transpose(0, 1).flatten(1)  # (H, B * T * D)
     gram = flat @ flat.mT
     return gram.trace().square() / gram.square().sum()
 
@@ -269,6 +271,37 @@ def cross_entropies(logits: Tensor, targets: Tensor) -> Tensor:
     return flat.view_as(targets)
 
 
+def random_energy(std: float, n: Tensor) -> tuple[Tensor, Tensor]:
+    """Expected entropy and Jacobian trace of a softmax over n scores N(0, std^2), by quadrature.
+
+    This is the random energy model (Derrida 1981), which attention is at the start (Giorlandino
+    and Goldt 2025). Below std = sqrt(2 ln n) the weight is spread; above it a few keys hold all of
+    it, and the trace, which says how much gradient passes, falls only like 1 / std.
+
+    With Z = sum exp(score), phi(t) = E exp(-t e^score) and u = ln t:
+        E ln Z      = integral of (exp(-t) - phi(t)^n) du,
+        E sum p^2   = n * integral of t^2 E[e^(2 score) exp(-t e^score)] phi(t)^(n-1) du,
+        E entropy   = E ln Z - std^2 * (1 - E sum p^2)     (by Gaussian integration by parts).
+
+    Args:
+        std: standard deviation of the scores; NaN gives NaN.
+        n: numbers of keys, (N,), at least 1.
+
+    Returns:
+        entropy in nats and trace 1 - sum p^2, each (N,) fp64.
+    """
+    counts, place = n.double().unique(return_inverse=True)
+    s = min(std, LARGEST_STD)
+    if not math.isfinite(s):
+        entropy = trace = torch.full_like(counts, math.nan)
+    elif s < 1e-6:
+        entropy, trace = counts.log(), 1 - 1 / counts
+    else:
+        entropy, trace = _by_quadrature(s, counts[:, None])
+        entropy, trace = entropy * (s / std), trace * (s / std)
+    return entropy[place], trace[place]
+
+
 def _row_entropy(pattern: Tensor) -> Tensor:
     return torch.special.entr(pattern).sum(-1)  # (B, H, T), nats
 
@@ -295,3 +328,22 @@ def _cosine(gram: Tensor, nothing: Tensor | float = 0.0) -> Tensor:
     norm = square.masked_fill(empty, 1.0).sqrt()
     cosine = (gram / norm[:, None] / norm).clamp(-1, 1)
     return torch.where(empty[:, None] | empty, (empty[:, None] & empty).to(gram.dtype), cosine)
+
+
+def _by_quadrature(s: float, n: Tensor) -> tuple[Tensor, Tensor]:
+    # Trapezoids converge exponentially for these smooth, decaying integrands.
+    g = _grid(8.0, step=min(0.25, 0.5 / s))  # a standard Gaussian
+    density = torch.exp(-g.square() / 2)
+    density /= density.sum()
+    u = _grid(8 * s + 12 + float(n.max().log()), step=0.2)
+    tw = torch.exp(u[:, None] + s * g)  # t e^score
+    decay = torch.exp(-tw) * density
+    phi = decay.sum(-1)
+    squares = (tw.square().nan_to_num(posinf=0.0) * decay).sum(-1)
+    log_z = 0.2 * (torch.exp(-torch.exp(u)) - phi**n).sum(-1)
+    trace = 1 - 0.2 * (n * squares * phi ** (n - 1)).sum(-1, keepdim=True)
+    return log_z - s**2 * trace[:, 0], trace[:, 0]
+
+
+def _grid(half: float, step: float) -> Tensor:
+    return torch.arange(-half, half + step, step, dtype=torch.float64)

@@ -7,7 +7,7 @@ import lightning.pytorch as L
 import torch
 from torch import Tensor
 
-from attnlab.probes.nonfinite import Finding, first_nonfinite_gradient, in_words
+from attnlab.probes.capture import Finding, first_nonfinite_gradient, in_words
 from attnlab.training.lightning_module import TaskModule
 
 

@@ -23,7 +23,7 @@ from attnlab.data.corpora import Corpus
 from attnlab.errors import BadInput
 from attnlab.init import init_weights
 from attnlab.model import GPT, Block
-from attnlab.probes.nonfinite import Finding, first_nonfinite
+from attnlab.probes.capture import Finding, first_nonfinite
 from attnlab.rng import seed_default, stream_seed
 from attnlab.training.run_directory import hyperparameters
 

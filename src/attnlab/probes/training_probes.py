@@ -1,0 +1,304 @@
+"""The probes of a training: attention patterns, gradients, predictions."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import lightning.pytorch as L
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from attnlab.attention.layer import Attention
+from attnlab.data.batches import Batch
+from attnlab.data.corpora import decode
+from attnlab.errors import BadInput
+from attnlab.generation import sample
+from attnlab.model import GPT
+from attnlab.plotting import heatmaps
+from attnlab.probes import base, measures
+from attnlab.probes.base import LanguageModule, Probe, at_least, log_image, log_scalars
+from attnlab.probes.capture import View, eval_mode, scalars, views
+
+SHOWN = 64  # positions in a picture
+
+
+class Patterns(Probe):
+    """Measures every layer's attention on fixed windows of the validation text.
+
+    Args:
+        every: steps between measurements, besides those at the start, at validations and at the
+            end; null for these alone.
+        heads: log tags for each head, not only for each layer.
+        images: draw heatmaps, similarities and histograms at the start, at the first measurement
+            after it, and at the end.
+        windows: number of windows.
+
+    Raises:
+        BadInput: a number is below 1.
+    """
+
+    def __init__(self, *, every: int | None, heads: bool, images: bool, windows: int) -> None:
+        super().__init__()
+        at_least("probes.patterns.every", every, 1)
+        at_least("probes.patterns.windows", windows, 1)
+        self.every = every
+        self.heads = heads
+        self.images = images
+        self.windows = windows
+        self._ids = torch.empty(0)
+        self._measured = -1  # the last step with numbers
+        self._drawn: list[int] = []  # the steps with pictures
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        assert isinstance(pl_module, LanguageModule)
+        block_size = pl_module.net.block_size
+        x, _ = base.fixed_windows(pl_module.corpus.val, block_size, self.windows)
+        self._ids = x.to(pl_module.device)
+        if trainer.global_step == 0:  # a resumed run was measured where it stopped
+            self._measure(trainer, pl_module)
+
+    def on_train_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Batch,
+        batch_idx: int,
+    ) -> None:
+        step = trainer.global_step
+        if step > 0 and self.every is not None and step % self.every == 0:
+            self._measure(trainer, pl_module)
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.state.fn == "fit":
+            self._measure(trainer, pl_module)
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._measure(trainer, pl_module, last=True)
+
+    def state_dict(self) -> dict[str, list[int]]:
+        return {"drawn": self._drawn}
+
+    def load_state_dict(self, state_dict: dict[str, list[int]]) -> None:
+        self._drawn = state_dict["drawn"]
+
+    def _measure(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, *, last: bool = False
+    ) -> None:
+        assert isinstance(pl_module, LanguageModule)
+        step = trainer.global_step
+        measure = step != self._measured
+        draw = self.images and step not in self._drawn and (last or len(self._drawn) < 2)
+        if not trainer.is_global_zero or not (measure or draw):
+            return
+        with trainer.precision_plugin.forward_context():
+            seen = list(views(pl_module.net, self._ids))
+        if measure:
+            self._measured = step
+            values = scalars(seen, heads=self.heads)
+            log_scalars(trainer, values, step)
+            self.record = {tag: x for tag, x in values.items() if tag.count("/") == 1}
+        if draw:
+            self._drawn.append(step)
+            text = decode(self._ids[0, :SHOWN], pl_module.corpus.alphabet)
+            _draw(trainer, seen, text, step)
+
+
+class Gradients(Probe):
+    """Logs the norms of gradients before clipping, and the ratio of each update to its weight.
+
+    Args:
+        every: steps between measurements.
+
+    Raises:
+        BadInput: it is below 1.
+    """
+
+    def __init__(self, *, every: int) -> None:
+        super().__init__()
+        at_least("probes.gradients.every", every, 1)
+        self.every = every
+        self._before: dict[str, Tensor] = {}
+
+    def on_before_optimizer_step(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Optimizer
+    ) -> None:
+        assert isinstance(pl_module, LanguageModule)
+        step = trainer.global_step + 1  # the one that is being made
+        if (step % self.every and step != 1) or not trainer.is_global_zero:
+            return
+        log_scalars(trainer, _numbers(gradient_norms(pl_module.net)), step)
+        self._before = {tag: weight.detach().clone() for tag, weight in parts(pl_module.net)}
+
+    def on_train_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Batch,
+        batch_idx: int,
+    ) -> None:
+        if not self._before:
+            return
+        assert isinstance(pl_module, LanguageModule)
+        ratios = {
+            f"update/{tag}": measures.update_ratio(self._before[tag], weight.detach())
+            for tag, weight in parts(pl_module.net)
+        }
+        self._before = {}
+        log_scalars(trainer, _numbers(ratios), trainer.global_step)
+
+
+class Predictions(Probe):
+    """Logs the loss at each position, the gap to the training text and a sample at validations.
+
+    The loss at each position comes from the validation's own forward passes, hence from the whole
+    text. `val/gap` is the validation loss minus the loss on fixed windows of the training text.
+
+    Args:
+        train_windows: number of these windows.
+        sample_chars: length of the sample; 0 for none.
+
+    Raises:
+        BadInput: a number is too small.
+    """
+
+    def __init__(self, *, train_windows: int, sample_chars: int) -> None:
+        super().__init__()
+        at_least("probes.predictions.train_windows", train_windows, 1)
+        at_least("probes.predictions.sample_chars", sample_chars, 0)
+        self.train_windows = train_windows
+        self.sample_chars = sample_chars
+        self._hook: RemovableHandle | None = None
+        self._logits = torch.empty(0)
+        self._losses = torch.empty(0)
+        self._counts = torch.empty(0)
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        assert isinstance(pl_module, LanguageModule)
+        zeros = torch.zeros(pl_module.net.block_size, device=pl_module.device)
+        self._losses, self._counts = zeros.clone(), zeros
+        self._hook = pl_module.net.register_forward_hook(self._keep)
+
+    def _keep(self, module: nn.Module, args: tuple[Any, ...], logits: Tensor) -> None:
+        self._logits = logits
+
+    def on_validation_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Batch,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        B, T = batch[1].shape
+        losses = measures.cross_entropies(self._logits, batch[1])
+        self._losses[:T] += losses.sum(0)
+        self._counts[:T] += B
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        assert isinstance(pl_module, LanguageModule)
+        if self._hook is not None:
+            self._hook.remove()
+        self._logits = torch.empty(0)
+        losses = trainer.strategy.reduce(self._losses, reduce_op="sum")
+        by_position = losses / trainer.strategy.reduce(self._counts, reduce_op="sum")
+        if not trainer.is_global_zero:
+            return
+        net, corpus, device = pl_module.net, pl_module.corpus, pl_module.device
+        x, y = base.fixed_windows(corpus.train, net.block_size, self.train_windows)
+        with eval_mode(net), trainer.precision_plugin.forward_context():
+            train = float(measures.cross_entropies(net(x.to(device)), y.to(device)).mean())
+        step, curve = trainer.global_step, by_position.tolist()
+        gap = pl_module.val_losses[step] - train
+        self.record = {"val/gap": gap, "loss_by_position": [round(x, 5) for x in curve]}
+        values = {"val/gap": gap, "position/first": curve[0], "position/last": curve[-1]}
+        if len(curve) > 2:
+            values["position/between"] = sum(curve[1:-1]) / (len(curve) - 2)
+        log_scalars(trainer, values, step)
+        picture = heatmaps.curve(curve, f"validation loss by position, step {step}")
+        log_image(trainer, "loss_by_position", picture, step)
+        if self.sample_chars:
+            try:
+                with eval_mode(net):
+                    prompt = corpus.val[:1].long().to(device)
+                    ids = list(sample(net, prompt, self.sample_chars, temperature=0.8))
+                text = decode(torch.tensor(ids), corpus.alphabet)
+            except BadInput as error:  # logits that are not finite: a result, not a crash
+                text = str(error)
+            base.log_text(trainer, "sample", text, step)
+
+
+def parts(net: GPT) -> Iterator[tuple[str, Tensor]]:
+    """The attention weights by layer: ("L0/q", (rows, C)), k, v, and "L0/out" (C, C)."""
+    for number, block in enumerate(net.blocks):
+        attn = block.attn
+        if isinstance(attn, Attention):
+            if len(attn.qkv.weight) == sum(attn.qkv_sizes):
+                split = attn.qkv.weight.split(attn.qkv_sizes)
+                yield from zip((f"L{number}/{name}" for name in "qkv"), split, strict=True)
+            yield f"L{number}/out", attn.proj.weight
+
+
+def gradient_norms(net: GPT) -> dict[str, Tensor]:
+    """Norm of the gradient of each block ("grad/L0") and of its `parts`, () each."""
+    norms: dict[str, Tensor] = {}
+    for number, block in enumerate(net.blocks):
+        found = [p.grad.norm() for p in block.parameters() if p.grad is not None]
+        if found:
+            norms[f"grad/L{number}"] = torch.stack(found).norm()
+        attn = block.attn
+        if not isinstance(attn, Attention):
+            continue
+        qkv, out = attn.qkv.weight, attn.proj.weight
+        if qkv.grad is not None and len(qkv) == sum(attn.qkv_sizes):
+            for name, grad in zip("qkv", qkv.grad.split(attn.qkv_sizes), strict=True):
+                norms[f"grad/L{number}/{name}"] = grad.norm()
+        if out.grad is not None:
+            norms[f"grad/L{number}/out"] = out.grad.norm()
+    return norms
+
+
+def _numbers(values: dict[str, Tensor]) -> dict[str, float]:
+    """To Python with one transfer from the device."""
+    if not values:
+        return {}
+    numbers = torch.stack(list(values.values())).tolist()
+    return dict(zip(values, numbers, strict=True))
+
+
+def _draw(trainer: L.Trainer, seen: list[View], text: str, step: int) -> None:
+    """Log heatmaps of the first window, histograms of all windows, and the heads' similarity."""
+    for view in seen:
+        page = heatmap(view, text, f"layer {view.layer}, step {step}")
+        log_image(trainer, f"pattern/L{view.layer}", page, step)
+        rows = measures.rows_with_choice(view.mask)
+        entropies = torch.special.entr(view.pattern).sum(-1)[..., rows]
+        base.log_histogram(trainer, f"row_entropy/L{view.layer}", entropies.flatten(), step)
+        if view.scores is not None:
+            visible = view.scores[..., view.mask].flatten()
+            base.log_histogram(trainer, f"scores/L{view.layer}", visible, step)
+    if seen[0].pattern.shape[1] > 1:
+        page = heatmaps.matrices(
+            [f"layer {view.layer}" for view in seen],
+            [measures.pattern_similarity(v.pattern, v.mask).cpu().numpy() for v in seen],
+            f"cosine of the heads' patterns, step {step}",
+        )
+        log_image(trainer, "head_similarity", page, step)
+
+
+def heatmap(view: View, text: str, heading: str) -> heatmaps.Pixels:
+    """Draw all heads of a layer on the first window of the batch, which begins with `text`."""
+    T = len(text)
+    entropies = measures.entropy(view.pattern[:1], view.mask).tolist()
+    panels = [
+        heatmaps.Panel(
+            f"L{view.layer}H{h}  entropy {entropies[h]:.2f}",
+            view.pattern[0, h, :T, :T].float().cpu().numpy(),
+            view.mask[:T, :T].cpu().numpy(),
+        )
+        for h in range(view.pattern.shape[1])
+    ]
+    return heatmaps.grid(panels, text, columns=2, heading=heading)
