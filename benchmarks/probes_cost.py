@@ -39,6 +39,7 @@ def seconds(probes: str, steps: int, seed: int, folder: Path) -> float:
 
 def clocked(spent: dict[str, float]) -> None:
     """Sum up the wall time inside every hook of every probe, by probe."""
+    from attnlab.probes.training_probes import Gradients, Patterns, Predictions
 
     def clock(name: str, hook: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*arguments: Any) -> Any:
@@ -49,11 +50,7 @@ def clocked(spent: dict[str, float]) -> None:
 
         return timed
 
-    for probe in (
-        Patterns,
-        Gradients,
-        Predictions,
-    ):
+    for probe in (Patterns, Gradients, Predictions):
         for name, hook in list(vars(probe).items()):
             if name.startswith("on_") or name == "_keep":
                 setattr(probe, name, clock(probe.__name__, hook))

@@ -54,6 +54,7 @@ def put_clocks() -> Clocks:
     from lightning.pytorch.loggers import TensorBoardLogger
     from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
 
+    from attnlab.probes.training_probes import Gradients, Patterns, Predictions
     from attnlab.training import checkpoints, fit
 
     clocks = Clocks()
@@ -61,11 +62,7 @@ def put_clocks() -> Clocks:
     clocks.around(_EvaluationLoop, "run", "validation")
     clocks.around(TensorBoardLogger, "log_metrics", "logging")
     clocks.around(fit, "measured", "end")
-    for probe in (
-        Patterns,
-        Gradients,
-        Predictions,
-    ):
+    for probe in (Patterns, Gradients, Predictions):
         for hook in [name for name in vars(probe) if name.startswith("on_")]:
             clocks.around(probe, hook, "probes")
     for hook in [name for name in vars(checkpoints.Checkpoints) if name.startswith("on_")]:
