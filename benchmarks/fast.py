@@ -43,7 +43,7 @@ ARMS: dict[str, list[str]] = {
     "learned positions, not rotary": ["attn.rotary=null", "model.learned_positions=true"],
     "embeddings not smeared": ["model.smear=0"],
     "no QK-norm": ["attn.qk_norm=false"],
-    "LayerNorm, not RMSNorm": ["model.norm=attnlab.model.layer_norm"],
+    "LayerNorm, not RMSNorm": ["model.norm=layer_norm"],
     "GELU, not ReLU squared": ["model.activation=torch.nn.functional.gelu"],
     "cosine to a tenth, not a line to 0": [
         "optim.decay=attnlab.training.optimizers.cosine",

@@ -1,7 +1,6 @@
 """The cache of keys and values: the same numbers and the same text, for every variant."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attnlab.attention import SelfAttention
+from attnlab.attention import SelfAttention, Variant
 from attnlab.attention.kv_cache import KVCache
 from attnlab.attention.masks import build_mask, looks_back
 from attnlab.decoding import Reader, supports_cache
@@ -69,12 +68,14 @@ def last_half(q: Tensor, k: Tensor) -> Tensor:
 MODELS: dict[str, Callable[[], GPT]] = {
     "learned": own,
     "biased": lambda: own(bias=True),
-    "rotary": lambda: own(partial(SelfAttention, rotary=100.0)),
-    "rotary alone": lambda: own(partial(SelfAttention, rotary=100.0), learned_positions=False),
+    "rotary": lambda: own(Variant(SelfAttention, {"rotary": 100.0})),
+    "rotary alone": lambda: own(
+        Variant(SelfAttention, {"rotary": 100.0}), learned_positions=False
+    ),
     "no positions": lambda: own(learned_positions=False),
-    "cosine": lambda: own(partial(SelfAttention, qk_norm=True), norm=rms_norm),
-    "window": lambda: own(partial(SelfAttention, may_attend=window)),
-    "shared heads": lambda: own(partial(SelfAttention, n_kv_head=1)),
+    "cosine": lambda: own(Variant(SelfAttention, {"qk_norm": True}), norm=rms_norm),
+    "window": lambda: own(Variant(SelfAttention, {"may_attend": window})),
+    "shared heads": lambda: own(Variant(SelfAttention, {"n_kv_head": 1})),
     "smeared": lambda: own(smear=3),
     "smeared alone": lambda: own(smear=1, learned_positions=False),
     "one layer": lambda: own(n_layer=1, n_head=1),
@@ -147,7 +148,7 @@ def test_the_same_text_whatever_the_prompt(name: str, length: int, chars: int, s
 @pytest.mark.parametrize("rotary", [None, 1e4])
 def test_2000_characters_are_the_same(block_size: int, rotary: float | None) -> None:
     torch.manual_seed(0)
-    net = own(partial(SelfAttention, rotary=rotary), block_size, n_head=1, n_embd=8)
+    net = own(Variant(SelfAttention, {"rotary": rotary}), block_size, n_head=1, n_embd=8)
     prompt = torch.arange(5)
     told = [list(sample(net, prompt, 2000, seed=3, cache=cache)) for cache in (True, False)]
     assert told[0] == told[1]
@@ -176,7 +177,7 @@ class DerivedGPT(GPT):
 
 def test_classes_of_others_are_read_whole() -> None:
     derived = DerivedGPT(SelfAttention, V, block_size=T, n_layer=1, n_head=1, n_embd=4)
-    for net in (own(Derived), derived, own(partial(SelfAttention, may_attend=last_half))):
+    for net in (own(Derived), derived, own(Variant(SelfAttention, {"may_attend": last_half}))):
         assert not supports_cache(net)
         prompt = torch.arange(3)
         assert list(sample(net, prompt, 9)) == list(sample(net, prompt, 9, cache=False))

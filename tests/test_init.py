@@ -1,13 +1,12 @@
 """Initial weights: complete, by name, equal for every variant of the same shape."""
 
-from functools import partial
 from typing import ClassVar
 
 import pytest
 import torch
 from torch import nn
 
-from attnlab.attention import SelfAttention
+from attnlab.attention import AttentionConfig, SelfAttention
 from attnlab.init import init_weights, normal
 from attnlab.model import GPT
 from attnlab.rng import generator, seed_default, stream_seed
@@ -22,13 +21,15 @@ def weights_of(*overrides: str) -> dict[str, torch.Tensor]:
     return build_model(settings(*overrides), 65).state_dict()
 
 
-@pytest.mark.parametrize("variant", sorted(set(VARIANTS) & {"torch_mha", *CLAIMS}))
+@pytest.mark.parametrize("variant", sorted(set(VARIANTS) & set(CLAIMS)))
 def test_a_variant_starts_with_the_weights_of_the_baseline(variant: str) -> None:
     """But for the parameters that its class declares as its own."""
     baseline, net = weights_of("seed=3"), build_model(settings("seed=3", f"attn={variant}"), 65)
     ours = net.state_dict()
     differing = {
-        name for name in baseline if not torch.equal(first_rows(baseline, ours, name), ours[name])
+        name
+        for name in baseline
+        if not torch.equal(first_rows(variant, baseline, ours, name), ours[name])
     }
     tied = {n for n in baseline if ".attn." in n and ("qkv" in n or variant == "identical_heads")}
     assert differing == (tied if variant in TIES else set())
@@ -42,14 +43,17 @@ def test_a_variant_starts_with_the_weights_of_the_baseline(variant: str) -> None
 
 
 def first_rows(
-    baseline: dict[str, torch.Tensor], ours: dict[str, torch.Tensor], name: str
+    variant: str, baseline: dict[str, torch.Tensor], ours: dict[str, torch.Tensor], name: str
 ) -> torch.Tensor:
     """A weight of the baseline; of keys and values only the heads that there are."""
     weight = baseline[name]
     if not name.endswith("qkv.weight"):
         return weight
     C = weight.shape[1]
-    kv = (len(ours[name]) - C) // 2
+    rows = len(ours[name])
+    if variant.startswith("shared"):
+        return torch.cat([weight[:C], weight[2 * C :]])[:rows]
+    kv = (rows - C) // 2
     return torch.cat([weight[:C], weight[C : C + kv], weight[2 * C : 2 * C + kv]])
 
 
@@ -105,9 +109,9 @@ def test_biases_are_zero_and_layernorms_one() -> None:
 class WithExtra(SelfAttention):
     """An attention class with a parameter that no rule knows."""
 
-    def __init__(self, n_embd: int, n_head: int, *, block_size: int, bias: bool, dropout: float):
-        super().__init__(n_embd, n_head, block_size=block_size, bias=bias, dropout=dropout)
-        self.own = nn.Parameter(torch.empty(n_head))
+    def __init__(self, config: AttentionConfig) -> None:
+        super().__init__(config)
+        self.own = nn.Parameter(torch.empty(config.n_head))
 
 
 class WithRule(WithExtra):
@@ -116,7 +120,7 @@ class WithRule(WithExtra):
 
 def test_a_parameter_without_a_rule_is_an_error_that_says_how() -> None:
     net = GPT(WithExtra, 65)
-    with pytest.raises(ValueError, match=r"blocks\.0\.attn\.own has no rule.*init_rules"):
+    with pytest.raises(ValueError, match=r"blocks\.0\.attn\.own has no init.*init_rules"):
         init_weights(net, 0)
 
 
@@ -129,7 +133,7 @@ def test_a_class_may_bring_its_rule() -> None:
 
 def test_an_unknown_scheme_is_named() -> None:
     with pytest.raises(ValueError, match="init = xavier is unknown; it must be one of gpt2, unit"):
-        init_weights(GPT(partial(SelfAttention), 65), 0, "xavier")
+        init_weights(GPT(SelfAttention, 65), 0, "xavier")
 
 
 def test_streams_are_their_own() -> None:

@@ -1,7 +1,5 @@
 """The GPT: its size, its shapes, its honesty about the past."""
 
-from functools import partial
-
 import pytest
 import torch
 
@@ -11,7 +9,7 @@ from attnlab.model import GPT
 
 
 def gpt(**sizes: int) -> GPT:
-    net = GPT(partial(SelfAttention), 65, **sizes)  # type: ignore[arg-type]
+    net = GPT(SelfAttention, 65, **sizes)  # type: ignore[arg-type]
     init_weights(net, 0)
     return net
 

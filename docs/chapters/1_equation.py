@@ -19,7 +19,7 @@ from fractions import Fraction
 import torch
 from IPython.display import HTML, Markdown
 
-from attnlab.attention import SelfAttention, attention
+from attnlab.attention import AttentionConfig, SelfAttention, attention
 from attnlab.attention.masks import bidirectional, build_mask, causal
 from attnlab.plotting.drawing import COLORS, panels, styled, svg
 
@@ -161,7 +161,9 @@ assert bool((masked_pattern.triu(1) == 0).all())  # not nearly: exactly
 
 # %%
 X = Q
-layer = SelfAttention(n_embd=2, n_head=1, block_size=3, bias=False, may_attend=bidirectional)
+layer = SelfAttention(
+    AttentionConfig(n_embd=2, n_head=1, block_size=3, bias=False, may_attend=bidirectional)
+)
 with torch.no_grad():
     layer.W_q.copy_(torch.eye(2))
     layer.W_k.copy_(math.sqrt(2) * torch.diag(torch.tensor([math.log(2), math.log(3)])))

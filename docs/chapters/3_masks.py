@@ -17,7 +17,14 @@ from IPython.display import HTML, Markdown
 from matplotlib.figure import Figure
 
 import attnlab
-from attnlab.attention import SelfAttention, attention, faulty_kernels, kernels, masks
+from attnlab.attention import (
+    AttentionConfig,
+    SelfAttention,
+    attention,
+    faulty_kernels,
+    kernels,
+    masks,
+)
 from attnlab.checkup import assert_causal, checkup, checkup_kernel
 from attnlab.plotting.drawing import styled, svg
 from attnlab.runs import read_runs
@@ -84,7 +91,7 @@ weight = torch.randn(48, 16, generator=stream) / 3
 
 patterns = {}
 for name, difference in VARIANTS.items():
-    layer = SelfAttention(16, 2, block_size=T, bias=False, **difference)
+    layer = SelfAttention(AttentionConfig(16, 2, block_size=T, bias=False, **difference))
     with torch.no_grad():
         layer.qkv.weight.copy_(weight)
         patterns[name] = layer.pattern(x)[0, 0]

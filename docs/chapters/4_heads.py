@@ -14,7 +14,7 @@ import torch
 from IPython.display import Image, Markdown
 
 import attnlab
-from attnlab.attention import SelfAttention, attention
+from attnlab.attention import AttentionConfig, SelfAttention, attention
 from attnlab.attention.head_init import identical, identical_qkv, independent
 from attnlab.attention.masks import build_mask, causal
 from attnlab.data.plays import plays
@@ -70,7 +70,7 @@ assert torch.equal(right.transpose(0, 1).flatten(1), x)  # and back again
 # %%
 C, H, T = 64, 4, 10
 D = C // H
-layer = SelfAttention(C, H, block_size=T, bias=False)
+layer = SelfAttention(AttentionConfig(C, H, block_size=T, bias=False))
 x = torch.randn(1, T, C, generator=stream)
 mask = build_mask(causal, T)
 
@@ -87,7 +87,10 @@ assert difference < 1e-5
 
 # %%
 parameters = {
-    heads: sum(p.numel() for p in SelfAttention(C, heads, block_size=T, bias=False).parameters())
+    heads: sum(
+        p.numel()
+        for p in SelfAttention(AttentionConfig(C, heads, block_size=T, bias=False)).parameters()
+    )
     for heads in (1, 2, 4, 8)
 }
 assert set(parameters.values()) == {4 * C * C}
@@ -107,7 +110,7 @@ Markdown(
 
 # %%
 places = torch.tensor([2, 0, 3, 1])
-swapped = SelfAttention(C, H, block_size=T, bias=False)
+swapped = SelfAttention(AttentionConfig(C, H, block_size=T, bias=False))
 with torch.no_grad():
     swapped.W_q.copy_(layer.W_q.unflatten(1, (H, D))[:, places].flatten(1))
     swapped.W_k.copy_(layer.W_k.unflatten(1, (H, D))[:, places].flatten(1))
@@ -126,7 +129,7 @@ with torch.no_grad():
 def gradient_difference(rule):
     """The largest difference between the gradients of two heads' query weights."""
     torch.manual_seed(0)
-    layer = SelfAttention(C, H, block_size=T, bias=False, head_init=rule)
+    layer = SelfAttention(AttentionConfig(C, H, block_size=T, bias=False, head_init=rule))
     rule(layer)
     (layer(x) * torch.randn(T, C, generator=torch.Generator().manual_seed(1))).sum().backward()
     queries = layer.qkv.weight.grad.split(layer.qkv_sizes)[0].unflatten(0, (H, D))
@@ -216,7 +219,7 @@ Image(png(page))
 # many rows has `qkv`?
 
 # %% tags=["solution"]
-shared = SelfAttention(64, 4, block_size=8, bias=False, n_kv_head=2)
+shared = SelfAttention(AttentionConfig(64, 4, block_size=8, bias=False, n_kv_head=2))
 _, keys, _ = shared.split(torch.randn(1, 8, 64, generator=stream))
 assert torch.equal(keys[:, 0], keys[:, 1]) and not torch.equal(keys[:, 1], keys[:, 2])
 assert shared.qkv.weight.shape[0] == 64 + 2 * 2 * 16
@@ -229,7 +232,9 @@ shared.qkv_sizes
 # %% tags=["solution"]
 # It does, at the first step: each head drops other entries.
 torch.manual_seed(0)
-dropping = SelfAttention(64, 4, block_size=T, bias=False, dropout=0.2, head_init=identical)
+dropping = SelfAttention(
+    AttentionConfig(64, 4, block_size=T, bias=False, dropout=0.2, head_init=identical)
+)
 identical(dropping)
 dropping(x).square().sum().backward()
 grads = dropping.qkv.weight.grad.split(dropping.qkv_sizes)[0].unflatten(0, (4, 16))

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnlab.attention import SelfAttention, masks
+from attnlab.attention import SelfAttention, Variant, masks
 from attnlab.claims import (
     Arm,
     AtLeast,
@@ -70,7 +70,7 @@ def _bet(
 
 
 def _net(may_attend: masks.Predicate, V: int, seed: int) -> GPT:
-    attn = partial(SelfAttention, may_attend=may_attend)
+    attn = Variant(SelfAttention, {"may_attend": may_attend})
     net = GPT(attn, V, block_size=64, n_layer=2, n_head=4, n_embd=64, bias=False)
     init_weights(net, seed)
     return net

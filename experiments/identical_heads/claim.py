@@ -65,9 +65,7 @@ INDEPENDENT = Arm("independent", ("attn=sdpa",))
 TIED = Arm("tied output", ("attn=identical_heads",))
 FREE = Arm("free output", ("attn=identical_qkv",))
 DROPOUT = Arm("tied, dropout", ("attn=identical_heads", "model.dropout=0.1"))
-NARROW = Arm(
-    "one narrow head", ("attn=sdpa", "attn.head_init=attnlab.attention.head_init.single_active")
-)
+NARROW = Arm("one narrow head", ("attn=sdpa", "attn.head_init=single_active"))
 WIDE = Arm("one wide head", ("attn=single_head",))
 EFFORTS = {"quick": Effort(6), "full": Effort(10)}
 LATE = {"full": Effort(10, ("trainer.max_steps=2000", "trainer.val_check_interval=2000"))}

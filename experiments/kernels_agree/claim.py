@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import nn
 
-from attnlab.attention import SelfAttention, TorchMHA, kernels
+from attnlab.attention import SelfAttention, TorchMHA, Variant, kernels
 from attnlab.claims import Arm, AtMost, Claim, Effort, Measured, Trained, Within
 from attnlab.claims.evidence import Evidence
 from attnlab.init import init_weights
@@ -18,9 +18,9 @@ from attnlab.plotting.drawing import COLORS, MARKERS, dots, panels
 from attnlab.rng import generator
 
 LAYERS: dict[str, partial[nn.Module]] = {
-    "sdpa": partial(SelfAttention, kernel=kernels.sdpa),
-    "manual": partial(SelfAttention, kernel=kernels.manual),
-    "torch_mha": partial(TorchMHA),
+    "sdpa": Variant(SelfAttention, {"kernel": kernels.sdpa}),
+    "manual": Variant(SelfAttention, {"kernel": kernels.manual}),
+    "torch_mha": TorchMHA,
 }
 
 

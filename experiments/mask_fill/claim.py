@@ -1,14 +1,13 @@
 """Blocked scores filled with a number: 0 leaks at once, -1e4 once scores have grown past it."""
 
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from matplotlib.figure import Figure
 
-from attnlab.attention import SelfAttention, faulty_kernels
+from attnlab.attention import SelfAttention, Variant, faulty_kernels
 from attnlab.attention.kernels import Kernel
 from attnlab.claims import (
     Arm,
@@ -60,7 +59,7 @@ def after_training(folder: Path) -> Mapping[str, Any]:
 
 
 def _net(kernel: Kernel, seed: int) -> GPT:
-    attn = partial(SelfAttention, kernel=kernel)
+    attn = Variant(SelfAttention, {"kernel": kernel})
     net = GPT(attn, 65, block_size=64, n_layer=2, n_head=4, n_embd=64, bias=False)
     init_weights(net, seed)
     return net

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attnlab.attention import SelfAttention
+from attnlab.attention import AttentionConfig, SelfAttention, Variant
 from attnlab.attention.kernels import scores
 from attnlab.init import init_weights
 from attnlab.model import GPT
@@ -28,7 +28,7 @@ def at_initialization(seed: int, budget: str) -> Mapping[str, Any]:
     found: dict[str, Any] = {name: {} for name in ("spread", "entropy", "trace", "largest")}
     errors: dict[str, list[float]] = {name: [] for name in ("spread", "entropy", "trace")}
     for D in SIZES:
-        layer = SelfAttention(1024, 1024 // D, block_size=KEYS, bias=False)
+        layer = SelfAttention(AttentionConfig(1024, 1024 // D, block_size=KEYS, bias=False))
         layer.qkv.weight.data.copy_(weight)
         with torch.no_grad():
             q, k, _ = layer.split(x)
@@ -82,8 +82,8 @@ def identity(seed: int, budget: str) -> Mapping[str, Any]:
     D = 64
     theta = D**0.25
     make = partial(GPT, vocab_size=31, block_size=16, n_layer=2, n_head=1, n_embd=D, bias=False)
-    plain = make(partial(SelfAttention, scale=1.0)).double()
-    scaled = make(partial(SelfAttention, scale=None)).double()
+    plain = make(Variant(SelfAttention, {"scale": 1.0})).double()
+    scaled = make(Variant(SelfAttention, {"scale": None})).double()
     init_weights(plain, seed, "gpt2")  # calmer than "unit": rounding errors grow less
     scaled.load_state_dict(copy.deepcopy(plain.state_dict()))
     rates = []

@@ -1,7 +1,7 @@
-"""The weights at the start: by canonical name, complete, and from a stream of their own.
+"""Initial weights by parameter name: complete, and each from a random stream of its own.
 
-Each tensor is drawn from (seed, its name), so two variants with the same seed start equal
-whatever their classes, and adding a parameter changes no other.
+Each tensor is drawn from (seed, its name), so two variants with the same seed start with the same
+weights whatever their classes, and adding a parameter changes no other.
 """
 
 import math
@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor
 
+from attnlab.attention.config import Shared
 from attnlab.attention.layer import Attention
 from attnlab.initializers import Rule, constant, normal, ones, zeros
 from attnlab.model import GPT
@@ -20,19 +21,23 @@ __all__ = ["Rule", "constant", "gpt2", "init_weights", "normal", "ones", "unit",
 
 
 def gpt2(net: GPT, qk_std: float = 0.02) -> dict[str, Rule]:
-    """GPT-2's rules: 0.02 everywhere, residual projections by 1/sqrt(2 L) smaller
-    (Radford et al. 2019, section 2.3), biases 0, norms and gains 1;
-    what is smeared over an embedding counts a fifth at first.
+    """GPT-2's rules: standard deviation 0.02, residual projections smaller by 1/sqrt(2 L)
+    (Radford et al. 2019, section 2.3), biases 0, norms and gains 1, smearing weights 0.2.
 
     Args:
-        net: whose number of layers L counts.
+        net: the model, with L layers.
         qk_std: standard deviation of the query and key weights.
 
     Returns:
-        pattern of parameter names -> rule; the first that matches counts.
+        pattern of parameter names -> rule; the first match applies.
     """
     residual = normal(0.02 / math.sqrt(2 * len(net.blocks)))
-    return {
+    sharing = {
+        f"{name}.qkv.weight": _queries_keys_values(qk_std, shared=layer.shared)
+        for name, layer in net.named_modules()
+        if isinstance(layer, Attention)
+    }
+    return sharing | {
         "*.bias": zeros,
         "*ln_?.weight": ones,
         "*.attn.qkv.weight": _queries_keys_values(qk_std),
@@ -46,9 +51,9 @@ def gpt2(net: GPT, qk_std: float = 0.02) -> dict[str, Rule]:
 
 
 def unit(net: GPT) -> dict[str, Rule]:
-    """GPT-2's rules but for queries and keys of unit variance: std 1/sqrt(C).
+    """GPT-2's rules, except that queries and keys have unit variance: std 1/sqrt(C).
 
-    The assumption under which Vaswani et al. (2017, footnote 4) derive the scale.
+    Vaswani et al. (2017, footnote 4) derive the scale under this assumption.
     """
     return gpt2(net, qk_std=1 / math.sqrt(net.wte.embedding_dim))
 
@@ -64,7 +69,7 @@ def init_weights(net: GPT, seed: int, scheme: str = "gpt2", qk_std: float | None
         net: the model, changed in place.
         seed: of the stream "weights".
         scheme: "gpt2" or "unit".
-        qk_std: standard deviation of the query and key weights; None leaves it to the scheme.
+        qk_std: standard deviation of the query and key weights; None: as the scheme says.
 
     Raises:
         ValueError: the scheme is unknown, or a parameter has no rule.
@@ -73,15 +78,14 @@ def init_weights(net: GPT, seed: int, scheme: str = "gpt2", qk_std: float | None
         raise ValueError(f"init = {scheme} is unknown; it must be one of {', '.join(SCHEMES)}")
     if qk_std is not None and not (math.isfinite(qk_std) and qk_std >= 0):
         raise ValueError(f"qk_std = {qk_std} must be a number of at least 0, or null")
-    rules = SCHEMES[scheme](net)
-    if qk_std is not None:
-        rules["*.attn.qkv.weight"] = _queries_keys_values(qk_std)
-    rules = _rules_of_layers(net) | rules
+    of_model = SCHEMES[scheme](net) if qk_std is None else gpt2(net, qk_std)
+    of_layers = _rules_of_layers(net)
+    rules = of_layers | of_model | of_layers  # those of the layers are the first and the last word
     for name, parameter in net.named_parameters():
         rule = next((rule for glob, rule in rules.items() if fnmatchcase(name, glob)), None)
         if rule is None:
             raise ValueError(
-                f"the parameter {name} has no rule for its start; name it in the `init_rules` of "
+                f"the parameter {name} has no initialization rule; name it in the `init_rules` of "
                 f"its attention class, for example init_rules = {{'{name.rsplit('.', 1)[-1]}': "
                 f"attnlab.init.normal(0.02)}}"
             )
@@ -91,12 +95,19 @@ def init_weights(net: GPT, seed: int, scheme: str = "gpt2", qk_std: float | None
             module.head_init(module)
 
 
-def _queries_keys_values(qk_std: float, v_std: float = 0.02) -> Rule:
+def _queries_keys_values(qk_std: float, *, shared: Shared = None) -> Rule:
+    """Rule for `qkv.weight`: the rows that a layer has are the first of those that others draw.
+
+    A shared projection is that of the queries.
+    """
+
     def draw(weight: Tensor, stream: torch.Generator) -> None:
         rows, C = weight.shape
-        kv = (rows - C) // 2  # fewer than C where heads share keys and values, which then are
-        q, k, v = torch.randn(3, C, C, generator=stream)  # the first of those that others draw
-        weight.copy_(torch.cat([q * qk_std, k[:kv] * qk_std, v[:kv] * v_std]))
+        q, k, v = torch.randn(3, C, C, generator=stream)
+        q, k, v = q * qk_std, k * qk_std, v * 0.02
+        kv = (rows - C) // 2  # fewer than C where heads share keys and values
+        parts = {None: [q, k[:kv], v[:kv]], "qk": [q, v], "qkv": [q]}[shared]
+        weight.copy_(torch.cat(parts))
 
     return draw
 

@@ -1,4 +1,4 @@
-"""Rules for a parameter at the start; `attnlab.init` says which parameter has which."""
+"""Initialization rules; `attnlab.init` says which parameter has which."""
 
 from collections.abc import Callable
 
@@ -28,7 +28,7 @@ def constant(value: float) -> Rule:
 
 
 def normal(std: float) -> Rule:
-    """Draw from N(0, std^2), always in fp32 on the CPU, so that every dtype and device agrees."""
+    """Draw from N(0, std^2), always in fp32 on the CPU, so that all dtypes and devices agree."""
 
     def draw(weight: Tensor, stream: torch.Generator) -> None:
         weight.copy_(torch.randn(weight.shape, generator=stream) * std)

@@ -1,4 +1,4 @@
-"""A small decoder-only GPT whose attention is handed in.
+"""A small decoder-only GPT that takes its attention as an argument.
 
 Letters: B batch, T time, C channels, V symbols.
 """
@@ -10,18 +10,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import gelu
 
+from attnlab.attention.config import AttentionConfig
 from attnlab.attention.rms_norm import rms_normalize
 
+__all__ = [
+    "GPT",
+    "MLP",
+    "Block",
+    "RMSNorm",
+    "gelu",
+    "gelu_tanh",
+    "layer_norm",
+    "relu_squared",
+    "rms_norm",
+]
 
-class AttentionFactory(Protocol):
-    """Makes the attention layer of one block."""
-
-    def __call__(
-        self, n_embd: int, n_head: int, *, block_size: int, bias: bool, dropout: float
-    ) -> nn.Module: ...
-
-
+# Makes the attention layer of one block: an attention class, or a `Variant` of one.
+AttentionFactory = Callable[[AttentionConfig], nn.Module]
 Activation = Callable[[Tensor], Tensor]
 
 
@@ -53,7 +60,7 @@ def rms_norm(n_embd: int, *, bias: bool) -> nn.Module:
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
-    """The GELU by a tanh, as GPT-2 has it (Hendrycks and Gimpel 2016, section 2)."""
+    """The tanh approximation of the GELU, as in GPT-2 (Hendrycks and Gimpel 2016, section 2)."""
     return F.gelu(x, approximate="tanh")
 
 
@@ -64,7 +71,7 @@ def relu_squared(x: Tensor) -> Tensor:
 
 
 class _ReLUSquared(torch.autograd.Function):
-    """One product each way; autograd alone would keep two tensors and take five."""
+    """One product each way; autograd alone would store two tensors and take five."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -83,7 +90,7 @@ class MLP(nn.Module):
     """Two linear maps around an activation, four times as wide inside."""
 
     def __init__(
-        self, n_embd: int, *, bias: bool, dropout: float, activation: Activation = F.gelu
+        self, n_embd: int, *, bias: bool, dropout: float, activation: Activation = gelu
     ) -> None:
         super().__init__()
         self.activation = activation
@@ -96,7 +103,7 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """Pre-norm residual block: attention mixes positions, the MLP works on each alone."""
+    """Pre-norm residual block: attention mixes positions, the MLP acts on each separately."""
 
     def __init__(
         self,
@@ -106,7 +113,7 @@ class Block(nn.Module):
         bias: bool,
         dropout: float,
         norm: NormFactory = layer_norm,
-        activation: Activation = F.gelu,
+        activation: Activation = gelu,
     ) -> None:
         super().__init__()
         self.ln_1 = norm(n_embd, bias=bias)
@@ -119,7 +126,7 @@ class Block(nn.Module):
         return self.around(self.attn, x)
 
     def around(self, attend: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """The block with a function (B, T, C) -> (B, T, C) in the place of its attention."""
+        """The block with a function (B, T, C) -> (B, T, C) in place of its attention."""
         x = x + self.dropout(attend(self.ln_1(x)))
         return x + self.mlp(self.ln_2(x))
 
@@ -131,7 +138,8 @@ class GPT(nn.Module):
     that every variant shares.
 
     Args:
-        attn: called once a layer, see `AttentionFactory`.
+        attn: makes the attention of each layer from its config: a class such as `SelfAttention`,
+            or `Variant(SelfAttention, {"scale": 1.0})`.
         vocab_size: V, the number of symbols.
         block_size: the largest T.
         n_layer, n_head, n_embd: the shape, as the GPT lineage names it.
@@ -140,10 +148,10 @@ class GPT(nn.Module):
         norm: before attention, MLP and head: `layer_norm` or `rms_norm`.
         activation: inside the MLP, elementwise.
         learned_positions: whether an embedding of the position is added to that of the symbol;
-            without one the attention layers must tell positions apart, by `rotary` or by the mask.
-        smear: how many embeddings before each are added to it, every channel of each of them with
-            a learned weight: symbols know their neighbors before any attention does (as the
-            smeared keys of Olsson et al. 2022 do).
+            without it only `rotary` or the mask can distinguish positions.
+        smear: number of preceding embeddings that are added to each one, every channel with a
+            learned weight, so that symbols know their neighbors before the first attention layer
+            (like the smeared keys of Olsson et al. 2022).
 
     Raises:
         ValueError: a size is not positive, or the dropout is not in [0, 1).
@@ -161,7 +169,7 @@ class GPT(nn.Module):
         dropout: float = 0.0,
         bias: bool = False,
         norm: NormFactory = layer_norm,
-        activation: Activation = F.gelu,
+        activation: Activation = gelu,
         learned_positions: bool = True,
         smear: int = 0,
     ) -> None:
@@ -181,10 +189,11 @@ class GPT(nn.Module):
         self.wpe = nn.Embedding(block_size, n_embd) if learned_positions else None
         self.smear = nn.ParameterList(torch.zeros(n_embd) for _ in range(smear))
         self.dropout = nn.Dropout(dropout)
+        config = AttentionConfig(n_embd, n_head, block_size, bias=bias, dropout=dropout)
         self.blocks = nn.ModuleList(
             Block(
                 n_embd,
-                attn(n_embd, n_head, block_size=block_size, bias=bias, dropout=dropout),
+                attn(config),
                 bias=bias,
                 dropout=dropout,
                 norm=norm,
@@ -199,7 +208,7 @@ class GPT(nn.Module):
 
         Args:
             ids: the symbols.
-            start: position of the first; the symbols before it are not smeared into it.
+            start: position of the first symbol; earlier symbols are not smeared into it.
 
         Raises:
             ValueError: the positions go beyond `block_size`.
@@ -227,7 +236,7 @@ class GPT(nn.Module):
 
 
 def _smeared(x: Tensor, weights: Sequence[Tensor]) -> Tensor:
-    """x (B, T, C) plus, by k weights (C,), the k rows before each, as far as there are any."""
+    """Add to each row of x (B, T, C) the k rows before it, times k weights (C,)."""
     y = x
     for back, weight in enumerate(weights, start=1):
         y = y + F.pad(x, (0, 0, back, 0))[:, : x.shape[1]] * weight

@@ -12,15 +12,15 @@ def stream_seed(seed: int, stream: str, step: int = 0) -> int:
 
 
 def generator(seed: int, stream: str, step: int = 0) -> torch.Generator:
-    """A CPU generator that stands at the start of the stream's given step."""
+    """A CPU generator at the start of the stream's given step."""
     return torch.Generator().manual_seed(stream_seed(seed, stream, step))
 
 
 def seed_default(seed: int, device: torch.device) -> None:
     """Seed the generators that dropout draws from: those of the CPU and of the device.
 
-    `torch.manual_seed` does the same for every kind of device, and for each that is missing it
-    writes the call stack down, in case that it appears: most of a millisecond, at every step.
+    `torch.manual_seed` does so for every kind of device and records the call stack for each
+    missing one, which takes most of a millisecond at every step.
     """
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnlab.attention import attention, head_init, scores
+from attnlab.attention import AttentionConfig, attention, head_init, scores
 from attnlab.attention.additive import AdditiveAttention
 
 B, T, C, H = 2, 9, 24, 4
@@ -17,7 +17,7 @@ def x_of() -> Tensor:
 
 def layer(**given: object) -> AdditiveAttention:
     torch.manual_seed(0)
-    return AdditiveAttention(C, H, block_size=T, **given).double()  # type: ignore[arg-type]
+    return AdditiveAttention(AttentionConfig(C, H, block_size=T, **given)).double()  # type: ignore[arg-type]
 
 
 def test_each_head_has_the_additive_score_of_its_rows() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnlab.attention import SelfAttention, attention, head_init, kernels, scores
+from attnlab.attention import AttentionConfig, SelfAttention, attention, head_init, kernels, scores
 from attnlab.attention.general import GeneralAttention
 from attnlab.init import init_weights
 from attnlab.model import GPT
@@ -22,12 +22,16 @@ def x_of() -> Tensor:
 
 def layer(**given: object) -> GeneralAttention:
     torch.manual_seed(0)
-    return GeneralAttention(C, H, block_size=T, **given).double()  # type: ignore[arg-type]
+    return GeneralAttention(AttentionConfig(C, H, block_size=T, **given)).double()  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kernel", [kernels.sdpa, kernels.manual])
 def test_each_head_has_the_general_score_of_its_queries_and_keys(kernel: kernels.Kernel) -> None:
-    ours, plain, x = layer(kernel=kernel), SelfAttention(C, H, block_size=T).double(), x_of()
+    ours, plain, x = (
+        layer(kernel=kernel),
+        SelfAttention(AttentionConfig(C, H, block_size=T)).double(),
+        x_of(),
+    )
     torch.nn.init.normal_(ours.W)
     plain.load_state_dict(ours.state_dict(), strict=False)
     q, k, v = plain.split(x)

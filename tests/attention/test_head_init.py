@@ -3,13 +3,13 @@
 import torch
 from torch import Tensor
 
-from attnlab.attention import SelfAttention, head_init
+from attnlab.attention import AttentionConfig, SelfAttention, head_init
 
 C, H, D = 64, 8, 8
 
 
 def layer_with(rule: object, bias: bool = True) -> SelfAttention:
-    layer = SelfAttention(C, H, block_size=16, bias=bias)
+    layer = SelfAttention(AttentionConfig(C, H, block_size=16, bias=bias))
     g = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for p in layer.parameters():

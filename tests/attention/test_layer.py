@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnlab.attention import SelfAttention, head_init, kernels, scores
+from attnlab.attention import AttentionConfig, SelfAttention, head_init, kernels, scores
 from attnlab.probes import measures
 from tests import oracle
 
@@ -19,12 +19,15 @@ def x_of(C: int = C) -> Tensor:
 
 def layer(**given: object) -> SelfAttention:
     torch.manual_seed(0)
-    return SelfAttention(C, H, block_size=T, **given).double()  # type: ignore[arg-type]
+    return SelfAttention(AttentionConfig(C, H, block_size=T, **given)).double()  # type: ignore[arg-type]
 
 
 def test_the_size_that_textbooks_count() -> None:
     """4 C^2 + 4 C at C = 128."""
-    assert sum(p.numel() for p in SelfAttention(128, 4, block_size=8).parameters()) == 66_048
+    assert (
+        sum(p.numel() for p in SelfAttention(AttentionConfig(128, 4, block_size=8)).parameters())
+        == 66_048
+    )
 
 
 @pytest.mark.parametrize("n_kv_head", [None, 2, 1])

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from attnlab.attention import SelfAttention, kernels
+from attnlab.attention import AttentionConfig, SelfAttention, kernels
 from attnlab.attention.positions import rotate
 from tests.contracts.test_variants import x_of
 
@@ -45,14 +45,14 @@ def test_a_later_start_is_a_slice() -> None:
 
 def test_an_odd_head_is_refused() -> None:
     with pytest.raises(ValueError, match="24 / 8 = 3, must be even"):
-        SelfAttention(24, 8, block_size=4, rotary=100.0)
+        SelfAttention(AttentionConfig(24, 8, block_size=4, rotary=100.0))
 
 
 def test_a_layer_without_rotary_or_mask_cannot_tell_positions_apart_and_with_it_can() -> None:
     """Of equal tokens all rows of scores are equal, with rotary they are not."""
     x = x_of()[:, :1].expand(2, 5, 24)
-    plain = SelfAttention(24, 3, block_size=5).scores(x)
-    turned = SelfAttention(24, 3, block_size=5, rotary=100.0).scores(x)
+    plain = SelfAttention(AttentionConfig(24, 3, block_size=5)).scores(x)
+    turned = SelfAttention(AttentionConfig(24, 3, block_size=5, rotary=100.0)).scores(x)
     torch.testing.assert_close(plain, plain[..., :1, :1].expand_as(plain))
     assert turned.std() > 1e-3
 
@@ -61,8 +61,10 @@ def test_a_layer_without_rotary_or_mask_cannot_tell_positions_apart_and_with_it_
 def test_cosine_scores(kernel: kernels.Kernel) -> None:
     """Scores are gain * D * scale * cos(query, key), whatever the size of query and key."""
     torch.manual_seed(0)
-    layer = SelfAttention(24, 3, block_size=11, kernel=kernel, qk_norm=True).double()
-    plain = SelfAttention(24, 3, block_size=11).double()
+    layer = SelfAttention(
+        AttentionConfig(24, 3, block_size=11, kernel=kernel, qk_norm=True)
+    ).double()
+    plain = SelfAttention(AttentionConfig(24, 3, block_size=11)).double()
     plain.load_state_dict(layer.state_dict(), strict=False)
     assert layer.gain is not None
     torch.nn.init.uniform_(layer.gain, 0.5, 2)

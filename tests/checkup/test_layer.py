@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attnlab.attention import SelfAttention, TorchMHA, faulty_kernels, masks
+from attnlab.attention import AttentionConfig, SelfAttention, TorchMHA, faulty_kernels, masks
 from attnlab.checkup import checkup_attention
 from attnlab.errors import BadInput
 
@@ -45,11 +45,22 @@ def test_pytorch_layers_with_none_read_ahead() -> None:
 @pytest.mark.parametrize(
     ("layer", "cause"),
     [
-        (SelfAttention(C, H, block_size=T, may_attend=masks.flipped), "flipped_mask"),
-        (SelfAttention(C, H, block_size=T, may_attend=masks.peek_one), "off_by_one"),
-        (SelfAttention(C, H, block_size=T, kernel=faulty_kernels.zero_fill), "zero_fill"),
         (
-            SelfAttention(C, H, block_size=T, kernel=faulty_kernels.unmerged_heads),
+            SelfAttention(AttentionConfig(C, H, block_size=T, may_attend=masks.flipped)),
+            "flipped_mask",
+        ),
+        (
+            SelfAttention(AttentionConfig(C, H, block_size=T, may_attend=masks.peek_one)),
+            "off_by_one",
+        ),
+        (
+            SelfAttention(AttentionConfig(C, H, block_size=T, kernel=faulty_kernels.zero_fill)),
+            "zero_fill",
+        ),
+        (
+            SelfAttention(
+                AttentionConfig(C, H, block_size=T, kernel=faulty_kernels.unmerged_heads)
+            ),
             "unmerged_heads",
         ),
     ],

@@ -1,13 +1,12 @@
 """Attention whose scores are no product of queries and keys: it is seen by its softmax."""
 
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from attnlab.attention import SelfAttention, head_init, masks
+from attnlab.attention import AttentionConfig, SelfAttention, Variant, head_init, masks
 from attnlab.attention.additive import AdditiveAttention
 from attnlab.checkup import Report, Status, checkup
 from attnlab.checkup.examine import assert_causal
@@ -20,7 +19,7 @@ T = 19
 
 
 def additive(**given: Any) -> GPT:
-    attn = partial(AdditiveAttention, **given)
+    attn = Variant(AdditiveAttention, given)
     net = GPT(attn, 29, block_size=T, n_layer=1, n_head=2, n_embd=16)
     init_weights(net, 0)
     return net
@@ -77,7 +76,7 @@ class Distance(nn.Module):
 
     def __init__(self, causal: bool) -> None:
         super().__init__()
-        self.layer = SelfAttention(16, 2, block_size=T)
+        self.layer = SelfAttention(AttentionConfig(16, 2, block_size=T))
         self.causal = causal
         self.embed = nn.Embedding(29, 16)
 

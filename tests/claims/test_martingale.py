@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from attnlab.attention import SelfAttention, masks
+from attnlab.attention import SelfAttention, Variant, masks
 from attnlab.claims.martingale import Bet, plays_text, train_and_bet, uniform_text
 from attnlab.data.plays import Plays
 from attnlab.init import init_weights
@@ -17,11 +17,7 @@ BOUND = math.log(1e9)
 
 
 def net(may_attend, V=11, seed=0):
-    def attn(n_embd, n_head, *, block_size, bias, dropout):
-        return SelfAttention(
-            n_embd, n_head, block_size=block_size, bias=bias, may_attend=may_attend
-        )
-
+    attn = Variant(SelfAttention, {"may_attend": may_attend})
     model = GPT(attn, V, block_size=16, n_layer=1, n_head=2, n_embd=32, bias=False)
     init_weights(model, seed)
     return model

@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from attnlab.attention import AttentionConfig
 from attnlab.errors import BadInput
 from attnlab.training.instantiate import build
 from attnlab.training.run import build_optimizer, check, construct
 from attnlab.training.run_directory import flat
 from tests.conftest import CONF, VARIANTS, settings
 
-# A file without a base is another class, held to the contract in test_attention.py.
+# Every file but the baseline names its base.
 ABLATIONS = [v for v in VARIANTS if "defaults" in OmegaConf.load(CONF / "attn" / f"{v}.yaml")]
 CLAIMS = {
     "manual": ("sdpa", "kernel"),
@@ -34,6 +35,9 @@ CLAIMS = {
     "cosine": ("sdpa", "qk_norm"),
     "gqa": ("sdpa", "n_kv_head"),
     "mqa": ("sdpa", "n_kv_head"),
+    "shared_qk": ("sdpa", "shared"),
+    "shared_qkv": ("sdpa", "shared"),
+    "torch_mha": ("sdpa", "_target_"),
     "additive": ("sdpa", "_target_"),
     "general": ("sdpa", "_target_"),
 }
@@ -69,14 +73,14 @@ def test_every_variant_says_what_it_is(variant: str) -> None:
 
 
 def test_the_baseline_is_what_the_class_does_by_default() -> None:
-    given = {"n_embd": 8, "n_head": 2, "block_size": 4}
-    by_yaml = build(settings().attn, "attn", given=given)(**given)
+    config = AttentionConfig(8, 2, block_size=4)
+    by_yaml = build(settings().attn, "attn")(config)
     bare = settings("attn=sdpa")
     OmegaConf.set_struct(bare, False)
-    for key in ("kernel", "scale", "may_attend", "head_init", "heads", "n_kv_head"):
+    for key in set(bare.attn) - {"_target_"}:
         del bare.attn[key]
-    by_class = build(bare.attn, "attn", given=given)(**given)
-    for name in ("kernel", "scale", "may_attend", "head_init", "n_head", "n_kv_head"):
+    by_class = build(bare.attn, "attn")(config)
+    for name in ("kernel", "scale", "may_attend", "head_init", "n_head", "n_kv_head", "shared"):
         assert getattr(by_yaml, name) == getattr(by_class, name)
 
 

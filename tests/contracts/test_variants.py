@@ -1,13 +1,20 @@
 """The contract of an attention layer, over every file of conf/attn."""
 
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from attnlab.attention import Attention, SelfAttention, TorchMHA, kernels, masks
+from attnlab.attention import (
+    Attention,
+    AttentionConfig,
+    SelfAttention,
+    TorchMHA,
+    Variant,
+    kernels,
+    masks,
+)
 from attnlab.training.instantiate import build
 from tests.conftest import VARIANTS, settings
 from tests.contracts.test_conf import CLAIMS
@@ -15,15 +22,15 @@ from tests.contracts.test_conf import CLAIMS
 C, T = 24, 11
 PREDICATES = [masks.causal, masks.flipped, masks.bidirectional, masks.peek_one]
 IMPLEMENTATIONS = {
-    "sdpa": partial(SelfAttention, kernel=kernels.sdpa),
-    "manual": partial(SelfAttention, kernel=kernels.manual),
+    "sdpa": SelfAttention,
+    "manual": Variant(SelfAttention, {"kernel": kernels.manual}),
     "torch_mha": TorchMHA,
 }
 
 
 def layer_of(variant: str, **given: Any) -> Attention:
-    given = {"n_embd": C, "n_head": 4, "block_size": T, "bias": True, "dropout": 0.0, **given}
-    layer = build(settings(f"attn={variant}").attn, "attn", given=given)(**given)
+    config = AttentionConfig(C, 4, T, **given)
+    layer = build(settings(f"attn={variant}").attn, "attn")(config)
     assert isinstance(layer, Attention)
     return layer
 
@@ -47,7 +54,8 @@ def test_shapes_and_names(variant: str, bias: bool) -> None:
     assert own <= {name for cls in type(layer).__mro__ for name in vars(cls).get("init_rules", {})}
     assert {name for name, _ in layer.named_parameters()} == names | own
     kv = layer.n_kv_head * C // H
-    assert layer.qkv.weight.shape == (C + 2 * kv, C)
+    rows = {"shared_qk": 2 * C, "shared_qkv": C}
+    assert layer.qkv.weight.shape == (rows.get(variant, C + 2 * kv), C)
     assert kv == C or variant in {"gqa", "mqa"}
 
 
@@ -78,7 +86,7 @@ def test_the_pattern_is_what_the_layer_does(variant: str) -> None:
 
 
 # What is known of the variants of this repository; a new one is held to the contract alone.
-KNOWN = sorted(set(VARIANTS) & {"sdpa", "manual", "torch_mha", *CLAIMS})
+KNOWN = sorted(set(VARIANTS) & {"sdpa", *CLAIMS})
 HEALTHY_ROWS = sorted(set(KNOWN) - {"post_softmax_mask", "softmax_over_queries", "strict_flip"})
 
 
@@ -124,7 +132,7 @@ def test_implementations_are_one_function(
     seen: dict[str, list[Tensor]] = {}
     weights = None
     for name, make in IMPLEMENTATIONS.items():
-        layer = make(C, 3, block_size=T, bias=bias, scale=scale, may_attend=predicate)
+        layer = make(AttentionConfig(C, 3, T, bias=bias, scale=scale, may_attend=predicate))
         if weights is None:
             torch.manual_seed(0)
             weights = {k: torch.randn_like(p) * 0.3 for k, p in layer.state_dict().items()}
@@ -167,7 +175,7 @@ def test_strict_flip_gives_nan_at_the_last_query_alone() -> None:
 @pytest.mark.parametrize("make", [IMPLEMENTATIONS["sdpa"], IMPLEMENTATIONS["torch_mha"]])
 def test_kernels_that_hide_an_empty_row_refuse_it(make: Any) -> None:
     with pytest.raises(ValueError, match="without keys"):
-        make(C, 3, block_size=T, may_attend=masks.strict_flip)
+        make(AttentionConfig(C, 3, T, may_attend=masks.strict_flip))
 
 
 @pytest.mark.parametrize(
@@ -180,10 +188,10 @@ def test_kernels_that_hide_an_empty_row_refuse_it(make: Any) -> None:
         ({"scale": float("nan")}, "scale = nan"),
         ({"scale": "1/d"}, "scale = 1/d"),
         ({"heads": 7}, "n_head = 7"),
+        ({"shared": "q"}, "shared = q"),
     ],
 )
 @pytest.mark.parametrize("cls", [SelfAttention, TorchMHA])
 def test_bad_values_are_named(cls: Any, given: dict[str, Any], sentence: str) -> None:
-    arguments = {"n_head": 3, "block_size": T, **given}
     with pytest.raises(ValueError, match=sentence.replace("(", r"\(")):
-        cls(C, **arguments)
+        cls(AttentionConfig(**{"n_embd": C, "n_head": 3, "block_size": T, **given}))

@@ -5,13 +5,22 @@ Letters: B batch, H heads, T time, D channels of a head.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnlab.attention import SelfAttention, TorchMHA, faulty_kernels, head_init, kernels, masks
+from attnlab.attention import (
+    AttentionConfig,
+    SelfAttention,
+    TorchMHA,
+    Variant,
+    faulty_kernels,
+    head_init,
+    kernels,
+    masks,
+)
 from attnlab.init import init_weights
 from attnlab.model import GPT, Block
 from tests.faults.beside import beside
@@ -177,35 +186,30 @@ class Layers:
     only: int | None = None
     made: int = 0
 
-    def __call__(
-        self, n_embd: int, n_head: int, *, block_size: int, bias: bool, dropout: float
-    ) -> nn.Module:
+    def __call__(self, config: AttentionConfig) -> nn.Module:
         here = self.only is None or self.made == self.only
         fault = self.fault if here else "healthy"
         self.made += 1
-        D = n_embd // n_head
+        D = config.n_embd // config.n_head
         scales = {"unscaled": 1.0, "inverse_scale": 1 / D, "inverted_scale": D**0.5}
-        scales["width_scale"] = n_embd**-0.5
-        return SelfAttention(
-            n_embd,
-            n_head,
-            block_size=block_size,
-            bias=bias,
-            dropout=dropout,
+        scales["width_scale"] = config.n_embd**-0.5
+        changed = replace(
+            config,
             kernel=KERNELS.get(fault, kernels.sdpa),
             may_attend=MASKS.get(fault, masks.causal),
             scale=scales.get(fault),
             head_init=HEADS.get(fault, head_init.independent),
         )
+        return SelfAttention(changed)
 
 
 def healthy(kind: str, block_size: int = 37) -> GPT:
     """A sound GPT: "sdpa", "manual", "torch_mha" or "single_head"."""
     attn = {
-        "sdpa": lambda *a, **k: SelfAttention(*a, **k),
-        "manual": lambda *a, **k: SelfAttention(*a, kernel=kernels.manual, **k),
-        "torch_mha": lambda *a, **k: TorchMHA(*a, **k),
-        "single_head": lambda *a, **k: SelfAttention(*a, heads=1, **k),
+        "sdpa": SelfAttention,
+        "manual": Variant(SelfAttention, {"kernel": kernels.manual}),
+        "torch_mha": TorchMHA,
+        "single_head": Variant(SelfAttention, {"heads": 1}),
     }[kind]
     net = GPT(attn, 29, block_size=block_size, n_layer=2, n_head=4, n_embd=32)
     init_weights(net, 0)

@@ -20,7 +20,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
-from functools import partial
 from importlib import import_module
 from io import StringIO
 from pathlib import Path
@@ -32,7 +31,7 @@ from hydra import compose, initialize_config_dir
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 # --- What a redesign adapts: from here to the next line of dashes. ------------------------------
-from attnlab.attention import SelfAttention, TorchMHA, kernels
+from attnlab.attention import SelfAttention, TorchMHA, Variant, kernels
 from attnlab.attention import faulty_kernels as faults
 from attnlab.checkup import Report, checkup, checkup_kernel
 from attnlab.files import make_importable
@@ -147,9 +146,9 @@ KERNELS: dict[str, Callable[..., object]] = {
 }
 GPT2_VARIANTS: dict[str, Any] = {
     "own": None,
-    "manual": partial(SelfAttention, kernel=kernels.manual),
+    "manual": Variant(SelfAttention, {"kernel": kernels.manual}),
     "torch_mha": TorchMHA,
-    "scale_2": partial(SelfAttention, scale=2.0),
+    "scale_2": Variant(SelfAttention, {"scale": 2.0}),
 }
 # ------------------------------------------------------------------------------------------------
 

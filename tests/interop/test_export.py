@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
 from typer.testing import CliRunner
 
-from attnlab.attention import SelfAttention, TorchMHA, faulty_kernels, kernels, masks
+from attnlab.attention import SelfAttention, TorchMHA, Variant, faulty_kernels, kernels, masks
 from attnlab.cli import app
 from attnlab.errors import BadInput
 from attnlab.generation import sample
@@ -51,9 +50,9 @@ def ids() -> Tensor:
     [
         SelfAttention,
         TorchMHA,
-        partial(SelfAttention, kernel=kernels.manual),
-        partial(SelfAttention, scale=1.0),
-        partial(SelfAttention, heads=1),
+        Variant(SelfAttention, {"kernel": kernels.manual}),
+        Variant(SelfAttention, {"scale": 1.0}),
+        Variant(SelfAttention, {"heads": 1}),
     ],
     ids=["sdpa", "torch_mha", "manual", "unscaled", "single_head"],
 )
@@ -125,14 +124,23 @@ class OtherGPT(GPT):
         (lambda: gpt(smear=2), "model.smear = 2"),
         (lambda: gpt(norm=rms_norm), "model.norm gives RMSNorm"),
         (lambda: gpt(activation=cube), "model.activation = cube: GPT-2 knows gelu_new"),
-        (lambda: gpt(partial(SelfAttention, rotary=1e4)), "attn.rotary = 10000: "),
-        (lambda: gpt(partial(SelfAttention, qk_norm=True)), "attn.qk_norm = true"),
-        (lambda: gpt(partial(SelfAttention, n_kv_head=1)), "attn.n_kv_head = 1: "),
-        (lambda: gpt(partial(SelfAttention, scale=0.3)), "attn.scale = 0.3: GPT-2 has 1/sqrt"),
-        (lambda: gpt(partial(SelfAttention, may_attend=only_two)), "attn.may_attend = only_two"),
-        (lambda: gpt(partial(TorchMHA, may_attend=masks.flipped)), "attn.may_attend = flipped"),
+        (lambda: gpt(Variant(SelfAttention, {"rotary": 1e4})), "attn.rotary = 10000: "),
+        (lambda: gpt(Variant(SelfAttention, {"qk_norm": True})), "attn.qk_norm = true"),
+        (lambda: gpt(Variant(SelfAttention, {"n_kv_head": 1})), "attn.n_kv_head = 1: "),
         (
-            lambda: gpt(partial(SelfAttention, kernel=faulty_kernels.zero_fill)),
+            lambda: gpt(Variant(SelfAttention, {"scale": 0.3})),
+            "attn.scale = 0.3: GPT-2 has 1/sqrt",
+        ),
+        (
+            lambda: gpt(Variant(SelfAttention, {"may_attend": only_two})),
+            "attn.may_attend = only_two",
+        ),
+        (
+            lambda: gpt(Variant(TorchMHA, {"may_attend": masks.flipped})),
+            "attn.may_attend = flipped",
+        ),
+        (
+            lambda: gpt(Variant(SelfAttention, {"kernel": faulty_kernels.zero_fill})),
             "attn.kernel = zero_fill",
         ),
         (lambda: gpt(Other), "attn is Other"),
@@ -151,7 +159,7 @@ def test_a_model_of_another_class_is_refused() -> None:
 
 
 def test_a_causal_mask_under_another_name_is_no_obstacle() -> None:
-    to_gpt2(gpt(partial(SelfAttention, may_attend=causal_too)))
+    to_gpt2(gpt(Variant(SelfAttention, {"may_attend": causal_too})))
 
 
 def test_a_difference_that_nobody_thought_of_is_found() -> None:

@@ -1,6 +1,5 @@
 """GPT-2 in our GPT and our GPT in GPT-2: the same numbers both ways, and what is refused."""
 
-from functools import partial
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from attnlab.attention import SelfAttention
+from attnlab.attention import SelfAttention, Variant
 from attnlab.attention.kernels import manual
 from attnlab.errors import BadInput
 from attnlab.generation import sample
@@ -114,8 +113,8 @@ def test_a_block_and_a_layer_alone() -> None:
 @torch.no_grad()
 def test_real_weights_under_a_change_of_ours() -> None:
     model, ids = gpt2(), tokens()
-    close(from_gpt2(model, partial(SelfAttention, kernel=manual))(ids), model(ids).logits)
-    changed = from_gpt2(model, partial(SelfAttention, scale=2.0))
+    close(from_gpt2(model, Variant(SelfAttention, {"kernel": manual}))(ids), model(ids).logits)
+    changed = from_gpt2(model, Variant(SelfAttention, {"scale": 2.0}))
     assert (changed(ids) - model(ids).logits).abs().max() > 1e-3
 
 

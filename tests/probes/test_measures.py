@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from attnlab.attention.config import AttentionConfig
 from attnlab.attention.layer import SelfAttention
 from attnlab.attention.masks import bidirectional, build_mask, causal, flipped
 from attnlab.probes import measures as m
@@ -374,7 +375,7 @@ def test_a_fresh_unscaled_layer_is_a_random_energy_model(D: int) -> None:
     """With weights N(0, 0.02^2) on inputs of unit variance: std of scores sqrt(D) * 0.02^2 * C."""
     C, T = 384, 256
     stream = torch.Generator().manual_seed(9)
-    layer = SelfAttention(C, C // D, block_size=T, bias=False, scale=1.0)
+    layer = SelfAttention(AttentionConfig(C, C // D, block_size=T, bias=False, scale=1.0))
     with torch.no_grad():
         layer.qkv.weight.normal_(0, 0.02, generator=stream)
         x = torch.nn.functional.layer_norm(torch.randn(4, T, C, generator=stream), (C,))

@@ -13,6 +13,7 @@ import torch
 from omegaconf import OmegaConf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from attnlab.attention.config import Variant
 from attnlab.attention.head_init import identical, identical_qkv
 from attnlab.attention.layer import SelfAttention
 from attnlab.errors import BadInput
@@ -39,7 +40,7 @@ def events(folder: Path) -> EventAccumulator:
 
 def gpt(seed: int = 0, **attn: Any) -> GPT:
     net = GPT(
-        lambda *sizes, **more: SelfAttention(*sizes, **more, **attn),
+        Variant(SelfAttention, attn),
         11,
         block_size=12,
         n_layer=2,
@@ -242,7 +243,7 @@ def test_a_fresh_model_agrees_with_the_random_energy_model(D: int) -> None:
     """Of a text without repetition; repeated symbols make keys depend on one another."""
     C, T, V = 384, 256, 4096
     net = GPT(
-        lambda *sizes, **more: SelfAttention(*sizes, **more, scale=1.0),
+        Variant(SelfAttention, {"scale": 1.0}),
         V,
         block_size=T,
         n_layer=1,

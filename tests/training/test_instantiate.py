@@ -8,9 +8,10 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from attnlab.attention import SelfAttention, kernels
+from attnlab import attention, model
+from attnlab.attention import AttentionConfig, SelfAttention, kernels
 from attnlab.errors import BadInput
-from attnlab.training.instantiate import build
+from attnlab.training.instantiate import build, checked, locate, parameters
 from attnlab.training.run import build_model, check
 from tests.conftest import settings
 
@@ -18,20 +19,12 @@ from tests.conftest import settings
 class Uniform(nn.Module):
     """An attention of a user's own, outside the library: every key gets the same weight."""
 
-    def __init__(
-        self,
-        n_embd: int,
-        n_head: int,
-        *,
-        block_size: int,
-        bias: bool,
-        dropout: float,
-        skip: int = 0,
-    ) -> None:
+    def __init__(self, config: AttentionConfig, *, skip: int = 0) -> None:
         super().__init__()
-        self.qkv = nn.Linear(n_embd, 3 * n_embd, bias=bias)
-        self.proj = nn.Linear(n_embd, n_embd, bias=bias)
-        self.n_head, self.skip = n_head, skip
+        C = config.n_embd
+        self.qkv = nn.Linear(C, 3 * C, bias=config.bias)
+        self.proj = nn.Linear(C, C, bias=config.bias)
+        self.n_head, self.skip = config.n_head, skip
 
     def pattern(self, x: Tensor) -> Tensor:
         B, T, _ = x.shape
@@ -60,18 +53,20 @@ def test_its_own_arguments_are_taken_and_checked() -> None:
 
 
 def test_a_setting_that_it_cannot_honour_is_not_ignored() -> None:
-    with pytest.raises(BadInput, match=r"attn\.scale is not a setting"):
+    with pytest.raises(BadInput, match=r"Uniform ignores scale = 2\.0"):
         build_model(settings(f"attn._target_={HERE}", "attn.scale=2.0"), 65)
 
 
-def test_a_string_becomes_the_function_that_is_asked_for() -> None:
+@pytest.mark.parametrize("target", ["SelfAttention", "attnlab.attention.SelfAttention"])
+@pytest.mark.parametrize("kernel", ["manual", "attnlab.attention.kernels.manual"])
+def test_a_string_becomes_the_function_that_is_asked_for(target: str, kernel: str) -> None:
     node = OmegaConf.create(
         {
-            "_target_": "attnlab.attention.SelfAttention",
-            "kernel": "attnlab.attention.kernels.manual",
+            "_target_": target,
+            "kernel": kernel,
         }
     )
-    layer = build(node, "attn", given=("n_embd", "n_head", "block_size"))(8, 2, block_size=4)
+    layer = build(node, "attn")(AttentionConfig(8, 2, block_size=4))
     assert isinstance(layer, SelfAttention)
     assert layer.kernel is kernels.manual
 
@@ -95,6 +90,19 @@ def test_a_string_becomes_the_function_that_is_asked_for() -> None:
         (["model.bias=7"], r"model\.bias = 7 must be true or false"),
         (["attn.scale=maybe"], r"attn\.scale = maybe must be a number or 1/D or null"),
         (["attn.kernel=attnlab.nope"], r"attn\.kernel = attnlab\.nope cannot be imported"),
+        (["attn.kernel=sdp"], r"attn\.kernel = sdp is unknown; did you mean sdpa"),
+        (["attn.kernel=causal"], r"attn\.kernel = causal cannot be used as kernel"),
+        (["attn.kernel=gelu"], r"attn\.kernel = gelu is unknown"),
+        (["attn.kernel=null"], r"attn\.kernel = null must be a function"),
+        (["attn.kernel=attnlab.attention.masks.causal"], r"must be called as \(q, k, v, mask="),
+        (["attn.may_attend=sdpa"], r"attn\.may_attend = sdpa cannot be used as may_attend"),
+        (["attn.head_init=SelfAttention"], r"cannot be used as head_init; .*identical"),
+        (["attn._target_=SelfAtention"], r"attn\._target_ = .* did you mean SelfAttention"),
+        (["attn._target_=causal"], r"attn\._target_ = causal cannot be used as class"),
+        (["attn.shared=q"], r"attn\.shared = q must be qk or qkv or null"),
+        (["+attn.dropout=0.5"], r"attn\.dropout is not a setting"),
+        (["model.norm=rmsnorm"], r"model\.norm = rmsnorm is unknown; did you mean rms_norm"),
+        (["model.norm=relu_squared"], r"relu_squared cannot be used as norm; .*rms_norm"),
         (["attn._target_=no.Such"], r"attn\._target_ = no\.Such cannot be imported"),
         (["data.batch_size=0"], r"data\.batch_size = 0 must be at least 1"),
         (["checkpoint_every=0"], "checkpoint_every = 0 must be at least 1"),
@@ -113,7 +121,6 @@ def test_bad_settings_are_named(overrides: list[str], sentence: str) -> None:
     [(1, float, True), (True, int, False), ("3", int, False), ([0.9, 0.99], list[float], True)],
 )
 def test_types_are_taken_strictly(value: Any, hint: Any, good: bool) -> None:
-    from attnlab.training.instantiate import checked
 
     if good:
         assert checked(value, hint, "x") == value
@@ -143,3 +150,14 @@ def test_an_error_of_the_users_own_code_is_said_with_its_place(
     with pytest.raises(BadInput) as error:
         build_model(cfg, 29)
     assert str(error.value).startswith(f"RuntimeError in test_instantiate.py, line {line}: {said}")
+
+
+@pytest.mark.parametrize("name", ["loggers.WandbLogger", "callbacks.RichProgressBar", "Trainer"])
+def test_annotations_for_type_checkers_alone_do_not_matter(name: str) -> None:
+    """Lightning imports some names of its annotations under TYPE_CHECKING."""
+    found = locate(f"lightning.pytorch.{name}", "x")
+    assert parameters(found, "x")
+
+
+def test_the_public_names_are_unique() -> None:
+    assert not set(attention.__all__) & set(model.__all__)

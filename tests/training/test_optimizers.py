@@ -89,7 +89,7 @@ def test_a_resumed_run_of_muon_is_equal_to_the_bit(
 ) -> None:
     from attnlab.training.lightning_module import GPTModule
 
-    fast = ["optim=muon", "attn.qk_norm=true", "model.norm=attnlab.model.rms_norm"]
+    fast = ["optim=muon", "attn.qk_norm=true", "model.norm=rms_norm"]
     cfg = small(*fast, "trainer.max_steps=8", "checkpoint_every=3", "optim.min_lr=0.0")
     run(cfg, tmp_path / "whole", variant="sdpa")
 

@@ -25,8 +25,8 @@ from attnlab.attention.layer import SelfAttention
 class Faulty(SelfAttention):
     """Breaks in the third call, where it is told to."""
 
-    def __init__(self, n_embd, n_head, *, block_size, bias, dropout, faulty=0):
-        super().__init__(n_embd, n_head, block_size=block_size, bias=bias, dropout=dropout)
+    def __init__(self, config, *, faulty=0):
+        super().__init__(config)
         self.faulty, self.calls = faulty, 0
 
     def forward(self, x):

@@ -1,12 +1,60 @@
-"""Attention, its masks, scores, kernels, heads and faults: a library without Hydra and Lightning.
+"""Attention layers, kernels, masks and head rules: a library without Hydra and Lightning.
 
 `attention` is the function of queries, keys and values; `SelfAttention` is the layer of the lab,
-`CrossAttention` one that reads another sequence.
+`CrossAttention` one that reads another sequence. A name without a dot in conf, such as
+`kernel: sdpa`, is one of `__all__` here or in `attnlab.model`.
 """
 
+from attnlab.attention.additive import AdditiveAttention
+from attnlab.attention.config import AttentionConfig, Variant
 from attnlab.attention.cross_attention import CrossAttention
+from attnlab.attention.faulty_kernels import (
+    finite_fill,
+    post_softmax_mask,
+    softmax_over_queries,
+    unmerged_heads,
+    zero_fill,
+)
 from attnlab.attention.functional import attention
+from attnlab.attention.general import GeneralAttention
+from attnlab.attention.head_init import identical, identical_qkv, independent, single_active
+from attnlab.attention.kernels import manual, sdpa
+from attnlab.attention.kv_cache import KVCache
 from attnlab.attention.layer import Attention, SelfAttention
+from attnlab.attention.masks import (
+    bidirectional,
+    causal,
+    flipped,
+    peek_one,
+    strict_flip,
+)
 from attnlab.attention.torch_mha import TorchMHA
 
-__all__ = ["Attention", "CrossAttention", "SelfAttention", "TorchMHA", "attention"]
+__all__ = [
+    "AdditiveAttention",
+    "Attention",
+    "AttentionConfig",
+    "CrossAttention",
+    "GeneralAttention",
+    "KVCache",
+    "SelfAttention",
+    "TorchMHA",
+    "Variant",
+    "attention",
+    "bidirectional",
+    "causal",
+    "finite_fill",
+    "flipped",
+    "identical",
+    "identical_qkv",
+    "independent",
+    "manual",
+    "peek_one",
+    "post_softmax_mask",
+    "sdpa",
+    "single_active",
+    "softmax_over_queries",
+    "strict_flip",
+    "unmerged_heads",
+    "zero_fill",
+]

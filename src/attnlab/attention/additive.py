@@ -1,17 +1,17 @@
-"""Self-attention by the additive score, under the contract of `SelfAttention`.
+"""Self-attention with the additive score, under the contract of `Attention`.
 
 Letters: B batch, T time, C channels, H heads, D = C // H.
 """
 
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from attnlab.attention import head_init as head_rules
 from attnlab.attention import kernels
-from attnlab.attention.layer import Attention, HeadRule
-from attnlab.attention.masks import Predicate, causal
+from attnlab.attention.config import AttentionConfig
+from attnlab.attention.layer import Attention
 from attnlab.attention.scores import additive
 from attnlab.initializers import Rule
 
@@ -25,40 +25,21 @@ class AdditiveAttention(Attention):
     """Scores v . tanh(q + k) with a vector v (D,) of each head (Bahdanau et al. 2015, A.1.2).
 
     The projections to q and k are the W and U of the paper. v starts at 1/sqrt(D), so that scores
-    have a variance of at most 1, as scaled dot products of unit queries and keys have; one sign is
-    no restriction, because tanh is odd and the signs are those of the rows of W and U. With the
-    small weights of GPT-2's start tanh is nearly linear, and a head starts by looking at the same
-    keys from everywhere.
+    have a variance of at most 1, as scaled dot products of unit queries and keys have. One sign is
+    no restriction: tanh is odd, and the signs are those of the rows of W and U. With the small
+    weights of GPT-2's initialization tanh is nearly linear, and a head starts by looking at the
+    same keys from everywhere.
 
-    Args:
-        others: see `Attention`; there is no kernel and no scale.
+    Raises:
+        ValueError: see `Attention`; also for a kernel, a scale, shared heads, qk_norm or rotary.
     """
 
     init_rules: ClassVar[dict[str, Rule]] = {"v": unit_variance}
 
-    def __init__(
-        self,
-        n_embd: int,
-        n_head: int,
-        *,
-        block_size: int,
-        bias: bool = True,
-        dropout: float = 0.0,
-        may_attend: Predicate = causal,
-        head_init: HeadRule = head_rules.independent,
-        heads: int | None = None,
-    ) -> None:
-        super().__init__(
-            n_embd,
-            n_head,
-            block_size=block_size,
-            bias=bias,
-            dropout=dropout,
-            scale=1.0,
-            may_attend=may_attend,
-            head_init=head_init,
-            heads=heads,
-        )
+    def __init__(self, config: AttentionConfig) -> None:
+        unsupported = ("kernel", "scale", "n_kv_head", "qk_norm", "rotary")
+        config.require_default(*unsupported, by="AdditiveAttention")
+        super().__init__(replace(config, scale=1.0))
         self.v = nn.Parameter(torch.full((self.n_head, self.head_size), self.head_size**-0.5))
 
     @property

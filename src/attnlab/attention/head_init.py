@@ -1,8 +1,8 @@
-"""What is done to the heads of a layer once its weights are drawn.
+"""Rules that change the heads of a layer after its weights are drawn.
 
 A head owns the slices h*D to (h+1)*D of the rows of q, k and v in `qkv`, and of the columns of
 `proj`. Identical heads get identical gradients, so they stay identical under any elementwise
-optimizer, unless something acts on them differently: an output slice, dropout on the pattern.
+optimizer, unless something acts on them differently: an output slice, or dropout on the pattern.
 """
 
 import math
@@ -17,9 +17,10 @@ class Heads(Protocol):
 
     n_head: int
     n_kv_head: int
-    qkv_sizes: list[int]
     qkv: nn.Linear
     proj: nn.Linear
+
+    def split_qkv(self, rows: Tensor, dim: int = 0) -> tuple[Tensor, Tensor, Tensor]: ...
 
 
 def independent(layer: Heads) -> None:
@@ -31,7 +32,7 @@ def identical_qkv(layer: Heads) -> None:
     """Give every head the query, key and value weights of the first; outputs stay their own."""
     heads = (layer.n_head, layer.n_kv_head, layer.n_kv_head)
     for parameter in layer.qkv.parameters():  # weight, and bias where there is one
-        for part, count in zip(parameter.split(layer.qkv_sizes), heads, strict=True):
+        for part, count in zip(layer.split_qkv(parameter), heads, strict=True):
             _repeat_first_head(part.unflatten(0, (count, -1)), dim=0)
 
 
@@ -50,24 +51,23 @@ def identical(layer: Heads) -> None:
 
 @torch.no_grad()
 def single_active(layer: Heads) -> None:
-    """Silence every head but the first, for good: one head of width D in a layer of width C.
+    """Silence every head but the first permanently: one head of width D in a layer of width C.
 
-    A silent head has neither values nor an output slice, so that no gradient ever reaches it. The
-    first one's output slice is multiplied by sqrt(H): the function is the one of H heads that
-    `identical` made equal.
+    A silent head has neither values nor an output slice, so no gradient ever reaches it. The
+    output slice of the first head is multiplied by sqrt(H): the layer then computes the same
+    function as H heads that `identical` made equal.
 
     Raises:
-        ValueError: heads share their values, so that none can be silent alone.
+        ValueError: heads share their values, so none can be silent alone.
     """
     if layer.n_kv_head != layer.n_head:
         raise ValueError(
-            f"n_kv_head = {layer.n_kv_head} must be n_head = {layer.n_head} for a lone head: a "
-            f"head that shares its values is never silent"
+            f"n_kv_head = {layer.n_kv_head} must be n_head = {layer.n_head} for single_active: "
+            f"a head that shares its values cannot be silent"
         )
-    values = layer.qkv.weight.unflatten(0, (3, layer.n_head, -1))[2]  # (H, D, C)
-    values[1:] = 0
-    if layer.qkv.bias is not None:
-        layer.qkv.bias.unflatten(0, (3, layer.n_head, -1))[2, 1:] = 0
+    for parameter in layer.qkv.parameters():  # weight, and bias where there is one
+        values = layer.split_qkv(parameter)[2]
+        values.unflatten(0, (layer.n_head, -1))[1:] = 0  # (H, D, C) or (H, D)
     slices = layer.proj.weight.unflatten(1, (layer.n_head, -1))  # (C, H, D)
     slices[:, 1:] = 0
     slices[:, 0] *= math.sqrt(layer.n_head)

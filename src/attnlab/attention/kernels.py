@@ -57,11 +57,12 @@ def manual(
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float) -> Tensor:
-    """PyTorch's fused kernel, by its causal fast path where the mask is the causal one.
+    """PyTorch's fused kernel, with its causal fast path for any predicate that means causal.
 
-    A query without keys gets zeros from it, in silence; `SelfAttention` refuses such a mask.
+    It silently returns zeros for a query without keys; `SelfAttention` refuses such a mask.
     """
-    # The fast path multiplies after masking on a CPU, and -inf * 0 is NaN (seen in torch 2.13).
+    # build_mask gives one object for all masks that equal the causal one. The fast path multiplies
+    # after masking on a CPU, and -inf * 0 is NaN (seen in torch 2.13), hence the positive scale.
     is_causal = scale > 0 and mask is build_mask(causal, q.shape[-2], q.device)
     dtype = sdpa_dtype(q)
     with torch.autocast(q.device.type, enabled=False):

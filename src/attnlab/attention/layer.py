@@ -4,20 +4,17 @@ Letters: B batch, T time, C channels, H heads, D = C // H.
 """
 
 import math
-from collections.abc import Callable
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from attnlab.attention import head_init as head_rules
 from attnlab.attention import kernels
+from attnlab.attention.config import AttentionConfig, Scale
 from attnlab.attention.kv_cache import KVCache
 from attnlab.attention.masks import (
     LEAVES_QUERIES_WITHOUT_KEYS,
-    Predicate,
     build_mask,
-    causal,
     looks_back,
     name_of,
 )
@@ -25,37 +22,22 @@ from attnlab.attention.positions import rotate
 from attnlab.attention.rms_norm import rms_normalize
 from attnlab.initializers import Rule, ones
 
-HeadRule = Callable[[head_rules.Heads], None]
-Scale = float | Literal["1/D"] | None
-
 
 class Attention(nn.Module):
     """What every variant has: `qkv`, `proj`, a scale, a mask and a rule for its heads.
 
-    A subclass adds `forward(x)` (B, T, C) -> (B, T, C) and `pattern(x)` -> (B, H, T, T). One that
-    owns further parameters names them in `init_rules`, as `attnlab.init` says.
+    A subclass adds `forward(x)` (B, T, C) -> (B, T, C) and `pattern(x)` -> (B, H, T, T). If it
+    has parameters of its own, it names them in `init_rules`, see `attnlab.init`. If it has a mask
+    of its own, it overrides `mask`. It refuses the settings that it does not honor, see
+    `AttentionConfig.require_default`.
+
+    The matrices of the textbooks are views of the parameters: writing through one, under
+    `torch.no_grad()`, changes the layer. A textbook writes x W, while nn.Linear stores W
+    transposed as (out, in): `W_q`, `W_k`, `W_v` and `W_o` are (in, out), `x @ layer.W_q` are the
+    queries of all heads except for the bias, and its columns h D to (h + 1) D belong to head h.
 
     Args:
-        n_embd: C.
-        n_head: the model's number of heads.
-        block_size: the largest T; the mask is tried at this size at once.
-        bias: whether `qkv` and `proj` have biases.
-        dropout: probability of dropping an entry of the pattern, in training only.
-        scale: multiplies the scores; None means 1/sqrt(D) (Vaswani et al. 2017, equation 1), and
-            "1/D" the power of D that Yang et al. (2022, definition 4.1) derive.
-        may_attend: the mask, see `attnlab.attention.masks`.
-        head_init: see `attnlab.attention.head_init`.
-        heads: H where the variant fixes it; None means the model's `n_head`.
-        n_kv_head: how many heads of keys and values there are, each of which serves H / n_kv_head
-            neighboring heads of queries: 1 is multi-query attention (Shazeer 2019), between 1
-            and H grouped-query attention (Ainslie et al. 2023), H or None the usual one. `qkv`
-            then has C + 2 n_kv_head D rows.
-
-    The matrices of the textbooks are views of the parameters, so that writing through one, under
-    `torch.no_grad()`, changes the layer. A textbook writes x W, while nn.Linear keeps W transposed
-    as (out, in): `W_q`, `W_k`, `W_v` and `W_o` are (in, out), `x @ layer.W_q` are the queries of
-    all heads but for the bias, and columns h D to (h + 1) D of it belong to head h. The biases are
-    the thirds of `qkv.bias`, and `proj.bias`.
+        config: shape and settings; the mask is built at `block_size` to check it.
 
     Raises:
         ValueError: the heads do not divide the width, a number is out of its range, or the mask
@@ -64,70 +46,75 @@ class Attention(nn.Module):
 
     init_rules: ClassVar[dict[str, Rule]] = {}
 
-    def __init__(
-        self,
-        n_embd: int,
-        n_head: int,
-        *,
-        block_size: int,
-        bias: bool = True,
-        dropout: float = 0.0,
-        scale: Scale = None,
-        may_attend: Predicate = causal,
-        head_init: HeadRule = head_rules.independent,
-        heads: int | None = None,
-        n_kv_head: int | None = None,
-    ) -> None:
+    def __init__(self, config: AttentionConfig) -> None:
         super().__init__()
-        self.n_head = n_head if heads is None else heads
+        C = config.n_embd
+        self.n_head = config.n_head if config.heads is None else config.heads
         if self.n_head < 1:
-            raise ValueError(f"n_head = {self.n_head}: there must be at least one head")
-        if n_embd % self.n_head:
+            raise ValueError(f"n_head = {self.n_head} must be at least 1")
+        if C % self.n_head:
             raise ValueError(
-                f"n_head = {self.n_head} does not divide n_embd = {n_embd}; "
-                f"it must be one of {_divisors(n_embd)}"
+                f"n_head = {self.n_head} does not divide n_embd = {C}; "
+                f"it must be one of {_divisors(C)}"
             )
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout = {dropout} must be at least 0 and less than 1")
-        self.n_kv_head = self.n_head if n_kv_head is None else n_kv_head
+        if not 0 <= config.dropout < 1:
+            raise ValueError(f"dropout = {config.dropout} must be at least 0 and less than 1")
+        self.n_kv_head = self.n_head if config.n_kv_head is None else config.n_kv_head
         if self.n_kv_head < 1 or self.n_head % self.n_kv_head:
             raise ValueError(
                 f"n_kv_head = {self.n_kv_head} does not divide n_head = {self.n_head}; "
                 f"it must be one of {_divisors(self.n_head)}"
             )
-        self.head_size = n_embd // self.n_head
-        self.scale = _number(scale, self.head_size)
-        self.block_size = block_size
-        build_mask(may_attend, block_size)
-        self.dropout = dropout
-        self.may_attend = may_attend
-        self.head_init = head_init
+        if config.shared not in (None, "qk", "qkv"):
+            raise ValueError(f"shared = {config.shared} must be qk, qkv or null")
+        if config.shared and self.n_kv_head != self.n_head:
+            raise ValueError(
+                f"shared = {config.shared} needs as many heads of keys as of queries; "
+                f"remove n_kv_head = {self.n_kv_head}"
+            )
+        self.head_size = C // self.n_head
+        self.scale = _number(config.scale, self.head_size)
+        self.block_size = config.block_size
+        build_mask(config.may_attend, config.block_size)
+        self.dropout = config.dropout
+        self.may_attend = config.may_attend
+        self.head_init = config.head_init
+        self.shared = config.shared
         kv = self.n_kv_head * self.head_size
-        self.qkv_sizes = [n_embd, kv, kv]  # how many rows of qkv are queries, keys, values
-        self.qkv = nn.Linear(n_embd, sum(self.qkv_sizes), bias=bias)
-        self.proj = nn.Linear(n_embd, n_embd, bias=bias)
+        # How many rows of qkv are queries, keys and values; fewer parts where they are shared.
+        self.qkv_sizes = {None: [C, kv, kv], "qk": [C, C], "qkv": [C]}[config.shared]
+        self.qkv = nn.Linear(C, sum(self.qkv_sizes), bias=config.bias)
+        self.proj = nn.Linear(C, C, bias=config.bias)
+
+    def split_qkv(self, rows: Tensor, dim: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+        """The parts for queries, keys and values of a tensor laid out like the rows of `qkv`.
+
+        Parts are views, the same one where a projection is shared.
+        """
+        parts = rows.split(self.qkv_sizes, dim)
+        return parts[0], parts[0 if self.shared else 1], parts[-1]
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Project to queries, keys and values: (B, T, C) -> three of (B, H, T, D).
 
         Keys and values that serve several heads are repeated for them.
         """
-        q, k, v = (self._heads(part) for part in self.qkv(x).split(self.qkv_sizes, dim=-1))
+        q, k, v = (self._heads(part) for part in self.split_qkv(self.qkv(x), dim=-1))
         return q, self._repeat(k), self._repeat(v)
 
     def _heads(self, x: Tensor) -> Tensor:
         """Channels to heads: (B, T, h D) -> (B, h, T, D)."""
         return x.unflatten(-1, (-1, self.head_size)).transpose(1, 2)
 
-    def _repeat(self, shared: Tensor) -> Tensor:
+    def _repeat(self, grouped: Tensor) -> Tensor:
         """Keys or values (B, n_kv_head, T, D) for every head of queries: (B, H, T, D)."""
         group = self.n_head // self.n_kv_head
-        return shared if group == 1 else shared.repeat_interleave(group, dim=1)
+        return grouped if group == 1 else grouped.repeat_interleave(group, dim=1)
 
     def qkv_of_heads(self) -> Tensor:
-        """The weight (3C, C) that `split` amounts to, rows of shared heads repeated."""
-        parts = self.qkv.weight.split(self.qkv_sizes)
+        """The weight (3C, C) of queries, keys and values, rows of shared heads repeated."""
         group = self.n_head // self.n_kv_head
+        parts = self.split_qkv(self.qkv.weight)
         q, k, v = (part.unflatten(0, (-1, self.head_size)) for part in parts)  # (H, D, C)
         k, v = k.repeat_interleave(group, 0), v.repeat_interleave(group, 0)
         return torch.cat([q, k, v]).flatten(0, 1)
@@ -135,17 +122,17 @@ class Attention(nn.Module):
     @property
     def W_q(self) -> Tensor:  # noqa: N802
         """The query matrix (C, C) of x W_q, a view."""
-        return self.qkv.weight.split(self.qkv_sizes)[0].T
+        return self.split_qkv(self.qkv.weight)[0].T
 
     @property
     def W_k(self) -> Tensor:  # noqa: N802
         """The key matrix (C, n_kv_head * D) of x W_k, a view."""
-        return self.qkv.weight.split(self.qkv_sizes)[1].T
+        return self.split_qkv(self.qkv.weight)[1].T
 
     @property
     def W_v(self) -> Tensor:  # noqa: N802
         """The value matrix (C, n_kv_head * D) of x W_v, a view."""
-        return self.qkv.weight.split(self.qkv_sizes)[2].T
+        return self.split_qkv(self.qkv.weight)[2].T
 
     @property
     def W_o(self) -> Tensor:  # noqa: N802
@@ -154,7 +141,7 @@ class Attention(nn.Module):
 
     @property
     def bilinear(self) -> bool:
-        """Whether scores are x W_q W_k^T x, so that this product says all of them."""
+        """Whether scores are x W_q W_k^T x, so that this product determines all of them."""
         return True
 
     def scores(self, x: Tensor) -> Tensor:
@@ -168,9 +155,9 @@ class Attention(nn.Module):
 
     @property
     def cacheable(self) -> bool:
-        """Whether `extend` is there, so that a growing text need not be read again from its start.
+        """Whether `extend` is implemented, so that generation can cache keys and values.
 
-        A class says so for itself; one that does not is asked for the whole text each time.
+        False unless a class says otherwise; the whole text is then computed for each symbol.
         """
         return False
 
@@ -178,7 +165,7 @@ class Attention(nn.Module):
         """What `forward` would give at the positions of x, which follow those in the cache.
 
         Args:
-            x: (B, T, C); its keys and values join the cache.
+            x: (B, T, C); its keys and values are added to the cache.
             cache: of this layer alone.
 
         Returns:
@@ -198,81 +185,57 @@ class Attention(nn.Module):
 
 
 class SelfAttention(Attention):
-    """Multi-head self-attention by any kernel (Vaswani et al. 2017, section 3.2).
+    """Multi-head self-attention with any kernel (Vaswani et al. 2017, section 3.2).
 
-    Args:
-        kernel: see `attnlab.attention.kernels`.
-        qk_norm: queries and keys are divided by their root mean square, and the scores multiplied
-            by a learned `gain` of each head: the cosine of query and key, times a learned scale
-            that starts at D * `scale` (Henry et al. 2020, section 2).
-        rotary: the base of rotary positions (Su et al. 2021): queries and keys are turned by
-            angles that grow with their positions, so that scores depend on distances; None: not.
-        others: see `Attention`.
+    It honors every setting of `AttentionConfig`.
+
+    Raises:
+        ValueError: see `Attention`; also where rotary positions need an even D, or the kernel
+            hides that the mask leaves a query without keys.
     """
 
     init_rules: ClassVar[dict[str, Rule]] = {"gain": ones}
 
-    def __init__(
-        self,
-        n_embd: int,
-        n_head: int,
-        *,
-        block_size: int,
-        bias: bool = True,
-        dropout: float = 0.0,
-        kernel: kernels.Kernel | Callable[..., Tensor] = kernels.sdpa,
-        scale: Scale = None,
-        may_attend: Predicate = causal,
-        head_init: HeadRule = head_rules.independent,
-        heads: int | None = None,
-        n_kv_head: int | None = None,
-        qk_norm: bool = False,
-        rotary: float | None = None,
-    ) -> None:
-        super().__init__(
-            n_embd,
-            n_head,
-            block_size=block_size,
-            bias=bias,
-            dropout=dropout,
-            scale=scale,
-            may_attend=may_attend,
-            head_init=head_init,
-            heads=heads,
-            n_kv_head=n_kv_head,
-        )
+    def __init__(self, config: AttentionConfig) -> None:
+        super().__init__(config)
+        rotary = config.rotary
         if rotary is not None and not (1 <= rotary < math.inf):
             raise ValueError(f"rotary = {rotary} must be a base of at least 1, or null")
         if rotary is not None and self.head_size % 2:
             raise ValueError(
-                f"rotary positions turn pairs of channels, so the width of a head, "
-                f"n_embd / n_head = {n_embd} / {self.n_head} = {self.head_size}, must be even"
+                f"rotary = {rotary:g} rotates pairs of channels, so the width of a head, "
+                f"n_embd / n_head = {config.n_embd} / {self.n_head} = {self.head_size}, "
+                f"must be even"
             )
-        if kernel is kernels.sdpa and may_attend in LEAVES_QUERIES_WITHOUT_KEYS:
+        if config.kernel is kernels.sdpa and config.may_attend in LEAVES_QUERIES_WITHOUT_KEYS:
             raise ValueError(
-                f"the kernel sdpa answers a query without keys by zeros, in silence, so the mask "
-                f"{name_of(may_attend)} needs another one, attnlab.attention.kernels.manual say"
+                f"the mask {name_of(config.may_attend)} leaves a query without keys, for which "
+                f"the kernel sdpa silently returns zeros; use kernel = manual"
             )
-        self.kernel = kernel
+        self.kernel = config.kernel
         self.rotary = rotary
-        self.gain = nn.Parameter(torch.ones(self.n_head)) if qk_norm else None
+        self.gain = nn.Parameter(torch.ones(self.n_head)) if config.qk_norm else None
 
     def split(self, x: Tensor, start: int = 0) -> tuple[Tensor, Tensor, Tensor]:
         """Queries and keys as the kernel gets them, and values: three of (B, H, T, D).
 
-        The first row of x stands at position `start`.
+        The first row of x is at position `start`.
         """
         if self.gain is None and self.rotary is None:
             return super().split(x)
-        H, shared, D = self.n_head, self.n_kv_head, self.head_size
-        both, v = self.qkv(x).split([(H + shared) * D, shared * D], dim=-1)
-        qk, v = self._heads(both), self._heads(v)  # queries and keys share what is done to them
+        H, kv = self.n_head, self.n_kv_head
+        qkv = self.qkv(x)
+        if self.shared is None:  # queries and keys together: the same is done to both
+            both, v = qkv.split([(H + kv) * self.head_size, kv * self.head_size], dim=-1)
+        else:
+            both, _, v = self.split_qkv(qkv, dim=-1)
+        qk, v = self._heads(both), self._heads(v)
         exact = torch.promote_types(qk.dtype, torch.float32)  # there and back once for all three
         if self.gain is not None:
             qk = rms_normalize(qk.to(exact))
         if self.rotary is not None:
             qk = rotate(qk.to(exact), self.rotary, start)
-        q, k = qk.split([H, shared], dim=1)
+        q, k = qk.split([H, kv], dim=1) if self.shared is None else (qk, qk)
         if self.gain is not None:
             q = q * self.gain[:, None, None]  # (H, 1, 1)
         q, k = q.to(v.dtype), k.to(v.dtype)
@@ -280,16 +243,16 @@ class SelfAttention(Attention):
 
     @property
     def bilinear(self) -> bool:
-        """Not where queries and keys are normalized, or turned by their positions."""
+        """False where queries and keys are normalized or rotated."""
         return self.gain is None and self.rotary is None
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
-        return self._mixed(*self.split(x), mask=self.mask(x))
+        return self._mix(*self.split(x), mask=self.mask(x))
 
     @property
     def cacheable(self) -> bool:
-        """Whether kernel and mask leave earlier outputs as they are; a subclass may not."""
+        """Whether kernel and mask leave earlier outputs unchanged; never assumed of a subclass."""
         return (
             type(self) is SelfAttention
             and self.kernel in kernels.ROWWISE
@@ -305,17 +268,17 @@ class SelfAttention(Attention):
             whole = build_mask(self.may_attend, self.block_size, x.device)
             mask = whole[start : start + x.shape[1], : start + x.shape[1]]
         q, k, v = self.split(x, start)
-        return self._mixed(q, *cache.append(k, v), mask=mask)
+        return self._mix(q, *cache.append(k, v), mask=mask)
 
-    def _mixed(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor) -> Tensor:
+    def _mix(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor) -> Tensor:
         dropout = self.dropout if self.training else 0.0
         y = self.kernel(q, k, v, mask=mask, scale=self.scale, dropout=dropout)
         return self.proj(y.transpose(1, 2).flatten(2))  # (B, H, T, D) -> (B, T, C)
 
     def pattern(self, x: Tensor) -> Tensor:
-        """What the kernel really does with the values, read off by giving it the identity as v.
+        """What the kernel does with the values, read off by giving it the identity as v.
 
-        Every kernel is linear in v, so one formula serves them all, wrong ones too.
+        Every kernel is linear in v, so one formula serves them all, including faulty ones.
         """
         q, k, _ = self.split(x)
         B, _, T, _ = q.shape

@@ -41,8 +41,9 @@ LEAVES_QUERIES_WITHOUT_KEYS = frozenset({strict_flip})
 def build_mask(may_attend: Predicate, T: int, device: torch.device | str = "cpu") -> Tensor:
     """Lay a predicate out as a matrix.
 
-    The same arguments give the same tensor object, which nobody may change in place; kernels
-    know the causal mask by its identity.
+    The same arguments give the same tensor object, which must not be changed in place. A mask
+    that equals the causal one is the same object as that one, so that `kernels.sdpa` recognizes
+    it without comparing values at every step.
 
     Args:
         may_attend: takes query indices (T, 1) and key indices (1, T), both int64.
@@ -74,6 +75,9 @@ def _build_mask(may_attend: Predicate, T: int, device: torch.device) -> Tensor:
         if may_attend not in LEAVES_QUERIES_WITHOUT_KEYS and bool(empty.any()):
             first = int(empty.nonzero()[0])
             raise ValueError(f"the mask {name} leaves query {first} of {T} without keys")
+        if may_attend is not causal:
+            usual = _build_mask(causal, T, device)
+            return usual if torch.equal(mask, usual) else mask
     return mask
 
 

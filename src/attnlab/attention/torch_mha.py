@@ -1,4 +1,4 @@
-"""nn.MultiheadAttention under the contract of `SelfAttention`, with the same parameters."""
+"""nn.MultiheadAttention under the contract of `Attention`, with the same parameters."""
 
 import math
 
@@ -6,51 +6,40 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from attnlab.attention import head_init as head_rules
-from attnlab.attention.layer import Attention, HeadRule, Scale
-from attnlab.attention.masks import LEAVES_QUERIES_WITHOUT_KEYS, Predicate, causal, name_of
+from attnlab.attention.config import AttentionConfig
+from attnlab.attention.layer import Attention
+from attnlab.attention.masks import LEAVES_QUERIES_WITHOUT_KEYS, name_of
 
 
 class TorchMHA(Attention):
-    """PyTorch's own layer, called with our `qkv` and `proj` in the place of its parameters.
+    """PyTorch's own layer, called with our `qkv` and `proj` in place of its parameters.
 
-    It knows no scale but 1/sqrt(D). Another one is put into the query rows of weight and bias,
-    which is exact; scaling the layer's input would be wrong wherever there is a bias.
+    Its only scale is 1/sqrt(D). Another one is multiplied into the query rows of weight and bias,
+    which is exact; scaling the layer's input would be wrong where there is a bias.
+
+    Raises:
+        ValueError: see `Attention`; also for a kernel, shared heads or projections, qk_norm,
+            rotary, or a mask that leaves a query without keys.
     """
 
-    def __init__(
-        self,
-        n_embd: int,
-        n_head: int,
-        *,
-        block_size: int,
-        bias: bool = True,
-        dropout: float = 0.0,
-        scale: Scale = None,
-        may_attend: Predicate = causal,
-        head_init: HeadRule = head_rules.independent,
-        heads: int | None = None,
-    ) -> None:
-        super().__init__(
-            n_embd,
-            n_head,
-            block_size=block_size,
-            bias=bias,
-            dropout=dropout,
-            scale=scale,
-            may_attend=may_attend,
-            head_init=head_init,
-            heads=heads,
-        )
-        if may_attend in LEAVES_QUERIES_WITHOUT_KEYS:
+    def __init__(self, config: AttentionConfig) -> None:
+        config.require_default("kernel", "n_kv_head", "qk_norm", "rotary", "shared", by="TorchMHA")
+        super().__init__(config)
+        if self.may_attend in LEAVES_QUERIES_WITHOUT_KEYS:
             raise ValueError(
-                f"nn.MultiheadAttention answers a query without keys differently in training and "
-                f"evaluation, so the mask {name_of(may_attend)} needs attn=manual"
+                f"the mask {name_of(self.may_attend)} leaves a query without keys, which "
+                f"nn.MultiheadAttention handles differently in training and evaluation; "
+                f"use attn=manual"
             )
         # In a tuple, so that its own (never allocated) parameters stay out of our state dict.
         self._mha = (
             nn.MultiheadAttention(
-                n_embd, self.n_head, dropout=dropout, bias=bias, batch_first=True, device="meta"
+                config.n_embd,
+                self.n_head,
+                dropout=config.dropout,
+                bias=config.bias,
+                batch_first=True,
+                device="meta",
             ),
         )
         self._query_factor = self.scale * math.sqrt(self.head_size)

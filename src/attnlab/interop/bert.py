@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor
 
+from attnlab.attention.config import AttentionConfig
 from attnlab.attention.layer import SelfAttention
 from attnlab.attention.masks import bidirectional, causal
 from attnlab.errors import BadInput
@@ -71,11 +72,13 @@ def from_bert(layer: "Layer") -> PaddedSelfAttention:
     if relative != "absolute":
         raise BadInput(f"position_embedding_type = {relative} must be absolute")
     ours = PaddedSelfAttention(
-        config.hidden_size,
-        config.num_attention_heads,
-        block_size=config.max_position_embeddings,
-        dropout=float(config.attention_probs_dropout_prob),
-        may_attend=causal if config.is_decoder else bidirectional,
+        AttentionConfig(
+            config.hidden_size,
+            config.num_attention_heads,
+            block_size=config.max_position_embeddings,
+            dropout=float(config.attention_probs_dropout_prob),
+            may_attend=causal if config.is_decoder else bidirectional,
+        )
     )
     maps = (inner.query, inner.key, inner.value)
     weights = {

@@ -135,6 +135,8 @@ def _checked(attn: nn.Module, block_size: int) -> Attention:
         raise BadInput(
             f"attn.n_kv_head = {attn.n_kv_head}: GPT-2's heads share no keys and values"
         )
+    if attn.shared:
+        raise BadInput(f"attn.shared = {attn.shared}: GPT-2 has separate queries, keys and values")
     if isinstance(attn, SelfAttention):
         if attn.kernel not in (manual, sdpa):
             raise BadInput(f"attn.kernel = {name_of(attn.kernel)}: GPT-2 knows sdpa and manual")

@@ -5,12 +5,12 @@ The two differ in names, in how a linear map is stored (GPT-2's `Conv1D` has (in
 """
 
 from collections.abc import Mapping
-from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from attnlab.attention.config import AttentionConfig, Variant
 from attnlab.attention.layer import SelfAttention
 from attnlab.errors import BadInput
 from attnlab.model import GPT, Activation, AttentionFactory, Block, gelu_tanh, relu_squared
@@ -53,11 +53,13 @@ def attention_from_gpt2(layer: "GPT2Attention") -> SelfAttention:
     if config.scale_attn_by_inverse_layer_idx:
         scale /= layer.layer_idx + 1
     ours = SelfAttention(
-        config.n_embd,
-        config.n_head,
-        block_size=config.n_positions,
-        dropout=float(config.attn_pdrop),
-        scale=scale,
+        AttentionConfig(
+            config.n_embd,
+            config.n_head,
+            block_size=config.n_positions,
+            dropout=float(config.attn_pdrop),
+            scale=scale,
+        )
     )
     weights = {f"attn.{name}": weight for name, weight in layer.state_dict().items()}
     renamed = from_their_names(weights)
@@ -107,7 +109,7 @@ def from_gpt2(model: "GPT2LMHeadModel", attn: AttentionFactory | None = None) ->
             f"resid_pdrop = {config.resid_pdrop}, embd_pdrop = {config.embd_pdrop} and "
             f"attn_pdrop = {config.attn_pdrop} must be equal: our GPT has one dropout"
         )
-    own = partial(SelfAttention, scale=None if config.scale_attn_weights else 1.0)
+    own = Variant(SelfAttention, {"scale": None if config.scale_attn_weights else 1.0})
     net = GPT(
         own if attn is None else attn,
         config.vocab_size,

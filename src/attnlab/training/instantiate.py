@@ -1,18 +1,22 @@
-"""From a node of the configuration to an object: checked against the signature first."""
+"""From a node of the configuration to an object, checked against the target's signature."""
 
 import inspect
 import logging
-from collections.abc import Callable as AbstractCallable
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from types import UnionType
 from typing import Any, Literal, Protocol, Union, get_args, get_origin, get_type_hints
 
 import hydra
 from omegaconf import DictConfig, OmegaConf
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+from torch import nn
 
+import attnlab.attention
+import attnlab.model
+from attnlab.attention.config import SHAPE, AttentionConfig, Variant
 from attnlab.errors import BadInput, first_line
 
 SPECIAL = {"_target_", "_partial_"}
@@ -25,126 +29,203 @@ def build(
 ) -> "partial[Any]":
     """A callable that makes what the node's `_target_` names, with the node's values.
 
-    A string where the target asks for a function is the function's dotted path.
+    A string where the target asks for a function is the name of that function. If the target's
+    first parameter is an `AttentionConfig` named `config`, the result makes a layer like a
+    `Variant`: keys that are fields of `AttentionConfig` go into the config, others to the target.
 
     Args:
         node: with `_target_`.
         path: of the node in the configuration, for messages.
         apart: keys of the node that are not the target's.
-        given: what the caller of the callable adds, and a node may not.
+        given: parameters that the caller of the result adds; a node may not set them.
 
     Raises:
-        BadInput: the target cannot be imported, does not take a key, wants another type, or one
-            that is missing.
+        BadInput: the target cannot be found, does not take a key, a value has the wrong type, or
+            one is missing.
     """
     target = locate(str(node._target_), f"{path}._target_")
     if node.get("_partial_", True) is not True:
-        raise BadInput(f"{path}._partial_ = {node._partial_} must be true, or left out")
-    taken = parameters(target, f"{path}._target_")
-    if given and not taken.keys() & set(given):
+        raise BadInput(f"{path}._partial_ = {node._partial_} must be true; remove it")
+    hints = parameters(target, f"{path}._target_")
+    takes_config = next(iter(hints), None) == "config" and hints["config"] in (
+        AttentionConfig,
+        Any,
+    )
+    if given and not hints.keys() & set(given):
         raise BadInput(f"{path}._target_ = {node._target_} takes none of {', '.join(given)}")
-    hints = {name: hint for name, hint in taken.items() if name not in given}
+    if takes_config:
+        settings = parameters(AttentionConfig, path)
+        hints = {name: hint for name, hint in settings.items() if name not in SHAPE} | hints
+        given = {"config", *given}
+    known = {name: hint for name, hint in hints.items() if name not in given}
     values: dict[str, Any] = {}
     for key, value in OmegaConf.to_container(node, resolve=True).items():  # type: ignore[union-attr]
         name = str(key)
         if name in SPECIAL or name in apart:
             continue
-        if name not in hints:
-            if _is_default_of_the_base(name, value, path):
-                continue
-            raise BadInput(unknown(f"{path}.{name}", f"{path}.", hints, of=str(node._target_)))
-        values[name] = checked(value, hints[name], f"{path}.{name}")
+        if name not in known:
+            raise BadInput(unknown(f"{path}.{name}", f"{path}.", known, of=str(node._target_)))
+        values[name] = checked(value, known[name], f"{path}.{name}")
     for name, parameter in inspect.signature(target).parameters.items():
         needed = parameter.default is parameter.empty and parameter.kind in NAMED
         if needed and name not in values and name not in given:
             raise BadInput(f"{path}.{name} must be given: {path}.{name}=...")
-    return partial(target, **values)
+    return partial(Variant(target, values)) if takes_config else partial(target, **values)
 
 
-def locate(dotted: str, path: str) -> Any:
-    """Import what a dotted path names.
+def locate(name: str, path: str, hint: Any = type) -> Any:
+    """The class or function that a name stands for.
+
+    Args:
+        name: without a dot, a public name of `attnlab.attention` or `attnlab.model`, of the one
+            that the path begins with if it does; with dots, an import path.
+        path: of the value in the configuration, for messages.
+        hint: `type` for a class, or what the function must be: a `Callable[...]`, or a protocol
+            with `__call__`.
 
     Raises:
-        BadInput: there is no such thing.
+        BadInput: there is no such thing, or it is of another kind.
     """
+    if "." not in name:
+        return _public(name, path, hint)
     hydra_log = logging.getLogger("hydra.utils")  # says the same in three lines
     try:
         hydra_log.disabled = True
-        found = hydra.utils.get_object(dotted)
+        found = hydra.utils.get_object(name)
     except Exception as error:  # Hydra raises whatever the import raised
         reason = first_line(error.__cause__ or error)
-        raise BadInput(f"{path} = {dotted} cannot be imported: {reason}") from error
+        raise BadInput(f"{path} = {name} cannot be imported: {reason}") from error
     finally:
         hydra_log.disabled = False
     if not callable(found):
-        raise BadInput(f"{path} = {dotted} is no class or function")
+        raise BadInput(f"{path} = {name} is not a class or function")
+    if hint is not type and not _can_be(found, hint):
+        raise BadInput(f"{path} = {name} must be called as {_call_of(hint)}")
     return found
+
+
+def _public(name: str, path: str, hint: Any) -> Any:
+    groups = {"attn": attnlab.attention, "model": attnlab.model}
+    group = path.partition(".")[0]
+    modules = [groups[group]] if group in groups else groups.values()
+    names = {name: vars(module)[name] for module in modules for name in module.__all__}
+    fitting = {
+        known: found
+        for known, found in names.items()
+        if (hint is type and inspect.isclass(found) and issubclass(found, nn.Module))
+        or (hint is not type and not inspect.isclass(found) and _can_be(found, hint))
+    }
+    if name in fitting:
+        return fitting[name]
+    near = get_close_matches(name, fitting, n=1)
+    advice = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(fitting)}"
+    if name in names:
+        kind = "class" if hint is type else path.rpartition(".")[2]
+        raise BadInput(f"{path} = {name} cannot be used as {kind}; {advice}")
+    raise BadInput(f"{path} = {name} is unknown; {advice} (your own code needs its import path)")
 
 
 def parameters(target: Any, path: str) -> dict[str, Any]:
     """Names of what a callable takes, with their annotations (Any where there is none).
 
     Raises:
-        BadInput: the callable does not tell.
+        BadInput: the callable has no signature.
     """
-    function = target.__init__ if inspect.isclass(target) else target
+    function = inspect.unwrap(target.__init__ if inspect.isclass(target) else target)
     try:
-        hints = get_type_hints(function)
         signature = inspect.signature(target)
-    except (TypeError, ValueError, NameError) as error:
+    except (TypeError, ValueError) as error:
         raise BadInput(f"{path} = {target} has no signature: {first_line(error)}") from error
-    return {name: hints.get(name, Any) for name in signature.parameters}
+    return {
+        name: _resolved(name, parameter.annotation, function)
+        for name, parameter in signature.parameters.items()
+    }
+
+
+def _resolved(name: str, annotation: Any, function: Any) -> Any:
+    """One annotation as a type; Any where it is missing, or imported for type checkers only."""
+    if annotation is inspect.Parameter.empty:
+        return Any
+    module = inspect.getmodule(function)
+    scope = vars(module) if module else {}
+    try:
+        return get_type_hints(type("_", (), {"__annotations__": {name: annotation}}), scope)[name]
+    except Exception:  # whatever evaluating somebody's string raises
+        return Any
 
 
 def checked(value: Any, hint: Any, path: str) -> Any:
-    """The value if it is what the annotation asks for; a dotted path becomes its function.
+    """The value if its annotation permits it; the name of a function becomes the function.
 
     Raises:
-        BadInput: it is not.
+        BadInput: it does not.
     """
-    if isinstance(value, str) and _wants_function(hint):
-        return locate(value, path)
+    options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    calls = [option for option in options if _is_call(option)]
+    if isinstance(value, str) and calls:
+        return locate(value, path, calls[0])
+    if calls == list(options):
+        raise BadInput(f"{path} = {_shown(value)} must be {_described(hint)}")
+    rest: Any = reduce(or_, (option for option in options if option not in calls))
     try:
-        TypeAdapter(hint, config=CONFIG).validate_python(value)
+        TypeAdapter(rest, config=CONFIG).validate_python(value)
     except ValidationError:
         raise BadInput(f"{path} = {_shown(value)} must be {_described(hint)}") from None
+    except PydanticUserError:  # pydantic cannot check such a type
+        return value
     return value
 
 
 def unknown(path: str, prefix: str, names: Collection[str], of: str = "") -> str:
-    """The sentence for a key that nothing takes, with the nearest that is known.
+    """The sentence for a key that nothing takes, with the most similar known one.
 
     Args:
         path: of the key.
         prefix: of its group, dot included.
-        names: the keys that are known.
-        of: what does not take it, where that needs saying.
+        names: the known keys.
+        of: what does not take it, if that needs saying.
     """
     near = get_close_matches(path.removeprefix(prefix), [str(n) for n in names], n=1)
     hint = f"did you mean {prefix}{near[0]}?" if near else f"known are {', '.join(sorted(names))}"
     return f"{path} is not a setting{of and f' of {of}'}; {hint}"
 
 
-def _is_default_of_the_base(name: str, value: Any, path: str) -> bool:
-    """Whether a class of the user's merely inherits a line of sdpa.yaml that it has no use for."""
-    if path != "attn":
+def _is_call(hint: Any) -> bool:
+    """Whether a type asks for a function: `Callable[...]`, or a protocol with `__call__`."""
+    protocol = inspect.isclass(hint) and Protocol in hint.__mro__ and "__call__" in vars(hint)
+    return protocol or get_origin(hint) is Callable
+
+
+def _arguments(hint: Any) -> tuple[list[str], list[str]] | None:
+    """Names of the positional and of the keyword arguments of a call; None where any will do."""
+    if get_origin(hint) is Callable:
+        types = get_args(hint)[0]
+        return None if types is ... else ([f"x{i}" for i in range(len(types))], [])
+    names = list(inspect.signature(hint.__call__).parameters.values())[1:]
+    keywords = [p.name for p in names if p.kind is p.KEYWORD_ONLY]
+    return [p.name for p in names if p.name not in keywords], keywords
+
+
+def _can_be(found: Any, hint: Any) -> bool:
+    """Whether a callable takes the arguments that the type of a function says."""
+    arguments = _arguments(hint)
+    if arguments is None:
+        return True
+    positional, keywords = arguments
+    try:
+        signature = inspect.signature(found)
+    except (TypeError, ValueError):  # some builtins have none, and take no keywords of ours
+        return not keywords
+    try:
+        signature.bind(*positional, **dict.fromkeys(keywords))
+    except TypeError:
         return False
-    from attnlab.attention.layer import SelfAttention
-
-    default = inspect.signature(SelfAttention).parameters.get(name)
-    if default is None:
-        return False
-    if isinstance(value, str) and callable(default.default):
-        return locate(value, f"attn.{name}") is default.default
-    return bool(value == default.default)
+    return True
 
 
-def _wants_function(hint: Any) -> bool:
-    options = get_args(hint) if get_origin(hint) is not AbstractCallable else (hint,)
-    return any(
-        get_origin(option) is AbstractCallable or _is_call_protocol(option)
-        for option in options or (hint,)
-    )
+def _call_of(hint: Any) -> str:
+    positional, keywords = _arguments(hint) or (["..."], [])
+    return f"({', '.join([*positional, *(f'{name}=' for name in keywords)])})"
 
 
 def _shown(value: Any) -> str:
@@ -153,11 +234,7 @@ def _shown(value: Any) -> str:
     return str(value)
 
 
-def _is_call_protocol(hint: Any) -> bool:
-    return inspect.isclass(hint) and Protocol in hint.__mro__ and "__call__" in vars(hint)
-
-
-NOUNS = {
+NOUNS: Mapping[Any, str] = {
     int: "a whole number",
     float: "a number",
     str: "a text",
@@ -173,4 +250,6 @@ def _described(hint: Any) -> str:
         return " or ".join(str(option) for option in get_args(hint))
     if get_origin(hint) in (Union, UnionType):
         return " or ".join(_described(option) for option in get_args(hint))
+    if _is_call(hint):
+        return f"a function that is called as {_call_of(hint)}"
     return str(hint).replace("typing.", "").replace("collections.abc.", "")

@@ -244,7 +244,7 @@ class GPTModule(TaskModule):
     model_class = GPT
     data_class = Corpus
     needs = "attn=sdpa or another variant of conf/attn, and a text such as data=tinyshakespeare"
-    attention_arguments = ("n_embd", "n_head", "block_size", "bias", "dropout")
+    attention_arguments = ("config",)
     unit = "character"
     baseline = "attn=sdpa"
     contrast = "attn=unscaled"

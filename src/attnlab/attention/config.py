@@ -1,0 +1,136 @@
+"""The numbers of an attention layer in one object, and a variant: a layer with its settings."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+from torch import nn
+
+from attnlab.attention.head_init import Heads, independent
+from attnlab.attention.kernels import Kernel, sdpa
+from attnlab.attention.masks import Predicate, causal, name_of
+
+HeadRule = Callable[[Heads], None]
+Scale = float | Literal["1/D"] | None
+Shared = Literal["qk", "qkv"] | None
+
+
+@dataclass(frozen=True)
+class AttentionConfig:
+    """The shape and the settings of an attention layer.
+
+    The first five come from the model, the rest from the variant (conf/attn).
+
+    Args:
+        n_embd: C.
+        n_head: the model's number of heads.
+        block_size: the largest T.
+        bias: whether `qkv` and `proj` have biases.
+        dropout: probability of dropping an entry of the pattern, in training only.
+        kernel: see `attnlab.attention.kernels`.
+        scale: multiplies the scores; None means 1/sqrt(D) (Vaswani et al. 2017, equation 1), and
+            "1/D" the power of D that Yang et al. (2022, definition 4.1) derive.
+        may_attend: the mask, see `attnlab.attention.masks`.
+        head_init: see `attnlab.attention.head_init`.
+        heads: H where the variant fixes it; None means the model's `n_head`.
+        n_kv_head: number of heads of keys and values, each of which serves H / n_kv_head
+            neighboring heads of queries: 1 is multi-query attention (Shazeer 2019), between 1
+            and H grouped-query attention (Ainslie et al. 2023), H or None the usual one. `qkv`
+            then has C + 2 n_kv_head D rows.
+        qk_norm: queries and keys are divided by their root mean square, and the scores multiplied
+            by a learned `gain` of each head: the cosine of query and key, times a learned scale
+            that starts at D * `scale` (Henry et al. 2020, section 2).
+        rotary: base of rotary positions (Su et al. 2021): queries and keys are rotated by
+            angles that grow with their positions, so that scores depend on distances; None for
+            no rotation.
+        shared: "qk": keys are the queries (Kitaev et al. 2020, section 2); "qkv": one projection
+            gives queries, keys and values. `qkv` then has 2C or C rows.
+    """
+
+    n_embd: int
+    n_head: int
+    block_size: int
+    bias: bool = True
+    dropout: float = 0.0
+    kernel: Kernel = sdpa
+    scale: Scale = None
+    may_attend: Predicate = causal
+    head_init: HeadRule = independent
+    heads: int | None = None
+    n_kv_head: int | None = None
+    qk_norm: bool = False
+    rotary: float | None = None
+    shared: Shared = None
+
+    def require_default(self, *names: str, by: str) -> None:
+        """Refuse settings that a layer does not honor.
+
+        Args:
+            names: fields that must have their default value.
+            by: name of the layer, for the message.
+
+        Raises:
+            ValueError: one of the fields has another value.
+        """
+        for name in names:
+            value = vars(self)[name]
+            if value != DEFAULTS[name]:
+                raise ValueError(f"{by} does not support {name} = {_shown(value)}; remove it")
+
+
+DEFAULTS: dict[str, Any] = {f.name: f.default for f in fields(AttentionConfig)}
+# What the model sets; a variant sets the other fields.
+SHAPE = ("n_embd", "n_head", "block_size", "bias", "dropout")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """An attention class with settings: makes a layer from the model's config.
+
+    `GPT(Variant(SelfAttention, {"scale": 1.0}), vocab_size=65)` is what `attn=unscaled` builds.
+
+    Args:
+        layer: called with an `AttentionConfig`, and with the settings that are not its fields.
+        settings: fields of `AttentionConfig`, which replace the model's, and further keyword
+            arguments of the layer.
+    """
+
+    layer: Callable[..., nn.Module]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self, config: AttentionConfig) -> nn.Module:
+        """Make one layer.
+
+        Raises:
+            ValueError: the layer ignores a setting, or refuses a value.
+        """
+        own = {name: x for name, x in self.settings.items() if name not in DEFAULTS}
+        changed = {name: x for name, x in self.settings.items() if name in DEFAULTS}
+        merged = _Watched(**{name: vars(config)[name] for name in DEFAULTS} | changed)
+        merged.names_read.clear()
+        layer = self.layer(merged, **own)
+        for name, value in changed.items():
+            if value != DEFAULTS[name] and name not in merged.names_read:
+                raise ValueError(
+                    f"{type(layer).__name__} ignores {name} = {_shown(value)}; remove it, or use "
+                    f"config.{name} in the constructor"
+                )
+        return layer
+
+
+class _Watched(AttentionConfig):
+    """Remembers which fields a constructor reads, so that no setting is ignored silently."""
+
+    @property
+    def names_read(self) -> set[str]:
+        names: set[str] = self.__dict__.setdefault("_names_read", set())
+        return names
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in DEFAULTS:
+            self.names_read.add(name)
+        return super().__getattribute__(name)
+
+
+def _shown(value: object) -> str:
+    return name_of(value) if callable(value) else str(value)
