@@ -25,7 +25,7 @@ def masked_encoder(layer: nn.Module, x: Tensor) -> object:
 
 def test_our_layers() -> None:
     for layer in (SelfAttention, TorchMHA):
-        report = checkup_attention(layer(C, H, block_size=T), n_embd=C, block_size=T)
+        report = checkup_attention(layer(AttentionConfig(C, H, T)), n_embd=C, block_size=T)
         assert report.diagnoses == ()
 
 

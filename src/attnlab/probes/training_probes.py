@@ -237,7 +237,7 @@ def parts(net: GPT) -> Iterator[tuple[str, Tensor]]:
         attn = block.attn
         if isinstance(attn, Attention):
             if len(attn.qkv.weight) == sum(attn.qkv_sizes):
-                split = attn.qkv.weight.split(attn.qkv_sizes)
+                split = attn.split_qkv(attn.qkv.weight)
                 yield from zip((f"L{number}/{name}" for name in "qkv"), split, strict=True)
             yield f"L{number}/out", attn.proj.weight
 
@@ -254,7 +254,7 @@ def gradient_norms(net: GPT) -> dict[str, Tensor]:
             continue
         qkv, out = attn.qkv.weight, attn.proj.weight
         if qkv.grad is not None and len(qkv) == sum(attn.qkv_sizes):
-            for name, grad in zip("qkv", qkv.grad.split(attn.qkv_sizes), strict=True):
+            for name, grad in zip("qkv", attn.split_qkv(qkv.grad), strict=True):
                 norms[f"grad/L{number}/{name}"] = grad.norm()
         if out.grad is not None:
             norms[f"grad/L{number}/out"] = out.grad.norm()
