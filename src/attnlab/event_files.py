@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from attnlab.errors import BadInput
+from attnlab.files import read_file
 
 
 def read_scalars(folder: Path) -> dict[str, dict[int, float]]:
@@ -49,7 +50,7 @@ def _events(file: Path) -> Iterator[Any]:
     from google.protobuf.message import DecodeError
     from tensorboard.compat.proto.event_pb2 import Event
 
-    content, place = file.read_bytes(), 0
+    content, place = read_file(file), 0
     while place + 12 <= len(content):
         (length,) = struct.unpack_from("<Q", content, place)
         record = content[place + 12 : place + 12 + length]

@@ -1,20 +1,29 @@
-"""Files that appear whole or not at all."""
+"""Reading files that are not trusted, and writing files that appear whole or not at all."""
 
 import json
 import os
+import re
+import stat
 import sys
 from pathlib import Path
 from typing import Any
+
+from attnlab.errors import BadInput
+
+LARGEST = 16 * 2**30  # bytes of any file that is read as a whole
+LARGEST_JSON = 64 * 2**20
+# What a write that was killed leaves behind: .last.ckpt.attnlab-4711.tmp
+TEMPORARY = re.compile(r"\.(?P<name>.+)\.attnlab-[0-9]+\.tmp")
 
 
 def write_atomically(file: Path, content: bytes) -> None:
     """Write beside the file, flush to the disk, and put it in place in one step.
 
     Raises:
-        OSError: the disk is full or may not be written; the old file then stands as it was.
+        OSError: the disk is full or not writable. The old file is unchanged.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
-    beside = file.with_name(f".{file.name}.{os.getpid()}")
+    beside = file.with_name(f".{file.name}.attnlab-{os.getpid()}.tmp")
     try:
         with beside.open("wb") as stream:
             stream.write(content)
@@ -33,9 +42,40 @@ def write_json(file: Path, content: dict[str, Any]) -> None:
     write_atomically(file, (json.dumps(content, indent=2) + "\n").encode())
 
 
+def read_file(file: Path, *, at_most: int = LARGEST) -> bytes:
+    """Read a regular file. A pipe, a device or a directory is refused without waiting for it.
+
+    Args:
+        file: the file; a symbolic link is followed.
+        at_most: bytes.
+
+    Raises:
+        OSError: the file is missing or not readable.
+        BadInput: it is not a regular file, or it is too large.
+    """
+    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as stream:
+        status = os.fstat(stream.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise BadInput(f"{file} is not a regular file")
+        if status.st_size > at_most:
+            raise BadInput(f"{file} is too large: {status.st_size:,} bytes, at most {at_most:,}")
+        return stream.read(at_most + 1)
+
+
 def read_json(file: Path) -> dict[str, Any]:
-    """Read what `write_json` wrote."""
-    content: dict[str, Any] = json.loads(file.read_text())
+    """Read what `write_json` wrote.
+
+    Raises:
+        OSError: the file is missing or not readable.
+        BadInput: it does not hold a JSON object.
+    """
+    try:
+        content = json.loads(read_file(file, at_most=LARGEST_JSON))
+    except (RecursionError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise BadInput(f"{file} is not valid JSON") from error
+    if not isinstance(content, dict):
+        raise BadInput(f"{file} must hold a JSON object, not {type(content).__name__}")
     return content
 
 

@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 
 from attnlab.errors import BadInput
 from attnlab.event_files import read_scalars
-from attnlab.files import read_json
+from attnlab.files import LARGEST_JSON, read_file, read_json
 from attnlab.training.run_directory import APART, flat, last_of
 
 Value = Any
@@ -88,17 +88,19 @@ def read_run(folder: Path) -> Run:
     """One run; what cannot be read makes it "damaged", and never raises."""
     try:
         status = read_json(folder / "status.json")
+        word, step = status["status"], status["step"]
+        if not isinstance(word, str) or not isinstance(step, int):
+            return Run(folder, "damaged")
         metrics_file, saved = folder / "metrics.json", folder / ".hydra"
         metrics = flat(read_json(metrics_file)) if metrics_file.exists() else {}
         config = flat(_yaml(saved / "config.yaml") or {})
         overrides = tuple(_yaml(saved / "overrides.yaml") or ())
     except Exception:  # whatever a parser makes of a damaged file
         return Run(folder, "damaged")
-    word = str(status.get("status"))
     if word == "running" and not _is_locked(folder):
         word = "interrupted"
     plain = {key.removeprefix("probes."): x for key, x in metrics.items()}
-    return Run(folder, word, int(status.get("step") or 0), plain, config, overrides)
+    return Run(folder, word, step, plain, config, overrides)
 
 
 def select(runs: Sequence[Run], conditions: Sequence[str]) -> list[Run]:
@@ -266,7 +268,9 @@ def _natural(path: Path) -> list[tuple[int, str]]:
 def _yaml(file: Path) -> Any:
     # What a run saved is resolved, so plain YAML says all; OmegaConf takes ten times as long.
     loader = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
-    return yaml.load(file.read_text(), Loader=loader) if file.exists() else None
+    return (
+        yaml.load(read_file(file, at_most=LARGEST_JSON), Loader=loader) if file.exists() else None
+    )
 
 
 def _is_locked(folder: Path) -> bool:

@@ -34,7 +34,7 @@ def test_a_checkpoint_of_another_model(
     before = {f: f.read_bytes() for f in folder.rglob("*") if f.is_file()}
     code, said = ended(mine, tmp_path)
     assert (code, is_one_sentence(said)) == (2, True), said
-    assert "last.ckpt is of another configuration (model.n_embd); force=true" in said
+    assert "last.ckpt belongs to another configuration (model.n_embd); use force=true" in said
     assert before == {f: f.read_bytes() for f in folder.rglob("*") if f.is_file()}
     code, said = ended([*mine, "force=true"], tmp_path)
     assert code == 0, said

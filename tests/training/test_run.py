@@ -163,17 +163,17 @@ def test_a_folder_of_another_configuration_is_refused_and_not_touched(train: Tra
 def test_weights_of_another_text_are_not_gone_on_with(
     train: Train, small: Callable[..., Any], text_file: Path, tmp_path: Path
 ) -> None:
-    from attnlab.training import fit
+    from attnlab.training.resume import resumable
     from attnlab.training.run import build_corpus
     from attnlab.training.run_directory import RunDirectory
 
     folder, cfg = RunDirectory(train().folder), small()
-    assert fit._resumable(folder, cfg, build_corpus(cfg)) == folder.last_checkpoint
+    assert resumable(folder, cfg, build_corpus(cfg)) is not None
     changed = tmp_path / "text.txt"
     changed.write_text(text_file.read_text()[::-1])
     corpus = build_corpus(small(f"data.path={changed}"))
     with pytest.raises(BadInput, match=r"trained on other data than text\.txt is now"):
-        fit._resumable(folder, cfg, corpus)
+        resumable(folder, cfg, corpus)
 
 
 def test_force_redoes_a_run(train: Train) -> None:

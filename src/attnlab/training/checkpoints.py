@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from attnlab.errors import BadInput, first_line
+from attnlab.files import read_file
 
 DIGEST = 64  # hexadecimal digits of a SHA-256
 
@@ -31,7 +32,7 @@ def read_checkpoint(file: Path) -> dict[str, Any]:
         BadInput: the file is missing, damaged, or not one of ours.
     """
     try:
-        content = file.read_bytes()
+        content = read_file(file)
     except FileNotFoundError as error:
         raise BadInput(f"there is no checkpoint {file}") from error
     except OSError as error:
@@ -40,7 +41,7 @@ def read_checkpoint(file: Path) -> dict[str, Any]:
         raise BadInput(f"{file} is not a checkpoint of attnlab, or it is damaged")
     try:
         checkpoint = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError) as error:
+    except (pickle.UnpicklingError, RuntimeError, MemoryError, ValueError, KeyError) as error:
         raise BadInput(f"the checkpoint {file} cannot be read: {first_line(error)}") from error
     ours = checkpoint.get("attnlab") if isinstance(checkpoint, dict) else None
     if not isinstance(ours, dict) or not {"recipe", "val_losses"} <= ours.keys():

@@ -14,7 +14,7 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities.exceptions import SIGTERMException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from attnlab.errors import DISK, BadInput, Terminated, first_line
 from attnlab.files import write_json
@@ -28,14 +28,14 @@ from attnlab.training.callbacks import (
     outcome,
     raised_by_a_callback,
 )
-from attnlab.training.checkpoints import read_checkpoint
 from attnlab.training.divergence import Divergence
 from attnlab.training.instantiate import build
-from attnlab.training.lightning_module import TaskData, TaskModule
+from attnlab.training.lightning_module import TaskModule
 from attnlab.training.loggers import make_logger, restore_csv_rows
 from attnlab.training.metrics import measured, provenance
 from attnlab.training.progress import Lines, Progress
-from attnlab.training.run_directory import RunDirectory, differences
+from attnlab.training.resume import prepare_resume, resumable
+from attnlab.training.run_directory import RunDirectory
 
 NO_MEMORY = "can't allocate memory"  # of PyTorch's RuntimeError on a CPU
 # What attnlab tells Lightning itself.
@@ -60,9 +60,12 @@ def fit(
     """
     clock, divergence = Clock(), Divergence()
     keeper = RunCheckpoints(folder.last_checkpoint.parent, cfg.checkpoint_every, divergence)
-    resume = None if cfg.force else _resumable(folder, cfg, lit.corpus)
-    resume_step = None if resume is None else int(read_checkpoint(resume)["global_step"])
+    checkpoint = None if cfg.force else resumable(folder, cfg, lit.corpus)
+    resume_step = None if checkpoint is None else checkpoint["global_step"]
     trainer = make_trainer(cfg, folder, [clock, divergence, keeper], resume_step)
+    if checkpoint is not None:
+        prepare_resume(checkpoint, lit, trainer)
+    resume = None if checkpoint is None else folder.last_checkpoint
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, Probe):
             callback.check(lit.net)
@@ -96,26 +99,6 @@ def fit(
             last_finite_loss=divergence.last_finite_loss,
         )
     return record
-
-
-def _resumable(folder: RunDirectory, cfg: DictConfig, corpus: TaskData) -> Path | None:
-    """The checkpoint to go on from; one that is damaged or of another run is refused."""
-    file = folder.last_checkpoint
-    if not file.exists():
-        return None
-    recipe = read_checkpoint(file)["attnlab"]["recipe"]
-    differing = differences(OmegaConf.create(recipe["config"]), cfg)
-    if differing:
-        raise BadInput(
-            f"{file} is of another configuration ({', '.join(differing[:4])}); "
-            "force=true begins the run anew"
-        )
-    if recipe.get("corpus_sha256", corpus.sha256) != corpus.sha256:
-        raise BadInput(
-            f"{file} was trained on other data than {corpus.name} is now; "
-            "force=true begins the run anew"
-        )
-    return file
 
 
 def _loop(trainer: L.Trainer, lit: TaskModule, resume: Path | None) -> None:

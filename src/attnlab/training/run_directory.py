@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-import shutil
+import re
+import stat
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -15,13 +16,28 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from attnlab.errors import BadInput, first_line
-from attnlab.files import read_json, write_atomically, write_json
+from attnlab.files import TEMPORARY, read_file, read_json, write_atomically, write_json
 
 Status = Literal["running", "finished", "stopped", "diverged", "failed", "interrupted"]
 
 # Named by the folder in another way, or without influence on what the run computes.
 APART = {"attn", "seed", "name", "outputs", "force", "experiment"}
 LONGEST_NAME = 180  # of the 255 bytes that file systems allow
+# What a run writes, by folder. Nothing else is ever deleted.
+WRITTEN = {
+    ".": re.compile(
+        r"status\.json|metrics\.(json|csv)|hparams\.yaml|events\.out\.tfevents\.[0-9]+\..+\.[0-9]+"
+    ),
+    ".hydra": re.compile(r"(config|overrides)\.yaml"),
+    "checkpoints": re.compile(r"(last|best|step_[0-9]{6,})\.ckpt"),
+}
+# The entries of status.json and metrics.json that are relied on.
+STATUS = {"status": str, "step": int, "fingerprint": str}
+METRICS = {
+    **{"status": str, "variant": str, "steps": int, "corpus": dict, "probes": dict},
+    **{"val_loss": int | float, "tokens_per_second": int | float, "device": str, "precision": str},
+}
+RERUN = "use force=true to rerun"
 # Seconds to wait for a lock: who lists runs holds it for a moment, to see whether a run goes on.
 PATIENCE = 0.5
 
@@ -90,6 +106,14 @@ def _settings(cfg: DictConfig) -> dict[str, Any]:
     return {str(key): v for key, v in settings.items() if key not in {"outputs", "force", "name"}}
 
 
+def _final_name(name: str, *, temporary: bool) -> str:
+    """The name itself, or for a temporary file the name that it was to get, "" for others."""
+    if not temporary:
+        return name
+    found = TEMPORARY.fullmatch(name)
+    return found["name"] if found else ""
+
+
 class Busy(BadInput):
     """Another process is training in the folder."""
 
@@ -133,8 +157,8 @@ class RunDirectory:
         except OSError as error:
             raise BadInput(f"{self.path} cannot be written: {error.strerror}") from error
         try:
-            for leftover in self.path.rglob(".*.[0-9]*"):  # of a write that was killed
-                leftover.unlink()
+            for file in self._written(temporary=True):  # by a write that was killed
+                file.unlink()
             yield
         finally:
             lock.release()
@@ -148,16 +172,11 @@ class RunDirectory:
         # status.json is the first that a run writes, so whoever looks at the rest first and then
         # for it cannot take a run that another process is just beginning for something else.
         others = self.path.exists() and any(
-            f.name != ".lock" and not f.name.startswith(f".{self.status_file.name}.")
+            f.name != ".lock" and _final_name(f.name, temporary=True) != self.status_file.name
             for f in self.path.iterdir()
         )
-        if self.status_file.exists():
-            try:
-                return dict(read_json(self.status_file))
-            except (OSError, ValueError, TypeError) as error:
-                raise BadInput(
-                    f"{self.status_file} is damaged ({error}); force=true redoes the run"
-                ) from error
+        if self.status_file.exists() or self.status_file.is_symlink():
+            return self._checked(self.status_file, STATUS)
         if others:
             raise BadInput(f"{self.path} is not empty and holds no run; take another name=")
         return {}
@@ -173,10 +192,20 @@ class RunDirectory:
         Raises:
             BadInput: it is missing or damaged.
         """
+        return self._checked(self.metrics_file, METRICS)
+
+    def _checked(self, file: Path, entries: dict[str, Any]) -> dict[str, Any]:
+        """Read a JSON file of ours and check the types of the entries that others rely on."""
         try:
-            return read_json(self.metrics_file)
-        except (OSError, ValueError) as error:
-            raise BadInput(f"{self.metrics_file} cannot be read: {error}") from error
+            content = read_json(file)
+        except OSError as error:
+            raise BadInput(f"{file} cannot be read: {error.strerror}; {RERUN}") from error
+        except ValueError as error:
+            raise BadInput(f"{file} is damaged ({first_line(error)}); {RERUN}") from error
+        for key, kind in entries.items():
+            if not isinstance(content.get(key), kind) or isinstance(content[key], bool):
+                raise BadInput(f"{file} is damaged ({key} is not as a run writes it); {RERUN}")
+        return content
 
     def check_is_ours(self, cfg: DictConfig, digest: str) -> None:
         """Refuse a folder that holds a run of another configuration or corpus.
@@ -197,20 +226,27 @@ class RunDirectory:
     def _differing(self, cfg: DictConfig) -> list[str]:
         file = self.path / ".hydra" / "config.yaml"
         try:
-            return differences(OmegaConf.load(file), cfg)  # type: ignore[arg-type]
-        except (OSError, YAMLError, OmegaConfBaseException) as error:
+            saved = OmegaConf.create(read_file(file).decode())
+            return differences(saved, cfg)  # type: ignore[arg-type]
+        except (OSError, ValueError, AssertionError, YAMLError, OmegaConfBaseException) as error:
             return [f"{file} cannot be read: {first_line(error)}"]
 
     def clear(self) -> None:
-        """Remove what the run that the folder holds has written, but for lock and status."""
-        for name in ("checkpoints", ".hydra"):
-            if (self.path / name).is_symlink():
-                (self.path / name).unlink()
-            elif (self.path / name).is_dir():
-                shutil.rmtree(self.path / name)
-        for pattern in ("metrics.json", "hparams.yaml", "events.out.tfevents.*"):
-            for file in self.path.glob(pattern):
+        """Remove the files that the run in this directory has written, except lock and status."""
+        for file in self._written(temporary=False):
+            if file != self.status_file:
                 file.unlink()
+
+    def _written(self, *, temporary: bool) -> list[Path]:
+        """The regular files that a run writes, or the temporary files of those writes."""
+        return [
+            file
+            for folder, names in WRITTEN.items()
+            if (self.path / folder).is_dir()
+            for file in (self.path / folder).iterdir()
+            if names.fullmatch(_final_name(file.name, temporary=temporary))
+            and stat.S_ISREG(file.lstat().st_mode)
+        ]
 
     def begin(self, cfg: DictConfig, overrides: Iterable[str], digest: str) -> None:
         """Write the status "running", which claims the folder, and then `.hydra/`."""

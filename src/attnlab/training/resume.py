@@ -1,0 +1,219 @@
+"""Checks a checkpoint as a whole, before a run resumes from it."""
+
+import math
+from copy import deepcopy
+from typing import Any
+
+import lightning.pytorch as L
+import torch
+from lightning.pytorch.callbacks import WeightAveraging
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
+
+from attnlab.errors import BadInput
+from attnlab.training.checkpoints import read_checkpoint
+from attnlab.training.lightning_module import TaskData, TaskModule
+from attnlab.training.run_directory import RERUN, RunDirectory, differences, flat
+
+PARTS = ("epoch", "global_step", "state_dict", "loops", "callbacks", "optimizer_states")
+AVERAGES = ("current_model_state", "averaging_state")  # of Lightning's WeightAveraging
+DTYPES = {"64-true": torch.float64, "bf16-true": torch.bfloat16}
+
+
+def resumable(folder: RunDirectory, cfg: DictConfig, corpus: TaskData) -> dict[str, Any] | None:
+    """The checkpoint from which a run resumes; None if there is none.
+
+    Raises:
+        BadInput: the checkpoint is damaged, or it belongs to another configuration or corpus.
+    """
+    file = folder.last_checkpoint
+    if not file.exists():
+        return None
+    checkpoint = read_checkpoint(file)
+    recipe = checkpoint["attnlab"]["recipe"]
+    if not isinstance(recipe, dict) or not isinstance(recipe.get("config"), dict):
+        raise BadInput(f"{file} does not say which run it belongs to; {RERUN}")
+    if type(checkpoint.get("global_step")) is not int:
+        raise BadInput(f"{file} does not say its step; {RERUN}")
+    saved = OmegaConf.create(recipe["config"])
+    assert isinstance(saved, DictConfig)
+    differing = differences(saved, cfg)
+    if differing:
+        raise BadInput(
+            f"{file} belongs to another configuration ({', '.join(differing[:4])}); {RERUN}"
+        )
+    if recipe.get("corpus_sha256") != corpus.sha256:
+        raise BadInput(f"{file} was trained on other data than {corpus.name} is now; {RERUN}")
+    return checkpoint
+
+
+def prepare_resume(checkpoint: dict[str, Any], lit: TaskModule, trainer: L.Trainer) -> None:
+    """Refuse a checkpoint whose parts are missing, malformed, or of different steps.
+
+    Lightning restores what it finds and silently starts the rest from zero. It also loads weights
+    before it converts the module, which would round those of a run in 64-true; so the module is
+    converted here.
+
+    Args:
+        checkpoint: as read from the file.
+        lit: the module that is to be trained.
+        trainer: with the callbacks of the run.
+
+    Raises:
+        BadInput: the sentence names the part.
+    """
+    lit.to(DTYPES.get(str(trainer.precision)))
+    part = "global_step"
+    try:
+        for part in (*PARTS, "lr_schedulers"):
+            if part not in checkpoint:
+                raise ValueError("it is missing")
+        part, step = "global_step", checkpoint["global_step"]
+        if type(step) is not int or not 0 <= step <= trainer.max_steps:
+            raise ValueError(f"{step!r} is not between 0 and trainer.max_steps")
+        part = "epoch"
+        if checkpoint["epoch"] not in (0, 1):
+            raise ValueError(f"{checkpoint['epoch']!r} must be 0 or 1")
+        part, weights = "state_dict", lit.state_dict()
+        check_form(dict(checkpoint["state_dict"]), weights)
+        averages = any(isinstance(c, WeightAveraging) for c in _callbacks(trainer))
+        for part in AVERAGES:
+            if (part in checkpoint) != averages:
+                raise ValueError("it is missing" if averages else "no callback has written it")
+        if averages:
+            part = "current_model_state"
+            check_form(dict(checkpoint[part]), weights)
+        part = "loops"
+        _check_loops(checkpoint["loops"], trainer, step)
+        part = "callbacks"
+        states = {c.state_key: c.state_dict() for c in _callbacks(trainer)}
+        _check_callbacks(checkpoint["callbacks"], {k: s for k, s in states.items() if s})
+        part = "optimizer_states or lr_schedulers"
+        _check_optimizer(checkpoint, lit, trainer, step)
+        part, losses = "val_losses", checkpoint["attnlab"]["val_losses"]
+        if any(type(s) is not int or type(x) is not float or s > step for s, x in losses.items()):
+            raise ValueError("it must map steps to losses")
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
+        raise BadInput(
+            f"the checkpoint of step {checkpoint.get('global_step')} cannot be resumed from, "
+            f"{part}: {error}; {RERUN}"
+        ) from error
+
+
+def check_form(found: Any, expected: Any, name: str = "") -> None:
+    """Refuse values that differ from the expected ones in keys, types, shapes or dtypes.
+
+    Raises:
+        ValueError: they do; the message names the place.
+    """
+    if isinstance(expected, dict):
+        if not isinstance(found, dict) or found.keys() != expected.keys():
+            have = found.keys() if isinstance(found, dict) else set()
+            differing = sorted(map(str, have ^ expected.keys()))
+            raise ValueError(f"{name or 'keys'}: differs in {', '.join(differing[:4])}")
+        for key, value in expected.items():
+            check_form(found[key], value, f"{name}.{key}".lstrip("."))
+    elif isinstance(expected, list | tuple):
+        if not isinstance(found, list | tuple) or len(found) != len(expected):
+            raise ValueError(f"{name}: must have {len(expected)} entries")
+        for i, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
+            check_form(ours, theirs, f"{name}.{i}".lstrip("."))
+    elif isinstance(expected, Tensor):
+        if not isinstance(found, Tensor):
+            raise ValueError(f"{name}: must be a tensor")
+        if (found.shape, found.dtype) != (expected.shape, expected.dtype):
+            raise ValueError(
+                f"{name}: {tuple(found.shape)} {found.dtype} must be {tuple(expected.shape)} "
+                f"{expected.dtype}"
+            )
+    elif isinstance(found, bool) != isinstance(expected, bool) or (
+        isinstance(expected, int | float) and not isinstance(found, int | float)
+    ):
+        raise ValueError(f"{name}: {found!r} must be a {type(expected).__name__}")
+
+
+def _callbacks(trainer: L.Trainer) -> list[L.Callback]:
+    callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    return callbacks
+
+
+def _check_loops(loops: dict[str, Any], trainer: L.Trainer, step: int) -> None:
+    """Lightning's counters: every one of them follows from the step."""
+    found = flat(loops["fit_loop"])
+    check_form(found, flat(trainer.fit_loop.state_dict()))
+    accumulate = trainer.accumulate_grad_batches
+    batches = found["epoch_loop.batch_progress.total.ready"]
+    if not step * accumulate <= batches < (step + 1) * accumulate:
+        raise ValueError(f"{batches} batches do not make {step} steps")
+    for name, count in found.items():
+        if not isinstance(count, int):
+            continue
+        if "automatic_optimization" in name or "scheduler_progress" in name:
+            allowed = {step}
+        elif name.startswith("epoch_loop.batch_progress") and not name.endswith("is_last_batch"):
+            allowed = {batches, batches - 1} if name.endswith("completed") else {batches}
+        elif name.endswith("_batches_that_stepped"):
+            allowed = {step, step - 1}
+        elif name.startswith("epoch_progress") or "manual_optimization" in name:
+            allowed = {0, 1}
+        else:
+            continue
+        if count not in allowed:
+            raise ValueError(f"{name} = {count} does not belong to step {step}")
+
+
+def _check_callbacks(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    if found.keys() != expected.keys():
+        differing = sorted(found.keys() ^ expected.keys())
+        raise ValueError(f"differs in {', '.join(differing)}")
+    for key, state in expected.items():
+        if found[key].keys() != state.keys():
+            raise ValueError(f"{key} must have {', '.join(state)}")
+    if found["Divergence"]["bad_step"] != -1:
+        raise ValueError("Divergence says that the run diverged")
+
+
+def _check_optimizer(
+    checkpoint: dict[str, Any], lit: TaskModule, trainer: L.Trainer, step: int
+) -> None:
+    """Compare with the optimizer's own state after a step of zero gradients on a copy."""
+    net = deepcopy(lit.net)
+    for p in net.parameters():
+        p.grad = torch.zeros_like(p)
+    optimizer, schedule = lit.optim(net, trainer.max_steps)
+    if step:
+        optimizer.step()
+        schedule.step()
+    check_form(checkpoint["optimizer_states"], [optimizer.state_dict()])
+    check_form(checkpoint["lr_schedulers"], [schedule.state_dict()])
+    (found,) = checkpoint["lr_schedulers"]
+    if (found["last_epoch"], found["base_lrs"]) != (step, schedule.state_dict()["base_lrs"]):
+        raise ValueError(f"the schedule is at step {found['last_epoch']}")
+    rates = list(found["_last_lr"])
+    if isinstance(schedule, LambdaLR):
+        pairs = zip(schedule.base_lrs, schedule.lr_lambdas, strict=True)
+        rates = [base * factor(step) for base, factor in pairs]
+    (states,) = checkpoint["optimizer_states"]
+    ours = optimizer.state_dict()
+    parts = zip(states.get("parts", [states]), ours.get("parts", [ours]), strict=True)
+    groups = [
+        pair for s, o in parts for pair in zip(s["param_groups"], o["param_groups"], strict=True)
+    ]
+    for rate, (group, expected) in zip(rates, groups, strict=True):
+        if not math.isclose(group["lr"], rate):
+            raise ValueError(f"the learning rate {group['lr']} must be {rate} at step {step}")
+        if {**group, "lr": 0} != {**expected, "lr": 0}:
+            raise ValueError("the settings of a parameter group differ")
+    counts = {float(x) for name, x in _leaves(states) if name == "step"}
+    if counts - {float(step)}:
+        raise ValueError(f"the optimizer is at step {max(counts):.0f}")
+
+
+def _leaves(state: Any) -> list[tuple[str, Any]]:
+    """All entries of the innermost dictionaries."""
+    items = state.items() if isinstance(state, dict) else enumerate(state)
+    found: list[tuple[str, Any]] = []
+    for name, value in items:
+        found += _leaves(value) if isinstance(value, dict | list) else [(str(name), value)]
+    return found
