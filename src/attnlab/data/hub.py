@@ -1,43 +1,117 @@
-"""A text column of a Hugging Face dataset, or of a local folder of files."""
+"""Text columns of a dataset on the Hugging Face hub, or of files in a local folder."""
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
 
 from attnlab.data.corpora import Corpus
 from attnlab.errors import BadInput, first_line
 
+CHUNK_BYTES = 2**16  # read at a time from text and JSON; the default of `datasets` is 10 MB
+HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
 
 def hub(
-    dataset: str, column: str = "text", split: str = "train", limit: int = 1_000_000
+    dataset: str,
+    column: str | list[str] = "text",
+    split: str = "train",
+    limit: int = 1_000_000,
+    config_name: str | None = None,
+    revision: str | None = None,
 ) -> Corpus:
-    """A column of text of a Hugging Face dataset: by its name on the hub, or a local folder.
+    """Stream text columns of a Hugging Face dataset, or of a local folder, up to a limit.
+
+    Only what is needed for `limit` characters is fetched: a chunk of a text or JSON file, a row
+    group of a Parquet file. Nothing is written to the cache of datasets.
 
     Args:
-        dataset: "roneneldan/TinyStories", say, or a folder of text, CSV, JSON or Parquet files.
-        column: which holds the text; its rows are put together with a newline between them.
-        split: of the dataset, cut by attnlab into training and validation text.
-        limit: characters that are taken, from the start.
+        dataset: a name on the hub such as "roneneldan/TinyStories", or a folder of text, CSV,
+            JSON, or Parquet files.
+        column: the column that holds the text, or several; values are joined by newlines.
+        split: of the dataset; attnlab divides it into training and validation text.
+        limit: characters to take, from the start.
+        config_name: the configuration of the dataset, where it has several.
+        revision: a branch, tag, or commit on the hub.
 
     Raises:
-        BadInput: there is no such dataset, split or column, it cannot be fetched or is empty.
+        BadInput: there is no such dataset, configuration, split, or column; it cannot be read; or
+            it is empty.
     """
     import datasets  # takes a second
 
-    if limit < 1:
-        raise BadInput(f"data.limit = {limit} must be at least 1")
+    if not 1 <= limit < 2**63:
+        raise BadInput(f"data.limit = {limit} must be at least 1 and below 2^63")
+    columns = [column] if isinstance(column, str) else column
+    if not columns:
+        raise BadInput("data.column = [] must name at least one column")
+    folder = _folder(dataset)
     try:
-        rows = datasets.load_dataset(dataset, split=split)
-    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+        rows = _stream(str(folder or dataset), columns, split, config_name, revision)
+        text = "".join(_first(limit, rows, columns, dataset))
+    except BadInput:
+        raise
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        told = "" if folder else "there is no such folder here, and "
         raise BadInput(
-            f"data.dataset = {dataset} cannot be loaded: {first_line(error)}"
+            f"data.dataset = {dataset} cannot be loaded: {told}{first_line(error)}"
         ) from error
-    if column not in rows.column_names:
-        known = ", ".join(rows.column_names)
-        raise BadInput(f"data.column = {column} is not in {dataset}, which has {known}")
-    text = ""
-    for row in rows:
-        if not isinstance(row[column], str):
-            raise BadInput(f"data.column = {column} of {dataset} holds no text")
-        text += row[column] + "\n"
-        if len(text) >= limit:
-            break
     if not text:
         raise BadInput(f"data.dataset = {dataset} is empty")
-    return Corpus.from_pieces(f"{dataset}/{split}", [text[:limit]])
+    name = "/".join(part for part in (dataset, config_name, split) if part)
+    return Corpus.from_pieces(name, [text])
+
+
+def _folder(dataset: str) -> Path | None:
+    """The local folder that is meant; None where it is a name on the hub.
+
+    Raises:
+        BadInput: it is a path that leads to no folder.
+    """
+    try:
+        folder = Path(dataset).expanduser()
+        if folder.is_dir():
+            return folder
+        exists = folder.exists()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise BadInput(f"data.dataset = {dataset!r} is not a path: {error}") from error
+    if exists:
+        raise BadInput(f"data.dataset = {dataset} is a file; give its folder, or use data=text")
+    if not HUB_NAME.fullmatch(dataset) or dataset.startswith("."):
+        raise BadInput(f"data.dataset = {dataset} does not exist; give a folder or a hub name")
+    return None
+
+
+def _stream(
+    dataset: str, columns: list[str], split: str, config_name: str | None, revision: str | None
+) -> Iterable[dict[str, Any]]:
+    from datasets import load_dataset_builder
+
+    builder = load_dataset_builder(dataset, config_name, revision=revision)
+    kind = type(builder.config).__name__
+    if kind in ("TextConfig", "JsonConfig"):
+        builder.config.chunksize = CHUNK_BYTES
+    elif kind == "ParquetConfig" and set(columns) <= set(builder.info.features or ()):
+        builder.config.columns = columns
+    rows: Iterable[dict[str, Any]] = builder.as_streaming_dataset(split=split)
+    return rows
+
+
+def _first(
+    limit: int, rows: Iterable[dict[str, Any]], columns: list[str], dataset: str
+) -> Iterator[str]:
+    """The first `limit` characters of the columns, a newline after each value."""
+    for row in rows:
+        for column in columns:
+            if column not in row:
+                known = ", ".join(row)
+                raise BadInput(f"data.column = {column} is not in {dataset}, which has {known}")
+            if not isinstance(row[column], str):
+                raise BadInput(
+                    f"data.column = {column} of {dataset} holds values that are not text"
+                )
+            piece = (row[column] + "\n")[:limit]
+            yield piece
+            limit -= len(piece)
+            if not limit:
+                return

@@ -69,15 +69,15 @@ class Scene(NamedTuple):
     holder: str = ""  # who has the prop
 
     def others(self, but: str) -> tuple[str, ...]:
-        """All who are present but one."""
+        """All who are present except one."""
         return tuple(name for name in self.cast if name != but)
 
 
 class Plays(Automaton[Scene]):
-    """The distribution of the little plays, exact at every character.
+    """The distribution of the plays, exact at every character.
 
-    `alphabet` is the sorted string of all characters that can occur (ASCII). See `Automaton` for
-    `generate`, `log_probs`, `start`, `step` and `next_probs`.
+    Attributes:
+        alphabet: all characters that can occur, sorted (ASCII).
     """
 
     alphabet: str
@@ -151,7 +151,7 @@ def _newcomers(scene: Scene) -> Choices:
     return _people(tuple(name for name in names() if name not in scene.cast), "enter")
 
 
-# The same choices are the same objects, made once: a play asks for them at every line.
+# Choices are cached, since a play asks for them at every line.
 ASKS: dict[str, Callable[[Scene], Choices]] = {
     "line": _line,
     "opening": lambda s: ANSWERS if s.topic else _line(s),

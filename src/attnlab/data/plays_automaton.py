@@ -1,9 +1,9 @@
 """A weighted grammar run as a deterministic automaton over characters, with exact probabilities.
 
-The reader of a text cannot see which frame a line was made from. So a state is the set of all
-readings that the characters so far allow, with their posterior weights: determinisation of a
-weighted automaton (Mohri 1997, Computational Linguistics 23(2)), done lazily and remembered.
-Weights are integers, so equal states are found to be equal whatever way led to them.
+A reader cannot see which frame a line was made from. A state is therefore the set of all readings
+that the characters so far allow, with their posterior weights: determinization of a weighted
+automaton (Mohri 1997, Computational Linguistics 23(2)), done on demand and cached. Weights are
+integers, so that equal states compare equal whatever path led to them.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 
 
 class Slot(NamedTuple):
-    """A place in a frame that one choice of the rule or ask of this name fills."""
+    """A place in a frame, filled by one choice of the rule or ask with this name."""
 
     name: str
 
 
 class Act(NamedTuple):
-    """A place in a frame that writes nothing and changes the scene: a verb and its object."""
+    """A place in a frame that writes nothing but changes the scene: a verb and its object."""
 
     verb: str
     object: str
@@ -43,13 +43,17 @@ Readings = dict[Parts, int]  # what may follow, with integer posterior weights
 
 @dataclass(frozen=True)
 class Grammar(Generic[S]):
-    """Weighted rules and a scene that they read and change: what an automaton is built from.
+    """Weighted rules, and a scene that they read and change.
 
-    `rules` are choices that are always the same, `asks` choices that depend on the scene, `acts`
-    changes of the scene (a hashable value; `scene` is the first). Weights are positive integers;
-    a rule begins with a literal or another rule, never with itself. The text is one endless
-    `Slot("play")`. An act must be certain once its place is reached: readings that differ in it
-    are an error (ValueError) when the text gets there.
+    The text is one endless `Slot("play")`. Weights are positive integers. A rule begins with a
+    literal or another rule, never with itself. An act must be certain once its place is reached:
+    readings that differ in it raise ValueError when the text gets there.
+
+    Args:
+        rules: choices that are always the same.
+        scene: the first scene, a hashable value.
+        asks: choices that depend on the scene.
+        acts: changes of the scene.
     """
 
     rules: Mapping[str, Choices]
@@ -59,7 +63,7 @@ class Grammar(Generic[S]):
 
 
 def parse(frame: str) -> Parts:
-    """Turns `text {slot} {!verb object}` into its parts: literals, slots and acts."""
+    """Turn `text {slot} {!verb object}` into its parts: literals, slots, and acts."""
     parts: list[Part] = []
     for literal, tag in re.findall(r"([^{}]+)|\{([^{}]+)\}", frame):
         if literal:
@@ -73,9 +77,9 @@ def parse(frame: str) -> Parts:
 
 
 class _Node:
-    """A set of readings without the parts in which all of them end (those are the state's tail).
+    """A set of readings, without the parts in which all of them end (the tail of the state).
 
-    It forks into the next characters, or it waits: for the tail, for the scene or for an act.
+    It forks into the next characters, or it waits for the tail, the scene, or an act.
     """
 
     __slots__ = ("asks", "chars", "cuts", "forks", "logs", "next", "probs", "readings", "waits")
@@ -122,7 +126,7 @@ Move = tuple[_Node, Parts]  # where to, and what to put before the tail
 
 @dataclass(frozen=True, repr=False)
 class State(Generic[S]):
-    """What the automaton keeps of the past; states that are equal have the same future."""
+    """What the automaton keeps of the past; equal states have the same future."""
 
     node: _Node
     tail: Parts
@@ -130,9 +134,9 @@ class State(Generic[S]):
 
 
 class Automaton(Generic[S]):
-    """The distribution of a grammar's text, one character at a time: made, measured and stepped.
+    """The distribution of a grammar's text, one character at a time.
 
-    States are kept as they are met, so the second text is faster than the first. States of
+    States are cached as they are reached, so the second text is faster than the first. States of
     different automata are not comparable.
     """
 
@@ -144,12 +148,16 @@ class Automaton(Generic[S]):
         self.start: State[S] = State(*self._settle(node, tail, grammar.scene))
 
     def generate(self, seed: int, length: int) -> tuple[str, NDArray[np.float64]]:
-        """Draws a text, and gives the exact ln p of each of its characters given all before it.
+        """Draw a text, with the exact ln p of each character given all before it.
 
-        The text has exactly `length` characters, begins at the start state, is the same on every
-        platform (only `random.Random(seed).random()` is used), and is a prefix of every longer
-        text of that seed. ln p is in nats, shape (length,). A negative seed or length is a
-        ValueError.
+        The text begins at the start state, is the same on every platform (only
+        `random.Random(seed).random()` is used), and is a prefix of every longer text of that seed.
+
+        Returns:
+            the text, `length` characters, and ln p in nats, (length,).
+
+        Raises:
+            ValueError: the seed or the length is negative.
         """
         if seed < 0 or length < 0:
             raise ValueError(f"seed {seed} and length {length} must not be negative")
@@ -169,10 +177,10 @@ class Automaton(Generic[S]):
         return "".join(chars), np.array(logs, dtype=np.float64)
 
     def log_probs(self, text: str) -> NDArray[np.float64]:
-        """Gives the exact ln p of each character of any text, read from the start state.
+        """The exact ln p of each character of any text, read from the start state.
 
-        Nats, shape (len(text),). It is -inf at the first character that cannot occur there, and
-        at all after it, because what follows an impossible past has no probability of its own.
+        Returns:
+            nats, (len(text),); -inf from the first character on that cannot occur.
         """
         result = np.full(len(text), -np.inf)
         state = self.start
@@ -185,11 +193,15 @@ class Automaton(Generic[S]):
         return result
 
     def next_probs(self, state: State[S]) -> dict[str, float]:
-        """Gives the probability of each character that can come next; they sum to 1."""
+        """The probability of each character that can come next; they sum to 1."""
         return dict(zip(state.node.chars, state.node.probs, strict=True))
 
     def step(self, state: State[S], char: str) -> State[S]:
-        """Gives the state after one more character; ValueError if it cannot come next."""
+        """The state after one more character.
+
+        Raises:
+            ValueError: the character cannot come next.
+        """
         i = state.node.chars.find(char) if len(char) == 1 else -1
         if i < 0:
             raise ValueError(f"{char!r} cannot come next, only one of {state.node.chars!r}")
@@ -204,9 +216,9 @@ class Automaton(Generic[S]):
         return move
 
     def _enter(self, readings: Readings, rules: Mapping[str, Choices]) -> Move:
-        """The one node of these readings, the slots at their front filled, and their common end.
+        """The node of these readings with the slots at their front filled, and their common end.
 
-        Without the common end a word is spelled by the same nodes in whatever frame it stands.
+        Without the common end, a word is spelled by the same nodes in every frame.
         """
         core, ending = _without_common_end(_fill(readings, rules))
         key = frozenset(core.items())
@@ -216,7 +228,7 @@ class Automaton(Generic[S]):
         return node, ending
 
     def _settle(self, node: _Node, tail: Parts, scene: S) -> tuple[_Node, Parts, S]:
-        """Takes from the tail and from the scene what is needed for the next character."""
+        """Take from the tail and the scene what is needed for the next character."""
         while node.waits:
             given: Part | Answers | None = None
             if node.waits == "tail":
@@ -251,7 +263,7 @@ def _certain_act(readings: Readings) -> Act:
 
 
 def _without_common_end(readings: Readings) -> tuple[Readings, Parts]:
-    """Cuts off the parts in which all readings end, leaving at least one part of each."""
+    """Cut off the parts in which all readings end, leaving at least one part of each."""
     first = next(iter(readings))
     most = max(0, min(map(len, readings)) - 1)
     size = 0
@@ -262,24 +274,24 @@ def _without_common_end(readings: Readings) -> tuple[Readings, Parts]:
 
 
 def _fill(readings: Readings, rules: Mapping[str, Choices]) -> Readings:
-    """Replaces rules at the front of readings by their choices; weights in lowest terms."""
-    if not any(name in rules for name in _front_slots(readings)):
-        return _in_lowest_terms(readings)
-    done: dict[Parts, list[tuple[int, int]]] = {}
-    todo = [(parts, weight, 1) for parts, weight in readings.items()]
-    while todo:
-        parts, weight, over = todo.pop()
-        head = parts[0] if parts else ""
-        if isinstance(head, Slot) and head.name in rules:
-            choices = rules[head.name]
-            over *= sum(share for share, _ in choices)
-            todo += [(choice + parts[1:], weight * share, over) for share, choice in choices]
-        else:
-            done.setdefault(parts, []).append((weight, over))
-    common = math.lcm(*{over for shares in done.values() for _, over in shares})
-    return _in_lowest_terms(
-        {parts: sum(w * (common // over) for w, over in done[parts]) for parts in done}
-    )
+    """Replace rules at the front of readings by their choices; weights in lowest terms.
+
+    One rule at a time: where it stands, the weight is divided among its choices by their shares;
+    all other weights are multiplied by the sum of the shares, so that all stay in proportion.
+    """
+    while open_rules := [name for name in _front_slots(readings) if name in rules]:
+        front, choices = Slot(open_rules[0]), rules[open_rules[0]]
+        total = sum(share for share, _ in choices)
+        filled: Readings = {}
+        for parts, weight in readings.items():
+            if parts and parts[0] == front:
+                for share, choice in choices:
+                    new = choice + parts[1:]
+                    filled[new] = filled.get(new, 0) + weight * share
+            else:
+                filled[parts] = filled.get(parts, 0) + weight * total
+        readings = filled
+    return _in_lowest_terms(readings)
 
 
 def _in_lowest_terms(readings: Readings) -> Readings:

@@ -111,7 +111,7 @@ class TaskModule(L.LightningModule):
         self.grad_norm = torch.tensor(0.0)  # of the last step, before clipping
         self.lr = math.nan  # of the last step
         self.val_losses: dict[int, float] = {}  # step -> nats per prediction
-        self._sums: list[Tensor] = []
+        self._sums = torch.empty(0)  # of the validation batches of this rank
 
     @staticmethod
     def try_forward(net: Any) -> None:
@@ -215,14 +215,19 @@ class TaskModule(L.LightningModule):
         self.grad_norm = torch.nn.utils.clip_grad_norm_(self.net.parameters(), bound)
         self.lr = optimizer.param_groups[0]["lr"]
 
-    def on_validation_epoch_start(self) -> None:
-        self._sums = []
-
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        self._sums.append(self.batch_loss(batch, "sum"))
+        loss = self.batch_loss(batch, "sum")
+        if batch_idx == 0:
+            # One tensor of all sums: a small one kept a batch would keep malloc from reusing the
+            # memory of the logits, at 2 MB a batch.
+            mine = range(
+                self.trainer.global_rank, len(self.val_batches()), self.trainer.world_size
+            )
+            self._sums = loss.new_zeros(len(mine))
+        self._sums[batch_idx] = loss
 
     def on_validation_epoch_end(self) -> None:
-        sums = torch.stack(self._sums)
+        sums = self._sums
         total = (sums.cpu() if sums.device.type == "mps" else sums).double().sum()
         total = self.trainer.strategy.reduce(total, reduce_op="sum")
         predictions = sum(map(self.predictions, self.val_batches()))
