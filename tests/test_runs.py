@@ -205,7 +205,7 @@ def test_csv_has_means_and_deviations(sweep: Path) -> None:
 
 
 def test_no_run_fulfils_the_condition(sweep: Path) -> None:
-    assert "none of the 7 runs fulfils" in ask(str(sweep), "--where", "val_loss>99")
+    assert "none of 7 runs match --where" in ask(str(sweep), "--where", "val_loss>99")
     assert json.loads(ask(str(sweep), "--where", "val_loss>99", "--json")) == []
 
 
@@ -248,3 +248,32 @@ def test_a_name_in_brackets_is_no_markup(tmp_path: Path) -> None:
     console = Console(width=80, file=io.StringIO())
     console.print(table)
     assert "[0.9,0.95]" in console.file.getvalue().replace("\n", "").replace(" ", "")
+
+
+def test_runs_become_a_data_frame(sweep: Path) -> None:
+    frame = runs.load(sweep)
+    assert len(frame) == 7
+    sdpa = frame[frame["attn"] == "sdpa"]
+    assert sdpa["val_loss"].tolist() == [2.0, 2.2, 2.4]
+    assert set(frame["status"]) == {"finished", "diverged", "failed"}
+    assert {"run", "folder", "seed", "optim.lr", "attn/entropy"} <= set(frame.columns)
+
+
+def test_curves_become_a_row_for_each_value(train: Any) -> None:
+    frame = runs.load(train("logger=tensorboard").folder, curves=True)
+    val = frame[frame["tag"] == "val/loss"]
+    assert val["step"].tolist() == [2, 4]
+    assert val["value"].notna().all()
+
+
+def test_runs_go_to_a_parquet_file(sweep: Path, tmp_path: Path) -> None:
+    """`attn.scale` is a number here and nothing there."""
+    pandas = pytest.importorskip("pandas")
+    ask(str(sweep), "--parquet", str(tmp_path / "runs.parquet"))
+    frame = pandas.read_parquet(tmp_path / "runs.parquet")
+    assert len(frame) == 7 and frame["val_loss"].max() == 2.7
+
+
+def test_the_version_is_printed() -> None:
+    result = CliRunner().invoke(app, ["--version"])
+    assert result.exit_code == 0 and result.stdout.startswith("attnlab ")

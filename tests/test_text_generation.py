@@ -14,7 +14,7 @@ from attnlab.attention import SelfAttention
 from attnlab.cli import app
 from attnlab.errors import BadInput
 from attnlab.model import GPT
-from attnlab.text_generation import Writer, open_generator
+from attnlab.text_generation import TextGenerator, open_generator
 from tests.interop.folders import gpt2_folder
 
 
@@ -63,7 +63,9 @@ def test_a_gpt2_goes_on_as_in_transformers(gpt2: Path) -> None:
     assert len(result.output) == len("to be") + 20 + 1
 
 
-def writer_of(monkeypatch: pytest.MonkeyPatch, drawn: Sequence[int], **given: Any) -> Writer:
+def writer_of(
+    monkeypatch: pytest.MonkeyPatch, drawn: Sequence[int], **given: Any
+) -> TextGenerator:
     """A writer whose model draws these bytes of UTF-8."""
 
     def pretended(net: GPT, ids: torch.Tensor, length: int, **options: Any) -> Iterator[int]:
@@ -71,7 +73,7 @@ def writer_of(monkeypatch: pytest.MonkeyPatch, drawn: Sequence[int], **given: An
 
     monkeypatch.setattr(text_generation, "sample", pretended)
     net = GPT(SelfAttention, 256, block_size=4, n_layer=1, n_head=1, n_embd=4)
-    return Writer(
+    return TextGenerator(
         net,
         lambda text: torch.tensor(list(text.encode())),
         lambda ids: bytes(ids).decode(errors="replace"),
@@ -81,18 +83,18 @@ def writer_of(monkeypatch: pytest.MonkeyPatch, drawn: Sequence[int], **given: An
 
 def test_a_character_of_several_tokens_comes_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     writer = writer_of(monkeypatch, list("aé🙂b".encode()))
-    assert list(writer.write("x", 9, temperature=1.0, seed=0)) == ["a", "é", "🙂", "b"]
-    assert list(writer.write("x", 3, temperature=1.0, seed=0)) == ["a", "é", "🙂"]
+    assert list(writer.generate("x", 9, temperature=1.0, seed=0)) == ["a", "é", "🙂", "b"]
+    assert list(writer.generate("x", 3, temperature=1.0, seed=0)) == ["a", "é", "🙂"]
 
 
 def test_what_never_becomes_a_character_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     writer = writer_of(monkeypatch, [0x80] * 4 + [97])
-    assert "".join(writer.write("x", 9, temperature=1.0, seed=0)) == "\ufffd" * 4 + "a"
+    assert "".join(writer.generate("x", 9, temperature=1.0, seed=0)) == "\ufffd" * 4 + "a"
 
 
 def test_the_end_of_a_text_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     writer = writer_of(monkeypatch, [97, 98, 0, 99], end=0)
-    assert list(writer.write("x", 9, temperature=1.0, seed=0)) == ["a", "b"]
+    assert list(writer.generate("x", 9, temperature=1.0, seed=0)) == ["a", "b"]
 
 
 def test_no_such_run(tmp_path: Path) -> None:

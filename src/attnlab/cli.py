@@ -1,6 +1,7 @@
-"""The command `attnlab`: each verb a thin call of the library, imported when it is called."""
+"""The command `attnlab`. Each verb is a thin call of the library, imported when it is used."""
 
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated
 
@@ -9,38 +10,54 @@ import typer
 from attnlab import fast_imports
 from attnlab.errors import DISK, BadInput, of_the_disk
 
-RUN = "A run folder, a checkpoint"
-HUB = "a local folder, or a name on the hub"
+RUN = "A run directory or a checkpoint"
+HUB = "a local folder or a name on the hub"
 
 app = typer.Typer(
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="What is done with runs and models; training is `python train.py`.",
+    help="Work with trained models and runs. To train a model, run `python train.py`.",
 )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"attnlab {metadata.version('attnlab')}")
+        raise typer.Exit
+
+
 @app.callback()
-def _verbs() -> None:
-    """Makes Typer ask for a verb while there is only one."""
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """The options of the command itself."""
 
 
 @app.command()
 def sample(
-    target: Annotated[str, typer.Argument(help=f"{RUN}, or hf: and a GPT-2 ({HUB}).")],
-    prompt: Annotated[str, typer.Option(help="Text to go on from.")] = "\n",
-    chars: Annotated[int, typer.Option(help="How many characters.")] = 500,
-    temperature: Annotated[float, typer.Option(help="Below 1 bolder, 0 greedy.")] = 0.8,
+    target: Annotated[str, typer.Argument(help=f"{RUN}, or hf:NAME for a GPT-2 ({HUB}).")],
+    prompt: Annotated[
+        str, typer.Option(help="The text to continue.", show_default="a line break")
+    ] = "\n",
+    chars: Annotated[int, typer.Option(help="Number of characters.")] = 500,
+    temperature: Annotated[
+        float, typer.Option(help="Lower is more predictable; 0 takes the most likely character.")
+    ] = 0.8,
     seed: Annotated[int, typer.Option(help="The same seed gives the same text.")] = 0,
-    cache: Annotated[bool, typer.Option(help="Keep keys and values: same text, sooner.")] = True,
+    cache: Annotated[bool, typer.Option(help="Cache keys and values: same text, faster.")] = True,
 ) -> None:
-    """Print text of a trained model as it comes."""
+    """Generate text with a trained model."""
     with fast_imports.imports():
         from attnlab import text_generation
 
-    with fast_imports.imports():  # what the model's own classes need
-        writer = text_generation.open_generator(target)
-    pieces = writer.write(prompt, chars, temperature=temperature, seed=seed, cache=cache)
+    with fast_imports.imports():  # of the model's own classes
+        generator = text_generation.open_generator(target)
+    pieces = generator.generate(prompt, chars, temperature=temperature, seed=seed, cache=cache)
     first = next(pieces, "")  # bad input is refused before anything is printed
     print(prompt, first, sep="", end="", flush=True)
     for piece in pieces:
@@ -110,19 +127,26 @@ def reproduce(
 
 @app.command()
 def runs(
-    folder: Annotated[Path, typer.Argument(help="outputs, or one sweep in it.")] = Path("outputs"),
+    folder: Annotated[Path, typer.Argument(help="outputs, a sweep in it, or one run.")] = Path(
+        "outputs"
+    ),
     where: Annotated[
         list[str] | None,
-        typer.Option(help="attn=unscaled, optim.lr<0.01, status!=finished, ... (all must hold)"),
+        typer.Option(help="Keep runs with attn=unscaled, optim.lr<0.01, ...; may be repeated."),
     ] = None,
-    sort: Annotated[str | None, typer.Option(help="A setting or a metric.")] = None,
+    sort: Annotated[str | None, typer.Option(help="Sort by a setting or a metric.")] = None,
     descending: Annotated[bool, typer.Option("--descending", help="Largest first.")] = False,
-    columns: Annotated[str | None, typer.Option(help="Settings and metrics, by commas.")] = None,
-    each: Annotated[bool, typer.Option("--each", help="A row a run, not a mean.")] = False,
+    columns: Annotated[
+        str | None, typer.Option(help="Settings or metrics, comma-separated")
+    ] = None,
+    each: Annotated[bool, typer.Option("--each", help="One row per run, no means.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    parquet: Annotated[
+        Path | None, typer.Option(help="Write all settings and metrics of each run to this file.")
+    ] = None,
 ) -> None:
-    """List runs with what they measured: mean, standard deviation and n over seeds."""
+    """List runs with their metrics: mean and standard deviation over seeds."""
     from rich.console import Console
 
     from attnlab import runs as library
@@ -130,6 +154,10 @@ def runs(
 
     there = library.read_runs(folder)
     found = library.select(there, where or [])
+    if parquet is not None:
+        library.write_parquet(found, parquet)
+        print(parquet)
+        return
     groups = library.group(found)
     if sort is not None:
         found = library.sort(found, sort, descending=descending)
@@ -157,35 +185,52 @@ def runs(
     if not found:
         return
     console.print(runs_table.each(found, keys) if each else runs_table.means(groups, keys))
+    if console.is_terminal and sort is None and columns is None:
+        console.print(
+            f"Draw them with: attnlab plot {folder}\n"
+            "See one with: attnlab look RUN; other columns with --columns, each run with --each",
+            style="dim",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
 
 
 @app.command()
 def plot(
     folder: Annotated[Path, typer.Argument(help="A sweep: outputs/<name>.")],
-    where: Annotated[list[str] | None, typer.Option(help="As for `runs`.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Where; <folder>/plots otherwise.")] = None,
+    where: Annotated[list[str] | None, typer.Option(help="As for `attnlab runs`.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the figures.", show_default="<folder>/plots")
+    ] = None,
 ) -> None:
     """Draw losses, entropy by layer and loss by position, over seeds, as PNG and SVG."""
-    from attnlab.runs import read_runs, select
+    from attnlab.runs import curves_of, read_runs, select
 
     found = select(read_runs(folder), where or [])
     if not found:
-        raise BadInput(f"no run of {folder} fulfils where = {' and '.join(where or [])}")
+        raise BadInput(f"no runs in {folder} match --where {' and '.join(where or [])}")
     from attnlab.plotting.figures import draw
 
-    for file in draw(found, folder / "plots" if out is None else out):
+    for file in draw(curves_of(found), folder / "plots" if out is None else out):
         print(file)
 
 
 @app.command()
 def look(
-    target: Annotated[str, typer.Argument(help=f"{RUN}, or hf: and a BERT or GPT-2 ({HUB}).")],
-    text: Annotated[str, typer.Option(help="What the heads look at.")] = "To be, or not to be",
-    layer: Annotated[int | None, typer.Option(help="One, from 0; all otherwise.")] = None,
-    head: Annotated[int | None, typer.Option(help="One, from 0; all otherwise.")] = None,
-    out: Annotated[Path | None, typer.Option(help="PNG; look.png beside it otherwise.")] = None,
+    target: Annotated[str, typer.Argument(help=f"{RUN}, or hf:NAME for a BERT or GPT-2 ({HUB}).")],
+    text: Annotated[str, typer.Option(help="The text to attend to.")] = "To be, or not to be",
+    layer: Annotated[
+        int | None, typer.Option(help="Only this layer, from 0.", show_default="all")
+    ] = None,
+    head: Annotated[
+        int | None, typer.Option(help="Only this head, from 0.", show_default="all")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The PNG file.", show_default="look.png in the run")
+    ] = None,
 ) -> None:
-    """Draw where every head looks in a text, and say it in words."""
+    """Draw the attention map of every head on a text, and describe it in words."""
     from rich.console import Console
 
     from attnlab import attention_maps as library
@@ -203,10 +248,10 @@ def look(
 
 @app.command()
 def export(
-    target: Annotated[Path, typer.Argument(help="A run folder or a checkpoint.")],
+    target: Annotated[Path, typer.Argument(help=f"{RUN}.")],
     out: Annotated[Path, typer.Option(help="A new folder, for transformers to load.")],
 ) -> None:
-    """Write a model as a GPT-2 of transformers, with its characters as the tokenizer."""
+    """Export a model as a GPT-2 of transformers, with a character tokenizer."""
     from attnlab import interop
     from attnlab.training.run import load_model
 
@@ -217,19 +262,17 @@ def export(
 
 def main() -> None:
     """Run the command line; bad input is one sentence and exit code 2."""
-    # As under `python train.py`: a run may name the user's own modules in this folder.
-    sys.path.insert(0, "")
     try:
         app()
     except BadInput as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         raise SystemExit(2) from None
-    except BrokenPipeError:  # the reader of a pipe has gone, `| head` say
+    except BrokenPipeError:  # the reader of the pipe is gone, as with `| head`
         sys.stderr.close()
         raise SystemExit(0) from None
     except OSError as error:
         if error.filename is None and error.errno not in DISK:
-            raise  # of a network, say
+            raise  # of a network, for example
         print(f"error: {of_the_disk(error)}", file=sys.stderr)
         raise SystemExit(2) from None
 

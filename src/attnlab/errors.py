@@ -1,4 +1,4 @@
-"""The one error that is the user's to mend, and the end that was asked for."""
+"""Errors in the user's input, and how errors are put into one sentence."""
 
 import errno
 import signal
@@ -6,45 +6,52 @@ import sysconfig
 import traceback
 from pathlib import Path
 
-# What a disk says that is full, read-only or not ours.
+# Errors of a disk that is full, read-only or not ours.
 DISK = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
 LIBRARIES = [Path(sysconfig.get_path(kind)) for kind in ("stdlib", "purelib", "platlib")]
 
 
 class BadInput(ValueError):
-    """A sentence that names the offending value and says what would be right.
+    """A sentence that names the bad value and says what would be right.
 
-    The two doors, train.py and the command `attnlab`, print it without a traceback and exit
-    with code 2.
+    train.py and the command `attnlab` print it without a traceback and exit with code 2.
     """
 
 
 class Terminated(SystemExit):
-    """SIGTERM, as an exception that lets locks go and half-written files be removed."""
+    """SIGTERM as an exception, so that locks are released and unfinished files removed."""
 
     def __init__(self) -> None:
         super().__init__(128 + signal.SIGTERM)
 
 
-def first_line(error: BaseException) -> str:
-    """What an error says, without the pages that some libraries add."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+def first_line(error: BaseException, *, with_class: bool = False) -> str:
+    """The first line of an error's message, or its class where it has none.
+
+    Args:
+        error: the error; some libraries write pages.
+        with_class: put the class in front, "ValueError: ...".
+    """
+    name, message = type(error).__name__, str(error).strip()
+    line = message.partition("\n")[0].rstrip()
+    if not line:
+        return name
+    return f"{name}: {line}" if with_class else line
 
 
 def of_the_disk(error: OSError) -> str:
-    """What a disk refuses, and where."""
+    """The error of a disk, with its file."""
     where = f"{error.filename}: " if error.filename else ""
     return f"{where}{error.strerror}"
 
 
 def with_its_place(error: BaseException) -> str:
-    """What an error says; one that a user's own code raised, with its class, file and line."""
+    """The first line of an error; with its class, file and line if the user's code raised it."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         file = Path(frame.filename)
         if Path(__file__).parent in file.parents:
             break
         if not any(library in file.parents for library in LIBRARIES):
-            return (
-                f"{type(error).__name__} in {file.name}, line {frame.lineno}: {first_line(error)}"
-            )
+            place = f"{type(error).__name__} in {file.name}, line {frame.lineno}"
+            return f"{place}: {first_line(error)}"
     return first_line(error)

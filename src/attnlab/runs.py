@@ -1,23 +1,28 @@
 """Runs on the disk as rows: what they were, how they ended, what they measured."""
 
+import io
 import math
 import operator
 import re
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 from filelock import FileLock, Timeout
 
 from attnlab.errors import BadInput
 from attnlab.event_files import read_scalars
-from attnlab.files import LARGEST_JSON, read_file, read_json
+from attnlab.files import LARGEST_JSON, read_file, read_json, write_atomically
+from attnlab.plotting.figures import RunCurves
 from attnlab.training.run_directory import APART, flat, last_of
+
+if TYPE_CHECKING:
+    import pandas
 
 Value = Any
 T = TypeVar("T")
@@ -211,6 +216,80 @@ def labels(runs: Sequence[Run]) -> dict[Path, str]:
         name = [f"{folder.parent.name}/"] if len(names) > 1 else []
         result[folder] = " ".join(["".join([*name, str(run.values["attn"])]), *apart])
     return result
+
+
+def curves_of(runs: Sequence[Run]) -> list[RunCurves]:
+    """The curves of each run, for `attnlab.plotting.figures`."""
+    names = labels(runs)
+    found = [
+        RunCurves(
+            name=names[run.group],
+            variant=str(run.values["attn"]),
+            seed=run.values.get("seed", run.folder.name),
+            status=run.status,
+            step=run.step,
+            unit=str(run.values.get("unit", "")),
+            scalars=read_curves(run.folder, r"(train|val)/loss|attn/entropy/L.*"),
+            by_position=run.metrics.get("loss_by_position", ()),
+        )
+        for run in runs
+    ]
+    # Unfinished runs have no metrics to name their unit.
+    unit = next((run.unit for run in found if run.unit), "character")
+    return [run if run.unit else replace(run, unit=unit) for run in found]
+
+
+def load(root: str | Path, *, curves: bool = False) -> "pandas.DataFrame":
+    """Read all runs below a folder into a data frame.
+
+    Args:
+        root: `outputs`, a sweep in it, or a run directory.
+        curves: one row for each logged value (run, attn, seed, tag, step, value) instead of one
+            row for each run, with its settings and metrics as columns.
+
+    Raises:
+        BadInput: there is no such folder or no run in it, or pandas is not installed.
+    """
+    return frame(read_runs(Path(root)), curves=curves)
+
+
+def frame(runs: Sequence[Run], *, curves: bool = False) -> "pandas.DataFrame":
+    """Runs as a data frame; `load` has the arguments."""
+    try:
+        import pandas
+    except ImportError as error:
+        raise BadInput("a data frame needs pandas; install it with: pip install pandas") from error
+    names = labels(runs)
+    named = [({"run": names[run.group], "folder": str(run.folder)}, run) for run in runs]
+    if not curves:
+        return pandas.DataFrame([name | run.values for name, run in named])
+    rows = [
+        name | {"attn": run.values["attn"], "seed": run.values.get("seed"), "tag": tag}
+        | {"step": step, "value": value}
+        for name, run in named
+        for tag, curve in read_curves(run.folder, ".*").items()
+        for step, value in curve
+    ]  # fmt: skip
+    return pandas.DataFrame(rows)
+
+
+def write_parquet(runs: Sequence[Run], file: Path) -> None:
+    """Write `frame(runs)` as a Parquet file; columns of mixed types are written as text.
+
+    Raises:
+        BadInput: pandas or pyarrow is not installed.
+    """
+    table = frame(runs)
+    for key in table.columns:
+        kinds = {type(value) for value in table[key] if value is not None and value == value}
+        if len(kinds) > 1 and kinds != {int, float}:
+            table[key] = [None if value is None else str(value) for value in table[key]]
+    content = io.BytesIO()
+    try:
+        table.to_parquet(content)
+    except ImportError as error:
+        raise BadInput("Parquet needs pyarrow; install it with: pip install pyarrow") from error
+    write_atomically(file, content.getvalue())
 
 
 def read_curves(folder: Path, pattern: str) -> dict[str, list[tuple[int, float]]]:

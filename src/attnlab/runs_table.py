@@ -31,9 +31,9 @@ def usual(runs: Sequence[Run]) -> list[str]:
 
 
 def title(runs: Sequence[Run], root: str, of: int) -> str:
-    """How many runs of those that are there, and what all of them have in common."""
+    """The number of runs, and the overrides that all of them share."""
     if not runs:
-        return f"{root}: none of the {of} runs fulfils what --where asks for"
+        return f"{root}: none of {of} run{'s' * (of != 1)} match --where"
     shared = set.intersection(*(set(run.changes) for run in runs))
     common = f", all with {' '.join(sorted(shared))}" if shared else ""
     return f"{root}: {len(runs)} run{'s' * (len(runs) != 1)}{common}"

@@ -1,4 +1,4 @@
-"""Text in, text out: a model with what turns characters into its symbols and back."""
+"""Text generation: a model with the functions that turn text into its symbols and back."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from attnlab.data.corpora import encode
 from attnlab.generation import sample
 from attnlab.model import GPT
 
-UNFINISHED = "\ufffd"  # what stands for bytes that are no character yet
+UNFINISHED = "\ufffd"  # decoded in place of the bytes of an incomplete character
 
 
 @dataclass(frozen=True)
-class Writer:
-    """A model that goes on with a text.
+class TextGenerator:
+    """A model that continues a text.
 
     Args:
         net: in evaluation mode.
@@ -30,15 +30,15 @@ class Writer:
     decode: Callable[[Sequence[int]], str]
     end: int | None = None
 
-    def write(
+    def generate(
         self, prompt: str, chars: int, *, temperature: float, seed: int, cache: bool = True
     ) -> Iterator[str]:
-        """What comes after the prompt, in pieces, until it has `chars` characters or ends.
+        """Yield the continuation of a prompt in pieces, up to `chars` characters or the end.
 
-        A token may be a part of a character; it is held back until the character is whole.
+        A token may be part of a character; it is held back until the character is complete.
 
         Raises:
-            BadInput: as `attnlab.generation.sample`, or the prompt has strange characters.
+            BadInput: as for `attnlab.generation.sample`, or the model does not know a character.
         """
         ids = self.encode(prompt)
         # A character is four bytes at most, and a token at least one; `sample` refuses chars < 0.
@@ -58,27 +58,27 @@ class Writer:
                 return
 
 
-def open_generator(target: str) -> Writer:
-    """The writer of a run folder or checkpoint, or of "hf:" and a GPT-2 of transformers.
+def open_generator(target: str) -> TextGenerator:
+    """Load a run directory or checkpoint, or a GPT-2 of transformers by "hf:" and its name.
 
     Raises:
-        BadInput: there is no such model, or our GPT cannot express it.
+        BadInput: there is no such model, or it is not a GPT-2.
     """
     if target.startswith("hf:"):
         from attnlab.interop import from_gpt2, transformers_loading
 
         model, tokenizer = transformers_loading.load_language_model(target.removeprefix("hf:"))
-        return Writer(
+        return TextGenerator(
             from_gpt2(model),
             lambda text: transformers_loading.encode(tokenizer, text),
             partial(tokenizer.decode, clean_up_tokenization_spaces=False),
             tokenizer.eos_token_id,
         )
-    # The composition root is heavy, and a GPT-2 does not need it.
+    # Imports all of training, which a GPT-2 does not need.
     from attnlab.training.run import load_model
 
     net, alphabet = load_model(Path(target))
-    return Writer(
+    return TextGenerator(
         net,
         lambda text: encode(text, alphabet),
         lambda ids: "".join(alphabet[i] for i in ids),

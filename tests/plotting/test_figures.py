@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from attnlab.cli import app
 from attnlab.errors import BadInput
 from attnlab.plotting import figures
-from attnlab.runs import read_curves, read_runs
+from attnlab.runs import curves_of, read_curves, read_runs
 from tests.probes.test_probes import LOGGED
 
 
@@ -54,10 +54,10 @@ def test_more_groups_than_an_eye_tells_apart_are_refused(sweep: Path, tmp_path: 
     (found, *_) = read_runs(sweep)
     many = [
         replace(found, folder=tmp_path / str(n) / "seed=0", overrides=(f"optim.lr={n + 1}e-4",))
-        for n in range(29)
+        for n in range(36)
     ]
-    with pytest.raises(BadInput, match="29 settings are too many for a figure"):
-        figures.draw(many, tmp_path / "plots")
+    with pytest.raises(BadInput, match="36 settings"):
+        figures.draw(curves_of(many), tmp_path / "plots")
     assert not (tmp_path / "plots").exists()
 
 
@@ -68,16 +68,16 @@ def test_different_tasks_do_not_share_an_axis(sweep: Path, tmp_path: Path) -> No
         config=found.config | {"module": "mine.WordModule"},
         metrics=found.metrics | {"unit": "word"},
     )
-    with pytest.raises(BadInput, match=r"mine\.WordModule"):
-        figures.draw([found, words], tmp_path)
+    with pytest.raises(BadInput, match="character and per word"):
+        figures.draw(curves_of([found, words]), tmp_path)
     for run, unit in ((found, "character"), (words, "word")):
-        figure = figures.losses([run])
+        figure = figures.losses(curves_of([run]))
         assert figure is not None
-        assert figure.axes[0].get_ylabel() == f"loss, nats per {unit}"
+        assert figure.axes[0].get_ylabel() == f"loss (nats per {unit})"
 
 
 def test_the_band_is_mean_and_deviation_and_what_diverged_is_named(sweep: Path) -> None:
-    figure = figures.losses(read_runs(sweep))
+    figure = figures.losses(curves_of(read_runs(sweep)))
     assert figure is not None
     training = figure.axes[0]
     curves = [
@@ -93,21 +93,54 @@ def test_the_band_is_mean_and_deviation_and_what_diverged_is_named(sweep: Path) 
     assert heights.max() == pytest.approx((values.mean(0) + values.std(0, ddof=1)).max())
     assert any(line.get_label() == "strict_flip: diverged" for line in training.lines)
     twice = [run for run in read_runs(sweep) if run.status == "diverged"] * 2
-    figure = figures.losses(twice)
+    figure = figures.losses(curves_of(twice))
     assert figure is not None
     assert figure.axes[0].get_legend_handles_labels()[1] == ["strict_flip: diverged"]
 
 
 def test_runs_without_probes_have_losses_only(train: Callable[..., Any], tmp_path: Path) -> None:
     folder = train().folder
-    names = {file.name for file in figures.draw(read_runs(folder), tmp_path / "plots")}
+    names = {file.name for file in figures.draw(curves_of(read_runs(folder)), tmp_path / "plots")}
     assert names == {"loss.png", "loss.svg"}
 
 
 def test_nothing_to_plot(sweep: Path) -> None:
-    with pytest.raises(BadInput, match="no run of"):
+    with pytest.raises(BadInput, match="attn=torch_mha"):
         CliRunner().invoke(
             app, ["plot", str(sweep), "--where", "attn=torch_mha"], catch_exceptions=False
         )
     with pytest.raises(BadInput, match="there is no folder"):
         CliRunner().invoke(app, ["plot", str(sweep / "no")], catch_exceptions=False)
+
+
+def invented(name: str, seed: int, end: float) -> figures.RunCurves:
+    curve = [(step, end + 3 / step) for step in range(1, 101)]
+    return figures.RunCurves(
+        name, name, seed, "finished", 100, "character", {"train/loss": curve, "val/loss": curve}
+    )
+
+
+def test_curves_that_lie_on_one_another_are_drawn_as_paired_differences() -> None:
+    ends = {"sdpa": 2.0, "unscaled": 1.98, "flipped": 0.1}
+    runs = [invented(name, seed, end + seed) for name, end in ends.items() for seed in (0, 1)]
+    figure = figures.losses(runs)
+    assert figure is not None
+    difference = figure.axes[2]
+    lines = {line.get_label(): line.get_ydata() for line in difference.lines}
+    assert np.allclose(lines["unscaled"], -0.02)  # though the seeds differ by 1
+    assert "flipped" not in lines and "sdpa" not in lines
+    apart = figures.losses([invented("sdpa", 0, 2.0), invented("flipped", 0, 0.1)])
+    assert apart is not None and len(apart.axes) == 2
+
+
+def test_twelve_variants_have_labels_and_looks_of_their_own() -> None:
+    names = "sdpa manual unscaled flipped peek_one cosine gqa mqa rotary general additive mine"
+    runs = [invented(name, 0, 2 + n) for n, name in enumerate(names.split())]
+    figure = figures.losses(runs)
+    assert figure is not None
+    training, validation, *_ = figure.axes
+    assert training.get_xlim() == validation.get_xlim()
+    assert training.get_ylim() == validation.get_ylim()
+    assert {text.get_text().split(" ")[0] for text in validation.texts} == set(names.split())
+    drawn = {(line.get_color(), str(line.get_linestyle())) for line in validation.lines}
+    assert len(drawn) >= 10  # custom dashes read back as "--"

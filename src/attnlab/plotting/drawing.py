@@ -167,20 +167,30 @@ def label_lines(axes: Axes) -> None:
             color=line.get_color(),
             va="center",
             fontsize=11,
-            arrowprops={"arrowstyle": "-", "color": line.get_color(), "lw": 0.6, "alpha": 0.6},
+            arrowprops={
+                "arrowstyle": "-",
+                "relpos": (0, 0.5),
+                "color": line.get_color(),
+                "linestyle": line.get_linestyle(),
+                "shrinkA": 0,
+            },
             annotation_clip=False,
         )
     axes.set_xlim(right=right)
 
 
 def spread_apart(places: Sequence[float], heights: Sequence[float]) -> list[float]:
-    """Move sorted places up until labels of these heights do not overlap, then center them."""
-    moved: list[float] = []
-    for n, place in enumerate(places):
-        least = moved[-1] + (heights[n - 1] + heights[n]) / 2 if moved else place
-        moved.append(max(place, least))
-    down = max(0.0, moved[-1] - max(1.0, places[-1])) / 2 if moved else 0.0
-    return [place - down for place in moved]
+    """Move sorted places as little as labels of these heights need, so that none overlap."""
+    moved = list(places)
+    for _ in range(200):
+        for n in range(1, len(moved)):
+            overlap = (heights[n - 1] + heights[n]) / 2 - (moved[n] - moved[n - 1])
+            if overlap > 1e-4:
+                moved[n - 1] -= overlap / 2
+                moved[n] += overlap / 2
+        if moved and moved[0] < 0:  # below the panel are the labels of its axis
+            moved[0] = 0.0
+    return moved
 
 
 def legend_below(figure: Figure, axes: Axes) -> None:

@@ -13,8 +13,7 @@ from torch import Tensor
 from attnlab.attention import SelfAttention, Variant
 from attnlab.attention.kv_cache import KVCache
 from attnlab.attention.masks import build_mask, looks_back
-from attnlab.decoding import Reader, supports_cache
-from attnlab.generation import sample
+from attnlab.generation import CachedDecoder, sample, supports_cache
 from attnlab.model import GPT, rms_norm
 from attnlab.training.run import build_model
 from tests.conftest import SMALL, VARIANTS, settings
@@ -92,7 +91,7 @@ def test_what_is_kept_is_declared(variant: str) -> None:
 def test_logits_of_variants(variant: str) -> None:
     net = of_variant(variant, "model.bias=true")
     ids = torch.randint(V, (3, T), generator=torch.Generator().manual_seed(1))
-    reader = Reader(net)
+    reader = CachedDecoder(net)
     pieces = [reader.read(piece) for piece in ids.split([5, 1, 1, 9], dim=1)]
     torch.testing.assert_close(torch.cat(pieces, dim=1), net(ids), atol=1e-5, rtol=0)
 
@@ -105,7 +104,7 @@ def test_logits_in_any_pieces(name: str, pieces: list[int], seed: int) -> None:
     net = MODELS[name]()
     assert supports_cache(net)
     ids = torch.randint(V, (2, T), generator=torch.Generator().manual_seed(seed))
-    reader, begin = Reader(net), 0
+    reader, begin = CachedDecoder(net), 0
     for length in pieces:
         if begin + length > T:
             with pytest.raises(ValueError, match="do not fit into block_size = 16"):

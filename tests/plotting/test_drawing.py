@@ -1,0 +1,35 @@
+"""The palette: a variant has one color everywhere, and no two lines look alike."""
+
+from itertools import pairwise
+
+import pytest
+
+from attnlab.plotting.drawing import BLACK, KNOWN, MOST, color_of, looks, spread_apart
+from tests.conftest import VARIANTS
+
+
+def test_every_shipped_variant_has_a_look_of_its_own() -> None:
+    assert set(VARIANTS) <= set(KNOWN)
+    assert len(set(looks(VARIANTS).values())) == len(VARIANTS)
+
+
+def test_a_variant_looks_the_same_beside_any_others() -> None:
+    alone = looks(["unscaled"])["unscaled"]
+    assert looks(VARIANTS)["unscaled"] == alone
+    assert looks(["mine", "unscaled", "a"])["unscaled"] == alone
+    assert looks(["unscaled optim.lr=0.1"]) == {"unscaled optim.lr=0.1": alone}
+    assert color_of("sdpa") == color_of("causal") == BLACK
+
+
+def test_no_two_names_look_alike() -> None:
+    names = [f"unscaled optim.lr={n}" for n in range(MOST)]
+    assert len(set(looks(names).values())) == MOST
+    assert looks(names) == looks(reversed(names))
+    with pytest.raises(ValueError, match=str(MOST + 1)):
+        looks([*names, "one more"])
+
+
+def test_labels_do_not_overlap() -> None:
+    moved = spread_apart([0.1, 0.5, 0.5, 0.51, 0.9], [0.1] * 5)
+    assert all(b - a > 0.0999 for a, b in pairwise(moved))
+    assert (moved[0], moved[-1]) == (0.1, 0.9)
