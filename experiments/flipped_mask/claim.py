@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnlab.attention import SelfAttention, Variant, masks
+from attnlab.checkup.martingale import ScoredText, plays_text, train_and_bet, uniform_text
 from attnlab.claims import (
     Arm,
     AtLeast,
@@ -27,7 +28,6 @@ from attnlab.claims import (
     level,
 )
 from attnlab.claims.evidence import Evidence
-from attnlab.claims.martingale import Scored, plays_text, train_and_bet, uniform_text
 from attnlab.data.batches import ValidationBatches
 from attnlab.data.corpora import Corpus, tinyshakespeare
 from attnlab.data.plays import Plays
@@ -61,9 +61,10 @@ def betting(seed: int, budget: str) -> Mapping[str, Any]:
 
 
 def _bet(
-    name: str, V: int, text: Iterable[Scored], steps: int, seed: int, found: dict[str, Any]
+    name: str, V: int, text: Iterable[ScoredText], steps: int, seed: int, found: dict[str, Any]
 ) -> float:
-    bet = train_and_bet(_net(MASKS[name], V, seed), text, steps=steps, lr=3e-3)
+    net = _net(MASKS[name], V, seed)
+    bet = train_and_bet(net, text, weights=list(net.parameters()), steps=steps, lr=3e-3)
     kind = "uniform" if V == 65 else "plays"
     found["history"][f"{kind} {name}"] = bet.history
     return bet.highest

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from attnlab.attention import SelfAttention, Variant, faulty_kernels
 from attnlab.attention.kernels import Kernel
+from attnlab.checkup.martingale import train_and_bet, uniform_text
 from attnlab.claims import (
     Arm,
     AtMost,
@@ -23,7 +24,6 @@ from attnlab.claims import (
     level,
 )
 from attnlab.claims.evidence import Evidence
-from attnlab.claims.martingale import train_and_bet, uniform_text
 from attnlab.data.corpora import tinyshakespeare
 from attnlab.init import init_weights
 from attnlab.model import GPT
@@ -33,9 +33,9 @@ from attnlab.rng import generator
 
 def zero_fill_bet(seed: int, budget: str) -> Mapping[str, Any]:
     """Bet on fresh uniform tokens with zero_fill."""
-    bet = train_and_bet(
-        _net(faulty_kernels.zero_fill, seed), uniform_text(65, 64, seed), steps=200, lr=3e-3
-    )
+    net = _net(faulty_kernels.zero_fill, seed)
+    text = uniform_text(65, 64, seed)
+    bet = train_and_bet(net, text, weights=list(net.parameters()), steps=200, lr=3e-3)
     return {"log M": bet.highest, "history": bet.history}
 
 

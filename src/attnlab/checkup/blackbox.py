@@ -8,7 +8,7 @@ from torch import Tensor
 
 from attnlab.checkup.dependence import Dependence
 from attnlab.checkup.findings import Finding, Status
-from attnlab.checkup.model_adapter import REFUSALS, Subject
+from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter
 from attnlab.checkup.recognize import explain, explain_scramble
 
 OK, FAULT, SUSPICIOUS, NOT_APPLICABLE = (
@@ -19,29 +19,29 @@ OK, FAULT, SUSPICIOUS, NOT_APPLICABLE = (
 )
 
 
-def accepted_lengths(subject: Subject) -> list[int]:
+def accepted_lengths(adapter: ModelAdapter) -> list[int]:
     """Lengths worth asking, longest first: those of a usual list that the model accepts."""
-    T = subject.block_size
+    T = adapter.block_size
     wanted = [T, T - 1, T // 2 + 1, T // 2, T // 3, 7, 3, 2, 1]
     lengths = []
     for length in sorted({n for n in wanted if 1 <= n <= T}, reverse=True):
         try:
-            subject.logits(torch.zeros(2, length, dtype=torch.long))
+            adapter.logits(torch.zeros(2, length, dtype=torch.long))
         except REFUSALS:
             continue
         lengths.append(length)
     return lengths
 
 
-def finite(subject: Subject, lengths: list[int], generator: torch.Generator) -> Finding:
+def finite(adapter: ModelAdapter, lengths: list[int], generator: torch.Generator) -> Finding:
     """Are all logits numbers, for random tokens and for extreme ones, at every length?"""
-    V, T = subject.vocab_size, lengths[0]
+    V, T = adapter.vocab_size, lengths[0]
     alternating = torch.arange(T) % 2 * (V - 1)
     extreme = torch.stack([torch.zeros(T).long(), torch.full((T,), V - 1), alternating])
-    inputs = [torch.cat([subject.tokens(generator, 2, T), extreme])]
-    inputs += [subject.tokens(generator, 2, n) for n in lengths[1:]]
+    inputs = [torch.cat([adapter.tokens(generator, 2, T), extreme])]
+    inputs += [adapter.tokens(generator, 2, n) for n in lengths[1:]]
     for ids in inputs:
-        bad = ~subject.logits(ids).isfinite().all(-1)  # (B, T)
+        bad = ~adapter.logits(ids).isfinite().all(-1)  # (B, T)
         if bad.any():
             return _not_finite(bad)
     return Finding("finite", OK, f"all logits are finite at {len(lengths)} lengths")
@@ -64,16 +64,18 @@ def _not_finite(bad: Tensor) -> Finding:
     return Finding("finite", FAULT, f"{where} of {T} gives NaN or infinity", "not_finite", numbers)
 
 
-def deterministic(subject: Subject, lengths: list[int], generator: torch.Generator) -> Finding:
+def deterministic(
+    adapter: ModelAdapter, lengths: list[int], generator: torch.Generator
+) -> Finding:
     """Does the same input give the same answer twice, in eval mode, whatever came between?"""
-    ids, others = subject.tokens(generator, 2, 2, lengths[0])
+    ids, others = adapter.tokens(generator, 2, 2, lengths[0])
     torch.manual_seed(1)
-    first = subject.logits(ids)
-    second = subject.logits(ids)
-    subject.logits(others)
-    third = subject.logits(ids)
+    first = adapter.logits(ids)
+    second = adapter.logits(ids)
+    adapter.logits(others)
+    third = adapter.logits(ids)
     torch.manual_seed(1)
-    again = subject.logits(ids)
+    again = adapter.logits(ids)
     numbers = {"change": relative(second, first), "after others": relative(third, first)}
     if max(numbers.values()) <= 1e-5:
         return Finding("same twice", OK, "the same tokens give the same logits twice", "", numbers)
@@ -92,16 +94,18 @@ def deterministic(subject: Subject, lengths: list[int], generator: torch.Generat
     return Finding("same twice", FAULT, headline, "keeps_state", numbers)
 
 
-def rows_independent(subject: Subject, lengths: list[int], generator: torch.Generator) -> Finding:
+def rows_independent(
+    adapter: ModelAdapter, lengths: list[int], generator: torch.Generator
+) -> Finding:
     """Do the other sequences of a batch leave a sequence's logits alone?"""
-    if subject.rows == 1:
+    if adapter.rows == 1:
         return Finding("batch", NOT_APPLICABLE, "the model takes one sequence at a time")
     name, tolerance = "batch", 1e-4
-    ids = subject.tokens(generator, 5, lengths[0])
+    ids = adapter.tokens(generator, 5, lengths[0])
     changed = ids.clone()
-    changed[1:] = subject.tokens(generator, 4, lengths[0])
-    whole = subject.logits(ids)
-    mixed = relative(subject.logits(changed)[:1], whole[:1])
+    changed[1:] = adapter.tokens(generator, 4, lengths[0])
+    whole = adapter.logits(ids)
+    mixed = relative(adapter.logits(changed)[:1], whole[:1])
     numbers = {"by other rows": mixed}
     if mixed > 1e-6:
         return Finding(
@@ -112,7 +116,7 @@ def rows_independent(subject: Subject, lengths: list[int], generator: torch.Gene
             "rows_mix",
             numbers,
         )
-    numbers["alone"] = relative(subject.logits(ids[:1]), whole[:1])
+    numbers["alone"] = relative(adapter.logits(ids[:1]), whole[:1])
     if numbers["alone"] > tolerance:
         return Finding(
             name,
@@ -207,16 +211,16 @@ def gradients(map_: Tensor | None, whole: Dependence) -> Finding:
     )
 
 
-def prefixes(subject: Subject, lengths: list[int], generator: torch.Generator) -> Finding:
+def prefixes(adapter: ModelAdapter, lengths: list[int], generator: torch.Generator) -> Finding:
     """Does scoring token by token equal scoring in one pass?"""
     shorter = lengths[1:]
     if not shorter:
         return Finding(
             "prefixes", NOT_APPLICABLE, f"the model takes exactly {lengths[0]} positions"
         )
-    ids = subject.tokens(generator, 2, lengths[0])
-    whole = subject.logits(ids)
-    changes = {n: relative(subject.logits(ids[:, :n]), whole[:, :n]) for n in shorter}
+    ids = adapter.tokens(generator, 2, lengths[0])
+    whole = adapter.logits(ids)
+    changes = {n: relative(adapter.logits(ids[:, :n]), whole[:, :n]) for n in shorter}
     n = max(changes, key=lambda n: changes[n])
     numbers = {"largest change": changes[n], "at length": float(n)}
     if changes[n] <= 1e-3:

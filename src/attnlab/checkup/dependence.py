@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from attnlab.checkup.model_adapter import REFUSALS, Subject
+from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter
 
 # Below these shares of the largest change, a change is rounding. Rows of one call are computed
 # alike, so true zeros come out as exact zeros; the room is for kernels that are right but round.
@@ -63,7 +63,7 @@ class Dependence:
 
 
 def dependence(
-    subject: Subject,
+    adapter: ModelAdapter,
     T: int,
     generator: torch.Generator,
     *,
@@ -88,34 +88,34 @@ def dependence(
     columns = torch.arange(T)
     for base in range(bases):
         for alternative in range(alternatives):
-            ids = subject.tokens(generator, T)
-            shift = 1 + torch.randint(subject.vocab_size - 1, (T,), generator=generator)
-            other = (ids + shift) % subject.vocab_size  # another token at every position
+            ids = adapter.tokens(generator, T)
+            shift = 1 + torch.randint(adapter.vocab_size - 1, (T,), generator=generator)
+            other = (ids + shift) % adapter.vocab_size  # another token at every position
             if base == alternative == 0:
-                columns = _affordable(subject, ids, seconds)
+                columns = _affordable(adapter, ids, seconds)
             alone = torch.where(torch.eye(T, dtype=torch.bool)[columns], other, ids)
-            _raise(single, columns, _changes(subject, ids, alone))
+            _raise(single, columns, _changes(adapter, ids, alone))
             if alternative == 0:
                 after = torch.where(torch.arange(T) >= columns[:, None], other, ids)
-                _raise(suffix, columns, _changes(subject, ids, after))
+                _raise(suffix, columns, _changes(adapter, ids, after))
             if time.perf_counter() - begin > seconds:
                 break
     unit = float(torch.cat([single[:, columns], suffix[:, columns]]).max()) or 1.0
     return Dependence(single / unit, suffix / unit, unit, tolerance)
 
 
-def _changes(subject: Subject, ids: Tensor, changed: Tensor) -> Tensor:
+def _changes(adapter: ModelAdapter, ids: Tensor, changed: Tensor) -> Tensor:
     """(T,), (N, T) -> (N, T): the largest change of any logit, row by row.
 
     The unchanged sequence is in every call, so that it is computed by the same kernels.
     """
     parts = []
-    size = max(subject.rows - 1, 1)
+    size = max(adapter.rows - 1, 1)
     for part in changed.split(size):
-        if subject.rows == 1:
-            logits = torch.cat([subject.logits(ids[None]), subject.logits(part)])
+        if adapter.rows == 1:
+            logits = torch.cat([adapter.logits(ids[None]), adapter.logits(part)])
         else:
-            logits = subject.logits(torch.cat([ids[None], part]))
+            logits = adapter.logits(torch.cat([ids[None], part]))
         parts.append((logits[1:] - logits[:1]).abs().amax(-1))
     return torch.cat(parts)
 
@@ -127,12 +127,12 @@ def _raise(map_: Tensor, columns: Tensor, changes: Tensor) -> None:
     map_[:, columns] = torch.where(old.isnan(), new, torch.maximum(old, new))
 
 
-def _affordable(subject: Subject, ids: Tensor, seconds: float) -> Tensor:
+def _affordable(adapter: ModelAdapter, ids: Tensor, seconds: float) -> Tensor:
     """As many columns as fit into the time, the likeliest places of a fault first."""
     T = len(ids)
-    rows = min(subject.rows, 8, T)
+    rows = min(adapter.rows, 8, T)
     begin = time.perf_counter()
-    subject.logits(ids.expand(rows, T))
+    adapter.logits(ids.expand(rows, T))
     per_row = (time.perf_counter() - begin) / rows
     count = int(seconds / (2 * per_row))
     if count >= T:
@@ -144,7 +144,7 @@ def _affordable(subject: Subject, ids: Tensor, seconds: float) -> Tensor:
     return torch.tensor(sorted(chosen[: max(count, 8)]))
 
 
-def gradient_map(subject: Subject, T: int, generator: torch.Generator) -> Tensor | None:
+def gradient_map(adapter: ModelAdapter, T: int, generator: torch.Generator) -> Tensor | None:
     """The same map by backpropagation: row t holds the gradient of t's logits by each token.
 
     Every row of a batch of T equal sequences asks for another position, so that one backward pass
@@ -154,13 +154,13 @@ def gradient_map(subject: Subject, T: int, generator: torch.Generator) -> Tensor
         (T, T) as shares of the largest entry, or None where the tokens do not enter by an
         nn.Embedding or gradients do not flow.
     """
-    module = subject.module
-    if module is None or subject.rows < 2:
+    module = adapter.module
+    if module is None or adapter.rows < 2:
         return None
-    ids = subject.tokens(generator, T)
+    ids = adapter.tokens(generator, T)
     rows = [
-        _gradient_rows(subject, module, ids, part, generator)
-        for part in torch.arange(T).split(subject.rows)
+        _gradient_rows(adapter, module, ids, part, generator)
+        for part in torch.arange(T).split(adapter.rows)
     ]
     if any(row is None for row in rows):
         return None
@@ -170,7 +170,11 @@ def gradient_map(subject: Subject, T: int, generator: torch.Generator) -> Tensor
 
 
 def _gradient_rows(
-    subject: Subject, module: nn.Module, ids: Tensor, asked: Tensor, generator: torch.Generator
+    adapter: ModelAdapter,
+    module: nn.Module,
+    ids: Tensor,
+    asked: Tensor,
+    generator: torch.Generator,
 ) -> Tensor | None:
     entered: list[Tensor] = []
     batch = ids.expand(len(asked), len(ids))
@@ -186,7 +190,7 @@ def _gradient_rows(
     handles = [embedding.register_forward_hook(keep) for embedding in embeddings]
     try:
         with torch.enable_grad():
-            logits = subject.raw(batch)
+            logits = adapter.raw(batch)
             if not entered or not logits.requires_grad:
                 return None
             picked = logits[torch.arange(len(asked)), asked.to(logits.device)]  # (rows, V)

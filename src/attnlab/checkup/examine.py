@@ -16,7 +16,7 @@ from attnlab.checkup.attention_calls import AttentionCall
 from attnlab.checkup.dependence import TOLERANCE, Dependence, dependence, gradient_map
 from attnlab.checkup.findings import Finding, Report, Status, attempt
 from attnlab.checkup.martingale import prove_by_training
-from attnlab.checkup.model_adapter import REFUSALS, Subject, adapt
+from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter, adapt
 from attnlab.checkup.preserve_state import untouched, working_copy
 from attnlab.checkup.stress import disturbed, learned_leak, stress, try_trace
 from attnlab.checkup.targets import check_batch
@@ -56,8 +56,8 @@ def checkup(
     begin = time.perf_counter()
     owner = _module_of(model)
     with untouched(owner), contextlib.redirect_stdout(io.StringIO()):  # models that print
-        subject, notes = _prepare(model, vocab_size, block_size)
-        findings, settings = _examine(subject, torch.Generator().manual_seed(seed), prove)
+        adapter, notes = _prepare(model, vocab_size, block_size)
+        findings, settings = _examine(adapter, torch.Generator().manual_seed(seed), prove)
     if batch is not None:
         findings.append(check_batch(*batch))
     title = name if name is not None else type(model if owner is None else owner).__name__
@@ -97,7 +97,7 @@ def _module_of(model: Callable[..., object]) -> torch.nn.Module | None:
 
 def _prepare(
     model: Callable[..., object], vocab_size: int | None, block_size: int | None
-) -> tuple[Subject, dict[str, str]]:
+) -> tuple[ModelAdapter, dict[str, str]]:
     notes: dict[str, str] = {}
     owner = _module_of(model)
     if owner is not None and owner is not model:
@@ -107,27 +107,27 @@ def _prepare(
         model.eval()
         if note:
             notes["copy"] = note
-    subject = adapt(model, vocab_size, block_size)
-    return replace(subject, copies=not notes), notes
+    adapter = adapt(model, vocab_size, block_size)
+    return replace(adapter, copies=not notes), notes
 
 
-def _sharpened(subject: Subject) -> tuple[Subject, torch.dtype]:
+def _sharpened(adapter: ModelAdapter) -> tuple[ModelAdapter, torch.dtype]:
     """The model in fp64 where it runs so, which tells rounding from leaks by far."""
-    own = subject.dtype or torch.float32
-    if subject.module is None or own == torch.float64:
-        return subject, own
+    own = adapter.dtype or torch.float32
+    if adapter.module is None or own == torch.float64:
+        return adapter, own
     for dtype in (torch.float64, torch.float32):
-        copy, note = working_copy(subject.module)
+        copy, note = working_copy(adapter.module)
         if note:
             break
-        sharp = subject.replaced(copy.to(dtype))
+        sharp = adapter.replaced(copy.to(dtype))
         try:
-            finite = bool(sharp.logits(torch.zeros(1, subject.block_size).long()).isfinite().all())
+            finite = bool(sharp.logits(torch.zeros(1, adapter.block_size).long()).isfinite().all())
         except (*REFUSALS, BadInput):
             continue
         if finite:
             return sharp, dtype
-    return subject, own
+    return adapter, own
 
 
 # What a map of who reads whom is called where nothing is known of the inside.
@@ -145,13 +145,13 @@ class _Case:
         shaken: the copy with noise on its weights, once there is one.
     """
 
-    subject: Subject
-    sharp: Subject
+    adapter: ModelAdapter
+    sharp: ModelAdapter
     dtype: torch.dtype
     lengths: list[int]
     generator: torch.Generator
     seconds: float = 0.8
-    shaken: Subject | None = None
+    shaken: ModelAdapter | None = None
 
     @property
     def tolerance(self) -> float:
@@ -160,19 +160,19 @@ class _Case:
 
 
 def _examine(
-    subject: Subject, generator: torch.Generator, prove: bool
+    adapter: ModelAdapter, generator: torch.Generator, prove: bool
 ) -> tuple[list[Finding], dict[str, str]]:
-    lengths = blackbox.accepted_lengths(subject)
-    findings = [blackbox.finite(subject, lengths, generator)]
+    lengths = blackbox.accepted_lengths(adapter)
+    findings = [blackbox.finite(adapter, lengths, generator)]
     if findings[0].status is Status.OK:
-        same = blackbox.deterministic(subject, lengths, generator)
+        same = blackbox.deterministic(adapter, lengths, generator)
         if same.cause == "dropout_on":
-            subject = replace(subject, seeded=True, rows=1)
-        findings += [same, blackbox.rows_independent(subject, lengths, generator)]
+            adapter = replace(adapter, seeded=True, rows=1)
+        findings += [same, blackbox.rows_independent(adapter, lengths, generator)]
         if findings[-1].cause == "rows_mix":
-            subject = replace(subject, rows=1)
-    sharp, dtype = _sharpened(subject)
-    case = _Case(subject, sharp, dtype, lengths, generator)
+            adapter = replace(adapter, rows=1)
+    sharp, dtype = _sharpened(adapter)
+    case = _Case(adapter, sharp, dtype, lengths, generator)
     calls, numbers, blind = _watch(case)
     inside = _inside(case, calls, blind)
     if findings[0].status is Status.OK:
@@ -182,15 +182,15 @@ def _examine(
             for f in findings
         ):
             findings += _hidden(case, calls, numbers)
-        findings += extras.all_of(subject, sharp, generator)
-        if prove and subject.copies:
-            findings.append(prove_by_training(subject, generator))
+        findings += extras.all_of(adapter, sharp, generator)
+        if prove and adapter.copies:
+            findings.append(prove_by_training(adapter, generator))
     findings += inside
     settings = {
-        "vocab_size": str(subject.vocab_size),
-        "block_size": str(subject.block_size),
+        "vocab_size": str(adapter.vocab_size),
+        "block_size": str(adapter.block_size),
         "lengths": ", ".join(map(str, lengths)),
-        "dtype": f"{_word(subject.dtype)}, maps in {_word(dtype)}",
+        "dtype": f"{_word(adapter.dtype)}, maps in {_word(dtype)}",
         "attention calls seen": str(len(calls)),
     }
     return _causes_outside(case, findings, calls), settings
@@ -201,12 +201,12 @@ def _word(dtype: torch.dtype | None) -> str:
 
 
 def _watch(case: _Case) -> tuple[list[AttentionCall], list[int], str]:
-    subject = case.sharp
+    adapter = case.sharp
     # No other size may be T, or a product of weights passes for scores.
-    sizes = {n for p in subject.parameters() for n in p.shape}
-    free = [n for n in range(subject.block_size, 10, -1) if n not in sizes]
-    T = free[0] if free and len(case.lengths) > 1 else subject.block_size
-    return try_trace(subject, T, case.generator)
+    sizes = {n for p in adapter.parameters() for n in p.shape}
+    free = [n for n in range(adapter.block_size, 10, -1) if n not in sizes]
+    T = free[0] if free and len(case.lengths) > 1 else adapter.block_size
+    return try_trace(adapter, T, case.generator)
 
 
 def _inside(case: _Case, calls: list[AttentionCall], blind: str) -> list[Finding]:
@@ -219,8 +219,8 @@ def _inside(case: _Case, calls: list[AttentionCall], blind: str) -> list[Finding
         found.append(Finding("rows", Status.OK, "every query's weights sum to 1 over the keys"))
     if "mask" not in named:
         found.append(Finding("mask", Status.OK, f"all {len(calls)} attention patterns are causal"))
-    critical = math.sqrt(2 * math.log(case.subject.block_size))
-    found += whitebox.scale(calls, critical, extras.looks_untrained(case.subject))
+    critical = math.sqrt(2 * math.log(case.adapter.block_size))
+    found += whitebox.scale(calls, critical, extras.looks_untrained(case.adapter))
     return [*found, *whitebox.heads(calls), whitebox.head_order(calls)]
 
 
@@ -238,8 +238,8 @@ def _outside(case: _Case, calls: list[AttentionCall]) -> list[Finding]:
     found.append(blackbox.past(maps[0], jittered))
     if found[0].cause in ("flipped_mask", "inverted_mask"):
         found.pop()
-    single = case.subject.dtype == torch.float32
-    slopes = gradient_map(case.subject if single else case.sharp, maps[0].T, case.generator)
+    single = case.adapter.dtype == torch.float32
+    slopes = gradient_map(case.adapter if single else case.sharp, maps[0].T, case.generator)
     found.append(blackbox.gradients(slopes, maps[0]))
     found.append(blackbox.prefixes(case.sharp, case.lengths, case.generator))
     return found
@@ -247,22 +247,22 @@ def _outside(case: _Case, calls: list[AttentionCall]) -> list[Finding]:
 
 def _disturbed_map(case: _Case) -> Dependence | None:
     case.shaken = disturbed(case.sharp, case.generator)
-    return _finite_map(case, case.shaken, case.subject.block_size, rounds=1)
+    return _finite_map(case, case.shaken, case.adapter.block_size, rounds=1)
 
 
-def _finite_map(case: _Case, subject: Subject, T: int, *, rounds: int) -> Dependence | None:
+def _finite_map(case: _Case, adapter: ModelAdapter, T: int, *, rounds: int) -> Dependence | None:
     """The map, or None where the model refuses, as one may that checks its own values."""
     try:
-        map_ = _map(case, subject, T, rounds=rounds)
+        map_ = _map(case, adapter, T, rounds=rounds)
     except REFUSALS:
         return None
     return map_ if bool(map_.single[:, map_.tried].isfinite().all()) else None
 
 
-def _map(case: _Case, subject: Subject, T: int, *, rounds: int) -> Dependence:
+def _map(case: _Case, adapter: ModelAdapter, T: int, *, rounds: int) -> Dependence:
     """Who reads whom, from as many random sequences and other tokens as there are rounds."""
     return dependence(
-        subject,
+        adapter,
         T,
         case.generator,
         tolerance=case.tolerance,
@@ -289,7 +289,7 @@ def _hidden(case: _Case, calls: list[AttentionCall], numbers: list[int]) -> list
     if case.sharp.module is not None and case.sharp.copies:
         half = case.seconds / 2
         teach = partial(
-            learned_leak, case.subject, case.generator, case.dtype, case.tolerance, half
+            learned_leak, case.adapter, case.generator, case.dtype, case.tolerance, half
         )
         found.append(attempt("trained", teach, REFUSALS))
     remember = partial(extras.cache, case.sharp, case.generator)
@@ -322,9 +322,9 @@ def _reads_ahead_at(case: _Case, detector: str, T: int) -> bool:
 
     A model that cannot be asked says nothing against its patterns.
     """
-    subject = case.shaken if detector == "disturbed" else case.sharp
-    assert subject is not None, "a finding on a disturbed copy has one"
-    map_ = _finite_map(case, subject, T, rounds=2)
+    adapter = case.shaken if detector == "disturbed" else case.sharp
+    assert adapter is not None, "a finding on a disturbed copy has one"
+    map_ = _finite_map(case, adapter, T, rounds=2)
     return map_ is None or bool(map_.ahead.any())
 
 

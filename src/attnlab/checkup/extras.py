@@ -9,34 +9,36 @@ from torch import Tensor
 
 from attnlab.checkup.blackbox import relative
 from attnlab.checkup.findings import Finding, Status, attempt
-from attnlab.checkup.model_adapter import REFUSALS, Subject
+from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter
 from attnlab.checkup.preserve_state import working_copy
 from attnlab.errors import BadInput
 
 
-def all_of(subject: Subject, sharp: Subject, generator: torch.Generator) -> list[Finding]:
+def all_of(
+    adapter: ModelAdapter, sharp: ModelAdapter, generator: torch.Generator
+) -> list[Finding]:
     """The detectors of this file, on a model that is finite."""
     return [
         attempt("padding", partial(padding, sharp, generator), REFUSALS),
-        attempt("precision", partial(low_precision, subject, sharp, generator), REFUSALS),
+        attempt("precision", partial(low_precision, adapter, sharp, generator), REFUSALS),
     ]
 
 
-def _takes(subject: Subject, *names: str) -> bool:
-    module = subject.module
+def _takes(adapter: ModelAdapter, *names: str) -> bool:
+    module = adapter.module
     if module is None:
         return False
     parameters = inspect.signature(module.forward).parameters
     return all(name in parameters for name in names)
 
 
-def cache(subject: Subject, generator: torch.Generator) -> Finding:
+def cache(adapter: ModelAdapter, generator: torch.Generator) -> Finding:
     """Does going on from a cache give what one pass gives? (Hugging Face's convention.)"""
-    name, module = "cache", subject.module
-    if module is None or not _takes(subject, "past_key_values", "use_cache"):
+    name, module = "cache", adapter.module
+    if module is None or not _takes(adapter, "past_key_values", "use_cache"):
         return Finding(name, Status.NOT_APPLICABLE, "the model takes no past_key_values")
-    T = min(subject.block_size, 24)
-    ids = subject.tokens(generator, 1, T).to(subject.device)
+    T = min(adapter.block_size, 24)
+    ids = adapter.tokens(generator, 1, T).to(adapter.device)
     with torch.no_grad():
         whole = module(ids).logits
         start = module(ids[:, : T // 2], use_cache=True)
@@ -55,13 +57,13 @@ def cache(subject: Subject, generator: torch.Generator) -> Finding:
     return Finding(name, Status.SUSPICIOUS, headline, "cache_differs", numbers)
 
 
-def padding(subject: Subject, generator: torch.Generator) -> Finding:
+def padding(adapter: ModelAdapter, generator: torch.Generator) -> Finding:
     """Do padded tokens on the left stay unread, where the model takes an attention mask?"""
-    name, module = "padding", subject.module
-    if module is None or not _takes(subject, "attention_mask"):
+    name, module = "padding", adapter.module
+    if module is None or not _takes(adapter, "attention_mask"):
         return Finding(name, Status.NOT_APPLICABLE, "the model takes no attention mask")
-    T = min(subject.block_size, 24)
-    ids, other = subject.tokens(generator, 2, 1, T).to(subject.device)
+    T = min(adapter.block_size, 24)
+    ids, other = adapter.tokens(generator, 2, 1, T).to(adapter.device)
     padded = torch.arange(T, device=ids.device) < T // 3
     keep = (~padded).long()[None]
     with torch.no_grad():
@@ -75,18 +77,20 @@ def padding(subject: Subject, generator: torch.Generator) -> Finding:
     return Finding(name, Status.SUSPICIOUS, headline, "padding_read", numbers)
 
 
-def low_precision(subject: Subject, sharp: Subject, generator: torch.Generator) -> Finding:
+def low_precision(
+    adapter: ModelAdapter, sharp: ModelAdapter, generator: torch.Generator
+) -> Finding:
     """How far do bf16 and the model's own precision stray from the sharpest one?"""
     name = "precision"
-    if subject.module is None or sharp.module is None:
+    if adapter.module is None or sharp.module is None:
         return Finding(name, Status.NOT_APPLICABLE, "only a torch module changes its precision")
-    ids = subject.tokens(generator, 2, subject.block_size)
+    ids = adapter.tokens(generator, 2, adapter.block_size)
     reference = sharp.logits(ids)
-    numbers = {"own precision": _stray(subject.logits(ids), reference)}
-    copy, note = working_copy(subject.module)
+    numbers = {"own precision": _stray(adapter.logits(ids), reference)}
+    copy, note = working_copy(adapter.module)
     if not note:
         try:
-            low = subject.replaced(copy.to(torch.bfloat16)).logits(ids)
+            low = adapter.replaced(copy.to(torch.bfloat16)).logits(ids)
             numbers["bfloat16"] = _stray(low, reference)
         except (*REFUSALS, BadInput) as error:
             headline = f"does not run in bf16: {str(error).splitlines()[0]}"
@@ -103,13 +107,13 @@ def _stray(logits: Tensor, reference: Tensor) -> float:
     return float((logits - reference).square().mean().sqrt() / reference.std().clamp_min(1e-30))
 
 
-def looks_untrained(subject: Subject) -> bool:
+def looks_untrained(adapter: ModelAdapter) -> bool:
     """Whether the weight matrices look like independent draws.
 
     The largest singular value of an m x n matrix of independent entries of size s is about
     s (sqrt(m) + sqrt(n)); training adds directions that stand out (Marchenko and Pastur 1967).
     """
-    ratios = sorted(_outstanding(p) for p in subject.parameters() if _is_matrix(p))
+    ratios = sorted(_outstanding(p) for p in adapter.parameters() if _is_matrix(p))
     return not ratios or ratios[len(ratios) // 2] < 1.3
 
 

@@ -1,109 +1,193 @@
-"""Proof by training: fresh uniform tokens cannot be predicted from the past.
+"""Prove that a predictor reads ahead, by betting on text whose probabilities are known.
 
-If a model's probability q_t of each token depends on earlier tokens only, then M_n = prod q_t V is
-a nonnegative supermartingale that starts at 1, and by Ville's inequality it ever exceeds 1/alpha
-with probability alpha at most. So once it does, the model reads ahead (or its probabilities do not
-sum to 1), whatever the mechanism and whatever was tried before. The weights may be trained
-meanwhile, as long as every sequence is scored before it is trained on.
+Let q_t be the predictor's probability of token x_t and p_t the exact probability given the past.
+If q_t depends on earlier tokens only, M_n = prod_t q_t(x_t) / p_t(x_t) is a nonnegative
+supermartingale that starts at 1, so by Ville's inequality (Ville 1939)
+
+    P(M_n >= 1/alpha for any n) <= alpha.
+
+Once M passes 1/alpha, the predictor reads ahead (or its probabilities do not sum to 1), with error
+probability alpha, whatever the mechanism and whenever you look. The predictor may be trained
+meanwhile, as long as every text is scored before it is trained on.
+
+Letters: B batch, T time, V symbols.
 """
 
 import math
 import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnlab.checkup.adam import Adam
 from attnlab.checkup.findings import Finding, Status
-from attnlab.checkup.model_adapter import REFUSALS, Subject
+from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter
 from attnlab.checkup.preserve_state import working_copy
 from attnlab.checkup.stress import open_weights
+from attnlab.errors import first_line
+from attnlab.rng import generator
 
 ALPHA = 1e-9
+ScoredText = tuple[Tensor, Tensor]  # ids (B, T + 1); ln p of ids[:, 1:] given the past, (B, T)
 
 
 @dataclass
 class Martingale:
-    """The running logarithm of M_n, and its highest value so far, in nats.
+    """The logarithm of M, in nats: now, at its highest, and after every batch.
+
+    The stake is divided evenly over the batches: each batch adds its share, so that what an
+    untrained predictor loses at first does not burden later bets. A mixture of supermartingales is
+    a supermartingale; it costs ln(batches) nats of evidence.
 
     Args:
-        vocab_size: V, tokens are uniform over V symbols.
-        alpha: the probability of a false proof.
+        batches: the most batches that `update` will be called with.
+        alpha: the error probability of a proof.
     """
 
-    vocab_size: int
+    batches: int
     alpha: float = ALPHA
-    log: float = 0.0
+    log: float = -math.inf
     highest: float = 0.0
     history: list[float] = field(default_factory=list)
 
     @property
     def proven(self) -> bool:
-        """Whether M_n ever reached 1/alpha."""
+        """Whether M has ever reached 1/alpha."""
         return self.highest >= math.log(1 / self.alpha)
 
-    def update(self, log_q: Tensor) -> None:
-        """Take the natural logarithms of the probabilities of further tokens, in order.
+    def update(self, log_q: Tensor, log_p: Tensor) -> None:
+        """Add a batch in order. Every partial product counts toward `highest`.
 
-        Ville's inequality holds for the highest of all partial products, so each one counts.
+        Args:
+            log_q, log_p: natural logarithms of the predictor's and of the exact probabilities, of
+                the same shape.
+
+        Raises:
+            ValueError: a probability is NaN, p is 0, or there are more batches than announced.
         """
-        gains = log_q.double().flatten() + math.log(self.vocab_size)
-        path = self.log + gains.cumsum(0)
-        if not bool(path.isfinite().all()):
-            raise ValueError("a probability is NaN or 0, which is no case for a martingale")
+        if len(self.history) == self.batches:
+            raise ValueError(f"all {self.batches} batches have been used; announce more")
+        stake = float(np.logaddexp(self.log, -math.log(self.batches)))
+        path = stake + (log_q.double() - log_p.double()).flatten().cumsum(0)
+        if path.isnan().any() or log_p.isinf().any():
+            raise ValueError("a probability is NaN, or p is 0 for a token that occurred")
         self.highest = max(self.highest, float(path.max()))
         self.log = float(path[-1])
         self.history.append(self.log)
 
 
-def prove_by_training(
-    subject: Subject, generator: torch.Generator, *, steps: int = 400, seconds: float = 40.0
-) -> Finding:
-    """Train a copy on fresh uniform tokens, and bet on each before it is trained on."""
-    if subject.module is None:
-        return Finding("proof", Status.NOT_APPLICABLE, "only a torch module can be trained")
-    model, note = working_copy(subject.module)
-    if note:
-        return Finding("proof", Status.NOT_APPLICABLE, note)
-    student = subject.replaced(model.float())
-    bet = Martingale(subject.vocab_size)
-    adam = Adam(open_weights(model), lr=3e-3)
-    begin = time.perf_counter()
+class ExactSource(Protocol):
+    """A source of text that knows the exact probability of each character, such as `Plays`."""
+
+    alphabet: str
+
+    def generate(self, seed: int, length: int) -> tuple[str, Any]:
+        """A text and the natural logarithms of its probabilities, (length,)."""
+
+
+def uniform_text(vocab_size: int, T: int, seed: int, batch_size: int = 16) -> Iterator[ScoredText]:
+    """Endless new batches of independent uniform tokens: ln p = -ln V."""
     step = 0
+    while True:
+        stream = generator(seed, "uniform", step)
+        ids = torch.randint(vocab_size, (batch_size, T + 1), generator=stream)
+        yield ids, torch.full((batch_size, T), -math.log(vocab_size))
+        step += 1
+
+
+def plays_text(
+    source: ExactSource, T: int, seed: int, batch_size: int = 16
+) -> Iterator[ScoredText]:
+    """Endless new batches of `plays`, with the exact ln p given the whole past of the text.
+
+    The rows of a batch are consecutive windows of one text. The predictor of a window sees less of
+    the past than the source does, which only lowers M for causal predictors.
+    """
+    index = {symbol: i for i, symbol in enumerate(source.alphabet)}
+    step = 0
+    while True:
+        # A million texts per seed, each drawn from its own seed and used once.
+        text, log_p = source.generate(seed * 1_000_000 + step, batch_size * T + 1)
+        ids = torch.tensor([index[symbol] for symbol in text])
+        windows = ids.unfold(0, T + 1, T)  # (B, T + 1), each overlaps the next by one symbol
+        yield windows, torch.as_tensor(log_p[1:]).view(batch_size, T)
+        step += 1
+
+
+def train_and_bet(
+    net: Callable[[Tensor], Tensor],
+    text: Iterable[ScoredText],
+    *,
+    weights: list[nn.Parameter],
+    steps: int,
+    lr: float,
+    alpha: float = ALPHA,
+    seconds: float = math.inf,
+) -> Martingale:
+    """Train on new text, and bet on each batch before training on it.
+
+    Stops once M has passed 1/alpha, which Ville's inequality allows, or when training diverges.
+
+    Args:
+        net: ids (B, T) -> logits (B, T, V).
+        text: batches that never repeat.
+        weights: what to train, in place.
+        steps: the most batches to use.
+        lr: learning rate of Adam.
+        alpha: error probability of a proof.
+        seconds: no batch is begun after that long.
+    """
+    begin = time.perf_counter()
+    adam = Adam(weights, lr=lr)
+    bet = Martingale(batches=steps, alpha=alpha)
+    for _, (ids, log_p) in zip(range(steps), text, strict=False):
+        logits = net(ids[:, :-1])  # (B, T, V)
+        targets = ids[:, 1:, None].to(logits.device)
+        log_q = logits.log_softmax(-1).gather(-1, targets)[..., 0]  # (B, T)
+        if not log_q.isfinite().all():
+            break
+        bet.update(log_q.detach().cpu(), log_p)
+        if bet.proven or time.perf_counter() - begin >= seconds:
+            break
+        (-log_q.mean()).backward()
+        adam.step()
+    return bet
+
+
+def prove_by_training(
+    adapter: ModelAdapter, random: torch.Generator, *, steps: int = 400, seconds: float = 40.0
+) -> Finding:
+    """The checkup's detector: bet on uniform tokens, which no causal model can predict."""
+    if adapter.module is None:
+        return Finding("proof", Status.NOT_APPLICABLE, "only a torch module can be trained")
+    copy, reason = working_copy(adapter.module)
+    if reason:
+        return Finding("proof", Status.NOT_APPLICABLE, reason)
+    student, V = adapter.replaced(copy.float()), adapter.vocab_size
+    text = uniform_text(V, adapter.block_size, random.initial_seed(), min(16, adapter.rows))
     try:
-        while step < steps and not bet.proven and time.perf_counter() - begin < seconds:
-            step += 1
-            _train_and_bet(student, bet, adam, generator)
+        with torch.enable_grad():
+            bet = train_and_bet(
+                lambda ids: student.raw(ids)[..., :V].float(),
+                text,
+                weights=open_weights(copy),
+                steps=steps,
+                lr=3e-3,
+                seconds=seconds,
+            )
     except REFUSALS as error:
-        return Finding("proof", Status.NOT_APPLICABLE, f"the training stopped: {error}")
-    return _verdict(bet, step)
-
-
-def _train_and_bet(
-    student: Subject, bet: Martingale, adam: Adam, generator: torch.Generator
-) -> None:
-    ids = student.tokens(generator, min(16, student.rows), student.block_size)
-    with torch.enable_grad():
-        logits = student.raw(ids)[:, :-1, : student.vocab_size].float()
-        log_q = logits.log_softmax(-1)  # over the V symbols only, so that it is a probability
-        picked = log_q.gather(-1, ids[:, 1:, None].to(logits.device))[..., 0]  # (B, T - 1)
-        bet.update(picked.detach().cpu())
-        (-picked.mean()).backward()
-    adam.step()
-
-
-def _verdict(bet: Martingale, step: int) -> Finding:
-    digits = bet.highest / math.log(10)
-    numbers = {"log10 of the highest M": digits, "steps": float(step), "alpha": bet.alpha}
+        return Finding("proof", Status.NOT_APPLICABLE, f"training failed: {first_line(error)}")
+    n, digits = len(bet.history), bet.highest / math.log(10)
+    numbers = {"log10 of the highest M": digits, "steps": float(n), "alpha": bet.alpha}
     if bet.proven:
-        return Finding(
-            "proof",
-            Status.FAULT,
-            f"the model predicts fresh uniform tokens: odds of 10^{digits:.1f} against every "
-            f"model that only reads the past, after {step} steps of training",
-            "proof",
-            numbers,
+        headline = (
+            f"after {n} training steps the model predicts uniform random tokens: odds of "
+            f"10^{digits:.1f} against every model that reads only the past"
         )
-    headline = f"no proof of a leak in {step} steps (the odds never passed 10^{digits:.1f})"
+        return Finding("proof", Status.FAULT, headline, "proof", numbers)
+    headline = f"no proof of a leak in {n} steps (the highest odds were 10^{digits:.1f})"
     return Finding("proof", Status.OK, headline, "", numbers)

@@ -25,7 +25,7 @@ REFUSALS = (
 
 
 @dataclass(frozen=True)
-class Subject:
+class ModelAdapter:
     """A model behind one signature.
 
     Args:
@@ -68,7 +68,7 @@ class Subject:
         """The weights of the module, if it is one."""
         return list(self.module.parameters()) if self.module is not None else []
 
-    def replaced(self, model: Callable[..., object]) -> "Subject":
+    def replaced(self, model: Callable[..., object]) -> "ModelAdapter":
         """The same way of asking another model."""
         return replace(self, model=model)
 
@@ -142,11 +142,13 @@ def as_tensor(value: object) -> Tensor | None:
     return None
 
 
-def adapt(model: Callable[..., object], vocab_size: int | None, block_size: int | None) -> Subject:
+def adapt(
+    model: Callable[..., object], vocab_size: int | None, block_size: int | None
+) -> ModelAdapter:
     """Find out how a model wants to be asked, and what it can be asked.
 
     Args:
-        model: see `Subject`.
+        model: see `ModelAdapter`.
         vocab_size: None where the model or its config says it.
         block_size: likewise; where nobody says it, 64 is tried.
 
@@ -194,18 +196,18 @@ def _said(model: object, names: tuple[str, ...]) -> int | None:
     return None
 
 
-def _first_that_answers(model: Callable[..., object], V: int, T: int) -> Subject:
+def _first_that_answers(model: Callable[..., object], V: int, T: int) -> ModelAdapter:
     ids = torch.arange(2 * T).reshape(2, T) % V
     reasons: list[str] = []
     for convention in _conventions(model):
         for rows in (64, 1):
-            subject = Subject(model, V, T, convention=convention, rows=rows)
+            adapter = ModelAdapter(model, V, T, convention=convention, rows=rows)
             try:
-                subject.logits(ids)
+                adapter.logits(ids)
             except REFUSALS as error:
                 reasons.append(_first_line(error))
             else:
-                return subject
+                return adapter
     raise BadInput(
         f"the model does not answer ids of shape (2, {T}) below {V}: {reasons[0]}; give the "
         f"vocab_size and block_size that it was made for, and a model from ids to logits"

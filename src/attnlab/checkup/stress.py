@@ -14,7 +14,7 @@ from attnlab.checkup.adam import Adam
 from attnlab.checkup.attention_calls import AttentionCall
 from attnlab.checkup.dependence import dependence
 from attnlab.checkup.findings import Finding, Status
-from attnlab.checkup.model_adapter import REFUSALS, Subject
+from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter
 from attnlab.checkup.recognize import explain
 from attnlab.checkup.trace import Watch, watch
 
@@ -23,30 +23,30 @@ STRESS_SCORE = 2e5
 
 
 @torch.no_grad()
-def disturbed(subject: Subject, generator: torch.Generator) -> Subject:
+def disturbed(adapter: ModelAdapter, generator: torch.Generator) -> ModelAdapter:
     """A copy with noise on all weights, so that gates which start at 0 are a little open."""
-    model = copy.deepcopy(subject.module)
+    model = copy.deepcopy(adapter.module)
     assert model is not None
     for parameter in model.parameters():
         if parameter.is_floating_point():
             size = 0.1 * float(parameter.detach().float().square().mean().sqrt()) + 0.01
             noise = torch.randn(parameter.shape, generator=generator) * size
             parameter.add_(noise.to(parameter))
-    return subject.replaced(model)
+    return adapter.replaced(model)
 
 
-def trained(subject: Subject, generator: torch.Generator, steps: int = 10) -> Subject:
+def trained(adapter: ModelAdapter, generator: torch.Generator, steps: int = 10) -> ModelAdapter:
     """A copy trained briefly to predict fresh uniform tokens, which only a leak can help with.
 
     Raises:
         RuntimeError: gradients do not flow.
     """
-    model = copy.deepcopy(subject.module)
+    model = copy.deepcopy(adapter.module)
     assert model is not None
-    student = subject.replaced(model)
+    student = adapter.replaced(model)
     adam = Adam(open_weights(model), lr=3e-3)
     for _ in range(steps):
-        ids = subject.tokens(generator, min(4, subject.rows), subject.block_size)
+        ids = adapter.tokens(generator, min(4, adapter.rows), adapter.block_size)
         next_token_loss(student, ids).backward()
         adam.step()
     return student
@@ -61,7 +61,7 @@ def open_weights(model: nn.Module) -> list[nn.Parameter]:
     return weights
 
 
-def next_token_loss(student: Subject, ids: Tensor) -> Tensor:
+def next_token_loss(student: ModelAdapter, ids: Tensor) -> Tensor:
     """Mean cross-entropy of each next token, in nats, with gradients."""
     with torch.enable_grad():
         logits = student.raw(ids)[:, :-1].float()  # (B, T - 1, V)
@@ -70,7 +70,7 @@ def next_token_loss(student: Subject, ids: Tensor) -> Tensor:
 
 
 def learned_leak(
-    subject: Subject,
+    adapter: ModelAdapter,
     generator: torch.Generator,
     dtype: torch.dtype,
     tolerance: float,
@@ -79,14 +79,14 @@ def learned_leak(
     """Read the map again after a short training, when paths that start closed have opened.
 
     Args:
-        subject: is trained in its own precision.
+        adapter: is trained in its own precision.
         dtype: for the map, with its tolerance.
         seconds: for the map.
     """
-    student = trained(subject, generator)
+    student = trained(adapter, generator)
     assert student.module is not None
     student.module.to(dtype)
-    T = subject.block_size
+    T = adapter.block_size
     map_ = dependence(
         student, T, generator, tolerance=tolerance, bases=1, alternatives=1, seconds=seconds
     )
@@ -109,7 +109,7 @@ def learned_leak(
 class Boosted:
     """A forward pass in which all scores are multiplied, as by larger query and key weights."""
 
-    subject: Subject
+    adapter: ModelAdapter
     at: frozenset[int]
     factor: float
 
@@ -117,11 +117,11 @@ class Boosted:
         """(B, T) -> (B, T, V) fp64."""
         mode = Watch(ids.shape[1], boost=self.factor, at=self.at)
         with torch.no_grad(), mode:
-            return self.subject.raw(ids).detach().to("cpu", torch.float64)
+            return self.adapter.raw(ids).detach().to("cpu", torch.float64)
 
 
 def stress(
-    subject: Subject,
+    adapter: ModelAdapter,
     numbers: list[int],
     calls: list[AttentionCall],
     generator: torch.Generator,
@@ -141,13 +141,13 @@ def stress(
     largest = max(float(call.raw.detach().abs().max()) * abs(call.scale) for call in products)
     if not 0 < largest < STRESS_SCORE:
         return Finding("stress", Status.NOT_APPLICABLE, f"scores reach {largest:.3g} as they are")
-    ids = subject.tokens(generator, T)
-    other = (ids + 1) % subject.vocab_size
+    ids = adapter.tokens(generator, T)
+    other = (ids + 1) % adapter.vocab_size
     cuts = sorted({1, T // 4, T // 2, T - 1})
     batch = torch.stack([ids, *(torch.where(torch.arange(T) >= cut, other, ids) for cut in cuts)])
     ahead, total = 0.0, 1e-30
     for sign in (1, -1):  # of the query weights: scores far above a mask's number, and far below
-        boosted = Boosted(subject, frozenset(numbers), sign * STRESS_SCORE / largest)
+        boosted = Boosted(adapter, frozenset(numbers), sign * STRESS_SCORE / largest)
         logits = torch.cat([boosted.logits(row[None]) for row in batch])  # (1 + cuts, T, V)
         if not bool(logits.isfinite().all()):
             headline = f"scores of {STRESS_SCORE:.0e} give NaN or infinity"
@@ -183,20 +183,20 @@ def _finite_fill(call: AttentionCall) -> float | None:
 
 
 def try_trace(
-    subject: Subject, T: int, generator: torch.Generator
+    adapter: ModelAdapter, T: int, generator: torch.Generator
 ) -> tuple[list[AttentionCall], list[int], str]:
     """Watch one forward pass over one sequence.
 
     Returns:
         the attention calls, the numbers of their score products, and why there are none.
     """
-    module = subject.module
+    module = adapter.module
     if module is None:
         return [], [], "the model is not a torch module, so its inside cannot be watched"
     mode = Watch(T)
-    ids = subject.tokens(generator, 1, T)
+    ids = adapter.tokens(generator, 1, T)
     try:
-        calls = watch(module, lambda: subject.raw(ids), mode)
+        calls = watch(module, lambda: adapter.raw(ids), mode)
     except REFUSALS as error:
         return [], [], f"the inside cannot be watched ({str(error).splitlines()[0]})"
     done = {id(call) for call in calls}
