@@ -70,24 +70,27 @@ def checkup(
     target: Annotated[
         str,
         typer.Argument(
-            help="A run folder or checkpoint, package.module:factory, path/to/file.py:factory, "
+            help="A run directory or checkpoint, package.module:factory, path/to/file.py:factory, "
             "hf:<model type>, or a local folder of transformers."
         ),
     ],
-    vocab_size: Annotated[int | None, typer.Option(help="Where the model does not say.")] = None,
+    vocab_size: Annotated[int | None, typer.Option(help="If the model does not have it.")] = None,
     block_size: Annotated[int | None, typer.Option(help="The longest sequence to try.")] = None,
     prove: Annotated[bool, typer.Option("--prove", help="Train a copy to prove a leak.")] = False,
     json: Annotated[Path | None, typer.Option(help="Write the report as JSON.")] = None,
-    html: Annotated[Path | None, typer.Option(help="Write the report with its pictures.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write the report with its maps.")] = None,
 ) -> None:
-    """Find what is wrong with the attention of any model: exit code 0 healthy, 1 a fault."""
+    """Find what is wrong with the attention of any model.
+
+    Exit code 0: healthy, 1: a fault, 2: bad input, 3: the examination itself failed.
+    """
     from rich.console import Console
 
     with Console(stderr=True).status(f"examining {target}", spinner="line"):  # on a terminal
         with fast_imports.imports():
-            from attnlab.checkup import command
+            from attnlab.checkup_target import examine_target
 
-        report = command.examine(
+        report = examine_target(
             target,
             vocab_size=vocab_size,
             block_size=block_size,

@@ -3,7 +3,7 @@
 import pytest
 
 from attnlab.checkup import checkup
-from attnlab.checkup.load_target import load, tiny_transformer
+from attnlab.checkup_target import load_target, tiny_transformer
 from attnlab.errors import BadInput
 
 pytest.importorskip("transformers")
@@ -52,5 +52,5 @@ def test_two_of_them() -> None:
 
 
 def test_unknown_architectures_are_refused() -> None:
-    with pytest.raises(BadInput, match="near it: llama"):
-        load("hf:llamma")
+    with pytest.raises(BadInput, match="llama"):
+        load_target("hf:llamma")

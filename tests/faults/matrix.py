@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 from attnlab.checkup.diagnoses import CAUSES
-from attnlab.checkup.examine import checkup
 from attnlab.checkup.findings import Report, Status
+from attnlab.checkup.runner import checkup
 from tests.faults import in_gpt, in_llama
 from tests.faults.planted import FAULTS, PlantedFault
 

@@ -1,9 +1,9 @@
-"""Find what is wrong with the attention of any model, also of one that was not written here."""
+"""Find out what is wrong with the attention of any model, including models written elsewhere."""
 
-from attnlab.checkup.examine import assert_causal, checkup
+from attnlab.checkup.attention_layer import checkup_attention
 from attnlab.checkup.findings import Diagnosis, Finding, Report, Status
 from attnlab.checkup.kernel import checkup_kernel
-from attnlab.checkup.layer import checkup_attention
+from attnlab.checkup.runner import assert_causal, assert_healthy, checkup
 from attnlab.checkup.targets import check_batch
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "Report",
     "Status",
     "assert_causal",
+    "assert_healthy",
     "check_batch",
     "checkup",
     "checkup_attention",

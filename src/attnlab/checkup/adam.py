@@ -1,4 +1,4 @@
-"""Adam in twelve lines: importing PyTorch's optimizers costs seconds, which a checkup has not."""
+"""Adam. Importing PyTorch's optimizers takes seconds, too slow for a checkup."""
 
 import torch
 from torch import nn
@@ -8,8 +8,8 @@ class Adam:
     """Adam (Kingma and Ba 2015, algorithm 1) with the gradient clipped to a norm of 1.
 
     Args:
-        weights: to be trained, all of which have gradients switched on.
-        lr: step size.
+        weights: to train, all with gradients enabled.
+        lr: learning rate.
     """
 
     def __init__(self, weights: list[nn.Parameter], lr: float) -> None:
@@ -21,7 +21,7 @@ class Adam:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Take one step along the gradients at hand, and forget them."""
+        """Take one step with the current gradients, and clear them."""
         self.n += 1
         a, b = 0.9, 0.99
         norms = [w.grad.norm() for w in self.weights if w.grad is not None]

@@ -1,6 +1,6 @@
-"""One attention inside a model, as `attnlab.checkup.trace` has seen it.
+"""One attention call inside a model, as recorded by `attnlab.checkup.trace`.
 
-Letters: N heads (times batch, which is 1 here), T time, D channels of a head.
+Letters: N heads (times the batch, which is 1 here), T time, D channels of a head.
 """
 
 import math
@@ -12,20 +12,20 @@ from torch import Tensor
 
 @dataclass
 class AttentionCall:
-    """One attention inside a model, as it was computed.
+    """One attention call, step by step.
 
     Args:
-        module: name of the innermost module that was running, "" at the top.
-        queries, keys: (N, T, D), as they entered the product; None where scores are no product.
-        raw: (N, T, T) scores as the product gave them, or as they first appeared.
+        module: name of the innermost running module, "" for the model itself.
+        queries, keys: (N, T, D), the operands of the product; None if scores are not a product.
+        raw: (N, T, T) scores, as the product returned them or as they first appeared.
         factors: numbers other than 1 that the scores were multiplied by, before or after.
-        masked: the softmax's input in the shape it had, or None where no softmax op was seen.
+        masked: the softmax's input in its original shape; None if no softmax was seen.
         softened: the softmax's output.
-        pattern: (N, T, T), what the values were averaged with; sums to 1 over the last axis.
+        pattern: (N, T, T), the weights that average the values.
         values: (N, T, E).
-        fused: the kernel's name, or "" for one that was written out.
-        scale_before: the part of the scale that queries or keys had got before the product.
-        axis: the softmax's axis counted from the end, -1 for the keys; None where unseen.
+        fused: name of the fused kernel, "" for attention that is written out.
+        scale_before: the part of the scale applied to queries or keys before the product.
+        axis: the softmax's axis counted from the end, -1 for the keys; None if unknown.
     """
 
     module: str
@@ -43,33 +43,33 @@ class AttentionCall:
 
     @property
     def width(self) -> int:
-        """D, where scores are a product."""
+        """D, if scores are a product."""
         assert self.queries is not None
         return self.queries.shape[-1]
 
     @property
     def scores(self) -> Tensor | None:
-        """(N, T, T) fp64, the softmax's input; None where it was not seen, or has further keys."""
+        """(N, T, T) fp64, the softmax's input; None if it was not seen or has additional keys."""
         if self.masked is None or self.masked.numel() != self.raw.numel():
             return None
         return self.masked.detach().double().reshape(self.raw.shape)
 
     @property
     def has_sink(self) -> bool:
-        """Whether the softmax ran over one key more than there are, which takes its share."""
+        """Whether the softmax had one more key than there are tokens, which takes some weight."""
         n = self.raw.shape[0] * self.raw.shape[1]
         return self.masked is not None and self.masked.numel() == self.raw.numel() + n
 
     @property
     def scale(self) -> float:
-        """The factor of the scores in all."""
+        """The product of all factors of the scores."""
         return math.prod(self.factors)
 
 
-def written_out(
-    module: str, name: str, values: dict[str, object], earlier: list[float]
+def recompute_fused(
+    module: str, name: str, values: dict[str, object], before: list[float]
 ) -> AttentionCall:
-    """What a fused kernel was told, computed again in the open, in fp64."""
+    """Compute in fp64, step by step, what a fused kernel computes from the same arguments."""
     q, k, v = (values[key].detach().double() for key in ("query", "key", "value"))  # type: ignore[attr-defined]
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     given = values.get("scale")
@@ -86,20 +86,20 @@ def written_out(
     pattern = pattern.masked_fill((masked == -math.inf).all(-1, keepdim=True), 0.0)
     return AttentionCall(
         module,
-        flat(q),
-        flat(k),
-        flat(raw),
-        factors=[*earlier, scale],
+        merge_batch(q),
+        merge_batch(k),
+        merge_batch(raw),
+        factors=[*before, scale],
         masked=masked,
         softened=pattern,
-        pattern=flat(pattern),
-        values=flat(v),
+        pattern=merge_batch(pattern),
+        values=merge_batch(v),
         fused=name,
-        scale_before=math.prod(earlier),
+        scale_before=math.prod(before),
         axis=-1,
     )
 
 
-def flat(x: Tensor) -> Tensor:
-    """(..., T, D) -> (N, T, D)."""
+def merge_batch(x: Tensor) -> Tensor:
+    """(..., T, D) -> (N, T, D), all axes before T in one."""
     return x.reshape(-1, *x.shape[-2:])

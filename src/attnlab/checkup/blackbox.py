@@ -1,4 +1,4 @@
-"""Detectors that only ask: ids in, logits out.
+"""Detectors that only call the model: ids in, logits out.
 
 Letters: B batch, T time, V symbols.
 """
@@ -11,16 +11,11 @@ from attnlab.checkup.findings import Finding, Status
 from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter
 from attnlab.checkup.recognize import explain, explain_scramble
 
-OK, FAULT, SUSPICIOUS, NOT_APPLICABLE = (
-    Status.OK,
-    Status.FAULT,
-    Status.SUSPICIOUS,
-    Status.NOT_APPLICABLE,
-)
+OK, FAULT, SUSPICIOUS = Status.OK, Status.FAULT, Status.SUSPICIOUS
 
 
 def accepted_lengths(adapter: ModelAdapter) -> list[int]:
-    """Lengths worth asking, longest first: those of a usual list that the model accepts."""
+    """The sequence lengths to examine, longest first: those that the model accepts."""
     T = adapter.block_size
     wanted = [T, T - 1, T // 2 + 1, T // 2, T // 3, 7, 3, 2, 1]
     lengths = []
@@ -33,41 +28,49 @@ def accepted_lengths(adapter: ModelAdapter) -> list[int]:
     return lengths
 
 
-def finite(adapter: ModelAdapter, lengths: list[int], generator: torch.Generator) -> Finding:
-    """Are all logits numbers, for random tokens and for extreme ones, at every length?"""
+def finite(
+    adapter: ModelAdapter, lengths: list[int], generator: torch.Generator
+) -> tuple[Finding, list[int]]:
+    """Are all logits numbers, for random tokens and for extreme ones, at every length?
+
+    Returns:
+        the finding, and the lengths at which they are.
+    """
     V, T = adapter.vocab_size, lengths[0]
     alternating = torch.arange(T) % 2 * (V - 1)
     extreme = torch.stack([torch.zeros(T).long(), torch.full((T,), V - 1), alternating])
     inputs = [torch.cat([adapter.tokens(generator, 2, T), extreme])]
     inputs += [adapter.tokens(generator, 2, n) for n in lengths[1:]]
-    for ids in inputs:
-        bad = ~adapter.logits(ids).isfinite().all(-1)  # (B, T)
-        if bad.any():
-            return _not_finite(bad)
-    return Finding("finite", OK, f"all logits are finite at {len(lengths)} lengths")
+    bad = [~adapter.logits(ids).isfinite().all(-1) for ids in inputs]  # (B, T) each
+    usable = [n for n, wrong in zip(lengths, bad, strict=True) if not wrong.any()]
+    first = next((wrong for wrong in bad if wrong.any()), None)
+    if first is not None:
+        return _not_finite(first), usable
+    return Finding("finite", OK, f"all logits are finite at {len(lengths)} lengths"), usable
 
 
 def _not_finite(bad: Tensor) -> Finding:
     rows = bad.any(0).nonzero().flatten().tolist()
     T = bad.shape[1]
     numbers = {"share": float(bad.double().mean()), "T": float(T)}
-    if rows in ([0], [T - 1]):
+    if T > 1 and rows in ([0], [T - 1]):  # in a sequence of one token, other causes are likelier
         return Finding(
             "finite",
             FAULT,
-            f"position {rows[0]} of {T} gives NaN or infinity and no other does: the mask leaves "
-            f"query {rows[0]} without keys",
+            f"only position {rows[0]} of {T} gives NaN or infinity: the mask leaves query "
+            f"{rows[0]} without keys",
             "empty_row",
             numbers,
         )
-    where = f"positions {rows[0]} to {rows[-1]}" if len(rows) < T else "every position"
-    return Finding("finite", FAULT, f"{where} of {T} gives NaN or infinity", "not_finite", numbers)
+    where = f"positions {rows[0]} to {rows[-1]}" if len(rows) < T else "all positions"
+    headline = f"{where} give NaN or infinity in a sequence of {T}"
+    return Finding("finite", FAULT, headline, "not_finite", numbers)
 
 
 def deterministic(
     adapter: ModelAdapter, lengths: list[int], generator: torch.Generator
 ) -> Finding:
-    """Does the same input give the same answer twice, in eval mode, whatever came between?"""
+    """Do the same tokens give the same logits in eval mode, whatever is computed in between?"""
     ids, others = adapter.tokens(generator, 2, 2, lengths[0])
     torch.manual_seed(1)
     first = adapter.logits(ids)
@@ -76,95 +79,113 @@ def deterministic(
     third = adapter.logits(ids)
     torch.manual_seed(1)
     again = adapter.logits(ids)
-    numbers = {"change": relative(second, first), "after others": relative(third, first)}
+    numbers = {"change": relative(second, first), "after other tokens": relative(third, first)}
     if max(numbers.values()) <= 1e-5:
         return Finding("same twice", OK, "the same tokens give the same logits twice", "", numbers)
     if relative(again, first) <= 1e-5:
         return Finding(
             "same twice",
             FAULT,
-            f"in eval mode the same tokens give other logits the second time (by "
-            f"{numbers['change']:.2g} of their spread), and equal ones with the same random seed: "
-            f"dropout is left on",
+            f"in eval mode the same tokens give different logits the second time (by "
+            f"{numbers['change']:.2g} of their standard deviation), and equal ones with the same "
+            f"random seed: dropout is left on",
             "dropout_on",
             numbers,
         )
     change = max(numbers.values())
-    headline = f"the same tokens give other logits later (by {change:.2g} of their spread)"
+    headline = f"the same tokens later give different logits (by {change:.2g} of their std)"
     return Finding("same twice", FAULT, headline, "keeps_state", numbers)
 
 
 def rows_independent(
     adapter: ModelAdapter, lengths: list[int], generator: torch.Generator
 ) -> Finding:
-    """Do the other sequences of a batch leave a sequence's logits alone?"""
+    """Do the sequences of a batch leave each other's logits alone?"""
     if adapter.rows == 1:
-        return Finding("batch", NOT_APPLICABLE, "the model takes one sequence at a time")
-    name, tolerance = "batch", 1e-4
-    ids = adapter.tokens(generator, 5, lengths[0])
-    changed = ids.clone()
-    changed[1:] = adapter.tokens(generator, 4, lengths[0])
+        headline = "the model takes one sequence at a time"
+        return Finding("batch", Status.NOT_APPLICABLE, headline)
+    B, T = 5, lengths[0]
+    ids, other = adapter.tokens(generator, 2, B, T)
     whole = adapter.logits(ids)
-    mixed = relative(adapter.logits(changed)[:1], whole[:1])
-    numbers = {"by other rows": mixed}
-    if mixed > 1e-6:
-        return Finding(
-            name,
-            FAULT,
-            f"a sequence's logits change (by {mixed:.2g} of their spread) when other rows of the "
-            f"batch change",
-            "rows_mix",
-            numbers,
+    changes = torch.zeros(B, B, T, dtype=torch.float64)  # row changed, row read, position
+    for row in range(B):
+        changed = ids.clone()
+        changed[row] = other[row]
+        changes[row] = (adapter.logits(changed) - whole).abs().amax(-1)
+    between = changes * ~torch.eye(B, dtype=torch.bool)[..., None]
+    numbers = {"by other rows": float(between.max() / (whole.std() or 1.0))}
+    if numbers["by other rows"] > 1e-6:
+        if _mixes_rows_instead_of_time(adapter, ids, other, whole):
+            headline = (
+                "a token changes the logits of other sequences at its own position, and no other "
+                "position of its own sequence: the batch and time axes are exchanged"
+            )
+            return Finding("batch", FAULT, headline, "batch_time_swapped", numbers)
+        source, target = divmod(int(between.amax(-1).argmax()), B)
+        headline = (
+            f"changing row {source} of a batch changes the logits of row {target} (by "
+            f"{numbers['by other rows']:.2g} of their standard deviation)"
         )
+        return Finding("batch", FAULT, headline, "rows_mix", numbers)
     numbers["alone"] = relative(adapter.logits(ids[:1]), whole[:1])
-    if numbers["alone"] > tolerance:
-        return Finding(
-            name,
-            SUSPICIOUS,
-            f"a sequence alone gets other logits (by {numbers['alone']:.2g} of their spread) than "
-            f"in a batch",
-            "batch_size",
-            numbers,
+    if numbers["alone"] > 1e-4:
+        headline = (
+            f"a sequence alone gets different logits (by {numbers['alone']:.2g} of their standard "
+            f"deviation) than in a batch"
         )
-    return Finding(name, OK, "rows of a batch do not influence each other", "", numbers)
+        return Finding("batch", SUSPICIOUS, headline, "batch_size", numbers)
+    return Finding("batch", OK, "the rows of a batch do not influence each other", "", numbers)
+
+
+def _mixes_rows_instead_of_time(
+    adapter: ModelAdapter, ids: Tensor, other: Tensor, whole: Tensor
+) -> bool:
+    """Whether a changed token is seen at its own position only, and there in other rows."""
+    B, T = ids.shape
+    for row, position in ((0, 0), (0, T // 2), (B - 1, 0), (B - 1, T // 2)):
+        changed = ids.clone()
+        changed[row, position] = (ids[row, position] + 1) % adapter.vocab_size
+        moved = (adapter.logits(changed) - whole).abs().amax(-1) > 1e-6 * whole.std()  # (B, T)
+        moved[:, position] = False
+        if moved.any():
+            return False
+    return True
 
 
 def future(
     maps: list[Dependence], shapes: list[tuple[int, int]], *, detector: str = "future"
 ) -> Finding:
-    """Does anything that comes later change an earlier answer? Maps from the longest down."""
+    """Does a later token change an earlier logit? The maps are ordered from the longest down."""
     leaking = [m for m in maps if bool(m.ahead.any())]
     numbers = {f"largest ahead, T={m.T}": m.largest_ahead for m in maps}
-    pictures = {f"who reads whom, T = {maps[0].T}": maps[0].single}
+    maps_ = {f"which position reads which, T = {maps[0].T}": maps[0].single}
     if not leaking:
         scramble = explain_scramble(maps[0].reads, maps[0].tried, shapes)
         if scramble is not None:
-            return Finding(
-                detector, FAULT, scramble.headline, scramble.cause, numbers, maps=pictures
-            )
+            return Finding(detector, FAULT, scramble.headline, scramble.cause, numbers, maps=maps_)
         columns = int(maps[0].tried.sum())
-        headline = f"no position depends on later ones ({columns} of {maps[0].T} positions tried)"
-        return Finding(detector, OK, headline, "", numbers, maps=pictures)
+        headline = f"no position depends on later ones ({columns} of {maps[0].T} tokens changed)"
+        return Finding(detector, OK, headline, "", numbers, maps=maps_)
     worst = leaking[0]
     clean = [m.T for m in maps if m.T < worst.T and not bool(m.ahead.any())]
     reads = worst.reads | (worst.ahead & ~worst.tried)
     found = explain(reads, worst.tried, shapes=shapes, clean_up_to=max(clean, default=0))
     evidence = (
-        f"changing later tokens moves earlier logits by up to {worst.largest_ahead:.2g} of the "
-        f"largest change (rounding: {worst.tolerance:.0e}), T = {worst.T}",
+        f"changing later tokens changes earlier logits by up to {worst.largest_ahead:.2g} of the "
+        f"largest change anywhere (rounding: {worst.tolerance:.0e}), T = {worst.T}",
     )
-    if found is None:  # only whole suffixes show it
+    if found is None:  # only changing whole suffixes shows it
         rows = worst.ahead.any(-1).nonzero().flatten().tolist()
         headline = (
             f"positions {rows[0]} to {rows[-1]} change when all later tokens change together"
         )
-        return Finding(detector, FAULT, headline, "reads_ahead", numbers, evidence, pictures)
-    return Finding(detector, FAULT, found.headline, found.cause, numbers, evidence, pictures)
+        return Finding(detector, FAULT, headline, "reads_ahead", numbers, evidence, maps_)
+    return Finding(detector, FAULT, found.headline, found.cause, numbers, evidence, maps_)
 
 
 def past(whole: Dependence, jittered: Dependence | None) -> Finding:
-    """Is the past used at all, and how far back?"""
-    for map_, state in ((whole, ""), (jittered, " once its weights are a little disturbed")):
+    """Is the past used, and how far back?"""
+    for map_, state in ((whole, ""), (jittered, " after adding noise to the weights")):
         if map_ is None:
             continue
         below = map_.reads & torch.ones(map_.T, map_.T, dtype=torch.bool).tril(-1)
@@ -177,46 +198,48 @@ def past(whole: Dependence, jittered: Dependence | None) -> Finding:
             headline = f"the past is used, up to {int(back.max())} positions back{state}"
             return Finding("past", OK, headline, "", numbers)
     return Finding(
-        "past", FAULT, "no position depends on any earlier one: the past is not used", "no_past"
+        "past", FAULT, "no position depends on an earlier one: the past is not used", "no_past"
     )
 
 
 def gradients(map_: Tensor | None, whole: Dependence) -> Finding:
-    """The same question by backpropagation, and where the two answers differ."""
+    """Does a gradient reach later tokens? Also counts where gradients and changes disagree."""
     if map_ is None:
         return Finding(
             "gradient",
-            NOT_APPLICABLE,
-            "no gradient can be followed from logits to the tokens as given",
+            Status.NOT_APPLICABLE,
+            "no gradient can be followed from the logits to the token embeddings",
         )
     if not bool(map_.isfinite().all()):
-        return Finding("gradient", FAULT, "gradients hold NaN or infinity", "not_finite")
+        return Finding("gradient", FAULT, "some gradients are NaN or infinite", "not_finite")
     tolerance = max(whole.tolerance, 1e-6)
     reads = map_ > tolerance
     largest = float(map_.triu(1).max())
-    pictures = {"the same by gradients": map_}
+    maps_ = {"the same by gradients": map_}
     differ = int(((reads != whole.reads)[:, whole.tried]).sum())
     numbers = {"largest ahead": largest, "pairs that differ": float(differ)}
     if largest > tolerance:
         t, j = (map_.triu(1) == largest).nonzero()[0].tolist()
-        headline = f"logits at {t} have a gradient by token {j} ({largest:.2g} of the largest)"
-        return Finding("gradient", FAULT, headline, "reads_ahead", numbers, maps=pictures)
+        headline = (
+            f"the logits at {t} have a gradient from token {j} ({largest:.2g} of the largest)"
+        )
+        return Finding("gradient", FAULT, headline, "reads_ahead", numbers, maps=maps_)
     return Finding(
         "gradient",
         OK,
-        f"no gradient reaches later tokens; {differ} pairs differ from the perturbations",
+        f"no gradient reaches later tokens; {differ} pairs disagree with changing the tokens",
         "",
         numbers,
-        maps=pictures,
+        maps=maps_,
     )
 
 
 def prefixes(adapter: ModelAdapter, lengths: list[int], generator: torch.Generator) -> Finding:
-    """Does scoring token by token equal scoring in one pass?"""
+    """Does a prefix alone get the same logits as in a longer sequence?"""
     shorter = lengths[1:]
     if not shorter:
         return Finding(
-            "prefixes", NOT_APPLICABLE, f"the model takes exactly {lengths[0]} positions"
+            "prefixes", Status.NOT_APPLICABLE, f"the model takes only sequences of {lengths[0]}"
         )
     ids = adapter.tokens(generator, 2, lengths[0])
     whole = adapter.logits(ids)
@@ -224,15 +247,21 @@ def prefixes(adapter: ModelAdapter, lengths: list[int], generator: torch.Generat
     n = max(changes, key=lambda n: changes[n])
     numbers = {"largest change": changes[n], "at length": float(n)}
     if changes[n] <= 1e-3:
-        return Finding("prefixes", OK, "a prefix alone scores as it does in one pass", "", numbers)
+        return Finding(
+            "prefixes",
+            OK,
+            "a prefix gets the same logits alone and in a longer sequence",
+            "",
+            numbers,
+        )
     headline = (
-        f"the first {n} tokens alone score differently (by {changes[n]:.2g} of the spread) than "
-        f"at the head of {lengths[0]}"
+        f"the first {n} tokens alone get different logits (by {changes[n]:.2g} of their std) than "
+        f"at the start of {lengths[0]}"
     )
     return Finding("prefixes", FAULT, headline, "prefix_differs", numbers)
 
 
 def relative(a: Tensor, b: Tensor) -> float:
-    """The largest difference, as a share of b's spread."""
+    """The largest difference, relative to b's standard deviation."""
     spread = float(b.std()) or 1.0
     return float((a - b).abs().max()) / spread

@@ -1,7 +1,7 @@
-"""Which position reads which: perturb one token, or a whole suffix, and see what moves.
+"""Which position reads which: change one token, or a whole suffix, and see which logits change.
 
-Letters: B batch, T time, V symbols, C channels. A map is (T, T), row t the reader, column j what
-is read, as in an attention pattern.
+Letters: B batch, T time, V symbols, C channels. A map is (T, T): row t is the reader, column j is
+what it reads, as in an attention pattern.
 """
 
 import time
@@ -12,14 +12,14 @@ from torch import Tensor, nn
 
 from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter
 
-# Below these shares of the largest change, a change is rounding. Rows of one call are computed
-# alike, so true zeros come out as exact zeros; the room is for kernels that are right but round.
+# Changes below these shares of the largest one are rounding. The rows of one call are computed in
+# the same way, so true zeros are usually exact; the tolerance is for kernels that round.
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}
 
 
 @dataclass(frozen=True)
 class Dependence:
-    """What was seen to depend on what.
+    """Which logits were seen to depend on which tokens.
 
     Args:
         single: (T, T), the largest change of the logits at t when token j alone changes, as a
@@ -36,28 +36,28 @@ class Dependence:
 
     @property
     def T(self) -> int:  # noqa: N802
-        """Length of the sequences."""
+        """The length of the sequences."""
         return self.single.shape[0]
 
     @property
     def reads(self) -> Tensor:
-        """(T, T) bool: t was seen to read j."""
+        """(T, T) bool: the logits at t change with token j."""
         return self.single > self.tolerance
 
     @property
     def tried(self) -> Tensor:
-        """(T,) bool: the columns that were tried."""
+        """(T,) bool: the tokens that were changed."""
         return ~self.single[0].isnan()
 
     @property
     def ahead(self) -> Tensor:
-        """(T, T) bool: t was seen to change by tokens after it, alone or together."""
+        """(T, T) bool: the logits at t change with later tokens, alone or together."""
         above = torch.ones(self.T, self.T, dtype=torch.bool).triu(1)
         return above & (self.reads | (self.suffix > self.tolerance))
 
     @property
     def largest_ahead(self) -> float:
-        """The largest change by later tokens, as a share of the largest change anywhere."""
+        """The largest change by a later token, as a share of the largest change anywhere."""
         above = torch.cat([self.single.triu(1).flatten(), self.suffix.triu(1).flatten()])
         return float(above[~above.isnan()].max())
 
@@ -72,16 +72,16 @@ def dependence(
     alternatives: int = 2,
     seconds: float = 2.0,
 ) -> Dependence:
-    """Perturb every position alone, and every suffix, of several random sequences.
+    """Change every token alone, and every suffix, of several random sequences.
 
-    Where the model is too slow for all positions, as many as fit into the time are tried: the
-    ends, the middle and powers of two first, where constants in masks show.
+    If the model is too slow for all tokens, as many as fit into the time are changed: the ends,
+    the middle and the powers of two first, where constants in masks show.
 
     Args:
         tolerance: see `Dependence`.
         bases: how many random sequences.
-        alternatives: how many other tokens at each position.
-        seconds: after about that long no further sequence is begun; one round is always done.
+        alternatives: how many replacements of each token.
+        seconds: after about that long no further sequence is begun; one is always completed.
     """
     begin = time.perf_counter()
     single, suffix = torch.full((2, T, T), torch.nan, dtype=torch.float64)
@@ -107,7 +107,7 @@ def dependence(
 def _changes(adapter: ModelAdapter, ids: Tensor, changed: Tensor) -> Tensor:
     """(T,), (N, T) -> (N, T): the largest change of any logit, row by row.
 
-    The unchanged sequence is in every call, so that it is computed by the same kernels.
+    Every call also holds the unchanged sequence, so that the same kernels compute it.
     """
     parts = []
     size = max(adapter.rows - 1, 1)
@@ -121,7 +121,7 @@ def _changes(adapter: ModelAdapter, ids: Tensor, changed: Tensor) -> Tensor:
 
 
 def _raise(map_: Tensor, columns: Tensor, changes: Tensor) -> None:
-    """Keep the larger; NaN of a map means not tried yet, NaN of a change wins for ever."""
+    """Keep the larger value. NaN in a map means not tried yet; a NaN change is kept for good."""
     old = map_[:, columns]
     new = changes.mT  # (T readers, columns)
     map_[:, columns] = torch.where(old.isnan(), new, torch.maximum(old, new))
@@ -145,14 +145,14 @@ def _affordable(adapter: ModelAdapter, ids: Tensor, seconds: float) -> Tensor:
 
 
 def gradient_map(adapter: ModelAdapter, T: int, generator: torch.Generator) -> Tensor | None:
-    """The same map by backpropagation: row t holds the gradient of t's logits by each token.
+    """The map by backpropagation: row t holds the gradient of t's logits by each token.
 
-    Every row of a batch of T equal sequences asks for another position, so that one backward pass
-    gives the whole map.
+    Each row of a batch of T equal sequences is asked about another position, so that one backward
+    pass gives the whole map.
 
     Returns:
-        (T, T) as shares of the largest entry, or None where the tokens do not enter by an
-        nn.Embedding or gradients do not flow.
+        (T, T) as shares of the largest entry; None if the tokens do not enter through an
+        nn.Embedding or no gradient flows.
     """
     module = adapter.module
     if module is None or adapter.rows < 2:
@@ -197,7 +197,7 @@ def _gradient_rows(
             weights = torch.randn(picked.shape, generator=generator).to(picked)
             grads = torch.autograd.grad((picked * weights).sum(), entered, allow_unused=True)
     except REFUSALS:
-        return None  # no gradient is no verdict: the perturbations give one
+        return None  # a missing gradient is not a verdict; changing tokens gives one
     finally:
         for handle in handles:
             handle.remove()

@@ -1,17 +1,17 @@
-"""The causes a checkup can name: what to change, and which other findings each one explains."""
+"""The causes that a checkup can name: how to fix each, and which other causes it explains."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Cause:
-    """What is known of one cause.
+    """One cause.
 
     Args:
         title: a few words, for tables.
-        advice: what to change.
-        explains: causes whose findings are mere symptoms where this one is present.
-        rank: the smaller, the more specific; the most specific cause takes the symptoms.
+        advice: how to fix it.
+        explains: causes whose findings are only symptoms if this one is present.
+        rank: smaller is more specific; symptoms are assigned to the most specific cause.
     """
 
     title: str
@@ -39,28 +39,28 @@ _SCRAMBLED = _BROKEN | {"no_past"}
 CAUSES: dict[str, Cause] = {
     # masks
     "no_mask": Cause(
-        "no mask in force",
-        "Give the attention a causal mask (key <= query) and check that it reaches the softmax; "
-        "an encoder such as BERT has none by design.",
+        "no causal mask",
+        "Give the attention a causal mask (key <= query) and check that it reaches the softmax. "
+        "Encoders such as BERT have none by design.",
         _AHEAD - {"no_mask"},
         rank=4,
     ),
     "flipped_mask": Cause(
         "mask flipped",
-        "Exchange query and key in the mask: tril instead of triu, key <= query.",
+        "Swap query and key in the mask: tril instead of triu, key <= query.",
         _BROKEN - {"flipped_mask"},
         rank=2,
     ),
     "inverted_mask": Cause(
         "mask polarity inverted",
-        "Turn the bool mask around: SDPA reads True as may attend, nn.MultiheadAttention as "
+        "Invert the bool mask: in SDPA True means may attend, in nn.MultiheadAttention it means "
         "blocked.",
         _BROKEN - {"inverted_mask"} | {"no_past", "empty_row"},
         rank=2,
     ),
     "off_by_one": Cause(
         "mask diagonal off by one",
-        "Move the diagonal back: torch.tril(ones, diagonal=0), key <= query.",
+        "Use the main diagonal: torch.tril(ones, diagonal=0), key <= query.",
         _BROKEN - {"off_by_one"},
         rank=2,
     ),
@@ -72,56 +72,56 @@ CAUSES: dict[str, Cause] = {
     ),
     "empty_row": Cause(
         "query without keys",
-        "Let every query see one key at least, itself; the softmax of nothing is 0/0.",
+        "Let every query see at least itself; a softmax over no keys is 0/0.",
         frozenset({"not_finite"}),
         rank=3,
     ),
     "single_leaks": Cause(
         "single positions read ahead",
-        "Look at how the mask is built at just these positions (slices, windows, padding).",
+        "Check how the mask is built at these positions (slices, windows, padding).",
         _AHEAD,
         rank=2,
     ),
     "late_leak": Cause(
         "reads ahead in long sequences only",
-        "Look for a mask, a window or a buffer whose size is a constant smaller than the block.",
+        "Look for a mask, a window or a buffer of constant size, smaller than block_size.",
         _AHEAD,
         rank=2,
     ),
     "zero_fill": Cause(
         "blocked scores become 0",
-        "Fill with -inf: masked_fill(blocked, float('-inf')); a score of 0 still has weight e^0.",
+        "Fill with -inf: masked_fill(blocked, float('-inf')); a score of 0 keeps a weight of e^0.",
         _BROKEN,
     ),
     "finite_fill": Cause(
         "mask is a finite number",
-        "Fill with -inf (or torch.finfo(dtype).min); training can outgrow a number such as -1e4.",
+        "Fill with -inf (or torch.finfo(dtype).min); scores can exceed a number such as -1e4.",
         _BROKEN,
     ),
     "added_bool": Cause(
         "0/1 mask added to the scores",
-        "Pass a bool mask, or a float one with 0 and -inf; a float mask of 0 and 1 is only added.",
+        "Pass a bool mask, or a float mask of 0 and -inf; a float mask of 0 and 1 is just added.",
         _BROKEN,
     ),
     "post_softmax_mask": Cause(
         "mask after the softmax",
-        "Mask the scores with -inf before the softmax; its denominator has seen every key.",
+        "Mask the scores with -inf before the softmax, whose denominator includes every key.",
         _BROKEN,
     ),
     # softmax
     "softmax_queries": Cause(
         "softmax over the queries",
-        "Take the softmax along the last axis of (B, H, T queries, T keys): dim=-1.",
+        "Take the softmax over the last axis of (B, H, T queries, T keys): dim=-1.",
         _BROKEN | {"empty_row"},
     ),
     "softmax_heads": Cause(
         "softmax over the heads",
-        "Take the softmax along the last axis of (B, H, T queries, T keys): dim=-1.",
+        "Take the softmax over the last axis of (B, H, T queries, T keys): dim=-1.",
         _BROKEN | {"empty_row"},
     ),
     "softmax_batch": Cause(
         "softmax over the batch",
-        "Take the softmax along the last axis of (B, H, T queries, T keys): dim=-1.",
+        "Take the softmax over the last axis of (B, H, T queries, T keys): dim=-1.",
         _BROKEN | {"rows_mix", "batch_size", "empty_row"},
     ),
     "no_softmax": Cause(
@@ -131,28 +131,28 @@ CAUSES: dict[str, Cause] = {
     ),
     "row_sums": Cause(
         "rows do not sum to 1",
-        "Nothing may act on the pattern after the softmax but dropout in training.",
+        "Change nothing about the pattern after the softmax, except dropout in training.",
         rank=5,
     ),
     # scale
     "no_scale": Cause(
         "scores are not scaled",
-        "Multiply the scores by 1/sqrt(D), D the width of one head.",
+        "Multiply the scores by 1/sqrt(D), where D is the width of one head.",
         frozenset({"frozen_scores"}),
     ),
     "double_scale": Cause(
         "scores are scaled twice",
-        "Scale once: SDPA already multiplies by 1/sqrt(D), so leave out your own factor.",
+        "Scale once: SDPA already multiplies by 1/sqrt(D), so remove your own factor.",
         frozenset({"flat_scores"}),
     ),
     "inverse_scale": Cause(
         "scaled by 1/D",
-        "Multiply the scores by 1/sqrt(D), not by 1/D (unless muP is meant).",
+        "Multiply the scores by 1/sqrt(D), not by 1/D (unless you use muP).",
         frozenset({"flat_scores"}),
     ),
     "width_scale": Cause(
         "scaled by the model's width",
-        "Use the width of one head, D = C / H, in 1/sqrt(D), not C.",
+        "Scale by 1/sqrt(D) with the width of one head, D = C / H, not by 1/sqrt(C).",
         frozenset({"flat_scores"}),
     ),
     "inverted_scale": Cause(
@@ -160,20 +160,20 @@ CAUSES: dict[str, Cause] = {
         "Divide the scores by sqrt(D) instead of multiplying.",
         frozenset({"frozen_scores"}),
     ),
-    "other_scale": Cause("an unusual scale", "Compare the factor with what was meant.", rank=3),
+    "other_scale": Cause("an unusual scale", "Check that this factor is intended.", rank=3),
     "frozen_scores": Cause(
-        "scores too far apart at the start",
-        "Scale the scores or start the query and key weights smaller.",
+        "scores vary too much at the start",
+        "Scale the scores, or initialize the query and key weights smaller.",
         rank=5,
     ),
     # heads
     "identical_heads": Cause(
         "heads are identical",
-        "Draw every head its own weights; equal heads get equal gradients and stay equal.",
+        "Initialize each head with its own weights; equal heads get equal gradients and stay so.",
     ),
     "unmerged_heads": Cause(
         "heads merged without transposing",
-        "Transpose before flattening: y.transpose(1, 2).flatten(2), (B, H, T, D) -> (B, T, C).",
+        "Transpose before merging: y.transpose(1, 2).flatten(2), (B, H, T, D) -> (B, T, C).",
         _SCRAMBLED,
     ),
     "unsplit_heads": Cause(
@@ -183,7 +183,8 @@ CAUSES: dict[str, Cause] = {
     ),
     "untransposed": Cause(
         "heads split and merged without transposing",
-        "Split the channels, then transpose: x.view(B, T, H, D).transpose(1, 2); back likewise.",
+        "Split the channels, then transpose: x.view(B, T, H, D).transpose(1, 2); "
+        "transpose back before merging.",
         _SCRAMBLED,
     ),
     "head_order": Cause(
@@ -192,27 +193,29 @@ CAUSES: dict[str, Cause] = {
     ),
     "reads_ahead": Cause(
         "reads the future",
-        "Find what lets a position see later ones; the map shows which.",
+        "The map in the report shows which positions read later ones; check the code that "
+        "connects them.",
         frozenset({"prefix_differs", "learned_leak", "proof", "stress", "reads_some_ahead"}),
         rank=6,
     ),
     "reads_some_ahead": Cause(
         "reads some of the future",
-        "Find what lets a position see later ones; the map shows which.",
+        "The map in the report shows which positions read later ones; check the code that "
+        "connects them.",
         frozenset({"prefix_differs", "learned_leak", "proof", "stress"}),
         rank=7,
     ),
     "outside": Cause(
         "reads ahead outside attention",
-        "Attention is causal; look for a convolution padded on both sides, a normalization or a "
-        "pooling over time, or a sequence that is reversed.",
+        "Attention is causal; look for a convolution padded on both sides, a normalization or "
+        "pooling over time, a router, or a reversed sequence.",
         _AHEAD - {"outside"},
         rank=3,
     ),
     "no_past": Cause(
         "the past is not used",
         "Check that the mask lets a query see earlier keys, and that the attention's output is "
-        "added to the stream.",
+        "added to the residual stream.",
         rank=4,
     ),
     "learned_leak": Cause(
@@ -222,7 +225,7 @@ CAUSES: dict[str, Cause] = {
         rank=6,
     ),
     "stress": Cause(
-        "the mask gives way under large scores",
+        "the mask fails under large scores",
         "Fill blocked scores with -inf (or torch.finfo(dtype).min).",
         rank=6,
     ),
@@ -232,7 +235,7 @@ CAUSES: dict[str, Cause] = {
     ),
     "not_finite": Cause(
         "not finite",
-        "Find the first NaN: torch.autograd.set_detect_anomaly, or a softmax over no keys.",
+        "Find the first NaN (torch.autograd.set_detect_anomaly); a softmax over no keys is one.",
         rank=6,
     ),
     "dropout_on": Cause(
@@ -241,42 +244,57 @@ CAUSES: dict[str, Cause] = {
         frozenset({"rows_mix", "prefix_differs", "row_sums", "batch_size", "keeps_state"}),
     ),
     "keeps_state": Cause(
-        "an answer depends on earlier calls",
-        "Reset caches and running statistics between calls, or put the model into eval mode.",
+        "logits depend on earlier calls",
+        "Reset caches and running statistics between calls.",
         _AHEAD | {"rows_mix", "batch_size", "low_precision"},
     ),
     "rows_mix": Cause(
         "rows of a batch mix",
-        "Find the reshape or normalization that lets one sequence reach another.",
+        "Look for a reshape, or a normalization over the batch, that connects the sequences.",
         _AHEAD | frozenset({"prefix_differs", "batch_size", "stress", "proof", "learned_leak"}),
         rank=3,
     ),
+    "batch_time_swapped": Cause(
+        "batch and time axes exchanged",
+        "Use batch_first=True, or transpose (B, T, C) to (T, B, C) before the layer and back.",
+        _AHEAD
+        | frozenset({"rows_mix", "no_past", "prefix_differs", "batch_size", "flipped_mask"}),
+        rank=1,
+    ),
+    "training_leak": Cause(
+        "reads ahead in training mode only",
+        "Look for a mask that depends on self.training, or for a normalization over time, such as "
+        "BatchNorm, whose statistics include later tokens.",
+        frozenset({"proof", "learned_leak"}),
+        rank=3,
+    ),
     "batch_size": Cause(
-        "the answer depends on the batch's size",
-        "Find the statistic that is taken over the batch.",
+        "logits depend on the batch size",
+        "Look for a statistic that is taken over the batch.",
         rank=5,
     ),
     "prefix_differs": Cause(
-        "a prefix alone scores differently",
+        "a prefix alone gets different logits",
         "Positions, masks and normalizations must not depend on the length of the sequence.",
         rank=6,
     ),
     "cache_differs": Cause(
-        "the cache changes the answer",
-        "With a cache, positions go on where they were and the mask is aligned to the right.",
+        "the cache changes the logits",
+        "With a cache, positions continue after the cached ones and the mask is aligned to the "
+        "right.",
     ),
     "padding_read": Cause(
         "padding is read",
         "Combine the attention mask with the causal one, so that padded keys are blocked.",
     ),
     "low_precision": Cause(
-        "low precision changes the answer",
+        "low precision changes the logits",
         "Compute scores and softmax in fp32 and fill masks with -inf.",
         rank=4,
     ),
     "not_shifted": Cause(
         "targets are not shifted",
-        "y[t] must be x[t + 1]; here the model is asked for the token it sees.",
+        "y[t] must be x[t + 1]; here the target is the token that the model sees.",
         frozenset({"proof"}),
     ),
     "shifted_twice": Cause(
@@ -286,15 +304,16 @@ CAUSES: dict[str, Cause] = {
     "wrong_targets": Cause("targets are not the next tokens", "y[t] must be x[t + 1]."),
     "proof": Cause(
         "proof of a leak by training",
-        "No causal model can predict fresh uniform tokens; find what it reads.",
+        "No causal model can predict uniform random tokens; find where it reads the future.",
         rank=7,
     ),
     "swapped_qk": Cause("queries and keys exchanged", "scores = q @ k.mT, queries in rows."),
     "imprecise": Cause(
-        "less precise than its inputs", "Accumulate scores and take the softmax in fp32 at least."
+        "less precise than its inputs",
+        "Accumulate the scores and compute the softmax in fp32 at least.",
     ),
-    "softcap": Cause("scores are capped", "Leave out tanh, or give the reference the same cap."),
+    "softcap": Cause("scores are capped", "Remove tanh, or give the reference the same cap."),
     "wrong": Cause(
-        "not attention as specified", "Compare with the reference, term by term.", rank=8
+        "not attention as specified", "Compare with the reference step by step.", rank=8
     ),
 }

@@ -1,17 +1,19 @@
-"""What a checkup says: findings of single detectors, and a report that tells each cause once."""
+"""The result of a checkup: one finding or more per detector, and a report that merges them."""
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
 from torch import Tensor
 
-from attnlab.checkup.diagnoses import CAUSES, Cause
+from attnlab.checkup.diagnoses import CAUSES
+from attnlab.errors import first_line
 
 
 class Status(str, Enum):
-    """How a detector's examination ended."""
+    """The result of a detector."""
 
     OK = "ok"
     SUSPICIOUS = "suspicious"
@@ -24,13 +26,13 @@ class Finding:
     """What one detector found.
 
     Args:
-        detector: its name, as the table in docs/checkup.md has it.
-        status: how the examination ended.
-        headline: one sentence with the positions, layers and numbers it is about.
-        cause: a key of `attnlab.checkup.diagnoses.CAUSES`; "" where nothing is wrong.
-        numbers: what was measured, by name.
-        evidence: further sentences on how it is known.
-        maps: (T, T) pictures by title, for the HTML page.
+        detector: its name, as in the table in docs/checkup.md.
+        status: the result.
+        headline: one sentence that names positions, layers and numbers.
+        cause: a key of `attnlab.checkup.diagnoses.CAUSES`; "" if nothing is wrong.
+        numbers: the measurements, by name.
+        evidence: further sentences that say how it is known.
+        maps: (T, T) maps by title, for the HTML page.
     """
 
     detector: str
@@ -45,23 +47,22 @@ class Finding:
 def attempt(
     detector: str, examine: Callable[[], Finding], refusals: tuple[type[Exception], ...]
 ) -> Finding:
-    """Run a detector that asks a model for unusual things, which the model may refuse.
+    """Run a detector that calls a model in an unusual way, which the model may not support.
 
     Args:
-        refusals: the errors that count as a refusal, told as not applicable with their reason.
+        refusals: errors that mean so; the finding is then "not applicable" with the reason.
     """
     try:
         return examine()
     except refusals as error:
-        lines = str(error).strip().splitlines()
-        reason = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-        headline = f"the model refuses what is asked here ({reason})"
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        headline = f"the model does not support this ({reason})"
         return Finding(detector, Status.NOT_APPLICABLE, headline)
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """One cause, with every finding that it explains."""
+    """One cause with all findings that it explains."""
 
     cause: str
     status: Status
@@ -76,39 +77,43 @@ class Report:
     """All findings on one model.
 
     Args:
-        subject: what was examined, in words.
-        settings: sizes, dtype and the like, in words.
+        subject: the name of what was examined.
+        settings: sizes, dtype and the like, as text.
         findings: one per detector at least, in the order in which they ran.
         seconds: how long it took.
+        error: if the model raised an error during the examination, its traceback; otherwise "".
     """
 
     subject: str
     settings: Mapping[str, str]
     findings: tuple[Finding, ...]
     seconds: float = 0.0
+    error: str = ""
 
     @property
     def healthy(self) -> bool:
-        """Whether no detector found a fault; what is merely suspicious does not count."""
-        return not any(f.status is Status.FAULT for f in self.findings)
+        """Whether the examination was completed and found no fault; suspicions do not count."""
+        return not self.error and not any(f.status is Status.FAULT for f in self.findings)
 
     @property
     def exit_code(self) -> int:
-        """0 healthy, 1 a fault."""
+        """0: healthy, 1: a fault was found, 3: the examination itself failed."""
+        if self.error:
+            return 3
         return 0 if self.healthy else 1
 
     @property
     def causes(self) -> tuple[str, ...]:
-        """The causes by name, faults first: keys of `attnlab.checkup.diagnoses.CAUSES`."""
+        """The names of the causes, faults first: keys of `attnlab.checkup.diagnoses.CAUSES`."""
         return tuple(d.cause for d in self.diagnoses)
 
     @property
     def diagnoses(self) -> tuple[Diagnosis, ...]:
-        """The findings that are not ok, merged by cause, faults first."""
+        """All faults and suspicions, merged by cause, faults first."""
         return diagnose(self.findings)
 
     def finding(self, detector: str) -> Finding:
-        """The gravest finding of one detector.
+        """The most severe finding of a detector.
 
         Raises:
             KeyError: no detector of that name has run.
@@ -118,15 +123,16 @@ class Report:
             raise KeyError(
                 f"no detector {detector!r}; there are {[f.detector for f in self.findings]}"
             )
-        return min(found, key=lambda f: _GRAVITY.index(f.status))
+        return min(found, key=lambda f: _SEVERITY.index(f.status))
 
     def to_json(self) -> str:
-        """The whole report but for its pictures, as a JSON document."""
+        """The whole report except the maps, as a JSON document."""
         return json.dumps(
             {
                 "subject": self.subject,
                 "healthy": self.healthy,
                 "seconds": round(self.seconds, 3),
+                "error": self.error,
                 "settings": dict(self.settings),
                 "diagnoses": [_plain(d) for d in self.diagnoses],
                 "findings": [_plain(f) for f in self.findings],
@@ -136,38 +142,38 @@ class Report:
         )
 
     def to_html(self) -> str:
-        """One self-contained page with the maps drawn."""
+        """A self-contained page with drawings of the maps."""
         from attnlab.checkup.html import page
 
         return page(self)
 
     def print(self) -> None:
-        """Write tables to the terminal."""
+        """Print the report to the terminal."""
         from attnlab.checkup.terminal import show
 
         show(self)
 
 
-_GRAVITY = [Status.FAULT, Status.SUSPICIOUS, Status.OK, Status.NOT_APPLICABLE]
+_SEVERITY = [Status.FAULT, Status.SUSPICIOUS, Status.OK, Status.NOT_APPLICABLE]
 
 
 def diagnose(findings: tuple[Finding, ...]) -> tuple[Diagnosis, ...]:
-    """Tell several findings of one cause as one.
+    """Merge findings with a common cause.
 
-    A finding joins the first other cause that explains its own (`Cause.explains`), so that a mask
-    that is off by one does not appear as five separate troubles.
+    A finding is assigned to the most specific cause present that explains its own
+    (`Cause.explains`), so that a mask that is off by one is one diagnosis, not five.
     """
     wrong = [f for f in findings if f.status in (Status.FAULT, Status.SUSPICIOUS)]
-    present = [f.cause for f in sorted(wrong, key=lambda f: _GRAVITY.index(f.status))]
+    present = [f.cause for f in sorted(wrong, key=lambda f: _SEVERITY.index(f.status))]
     groups: dict[str, list[Finding]] = {}
     for finding in wrong:
         groups.setdefault(_root(finding.cause, present), []).append(finding)
     merged = [_merge(cause, group) for cause, group in groups.items()]
-    return tuple(sorted(merged, key=lambda d: (_GRAVITY.index(d.status), CAUSES[d.cause].rank)))
+    return tuple(sorted(merged, key=lambda d: (_SEVERITY.index(d.status), CAUSES[d.cause].rank)))
 
 
 def _root(cause: str, present: list[str]) -> str:
-    """Go from symptom to cause; ranks fall on the way, so it ends."""
+    """Follow a symptom to its cause. Ranks decrease on the way, so this ends."""
     for other in sorted(set(present), key=lambda name: CAUSES[name].rank):
         if CAUSES[other].rank < CAUSES[cause].rank and cause in CAUSES[other].explains:
             return _root(other, present)
@@ -183,12 +189,11 @@ def _merge(cause: str, group: list[Finding]) -> Diagnosis:
         for sentence in (*([f.headline] if f is not own[0] else []), *f.evidence)
     ]
     evidence += [f.headline for f in others]
-    entry: Cause = CAUSES[cause]
     return Diagnosis(
         cause=cause,
-        status=min((f.status for f in group), key=_GRAVITY.index),
+        status=min((f.status for f in group), key=_SEVERITY.index),
         headline=own[0].headline,
-        advice=entry.advice,
+        advice=CAUSES[cause].advice,
         detectors=tuple(dict.fromkeys(f.detector for f in own + others)),
         evidence=tuple(dict.fromkeys(evidence)),
     )
@@ -204,12 +209,9 @@ def _plain(item: Finding | Diagnosis) -> dict[str, object]:
             "detectors": list(item.detectors),
             "evidence": list(item.evidence),
         }
-    numbers = {name: _json_number(value) for name, value in item.numbers.items()}
+    # JSON has no NaN and no infinity, so they are written as text.
+    numbers = {
+        n: value if math.isfinite(value) else str(value) for n, value in item.numbers.items()
+    }
     found = {"detector": item.detector, **plain, "cause": item.cause}
     return {**found, "numbers": numbers, "evidence": list(item.evidence)}
-
-
-def _json_number(value: float) -> float | str:
-    """JSON has no NaN and no infinity, so they are written as words."""
-    finite = value == value and abs(value) != float("inf")
-    return value if finite else str(value)

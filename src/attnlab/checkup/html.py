@@ -1,6 +1,5 @@
-"""A report as one self-contained HTML page, its maps drawn as SVG by hand."""
+"""A report as one self-contained HTML page."""
 
-import math
 from importlib.resources import files
 
 from torch import Tensor
@@ -8,10 +7,7 @@ from torch import Tensor
 from attnlab.checkup.diagnoses import CAUSES
 from attnlab.checkup.findings import Report
 
-_SHADES = ("#f4f6f8", "#cfe3ee", "#9ecae1", "#6baed6", "#4292c6", "#2171b5", "#084594")
-_AHEAD = ("#f4f6f8", "#fde0cf", "#fcbba1", "#fc9272", "#fb6a4a", "#de2d26", "#a50f15")
-_UNTRIED = "#dddddd"
-_LEAST = 1e-8
+_LEAST = 1e-8  # shares below this are drawn as nothing
 
 
 def page(report: Report) -> str:
@@ -20,7 +16,7 @@ def page(report: Report) -> str:
 
     template = files("attnlab.checkup").joinpath("report.html.j2").read_text(encoding="utf-8")
     pictures = [
-        {"title": title, "svg": drawn(map_)}
+        {"title": title, "svg": draw_map(map_, title)}
         for finding in report.findings
         for title, map_ in finding.maps.items()
     ]
@@ -31,41 +27,24 @@ def page(report: Report) -> str:
     )
 
 
-def drawn(map_: Tensor) -> str:
-    """A (T, T) map of shares from 0 to 1 as an SVG: rows read, columns are read, on a log scale.
+def draw_map(map_: Tensor, title: str) -> str:
+    """Draw a (T, T) map of shares from 0 to 1 as SVG text, on a logarithmic scale.
 
-    What is above the diagonal, where a causal model has nothing, is red.
+    Entries above the diagonal, where a causal model has nothing, are red; NaN is gray.
     """
-    T = len(map_)
-    cell = max(2, 320 // T)
-    size = T * cell
-    parts = [
-        f'<svg viewBox="0 0 {size} {size}" width="{size}" height="{size}" role="img" '
-        f'shape-rendering="crispEdges">'
-    ]
-    for t in range(T):
-        colors = [_color(float(map_[t, j]), ahead=j > t) for j in range(T)]
-        parts += _bars(colors, t, cell)
-    parts.append("</svg>")
-    return "".join(parts)
+    from matplotlib.colors import LogNorm
 
+    from attnlab.plotting.drawing import panels, styled, svg
 
-def _color(value: float, *, ahead: bool) -> str:
-    if math.isnan(value):
-        return _UNTRIED
-    shades = _AHEAD if ahead else _SHADES
-    if value <= _LEAST:
-        return shades[0]
-    height = 1 + math.log10(min(value, 1.0)) / -math.log10(_LEAST)  # 0 to 1
-    return shades[1 + round(height * (len(shades) - 2))]
-
-
-def _bars(colors: list[str], t: int, cell: int) -> list[str]:
-    """One row, with neighbors of one color drawn as one bar."""
-    ends = [j for j in range(1, len(colors)) if colors[j] != colors[j - 1]] + [len(colors)]
-    starts = [0, *ends[:-1]]
-    return [
-        f'<rect x="{a * cell}" y="{t * cell}" width="{(b - a) * cell}" height="{cell}" '
-        f'fill="{colors[a]}"/>'
-        for a, b in zip(starts, ends, strict=True)
-    ]
+    values = map_.detach().cpu().double()
+    seen = values.clamp_min(_LEAST)
+    future = values.new_ones(values.shape).triu(1).bool()
+    with styled():
+        figure, (axes,) = panels(1, width=4, height=3.6)
+        axes.set_facecolor("#dddddd")
+        for part, colors in ((~future, "Blues"), (future, "Reds")):
+            shown = seen.masked_fill(~part, float("nan"))
+            axes.imshow(shown.numpy(), cmap=colors, norm=LogNorm(_LEAST, 1), interpolation="none")
+        axes.set(xlabel="position that is read", ylabel="position that reads")
+        axes.grid(visible=False)
+        return svg(figure, title)

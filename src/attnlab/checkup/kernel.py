@@ -1,7 +1,7 @@
-"""The checkup of a kernel: a function of queries, keys and values against an fp64 reference.
+"""The checkup of a kernel: compare a function of queries, keys and values with fp64 attention.
 
-All sizes are distinct primes, so that a wrong axis cannot hide. Where the output differs, it is
-compared with a family of references that are wrong on purpose, and the one that agrees is named.
+All sizes are distinct primes, so that a wrong axis cannot hide. If the output differs, it is
+compared with references that are wrong on purpose, and the one that agrees names the mistake.
 
 Letters: B batch, H heads, T time, D channels of a head.
 """
@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from attnlab.checkup.findings import Finding, Report, Status
-from attnlab.checkup.kernel_call import Kernel, described
+from attnlab.checkup.kernel_adapter import KernelAdapter, adapt_kernel
 from attnlab.checkup.model_adapter import REFUSALS
-from attnlab.checkup.preserve_state import untouched
+from attnlab.checkup.preserve_state import preserve_state
 from attnlab.checkup.references import NAMES, RIGHT, Recipe, compute, departures
-from attnlab.errors import BadInput
+from attnlab.errors import BadInput, first_line
 
 B, H, T, D = 2, 3, 11, 5
 
@@ -31,29 +31,29 @@ def checkup_kernel(
     mask_style: str = "attend",
     seed: int = 0,
 ) -> Report:
-    """Examine a function of q, k, v on (B, H, T, D), and of mask and scale where it takes them.
+    """Examine a function of q, k, v (B, H, T, D), and of a mask and a scale if it takes them.
 
     Args:
-        fn: takes q, k, v by position; by name, where it has them, a mask as `mask` or `attn_mask`,
-            a scale as `scale`, causality as `is_causal`, dropout as `dropout` or `dropout_p`.
+        fn: takes q, k, v by position; by name, if it has them, a mask as `mask` or `attn_mask`, a
+            scale as `scale`, causality as `is_causal`, dropout as `dropout` or `dropout_p`.
             Without a scale, 1/sqrt(D) is expected. It returns (B, H, T, D), or (B, T, H D) if it
             merges the heads.
-        causal: whether a kernel that takes no mask is meant to be causal.
-        mask_style: what the kernel's mask means: "attend" (bool, True = may attend), "block"
-            (bool, True = may not) or "add" (0 and -inf).
+        causal: whether a kernel without a mask argument should be causal.
+        mask_style: the meaning of the kernel's mask: "attend" (bool, True = may attend), "block"
+            (bool, True = blocked) or "add" (0 and -inf).
         seed: of the random inputs.
 
     Returns:
-        the report, with the mistake named that gives just this output.
+        the report, which names the mistake that gives exactly this output.
 
     Raises:
-        attnlab.errors.BadInput: the function cannot be called like that.
+        attnlab.errors.BadInput: the function cannot be called like this.
     """
     if mask_style not in ("attend", "block", "add"):
         raise BadInput(f"mask_style = {mask_style} must be attend, block or add")
     begin = time.perf_counter()
-    kernel = described(fn, mask_style)
-    with untouched(None):
+    kernel = adapt_kernel(fn, mask_style)
+    with preserve_state(None):
         findings = _examine(kernel, causal, torch.Generator().manual_seed(seed))
     name = str(fn.__name__) if hasattr(fn, "__name__") else type(fn).__name__
     settings = {"B, H, T, D": f"{B}, {H}, {T}, {D}", "mask": mask_style if kernel.mask else "none"}
@@ -81,21 +81,20 @@ def _inputs(generator: torch.Generator, mask: Tensor, scale: float | None) -> _I
     return _Inputs(q, k, v, mask, scale)
 
 
-def _examine(kernel: Kernel, causal: bool, generator: torch.Generator) -> list[Finding]:
+def _examine(kernel: KernelAdapter, causal: bool, generator: torch.Generator) -> list[Finding]:
     lower = torch.ones(T, T, dtype=torch.bool).tril()
     expected = lower if kernel.mask or kernel.causal or causal else torch.ones_like(lower)
     plain = _inputs(generator, expected, 0.3 if kernel.scale else None)
     try:
-        first, second = (kernel(plain.q, plain.k, plain.v, expected, plain.scale) for _ in "ab")
+        first = kernel(plain.q, plain.k, plain.v, expected, plain.scale)
+        again = kernel(plain.q, plain.k, plain.v, expected, plain.scale)
     except BadInput:
         raise
     except REFUSALS as error:
-        message = str(error).strip().splitlines() or [type(error).__name__]
-        raise BadInput(
-            f"the kernel cannot be called with (B, H, T, D) tensors: {message[0]}"
-        ) from error
-    if not torch.equal(first, second) and float((first - second).abs().max()) > 1e-4:
-        headline = "the same inputs give other outputs the second time: dropout is left on"
+        message = f"the kernel cannot be called with (B, H, T, D) tensors: {first_line(error)}"
+        raise BadInput(message) from error
+    if not torch.equal(first, again) and float((first - again).abs().max()) > 1e-4:
+        headline = "the same inputs give different outputs the second time: dropout is left on"
         return [Finding("same twice", Status.FAULT, headline, "dropout_on")]
     found = _compare(plain, first)
     if found[0].status is Status.OK:
@@ -104,7 +103,7 @@ def _examine(kernel: Kernel, causal: bool, generator: torch.Generator) -> list[F
 
 
 def _compare(inputs: _Inputs, y: Tensor, detector: str = "reference") -> list[Finding]:
-    """Right, or wrong in which way, or in which two?"""
+    """Is the output correct, or wrong in a known way, or in two?"""
     right = inputs.reference(RIGHT)
     error = _error(y, right)
     numbers = {"error": error}
@@ -121,7 +120,7 @@ def _compare(inputs: _Inputs, y: Tensor, detector: str = "reference") -> list[Fi
 def _unnamed(
     inputs: _Inputs, y: Tensor, right: Tensor, detector: str, numbers: dict[str, float]
 ) -> Finding:
-    """What can be said of an output that agrees with no wrong reference."""
+    """Describe an output that agrees with none of the wrong references."""
     error = numbers["error"]
     if not bool(y.isfinite().all()):
         headline = (
@@ -129,7 +128,7 @@ def _unnamed(
         )
         return Finding(detector, Status.FAULT, headline, "not_finite", numbers)
     if error <= 5e-2:
-        headline = f"differs from fp64 by {error:.1e}, as arithmetic in half precision does"
+        headline = f"differs from fp64 by {error:.1e}, as half precision does"
         return Finding(detector, Status.SUSPICIOUS, headline, "imprecise", numbers)
     gain = float((y.detach().double() * right).sum() / right.square().sum())
     if _error(y, gain * right) <= 1e-4:
@@ -137,7 +136,7 @@ def _unnamed(
         return Finding(detector, Status.FAULT, headline, "row_sums", numbers)
     near = {steps[0]: _error(y, inputs.reference(recipe)) for recipe, steps in departures(1)}
     closest = min(near, key=lambda step: near[step])
-    headline = f"differs from fp64 by {error:.2g} of its spread, in a way that has no name here"
+    headline = f"differs from fp64 by {error:.2g} of its standard deviation, by an unknown mistake"
     evidence = (f"closest: {NAMES[closest][1]}, off by {near[closest]:.2g}",)
     return Finding(detector, Status.FAULT, headline, "wrong", numbers, evidence)
 
@@ -150,7 +149,7 @@ def _named(
     numbers: dict[str, float],
 ) -> list[Finding]:
     where = f"in heads {wrong} of {heads} only: " if len(wrong) < heads else ""
-    evidence = ("the output agrees with a reference that has just this mistake",)
+    evidence = ("the output agrees with a reference that has exactly this mistake",)
     if len(steps) > 1:
         both = " and ".join(NAMES[step][1] for step in steps)
         evidence = (f"the output agrees with a reference in which {both}",)
@@ -162,10 +161,10 @@ def _named(
 
 
 def _error(y: Tensor, reference: Tensor) -> float:
-    """The largest difference as a share of the spread, infinite where y is not finite.
+    """The largest difference relative to the standard deviation, infinite if y is not finite.
 
-    Where the reference is NaN, for queries without keys, there is no right answer: SDPA gives
-    zeros, a softmax written out gives NaN.
+    Rows in which the reference is NaN (queries without keys) do not count: SDPA gives zeros there,
+    a softmax that is written out gives NaN.
     """
     asked = reference.isfinite()
     y = y.detach().double()[asked]
@@ -175,8 +174,8 @@ def _error(y: Tensor, reference: Tensor) -> float:
     return float((y - right).abs().max() / (right.std() if right.std() > 0 else 1.0))
 
 
-def _further(kernel: Kernel, plain: _Inputs, generator: torch.Generator) -> list[Finding]:
-    """What only other inputs show, once the plain ones agree."""
+def _further(kernel: KernelAdapter, plain: _Inputs, generator: torch.Generator) -> list[Finding]:
+    """Compare on other inputs, once the plain ones agree."""
     found = [_stressed(kernel, plain), _backward(kernel, plain), _halved(kernel, plain)]
     if kernel.mask:
         mask = torch.rand(T, T, generator=generator) < 0.5
@@ -193,8 +192,8 @@ def _further(kernel: Kernel, plain: _Inputs, generator: torch.Generator) -> list
     return [*found, _grouped(kernel, plain, generator)]
 
 
-def _stressed(kernel: Kernel, plain: _Inputs) -> Finding:
-    """Scores of 2e5: does the mask hold, does anything overflow?"""
+def _stressed(kernel: KernelAdapter, plain: _Inputs) -> Finding:
+    """Does the mask hold under scores of 2e5, without overflow?"""
     factor = 2e5 / float((plain.q @ plain.k.mT).abs().max() * plain.factor)
     q = plain.q * factor
     y = kernel(q, plain.k, plain.v, plain.mask, plain.scale).double()
@@ -202,19 +201,19 @@ def _stressed(kernel: Kernel, plain: _Inputs) -> Finding:
         return Finding("stress", Status.FAULT, "scores of 2e5 give NaN or infinity", "overflow")
     strong = _Inputs(q, plain.k, plain.v, plain.mask, plain.scale)
     if _error(y, strong.reference(RIGHT)) <= 1e-3:
-        return Finding("stress", Status.OK, "scores of 2e5 change nothing about the mask")
+        return Finding("stress", Status.OK, "the mask holds under scores of 2e5")
     for fill in (-1e2, -1e3, -1e4, -3e4, -65504.0, -1e5):
         recipe = Recipe(mask="finite")
         wrong = compute(recipe, q, plain.k, plain.v, plain.mask, plain.factor, fill)
         if _error(y, wrong) <= 1e-3:
-            headline = f"blocked scores are {fill:g}, a finite number that scores can outgrow"
+            headline = f"blocked scores are {fill:g}, a finite number that scores can exceed"
             return Finding("stress", Status.FAULT, headline, "finite_fill")
-    headline = "under scores of 2e5 the output is another one than the reference's"
+    headline = "under scores of 2e5 the output differs from the reference"
     return Finding("stress", Status.SUSPICIOUS, headline, "stress")
 
 
-def _backward(kernel: Kernel, plain: _Inputs) -> Finding:
-    """Are the gradients those of the reference?"""
+def _backward(kernel: KernelAdapter, plain: _Inputs) -> Finding:
+    """Do the gradients agree with the reference?"""
     leaves = [x.clone().requires_grad_() for x in (plain.q, plain.k, plain.v)]
     exact = [x.double().requires_grad_() for x in (plain.q, plain.k, plain.v)]
     y = kernel(leaves[0], leaves[1], leaves[2], plain.mask, plain.scale)
@@ -228,34 +227,40 @@ def _backward(kernel: Kernel, plain: _Inputs) -> Finding:
     if max(errors.values()) <= 1e-3:
         return Finding("backward", Status.OK, "gradients agree with fp64", "", errors)
     worst = max(errors, key=lambda name: errors[name])
-    headline = f"the gradient by {worst} is off by {errors[worst]:.2g} of its spread"
+    headline = f"the gradient of {worst} is off by {errors[worst]:.2g} of its standard deviation"
     return Finding("backward", Status.FAULT, headline, "wrong", errors)
 
 
-def _halved(kernel: Kernel, plain: _Inputs) -> Finding:
-    """bf16 inputs with large scores: are scores and softmax accumulated in fp32?"""
+def _halved(kernel: KernelAdapter, plain: _Inputs) -> Finding:
+    """Are scores and softmax computed in fp32 for bf16 inputs with large scores?"""
     q, k, v = (x.to(torch.bfloat16) for x in (8 * plain.q, plain.k, plain.v))
     try:
         y = kernel(q, k, v, plain.mask, plain.scale)
     except REFUSALS as error:
-        return Finding("precision", Status.NOT_APPLICABLE, f"does not take bf16: {error}")
+        return Finding(
+            "precision", Status.NOT_APPLICABLE, f"does not take bf16: {first_line(error)}"
+        )
     off = _error(y, compute(RIGHT, q, k, v, plain.mask, plain.factor))
     numbers = {"error in bf16": off}
     if off <= 5e-2:
         return Finding("precision", Status.OK, f"off by {off:.1e} in bf16", "", numbers)
-    headline = f"in bf16 with large scores the output is off by {off:.2g} of its spread"
+    headline = (
+        f"in bf16 with large scores the output is off by {off:.2g} of its standard deviation"
+    )
     return Finding("precision", Status.SUSPICIOUS, headline, "low_precision", numbers)
 
 
-def _grouped(kernel: Kernel, plain: _Inputs, generator: torch.Generator) -> Finding:
-    """Fewer key-value heads than query heads: are they expanded in the right order?"""
+def _grouped(kernel: KernelAdapter, plain: _Inputs, generator: torch.Generator) -> Finding:
+    """Are fewer key-value heads than query heads expanded in the right order?"""
     name = "grouped heads"
     q = torch.randn(B, 6, T, D, generator=generator)
     k, v = torch.randn(2, B, 3, T, D, generator=generator)
     try:
         y = kernel(q, k, v, plain.mask, plain.scale)
     except REFUSALS:
-        return Finding(name, Status.NOT_APPLICABLE, "takes equally many heads of all kinds only")
+        return Finding(
+            name, Status.NOT_APPLICABLE, "takes only equal numbers of query and key-value heads"
+        )
     repeated, tiled = (
         compute(RIGHT, q, k[:, heads], v[:, heads], plain.mask, plain.factor)
         for heads in ([0, 0, 1, 1, 2, 2], [0, 1, 2, 0, 1, 2])
@@ -265,4 +270,4 @@ def _grouped(kernel: Kernel, plain: _Inputs, generator: torch.Generator) -> Find
     if _error(y, tiled) <= 1e-4:
         headline = "query head h uses key-value head h mod 3: they were tiled, not repeated"
         return Finding(name, Status.FAULT, headline, "head_order")
-    return Finding(name, Status.FAULT, "grouped heads give something else altogether", "wrong")
+    return Finding(name, Status.FAULT, "grouped heads give a wrong output", "wrong")

@@ -1,4 +1,4 @@
-"""The model under examination, as a plain function from ids to logits.
+"""One way to call any model: from ids to logits.
 
 Letters: B batch, T time, V symbols.
 """
@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from attnlab.errors import BadInput
+from attnlab.errors import BadInput, first_line
 
-# What a model raises when it is given something it was not made for.
+# What a model raises when it is called in a way that it does not support.
 REFUSALS = (
     RuntimeError,
     TypeError,
@@ -26,18 +26,18 @@ REFUSALS = (
 
 @dataclass(frozen=True)
 class ModelAdapter:
-    """A model behind one signature.
+    """A model behind a common signature.
 
     Args:
         model: any callable from ids (B, T) to logits (B, T, V), or to something that holds them.
         vocab_size: ids are drawn from 0 to vocab_size - 1.
         block_size: the largest T.
-        convention: "torch" hands over tensors, "numpy" arrays, "targets" hands the ids over twice
-            (models that give all logits only beside targets).
-        rows: how many sequences one call may hold; 1 where rows mix.
-        seeded: seed torch's stream before each call, so that a model that draws random numbers
-            draws the same ones.
-        copies: whether the module can be copied, to be disturbed and trained.
+        convention: "torch" passes tensors, "numpy" arrays, "targets" passes the ids twice (for
+            models that return all logits only if they get targets).
+        rows: how many sequences one call may hold; 1 if rows mix.
+        seeded: seed torch before each call, so that dropout drops the same entries.
+        copies: whether the module can be copied, to add noise or train.
+        size_note: block_size in words for the report, if it is not the model's own.
     """
 
     model: Callable[..., object]
@@ -47,6 +47,7 @@ class ModelAdapter:
     rows: int = 64
     seeded: bool = False
     copies: bool = True
+    size_note: str = ""
 
     @property
     def module(self) -> nn.Module | None:
@@ -61,15 +62,15 @@ class ModelAdapter:
 
     @property
     def device(self) -> torch.device:
-        """Where the module's weights are; the CPU without a module."""
+        """The device of the module's weights; the CPU without a module."""
         return next((p.device for p in self.parameters()), torch.device("cpu"))
 
     def parameters(self) -> list[Tensor]:
-        """The weights of the module, if it is one."""
+        """The parameters of the module, if it is one."""
         return list(self.module.parameters()) if self.module is not None else []
 
     def replaced(self, model: Callable[..., object]) -> "ModelAdapter":
-        """The same way of asking another model."""
+        """Call another model in the same way."""
         return replace(self, model=model)
 
     def tokens(self, generator: torch.Generator, *shape: int) -> Tensor:
@@ -80,7 +81,7 @@ class ModelAdapter:
         """(B, T) int64 -> (B, T, V) fp64 on the CPU, without gradients.
 
         Raises:
-            BadInput: the model gives nothing that could be the logits.
+            BadInput: nothing in the output can be the logits.
         """
         with torch.no_grad():
             parts = [
@@ -89,22 +90,21 @@ class ModelAdapter:
         return torch.cat(parts)
 
     def raw(self, ids: Tensor) -> Tensor:
-        """One call as it is, gradients and dtype kept: (B, T) -> (B, T, V)."""
+        """One call that keeps gradients and dtype: (B, T) -> (B, T, V)."""
         if self.seeded:
             torch.manual_seed(0)
-        output = self._call(ids.to(self.device).clone())  # a model may write into its input
-        return find_logits(output, tuple(ids.shape), self.vocab_size)
-
-    def _call(self, ids: Tensor) -> object:
+        own = ids.to(self.device).clone()  # a model may write into its input
         if self.convention == "numpy":
-            return self.model(ids.numpy())
-        if self.convention == "targets":
-            return self.model(ids, ids.clone())
-        return self.model(ids)
+            output = self.model(own.numpy())
+        elif self.convention == "targets":
+            output = self.model(own, own.clone())
+        else:
+            output = self.model(own)
+        return find_logits(output, tuple(ids.shape), self.vocab_size)
 
 
 def find_logits(output: object, shape: tuple[int, ...], vocab_size: int) -> Tensor:
-    """The logits within whatever a model returns.
+    """Find the logits in what a model returns.
 
     Raises:
         BadInput: nothing in it has the shape (B, T, V).
@@ -116,7 +116,7 @@ def find_logits(output: object, shape: tuple[int, ...], vocab_size: int) -> Tens
         return (exact or fitting)[0]
     shapes = ", ".join(str(tuple(a.shape)) for a in arrays) or type(output).__name__
     raise BadInput(
-        f"for ids of shape {shape} the model gave {shapes}; "
+        f"for ids of shape {shape} the model returned {shapes}; "
         f"it must give logits of shape {(*shape, vocab_size)}, or something that holds them"
     )
 
@@ -132,7 +132,7 @@ def _parts(output: object) -> list[object]:
 
 
 def as_tensor(value: object) -> Tensor | None:
-    """A tensor of any array-like, or None for what is none."""
+    """A tensor from a tensor or an array; None for anything else."""
     if isinstance(value, Tensor):
         return value
     if hasattr(value, "__array__"):  # NumPy, and JAX by way of it
@@ -145,33 +145,34 @@ def as_tensor(value: object) -> Tensor | None:
 def adapt(
     model: Callable[..., object], vocab_size: int | None, block_size: int | None
 ) -> ModelAdapter:
-    """Find out how a model wants to be asked, and what it can be asked.
+    """Find out how to call a model and with which sizes.
 
     Args:
         model: see `ModelAdapter`.
-        vocab_size: None where the model or its config says it.
-        block_size: likewise; where nobody says it, 64 is tried.
+        vocab_size: None if the model or its config has it.
+        block_size: likewise; 64 if neither has it. A size found there is capped at 256.
 
     Raises:
-        BadInput: a size is missing or impossible, or no way of asking gives logits.
+        BadInput: a size is missing or impossible, or no way of calling gives logits.
     """
     if not callable(model):
         raise BadInput(
             f"a model must be callable, from ids to logits; this is a {type(model).__name__}"
         )
-    V = vocab_size if vocab_size is not None else _said(model, _VOCAB_NAMES)
-    T = block_size if block_size is not None else _said(model, _BLOCK_NAMES)
+    V = vocab_size if vocab_size is not None else _size_from(model, _VOCAB_NAMES)
+    T = block_size if block_size is not None else _size_from(model, _BLOCK_NAMES)
     if V is None:
-        raise BadInput("the model does not say its vocabulary; give vocab_size (--vocab-size)")
+        raise BadInput("the model has no vocabulary size; give vocab_size (--vocab-size)")
     if V < 2:
         raise BadInput(f"vocab_size = {V} must be at least 2")
+    note = ""
     if T is None:
-        T = 64
-    elif block_size is None:
-        T = min(T, 256)
+        T, note = 64, "64 (the model has none; give block_size to examine more)"
+    elif block_size is None and T > 256:
+        T, note = 256, f"256 of the model's {T} positions (give block_size to examine more)"
     if T < 3:
         raise BadInput(f"block_size = {T} must be at least 3")
-    return _first_that_answers(model, V, T)
+    return replace(_first_working_call(model, V, T), size_note=note)
 
 
 _VOCAB_NAMES = ("vocab_size", "n_vocab", "n_tokens", "num_embeddings")
@@ -186,8 +187,8 @@ _BLOCK_NAMES = (
 )
 
 
-def _said(model: object, names: tuple[str, ...]) -> int | None:
-    """The first of the names that the model or its config has as a whole number."""
+def _size_from(model: object, names: tuple[str, ...]) -> int | None:
+    """The first of these attributes of the model or its config that is an integer."""
     configs = [getattr(model, name) for name in ("config", "cfg", "args") if hasattr(model, name)]
     for place in (model, *configs):
         for name in names:
@@ -196,7 +197,7 @@ def _said(model: object, names: tuple[str, ...]) -> int | None:
     return None
 
 
-def _first_that_answers(model: Callable[..., object], V: int, T: int) -> ModelAdapter:
+def _first_working_call(model: Callable[..., object], V: int, T: int) -> ModelAdapter:
     ids = torch.arange(2 * T).reshape(2, T) % V
     reasons: list[str] = []
     for convention in _conventions(model):
@@ -205,23 +206,19 @@ def _first_that_answers(model: Callable[..., object], V: int, T: int) -> ModelAd
             try:
                 adapter.logits(ids)
             except REFUSALS as error:
-                reasons.append(_first_line(error))
+                reasons.append(f"{type(error).__name__}: {first_line(error)}")
             else:
                 return adapter
     raise BadInput(
-        f"the model does not answer ids of shape (2, {T}) below {V}: {reasons[0]}; give the "
-        f"vocab_size and block_size that it was made for, and a model from ids to logits"
+        f"the model fails on ids of shape (2, {T}) below {V}: {reasons[0]}; give the vocab_size "
+        f"and block_size that it was built with, and a model from ids to logits"
     )
 
 
 def _conventions(model: Callable[..., object]) -> list[str]:
+    """The ways to call a model that are worth trying."""
     if not isinstance(model, nn.Module):
         return ["torch", "numpy"]
     parameters = list(inspect.signature(model.forward).parameters)
     named = len(parameters) > 1 and parameters[1] in ("targets", "labels", "target", "y")
     return ["torch", "targets"] if named else ["torch"]
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

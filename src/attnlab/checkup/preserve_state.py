@@ -1,4 +1,4 @@
-"""Leave everything as it was: weights, buffers, gradients, modes, streams of randomness."""
+"""Restore weights, buffers, gradients, modes and random states after an examination."""
 
 import copy
 import random
@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 
 @contextmanager
-def untouched(model: nn.Module | None) -> Iterator[None]:
-    """Restore a model and the global streams of randomness at the end, also after an error."""
+def preserve_state(model: nn.Module | None) -> Iterator[None]:
+    """Restore a model, PyTorch's global switches and the random states, also after an error."""
     states = _RandomStates()
     modes = _Modes()
     snapshot = _Snapshot(model) if model is not None else None
@@ -26,7 +26,7 @@ def untouched(model: nn.Module | None) -> Iterator[None]:
 
 
 def working_copy(model: nn.Module) -> tuple[nn.Module, str]:
-    """A deep copy to experiment on, or the model itself with the reason why it has no copy."""
+    """A deep copy and "", or the model itself and the reason why it cannot be copied."""
     try:
         return copy.deepcopy(model), ""
     except (RuntimeError, TypeError, NotImplementedError, AttributeError, RecursionError) as error:
@@ -34,7 +34,7 @@ def working_copy(model: nn.Module) -> tuple[nn.Module, str]:
 
 
 class _RandomStates:
-    """The streams of torch, of its devices, of Python, and of NumPy where someone imported it."""
+    """The random states of torch, its devices, Python, and NumPy if it is imported."""
 
     def __init__(self) -> None:
         self.torch = torch.get_rng_state()
@@ -52,7 +52,7 @@ class _RandomStates:
 
 
 class _Modes:
-    """Global switches that an untidy model may flip."""
+    """Global switches of PyTorch that a model may change."""
 
     def __init__(self) -> None:
         self.grad = torch.is_grad_enabled()
@@ -71,7 +71,7 @@ class _Snapshot:
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.training = {module: module.training for module in model.modules()}
-        self.tensors = [(t, t.detach().clone()) for t in _tensors(model)]
+        self.tensors = [(t, t.detach().clone()) for t in (*model.parameters(), *model.buffers())]
         self.parameters = [
             (p, p.requires_grad, p.grad, None if p.grad is None else p.grad.detach().clone())
             for p in model.parameters()
@@ -89,7 +89,3 @@ class _Snapshot:
             parameter.grad = grad
             if grad is not None and kept is not None and not torch.equal(grad, kept):
                 grad.copy_(kept)
-
-
-def _tensors(model: nn.Module) -> list[Tensor]:
-    return [*model.parameters(), *model.buffers()]

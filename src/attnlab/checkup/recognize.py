@@ -1,6 +1,6 @@
-"""From a map of who reads whom to a sentence about the mistake that draws such a map.
+"""Recognize the mistake behind a map of which position reads which.
 
-Every function here is pure. A map is bool (T, T), row t the reader, column j what is read.
+All functions are pure. A map is bool (T, T): row t is the reader, column j is what it reads.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Explanation:
-    """A cause (a key of `attnlab.checkup.diagnoses.CAUSES`) and a sentence on this very map."""
+    """A cause (a key of `attnlab.checkup.diagnoses.CAUSES`) and a sentence about this map."""
 
     cause: str
     headline: str
@@ -25,16 +25,16 @@ def explain(
     shapes: Iterable[tuple[int, int]] = (),
     clean_up_to: int = 0,
 ) -> Explanation | None:
-    """Name what lets positions read ahead.
+    """Name the mistake that lets positions read ahead.
 
     Args:
-        reads: (T, T) bool, of a model of any depth.
-        tried: (T,) bool, the columns that were looked at.
-        shapes: (layers, heads) that the model may have, for mistakes in splitting heads.
-        clean_up_to: the longest sequence in which nothing reads ahead, 0 if there is none.
+        reads: (T, T) bool, for a model of any depth.
+        tried: (T,) bool, the columns that were tried.
+        shapes: possible (layers, heads) of the model, for mistakes in splitting heads.
+        clean_up_to: the longest sequence length without a leak, 0 if there is none.
 
     Returns:
-        None where nothing reads ahead.
+        None if nothing reads ahead.
     """
     T = len(reads)
     future = torch.ones(T, T, dtype=torch.bool).triu(1) & tried
@@ -44,24 +44,26 @@ def explain(
     past = reads & tried & torch.ones(T, T, dtype=torch.bool).tril(-1)
     if not past.any() and bool(ahead[0].any()) and ahead.sum() > T:
         return _only_future(reads, tried)
-    scrambled = _scrambled(reads, tried, shapes)
+    scrambled = explain_scramble(reads, tried, shapes)
     if scrambled is not None:
         return scrambled
     if clean_up_to >= T // 4:
-        return _few(ahead) or _late(ahead, clean_up_to)
+        return _few(ahead, tried) or _late(ahead, clean_up_to)
     if bool((ahead == future).all()):
-        return Explanation("no_mask", f"every position reads all {T} positions, later ones too")
-    return _peek(ahead, future) or _few(ahead) or _some(ahead, future)
+        return Explanation(
+            "no_mask", f"every position reads all {T} positions, including later ones"
+        )
+    return _peek(ahead, future) or _few(ahead, tried) or _some(ahead, future)
 
 
 def explain_pattern(support: Tensor) -> Explanation | None:
-    """Name what is wrong with the mask of one layer, from where its pattern is not zero.
+    """Name the mistake in the mask of one layer, from where its pattern is not zero.
 
     Args:
         support: (T, T) bool, queries in rows.
 
     Returns:
-        None where the support is causal, or a causal window.
+        None if the support is causal, or a causal window.
     """
     T = len(support)
     tried = torch.ones(T, dtype=torch.bool)
@@ -69,7 +71,8 @@ def explain_pattern(support: Tensor) -> Explanation | None:
     if not support.triu(1).any():
         if support.any() and not diagonal[1:].any():
             return Explanation(
-                "self_blocked", "no query attends to its own position: the mask lost its diagonal"
+                "self_blocked",
+                "no query attends to its own position: the diagonal of the mask is blocked",
             )
         return None
     return explain(support, tried)
@@ -79,12 +82,11 @@ def _only_future(reads: Tensor, tried: Tensor) -> Explanation:
     if bool(reads.diagonal()[tried].any()):
         return Explanation(
             "flipped_mask",
-            "a position reads itself and what comes after it, never what comes before: "
-            "the mask is flipped",
+            "a position reads itself and later positions, never earlier ones: the mask is flipped",
         )
     return Explanation(
         "inverted_mask",
-        "a position reads exactly what a causal mask would block: the mask's polarity is inverted",
+        "a position reads exactly what a causal mask blocks: the mask's polarity is inverted",
     )
 
 
@@ -92,13 +94,13 @@ def _late(ahead: Tensor, clean_up_to: int) -> Explanation:
     rows = ahead.any(-1).nonzero().flatten().tolist()
     return Explanation(
         "late_leak",
-        f"positions {rows[0]} to {rows[-1]} read ahead in sequences of {len(ahead)}, while up to "
-        f"{clean_up_to} positions nothing does",
+        f"positions {rows[0]} to {rows[-1]} read ahead in sequences of {len(ahead)}, but nothing "
+        f"does in sequences of {clean_up_to}",
     )
 
 
 def _peek(ahead: Tensor, future: Tensor) -> Explanation | None:
-    """Every position reads up to the same number of later ones."""
+    """Every position reads the same number of later ones."""
     T = len(ahead)
     i = torch.arange(T)
     distance = i[None, :] - i[:, None]
@@ -106,14 +108,14 @@ def _peek(ahead: Tensor, future: Tensor) -> Explanation | None:
     if k > T // 2 or bool((ahead != (future & (distance <= k))).any()):
         return None
     far = f"t+{k} and nothing later" if k == 1 else f"up to t+{k} and nothing later"
-    layers = "" if k == 1 else f", as {k} layers do that look one ahead each"
+    layers = "" if k == 1 else f", as in {k} layers that each look one ahead"
     return Explanation(
         "off_by_one", f"position t reads {far}: the mask's diagonal is off by one{layers}"
     )
 
 
-def _few(ahead: Tensor) -> Explanation | None:
-    """A handful of rows or of pairs read ahead."""
+def _few(ahead: Tensor, tried: Tensor) -> Explanation | None:
+    """Only a few rows or columns read ahead."""
     rows = ahead.any(-1).nonzero().flatten().tolist()
     columns = ahead.any(0).nonzero().flatten().tolist()
     limit = max(len(ahead) // 8, 2)
@@ -121,10 +123,10 @@ def _few(ahead: Tensor) -> Explanation | None:
         return None
     pairs = [f"{t} reads {j}" for t, j in ahead.nonzero().tolist()[:6]]
     more = int(ahead.sum()) - len(pairs)
+    rest = "no other pair does" if bool(tried.all()) else "not all other pairs were tried"
     return Explanation(
         "single_leaks",
-        f"position {'; '.join(pairs)}{f'; and {more} pairs more' if more > 0 else ''}; "
-        f"nothing else reads ahead",
+        f"position {'; '.join(pairs)}{f'; and {more} more pairs' if more > 0 else ''}; {rest}",
     )
 
 
@@ -138,9 +140,9 @@ def _some(ahead: Tensor, future: Tensor) -> Explanation:
 
 
 def unmerged(T: int, H: int) -> Tensor:
-    """Who reads whom in one causal layer that reshapes (B, H, T, D) to (B, T, C) as it is.
+    """Who reads whom in a causal layer that reshapes (B, H, T, D) to (B, T, C) directly.
 
-    Piece i of row t is piece tH + i in memory, which belongs to head floor((tH + i) / T) and
+    Part i of row t is part tH + i in memory, which belongs to head floor((tH + i) / T) and
     position (tH + i) mod T.
     """
     t, i = torch.arange(T)[:, None], torch.arange(H)[None, :]
@@ -149,53 +151,47 @@ def unmerged(T: int, H: int) -> Tensor:
 
 
 def unsplit(T: int, H: int) -> Tensor:
-    """Likewise where (B, T, C) is viewed as (B, H, T, D) before attention, and merged rightly."""
+    """The same for (B, T, C) viewed as (B, H, T, D) before attention, and merged correctly."""
     h, p = torch.arange(H)[:, None], torch.arange(T)[None, :]
-    token = (h * T + p) // H  # (H, T): whose piece is at place p of head h
+    token = (h * T + p) // H  # (H, T): whose part is at place p of head h
     at = torch.nn.functional.one_hot(token, T).bool()  # (H, p, T)
     seen = at.cummax(1).values.any(0)  # places up to p, of any head
     return seen | torch.eye(T, dtype=torch.bool)
 
 
 def untransposed(T: int, H: int) -> Tensor:
-    """Likewise where split and merge both forget the transpose: causal, but in H stretches."""
+    """The same without both transposes: causal, but in H separate segments."""
     t = torch.arange(T)
-    pieces = t[:, None] * H + torch.arange(H)[None, :]  # (T, H), in memory
-    start = (pieces // T) * T // H  # the token at which that piece's stretch begins
+    parts = t[:, None] * H + torch.arange(H)[None, :]  # (T, H), in memory
+    start = (parts // T) * T // H  # the first token of each part's segment
     j = torch.arange(T)
     inside = (j >= start.amin(-1, keepdim=True)) & (j <= t[:, None])
     return inside | torch.eye(T, dtype=torch.bool)
 
 
-def explain_scramble(
-    reads: Tensor, tried: Tensor, shapes: Iterable[tuple[int, int]]
-) -> Explanation | None:
-    """Recognize heads that were split or merged without a transpose, ahead or not."""
-    return _scrambled(reads, tried, shapes)
-
-
 _SCRAMBLES = {
     "unmerged_heads": (
         unmerged,
-        "row t reads rows floor(tH/T) of the heads, H = {H}: heads were merged without "
-        "transposing",
+        "row t reads the rows that a reshape without a transpose puts there, H = {H}: heads were "
+        "merged without transposing",
     ),
     "unsplit_heads": (
         unsplit,
-        "positions read where (B, T, C) was viewed as (B, H, T, D), H = {H}: heads were split "
+        "positions read as if (B, T, C) were viewed as (B, H, T, D), H = {H}: heads were split "
         "without transposing",
     ),
     "untransposed": (
         untransposed,
-        "the sequence falls into {H} stretches that do not see each other: heads were split and "
+        "the sequence is cut into {H} segments that do not see each other: heads were split and "
         "merged without transposing",
     ),
 }
 
 
-def _scrambled(
+def explain_scramble(
     reads: Tensor, tried: Tensor, shapes: Iterable[tuple[int, int]]
 ) -> Explanation | None:
+    """Recognize heads that were split or merged without a transpose, whether they leak or not."""
     T = len(reads)
     for layers, H in shapes:
         if H < 2 or H >= T:

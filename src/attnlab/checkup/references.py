@@ -1,4 +1,4 @@
-"""Attention done right in fp64, and done wrong in every way that is worth a name.
+"""Correct attention in fp64, and every mistake that has a name.
 
 Letters: B batch, H heads, T time, D channels of a head.
 """
@@ -14,7 +14,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Recipe:
-    """How attention is computed; the defaults are right.
+    """How attention is computed; the defaults are correct.
 
     Args:
         scale: "given", "none", "D", "twice", "sqrt(C)", "times sqrt(D)", "sqrt(T)".
@@ -35,26 +35,26 @@ class Recipe:
 
 RIGHT = Recipe()
 
-# What each single departure means: field, value -> cause and sentence.
+# The mistakes: field and value -> cause and sentence.
 NAMES: dict[tuple[str, object], tuple[str, str]] = {
     ("scale", "none"): ("no_scale", "scores are not scaled"),
-    ("scale", "D"): ("inverse_scale", "scores are scaled by 1/D, not by its root"),
+    ("scale", "D"): ("inverse_scale", "scores are scaled by 1/D instead of 1/sqrt(D)"),
     ("scale", "twice"): ("double_scale", "the scale is applied twice"),
     ("scale", "and own"): ("double_scale", "scale= is applied on top of 1/sqrt(D)"),
-    ("scale", "sqrt(C)"): ("width_scale", "scores are scaled by the width of all heads together"),
+    ("scale", "sqrt(C)"): ("width_scale", "scores are scaled by the width of all heads"),
     ("scale", "times sqrt(D)"): ("inverted_scale", "scores are multiplied by sqrt(D)"),
     ("scale", "sqrt(T)"): ("other_scale", "scores are scaled by 1/sqrt(T), the sequence's length"),
     ("scale", "own"): ("other_scale", "scale= is ignored in favor of 1/sqrt(D)"),
-    ("mask", "none"): ("no_mask", "no mask is in force"),
+    ("mask", "none"): ("no_mask", "no mask is applied"),
     ("mask", "inverted"): ("inverted_mask", "the mask's polarity is inverted"),
     ("mask", "transposed"): ("flipped_mask", "the mask is transposed: the future is visible"),
     ("mask", "up by one"): ("off_by_one", "a query sees one key ahead: diagonal off by one"),
     ("mask", "down by one"): ("self_blocked", "a query does not see itself: diagonal off by one"),
-    ("mask", "zero"): ("zero_fill", "blocked scores become 0, so they keep the weight e^0"),
+    ("mask", "zero"): ("zero_fill", "blocked scores become 0, so they keep a weight of e^0"),
     ("mask", "finite"): ("finite_fill", "blocked scores are a finite number"),
-    ("mask", "after"): ("post_softmax_mask", "the mask acts after the softmax"),
+    ("mask", "after"): ("post_softmax_mask", "the mask is applied after the softmax"),
     ("mask", "added"): ("added_bool", "the mask is added to the scores as 0 and 1"),
-    ("mask", "causal"): ("wrong", "the given mask is ignored, a causal one is in force"),
+    ("mask", "causal"): ("wrong", "the given mask is ignored and a causal one is applied"),
     ("axis", "queries"): ("softmax_queries", "the softmax runs over the queries"),
     ("axis", "heads"): ("softmax_heads", "the softmax runs over the heads"),
     ("axis", "batch"): ("softmax_batch", "the softmax runs over the batch"),
@@ -73,7 +73,7 @@ NAMES: dict[tuple[str, object], tuple[str, str]] = {
 
 
 def departures(at_most: int) -> Iterator[tuple[Recipe, list[tuple[str, object]]]]:
-    """Recipes that depart from the right one in one place, then in two at most."""
+    """Recipes with one mistake, then with two and so on."""
     for count in range(1, at_most + 1):
         for steps in combinations(NAMES, count):
             fields = {field: value for field, value in steps}
@@ -84,13 +84,13 @@ def departures(at_most: int) -> Iterator[tuple[Recipe, list[tuple[str, object]]]
 def compute(
     recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float, fill: float = -1e4
 ) -> Tensor:
-    """Attention by a recipe, in fp64.
+    """Compute attention by a recipe, in fp64.
 
     Args:
         q, k, v: (B, H, T, D) with as many heads each.
         mask: (T, T) bool, True = may attend.
-        scale: what multiplies the scores where the recipe says "given".
-        fill: what blocked scores become where it says "finite".
+        scale: the factor of the scores if the recipe says "given".
+        fill: the value of blocked scores if it says "finite".
 
     Returns:
         (B, H, T, D) fp64, NaN for queries without keys.
@@ -104,10 +104,13 @@ def compute(
         scores = scores + visible.to(scores) * (recipe.mask == "added")
     else:
         fills = {"zero": 0.0, "finite": fill}
-        # Over other axes nothing but a finite fill gives numbers.
+        # Over other axes, only a finite fill gives finite weights.
         default = -1e9 if recipe.axis in ("heads", "batch") else -math.inf
         scores = scores.masked_fill(~visible, fills.get(recipe.mask, default))
-    pattern = _normalized(recipe.axis, scores, visible)
+    if recipe.axis == "none":
+        pattern = scores.masked_fill(~visible, 0.0)
+    else:
+        pattern = scores.softmax({"keys": -1, "queries": -2, "heads": 1, "batch": 0}[recipe.axis])
     if recipe.mask == "after":
         pattern = pattern * visible
     y = pattern @ v
@@ -143,12 +146,6 @@ def _visible(name: str, mask: Tensor) -> Tensor:
         "down by one": everything.tril(-1),
         "causal": everything.tril() if T else everything,
     }.get(name, mask)
-
-
-def _normalized(axis: str, scores: Tensor, visible: Tensor) -> Tensor:
-    if axis == "none":
-        return scores.masked_fill(~visible, 0.0)
-    return scores.softmax({"keys": -1, "queries": -2, "heads": 1, "batch": 0}[axis])
 
 
 def _laid_out(layout: str, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Copies of a model in states where hidden leaks open: disturbed, under huge scores, trained.
+"""Leaks that open in another state of the model: with noise, under large scores, after training.
 
 Letters: B batch, T time, V symbols.
 """
@@ -16,15 +16,16 @@ from attnlab.checkup.dependence import dependence
 from attnlab.checkup.findings import Finding, Status
 from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter
 from attnlab.checkup.recognize import explain
-from attnlab.checkup.trace import Watch, watch
+from attnlab.checkup.trace import AttentionTracer, trace
+from attnlab.errors import first_line
 
-# Scores of -1.1e5 have been seen in a published model (TransformerLens issue 385).
+# A published model has scores of -1.1e5 (TransformerLens issue 385).
 STRESS_SCORE = 2e5
 
 
 @torch.no_grad()
 def disturbed(adapter: ModelAdapter, generator: torch.Generator) -> ModelAdapter:
-    """A copy with noise on all weights, so that gates which start at 0 are a little open."""
+    """A copy with noise on all weights, which opens gates that start at 0 a little."""
     model = copy.deepcopy(adapter.module)
     assert model is not None
     for parameter in model.parameters():
@@ -36,10 +37,10 @@ def disturbed(adapter: ModelAdapter, generator: torch.Generator) -> ModelAdapter
 
 
 def trained(adapter: ModelAdapter, generator: torch.Generator, steps: int = 10) -> ModelAdapter:
-    """A copy trained briefly to predict fresh uniform tokens, which only a leak can help with.
+    """A copy trained briefly to predict uniform random tokens, which only a leak makes possible.
 
     Raises:
-        RuntimeError: gradients do not flow.
+        RuntimeError: no gradient flows.
     """
     model = copy.deepcopy(adapter.module)
     assert model is not None
@@ -53,7 +54,7 @@ def trained(adapter: ModelAdapter, generator: torch.Generator, steps: int = 10) 
 
 
 def open_weights(model: nn.Module) -> list[nn.Parameter]:
-    """All floating weights, with gradients switched on."""
+    """All floating-point weights, with gradients enabled."""
     weights = [p for p in model.parameters() if p.is_floating_point()]
     for weight in weights:
         weight.requires_grad_()
@@ -62,7 +63,7 @@ def open_weights(model: nn.Module) -> list[nn.Parameter]:
 
 
 def next_token_loss(student: ModelAdapter, ids: Tensor) -> Tensor:
-    """Mean cross-entropy of each next token, in nats, with gradients."""
+    """Mean cross-entropy of the next token, in nats, with gradients."""
     with torch.enable_grad():
         logits = student.raw(ids)[:, :-1].float()  # (B, T - 1, V)
         targets = ids[:, 1:].to(logits.device)
@@ -76,10 +77,10 @@ def learned_leak(
     tolerance: float,
     seconds: float,
 ) -> Finding:
-    """Read the map again after a short training, when paths that start closed have opened.
+    """Compute the map after a short training, which opens paths that start closed.
 
     Args:
-        adapter: is trained in its own precision.
+        adapter: the model to train, in its own precision.
         dtype: for the map, with its tolerance.
         seconds: for the map.
     """
@@ -107,7 +108,7 @@ def learned_leak(
 
 @dataclass(frozen=True)
 class Boosted:
-    """A forward pass in which all scores are multiplied, as by larger query and key weights."""
+    """A model whose scores are all multiplied, as by larger query and key weights."""
 
     adapter: ModelAdapter
     at: frozenset[int]
@@ -115,8 +116,8 @@ class Boosted:
 
     def logits(self, ids: Tensor) -> Tensor:
         """(B, T) -> (B, T, V) fp64."""
-        mode = Watch(ids.shape[1], boost=self.factor, at=self.at)
-        with torch.no_grad(), mode:
+        tracer = AttentionTracer(ids.shape[1], boost=self.factor, at=self.at)
+        with torch.no_grad(), tracer:
             return self.adapter.raw(ids).detach().to("cpu", torch.float64)
 
 
@@ -127,26 +128,26 @@ def stress(
     generator: torch.Generator,
     T: int,
 ) -> Finding:
-    """Multiply all scores until the largest is 2e5, and see whether the mask still holds.
+    """Multiply all scores until the largest is 2e5: does the mask still hold?
 
     Args:
-        numbers: of the products that make scores, from a `Watch` of the same model.
-        calls: what that watch saw.
-        T: length of the sequences, the watch's.
+        numbers: of the products that compute scores, from an `AttentionTracer` of the same model.
+        calls: what that tracer recorded.
+        T: length of the sequences, as in that trace.
     """
     products = [call for call in calls if call.queries is not None]
     if not products:
-        headline = "scores are no products, which alone can be multiplied from outside"
+        headline = "scores are not a product, so they cannot be multiplied from outside"
         return Finding("stress", Status.NOT_APPLICABLE, headline)
     largest = max(float(call.raw.detach().abs().max()) * abs(call.scale) for call in products)
     if not 0 < largest < STRESS_SCORE:
-        return Finding("stress", Status.NOT_APPLICABLE, f"scores reach {largest:.3g} as they are")
+        return Finding("stress", Status.NOT_APPLICABLE, f"scores reach {largest:.3g} already")
     ids = adapter.tokens(generator, T)
     other = (ids + 1) % adapter.vocab_size
     cuts = sorted({1, T // 4, T // 2, T - 1})
     batch = torch.stack([ids, *(torch.where(torch.arange(T) >= cut, other, ids) for cut in cuts)])
     ahead, total = 0.0, 1e-30
-    for sign in (1, -1):  # of the query weights: scores far above a mask's number, and far below
+    for sign in (1, -1):  # of the scores: far above the fill of a mask, and far below
         boosted = Boosted(adapter, frozenset(numbers), sign * STRESS_SCORE / largest)
         logits = torch.cat([boosted.logits(row[None]) for row in batch])  # (1 + cuts, T, V)
         if not bool(logits.isfinite().all()):
@@ -159,17 +160,17 @@ def stress(
     found = {"largest score": STRESS_SCORE, "ahead": share}
     if share <= 1e-6:
         return Finding("stress", Status.OK, "the mask holds under scores of 2e5", "", found)
-    return Finding("stress", Status.FAULT, *_given_way(calls, share), numbers=found)
+    return Finding("stress", Status.FAULT, *_how_it_fails(calls, share), numbers=found)
 
 
-def _given_way(calls: list[AttentionCall], share: float) -> tuple[str, str]:
+def _how_it_fails(calls: list[AttentionCall], share: float) -> tuple[str, str]:
     fills = [f for f in (_finite_fill(call) for call in calls) if f is not None]
     if not fills:
-        headline = f"under scores of 2e5 earlier logits move with later tokens ({share:.2g})"
+        headline = f"under scores of 2e5 earlier logits change with later tokens ({share:.2g})"
         return headline, "stress"
     headline = (
-        f"blocked scores are about {fills[0]:.3g}, a finite number that scores can outgrow: under "
-        f"scores of 2e5 the mask gives way"
+        f"blocked scores are about {fills[0]:.3g}, a finite number that scores can exceed: under "
+        f"scores of 2e5 the mask fails"
     )
     return headline, "finite_fill"
 
@@ -185,22 +186,20 @@ def _finite_fill(call: AttentionCall) -> float | None:
 def try_trace(
     adapter: ModelAdapter, T: int, generator: torch.Generator
 ) -> tuple[list[AttentionCall], list[int], str]:
-    """Watch one forward pass over one sequence.
+    """Record one forward pass over one sequence.
 
     Returns:
         the attention calls, the numbers of their score products, and why there are none.
     """
     module = adapter.module
     if module is None:
-        return [], [], "the model is not a torch module, so its inside cannot be watched"
-    mode = Watch(T)
+        return [], [], "the model is not a torch module, so its inside cannot be recorded"
+    tracer = AttentionTracer(T)
     ids = adapter.tokens(generator, 1, T)
     try:
-        calls = watch(module, lambda: adapter.raw(ids), mode)
+        calls = trace(module, lambda: adapter.raw(ids), tracer)
     except REFUSALS as error:
-        return [], [], f"the inside cannot be watched ({str(error).splitlines()[0]})"
-    done = {id(call) for call in calls}
-    numbers = [
-        n for n, call in zip(mode.numbers, mode.calls, strict=True) if n and id(call) in done
-    ]
+        return [], [], f"the inside cannot be recorded ({first_line(error)})"
+    pairs = zip(tracer.numbers, tracer.calls, strict=True)
+    numbers = [n for n, call in pairs if n and call.pattern is not None]
     return calls, numbers, "" if calls else "no attention was seen inside"

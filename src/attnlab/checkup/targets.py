@@ -1,4 +1,4 @@
-"""Are the targets of a batch the next tokens?"""
+"""Check that the targets of a batch are the next tokens."""
 
 from torch import Tensor
 
@@ -6,10 +6,10 @@ from attnlab.checkup.findings import Finding, Status
 
 
 def check_batch(x: Tensor, y: Tensor) -> Finding:
-    """Tell how far targets are shifted against inputs.
+    """Measure how far the targets are shifted against the inputs.
 
-    A model never shows this: it is causal, and learns to copy or to skip. Entries below 0, as -100
-    for ignored targets, are left out.
+    The model cannot show this mistake: it is causal, and learns to copy or to skip. Negative
+    entries, such as -100 for ignored targets, do not count.
 
     Args:
         x, y: (B, T) int64, inputs and targets as they reach the loss.
@@ -31,14 +31,14 @@ def check_batch(x: Tensor, y: Tensor) -> Finding:
         return Finding("targets", Status.SUSPICIOUS, headline, "wrong_targets", numbers)
     cause = {0: "not_shifted", 2: "shifted_twice"}.get(best, "wrong_targets")
     headline = {
-        0: "y[t] = x[t]: targets are not shifted, the model is asked for the token it sees",
+        0: "y[t] = x[t]: targets are not shifted, so the model predicts the token that it sees",
         2: "y[t] = x[t+2]: targets are shifted twice",
     }.get(best, "y[t] = x[t-1]: targets are shifted backwards")
     return Finding("targets", Status.FAULT, headline, cause, numbers)
 
 
 def _agreement(x: Tensor, y: Tensor, shift: int) -> float:
-    """Share of the targets that equal the input `shift` places on."""
+    """Share of the targets that equal the input `shift` positions later."""
     T = x.shape[1]
     if abs(shift) >= T:
         return 0.0

@@ -1,11 +1,11 @@
-"""A report on the terminal."""
+"""Print a report to the terminal."""
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from attnlab.checkup.diagnoses import CAUSES
-from attnlab.checkup.findings import Diagnosis, Report, Status
+from attnlab.checkup.findings import Report, Status
 
 _STYLE = {
     Status.OK: "green",
@@ -16,16 +16,23 @@ _STYLE = {
 
 
 def show(report: Report, console: Console | None = None) -> None:
-    """Print what is wrong, each cause once, and then what every detector said."""
+    """Print the findings of all detectors, then one paragraph per diagnosis."""
     console = Console() if console is None else console
     settings = ", ".join(f"{name} {value}" for name, value in report.settings.items())
     console.print(f"[bold]{escape(report.subject)}[/]  ({escape(settings)})")
     console.print(_table(report))
     for number, diagnosis in enumerate(report.diagnoses, 1):
-        _tell(console, number, diagnosis)
-    verdict = "[bold green]healthy[/]" if report.healthy else "[bold red]faulty[/]"
+        style, title = _STYLE[diagnosis.status], CAUSES[diagnosis.cause].title
+        console.print(f"\n[{style}]{number}. {title}[/]: {escape(diagnosis.headline)}")
+        for sentence in diagnosis.evidence[:4]:
+            console.print(f"   evidence: {escape(sentence)}", highlight=False)
+        console.print(f"   [bold]fix:[/] {escape(diagnosis.advice)}", highlight=False)
+    verdict = "[bold green]Healthy[/]" if report.healthy else "[bold red]Faulty[/]"
+    if report.error:
+        verdict = "[bold red]The examination failed[/]"
+        console.print(f"\n{escape(report.error)}", highlight=False)
     some = ", with suspicions" if report.healthy and report.diagnoses else ""
-    console.print(f"{verdict}{some}, examined in {report.seconds:.1f} s")
+    console.print(f"{verdict}{some}; examined in {report.seconds:.1f} s.")
 
 
 def _table(report: Report) -> Table:
@@ -38,12 +45,3 @@ def _table(report: Report) -> Table:
         result = f"[{style}]{finding.status.value}[/]"
         table.add_row(finding.detector, result, escape(finding.headline))
     return table
-
-
-def _tell(console: Console, number: int, diagnosis: Diagnosis) -> None:
-    style = _STYLE[diagnosis.status]
-    title = CAUSES[diagnosis.cause].title
-    console.print(f"\n[{style}]{number}. {title}[/]: {escape(diagnosis.headline)}")
-    for sentence in diagnosis.evidence[:4]:
-        console.print(f"   seen: {escape(sentence)}", highlight=False)
-    console.print(f"   [bold]what to change:[/] {escape(diagnosis.advice)}", highlight=False)

@@ -1,11 +1,12 @@
-"""Watch the attention inside any torch model, whoever wrote it, by watching its operations.
+"""Record the attention inside any torch model by watching its tensor operations.
 
-A dispatch mode sees every matrix product. One that makes T x T numbers from two (T, D) operands
-makes scores; the next one that takes what became of them mixes values. In between lie scale, mask
-and softmax, however they are spelt. Scores that are no product, additive ones say, are known by
-the softmax of T x T numbers. Fused kernels are seen with their arguments.
+A dispatch mode sees every matrix product. One that turns two (T, D) operands into T x T numbers
+computes scores; the next product with what became of them averages the values. In between lie the
+scale, the mask and the softmax, however they are written. Scores that are not a product, such as
+additive ones, are recognized by the softmax of T x T numbers. Fused kernels are seen with their
+arguments.
 
-Letters: N heads (times batch, which is 1 here), T time, D channels of a head.
+Letters: N heads (times the batch, which is 1 here), T time, D channels of a head.
 """
 
 import math
@@ -15,15 +16,17 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attnlab.checkup.attention_calls import AttentionCall, flat, written_out
+from attnlab.checkup.attention_calls import AttentionCall, merge_batch, recompute_fused
 
 aten = torch.ops.aten
-_PRODUCTS = {aten.bmm.default, aten.mm.default}
+Operation = torch._ops.OpOverload
+_PRODUCTS = {aten.bmm.default, aten.mm.default, aten.baddbmm.default}
 _SOFTMAXES = {aten._softmax.default, aten._safe_softmax.default}
-_TIMES = {aten.mul.Tensor, aten.mul.Scalar, aten.mul_.Tensor, aten.mul_.Scalar}
-_BY = {aten.div.Tensor, aten.div.Scalar, aten.div_.Tensor, aten.div_.Scalar}
-# What a factor of queries, keys or scores survives. After a matrix product it is forgotten.
-_CARRY = {
+_SOFTMAX_STARTS = {aten.amax, aten.max, aten.exp}  # of a softmax that is written out
+_MULTIPLY = {aten.mul.Tensor, aten.mul.Scalar, aten.mul_.Tensor, aten.mul_.Scalar}
+_DIVIDE = {aten.div.Tensor, aten.div.Scalar, aten.div_.Tensor, aten.div_.Scalar}
+# Operations that keep the factor of queries, keys or scores. After a matrix product it is gone.
+_KEEP_FACTORS = {
     aten.clone, aten._to_copy, aten.expand, aten.view, aten._unsafe_view, aten.permute, aten.add,
     aten.transpose, aten.cat, aten.neg, aten.sub, aten.mul, aten.index, aten.slice, aten.add_,
     aten.masked_fill, aten.masked_fill_, aten.where, aten.tanh, aten.contiguous, aten.unsqueeze,
@@ -31,13 +34,16 @@ _CARRY = {
 }  # fmt: skip
 
 
-class Watch(TorchDispatchMode):
-    """Record every attention of one forward pass over one sequence of T tokens.
+class AttentionTracer(TorchDispatchMode):
+    """Record every attention call of one forward pass over one sequence of T tokens.
+
+    Tensors are identified by their data pointer.
 
     Args:
-        T: length of the sequence; unlike every width of the model, or products are mistaken.
-        boost: scores are multiplied by this, as larger query and key weights would do.
-        at: which products (by their number in the pass) make scores; needed to boost.
+        T: length of the sequence; it must differ from every width of the model, or products of
+            weights are mistaken for scores.
+        boost: multiply scores by this, as larger query and key weights would.
+        at: which products, counted through the pass, compute scores; needed to boost them.
     """
 
     def __init__(self, T: int, boost: float = 1.0, at: frozenset[int] = frozenset()) -> None:
@@ -46,184 +52,191 @@ class Watch(TorchDispatchMode):
         self.boost = boost
         self.at = at
         self.calls: list[AttentionCall] = []
-        self.numbers: list[int] = []  # of the product that made each call's scores, 0 for none
+        self.numbers: list[int] = []  # of the product that computed each call's scores; 0: none
         self.module = ""
         self._count = 0
-        self._owner: dict[int, int] = {}  # data pointer -> call whose scores it stems from
-        self._squares: dict[int, Tensor] = {}  # data pointer -> first T x T numbers behind it
-        self._factors: dict[int, list[float]] = {}
-        self._alive: list[Tensor] = []  # so that no pointer is used twice
+        self._call_of: dict[int, AttentionCall] = {}  # the call that a tensor's numbers belong to
+        self._first_square: dict[int, Tensor] = {}  # the first T x T tensor that led to it
+        self._factors: dict[int, list[float]] = {}  # what it has been multiplied by
+        self._alive: list[Tensor] = []  # keeps pointers from being used twice
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # or the first operation imports torch's compiler, for seconds
+        return False  # otherwise the first operation imports torch's compiler, which takes seconds
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         given = dict(kwargs or {})
-        if func in _PRODUCTS or func is aten.baddbmm.default:
+        if func in _PRODUCTS:
             return self._product(func, args, given)
         if "scaled_dot_product" in str(func) and "backward" not in str(func):
-            return self._fused(func, args, given)
-        pointers = [a.data_ptr() for a in _tensors(args)]
+            return self._fused_kernel(func, args, given)
+        items = [item for a in args for item in (a if isinstance(a, (list, tuple)) else [a])]
+        inputs = [item.data_ptr() for item in items if isinstance(item, Tensor)]
         out = func(*args, **given)
         if isinstance(out, Tensor):
-            self._follow(func, args, pointers, out)
+            self._alive.append(out)
+            self._follow_call(func, args, inputs, out)
+            self._follow_factors(func, args, inputs, out)
         return out
 
     def _product(self, func: Callable[..., Tensor], args: tuple, given: dict) -> Tensor:
+        """A matrix product: it computes scores, or averages values, or is none of ours."""
         self._count += 1
         *bias, a, b = args
-        n = self._count
-        if n in self.at:
+        if self._count in self.at:
             return func(*bias, a * self.boost, b, **given)
         out = func(*args, **given)
-        mixed = self._mixed_by(a, b) is not None
-        square = out.shape[-2:] == (self.T, self.T) and a.shape[-1] != self.T
-        if square and not mixed and self.boost == 1.0:
-            raw = a @ b if bias else out  # a mask or bias that is added at once is no score
-            self._begin(a, b, raw, out, given.get("alpha", 1), n)
+        if self._averages_values(a, b) or not self._is_square(out) or a.shape[-1] == self.T:
+            return out
+        before = [*self._factors.get(a.data_ptr(), []), *self._factors.get(b.data_ptr(), [])]
+        alpha = float(given.get("alpha", 1))
+        factors = before if alpha == 1 else [*before, alpha]
+        raw = a @ b if bias else out  # without a mask or a bias that is added in the same step
+        call = AttentionCall(
+            self.module,
+            merge_batch(a),
+            merge_batch(b).mT,
+            merge_batch(raw),
+            factors=list(factors),
+            scale_before=math.prod(before),
+        )
+        self._add(call, self._count)
+        self._alive.append(out)
+        self._call_of[out.data_ptr()] = call
+        self._factors[out.data_ptr()] = factors
         return out
 
-    def _begin(self, a: Tensor, b: Tensor, raw: Tensor, out: Tensor, alpha: float, n: int) -> None:
-        before = [*self._factors.get(a.data_ptr(), []), *self._factors.get(b.data_ptr(), [])]
-        factors = before if alpha == 1 else [*before, float(alpha)]
-        self._owner[out.data_ptr()] = len(self.calls)
-        self._factors[out.data_ptr()] = factors
-        self._alive.append(out)
-        call = AttentionCall(self.module, flat(a), flat(b).mT, flat(raw), factors=list(factors))
-        call.scale_before = math.prod(before)
+    def _fused_kernel(self, func: Operation, args: tuple, given: dict) -> object:
+        self._count += 1
+        if self._count in self.at:
+            return func(args[0] * self.boost, *args[1:], **given)
+        out = func(*args, **given)
+        names = [argument.name for argument in func._schema.arguments]
+        values = {**dict(zip(names, args, strict=False)), **given}
+        # Keys of another text, or further keys, give no T x T pattern.
+        square = values["query"].shape[-2] == values["key"].shape[-2] == self.T
+        if square and self.boost == 1.0:
+            before = [f for x in args[:2] for f in self._factors.get(x.data_ptr(), [])]
+            self._add(recompute_fused(self.module, str(func), values, before), self._count)
+        return out
+
+    def _add(self, call: AttentionCall, number: int) -> None:
         self.calls.append(call)
-        self.numbers.append(n)
+        self.numbers.append(number)
 
     def _is_square(self, x: Tensor) -> bool:
+        """Whether a tensor may hold scores; none is recorded while scores are boosted."""
         return x.shape[-2:] == (self.T, self.T) and x.is_floating_point() and self.boost == 1.0
 
-    def _begin_without_product(self, masked: Tensor) -> int:
-        """A call whose scores are known by their softmax alone; returns its number."""
-        raw = self._squares.get(masked.data_ptr(), masked)
-        raw = (raw if raw.shape == masked.shape else masked).detach().clone()
-        self.calls.append(AttentionCall(self.module, None, None, flat(raw)))
-        self.numbers.append(0)
-        return len(self.calls) - 1
-
-    def _mixed_by(self, a: Tensor, b: Tensor) -> AttentionCall | None:
-        """If an operand stems from scores, this product averages values: keep both."""
-        for pattern, values in ((a, b), (flat(b).mT, flat(a).mT)):
-            call = self._stems_from(pattern if pattern is a else b)
+    def _averages_values(self, a: Tensor, b: Tensor) -> bool:
+        """If an operand comes from scores, keep it as the pattern and the other as the values."""
+        for source, pattern, values in ((a, a, b), (b, merge_batch(b).mT, merge_batch(a).mT)):
+            call = self._call_of.get(source.data_ptr())
             if call is None or pattern.shape[-2] != self.T:
                 continue
             if call.pattern is None:
-                call.pattern = flat(pattern).detach().clone()
-                call.values = flat(values).detach().clone()
-            return call
-        return None
+                call.pattern = merge_batch(pattern).detach().clone()
+                call.values = merge_batch(values).detach().clone()
+            return True
+        return False
 
-    def _stems_from(self, tensor: Tensor) -> AttentionCall | None:
-        number = self._owner.get(tensor.data_ptr())
-        return None if number is None else self.calls[number]
+    def _follow_call(self, func: Operation, args: tuple, inputs: list[int], out: Tensor) -> None:
+        """Assign an operation's output to the attention call that its inputs belong to."""
+        call = next((self._call_of[p] for p in inputs if p in self._call_of), None)
+        if call is None and func in _SOFTMAXES and self._is_square(args[0]):
+            call = self._call_without_product(args[0])
+        if call is None:
+            if self._is_square(out):
+                squares = (self._first_square[p] for p in inputs if p in self._first_square)
+                self._first_square[out.data_ptr()] = next(squares, out)
+            return
+        self._record_softmax(call, func, args, out)
+        if out.numel() >= 0.9 * call.raw.numel():  # not the sums and maxima of scores
+            self._call_of[out.data_ptr()] = call
 
-    def _follow(
-        self, func: torch._ops.OpOverload, args: tuple, pointers: list[int], out: Tensor
+    def _call_without_product(self, masked: Tensor) -> AttentionCall:
+        """A call whose scores were not a product: its softmax shows that they are scores."""
+        raw = self._first_square.get(masked.data_ptr(), masked)
+        raw = (raw if raw.shape == masked.shape else masked).detach().clone()
+        call = AttentionCall(self.module, None, None, merge_batch(raw))
+        self._add(call, 0)
+        return call
+
+    def _record_softmax(
+        self, call: AttentionCall, func: Operation, args: tuple, out: Tensor
     ) -> None:
-        """Pass on where a tensor stems from, and what it was multiplied by."""
-        self._alive.append(out)
+        """Keep the softmax's input and output, whether it is one operation or written out."""
+        starts = func in _SOFTMAXES or func.overloadpacket in _SOFTMAX_STARTS
+        if starts and call.masked is None:
+            call.masked = args[0].detach().clone()
+            call.factors = list(self._factors.get(args[0].data_ptr(), call.factors))
+            call.axis = _axis_from_end(args)
+        ends = func in _SOFTMAXES or func is aten.div.Tensor  # exp(x) / sum
+        if ends and call.masked is not None and call.softened is None:
+            call.softened = out.detach().clone()
+
+    def _follow_factors(
+        self, func: Operation, args: tuple, inputs: list[int], out: Tensor
+    ) -> None:
+        """Keep what a tensor has been multiplied by, up to the softmax."""
         new = out.data_ptr()
-        owners = [self._owner[p] for p in pointers if p in self._owner]
-        if not owners and func in _SOFTMAXES and self._is_square(args[0]):
-            owners = [self._begin_without_product(args[0])]
-        elif not owners and self._is_square(out):
-            behind = (self._squares[p] for p in pointers if p in self._squares)
-            self._squares[new] = next(behind, out)
-        call = self.calls[owners[0]] if owners else None
-        if call is not None:
-            self._note(call, func, args, out)
-            if out.numel() >= 0.9 * call.raw.numel():  # sums and maxima are no scores
-                self._owner[new] = owners[0]
-        known = [self._factors[p] for p in pointers if p in self._factors]
-        base = known[0] if known else []
-        number = _scalar(args[1]) if len(args) > 1 else None
-        if func in _TIMES | _BY and number is not None:
-            self._factors[new] = [*base, 1 / number if func in _BY and number else number]
-        elif known and func.overloadpacket in _CARRY:
-            self._factors[new] = base
+        known = [self._factors[p] for p in inputs if p in self._factors]
+        number = _number(args[1]) if len(args) > 1 else None
+        if number is not None and (func in _MULTIPLY or func in _DIVIDE):
+            factor = 1 / number if func in _DIVIDE and number else number
+            self._factors[new] = [*(known[0] if known else []), factor]
+        elif known and func.overloadpacket in _KEEP_FACTORS:
+            self._factors[new] = known[0]
+        call = next((self._call_of[p] for p in inputs if p in self._call_of), None)
         if call is not None and call.masked is None and new in self._factors:
             call.factors = list(self._factors[new])
 
-    def _note(
-        self,
-        call: AttentionCall,
-        func: torch._ops.OpOverload,
-        args: tuple,
-        out: Tensor,
-    ) -> None:
-        """Keep the softmax's two ends, whether it is one operation or written by hand."""
-        begins = func in _SOFTMAXES or func.overloadpacket in (aten.amax, aten.exp, aten.max)
-        if begins and call.masked is None:
-            call.masked = args[0].detach().clone()
-            call.factors = list(self._factors.get(args[0].data_ptr(), call.factors))
-            axis = args[1] if len(args) > 1 else None
-            axis = axis[0] if isinstance(axis, list) and axis else axis
-            call.axis = axis - args[0].ndim if isinstance(axis, int) and axis >= 0 else None
-            call.axis = axis if isinstance(axis, int) and axis < 0 else call.axis
-        by_hand = call.masked is not None and func is aten.div.Tensor
-        if (func in _SOFTMAXES or by_hand) and call.softened is None:
-            call.softened = out.detach().clone()
 
-    def _fused(self, func: torch._ops.OpOverload, args: tuple, given: dict) -> object:
-        names = [argument.name for argument in func._schema.arguments]
-        values = {**dict(zip(names, args, strict=False)), **given}
-        self._count += 1
-        n = self._count
-        if n in self.at:
-            return func(args[0] * self.boost, *args[1:], **given)
-        out = func(*args, **given)
-        # Keys that are not the tokens, of another text or added to them, make no T x T pattern.
-        square = values["query"].shape[-2] == values["key"].shape[-2] == self.T
-        if self.boost == 1.0 and square:
-            earlier = [f for x in args[:2] for f in self._factors.get(x.data_ptr(), [])]
-            self.calls.append(written_out(self.module, str(func), values, earlier))
-            self.numbers.append(n)
-        return out
+def trace(
+    module: nn.Module, forward: Callable[[], object], tracer: AttentionTracer
+) -> list[AttentionCall]:
+    """Run a forward pass under a tracer and return the completed attention calls.
 
-
-def watch(module: nn.Module, forward: Callable[[], object], mode: Watch) -> list[AttentionCall]:
-    """Run a forward pass under a watch, with the names of the running modules known.
-
-    Gradients are enabled, which keeps PyTorch's modules off the kernels that hide everything.
+    The tracer learns which module is running. Gradients are enabled, because without them
+    PyTorch's own modules use kernels that hide everything.
     """
-    stack: list[str] = []
+    running: list[str] = []
 
     def enter(name: str) -> Callable[..., None]:
         def hook(_: nn.Module, inputs: object) -> None:
-            stack.append(name)
-            mode.module = name
+            running.append(name)
+            tracer.module = name
 
         return hook
 
     def leave(_: nn.Module, inputs: object, output: object) -> None:
-        stack.pop()
-        mode.module = stack[-1] if stack else ""
+        running.pop()
+        tracer.module = running[-1] if running else ""
 
     handles = []
     for name, part in module.named_modules():
         handles.append(part.register_forward_pre_hook(enter(name)))
         handles.append(part.register_forward_hook(leave))
     try:
-        with torch.enable_grad(), mode:
+        with torch.enable_grad(), tracer:
             forward()
     finally:
         for handle in handles:
             handle.remove()
-    return [call for call in mode.calls if call.pattern is not None]
+    return [call for call in tracer.calls if call.pattern is not None]
 
 
-def _tensors(args: tuple) -> list[Tensor]:
-    flat = [item for a in args for item in (a if isinstance(a, (list, tuple)) else [a])]
-    return [a for a in flat if isinstance(a, Tensor)]
+def _axis_from_end(args: tuple) -> int | None:
+    """The axis of a softmax or a maximum, counted from the end: -1 is the last."""
+    axis = args[1] if len(args) > 1 else None
+    axis = axis[0] if isinstance(axis, list) and axis else axis
+    if not isinstance(axis, int):
+        return None
+    return axis - args[0].ndim if axis >= 0 else axis
 
 
-def _scalar(value: object) -> float | None:
-    """A number, or a tensor that holds just one; None for anything else."""
+def _number(value: object) -> float | None:
+    """A number, or the entry of a tensor without axes; None for anything else."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
     if isinstance(value, Tensor) and value.ndim == 0 and value.is_floating_point():

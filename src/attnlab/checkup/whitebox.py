@@ -1,4 +1,4 @@
-"""Detectors on the attention calls that `attnlab.checkup.trace` has seen inside a model.
+"""Detectors that read the attention calls recorded inside a model (`attnlab.checkup.trace`).
 
 Letters: N heads, T time, D channels of a head.
 """
@@ -11,18 +11,14 @@ from torch import Tensor
 
 from attnlab.checkup.attention_calls import AttentionCall
 from attnlab.checkup.findings import Finding, Status
+from attnlab.checkup.model_adapter import ModelAdapter
 from attnlab.checkup.recognize import explain_pattern
 
-OK, FAULT, SUSPICIOUS, NOT_APPLICABLE = (
-    Status.OK,
-    Status.FAULT,
-    Status.SUSPICIOUS,
-    Status.NOT_APPLICABLE,
-)
+OK, FAULT, SUSPICIOUS = Status.OK, Status.FAULT, Status.SUSPICIOUS
 
 
 def place(call: AttentionCall) -> str:
-    """Where a call happened, in words."""
+    """The name of the module that computed a call."""
     return call.module or "the model"
 
 
@@ -33,97 +29,85 @@ def weights(call: AttentionCall) -> Tensor:
 
 
 def rows(call: AttentionCall) -> Finding | None:
-    """Do the weights of every query sum to 1 over the keys, and if not, over what?"""
+    """Do the weights of every query sum to 1 over the keys? If not, over what?"""
+    assert call.pattern is not None
     pattern = weights(call)
     if not bool(pattern.isfinite().all()):
-        return _empty_rows(call, pattern)
+        return _not_finite(call, pattern)
     sums = pattern.sum(-1)
     off = float((sums - 1).abs().max())
-    numbers = {"largest deviation": off}
-    if off <= 1e-2 if call.pattern is not None and call.pattern.dtype in _LOW else off <= 1e-4:
+    low_precision = call.pattern.dtype in (torch.bfloat16, torch.float16)
+    if off <= (1e-2 if low_precision else 1e-4):
         return None
     if call.has_sink and float(sums.max()) <= 1 + 1e-4:
         return None
-    cause, sentence = _axis(call, pattern)
-    # Sinks, and attention that is linear by design, are not normalized and yet are published.
+    cause, sentence = _normalized_over(call, pattern)
+    # Sinks and linear attention are not normalized on purpose, so these are only suspicious.
     status = SUSPICIOUS if cause in ("row_sums", "no_softmax") else FAULT
     low, high = float(sums.min()), float(sums.max())
     headline = f"{place(call)}: {sentence} (rows sum to {low:.3g} to {high:.3g})"
-    return Finding("rows", status, headline, cause, numbers)
+    return Finding("rows", status, headline, cause, {"largest deviation": off})
 
 
-_LOW = {torch.bfloat16, torch.float16}
-
-
-def _empty_rows(call: AttentionCall, pattern: Tensor) -> Finding:
+def _not_finite(call: AttentionCall, pattern: Tensor) -> Finding:
     if call.axis == -3:
         headline = f"{place(call)}: the softmax runs over the heads and gives NaN"
         return Finding("rows", FAULT, headline, "softmax_heads")
     empty = (~pattern.isfinite().all(-1)).any(0).nonzero().flatten().tolist()
     some = f"row {empty[0]}" if len(empty) == 1 else f"rows {empty[0]} to {empty[-1]}"
-    headline = f"{place(call)}: {some} of the pattern are NaN, queries without keys"
+    headline = f"{place(call)}: {some} of the pattern are NaN: queries without keys"
     return Finding("rows", FAULT, headline, "empty_row")
 
 
-def _axis(call: AttentionCall, pattern: Tensor) -> tuple[str, str]:
-    def ones(sums: Tensor) -> bool:
-        used = sums[sums > 1e-12]
-        return len(used) > 0 and bool((used - 1).abs().max() < 1e-4)
-
+def _normalized_over(call: AttentionCall, pattern: Tensor) -> tuple[str, str]:
+    """The cause and a sentence for rows that do not sum to 1."""
+    if _all_ones(pattern.sum(-2)):
+        return "softmax_queries", "the weights sum to 1 over the queries, not over the keys"
+    if len(pattern) > 1 and _all_ones(pattern.sum(0)):
+        return "softmax_heads", "the weights sum to 1 over the heads, not over the keys"
+    if _all_ones(pattern.abs()):
+        sentence = "in a batch of one all weights are 1: the softmax runs over the batch"
+        return "softmax_batch", sentence
     soft = call.softened
-    same = soft is not None and soft.numel() == pattern.numel()
-    before = soft.double().reshape(pattern.shape) if soft is not None and same else None
-    if ones(pattern.sum(-2)):
-        return (
-            "softmax_queries",
-            "a key's weights over the queries sum to 1, not a query's over keys",
-        )
-    if len(pattern) > 1 and ones(pattern.sum(0)):
-        return "softmax_heads", "weights sum to 1 over the heads, not over the keys"
-    if bool((pattern[pattern.abs() > 1e-12] - 1).abs().max() < 1e-4):
-        return (
-            "softmax_batch",
-            "in a batch of one all weights are 1: the softmax runs over the batch",
-        )
-    if before is not None:
-        seen = bool((before.triu(1) > 1e-12).any())
-        if seen and not bool((pattern.triu(1) > 1e-12).any()):
-            sentence = "the mask acts after the softmax, whose sum has seen the future"
+    if soft is not None and soft.numel() == pattern.numel():
+        unmasked = soft.double().reshape(pattern.shape)
+        if bool((unmasked.triu(1) > 1e-12).any()) and not bool((pattern.triu(1) > 1e-12).any()):
+            sentence = "the mask is applied after the softmax, whose sum includes the future"
             return "post_softmax_mask", sentence
     if soft is None and not bool((pattern >= 0).all()):
-        return "no_softmax", "there is no softmax: weights are negative as well"
-    return "row_sums", "a query's weights do not sum to 1"
+        return "no_softmax", "there is no softmax: some weights are negative"
+    return "row_sums", "the weights of a query do not sum to 1"
+
+
+def _all_ones(values: Tensor) -> bool:
+    """Whether all values are 1, apart from zeros."""
+    used = values[values > 1e-12]
+    return len(used) > 0 and bool((used - 1).abs().max() < 1e-4)
 
 
 def mask(call: AttentionCall) -> Finding | None:
-    """What does this call's mask let through, and by which mistake?"""
-    pattern = weights(call)
-    if not bool(pattern.triu(1).nan_to_num(nan=0.0).any()):  # NaN is told by `rows`
-        found = explain_pattern(_support(pattern))
+    """What does the mask of this call let through, and by which mistake?"""
+    pattern = weights(call).nan_to_num(nan=0.0)  # `rows` reports NaN
+    if not bool(pattern.triu(1).any()):
+        found = explain_pattern((pattern > 1e-12).any(0))
         if found is None:
             return None
         return Finding("mask", FAULT, f"{place(call)}: {found.headline}", found.cause)
-    mass = pattern.triu(1).nan_to_num(nan=0.0).sum(-1).mean(-1)  # (N,) of the future
+    mass = pattern.triu(1).sum(-1).mean(-1)  # (N,), the weight on the future
     heads = (mass > 1e-12).nonzero().flatten().tolist()
     which = "all heads" if len(heads) == len(mass) else f"heads {heads}"
     numbers = {"mass on the future": float(mass.max()), "heads": float(len(heads))}
-    cause, sentence = _fill(call) or _by_pattern(pattern[heads])
-    headline = f"{place(call)}, {which}: {sentence}"
-    pictures = {f"pattern of {place(call)}, head {heads[0]}": pattern[heads[0]]}
-    return Finding("mask", FAULT, headline, cause, numbers, maps=pictures)
+    named = _recognize_fill(call)
+    if named is None:
+        found = explain_pattern((pattern[heads] > 1e-12).any(0))
+        assert found is not None, "there is weight above the diagonal"
+        named = found.cause, found.headline
+    maps = {f"pattern of {place(call)}, head {heads[0]}": weights(call)[heads[0]]}
+    headline = f"{place(call)}, {which}: {named[1]}"
+    return Finding("mask", FAULT, headline, named[0], numbers, maps=maps)
 
 
-def _support(pattern: Tensor) -> Tensor:
-    return (pattern.nan_to_num(nan=0.0) > 1e-12).any(0)  # NaN rows are told by `rows`
-
-
-def _by_pattern(pattern: Tensor) -> tuple[str, str]:
-    found = explain_pattern(_support(pattern))
-    assert found is not None, "there is weight above the diagonal"
-    return found.cause, found.headline
-
-
-def _fill(call: AttentionCall) -> tuple[str, str] | None:
+def _recognize_fill(call: AttentionCall) -> tuple[str, str] | None:
     """Recognize a mask by the numbers it leaves in the scores."""
     masked = call.scores
     if masked is None:
@@ -132,12 +116,12 @@ def _fill(call: AttentionCall) -> tuple[str, str] | None:
     above = torch.ones(T, T, dtype=torch.bool).triu(1)
     blocked = masked[:, above]
     if bool((blocked == 0).all()):
-        return "zero_fill", "blocked scores are 0, so blocked keys keep the weight e^0"
+        return "zero_fill", "blocked scores are 0, so blocked keys keep a weight of e^0"
     added = masked - call.raw.detach().double() * (call.scale / call.scale_before)
     if _is_binary(added[:, above]) and _is_binary(added[:, ~above]):
         up, down = float(added[:, above].mean()), float(added[:, ~above].mean())
         if abs(up - down) > 0.5:
-            return "added_bool", "the mask is added to the scores as 0 and 1, which blocks nothing"
+            return "added_bool", "a 0/1 mask is added to the scores, which blocks nothing"
     return None
 
 
@@ -148,11 +132,12 @@ def _is_binary(values: Tensor) -> bool:
 
 
 def scale(calls: list[AttentionCall], critical: float, untrained: bool) -> list[Finding]:
-    """Are scores scaled by 1/sqrt(D), and how far are they apart?
+    """Are the scores scaled by 1/sqrt(D), and how much do they vary?
 
-    Published models depart from 1/sqrt(D) on purpose, so another factor is suspicious, and a fault
-    only where it has frozen the softmax of an untrained model: its scores' spread then exceeds
-    sqrt(2 ln T), where a random softmax condenses on single keys (random energy model).
+    Some published models use another factor on purpose, so it is suspicious, and a fault only if
+    it saturates the softmax of an untrained model: the spread of its scores then exceeds
+    sqrt(2 ln T), beyond which a random softmax condenses on single keys (random energy model,
+    Derrida 1981).
     """
     findings = []
     for cause, group in _by_cause(calls).items():
@@ -165,42 +150,44 @@ def scale(calls: list[AttentionCall], critical: float, untrained: bool) -> list[
             "critical spread": critical,
         }
         frozen = untrained and spread > critical
-        places = _places(group)
+        names = list(dict.fromkeys(place(call) for call in group))
+        places = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
         if cause:
             status = FAULT if frozen else SUSPICIOUS
             headline = f"{places}: {_SCALE_SENTENCES[cause].format(scale=group[0].scale, D=D)}"
             findings.append(Finding("scale", status, headline, cause, numbers))
         elif frozen:
             headline = (
-                f"{places}: scores spread by {spread:.2g} at the start, above {critical:.2g}"
+                f"{places}: the scores of the untrained model vary by {spread:.2g}, more than the "
+                f"critical {critical:.2g}"
             )
             findings.append(Finding("scale", SUSPICIOUS, headline, "frozen_scores", numbers))
         else:
-            headline = f"scores are scaled as usual; they spread by {spread:.2g}"
+            headline = f"scores are scaled by 1/sqrt(D); their standard deviation is {spread:.2g}"
             findings.append(Finding("scale", OK, headline, "", numbers))
     return findings
 
 
 _SCALE_SENTENCES = {
-    "no_scale": "scores are not scaled (1/sqrt(D) would be 1/sqrt({D}))",
+    "no_scale": "scores are not scaled (expected: 1/sqrt(D) = 1/sqrt({D}))",
     "double_scale": "scores are scaled by 1/sqrt(D) twice, D = {D}",
-    "inverse_scale": "scores are scaled by 1/D = 1/{D}, not by its root",
+    "inverse_scale": "scores are scaled by 1/D = 1/{D}, not by 1/sqrt(D)",
     "width_scale": "scores are scaled by 1/sqrt(C), the width of all heads, not of one (D = {D})",
-    "inverted_scale": "scores are multiplied by sqrt(D), not divided, D = {D}",
-    "other_scale": "scores are scaled by {scale:.4g}, which is not 1/sqrt({D})",
+    "inverted_scale": "scores are multiplied by sqrt(D) instead of divided, D = {D}",
+    "other_scale": "scores are scaled by {scale:.4g} instead of 1/sqrt({D})",
 }
 
 
 def _by_cause(calls: list[AttentionCall]) -> dict[str, list[AttentionCall]]:
     groups: dict[str, list[AttentionCall]] = defaultdict(list)
     for call in calls:
-        if call.masked is not None and call.queries is not None:  # dot products, for a softmax
+        if call.masked is not None and call.queries is not None:  # dot products before a softmax
             groups[scale_cause(call)].append(call)
     return groups
 
 
 def scale_cause(call: AttentionCall) -> str:
-    """Name a call's scale, "" for 1/sqrt(D) and for queries and keys of fixed length."""
+    """The cause for a call's scale, "" for 1/sqrt(D) and for normalized queries and keys."""
     D, N = call.width, len(call.raw)
     root = 1 / math.sqrt(D)
     if D == 1 or _close(call.scale, root) or _normalized(call.queries, call.keys):
@@ -220,16 +207,16 @@ def _close(a: float, b: float) -> bool:
 
 
 def _normalized(*vectors: Tensor | None) -> bool:
-    """Whether all rows of each (N, T, D) have one length, as after a norm of queries and keys."""
+    """Whether all rows of each (N, T, D) have the same length, as QK norm gives."""
     lengths = [x.detach().double().norm(dim=-1) for x in vectors if x is not None]
     return all(float(x.std() / x.mean().clamp_min(1e-30)) < 1e-2 for x in lengths)
 
 
 def spread_of(call: AttentionCall) -> float:
-    """How far apart a row's visible scores are: their standard deviation, averaged over the rows.
+    """The standard deviation of a row's unmasked scores, averaged over the rows.
 
-    Rows of 8 keys and more count. The scores are had from the pattern, whose logarithm differs
-    from them by a constant of the row.
+    Only rows with at least 8 keys count. The scores are computed from the pattern, whose logarithm
+    differs from them by a constant per row.
     """
     pattern = weights(call)
     visible = pattern > 1e-30
@@ -238,13 +225,13 @@ def spread_of(call: AttentionCall) -> float:
         return 0.0
     logs = torch.where(visible, pattern.clamp_min(1e-300).log(), torch.nan)
     count = visible.sum(-1, keepdim=True)
-    centerd = logs - logs.nansum(-1, keepdim=True) / count
-    variance = centerd.square().nansum(-1) / (count[..., 0] - 1).clamp_min(1)
+    centered = logs - logs.nansum(-1, keepdim=True) / count
+    variance = centered.square().nansum(-1) / (count[..., 0] - 1).clamp_min(1)
     return float(variance[enough].sqrt().mean())
 
 
 def heads(calls: list[AttentionCall]) -> list[Finding]:
-    """Do several heads of a layer compute one and the same thing?"""
+    """Do several heads of a layer compute the same thing?"""
     found = []
     for call in calls:
         N = len(call.raw)
@@ -252,21 +239,21 @@ def heads(calls: list[AttentionCall]) -> list[Finding]:
             continue
         same = _all_equal(call.raw) and (call.values is None or _all_equal(call.values))
         if same:
-            headline = f"{place(call)}: all {N} heads have the same scores and the same values"
+            headline = f"{place(call)}: all {N} heads have the same scores and values"
             found.append(Finding("heads", FAULT, headline, "identical_heads", {"heads": float(N)}))
     if found or any(len(call.raw) > 1 for call in calls):
         return found or [Finding("heads", OK, "the heads of every layer differ")]
-    return [Finding("heads", NOT_APPLICABLE, "no layer with several heads was seen")]
+    return [Finding("heads", Status.NOT_APPLICABLE, "no layer with several heads was seen")]
 
 
 def _all_equal(x: Tensor) -> bool:
     x = x.detach().double()
-    x = x.where(x.isfinite(), 0.0)  # blocked scores are equal anyway
+    x = x.where(x.isfinite(), 0.0)  # blocked scores are always equal
     return float((x - x[:1]).abs().max()) <= 1e-5 * float(x.abs().max())
 
 
 def head_order(calls: list[AttentionCall]) -> Finding:
-    """Where several query heads share keys: is it neighbors that share?"""
+    """If several query heads share keys: are they neighbors?"""
     name = "grouped heads"
     grouped = 0
     for call in calls:
@@ -280,14 +267,35 @@ def head_order(calls: list[AttentionCall]) -> Finding:
         if not all(shared[:group]):
             headline = (
                 f"{place(call)}: query heads 0 and {shared.index(True, 1)} share keys and values, "
-                f"heads 0 and 1 do not: key-value heads were tiled, not repeated"
+                f"but heads 0 and 1 do not: key-value heads were tiled, not repeated"
             )
             return Finding(name, SUSPICIOUS, headline, "head_order")
     if not grouped:
-        return Finding(name, NOT_APPLICABLE, "no grouped key-value heads were seen")
-    return Finding(name, OK, "neighboring query heads share their key-value head")
+        return Finding(name, Status.NOT_APPLICABLE, "no grouped key-value heads were seen")
+    return Finding(name, OK, "neighboring query heads share a key-value head")
 
 
-def _places(group: list[AttentionCall]) -> str:
-    names = list(dict.fromkeys(place(call) for call in group))
-    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+def looks_untrained(adapter: ModelAdapter) -> bool:
+    """Whether the weight matrices look like independent random draws.
+
+    The largest singular value of an m x n matrix of independent entries with standard deviation s
+    is about s (sqrt(m) + sqrt(n)) (Marchenko and Pastur 1967); training adds larger ones.
+    """
+    matrices = [p for p in adapter.parameters() if p.ndim == 2 and p.is_floating_point()]
+    ratios = sorted(_relative_norm(p) for p in matrices if min(p.shape) >= 8)
+    return not ratios or ratios[len(ratios) // 2] < 1.3
+
+
+def _relative_norm(parameter: Tensor) -> float:
+    """The largest singular value, relative to that of independent entries."""
+    matrix = parameter.detach().float()
+    matrix = matrix[:, : 4 * matrix.shape[0]][: 4 * matrix.shape[1]]
+    size = float(matrix.square().mean().sqrt())
+    if size == 0:
+        return 0.0
+    x = torch.ones(matrix.shape[1], device=matrix.device)
+    for _ in range(20):  # power iteration
+        x = matrix.mT @ (matrix @ x)
+        x = x / x.norm().clamp_min(1e-30)
+    edge = size * (math.sqrt(matrix.shape[0]) + math.sqrt(matrix.shape[1]))
+    return float((matrix @ x).norm()) / edge

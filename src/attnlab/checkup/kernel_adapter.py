@@ -1,4 +1,4 @@
-"""How to call a kernel that was written elsewhere: what its arguments are called and mean.
+"""One way to call any attention kernel: the names and meanings of its arguments.
 
 Letters: B batch, H heads, T time, D channels of a head.
 """
@@ -20,8 +20,8 @@ _DROPOUT_NAMES = ("dropout", "dropout_p", "attn_dropout", "p")
 
 
 @dataclass(frozen=True)
-class Kernel:
-    """A kernel and what its arguments are called, "" for those it lacks."""
+class KernelAdapter:
+    """A kernel and the names of its arguments, "" for those it lacks."""
 
     function: Callable[..., object]
     mask: str
@@ -36,11 +36,13 @@ class Kernel:
         """(B, H, T, D) three times, (T, T) bool with True = may attend -> (B, H, T, D).
 
         Raises:
-            BadInput: the kernel gives something else.
+            BadInput: the kernel returns something else.
         """
         named: dict[str, object] = {}
         if self.mask:
-            named[self.mask] = self._styled(mask, q.dtype)
+            zeros = torch.zeros(mask.shape, dtype=q.dtype)
+            styles = {"block": ~mask, "add": zeros.masked_fill(~mask, -math.inf)}
+            named[self.mask] = styles.get(self.mask_style, mask)
         elif self.causal:
             named[self.causal] = True
         if self.scale and scale is not None:
@@ -54,23 +56,18 @@ class Kernel:
             q.shape[2],
             q.shape[1] * v.shape[-1],
         ):
-            y = y.unflatten(-1, (q.shape[1], -1)).transpose(1, 2)  # it merges heads itself
+            y = y.unflatten(-1, (q.shape[1], -1)).transpose(1, 2)  # the kernel merges heads itself
         expected = (*q.shape[:-1], v.shape[-1])
         if not isinstance(y, Tensor) or y.shape != expected:
             got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
-            raise BadInput(f"the kernel gave {got} for queries {tuple(q.shape)}, not {expected}")
+            raise BadInput(
+                f"the kernel returned {got} for queries {tuple(q.shape)}, not {expected}"
+            )
         return y
 
-    def _styled(self, mask: Tensor, dtype: torch.dtype) -> Tensor:
-        if self.mask_style == "block":
-            return ~mask
-        if self.mask_style == "add":
-            return torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, -math.inf)
-        return mask
 
-
-def described(fn: Callable[..., object], mask_style: str) -> Kernel:
-    """Find out from a function's signature what it takes."""
+def adapt_kernel(fn: Callable[..., object], mask_style: str) -> KernelAdapter:
+    """Read from a function's signature which arguments it takes."""
     try:
         names = set(inspect.signature(fn).parameters)
     except (ValueError, TypeError):  # built-ins such as F.scaled_dot_product_attention
@@ -79,7 +76,7 @@ def described(fn: Callable[..., object], mask_style: str) -> Kernel:
     def first(candidates: tuple[str, ...]) -> str:
         return next((name for name in candidates if name in names), "")
 
-    return Kernel(
+    return KernelAdapter(
         fn,
         mask=first(_MASK_NAMES),
         scale=first(_SCALE_NAMES),

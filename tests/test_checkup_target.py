@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from attnlab.checkup.load_target import load
+from attnlab.checkup_target import load_target
 from attnlab.cli import app
 from attnlab.errors import BadInput
 
@@ -87,12 +87,12 @@ def load_and_check(
 ) -> bool:
     from attnlab.checkup import checkup
 
-    return checkup(load(target).model, vocab_size=vocab_size, block_size=block_size).healthy
+    return checkup(load_target(target).model, vocab_size=vocab_size, block_size=block_size).healthy
 
 
 def test_modules_are_found_by_name(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(file.parent)
-    assert load("their_model:factory").name == "their_model:factory"
+    assert load_target("their_model:factory").name == "their_model:factory"
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_modules_are_found_by_name(file: Path, monkeypatch: pytest.MonkeyPatch) 
 )
 def test_bad_targets_get_a_sentence(target: str, message: str, file: Path) -> None:
     with pytest.raises(BadInput, match=message):
-        load(target.format(file=file, folder=file.parent))
+        load_target(target.format(file=file, folder=file.parent))
 
 
 def test_the_command_ends_with_2_and_no_traceback(tmp_path: Path) -> None:
@@ -128,8 +128,8 @@ def test_the_command_ends_with_2_and_no_traceback(tmp_path: Path) -> None:
 def test_nothing_heavy_is_imported(file: Path) -> None:
     code = (
         "import sys; from attnlab.checkup import assert_causal; "
-        "from attnlab.checkup.load_target import load; "
-        f"m = load({str(file) + ':factory'!r}).model; assert_causal(m); "
+        "from attnlab.checkup_target import load_target; "
+        f"m = load_target({str(file) + ':factory'!r}).model; assert_causal(m); "
         "print(*sorted(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -8,15 +8,15 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from attnlab.checkup.examine import checkup
 from attnlab.checkup.findings import Report
+from attnlab.checkup.runner import checkup
 from attnlab.errors import BadInput
 
 Call = Callable[[nn.Module, Tensor], object]
 
 
 class _Embedded(nn.Module):
-    """Random vectors for tokens in front of a layer, so that it is asked as a model is."""
+    """A layer behind a random embedding, so that it can be examined like a model."""
 
     def __init__(self, layer: nn.Module, vocab_size: int, C: int, call: Call | None) -> None:
         super().__init__()
@@ -44,14 +44,14 @@ def checkup_attention(
 
     Args:
         layer: maps (B, T, C) to (B, T, C), or to a tuple that holds it.
-        n_embd: C; None where the layer or its first linear map says it.
+        n_embd: C; None if the layer or its first linear map has it.
         block_size: the largest T.
-        call: how to call the layer where it takes more than x, for example
+        call: how to call the layer if it takes more than x, for example
             `lambda layer, x: layer(x, x, x, attn_mask=mask(x.shape[1]))`.
         seed: of the random inputs.
 
     Raises:
-        attnlab.errors.BadInput: C is unknown, or the layer does not take such input.
+        attnlab.errors.BadInput: C is unknown, or the layer does not accept such input.
     """
     C = n_embd if n_embd is not None else _width(layer)
     vocab_size = min(C, 31)
@@ -70,5 +70,5 @@ def _width(layer: nn.Module) -> int:
             return int(getattr(layer, name))
     linear = next((m for m in layer.modules() if isinstance(m, nn.Linear)), None)
     if linear is None:
-        raise BadInput("the layer does not say how wide it is; give n_embd")
+        raise BadInput("the layer has no width that can be read; give n_embd")
     return linear.in_features

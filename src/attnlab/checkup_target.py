@@ -1,4 +1,4 @@
-"""From what a user names on the command line to a model.
+"""What `attnlab checkup TARGET` does: load a target, examine it, write the reports.
 
 Letters: V symbols, T time.
 """
@@ -16,10 +16,12 @@ from types import ModuleType
 import torch
 from torch import nn
 
-from attnlab.errors import BadInput
+from attnlab.checkup.findings import Report
+from attnlab.checkup.runner import checkup
+from attnlab.errors import BadInput, first_line
 from attnlab.interop import transformers_loading
 
-# Small values for the many names that configurations of transformers use for the same things.
+# Small sizes, for the many names that configurations of transformers use for the same thing.
 _TINY: dict[str, int] = {
     **dict.fromkeys(("hidden_size", "n_embd", "d_model", "embedding_size", "emb_dim"), 32),
     **dict.fromkeys(
@@ -42,8 +44,8 @@ _MOST_WEIGHTS = 20_000_000
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """A model, and its sizes where they are known."""
+class Target:
+    """A model to examine, and its sizes if they are known."""
 
     model: Callable[..., object]
     name: str
@@ -51,15 +53,49 @@ class Loaded:
     block_size: int | None = None
 
 
-def load(target: str) -> Loaded:
-    """Find the model that a target names.
+def examine_target(
+    target: str,
+    *,
+    vocab_size: int | None,
+    block_size: int | None,
+    prove: bool,
+    json: Path | None,
+    html: Path | None,
+) -> Report:
+    """Examine a target and write the reports that were asked for.
+
+    Raises:
+        BadInput: the target or a size is impossible, or a report cannot be written.
+    """
+    for path in (json, html):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise BadInput(f"{path} cannot be written: there is no folder {path.parent}")
+    loaded = load_target(target)
+    report = checkup(
+        loaded.model,
+        vocab_size=loaded.vocab_size if vocab_size is None else vocab_size,
+        block_size=loaded.block_size if block_size is None else block_size,
+        prove=prove,
+        name=loaded.name,
+    )
+    for path, text in ((json, report.to_json), (html, report.to_html)):
+        if path is not None:
+            try:
+                path.write_text(text() + "\n", encoding="utf-8")
+            except OSError as error:
+                raise BadInput(f"{path} cannot be written: {error.strerror}") from error
+    return report
+
+
+def load_target(target: str) -> Target:
+    """Load the model that a target names.
 
     Args:
-        target: a run folder or checkpoint of ours, "package.module:factory",
+        target: a run directory or checkpoint, "package.module:factory",
             "path/to/file.py:factory", "hf:<model type>", or a local folder of transformers.
 
     Raises:
-        BadInput: there is no such thing, or it does not give a model.
+        BadInput: it does not exist or does not give a model.
     """
     if target.startswith("hf:"):
         return tiny_transformer(target.removeprefix("hf:"))
@@ -71,25 +107,25 @@ def load(target: str) -> Loaded:
     place, colon, name = target.rpartition(":")
     if not colon:
         raise BadInput(
-            f"there is no file or folder {target}; a target is a run folder, a checkpoint, "
+            f"there is no file or folder {target}; a target is a run directory, a checkpoint, "
             f"package.module:factory, path/to/file.py:factory, hf:<model type> or a folder of "
             f"transformers"
         )
-    return Loaded(_made(_module(place), name, target), target)
+    return Target(_made(_module(place), name, target), target)
 
 
-def _run(path: Path) -> Loaded:
-    """A run folder or a checkpoint of ours."""
+def _run(path: Path) -> Target:
+    """A run directory or a checkpoint of ours."""
     from attnlab.training.run import load_model
 
     net, alphabet = load_model(path)
-    return Loaded(net, str(path), len(alphabet), net.block_size)
+    return Target(net, str(path), len(alphabet), net.block_size)
 
 
 def _module(place: str) -> ModuleType:
     path = Path(place)
     if path.suffix != ".py":
-        with _told(f"{place} cannot be imported"), _here_first():
+        with _errors_as_bad_input(f"{place} cannot be imported"), _here_first():
             return importlib.import_module(place)
     if not path.exists():
         raise BadInput(f"there is no file {place}")
@@ -97,14 +133,14 @@ def _module(place: str) -> ModuleType:
     if spec is None or spec.loader is None:
         raise BadInput(f"{place} is no Python file")
     module = importlib.util.module_from_spec(spec)
-    with _told(f"{place} cannot be imported"), _here_first():
+    with _errors_as_bad_input(f"{place} cannot be imported"), _here_first():
         spec.loader.exec_module(module)
     return module
 
 
 @contextmanager
 def _here_first() -> Iterator[None]:
-    """Let imports find what lies in the current folder, as `python -m` does."""
+    """Let imports find modules in the current folder, as `python -m` does."""
     here = str(Path.cwd())
     sys.path.insert(0, here)
     try:
@@ -114,18 +150,16 @@ def _here_first() -> Iterator[None]:
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
-    """Whatever a user's own code raises is bad input, and is told as such."""
+def _errors_as_bad_input(what: str) -> Iterator[None]:
+    """Turn any error of the user's code into BadInput with one sentence."""
     try:
         yield
     except Exception as error:
-        lines = str(error).strip().splitlines()
-        reason = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-        raise BadInput(f"{what}: {reason}") from error
+        raise BadInput(f"{what}: {type(error).__name__}: {first_line(error)}") from error
 
 
 def _made(module: ModuleType, name: str, target: str) -> Callable[..., object]:
-    """The model that a name stands for: itself, or what it returns without arguments."""
+    """The model that a name refers to: the object itself, or what it returns without arguments."""
     if not hasattr(module, name):
         public = ", ".join(n for n in vars(module) if not n.startswith("_")) or "nothing"
         raise BadInput(f"{target}: the module has no {name}; it has {public}")
@@ -141,62 +175,65 @@ def _made(module: ModuleType, name: str, target: str) -> Callable[..., object]:
         if p.default is empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
     ]
     if needed and not inspect.isclass(made):
-        return made  # it takes tokens itself
-    with _told(f"{target} cannot be called without arguments"):
+        return made  # a function of tokens
+    with _errors_as_bad_input(f"{target} cannot be called without arguments"):
         model = made()
     if not callable(model):
-        raise BadInput(f"{target} gave a {type(model).__name__}, not a model")
+        raise BadInput(f"{target} returned a {type(model).__name__}, not a model")
     return model
 
 
-def tiny_transformer(model_type: str, seed: int = 0) -> Loaded:
-    """A small random model of an architecture of transformers, from its config alone.
+def tiny_transformer(model_type: str, seed: int = 0) -> Target:
+    """A small random model of an architecture of transformers, built from its config only.
 
     Args:
-        model_type: as configurations name it, "llama" say.
-        seed: of its weights; the global stream of torch is left as it was.
+        model_type: as in configurations, for example "llama".
+        seed: of its weights; the global random state is restored.
 
     Raises:
-        BadInput: transformers has no such language model, or its config has no small version.
+        BadInput: transformers has no such causal model, or no small one can be built.
     """
     transformers = transformers_loading.transformers()
     known = transformers.models.auto.configuration_auto.CONFIG_MAPPING
     names = transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     if model_type not in known or model_type not in names:
         near = ", ".join(sorted(name for name in names if name[:2] == model_type[:2]))
-        raise BadInput(f"transformers has no causal model type {model_type!r}; near it: {near}")
+        raise BadInput(f"transformers has no causal model type {model_type!r}; similar: {near}")
     build = transformers.AutoModelForCausalLM.from_config
-    with _told(f"a tiny {model_type} cannot be built"):
+    with _errors_as_bad_input(f"a tiny {model_type} cannot be built"):
         config = tiny_config(known[model_type])
         with torch.device("meta"):
             count = sum(p.numel() for p in build(config).parameters())
     if count > _MOST_WEIGHTS:
         raise BadInput(
-            f"{model_type} has {count:,} weights even in its small version; write a factory "
-            f"with a config of your own"
+            f"{model_type} has {count:,} weights even in its smallest version; write a factory "
+            f"with your own config"
         )
-    with _told(f"a tiny {model_type} cannot be built"), torch.random.fork_rng(devices=[]):
+    with (
+        _errors_as_bad_input(f"a tiny {model_type} cannot be built"),
+        torch.random.fork_rng(devices=[]),
+    ):
         torch.manual_seed(seed)
         model = build(config)
     sizes = (config.vocab_size, 48) if hasattr(config, "vocab_size") else (None, 48)
-    return Loaded(model, f"hf:{model_type}", *sizes)
+    return Target(model, f"hf:{model_type}", *sizes)
 
 
 def tiny_config(config_class: Callable[..., object]) -> object:
-    """A configuration with every size that it knows made small."""
+    """A configuration with small values for all sizes that it has."""
     usual = config_class()
     names = set(vars(usual))
     aliases = usual.attribute_map if hasattr(usual, "attribute_map") else {}
     sizes = {k: v for k, v in _TINY.items() if k in names or k in aliases}
-    if "kv_lora_rank" in names:  # latent attention has keys for every query head
+    if "kv_lora_rank" in names:  # latent attention has a key for every query head
         sizes["num_key_value_heads"] = sizes["num_attention_heads"]
-    if "attention_types" in names:  # GPT-Neo's layers, which must be as many as there are
+    if "attention_types" in names:  # of GPT-Neo, one entry per layer
         return config_class(**sizes, attention_types=[[["global", "local"], 1]])
     return config_class(**sizes)
 
 
-def _transformers_folder(path: Path) -> Loaded:
+def _transformers_folder(path: Path) -> Target:
     transformers = transformers_loading.transformers()
-    with _told(f"{path} holds no causal language model"):
+    with _errors_as_bad_input(f"{path} holds no causal language model"):
         model = transformers.AutoModelForCausalLM.from_pretrained(path, local_files_only=True)
-    return Loaded(model, str(path))
+    return Target(model, str(path))
