@@ -136,3 +136,15 @@ def test_nothing_heavy_is_imported(file: Path) -> None:
     heavy = {"lightning", "hydra", "datasets", "matplotlib", "rich", "jinja2", "transformers"}
     assert not heavy & set(done.stdout.split())
     assert "torch._dynamo" not in done.stdout.split()  # seconds, for nothing
+
+
+def test_a_model_that_fails_on_the_way_ends_with_3_and_its_own_traceback(file: Path) -> None:
+    healthy = MODEL.format(diagonal=0)
+    failing = "        self.n = getattr(self, 'n', 0) + 1\n        assert self.n < 25, 'boom'\n"
+    here = "        x = self.emb(ids)\n"
+    file.write_text(healthy.replace(here, failing + here))
+    code, output = invoke(f"{file}:factory")
+    assert code == 3
+    assert "boom" in output
+    assert file.name in output
+    assert "finite" in output

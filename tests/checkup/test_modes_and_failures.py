@@ -1,0 +1,158 @@
+"""Leaks in training mode only, rows, short sequences, caps, and a model that fails on the way."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attnlab.checkup import Status, assert_causal, assert_healthy, checkup
+from attnlab.errors import BadInput
+from tests.faults import in_gpt
+
+V, T = 29, 19
+
+
+class TrainingLeak(nn.Module):
+    """Causal in eval mode; in training mode the mask is dropped or BatchNorm runs over time."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.masked = in_gpt.build("healthy", T, 1, 2)
+        self.open = in_gpt.build("bidirectional", T, 1, 2)
+        self.norm = nn.BatchNorm1d(V)
+        self.dropout = nn.Dropout(0.3)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        if self.kind == "dropped mask":
+            logits: Tensor = (self.open if self.training else self.masked)(ids)
+        else:
+            logits = self.masked(ids)
+        logits = self.norm(logits.mT).mT if self.kind == "batch norm" else logits
+        return self.dropout(logits)
+
+
+@pytest.mark.parametrize("kind", ["dropped mask", "batch norm"])
+def test_a_leak_in_training_mode_only_is_found_and_says_so(kind: str) -> None:
+    model = TrainingLeak(kind)
+    report = checkup(model, vocab_size=V, block_size=T)
+    assert report.causes == ("training_leak",), [d.headline for d in report.diagnoses]
+    assert "training mode" in report.diagnoses[0].headline
+    with pytest.raises(AssertionError, match="training mode"):
+        assert_causal(model, vocab_size=V, block_size=T)
+
+
+def test_dropout_in_training_mode_is_not_a_leak() -> None:
+    report = checkup(TrainingLeak("none").train(), vocab_size=V, block_size=T)
+    assert report.diagnoses == ()
+    assert report.finding("training mode").status is Status.OK
+
+
+class ForgottenBatchFirst(nn.Module):
+    """nn.MultiheadAttention reads (T, B, C) unless it is told batch_first=True."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.head = nn.Embedding(V, 12), nn.Linear(12, V)
+        self.attend = nn.MultiheadAttention(12, 3)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.embed(ids)
+        rows = len(x)
+        blocked = torch.ones(rows, rows, dtype=torch.bool).triu(1)
+        logits: Tensor = self.head(x + self.attend(x, x, x, attn_mask=blocked)[0])
+        return logits
+
+
+def test_a_forgotten_batch_first_has_its_own_diagnosis() -> None:
+    report = checkup(ForgottenBatchFirst(), vocab_size=V, block_size=T)
+    assert report.causes == ("batch_time_swapped",), [d.headline for d in report.diagnoses]
+
+
+def test_every_row_is_compared_with_every_other() -> None:
+    class EarlierRow(nn.Module):
+        """Row 0 is sound; every other row also reads the row before it."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = in_gpt.build("healthy", T, 1, 2)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            logits: Tensor = self.net(ids)
+            return torch.cat([logits[:1], logits[1:] + 0.1 * logits[:-1]])
+
+    assert checkup(EarlierRow(), vocab_size=V, block_size=T).causes[0] == "rows_mix"
+
+
+class NanAtOne(nn.Module):
+    """A standard deviation over time is NaN for one token."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__()
+        self.net = in_gpt.build(fault, T, 1, 2)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        logits: Tensor = self.net(ids)
+        return logits + torch.nan if ids.shape[1] == 1 else logits
+
+
+def test_nan_in_a_sequence_of_one_does_not_hide_a_leak() -> None:
+    report = checkup(NanAtOne("peek_one"), vocab_size=V, block_size=T)
+    assert {"off_by_one"} <= set(report.causes)
+    alone = checkup(NanAtOne("healthy"), vocab_size=V, block_size=T)
+    assert alone.causes == ("not_finite",)  # and not a mask without keys
+
+
+class Fails(nn.Module):
+    """Raises an error once it has been called some times."""
+
+    def __init__(self, error: Exception, after: int) -> None:
+        super().__init__()
+        self.net = in_gpt.build("healthy", T, 1, 2)
+        self.error, self.left = error, after
+
+    def forward(self, ids: Tensor) -> Tensor:
+        self.left -= 1
+        if self.left < 0:
+            raise self.error
+        logits: Tensor = self.net(ids)
+        return logits
+
+
+@pytest.mark.parametrize("error", [RuntimeError("out of cheese"), OSError("no such table")])
+def test_a_model_that_fails_on_the_way_leaves_the_findings_so_far(error: Exception) -> None:
+    report = checkup(Fails(error, after=25), vocab_size=V, block_size=T)
+    assert report.exit_code == 3
+    assert not report.healthy
+    assert report.finding("finite").status is Status.OK
+    assert str(error) in report.error
+    assert "raise self.error" in report.error  # the user's own line
+    assert "checkup/runner.py" not in report.error
+    with pytest.raises(AssertionError, match=str(error)):
+        assert_causal(Fails(error, after=25), vocab_size=V, block_size=T)
+
+
+def test_a_capped_block_size_is_reported() -> None:
+    model = in_gpt.build("healthy", 300, 1, 2)
+    assert "256 of the model's 300" in checkup(model).settings["block_size"]
+    assert checkup(model, block_size=20).settings["block_size"] == "20"
+
+
+def test_assert_causal_asserts_causality_alone() -> None:
+    for fault in ("identical_heads", "dropout_on", "row_gain", "self_blocked"):
+        assert_causal(in_gpt.build(fault, T, 1, 2))
+    for fault in ("zero_fill", "finite_fill", "padded_conv", "closed_gate"):
+        with pytest.raises(AssertionError, match="not causal"):
+            assert_causal(in_gpt.build(fault, T, 1, 2))
+
+
+def test_assert_healthy_has_a_threshold_and_exceptions() -> None:
+    same, unscaled = in_gpt.build("identical_heads", T, 1, 2), in_gpt.build("row_gain", T, 1, 2)
+    with pytest.raises(AssertionError, match="identical_heads"):
+        assert_healthy(same)
+    assert_healthy(same, ignore=["identical_heads"])
+    assert_healthy(unscaled)  # suspicious only
+    with pytest.raises(AssertionError, match="row_sums"):
+        assert_healthy(unscaled, fail_on="suspicious")
+    with pytest.raises(BadInput, match="fail_on = warning"):
+        assert_healthy(unscaled, fail_on="warning")
