@@ -66,10 +66,12 @@ test-all: setup ## run every test, also those that train for long
 	$(PYTEST) --hypothesis-profile=search $(ARGS)
 
 .PHONY: lint
-lint: setup ## check style and types (ruff, mypy); changes nothing
+lint: setup ## check style, types and imports (ruff, mypy, import-linter); changes nothing
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy src train.py
+	@if [ -x $(BIN)/lint-imports ]; then $(BIN)/lint-imports --no-logo; \
+	else echo "attnlab: imports are not checked; import-linter needs Python 3.11"; fi
 
 .PHONY: format
 format: setup ## put right what ruff can put right
@@ -102,5 +104,5 @@ docs: setup ## run the chapters of docs/chapters and write them as pages
 
 .PHONY: clean
 clean: ## remove caches and builds (runs in outputs/ and the environment stay)
-	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf build dist .import_linter_cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find src tests experiments benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
