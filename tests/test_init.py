@@ -132,7 +132,7 @@ def test_a_class_may_bring_its_rule() -> None:
 
 
 def test_an_unknown_scheme_is_named() -> None:
-    with pytest.raises(ValueError, match="init = xavier is unknown; it must be one of gpt2, unit"):
+    with pytest.raises(ValueError, match="init = xavier is unknown; it must be one of unit, gpt2"):
         init_weights(GPT(SelfAttention, 65), 0, "xavier")
 
 

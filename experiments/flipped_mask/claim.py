@@ -73,7 +73,7 @@ def _bet(
 def _net(may_attend: masks.Predicate, V: int, seed: int) -> GPT:
     attn = Variant(SelfAttention, {"may_attend": may_attend})
     net = GPT(attn, V, block_size=64, n_layer=2, n_head=4, n_embd=64, bias=False)
-    init_weights(net, seed)
+    init_weights(net, seed, "gpt2")
     return net
 
 

@@ -72,7 +72,7 @@ def trajectories(seed: int, budget: str) -> Mapping[str, Any]:
 
 def _losses(name: str, dtype: torch.dtype, seed: int) -> list[float]:
     net = GPT(LAYERS[name], 31, block_size=16, n_layer=2, n_head=4, n_embd=32, bias=False)
-    init_weights(net, seed)
+    init_weights(net, seed, "gpt2")
     net.to(dtype)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
     stream, losses = generator(seed, "trajectory"), []

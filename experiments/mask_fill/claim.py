@@ -61,7 +61,7 @@ def after_training(folder: Path) -> Mapping[str, Any]:
 def _net(kernel: Kernel, seed: int) -> GPT:
     attn = Variant(SelfAttention, {"kernel": kernel})
     net = GPT(attn, 65, block_size=64, n_layer=2, n_head=4, n_embd=64, bias=False)
-    init_weights(net, seed)
+    init_weights(net, seed, "gpt2")
     return net
 
 

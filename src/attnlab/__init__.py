@@ -1,0 +1,74 @@
+"""attnlab: a laboratory for the attention block of a small GPT.
+
+The names of `__all__` are imported when they are used, so `import attnlab` is instant. Functions
+whose names are also packages are imported from there: `from attnlab.attention import attention`,
+`from attnlab.checkup import checkup`.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from attnlab.attention import (
+        Attention,
+        AttentionConfig,
+        CrossAttention,
+        SelfAttention,
+        TorchMHA,
+        Variant,
+    )
+    from attnlab.checkup import assert_causal, checkup_attention, checkup_kernel
+    from attnlab.init import init_weights
+    from attnlab.interop import from_bert, from_gpt2
+    from attnlab.model import GPT
+    from attnlab.runs import read_runs
+    from attnlab.training.run import load_model
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "GPT",
+    "Attention",
+    "AttentionConfig",
+    "CrossAttention",
+    "SelfAttention",
+    "TorchMHA",
+    "Variant",
+    "__version__",
+    "assert_causal",
+    "checkup_attention",
+    "checkup_kernel",
+    "from_bert",
+    "from_gpt2",
+    "init_weights",
+    "load_model",
+    "read_runs",
+]
+
+_MODULES = {
+    "GPT": "attnlab.model",
+    "Attention": "attnlab.attention",
+    "AttentionConfig": "attnlab.attention",
+    "CrossAttention": "attnlab.attention",
+    "SelfAttention": "attnlab.attention",
+    "TorchMHA": "attnlab.attention",
+    "Variant": "attnlab.attention",
+    "assert_causal": "attnlab.checkup",
+    "checkup_attention": "attnlab.checkup",
+    "checkup_kernel": "attnlab.checkup",
+    "from_bert": "attnlab.interop",
+    "from_gpt2": "attnlab.interop",
+    "init_weights": "attnlab.init",
+    "load_model": "attnlab.training.run",
+    "read_runs": "attnlab.runs",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'attnlab' has no attribute {name!r}")
+    return vars(import_module(_MODULES[name]))[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -58,17 +58,17 @@ def unit(net: GPT) -> dict[str, Rule]:
     return gpt2(net, qk_std=1 / math.sqrt(net.wte.embedding_dim))
 
 
-SCHEMES: dict[str, Callable[[GPT], dict[str, Rule]]] = {"gpt2": gpt2, "unit": unit}
+SCHEMES: dict[str, Callable[[GPT], dict[str, Rule]]] = {"unit": unit, "gpt2": gpt2}
 
 
 @torch.no_grad()
-def init_weights(net: GPT, seed: int, scheme: str = "gpt2", qk_std: float | None = None) -> None:
+def init_weights(net: GPT, seed: int, scheme: str = "unit", qk_std: float | None = None) -> None:
     """Draw every parameter of a GPT, then let each attention layer's `head_init` act.
 
     Args:
         net: the model, changed in place.
         seed: of the stream "weights".
-        scheme: "gpt2" or "unit".
+        scheme: "unit" (queries and keys of unit variance) or "gpt2".
         qk_std: standard deviation of the query and key weights; None: as the scheme says.
 
     Raises:

@@ -1,5 +1,7 @@
 """The parameters of a layer: the textbooks' matrices, and heads that share keys and values."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -159,3 +161,54 @@ def test_qk_norm_is_the_cosine_score() -> None:
     x = 1e4 * x_of()  # the layer adds 1e-5 to the mean squares, which is nothing beside 1e8
     q, k, _ = plain.split(x)
     torch.testing.assert_close(score(q, k), ours.scores(x), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("kernel", [kernels.sdpa, kernels.manual])
+@pytest.mark.parametrize("shared", ["qk", "qkv"])
+def test_shared_projections_are_the_textbooks_formula(shared: str, kernel: kernels.Kernel) -> None:
+    """softmax(x W_q (x W_q)^T / sqrt(D)) x W_v, with W_v = W_q for qkv, in NumPy."""
+    ours, x = layer(shared=shared, bias=False, kernel=kernel), x_of()
+    assert ours.qkv.weight.shape == ({"qk": 2 * C, "qkv": C}[shared], C)
+    rows = ours.qkv.weight.detach().numpy()
+    W_q, W_v = rows[:C].T, rows[-C:].T
+    outputs = []
+    for h in range(H):
+        own = slice(h * D, (h + 1) * D)
+        q, v = x.numpy() @ W_q[:, own], x.numpy() @ W_v[:, own]
+        causal, nothing = np.tril(np.ones((T, T), dtype=bool)), np.zeros(())
+        y, pattern = oracle.attention(q, q, v, oracle.dot(D**-0.5), causal, nothing)
+        np.testing.assert_allclose(ours.pattern(x)[:, h].detach(), pattern, rtol=0, atol=1e-10)
+        outputs.append(y)
+    expected = np.concatenate(outputs, axis=-1) @ ours.W_o.detach().numpy()
+    np.testing.assert_allclose(ours(x).detach(), expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("given", [{}, {"qk_norm": True}, {"rotary": 100.0}])
+@pytest.mark.parametrize("shared", ["qk", "qkv"])
+def test_a_shared_projection_is_the_usual_layer_with_equal_weights(
+    shared: str, given: dict[str, Any]
+) -> None:
+    ours, usual, x = layer(shared=shared, **given), layer(**given), x_of()
+    repeated = ours.state_dict()
+    for name in ("qkv.weight", "qkv.bias"):
+        repeated[name] = torch.cat(ours.split_qkv(repeated[name]))
+    usual.load_state_dict(repeated)
+    torch.testing.assert_close(ours(x), usual(x), rtol=0, atol=1e-10)
+    torch.testing.assert_close(ours.qkv_of_heads(), usual.qkv.weight, rtol=0, atol=0)
+    head_init.identical(ours)
+    pattern = ours.pattern(x)
+    torch.testing.assert_close(pattern, pattern[:, :1].expand_as(pattern))
+
+
+def test_shared_projections_need_as_many_heads_of_keys_as_of_queries() -> None:
+    with pytest.raises(ValueError, match="remove n_kv_head = 2"):
+        layer(shared="qk", n_kv_head=2)
+
+
+def test_the_equal_heads_of_a_shared_projection_can_be_one() -> None:
+    ours = layer(shared="qkv")
+    head_init.single_active(ours)
+    x = x_of()
+    ours(x).square().sum().backward()
+    assert not ours.qkv.weight.grad[D:].any()
+    assert not ours.proj.weight.grad[:, D:].any()

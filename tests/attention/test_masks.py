@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from attnlab.attention import masks
 
@@ -65,3 +66,13 @@ def test_a_mask_made_in_inference_mode_serves_training() -> None:
     scores = torch.zeros(5, 5, requires_grad=True)
     scores.masked_fill(~masks.build_mask(band, 5), -torch.inf).softmax(-1).sum().backward()
     assert scores.grad is not None
+
+
+def same_as_causal(q: Tensor, k: Tensor) -> Tensor:
+    return ~(q < k)
+
+
+def test_masks_that_equal_the_causal_one_are_one_object() -> None:
+    """So the kernel sdpa takes its causal fast path for all of them."""
+    assert masks.build_mask(same_as_causal, 9) is masks.build_mask(masks.causal, 9)
+    assert masks.build_mask(masks.flipped, 9) is not masks.build_mask(masks.causal, 9)

@@ -212,7 +212,7 @@ def healthy(kind: str, block_size: int = 37) -> GPT:
         "single_head": Variant(SelfAttention, {"heads": 1}),
     }[kind]
     net = GPT(attn, 29, block_size=block_size, n_layer=2, n_head=4, n_embd=32)
-    init_weights(net, 0)
+    init_weights(net, 0, "gpt2")
     return net
 
 
@@ -223,7 +223,7 @@ def build(fault: str, block_size: int, n_layer: int, n_head: int, seed: int = 0)
     net = GPT(
         layers, 29, block_size=block_size, n_layer=n_layer, n_head=n_head, n_embd=4 * 2 * n_head
     )
-    init_weights(net, seed)
+    init_weights(net, seed, "gpt2")
     last = net.blocks[-1]
     assert isinstance(last, Block)
     with torch.random.fork_rng(devices=[]):

@@ -2,7 +2,12 @@
 
 import pytest
 import torch
+from torch import Tensor
 
+from attnlab.attention import Attention, SelfAttention, Variant, kernels
+from attnlab.attention.masks import build_mask, causal
+from attnlab.init import init_weights
+from attnlab.model import GPT, AttentionFactory
 from attnlab.probes import capture
 from attnlab.probes.capture import views
 from attnlab.probes.training_probes import gradient_norms, parts
@@ -12,7 +17,9 @@ from tests.conftest import settings
 SIZES = ("model.n_layer=2", "model.n_head=4", "model.n_embd=16", "model.block_size=12")
 
 
-@pytest.mark.parametrize("variant", ["gqa", "mqa", "general", "additive", "cosine", "rotary"])
+@pytest.mark.parametrize(
+    "variant", ["gqa", "mqa", "general", "additive", "cosine", "rotary", "shared_qk", "shared_qkv"]
+)
 def test_probes_know_the_weights_of_the_heads(variant: str) -> None:
     """Scores by a tanh, of normalized or of turned queries and keys have no form W_Q^T W_K."""
     net = build_model(settings(*SIZES, f"attn={variant}"), 11)
@@ -38,3 +45,43 @@ def test_one_key_head_for_all_makes_the_values_forms_differ_by_their_outputs_alo
     _, k, v = attn.qkv_of_heads().unflatten(0, (3, 4, 4))  # (H, D, C)
     assert torch.equal(k, k[:1].expand_as(k))
     assert torch.equal(v, v[:1].expand_as(v))
+
+
+def window(q: Tensor, k: Tensor) -> Tensor:
+    return (k <= q) & (k > q - 3)
+
+
+class Window(Attention):
+    """A class of a user's own: every one of the last 3 keys gets the same weight."""
+
+    def pattern(self, x: Tensor) -> Tensor:
+        seen = build_mask(window, x.shape[1], x.device).to(x.dtype)
+        return (seen / seen.sum(-1, keepdim=True)).expand(len(x), self.n_head, -1, -1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        _, _, v = self.split(x)
+        return self.proj((self.pattern(x) @ v).transpose(1, 2).flatten(2))
+
+
+def window_kernel(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
+) -> Tensor:
+    mask = build_mask(window, len(mask), mask.device)
+    return kernels.manual(q, k, v, mask=mask, scale=scale, dropout=dropout)
+
+
+@pytest.mark.parametrize("attn", [Window, Variant(SelfAttention, {"kernel": window_kernel})])
+def test_the_mask_of_a_users_own_class_or_kernel_is_read_off(attn: AttentionFactory) -> None:
+    net = GPT(attn, 11, block_size=12, n_layer=1, n_head=2, n_embd=8)
+    init_weights(net, 0)
+    net.blocks[0].attn.qkv.weight.data[:8] *= 1e4  # saturated: most weights round to 0
+    (view,) = views(net, torch.randint(11, (2, 12), generator=torch.Generator().manual_seed(0)))
+    assert torch.equal(view.mask, build_mask(window, 12))
+    entropy = capture.by_head(view)["entropy"]
+    assert (entropy < 0.5).all() if isinstance(attn, Variant) else (entropy > 0.999).all()
+
+
+def test_a_wrong_kernel_of_the_lab_is_measured_against_its_mask() -> None:
+    net = build_model(settings(*SIZES, "attn=zero_fill"), 11)
+    (view, _) = views(net, torch.zeros(1, 12, dtype=torch.long))
+    assert torch.equal(view.mask, build_mask(causal, 12))

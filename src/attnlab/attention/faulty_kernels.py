@@ -1,17 +1,17 @@
-"""Kernels that are wrong on purpose, each by one mistake that was found in published code.
+"""Kernels that are wrong on purpose, each with one mistake that was found in published code.
 
-They have the signature of `attnlab.attention.kernels`; the mistake is the line with the comment.
+They have the signature of `attnlab.attention.kernels`; the line with the comment is the mistake.
 """
 
 from torch import Tensor
 
-from attnlab.attention.kernels import manual, mix, scores
+from attnlab.attention.kernels import Kernel, manual, mix, scores
 
 
 def zero_fill(
     q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
 ) -> Tensor:
-    """Blocked scores become 0, so that a blocked key still gets the weight e^0."""
+    """Blocked scores become 0, so a blocked key still gets the weight e^0."""
     filled = scores(q, k, scale=scale).masked_fill(~mask, 0.0)  # not -inf
     return mix(filled.softmax(-1), v, dropout=dropout)
 
@@ -19,7 +19,7 @@ def zero_fill(
 def finite_fill(
     q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
 ) -> Tensor:
-    """Blocked scores become -1e4: a mask as long as all scores stay far above, and none after."""
+    """Blocked scores become -1e4: a mask only as long as all scores stay far above it."""
     filled = scores(q, k, scale=scale).masked_fill(~mask, -1e4)  # not -inf
     return mix(filled.softmax(-1), v, dropout=dropout)
 
@@ -27,7 +27,7 @@ def finite_fill(
 def post_softmax_mask(
     q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
 ) -> Tensor:
-    """The mask comes after the softmax: rows sum to less than 1, by how much tells the future."""
+    """The mask comes after the softmax: how much rows lack of 1 leaks the future."""
     pattern = scores(q, k, scale=scale).softmax(-1) * mask  # the denominator has seen every key
     return mix(pattern, v, dropout=dropout)
 
@@ -45,9 +45,18 @@ def unmerged_heads(
 ) -> Tensor:
     """(B, H, T, E) is reshaped to (B, T, H * E) without the transpose of H and T.
 
-    The layer that calls this transposes and flattens rightly, so the wrong reshape is done here
-    and undone by that: row t of the output holds rows of head floor(t * H / T).
+    The layer that calls this transposes and flattens correctly, so the wrong reshape is made here
+    and the layer undoes the rest: row t of the output holds rows of head floor(t * H / T).
     """
     B, H, T, _ = q.shape
     y = manual(q, k, v, mask=mask, scale=scale, dropout=dropout)
     return y.reshape(B, T, H, -1).transpose(1, 2)  # not y.transpose(1, 2)
+
+
+FAULTY: tuple[Kernel, ...] = (
+    zero_fill,
+    finite_fill,
+    post_softmax_mask,
+    softmax_over_queries,
+    unmerged_heads,
+)

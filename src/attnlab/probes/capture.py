@@ -8,12 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnlab.attention.layer import Attention
-from attnlab.attention.masks import build_mask, causal
+from attnlab.attention import kernels
+from attnlab.attention.additive import AdditiveAttention
+from attnlab.attention.faulty_kernels import FAULTY
+from attnlab.attention.layer import Attention, SelfAttention
+from attnlab.attention.torch_mha import TorchMHA
 from attnlab.model import GPT
 from attnlab.probes import measures
 
 Finding = dict[str, int | str | None]
+
+# They take their mask from the layer's `mask`, or leave it out by a known mistake.
+LAB_PATTERNS = (SelfAttention.pattern, AdditiveAttention.pattern, TorchMHA.pattern)
+LAB_KERNELS = (*kernels.ROWWISE, *FAULTY)
 
 
 @dataclass(frozen=True)
@@ -24,7 +31,7 @@ class View:
         layer: its number, from 0.
         attn: the layer itself.
         pattern: (B, H, T, T).
-        mask: (T, T) bool; causal where the layer does not say.
+        mask: (T, T) bool, see `mask_of`.
         scores: (B, H, T, T) before mask and softmax; None where the layer does not say.
         values: (B, H, T, D); None where the layer does not say.
     """
@@ -90,10 +97,29 @@ def views(net: GPT, ids: Tensor) -> Iterator[View]:
 def view_of(number: int, attn: nn.Module, x: Tensor) -> View:
     """One attention layer on what arrives at it, (B, T, C)."""
     pattern = attn.pattern(x).float()  # type: ignore[operator]
+    mask = mask_of(attn, x, pattern)
     if not isinstance(attn, Attention):
-        return View(number, attn, pattern, build_mask(causal, x.shape[1], x.device), None, None)
+        return View(number, attn, pattern, mask, None, None)
     _, _, values = attn.split(x)
-    return View(number, attn, pattern, attn.mask(x), attn.scores(x).float(), values.float())
+    return View(number, attn, pattern, mask, attn.scores(x).float(), values.float())
+
+
+def mask_of(attn: nn.Module, x: Tensor, pattern: Tensor) -> Tensor:
+    """The (T, T) mask of a layer for x (B, T, C), True = may attend.
+
+    The lab's layers and kernels say it, and so does a class that overrides `mask`. Any other class
+    or kernel may apply a mask of its own, whatever `may_attend` says, so its mask is read off: the
+    keys to which its pattern (B, H, T, T) gives weight, for x, or for an input of zeros, whose
+    equal scores no softmax rounds to 0.
+    """
+    if isinstance(attn, Attention):
+        lab_layer = type(attn).pattern in LAB_PATTERNS
+        lab_kernel = not isinstance(attn, SelfAttention) or attn.kernel in LAB_KERNELS
+        if type(attn).mask is not Attention.mask or (lab_layer and lab_kernel):
+            return attn.mask(x)
+    at_zero = attn.pattern(torch.zeros_like(x[:1])).float()  # type: ignore[operator]
+    weights = torch.cat([pattern, at_zero]).nan_to_num()
+    return (weights != 0).flatten(0, 1).any(0)
 
 
 def by_head(view: View) -> dict[str, Tensor]:

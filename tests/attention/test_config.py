@@ -1,0 +1,73 @@
+"""One config for every layer, and settings that no layer may ignore."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attnlab.attention import (
+    AdditiveAttention,
+    AttentionConfig,
+    GeneralAttention,
+    SelfAttention,
+    TorchMHA,
+    Variant,
+    bidirectional,
+    manual,
+)
+from attnlab.model import GPT
+
+CONFIG = AttentionConfig(24, 4, 11)
+
+
+class Own(nn.Module):
+    """A class outside the library that honors the scale and has a parameter of its own."""
+
+    def __init__(self, config: AttentionConfig, *, own: int = 3) -> None:
+        super().__init__()
+        self.scale, self.own = config.scale, own
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+@pytest.mark.parametrize(
+    ("layer", "refused"),
+    [
+        (TorchMHA, ["kernel", "n_kv_head", "qk_norm", "rotary", "shared"]),
+        (AdditiveAttention, ["kernel", "scale", "n_kv_head", "qk_norm", "rotary"]),
+        (GeneralAttention, ["n_kv_head", "qk_norm", "rotary"]),
+        (SelfAttention, []),
+    ],
+)
+def test_a_layer_refuses_what_it_does_not_honor(layer: type, refused: list[str]) -> None:
+    settings = {
+        "kernel": manual, "scale": 2.0, "may_attend": bidirectional, "heads": 2, "n_kv_head": 2,
+        "qk_norm": True, "rotary": 100.0, "shared": "qk",
+    }  # fmt: skip
+    for name, value in settings.items():
+        config = replace(CONFIG, **{name: value})
+        if name in refused:
+            with pytest.raises(ValueError, match=f"{layer.__name__} does not support {name} = "):
+                layer(config)
+        else:
+            assert Variant(layer, {name: value})(CONFIG)(torch.zeros(1, 3, 24)).shape == (1, 3, 24)
+
+
+def test_the_settings_of_a_variant_go_where_they_belong() -> None:
+    layer = Variant(Own, {"scale": 2.0, "own": 5})(CONFIG)
+    assert (layer.scale, layer.own) == (2.0, 5)
+
+
+def test_a_setting_that_a_class_never_reads_is_refused() -> None:
+    with pytest.raises(ValueError, match="Own ignores kernel = manual"):
+        Variant(Own, {"kernel": manual})(CONFIG)
+    Variant(Own, {"kernel": CONFIG.kernel})(CONFIG)  # the default changes nothing
+
+
+def test_the_short_form() -> None:
+    net = GPT(SelfAttention, vocab_size=65)
+    assert net(torch.zeros(1, 3, dtype=torch.long)).shape == (1, 3, 65)
+    scaled = GPT(Variant(SelfAttention, {"scale": 1.0}), vocab_size=65)
+    assert scaled.blocks[0].attn.scale == 1.0
