@@ -94,6 +94,8 @@ SETTINGS = [
     ("data=text data.path={tmp}/fifo", "is not a regular file"),
     ("data=text data.path=/dev/zero", "is not a regular file"),
     ("data.path={tmp}/short.txt", "data.path"),
+    ("trainer.max_steps=99999999999999999999", "99999999999999999999 must fit in 64 bits"),
+    ("data.batch_size=99999999999999999999", "99999999999999999999 must fit in 64 bits"),
     ("data=plays data.length=0", "data.length = 0 must be at least 1"),
     ("trainer.max_steps=0", "trainer.max_steps = 0 must be at least 1"),
     ("trainer.max_steps=-1", "trainer.max_steps = -1 must be at least 1"),

@@ -291,10 +291,6 @@ def _fill(readings: Readings, rules: Mapping[str, Choices]) -> Readings:
             else:
                 filled[parts] = filled.get(parts, 0) + weight * total
         readings = filled
-    return _in_lowest_terms(readings)
-
-
-def _in_lowest_terms(readings: Readings) -> Readings:
     divisor = math.gcd(*readings.values())
     return {parts: weight // divisor for parts, weight in readings.items()}
 

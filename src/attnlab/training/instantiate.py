@@ -173,6 +173,8 @@ def checked(value: Any, hint: Any, path: str) -> Any:
         raise BadInput(f"{path} = {_shown(value)} must be {_described(hint)}") from None
     except PydanticUserError:  # pydantic cannot check such a type
         return value
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise BadInput(f"{path} = {value} must fit in 64 bits")
     return value
 
 
