@@ -28,6 +28,7 @@ from attnlab import fast_imports
 from attnlab.errors import BadInput, Terminated
 from attnlab.files import make_importable
 from attnlab.training.error_messages import in_one_sentence
+from attnlab.training.comparison import compare, remarks
 from attnlab.training.run_directory import RunDirectory, folder_for, last_of, variant_of
 from attnlab.training.sweeps import WANTS_TRACEBACK, attempt, share_threads, typed
 
@@ -151,7 +152,8 @@ def show(result: "Result", overrides: Sequence[str]) -> None:
         rows.add_row("reason", str(RunDirectory(result.folder).status()["reason"]))
     rows.add_row("corpus", metrics["corpus"]["name"])
     rows.add_row("validation loss", loss)
-    for name, text in result.module.summary_rows(metrics).items():
+    notes = compare(result.folder, variant_of(result.module.baseline)) | remarks(metrics)
+    for name, text in (result.module.summary_rows(metrics) | notes).items():
         rows.add_row(name, text)
     speed = f"{metrics['tokens_per_second']:,.0f} tokens/s on {metrics['device']}"
     if metrics["precision"] != "32-true":
@@ -162,6 +164,7 @@ def show(result: "Result", overrides: Sequence[str]) -> None:
     outputs = shlex.quote(str(result.folder.parents[2]))
     print("Next:")  # in plain lines, which can be copied however narrow the terminal is
     print(f"  {_command('tensorboard')} --logdir {outputs}")
+    print(f"  {_command('attnlab')} runs {shlex.quote(str(result.folder.parents[1]))}")
     if (result.folder / "checkpoints" / "last.ckpt").exists():
         for verb in result.module.verbs:
             print(f"  {_command('attnlab')} {verb} {shlex.quote(folder)}")

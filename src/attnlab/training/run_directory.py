@@ -22,6 +22,8 @@ Status = Literal["running", "finished", "stopped", "diverged", "failed", "interr
 
 # Named by the folder in another way, or without influence on what the run computes.
 APART = {"attn", "seed", "name", "outputs", "force", "experiment"}
+# Settings that cannot change the result of a run.
+NOT_IN_IDENTITY = {"name", "outputs", "force"}
 LONGEST_NAME = 180  # of the 255 bytes that file systems allow
 # What a run writes, by folder. Nothing else is ever deleted.
 WRITTEN = {
@@ -44,7 +46,7 @@ PATIENCE = 0.5
 
 def variant_of(choice: str) -> str:
     """What a file of conf/attn is called in names of folders: cross-dot for cross/dot."""
-    return choice.replace("/", "-")
+    return choice.removeprefix("attn=").replace("/", "-")
 
 
 def folder_for(cfg: DictConfig, variant: str, overrides: Iterable[str]) -> Path:
@@ -103,7 +105,7 @@ def differences(saved: DictConfig, cfg: DictConfig) -> list[str]:
 def _settings(cfg: DictConfig) -> dict[str, Any]:
     settings = OmegaConf.to_container(cfg, resolve=True)
     assert isinstance(settings, dict)
-    return {str(key): v for key, v in settings.items() if key not in {"outputs", "force", "name"}}
+    return {str(key): v for key, v in settings.items() if key not in NOT_IN_IDENTITY}
 
 
 def _final_name(name: str, *, temporary: bool) -> str:

@@ -16,10 +16,13 @@ from typing import Any
 from hydra.conf import HydraConf
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
+from rich.console import Console
 
 from attnlab.errors import BadInput, first_line
 from attnlab.files import read_json, write_json
-from attnlab.training.run_directory import Busy, RunDirectory
+from attnlab.training.comparison import paired_table
+from attnlab.training.instantiate import locate
+from attnlab.training.run_directory import Busy, RunDirectory, variant_of
 
 # As the user set it, before train.py sets it for Hydra.
 WANTS_TRACEBACK = os.environ.get("HYDRA_FULL_ERROR") == "1"
@@ -87,6 +90,7 @@ class Summary(Callback):
     """
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
+        _print_comparison(config)
         folder = Path(config.hydra.sweep.dir)
         notes = [read_json(f) for f in sorted(folder.glob("*.json"), key=lambda f: int(f.stem))]
         for outcome, heading in HEADINGS.items():
@@ -94,6 +98,17 @@ class Summary(Callback):
         outcomes = {note["outcome"] for note in notes}
         if outcomes & {"refused", "failed"}:
             raise SystemExit(1 if "failed" in outcomes else 2)
+
+
+def _print_comparison(config: DictConfig) -> None:
+    """Print the paired differences between the variants of the sweep, if there are any."""
+    root = Path(str(config.outputs)) / str(config.name)
+    baseline = variant_of(str(locate(str(config.module), "module").baseline))
+    table = paired_table(root, baseline)
+    if table is not None:
+        print()
+        Console(highlight=False).print(table)
+        print(f"More: attnlab runs {shlex.quote(str(root))}")
 
 
 def _record(folder: Path, trace: str) -> None:

@@ -1,0 +1,184 @@
+"""Compare a run with runs of the same settings and seed that differ in their attention alone."""
+
+import json
+import math
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.box import SIMPLE_HEAD
+from rich.markup import escape
+from rich.table import Table
+
+from attnlab.errors import BadInput
+from attnlab.training.run_directory import NOT_IN_IDENTITY, RunDirectory
+
+READS_AHEAD = 1e-3  # weight on later positions above which a validation loss is no longer one
+EQUAL_HEADS = 0.9995
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """What a comparison needs to know about a run.
+
+    Args:
+        folder: the run directory.
+        variant: the file of conf/attn.
+        seed: of the run.
+        metrics: the content of metrics.json.
+        attention: the settings of attn, as JSON.
+        rest: all other settings that can change the result, and the corpus, as JSON.
+    """
+
+    folder: Path
+    variant: str
+    seed: int
+    metrics: dict[str, Any]
+    attention: str
+    rest: str
+
+    @property
+    def loss(self) -> float:
+        """Validation loss; infinite if the run diverged."""
+        return math.inf if self.metrics["status"] == "diverged" else self.metrics["val_loss"]
+
+    @property
+    def label(self) -> str:
+        """The name of its directory without the seed, such as attn=unscaled,model.n_head=1."""
+        return self.folder.parent.name
+
+
+def read_finished(root: Path) -> list[FinishedRun]:
+    """The runs of `<root>/<settings>/seed=<n>` that ended with a result, sorted by directory.
+
+    Runs that are unfinished or unreadable are left out.
+    """
+    runs = []
+    for file in sorted(root.glob("*/seed=*/metrics.json")):
+        try:
+            directory = RunDirectory(file.parent)
+            if not directory.is_done():
+                continue
+            metrics = directory.metrics()
+            settings = yaml.safe_load((file.parent / ".hydra" / "config.yaml").read_text())
+            rest = {key: x for key, x in settings.items() if key not in NOT_IN_IDENTITY}
+            attention = json.dumps(rest.pop("attn"), sort_keys=True)
+            seed = int(rest.pop("seed"))
+            rest["corpus"] = metrics["corpus"]["sha256"]
+            variant, _ = str(metrics["variant"]), float(metrics["val_loss"])
+        except (BadInput, OSError, yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError):
+            continue  # `attnlab runs` lists damaged runs
+        rest_json = json.dumps(rest, sort_keys=True)
+        runs.append(FinishedRun(file.parent, variant, seed, metrics, attention, rest_json))
+    return runs
+
+
+def find_baseline(runs: Iterable[FinishedRun], baseline: str) -> str | None:
+    """The settings of attn of the plain baseline among runs; None if there is none."""
+    plain = [run for run in runs if run.variant == baseline and ",attn." not in run.label]
+    return plain[0].attention if plain else None
+
+
+def compare(folder: Path, baseline: str = "sdpa") -> dict[str, str]:
+    """Paired differences between one run and the others of its settings and seed.
+
+    Args:
+        folder: the directory of a finished run, `<root>/<settings>/seed=<n>`.
+        baseline: the variant that the others are compared with.
+
+    Returns:
+        rows for the table of a run, name -> text. For the baseline, one row for every other
+        variant; for another variant, the row against the baseline.
+    """
+    runs = read_finished(folder.parent.parent)
+    mine = next((run for run in runs if run.folder == folder), None)
+    reference = find_baseline(runs, baseline)
+    if mine is None or reference is None:
+        return {}
+    peers = [run for run in runs if (run.seed, run.rest) == (mine.seed, mine.rest)]
+    at_baseline = [run for run in peers if run.attention == reference]
+    if not at_baseline:
+        return {}
+    if mine.attention != reference:
+        return {f"vs attn={baseline}, seed {mine.seed}": difference(at_baseline[0], mine)}
+    return {
+        f"{run.label.split(',')[0]}, seed {run.seed}": difference(mine, run)
+        for run in peers
+        if run.attention != reference
+    }
+
+
+def difference(first: FinishedRun, second: FinishedRun) -> str:
+    """Validation loss of the second run minus that of the first, in words."""
+    if math.isinf(first.loss) or math.isinf(second.loss):
+        diverged = [run.label for run in (first, second) if math.isinf(run.loss)]
+        return f"{' and '.join(diverged)} diverged"
+    text = f"{second.loss - first.loss:+.4f} nats"
+    return f"{text}, not comparable" if reads_ahead(second.metrics) else text
+
+
+def reads_ahead(metrics: dict[str, Any]) -> bool:
+    """Whether the model puts weight on the future, as far as its probes measured that."""
+    mass = metrics["probes"].get("attn/future_mass", 0.0)
+    return bool(mass > READS_AHEAD)
+
+
+def remarks(metrics: dict[str, Any]) -> dict[str, str]:
+    """Rows on what the probes saw that a reader of the loss must know."""
+    probes, rows = metrics["probes"], {}
+    if reads_ahead(metrics):
+        rows["future mass"] = (
+            f"{probes['attn/future_mass']:.2f}: this model reads ahead, so its loss does not "
+            "measure prediction"
+        )
+    if probes.get("attn/head_similarity", 0.0) > EQUAL_HEADS:
+        rows["head similarity"] = f"{probes['attn/head_similarity']:.3f}: the heads are one"
+    return rows
+
+
+def paired_table(root: Path, baseline: str = "sdpa") -> Table | None:
+    """Every other attention against the baseline over all seeds that both have.
+
+    Args:
+        root: a directory of runs, outputs/<name>.
+        baseline: the variant that the others are compared with.
+
+    Returns:
+        a row for every group of settings; None if nothing can be paired.
+    """
+    runs = read_finished(root)
+    reference = find_baseline(runs, baseline)
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column(f"paired with attn={baseline}", overflow="fold")
+    for column in ("n", "loss", "difference", "lowest", "highest"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("", overflow="fold")
+    losses = {(run.seed, run.rest): run for run in runs if run.attention == reference}
+    groups: dict[str, list[FinishedRun]] = {}
+    for run in runs:
+        if run.attention != reference and (run.seed, run.rest) in losses:
+            groups.setdefault(run.label, []).append(run)
+    for label, group in groups.items():
+        table.add_row(escape(label), *_paired_row(group, losses))
+    return table if groups else None
+
+
+def _paired_row(
+    group: list[FinishedRun], baseline: dict[tuple[int, str], FinishedRun]
+) -> list[str]:
+    finite = [
+        (run.loss, run.loss - baseline[run.seed, run.rest].loss)
+        for run in group
+        if math.isfinite(run.loss) and math.isfinite(baseline[run.seed, run.rest].loss)
+    ]
+    notes = [f"{len(group) - len(finite)} diverged"] if len(finite) < len(group) else []
+    notes += [text for text in remarks(group[0].metrics).values()]
+    if not finite:
+        return [str(len(group)), "-", "-", "-", "-", "; ".join(notes)]
+    loss = statistics.fmean(loss for loss, _ in finite)
+    differences = [difference for _, difference in finite]
+    numbers = [statistics.median(differences), min(differences), max(differences)]
+    return [str(len(group)), f"{loss:.4f}", *(f"{x:+.4f}" for x in numbers), "; ".join(notes)]

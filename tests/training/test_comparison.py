@@ -1,0 +1,100 @@
+"""What a run and a sweep say about runs that differ in their attention alone."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from attnlab.training.comparison import compare, paired_table, remarks
+
+
+def write_run(
+    root: Path,
+    variant: str,
+    seed: int,
+    loss: float,
+    *,
+    settings: dict[str, Any] | None = None,
+    suffix: str = "",
+    status: str = "finished",
+    **probes: float,
+) -> Path:
+    """A run directory with the files that a comparison reads."""
+    folder = root / f"attn={variant}{suffix}" / f"seed={seed}"
+    (folder / ".hydra").mkdir(parents=True)
+    config = {"attn": {"variant": variant + suffix}, "seed": seed, "optim": {"lr": 1e-3}}
+    config |= {"name": "lab", "outputs": "outputs", "force": False} | (settings or {})
+    (folder / ".hydra" / "config.yaml").write_text(yaml.safe_dump(config))
+    metrics = {"variant": variant, "seed": seed, "val_loss": loss, "status": status}
+    metrics |= {"corpus": {"sha256": "0" * 64}}
+    metrics["probes"] = {f"attn/{name}": value for name, value in probes.items()}
+    (folder / "metrics.json").write_text(json.dumps(metrics))
+    (folder / "status.json").write_text(json.dumps({"status": status, "step": 8}))
+    return folder
+
+
+def test_a_variant_is_compared_with_the_baseline_of_its_seed(tmp_path: Path) -> None:
+    write_run(tmp_path, "sdpa", 0, 2.0)
+    write_run(tmp_path, "sdpa", 1, 2.5)
+    unscaled = write_run(tmp_path, "unscaled", 1, 2.622)
+    assert compare(unscaled) == {"vs attn=sdpa, seed 1": "+0.1220 nats"}
+
+
+def test_the_baseline_lists_the_others_of_its_seed(tmp_path: Path) -> None:
+    sdpa = write_run(tmp_path, "sdpa", 0, 2.0)
+    write_run(tmp_path, "unscaled", 0, 2.1)
+    write_run(tmp_path, "flipped", 1, 0.1)
+    assert compare(sdpa) == {"attn=unscaled, seed 0": "+0.1000 nats"}
+
+
+def test_other_settings_are_never_paired(tmp_path: Path) -> None:
+    write_run(tmp_path, "sdpa", 0, 2.0)
+    other = write_run(tmp_path, "unscaled", 0, 2.1, settings={"optim": {"lr": 3e-3}})
+    assert compare(other) == {}
+    assert paired_table(tmp_path) is None
+
+
+def test_an_overridden_baseline_is_no_baseline(tmp_path: Path) -> None:
+    write_run(tmp_path, "sdpa", 0, 2.3, suffix=",attn.scale=0.5")
+    unscaled = write_run(tmp_path, "unscaled", 0, 2.1)
+    assert compare(unscaled) == {}
+
+
+def test_a_loss_that_reads_ahead_is_not_comparable(tmp_path: Path) -> None:
+    write_run(tmp_path, "sdpa", 0, 2.0, future_mass=0.0)
+    flipped = write_run(tmp_path, "flipped", 0, 0.1, future_mass=0.94)
+    assert "not comparable" in compare(flipped)["vs attn=sdpa, seed 0"]
+    metrics = json.loads((flipped / "metrics.json").read_text())
+    assert "0.94" in remarks(metrics)["future mass"]
+
+
+def test_identical_heads_are_named() -> None:
+    rows = remarks({"probes": {"attn/head_similarity": 1.0}})
+    assert rows["head similarity"].startswith("1.000")
+    assert remarks({"probes": {"attn/head_similarity": 0.5}}) == {}
+    assert remarks({"probes": {}}) == {}
+
+
+def test_a_diverged_run_has_no_difference(tmp_path: Path) -> None:
+    write_run(tmp_path, "sdpa", 0, 2.0)
+    diverged = write_run(tmp_path, "unscaled", 0, float("nan"), status="diverged")
+    assert "diverged" in compare(diverged)["vs attn=sdpa, seed 0"]
+
+
+def test_a_damaged_neighbor_is_left_out(tmp_path: Path) -> None:
+    write_run(tmp_path, "sdpa", 0, 2.0)
+    damaged = write_run(tmp_path, "flipped", 0, 0.1)
+    (damaged / "metrics.json").write_text("[]")
+    unscaled = write_run(tmp_path, "unscaled", 0, 2.1)
+    assert len(compare(unscaled)) == 1
+
+
+def test_a_sweep_ends_with_medians_over_seeds(tmp_path: Path) -> None:
+    for seed, price in enumerate((0.1, 0.3, 0.2)):
+        write_run(tmp_path, "sdpa", seed, 2.0)
+        write_run(tmp_path, "unscaled", seed, 2.0 + price)
+    table = paired_table(tmp_path)
+    assert table is not None
+    cells = [next(iter(column.cells)) for column in table.columns]
+    assert cells[:6] == ["attn=unscaled", "3", "2.2000", "+0.2000", "+0.1000", "+0.3000"]
