@@ -18,6 +18,8 @@ from attnlab.training.run_directory import NOT_IN_IDENTITY, RunDirectory
 
 READS_AHEAD = 1e-3  # weight on later positions above which a validation loss is no longer one
 EQUAL_HEADS = 0.9995
+# What the files of a damaged run raise when they are read.
+UNREADABLE = (BadInput, OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError)
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def read_finished(root: Path) -> list[FinishedRun]:
             seed = int(rest.pop("seed"))
             rest["corpus"] = metrics["corpus"]["sha256"]
             variant, _ = str(metrics["variant"]), float(metrics["val_loss"])
-        except (BadInput, OSError, yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError):
+        except UNREADABLE:
             continue  # `attnlab runs` lists damaged runs
         rest_json = json.dumps(rest, sort_keys=True)
         runs.append(FinishedRun(file.parent, variant, seed, metrics, attention, rest_json))

@@ -27,8 +27,8 @@ from rich.table import Table
 from attnlab import fast_imports
 from attnlab.errors import BadInput, Terminated
 from attnlab.files import make_importable
-from attnlab.training.error_messages import in_one_sentence
 from attnlab.training.comparison import compare, remarks
+from attnlab.training.error_messages import in_one_sentence
 from attnlab.training.run_directory import RunDirectory, folder_for, last_of, variant_of
 from attnlab.training.sweeps import WANTS_TRACEBACK, attempt, share_threads, typed
 
