@@ -4,7 +4,16 @@ from itertools import pairwise
 
 import pytest
 
-from attnlab.plotting.drawing import BLACK, KNOWN, MOST, color_of, looks, spread_apart
+from attnlab.plotting.drawing import (
+    BLACK,
+    KNOWN,
+    MOST,
+    color_of,
+    label_lines,
+    looks,
+    panels,
+    spread_apart,
+)
 from tests.conftest import VARIANTS
 
 
@@ -33,3 +42,13 @@ def test_labels_do_not_overlap() -> None:
     moved = spread_apart([0.1, 0.5, 0.5, 0.51, 0.9], [0.1] * 5)
     assert all(b - a > 0.0999 for a, b in pairwise(moved))
     assert (moved[0], moved[-1]) == (0.1, 0.9)
+
+
+def test_labels_stand_beside_their_lines_on_a_logarithmic_axis():
+    _figure, (axes,) = panels(1)
+    axes.set_yscale("log")
+    axes.set_ylim(1e-3, 1e3)
+    axes.plot([0, 1], [1, 1], label="middle")
+    label_lines(axes)
+    (label,) = axes.texts
+    assert label.xyann[1] == pytest.approx(0.5)

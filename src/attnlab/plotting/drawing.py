@@ -32,7 +32,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     VERMILION: ("unscaled", "inverse_scale", "cosine"),
     BLUE: ("flipped", "bidirectional", "peek_one", "strict_flip"),
     GREEN: ("identical_heads|identical", "identical_qkv", "single_head"),
-    PURPLE: ("gqa", "mqa"),
+    PURPLE: ("gqa", "mqa", "shared_qk", "shared_qkv"),
     ORANGE: (
         "zero_fill", "finite_fill", "post_softmax_mask", "softmax_over_queries", "unmerged_heads"
     ),
@@ -146,13 +146,14 @@ def label_lines(axes: Axes) -> None:
         for line in axes.get_lines()
         if not str(line.get_label()).startswith("_") and np.isfinite(line.get_ydata()).any()
     ]
-    low, high = axes.get_ylim()
     right = axes.get_xlim()[1]
+    to_axes = axes.transData + axes.transAxes.inverted()  # also where an axis is logarithmic
     ends = []
     for line in lines:
         x, y = (np.asarray(data, dtype=float) for data in line.get_data())
         last = np.flatnonzero(np.isfinite(y))[-1]
-        ends.append(((min(max(y[last], low), high) - low) / (high - low), x[last], y[last], line))
+        height = float(np.clip(to_axes.transform((x[last], y[last]))[1], 0, 1))
+        ends.append((height, x[last], y[last], line))
     ends.sort(key=lambda end: end[:2])
     names = [textwrap.wrap(str(end[3].get_label()), 34, break_long_words=False) for end in ends]
     inches = axes.get_window_extent().height / axes.figure.dpi

@@ -1,0 +1,68 @@
+"""Fill the verdicts of docs/textbook.md from the published claims.
+
+    python docs/textbook.py
+
+A cell `<!-- claim -->...<!-- / -->` receives the verdict on the claim's sentence, and
+`<!-- claim.prediction -->...<!-- / -->` the median of a prediction with its interval, both from
+experiments/<claim>/verdict.json, which `attnlab reproduce --publish` writes.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "textbook.md"
+CELL = re.compile(r"<!-- (?P<claim>\w+)(?:\.(?P<prediction>\w+))? -->.*?<!-- / -->")
+NOT_PUBLISHED = "not yet published"
+
+
+def fill(page: str, published: dict[str, Any]) -> str:
+    """The page with every cell filled.
+
+    Args:
+        page: Markdown.
+        published: claim -> content of its verdict.json; a claim that is missing is shown as not
+            yet published.
+    """
+
+    def cell(match: re.Match[str]) -> str:
+        begin = match[0].partition("-->")[0] + "-->"
+        content = published.get(match["claim"])
+        if content is None:
+            text = f"*{NOT_PUBLISHED}*"
+        elif match["prediction"] is None:
+            text = f"**{content['verdict']}**"
+        else:
+            text = _numbers(content["predictions"].get(match["prediction"], {}))
+        return f"{begin}{text}<!-- / -->"
+
+    return CELL.sub(cell, page)
+
+
+def cells(page: str) -> list[tuple[str, str | None]]:
+    """Claim and prediction of every cell; the prediction is None where a verdict stands."""
+    return [(match["claim"], match["prediction"]) for match in CELL.finditer(page)]
+
+
+def read_published(experiments: Path) -> dict[str, Any]:
+    """The published verdicts, by claim."""
+    return {
+        file.parent.name: json.loads(file.read_text(encoding="utf-8"))
+        for file in sorted(experiments.glob("*/verdict.json"))
+    }
+
+
+def _numbers(prediction: dict[str, Any]) -> str:
+    if prediction.get("median") is None:
+        return f"*{NOT_PUBLISHED}*"
+    median, low, high = (f"{prediction[name]:.3g}" for name in ("median", "low", "high"))
+    unit = prediction["predicted"].partition(" nats")[1].strip()
+    return f"**{median}**{' ' if unit else ''}{unit} ({low} to {high})"
+
+
+if __name__ == "__main__":
+    filled = fill(PAGE.read_text(encoding="utf-8"), read_published(ROOT / "experiments"))
+    PAGE.write_text(filled, encoding="utf-8")
+    print(f"written   {PAGE}")

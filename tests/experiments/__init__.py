@@ -1,0 +1,1 @@
+"""Measurements of the claims, against answers that are known."""
