@@ -17,7 +17,7 @@ from attnlab.errors import BadInput
 from attnlab.training.run_directory import Busy, RunDirectory
 from attnlab.training.sweeps import Summary, attempt
 from tests.conftest import ROOT, SMALL
-from tests.forked import begin, ended
+from tests.forked import RUN, begin, ended
 
 FAULTY = '''
 from attnlab.attention.layer import SelfAttention
@@ -236,3 +236,16 @@ def test_the_users_own_threads_hold_and_several_devices_are_refused(
     )
     assert "trainer.devices = 2: runs on several devices cannot be swept" in done.stderr
     assert threads(tmp_path) == [3]
+
+
+def test_hydras_own_directories_are_used(text_file: Path, tmp_path: Path) -> None:
+    command = [*RUN, f"data.path={text_file}", f"outputs={tmp_path}/o"]
+    code, said = ended([*command, f"hydra.run.dir={tmp_path}/mine"], tmp_path)
+    assert code == 0, said
+    assert (tmp_path / "mine" / "metrics.json").exists()
+    code, said = ended(["-m", *command, "seed=0,1", f"hydra.sweep.dir={tmp_path}/swept"], tmp_path)
+    assert code == 0, said
+    assert len(list((tmp_path / "swept").glob("attn=*/seed=*/metrics.json"))) == 2
+    assert not (tmp_path / "o").exists()
+    code, said = ended([*command, "hydra.sweep.subdir=x"], tmp_path)
+    assert code == 2 and "hydra.sweep.subdir" in said

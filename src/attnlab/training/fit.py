@@ -12,7 +12,7 @@ from typing import Any
 import lightning.pytorch as L
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from omegaconf import DictConfig
 
@@ -36,6 +36,7 @@ from attnlab.training.metrics import measured, provenance
 from attnlab.training.progress import Lines, Progress
 from attnlab.training.resume import prepare_resume, resumable
 from attnlab.training.run_directory import RunDirectory
+from attnlab.training.trainer_settings import make_callback
 
 NO_MEMORY = "can't allocate memory"  # of PyTorch's RuntimeError on a CPU
 # What attnlab tells Lightning itself.
@@ -197,14 +198,15 @@ def make_trainer(
         make_logger(node, f"logger.{name}", folder.path, resume_step)
         for name, node in cfg.logger.items()
     ]
-    extra = [build(node, f"callbacks.{name}")() for name, node in cfg.callbacks.items()]
+    extra = [make_callback(node, f"callbacks.{name}") for name, node in cfg.callbacks.items()]
     for callback in extra:
         if isinstance(callback, ModelCheckpoint) and callback.dirpath is None:
             callback.dirpath = str(folder.last_checkpoint.parent)
+    theirs = any(isinstance(callback, ProgressBar) for callback in extra)
     try:
         trainer = arguments(
-            enable_progress_bar=bar,
-            callbacks=[*callbacks, Scalars(), shown, *probes, *extra],
+            enable_progress_bar=bar or theirs,
+            callbacks=[*callbacks, Scalars(), *([] if theirs else [shown]), *probes, *extra],
             logger=loggers,
             plugins=[AtomicCheckpointIO()],
             default_root_dir=str(folder.path),
@@ -223,6 +225,8 @@ def _for_lightning(node: DictConfig) -> DictConfig:
         on_gpu = node.accelerator in {"auto", "gpu", "cuda"} and torch.cuda.is_available()
         bf16 = on_gpu or (node.precision == "fastest" and cpu_has_bf16())
         node.precision = "bf16-mixed" if bf16 else "32-true"
+    if "min_steps" in node:  # otherwise the one epoch would have to end before the run may stop
+        node = DictConfig({**node, "min_epochs": 0})
     if isinstance(node.val_check_interval, int):  # in steps; Lightning counts batches
         node.val_check_interval *= node.accumulate_grad_batches
     return node

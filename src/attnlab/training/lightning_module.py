@@ -6,6 +6,7 @@ Another task is a subclass of `TaskModule`, named by `module=` in the configurat
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
 import lightning.pytorch as L
@@ -112,6 +113,39 @@ class TaskModule(L.LightningModule):
         self.lr = math.nan  # of the last step
         self.val_losses: dict[int, float] = {}  # step -> nats per prediction
         self._sums = torch.empty(0)  # of the validation batches of this rank
+
+    @classmethod
+    def load_from_checkpoint(  # type: ignore[override]
+        cls,
+        checkpoint_path: Path | str,
+        *,
+        corpus: TaskData | None = None,
+        optim: OptimizerFactory | None = None,
+    ) -> "TaskModule":
+        """The module of a run, in evaluation mode, on the CPU.
+
+        Args:
+            checkpoint_path: a checkpoint, or a run directory for its last one.
+            corpus: the data, to validate or train on.
+            optim: the optimizer, to train on.
+
+        Raises:
+            BadInput: the checkpoint is missing or damaged, or belongs to another task.
+        """
+        from attnlab.training.run import load_with_recipe  # which imports this module
+
+        net, recipe = load_with_recipe(Path(checkpoint_path))
+        if not isinstance(net, cls.model_class):
+            raise BadInput(
+                f"{checkpoint_path} holds a {type(net).__name__}: not for {cls.__name__}"
+            )
+        config = recipe["config"]
+        sizes = {"batch_size": config["data"]["batch_size"], "seed": config["seed"]}
+        return cls(net, corpus, optim, **sizes, recipe=recipe).eval()  # type: ignore[arg-type]
+
+    def forward(self, *inputs: Tensor) -> Any:
+        """What the model gives for a batch's inputs."""
+        return self.net(*inputs)
 
     @staticmethod
     def try_forward(net: Any) -> None:

@@ -30,7 +30,13 @@ from attnlab.files import make_importable
 from attnlab.training.comparison import compare, remarks
 from attnlab.training.error_messages import in_one_sentence
 from attnlab.training.run_directory import RunDirectory, folder_for, last_of, variant_of
-from attnlab.training.sweeps import WANTS_TRACEBACK, attempt, share_threads, typed
+from attnlab.training.sweeps import (
+    WANTS_TRACEBACK,
+    attempt,
+    directory_by_hydra,
+    share_threads,
+    typed,
+)
 
 if TYPE_CHECKING:
     from attnlab.training.lightning_module import TaskModule
@@ -56,7 +62,8 @@ def train(cfg: DictConfig) -> float:
 
     def named() -> Path:
         check(cfg)  # before its name and seed are asked for
-        return folder_for(cfg, variant, overrides)
+        folder = folder_for(cfg, variant, overrides)
+        return directory_by_hydra(hydra, folder) or folder
 
     def trained(folder: Path) -> "Result":
         return run(cfg, folder, variant=variant, overrides=overrides)
@@ -161,7 +168,8 @@ def show(result: "Result", overrides: Sequence[str]) -> None:
     rows.add_row("speed", speed)
     print(f"\n run folder        {folder}")  # never broken, so that it can be copied
     Console(highlight=False, markup=False).print(rows)
-    outputs = shlex.quote(str(result.folder.parents[2]))
+    by_name = result.folder.name.startswith("seed=")  # and not by hydra.run.dir
+    outputs = shlex.quote(str(result.folder.parents[2] if by_name else result.folder))
     print("Next:")  # in plain lines, which can be copied however narrow the terminal is
     print(f"  {_command('tensorboard')} --logdir {outputs}")
     print(f"  {_command('attnlab')} runs {shlex.quote(str(result.folder.parents[1]))}")

@@ -19,6 +19,7 @@ from attnlab.model import GPT
 from attnlab.training.checkpoints import read_checkpoint
 from attnlab.training.instantiate import build, checked, locate, parameters, unknown
 from attnlab.training.run_directory import RunDirectory, fingerprint
+from attnlab.training.trainer_settings import check_arguments
 
 if TYPE_CHECKING:
     from attnlab.training.lightning_module import TaskData, TaskModule
@@ -42,18 +43,6 @@ COUNTS = (
 )
 # Gradients of a scaled fp16 loss are clipped wrongly beside a fused optimizer, so no 16-mixed.
 PRECISIONS = ("auto", "fastest", "32-true", "bf16-mixed", "bf16-true", "64-true")
-WHY_FIXED = "a run has max_steps steps, validates on the whole text and clips by the norm"
-TRAINER_FIXED: dict[str, Any] = {
-    "check_val_every_n_epoch": None,
-    "num_sanity_val_steps": 0,
-    "enable_checkpointing": True,
-    "gradient_clip_algorithm": "norm",
-    "fast_dev_run": False,
-    "overfit_batches": 0,
-    "limit_train_batches": 1.0,
-    "limit_val_batches": 1.0,
-    "max_epochs": None,
-}
 # Stands in its group for the reader's sake and is not its target's.
 BATCH_SIZE = ("batch_size",)
 
@@ -177,12 +166,7 @@ def check(cfg: DictConfig) -> None:
 
 def _check_trainer(cfg: DictConfig) -> None:
     """Refuse what Lightning would take and our contracts would not survive."""
-    for key, value in cfg.trainer.items():
-        if key not in TRAINER_FIXED:
-            continue
-        fixed = TRAINER_FIXED[str(key)]
-        if value != fixed or type(value) is not type(fixed):  # 1 batch is not 1.0, all of them
-            raise BadInput(f"trainer.{key} = {value} is not for attnlab; {WHY_FIXED}")
+    check_arguments(cfg.trainer)
     if cfg.trainer.precision not in PRECISIONS:
         raise BadInput(
             f"trainer.precision = {cfg.trainer.precision} must be one of {', '.join(PRECISIONS)}"
@@ -281,6 +265,13 @@ def load_model(target: Path) -> tuple[GPT, str]:
 
 def load_any(target: Path) -> tuple[torch.nn.Module, Any]:
     """The model of any task, in evaluation mode, and its alphabet; see `load_model`."""
+    net, recipe = load_with_recipe(target)
+    return net, recipe["alphabet"]
+
+
+def load_with_recipe(target: Path) -> tuple[torch.nn.Module, dict[str, Any]]:
+    """The model of any task, in evaluation mode, and what its checkpoint says of the run: the
+    configuration, the alphabet and the corpus."""
     if not target.exists():
         raise BadInput(f"there is no run folder or checkpoint {target}")
     if target.is_dir():
@@ -296,7 +287,7 @@ def load_any(target: Path) -> tuple[torch.nn.Module, Any]:
             f"{target} does not hold the weights that its settings ask for; "
             "was it written by another version of attnlab?"
         ) from error
-    return net.eval(), recipe["alphabet"]
+    return net.eval(), recipe
 
 
 def _last_checkpoint(folder: RunDirectory) -> Path:

@@ -15,6 +15,7 @@ from typing import Any
 
 from hydra.conf import HydraConf
 from hydra.experimental.callback import Callback
+from hydra.types import RunMode
 from omegaconf import DictConfig
 from rich.console import Console
 
@@ -129,6 +130,28 @@ def _show(heading: str, notes: list[dict[str, Any]]) -> None:
             print(note["traceback"], file=sys.stderr)
         elif note["outcome"] == "failed":
             print(f"    # the traceback is in {note['folder']}/status.json", file=sys.stderr)
+
+
+def directory_by_hydra(hydra: HydraConf, folder: Path) -> Path | None:
+    """The run directory that `hydra.run.dir=` or `hydra.sweep.dir=` names; None without them.
+
+    Args:
+        hydra: Hydra's own configuration.
+        folder: what the run is called otherwise. Its last two parts name it inside a sweep.
+
+    Raises:
+        BadInput: `hydra.sweep.subdir` is changed.
+    """
+    keys = {override.lstrip("+").partition("=")[0] for override in hydra.overrides.hydra}
+    if "hydra.sweep.subdir" in keys:
+        raise BadInput(
+            "hydra.sweep.subdir is not supported: runs of a sweep are named by their settings "
+            "and their seed; use hydra.sweep.dir"
+        )
+    if hydra.mode == RunMode.MULTIRUN:
+        sweeps_there = "hydra.sweep.dir" in keys
+        return Path(hydra.runtime.output_dir, *folder.parts[-2:]) if sweeps_there else None
+    return Path(hydra.runtime.output_dir) if "hydra.run.dir" in keys else None
 
 
 def typed(hydra: HydraConf) -> list[str]:
