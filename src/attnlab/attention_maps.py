@@ -1,4 +1,4 @@
-"""One page on a finished run: where every head looks in a text, as a picture and in words."""
+"""Attention maps of a trained model on a text, drawn and described in words."""
 
 import math
 from collections.abc import Sequence
@@ -22,18 +22,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Look:
-    """What `attnlab look` shows.
+    """The result of `attnlab look`.
 
     Args:
         page: the heatmaps, (height, width, 3) bytes, a row for each layer.
-        words: (layer, head, where it looks).
+        words: (layer, head, description).
     """
 
     page: heatmaps.Pixels
     words: list[tuple[int, int, str]]
 
     def table(self) -> Table:
-        """The words, a row a head."""
+        """The descriptions, one row for each head."""
         table = Table.grid(padding=(0, 2))
         for layer, head, where in self.words:
             table.add_row(f"L{layer}H{head}", where)
@@ -41,16 +41,16 @@ class Look:
 
 
 def look(target: str, text: str, *, layer: int | None = None, head: int | None = None) -> Look:
-    """Run a model on a text and see where its heads look.
+    """Run a model on a text and show what its heads attend to.
 
     Args:
-        target: a run folder or a checkpoint; "hf:" and a folder or a name on the hub, for a BERT
-            or GPT-2 of transformers.
-        text: of at least two characters or tokens, and not more than the model takes.
-        layer, head: from 0, to see one; None: all.
+        target: a run directory or a checkpoint, or "hf:" and the local folder or hub name of
+            a BERT or GPT-2.
+        text: at least two characters or tokens, at most as many as the model takes.
+        layer, head: the only one to show, from 0; None for all.
 
     Raises:
-        BadInput: the text does not fit the model, there is no model, or no such layer or head.
+        BadInput: the text does not fit the model, or the model, layer or head does not exist.
     """
     if target.startswith("hf:"):
         from attnlab.interop.transformers_maps import views_of_transformers
@@ -82,12 +82,12 @@ def _chosen(what: str, items: Sequence[T], number: int | None) -> Sequence[T]:
 
 
 def where_it_looks(view: View, head: int, unit: str = "character") -> str:
-    """A head's habit in words, by the first window of the batch: its places, or its breadth.
+    """Describe what a head attends to in the first window of the batch.
 
     Args:
-        view: of its layer.
+        view: of the head's layer.
         head: its number.
-        unit: what stands at a position.
+        unit: what one position is, "character" or "token".
     """
     pattern, mask = view.pattern[:1, [head]], view.mask
     entropy = float(measures.entropy(pattern, mask))

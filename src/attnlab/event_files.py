@@ -1,7 +1,7 @@
-"""The scalars in a run's TensorBoard events, without what makes TensorBoard's own reader slow.
+"""Read the scalars of a run from its TensorBoard event files.
 
-`EventAccumulator` checks two checksums a record in Python and unpacks images and histograms: 40 ms
-a run where this takes one, which counts when hundreds of runs are drawn.
+TensorBoard's `EventAccumulator` verifies checksums in Python and unpacks images and histograms. It
+takes 40 ms a run and this reader takes 1 ms, which matters when hundreds of runs are drawn.
 """
 
 import struct
@@ -15,10 +15,13 @@ from attnlab.files import read_file
 
 
 def read_scalars(folder: Path) -> dict[str, dict[int, float]]:
-    """tag -> step -> value, the latest of a step.
+    """Read all scalars of a run directory: tag -> step -> the latest value.
 
-    A part of a run that went on after an interruption drops what the part before had logged from
-    its own first step on, as in TensorBoard.
+    A resumed run replaces what was logged before the interruption at its own first step or later,
+    as in TensorBoard.
+
+    Raises:
+        BadInput: a file is damaged.
     """
     files = sorted(folder.glob("events.out.tfevents.*"))
     return _read(tuple((file, file.stat().st_size) for file in files))
@@ -26,7 +29,7 @@ def read_scalars(folder: Path) -> dict[str, dict[int, float]]:
 
 @lru_cache(maxsize=2048)
 def _read(files: tuple[tuple[Path, int], ...]) -> dict[str, dict[int, float]]:
-    """Kept by the sizes too, because the files of a run that is going on grow."""
+    """Cached by file sizes too, because the files of a running run grow."""
     from tensorboard.compat.proto.event_pb2 import SessionLog
 
     scalars: dict[str, dict[int, float]] = {}
@@ -45,7 +48,7 @@ def _read(files: tuple[tuple[Path, int], ...]) -> dict[str, dict[int, float]]:
 def _events(file: Path) -> Iterator[Any]:
     """The records of a TFRecord file: length (8 bytes), checksum (4), content, checksum (4).
 
-    A record that is not whole is the end: its run is writing it, or was killed when it did.
+    An incomplete record ends the file: the run is still writing it, or was killed.
     """
     from google.protobuf.message import DecodeError
     from tensorboard.compat.proto.event_pb2 import Event

@@ -38,8 +38,8 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     ),
     SKY: ("rotary", "additive", "general"),
 }  # fmt: skip
-Look = tuple[str, int]  # color, and the index of dash and marker
-KNOWN: dict[str, Look] = {
+LineStyle = tuple[str, int]  # color, and the index of dash and marker
+KNOWN: dict[str, LineStyle] = {
     name: (color, index)
     for color, ways in FAMILIES.items()
     for index, names in enumerate(ways)
@@ -71,7 +71,7 @@ def styled() -> Iterator[None]:
         yield
 
 
-def looks(names: Iterable[str]) -> dict[str, Look]:
+def looks(names: Iterable[str]) -> dict[str, LineStyle]:
     """Give each name a color and a dash, no two alike.
 
     A known variant has its own, also with further words after it ("unscaled optim.lr=0.01") where
@@ -86,7 +86,7 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     wanted = sorted(set(names))
     if len(wanted) > MOST:
         raise ValueError(f"{len(wanted)} names, but only {MOST} lines can be told apart")
-    found: dict[str, Look] = {}
+    found: dict[str, LineStyle] = {}
     for own in (wanted, [name.split(" ")[0].rpartition("/")[2] for name in wanted]):
         for name, known in zip(wanted, own, strict=True):
             if name not in found and known in KNOWN and KNOWN[known] not in found.values():

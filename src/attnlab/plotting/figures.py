@@ -14,7 +14,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from attnlab.errors import BadInput
-from attnlab.plotting.drawing import DASHES, MOST, Look, label_lines, looks, panels, styled, svg
+from attnlab.plotting.drawing import (
+    DASHES,
+    MOST,
+    LineStyle,
+    label_lines,
+    looks,
+    panels,
+    styled,
+    svg,
+)
 
 Curve = list[tuple[int, float]]  # (step, value)
 
@@ -214,7 +223,7 @@ def _differences(
     return tag, apart
 
 
-def _band(place: Axes, curves: Sequence[Curve], label: str, look: Look) -> bool:
+def _band(place: Axes, curves: Sequence[Curve], label: str, look: LineStyle) -> bool:
     """Draw the mean of the curves with a band of one standard deviation; whether there was one."""
     whole = [dict(curve) for curve in curves if curve]
     if not whole:
@@ -230,7 +239,9 @@ def _band(place: Axes, curves: Sequence[Curve], label: str, look: Look) -> bool:
     return True
 
 
-def _ended(place: Axes, runs: Sequence[RunCurves], tag: str, style: Mapping[str, Look]) -> bool:
+def _ended(
+    place: Axes, runs: Sequence[RunCurves], tag: str, style: Mapping[str, LineStyle]
+) -> bool:
     """Draw each run that diverged or failed as a thin line to a cross; whether there was one."""
     for number, run in enumerate(runs):
         curve = [(step, x) for step, x in run.scalars.get(tag, []) if math.isfinite(x)]
@@ -246,7 +257,7 @@ def _ended(place: Axes, runs: Sequence[RunCurves], tag: str, style: Mapping[str,
     return bool(runs)
 
 
-def _style(look: Look) -> dict[str, Any]:
+def _style(look: LineStyle) -> dict[str, Any]:
     return {"color": look[0], "linestyle": DASHES[look[1]]}
 
 
