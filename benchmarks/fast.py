@@ -30,7 +30,7 @@ from _common import ROOT, nanogpt_model, settings, write
 
 from attnlab.data.batches import ValidationBatches
 from attnlab.data.corpora import Corpus
-from attnlab.training.run import build_corpus
+from attnlab.training.config import read_config
 
 # As its README has it, "I only have a macbook (or other cheap computer)".
 NANOGPT = (
@@ -103,7 +103,7 @@ def ours(seed: int, folder: Path, overrides: list[str]) -> tuple[float, dict[str
 
 def race(checkout: Path, rounds: int) -> dict[str, Any]:
     """Whole commands in turns."""
-    corpus = build_corpus(settings())
+    corpus = read_config(settings()).data()
     prepare(checkout, corpus)
     results = []
     for seed in range(rounds):

@@ -28,7 +28,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from attnlab.data.batches import TrainBatches
 from attnlab.data.corpora import Corpus
-from attnlab.training.run import build_corpus, build_model, build_optimizer, run
+from attnlab.training.config import read_config
+from attnlab.training.run import run
 
 TARGET = 1.47
 
@@ -70,8 +71,8 @@ class NanoStep(Step):
 
 
 def ours(cfg: DictConfig, corpus: Corpus, mode: str | None) -> Step:
-    net = build_model(cfg, len(corpus.alphabet)).cuda().train()
-    optimizer, _ = build_optimizer(cfg)(net, 100_000)
+    net = read_config(cfg).model(len(corpus.alphabet)).cuda().train()
+    optimizer, _ = read_config(cfg).optimizer(net, 100_000)
     if mode is not None:
         net.compile(mode=mode)
     return Step(cfg, corpus, net, optimizer)
@@ -148,7 +149,7 @@ def time_to_loss(corpus: Corpus) -> dict[str, Any]:
     """A run of preset=baby under Lightning, validated every 250 steps."""
     with tempfile.TemporaryDirectory() as folder:
         cfg = settings("preset=baby", "probes=none", "trainer.max_steps=2500")
-        result = run(cfg, Path(folder, "run"), variant="sdpa")
+        result = run(read_config(cfg), Path(folder, "run"), variant="sdpa")
         metrics = result.metrics
         seconds = seconds_to(TARGET, result.folder, metrics["wall_seconds"])
     return {
@@ -178,7 +179,7 @@ def seconds_to(target: float, folder: Path, wall_seconds: float) -> float | None
 def bf16_against_fp32(corpus: Corpus) -> float:
     """Largest difference of the logits of preset=tiny, over their standard deviation."""
     cfg = settings("preset=tiny")
-    net = build_model(cfg, len(corpus.alphabet)).cuda().eval()
+    net = read_config(cfg).model(len(corpus.alphabet)).cuda().eval()
     x = corpus.val[: 64 * 16].view(16, 64).long().cuda()
     exact = net(x)
     with torch.autocast("cuda", torch.bfloat16):
@@ -226,7 +227,7 @@ def main() -> None:
     if not torch.cuda.is_available():
         print("benchmarks/gpu.py: no GPU here, nothing was measured")
         return
-    corpus = build_corpus(settings())
+    corpus = read_config(settings()).data()
     write(
         "gpu",
         {

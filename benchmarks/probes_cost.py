@@ -24,6 +24,7 @@ def seconds(probes: str, steps: int, seed: int, folder: Path) -> float:
     """Wall time of one run of preset=tiny, from the call to metrics.json."""
     from hydra import compose, initialize_config_dir
 
+    from attnlab.training.config import read_config
     from attnlab.training.run import run
 
     conf = Path(__file__).parent.parent / "conf"
@@ -33,7 +34,7 @@ def seconds(probes: str, steps: int, seed: int, folder: Path) -> float:
     cfg.trainer.val_check_interval = min(cfg.trainer.val_check_interval, steps)
     cfg.trainer.enable_progress_bar = False
     began = time.perf_counter()
-    run(cfg, folder, variant="sdpa")
+    run(read_config(cfg), folder, variant="sdpa")
     return time.perf_counter() - began
 
 

@@ -55,18 +55,18 @@ def put_clocks() -> Clocks:
     from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
 
     from attnlab.probes.training_probes import Gradients, Patterns, Predictions
-    from attnlab.training import checkpoints, fit
+    from attnlab.training import callbacks, run
 
     clocks = Clocks()
     clocks.around(Trainer, "fit", "training")
     clocks.around(_EvaluationLoop, "run", "validation")
     clocks.around(TensorBoardLogger, "log_metrics", "logging")
-    clocks.around(fit, "measured", "end")
+    clocks.around(run, "measured", "end")
     for probe in (Patterns, Gradients, Predictions):
         for hook in [name for name in vars(probe) if name.startswith("on_")]:
             clocks.around(probe, hook, "probes")
-    for hook in [name for name in vars(checkpoints.Checkpoints) if name.startswith("on_")]:
-        clocks.around(checkpoints.Checkpoints, hook, "checkpoints")
+    for hook in [name for name in vars(callbacks.RunCheckpoints) if name.startswith("on_")]:
+        clocks.around(callbacks.RunCheckpoints, hook, "checkpoints")
     return clocks
 
 
@@ -74,13 +74,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("overrides", nargs="*", help="of the run, trainer.max_steps=500 say")
     options = parser.parse_args()
+    from attnlab.training.config import read_config
     from attnlab.training.run import run
 
     cfg = settings("trainer.accelerator=cpu", *options.overrides)
     clocks = put_clocks()
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
-        metrics = run(cfg, Path(folder, "run"), variant="sdpa").metrics
+        metrics = run(read_config(cfg), Path(folder, "run"), variant="sdpa").metrics
         total = time.perf_counter() - began
     spent = dict(clocks.spent)
     spent["rest"] = total - sum(spent.values())

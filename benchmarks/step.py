@@ -26,7 +26,8 @@ from omegaconf import DictConfig
 
 from attnlab.data.batches import TrainBatches, ValidationBatches
 from attnlab.data.corpora import Corpus
-from attnlab.training.run import build_corpus, build_model, build_optimizer, run
+from attnlab.training.config import read_config
+from attnlab.training.run import run
 
 
 class Bare:
@@ -34,8 +35,8 @@ class Bare:
 
     def __init__(self, cfg: DictConfig, corpus: Corpus, max_steps: int, bf16: bool) -> None:
         self.cfg, self.corpus, self.bf16 = cfg, corpus, bf16
-        self.net = build_model(cfg, len(corpus.alphabet)).train()
-        self.optimizer, self.schedule = build_optimizer(cfg)(self.net, max_steps)
+        self.net = read_config(cfg).model(len(corpus.alphabet)).train()
+        self.optimizer, self.schedule = read_config(cfg).optimizer(self.net, max_steps)
         self.batches = iter(
             TrainBatches(
                 corpus.train,
@@ -113,7 +114,9 @@ def lightning_against_bare(corpus: Corpus, rounds: int, steps: int) -> dict[str,
                 f"trainer.val_check_interval={steps}",
                 "trainer.accelerator=cpu",
             )
-            lightning = run(cfg, Path(folder, "run"), variant="sdpa").metrics["wall_seconds"]
+            lightning = run(read_config(cfg), Path(folder, "run"), variant="sdpa").metrics[
+                "wall_seconds"
+            ]
         bare = Bare(cfg, corpus, steps, False)
         times.append((lightning, seconds(lambda bare=bare: (bare(steps), bare.validate()))))
     return summary(times, steps)
@@ -126,7 +129,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40, help="of each round")
     options = parser.parse_args()
     cfg = settings()
-    corpus = build_corpus(cfg)
+    corpus = read_config(cfg).data()
     arms = {"sdpa fp32": ("attn=sdpa", False), "manual fp32": ("attn=manual", False)}
     arms["sdpa bf16"] = ("attn=sdpa", True)
     total = (options.rounds + 1) * options.steps

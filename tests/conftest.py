@@ -89,11 +89,14 @@ def train(small: Callable[..., DictConfig], tmp_path: Path) -> Callable[..., Any
     """Run a small configuration in a folder of its own: train("attn=manual", folder="a")."""
 
     def go(*overrides: str, folder: str = "run") -> Any:
+        from attnlab.training.config import read_config
         from attnlab.training.run import run
 
         variants = [o.removeprefix("attn=") for o in overrides if o.startswith("attn=")]
         variant = variants[0] if variants else "sdpa"
-        return run(small(*overrides), tmp_path / folder, variant=variant, overrides=overrides)
+        return run(
+            read_config(small(*overrides)), tmp_path / folder, variant=variant, overrides=overrides
+        )
 
     return go
 

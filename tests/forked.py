@@ -44,7 +44,7 @@ def begin(
     import tensorboard.summary  # noqa: F401
     import torch.utils.tensorboard  # noqa: F401
 
-    from attnlab.training import fit  # noqa: F401
+    from attnlab.training import run  # noqa: F401
 
     said = scratch / f"said-{len(list(scratch.glob('said-*')))}.txt"
     process = FORK.Process(target=_train, args=(arguments, said, before))

@@ -15,7 +15,7 @@ from attnlab.attention.kv_cache import KVCache
 from attnlab.attention.masks import build_mask, looks_back
 from attnlab.generation import CachedDecoder, sample, supports_cache
 from attnlab.model import GPT, rms_norm
-from attnlab.training.run import build_model
+from attnlab.training.config import read_config
 from tests.conftest import SMALL, VARIANTS, settings
 
 V, T = 13, 16
@@ -47,7 +47,7 @@ def loud(net: GPT) -> GPT:
 
 
 def of_variant(variant: str, *overrides: str) -> GPT:
-    return loud(build_model(settings(*SMALL, f"attn={variant}", *overrides), V))
+    return loud(read_config(settings(*SMALL, f"attn={variant}", *overrides)).model(V))
 
 
 def own(attn: Any = SelfAttention, block_size: int = T, **given: Any) -> GPT:

@@ -10,7 +10,7 @@ from attnlab.attention import AttentionConfig, SelfAttention
 from attnlab.init import init_weights, normal
 from attnlab.model import GPT
 from attnlab.rng import generator, seed_default, stream_seed
-from attnlab.training.run import build_model
+from attnlab.training.config import read_config
 from tests.conftest import VARIANTS, settings
 from tests.contracts.test_conf import CLAIMS
 
@@ -18,13 +18,16 @@ TIES = {"identical_heads", "identical_qkv"}
 
 
 def weights_of(*overrides: str) -> dict[str, torch.Tensor]:
-    return build_model(settings(*overrides), 65).state_dict()
+    return read_config(settings(*overrides)).model(65).state_dict()
 
 
 @pytest.mark.parametrize("variant", sorted(set(VARIANTS) & set(CLAIMS)))
 def test_a_variant_starts_with_the_weights_of_the_baseline(variant: str) -> None:
     """But for the parameters that its class declares as its own."""
-    baseline, net = weights_of("seed=3"), build_model(settings("seed=3", f"attn={variant}"), 65)
+    baseline, net = (
+        weights_of("seed=3"),
+        read_config(settings("seed=3", f"attn={variant}")).model(65),
+    )
     ours = net.state_dict()
     differing = {
         name

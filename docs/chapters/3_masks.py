@@ -28,7 +28,7 @@ from attnlab.attention import (
 from attnlab.checkup import assert_causal, checkup, checkup_kernel
 from attnlab.plotting.drawing import styled, svg
 from attnlab.runs import read_runs
-from attnlab.training.run import load_model
+from attnlab.training.checkpoints import load_model
 
 LAB = Path(attnlab.__file__).parents[2]  # where train.py is
 

@@ -23,7 +23,7 @@ from attnlab.plotting.drawing import png
 from attnlab.probes import measures
 from attnlab.probes.capture import views
 from attnlab.runs import read_runs
-from attnlab.training.run import load_model
+from attnlab.training.checkpoints import load_model
 
 LAB = Path(attnlab.__file__).parents[2]  # where train.py is
 stream = torch.Generator().manual_seed(0)

@@ -23,7 +23,7 @@ from attnlab.plotting.drawing import COLORS, panels, styled, svg
 from attnlab.probes import measures
 from attnlab.probes.capture import eval_mode, views
 from attnlab.runs import read_runs
-from attnlab.training.run import load_model
+from attnlab.training.checkpoints import load_model
 
 LAB = Path(attnlab.__file__).parents[2]  # where train.py is
 

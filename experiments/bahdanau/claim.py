@@ -33,7 +33,7 @@ BATCH_SIZE, ROUNDS = 64, 6
 
 def quality(folder: Path) -> Mapping[str, Any]:
     """BLEU, exact matches and alignment of a run, and where it looked in one sentence."""
-    from attnlab.training.run import load_any
+    from attnlab.training.checkpoints import load_any
 
     metrics = read_json(folder / "metrics.json")
     net, alphabet = load_any(folder)

@@ -27,7 +27,6 @@ class TranslatorModule(TaskModule):
     attention_class = Aligner
     data_class = Pairs
     needs = "attn=cross/additive, cross/dot or cross/scaled_dot, and sentence pairs: data=pairs"
-    attention_arguments = ("query_size", "key_size")
     unit = "word"
     baseline = "attn=cross/additive"
     contrast = "attn=cross/scaled_dot"

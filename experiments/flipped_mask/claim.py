@@ -80,7 +80,7 @@ def _net(may_attend: masks.Predicate, V: int, seed: int) -> GPT:
 @torch.inference_mode()
 def by_position_and_by_text(folder: Path) -> Mapping[str, Any]:
     """Loss at each position of the window, and text of the model under a model of the corpus."""
-    from attnlab.training.run import load_model
+    from attnlab.training.checkpoints import load_model
 
     net, _ = load_model(folder)
     corpus = tinyshakespeare()

@@ -24,7 +24,7 @@ from attnlab.plotting.drawing import dots, panels
 
 def distance(folder: Path) -> Mapping[str, Any]:
     """The largest difference between two heads' query, key and value weights, and their size."""
-    from attnlab.training.run import load_model
+    from attnlab.training.checkpoints import load_model
 
     net, _ = load_model(folder)
     largest, squares, count = 0.0, 0.0, 0

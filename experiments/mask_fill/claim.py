@@ -50,7 +50,7 @@ def at_initialization(seed: int, budget: str) -> Mapping[str, Any]:
 
 def after_training(folder: Path) -> Mapping[str, Any]:
     """Whether any query of a trained model puts a thousandth of its weight on the future."""
-    from attnlab.training.run import load_model
+    from attnlab.training.checkpoints import load_model
 
     net, _ = load_model(folder)
     ids = tinyshakespeare().val[: 16 * net.block_size]

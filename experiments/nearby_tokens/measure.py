@@ -93,7 +93,7 @@ def closing_brackets(text: str, ids: Tensor, block_size: int) -> tuple[Tensor, T
 
 def on_shakespeare(folder: Path) -> Mapping[str, Any]:
     """Prices of distances on the validation text of TinyShakespeare."""
-    from attnlab.training.run import load_model
+    from attnlab.training.checkpoints import load_model
 
     net, _ = load_model(folder)
     return prices(net, *consecutive(tinyshakespeare().val.long(), net.block_size))
@@ -101,7 +101,7 @@ def on_shakespeare(folder: Path) -> Mapping[str, Any]:
 
 def on_plays(folder: Path) -> Mapping[str, Any]:
     """Prices of distances on plays that no run trains on: everywhere, and at closing brackets."""
-    from attnlab.training.run import load_model
+    from attnlab.training.checkpoints import load_model
 
     net, alphabet = load_model(folder)
     text = fresh_plays()

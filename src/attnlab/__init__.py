@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from attnlab.interop import from_bert, from_gpt2
     from attnlab.model import GPT
     from attnlab.runs import read_runs
-    from attnlab.training.run import load_model
+    from attnlab.training.checkpoints import load_model
 
 __version__ = "0.1.0"
 
@@ -59,7 +59,7 @@ _MODULES = {
     "from_bert": "attnlab.interop",
     "from_gpt2": "attnlab.interop",
     "init_weights": "attnlab.init",
-    "load_model": "attnlab.training.run",
+    "load_model": "attnlab.training.checkpoints",
     "read_runs": "attnlab.runs",
 }
 

@@ -15,7 +15,7 @@ from attnlab.model import GPT
 from attnlab.plotting import heatmaps
 from attnlab.probes import measures
 from attnlab.probes.capture import View, views
-from attnlab.training.run import load_model
+from attnlab.training.checkpoints import load_model
 
 T = TypeVar("T")
 

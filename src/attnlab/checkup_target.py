@@ -116,7 +116,7 @@ def load_target(target: str) -> Target:
 
 def _run(path: Path) -> Target:
     """A run directory or a checkpoint of ours."""
-    from attnlab.training.run import load_model
+    from attnlab.training.checkpoints import load_model
 
     net, alphabet = load_model(path)
     return Target(net, str(path), len(alphabet), net.block_size)

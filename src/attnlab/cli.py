@@ -256,7 +256,7 @@ def export(
 ) -> None:
     """Export a model as a GPT-2 of transformers, with a character tokenizer."""
     from attnlab import interop
-    from attnlab.training.run import load_model
+    from attnlab.training.checkpoints import load_model
 
     net, alphabet = load_model(target)
     interop.export(net, alphabet, out)

@@ -75,7 +75,7 @@ def open_generator(target: str) -> TextGenerator:
             tokenizer.eos_token_id,
         )
     # Imports all of training, which a GPT-2 does not need.
-    from attnlab.training.run import load_model
+    from attnlab.training.checkpoints import load_model
 
     net, alphabet = load_model(Path(target))
     return TextGenerator(

@@ -9,7 +9,9 @@ import translation_measures as measures
 from sentence_pairs import pairs
 
 from attnlab.plotting.heatmaps import alignment
-from attnlab.training.run import load_any, run
+from attnlab.training.checkpoints import load_any
+from attnlab.training.config import read_config
+from attnlab.training.run import run
 from tests.bahdanau import project_settings
 
 
@@ -31,7 +33,9 @@ def test_a_trained_translator_looks_where_the_word_order_sends_it(tmp_path: Path
     """Half of the preset's steps are enough for that; the claim trains on."""
     chosen = ["preset=translation", "attn=cross/scaled_dot", "attn.size=32"]
     chosen += ["trainer.max_steps=250", "trainer.val_check_interval=250", "logger=none"]
-    result = run(project_settings(*chosen), tmp_path / "run", variant="cross-scaled_dot")
+    result = run(
+        read_config(project_settings(*chosen)), tmp_path / "run", variant="cross-scaled_dot"
+    )
     assert result.metrics["alignment_accuracy"] > 0.5
     assert result.metrics["bleu"] > 70
     net, alphabet = load_any(result.folder)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from attnlab.training.run import check, construct
+from attnlab.training.config import read_config
 from attnlab.training.run_directory import flat
 from tests.bahdanau import PROJECT, project_settings
 from tests.conftest import ROOT
@@ -31,13 +31,12 @@ def test_a_score_changes_one_key(file: Path) -> None:
     ours, theirs = flattened(*chosen), flattened("preset=translation")
     differing = {key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key)}
     assert differing == ({"attn.score"} if file.stem != "additive" else set())
-    construct(project_settings(*chosen), vocab_size=65)
+    read_config(project_settings(*chosen)).model(65)
 
 
 def test_the_experiment_composes_under_its_own_name() -> None:
     cfg = project_settings("experiment=bahdanau")
-    check(cfg)
-    construct(cfg, vocab_size=65)
+    read_config(cfg).model(65)
     assert cfg.name == "bahdanau"
 
 

@@ -15,7 +15,9 @@ from sentence_pairs import PAD, pairs
 
 from attnlab.errors import BadInput
 from attnlab.runs import read_run, read_runs
-from attnlab.training.run import load_any, load_model, run
+from attnlab.training.checkpoints import load_any, load_model
+from attnlab.training.config import read_config
+from attnlab.training.run import run
 from tests.bahdanau import project_settings
 from tests.conftest import weights_of
 from tests.training.test_run import StopAt, figures, same_weights
@@ -42,7 +44,9 @@ TIMED = {"seconds_an_epoch"}
 def train(tmp_path: Path) -> Train:
     def go(*overrides: str, folder: str = "run") -> Any:
         cfg = project_settings(*SMALL, *overrides)
-        return run(cfg, tmp_path / folder, variant="cross-additive", overrides=overrides)
+        return run(
+            read_config(cfg), tmp_path / folder, variant="cross-additive", overrides=overrides
+        )
 
     return go
 
@@ -100,11 +104,11 @@ def test_the_same_command_twice_gives_the_same_bits(train: Train) -> None:
 def test_an_interrupted_run_goes_on_to_the_same_bits(
     stop: int, train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from attnlab.training import fit
+    from attnlab.training import run as run_module
 
     whole = train("model.dropout=0.1", "probes=alignments", folder="whole")
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="machine stopped"):
-        patch.setattr(fit, "Lines", lambda: StopAt(stop))
+        patch.setattr(run_module, "Lines", lambda: StopAt(stop))
         train("model.dropout=0.1", "probes=alignments", folder="broken")
     broken = train("model.dropout=0.1", "probes=alignments", folder="broken")
     assert broken.fresh
@@ -189,7 +193,7 @@ def test_a_gpt_takes_nothing_of_a_translator(
 ) -> None:
     cfg = project_settings("data=plays", *overrides)
     with pytest.raises(BadInput, match=sentence):
-        run(cfg, tmp_path / "run", variant="sdpa", overrides=overrides)
+        run(read_config(cfg), tmp_path / "run", variant="sdpa", overrides=overrides)
     assert not (tmp_path / "run").exists()
 
 
@@ -198,7 +202,12 @@ def test_a_model_and_data_of_two_tasks_are_one_sentence(
     overrides: list[str], tmp_path: Path
 ) -> None:
     with pytest.raises(BadInput, match=r"data\._target_ = .* is not for .*needs"):
-        run(project_settings(*overrides), tmp_path / "run", variant="sdpa", overrides=overrides)
+        run(
+            read_config(project_settings(*overrides)),
+            tmp_path / "run",
+            variant="sdpa",
+            overrides=overrides,
+        )
     assert not (tmp_path / "run").exists()
 
 

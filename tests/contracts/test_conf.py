@@ -8,8 +8,8 @@ from omegaconf import OmegaConf
 
 from attnlab.attention import AttentionConfig
 from attnlab.errors import BadInput
+from attnlab.training.config import read_config
 from attnlab.training.instantiate import build
-from attnlab.training.run import build_optimizer, check, construct
 from attnlab.training.run_directory import flat
 from tests.conftest import CONF, VARIANTS, settings
 
@@ -94,8 +94,7 @@ FILES = [
 @pytest.mark.parametrize("file", FILES, ids=lambda f: f"{f.parent.name}={f.stem}")
 def test_every_file_composes_checks_and_builds(file: Path) -> None:
     cfg = settings(f"{file.parent.name}={file.stem}")
-    check(cfg)
-    construct(cfg, vocab_size=65)
+    read_config(cfg).model(65)
 
 
 @pytest.mark.parametrize(
@@ -103,20 +102,19 @@ def test_every_file_composes_checks_and_builds(file: Path) -> None:
 )
 def test_every_experiment_composes_under_its_own_name(file: Path) -> None:
     cfg = settings(f"experiment={file.stem}")
-    check(cfg)
-    construct(cfg, vocab_size=65)
+    read_config(cfg).model(65)
     assert cfg.name == file.stem
 
 
 def test_hub_asks_for_its_dataset() -> None:
     with pytest.raises(BadInput, match=r"data\.dataset must be given"):
-        check(settings("data=hub"))
-    check(settings("data=hub", "data.dataset=some/where"))
+        read_config(settings("data=hub"))
+    read_config(settings("data=hub", "data.dataset=some/where"))
 
 
 def test_text_asks_for_its_path() -> None:
     with pytest.raises(BadInput, match=r"data\.path must be given"):
-        check(settings("data=text"))
+        read_config(settings("data=text"))
 
 
 def test_the_tiny_preset_is_nanogpts_cpu_setting() -> None:
@@ -137,5 +135,4 @@ def test_the_baby_preset_is_nanogpts_gpu_setting() -> None:
 @pytest.mark.parametrize("optim", sorted(f.stem for f in (CONF / "optim").glob("*.yaml")))
 def test_every_optimizer_goes_with_every_preset(preset: str, optim: str) -> None:
     cfg = settings(f"preset={preset}", f"optim={optim}")
-    check(cfg)
-    build_optimizer(cfg)
+    read_config(cfg)

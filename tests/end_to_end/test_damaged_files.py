@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from attnlab.errors import BadInput
-from attnlab.training.checkpoints import read_checkpoint, seal
-from attnlab.training.run import load_model
+from attnlab.training.checkpoints import load_model, read_checkpoint, seal
 from tests.forked import RUN, ended, interrupted, is_one_sentence
 
 

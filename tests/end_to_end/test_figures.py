@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from attnlab.training.config import read_config
 from attnlab.training.run import run
 from tests.conftest import settings
 
@@ -13,7 +14,7 @@ pytestmark = pytest.mark.long
 
 def train(folder: Path, variant: str, *overrides: str) -> dict[str, Any]:
     cfg = settings(f"attn={variant}", *overrides)
-    return run(cfg, folder / variant, variant=variant).metrics
+    return run(read_config(cfg), folder / variant, variant=variant).metrics
 
 
 def test_the_default_run_reaches_nanogpts_quality(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ from attnlab.checkup import Report, checkup, checkup_kernel
 from attnlab.files import make_importable
 from attnlab.interop import attention_from_gpt2, block_from_gpt2, from_gpt2
 from attnlab.training.checkpoints import read_checkpoint
+from attnlab.training.config import read_config
 from attnlab.training.run import run
 from tests.claims import own_claim
 from tests.faults import in_gpt, in_llama
@@ -81,7 +82,7 @@ PUBLIC = {
     "identical_qkv": "attnlab.attention.head_init",
     "independent": "attnlab.attention.head_init",
     "kernels": "attnlab.attention",
-    "load_model": "attnlab.training.run",
+    "load_model": "attnlab.training.checkpoints",
     "look": "attnlab.attention_maps",
     "manual": "attnlab.attention.kernels",
     "masks": "attnlab.attention",
@@ -106,7 +107,7 @@ def train(settings: Mapping[str, object], folder: Path) -> Path:
         cfg = compose("train", [f"hydra.searchpath=['{BAHDANAU / 'conf'}']", *overrides])
     variant = str(settings["attn"]).replace("/", "-")
     with one_thread():
-        run(cfg, folder, variant=variant, overrides=overrides)
+        run(read_config(cfg), folder, variant=variant, overrides=overrides)
     return folder
 
 

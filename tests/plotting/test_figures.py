@@ -20,6 +20,7 @@ from tests.probes.test_probes import LOGGED
 
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory: pytest.TempPathFactory, text_file: Path) -> Path:
+    from attnlab.training.config import read_config
     from attnlab.training.run import run
     from attnlab.training.run_directory import folder_for
     from tests.conftest import SMALL, settings
@@ -29,7 +30,9 @@ def sweep(tmp_path_factory: pytest.TempPathFactory, text_file: Path) -> Path:
         changed = [f"attn={variant}", f"seed={seed}"]
         cfg = settings(*SMALL, f"data.path={text_file}", *LOGGED, f"outputs={root}", *changed)
         cfg.trainer.log_every_n_steps = 1
-        run(cfg, folder_for(cfg, variant, changed), variant=variant, overrides=changed)
+        run(
+            read_config(cfg), folder_for(cfg, variant, changed), variant=variant, overrides=changed
+        )
     return root / "lab"
 
 

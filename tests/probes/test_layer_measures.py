@@ -11,7 +11,7 @@ from attnlab.model import GPT, AttentionFactory
 from attnlab.probes import capture
 from attnlab.probes.capture import views
 from attnlab.probes.training_probes import gradient_norms, parts
-from attnlab.training.run import build_model
+from attnlab.training.config import read_config
 from tests.conftest import settings
 
 SIZES = ("model.n_layer=2", "model.n_head=4", "model.n_embd=16", "model.block_size=12")
@@ -22,7 +22,7 @@ SIZES = ("model.n_layer=2", "model.n_head=4", "model.n_embd=16", "model.block_si
 )
 def test_probes_know_the_weights_of_the_heads(variant: str) -> None:
     """Scores by a tanh, of normalized or of turned queries and keys have no form W_Q^T W_K."""
-    net = build_model(settings(*SIZES, f"attn={variant}"), 11)
+    net = read_config(settings(*SIZES, f"attn={variant}")).model(11)
     ids = torch.randint(11, (3, 12), generator=torch.Generator().manual_seed(0))
     values = capture.scalars(views(net, ids))
     assert ("attn/qk_similarity" in values) == (variant not in {"additive", "cosine", "rotary"})
@@ -34,13 +34,13 @@ def test_probes_know_the_weights_of_the_heads(variant: str) -> None:
 
 
 def test_the_parts_of_shared_heads_are_their_rows() -> None:
-    net = build_model(settings(*SIZES, "attn=mqa"), 11)
+    net = read_config(settings(*SIZES, "attn=mqa")).model(11)
     shapes = {name: tuple(weight.shape) for name, weight in parts(net) if name.startswith("L0")}
     assert shapes == {"L0/q": (16, 16), "L0/k": (4, 16), "L0/v": (4, 16), "L0/out": (16, 16)}
 
 
 def test_one_key_head_for_all_makes_the_values_forms_differ_by_their_outputs_alone() -> None:
-    net = build_model(settings(*SIZES, "attn=mqa"), 11)
+    net = read_config(settings(*SIZES, "attn=mqa")).model(11)
     attn = net.blocks[0].attn
     _, k, v = attn.qkv_of_heads().unflatten(0, (3, 4, 4))  # (H, D, C)
     assert torch.equal(k, k[:1].expand_as(k))
@@ -82,6 +82,6 @@ def test_the_mask_of_a_users_own_class_or_kernel_is_read_off(attn: AttentionFact
 
 
 def test_a_wrong_kernel_of_the_lab_is_measured_against_its_mask() -> None:
-    net = build_model(settings(*SIZES, "attn=zero_fill"), 11)
+    net = read_config(settings(*SIZES, "attn=zero_fill")).model(11)
     (view, _) = views(net, torch.zeros(1, 12, dtype=torch.long))
     assert torch.equal(view.mask, build_mask(causal, 12))

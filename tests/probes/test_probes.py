@@ -146,6 +146,7 @@ def test_light_probes_write_a_layer_at_validations(train: Train) -> None:
 
 
 def test_a_resumed_run_goes_on_with_its_pictures(train: Train, small: Any, tmp_path: Path) -> None:
+    from attnlab.training.config import read_config
     from attnlab.training.run import run
 
     class Stop(Exception):
@@ -159,8 +160,8 @@ def test_a_resumed_run_goes_on_with_its_pictures(train: Train, small: Any, tmp_p
     patch = pytest.MonkeyPatch()
     with patch.context() as change, pytest.raises(Stop):
         change.setattr(Predictions, "on_train_batch_start", stop, raising=False)
-        run(small(*overrides), tmp_path / "run", variant="sdpa")
-    run(small(*overrides), tmp_path / "run", variant="sdpa")
+        run(read_config(small(*overrides)), tmp_path / "run", variant="sdpa")
+    run(read_config(small(*overrides)), tmp_path / "run", variant="sdpa")
     steps = [e.step for e in events(tmp_path / "run").Images("pattern/L0")]
     assert steps == [0, 2, 6]
 
@@ -178,9 +179,10 @@ def test_probes_go_to_any_logger(train: Train, small: Any, tmp_path: Path) -> No
     csv = {"_target_": "lightning.pytorch.loggers.CSVLogger", "name": "", "version": ""}
     cfg = small(*LOGGED)
     cfg.logger = OmegaConf.create({"csv": csv})
+    from attnlab.training.config import read_config
     from attnlab.training.run import run
 
-    run(cfg, tmp_path / "run", variant="sdpa")
+    run(read_config(cfg), tmp_path / "run", variant="sdpa")
     assert "attn/entropy/L1H1" in (tmp_path / "run" / "metrics.csv").read_text().split("\n")[0]
 
 

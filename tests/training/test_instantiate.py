@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from attnlab import attention, model
 from attnlab.attention import AttentionConfig, SelfAttention, kernels
 from attnlab.errors import BadInput
+from attnlab.training.config import read_config
 from attnlab.training.instantiate import build, checked, locate, parameters
-from attnlab.training.run import build_model, check
 from tests.conftest import settings
 
 
@@ -39,22 +39,22 @@ HERE = f"{__name__}.Uniform"
 
 
 def test_a_class_of_ones_own_by_one_override() -> None:
-    net = build_model(settings(f"attn._target_={HERE}"), 65)
+    net = read_config(settings(f"attn._target_={HERE}")).model(65)
     assert isinstance(net.blocks[0].attn, Uniform)
 
 
 def test_its_own_arguments_are_taken_and_checked() -> None:
-    net = build_model(settings(f"attn._target_={HERE}", "+attn.skip=3"), 65)
+    net = read_config(settings(f"attn._target_={HERE}", "+attn.skip=3")).model(65)
     assert net.blocks[0].attn.skip == 3
     with pytest.raises(BadInput, match=r"attn\.skip = many must be a whole number"):
-        build_model(settings(f"attn._target_={HERE}", "+attn.skip=many"), 65)
+        read_config(settings(f"attn._target_={HERE}", "+attn.skip=many")).model(65)
     with pytest.raises(BadInput, match=r"attn\.skp is not a setting of .* mean attn\.skip"):
-        build_model(settings(f"attn._target_={HERE}", "+attn.skp=3"), 65)
+        read_config(settings(f"attn._target_={HERE}", "+attn.skp=3")).model(65)
 
 
 def test_a_setting_that_it_cannot_honour_is_not_ignored() -> None:
     with pytest.raises(BadInput, match=r"Uniform ignores scale = 2\.0"):
-        build_model(settings(f"attn._target_={HERE}", "attn.scale=2.0"), 65)
+        read_config(settings(f"attn._target_={HERE}", "attn.scale=2.0")).model(65)
 
 
 @pytest.mark.parametrize("target", ["SelfAttention", "attnlab.attention.SelfAttention"])
@@ -112,8 +112,7 @@ def test_a_string_becomes_the_function_that_is_asked_for(target: str, kernel: st
 def test_bad_settings_are_named(overrides: list[str], sentence: str) -> None:
     with pytest.raises(BadInput, match=sentence):
         cfg = settings(*overrides)
-        check(cfg)
-        build_model(cfg, 65)
+        read_config(cfg).model(65)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +147,7 @@ def test_an_error_of_the_users_own_code_is_said_with_its_place(
     cfg = settings(f"attn.may_attend={__name__}.{mask.__name__}", "data=plays")
     line = mask.__code__.co_firstlineno + 2
     with pytest.raises(BadInput) as error:
-        build_model(cfg, 29)
+        read_config(cfg).model(29)
     assert str(error.value).startswith(f"RuntimeError in test_instantiate.py, line {line}: {said}")
 
 

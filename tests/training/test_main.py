@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from attnlab.errors import BadInput
+from attnlab.training.checkpoints import load_model
 from attnlab.training.lightning_module import GPTModule
 from attnlab.training.main import show, sweep_flag_first
-from attnlab.training.run import Result, load_model
+from attnlab.training.run import Result
 
 FINISHED = {
     "status": "finished",

@@ -10,9 +10,10 @@ from torch import nn
 
 from attnlab.errors import BadInput
 from attnlab.training.checkpoints import read_checkpoint
+from attnlab.training.config import read_config
 from attnlab.training.muon import Together
 from attnlab.training.optimizers import cosine, linear, schedule
-from attnlab.training.run import build_model, build_optimizer, run
+from attnlab.training.run import run
 from tests.conftest import settings, weights_of
 
 
@@ -38,8 +39,8 @@ def test_a_schedule_warms_up_and_ends_at_its_floor() -> None:
 
 def test_muon_gets_the_matrices_of_the_blocks_and_adamw_the_rest() -> None:
     cfg = settings("preset=fast", "model.bias=true")
-    net = build_model(cfg, 65)
-    optimizer, _ = build_optimizer(cfg)(net, 100)
+    net = read_config(cfg).model(65)
+    optimizer, _ = read_config(cfg).optimizer(net, 100)
     muon, adamw = optimizer.parts
     names = {id(p): name for name, p in net.named_parameters()}
     by_muon = {names[id(p)] for group in muon.param_groups for p in group["params"]}
@@ -52,8 +53,8 @@ def test_muon_gets_the_matrices_of_the_blocks_and_adamw_the_rest() -> None:
 def test_muons_update_is_near_orthogonal_and_of_adamws_size() -> None:
     """Singular values are about rate * 0.2 sqrt(max(rows, columns)), entries about 0.2 rate."""
     cfg = settings("preset=fast", "optim.weight_decay=0.0", "optim.warmup_steps=0", "optim.lr=0.1")
-    net = build_model(cfg, 65)
-    optimizer, _ = build_optimizer(cfg)(net, 100)
+    net = read_config(cfg).model(65)
+    optimizer, _ = read_config(cfg).optimizer(net, 100)
     weight = net.get_parameter("blocks.0.mlp.fc.weight")  # (512, 128)
     before = weight.detach().clone()
     weight.grad = torch.randn(512, 128)
@@ -91,7 +92,7 @@ def test_a_resumed_run_of_muon_is_equal_to_the_bit(
 
     fast = ["optim=muon", "attn.qk_norm=true", "model.norm=rms_norm"]
     cfg = small(*fast, "trainer.max_steps=8", "checkpoint_every=3", "optim.min_lr=0.0")
-    run(cfg, tmp_path / "whole", variant="sdpa")
+    run(read_config(cfg), tmp_path / "whole", variant="sdpa")
 
     def stops_at_5(self: GPTModule, batch: object, batch_idx: int) -> None:
         if batch_idx == 5:
@@ -99,9 +100,9 @@ def test_a_resumed_run_of_muon_is_equal_to_the_bit(
 
     with monkeypatch.context() as patched, pytest.raises(SystemExit):
         patched.setattr(GPTModule, "on_train_batch_start", stops_at_5)
-        run(cfg, tmp_path / "broken", variant="sdpa")
+        run(read_config(cfg), tmp_path / "broken", variant="sdpa")
     assert read_checkpoint(tmp_path / "broken" / "checkpoints" / "last.ckpt")["global_step"] == 4
-    run(cfg, tmp_path / "broken", variant="sdpa")
+    run(read_config(cfg), tmp_path / "broken", variant="sdpa")
     whole, broken = weights_of(tmp_path / "whole"), weights_of(tmp_path / "broken")
     assert all(torch.equal(whole[name], broken[name]) for name in whole)
 
@@ -117,19 +118,19 @@ def test_a_resumed_run_of_muon_is_equal_to_the_bit(
 )
 def test_numbers_out_of_range(override: str, sentence: str) -> None:
     with pytest.raises(BadInput, match=sentence):
-        build_optimizer(settings("preset=fast", override))
+        read_config(settings("preset=fast", override))
 
 
 def test_an_old_torch_has_no_muon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch.optim, "Muon")
     with pytest.raises(BadInput, match=r"needs PyTorch 2\.9 or later"):
-        build_optimizer(settings("preset=fast"))
+        read_config(settings("preset=fast"))
 
 
 @pytest.mark.slow
 def test_the_fast_preset_reaches_nanogpts_loss(tmp_path: Path) -> None:
     """1.898 is what nanoGPT's own checkpoint of this size scores in the same full pass."""
     cfg = settings("preset=fast", "trainer.accelerator=cpu", "trainer.enable_progress_bar=false")
-    metrics = run(cfg, tmp_path / "run", variant="sdpa").metrics
+    metrics = run(read_config(cfg), tmp_path / "run", variant="sdpa").metrics
     assert metrics["parameters"] < 810_000
     assert metrics["val_loss"] < 1.898

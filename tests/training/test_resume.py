@@ -27,10 +27,11 @@ LONG_RUN = [
 
 
 def child(cfg: DictConfig, folder: Path) -> None:
+    from attnlab.training.config import read_config
     from attnlab.training.run import run
 
     sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - until the process is killed
-    run(cfg, folder, variant="sdpa")
+    run(read_config(cfg), folder, variant="sdpa")
 
 
 @pytest.mark.slow

@@ -16,8 +16,7 @@ import torch
 from attnlab.data.batches import ValidationBatches
 from attnlab.errors import BadInput
 from attnlab.runs import read_curves
-from attnlab.training.checkpoints import read_checkpoint, seal
-from attnlab.training.run import load_model
+from attnlab.training.checkpoints import load_model, read_checkpoint, seal
 from tests.conftest import ROOT, SMALL, VARIANTS, weights_of
 
 Train = Callable[..., Any]
@@ -108,13 +107,13 @@ class StopAt(L.Callback):
 def test_an_interrupted_run_goes_on_to_the_same_bits(
     stop: int, accumulate: int, train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from attnlab.training import fit
+    from attnlab.training import run as run_module
 
     overrides = ["trainer.max_steps=12", "trainer.val_check_interval=4", "checkpoint_every=3"]
     overrides += ["model.dropout=0.1", f"trainer.accumulate_grad_batches={accumulate}"]
     whole = train(*overrides, folder="whole")
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="machine stopped"):
-        patch.setattr(fit, "Lines", lambda: StopAt(stop))
+        patch.setattr(run_module, "Lines", lambda: StopAt(stop))
         train(*overrides, folder="broken")
     broken = whole.folder.parent / "broken"
     status = json.loads((broken / "status.json").read_text())
@@ -163,15 +162,15 @@ def test_a_folder_of_another_configuration_is_refused_and_not_touched(train: Tra
 def test_weights_of_another_text_are_not_gone_on_with(
     train: Train, small: Callable[..., Any], text_file: Path, tmp_path: Path
 ) -> None:
+    from attnlab.training.config import read_config
     from attnlab.training.resume import resumable
-    from attnlab.training.run import build_corpus
     from attnlab.training.run_directory import RunDirectory
 
     folder, cfg = RunDirectory(train().folder), small()
-    assert resumable(folder, cfg, build_corpus(cfg)) is not None
+    assert resumable(folder, cfg, read_config(cfg).data()) is not None
     changed = tmp_path / "text.txt"
     changed.write_text(text_file.read_text()[::-1])
-    corpus = build_corpus(small(f"data.path={changed}"))
+    corpus = read_config(small(f"data.path={changed}")).data()
     with pytest.raises(BadInput, match=r"trained on other data than text\.txt is now"):
         resumable(folder, cfg, corpus)
 
@@ -313,12 +312,12 @@ def test_force_takes_nothing_that_a_run_did_not_write(train: Train, tmp_path: Pa
 def test_a_resumed_run_writes_no_step_twice(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    from attnlab.training import fit
+    from attnlab.training import run as run_module
 
     overrides = ["trainer.max_steps=12", "checkpoint_every=5", "trainer.val_check_interval=12"]
     overrides += ["trainer.log_every_n_steps=1", "logger=tensorboard"]
     with monkeypatch.context() as patch, pytest.raises(RuntimeError):
-        patch.setattr(fit, "Lines", lambda: StopAt(9))
+        patch.setattr(run_module, "Lines", lambda: StopAt(9))
         train(*overrides)
     events = EventAccumulator(str(train(*overrides).folder)).Reload()
     steps = [event.step for event in events.Scalars("train/loss")]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from attnlab.runs import read_runs
+from attnlab.training.config import read_config
 from attnlab.training.run import run
 from attnlab.training.run_directory import folder_for
 from attnlab.training.tensorboard_layout import NUMBERS, RESULTS, hyperparameters
@@ -44,7 +45,12 @@ def outputs(tmp_path_factory: pytest.TempPathFactory, text_file: Path) -> Path:
         for seed in SEEDS:
             changed = [f"attn={variant}", f"seed={seed}"]
             cfg = settings(*SMALL, f"data.path={text_file}", *LOGGED, f"outputs={root}", *changed)
-            run(cfg, folder_for(cfg, variant, changed), variant=variant, overrides=changed)
+            run(
+                read_config(cfg),
+                folder_for(cfg, variant, changed),
+                variant=variant,
+                overrides=changed,
+            )
     return root
 
 

@@ -142,11 +142,11 @@ class Cells:
         return replace(cell, digest=hashlib.sha256(content_of_both.encode()).hexdigest()[:12])
 
     def _corpus(self, data: dict[str, Any]) -> str:
-        from attnlab.training.run import build_corpus
+        from attnlab.training.config import data_factory
 
         key = json.dumps(data, sort_keys=True)
         if key not in self.corpora:
-            self.corpora[key] = build_corpus(OmegaConf.create({"data": data})).sha256
+            self.corpora[key] = data_factory(OmegaConf.create(data))().sha256
         return self.corpora[key]
 
     def save(self) -> None:

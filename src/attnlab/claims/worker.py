@@ -62,12 +62,14 @@ def _run(task: dict[str, Any], places: Places) -> str:
 
 
 def _train(task: dict[str, Any], places: Places) -> dict[str, Any]:
-    from attnlab.training.run import build_corpus, run
+    from attnlab.training.config import read_config
+    from attnlab.training.run import run
 
     overrides = task["overrides"]
     with _row(task, places) as row:
         cfg, variant = config_of(overrides, task["seed"], places.experiments)
-        result = run(cfg, Path(task["folder"]), variant=variant, overrides=overrides)
+        config = read_config(cfg)
+        result = run(config, Path(task["folder"]), variant=variant, overrides=overrides)
         metrics = result.metrics
         row["status"] = metrics["status"]
         row["variant"] = metrics["variant"]
@@ -76,7 +78,7 @@ def _train(task: dict[str, Any], places: Places) -> dict[str, Any]:
             for name, value in metrics.items()
             if isinstance(value, int | float) and name not in TIMES
         }
-        row["loss_at_start"] = math.log(len(build_corpus(cfg).alphabet))
+        row["loss_at_start"] = math.log(len(config.data().alphabet))
         row["folder"] = str(Path(task["folder"]).relative_to(places.root))
         row["provenance"] = {
             name: metrics[name] for name in ("corpus", "git", "versions", "precision", "device")

@@ -1,4 +1,4 @@
-"""A checkpoint file: sealed by a digest, and read without running what it may hold."""
+"""Checkpoint files: sealed by a digest, read without running code, and opened as models."""
 
 import hashlib
 import io
@@ -7,9 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from omegaconf import OmegaConf
 
 from attnlab.errors import BadInput, first_line
 from attnlab.files import read_file
+from attnlab.model import GPT
+from attnlab.training.config import model_factory
+from attnlab.training.run_directory import RunDirectory
 
 DIGEST = 64  # hexadecimal digits of a SHA-256
 
@@ -47,3 +51,58 @@ def read_checkpoint(file: Path) -> dict[str, Any]:
     if not isinstance(ours, dict) or not {"recipe", "val_losses"} <= ours.keys():
         raise BadInput(f"{file} is not a checkpoint of attnlab")
     return dict(checkpoint)
+
+
+def load_model(target: Path) -> tuple[GPT, str]:
+    """The language model of a run directory (its last checkpoint) or of a checkpoint, in
+    evaluation mode.
+
+    Returns:
+        the model on the CPU, and its alphabet: symbol i is alphabet[i].
+
+    Raises:
+        BadInput: there is no such thing, it is damaged, or it holds another model than a GPT.
+    """
+    net, alphabet = load_any(target)
+    if not isinstance(net, GPT):
+        raise BadInput(f"{target} holds a {type(net).__name__}, and a GPT is needed")
+    return net, str(alphabet)
+
+
+def load_any(target: Path) -> tuple[torch.nn.Module, Any]:
+    """The model of any task, in evaluation mode, and its alphabet; see `load_model`."""
+    net, recipe = load_with_recipe(target)
+    return net, recipe["alphabet"]
+
+
+def load_with_recipe(target: Path) -> tuple[torch.nn.Module, dict[str, Any]]:
+    """The model of any task, in evaluation mode, and what its checkpoint says of the run: the
+    configuration, the alphabet and the corpus."""
+    if not target.exists():
+        raise BadInput(f"there is no run directory or checkpoint {target}")
+    if target.is_dir():
+        target = _last_checkpoint(RunDirectory(target))
+    checkpoint = read_checkpoint(target)
+    recipe = checkpoint["attnlab"]["recipe"]
+    cfg = OmegaConf.create(recipe["config"])
+    net = model_factory(cfg.model, cfg.attn)(len(recipe["alphabet"]))
+    weights = checkpoint["state_dict"]
+    try:
+        net.load_state_dict({name.removeprefix("net."): x for name, x in weights.items()})
+    except RuntimeError as error:
+        raise BadInput(
+            f"{target} does not hold the weights that its settings ask for; "
+            "was it written by another version of attnlab?"
+        ) from error
+    return net.eval(), recipe
+
+
+def _last_checkpoint(folder: RunDirectory) -> Path:
+    if not folder.status_file.exists():
+        raise BadInput(f"{folder.path} is not a run directory: it has no status.json")
+    if folder.last_checkpoint.exists():
+        return folder.last_checkpoint
+    status = folder.status()
+    ended = {"diverged": "diverged at", "failed": "failed after"}.get(str(status.get("status")))
+    why = f": the run {ended} step {status['step']}" if ended else " yet"
+    raise BadInput(f"{folder.path} has no checkpoint{why}")

@@ -26,6 +26,7 @@ from attnlab.init import init_weights
 from attnlab.model import GPT, Block
 from attnlab.probes.capture import Finding, first_nonfinite
 from attnlab.rng import seed_default, stream_seed
+from attnlab.training.checkpoints import load_with_recipe
 from attnlab.training.run_directory import hyperparameters
 
 OptimizerFactory = Callable[[torch.nn.Module, int], tuple[Optimizer, LRScheduler]]
@@ -61,7 +62,6 @@ class TaskModule(L.LightningModule):
         attention_class: what `attn._target_` must build.
         data_class: what `data._target_` must build.
         needs: the groups of the configuration that fit this task, for error messages.
-        attention_arguments: what the model passes to each attention layer.
         unit: what one prediction is, for messages, axes and metrics.json.
         baseline, contrast: settings of `attn`; the final message suggests one of them to compare
             with.
@@ -83,7 +83,6 @@ class TaskModule(L.LightningModule):
     attention_class: ClassVar[type[nn.Module]] = nn.Module
     data_class: ClassVar[type]
     needs: ClassVar[str]
-    attention_arguments: ClassVar[tuple[str, ...]]
     unit: ClassVar[str]
     baseline: ClassVar[str]
     contrast: ClassVar[str]
@@ -132,8 +131,6 @@ class TaskModule(L.LightningModule):
         Raises:
             BadInput: the checkpoint is missing or damaged, or belongs to another task.
         """
-        from attnlab.training.run import load_with_recipe  # which imports this module
-
         net, recipe = load_with_recipe(Path(checkpoint_path))
         if not isinstance(net, cls.model_class):
             raise BadInput(
@@ -283,7 +280,6 @@ class GPTModule(TaskModule):
     model_class = GPT
     data_class = Corpus
     needs = "attn=sdpa or another variant of conf/attn, and a text such as data=tinyshakespeare"
-    attention_arguments = ("config",)
     unit = "character"
     baseline = "attn=sdpa"
     contrast = "attn=unscaled"

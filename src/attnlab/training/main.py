@@ -39,6 +39,7 @@ from attnlab.training.sweeps import (
 )
 
 if TYPE_CHECKING:
+    from attnlab.training.config import RunConfig
     from attnlab.training.lightning_module import TaskModule
     from attnlab.training.run import Result
 
@@ -49,9 +50,6 @@ def train(cfg: DictConfig) -> float:
     Returns:
         the validation loss, for Hydra's sweepers; NaN for a run of a sweep that failed.
     """
-    with fast_imports.imports():  # torch among them, which a misspelled name need not wait for
-        from attnlab.training.run import check, run
-
     hydra = HydraConfig.get()
     for source in hydra.runtime.config_sources:
         if source.provider == "command-line":  # --config-dir
@@ -60,13 +58,22 @@ def train(cfg: DictConfig) -> float:
     # A configuration that was saved by a run and is given by --config-path has made no choices.
     variant = variant_of(str(hydra.runtime.choices.get("attn", "as_saved")))
 
+    config: RunConfig | None = None
+
     def named() -> Path:
-        check(cfg)  # before its name and seed are asked for
+        nonlocal config
+        with fast_imports.imports():  # PyTorch, and Lightning once the settings are checked
+            from attnlab.training.config import read_config
+
+            config = read_config(cfg)
         folder = folder_for(cfg, variant, overrides)
         return directory_by_hydra(hydra, folder) or folder
 
     def trained(folder: Path) -> "Result":
-        return run(cfg, folder, variant=variant, overrides=overrides)
+        with fast_imports.imports():
+            from attnlab.training.run import run
+        assert config is not None
+        return run(config, folder, variant=variant, overrides=overrides)
 
     if hydra.mode == RunMode.MULTIRUN:
         share_threads(hydra)

@@ -1,50 +1,48 @@
-"""The composition root: from a configuration to a trained model and a run folder.
+"""One run, from a configuration to a trained model and its run directory.
 
-The only place that builds objects from configurations; train.py, tests, sweeps and claims all
-call `run`, and everything that opens a finished run calls `load_model`.
+train.py, tests, sweeps and claims all call `run`; `attnlab.training.checkpoints.load_model` opens
+what it leaves.
 """
 
-from collections.abc import Callable, Iterable
+import logging
+import sys
+import traceback
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import lightning.pytorch as L
 import torch
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+from omegaconf import OmegaConf
 
-from attnlab import fast_imports
-from attnlab.errors import BadInput, with_its_place
-from attnlab.model import GPT
-from attnlab.training.checkpoints import read_checkpoint
-from attnlab.training.instantiate import build, checked, locate, parameters, unknown
-from attnlab.training.run_directory import RunDirectory, fingerprint
-from attnlab.training.trainer_settings import check_arguments
-
-if TYPE_CHECKING:
-    from attnlab.training.lightning_module import TaskData, TaskModule
-
-GROUPS = {"attn", "model", "data", "optim", "trainer", "probes", "callbacks", "logger"}
-SETTINGS: dict[str, Any] = {
-    "name": str | int | float,
-    "module": str,
-    "outputs": str,
-    "seed": int,
-    "force": bool,
-    "checkpoint_every": int,
-}
-COUNTS = (
-    "data.batch_size",
-    "checkpoint_every",
-    "trainer.max_steps",
-    "trainer.val_check_interval",
-    "trainer.log_every_n_steps",
-    "trainer.accumulate_grad_batches",
+from attnlab.errors import DISK, BadInput, Terminated, first_line
+from attnlab.files import write_json
+from attnlab.probes.base import Probe
+from attnlab.training import tensorboard_layout
+from attnlab.training.callbacks import (
+    AtomicCheckpointIO,
+    Clock,
+    RunCheckpoints,
+    Scalars,
+    outcome,
+    raised_by_a_callback,
 )
-# Gradients of a scaled fp16 loss are clipped wrongly beside a fused optimizer, so no 16-mixed.
-PRECISIONS = ("auto", "fastest", "32-true", "bf16-mixed", "bf16-true", "64-true")
-# Stands in its group for the reader's sake and is not its target's.
-BATCH_SIZE = ("batch_size",)
+from attnlab.training.config import RunConfig
+from attnlab.training.divergence import Divergence
+from attnlab.training.lightning_module import TaskModule
+from attnlab.training.loggers import restore_csv_rows
+from attnlab.training.metrics import measured, provenance
+from attnlab.training.progress import Lines, Progress
+from attnlab.training.resume import prepare_resume, resumable
+from attnlab.training.run_directory import RunDirectory, fingerprint
+
+NO_MEMORY = "can't allocate memory"  # of PyTorch's RuntimeError on a CPU
 
 
 @dataclass
@@ -52,250 +50,220 @@ class Result:
     """What a run left.
 
     Args:
-        folder: the run folder.
+        folder: the run directory.
         metrics: the content of metrics.json.
         module: the class of the task.
-        fresh: False where the folder was finished before, and nothing was done.
+        fresh: False if the run was finished before, and nothing was done.
     """
 
     folder: Path
     metrics: dict[str, Any]
-    module: "type[TaskModule]"
+    module: type[TaskModule]
     fresh: bool = True
 
 
-def run(cfg: DictConfig, folder: Path, *, variant: str, overrides: Iterable[str] = ()) -> Result:
-    """Train one model, or go on with an interrupted run, or return what a finished one left.
+def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[str] = ()) -> Result:
+    """Train one model, or resume an interrupted run, or return what a finished run left.
 
     Args:
-        cfg: the composed configuration of conf/train.yaml.
-        folder: the run folder, as `attnlab.training.run_directory.folder_for` names it.
+        config: as `attnlab.training.config.read_config` gives it.
+        folder: the run directory, as `attnlab.training.run_directory.folder_for` names it.
         variant: the file of conf/attn, for metrics.json.
         overrides: as typed, for `.hydra/overrides.yaml`.
 
     Raises:
-        BadInput: the configuration cannot be run; nothing was written then.
+        BadInput: the configuration cannot be run. Nothing was written then.
     """
-    check(cfg)
-    module = module_of(cfg)
-    construct(cfg, vocab_size=1)  # bad sizes are refused before a corpus is fetched
-    corpus = build_corpus(cfg)
+    corpus = config.data()
+    module = config.module
     if not isinstance(corpus, module.data_class):
         raise BadInput(
-            f"data._target_ = {cfg.data._target_} is not for module = {cfg.module}, which needs "
-            f"{module.needs}"
+            f"data._target_ = {config.composed.data._target_} is not for "
+            f"module = {config.composed.module}, which needs {module.needs}"
         )
-    net = build_model(cfg, len(corpus.alphabet))
-    digest = fingerprint(cfg, corpus.sha256)
-    held = RunDirectory(folder)
-    held.status()  # refuses a folder that is somebody else's, with force=true too
-    if not cfg.force:
-        held.check_is_ours(cfg, digest)
-        if held.is_done():
-            return Result(folder, held.metrics(), module, fresh=False)
-    with fast_imports.imports():  # PyTorch's first optimizer imports its compiler
-        optim = build_optimizer(cfg)
+    directory, digest = RunDirectory(folder), fingerprint(config.composed, corpus.sha256)
+    directory.status()  # refuses a folder that holds no run, with force=true too
+    if not config.force:
+        directory.check_is_ours(config.composed, digest)
+        if directory.is_done():
+            return Result(folder, directory.metrics(), module, fresh=False)
+
+    net = config.model(len(corpus.alphabet))
     recipe = {
-        "config": OmegaConf.to_container(cfg, resolve=True),
+        "config": OmegaConf.to_container(config.composed, resolve=True),
         "alphabet": corpus.alphabet,
         "corpus": corpus.name,
         "corpus_sha256": corpus.sha256,
     }
-    batch_size = cfg.data.batch_size
-    lit = module(net, corpus, optim, batch_size=batch_size, seed=cfg.seed, recipe=recipe)
+    lit = module(
+        net,
+        corpus,
+        config.optimizer,
+        batch_size=config.batch_size,
+        seed=config.seed,
+        recipe=recipe,
+    )
     lit.check_data()
-    from attnlab.training.fit import fit
 
-    return Result(folder, fit(cfg, lit, held, digest, variant, overrides), module)
+    checkpoint = None if config.force else resumable(directory, config.composed, corpus)
+    resume_step = None if checkpoint is None else int(checkpoint["global_step"])
+    resume = None if checkpoint is None else directory.last_checkpoint
+    clock, divergence = Clock(), Divergence()
+    keeper = RunCheckpoints(directory.last_checkpoint.parent, config.checkpoint_every, divergence)
+    trainer = make_trainer(config, folder, [clock, divergence, keeper], resume_step)
+    if checkpoint is not None:
+        prepare_resume(checkpoint, lit, trainer)
+    probes = [c for c in trainer.callbacks if isinstance(c, Probe)]  # type: ignore[attr-defined]
+    for probe in probes:
+        probe.check(net)
+    if not trainer.is_global_zero:  # another process of a distributed run; the first one records
+        _fit(trainer, lit, resume)
+        return Result(folder, measured(trainer, lit, clock), module)
 
+    with directory.locked(), _failures_recorded(config, directory, digest, trainer, keeper):
+        if not config.force:  # again: another process may have used the directory meanwhile
+            directory.check_is_ours(config.composed, digest)
+            if directory.is_done():
+                return Result(folder, directory.metrics(), module, fresh=False)
+        directory.begin(config.composed, overrides, digest)
+        if resume_step is not None:
+            restore_csv_rows(trainer, resume_step)
+        tensorboard_layout.begin(trainer, config.composed, folder, variant)
 
-def module_of(cfg: DictConfig) -> "type[TaskModule]":
-    """The task of a run, a subclass of TaskModule, and whether `cfg.attn` is for it.
+        _fit(trainer, lit, resume)
 
-    Raises:
-        BadInput: there is no such class, or the attention is for another task.
-    """
-    # Lightning takes seconds to import; what could be refused without it has been by now.
-    with fast_imports.imports():
-        fast_imports.import_torchmetrics()
-        from attnlab.training.lightning_module import TaskModule
-    module = locate(str(cfg.module), "module")
-    if not isinstance(module, type) or not issubclass(module, TaskModule):
-        raise BadInput(f"module = {cfg.module} must be a subclass of {TaskModule.__name__}")
-    attn = locate(str(cfg.attn._target_), "attn._target_")
-    if isinstance(attn, type) and not issubclass(attn, module.attention_class):
-        raise BadInput(
-            f"attn._target_ = {cfg.attn._target_} is not for module = {cfg.module}, which needs "
-            f"{module.needs}"
+        metrics: dict[str, Any] = {"variant": variant, "seed": config.seed, "unit": lit.unit}
+        metrics |= outcome(divergence, keeper)
+        metrics |= measured(trainer, lit, clock) | provenance(trainer, corpus)
+        metrics["probes"] = {key: x for probe in probes for key, x in probe.record.items()}
+        write_json(directory.metrics_file, metrics)
+        tensorboard_layout.end(trainer, metrics)
+        directory.set_status(
+            metrics["status"],
+            digest,
+            step=divergence.step or trainer.global_step,
+            reason=divergence.reason or keeper.stopped,
+            max_steps=trainer.max_steps,
+            last_finite_loss=divergence.last_finite_loss,
         )
-    return module
+    return Result(folder, metrics, module)
 
 
-def check(cfg: DictConfig) -> None:
-    """Refuse a configuration with unknown or missing settings, or values of the wrong type.
+def make_trainer(
+    config: RunConfig, folder: Path, callbacks: list[L.Callback], resume_step: int | None = None
+) -> L.Trainer:
+    """Lightning's Trainer with our callbacks, the probes, and the user's callbacks and loggers.
+
+    Args:
+        config: of the run.
+        folder: where loggers and ModelCheckpoint write.
+        callbacks: the run's own.
+        resume_step: the step from which the run resumes; None for a new run.
 
     Raises:
-        BadInput: with the first that is wrong.
+        BadInput: Lightning refuses, for example since a device is missing.
     """
+    _silence_lightning()
+    bar = bool(config.composed.trainer.get("enable_progress_bar", True)) and sys.stderr.isatty()
+    shown: L.Callback = Progress(refresh_rate=10) if bar else Lines()
+    users = [make() for make in config.callbacks]
+    own_bar = any(isinstance(callback, ProgressBar) for callback in users)
+    for callback in users:
+        if isinstance(callback, ModelCheckpoint) and callback.dirpath is None:
+            callback.dirpath = str(folder / "checkpoints")
+    probes = [make() for make in config.probes]
     try:
-        OmegaConf.resolve(cfg)
-        missing = sorted(str(key) for key in OmegaConf.missing_keys(cfg))
-    except OmegaConfBaseException as error:
-        raise BadInput(str(error).splitlines()[0]) from error
-    for key in cfg:
-        name = str(key)
-        if name in missing:
-            continue
-        if name in SETTINGS:
-            checked(cfg[key], SETTINGS[name], name)
-        elif name not in GROUPS:
-            raise BadInput(unknown(name, "", SETTINGS.keys() | GROUPS))
-    for key in GROUPS:
-        if not isinstance(cfg.get(key), DictConfig):
-            raise BadInput(f"{key} = {cfg.get(key)} must be one of the files of conf/{key}")
-    if missing:
-        raise BadInput(f"{missing[0]} must be given: {missing[0]}=...")
-    if cfg.seed < 0:
-        raise BadInput(f"seed = {cfg.seed} must be at least 0")
-    for key in COUNTS:
-        value = checked(OmegaConf.select(cfg, key), int, key)
-        if value < 1:
-            raise BadInput(f"{key} = {value} must be at least 1")
-    _check_trainer(cfg)
-
-
-def _check_trainer(cfg: DictConfig) -> None:
-    """Refuse what Lightning would take and our contracts would not survive."""
-    check_arguments(cfg.trainer)
-    if cfg.trainer.precision not in PRECISIONS:
-        raise BadInput(
-            f"trainer.precision = {cfg.trainer.precision} must be one of {', '.join(PRECISIONS)}"
+        return config.trainer(
+            enable_progress_bar=bar or own_bar,
+            callbacks=[*callbacks, Scalars(), *([] if own_bar else [shown]), *probes, *users],
+            logger=[make(folder, resume_step) for make in config.loggers],
+            plugins=[AtomicCheckpointIO()],
+            default_root_dir=str(folder),
+            use_distributed_sampler=False,  # our batches know their rank
         )
-    clip = checked(cfg.trainer.gradient_clip_val, float | None, "trainer.gradient_clip_val")
-    if clip is not None and not clip >= 0:
-        raise BadInput(f"trainer.gradient_clip_val = {clip} must be at least 0, or null")
-    devices = cfg.trainer.devices
-    if isinstance(devices, int) and devices > 1 and cfg.data.batch_size % devices:
-        raise BadInput(
-            f"data.batch_size = {cfg.data.batch_size} must be a multiple of "
-            f"trainer.devices = {devices}"
-        )
+    except BadInput:
+        raise
+    except (MisconfigurationException, ValueError, TypeError, RuntimeError, ImportError) as error:
+        reason = " ".join(str(error).split())
+        raise BadInput(f"the trainer cannot be made: {reason}") from error
 
 
-def build_corpus(cfg: DictConfig) -> "TaskData":
-    """The corpus that `cfg.data` names."""
-    corpus: TaskData = build(cfg.data, "data", apart=BATCH_SIZE)()
-    return corpus
+def _fit(trainer: L.Trainer, lit: TaskModule, resume: Path | None) -> None:
+    """Train, and validate at the last step if that was not due."""
+    with _memory_not_filled():
+        trainer.fit(lit, ckpt_path=resume)
+        if trainer.global_step not in lit.val_losses:
+            trainer.validate(lit, verbose=False)
 
 
-def construct(cfg: DictConfig, vocab_size: int) -> torch.nn.Module:
-    """The model that `cfg.model` and `cfg.attn` name, with PyTorch's default weights.
+@contextmanager
+def _memory_not_filled() -> Iterator[None]:
+    """Turn off one part of deterministic mode: filling new memory with NaN.
 
-    Raises:
-        BadInput: the values do not fit together.
+    It only affects operations that read memory before it is written. None of ours does, and in a
+    model of many small tensors filling takes up to a tenth of a step.
     """
-    module = module_of(cfg)
-    apart = _init_settings(module)
-    model = build(cfg.model, "model", apart=apart, given=("attn", "vocab_size"))
-    attn = build(cfg.attn, "attn", given=module.attention_arguments)
+    deterministic: Any = torch.utils.deterministic
+    before = deterministic.fill_uninitialized_memory
+    deterministic.fill_uninitialized_memory = False
     try:
-        net: torch.nn.Module = model(attn=attn, vocab_size=vocab_size)
-        if not isinstance(net, module.model_class):
-            raise TypeError(
-                f"model._target_ = {cfg.model._target_} must be a {module.model_class.__name__} "
-                f"for module = {cfg.module}"
+        yield
+    finally:
+        deterministic.fill_uninitialized_memory = before
+
+
+@contextmanager
+def _failures_recorded(
+    config: RunConfig,
+    directory: RunDirectory,
+    digest: str,
+    trainer: L.Trainer,
+    keeper: RunCheckpoints,
+) -> Iterator[None]:
+    """Record why a run failed in its directory; an interrupted run can be resumed."""
+    try:
+        yield
+    except SystemExit as end:  # SIGTERM, or Lightning's answer to Ctrl-C
+        terminated = isinstance(end, Terminated | SIGTERMException)
+        will = "starts over"
+        if not config.force and directory.last_checkpoint.exists():
+            # A run may be interrupted before it resumed.
+            will = "resumes" + (f" from step {keeper.saved_step}" if keeper.saved_step else "")
+        with suppress(OSError, BadInput):  # "running" without a lock means the same
+            if not directory.is_done():
+                directory.set_status("interrupted", digest, step=trainer.global_step)
+        print(f"\nInterrupted at step {trainer.global_step}; the same command {will}.")
+        raise SystemExit(143 if terminated else 130) from None
+    except Exception as error:
+        try:
+            directory.set_status(
+                "failed", digest, step=trainer.global_step, reason=traceback.format_exc()
             )
-        module.try_forward(net)
-    except (ValueError, TypeError, RuntimeError, AttributeError) as error:
-        # Constructors name the value that they refuse; the rest is of a user's own functions.
-        raise BadInput(with_its_place(error)) from error
-    return net
+        except OSError as refused:  # the disk that made the run fail; the run's error is raised
+            print(f"{directory.status_file} could not be written: {refused}", file=sys.stderr)
+        if raised_by_a_callback(error):
+            raise BadInput(first_line(error)) from error
+        if isinstance(error, OSError) and error.errno in DISK:
+            raise BadInput(f"{directory.path} cannot be written: {error.strerror}") from error
+        if isinstance(error, MemoryError | torch.OutOfMemoryError) or NO_MEMORY in str(error):
+            raise BadInput(
+                "out of memory; use a smaller data.batch_size, model.block_size or model "
+                f"({first_line(error)})"
+            ) from error
+        raise
 
 
-def _init_settings(module: "type[TaskModule]") -> dict[str, Any]:
-    """The keys of `model` that say how weights are drawn, with their types."""
-    taken = parameters(module.init_weights, "module")
-    return {name: hint for name, hint in taken.items() if name not in ("net", "seed")}
-
-
-def build_model(cfg: DictConfig, vocab_size: int) -> Any:
-    """The model that `cfg.model` and `cfg.attn` name, with the weights of `cfg.seed`.
-
-    Raises:
-        BadInput: the values do not fit together.
-    """
-    net, module = construct(cfg, vocab_size), module_of(cfg)
-    settings = {
-        name: checked(cfg.model[name], hint, f"model.{name}")
-        for name, hint in _init_settings(module).items()
-    }
-    try:
-        module.init_weights(net, cfg.seed, **settings)
-    except ValueError as error:
-        raise BadInput(str(error)) from error
-    return net
-
-
-def build_optimizer(cfg: DictConfig) -> Callable[..., Any]:
-    """What makes the optimizer and its schedule of (net, max_steps).
-
-    Raises:
-        BadInput: one of its numbers is out of range.
-    """
-    optim = build(cfg.optim, "optim", given=("net", "max_steps"))
-    optim(torch.nn.Linear(1, 1), cfg.trainer.max_steps)  # refuses bad numbers
-    return optim
-
-
-def load_model(target: Path) -> tuple[GPT, str]:
-    """The language model of a run directory (its last checkpoint) or of a checkpoint, in
-    evaluation mode.
-
-    Returns:
-        the model on the CPU, and its alphabet: symbol i is alphabet[i].
-
-    Raises:
-        BadInput: there is no such thing, it is damaged, or it holds another model than a GPT.
-    """
-    net, alphabet = load_any(target)
-    if not isinstance(net, GPT):
-        raise BadInput(f"{target} holds a {type(net).__name__}, and a GPT is needed")
-    return net, str(alphabet)
-
-
-def load_any(target: Path) -> tuple[torch.nn.Module, Any]:
-    """The model of any task, in evaluation mode, and its alphabet; see `load_model`."""
-    net, recipe = load_with_recipe(target)
-    return net, recipe["alphabet"]
-
-
-def load_with_recipe(target: Path) -> tuple[torch.nn.Module, dict[str, Any]]:
-    """The model of any task, in evaluation mode, and what its checkpoint says of the run: the
-    configuration, the alphabet and the corpus."""
-    if not target.exists():
-        raise BadInput(f"there is no run folder or checkpoint {target}")
-    if target.is_dir():
-        target = _last_checkpoint(RunDirectory(target))
-    checkpoint = read_checkpoint(target)
-    recipe = checkpoint["attnlab"]["recipe"]
-    net = build_model(OmegaConf.create(recipe["config"]), len(recipe["alphabet"]))
-    weights = checkpoint["state_dict"]
-    try:
-        net.load_state_dict({name.removeprefix("net."): x for name, x in weights.items()})
-    except RuntimeError as error:
-        raise BadInput(
-            f"{target} does not hold the weights that its settings ask for; "
-            "was it written by another version of attnlab?"
-        ) from error
-    return net.eval(), recipe
-
-
-def _last_checkpoint(folder: RunDirectory) -> Path:
-    if not folder.status_file.exists():
-        raise BadInput(f"{folder.path} is not a run folder: it has no status.json")
-    if folder.last_checkpoint.exists():
-        return folder.last_checkpoint
-    status = folder.status()
-    ended = {"diverged": "diverged at", "failed": "failed after"}.get(str(status.get("status")))
-    why = f": the run {ended} step {status['step']}" if ended else " yet"
-    raise BadInput(f"{folder.path} has no checkpoint{why}")
+def _silence_lightning() -> None:
+    """Turn off messages and warnings of Lightning about what we want as it is."""
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("lightning.pytorch.profilers").setLevel(logging.INFO)  # their report
+    for message in (
+        ".*does not have many workers.*",
+        ".*IterableDataset.*has `__len__`.*",
+        ".*resuming from a checkpoint that ended before the epoch ended.*",
+        ".*smaller than the logging interval.*",
+        ".*Experiment logs directory .* exists and is not empty.*",
+        ".*isinstance\\(treespec, LeafSpec\\).*",
+    ):
+        warnings.filterwarnings("ignore", message)

@@ -1,0 +1,281 @@
+"""The configuration of a run: checked in one pass and turned into the objects that it names."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from inspect import isclass, signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from attnlab.errors import BadInput, first_line, with_its_place
+from attnlab.training.instantiate import build, checked, locate, parameters, unknown
+from attnlab.training.trainer_settings import check_arguments, make_callback
+
+if TYPE_CHECKING:
+    import lightning.pytorch as L
+    from lightning.pytorch.loggers import Logger
+    from torch import nn
+
+    from attnlab.training.lightning_module import OptimizerFactory, TaskData, TaskModule
+
+GROUPS = {"attn", "model", "data", "optim", "trainer", "probes", "callbacks", "logger"}
+SETTINGS: dict[str, Any] = {
+    "name": str | int | float,
+    "module": str,
+    "outputs": str,
+    "seed": int,
+    "force": bool,
+    "checkpoint_every": int,
+}
+COUNTS = (
+    "data.batch_size",
+    "checkpoint_every",
+    "trainer.max_steps",
+    "trainer.val_check_interval",
+    "trainer.log_every_n_steps",
+    "trainer.accumulate_grad_batches",
+)
+# Gradients of a scaled fp16 loss are clipped wrongly beside a fused optimizer, so no 16-mixed.
+PRECISIONS = ("auto", "fastest", "32-true", "bf16-mixed", "bf16-true", "64-true")
+# Arguments of Lightning's Trainer that attnlab sets itself.
+TRAINER_GIVEN = ("callbacks", "logger", "plugins", "default_root_dir", "use_distributed_sampler")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A checked configuration: plain settings, and a factory for each object of a run.
+
+    Args:
+        composed: what Hydra composed, for what is stored of it: `.hydra/`, the fingerprint,
+            hyperparameters, and the recipe in a checkpoint.
+        name, outputs, seed, force, checkpoint_every: see conf/train.yaml.
+        batch_size: B, over all devices.
+        module: the class of the task.
+        data: makes the data.
+        model: called with the vocabulary size; makes the model with the initial weights of `seed`.
+        optimizer: called with the model and the number of steps; makes the optimizer and its
+            schedule.
+        probes, callbacks: each makes a Lightning callback.
+        loggers: each makes a logger, called with the run directory and the step from which the run
+            resumes (None for a new run).
+        trainer: makes Lightning's Trainer.
+    """
+
+    composed: DictConfig
+    name: str
+    outputs: str
+    seed: int
+    force: bool
+    checkpoint_every: int
+    batch_size: int
+    module: "type[TaskModule]"
+    data: "Callable[[], TaskData]"
+    model: "Callable[[int], Any]"
+    optimizer: "OptimizerFactory"
+    probes: "list[Callable[[], L.Callback]]"
+    callbacks: "list[Callable[[], L.Callback]]"
+    loggers: "list[Callable[[Path, int | None], Logger]]"
+    trainer: "Callable[..., L.Trainer]"
+
+
+def read_config(cfg: DictConfig) -> RunConfig:
+    """Check a configuration and turn it into what it names.
+
+    Unknown keys, types and ranges are checked first, before PyTorch and Lightning are imported.
+
+    Args:
+        cfg: the composed configuration of conf/train.yaml.
+
+    Raises:
+        BadInput: with the first error found.
+    """
+    _check_settings(cfg)
+    _check_trainer(cfg)
+    module = _module(cfg)
+    from attnlab.training.loggers import make_logger
+
+    return RunConfig(
+        composed=cfg,
+        name=str(cfg.name),
+        outputs=cfg.outputs,
+        seed=cfg.seed,
+        force=cfg.force,
+        checkpoint_every=cfg.checkpoint_every,
+        batch_size=cfg.data.batch_size,
+        module=module,
+        data=data_factory(cfg.data),
+        model=_initialized(cfg, module),
+        optimizer=_optimizer(cfg),
+        probes=[build(node, f"probes.{name}") for name, node in cfg.probes.items()],
+        callbacks=[
+            partial(make_callback, node, f"callbacks.{name}")
+            for name, node in cfg.callbacks.items()
+        ],
+        loggers=[
+            partial(make_logger, node, f"logger.{name}") for name, node in cfg.logger.items()
+        ],
+        trainer=build(_for_lightning(cfg.trainer), "trainer", given=TRAINER_GIVEN),
+    )
+
+
+def _check_settings(cfg: DictConfig) -> None:
+    """Refuse unknown or missing settings, and values of the wrong type or range."""
+    try:
+        OmegaConf.resolve(cfg)
+        missing = sorted(str(key) for key in OmegaConf.missing_keys(cfg))
+    except OmegaConfBaseException as error:
+        raise BadInput(first_line(error)) from error
+    for key in cfg:
+        name = str(key)
+        if name in missing:
+            continue
+        if name in SETTINGS:
+            checked(cfg[key], SETTINGS[name], name)
+        elif name not in GROUPS:
+            raise BadInput(unknown(name, "", SETTINGS.keys() | GROUPS))
+    for key in GROUPS:
+        if not isinstance(cfg.get(key), DictConfig):
+            raise BadInput(f"{key} = {cfg.get(key)} must be one of the files of conf/{key}")
+    if missing:
+        raise BadInput(f"{missing[0]} must be given: {missing[0]}=...")
+    if cfg.seed < 0:
+        raise BadInput(f"seed = {cfg.seed} must be at least 0")
+    for key in COUNTS:
+        value = checked(OmegaConf.select(cfg, key), int, key)
+        if value < 1:
+            raise BadInput(f"{key} = {value} must be at least 1")
+
+
+def _check_trainer(cfg: DictConfig) -> None:
+    """Refuse Trainer arguments that Lightning accepts and our guarantees for runs rule out."""
+    check_arguments(cfg.trainer)
+    if cfg.trainer.precision not in PRECISIONS:
+        raise BadInput(
+            f"trainer.precision = {cfg.trainer.precision} must be one of {', '.join(PRECISIONS)}"
+        )
+    clip = checked(cfg.trainer.gradient_clip_val, float | None, "trainer.gradient_clip_val")
+    if clip is not None and not clip >= 0:
+        raise BadInput(f"trainer.gradient_clip_val = {clip} must be at least 0, or null")
+    devices = cfg.trainer.devices
+    if isinstance(devices, int) and devices > 1 and cfg.data.batch_size % devices:
+        raise BadInput(
+            f"data.batch_size = {cfg.data.batch_size} must be a multiple of "
+            f"trainer.devices = {devices}"
+        )
+
+
+def _module(cfg: DictConfig) -> "type[TaskModule]":
+    """The class of the task; refuses an attention that is for another task."""
+    from attnlab.training.lightning_module import TaskModule
+
+    module = locate(str(cfg.module), "module")
+    if not isinstance(module, type) or not issubclass(module, TaskModule):
+        raise BadInput(f"module = {cfg.module} must be a subclass of {TaskModule.__name__}")
+    attn = locate(str(cfg.attn._target_), "attn._target_")
+    if isinstance(attn, type) and not issubclass(attn, module.attention_class):
+        raise BadInput(
+            f"attn._target_ = {cfg.attn._target_} is not for module = {cfg.module}, which needs "
+            f"{module.needs}"
+        )
+    return module
+
+
+def data_factory(node: DictConfig) -> "Callable[[], TaskData]":
+    """What makes the data of the group `data`."""
+    return build(node, "data", apart=("batch_size",))  # for the batches, not for the data
+
+
+def model_factory(model: DictConfig, attn: DictConfig) -> "Callable[[int], nn.Module]":
+    """What makes a model of a vocabulary size, with PyTorch's default weights.
+
+    Keys of `model` that its class does not take are left out; `read_config` refuses them.
+
+    Raises:
+        BadInput: here or when it is called: the values do not fit together.
+    """
+    target = locate(str(model._target_), "model._target_")
+    taken = parameters(target, "model._target_")
+    apart = [str(key) for key in model if key not in taken]
+    make_model = build(model, "model", apart=apart, given=("attn", "vocab_size"))
+    make_attention = build(attn, "attn", given=_passed_to_attention(taken.get("attn")))
+
+    def make(vocab_size: int) -> "nn.Module":
+        try:
+            net: nn.Module = make_model(attn=make_attention, vocab_size=vocab_size)
+        except (ValueError, TypeError, RuntimeError, AttributeError) as error:
+            # Constructors name the value that they refuse; other errors are of a user's own code.
+            raise BadInput(with_its_place(error)) from error
+        return net
+
+    return make
+
+
+def _passed_to_attention(hint: Any) -> tuple[str, ...]:
+    """The arguments with which a model makes its attention layers, by the type of its `attn`."""
+    if isclass(hint) and "__call__" in vars(hint):  # a protocol of its own
+        return tuple(signature(hint.__call__).parameters)[1:]
+    return ("config",)  # as GPT does
+
+
+def _initialized(cfg: DictConfig, module: "type[TaskModule]") -> "Callable[[int], nn.Module]":
+    """`model_factory` with initial weights and a trial run of the attention."""
+    init = {
+        name: hint
+        for name, hint in parameters(module.init_weights, "module").items()
+        if name not in ("net", "seed")
+    }
+    # With the keys of the initialization apart, every other key must be the model's.
+    build(cfg.model, "model", apart=init, given=("attn", "vocab_size"))
+    settings = {name: checked(cfg.model[name], init[name], f"model.{name}") for name in init}
+    make = model_factory(cfg.model, cfg.attn)
+
+    def make_initialized(vocab_size: int) -> "nn.Module":
+        net = make(vocab_size)
+        if not isinstance(net, module.model_class):
+            raise BadInput(
+                f"model._target_ = {cfg.model._target_} must be a {module.model_class.__name__} "
+                f"for module = {cfg.module}"
+            )
+        try:
+            module.try_forward(net)
+            module.init_weights(net, cfg.seed, **settings)
+        except (ValueError, TypeError, RuntimeError, AttributeError) as error:
+            raise BadInput(with_its_place(error)) from error
+        return net
+
+    return make_initialized
+
+
+def _optimizer(cfg: DictConfig) -> "OptimizerFactory":
+    """What makes the optimizer; tried on one layer, so that bad numbers are refused early."""
+    import torch
+
+    optimizer: partial[Any] = build(cfg.optim, "optim", given=("net", "max_steps"))
+    optimizer(torch.nn.Linear(1, 1), cfg.trainer.max_steps)
+    return optimizer
+
+
+def _for_lightning(node: DictConfig) -> DictConfig:
+    """Our trainer settings in Lightning's terms."""
+    import torch
+
+    node = node.copy()
+    if node.precision in {"auto", "fastest"}:
+        on_gpu = node.accelerator in {"auto", "gpu", "cuda"} and torch.cuda.is_available()
+        bf16 = on_gpu or (node.precision == "fastest" and cpu_has_bf16())
+        node.precision = "bf16-mixed" if bf16 else "32-true"
+    if "min_steps" in node:  # otherwise the one epoch would have to end before the run may stop
+        node = DictConfig({**node, "min_epochs": 0})
+    if isinstance(node.val_check_interval, int):  # in steps; Lightning counts batches
+        node.val_check_interval *= node.accumulate_grad_batches
+    return node
+
+
+def cpu_has_bf16() -> bool:
+    """Whether this processor multiplies in bf16 itself; emulated, it is slower than fp32."""
+    import torch
+
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
