@@ -166,7 +166,7 @@ def test_runs_are_listed_by_their_variant(train: Train, tmp_path: Path) -> None:
         (["attn=sdpa"], r"attn\._target_ = .*SelfAttention is not for module = .*Transl"),
         (["data.path=nowhere.tsv"], r"data\.path = nowhere\.tsv cannot be read"),
         (["data.batch_size=64"], r"data\.batch_size = 64 is more than the 60 pairs"),
-        (["probes=default"], "the probe Patterns needs a GPT, not a Translator"),
+        (["probes=default"], "the probe Patterns measures a GPT, not a Translator"),
         (["attn.size=0"], r"attn\.size = 0 must be at least 1"),
         (["model.hidden_size=0"], "hidden_size = 0 must be at least 1"),
         (["attn.score=math.hypot"], "."),
@@ -184,8 +184,8 @@ def test_what_does_not_fit_is_one_sentence_and_nothing_is_written(
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
-        (["attn=cross/dot", "attn.size=8"], r"attn\._target_ = .*Aligner .*n_embd"),
-        (["probes=alignments"], "the probe Alignments needs a Translator, not a GPT"),
+        (["attn=cross/dot", "attn.size=8"], r"attn\._target_ = .*Aligner takes none of config"),
+        (["probes=alignments"], "the probe Alignments measures a Translator, not a GPT"),
     ],
 )
 def test_a_gpt_takes_nothing_of_a_translator(
