@@ -51,7 +51,7 @@ def _sign(report: Report, detector: str) -> str:
 def table() -> tuple[str, int]:
     """The whole table as Markdown, and how many faults were missed."""
     lines = [
-        f"| fault | told as | {' | '.join(DETECTORS)} |",
+        f"| fault | diagnosis | {' | '.join(DETECTORS)} |",
         f"|{'---|' * (len(DETECTORS) + 2)}",
     ]
     for fault in FAULTS:

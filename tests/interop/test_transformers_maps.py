@@ -83,10 +83,10 @@ def test_layer_and_head_of_a_run(train: Callable[..., Any]) -> None:
 @pytest.mark.parametrize(
     ("family", "text", "sentence"),
     [
-        ("gpt2", "to", "text has 1 tokens; it must have at least two, and 48 at most"),
+        ("gpt2", "to", "text has 1 tokens; it must have 2 to 48"),
         ("gpt2", "", "text has 0 tokens"),
-        ("gpt2", "to be " * 30, "and 48 at most"),
-        ("bert", "dog " * 11, "text has 13 tokens; it must have at least two, and 12 at most"),
+        ("gpt2", "to be " * 30, "2 to 48"),
+        ("bert", "dog " * 11, "text has 13 tokens; it must have 2 to 12"),
     ],
 )
 def test_text_that_does_not_fit(
@@ -118,5 +118,5 @@ def test_a_damaged_folder(folders: dict[str, Path], tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     shutil.copytree(folders["gpt2"], broken)
     (broken / "model.safetensors").write_bytes(b"\0" * 100)
-    with pytest.raises(BadInput, match="broken holds no model"):
+    with pytest.raises(BadInput, match="broken does not contain a model"):
         look(f"hf:{broken}", "to be")

@@ -1,6 +1,6 @@
-"""Real weights: BERT and GPT-2 of transformers in our layers, and our GPT as a GPT-2.
+"""Pretrained weights: BERT and GPT-2 from transformers in our layers, and our GPT as a GPT-2.
 
-Needs the extra `hf`; importing it does not import transformers.
+Requires the extra `hf`; importing this package does not import transformers.
 """
 
 from attnlab.interop.bert import PaddedSelfAttention, from_bert

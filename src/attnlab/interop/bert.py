@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class PaddedSelfAttention(SelfAttention):
-    """Self-attention over rows of different lengths, whose padding no query attends to.
+    """Self-attention over padded sequences: no query attends to padding.
 
-    `padding` (B, T) bool says which tokens of the next batch are words, True = may be attended,
-    as transformers' `attention_mask` does; None, at the start, says that all are.
+    `padding` (B, T) bool marks the tokens of the next batch, True = may be attended, like the
+    `attention_mask` of transformers. None, the default, means no padding.
     """
 
     padding: Tensor | None = None
@@ -42,7 +42,9 @@ class PaddedSelfAttention(SelfAttention):
             )
         padded = mask & self.padding[:, None, None, :]  # (B, 1, T, T)
         if not padded.any(-1).all():
-            raise ValueError("padding leaves a query without keys")
+            raise ValueError(
+                "padding leaves a query without keys; every row needs at least one token"
+            )
         return padded
 
 
@@ -55,10 +57,10 @@ def from_bert(layer: "Layer") -> PaddedSelfAttention:
             is the heads side by side, so that our `proj` is the identity.
 
     Returns:
-        in the mode and dtype of the layer, on its device; causal where BERT is a decoder.
+        in the mode and dtype of the layer, on its device; causal if BERT is a decoder.
 
     Raises:
-        BadInput: it is a cross-attention, or its scores depend on distances.
+        BadInput: it is a cross-attention, or has relative positions.
     """
     from transformers.models.bert.modeling_bert import BertAttention, BertSelfAttention
 

@@ -1,4 +1,4 @@
-"""Our GPT as a `GPT2LMHeadModel`, and as a folder that transformers loads without code of ours."""
+"""Export our GPT as a `GPT2LMHeadModel`, or as a folder that transformers loads on its own."""
 
 import copy
 import math
@@ -23,14 +23,14 @@ from attnlab.rng import generator
 if TYPE_CHECKING:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-TOLERANCE = 1e-9  # of logits in fp64, times their size: rounding, and nothing else
+TOLERANCE = 1e-9  # of logits in fp64, relative to their size: rounding only
 
 
 def export(net: GPT, alphabet: str, folder: Path) -> None:
     """Write a folder from which transformers generates text: config, weights and tokenizer.
 
-    The tokenizer has a token a character and knows no others; text with a strange one is an error
-    there too. The folder appears whole or not at all.
+    The tokenizer has one token per character; text with an unknown character is an error there
+    too. The folder is written completely or not at all.
 
     Args:
         net: the model.
@@ -38,10 +38,10 @@ def export(net: GPT, alphabet: str, folder: Path) -> None:
         folder: must not exist, or be empty.
 
     Raises:
-        BadInput: GPT-2 cannot express the model, or the folder holds something.
+        BadInput: GPT-2 cannot express the model, or the folder is not empty.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise BadInput(f"out = {folder} is there already and not empty; name a new folder")
+        raise BadInput(f"out = {folder} already exists and is not empty; name a new folder")
     model = to_gpt2(net)
     tokenizer = character_tokenizer(alphabet, net.block_size)
     try:
@@ -73,8 +73,8 @@ def character_tokenizer(alphabet: str, block_size: int) -> Any:
 def to_gpt2(net: GPT) -> "GPT2LMHeadModel":
     """Our GPT as a `GPT2LMHeadModel` with the same logits, in evaluation mode, on the CPU.
 
-    Biases that ours lacks are zeros there. The result is tried on a random text before it is
-    returned, so nothing that this file does not know of is lost in silence.
+    Biases that our GPT lacks become zeros. The logits of both models are compared on a random
+    text, so that no difference goes unnoticed.
 
     Raises:
         BadInput: GPT-2 cannot express the model.
@@ -86,25 +86,27 @@ def to_gpt2(net: GPT) -> "GPT2LMHeadModel":
     weights = to_their_names(net.state_dict())
     for name, weight in weights.items():
         if not weight.isfinite().all():
-            raise BadInput(f"{name} is not finite: the model's training diverged")
+            raise BadInput(f"{name} is not finite: the training of this model diverged")
         if name not in body.state_dict() or body.state_dict()[name].shape != weight.shape:
-            raise BadInput(f"GPT-2 has no place for {name} of shape {tuple(weight.shape)}")
+            raise BadInput(f"GPT-2 has no parameter {name} of shape {tuple(weight.shape)}")
     body.load_state_dict(zeros | weights)
     _check_equal(net, model)
     return model
 
 
 def _config(net: GPT) -> "GPT2Config":
-    """The configuration of a GPT-2 that is the same function.
+    """The configuration of a GPT-2 that computes the same function.
 
     Raises:
         BadInput: there is none.
     """
     blocks = [block for block in net.blocks if type(block) is Block]
     if type(net) is not GPT or len(blocks) < len(net.blocks):
-        raise BadInput(f"model = {type(net).__name__}: only our GPT with our blocks is a GPT-2")
+        raise BadInput(
+            f"model = {type(net).__name__}: only GPT with its own blocks can become a GPT-2"
+        )
     if net.wpe is None:
-        raise BadInput("model.learned_positions = false: GPT-2 has an embedding of positions")
+        raise BadInput("model.learned_positions = false: GPT-2 has learned positions")
     if len(net.smear):
         raise BadInput(f"model.smear = {len(net.smear)}: GPT-2 has no smeared embeddings")
     for norm in (net.ln_f, *(norm for block in blocks for norm in (block.ln_1, block.ln_2))):
@@ -122,33 +124,35 @@ def _config(net: GPT) -> "GPT2Config":
         resid_pdrop=blocks[0].dropout.p,
         embd_pdrop=net.dropout.p,
         attn_pdrop=layers[0].dropout,
-        bos_token_id=None,  # a character model has no symbol for the end of a text
+        bos_token_id=None,  # a character model has no end-of-text symbol
         eos_token_id=None,
     )
 
 
 def _checked(attn: nn.Module, block_size: int) -> Attention:
     if type(attn) not in (SelfAttention, TorchMHA):
-        raise BadInput(f"attn is {type(attn).__name__}: GPT-2 has scaled dot products alone")
+        raise BadInput(f"attn is {type(attn).__name__}: GPT-2 has only scaled dot products")
     assert isinstance(attn, Attention)
     if attn.n_kv_head != attn.n_head:
         raise BadInput(
-            f"attn.n_kv_head = {attn.n_kv_head}: GPT-2's heads share no keys and values"
+            f"attn.n_kv_head = {attn.n_kv_head}: the heads of GPT-2 do not share keys and values"
         )
     if attn.shared:
         raise BadInput(f"attn.shared = {attn.shared}: GPT-2 has separate queries, keys and values")
     if isinstance(attn, SelfAttention):
         if attn.kernel not in (manual, sdpa):
-            raise BadInput(f"attn.kernel = {name_of(attn.kernel)}: GPT-2 knows sdpa and manual")
+            raise BadInput(f"attn.kernel = {name_of(attn.kernel)}: it must be sdpa or manual")
         if attn.gain is not None:
             raise BadInput("attn.qk_norm = true: GPT-2 does not normalize queries and keys")
         if attn.rotary is not None:
-            raise BadInput(f"attn.rotary = {attn.rotary:g}: GPT-2 does not turn queries and keys")
+            raise BadInput(
+                f"attn.rotary = {attn.rotary:g}: GPT-2 does not rotate queries and keys"
+            )
     if not torch.equal(build_mask(attn.may_attend, block_size), build_mask(causal, block_size)):
         raise BadInput(f"attn.may_attend = {name_of(attn.may_attend)}: GPT-2 is causal")
     usual = 1 / math.sqrt(attn.head_size)
     if attn.scale not in (usual, 1.0):
-        raise BadInput(f"attn.scale = {attn.scale:g}: GPT-2 has 1/sqrt(D) = {usual:g}, or 1")
+        raise BadInput(f"attn.scale = {attn.scale:g}: it must be 1/sqrt(D) = {usual:g} or 1")
     return attn
 
 
@@ -156,7 +160,9 @@ def _name_of_activation(function: Callable[..., Any]) -> str:
     for name, known in ACTIVATIONS.items():
         if function is known:
             return name
-    raise BadInput(f"model.activation = {name_of(function)}: GPT-2 knows {', '.join(ACTIVATIONS)}")
+    raise BadInput(
+        f"model.activation = {name_of(function)}: it must be one of {', '.join(ACTIVATIONS)}"
+    )
 
 
 @torch.no_grad()
@@ -167,5 +173,5 @@ def _check_equal(net: GPT, model: "GPT2LMHeadModel") -> None:
     gap, size = float((ours - theirs).abs().max()), max(1.0, float(ours.abs().max()))
     if not gap <= TOLERANCE * size:
         raise BadInput(
-            f"GPT-2 with these weights gives other logits, by {gap:.2g}: nothing written"
+            f"GPT-2 with these weights gives different logits, by {gap:.2g}; nothing was written"
         )

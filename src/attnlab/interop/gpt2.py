@@ -1,7 +1,7 @@
-"""GPT-2 of transformers in our layer, block and model.
+"""GPT-2 from transformers in our layer, block and model.
 
-The two differ in names, in how a linear map is stored (GPT-2's `Conv1D` has (in, out), ours
-(out, in)) and in what they can express; what ours cannot say is refused.
+The two differ in names, in how a linear map is stored (GPT-2's `Conv1D` has (in, out), ours has
+(out, in)) and in what they can express. What our model cannot express is refused.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=nn.Module)
 
 EPS = 1e-5  # of our norms, and GPT-2's usual one
-# GPT-2's names of activations with ours; of two names for one function the first is written.
+# GPT-2's names of activations; if a function has two names, the first is exported.
 ACTIVATIONS: dict[str, Activation] = {
     "gelu_new": gelu_tanh,
     "gelu_pytorch_tanh": gelu_tanh,
@@ -31,7 +31,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "relu2": relu_squared,
     "silu": F.silu,
 }
-# The linear maps of a block: our name, GPT-2's.
+# The linear maps of a block: our name -> GPT-2's name.
 LINEAR = {
     "attn.qkv": "attn.c_attn",
     "attn.proj": "attn.c_proj",
@@ -67,7 +67,7 @@ def attention_from_gpt2(layer: "GPT2Attention") -> SelfAttention:
 
 
 def block_from_gpt2(block: "GPT2Block") -> Block:
-    """A block of GPT-2 in ours: the same output, in evaluation mode and without a cache.
+    """A block of GPT-2 in ours: the same output, in eval mode and without a cache.
 
     Raises:
         BadInput: our blocks cannot express it.
@@ -85,12 +85,12 @@ def block_from_gpt2(block: "GPT2Block") -> Block:
 
 
 def from_gpt2(model: "GPT2LMHeadModel", attn: AttentionFactory | None = None) -> GPT:
-    """A whole GPT-2 as our GPT, with the same logits; or with another variant of attention.
+    """A whole GPT-2 as our GPT with the same logits, or with another variant of attention.
 
     Args:
         model: of any size.
-        attn: makes the attention layers: any variant with the same parameters, to change one
-            thing under real weights. None: GPT-2's own.
+        attn: builds the attention layers: any variant with the same parameters, to change one
+            thing under pretrained weights. None: that of GPT-2.
 
     Returns:
         in the mode and dtype of the model, on its device.
@@ -101,7 +101,7 @@ def from_gpt2(model: "GPT2LMHeadModel", attn: AttentionFactory | None = None) ->
     config = model.config
     _check_block(config)
     if config.scale_attn_by_inverse_layer_idx:
-        raise BadInput("scale_attn_by_inverse_layer_idx = true: our layers have one scale for all")
+        raise BadInput("scale_attn_by_inverse_layer_idx = true: our layers share one scale")
     if not config.tie_word_embeddings:
         raise BadInput("tie_word_embeddings = false: our head is tied to the embedding")
     if not config.resid_pdrop == config.embd_pdrop == config.attn_pdrop:
@@ -125,17 +125,17 @@ def from_gpt2(model: "GPT2LMHeadModel", attn: AttentionFactory | None = None) ->
 
 
 def from_their_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """GPT-2's parameters under our names, linear maps turned from (in, out) to (out, in)."""
+    """GPT-2's parameters under our names, linear maps transposed from (in, out) to (out, in)."""
     return _renamed(weights, {theirs: ours for ours, theirs in LINEAR.items()}, ("h", "blocks"))
 
 
 def to_their_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Our parameters under GPT-2's names, linear maps turned from (out, in) to (in, out)."""
+    """Our parameters under GPT-2's names, linear maps transposed from (out, in) to (in, out)."""
     return _renamed(weights, LINEAR, ("blocks", "h"))
 
 
 def filled(ours: M, weights: Mapping[str, Tensor], theirs: nn.Module) -> M:
-    """Our module with these weights, in the mode and dtype of theirs and on its device."""
+    """Load weights into our module, and give it the mode, dtype and device of theirs."""
     example = next(theirs.parameters())
     ours.to(device=example.device, dtype=example.dtype).train(theirs.training)
     ours.load_state_dict(dict(weights))
@@ -157,13 +157,13 @@ def _renamed(
 
 
 def _check_block(config: "GPT2Config") -> None:
-    """Refuse what no block of ours can be.
+    """Refuse what our blocks cannot express.
 
     Raises:
-        BadInput: with the first setting that is in the way.
+        BadInput: names the first such setting.
     """
     if config.add_cross_attention:
-        raise BadInput("add_cross_attention = true: our blocks have self-attention alone")
+        raise BadInput("add_cross_attention = true: our blocks have only self-attention")
     if config.n_inner not in (None, 4 * config.n_embd):
         raise BadInput(
             f"n_inner = {config.n_inner} must be 4 * n_embd = {4 * config.n_embd}, the width of "

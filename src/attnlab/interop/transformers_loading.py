@@ -1,4 +1,4 @@
-"""From a name to a model of transformers with its tokenizer: a local folder, or the hub."""
+"""Load a model of transformers with its tokenizer, from a local folder or the hub."""
 
 import logging
 from collections.abc import Iterator
@@ -21,14 +21,14 @@ FAMILIES = ("bert", "gpt2")
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model in evaluation mode, and the tokenizer that belongs to it."""
+    """A model in eval mode and its tokenizer."""
 
     model: "PreTrainedModel"
     tokenizer: Any
 
 
 def transformers() -> ModuleType:
-    """The package, quiet.
+    """Import transformers without its log messages and progress bars.
 
     Raises:
         BadInput: it is not installed.
@@ -36,16 +36,14 @@ def transformers() -> ModuleType:
     try:
         import transformers
     except ImportError as error:
-        raise BadInput(
-            "models of transformers need that package: pip install 'attnlab[hf]'"
-        ) from error
+        raise BadInput("this needs transformers: pip install 'attnlab[hf]'") from error
     logging.getLogger("transformers").setLevel(logging.ERROR)
     transformers.utils.logging.disable_progress_bar()
     return transformers
 
 
 def load_attention_model(name: str) -> Loaded:
-    """A BERT or GPT-2 without its head, for looking at its attention.
+    """Load a BERT or GPT-2 without its head, to look at its attention.
 
     Args:
         name: a local folder, or a name on the hub ("google-bert/bert-base-uncased"), which is
@@ -56,51 +54,51 @@ def load_attention_model(name: str) -> Loaded:
     """
     library = transformers()
     _check_family(library, name, FAMILIES)
-    with _told(name):
+    with _errors_as_bad_input(name):
         model = library.AutoModel.from_pretrained(name).eval()
         return Loaded(model, library.AutoTokenizer.from_pretrained(name))
 
 
 def load_language_model(name: str) -> tuple["GPT2LMHeadModel", Any]:
-    """A GPT-2 with its head, and its tokenizer.
+    """Load a GPT-2 with its head, and its tokenizer.
 
     Raises:
-        BadInput: as `load_attention_model`.
+        BadInput: as in `load_attention_model`.
     """
     library = transformers()
     _check_family(library, name, ("gpt2",))
-    with _told(name):
+    with _errors_as_bad_input(name):
         model = library.GPT2LMHeadModel.from_pretrained(name).eval()
         return model, library.AutoTokenizer.from_pretrained(name)
 
 
 def encode(tokenizer: Any, text: str) -> Tensor:
-    """A text as a model's own ids, (N,) int64, with what its tokenizer adds at the ends.
+    """Encode a text as ids, (N,) int64, with the special tokens that the tokenizer adds.
 
     Raises:
-        BadInput: the tokenizer does not know a character.
+        BadInput: the tokenizer cannot encode the text.
     """
     try:
         return torch.tensor(tokenizer(text)["input_ids"], dtype=torch.long)
-    except Exception as error:  # the tokenizers library raises nothing narrower
-        raise BadInput(f"the tokenizer cannot read {text!r}: {first_line(error)}") from error
+    except Exception as error:  # the tokenizers library raises no narrower type
+        raise BadInput(f"the tokenizer cannot encode {text!r}: {first_line(error)}") from error
 
 
 def _check_family(library: ModuleType, name: str, families: tuple[str, ...]) -> None:
-    with _told(name):
+    with _errors_as_bad_input(name):
         config = library.AutoConfig.from_pretrained(name)
     if config.model_type not in families:
         raise BadInput(f"{name} is a {config.model_type}; it must be a {' or '.join(families)}")
 
 
 @contextmanager
-def _told(name: str) -> Iterator[None]:
-    """Whatever transformers and the hub raise about a name is one sentence."""
+def _errors_as_bad_input(name: str) -> Iterator[None]:
+    """Turn any error of transformers or the hub into BadInput with one sentence."""
     try:
         yield
     except Exception as error:
         if Path(name).is_dir():
-            raise BadInput(f"{name} holds no model: {first_line(error)}") from error
+            raise BadInput(f"{name} does not contain a model: {first_line(error)}") from error
         raise BadInput(
-            f"{name} is no local folder, and the hub does not give it: {first_line(error)}"
+            f"{name} is not a local folder and cannot be loaded from the hub: {first_line(error)}"
         ) from error

@@ -1,4 +1,4 @@
-"""Where the heads of a BERT or GPT-2 of transformers look, through our own layers."""
+"""The attention patterns of a BERT or GPT-2 of transformers, computed by our layers."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 def views_of_transformers(name: str, text: str) -> tuple[list[View], list[str]]:
-    """Every attention layer of a BERT or GPT-2 on a text.
+    """Compute the patterns of every attention layer of a BERT or GPT-2 on a text.
 
     Args:
         name: a local folder, or a name on the hub.
-        text: cut into tokens by the model's own tokenizer, with what it adds at the ends.
+        text: encoded by the model's own tokenizer, with its special tokens.
 
     Returns:
-        a view a layer, and the tokens.
+        one view per layer, and the tokens.
 
     Raises:
         BadInput: there is no such model, or the text has too few or too many tokens.
@@ -34,9 +34,7 @@ def views_of_transformers(name: str, text: str) -> tuple[list[View], list[str]]:
     ids = encode(loaded.tokenizer, text)
     limit = int(loaded.model.config.max_position_embeddings)
     if not 2 <= len(ids) <= limit:
-        raise BadInput(
-            f"text has {len(ids)} tokens; it must have at least two, and {limit} at most"
-        )
+        raise BadInput(f"text has {len(ids)} tokens; it must have 2 to {limit}")
     layers = attention_layers(loaded.model)
     inputs = _inputs(loaded.model, [theirs for theirs, _ in layers], ids[None])
     with torch.no_grad():
@@ -49,7 +47,7 @@ def views_of_transformers(name: str, text: str) -> tuple[list[View], list[str]]:
 
 
 def attention_layers(model: "PreTrainedModel") -> list[tuple[nn.Module, SelfAttention]]:
-    """The attention layers of a BERT or GPT-2 without its head, each beside the same in ours."""
+    """The attention layers of a BERT or GPT-2 without its head, each with ours beside it."""
     body: Any = model
     if model.config.model_type == "bert":
         return [(layer.attention, from_bert(layer.attention)) for layer in body.encoder.layer]
@@ -57,7 +55,7 @@ def attention_layers(model: "PreTrainedModel") -> list[tuple[nn.Module, SelfAtte
 
 
 def _inputs(model: "PreTrainedModel", layers: list[nn.Module], ids: Tensor) -> list[Tensor]:
-    """What arrives at each layer, (B, T, C) each, by hooks that are removed again."""
+    """The input of each layer, (B, T, C), recorded by hooks that are removed afterwards."""
     inputs: list[Tensor] = []
 
     def keep(module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
