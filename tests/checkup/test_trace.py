@@ -8,9 +8,8 @@ from torch import Tensor, nn
 
 from attnlab.attention import AttentionConfig, SelfAttention, Variant, head_init, masks
 from attnlab.attention.additive import AdditiveAttention
-from attnlab.checkup import Report, Status, checkup
+from attnlab.checkup import Report, Status, assert_causal, checkup
 from attnlab.checkup.model_adapter import adapt
-from attnlab.checkup.runner import assert_causal
 from attnlab.checkup.stress import try_trace
 from attnlab.init import init_weights
 from attnlab.model import GPT

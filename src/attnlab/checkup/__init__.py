@@ -1,9 +1,10 @@
 """Find out what is wrong with the attention of any model, including models written elsewhere."""
 
+from attnlab.checkup.assertions import assert_causal, assert_healthy
 from attnlab.checkup.attention_layer import checkup_attention
 from attnlab.checkup.findings import Diagnosis, Finding, Report, Status
 from attnlab.checkup.kernel import checkup_kernel
-from attnlab.checkup.runner import assert_causal, assert_healthy, checkup
+from attnlab.checkup.runner import checkup
 from attnlab.checkup.targets import check_batch
 
 __all__ = [

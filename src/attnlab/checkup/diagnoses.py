@@ -21,20 +21,12 @@ class Cause:
 
 
 _AHEAD = frozenset(
-    {
-        "reads_ahead",
-        "reads_some_ahead",
-        "no_mask",
-        "prefix_differs",
-        "learned_leak",
-        "proof",
-        "outside",
-    }
-    | {"stress"}
+    "reads_ahead reads_some_ahead no_mask prefix_differs learned_leak proof outside stress".split()
 )
-_BROKEN = _AHEAD | {"not_finite", "flipped_mask", "inverted_mask", "off_by_one", "row_sums"}
-_BROKEN |= {"stress", "late_leak", "single_leaks", "overflow"}
+_BROKEN = _AHEAD | set("not_finite flipped_mask inverted_mask off_by_one row_sums".split())
+_BROKEN |= {"late_leak", "single_leaks", "overflow"}
 _SCRAMBLED = _BROKEN | {"no_past"}
+_LAST_AXIS = "Take the softmax over the last axis of (B, H, T queries, T keys): dim=-1."
 
 CAUSES: dict[str, Cause] = {
     # masks
@@ -109,20 +101,10 @@ CAUSES: dict[str, Cause] = {
         _BROKEN,
     ),
     # softmax
-    "softmax_queries": Cause(
-        "softmax over the queries",
-        "Take the softmax over the last axis of (B, H, T queries, T keys): dim=-1.",
-        _BROKEN | {"empty_row"},
-    ),
-    "softmax_heads": Cause(
-        "softmax over the heads",
-        "Take the softmax over the last axis of (B, H, T queries, T keys): dim=-1.",
-        _BROKEN | {"empty_row"},
-    ),
+    "softmax_queries": Cause("softmax over the queries", _LAST_AXIS, _BROKEN | {"empty_row"}),
+    "softmax_heads": Cause("softmax over the heads", _LAST_AXIS, _BROKEN | {"empty_row"}),
     "softmax_batch": Cause(
-        "softmax over the batch",
-        "Take the softmax over the last axis of (B, H, T queries, T keys): dim=-1.",
-        _BROKEN | {"rows_mix", "batch_size", "empty_row"},
+        "softmax over the batch", _LAST_AXIS, _BROKEN | {"rows_mix", "batch_size", "empty_row"}
     ),
     "no_softmax": Cause(
         "weights are not normalized",
@@ -220,7 +202,7 @@ CAUSES: dict[str, Cause] = {
     ),
     "learned_leak": Cause(
         "a leak that opens with training",
-        "A gate or a weight that starts at 0 hides a path from the future; see the map.",
+        "A weight that starts at 0, such as a gate, hides a path from the future; see the map.",
         frozenset({"proof"}),
         rank=6,
     ),

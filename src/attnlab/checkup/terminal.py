@@ -30,7 +30,7 @@ def show(report: Report, console: Console | None = None) -> None:
     verdict = "[bold green]Healthy[/]" if report.healthy else "[bold red]Faulty[/]"
     if report.error:
         verdict = "[bold red]The examination failed[/]"
-        console.print(f"\n{escape(report.error)}", highlight=False)
+        console.print(f"\n{escape(report.error)}", highlight=False, soft_wrap=True)
     some = ", with suspicions" if report.healthy and report.diagnoses else ""
     console.print(f"{verdict}{some}; examined in {report.seconds:.1f} s.")
 

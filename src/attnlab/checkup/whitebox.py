@@ -66,8 +66,7 @@ def _normalized_over(call: AttentionCall, pattern: Tensor) -> tuple[str, str]:
     if len(pattern) > 1 and _all_ones(pattern.sum(0)):
         return "softmax_heads", "the weights sum to 1 over the heads, not over the keys"
     if _all_ones(pattern.abs()):
-        sentence = "in a batch of one all weights are 1: the softmax runs over the batch"
-        return "softmax_batch", sentence
+        return "softmax_batch", "all weights in a batch of one are 1: a softmax over the batch"
     soft = call.softened
     if soft is not None and soft.numel() == pattern.numel():
         unmasked = soft.double().reshape(pattern.shape)
