@@ -1,5 +1,6 @@
 """Additive, dot and scaled dot scores in one recurrent encoder-decoder: quality and speed."""
 
+import math
 import statistics
 import time
 from collections.abc import Mapping
@@ -20,13 +21,13 @@ from torch import Tensor, nn
 from translation_measures import alignments
 from translator import Translator, init_weights
 
-from attnlab.claims import Arm, AtLeast, Claim, Effort, Measured, Reading, Trained, Within
-from attnlab.claims.evidence import Evidence
+from attnlab.claims import Arm, AtLeast, Claim, Measured, Pilot, RunMetric, Trained, Within
+from attnlab.claims.results import Evidence
 from attnlab.files import read_json
 from attnlab.plotting.drawing import COLORS, MARKERS, dots, panels
 
 SIZES = (32, 64, 128, 256, 512)
-QUALITY = ("quality_narrow", "lag_wide", "quality_wide", "unscaled_wide")
+QUALITY = ("quality_narrow", "wide_early", "quality_wide", "unscaled_wide")
 TIMED = {"additive": aligner.additive, "scaled dot": aligner.scaled_dot}
 BATCH_SIZE, ROUNDS = 64, 6
 
@@ -54,7 +55,7 @@ def longest(data: Pairs) -> Pair:
     return max(data.val, key=lambda pair: len(pair.target))
 
 
-def pace(seed: int, budget: str) -> Mapping[str, Any]:
+def pace(seed: int) -> Mapping[str, Any]:
     """Seconds of training steps, the two scores in turn on the same batches, at every size.
 
     A round is additive, scaled, scaled, additive; the ratio of a round does not know whether the
@@ -154,23 +155,24 @@ def _draw_alignment(axes: Axes, values: Mapping[str, Any]) -> None:
     axes.set(title="Where scaled dot looks")
 
 
-def arm(score: str, size: int) -> Arm:
+LONG = ("trainer.max_steps=1500", "trainer.val_check_interval=500")
+
+
+def arm(score: str, size: int, *more: str) -> Arm:
     """One score at one width of queries and keys."""
-    overrides = (f"attn=cross/{score}", f"attn.size={size}")
-    return Arm(f"{score.replace('_', ' ')} {size}", overrides)
+    overrides = (f"attn=cross/{score}", f"attn.size={size}", *more)
+    return Arm(f"{score.replace('_', ' ')} {size}{', long' if more else ''}", overrides)
 
 
-EFFORTS = {
-    "quick": Effort(6),
-    "full": Effort(10, ("trainer.max_steps=1500", "trainer.val_check_interval=500")),
-}
-TIMES = {"quick": Effort(6, seconds=8), "full": Effort(10, seconds=8)}
 GIVEN = {"optim.lr": 7e-3, "model.hidden_size": 64, "corpus": "tavi"}
-BLEU = Reading(quality, "bleu", diverged=0.0)
-ALIGNED = Reading(quality, "alignment", diverged=0.0)
+BLEU = RunMetric(quality, "bleu", diverged=-math.inf)
+ALIGNED = RunMetric(quality, "alignment", diverged=-math.inf)
 
 CLAIM = Claim(
     says="Additive and scaled dot attention reach the same quality; scaled dot is faster.",
+    last_look=20,
+    first_seed=200,
+    headline="quality_narrow",
     order=9,
     figure=figure,
     table=rows,
@@ -181,78 +183,58 @@ irregular words. Queries and keys are projected to D channels in every arm, as B
 compare scores, so arms differ by the score alone: same matrices at the start, same batches. BLEU
 (sacrebleu), exact matches and alignment are of 500 sentences that were not trained on.
 
-Thresholds, rate and steps come from a pilot on seed 100, which is not judged. At D = 32 additive
-ended at 100.0 BLEU and scaled dot at 99.8; 1 BLEU is the smallest difference that papers call one,
-and more than the standard errors of 0.03 to 0.3 that Britz et al. report. At D = 512 scaled dot
-was still 3.4 BLEU behind additive after 500 steps: wide dot products move further when Adam moves
-each weight by as much. So the short budget predicts a lag there, and the long one, with 1,500
-steps, that it is gone. Britz et al. saw unscaled dot lose 4 BLEU at D = 1024 and nothing at 512;
-in a pilot of 300 steps, on longer sentences, it lost 40 at 512, and 5 are predicted.
+Thresholds, rate and steps come from a pilot on seed 100 and from an earlier version on seeds 0 to
+5. At D = 32 additive ended at 100.0 BLEU and scaled dot at 99.8; 1 BLEU is the smallest difference
+that papers call one, and more than the standard errors of 0.03 to 0.3 that Britz et al. report. At
+D = 512, after 400 steps, single seeds differ by up to 8 BLEU in both directions, so that arm is
+only shown. Britz et al. saw unscaled dot lose 4 BLEU at D = 1024 and nothing at 512; in a pilot of
+300 steps, on longer sentences, it lost 40 at 512, and 5 are predicted.
 
 Times are of training steps of both arms in turn on the same batches in one process; a slow machine
-is slow for both. They enter no family of tests.
+is slow for both. One such pair is a seed; drift of the machine makes the verdict approximate.
 """,
-    parts=(
+    predictions=(
         Trained(
             "quality_narrow",
             "At D = 32 scaled dot translates as well as additive: within 1 BLEU.",
-            Within(1.0, expected=0.0, unit="BLEU"),
-            EFFORTS,
+            Within(1.0, unit="BLEU"),
+            where="quality at D = 32",
+            pilot=Pilot(0.023, 0.173),
+            seconds=30,
             arms=(arm("scaled_dot", 32), arm("additive", 32)),
             metric=BLEU,
             given=GIVEN,
-            where="quality at D = 32",
-            bearing="for",
-        ),
-        Trained(
-            "lag_wide",
-            "At D = 512, after 400 steps at this rate, scaled dot is at least 1 BLEU behind.",
-            AtLeast(1.0, expected=4.0, unit="BLEU"),
-            {"quick": Effort(6), "full": Effort(10)},
-            arms=(arm("additive", 512), arm("scaled_dot", 512)),
-            metric=BLEU,
-            given=GIVEN,
-            where="quality at D = 512 after 400 steps",
-            bearing="against",
-        ),
-        Trained(
-            "quality_wide",
-            "At D = 512, after 1,500 steps, it translates as well: within 1 BLEU.",
-            Within(1.0, expected=0.0, unit="BLEU"),
-            {"full": EFFORTS["full"]},
-            arms=(arm("scaled_dot", 512), arm("additive", 512)),
-            metric=BLEU,
-            given=GIVEN,
-            where="quality at D = 512 after 1,500 steps",
-            bearing="for",
         ),
         Measured(
             "faster_wide",
             "At D = 512 an epoch with additive scores takes at least 1.1 times as long.",
-            AtLeast(1.1, expected=1.4, unit="times as long"),
-            TIMES,
+            AtLeast(1.1, unit="times as long"),
             where="speed at D = 512",
-            bearing="for",
+            pilot=Pilot(1.271, 0.053),
             timed=True,
+            seconds=8,
             measure=pace,
             value="ratio 512",
         ),
         Measured(
             "faster_narrow",
-            "At D = 32 it takes as long: within 10 %.",
-            Within(0.1, center=1.0, expected=1.0, unit="times as long"),
-            TIMES,
-            where="speed at D = 32",
+            "At D = 32 it takes as long: within 15 %.",
+            Within(0.15, center=1.0, unit="times as long"),
             bearing="against",
+            where="speed at D = 32",
+            pilot=Pilot(1.0, 0.05),
             timed=True,
+            seconds=8,
             measure=pace,
             value="ratio 32",
         ),
         Trained(
             "unscaled_wide",
             "Without the scale, at D = 512, at least 5 BLEU are lost.",
-            AtLeast(5.0, expected=30.0, unit="BLEU"),
-            EFFORTS,
+            AtLeast(5.0, unit="BLEU"),
+            role="secondary",
+            pilot=Pilot(33.9, 7.7),
+            seconds=60,
             arms=(arm("scaled_dot", 512), arm("dot", 512)),
             metric=BLEU,
             given=GIVEN,
@@ -260,11 +242,35 @@ is slow for both. They enter no family of tests.
         Trained(
             "alignment",
             "At D = 32 both look at the right source word for most content words.",
-            AtLeast(0.5, expected=0.9, unit="of the content words, the worse arm"),
-            EFFORTS,
+            AtLeast(0.5, unit="of the content words, the worse arm"),
+            role="secondary",
+            pilot=Pilot(0.989, 0.008),
+            seconds=30,
             arms=(arm("scaled_dot", 32), arm("additive", 32)),
             contrast=least,
             metric=ALIGNED,
+            given=GIVEN,
+        ),
+        Trained(
+            "quality_wide",
+            "At D = 512, after 1,500 steps, it translates as well: within 1 BLEU.",
+            Within(1.0, unit="BLEU"),
+            role="secondary",
+            budget="full",
+            seconds=120,
+            arms=(arm("scaled_dot", 512, *LONG), arm("additive", 512, *LONG)),
+            metric=BLEU,
+            given=GIVEN,
+        ),
+        Trained(
+            "wide_early",
+            "At D = 512, after 400 steps.",
+            Within(1.0, unit="BLEU"),
+            role="shown",
+            seeds=6,
+            seconds=60,
+            arms=(arm("additive", 512), arm("scaled_dot", 512)),
+            metric=BLEU,
             given=GIVEN,
         ),
     ),

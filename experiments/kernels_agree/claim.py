@@ -10,11 +10,11 @@ from matplotlib.figure import Figure
 from torch import nn
 
 from attnlab.attention import SelfAttention, TorchMHA, Variant, kernels
-from attnlab.claims import Arm, AtMost, Claim, Effort, Measured, Trained, Within
-from attnlab.claims.evidence import Evidence
+from attnlab.claims import Arm, Bound, Claim, Measured, Pilot, Trained, Within
+from attnlab.claims.results import Evidence
 from attnlab.init import init_weights
 from attnlab.model import GPT
-from attnlab.plotting.drawing import COLORS, MARKERS, dots, panels
+from attnlab.plotting.drawing import COLORS, dots, panels
 from attnlab.rng import generator
 
 LAYERS: dict[str, partial[nn.Module]] = {
@@ -24,7 +24,7 @@ LAYERS: dict[str, partial[nn.Module]] = {
 }
 
 
-def errors(seed: int, budget: str) -> Mapping[str, Any]:
+def errors(seed: int) -> Mapping[str, Any]:
     """Largest error of output and gradient in fp32, against the written-out kernel in fp64."""
     x = torch.randn(4, 61, 64, generator=generator(seed, "x"))
     exact = _forward_and_back("manual", x.double(), seed)
@@ -56,7 +56,7 @@ def _forward_and_back(name: str, x: torch.Tensor, seed: int) -> tuple[torch.Tens
     return y.detach(), inputs.grad * y.numel()
 
 
-def trajectories(seed: int, budget: str) -> Mapping[str, Any]:
+def trajectories(seed: int) -> Mapping[str, Any]:
     """Losses over 50 steps of the three, in fp64 and in fp32, and how far they come apart."""
     found: dict[str, Any] = {}
     for dtype in (torch.float64, torch.float32):
@@ -93,11 +93,9 @@ def figure(evidence: Evidence) -> Figure:
     if apart is not None:
         for i, dtype in enumerate(("float32", "float64")):
             for row in apart.each(dtype):
-                axes[0].plot(
-                    range(1, 51), [max(v, 1e-17) for v in row], MARKERS[i],
-                    color=COLORS[i], alpha=0.4, markersize=4,
-                )  # fmt: skip
-            axes[0].plot([], [], MARKERS[i], color=COLORS[i], label=dtype)
+                floored = [max(apart, 1e-17) for apart in row]
+                axes[0].plot(range(1, 51), floored, color=COLORS[i], alpha=0.4, linewidth=1)
+            axes[0].plot([], [], color=COLORS[i], label=dtype)
         axes[0].set(yscale="log", xlabel="step", ylabel="loss apart (nats)", title="One function")
         axes[0].legend()
     if trained is not None and other is not None:
@@ -108,10 +106,11 @@ def figure(evidence: Evidence) -> Figure:
     return drawing
 
 
-EFFORTS = {"quick": Effort(6), "full": Effort(10)}
-
 CLAIM = Claim(
     says="SDPA, manual and nn.MultiheadAttention are one function.",
+    last_look=10,
+    first_seed=200,
+    headline="torch_mha",
     order=4,
     figure=figure,
     notes="""
@@ -119,43 +118,37 @@ Equal weights give equal outputs up to rounding. Training amplifies rounding lik
 system, so late differences between curves prove nothing; fp64 trajectories and a test of
 equivalence do (margin 0.005 nats, about twice the noise over seeds).
 """,
-    parts=(
+    predictions=(
         Measured(
             "error",
             "In fp32 no kernel errs more than twice as much as the plain one against fp64.",
-            AtMost(0.0, unit="above twice the plain kernel's error"),
-            EFFORTS,
+            Bound(0.0, unit="above twice the plain kernel's error"),
             where="outputs and gradients in fp32",
-            bearing="for",
             measure=errors,
             value="excess",
         ),
         Measured(
             "trajectory",
             "In fp64 the losses of 50 steps of training agree to 1e-10.",
-            AtMost(1e-10, unit="nats apart"),
-            EFFORTS,
+            Bound(1e-10, unit="nats apart"),
             where="50 steps in fp64",
-            bearing="for",
             measure=trajectories,
             value="fp64",
         ),
         Trained(
             "manual",
             "manual and SDPA train to the same loss, within 0.005 nats.",
-            Within(0.005, expected=0.0),
-            EFFORTS,
+            Within(0.005),
+            pilot=Pilot(0.0, 1e-6),
             where="training, manual",
-            bearing="for",
             arms=(Arm("manual", ("attn=manual",)), Arm("sdpa", ("attn=sdpa",))),
         ),
         Trained(
             "torch_mha",
             "nn.MultiheadAttention and SDPA train to the same loss, within 0.005 nats.",
-            Within(0.005, expected=0.0),
-            EFFORTS,
+            Within(0.005),
+            pilot=Pilot(0.0, 1e-6),
             where="training, nn.MultiheadAttention",
-            bearing="for",
             arms=(Arm("torch_mha", ("attn=torch_mha",)), Arm("sdpa", ("attn=sdpa",))),
         ),
     ),

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from attnlab.attention import kernels, masks
-from attnlab.claims import AtLeast, AtMost, Claim, Effort, Measured
-from attnlab.claims.evidence import Evidence
+from attnlab.claims import AtLeast, AtMost, Bound, Claim, Measured, Pilot
+from attnlab.claims.results import Evidence
 from attnlab.plotting.drawing import COLORS, panels
 from attnlab.rng import generator
 
@@ -36,7 +36,7 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout
 KERNELS = {"manual": kernels.manual, "sdpa": sdpa, "naive": naive}
 
 
-def errors(seed: int, budget: str) -> Mapping[str, Any]:
+def errors(seed: int) -> Mapping[str, Any]:
     """Largest error of every kernel in every dtype, against fp64 of the same rounded inputs."""
     stream = generator(seed, "precision")
     q, k, v = (torch.randn(2, 4, T, D, generator=stream) for _ in range(3))
@@ -90,10 +90,11 @@ def figure(evidence: Evidence) -> Figure:
     return drawing
 
 
-EFFORTS = {"quick": Effort(6, seconds=1), "full": Effort(10, seconds=1)}
-
 CLAIM = Claim(
     says="bf16 differs most from exact attention, and large scores make it worse.",
+    last_look=40,
+    first_seed=200,
+    headline="bf16_worst",
     order=5,
     figure=figure,
     table=rows,
@@ -103,14 +104,14 @@ large stand for attention without its factor. Where a kernel keeps its scores in
 of a score is then as large as the score's differences, and the softmax picks other keys; kernels
 that compute scores in fp32 do not have that trouble ("naive" is the kernel often written).
 """,
-    parts=(
+    predictions=(
         Measured(
             "bf16_worst",
             "bf16 errs at least 4 times as much as fp16 (8 is what the bits say).",
-            AtLeast(4.0, expected=8.0, unit="times"),
-            EFFORTS,
+            AtLeast(4.0, unit="times"),
+            pilot=Pilot(8.03, 1.71),
+            seconds=1,
             where="bf16 against fp16, scores of unit size",
-            bearing="for",
             measure=errors,
             value="bf16 over fp16",
         ),
@@ -118,9 +119,9 @@ that compute scores in fp32 do not have that trouble ("naive" is the kernel ofte
             "large_scores",
             "With scores 64 times as large a kernel all in bf16 errs 5 times one in fp32.",
             AtLeast(5.0, unit="times"),
-            EFFORTS,
+            pilot=Pilot(69.9, 13.6),
+            seconds=1,
             where="scores 64 times as large, kernel all in bf16",
-            bearing="for",
             measure=errors,
             value="naive",
         ),
@@ -128,7 +129,8 @@ that compute scores in fp32 do not have that trouble ("naive" is the kernel ofte
             "upcast",
             "With its scores in fp32 the manual kernel errs at most 4 times as much as SDPA.",
             AtMost(4.0, unit="times"),
-            EFFORTS,
+            pilot=Pilot(1.46, 0.145),
+            seconds=1,
             where="scores computed in fp32",
             bearing="against",
             measure=errors,
@@ -137,8 +139,9 @@ that compute scores in fp32 do not have that trouble ("naive" is the kernel ofte
         Measured(
             "fp32",
             "In fp32 both kernels are exact to 1e-5.",
-            AtMost(1e-5, unit=""),
-            EFFORTS,
+            Bound(1e-5),
+            role="secondary",
+            seconds=1,
             measure=errors,
             value="fp32",
         ),

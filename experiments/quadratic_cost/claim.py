@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from attnlab.attention import kernels, masks
-from attnlab.claims import AtLeast, AtMost, Claim, Effort, Measured
-from attnlab.claims.evidence import Evidence
+from attnlab.claims import AtLeast, AtMost, Claim, Measured, Pilot
+from attnlab.claims.results import Evidence
 from attnlab.claims.statistics import slope
 from attnlab.plotting.drawing import COLORS, MARKERS, panels
 from attnlab.rng import generator
@@ -32,7 +32,7 @@ def _step(name: str, inputs: list[Tensor], mask: Tensor) -> None:
     y.sum().backward()
 
 
-def seconds(seed: int, budget: str) -> Mapping[str, Any]:
+def seconds(seed: int) -> Mapping[str, Any]:
     """Fastest of several forward and backward passes on one thread."""
     found: dict[str, Any] = {}
     for name in KERNELS:
@@ -49,7 +49,7 @@ def seconds(seed: int, budget: str) -> Mapping[str, Any]:
     return found
 
 
-def memory(seed: int, budget: str) -> Mapping[str, Any]:
+def memory(seed: int) -> Mapping[str, Any]:
     """Peak of what a forward and backward pass allocates, in bytes, beside its inputs."""
     found: dict[str, Any] = {}
     for name in KERNELS:
@@ -93,26 +93,26 @@ def figure(evidence: Evidence) -> Figure:
     return drawing
 
 
-TIMES = {"quick": Effort(4, seconds=8), "full": Effort(5, seconds=15)}
-BYTES = {"quick": Effort(2, seconds=6), "full": Effort(2, seconds=6)}
-
 CLAIM = Claim(
     says="Attention costs O(T^2).",
+    last_look=20,
+    first_seed=200,
+    headline="time_manual",
     order=7,
     figure=figure,
     notes="""
 Exponents are fitted from T = 512 to 4096, on one thread. SDPA computes the same T x T scores, but
-a block at a time: its time is quadratic, its memory is not. Times are repetitions on this machine,
-so they enter no family of tests.
+a block at a time: its time is quadratic, its memory is not. Times are repetitions on one machine,
+whose drift makes a verdict on them approximate.
 """,
-    parts=(
+    predictions=(
         Measured(
             "time_manual",
             "The manual kernel's time grows faster than T^1.5.",
-            AtLeast(1.5, expected=2.0, unit="(exponent of T)"),
-            TIMES,
+            AtLeast(1.5, unit="(exponent of T)"),
+            pilot=Pilot(2.42, 0.082),
+            seconds=8,
             where="time, manual",
-            bearing="for",
             timed=True,
             measure=seconds,
             value="manual exponent",
@@ -120,10 +120,10 @@ so they enter no family of tests.
         Measured(
             "time_sdpa",
             "SDPA's does, too.",
-            AtLeast(1.5, expected=2.0, unit="(exponent of T)"),
-            TIMES,
+            AtLeast(1.5, unit="(exponent of T)"),
+            pilot=Pilot(1.67, 0.046),
+            seconds=8,
             where="time, SDPA",
-            bearing="for",
             timed=True,
             measure=seconds,
             value="sdpa exponent",
@@ -131,18 +131,19 @@ so they enter no family of tests.
         Measured(
             "memory_manual",
             "The manual kernel's memory grows at least like T^1.8.",
-            AtLeast(1.8, expected=2.0, unit="(exponent of T)"),
-            BYTES,
+            AtLeast(1.8, unit="(exponent of T)"),
+            pilot=Pilot(1.984),
+            seconds=6,
             where="memory, manual",
-            bearing="for",
             measure=memory,
             value="manual exponent",
         ),
         Measured(
             "memory_sdpa",
             "SDPA's memory grows at most linearly: an exponent of 1.1 at most.",
-            AtMost(1.1, expected=1.0, unit="(exponent of T)"),
-            BYTES,
+            AtMost(1.1, unit="(exponent of T)"),
+            pilot=Pilot(0.897),
+            seconds=6,
             where="memory, SDPA",
             bearing="against",
             measure=memory,

@@ -7,13 +7,14 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from attnlab.claims import Arm, AtLeast, AtMost, Claim, Effort, Measured, Trained
-from attnlab.claims.evidence import Evidence
+from attnlab.claims import Arm, AtLeast, AtMost, Bound, Claim, Measured, Pilot, Trained
+from attnlab.claims.results import Evidence
 from attnlab.plotting.drawing import COLORS, panels
 
 from .theory import KEYS, SIZES, at_initialization, identity
 
 TABLE = (8, 64, 512)
+WIDTHS = (16, 32, 64, 128, 256, 512)  # of heads, at C = 512
 # Standard deviations of query and key weights, and learning rates, of the map. With C = D = 128
 # unscaled scores spread by sqrt(D) C std^2: 0.58 is GPT-2's start, 11.3 unit variance.
 COARSE = ((0.02, 0.0883883476, 0.1767766953), (1e-3, 1e-2))
@@ -44,10 +45,32 @@ def _spread(std: float) -> float:
     return std**2 * 128**1.5
 
 
-def _pair(init: str) -> tuple[Arm, Arm]:
+def more_at_128(
+    unscaled_128: float, scaled_128: float, unscaled_16: float, scaled_16: float
+) -> float:
+    """The price of leaving out the factor at D = 128, minus that at D = 16."""
+    return (unscaled_128 - scaled_128) - (unscaled_16 - scaled_16)
+
+
+def largest_price(*losses: float) -> float:
+    """The largest price of several pairs of arms."""
+    return max(a - b for a, b in zip(losses[::2], losses[1::2], strict=True))
+
+
+def _pair(init: str, *more: str, late: str = "") -> tuple[Arm, Arm]:
     return (
-        Arm("unscaled", (f"model.init={init}", "attn=unscaled")),
-        Arm("scaled", (f"model.init={init}", "attn=sdpa")),
+        Arm(f"unscaled, {init}{late}", (f"model.init={init}", "attn=unscaled", *more)),
+        Arm(f"scaled, {init}{late}", (f"model.init={init}", "attn=sdpa", *more)),
+    )
+
+
+def _wide_pair(D: int) -> tuple[Arm, Arm]:
+    """One layer of width 512 in heads of width D: only the width of a head differs."""
+    shape = ("model.n_layer=1", "model.n_embd=512", f"model.n_head={512 // D}", "model.init=unit")
+    steps = ("trainer.max_steps=200", "trainer.val_check_interval=200")
+    return (
+        Arm(f"unscaled, D = {D}", ("attn=unscaled", *shape, *steps)),
+        Arm(f"scaled, D = {D}", ("attn=sdpa", *shape, *steps)),
     )
 
 
@@ -71,8 +94,8 @@ def _rate(lr: float) -> tuple[str, ...]:
 
 
 def figure(evidence: Evidence) -> Figure:
-    start = evidence.shown("a_entropy")
-    fine, coarse = evidence.shown("e_map_fine"), evidence.shown("e_map")
+    start = evidence.shown("entropy")
+    fine, coarse = evidence.shown("map_fine"), evidence.shown("map")
     drawing, axes = panels(3, width=4.7, height=4.4)
     if start is not None:
         for name, color, marker in (("scaled", COLORS[0], "o"), ("unscaled", COLORS[1], "s")):
@@ -84,18 +107,29 @@ def figure(evidence: Evidence) -> Figure:
         axes[0].set(xlabel="D", ylabel="entropy (nats)", title="At the start")
         axes[0].set_xscale("log", base=2)
         axes[0].legend(fontsize=12, loc="center right")
-    for x, name in enumerate(("b_unit", "c_gpt2")):
-        found = evidence.shown(name)
-        if found is not None:
-            axes[1].plot([x] * len(found.values), found.values, "so"[x], color=COLORS[1 - x])
+    for D in WIDTHS:
+        scores = _scores_of_width(evidence, D)
+        if scores:
+            price = [a - b for a, b in zip(*scores, strict=True)]
+            axes[1].plot([D] * len(price), price, "o", color=COLORS[1], alpha=0.75)
     axes[1].axhline(0, color="0.3", linewidth=1)
-    axes[1].set_xticks([0, 1], ["unit\nvariance", "GPT-2's\nstart"])
-    axes[1].set(xlim=(-0.6, 1.6), ylabel="unscaled minus scaled (nats)", title="300 steps")
+    axes[1].set_xscale("log", base=2)
+    axes[1].set(xlabel="D", ylabel="unscaled minus scaled (nats)", title="One layer, C = 512")
     if fine is not None:
         _draw_map(axes[2], fine.scores, FINE, drawing)
     elif coarse is not None:
         _draw_map(axes[2], coarse.scores, COARSE, drawing)
     return drawing
+
+
+def _scores_of_width(evidence: Evidence, D: int) -> list[list[float]]:
+    """Scores of both arms at a width of heads, from whichever prediction has them."""
+    for name in ("wide", "wide_and_narrow", "all_widths"):
+        found = evidence.shown(name)
+        names = [arm.name for arm in _wide_pair(D)]
+        if found is not None and names[0] in found.scores:
+            return [found.scores[each] for each in names]
+    return []
 
 
 def _draw_map(
@@ -124,7 +158,7 @@ def _draw_map(
 
 def weights_table(evidence: Evidence) -> list[Mapping[str, Any]]:
     """The largest weight of a row, averaged: what the softmax saturates to."""
-    start = evidence.shown("a_entropy")
+    start = evidence.shown("entropy")
     if start is None:
         return []
     mean = {
@@ -139,9 +173,13 @@ def weights_table(evidence: Evidence) -> list[Mapping[str, Any]]:
 
 LATE = ("trainer.max_steps=2000", "trainer.val_check_interval=2000")
 ONE_HEAD = {"model.n_head": 1, "model.n_embd": 128}
+WIDE = {"model.n_layer": 1, "model.n_embd": 512, "trainer.max_steps": 200}
 
 CLAIM = Claim(
     says="Training breaks without 1/sqrt(D).",
+    last_look=20,
+    first_seed=200,
+    headline="wide",
     order=1,
     figure=figure,
     table=weights_table,
@@ -152,98 +190,136 @@ the unscaled scores spread by 0.58 only, well below the value sqrt(2 ln n) at wh
 n independent scores condenses onto a few keys. So the sentence has preconditions, and the lab
 tests it both where they hold and where they do not.
 
-The map shows single seeds of a coarse grid at the quick budget: look at its shape, not its cells.
-Its dashed line separates scores below the condensation line for n = 64 keys from those above.
+At equal width (one layer, C = 512, 200 steps) only the width D of a head changes. Pilots on seeds
+1000 and 1001 found a price of .16 and .18 nats at D = 16, .26 and .27 at 32, .31 and .30 at 64,
+.35 and .34 at 128, .36 and .33 at 256, .37 and .26 at 512. It does not come from one learning
+rate: at D = 128 it was .27 at 3e-4, .35 at 1e-3 and .37 at 3e-3.
+
+The map shows single seeds of a coarse grid: look at its shape, not its cells. Its dashed line
+separates scores below the condensation line for n = 64 keys from those above.
 """,
-    parts=(
+    predictions=(
         Trained(
-            "b_unit",
+            "unit_variance",
             "Unit-variance queries and keys: at least 0.10 nats worse after 300 steps.",
-            AtLeast(0.10, expected=0.18),
-            {"quick": Effort(6), "full": Effort(10)},
+            AtLeast(0.10),
             where="queries and keys of unit variance, one head of 128, 300 steps",
-            bearing="for",
+            pilot=Pilot(0.209, 0.0215),
             arms=_pair("unit"),
             given=ONE_HEAD | {"model.init": "unit"},
         ),
         Trained(
-            "b_unit_late",
-            "Unit-variance queries and keys: at least 0.30 nats worse after 2,000 steps.",
-            AtLeast(0.30, expected=0.45),
-            {"full": Effort(10, LATE)},
-            where="queries and keys of unit variance, one head of 128, 2,000 steps",
-            bearing="for",
-            arms=_pair("unit"),
-            given=ONE_HEAD | {"model.init": "unit"},
-        ),
-        Trained(
-            "c_gpt2",
-            "GPT-2's initialization: at least 0.05 nats better after 300 steps.",
-            AtMost(-0.05, expected=-0.128),
-            {"quick": Effort(6), "full": Effort(10)},
-            where="GPT-2's initialization, the same model, 300 steps",
+            "gpt2_start",
+            "GPT-2's initialization: not worse after 300 steps.",
+            AtMost(0.0),
             bearing="against",
+            where="GPT-2's initialization, the same model",
+            pilot=Pilot(-0.137, 0.0129),
             arms=_pair("gpt2"),
             given=ONE_HEAD | {"model.init": "gpt2"},
         ),
         Trained(
-            "c_gpt2_late",
+            "wide",
+            "At equal width, the price at D = 128 is at least 0.25 nats.",
+            AtLeast(0.25),
+            where="unit variance, one layer of width 512, D = 128",
+            pilot=Pilot(0.345, 0.02),
+            budget="full",
+            arms=_wide_pair(128),
+            given=WIDE,
+        ),
+        Trained(
+            "wide_and_narrow",
+            "At equal width, the price at D = 128 exceeds that at D = 16 by at least 0.08 nats.",
+            AtLeast(0.08),
+            where="unit variance, a price that grows from D = 16 to D = 128",
+            pilot=Pilot(0.175, 0.03),
+            budget="full",
+            arms=(*_wide_pair(128), *_wide_pair(16)),
+            contrast=more_at_128,
+            given=WIDE,
+        ),
+        Trained(
+            "unit_variance_late",
+            "Unit-variance queries and keys: at least 0.20 nats worse after 2,000 steps.",
+            AtLeast(0.20),
+            role="secondary",
+            budget="full",
+            arms=_pair("unit", *LATE, late=", late"),
+            given=ONE_HEAD | {"model.init": "unit"},
+        ),
+        Trained(
+            "gpt2_start_late",
             "GPT-2's initialization: at most 0.02 nats worse after 2,000 steps.",
-            AtMost(0.02, expected=0.0),
-            {"full": Effort(10, LATE)},
-            where="GPT-2's initialization, the same model, 2,000 steps",
-            bearing="against",
-            arms=_pair("gpt2"),
+            AtMost(0.02),
+            role="secondary",
+            budget="full",
+            arms=_pair("gpt2", *LATE, late=", late"),
             given=ONE_HEAD | {"model.init": "gpt2"},
         ),
         Measured(
-            "a_spread",
+            "spread",
             "At the start scores spread by sqrt(D) without the factor and by 1 with it.",
             AtMost(0.05, unit="relative error, mean over D = 1 to 1024"),
-            {"quick": Effort(6), "full": Effort(10)},
+            role="secondary",
+            pilot=Pilot(0.0051, 0.0018),
             measure=at_initialization,
             value="spread error",
         ),
         Measured(
-            "a_entropy",
+            "entropy",
             "The entropy of the pattern is that of the random energy model.",
             AtMost(0.1, unit="nats off, mean over D = 1 to 1024"),
-            {"quick": Effort(6), "full": Effort(10)},
+            role="secondary",
+            pilot=Pilot(0.0116, 0.0046),
             measure=at_initialization,
             value="entropy error",
         ),
         Measured(
-            "a_gradient",
+            "jacobian",
             "So is the trace of the softmax's Jacobian: what gradient gets through.",
             AtMost(0.05, unit="off, mean over D = 1 to 1024"),
-            {"quick": Effort(6), "full": Effort(10)},
+            role="secondary",
+            pilot=Pilot(0.0023, 0.0009),
             measure=at_initialization,
             value="trace error",
         ),
         Measured(
-            "d_identity",
+            "identity",
             "No factor is D^(1/4) times larger weights and learning rates of Q and K.",
-            AtMost(1e-10, unit="nats between two trajectories in fp64"),
-            {"quick": Effort(6), "full": Effort(10)},
+            Bound(1e-10, unit="nats between two trajectories in fp64"),
+            role="secondary",
             measure=identity,
             value="difference",
         ),
         Trained(
-            "e_map",
-            "The penalty is larger above the condensation line than below, by at least 0.05 nats.",
+            "all_widths",
+            "The price at equal width, at the other widths of a head.",
+            AtLeast(0.0),
+            role="shown",
+            budget="full",
+            seeds=3,
+            arms=tuple(arm for D in (32, 64, 256, 512) for arm in _wide_pair(D)),
+            contrast=largest_price,
+            given=WIDE,
+        ),
+        Trained(
+            "map",
+            "The penalty is larger above the condensation line than below.",
             AtLeast(0.05),
-            {"quick": Effort(1), "full": Effort(6)},
-            counts=False,
+            role="shown",
+            seeds=1,
             arms=_map_arms(*COARSE),
             contrast=coarse_contrast,
             given=ONE_HEAD,
         ),
         Trained(
-            "e_map_fine",
+            "map_fine",
             "The same on a finer grid.",
             AtLeast(0.05),
-            {"full": Effort(3)},
-            counts=False,
+            role="shown",
+            budget="full",
+            seeds=2,
             arms=_map_arms(*FINE),
             contrast=fine_contrast,
             given=ONE_HEAD,

@@ -21,7 +21,7 @@ SIZES = [2**k for k in range(11)]  # D = 1 ... 1024
 KEYS = 256
 
 
-def at_initialization(seed: int, budget: str) -> Mapping[str, Any]:
+def at_initialization(seed: int) -> Mapping[str, Any]:
     """Scores of unit-variance queries and keys over 256 independent inputs, D from 1 to 1024."""
     x = F.layer_norm(torch.randn(1, KEYS, 1024, generator=generator(seed, "inputs")), [1024])
     weight = torch.randn(3072, 1024, generator=generator(seed, "weights")) / 32  # 1/sqrt(C)
@@ -73,7 +73,7 @@ def _theory(D: int, scale: float) -> dict[str, float]:
     }
 
 
-def identity(seed: int, budget: str) -> Mapping[str, Any]:
+def identity(seed: int) -> Mapping[str, Any]:
     """Unscaled weights W against scaled ones theta W, theta = D^(1/4), with theta times the rate.
 
     Both models are one function and stay one function under Adam (abc-symmetry, Yang and Hu 2021),

@@ -104,28 +104,47 @@ def checkup(
 
 @app.command()
 def reproduce(
-    claims: Annotated[list[str] | None, typer.Argument(help="Names; all without any.")] = None,
-    budget: Annotated[str, typer.Option(help="quick (15 minutes on 2 cores) or full.")] = "quick",
-    seeds: Annotated[int | None, typer.Option(help="Instead of each claim's own number.")] = None,
-    jobs: Annotated[int | None, typer.Option(help="Processes; one a core otherwise.")] = None,
+    claims: Annotated[list[str] | None, typer.Argument(help="Names; all if omitted.")] = None,
+    budget: Annotated[str, typer.Option(help="quick, or full with the long runs.")] = "quick",
+    seeds: Annotated[int | None, typer.Option(help="Look at this many seeds.")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Processes; by default one a core.")] = None,
     list_: Annotated[bool, typer.Option("--list", help="Show the claims, run nothing.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Show runs and time, run nothing.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Ignore the committed rows.")] = False,
+    declare: Annotated[
+        bool, typer.Option("--declare", help="Write a new version of what is predicted.")
+    ] = False,
     publish: Annotated[bool, typer.Option("--publish", help="Write the READMEs too.")] = False,
     experiments: Annotated[Path, typer.Option(help="Holds <claim>/claim.py.")] = Path(
         "experiments"
     ),
     conf: Annotated[Path, typer.Option(help="Hydra's configuration.")] = Path("conf"),
-    outputs: Annotated[Path, typer.Option(help="Where runs and report go.")] = Path(
+    outputs: Annotated[Path, typer.Option(help="Where runs and the report go.")] = Path(
         "outputs/reproduce"
     ),
 ) -> None:
-    """Run the claims again and judge them; goes on where an earlier call was stopped."""
-    from attnlab.claims import commands
+    """Run the claims and judge them; resumes where an earlier call stopped."""
+    from attnlab.claims import reproduce as library
 
-    places = commands.places(experiments, conf, outputs, budget)
+    names = claims or []
+    paths = library.find_paths(experiments, conf, outputs, budget)
     if list_:
-        commands.show(places, claims or [])
+        library.list_claims(paths, names)
         return
-    raise typer.Exit(commands.judge(places, claims or [], seeds=seeds, jobs=jobs, publish=publish))
+    if declare:
+        library.declare_claims(paths, names, jobs)
+        return
+    if publish and (fresh or seeds is not None):
+        raise BadInput("--publish takes the committed rows: leave out --fresh and --seeds")
+    family, judged = library.reproduce(
+        paths, names, seeds=seeds, jobs=jobs, fresh=fresh, only_plan=plan
+    )
+    if publish and not plan:
+        from attnlab.claims.report import publish as write_pages
+
+        for file in write_pages(family, paths, paths.experiments.parent / "README.md"):
+            print(f"written   {file}")
+    raise typer.Exit(0 if judged else 1)
 
 
 @app.command()

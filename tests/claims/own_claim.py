@@ -9,33 +9,41 @@ CLAIM = """
 from attnlab.claims import *
 
 
-def noise(seed, budget):
+def noise(seed):
     return {"x": 1.0 + seed / 10}
 
 
-def files(folder):
-    return {"checkpoints": len(list((folder / "checkpoints").iterdir()))}
+def scaled(first, second):
+    return shift() + first - second
+
+
+def shift():
+    return 0.0
+
+
+def files(directory):
+    return {"checkpoints": len(list((directory / "checkpoints").iterdir()))}
 
 
 CLAIM = Claim(
     says="Mine.",
-    parts=(
+    last_look=20,
+    predictions=(
         Trained(
-            "better", "Flipped is no worse.", AtMost(THRESHOLD), {"quick": Effort(3)},
+            "better", "Flipped is no worse.", AtMost(5.0), role="shown", seeds=2,
             arms=(Arm("flipped", ("attn=flipped",)), Arm("causal", ("attn=sdpa",))),
-            given={"model.n_head": 2}, bearing="for", where="here",
+            contrast=scaled, given={"model.n_head": 2},
         ),
         Trained(
-            "kept", "A run keeps a checkpoint.", AtLeast(0.5), {"quick": Effort(3)},
+            "kept", "A run keeps a checkpoint.", AtLeast(0.5, unit=""), role="shown", seeds=2,
             arms=(Arm("flipped", ("attn=flipped",)),), contrast=level,
-            metric=Reading(files, "checkpoints"),
+            metric=RunMetric(files, "checkpoints"),
         ),
         Measured(
-            "noise", "x is above 0.5.", AtLeast(0.5), {"quick": Effort(3)},
-            measure=noise, value="x",
+            "noise", "x is small.", AtMost(THRESHOLD), measure=noise, value="x", where="here",
         ),
         Measured(
-            "later", "x is above 0.5.", AtLeast(0.5), {"full": Effort(3)},
+            "later", "x is above 0.5.", AtLeast(0.5), role="secondary", budget="full",
             measure=noise, value="x",
         ),
     ),

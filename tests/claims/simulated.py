@@ -1,12 +1,11 @@
 """Evidence for the repository's claims without a single run: what figures and report need."""
 
-import math
-
 import numpy as np
 
 from attnlab.claims.claim import Claim, Trained
-from attnlab.claims.evidence import Evidence, Found
-from attnlab.claims.judge import judge_claim, judge_part
+from attnlab.claims.evaluate import judge_prediction
+from attnlab.claims.judge import judge_claim
+from attnlab.claims.results import Evidence, PredictionResult
 
 SIZES = 11
 RNG = np.random.default_rng(0)
@@ -48,34 +47,33 @@ def _trained(seed):
 def evidence_of(claim: Claim, budget: str = "quick") -> Evidence:
     """A judged claim whose numbers mean nothing."""
     found = {}
-    for part in claim.parts:
-        effort = part.budgets.get(budget)
-        arms = [arm.name for arm in part.arms] if isinstance(part, Trained) else [""]
-        seeds = list(range(effort.seeds)) if effort else []
-        rows = {arm: [_row(part, seed) for seed in seeds] for arm in arms} if effort else {}
-        found[part.name] = Found(part, seeds, rows, remark="" if effort else "not judged")
-        if effort:
-            judge_part(found[part.name])
-    evidence = Evidence(claim, budget, found)
+    for prediction in claim.predictions:
+        result = PredictionResult(prediction)
+        if budget == "full" or prediction.budget == "quick":
+            arms = [arm.name for arm in getattr(prediction, "arms", ())] or [""]
+            result.seeds = claim.declared_seeds(prediction)
+            result.rows = {arm: [_row(prediction, s) for s in result.seeds] for arm in arms}
+        judge_prediction(result, claim)
+        found[prediction.name] = result
+    evidence = Evidence(claim, budget, found, version=1)
     judge_claim(evidence)
     return evidence
 
 
-def _row(part, seed):
-    values = _trained(seed) if isinstance(part, Trained) else _measured(seed)
-    if isinstance(part, Trained):
-        metric = part.metric
-        readings = {} if isinstance(metric, str) else {metric.value: RNG.random()}
+def _row(prediction, seed):
+    if isinstance(prediction, Trained):
+        values, metric = _trained(seed), prediction.metric
+        if not isinstance(metric, str):
+            values[metric.value] = RNG.random()
     else:
-        readings = {}
-        values[part.value] = RNG.random()
+        values = _measured(seed)
+        values[prediction.value] = RNG.random()
     return {
         "status": "finished",
         "values": values,
-        "readings": readings,
-        "loss_at_start": math.log(65),
-        "provenance": {"corpus": {"name": "tinyshakespeare"}, "git": {"commit": "0" * 40}},
+        "corpus": "tinyshakespeare",
+        "git": {"commit": "0" * 40},
         "label": "simulated",
         "reason": None,
-        "times": {"seconds": 1.0},
+        "seconds": 1.0,
     }

@@ -4,16 +4,22 @@ import pytest
 
 from attnlab.claims import AtLeast, Measured, Trained
 from attnlab.claims.claim import BUDGETS
-from attnlab.claims.discover import discover
-from attnlab.claims.paths import Places
+from attnlab.claims.configs import ConfigResolver, hydra_conf
+from attnlab.claims.criteria import EXACT
+from attnlab.claims.declare import Declared
+from attnlab.claims.judge import declared_looks
+from attnlab.claims.loading import load_claims
+from attnlab.claims.paths import Paths
 from attnlab.claims.plan import make_plan
-from attnlab.claims.resolve import hydra_conf
+from attnlab.claims.reproduce import first_look
+from attnlab.claims.rows import RowStore
+from attnlab.claims.statistics import reach_probability
 from attnlab.plotting.drawing import styled, svg
 from tests.claims.simulated import evidence_of
 from tests.conftest import CONF, ROOT
 
 EXPERIMENTS = ROOT / "experiments"
-CLAIMS = discover(EXPERIMENTS)
+CLAIMS = load_claims(EXPERIMENTS)
 NAMES = [claim.name for claim in CLAIMS]
 
 
@@ -40,29 +46,44 @@ def test_every_claim_has_a_sweep_of_its_name(claim):
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=NAMES)
-def test_quick_judges_every_claim_and_compares_six_seeds(claim):
-    judged = [part for part in claim.parts if part.counts and "quick" in part.budgets]
-    assert judged
-    for part in judged:
-        seeds = part.budgets["quick"].seeds
-        if isinstance(part, Trained):
-            assert seeds >= 6 or part.name == "other_leaks"
-    assert all("full" in part.budgets for part in claim.parts)
+def test_the_primary_predictions_have_the_power_to_confirm_the_claim(claim):
+    """From each pilot's effect and spread; a claim needs 80 % with everything it predicts."""
+    looks, power = declared_looks(claim.last_look), 1.0
+    for prediction in claim.predictions:
+        exact = isinstance(prediction.criterion, EXACT)
+        if prediction.role != "primary" or exact:
+            continue
+        pilot = prediction.pilot
+        assert pilot is not None, f"{prediction.name} needs a pilot"
+        power *= reach_probability(prediction.criterion.share(pilot.effect, pilot.sd), looks)
+    assert power >= 0.80
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=NAMES)
+def test_seeds_are_fresh_and_no_pilot_s(claim):
+    for prediction in claim.predictions:
+        seeds = claim.declared_seeds(prediction)
+        assert min(seeds) >= 200 and max(seeds) < 1000
 
 
 @pytest.fixture(scope="module")
 def plans(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plans")
+    plans = {}
     with hydra_conf(CONF):
-        return {
-            budget: make_plan(CLAIMS, Places(EXPERIMENTS, CONF, folder, budget), seeds=1)
-            for budget in BUDGETS
-        }
+        resolve = ConfigResolver(EXPERIMENTS)
+        for budget in BUDGETS:
+            paths = Paths(EXPERIMENTS, CONF, folder, budget)
+            seeds = {key: [200] for key in first_look(CLAIMS, budget, None)}
+            store = RowStore(paths, NAMES, fresh=True)
+            declared = {name: Declared() for name in NAMES}
+            plans[budget] = make_plan(CLAIMS, seeds, paths, store, declared, resolve)
+    return plans
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("budget", BUDGETS)
-def test_every_cell_composes_and_meets_its_preconditions(plans, budget):
+def test_every_arm_composes_and_meets_its_preconditions(plans, budget):
     assert plans[budget].unmet == {}
     assert len(plans[budget].tasks) > 25
 
@@ -70,19 +91,18 @@ def test_every_cell_composes_and_meets_its_preconditions(plans, budget):
 @pytest.mark.slow
 def test_the_baseline_is_trained_once_for_all_claims(plans):
     rows = plans["quick"].rows.items()
-    assert len({ids[0] for (_, _, arm, _), ids in rows if arm in BASE}) == 1
-    assert {arm for (_, _, arm, _), _ in rows if arm in BASE} == BASE
-
-
-BASE = {"causal", "independent", "sdpa", "4 heads"}
+    baseline = {"independent", "sdpa", "4 heads"}
+    assert len({ids[0] for (_, _, arm, _), ids in rows if arm in baseline}) == 1
+    wide = {"scaled, D = 16", "32 of width 16"}
+    rows = plans["full"].rows.items()
+    assert len({ids[0] for (_, _, arm, _), ids in rows if arm in wide}) == 1
 
 
 def test_the_textbook_s_own_assumption_is_a_precondition():
-    unscaled = CLAIMS[0]
-    part = unscaled.part("b_unit")
-    assert isinstance(part, Trained) and isinstance(part.test, AtLeast)
-    assert part.test.threshold == 0.10
-    assert part.given["model.init"] == "unit" and part.given["model.n_head"] == 1
+    prediction = CLAIMS[0].prediction("unit_variance")
+    assert isinstance(prediction, Trained) and isinstance(prediction.criterion, AtLeast)
+    assert prediction.criterion.threshold == 0.10
+    assert prediction.given["model.init"] == "unit" and prediction.given["model.n_head"] == 1
 
 
 @pytest.mark.parametrize(
@@ -90,17 +110,17 @@ def test_the_textbook_s_own_assumption_is_a_precondition():
     [
         ("kernels_agree", "error", 0.0),
         ("precision", "fp32", 1e-5),
-        ("unscaled", "d_identity", 1e-10),
+        ("unscaled", "identity", 1e-10),
         ("mask_fill", "finite_at_start", 0.0),
     ],
 )
 def test_what_is_measured_without_training(name, part, most):
     claim = CLAIMS[NAMES.index(name)]
-    measured = claim.part(part)
+    measured = claim.prediction(part)
     assert isinstance(measured, Measured)
-    values = measured.measure(3, "quick")
+    values = measured.measure(3)
     assert float(values[measured.value]) <= most
-    assert values == measured.measure(3, "quick")  # nothing but the seed decides
+    assert values == measured.measure(3)  # nothing but the seed decides
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=NAMES)

@@ -1,17 +1,18 @@
-"""The report: one file, nothing from outside, thresholds and losers shown."""
+"""The report and the pages: one file, nothing from outside, one verdict a sentence."""
 
-import math
 import re
+import subprocess
 
 import pytest
 
-from attnlab.claims import Arm, AtLeast, AtMost, Claim, Effort, Trained
-from attnlab.claims.collect import verdicts
-from attnlab.claims.evidence import Evidence, Found
-from attnlab.claims.judge import judge_claim, judge_family, judge_part
-from attnlab.claims.paths import Places
+from attnlab.claims import Arm, AtLeast, AtMost, Claim, Trained
+from attnlab.claims.evaluate import judge_prediction, verdicts
+from attnlab.claims.judge import judge_claim
+from attnlab.claims.paths import Paths
 from attnlab.claims.report import number, publish, write_figures, write_report
+from attnlab.claims.results import Evidence, PredictionResult
 from attnlab.errors import BadInput
+from attnlab.files import write_json
 from attnlab.plotting.drawing import dots, panels
 
 
@@ -21,83 +22,105 @@ def draw(evidence):
     return figure
 
 
-def evidence(name, test):
-    part = Trained("p", "Says <b> & |.", test, {"quick": Effort(3)}, arms=(Arm("a"), Arm("b")))
+def evidence(name, criterion, commit=None):
+    prediction = Trained("p", "Says <b> & |.", criterion, where="here", arms=(Arm("a"), Arm("b")))
     rows = {
         arm: [
-            {"status": "finished", "values": {"val_loss": x + i / 100}, "loss_at_start": 4.2}
-            | {"times": {"seconds": 1.0}, "label": "r", "reason": None}
-            | {"provenance": {"git": {"commit": "abc"}}}
-            for i in range(3)
+            {"status": "finished", "values": {"val_loss": x + i / 100}, "label": "r"}
+            | {"reason": None, "git": {"commit": commit}}
+            for i in range(10)
         ]
         for arm, x in (("a", 2.5), ("b", 2.4))
     }
-    found = Found(part, [0, 1, 2], rows)
-    judge_part(found)
-    result = Evidence(Claim("A <sentence>.", (part,), draw, name=name), "quick", {"p": found})
-    judge_claim(result)
-    return result
+    result = PredictionResult(prediction, list(range(10)), rows)
+    claim = Claim("A <sentence>.", (prediction,), figure=draw, name=name)
+    judge_prediction(result, claim)
+    made = Evidence(claim, "quick", {"p": result}, version=1)
+    judge_claim(made)
+    return made
 
 
 @pytest.fixture
 def family():
-    both = [evidence("wins", AtLeast(0.05)), evidence("loses", AtMost(0.05))]
-    judge_family(both)
-    return both
+    return [evidence("wins", AtLeast(0.05)), evidence("loses", AtMost(0.05))]
 
 
 @pytest.fixture
-def places(tmp_path):
+def paths(tmp_path):
+    found = Paths(tmp_path / "experiments", tmp_path / "conf", tmp_path / "out", "quick")
+    content = {"version": 1, "time": "today", "changed": ["all"], "declaration": {}, "history": []}
     for name in ("wins", "loses"):
-        (tmp_path / "experiments" / name).mkdir(parents=True)
-    return Places(tmp_path / "experiments", tmp_path / "conf", tmp_path / "out", "quick")
+        write_json(found.declared(name), content)
+    return found
 
 
-def test_the_report_is_one_file_that_asks_for_nothing(family, places):
-    write_report(family, write_figures(family, places), places)
-    page = places.report.read_text()
+def test_the_report_is_one_file_that_asks_for_nothing(family, paths):
+    write_report(family, write_figures(family, paths), paths)
+    page = paths.report.read_text()
     assert not re.search(r"""(src|href)\s*=\s*["'](?!#|data:)""", re.sub(r"xlink:href", "", page))
     assert "@import" not in page and "<script" not in page and "url(http" not in page
     assert page.count("<svg") == 2
     assert page.index("textbook sentence") < page.index("<svg")  # verdicts first
     assert "A &lt;sentence&gt;." in page
-    assert 'class="v refuted"' in page and 'class="v supported"' in page
+    assert 'class="v does not hold"' in page and 'class="v holds"' in page
     assert "attnlab reproduce wins --budget quick" in page
 
 
-def test_figures_are_the_same_bytes_each_time_and_drawn_only_when_something_changed(
-    family, places
-):
-    first = write_figures(family, places)
-    drawn = places.figure("wins").stat().st_mtime_ns
-    assert write_figures(family, places) == first
-    assert places.figure("wins").stat().st_mtime_ns == drawn
-    places.figure("wins").unlink()
-    assert write_figures(family, places) == first
+def test_figures_are_the_same_bytes_each_time_and_drawn_only_when_something_changed(family, paths):
+    first = write_figures(family, paths)
+    drawn = paths.figure("wins").stat().st_mtime_ns
+    assert write_figures(family, paths) == first
+    assert paths.figure("wins").stat().st_mtime_ns == drawn
+    paths.figure("wins").unlink()
+    assert write_figures(family, paths) == first
     family[0].found["p"].rows["a"][0]["values"]["val_loss"] = 3.0
-    judge_part(family[0].found["p"])
-    assert write_figures(family, places)["wins"] != first["wins"]
+    judge_prediction(family[0].found["p"], family[0].claim)
+    assert write_figures(family, paths)["wins"] != first["wins"]
 
 
 def test_verdicts_hold_every_seed_s_value(family):
-    part = verdicts(family)["loses"]["parts"]["p"]
-    assert part["verdict"] == "refuted"
-    assert part["scores"]["a"] == [2.5, 2.51, 2.52]
-    assert part["n"] == 3 and math.isclose(part["mean"], 0.1)
-    assert part["times"] == {"seconds": [1.0] * 6}
+    content = verdicts(family)["loses"]
+    assert content["verdict"] == "does not hold"
+    prediction = content["predictions"]["p"]
+    assert prediction["verdict"] == "refuted"
+    assert prediction["scores"]["a"][:2] == [2.5, 2.51]
+    assert (prediction["n"], prediction["no"]) == (10, 10)
+    assert prediction["median"] == pytest.approx(0.1)
 
 
-def test_publish_escapes_tables_and_wants_the_marks(family, places):
-    readme = places.experiments.parent / "README.md"
+def test_publish_needs_committed_declarations_and_the_marks(family, paths):
+    project = paths.experiments.parent
+    identity = ("-c", "user.name=x", "-c", "user.email=x@example.com")
+
+    def git(*arguments):
+        command = ["git", "-C", str(project), *identity, *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    git("init", "-q")
+    with pytest.raises(BadInput, match="commit the declaration first"):
+        publish(family, paths, project / "README.md")
+    git("add", "-A")
+    git("commit", "-qm", "x")
+    commit = git("rev-parse", "HEAD")
+    family = [evidence("wins", AtLeast(0.05), commit), evidence("loses", AtMost(0.05), commit)]
     with pytest.raises(BadInput, match="verdicts"):
-        publish(family, places, readme)
+        publish(family, paths, project / "README.md")
+    readme = project / "README.md"
     readme.write_text("x\n<!-- verdicts --><!-- /verdicts -->\ny\n")
-    write_figures(family, places)
-    publish(family, places, readme)
-    assert "**refuted**" in readme.read_text()
-    page = (places.experiments / "wins" / "README.md").read_text()
-    assert r"Says <b> & \|." in page
-    assert (places.experiments / "wins" / "figure.svg").stat().st_size < 200_000
+    write_figures(family, paths)
+    publish(family, paths, readme)
+    table = readme.read_text()
+    assert "| **does not hold** | 0.1000 nats, here | 0.1000 to 0.1000 | 0 of 10 agree |" in table
+    assert table.startswith("x\n") and table.endswith("\ny\n")
+    page = (paths.experiments / "wins" / "README.md").read_text()
+    assert r"Says <b> & \|." in page and "| 1 | today | all | holds |" in page
+    assert (paths.experiments / "wins" / "figure.svg").stat().st_size < 200_000
+
+
+def test_what_changed_after_the_declaration_is_not_published(family, paths):
+    family[0].exploratory = "changed since version 1 was declared: code.m: a -> b"
+    with pytest.raises(BadInput, match=r"code\.m"):
+        publish(family, paths, paths.experiments.parent / "README.md")
 
 
 @pytest.mark.parametrize(

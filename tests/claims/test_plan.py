@@ -1,171 +1,160 @@
-"""What is planned: cells once, preconditions, declarations kept from before the first run."""
-
-import json
+"""What is planned: equal runs once, preconditions, rows that exist already."""
 
 import pytest
 
-from attnlab.claims.claim import declared_hash
-from attnlab.claims.collect import declare
-from attnlab.claims.discover import code_digest, discover, load
-from attnlab.claims.paths import Places
+from attnlab.claims.configs import ConfigResolver, compose_config, hydra_conf
+from attnlab.claims.declare import Declared
+from attnlab.claims.loading import load_claim, load_claims
+from attnlab.claims.paths import Paths
 from attnlab.claims.plan import make_plan
-from attnlab.claims.reproduce import duration
-from attnlab.claims.resolve import cell_of, config_of, hydra_conf
+from attnlab.claims.reproduce import duration, first_look
+from attnlab.claims.rows import RowStore
+from attnlab.claims.source_digest import source_digest
 from attnlab.errors import BadInput
-from attnlab.files import write_json
 from tests.claims import own_claim
-from tests.conftest import CONF
+from tests.conftest import CONF, ROOT
+
+EXPERIMENTS = ROOT / "experiments"
 
 
 @pytest.fixture
-def places(tmp_path):
+def paths(tmp_path):
     own_claim.write(tmp_path)
-    return Places(tmp_path / "experiments", tmp_path / "conf", tmp_path / "out", "quick")
+    return Paths(tmp_path / "experiments", tmp_path / "conf", tmp_path / "out", "quick")
 
 
-def planned(places, **more):
-    with hydra_conf(places.conf):
-        return make_plan(discover(places.experiments), places, **more)
+def planned(paths, count=3, store=None):
+    with hydra_conf(paths.conf):
+        claims = load_claims(paths.experiments)
+        seeds = {key: range(count) for key in first_look(claims, paths.budget, None)}
+        store = store or RowStore(paths, ["mine"])
+        return make_plan(
+            claims, seeds, paths, store, {"mine": Declared()}, ConfigResolver(paths.experiments)
+        )
 
 
-def test_equal_cells_are_run_once(places):
-    plan = planned(places)
-    kinds = [task.message["kind"] for task in plan.tasks.values()]
+def finished(id_):
+    return {"id": id_, "status": "finished", "values": {}, "seconds": 1.0}
+
+
+def test_equal_runs_are_planned_once(paths):
+    plan = planned(paths)
+    kinds = [task.kind for task in plan.tasks.values()]
     assert kinds.count("run") == 6  # two arms, three seeds; `kept` uses the same runs
     assert kinds.count("measure") == 3
-    assert sum(len(task.readings) for task in plan.tasks.values()) == 3
+    assert sum(len(task.metrics) for task in plan.tasks.values()) == 3
     assert len(plan.todo) == 9
-
-
-def test_seeds_can_be_set_for_all(places):
-    assert len(planned(places, seeds=1).tasks) == 3
 
 
 def test_the_same_configuration_has_the_same_digest_however_it_is_written():
     with hydra_conf(CONF):
-        plain = cell_of(("preset=micro",))
-        spelled = cell_of(("preset=micro", "attn=sdpa", "optim.lr=3e-3"))
-        other = cell_of(("preset=micro", "optim.lr=4e-3"))
+        resolve = ConfigResolver(EXPERIMENTS)
+        plain = resolve(("preset=micro",))
+        spelled = resolve(("preset=micro", "attn=sdpa", "optim.lr=3e-3"))
+        other = resolve(("preset=micro", "optim.lr=4e-3"))
     assert plain.digest == spelled.digest != other.digest
     assert plain.variant == "sdpa"
 
 
 def test_a_seed_and_a_name_are_not_an_arm_s_to_set():
     with hydra_conf(CONF), pytest.raises(BadInput, match="seed=3"):
-        cell_of(("seed=3",))
+        ConfigResolver(EXPERIMENTS)(("seed=3",))
 
 
 def test_overrides_that_do_not_compose_are_named():
     with hydra_conf(CONF), pytest.raises(BadInput, match="attn=unscald"):
-        config_of(("attn=unscald",), seed=0)
+        compose_config(("attn=unscald",), seed=0, experiments=EXPERIMENTS)
 
 
-def test_folders_are_readable_and_never_shared(tmp_path):
+def test_run_directories_are_readable_and_never_shared(tmp_path):
     with hydra_conf(CONF):
-        first = cell_of(("attn=unscaled", "optim.lr=0.01"))
-        second = cell_of(("attn=unscaled", "optim.lr=0.01", "model.bias=true"))
-    folder = first.folder(2, tmp_path / "runs")
-    assert folder.name == "seed=2"
-    assert folder.parent.name == f"attn=unscaled,optim.lr=0.01~{first.digest[:8]}"
-    assert folder.parent != second.folder(2, tmp_path / "runs").parent
+        resolve = ConfigResolver(EXPERIMENTS)
+        first = resolve(("attn=unscaled", "optim.lr=0.01"))
+        second = resolve(("attn=unscaled", "optim.lr=0.01", "model.bias=true"))
+    directory = first.run_directory(2, tmp_path / "runs")
+    assert directory.name == "seed=2"
+    assert directory.parent.name == f"attn=unscaled,optim.lr=0.01~{first.digest[:8]}"
+    assert directory.parent != second.run_directory(2, tmp_path / "runs").parent
 
 
-def test_a_precondition_that_does_not_hold_is_said_and_nothing_is_run(places):
-    sweep = places.conf / "experiment" / "mine.yaml"
+def test_a_precondition_that_is_not_met_is_named_and_nothing_is_run(paths):
+    sweep = paths.conf / "experiment" / "mine.yaml"
     sweep.write_text(sweep.read_text().replace("n_head: 2", "n_head: 4"))
-    plan = planned(places)
-    assert plan.unmet == {("mine", "better"): "model.n_head = 2 is asked for, it is 4"}
-    assert sum(task.message["kind"] == "run" for task in plan.tasks.values()) == 3  # of `kept`
+    plan = planned(paths)
+    assert plan.unmet == {("mine", "better"): "model.n_head must be 2, but is 4"}
+    assert sum(task.kind == "run" for task in plan.tasks.values()) == 3  # of `kept`
 
 
-def test_cells_are_kept_until_the_configuration_changes(places):
-    plan = planned(places)
-    file = places.root / "cells.json"
-    before = file.read_text()
-    assert planned(places).tasks.keys() == plan.tasks.keys()
-    assert file.read_text() == before
-    sweep = places.conf / "experiment" / "mine.yaml"
-    sweep.write_text(sweep.read_text().replace("n_embd: 16", "n_embd: 32"))
-    assert not {t for t in planned(places).tasks if t.startswith("run")} & plan.tasks.keys()
-    file.write_text('{"conf": ')
-    assert len(planned(places).tasks) == 9
+def test_rows_that_exist_are_not_run_again_and_failed_ones_are_not_kept(paths):
+    plan = planned(paths)
+    *_, first, second = plan.tasks
+    store = RowStore(paths, ["mine"])
+    store.add(finished(first), {"mine": True})
+    store.add(finished(second) | {"status": "failed"}, {"mine": True})
+    again = planned(paths, store=RowStore(paths, ["mine"]))
+    assert again.tasks[first].done and not again.tasks[second].done
+    assert planned(paths, store=store).tasks[second].done  # once is enough for one call
 
 
-def test_done_and_failed_rows(places):
-    plan = planned(places)
-    first, second = list(plan.tasks)[-2:]
-    write_json(places.row(first), {"status": "finished", "values": {}, "times": {"seconds": 1.0}})
-    write_json(places.row(second), {"status": "failed", "reason": "x", "times": {}})
-    again = planned(places)
-    assert again.tasks[first].done
-    assert not again.tasks[second].done
+def test_declared_rows_are_committed_and_exploratory_ones_are_not(paths):
+    store = RowStore(paths, ["mine"])
+    store.add(finished("a"), {"mine": True})
+    store.add(finished("b"), {"mine": False})
+    assert '"a"' in paths.rows("mine").read_text()
+    assert '"b"' in paths.own_rows("mine").read_text()
+    assert set(RowStore(paths, ["mine"]).rows) == {"a", "b"}
+    fresh = RowStore(paths, ["mine"], fresh=True)
+    assert set(fresh.rows) == {"b"}
+    fresh.add(finished("c"), {"mine": True})
+    assert '"c"' in paths.own_rows("mine").read_text()
 
 
-def test_a_damaged_row_is_measured_again(places):
-    plan = planned(places)
-    id_ = list(plan.tasks)[-1]
-    places.row(id_).parent.mkdir(parents=True)
-    places.row(id_).write_text('{"status": "fin')
-    assert not planned(places).tasks[id_].done
+def test_a_row_that_a_kill_cut_off_is_measured_again_and_other_damage_is_named(paths):
+    store = RowStore(paths, ["mine"])
+    store.add(finished("a"), {"mine": True})
+    with paths.rows("mine").open("a") as file:
+        file.write('{"id": "b", "stat')
+    assert set(RowStore(paths, ["mine"]).rows) == {"a"}
+    paths.rows("mine").write_text('{"id": \n{"id": "a"}\n')
+    with pytest.raises(BadInput, match="line 1"):
+        RowStore(paths, ["mine"])
 
 
-def test_the_declaration_of_before_the_first_run_stays(places):
-    claim, plan = load(places.claim_file("mine")), planned(places)
-    declare(claim, plan, places)
-    kept = json.loads(places.declared("mine").read_text())
-    assert kept["hash"] == declared_hash(claim)
-    # Nothing was run: a new threshold may still be declared.
-    own_claim.write(places.experiments.parent, threshold=6.0)
-    claim, plan = load(places.claim_file("mine")), planned(places)
-    declare(claim, plan, places)
-    assert json.loads(places.declared("mine").read_text())["hash"] == declared_hash(claim)
-    # Something was run: it may not.
-    write_json(places.row(next(iter(plan.tasks))), {"status": "finished", "times": {"seconds": 1}})
-    own_claim.write(places.experiments.parent, threshold=7.0)
-    changed = load(places.claim_file("mine"))
-    declare(changed, planned(places), places)
-    assert json.loads(places.declared("mine").read_text())["hash"] == declared_hash(claim)
-    assert declared_hash(changed) != declared_hash(claim)
+def digest(file, text):
+    file.write_text(text)
+    namespace = {}
+    exec(compile(text, str(file), "exec"), namespace)
+    return source_digest(namespace["m"])
 
 
-def test_the_hash_sees_thresholds_and_metrics_but_no_comments(places):
-    file = places.claim_file("mine")
-    before = declared_hash(load(file))
-    text = file.read_text()
-    file.write_text(text.replace("def noise(seed, budget):", "def noise(seed, budget):  # why"))
-    assert declared_hash(load(file)) == before
-    file.write_text(text.replace("seed / 10", "seed / 11"))
-    assert declared_hash(load(file)) != before
-
-
-def test_stored_measurements_depend_on_what_they_use_and_on_nothing_else(tmp_path):
+def test_a_digest_covers_what_a_function_uses_and_nothing_else(tmp_path):
     file = tmp_path / "claim.py"
     text = "import math\nA = 1\ndef use():\n    return A\ndef m(s):\n    return use()\nB = 2\n"
-    file.write_text(text)
-    before = code_digest(file, "m")
+    before = digest(file, text)
     for old, new, same in (
         ("B = 2", "B = 3\ndef figure(e):\n    return B", True),
         ("return A", "return A  # why", True),
+        ("def use():\n", 'def use():\n    """Why."""\n', True),
         ("A = 1", "A = 2", False),
         ("return A", "return A + 1", False),
     ):
-        file.write_text(text.replace(old, new))
-        assert (code_digest(file, "m") == before) is same, new
+        assert (digest(file, text.replace(old, new)) == before) is same, new
 
 
-def test_a_claim_may_keep_its_theory_in_a_file_beside(places):
-    file = places.claim_file("mine")
+def test_a_digest_follows_imports_into_files_beside_and_into_the_claims_package(paths):
+    file = paths.claim_file("mine")
     text = file.read_text().replace("def noise(seed", "def unused(seed")
     file.write_text(
         text.replace("\n\n\ndef unused", "\nfrom .theory import noise\n\n\ndef unused")
     )
     beside = file.with_name("theory.py")
-    beside.write_text('def noise(seed, budget):\n    return {"x": 1.0}\n')
-    assert load(file).part("noise").measure(0, "quick") == {"x": 1.0}
-    before = code_digest(file, "noise")
-    beside.write_text('def noise(seed, budget):\n    return {"x": 22.5}\n')
-    assert load(file).part("noise").measure(0, "quick") == {"x": 22.5}
-    assert code_digest(file, "noise") != before
+    digests = []
+    for value in ("1.0", "22.5"):
+        beside.write_text(f'def noise(seed):\n    return {{"x": {value}}}\n')
+        measure = load_claim(file).prediction("noise").measure
+        assert measure(0) == {"x": float(value)}
+        digests.append(source_digest(measure))
+    assert digests[0] != digests[1]
 
 
 @pytest.mark.parametrize(
@@ -173,18 +162,23 @@ def test_a_claim_may_keep_its_theory_in_a_file_beside(places):
     [
         ("CLAIM = 3", "must define CLAIM"),
         ("import nothing_of_that_name", "cannot be loaded"),
-        ("from attnlab.claims import *\nCLAIM = Claim('x', ())", "at least one part"),
+        ("from attnlab.claims import *\nCLAIM = Claim('x', ())", "at least one primary"),
+        (
+            "from attnlab.claims import *\n"
+            "CLAIM = Claim('x', (Measured('a', 's', AtLeast(0)),), last_look=15)",
+            "last_look = 15",
+        ),
     ],
 )
-def test_an_unsound_claim_is_one_sentence(places, text, sentence):
-    places.claim_file("mine").write_text(text)
+def test_an_unsound_claim_is_one_sentence(paths, text, sentence):
+    paths.claim_file("mine").write_text(text)
     with pytest.raises(BadInput, match=sentence):
-        discover(places.experiments)
+        load_claims(paths.experiments)
 
 
-def test_an_unknown_name_is_answered_with_the_nearest(places):
+def test_an_unknown_name_is_answered_with_the_nearest(paths):
     with pytest.raises(BadInput, match="did you mean mine"):
-        discover(places.experiments, ["mime"])
+        load_claims(paths.experiments, ["mime"])
 
 
 def test_durations():

@@ -61,7 +61,6 @@ PUBLIC = {
     "COLORS": "attnlab.plotting.drawing",
     "Claim": "attnlab.claims",
     "CrossAttention": "attnlab.attention",
-    "Effort": "attnlab.claims",
     "SelfAttention": "attnlab.attention",
     "Trained": "attnlab.claims",
     "Translator": "translator",
@@ -529,13 +528,6 @@ def all_tags(watched: Path, scratch: Path) -> dict[str, Any]:
     return {"command line": tags(watched), **others}
 
 
-def judge() -> dict[str, Any]:
-    """The content of judge.json."""
-    from tests.golden import judging
-
-    return judging.judged()
-
-
 def read(name: str) -> Any:
     """The recorded content of a file."""
     return json.loads((HERE / f"{name}.json").read_text(encoding="utf-8"))
@@ -556,7 +548,6 @@ def main() -> None:
             "runs": lambda: all_runs(scratch / "runs"),
             "gpt2": gpt2,
             "checkup": lambda: {name: examined(name) for name in EXAMINED},
-            "judge": judge,
             "tags": lambda: all_tags(the_watched(), scratch / "tags"),
             "public": documented,
             "json_keys": lambda: json_keys(the_watched(), scratch / "keys"),

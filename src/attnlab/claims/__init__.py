@@ -1,37 +1,33 @@
-"""Claims: predictions with thresholds fixed beforehand, runs that test them, verdicts."""
+"""Claims: predictions with thresholds declared beforehand, runs that test them, verdicts."""
 
 from attnlab.claims.claim import (
     Arm,
     Claim,
-    Effort,
     Measured,
-    Part,
-    Reading,
+    Pilot,
+    Prediction,
+    RunMetric,
     Trained,
+    difference,
     level,
 )
-from attnlab.claims.criteria import (
-    AtLeast,
-    AtMost,
-    Exactly,
-    Proved,
-    ShareAtLeast,
-    Within,
-)
+from attnlab.claims.criteria import AtLeast, AtMost, Bound, Exactly, Happens, Proof, Within
 
 __all__ = [
     "Arm",
     "AtLeast",
     "AtMost",
+    "Bound",
     "Claim",
-    "Effort",
     "Exactly",
+    "Happens",
     "Measured",
-    "Part",
-    "Proved",
-    "Reading",
-    "ShareAtLeast",
+    "Pilot",
+    "Prediction",
+    "Proof",
+    "RunMetric",
     "Trained",
     "Within",
+    "difference",
     "level",
 ]

@@ -1,31 +1,28 @@
-"""A claim: a sentence, the predictions that test it, and where it is expected to hold.
+"""A claim: a sentence, the predictions that test it, and the settings in which it is tested.
 
 Plain data and small functions. `experiments/<claim>/claim.py` defines one as `CLAIM`; the rest of
-this package runs and judges it without knowing which it is.
+this package runs and judges it without knowing which one it is.
 """
 
 from __future__ import annotations
 
-import ast
-import hashlib
-import inspect
-import json
-import textwrap
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from attnlab.claims.criteria import Prediction
+from attnlab.claims.criteria import Criterion
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from attnlab.claims.evidence import Evidence
+    from attnlab.claims.results import Evidence
 
 Budget = Literal["quick", "full"]
 BUDGETS: tuple[Budget, ...] = ("quick", "full")
-Bearing = Literal["for", "against", "neither"]
+Role = Literal["primary", "secondary", "control", "shown"]
+Bearing = Literal["for", "against"]
 Values = Mapping[str, Any]  # JSON
 
 
@@ -38,39 +35,36 @@ class Arm:
 
 
 @dataclass(frozen=True)
-class Effort:
-    """What one budget spends on a part.
+class RunMetric:
+    """A metric that metrics.json does not hold, read from the run directory after training.
 
     Args:
-        seeds: how many; they are 0, 1, 2, ... and the same for all arms.
-        overrides: for all arms, `trainer.max_steps=2000` say.
-        on_gpu: further ones where a GPU is found.
-        seconds: guess of what one measurement takes, for the estimate before the first.
-    """
-
-    seeds: int
-    overrides: tuple[str, ...] = ()
-    on_gpu: tuple[str, ...] = ()
-    seconds: float = 5.0
-
-
-@dataclass(frozen=True)
-class Reading:
-    """A metric that metrics.json does not hold, read from the run folder after the training.
-
-    Args:
-        read: takes the folder of a finished run and gives numbers (JSON).
+        read: takes the directory of a finished run and returns numbers (JSON).
         value: the one of them that is judged.
-        diverged: the score of a run that diverged; None scores it as the loss at the start, ln V.
+        diverged: the score of a run that diverged: inf or -inf, whichever is the worse side, or
+            NaN where a diverged run says nothing about this metric.
     """
 
     read: Callable[[Path], Values]
     value: str
-    diverged: float | None = None
+    diverged: float = math.nan
+
+
+@dataclass(frozen=True)
+class Pilot:
+    """What a pilot (seeds from 1000 on) measured; the power of a prediction is computed from it.
+
+    Args:
+        effect: mean of the judged value; for an event or a proof, the share of seeds.
+        sd: standard deviation of the judged value over seeds.
+    """
+
+    effect: float
+    sd: float = 0.0
 
 
 def difference(first: float, second: float) -> float:
-    """The first arm minus the second: paired by seed, so by weights and by batches."""
+    """The first arm minus the second, paired by seed: same initial weights, same batches."""
     return first - second
 
 
@@ -80,127 +74,102 @@ def level(first: float) -> float:
 
 
 @dataclass(frozen=True)
-class Part:
+class Prediction:
     """One prediction of a claim.
 
     Args:
         name: short, unique within the claim.
         says: the prediction in one sentence.
-        test: threshold and kind of test.
-        budgets: what each budget spends; a budget that is missing does not judge this part.
-        where: the circumstances, to complete "holds for ...".
-        bearing: whether a supported part speaks for or against the claim's sentence.
-        counts: False for what is shown and not judged (a map of single seeds, say).
-        timed: the values are times, so no two machines give the same.
+        criterion: the threshold, and which values agree with it.
+        role: primary predictions decide the verdict on the sentence; secondary ones are reported
+            beside it; a control that fails makes the claim open; "shown" is not judged at all.
+        bearing: whether a confirmed primary prediction speaks for the sentence or against it.
+        where: the setting, to complete "holds only if ...".
+        pilot: effect and spread that a pilot found.
+        budget: "full" for a prediction that the quick budget cannot afford.
+        seeds: how many, for what is shown; everything else follows the claim's looks.
+        timed: the values are times; one interleaved pair of measurements is a seed.
+        seconds: rough time of one measurement or run; 0 estimates it from the model's size.
     """
 
     name: str
     says: str
-    test: Prediction
-    budgets: Mapping[Budget, Effort]
+    criterion: Criterion
+    role: Role = "primary"
+    bearing: Bearing = "for"
     where: str = ""
-    bearing: Bearing = "neither"
-    counts: bool = True
+    pilot: Pilot | None = None
+    budget: Budget = "quick"
+    seeds: int | None = None
     timed: bool = False
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
-class Trained(Part):
+class Trained(Prediction):
     """A prediction about training runs.
 
     Args:
-        arms: what is trained; the contrast gets the scores of the first arms, in order.
-        contrast: as many arguments as it takes arms, scores of one seed -> the judged value.
-        metric: a key of metrics.json, or a `Reading`.
+        arms: what is trained; `contrast` gets the scores of the first arms, in order.
+        contrast: takes the scores of one seed, one an argument, and returns the judged value.
+        metric: a key of metrics.json, or a `RunMetric`. A run that diverged has a loss of inf.
         given: preconditions, dotted keys of the configuration with their values, in every arm;
-            "corpus" is the name of the corpus that was really read.
+            "corpus" is the name of the corpus.
     """
 
     arms: tuple[Arm, ...] = ()
     contrast: Callable[..., float] = difference
-    metric: str | Reading = "val_loss"
+    metric: str | RunMetric = "val_loss"
     given: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Measured(Part):
+class Measured(Prediction):
     """A prediction about what a pure function measures.
 
     Args:
-        measure: (seed, budget) -> numbers (JSON); the same for the same arguments, times apart.
+        measure: seed -> numbers (JSON); the same for the same seed, except for times.
         value: the one of them that is judged.
     """
 
-    measure: Callable[[int, str], Values] = field(default=lambda seed, budget: {})
+    measure: Callable[[int], Values] = field(default=lambda seed: {})
     value: str = ""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence from the textbook, with the predictions that it is judged by.
+    """A textbook sentence with the predictions that decide it.
 
     Args:
         says: the sentence.
-        parts: predictions, the most important first.
+        predictions: the most important first.
+        last_look: the most seeds that may be looked at: 10, 20 or 40.
+        first_seed: seeds are first_seed, first_seed + 1, ... Pilots use seeds from 1000 on.
+        headline: the prediction whose effect stands in the table of verdicts; the first primary
+            one if empty.
         figure: draws the evidence.
         table: rows of a table to stand below the figure.
-        notes: what a reader should know, plain paragraphs.
+        notes: background for the reader, plain paragraphs.
         order: place in the report.
-        name: of the folder; filled in by whoever reads the folder.
+        name: of the directory; filled in when the claim is loaded.
     """
 
     says: str
-    parts: tuple[Part, ...]
+    predictions: tuple[Prediction, ...]
+    last_look: int = 10
+    first_seed: int = 0
+    headline: str = ""
     figure: Callable[[Evidence], Figure] | None = None
     table: Callable[[Evidence], Sequence[Mapping[str, Any]]] | None = None
     notes: str = ""
     order: int = 100
     name: str = ""
 
-    def part(self, name: str) -> Part:
-        """The part of that name."""
-        return next(part for part in self.parts if part.name == name)
+    def prediction(self, name: str) -> Prediction:
+        """The prediction of that name."""
+        return next(each for each in self.predictions if each.name == name)
 
-
-def declaration(claim: Claim) -> dict[str, Any]:
-    """All that decides a verdict and was to be fixed before the first run, as JSON.
-
-    Metrics, contrasts and measurements enter by their source text, comments and layout apart.
-    """
-    return {"claim": claim.name, "parts": [_declared(part) for part in claim.parts]}
-
-
-def declared_hash(claim: Claim) -> str:
-    """SHA-256 of the declaration."""
-    content = json.dumps(declaration(claim), sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()
-
-
-def source_of(function: Callable[..., Any]) -> str:
-    """The text of a function, comments and layout apart; its name where there is no text."""
-    try:
-        return ast.unparse(ast.parse(textwrap.dedent(inspect.getsource(function))))
-    except (OSError, TypeError, SyntaxError):  # a lambda in the middle of an expression, say
-        return function.__qualname__
-
-
-def _declared(part: Part) -> dict[str, Any]:
-    content: dict[str, Any] = {
-        "name": part.name,
-        "test": [type(part.test).__name__, asdict(part.test)],
-        "budgets": {budget: asdict(effort) for budget, effort in part.budgets.items()},
-        "counts": part.counts,
-        "bearing": part.bearing,
-    }
-    if isinstance(part, Trained):
-        metric = part.metric
-        content["arms"] = [asdict(arm) for arm in part.arms]
-        content["contrast"] = source_of(part.contrast)
-        content["given"] = dict(part.given)
-        if isinstance(metric, Reading):
-            content["metric"] = [source_of(metric.read), metric.value, metric.diverged]
-        else:
-            content["metric"] = metric
-    if isinstance(part, Measured):
-        content["metric"] = [source_of(part.measure), part.value]
-    return content
+    def declared_seeds(self, prediction: Prediction) -> list[int]:
+        """All seeds that a prediction may use, in order."""
+        count = prediction.seeds if prediction.seeds is not None else self.last_look
+        return list(range(self.first_seed, self.first_seed + count))

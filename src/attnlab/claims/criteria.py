@@ -1,60 +1,33 @@
-"""What a claim may predict of its values, and how that is judged: each can lose.
+"""How the value of one seed answers a prediction: yes, no, or neither.
 
-A prediction takes one value a seed (a paired difference where two arms are compared) and gives an
-`Outcome`. Thresholds are inside it, fixed beforehand, and go into the claim's hash.
+A criterion takes one value (a paired difference where two arms are compared) and answers "yes",
+"below" or "above" (no, on that side of the threshold), or "neither". A NaN is always "neither".
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
-from attnlab.claims import statistics
+from attnlab.claims.statistics import normal_cdf
 
-Verdict = Literal["supported", "refuted", "inconclusive"]
-
-ALPHA = 0.05  # of a two-sided test; each side gets half
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A prediction held against values.
-
-    Args:
-        verdict: supported, refuted or inconclusive.
-        line: why, in plain English.
-        p: two-sided p for "supported"; None where nothing random was tested.
-        summary: n, mean, sd and 95 % interval of the values.
-        sign_flip_p: exact, beside the t-test's p; None where it does not apply.
-    """
-
-    verdict: Verdict
-    line: str
-    p: float | None = None
-    summary: statistics.Summary | None = None
-    sign_flip_p: float | None = None
+Answer = Literal["yes", "below", "above", "neither"]
 
 
 @dataclass(frozen=True)
 class AtLeast:
-    """The true mean is above `threshold`.
-
-    Supported if the 95 % interval lies wholly above it, refuted if wholly below.
-
-    Args:
-        threshold: the smallest effect that counts.
-        expected: the declared effect, for which the number of seeds suffices.
-        unit: for the sentence.
-    """
+    """The value lies above `threshold`, in most seeds."""
 
     threshold: float
-    expected: float | None = None
     unit: str = "nats"
 
-    def judge(self, values: Sequence[float]) -> Outcome:
-        above = statistics.p_greater(values, self.threshold)
-        below = statistics.p_less(values, self.threshold)
-        return _one_sided(values, above, below, self.threshold, self.wording, self.unit)
+    def answer(self, value: float) -> Answer:
+        if value > self.threshold:
+            return "yes"
+        return "below" if value < self.threshold else "neither"
+
+    def share(self, effect: float, sd: float) -> float:
+        """The share of seeds that say yes if values are normal."""
+        return normal_cdf(effect - self.threshold, sd)
 
     @property
     def wording(self) -> str:
@@ -63,16 +36,19 @@ class AtLeast:
 
 @dataclass(frozen=True)
 class AtMost:
-    """The true mean is below `threshold`; arguments as those of `AtLeast`."""
+    """The value lies below `threshold`, in most seeds."""
 
     threshold: float
-    expected: float | None = None
     unit: str = "nats"
 
-    def judge(self, values: Sequence[float]) -> Outcome:
-        above = statistics.p_greater(values, self.threshold)
-        below = statistics.p_less(values, self.threshold)
-        return _one_sided(values, below, above, self.threshold, self.wording, self.unit)
+    def answer(self, value: float) -> Answer:
+        if value < self.threshold:
+            return "yes"
+        return "above" if value > self.threshold else "neither"
+
+    def share(self, effect: float, sd: float) -> float:
+        """The share of seeds that say yes if values are normal."""
+        return normal_cdf(self.threshold - effect, sd)
 
     @property
     def wording(self) -> str:
@@ -81,27 +57,27 @@ class AtMost:
 
 @dataclass(frozen=True)
 class Within:
-    """The true mean lies within `center` +- `margin` (equivalence, by two one-sided tests).
+    """The value lies within `center` +- `margin`, in most seeds.
 
-    Supported if the 90 % interval lies inside (Schuirmann 1987), refuted if the 95 % interval
-    lies wholly outside. A difference that is merely not significant supports nothing.
+    Refuted only if enough seeds lie beyond the same edge.
     """
 
     margin: float
     center: float = 0.0
-    expected: float | None = None
     unit: str = "nats"
 
-    def judge(self, values: Sequence[float]) -> Outcome:
-        shifted = [value - self.center for value in values]
-        summary = statistics.summarize(values)
-        inside = statistics.tost(shifted, self.margin)
-        outside = min(
-            statistics.p_greater(shifted, self.margin), statistics.p_less(shifted, -self.margin)
-        )
-        verdict = _verdict(inside < ALPHA, outside < ALPHA / 2)
-        line = f"predicted {self.wording}; measured {_measured(summary, self.unit)}"
-        return Outcome(verdict, line, inside, summary)
+    def answer(self, value: float) -> Answer:
+        low, high = self.center - self.margin, self.center + self.margin
+        if low < value < high:
+            return "yes"
+        if value < low:
+            return "below"
+        return "above" if value > high else "neither"
+
+    def share(self, effect: float, sd: float) -> float:
+        """The share of seeds that say yes if values are normal."""
+        low, high = self.center - self.margin, self.center + self.margin
+        return normal_cdf(high - effect, sd) - normal_cdf(low - effect, sd)
 
     @property
     def wording(self) -> str:
@@ -109,18 +85,62 @@ class Within:
 
 
 @dataclass(frozen=True)
+class Happens:
+    """Something happens (value 1; otherwise 0), in most seeds."""
+
+    event: str
+    unit: ClassVar[str] = ""
+
+    def answer(self, value: float) -> Answer:
+        if value == 1:
+            return "yes"
+        return "below" if value == 0 else "neither"
+
+    def share(self, effect: float, sd: float) -> float:
+        """The share of seeds that say yes, which is what a pilot of events measures."""
+        return effect
+
+    @property
+    def wording(self) -> str:
+        return self.event
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The value is the logarithm of an e-value of at least 1/alpha (Ville 1939), in most seeds.
+
+    A seed without a proof is neither yes nor no: a proof can be open, never refuted.
+    """
+
+    alpha: float = 1e-9
+    unit: ClassVar[str] = "nats of evidence"
+
+    def answer(self, value: float) -> Answer:
+        return "yes" if value >= math.log(1 / self.alpha) else "neither"
+
+    def share(self, effect: float, sd: float) -> float:
+        """The share of seeds that are proven, which is what a pilot of proofs measures."""
+        return effect
+
+    @property
+    def wording(self) -> str:
+        return f"a proof with error probability below {self.alpha:g}"
+
+
+@dataclass(frozen=True)
 class Exactly:
-    """Every single value is `value`, to the last bit."""
+    """Every value is `value`, to the last bit. No test: one miss refutes."""
 
     value: float = 0.0
-    expected: float | None = None
     unit: str = ""
 
-    def judge(self, values: Sequence[float]) -> Outcome:
-        misses = sum(value != self.value for value in values)
-        verdict: Verdict = "refuted" if misses else "supported"
-        line = f"predicted {self.wording}; {len(values) - misses} of {len(values)} are"
-        return Outcome(verdict, line, summary=statistics.summarize(values))
+    def answer(self, value: float) -> Answer:
+        if value == self.value:
+            return "yes"
+        return "below" if value < self.value else "above"
+
+    def share(self, effect: float, sd: float) -> float:
+        return 1.0
 
     @property
     def wording(self) -> str:
@@ -128,91 +148,22 @@ class Exactly:
 
 
 @dataclass(frozen=True)
-class Proved:
-    """Every value is the logarithm of an e-value of at least 1/alpha (Ville 1939).
+class Bound:
+    """Every value is at most `most`. No test: one miss refutes."""
 
-    Under the null hypothesis such a value has probability alpha at most, whatever the stopping.
-    A martingale that did not rise is no proof of the opposite, but it does lose the prediction.
-    """
+    most: float
+    unit: str = ""
 
-    alpha: float = 1e-9
-    expected: float | None = None
-    unit: str = "nats of evidence"
+    def answer(self, value: float) -> Answer:
+        return "yes" if value <= self.most else "above"
 
-    def judge(self, values: Sequence[float]) -> Outcome:
-        bound = math.log(1 / self.alpha)
-        proven = sum(value >= bound for value in values)
-        verdict = _verdict(proven == len(values), proven == 0)
-        weakest = min(values)
-        line = (
-            f"predicted {self.wording}; {proven} of {len(values)} proven, "
-            f"the weakest with p <= {_power_of_ten(-weakest / math.log(10))}"
-        )
-        p = min(1.0, math.exp(-max(weakest, 0.0)))
-        return Outcome(verdict, line, p, statistics.summarize(values))
+    def share(self, effect: float, sd: float) -> float:
+        return 1.0
 
     @property
     def wording(self) -> str:
-        return f"a proof with error probability below {self.alpha:g} for every seed"
+        return f"never above {self.most:g} {self.unit}".strip()
 
 
-@dataclass(frozen=True)
-class ShareAtLeast:
-    """The share of seeds at which something happens (value 1, otherwise 0) is above `threshold`.
-
-    By the exact interval of Clopper and Pearson.
-    """
-
-    threshold: float = 0.5
-    expected: float | None = None
-    unit: str = "of the seeds"
-
-    def judge(self, values: Sequence[float]) -> Outcome:
-        hits = sum(value == 1 for value in values)
-        low, high = statistics.clopper_pearson(hits, len(values))
-        verdict = _verdict(low > self.threshold, high < self.threshold)
-        line = (
-            f"predicted {self.wording}; {hits} of {len(values)} "
-            f"(95 % interval {low:.0%} to {high:.0%})"
-        )
-        p = statistics.binomial_p(hits, len(values), self.threshold)
-        return Outcome(verdict, line, p, statistics.summarize(values))
-
-    @property
-    def wording(self) -> str:
-        return f"more than {self.threshold:.0%} {self.unit}".strip()
-
-
-Prediction = AtLeast | AtMost | Within | Exactly | Proved | ShareAtLeast
-
-
-def _one_sided(
-    values: Sequence[float],
-    p_for: float,
-    p_against: float,
-    threshold: float,
-    wording: str,
-    unit: str,
-) -> Outcome:
-    summary = statistics.summarize(values)
-    verdict = _verdict(p_for < ALPHA / 2, p_against < ALPHA / 2)
-    line = f"predicted {wording}; measured {_measured(summary, unit)}"
-    flip = statistics.sign_flip(values, threshold) if len(values) > 1 else None
-    return Outcome(verdict, line, min(1.0, 2 * p_for), summary, flip)
-
-
-def _verdict(supported: bool, refuted: bool) -> Verdict:
-    if supported:
-        return "supported"
-    return "refuted" if refuted else "inconclusive"
-
-
-def _measured(summary: statistics.Summary, unit: str) -> str:
-    if summary.n == 1:
-        return f"{summary.mean:.4g} {unit} at one seed, which has no spread to judge by"
-    interval = f"95 % interval {summary.low:.4g} to {summary.high:.4g}, {summary.n} seeds"
-    return f"{summary.mean:.4g} {unit} ({interval})"
-
-
-def _power_of_ten(exponent: float) -> str:
-    return f"1e{math.ceil(min(exponent, 0.0)):d}"
+Criterion = AtLeast | AtMost | Within | Happens | Proof | Exactly | Bound
+EXACT = (Exactly, Bound)

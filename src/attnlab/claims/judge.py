@@ -1,138 +1,193 @@
-"""From rows to verdicts: of each part, of each claim, and of the family of claims."""
+"""From answers to verdicts, of each prediction and of the sentence.
 
-import inspect
+The rule: every seed answers every prediction with yes or no. A prediction is confirmed if all of
+the first 10 seeds say yes, or, where the claim declared further looks, 17 of 20 or 31 of 40; it is
+refuted if as many lie on one other side, and otherwise open. If in truth at most half of all seeds
+say yes, it is confirmed with probability 0.23 % at most, whatever the noise, so 21 claims together
+err with less than 5 % and nothing is left to correct.
+"""
+
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING, Literal
 
-from attnlab.claims.claim import Measured, Reading, Trained
-from attnlab.claims.criteria import ALPHA, Verdict
-from attnlab.claims.evidence import Evidence, Found, Row
-from attnlab.claims.statistics import holm
+from attnlab.claims import statistics
+from attnlab.claims.criteria import EXACT, Answer, Criterion, Exactly, Happens
+
+if TYPE_CHECKING:
+    from attnlab.claims.results import Evidence, PredictionResult
+
+Verdict = Literal["confirmed", "refuted", "open"]
+LOOKS = ((10, 10), (20, 17), (40, 31))  # (seeds, how many must agree)
 
 
-def score(row: Row, metric: str | Reading) -> float:
-    """The number by which a run is judged; one that diverged counts as it stood at the start.
+@dataclass(frozen=True)
+class Outcome:
+    """A prediction held against the values of its seeds.
 
-    A diverged run is never dropped: its loss is ln V, what guessing gives, as Wortsman et al.
-    (2023) do it, or what the reading says.
+    Args:
+        verdict: confirmed, refuted or open.
+        yes: how many of the judged seeds agree.
+        no: how many contradict, on the side where most of them do.
+        n: judged seeds: those up to the look that decided, or all whole looks so far.
+        undecided: a later declared look could still decide.
+        median, low, high: of the values up to the judged seeds (all where there are fewer than
+            10), with the exact interval.
+        mean: of the finite values, as a description.
+        line: the evidence in plain English.
     """
-    if isinstance(metric, Reading):
-        if row["status"] == "diverged":
-            start = float(row["loss_at_start"])
-            return start if metric.diverged is None else metric.diverged
-        return float(row["readings"][metric.value])
-    value = float(row["values"][metric])
-    if row["status"] == "diverged" or not math.isfinite(value):
-        return float(row["loss_at_start"])
-    return value
+
+    verdict: Verdict
+    yes: int
+    no: int
+    n: int
+    undecided: bool
+    median: float
+    low: float
+    high: float
+    mean: float
+    line: str
 
 
-def judge_part(found: Found) -> None:
-    """Fill in scores, values and outcome from the rows."""
-    part = found.part
-    failures = [row for row in _rows(found) if row["status"] == "failed"]
-    if failures:
-        reason = str(failures[0]["reason"]).strip().splitlines()[-1]
-        found.failed = True
-        found.remark = f"{len(failures)} failed: {reason}"
-        return
-    if isinstance(part, Trained):
-        read = {row.get("provenance", {}).get("corpus", {}).get("name") for row in _rows(found)}
-        wanted = part.given.get("corpus")
-        if wanted is not None and read != {wanted}:
-            found.remark = f"precondition not met: corpus = {wanted} is asked for"
-            return
-        found.scores = {
-            arm: [score(row, part.metric) for row in rows] for arm, rows in found.rows.items()
-        }
-        found.values = _contrasted(part, found)
-    else:
-        found.values = [float(value) for value in found.each(_value_of(found))]
-    if not all(math.isfinite(value) for value in found.values):
-        found.failed = True
-        found.remark = "a value is not finite"
-        return
-    found.outcome = part.test.judge(found.values)
+def declared_looks(last_look: int) -> tuple[tuple[int, int], ...]:
+    """The looks up to a declared last one.
+
+    Raises:
+        ValueError: it is not 10, 20 or 40.
+    """
+    looks = tuple(look for look in LOOKS if look[0] <= last_look)
+    if not looks or looks[-1][0] != last_look:
+        raise ValueError(f"last_look = {last_look} must be 10, 20 or 40")
+    return looks
 
 
-def judge_claim(evidence: Evidence) -> None:
-    """Put the parts together: every prediction that counts must hold, one that fails refutes."""
-    counted = [f for f in evidence.found.values() if f.part.counts and f.outcome is not None]
-    verdicts = [f.outcome.verdict for f in counted if f.outcome is not None]
-    evidence.verdict = combined(verdicts)
-    if evidence.failed:
-        evidence.verdict = "inconclusive"
-    # Repetitions of a timing are no draws from a population of seeds: they enter no family.
-    untimed = [f.outcome for f in counted if f.outcome is not None and not f.part.timed]
-    tested = [outcome.p for outcome in untimed if outcome.p is not None]
-    evidence.p = max(tested) if tested else None  # all must hold: an intersection-union test
-    _read_sentence(evidence, counted)
+def decide(answers: Sequence[Answer], last_look: int, exact: bool) -> tuple[Verdict, int, bool]:
+    """Apply the rule.
+
+    Args:
+        answers: one a seed, in declared order.
+        last_look: of the claim.
+        exact: no test; one miss refutes, and the first 10 seeds confirm.
+
+    Returns:
+        the verdict, how many seeds it rests on, and whether a later look could still decide.
+    """
+    if exact:
+        if any(answer != "yes" for answer in answers):
+            return "refuted", len(answers), False
+        return ("confirmed" if len(answers) >= LOOKS[0][0] else "open"), len(answers), False
+    looks = declared_looks(last_look)
+    judged = 0
+    for n, bar in looks:
+        if len(answers) < n:
+            break
+        judged = n
+        if answers[:n].count("yes") >= bar:
+            return "confirmed", n, False
+        if _most_against(answers[:n]) >= bar:
+            return "refuted", n, False
+    best = max(answers[:judged].count("yes"), _most_against(answers[:judged]))
+    undecided = any(best + n - judged >= bar for n, bar in looks if n > judged)
+    return "open", judged, undecided
 
 
-def judge_family(family: Sequence[Evidence]) -> None:
-    """Holm's correction over the claims: what does not survive it is inconclusive."""
-    adjusted = holm({e.claim.name: e.p for e in family if e.p is not None})
-    for evidence in family:
-        evidence.p_holm = adjusted.get(evidence.claim.name)
-        if evidence.verdict == "supported" and (evidence.p_holm or 0.0) > ALPHA:
-            evidence.verdict = "inconclusive"
-            evidence.line += f" Not significant among {len(adjusted)} claims (Holm)."
+def judge(values: Sequence[float], criterion: Criterion, last_look: int) -> Outcome:
+    """Judge one prediction by the values of its seeds, in declared order."""
+    answers = [criterion.answer(value) for value in values]
+    exact = isinstance(criterion, EXACT)
+    verdict, n, undecided = decide(answers, last_look, exact)
+    shown = n or len(answers)
+    yes, no = answers[:shown].count("yes"), _most_against(answers[:shown])
+    ordered = [value for value in values[:shown] if not math.isnan(value)]
+    finite = [value for value in ordered if math.isfinite(value)]
+    median, low, high = math.nan, math.nan, math.nan
+    if ordered:
+        median, low, high = statistics.median_interval(ordered)
+    mean = fmean(finite) if finite else math.nan
+    line = f"predicted {criterion.wording}; {yes} of {shown} seeds agree"
+    if no and not exact:
+        line += f", {no} contradict"
+    if n < LOOKS[0][0] and verdict == "open":
+        line += f" so far ({LOOKS[0][0]} are needed)"
+    if ordered and not isinstance(criterion, Exactly | Happens):
+        line += f"; median {median:.4g}"
+        if not math.isnan(low):
+            line += f" ({low:.4g} to {high:.4g})"
+        line += f", mean {mean:.4g}" if finite else ""
+    return Outcome(verdict, yes, no, n, undecided, median, low, high, mean, line)
 
 
-def combined(verdicts: Sequence[Verdict]) -> Verdict:
-    """One verdict from several predictions that must all hold."""
-    if "refuted" in verdicts:
-        return "refuted"
-    if not verdicts or "inconclusive" in verdicts:
-        return "inconclusive"
-    return "supported"
+def _most_against(answers: Sequence[Answer]) -> int:
+    """How many contradict on one and the same side."""
+    return max(answers.count("below"), answers.count("above"))
 
 
-def _rows(found: Found) -> list[Row]:
-    return [row for rows in found.rows.values() for row in rows]
-
-
-def _contrasted(part: Trained, found: Found) -> list[float]:
-    arms = [arm.name for arm in part.arms]
-    kinds = [p.kind for p in inspect.signature(part.contrast).parameters.values()]
-    if inspect.Parameter.VAR_POSITIONAL not in kinds:
-        arms = arms[: len(kinds)]
-    by_seed = zip(*(found.scores[arm] for arm in arms), strict=True)
-    return [float(part.contrast(*scores)) for scores in by_seed]
-
-
-def _value_of(found: Found) -> str:
-    assert isinstance(found.part, Measured)
-    return found.part.value
-
-
-def _read_sentence(evidence: Evidence, counted: Sequence[Found]) -> None:
-    """What the parts mean for the sentence: where it holds, and where it does not."""
-    holds, fails, open_ = [], [], []
-    for found in counted:
-        part = found.part
-        assert found.outcome is not None
-        if part.bearing == "neither":
-            continue
-        where = part.where or part.says.rstrip(".")
-        if found.outcome.verdict == "inconclusive":
-            open_.append(where)
-        elif (found.outcome.verdict == "supported") == (part.bearing == "for"):
-            holds.append(where)
-        else:
-            fails.append(where)
-    evidence.sentence = "open"
-    if holds or fails:
-        evidence.sentence = "depends" if holds and fails else "holds" if holds else "fails"
-    clauses = [
-        f"{word} {_listed(places)}"
-        for word, places in (("Holds:", holds), ("Does not hold:", fails), ("Open:", open_))
-        if places
+def judge_claim(evidence: "Evidence") -> None:
+    """Derive the verdict on the sentence from the primary predictions and the controls."""
+    settings: dict[str, list[str]] = {"true": [], "false": [], "open": []}
+    for result in evidence.found.values():
+        if result.prediction.role == "primary":
+            settings[_truth(result)].append(_setting(result))
+    broken = [
+        name
+        for name, result in evidence.found.items()
+        if result.prediction.role == "control" and result.verdict != "confirmed"
     ]
-    n = sum(f.outcome is not None and f.outcome.verdict == "supported" for f in counted)
-    clauses.append(f"{n} of {len(counted)} predictions came true")
+    failed = [
+        name for name in evidence.failed if evidence.found[name].prediction.role == "primary"
+    ]
+    true, false, undecided = settings["true"], settings["false"], settings["open"]
+    if broken or failed:
+        evidence.verdict = "open"
+        why = f"control {', '.join(broken)} not confirmed" if broken else "runs failed"
+        evidence.line = f"Open: {why}."
+        return
+    clauses = []
+    if true and false:
+        evidence.verdict = "holds only if"
+        clauses = [f"Holds only if: {_listed(true)}", f"Does not hold: {_listed(false)}"]
+    elif false:
+        evidence.verdict = "does not hold"
+        clauses = [f"Does not hold: {_listed(false)}"]
+    elif true and not undecided:
+        evidence.verdict = "holds"
+        clauses = [f"Holds: {_listed(true)}"]
+    else:
+        evidence.verdict = "open"
+        clauses = [f"Holds so far: {_listed(true)}"] if true else []
+    if undecided:
+        clauses.append(f"Open: {_listed(undecided)}")
+    clauses += _diverged_winners(evidence)
     evidence.line = ". ".join(clauses) + "."
 
 
-def _listed(places: Sequence[str]) -> str:
-    return "; ".join(places)
+def _truth(result: "PredictionResult") -> Literal["true", "false", "open"]:
+    """Whether the sentence is true in the setting of a primary prediction."""
+    if result.verdict == "open":
+        return "open"
+    speaks_for = (result.verdict == "confirmed") == (result.prediction.bearing == "for")
+    return "true" if speaks_for else "false"
+
+
+def _setting(result: "PredictionResult") -> str:
+    where = result.prediction.where or result.prediction.says.rstrip(".")
+    return f"{where} (predicted otherwise)" if result.verdict == "refuted" else where
+
+
+def _diverged_winners(evidence: "Evidence") -> list[str]:
+    """A majority of seeds can be better where the mean is worse: name runs that diverged."""
+    clauses = []
+    for name, result in evidence.found.items():
+        if result.prediction.role == "primary" and result.verdict == "confirmed":
+            clauses += [
+                f"{name}: {count} of {len(result.rows[arm])} diverged in {arm}"
+                for arm, count in result.diverged.items()
+                if count
+            ]
+    return clauses
+
+
+def _listed(settings: Sequence[str]) -> str:
+    return "; ".join(settings)

@@ -1,22 +1,19 @@
 """Where `attnlab reproduce` reads and writes."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from attnlab.claims.evidence import Row
 from attnlab.errors import BadInput
-from attnlab.files import read_json
 
 
 @dataclass(frozen=True)
-class Places:
-    """Folders of one budget.
+class Paths:
+    """Directories of one call.
 
     Args:
-        experiments: holds the claims.
+        experiments: holds the claims, with their declarations and rows.
         conf: Hydra's configuration.
-        outputs: everything that is written goes below `outputs/<budget>`.
+        outputs: runs, figures, and the report go below it.
         budget: quick or full.
     """
 
@@ -26,48 +23,46 @@ class Places:
     budget: str
 
     @property
-    def root(self) -> Path:
-        return self.outputs / self.budget
-
-    @property
     def runs(self) -> Path:
-        return self.root / "runs"
+        return self.outputs / "runs"
 
     @property
     def verdicts(self) -> Path:
-        return self.root / "verdicts.json"
+        return self.outputs / self.budget / "verdicts.json"
 
     @property
     def report(self) -> Path:
-        return self.root / "report.html"
+        return self.outputs / self.budget / "report.html"
 
     def figure(self, claim: str) -> Path:
-        return self.root / "figures" / f"{claim}.svg"
-
-    def row(self, task: str) -> Path:
-        return self.root / "rows" / f"{task}.json"
-
-    def declared(self, claim: str) -> Path:
-        """What a claim said before its first run."""
-        return self.root / "declared" / f"{claim}.json"
+        return self.outputs / self.budget / "figures" / f"{claim}.svg"
 
     def claim_file(self, claim: str) -> Path:
         return self.experiments / claim / "claim.py"
 
-    def read_row(self, task: str) -> Row | None:
-        """A stored row; None where there is none yet, or what is there is no row."""
-        try:
-            return read_json(self.row(task))
-        except (FileNotFoundError, json.JSONDecodeError):
-            return None
+    def declared(self, claim: str) -> Path:
+        """What a claim said before its first run; committed."""
+        return self.experiments / claim / "declared.json"
+
+    def rows(self, claim: str) -> Path:
+        """Finished runs and measurements of the declared test; committed."""
+        return self.experiments / claim / "rows.jsonl"
+
+    def own_rows(self, claim: str) -> Path:
+        """Finished runs and measurements that are exploratory, or were asked for afresh."""
+        return self.outputs / "rows" / f"{claim}.jsonl"
+
+    def published(self, claim: str) -> Path:
+        """The last published verdict; committed."""
+        return self.experiments / claim / "verdict.json"
 
     def check(self) -> None:
-        """Refuse folders that are not there.
+        """Refuse directories that do not exist.
 
         Raises:
-            BadInput: with the first that is not.
+            BadInput: with the first that does not.
         """
         if not self.experiments.is_dir():
-            raise BadInput(f"there is no folder {self.experiments}; name one by --experiments")
+            raise BadInput(f"{self.experiments} does not exist; name the claims by --experiments")
         if not (self.conf / "train.yaml").is_file():
-            raise BadInput(f"{self.conf} holds no train.yaml; name Hydra's folder by --conf")
+            raise BadInput(f"{self.conf} holds no train.yaml; name Hydra's directory by --conf")

@@ -1,59 +1,71 @@
-"""What is to be run: from claims to tasks, each done once however many claims ask for it."""
+"""What has to be run: from claims to tasks, each done once however many claims ask for it."""
 
-import hashlib
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Literal
 
-from attnlab.claims.claim import Claim, Effort, Measured, Reading, Trained, source_of
-from attnlab.claims.discover import code_digest
-from attnlab.claims.paths import Places
-from attnlab.claims.resolve import Cell, Cells, setting
+from omegaconf import OmegaConf
 
-Key = tuple[str, str, str, int]  # claim, part, arm, seed
+from attnlab.claims.claim import Claim, Measured, RunMetric, Trained
+from attnlab.claims.configs import ConfigResolver, ResolvedConfig
+from attnlab.claims.declare import Declared
+from attnlab.claims.paths import Paths
+from attnlab.claims.rows import RowStore
+from attnlab.claims.source_digest import source_digest
+
+CORE = 35e9  # floating-point operations a second, of one core
+RowKey = tuple[str, str, str, int]  # claim, prediction, arm, seed
 
 
 @dataclass
-class Task:
-    """A run with the readings of it, or a measurement.
+class ClaimTask:
+    """A run with the metrics to be read from it, or a measurement. It travels to a worker.
 
     Args:
         id: of its row.
+        kind: run, measure, or reference (a few steps, which pin the training code).
+        label: for the progress bar.
+        seed: of the run or measurement.
         seconds: estimate.
-        message: what the worker is told, JSON.
-        readings: ids of the readings that are still to be made.
-        done: the row is there, and not of a failure.
+        overrides, directory: of a run.
+        source: claim and prediction that a measurement belongs to.
+        metrics: id of the row of a metric -> claim and prediction that read it.
+        claims: claims that the row belongs to -> whether it is part of their declared test.
+        done: the row exists.
     """
 
     id: str
+    kind: Literal["run", "measure", "reference"]
+    label: str
+    seed: int
     seconds: float
-    message: dict[str, Any]
-    readings: dict[str, dict[str, str]] = field(default_factory=dict)
+    overrides: tuple[str, ...] = ()
+    directory: str = ""
+    source: tuple[str, str] = ("", "")
+    metrics: dict[str, tuple[str, str]] = field(default_factory=dict)
+    claims: dict[str, bool] = field(default_factory=dict)
     done: bool = False
-
-    @property
-    def label(self) -> str:
-        return str(self.message["label"])
 
 
 @dataclass
 class Plan:
-    """All tasks, and which rows belong to which part.
+    """All tasks, and which rows belong to which prediction.
 
     Args:
         tasks: in the order in which they are done.
-        rows: (claim, part, arm, seed) -> id of the row, and of its reading ("" without one).
-        unmet: (claim, part) -> the precondition that does not hold.
+        rows: (claim, prediction, arm, seed) -> id of the row, and of its metric ("" without one).
+        unmet: (claim, prediction) -> the precondition that does not hold.
     """
 
-    tasks: dict[str, Task] = field(default_factory=dict)
-    rows: dict[Key, tuple[str, str]] = field(default_factory=dict)
+    tasks: dict[str, ClaimTask] = field(default_factory=dict)
+    rows: dict[RowKey, tuple[str, str]] = field(default_factory=dict)
     unmet: dict[tuple[str, str], str] = field(default_factory=dict)
 
     @property
-    def todo(self) -> list[Task]:
-        return [task for task in self.tasks.values() if not task.done or task.readings]
+    def todo(self) -> list[ClaimTask]:
+        return [task for task in self.tasks.values() if not task.done or task.metrics]
 
     def seconds(self, jobs: int) -> float:
         """Estimate of what is still to do."""
@@ -61,131 +73,138 @@ class Plan:
 
 
 def make_plan(
-    claims: Sequence[Claim], places: Places, *, seeds: int | None = None, gpu: bool = False
+    claims: Sequence[Claim],
+    seeds: Mapping[tuple[str, str], Sequence[int]],
+    paths: Paths,
+    store: RowStore,
+    declared: Mapping[str, Declared],
+    resolve: ConfigResolver,
 ) -> Plan:
-    """Expand claims; Hydra's folder must be open (`cells.hydra_conf`).
+    """Expand claims; Hydra's directory must be open (`configs.hydra_conf`).
 
     Args:
         claims: in the order of the report.
-        places: the folders, with the budget.
-        seeds: instead of each part's own number.
-        gpu: whether the overrides for a GPU apply.
+        seeds: (claim, prediction) -> the seeds to look at; one that is missing is not run.
+        paths: the directories.
+        store: rows that exist.
+        declared: claim -> its declaration.
+        resolve: resolves configurations.
 
     Raises:
         BadInput: a configuration cannot be composed.
     """
     plan = Plan()
-    compose = Cells(places.conf, places.root / "cells.json", places.experiments)
     for claim in claims:
-        for part in claim.parts:
-            effort = part.budgets.get(places.budget)  # type: ignore[call-overload]
-            if effort is None:
-                continue
-            count = seeds if seeds is not None and effort.seeds > 1 else effort.seeds
-            if isinstance(part, Trained):
-                _add_runs(plan, claim, part, effort, count, gpu, places, compose)
-            elif isinstance(part, Measured):
-                _add_measurements(plan, claim, part, effort, count, places)
-    compose.save()
-    _look_what_is_done(plan, places)
+        for prediction in claim.predictions:
+            chosen = seeds.get((claim.name, prediction.name), ())
+            if isinstance(prediction, Trained):
+                _add_runs(plan, claim, prediction, chosen, paths, declared[claim.name], resolve)
+            elif isinstance(prediction, Measured):
+                _add_measurements(plan, claim, prediction, chosen, declared[claim.name])
+    _mark_done(plan, store)
     return plan
 
 
 def _add_runs(
     plan: Plan,
     claim: Claim,
-    part: Trained,
-    effort: Effort,
-    seeds: int,
-    gpu: bool,
-    places: Places,
-    compose: Cells,
+    prediction: Trained,
+    seeds: Sequence[int],
+    paths: Paths,
+    declared: Declared,
+    resolve: ConfigResolver,
 ) -> None:
-    common = (f"experiment={claim.name}", *effort.overrides, *(effort.on_gpu if gpu else ()))
-    cells = {arm.name: compose((*common, *arm.overrides)) for arm in part.arms}
-    for cell in cells.values():
-        for key, wanted in part.given.items():
-            found = setting(cell.settings, key)
-            if key != "corpus" and found != wanted:  # the corpus is known after the run
-                plan.unmet[claim.name, part.name] = f"{key} = {wanted} is asked for, it is {found}"
-    if (claim.name, part.name) in plan.unmet:
+    configs = {arm.name: resolve(arm_overrides(claim, arm.overrides)) for arm in prediction.arms}
+    unmet = unmet_precondition(prediction, configs.values())
+    if unmet:
+        plan.unmet[claim.name, prediction.name] = unmet
         return
-    for seed in range(seeds):
-        for arm, cell in cells.items():
-            id_ = f"run-{cell.digest}-s{seed}"
+    for seed in seeds:
+        for arm, config in configs.items():
+            digest = declared.arm_digests.get(arm, config.digest)
+            id_ = f"run-{digest}-s{seed}"
             if id_ not in plan.tasks:
-                message = {
-                    "kind": "run",
-                    "label": f"{claim.name}: {arm}, seed {seed}",
-                    "overrides": list(cell.overrides),
-                    "seed": seed,
-                    "folder": str(cell.folder(seed, places.runs)),
-                }
-                plan.tasks[id_] = Task(id_, _run_seconds(cell), message)
-            reading = _reading_of(claim, part, id_, places)
-            if reading:
-                reader = {"claim": claim.name, "part": part.name}
-                plan.tasks[id_].readings[reading] = reader
-            plan.rows[claim.name, part.name, arm, seed] = (id_, reading)
-
-
-def _reading_of(claim: Claim, part: Trained, run: str, places: Places) -> str:
-    if not isinstance(part.metric, Reading):
-        return ""
-    name = part.metric.read.__name__
-    code = code_digest(places.claim_file(claim.name), name)
-    return f"{run}-{claim.name}.{name}-{code}"
+                plan.tasks[id_] = ClaimTask(
+                    id_,
+                    "run",
+                    f"{claim.name}: {arm}, seed {seed}",
+                    seed,
+                    prediction.seconds or run_seconds(config),
+                    config.overrides,
+                    str(config.run_directory(seed, paths.runs)),
+                )
+            metric = ""
+            if isinstance(prediction.metric, RunMetric):
+                read = prediction.metric.read
+                metric = f"{id_}-{claim.name}.{read.__name__}-{source_digest(read)}"
+                plan.tasks[id_].metrics[metric] = (claim.name, prediction.name)
+            plan.tasks[id_].claims[claim.name] = declared.covers(claim, prediction, seed)
+            plan.rows[claim.name, prediction.name, arm, seed] = (id_, metric)
 
 
 def _add_measurements(
-    plan: Plan, claim: Claim, part: Measured, effort: Effort, seeds: int, places: Places
+    plan: Plan, claim: Claim, prediction: Measured, seeds: Sequence[int], declared: Declared
 ) -> None:
-    name = part.measure.__name__
-    code = code_digest(places.claim_file(claim.name), name)
-    if name == "<lambda>":
-        name = "lambda"
-        code = hashlib.sha256(source_of(part.measure).encode()).hexdigest()[:8]
-    for seed in range(seeds):
+    name = prediction.measure.__name__.strip("<>")
+    code = source_digest(prediction.measure)
+    for seed in seeds:
         id_ = f"measure-{claim.name}.{name}-s{seed}-{code}"
-        message = {
-            "kind": "measure",
-            "label": f"{claim.name}: {name.replace('_', ' ')}, seed {seed}",
-            "claim": claim.name,
-            "part": part.name,
-            "budget": places.budget,
-            "seed": seed,
-        }
-        plan.tasks.setdefault(id_, Task(id_, effort.seconds, message))
-        plan.rows[claim.name, part.name, "", seed] = (id_, "")
+        task = ClaimTask(
+            id_,
+            "measure",
+            f"{claim.name}: {name.replace('_', ' ')}, seed {seed}",
+            seed,
+            prediction.seconds or 5.0,
+            source=(claim.name, prediction.name),
+        )
+        plan.tasks.setdefault(id_, task)
+        plan.tasks[id_].claims[claim.name] = declared.covers(claim, prediction, seed)
+        plan.rows[claim.name, prediction.name, "", seed] = (id_, "")
 
 
-def _look_what_is_done(plan: Plan, places: Places) -> None:
-    """Mark tasks whose rows are there; what really was needed corrects the estimate."""
+def arm_overrides(claim: Claim, overrides: Sequence[str]) -> tuple[str, ...]:
+    """What Hydra composes an arm from."""
+    return (f"experiment={claim.name}", *overrides)
+
+
+def unmet_precondition(prediction: Trained, configs: Iterable[ResolvedConfig]) -> str:
+    """The first precondition that an arm does not meet; empty where all are met."""
+    for config in configs:
+        for key, wanted in prediction.given.items():
+            cfg = OmegaConf.create(config.settings)
+            found = config.corpus if key == "corpus" else OmegaConf.select(cfg, key)
+            if found != wanted:
+                return f"{key} must be {wanted}, but is {found}"
+    return ""
+
+
+def _mark_done(plan: Plan, store: RowStore) -> None:
+    """Mark tasks whose rows exist; how long those took corrects the estimate of the others."""
     ratios = []
     for task in plan.tasks.values():
-        row = places.read_row(task.id)
-        task.done = row is not None and row["status"] != "failed"
-        if row is not None and task.done and task.message["kind"] == "run":
-            ratios.append(row["times"]["seconds"] / task.seconds)
-        task.readings = {
-            reading: what
-            for reading, what in task.readings.items()
-            if (places.read_row(reading) or {"status": "failed"})["status"] == "failed"
+        row = store.get(task.id)
+        task.done = row is not None
+        if row is not None and task.kind == "run" and row["status"] != "failed":
+            ratios.append(row["seconds"] / task.seconds)
+        task.metrics = {
+            id_: source
+            for id_, source in task.metrics.items()
+            if store.get(id_) is None and (row is None or row["status"] != "failed")
         }
     factor = statistics.median(ratios) if len(ratios) >= 3 else 1.0
     for task in plan.tasks.values():
-        if task.done:
-            task.seconds = 1.0  # a reading
-        elif task.message["kind"] == "run":
+        if task.kind == "run" and not (task.done and Path(task.directory).exists()):
             task.seconds *= factor
+        elif task.kind == "run":
+            task.seconds = 1.0  # only a metric is missing, and the run's directory is there
 
 
-def _run_seconds(cell: Cell) -> float:
-    """An estimate: six floating-point operations per weight and character, on one laptop core."""
-    model, steps = cell.settings["model"], cell.settings["trainer"]["max_steps"]
+def run_seconds(config: ResolvedConfig) -> float:
+    """Six floating-point operations for each weight and character, on one core."""
+    model, steps = config.settings["model"], config.settings["trainer"]["max_steps"]
     if not {"n_layer", "n_embd", "block_size"} <= model.keys():
         return 3.0 + 0.02 * steps  # not a GPT; corrected by the runs that are done
     weights = 12 * model["n_layer"] * model["n_embd"] ** 2
-    characters = cell.settings["data"]["batch_size"] * model["block_size"] * steps
+    characters = config.settings["data"]["batch_size"] * model["block_size"] * steps
     validated = 2 * 111_540 / 3  # forward only, twice at the end
-    return 1.5 + 6 * weights * (characters + validated) / 35e9
+    return 1.5 + 6 * weights * (characters + validated) / CORE

@@ -1,9 +1,9 @@
-"""The report on claims: one HTML file that opens offline, and the README of each claim."""
+"""The report on claims: one HTML file that opens offline, and the page of each claim."""
 
 import hashlib
 import importlib.resources
 import json
-import platform
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,40 +11,36 @@ from typing import Any
 
 import jinja2
 
-from attnlab.claims.claim import Arm, Part, Trained
-from attnlab.claims.collect import provenance
-from attnlab.claims.evidence import Evidence, Found
-from attnlab.claims.paths import Places
+from attnlab.claims.criteria import EXACT, Happens, Proof
+from attnlab.claims.declare import check_committed
+from attnlab.claims.evaluate import all_rows, provenance, verdict
+from attnlab.claims.paths import Paths
+from attnlab.claims.results import Evidence, PredictionResult
+from attnlab.claims.statistics import clopper_pearson
 from attnlab.errors import BadInput
-from attnlab.files import write_atomically
+from attnlab.files import read_json, write_atomically, write_json
 from attnlab.plotting import drawing
 from attnlab.plotting.drawing import styled, svg
 from attnlab.training.run_directory import now
 
 BEGIN, END = "<!-- verdicts -->", "<!-- /verdicts -->"
 LARGEST_FIGURE = 200_000  # bytes; what a repository should hold
-SENTENCES = {
-    "holds": "holds as tested",
-    "fails": "does not hold as tested",
-    "depends": "true here, false there",
-    "open": "open",
-}
 
 
-def write_figures(family: Sequence[Evidence], places: Places) -> dict[str, str]:
+def write_figures(family: Sequence[Evidence], paths: Paths) -> dict[str, str]:
     """Draw every claim's figure.
 
     Returns:
-        claim -> SVG text, written to the folder `figures` too; nothing where there is no figure.
+        claim -> SVG text, also written to the directory `figures`.
     """
     figures = {}
     for evidence in family:
         draw = evidence.claim.figure
-        if draw is None or not any(found.values for found in evidence.found.values()):
+        if draw is None or not any(result.values for result in evidence.found.values()):
             continue
-        file, key = places.figure(evidence.claim.name), f"<!-- {_drawn_from(evidence, places)} -->"
+        file, key = paths.figure(evidence.claim.name), f"<!-- {_drawn_from(evidence, paths)} -->"
         text = file.read_text(encoding="utf-8") if file.exists() else ""
-        if not text.endswith(key):
+        if not text.endswith(key):  # drawing takes seconds
             with styled():
                 text = svg(draw(evidence), evidence.claim.name) + key
             write_atomically(file, text.encode())
@@ -52,127 +48,154 @@ def write_figures(family: Sequence[Evidence], places: Places) -> dict[str, str]:
     return figures
 
 
-def _drawn_from(evidence: Evidence, places: Places) -> str:
-    """A digest of the rows and of the code that a figure is drawn from; drawing takes seconds."""
-    rows = {name: found.rows for name, found in evidence.found.items()}
-    digest = hashlib.sha256(json.dumps(rows, sort_keys=True).encode())
-    for file in (places.claim_file(evidence.claim.name), Path(drawing.__file__)):
+def _drawn_from(evidence: Evidence, paths: Paths) -> str:
+    """A digest of the rows and of the code that a figure is drawn from."""
+    digest = hashlib.sha256(json.dumps(all_rows([evidence]), sort_keys=True).encode())
+    for file in (paths.claim_file(evidence.claim.name), Path(drawing.__file__)):
         digest.update(file.read_bytes() if file.exists() else b"")
     return digest.hexdigest()
 
 
-def write_report(family: Sequence[Evidence], figures: Mapping[str, str], places: Places) -> None:
+def write_report(family: Sequence[Evidence], figures: Mapping[str, str], paths: Paths) -> None:
     """Write report.html."""
     content = _template("report.html").render(
-        budget=places.budget,
+        budget=paths.budget,
         family=family,
         figures=figures,
         provenance=provenance(family),
-        machine=f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
         written=now(),
     )
-    write_atomically(places.report, content.encode())
+    write_atomically(paths.report, content.encode())
 
 
-def publish(family: Sequence[Evidence], places: Places, readme: Path) -> list[Path]:
-    """Write README.md and figure.svg beside each claim.py, and the table into the README.
+def publish(family: Sequence[Evidence], paths: Paths, readme: Path) -> list[Path]:
+    """Write README.md, figure.svg and verdict.json beside each claim.py, and the README's table.
 
     Args:
         family: judged claims.
-        places: whose budget's figures are taken.
+        paths: the directories.
         readme: the project's; the block between the two marks is replaced, nothing else.
 
     Returns:
         what was written.
 
     Raises:
-        BadInput: a figure is too large, or the README lacks the marks.
+        BadInput: a claim was changed after it was declared, or run before that was committed; a
+            figure is too large, or the README lacks the marks.
     """
+    for evidence in family:
+        if evidence.exploratory:
+            raise BadInput(
+                f"{evidence.claim.name} cannot be published: {evidence.exploratory}; declare it "
+                f"by attnlab reproduce {evidence.claim.name} --declare, commit, and run it"
+            )
+        commits = {(row.get("git") or {}).get("commit") for row in all_rows([evidence])}
+        check_committed(paths.declared(evidence.claim.name), commits)
     written = []
     for evidence in family:
-        folder = places.experiments / evidence.claim.name
-        drawn = places.figure(evidence.claim.name)
+        directory, drawn = (
+            paths.experiments / evidence.claim.name,
+            paths.figure(evidence.claim.name),
+        )
         if drawn.exists():
             content = drawn.read_bytes()
             if len(content) > LARGEST_FIGURE:
-                raise BadInput(f"{drawn} has {len(content):,} bytes, at most 200,000 are wanted")
-            write_atomically(folder / "figure.svg", content)
-            written.append(folder / "figure.svg")
+                raise BadInput(f"{drawn} has {len(content):,} bytes; at most 200,000 are allowed")
+            write_atomically(directory / "figure.svg", content)
+            written.append(directory / "figure.svg")
         page = _template("claim.md").render(
             evidence=evidence,
-            budget=places.budget,
             figure=drawn.exists(),
+            declared=read_json(paths.declared(evidence.claim.name)),
             provenance=provenance([evidence]),
         )
         lines = [line.rstrip() for line in page.strip().splitlines()]
-        write_atomically(folder / "README.md", ("\n".join(lines) + "\n").encode())
-        written.append(folder / "README.md")
-    _replace_block(readme, _template("verdicts.md").render(family=family, budget=places.budget))
+        write_atomically(directory / "README.md", ("\n".join(lines) + "\n").encode())
+        row = {"order": evidence.claim.order} | headline(evidence)
+        write_json(paths.published(evidence.claim.name), verdict(evidence) | {"row": row})
+        written += [directory / "README.md", paths.published(evidence.claim.name)]
+    _write_table(paths, readme)
     return [*written, readme]
 
 
-def _replace_block(file: Path, table: str) -> None:
-    text = file.read_text(encoding="utf-8") if file.exists() else ""
-    block = f"{BEGIN}\n{table.strip()}\n{END}"
+def headline(evidence: Evidence) -> dict[str, str]:
+    """Effect, interval and number of seeds of the prediction that stands for a claim."""
+    result = evidence.headline
+    prediction, outcome = result.prediction, result.outcome
+    if outcome is None:
+        return {"effect": "not run", "interval": "", "n": ""}
+    where = f", {prediction.where}" if prediction.where else ""
+    agree = {"n": f"{outcome.yes} of {outcome.n} agree"}
+    if isinstance(prediction.criterion, (Happens, Proof, *EXACT)):
+        low, high = clopper_pearson(outcome.yes, max(outcome.n, outcome.yes, 1))
+        exact = isinstance(prediction.criterion, EXACT)
+        interval = "" if exact else f"{low:.0%} to {high:.0%} of seeds"
+        return {"effect": f"{prediction.criterion.wording}{where}", "interval": interval} | agree
+    unit = f" {prediction.criterion.unit}".rstrip()
+    interval = f"{number(outcome.low)} to {number(outcome.high)}"
+    return {"effect": f"{number(outcome.median)}{unit}{where}", "interval": interval} | agree
+
+
+def _write_table(paths: Paths, readme: Path) -> None:
+    """Replace the table in the README by the published verdicts of all claims."""
+    published = {
+        file.parent.name: read_json(file) for file in paths.experiments.glob("*/verdict.json")
+    }
+    rows = sorted(
+        ((name, content) for name, content in published.items() if "row" in content),
+        key=lambda item: (item[1]["row"]["order"], item[0]),
+    )
+    block = f"{BEGIN}\n{_template('verdicts.md').render(rows=rows).strip()}\n{END}"
+    text = readme.read_text(encoding="utf-8") if readme.exists() else ""
     changed, count = re.subn(
         f"{re.escape(BEGIN)}.*?{re.escape(END)}", lambda _: block, text, flags=re.DOTALL
     )
     if count != 1:
-        raise BadInput(f"{file} must hold {BEGIN} and {END} once; the verdicts go between them")
-    write_atomically(file, changed.encode())
+        raise BadInput(f"{readme} must hold {BEGIN} and {END} once; the table goes between them")
+    write_atomically(readme, changed.encode())
 
 
 def _template(name: str) -> jinja2.Template:
+    templates = importlib.resources.files("attnlab.claims") / "templates"
     environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_source),
+        loader=jinja2.FunctionLoader(lambda each: (templates / each).read_text(encoding="utf-8")),
         autoescape=name.endswith(".html"),
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters["number"] = number
-    environment.filters["cell"] = _cell
-    environment.globals["arms"] = arms
-    environment.globals["table"] = table
-    environment.globals["shown"] = shown
-    environment.globals["extra"] = extra
-    environment.globals["sentences"] = SENTENCES
+    environment.filters |= {"number": number, "cell": _cell}
+    environment.globals |= {"seeds_table": seeds_table, "extra": _extra, "diverged": _diverged}
     return environment.get_template(name)
 
 
-def _source(name: str) -> str:
-    folder = importlib.resources.files("attnlab.claims") / "templates"
-    return (folder / name).read_text(encoding="utf-8")
+def seeds_table(result: PredictionResult) -> list[dict[str, Any]]:
+    """One row an arm: n, mean of the finite scores, every seed's score, how many diverged."""
+    overrides = {arm.name: arm.overrides for arm in getattr(result.prediction, "arms", ())}
+    rows = []
+    for arm, scores in result.scores.items():
+        finite = [score for score in scores if math.isfinite(score)]
+        mean = sum(finite) / len(finite) if finite else math.nan
+        count = result.diverged[arm]
+        rows.append(
+            {"arm": arm, "overrides": overrides.get(arm, ()), "n": len(scores), "mean": mean}
+            | {"scores": scores, "diverged": count}
+        )
+    return rows
 
 
-def shown(found: Found) -> str:
-    """A part's verdict in a word."""
-    if found.outcome is None:
-        return "failed" if found.failed else "not judged"
-    return str(found.outcome.verdict) if found.part.counts else "shown only"
+def _diverged(result: PredictionResult) -> str:
+    """How many runs of each arm diverged, with the exact interval of the share."""
+    told = []
+    for arm, count in result.diverged.items():
+        if count:
+            n = len(result.rows[arm])
+            low, high = clopper_pearson(count, n)
+            told.append(f"{count} of {n} diverged in {arm} ({low:.0%} to {high:.0%})")
+    return "; ".join(told)
 
 
-def arms(part: Part) -> Sequence[Arm]:
-    """What a part trains; nothing where it measures."""
-    return part.arms if isinstance(part, Trained) else ()
-
-
-def table(found: Found) -> list[dict[str, Any]]:
-    """One row an arm: n, mean, every seed's score, and how many diverged."""
-    diverged = found.diverged
-    return [
-        {
-            "arm": arm,
-            "n": len(scores),
-            "mean": sum(scores) / len(scores),
-            "scores": scores,
-            "diverged": diverged[arm],
-        }
-        for arm, scores in found.scores.items()
-    ]
-
-
-def extra(evidence: Evidence) -> list[dict[str, Any]]:
+def _extra(evidence: Evidence) -> list[dict[str, Any]]:
     """The claim's own table, if it has one."""
     make = evidence.claim.table
     return [dict(row) for row in make(evidence)] if make is not None else []
@@ -185,6 +208,6 @@ def number(value: Any) -> str:
     return f"{value:.4f}" if 0.01 <= abs(value) < 1000 else f"{value:.3g}"
 
 
-def _cell(text: str) -> str:
+def _cell(text: object) -> str:
     """Text that cannot end a cell of a Markdown table."""
     return " ".join(str(text).split()).replace("|", "\\|")

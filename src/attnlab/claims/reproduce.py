@@ -1,102 +1,234 @@
-"""`attnlab reproduce`: plan, run what is missing, judge, report."""
+"""`attnlab reproduce`: plan, run what is missing look by look, judge, report; and declare."""
 
+import hashlib
 import os
 import sys
+import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from attnlab.claims.claim import Claim
-from attnlab.claims.collect import declare, gather, provenance, verdicts
-from attnlab.claims.discover import discover
-from attnlab.claims.evidence import Evidence
-from attnlab.claims.paths import Places
-from attnlab.claims.plan import Plan, Task, make_plan
-from attnlab.claims.resolve import hydra_conf
-from attnlab.claims.worker_pool import work
+import attnlab
+from attnlab.claims.claim import BUDGETS, Claim, Trained
+from attnlab.claims.configs import ConfigResolver, hydra_conf
+from attnlab.claims.criteria import EXACT
+from attnlab.claims.declare import Declared, changed_losses, declare, read_declared
+from attnlab.claims.evaluate import evaluate, provenance, verdicts
+from attnlab.claims.execute import execute, reference_task
+from attnlab.claims.judge import LOOKS
+from attnlab.claims.loading import load_claims
+from attnlab.claims.paths import Paths
+from attnlab.claims.plan import Plan, arm_overrides, make_plan
+from attnlab.claims.results import Evidence
+from attnlab.claims.rows import RowStore
 from attnlab.errors import BadInput
-from attnlab.files import write_json
+from attnlab.files import read_json, write_json
 from attnlab.training.run_directory import now
+
+Counts = dict[tuple[str, str], int]  # (claim, prediction) -> how many seeds to look at
+COLORS = {"holds": "green", "does not hold": "red", "holds only if": "cyan"}
+
+
+def find_paths(experiments: Path, conf: Path, outputs: Path, budget: str) -> Paths:
+    """The directories of a call.
+
+    Raises:
+        BadInput: the budget is unknown, or a directory does not exist.
+    """
+    if budget not in BUDGETS:
+        raise BadInput(f"--budget {budget} is unknown; it must be {' or '.join(BUDGETS)}")
+    # Workers and run directories must not depend on the current directory.
+    paths = Paths(experiments.resolve(), conf.resolve(), outputs.resolve(), budget)
+    paths.check()
+    return paths
+
+
+def list_claims(paths: Paths, names: Sequence[str]) -> None:
+    """Print the claims of a directory, or those that are named."""
+    rows = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in ("claim", "textbook sentence", "predictions"):
+        rows.add_column(column, overflow="fold")
+    for claim in load_claims(paths.experiments, names):
+        known = [
+            each.name if each.budget == "quick" or paths.budget == "full" else f"({each.name})"
+            for each in claim.predictions
+        ]
+        rows.add_row(claim.name, claim.says, ", ".join(known))
+    console = Console(soft_wrap=True)
+    console.print(rows)
+    console.print(f"In parentheses: not run at --budget {paths.budget}.")
 
 
 def reproduce(
-    places: Places,
+    paths: Paths,
     names: Sequence[str] = (),
     *,
     seeds: int | None = None,
     jobs: int | None = None,
+    fresh: bool = False,
+    only_plan: bool = False,
 ) -> tuple[list[Evidence], bool]:
     """Run what is missing of claims, judge them, and write verdicts.json and the report.
 
     Args:
-        places: the folders, with the budget.
+        paths: the directories, with the budget.
         names: of claims; empty for all.
-        seeds: instead of each claim's own number.
+        seeds: look at this many seeds instead of going look by look.
         jobs: processes; None for one a core.
+        fresh: ignore the committed rows, and run everything here.
+        only_plan: print what would be run and how long it would take, and run nothing.
 
     Returns:
-        the evidence of every claim whose runs are there, and whether all asked for were judged.
+        the evidence of every claim, and whether all were judged.
 
     Raises:
-        BadInput: a name, a number, a folder or a claim is not sound, or another call is at work.
+        BadInput: a name, a number, a directory or a claim is not sound, or another call is
+            running.
     """
-    _check(seeds, jobs)
-    places.check()
-    asked = discover(places.experiments, names)
+    for option, value in (("seeds", seeds), ("jobs", jobs)):
+        if value is not None and value < 1:
+            raise BadInput(f"--{option} {value} must be at least 1")
+    claims = load_claims(paths.experiments, names)
     console = Console(soft_wrap=True)
-    with _lock(places), hydra_conf(places.conf):
-        plan = make_plan(asked, places, seeds=seeds, gpu=_gpu(places))
-        jobs = min(jobs or cores(), max(1, len(plan.todo)))
-        console.print(announcement(plan, asked, places, jobs))
-        for claim in asked:
-            declare(claim, plan, places)
-        _work(plan, places, jobs, console)
-        everything = _with_the_others(asked, places)
-        if len(everything) > len(asked):
-            plan = make_plan(everything, places, seeds=seeds, gpu=_gpu(places))
-        family = gather(everything, plan, places)
-        _write(family, places)
-    console.print(table(family))
-    judged = _name_failures(family, asked, console)
-    console.print(f"report    {places.report}\nverdicts  {places.verdicts}")
-    return family, judged
+    jobs = jobs or cores()
+    with _lock(paths), hydra_conf(paths.conf):
+        resolve = ConfigResolver(paths.experiments)
+        store = RowStore(paths, [claim.name for claim in claims], fresh=fresh)
+        declared = {claim.name: read_declared(claim, paths, resolve) for claim in claims}
+
+        def planned(counts: Counts) -> Plan:
+            chosen = {
+                key: range(_first_seed(claims, key[0]), _first_seed(claims, key[0]) + count)
+                for key, count in counts.items()
+            }
+            return make_plan(claims, chosen, paths, store, declared, resolve)
+
+        counts = first_look(claims, paths.budget, seeds)
+        console.print(_announcement(claims, planned, counts, paths, jobs, seeds))
+        if only_plan:
+            return [], True
+        while True:
+            plan = planned(counts)
+            _pin_training_code(plan, claims, declared, paths, jobs, resolve)
+            _run(plan, store, paths, jobs, console)
+            everything = planned(_all_seeds(claims, counts))
+            family = evaluate(claims, everything, store, declared, paths.budget)
+            if seeds is not None or not next_look(family, counts):
+                break
+        _copy_shared_rows(plan, store)
+        _write(family, paths)
+    console.print(verdict_table(family))
+    for evidence in family:
+        for name in evidence.failed:
+            told = f"{name}: {evidence.found[name].remark}"
+            console.print(f"[bold red]{evidence.claim.name} was not judged[/]: {told}")
+    console.print(f"report    {paths.report}\nverdicts  {paths.verdicts}")
+    return family, not any(evidence.failed for evidence in family)
 
 
-def announcement(plan: Plan, claims: Sequence[Claim], places: Places, jobs: int) -> str:
-    """What is about to be done, and how long it may take."""
-    runs = [task for task in plan.tasks.values() if task.message["kind"] == "run"]
-    done = sum(task.done for task in plan.tasks.values())
-    text = (
-        f"{places.budget}: {len(claims)} claims, {len(runs)} runs and "
-        f"{len(plan.tasks) - len(runs)} measurements, {done} of them done"
-    )
-    if not plan.todo:
-        return f"{text}; nothing to run"
-    return f"{text}; about {duration(plan.seconds(jobs))} on {jobs} processes"
+def declare_claims(paths: Paths, names: Sequence[str], jobs: int | None = None) -> None:
+    """Write a new version of declared.json for each claim in which something changed."""
+    console = Console(soft_wrap=True)
+    with _lock(paths), hydra_conf(paths.conf):
+        resolve = ConfigResolver(paths.experiments)
+        for claim in load_claims(paths.experiments, names):
+            losses = reference_losses(claim, paths, jobs or cores())
+            before = read_declared(claim, paths, resolve).version
+            declared = declare(claim, paths, resolve, losses)
+            if declared.version == before:
+                console.print(f"{claim.name}: version {before}, nothing changed")
+                continue
+            console.print(f"{claim.name}: version {declared.version} is declared")
+            for line in declared.content["changed"]:
+                console.print(f"    {line}")
+    console.print("Commit the declarations before you run them.")
 
 
-def table(family: Sequence[Evidence]) -> Table:
+def reference_losses(claim: Claim, paths: Paths, jobs: int) -> dict[str, float]:
+    """The loss of each arm after a few steps; kept until a file of the package changes.
+
+    Raises:
+        BadInput: an arm cannot be trained.
+    """
+    file = paths.outputs / "reference_losses.json"
+    code = hashlib.sha256()
+    for source in sorted(Path(attnlab.__file__).parent.rglob("*.py")):
+        code.update(source.read_bytes())
+    known = read_json(file) if file.exists() else {}
+    if known.get("code") != code.hexdigest():
+        known = {"code": code.hexdigest(), "losses": {}}
+    arms = {
+        arm.name: arm_overrides(claim, arm.overrides)
+        for prediction in claim.predictions
+        if isinstance(prediction, Trained)
+        for arm in prediction.arms
+    }
+    keys = {arm: " ".join(overrides) for arm, overrides in arms.items()}
+    missing = [arm for arm in arms if keys[arm] not in known["losses"]]
+    with tempfile.TemporaryDirectory() as scratch:
+        tasks = [
+            reference_task(claim.name, arm, arms[arm], Path(scratch) / str(i))
+            for i, arm in enumerate(missing)
+        ]
+        for task, (row, *_) in execute(tasks, paths, jobs) if tasks else ():
+            arm = missing[tasks.index(task)]
+            if row["status"] == "failed":
+                raise BadInput(f"{claim.name}: {arm} cannot be trained: {row['reason']}")
+            known["losses"][keys[arm]] = row["values"]["train_loss"]
+    write_json(file, known)
+    return {arm: known["losses"][key] for arm, key in keys.items()}
+
+
+def first_look(claims: Sequence[Claim], budget: str, seeds: int | None) -> Counts:
+    """How many seeds each prediction starts with; one that the budget omits has none."""
+    return {
+        (claim.name, each.name): each.seeds or seeds or LOOKS[0][0]
+        for claim in claims
+        for each in claim.predictions
+        if budget == "full" or each.budget == "quick"
+    }
+
+
+def next_look(family: Sequence[Evidence], counts: Counts) -> bool:
+    """Raise the counts of what is undecided and can still reach a bar; False if nothing is."""
+    more = False
+    for evidence in family:
+        for name, result in evidence.found.items():
+            key = (evidence.claim.name, name)
+            if result.outcome is None or key not in counts:
+                continue
+            looks = [n for n, _ in LOOKS if counts[key] < n <= evidence.claim.last_look]
+            if result.outcome.undecided and not result.failed and looks:
+                counts[key] = looks[0]
+                more = True
+    return more
+
+
+def verdict_table(family: Sequence[Evidence]) -> Table:
     """The verdicts, a row a prediction."""
     rows = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for column in ("claim", "prediction", "verdict", "what was found"):
+    for column in ("claim", "prediction", "verdict", "evidence"):
         rows.add_column(column, overflow="fold")
     for evidence in family:
-        color = {"supported": "green", "refuted": "red"}.get(evidence.verdict, "yellow")
+        color = COLORS.get(evidence.verdict, "yellow")
+        version = f"version {evidence.version}" if not evidence.exploratory else "exploratory"
         rows.add_row(
             f"[bold]{evidence.claim.name}[/]",
             f"[bold]{evidence.claim.says}[/]",
             f"[bold {color}]{evidence.verdict}[/]",
-            evidence.line,
+            f"{evidence.line} ({version})",
         )
-        for name, found in evidence.found.items():
-            verdict = found.outcome.verdict if found.outcome else "-"
-            shown = f"({verdict})" if not found.part.counts else verdict
-            line = found.outcome.line if found.outcome else found.remark
-            rows.add_row("", f"  {name}: {found.part.says}", shown, line)
+        for name, result in evidence.found.items():
+            role = result.prediction.role
+            told = result.outcome.line if result.outcome else ""
+            line = "; ".join(part for part in (told, result.remark) if part)
+            rows.add_row("", f"  {name} ({role}): {result.prediction.says}", result.verdict, line)
     return rows
 
 
@@ -108,111 +240,138 @@ def cores() -> int:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person says them."""
+    """Seconds for people."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def _check(seeds: int | None, jobs: int | None) -> None:
-    for name, value in (("seeds", seeds), ("jobs", jobs)):
-        if value is not None and value < 1:
-            raise BadInput(f"--{name} {value} must be at least 1")
+def _announcement(
+    claims: Sequence[Claim],
+    planned: Callable[[Counts], Plan],
+    counts: Counts,
+    paths: Paths,
+    jobs: int,
+    seeds: int | None,
+) -> str:
+    """What is about to run, and how long it may take."""
+    plan = planned(counts)
+    runs = sum(task.kind == "run" for task in plan.tasks.values())
+    done = sum(task.done for task in plan.tasks.values())
+    text = (
+        f"{paths.budget}: {len(claims)} claims, {runs} runs and {len(plan.tasks) - runs} "
+        f"measurements for the first look, {done} of them done"
+    )
+    text += f"; about {duration(plan.seconds(jobs))} on {jobs} processes" if plan.todo else ""
+    if seeds is None:
+        last = {key: max(count, _last_look(claims, *key)) for key, count in counts.items()}
+        at_most = planned(last).seconds(jobs)
+        text += f"\nIf every prediction goes to its last look: {duration(at_most)}"
+    return text if plan.todo else f"{text}; nothing to run"
 
 
-def _work(plan: Plan, places: Places, jobs: int, console: Console) -> None:
+def _last_look(claims: Sequence[Claim], claim: str, name: str) -> int:
+    owner = next(each for each in claims if each.name == claim)
+    prediction = owner.prediction(name)
+    if prediction.role == "shown" or isinstance(prediction.criterion, EXACT):
+        return 0
+    return owner.last_look
+
+
+def _first_seed(claims: Sequence[Claim], name: str) -> int:
+    return next(claim.first_seed for claim in claims if claim.name == name)
+
+
+def _all_seeds(claims: Sequence[Claim], counts: Counts) -> Counts:
+    """Every seed that may have a row: what is there is judged, whichever budget ran it."""
+    return {
+        (claim.name, each.name): max(
+            counts.get((claim.name, each.name), 0), len(claim.declared_seeds(each))
+        )
+        for claim in claims
+        for each in claim.predictions
+    }
+
+
+def _pin_training_code(
+    plan: Plan,
+    claims: Sequence[Claim],
+    declared: Mapping[str, Declared],
+    paths: Paths,
+    jobs: int,
+    resolve: ConfigResolver,
+) -> None:
+    """Compare the reference losses of claims whose arms are about to be trained."""
+    training = {name for task in plan.todo if task.kind == "run" for name in task.claims}
+    for claim in claims:
+        mine = declared[claim.name]
+        if claim.name in training and not mine.exploratory:
+            mine.changed += changed_losses(mine, reference_losses(claim, paths, jobs))
+            for task in plan.tasks.values():
+                if mine.exploratory and claim.name in task.claims:
+                    task.claims[claim.name] = False
+
+
+def _run(plan: Plan, store: RowStore, paths: Paths, jobs: int, console: Console) -> None:
     todo = plan.todo
     if not todo:
         return
-    left = sum(task.seconds for task in todo)
-    began, promised = time.perf_counter(), left
-    try:
-        for n, (task, status) in enumerate(_shown(todo, places, jobs, console), 1):
-            left -= task.seconds
-            spent = time.perf_counter() - began
-            rest = spent / max(promised - left, 1e-9) * left
-            if not console.is_terminal:
+    total = sum(task.seconds for task in todo)
+    began, spent = time.perf_counter(), 0.0
+    with _progress(console, len(todo)) as tell:
+        try:
+            for n, (task, rows) in enumerate(execute(todo, paths, min(jobs, len(todo))), 1):
+                for row in rows:
+                    owner = task.metrics.get(row["id"])
+                    claims = task.claims if owner is None else {owner[0]: task.claims[owner[0]]}
+                    store.add(row, claims)
+                spent += task.seconds
+                rest = (time.perf_counter() - began) * (total - spent) / max(spent, 1e-9)
                 about = f", about {duration(rest)} left" if n < len(todo) else ""
-                print(f"[{n}/{len(todo)}] {task.label}: {status}{about}", flush=True)
-    except KeyboardInterrupt:
-        console.print("\nStopped; the same command goes on where this one was.")
-        raise SystemExit(130) from None
+                statuses = {str(row["status"]) for row in rows}
+                status = "failed" if "failed" in statuses else str(rows[0]["status"])
+                tell(f"[{n}/{len(todo)}] {task.label}: {status}{about}")
+        except KeyboardInterrupt:
+            console.print("\nStopped; the same command resumes.")
+            raise SystemExit(130) from None
 
 
-def _shown(
-    todo: Sequence[Task], places: Places, jobs: int, console: Console
-) -> Iterable[tuple[Task, str]]:
+@contextmanager
+def _progress(console: Console, count: int) -> Iterator[Callable[[str], None]]:
+    """A bar on a terminal, lines elsewhere."""
     if not console.is_terminal:
-        yield from work(todo, places, jobs)
+        yield lambda text: print(text, flush=True)
         return
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, transient=True) as bar:
-        total = sum(task.seconds for task in todo)
-        line = bar.add_task("starting", total=len(todo))
-        began = time.perf_counter()
-        spent = 0.0
-        for task, status in work(todo, places, jobs):
-            spent += task.seconds
-            rest = (time.perf_counter() - began) * (total - spent) / max(spent, 1e-9)
-            text = f"about {duration(rest)} left; {task.label}: {status}"
-            bar.update(line, advance=1, description=text)
-            yield task, status
+        line = bar.add_task("starting", total=count)
+        yield lambda text: bar.update(line, advance=1, description=text.partition("] ")[2])
 
 
-def _lock(places: Places) -> FileLock:
-    """Hold the budget's folder for this process; the lock of a dead one is free at once."""
-    lock = FileLock(places.root / ".lock", timeout=0)
+def _copy_shared_rows(plan: Plan, store: RowStore) -> None:
+    """Give every claim its own copy of a row that another claim's runs had made already."""
+    for task in plan.tasks.values():
+        row = store.rows.get(task.id)
+        if row is not None:
+            store.add(row, task.claims)
+
+
+def _lock(paths: Paths) -> FileLock:
+    """Hold the outputs for this process; the lock of a dead one is free at once."""
+    lock = FileLock(paths.outputs / ".lock", timeout=0)
     try:
-        places.root.mkdir(parents=True, exist_ok=True)
+        paths.outputs.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except Timeout as error:
-        raise BadInput(f"another `attnlab reproduce` is at work in {places.root}") from error
+        raise BadInput(f"another `attnlab reproduce` is running in {paths.outputs}") from error
     except OSError as error:
-        raise BadInput(f"{places.root} cannot be written: {error.strerror}") from error
+        raise BadInput(f"{paths.outputs} cannot be written: {error.strerror}") from error
     return lock
 
 
-def _gpu(places: Places) -> bool:
-    if places.budget == "quick":
-        return False
-    import torch
-
-    return torch.cuda.is_available()
-
-
-def _with_the_others(asked: Sequence[Claim], places: Places) -> list[Claim]:
-    """All claims that can be loaded: the family is corrected for as a whole."""
-    names = {claim.name for claim in asked}
-    claims = list(asked)
-    for file in sorted(places.experiments.glob("*/claim.py")):
-        if file.parent.name not in names and places.declared(file.parent.name).exists():
-            try:
-                claims += discover(places.experiments, [file.parent.name])
-            except BadInput:
-                continue  # not asked for; its own call will say what is wrong with it
-    return sorted(claims, key=lambda claim: (claim.order, claim.name))
-
-
-def _write(family: Sequence[Evidence], places: Places) -> None:
+def _write(family: Sequence[Evidence], paths: Paths) -> None:
     from attnlab.claims.report import write_figures, write_report
 
-    content = {"budget": places.budget, "claims": verdicts(family), "runs": provenance(family)}
-    write_json(places.verdicts, content | {"times": {"written": now()}})
-    figures = write_figures(family, places)
-    write_report(family, figures, places)
-
-
-def _name_failures(family: Sequence[Evidence], asked: Sequence[Claim], console: Console) -> bool:
-    by_name = {evidence.claim.name: evidence for evidence in family}
-    judged = True
-    for claim in asked:
-        evidence = by_name.get(claim.name)
-        if evidence is None:
-            judged = False
-            console.print(f"[bold red]{claim.name} was not judged[/]: runs are missing")
-            continue
-        for name in evidence.failed:
-            judged = False
-            remark = evidence.found[name].remark
-            console.print(f"[bold red]{claim.name} was not judged[/]: {name}: {remark}")
-    return judged
+    content = {"budget": paths.budget, "claims": verdicts(family), "runs": provenance(family)}
+    write_json(paths.verdicts, content | {"times": {"written": now()}})
+    write_report(family, write_figures(family, paths), paths)

@@ -1,93 +1,39 @@
-"""Small-sample statistics: intervals, exact tests, equivalence, families of claims.
+"""Exact statistics of a few seeds: orders, counts, and the error of counting them repeatedly."""
 
-With the handful of seeds that training allows, t-intervals keep their coverage and the bootstrap
-does not; the exact sign-flip test stands beside them because it assumes symmetry only.
-"""
-
-import itertools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Sequence
 
 import numpy as np
 from scipy import special
 
-MOST_FLIPS = 16  # seeds up to which all 2^n sign flips are counted
 
+def median_interval(
+    values: Sequence[float], confidence: float = 0.95
+) -> tuple[float, float, float]:
+    """Median, and an exact interval for it between two order statistics.
 
-@dataclass(frozen=True)
-class Summary:
-    """Mean of n values with its spread.
+    The interval holds for any distribution: the r-th smallest and the r-th largest of n values
+    enclose the median with probability 1 - 2 P(Binomial(n, 1/2) < r). r is the largest one that
+    reaches `confidence`; fewer than 6 values have no 95 % interval.
 
-    Args:
-        n: how many values.
-        mean: their mean.
-        sd: standard deviation with n - 1 below; NaN for one value.
-        se: sd / sqrt(n).
-        low, high: two-sided 95 % t-interval of the mean; NaN for one value.
-    """
-
-    n: int
-    mean: float
-    sd: float
-    se: float
-    low: float
-    high: float
-
-
-def summarize(values: Sequence[float], confidence: float = 0.95) -> Summary:
-    """Mean, standard deviation, standard error and Student's t-interval (Student 1908).
+    Returns:
+        median, low, high; low and high are NaN where there are too few values.
 
     Raises:
-        ValueError: no values, or one that is not finite: diverged runs are scored before.
+        ValueError: no values, or one is NaN.
     """
-    x = _finite(values)
-    mean = float(x.mean())
-    if len(x) == 1:
-        return Summary(1, mean, math.nan, math.nan, math.nan, math.nan)
-    sd = float(x.std(ddof=1))
-    se = sd / math.sqrt(len(x))
-    half = se * float(special.stdtrit(len(x) - 1, (1 + confidence) / 2))
-    return Summary(len(x), mean, sd, se, mean - half, mean + half)
-
-
-def p_greater(values: Sequence[float], threshold: float) -> float:
-    """One-sided p of Student's t-test: how easily a true mean <= threshold gives such values.
-
-    Values without any spread give 0, 1/2 or 1, by the side of the threshold on which they lie.
-    """
-    x = _finite(values)
-    if len(x) < 2:
-        return 1.0
-    excess = float(x.mean()) - threshold
-    se = float(x.std(ddof=1)) / math.sqrt(len(x))
-    if se == 0:
-        return 0.5 * (1 - float(np.sign(excess)))
-    return float(special.stdtr(len(x) - 1, -excess / se))
-
-
-def p_less(values: Sequence[float], threshold: float) -> float:
-    """The same for the other side: a true mean >= threshold."""
-    return p_greater([-value for value in values], -threshold)
-
-
-def sign_flip(values: Sequence[float], threshold: float = 0.0) -> float:
-    """Exact two-sided p of the sign-flip test (Fisher 1935) of values symmetric about a threshold.
-
-    All 2^n assignments of signs are counted, so p is 2/2^n at least: 0.031 for six seeds. Above
-    16 values 65,536 assignments are drawn from a fixed stream instead, the observed one included.
-    """
-    x = _finite(values) - threshold
-    observed = abs(float(x.sum()))
-    # Rounding must not make the observed assignment less extreme than itself.
-    extreme = np.abs(_signs(len(x)) @ x) >= observed * (1 - 1e-12)
-    return float(extreme.mean())
-
-
-def tost(values: Sequence[float], margin: float) -> float:
-    """p of two one-sided tests (Schuirmann 1987) that the true mean lies outside +-margin."""
-    return max(p_greater(values, -margin), p_less(values, margin))
+    x = sorted(values)
+    if not x or any(math.isnan(value) for value in x):
+        raise ValueError(f"{list(values)} must hold values, and no NaN")
+    n = len(x)
+    middle = (x[(n - 1) // 2], x[n // 2])
+    median = middle[0] if middle[0] == middle[1] else sum(middle) / 2
+    r = 0
+    while 1 - 2 * float(special.bdtr(r, n, 0.5)) >= confidence:
+        r += 1
+    if r == 0:
+        return median, math.nan, math.nan
+    return median, x[r - 1], x[n - r]
 
 
 def clopper_pearson(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
@@ -97,7 +43,7 @@ def clopper_pearson(successes: int, n: int, confidence: float = 0.95) -> tuple[f
         ValueError: not 0 <= successes <= n with n >= 1.
     """
     if not (n >= 1 and 0 <= successes <= n):
-        raise ValueError(f"{successes} of {n} is no proportion")
+        raise ValueError(f"{successes} of {n} is not a proportion")
     tail = (1 - confidence) / 2
     low = float(special.betaincinv(successes, n - successes + 1, tail)) if successes else 0.0
     high = (
@@ -106,43 +52,36 @@ def clopper_pearson(successes: int, n: int, confidence: float = 0.95) -> tuple[f
     return low, high
 
 
-def binomial_p(successes: int, n: int, share: float) -> float:
-    """Two-sided p for a true share of at most `share`, as the Clopper-Pearson interval has it."""
-    return (
-        min(1.0, 2 * float(special.betainc(successes, n - successes + 1, share)))
-        if successes
-        else 1.0
-    )
+def reach_probability(share: float, looks: Sequence[tuple[int, int]]) -> float:
+    """Probability that the count of yes reaches the bar of some look.
+
+    Exact, by recursion over the binomial distribution of the count between two looks.
+
+    Args:
+        share: probability that a seed says yes.
+        looks: (n, a) in order: at n seeds, at least a must have said yes.
+    """
+    reached, seen = 0.0, 0
+    alive = {0: 1.0}  # count of yes -> probability, of sequences that reached no bar so far
+    for n, bar in looks:
+        after: dict[int, float] = {}
+        for count, p in alive.items():
+            for more in range(n - seen + 1):
+                q = p * math.comb(n - seen, more) * share**more * (1 - share) ** (n - seen - more)
+                after[count + more] = after.get(count + more, 0.0) + q
+        reached += sum(p for count, p in after.items() if count >= bar)
+        alive = {count: p for count, p in after.items() if count < bar}
+        seen = n
+    return reached
 
 
-def holm(p: Mapping[str, float]) -> dict[str, float]:
-    """Holm's (1979) adjusted p-values of a family: compare each with the family's alpha."""
-    adjusted: dict[str, float] = {}
-    highest = 0.0
-    for rank, name in enumerate(sorted(p, key=lambda key: (p[key], key))):
-        highest = max(highest, min(1.0, (len(p) - rank) * p[name]))
-        adjusted[name] = highest
-    return adjusted
+def normal_cdf(distance: float, sd: float) -> float:
+    """P(noise < distance) for normal noise; a step where sd is 0."""
+    if sd == 0:
+        return 0.5 if distance == 0 else float(distance > 0)
+    return float(special.ndtr(distance / sd))
 
 
 def slope(x: Sequence[float], y: Sequence[float]) -> float:
-    """Exponent of a power law y = a x^b by least squares of the logarithms."""
-    return float(np.polyfit(np.log(_finite(x)), np.log(_finite(y)), 1)[0])
-
-
-@lru_cache(maxsize=8)
-def _signs(n: int) -> "np.ndarray[tuple[int, int], np.dtype[np.float64]]":
-    if n <= MOST_FLIPS:
-        return np.array(list(itertools.product((1.0, -1.0), repeat=n)))
-    signs = np.random.default_rng(0).choice((1.0, -1.0), size=(2**MOST_FLIPS, n))
-    signs[0] = 1.0
-    return signs
-
-
-def _finite(values: Sequence[float]) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
-    x = np.asarray(values, dtype=np.float64)
-    if x.ndim != 1 or not len(x):
-        raise ValueError("there are no values")
-    if not np.isfinite(x).all():
-        raise ValueError(f"{[float(v) for v in x]} are not all finite")
-    return x
+    """Exponent of a power law y = a x^b, by least squares of the logarithms."""
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0])

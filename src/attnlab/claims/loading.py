@@ -1,0 +1,95 @@
+"""Finds the claims of a directory: one subdirectory with a claim.py each."""
+
+import dataclasses
+import importlib.util
+import sys
+from collections.abc import Collection
+from difflib import get_close_matches
+from pathlib import Path
+
+from attnlab.claims.claim import Claim, Measured, Trained
+from attnlab.claims.judge import declared_looks
+from attnlab.errors import BadInput
+from attnlab.files import make_importable
+
+
+def load_claims(directory: Path, names: Collection[str] = ()) -> list[Claim]:
+    """Load claims in the order of the report.
+
+    Args:
+        directory: holds `<claim>/claim.py` files that define `CLAIM`.
+        names: only these; empty for all.
+
+    Raises:
+        BadInput: there are no claims, a name is unknown, or a file cannot be loaded.
+    """
+    files = {file.parent.name: file for file in sorted(directory.glob("*/claim.py"))}
+    if not files:
+        raise BadInput(f"{directory} holds no claims: there is no <claim>/claim.py")
+    for name in names:
+        if name not in files:
+            near = get_close_matches(name, files, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(files)}"
+            raise BadInput(f"there is no claim {name} in {directory}; {hint}")
+    claims = [load_claim(file) for name, file in files.items() if not names or name in names]
+    return sorted(claims, key=lambda claim: (claim.order, claim.name))
+
+
+def load_claim(file: Path) -> Claim:
+    """Load one claim.
+
+    Raises:
+        BadInput: the file cannot be run, or does not define a sound `CLAIM`.
+    """
+    module_name = f"attnlab_claim_{file.parent.name}"
+    # A package, so that a claim may keep its theory in a file beside: from .theory import ...
+    spec = importlib.util.spec_from_file_location(
+        module_name, file, submodule_search_locations=[str(file.parent)]
+    )
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    for name in [m for m in sys.modules if m.startswith(f"{module_name}.")]:
+        del sys.modules[name]  # of the same claim, loaded before or from elsewhere
+    if (file.parent / "conf").is_dir():  # a project: its configuration names modules beside it
+        make_importable(file.parent / "conf")
+    sys.modules[module_name] = module  # dataclasses and inspect look it up
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise BadInput(f"{file} cannot be loaded: {type(error).__name__}: {error}") from error
+    claim = vars(module).get("CLAIM")
+    if not isinstance(claim, Claim):
+        raise BadInput(f"{file} must define CLAIM, an attnlab.claims.Claim")
+    claim = dataclasses.replace(claim, name=file.parent.name)
+    _check(claim, file)
+    return claim
+
+
+def _check(claim: Claim, file: Path) -> None:
+    names = [prediction.name for prediction in claim.predictions]
+    if len(set(names)) < len(names):
+        raise BadInput(f"{file}: names of predictions must differ, they are {', '.join(names)}")
+    if not any(prediction.role == "primary" for prediction in claim.predictions):
+        raise BadInput(f"{file}: a claim needs at least one primary prediction")
+    if claim.headline and claim.headline not in names:
+        raise BadInput(f"{file}: headline = {claim.headline} is not a prediction")
+    try:
+        declared_looks(claim.last_look)
+    except ValueError as error:
+        raise BadInput(f"{file}: {error}") from error
+    arms: dict[str, tuple[str, ...]] = {}
+    for prediction in claim.predictions:
+        if not isinstance(prediction, Trained | Measured):
+            raise BadInput(f"{file}: {prediction.name} must be Trained or Measured")
+        if prediction.seeds is not None and (prediction.role != "shown" or prediction.seeds < 1):
+            raise BadInput(
+                f"{file}: {prediction.name}.seeds is for predictions that are only shown; "
+                "the others follow last_look"
+            )
+        if not isinstance(prediction, Trained):
+            continue
+        if not prediction.arms:
+            raise BadInput(f"{file}: {prediction.name} has no arms")
+        for arm in prediction.arms:
+            if arms.setdefault(arm.name, arm.overrides) != arm.overrides:
+                raise BadInput(f"{file}: two arms with different overrides are named {arm.name}")

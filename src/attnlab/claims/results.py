@@ -1,0 +1,93 @@
+"""What was found: the rows of a claim's runs and measurements, and its verdict."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from attnlab.claims.claim import Claim, Prediction
+from attnlab.claims.judge import Outcome
+
+Row = dict[str, Any]  # one run or one measurement, as stored
+Sentence = Literal["holds", "holds only if", "does not hold", "open"]
+
+
+@dataclass
+class PredictionResult:
+    """One prediction with its rows.
+
+    Args:
+        prediction: the prediction.
+        seeds: whose rows there are, in declared order.
+        rows: arm -> one row a seed; a measurement has the one arm "".
+        scores: arm -> one score a seed, diverged runs included.
+        values: what was judged, one a seed.
+        outcome: None where nothing was judged.
+        remark: why not, or which runs failed.
+        failed: whether runs failed.
+    """
+
+    prediction: Prediction
+    seeds: list[int] = field(default_factory=list)
+    rows: dict[str, list[Row]] = field(default_factory=dict)
+    scores: dict[str, list[float]] = field(default_factory=dict)
+    values: list[float] = field(default_factory=list)
+    outcome: Outcome | None = None
+    remark: str = ""
+    failed: bool = False
+
+    @property
+    def verdict(self) -> str:
+        """confirmed, refuted or open; "shown" for what is not judged."""
+        if self.prediction.role == "shown":
+            return "shown"
+        return self.outcome.verdict if self.outcome is not None else "open"
+
+    @property
+    def diverged(self) -> dict[str, int]:
+        """Arm -> how many of its runs diverged."""
+        return {
+            arm: sum(row["status"] == "diverged" for row in rows)
+            for arm, rows in self.rows.items()
+        }
+
+    def each(self, key: str, arm: str = "") -> list[Any]:
+        """One entry of every row's values, in the order of the seeds; diverged runs have none."""
+        return [row["values"][key] for row in self.rows[arm] if key in row["values"]]
+
+
+@dataclass
+class Evidence:
+    """A claim with everything that was found.
+
+    Args:
+        claim: the claim.
+        budget: quick or full.
+        found: name of a prediction -> its result.
+        verdict: on the sentence, from the primary predictions alone.
+        line: the verdict in plain English.
+        version: of the declaration; 0 where nothing was declared.
+        exploratory: why this is not a declared test; empty where it is.
+    """
+
+    claim: Claim
+    budget: str
+    found: dict[str, PredictionResult]
+    verdict: Sentence = "open"
+    line: str = ""
+    version: int = 0
+    exploratory: str = ""
+
+    @property
+    def failed(self) -> list[str]:
+        """The predictions whose runs failed."""
+        return [name for name, result in self.found.items() if result.failed]
+
+    @property
+    def headline(self) -> PredictionResult:
+        """The result that stands for the claim in a table."""
+        primary = [r for r in self.found.values() if r.prediction.role == "primary"]
+        return self.found[self.claim.headline] if self.claim.headline else primary[0]
+
+    def shown(self, name: str) -> PredictionResult | None:
+        """The result of a prediction that has rows; None where there are none."""
+        result = self.found.get(name)
+        return result if result is not None and result.values else None

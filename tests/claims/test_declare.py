@@ -1,0 +1,150 @@
+"""Declarations: whatever decides a verdict and changes after the declaration is noticed."""
+
+import json
+import subprocess
+
+import pytest
+
+from attnlab.claims.configs import ConfigResolver, hydra_conf
+from attnlab.claims.declare import check_committed, declare, read_declared
+from attnlab.claims.loading import load_claim
+from attnlab.claims.paths import Paths
+from attnlab.errors import BadInput
+from attnlab.files import read_json, write_json
+from tests.claims import own_claim
+
+LOSSES = {"flipped": 4.0, "causal": 4.1}
+
+
+@pytest.fixture
+def paths(tmp_path):
+    own_claim.write(tmp_path, threshold=7.5)
+    return Paths(tmp_path / "experiments", tmp_path / "conf", tmp_path / "out", "quick")
+
+
+def declared(paths, losses=None):
+    """Declare the claim as it is now, or read its declaration where no losses are given."""
+    with hydra_conf(paths.conf):
+        claim, resolve = load_claim(paths.claim_file("mine")), ConfigResolver(paths.experiments)
+        if losses is None:
+            return read_declared(claim, paths, resolve)
+        return declare(claim, paths, resolve, losses)
+
+
+def edit(file, old, new):
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+
+
+def test_nothing_is_declared_by_itself(paths):
+    assert declared(paths).version == 0
+    assert "nothing was declared" in declared(paths).exploratory
+
+
+def test_a_claim_that_did_not_change_stays_at_its_version(paths):
+    assert declared(paths, LOSSES).version == 1
+    assert declared(paths).exploratory == ""
+    assert declared(paths, LOSSES).version == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("return 0.0", "return 1.0", "code.scaled"),  # a helper that the contrast calls
+        ("AtMost(7.5)", "AtMost(6.0)", "threshold"),
+        ("last_look=20", "last_look=10", "looks"),
+        ("last_look=20", "last_look=20, first_seed=5", "first_seed"),
+        ("seed / 10", "seed / 11", "code.noise"),
+        ("x is small.", "x is large.", "says"),
+    ],
+)
+def test_a_change_of_the_claim_is_noticed(paths, old, new, told):
+    declared(paths, LOSSES)
+    edit(paths.claim_file("mine"), old, new)
+    assert told in declared(paths).exploratory
+
+
+def test_a_change_of_a_step_count_in_conf_is_noticed(paths):
+    declared(paths, LOSSES)
+    edit(paths.conf / "experiment" / "mine.yaml", "max_steps: 10", "max_steps: 12")
+    changed = declared(paths).changed
+    assert "arm flipped: trainer.max_steps: 10 -> 12" in changed
+
+
+def test_comments_figures_and_new_settings_at_their_default_are_no_change(paths):
+    first = declared(paths, LOSSES)
+    edit(
+        paths.claim_file("mine"), "def shift():", "def figure(e):\n    return 3\n\n\ndef shift():"
+    )
+    edit(paths.claim_file("mine"), "return 0.0", "return 0.0  # nothing")
+    content = read_json(paths.declared("mine"))
+    del content["declaration"]["settings"]["model.dropout"]  # newer than the declaration
+    write_json(paths.declared("mine"), content)
+    now = declared(paths)
+    assert now.exploratory == "" and now.arm_digests == first.arm_digests
+    edit(paths.conf / "experiment" / "mine.yaml", "n_layer: 1,", "n_layer: 1, dropout: 0.1,")
+    assert "model.dropout: absent -> 0.1" in declared(paths).exploratory
+
+
+def test_a_setting_without_influence_is_no_change(paths):
+    declared(paths, LOSSES)
+    edit(paths.conf / "experiment" / "mine.yaml", "checkpoint_every: 10", "checkpoint_every: 5")
+    assert declared(paths).exploratory == ""
+
+
+def test_training_code_that_changed_is_noticed_by_the_reference_loss(paths):
+    declared(paths, LOSSES)
+    assert declared(paths, {**LOSSES, "causal": 4.1 + 1e-6}).version == 1  # another machine
+    changed = declared(paths, {**LOSSES, "causal": 4.2})
+    assert changed.version == 2
+    assert "reference loss of causal" in changed.content["changed"][0]
+
+
+def test_versions_keep_the_old_verdicts(paths):
+    declared(paths, LOSSES)
+    write_json(paths.published("mine"), {"version": 1, "verdict": "does not hold"})
+    edit(paths.claim_file("mine"), "AtMost(7.5)", "AtMost(6.0)")
+    assert declared(paths, LOSSES).version == 2
+    edit(paths.claim_file("mine"), "AtMost(6.0)", "AtMost(7.0)")
+    content = declared(paths, LOSSES).content
+    assert content["version"] == 3
+    assert [old["verdict"] for old in content["history"]] == ["does not hold", "not published"]
+    assert "threshold: 6.0 -> 7.0" in content["changed"][0]
+
+
+def test_a_damaged_declaration_is_named(paths):
+    declared(paths, LOSSES)
+    paths.declared("mine").write_text("{")
+    with pytest.raises(BadInput, match=r"declared\.json is damaged"):
+        declared(paths)
+
+
+def git(directory, *arguments):
+    identity = ["-c", "user.name=x", "-c", "user.email=x@example.com"]
+    command = ["git", "-C", str(directory), *identity, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def commit(directory):
+    git(directory, "add", "-A")
+    git(directory, "commit", "-qm", "x")
+    return git(directory, "rev-parse", "HEAD")
+
+
+def test_a_declaration_must_be_in_the_commit_of_the_runs(paths):
+    project = paths.experiments.parent
+    git(project, "init", "-q")
+    before = commit(project)
+    declared(paths, LOSSES)
+    file = paths.declared("mine")
+    after = commit(project)
+    check_committed(file, {after})
+    for commits in ({before, after}, {None}):
+        with pytest.raises(BadInput, match="commit the declaration first"):
+            check_committed(file, commits)
+    content = json.loads(file.read_text())
+    content["declaration"]["first_seed"] = 7
+    write_json(file, content)
+    with pytest.raises(BadInput, match=after[:12]):
+        check_committed(file, {after})
