@@ -140,7 +140,6 @@ def execute_task(task: ClaimTask, paths: Paths) -> list[Row]:
 
 
 def _train(task: ClaimTask, paths: Paths) -> Row:
-    from attnlab.training.metrics import git_state
     from attnlab.training.config import read_config
     from attnlab.training.run import run
 
@@ -155,9 +154,8 @@ def _train(task: ClaimTask, paths: Paths) -> Row:
             for name, value in metrics.items()
             if isinstance(value, int | float) and name not in TIMES
         }
-        row |= {name: metrics[name] for name in ("versions", "precision", "device")}
+        row |= {name: metrics[name] for name in ("git", "versions", "precision", "device")}
         row["corpus"] = metrics["corpus"]["name"]
-        row["git"] = metrics["git"] if result.fresh else git_state()
         row["seconds"] = metrics["wall_seconds"]
     return row
 
