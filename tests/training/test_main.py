@@ -20,6 +20,7 @@ FINISHED = {
     "tokens_per_second": 9.0,
     "device": "cpu",
     "precision": "32-true",
+    "probes": {},
 }
 
 
