@@ -55,7 +55,7 @@ SETTINGS = [
     ("model.dropout=-0.1", "dropout = -0.1 must be at least 0"),
     ("model.dropout=high", "model.dropout = high must be a number"),
     ("model.bias=7", "model.bias = 7 must be true or false"),
-    ("model.init=xavier", "init = xavier is unknown; it must be one of gpt2, unit"),
+    ("model.init=xavier", "init = xavier is unknown; it must be one of unit, gpt2"),
     ("model.qk_std=-1", "qk_std = -1"),
     ("attn.scale=maybe", "attn.scale = maybe must be a number"),
     ("attn.scale=nan", "scale = nan must be a finite number"),
