@@ -47,11 +47,12 @@ def cells(page: str) -> list[tuple[str, str | None]]:
 
 
 def read_published(experiments: Path) -> dict[str, Any]:
-    """The published verdicts, by claim."""
-    return {
+    """The published verdicts, by claim; verdicts from before declarations are left out."""
+    found = {
         file.parent.name: json.loads(file.read_text(encoding="utf-8"))
         for file in sorted(experiments.glob("*/verdict.json"))
     }
+    return {name: content for name, content in found.items() if "predictions" in content}
 
 
 def _numbers(prediction: dict[str, Any]) -> str:

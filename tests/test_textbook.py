@@ -11,7 +11,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attnlab.attention import AttentionConfig, SelfAttention, attention, scores
 from attnlab.attention.masks import bidirectional, causal
-from docs.textbook import PAGE, ROOT, fill, read_published
+from attnlab.claims.loading import load_claims
+from docs.textbook import PAGE, ROOT, cells, fill, read_published
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -148,3 +149,9 @@ def test_every_test_that_the_page_names_is_there():
     for file, words in named:
         tests = re.findall(r"^def (test_\w+)", (ROOT / file).read_text(), flags=re.MULTILINE)
         assert [test for test in tests if words in test], f"{file} -k {words}"
+
+
+def test_every_cell_belongs_to_a_prediction():
+    claims = {claim.name: claim for claim in load_claims(ROOT / "experiments")}
+    for name, prediction in cells(PAGE.read_text(encoding="utf-8")):
+        assert prediction in {None, *(each.name for each in claims[name].predictions)}

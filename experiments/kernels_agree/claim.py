@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import nn
 
-from attnlab.attention import SelfAttention, TorchMHA, Variant, kernels
+from attnlab.attention import AttentionConfig, SelfAttention, TorchMHA, Variant, kernels
 from attnlab.claims import Arm, Bound, Claim, Measured, Pilot, Trained, Within
 from attnlab.claims.results import Evidence
 from attnlab.init import init_weights
@@ -44,7 +44,7 @@ def errors(seed: int) -> Mapping[str, Any]:
 
 
 def _forward_and_back(name: str, x: torch.Tensor, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    layer = LAYERS[name](64, 4, block_size=61, bias=True).to(x.dtype)
+    layer = LAYERS[name](AttentionConfig(64, 4, block_size=61, bias=True)).to(x.dtype)
     stream = generator(seed, "layer")
     with torch.no_grad():
         for parameter in layer.parameters():

@@ -8,6 +8,7 @@ from attnlab.claims.judge import judge_claim
 from attnlab.claims.results import Evidence, PredictionResult
 
 SIZES = 11
+HEADS = ("weight", "shuffled", "price of the head", "price of its neighbor")
 RNG = np.random.default_rng(0)
 
 
@@ -31,8 +32,24 @@ def _measured(seed):
         for dtype in ("fp32", "bf16", "fp16"):
             for factor in (1, 64):
                 values[f"{kernel} {dtype} x{factor}"] = 1e-3 * factor
+    values |= _of_the_textbook_claims()
     for size in (32, 64, 128, 256, 512):
         values |= {f"{score} {size}": 1 + size / 500 for score in ("additive", "scaled dot")}
+    return values
+
+
+def _of_the_textbook_claims():
+    values = {"peaks": [1 / 12] * 12, "cosine": 0.2, "cosine, identity": 0.2}
+    for n in (10, 256):
+        values[f"by size, {n} keys"] = _curve(5, 0.5, 1.0)
+        values[f"histogram, {n} keys"] = [0.05] * 20
+        values[f"share above 0.999, {n} keys"] = 0.5
+    for what in ("W_q", "scores", "median row", "trace"):
+        values |= {f"{what} at {D}": 1.0 for D in (8, 32, 128, 512)}
+    for heads in ("one head", "16 heads", "one head, 1/D", "one head, unscaled"):
+        for rate in ("3e-3", "1e-3"):
+            curves = {"saturated": _curve(8, 0.0, 0.5), "spread": _curve(8, 1.0, 10.0)}
+            values[f"{heads}, rate {rate}: curves"] = curves
     return values
 
 
@@ -41,6 +58,8 @@ def _trained(seed):
     values |= {"bleu": 90.0 + RNG.random(), "exact match": 0.9, "alignment": 0.9}
     values |= {"source": ["the", "dog"], "target": ["kela", "li"]}
     values["pattern"] = [[0.1, 0.8, 0.1], [0.8, 0.1, 0.1], [0.0, 0.0, 1.0]]
+    values |= {"bands": _curve(6, 0.5, 0.0), "bands, brackets": _curve(6, 0.0, 0.5)}
+    values |= {f"{name}: {what}": 0.5 for name in ("bracket", "noun") for what in HEADS}
     return values | {"by position": _curve(64, 2.5, 1.0), "future mass": 0.1}
 
 

@@ -23,7 +23,7 @@ CLAIMS = load_claims(EXPERIMENTS)
 NAMES = [claim.name for claim in CLAIMS]
 
 
-def test_all_nine_are_there_in_order():
+def test_all_claims_are_there_in_order():
     assert NAMES == [
         "unscaled",
         "flipped_mask",
@@ -34,6 +34,13 @@ def test_all_nine_are_there_in_order():
         "quadratic_cost",
         "more_heads",
         "bahdanau",
+        "vanishing_gradients",
+        "largest_weight",
+        "untrained_heads",
+        "healthy_softmax",
+        "shared_projections",
+        "nearby_tokens",
+        "grammar_heads",
     ]
 
 
