@@ -151,7 +151,8 @@ def directory_by_hydra(hydra: HydraConf, folder: Path) -> Path | None:
     if hydra.mode == RunMode.MULTIRUN:
         sweeps_there = "hydra.sweep.dir" in keys
         return Path(hydra.runtime.output_dir, *folder.parts[-2:]) if sweeps_there else None
-    return Path(hydra.runtime.output_dir) if "hydra.run.dir" in keys else None
+    # "." is conf/train.yaml's, and what Lightning's launcher gives to its other processes.
+    return Path(hydra.runtime.output_dir) if hydra.run.dir != "." else None
 
 
 def typed(hydra: HydraConf) -> list[str]:
