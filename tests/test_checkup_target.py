@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from attnlab.checkup_target import load_target
 from attnlab.cli import app
 from attnlab.errors import BadInput
+from tests.commands import attnlab
 
 MODEL = """
 import torch
@@ -104,7 +105,7 @@ def test_modules_are_found_by_name(file: Path, monkeypatch: pytest.MonkeyPatch) 
         ("{file}:absent", "has no absent"),
         ("{file}:number", "not a model or a factory"),
         ("{file}:broken", "no weights here"),
-        ("{folder}", "not a run folder"),
+        ("{folder}", "not a run directory"),
     ],
 )
 def test_bad_targets_get_a_sentence(target: str, message: str, file: Path) -> None:
@@ -114,15 +115,10 @@ def test_bad_targets_get_a_sentence(target: str, message: str, file: Path) -> No
 
 def test_the_command_ends_with_2_and_no_traceback(tmp_path: Path) -> None:
     for arguments in (["nowhere"], ["hf:llama", "--json", str(tmp_path / "no" / "r.json")]):
-        done = subprocess.run(
-            [sys.executable, "-m", "attnlab", "checkup", *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 2
-        assert done.stderr.startswith("error: ")
-        assert len(done.stderr.splitlines()) == 1
+        ended = attnlab("checkup", *arguments)
+        assert ended.code == 2
+        assert ended.error.startswith("error: ")
+        assert len(ended.error.splitlines()) == 1
 
 
 def test_nothing_heavy_is_imported(file: Path) -> None:

@@ -28,7 +28,7 @@ def test_the_picture_is_dark_where_the_weight_is() -> None:
     assert (turning < -15).sum() == 2 and (turning > 15).sum() == 1  # leftwards twice, then home
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_trained_translator_looks_where_the_word_order_sends_it(tmp_path: Path) -> None:
     """Half of the preset's steps are enough for that; the claim trains on."""
     chosen = ["preset=translation", "attn=cross/scaled_dot", "attn.size=32"]

@@ -39,7 +39,9 @@ def test_a_checkpoint_of_another_model(
     assert code == 0, said
 
 
-@pytest.mark.parametrize("damage", ["cut short", "a flipped byte"])
+@pytest.mark.parametrize(
+    "damage", [pytest.param("cut short", marks=pytest.mark.long), "a flipped byte"]
+)
 def test_a_damaged_checkpoint_is_not_gone_on_from(
     damage: str, command: list[str], tmp_path: Path
 ) -> None:

@@ -26,6 +26,7 @@ from tests.forked import (
     is_one_sentence,
     same_weights,
 )
+from tests.marks import LONG
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +70,7 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(disk)], check=True)
 
 
-@pytest.mark.parametrize("logger", ["none", "tensorboard"])
+@pytest.mark.parametrize("logger", ["none", pytest.param("tensorboard", marks=LONG)])
 def test_a_full_disk(
     logger: str, tiny_disk: Path, text_file: Path, whole: Path, tmp_path: Path
 ) -> None:
@@ -84,6 +85,7 @@ def test_a_full_disk(
     assert same_weights(folder_of(tiny_disk), whole)
 
 
+@LONG
 def test_a_disk_that_is_read_only(tiny_disk: Path, text_file: Path, tmp_path: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(tiny_disk)], check=True)
     code, said = ended([*RUN, f"data.path={text_file}", f"outputs={tiny_disk}/o"], tmp_path)
@@ -102,7 +104,7 @@ def obey_permissions() -> None:
     assert libc.capset(header, sets) == 0
 
 
-@pytest.mark.parametrize("of", ["outputs", "the run"])
+@pytest.mark.parametrize("of", [pytest.param("outputs", marks=LONG), "the run"])
 def test_no_permission_to_write(of: str, command: list[str], tmp_path: Path) -> None:
     if not sys.platform.startswith("linux") and os.geteuid() == 0:
         pytest.skip("permissions do not bind root, and only Linux lets root give that up")
@@ -117,6 +119,7 @@ def test_no_permission_to_write(of: str, command: list[str], tmp_path: Path) -> 
     assert before == {f: f.read_bytes() for f in closed.rglob("*") if f.is_file()}
 
 
+@LONG
 def test_a_clock_that_is_set_back(command: list[str], whole: Path, tmp_path: Path) -> None:
     command.append("logger=tensorboard")
     folder = interrupted(command, tmp_path)
@@ -135,6 +138,7 @@ def test_a_clock_that_is_set_back(command: list[str], whole: Path, tmp_path: Pat
     assert steps == [4, 8, 12]
 
 
+@LONG
 def test_spaces_and_letters_of_other_alphabets(
     text_file: Path, whole: Path, tmp_path: Path
 ) -> None:
@@ -193,7 +197,9 @@ def limited_memory(more: int) -> Callable[[], None]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's /proc")
-@pytest.mark.parametrize("large", ["model.n_embd=8192", "data.batch_size=300000"])
+@pytest.mark.parametrize(
+    "large", [pytest.param("model.n_embd=8192", marks=LONG), "data.batch_size=300000"]
+)
 def test_memory_that_is_limited(
     large: str, command: list[str], whole: Path, tmp_path: Path
 ) -> None:

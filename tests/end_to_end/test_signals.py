@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.forked import RUN, at_call, ended, folder_of, same_weights
+from tests.marks import sampled
 
 CODES = {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}
 SENTENCE = "the same command "
@@ -45,10 +46,15 @@ MOMENTS = {
     "validation": lambda sent: at_call(6, "validation_step", sent),
     "checkpoint": lambda sent: at_flush(8, sent),  # the fourth; status and settings were three
 }
+SAMPLE = {  # each signal and each moment; `make test-all` pairs all of them
+    ("training", signal.SIGTERM),
+    ("validation", signal.SIGINT),
+    ("checkpoint", signal.SIGKILL),
+}
+PAIRS = [(moment, sent) for moment in MOMENTS for sent in CODES]
 
 
-@pytest.mark.parametrize("sent", CODES)
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(("moment", "sent"), sampled(PAIRS, lambda pair: pair in SAMPLE))
 def test_a_run_that_was_ended_goes_on_to_the_same_bits(
     moment: str, sent: signal.Signals, whole: Path, text_file: Path, tmp_path: Path
 ) -> None:

@@ -61,9 +61,3 @@ def test_a_missing_extra_is_one_sentence(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr == ("error: this needs transformers: pip install 'attnlab[hf]'\n")
-
-
-def test_importing_interop_does_not_import_transformers() -> None:
-    code = "import sys, attnlab.interop; print('transformers' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"

@@ -71,7 +71,7 @@ def test_weights_are_bit_equal_with_and_without_probes(variant: str, train: Trai
     assert watched.metrics["val_loss"] == alone.metrics["val_loss"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_weights_after_200_steps_are_bit_equal(variant: str, train: Train) -> None:
     steps = ("trainer.max_steps=200", "trainer.val_check_interval=50", "model.dropout=0.1")
@@ -287,7 +287,7 @@ def test_300_steps_separate_free_outputs_only(train: Train) -> None:
     assert free["attn/effective_heads"] > 1.5
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_flipped_mask_leaves_the_last_position_alone(train: Train) -> None:
     result = train(
         *("attn=flipped", "trainer.max_steps=600", "trainer.val_check_interval=600"),

@@ -127,7 +127,7 @@ def test_an_old_torch_has_no_muon(monkeypatch: pytest.MonkeyPatch) -> None:
         read_config(settings("preset=fast"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_fast_preset_reaches_nanogpts_loss(tmp_path: Path) -> None:
     """1.898 is what nanoGPT's own checkpoint of this size scores in the same full pass."""
     cfg = settings("preset=fast", "trainer.accelerator=cpu", "trainer.enable_progress_bar=false")

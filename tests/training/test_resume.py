@@ -34,7 +34,7 @@ def child(cfg: DictConfig, folder: Path) -> None:
     run(read_config(cfg), folder, variant="sdpa")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_20_kills_lose_nothing(small: Callable[..., DictConfig], tmp_path: Path) -> None:
     import lightning.pytorch  # noqa: F401 - once, before the forks
 

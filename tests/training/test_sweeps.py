@@ -18,6 +18,7 @@ from attnlab.training.run_directory import Busy, RunDirectory
 from attnlab.training.sweeps import Summary, attempt
 from tests.conftest import ROOT, SMALL
 from tests.forked import RUN, begin, ended
+from tests.marks import sampled
 
 FAULTY = '''
 from attnlab.attention.layer import SelfAttention
@@ -160,7 +161,8 @@ def test_a_sweep_that_is_killed_goes_on(text_file: Path, tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_two_sweeps_at_once_share_the_runs(text_file: Path, tmp_path: Path) -> None:
-    command = ["-m", *SWEEP, f"data.path={text_file}", f"outputs={tmp_path}/o"]
+    command = ["-m", *SWEEP, f"data.path={text_file}", "trainer.max_steps=12"]
+    command += [f"outputs={tmp_path}/o"]
     both = [begin(command, tmp_path)]
     time.sleep(0.1)
     both.append(begin(command, tmp_path))
@@ -203,7 +205,7 @@ LAUNCHERS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", sampled(LAUNCHERS, lambda launcher: launcher == "joblib"))
 def test_launchers(launcher: str, tmp_path: Path) -> None:
     if launcher in NEEDS and find_spec(f"hydra_plugins.hydra_{NEEDS[launcher]}_launcher") is None:
         pytest.skip(f"hydra-{NEEDS[launcher]}-launcher is not installed here")
@@ -224,7 +226,7 @@ def test_launchers(launcher: str, tmp_path: Path) -> None:
         assert threads(tmp_path) == [1]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("launcher", ["joblib", "submitit_local"])
 def test_the_users_own_threads_hold_and_several_devices_are_refused(
     launcher: str, tmp_path: Path

@@ -84,11 +84,13 @@ def ask(address: str, path: str, body: Any = None) -> Any:
         return json.load(answer)
 
 
+@pytest.mark.long
 def test_it_lists_the_runs_by_what_was_changed_and_nothing_else(board: str) -> None:
     expected = {f"lab/attn={variant}/seed={seed}" for variant in VARIANTS for seed in SEEDS}
     assert set(ask(board, "data/runs")) == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("plugin", "tag"),
     [
@@ -106,11 +108,13 @@ def test_every_run_has_scalars_images_and_histograms(board: str, plugin: str, ta
         assert tag in tags or (name in diverged and "histograms" in plugin), name
 
 
+@pytest.mark.long
 def test_every_run_has_a_text(board: str) -> None:
     tags = ask(board, "data/plugin/text/tags").values()
     assert list(tags) == [["sample/text_summary"]] * 6
 
 
+@pytest.mark.long
 def test_heatmaps_can_be_seen(board: str) -> None:
     query = "data/plugin/images/images?tag=pattern/L0&run=lab/attn%3Dsdpa/seed%3D0&sample=0"
     images = ask(board, query)
@@ -120,6 +124,7 @@ def test_heatmaps_can_be_seen(board: str) -> None:
     assert answer.read(4) == b"\x89PNG"
 
 
+@pytest.mark.long
 def test_charts_put_variants_side_by_side(board: str) -> None:
     layout = ask(board, "data/plugin/custom_scalars/layout")
     charts = {chart["title"] for category in layout["category"] for chart in category["chart"]}
@@ -131,6 +136,7 @@ def test_charts_put_variants_side_by_side(board: str) -> None:
     assert list(ask(board, query)["tag_to_events"]) == ["attn/entropy"]
 
 
+@pytest.mark.long
 def test_hparams_has_a_row_a_variant_with_the_mean_of_its_seeds(board: str, outputs: Path) -> None:
     groups = ask(board, "data/plugin/hparams/session_groups", QUESTION)["sessionGroups"]
     assert {group["name"] for group in groups} == {f"lab/attn={variant}" for variant in VARIANTS}
@@ -148,6 +154,7 @@ def test_hparams_has_a_row_a_variant_with_the_mean_of_its_seeds(board: str, outp
             assert found["hp/diverged"] == 0
 
 
+@pytest.mark.long
 def test_hparams_has_the_whole_configuration_for_every_run(board: str) -> None:
     experiment = ask(board, "data/plugin/hparams/experiment", {"experimentName": ""})
     columns = {info["name"] for info in experiment["hparamInfos"]}

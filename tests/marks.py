@@ -1,0 +1,19 @@
+"""Marks for parametrized tests whose full list belongs to `make test-all`."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+
+def sampled(values: Iterable[Any], keep: Callable[[Any], bool]) -> list[Any]:
+    """Mark all values but those to keep as `long`; a tuple holds the values of several names."""
+    return [
+        value
+        if keep(value)
+        else pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=LONG)
+        for value in values
+    ]
+
+
+LONG = pytest.mark.long
