@@ -129,10 +129,14 @@ def reproduce(
     names = claims or []
     paths = library.find_paths(experiments, conf, outputs, budget)
     if list_:
-        library.list_claims(paths, names)
+        from attnlab.claims.display import list_claims
+
+        list_claims(paths, names)
         return
     if declare:
-        library.declare_claims(paths, names, jobs)
+        from attnlab.claims.reference import declare_claims
+
+        declare_claims(paths, names, jobs)
         return
     if publish and (fresh or seeds is not None):
         raise BadInput("--publish takes the committed rows: leave out --fresh and --seeds")

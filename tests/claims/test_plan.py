@@ -4,10 +4,11 @@ import pytest
 
 from attnlab.claims.configs import ConfigResolver, compose_config, hydra_conf
 from attnlab.claims.declare import Declared
+from attnlab.claims.display import duration
 from attnlab.claims.loading import load_claim, load_claims
 from attnlab.claims.paths import Paths
 from attnlab.claims.plan import make_plan
-from attnlab.claims.reproduce import duration, first_look
+from attnlab.claims.reproduce import first_look
 from attnlab.claims.rows import RowStore
 from attnlab.claims.source_digest import source_digest
 from attnlab.errors import BadInput

@@ -20,7 +20,6 @@ from typing import Any
 
 from attnlab.claims.claim import Claim, Measured, RunMetric, Trained
 from attnlab.claims.configs import compose_config, hydra_conf
-from attnlab.claims.declare import REFERENCE_STEPS
 from attnlab.claims.loading import load_claim
 from attnlab.claims.paths import Paths
 from attnlab.claims.plan import ClaimTask
@@ -76,6 +75,13 @@ def execute(
                 child.kill()
             for _, worker, _ in running.values():
                 worker.shutdown(cancel_futures=True)
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _worker(number: int, paths: Paths) -> ProcessPoolExecutor:
@@ -210,18 +216,3 @@ def _load(paths: Paths, name: str) -> Claim:
     if name not in _claims:
         _claims[name] = load_claim(paths.claim_file(name))
     return _claims[name]
-
-
-def reference_task(claim: str, arm: str, overrides: Sequence[str], directory: Path) -> ClaimTask:
-    """A run of a few steps on a pilot seed; its loss pins the training code of an arm."""
-    steps = f"trainer.max_steps={REFERENCE_STEPS}"
-    short = (steps, f"trainer.val_check_interval={REFERENCE_STEPS}", "logger=none")
-    return ClaimTask(
-        f"reference-{claim}-{arm}",
-        "reference",
-        f"{claim}: {arm}, {REFERENCE_STEPS} steps for reference",
-        1000,
-        5.0,
-        (*overrides, *short),
-        str(directory),
-    )

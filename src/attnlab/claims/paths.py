@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from attnlab.errors import BadInput
 
 
@@ -66,3 +68,19 @@ class Paths:
             raise BadInput(f"{self.experiments} does not exist; name the claims by --experiments")
         if not (self.conf / "train.yaml").is_file():
             raise BadInput(f"{self.conf} holds no train.yaml; name Hydra's directory by --conf")
+
+    def lock(self) -> FileLock:
+        """Hold the outputs for this process; the lock of a dead one is free at once.
+
+        Raises:
+            BadInput: another call holds them, or they cannot be written.
+        """
+        lock = FileLock(self.outputs / ".lock", timeout=0)
+        try:
+            self.outputs.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
+        except Timeout as error:
+            raise BadInput(f"another `attnlab reproduce` is running in {self.outputs}") from error
+        except OSError as error:
+            raise BadInput(f"{self.outputs} cannot be written: {error.strerror}") from error
+        return lock

@@ -1,38 +1,30 @@
-"""`attnlab reproduce`: plan, run what is missing look by look, judge, report; and declare."""
+"""`attnlab reproduce`: plan, run what is missing look by look, judge, report."""
 
-import hashlib
-import os
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from filelock import FileLock, Timeout
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Table
 
-import attnlab
-from attnlab.claims.claim import BUDGETS, Claim, Trained
+from attnlab.claims.claim import BUDGETS, Claim
 from attnlab.claims.configs import ConfigResolver, hydra_conf
 from attnlab.claims.criteria import EXACT
-from attnlab.claims.declare import Declared, changed_losses, declare, read_declared
+from attnlab.claims.declare import read_declared
+from attnlab.claims.display import duration, progress, verdict_table
 from attnlab.claims.evaluate import evaluate, provenance, verdicts
-from attnlab.claims.execute import execute, reference_task
+from attnlab.claims.execute import cores, execute
 from attnlab.claims.judge import LOOKS
 from attnlab.claims.loading import load_claims
 from attnlab.claims.paths import Paths
-from attnlab.claims.plan import Plan, arm_overrides, make_plan
+from attnlab.claims.plan import Plan, make_plan
+from attnlab.claims.reference import pin_training_code
 from attnlab.claims.results import Evidence
 from attnlab.claims.rows import RowStore
 from attnlab.errors import BadInput
-from attnlab.files import read_json, write_json
+from attnlab.files import write_json
 from attnlab.training.run_directory import now
 
 Counts = dict[tuple[str, str], int]  # (claim, prediction) -> how many seeds to look at
-COLORS = {"holds": "green", "does not hold": "red", "holds only if": "cyan"}
 
 
 def find_paths(experiments: Path, conf: Path, outputs: Path, budget: str) -> Paths:
@@ -47,22 +39,6 @@ def find_paths(experiments: Path, conf: Path, outputs: Path, budget: str) -> Pat
     paths = Paths(experiments.resolve(), conf.resolve(), outputs.resolve(), budget)
     paths.check()
     return paths
-
-
-def list_claims(paths: Paths, names: Sequence[str]) -> None:
-    """Print the claims of a directory, or those that are named."""
-    rows = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for column in ("claim", "textbook sentence", "predictions"):
-        rows.add_column(column, overflow="fold")
-    for claim in load_claims(paths.experiments, names):
-        known = [
-            each.name if each.budget == "quick" or paths.budget == "full" else f"({each.name})"
-            for each in claim.predictions
-        ]
-        rows.add_row(claim.name, claim.says, ", ".join(known))
-    console = Console(soft_wrap=True)
-    console.print(rows)
-    console.print(f"In parentheses: not run at --budget {paths.budget}.")
 
 
 def reproduce(
@@ -97,7 +73,7 @@ def reproduce(
     claims = load_claims(paths.experiments, names)
     console = Console(soft_wrap=True)
     jobs = jobs or cores()
-    with _lock(paths), hydra_conf(paths.conf):
+    with paths.lock(), hydra_conf(paths.conf):
         resolve = ConfigResolver(paths.experiments)
         store = RowStore(paths, [claim.name for claim in claims], fresh=fresh)
         declared = {claim.name: read_declared(claim, paths, resolve) for claim in claims}
@@ -115,7 +91,7 @@ def reproduce(
             return [], True
         while True:
             plan = planned(counts)
-            _pin_training_code(plan, claims, declared, paths, jobs, resolve)
+            pin_training_code(plan, claims, declared, paths, jobs, resolve)
             _run(plan, store, paths, jobs, console)
             everything = planned(_all_seeds(claims, counts))
             family = evaluate(claims, everything, store, declared, paths.budget)
@@ -130,59 +106,6 @@ def reproduce(
             console.print(f"[bold red]{evidence.claim.name} was not judged[/]: {told}")
     console.print(f"report    {paths.report}\nverdicts  {paths.verdicts}")
     return family, not any(evidence.failed for evidence in family)
-
-
-def declare_claims(paths: Paths, names: Sequence[str], jobs: int | None = None) -> None:
-    """Write a new version of declared.json for each claim in which something changed."""
-    console = Console(soft_wrap=True)
-    with _lock(paths), hydra_conf(paths.conf):
-        resolve = ConfigResolver(paths.experiments)
-        for claim in load_claims(paths.experiments, names):
-            losses = reference_losses(claim, paths, jobs or cores())
-            before = read_declared(claim, paths, resolve).version
-            declared = declare(claim, paths, resolve, losses)
-            if declared.version == before:
-                console.print(f"{claim.name}: version {before}, nothing changed")
-                continue
-            console.print(f"{claim.name}: version {declared.version} is declared")
-            for line in declared.content["changed"]:
-                console.print(f"    {line}")
-    console.print("Commit the declarations before you run them.")
-
-
-def reference_losses(claim: Claim, paths: Paths, jobs: int) -> dict[str, float]:
-    """The loss of each arm after a few steps; kept until a file of the package changes.
-
-    Raises:
-        BadInput: an arm cannot be trained.
-    """
-    file = paths.outputs / "reference_losses.json"
-    code = hashlib.sha256()
-    for source in sorted(Path(attnlab.__file__).parent.rglob("*.py")):
-        code.update(source.read_bytes())
-    known = read_json(file) if file.exists() else {}
-    if known.get("code") != code.hexdigest():
-        known = {"code": code.hexdigest(), "losses": {}}
-    arms = {
-        arm.name: arm_overrides(claim, arm.overrides)
-        for prediction in claim.predictions
-        if isinstance(prediction, Trained)
-        for arm in prediction.arms
-    }
-    keys = {arm: " ".join(overrides) for arm, overrides in arms.items()}
-    missing = [arm for arm in arms if keys[arm] not in known["losses"]]
-    with tempfile.TemporaryDirectory() as scratch:
-        tasks = [
-            reference_task(claim.name, arm, arms[arm], Path(scratch) / str(i))
-            for i, arm in enumerate(missing)
-        ]
-        for task, (row, *_) in execute(tasks, paths, jobs) if tasks else ():
-            arm = missing[tasks.index(task)]
-            if row["status"] == "failed":
-                raise BadInput(f"{claim.name}: {arm} cannot be trained: {row['reason']}")
-            known["losses"][keys[arm]] = row["values"]["train_loss"]
-    write_json(file, known)
-    return {arm: known["losses"][key] for arm, key in keys.items()}
 
 
 def first_look(claims: Sequence[Claim], budget: str, seeds: int | None) -> Counts:
@@ -208,42 +131,6 @@ def next_look(family: Sequence[Evidence], counts: Counts) -> bool:
                 counts[key] = looks[0]
                 more = True
     return more
-
-
-def verdict_table(family: Sequence[Evidence]) -> Table:
-    """The verdicts, a row a prediction."""
-    rows = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for column in ("claim", "prediction", "verdict", "evidence"):
-        rows.add_column(column, overflow="fold")
-    for evidence in family:
-        color = COLORS.get(evidence.verdict, "yellow")
-        version = f"version {evidence.version}" if not evidence.exploratory else "exploratory"
-        rows.add_row(
-            f"[bold]{evidence.claim.name}[/]",
-            f"[bold]{evidence.claim.says}[/]",
-            f"[bold {color}]{evidence.verdict}[/]",
-            f"{evidence.line} ({version})",
-        )
-        for name, result in evidence.found.items():
-            role = result.prediction.role
-            told = result.outcome.line if result.outcome else ""
-            line = "; ".join(part for part in (told, result.remark) if part)
-            rows.add_row("", f"  {name} ({role}): {result.prediction.says}", result.verdict, line)
-    return rows
-
-
-def cores() -> int:
-    """The cores that this process may use."""
-    if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def duration(seconds: float) -> str:
-    """Seconds for people."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _announcement(
@@ -293,32 +180,13 @@ def _all_seeds(claims: Sequence[Claim], counts: Counts) -> Counts:
     }
 
 
-def _pin_training_code(
-    plan: Plan,
-    claims: Sequence[Claim],
-    declared: Mapping[str, Declared],
-    paths: Paths,
-    jobs: int,
-    resolve: ConfigResolver,
-) -> None:
-    """Compare the reference losses of claims whose arms are about to be trained."""
-    training = {name for task in plan.todo if task.kind == "run" for name in task.claims}
-    for claim in claims:
-        mine = declared[claim.name]
-        if claim.name in training and not mine.exploratory:
-            mine.changed += changed_losses(mine, reference_losses(claim, paths, jobs))
-            for task in plan.tasks.values():
-                if mine.exploratory and claim.name in task.claims:
-                    task.claims[claim.name] = False
-
-
 def _run(plan: Plan, store: RowStore, paths: Paths, jobs: int, console: Console) -> None:
     todo = plan.todo
     if not todo:
         return
     total = sum(task.seconds for task in todo)
     began, spent = time.perf_counter(), 0.0
-    with _progress(console, len(todo)) as tell:
+    with progress(console, len(todo)) as tell:
         try:
             for n, (task, rows) in enumerate(execute(todo, paths, min(jobs, len(todo))), 1):
                 for row in rows:
@@ -336,37 +204,12 @@ def _run(plan: Plan, store: RowStore, paths: Paths, jobs: int, console: Console)
             raise SystemExit(130) from None
 
 
-@contextmanager
-def _progress(console: Console, count: int) -> Iterator[Callable[[str], None]]:
-    """A bar on a terminal, lines elsewhere."""
-    if not console.is_terminal:
-        yield lambda text: print(text, flush=True)
-        return
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=console, transient=True) as bar:
-        line = bar.add_task("starting", total=count)
-        yield lambda text: bar.update(line, advance=1, description=text.partition("] ")[2])
-
-
 def _copy_shared_rows(plan: Plan, store: RowStore) -> None:
     """Give every claim its own copy of a row that another claim's runs had made already."""
     for task in plan.tasks.values():
         row = store.rows.get(task.id)
         if row is not None:
             store.add(row, task.claims)
-
-
-def _lock(paths: Paths) -> FileLock:
-    """Hold the outputs for this process; the lock of a dead one is free at once."""
-    lock = FileLock(paths.outputs / ".lock", timeout=0)
-    try:
-        paths.outputs.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-    except Timeout as error:
-        raise BadInput(f"another `attnlab reproduce` is running in {paths.outputs}") from error
-    except OSError as error:
-        raise BadInput(f"{paths.outputs} cannot be written: {error.strerror}") from error
-    return lock
 
 
 def _write(family: Sequence[Evidence], paths: Paths) -> None:

@@ -1,0 +1,119 @@
+"""Reference losses, which pin the training code of a claim's arms, and declaring with them."""
+
+import hashlib
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+import attnlab
+from attnlab.claims.claim import Claim, Trained
+from attnlab.claims.configs import ConfigResolver, ResolvedConfig, hydra_conf
+from attnlab.claims.declare import (
+    REFERENCE_STEPS,
+    Declared,
+    changed_losses,
+    declare,
+    read_declared,
+)
+from attnlab.claims.execute import cores, execute
+from attnlab.claims.loading import load_claims
+from attnlab.claims.paths import Paths
+from attnlab.claims.plan import ClaimTask, Plan, arm_overrides
+from attnlab.errors import BadInput
+from attnlab.files import read_json, write_json
+
+SMALL_TEXT = ("data=plays", "data.length=20000")  # validated in a moment, even by wide models
+
+
+def declare_claims(paths: Paths, names: Sequence[str], jobs: int | None = None) -> None:
+    """Write a new version of declared.json for each claim in which something changed."""
+    console = Console(soft_wrap=True)
+    with paths.lock(), hydra_conf(paths.conf):
+        resolve = ConfigResolver(paths.experiments)
+        for claim in load_claims(paths.experiments, names):
+            losses = reference_losses(claim, paths, jobs or cores(), resolve)
+            before = read_declared(claim, paths, resolve).version
+            declared = declare(claim, paths, resolve, losses)
+            if declared.version == before:
+                console.print(f"{claim.name}: version {before}, nothing changed")
+                continue
+            console.print(f"{claim.name}: version {declared.version} is declared")
+            for line in declared.content["changed"]:
+                console.print(f"    {line}")
+    console.print("Commit the declarations before you run them.")
+
+
+def reference_losses(
+    claim: Claim, paths: Paths, jobs: int, resolve: ConfigResolver
+) -> dict[str, float]:
+    """The loss of each arm after a few steps; kept until a file with training code changes.
+
+    Raises:
+        BadInput: an arm cannot be trained.
+    """
+    file = paths.outputs / "reference_losses.json"
+    code = hashlib.sha256()
+    package = Path(attnlab.__file__).parent.rglob("*.py")
+    project = (paths.experiments / claim.name).glob("*.py")  # may hold training code of its own
+    own = project if (paths.experiments / claim.name / "conf").is_dir() else ()
+    for source in sorted([*package, *own]):
+        code.update(source.read_bytes())
+    known = read_json(file) if file.exists() else {}
+    arms = {
+        arm.name: resolve(arm_overrides(claim, arm.overrides))
+        for prediction in claim.predictions
+        if isinstance(prediction, Trained)
+        for arm in prediction.arms
+    }
+    keys = {arm: f"{config.digest}-{code.hexdigest()[:12]}" for arm, config in arms.items()}
+    missing = [arm for arm in arms if keys[arm] not in known]
+    with tempfile.TemporaryDirectory() as scratch:
+        tasks = [
+            _reference_task(claim.name, arm, arms[arm], Path(scratch) / str(i))
+            for i, arm in enumerate(missing)
+        ]
+        for task, (row, *_) in execute(tasks, paths, jobs) if tasks else ():
+            arm = missing[tasks.index(task)]
+            if row["status"] == "failed":
+                raise BadInput(f"{claim.name}: {arm} cannot be trained: {row['reason']}")
+            known[keys[arm]] = row["values"]["train_loss"]
+    write_json(file, known)
+    return {arm: known[key] for arm, key in keys.items()}
+
+
+def pin_training_code(
+    plan: Plan,
+    claims: Sequence[Claim],
+    declared: Mapping[str, Declared],
+    paths: Paths,
+    jobs: int,
+    resolve: ConfigResolver,
+) -> None:
+    """Compare the reference losses of claims whose arms are about to be trained."""
+    training = {name for task in plan.todo if task.kind == "run" for name in task.claims}
+    for claim in claims:
+        mine = declared[claim.name]
+        if claim.name in training and not mine.exploratory:
+            mine.changed += changed_losses(mine, reference_losses(claim, paths, jobs, resolve))
+            for task in plan.tasks.values():
+                if mine.exploratory and claim.name in task.claims:
+                    task.claims[claim.name] = False
+
+
+def _reference_task(claim: str, arm: str, config: ResolvedConfig, directory: Path) -> ClaimTask:
+    """A run of a few steps on a pilot seed; its loss pins the training code of an arm."""
+    steps = f"trainer.max_steps={REFERENCE_STEPS}"
+    short = [steps, f"trainer.val_check_interval={REFERENCE_STEPS}", "logger=none"]
+    if config.corpus == "tinyshakespeare":
+        short += SMALL_TEXT
+    return ClaimTask(
+        f"reference-{claim}-{arm}",
+        "reference",
+        f"{claim}: {arm}, {REFERENCE_STEPS} steps for reference",
+        1000,
+        5.0,
+        (*config.overrides, *short),
+        str(directory),
+    )
