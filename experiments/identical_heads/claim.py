@@ -24,7 +24,11 @@ from attnlab.plotting.drawing import dots, panels
 
 
 def distance(folder: Path) -> Mapping[str, Any]:
-    """The largest difference between two heads' query, key and value weights, and their size."""
+    """The largest difference between two heads' query, key and value weights, and their size.
+
+    "by step" holds pairs of a step and the largest difference between the patterns of two heads.
+    """
+    from attnlab.event_files import read_scalars
     from attnlab.training.checkpoints import load_model
 
     net, _ = load_model(folder)
@@ -35,7 +39,8 @@ def distance(folder: Path) -> Mapping[str, Any]:
         squares += float(weights.square().sum())
         count += weights.numel()
     rms = (squares / count) ** 0.5
-    return {"largest difference": largest, "relative": largest / rms}
+    by_step = sorted(read_scalars(folder).get("attn/head_difference", {}).items())
+    return {"largest difference": largest, "relative": largest / rms, "by step": by_step}
 
 
 def figure(evidence: Evidence) -> Figure:
@@ -64,10 +69,11 @@ def figure(evidence: Evidence) -> Figure:
 
 LATE = ("trainer.max_steps=2000", "trainer.val_check_interval=2000")
 ON_CPU = "trainer.accelerator=cpu"  # where sums have one order, so equal heads stay equal
+OFTEN = "probes.patterns.every=10"  # steps; how far heads are apart while they train
 INDEPENDENT = Arm("independent", ("attn=sdpa",))
-TIED = Arm("tied output", ("attn=identical_heads", ON_CPU))
-FREE = Arm("free output", ("attn=identical_qkv",))
-DROPOUT = Arm("tied, dropout", ("attn=identical_heads", "model.dropout=0.1"))
+TIED = Arm("tied output", ("attn=identical_heads", ON_CPU, OFTEN))
+FREE = Arm("free output", ("attn=identical_qkv", OFTEN))
+DROPOUT = Arm("tied, dropout", ("attn=identical_heads", "model.dropout=0.1", OFTEN))
 NARROW = Arm("one narrow head", ("attn=sdpa", "attn.head_init=single_active"))
 WIDE = Arm("one wide head", ("attn=single_head",))
 TIED_LATE = Arm("tied output, late", (*TIED.overrides, *LATE))

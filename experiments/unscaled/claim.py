@@ -64,13 +64,14 @@ def _pair(init: str, *more: str, late: str = "") -> tuple[Arm, Arm]:
     )
 
 
-def _wide_pair(D: int) -> tuple[Arm, Arm]:
+def _wide_pair(D: int, lr: float = 1e-3) -> tuple[Arm, Arm]:
     """One layer of width 512 in heads of width D: only the width of a head differs."""
     shape = ("model.n_layer=1", "model.n_embd=512", f"model.n_head={512 // D}", "model.init=unit")
     steps = ("trainer.max_steps=200", "trainer.val_check_interval=200")
+    at = f"D = {D}" if lr == 1e-3 else f"D = {D}, lr {lr:g}"
     return (
-        Arm(f"unscaled, D = {D}", ("attn=unscaled", *shape, *steps)),
-        Arm(f"scaled, D = {D}", ("attn=sdpa", *shape, *steps)),
+        Arm(f"unscaled, {at}", ("attn=unscaled", *shape, *steps, *_rate(lr))),
+        Arm(f"scaled, {at}", ("attn=sdpa", *shape, *steps, *_rate(lr))),
     )
 
 
@@ -300,6 +301,17 @@ separates scores below the condensation line for n = 64 keys from those above.
             budget="full",
             seeds=3,
             arms=tuple(arm for D in (32, 64, 256, 512) for arm in _wide_pair(D)),
+            contrast=largest_price,
+            given=WIDE,
+        ),
+        Trained(
+            "rates",
+            "The price at equal width, at a third and at three times the learning rate.",
+            AtLeast(0.0),
+            role="shown",
+            budget="full",
+            seeds=1,
+            arms=tuple(arm for D in (16, 128) for lr in (3e-4, 3e-3) for arm in _wide_pair(D, lr)),
             contrast=largest_price,
             given=WIDE,
         ),

@@ -41,10 +41,11 @@ def at_initialization(seed: int) -> Mapping[str, Any]:
                 errors[what].append(error / theory[what] if what == "spread" else error)
             for what in found:
                 found[what].setdefault(name, []).append(seen[what])
-    found["theory"] = {
-        name: [_theory(D, 1.0 if name == "unscaled" else D**-0.5)["entropy"] for D in SIZES]
-        for name in ("scaled", "unscaled")
-    }
+    for key, what in (("theory", "entropy"), ("theory of the trace", "trace")):
+        found[key] = {
+            name: [_theory(D, 1.0 if name == "unscaled" else D**-0.5)[what] for D in SIZES]
+            for name in ("scaled", "unscaled")
+        }
     return found | {f"{what} error": sum(e) / len(e) for what, e in errors.items()}
 
 
