@@ -1,11 +1,11 @@
 # Run `make` for the list of targets. Every target sets up what it needs.
 #
-# An environment of your own (another torch build, conda, ...) is used, and its versions are kept, with
+# To use an environment of your own (another torch build, conda, ...) and keep its versions:
 #     make test VENV=$CONDA_PREFIX CONSTRAINTS=
-# Without make, all of the set-up is
+# The same setup without make:
 #     python3 -m venv .venv && .venv/bin/pip install -c constraints.txt -e '.[dev]'
-# pip's own settings hold here too: on Linux, PIP_EXTRA_INDEX_URL set to PyTorch's index of CPU wheels
-# (see .github/workflows/test.yml) gets torch without CUDA.
+# pip reads its usual settings: on Linux, set PIP_EXTRA_INDEX_URL to PyTorch's index of CPU wheels
+# (see .github/workflows/test.yml) to install torch without CUDA.
 
 PYTHON      ?= python3
 VENV        ?= .venv
@@ -17,7 +17,7 @@ NANOGPT     ?=
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.attnlab-installed
 
-# Tests are many and small: a thread for each worker, or they fight over the cores.
+# The tests are many and small. With one thread per worker, they do not compete for the cores.
 PYTEST = OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
@@ -25,23 +25,23 @@ PYTEST = OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n $(WOR
 
 .PHONY: help
 help: ## show this list
-	@awk 'BEGIN {FS = ":.*## "; print "make TARGET [ARGS=\"...\"] [PYTHON=python3.12] [VENV=folder]\n"} \
+	@awk 'BEGIN {FS = ":.*## "; print "make TARGET [ARGS=\"...\"] [PYTHON=python3.12] [VENV=directory]\n"} \
 	    /^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-# Installed again where an environment serves another checkout, or this folder was moved.
+# Reinstall if the environment belongs to another checkout, or if this directory was moved.
 ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
 .PHONY: $(STAMP)
 endif
 
 .PHONY: setup
-setup: $(STAMP) ## make .venv and install attnlab there, with the versions of constraints.txt
+setup: $(STAMP) ## create .venv and install attnlab with the versions of constraints.txt
 
 $(STAMP): pyproject.toml $(CONSTRAINTS)
 	@py=$(PYTHON); if [ -x $(BIN)/python ]; then py=$(BIN)/python; fi; \
 	command -v "$$py" >/dev/null || \
-	    { echo "attnlab: there is no '$$py'; name a Python 3.10 to 3.13 with make setup PYTHON=/path/to/python"; exit 1; }; \
+	    { echo "attnlab: '$$py' was not found; choose a Python 3.10 to 3.13 with make setup PYTHON=/path/to/python"; exit 1; }; \
 	"$$py" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || \
-	    { echo "attnlab: needs Python 3.10 to 3.13, but '$$py' is $$("$$py" -V 2>&1); choose another with make setup PYTHON=python3.12 (and VENV=folder if $(VENV) is there)"; exit 1; }
+	    { echo "attnlab: needs Python 3.10 to 3.13, but '$$py' is $$("$$py" -V 2>&1); choose another with make setup PYTHON=python3.12 (and VENV=directory if $(VENV) exists)"; exit 1; }
 	@echo "attnlab: installing into $(VENV) (once; a minute or two, most of it for torch)"
 	@[ -x $(BIN)/python ] || { $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet --upgrade pip; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip >/dev/null
@@ -50,19 +50,19 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 	@echo "attnlab: ready ($$($(BIN)/python -V), torch $$($(BIN)/python -c 'from importlib.metadata import version; print(version("torch"))'))"
 
 .PHONY: train
-train: setup ## train the default model; another with ARGS="attn=unscaled seed=1"
+train: setup ## train the default model, or another one: ARGS="attn=unscaled seed=1"
 	@$(BIN)/python train.py $(ARGS)
 
 .PHONY: test
-test: setup ## run the tests (without the longest); one file with ARGS=tests/test_model.py
+test: setup ## run the tests except the long ones; one file: ARGS=tests/test_model.py
 	$(PYTEST) -m "not long" $(ARGS)
 
 .PHONY: test-fast
-test-fast: setup ## run only the tests that take seconds
+test-fast: setup ## run only the fast tests
 	$(PYTEST) -m "not slow and not long" $(ARGS)
 
 .PHONY: test-all
-test-all: setup ## run every test, also those that train for long
+test-all: setup ## run all tests, including the long ones
 	$(PYTEST) --hypothesis-profile=search $(ARGS)
 
 .PHONY: lint
@@ -74,7 +74,7 @@ lint: setup ## check style, types and imports (ruff, mypy, import-linter); chang
 	else echo "attnlab: imports are not checked; import-linter needs Python 3.11"; fi
 
 .PHONY: format
-format: setup ## put right what ruff can put right
+format: setup ## format the code and apply ruff's fixes
 	$(BIN)/python -m ruff check --fix .
 	$(BIN)/python -m ruff format .
 
@@ -83,26 +83,26 @@ board: setup ## show all runs in TensorBoard
 	$(BIN)/python -m tensorboard.main --logdir outputs $(ARGS)
 
 .PHONY: reproduce
-reproduce: setup ## run the claims again and print their verdicts; see ARGS=--help
+reproduce: setup ## reproduce the claims and print their verdicts; options: ARGS=--help
 	@$(BIN)/python -m attnlab reproduce $(ARGS)
 
 .PHONY: bench
-bench: setup ## measure speed and memory, an hour; compare with nanoGPT by NANOGPT=its-checkout
+bench: setup ## measure speed and memory (an hour); NANOGPT=checkout compares with nanoGPT
 	@set -e; for f in step startup shares attention sampling sweeps scale; do \
 	    echo "benchmarks/$$f.py"; NANOGPT=$(NANOGPT) $(BIN)/python benchmarks/$$f.py >/dev/null; done
 	@echo "benchmarks/fast.py"; NANOGPT=$(NANOGPT) $(BIN)/python benchmarks/fast.py --ablation >/dev/null
 	@$(BIN)/python benchmarks/results.py
 
 .PHONY: bench-gpu
-bench-gpu: setup ## measure training on a GPU, under 8 minutes; says so where there is none
+bench-gpu: setup ## measure training on a GPU (under 8 minutes)
 	@NANOGPT=$(NANOGPT) $(BIN)/python benchmarks/gpu.py
 	@$(BIN)/python benchmarks/results.py
 
 .PHONY: docs
-docs: setup ## run the chapters of docs/chapters and write them as pages
+docs: setup ## run the chapters of docs/chapters and write them as HTML pages
 	@$(BIN)/python docs/chapters/build.py $(ARGS)
 
 .PHONY: clean
-clean: ## remove caches and builds (runs in outputs/ and the environment stay)
+clean: ## remove caches and builds, but not outputs/ or the environment
 	rm -rf build dist .import_linter_cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find src tests experiments benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

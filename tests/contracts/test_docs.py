@@ -1,0 +1,34 @@
+"""The pages of docs/ name files and tests that exist."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+
+@each_page
+def test_links_lead_to_files(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+    local = [link for link in links if "://" not in link]
+    assert [link for link in local if not (page.parent / link).exists()] == []
+
+
+@each_page
+def test_named_files_and_tests_exist(page: Path) -> None:
+    named = re.findall(
+        r"\b((?:tests|experiments|conf|benchmarks|src)/[\w/.-]+\.\w+)(?:::(\w+))?",
+        page.read_text(encoding="utf-8"),
+    )
+    own = [pair for pair in named if "/mine" not in pair[0]]  # a claim of the reader's own
+    missing = [
+        "::".join(filter(None, (file, test)))
+        for file, test in own
+        if not (ROOT / file).is_file()
+        or (test and f"def {test}(" not in (ROOT / file).read_text(encoding="utf-8"))
+    ]
+    assert missing == []
