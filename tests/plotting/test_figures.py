@@ -15,7 +15,7 @@ from attnlab.cli import app
 from attnlab.errors import BadInput
 from attnlab.plotting import figures
 from attnlab.runs import curves_of, read_curves, read_runs
-from tests.probes.test_probes import LOGGED
+from tests.probes.test_training_probes import LOGGED
 
 
 @pytest.fixture(scope="module")

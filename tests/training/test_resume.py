@@ -1,79 +1,267 @@
-"""SIGKILL at random moments: the run ends with the bits of the one that was left alone."""
+"""What a run resumes from is checked as a whole, and only files of a run are deleted."""
 
+import io
 import json
-import multiprocessing
 import os
-import random
 import signal
-import sys
 from collections.abc import Callable
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import lightning.pytorch as L
 import pytest
 import torch
-from omegaconf import DictConfig
 
-from attnlab.training.checkpoints import read_checkpoint
+from attnlab.errors import BadInput
+from attnlab.runs import read_run
+from attnlab.training.callbacks import RunCheckpoints, Scalars
+from attnlab.training.checkpoints import read_checkpoint, seal
+from attnlab.training.run_directory import RunDirectory
 from tests.conftest import weights_of
 
-LONG_RUN = [
-    "trainer.max_steps=4000",
-    "trainer.val_check_interval=500",
-    "checkpoint_every=10",
-    "model.dropout=0.1",
-    "probes=none",
-]
+Train = Callable[..., Any]
+Change = Callable[[dict[str, Any]], Any]
+SETTINGS = ("trainer.max_steps=6", "checkpoint_every=1", "trainer.val_check_interval=2")
 
 
-def child(cfg: DictConfig, folder: Path) -> None:
-    from attnlab.training.config import read_config
-    from attnlab.training.run import run
+def interrupted(train: Train, monkeypatch: pytest.MonkeyPatch, step: int, *extra: str) -> None:
+    """Train until a signal comes after the checkpoint of `step` has been written."""
 
-    sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - until the process is killed
-    run(read_config(cfg), folder, variant="sdpa")
+    def ended(self: Any, trainer: L.Trainer, *_: Any) -> None:
+        if trainer.global_step == step + 1:
+            raise SystemExit(143)
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(Scalars, "on_train_batch_end", ended)
+        train(*SETTINGS, *extra)
 
 
-@pytest.mark.long
-def test_20_kills_lose_nothing(small: Callable[..., DictConfig], tmp_path: Path) -> None:
-    import lightning.pytorch  # noqa: F401 - once, before the forks
+def rewrite(file: Path, change: Change) -> None:
+    """Change a checkpoint and seal it again."""
+    checkpoint = read_checkpoint(file)
+    change(checkpoint)
+    content = io.BytesIO()
+    torch.save(checkpoint, content)
+    file.write_bytes(seal(content.getvalue()))
 
-    cfg = small(*LONG_RUN)
-    fork = multiprocessing.get_context("fork")
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
 
-    def start(folder: Path) -> Any:
-        process = fork.Process(target=child, args=(cfg, folder))
-        process.start()
-        return process
+def optimizer_of(checkpoint: dict[str, Any]) -> Any:
+    (state,) = checkpoint["optimizer_states"]
+    return state.get("parts", [state])[-1]
 
-    unbroken = start(whole)
-    unbroken.join()
-    moments, kills = random.Random(0), 0
-    while kills < 20:
-        process = start(broken)
-        process.join(timeout=moments.uniform(0.0, 0.8))
-        assert process.is_alive(), "the run was over before it could be killed 20 times"
-        os.kill(process.pid, signal.SIGKILL)
-        process.join()
-        kills += 1
-        if (broken / "status.json").exists():
-            status = json.loads((broken / "status.json").read_text())
-            assert status["status"] == "running"
-    last = start(broken)
-    last.join()
-    assert (unbroken.exitcode, last.exitcode) == (0, 0)
-    ours, theirs = weights_of(whole), weights_of(broken)
+
+CHANGES: dict[str, Change] = {
+    **{
+        f"no {part}": lambda c, part=part: c.pop(part)  # type: ignore[misc]
+        for part in (
+            *("epoch", "global_step", "state_dict", "loops", "callbacks"),
+            *("optimizer_states", "lr_schedulers"),
+        )
+    },
+    "step of another type": lambda c: c.update(global_step="3"),
+    "step beyond the end": lambda c: c.update(global_step=99),
+    "another step": lambda c: c.update(global_step=2),
+    "weight missing": lambda c: c["state_dict"].popitem(),
+    "weight of another shape": lambda c: c["state_dict"].update(
+        {"net.tok_emb.weight": torch.zeros(1)}
+    ),
+    "weights in fp16": lambda c: c["state_dict"].update(
+        {name: x.half() for name, x in c["state_dict"].items()}
+    ),
+    "weights as a list": lambda c: c.update(state_dict=[1]),
+    "loops empty": lambda c: c.update(loops={}),
+    "loops of another step": lambda c: c["loops"]["fit_loop"]["epoch_loop.batch_progress"][
+        "total"
+    ].update(ready=1),
+    "optimizer progress of another step": lambda c: c["loops"]["fit_loop"][
+        "epoch_loop.automatic_optimization.optim_progress"
+    ]["optimizer"]["step"]["total"].update(completed=0),
+    "no optimizer": lambda c: c.update(optimizer_states=[]),
+    "no moments": lambda c: optimizer_of(c).update(state={}),
+    "a moment missing": lambda c: optimizer_of(c)["state"][0].pop("exp_avg_sq"),
+    "a moment of another shape": lambda c: optimizer_of(c)["state"][0].update(
+        exp_avg=torch.zeros(2)
+    ),
+    "optimizer at another step": lambda c: optimizer_of(c)["state"][0].update(
+        step=torch.tensor(1.0)
+    ),
+    "another learning rate": lambda c: optimizer_of(c)["param_groups"][0].update(lr=0.5),
+    "another weight decay": lambda c: optimizer_of(c)["param_groups"][0].update(weight_decay=9.0),
+    "schedule at another step": lambda c: c["lr_schedulers"][0].update(last_epoch=1),
+    "callbacks empty": lambda c: c["callbacks"].clear(),
+    "a callback malformed": lambda c: c["callbacks"].update(Divergence=None),
+    "averages that no callback wrote": lambda c: c.update(averaging_state={}),
+    "losses malformed": lambda c: c["attnlab"].update(val_losses={"2": "x"}),
+    "no recipe": lambda c: c["attnlab"].update(recipe=7),
+    "no configuration": lambda c: c["attnlab"]["recipe"].update(config=None),
+}
+
+
+@pytest.mark.parametrize("optim", ["adamw", "muon"])
+def test_every_edited_part_is_refused(
+    optim: str, train: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    interrupted(train, monkeypatch, 3, f"optim={optim}")
+    file = tmp_path / "run" / "checkpoints" / "last.ckpt"
+    whole = file.read_bytes()
+    rewrite(file, lambda c: None)
+    for name, change in CHANGES.items():
+        file.write_bytes(whole)
+        rewrite(file, change)
+        before = {f: f.read_bytes() for f in (tmp_path / "run").rglob("*") if f.is_file()}
+        with pytest.raises(BadInput) as refused:
+            train(*SETTINGS, f"optim={optim}")
+        assert "force=true" in str(refused.value), name
+        assert before == {f: f.read_bytes() for f in (tmp_path / "run").rglob("*") if f.is_file()}
+    file.write_bytes(whole)
+    assert train(*SETTINGS, f"optim={optim}").metrics["steps"] == 6
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        ["trainer.accumulate_grad_batches=3"],
+        ["trainer.precision=64-true"],
+        ["trainer.precision=bf16-true"],
+        ["callbacks=[ema,early_stopping,checkpoints]"],
+        ["optim=muon", "trainer.gradient_clip_val=0"],
+    ],
+    ids=lambda extra: extra[0],
+)
+@pytest.mark.parametrize("step", [1, 2, 5])
+def test_a_checkpoint_of_ours_is_always_accepted(
+    step: int, extra: list[str], train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = train(*SETTINGS, *extra, folder="whole")
+    if step < 5:
+        interrupted(train, monkeypatch, step, *extra)
+    run = train(*SETTINGS, *extra)
+    assert run.metrics["val_loss"] == whole.metrics["val_loss"]
+    ours, theirs = weights_of(run.folder), weights_of(whole.folder)
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-    figures = [json.loads((f / "metrics.json").read_text()) for f in (whole, broken)]
-    for metrics in figures:
-        assert metrics.pop("tokens_per_second") > 0
-        assert metrics.pop("wall_seconds") > 0
-        metrics.pop("git")  # somebody may commit meanwhile
-    assert figures[0] == figures[1]
-    losses = [
-        read_checkpoint(f / "checkpoints" / "last.ckpt")["attnlab"]["val_losses"]
-        for f in (whole, broken)
-    ]
-    assert losses[0] == losses[1]
-    assert len(losses[0]) == 8
+
+
+USERS = (
+    *("notes.md", ".notes.1", ".hidden.2024", "status.json.bak", "metrics.json~", "metrics.txt"),
+    *("events.out.tfevents", "events.out.tfevents.mine", "last.ckpt", "config.yaml", "a.tmp"),
+    *(
+        ".status.json.attnlab-x.tmp",
+        ".thesis.tex.attnlab-12.tmp",
+        "run.py",
+        ".lock2",
+        "hparams.yml",
+    ),
+    *("checkpoints/mine.ckpt", "checkpoints/last.ckpt.bak", "checkpoints/step_1.ckpt"),
+    *("checkpoints/best (copy).ckpt", "checkpoints/.mine.3", "checkpoints/step_000100.pt"),
+    *(".hydra/mine.yaml", ".hydra/config.yaml.orig", ".hydra/.x.4", "figures/loss.png"),
+    *("figures/.cache.5", ".git.6/HEAD", ".venv.3/lib/.x.7", "figures/last.ckpt"),
+    *("a b.txt", "-rf"),
+)
+
+
+def test_files_of_the_users_survive_everything(
+    train: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert len(USERS) >= 30
+    settings = ("logger=[tensorboard,csv]", "callbacks=checkpoints")
+    interrupted(train, monkeypatch, 3, *settings)
+    folder = tmp_path / "run"
+    for name in USERS:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+    leftover = folder / "checkpoints" / ".last.ckpt.attnlab-4711.tmp"
+    leftover.write_text("of a killed write")
+    link = folder / ".metrics.json.attnlab-1.tmp"
+    link.symlink_to(folder / "notes.md")
+
+    def all_there() -> None:
+        assert [name for name in USERS if (folder / name).read_text() != name] == []
+        assert link.is_symlink()
+
+    train(*SETTINGS, *settings)
+    all_there()
+    assert not leftover.exists()
+    train(*SETTINGS, *settings, "force=true")
+    all_there()
+
+    def broken(*_: Any) -> None:
+        raise RuntimeError("a failure")
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
+        patch.setattr(RunCheckpoints, "on_validation_end", broken)
+        train(*SETTINGS, *settings, "force=true")
+    all_there()
+    train(*SETTINGS, *settings)
+    all_there()
+
+
+@contextmanager
+def within_a_second() -> Any:
+    def too_long(*_: Any) -> None:
+        raise AssertionError("it takes longer than a second")
+
+    before = signal.signal(signal.SIGALRM, too_long)
+    signal.setitimer(signal.ITIMER_REAL, 1.0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def damage(file: Path, how: str) -> None:
+    file.unlink()
+    if how == "directory":
+        file.mkdir()
+    elif how == "fifo":
+        os.mkfifo(file)
+    elif how == "device":
+        file.symlink_to("/dev/zero")
+    elif how == "endless":
+        with file.open("wb") as stream:
+            stream.truncate(2**42)
+    elif how == "dangling":
+        file.symlink_to(file.parent / "nothing")
+    elif how == "bytes":
+        file.write_bytes(b"\xff\xfe\0\x80")
+    else:
+        file.write_text(how)
+
+
+FORMS = (
+    *("{}", "[]", '"text"', "3", "NaN", "null", "", "{", '{"status": 3}', "[" * 100_000),
+    *('{"status": "finished", "step": "x"}', "1" * 10_000),
+    *("directory", "fifo", "device", "endless", "dangling", "bytes"),
+)
+
+
+@pytest.mark.parametrize("name", ["status.json", "metrics.json"])
+@pytest.mark.parametrize("how", FORMS, ids=lambda how: how[:12])
+def test_a_damaged_file_is_one_sentence(name: str, how: str, tmp_path: Path) -> None:
+    folder = RunDirectory(tmp_path)
+    folder.set_status("finished", "print", step=2)
+    folder.metrics_file.write_text("{}")
+    damage(tmp_path / name, how)
+    with within_a_second(), pytest.raises(BadInput, match=name):
+        folder.status()
+        folder.metrics()
+    with within_a_second():
+        assert read_run(tmp_path).status in {"damaged", "finished"}
+
+
+@pytest.mark.parametrize("how", ["fifo", "device", "endless", "directory", ""])
+def test_a_checkpoint_that_is_no_file(how: str, train: Train) -> None:
+    run = train()
+    file = run.folder / "checkpoints" / "last.ckpt"
+    damage(file, how)
+    with within_a_second(), pytest.raises(BadInput, match=r"last\.ckpt"):
+        read_checkpoint(file)
+
+
+def test_the_status_names_the_last_step(
+    train: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    interrupted(train, monkeypatch, 3)
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert (status["status"], status["step"]) == ("interrupted", 4)

@@ -19,7 +19,7 @@ from attnlab.training.run import run
 from attnlab.training.run_directory import folder_for
 from attnlab.training.tensorboard_layout import NUMBERS, RESULTS, hyperparameters
 from tests.conftest import CONF, SMALL, settings
-from tests.probes.test_probes import LOGGED
+from tests.probes.test_training_probes import LOGGED
 
 VARIANTS = ("sdpa", "torch_mha", "strict_flip")
 SEEDS = (0, 1)
