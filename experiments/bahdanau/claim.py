@@ -1,4 +1,4 @@
-"""Additive, dot and scaled dot scores in one recurrent encoder-decoder: quality and speed."""
+"""Additive, dot, and scaled dot scores in one recurrent encoder-decoder: quality and speed."""
 
 import math
 import statistics
@@ -33,7 +33,7 @@ BATCH_SIZE, ROUNDS = 64, 6
 
 
 def quality(folder: Path) -> Mapping[str, Any]:
-    """BLEU, exact matches and alignment of a run, and where it looked in one sentence."""
+    """BLEU, exact matches, and alignment of a run, and its attention pattern on one sentence."""
     from attnlab.training.checkpoints import load_any
 
     metrics = read_json(folder / "metrics.json")
@@ -51,15 +51,15 @@ def quality(folder: Path) -> Mapping[str, Any]:
 
 
 def longest(data: Pairs) -> Pair:
-    """The first of the longest validation pairs: there, much changes places."""
+    """The first of the longest validation pairs, in which the word order changes most."""
     return max(data.val, key=lambda pair: len(pair.target))
 
 
 def pace(seed: int) -> Mapping[str, Any]:
-    """Seconds of training steps, the two scores in turn on the same batches, at every size.
+    """Seconds of training steps of two scores in turn on the same batches, at every size.
 
-    A round is additive, scaled, scaled, additive; the ratio of a round does not know whether the
-    machine was slow, and the median over rounds forgets the ones in which it became so.
+    A round is additive, scaled, scaled, additive. The ratio of a round does not depend on the
+    speed of the machine, and the median over rounds ignores those in which it changed.
     """
     data = pairs()
     batches = PairBatches(
@@ -102,7 +102,7 @@ def _seconds(net: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> 
 
 
 def least(*scores: float) -> float:
-    """The arm that does worst."""
+    """The score of the worst arm."""
     return min(scores)
 
 
@@ -146,13 +146,13 @@ def figure(evidence: Evidence) -> Figure:
 
 
 def _draw_alignment(axes: Axes, values: Mapping[str, Any]) -> None:
-    """English words from left to right, their rendering downwards."""
+    """Draw a pattern: English words from left to right, their translation downward."""
     axes.imshow(torch.tensor(values["pattern"]).sqrt().numpy(), cmap="magma_r", vmin=0, vmax=1)
     axes.set_xticks(range(len(values["source"]) + 1), [*values["source"], "."], rotation=60)
     axes.set_yticks(range(len(values["target"]) + 1), [*values["target"], "."])
     axes.tick_params(labelsize=11)
     axes.grid(visible=False)
-    axes.set(title="Where scaled dot looks")
+    axes.set(title="Pattern of scaled dot")
 
 
 LONG = ("trainer.max_steps=1500", "trainer.val_check_interval=500")
@@ -177,26 +177,27 @@ CLAIM = Claim(
     figure=figure,
     table=rows,
     notes="""
-One encoder-decoder of GRUs as in Bahdanau et al. (2015), 64 wide, learns 4,000 pairs of English
-and Tavi, an invented language with the verb at the end, adjectives after their noun, agreement and
+An encoder-decoder of GRUs as in Bahdanau et al. (2015), 64 wide, learns 4,000 pairs of English and
+Tavi, an invented language with the verb at the end, adjectives after their noun, agreement, and
 irregular words. Queries and keys are projected to D channels in every arm, as Britz et al. (2017)
-compare scores, so arms differ by the score alone: same matrices at the start, same batches. BLEU
-(sacrebleu), exact matches and alignment are of 500 sentences that were not trained on.
+compare scores, so the arms differ only in the score: same initial matrices, same batches. BLEU
+(sacrebleu), exact matches, and alignment are measured on 500 sentences that were not used for
+training.
 
-Thresholds, rate and steps come from a pilot on seed 100 and from an earlier version on seeds 0 to
-5. At D = 32 additive ended at 100.0 BLEU and scaled dot at 99.8; 1 BLEU is the smallest difference
-that papers call one, and more than the standard errors of 0.03 to 0.3 that Britz et al. report. At
-D = 512, after 400 steps, single seeds differ by up to 8 BLEU in both directions, so that arm is
-only shown. Britz et al. saw unscaled dot lose 4 BLEU at D = 1024 and nothing at 512; in a pilot of
-300 steps, on longer sentences, it lost 40 at 512, and 5 are predicted.
+The thresholds, learning rate, and steps come from a pilot on seed 100 and from an earlier version
+on seeds 0 to 5. At D = 32, additive reached 100.0 BLEU and scaled dot 99.8. 1 BLEU is the smallest
+difference that papers report as one, and more than the standard errors of 0.03 to 0.3 that Britz
+et al. report. At D = 512, after 400 steps, single seeds differ by up to 8 BLEU in both directions,
+so that arm is only shown. In Britz et al., unscaled dot lost 4 BLEU at D = 1024 and nothing at
+512. In a pilot of 300 steps on longer sentences, it lost 40 at 512; the prediction is 5.
 
-Times are of training steps of both arms in turn on the same batches in one process; a slow machine
-is slow for both. One such pair is a seed; drift of the machine makes the verdict approximate.
+Times are of training steps of both arms, alternating on the same batches in one process, so a slow
+machine slows both. One such pair is a seed; drift of the machine makes the verdict approximate.
 """,
     predictions=(
         Trained(
             "quality_narrow",
-            "At D = 32 scaled dot translates as well as additive: within 1 BLEU.",
+            "At D = 32, scaled dot translates as well as additive, within 1 BLEU.",
             Within(1.0, unit="BLEU"),
             where="quality at D = 32",
             pilot=Pilot(0.023, 0.173),
@@ -207,7 +208,7 @@ is slow for both. One such pair is a seed; drift of the machine makes the verdic
         ),
         Measured(
             "faster_wide",
-            "At D = 512 an epoch with additive scores takes at least 1.1 times as long.",
+            "At D = 512, an epoch with additive scores takes at least 1.1 times as long.",
             AtLeast(1.1, unit="times as long"),
             where="speed at D = 512",
             pilot=Pilot(1.271, 0.053),
@@ -218,7 +219,7 @@ is slow for both. One such pair is a seed; drift of the machine makes the verdic
         ),
         Measured(
             "faster_narrow",
-            "At D = 32 it takes as long: within 15 %.",
+            "At D = 32, it takes as long, within 15 %.",
             Within(0.15, center=1.0, unit="times as long"),
             bearing="against",
             where="speed at D = 32",
@@ -230,7 +231,7 @@ is slow for both. One such pair is a seed; drift of the machine makes the verdic
         ),
         Trained(
             "unscaled_wide",
-            "Without the scale, at D = 512, at least 5 BLEU are lost.",
+            "At D = 512, leaving out the scale costs at least 5 BLEU.",
             AtLeast(5.0, unit="BLEU"),
             role="secondary",
             pilot=Pilot(33.9, 7.7),
@@ -241,7 +242,7 @@ is slow for both. One such pair is a seed; drift of the machine makes the verdic
         ),
         Trained(
             "alignment",
-            "At D = 32 both look at the right source word for most content words.",
+            "At D = 32, both attend to the right source word for most content words.",
             AtLeast(0.5, unit="of the content words, the worse arm"),
             role="secondary",
             pilot=Pilot(0.989, 0.008),
@@ -253,7 +254,7 @@ is slow for both. One such pair is a seed; drift of the machine makes the verdic
         ),
         Trained(
             "quality_wide",
-            "At D = 512, after 1,500 steps, it translates as well: within 1 BLEU.",
+            "At D = 512, after 1,500 steps, scaled dot translates as well, within 1 BLEU.",
             Within(1.0, unit="BLEU"),
             role="secondary",
             budget="full",

@@ -1,4 +1,4 @@
-"""A mask that shows the future: nearly perfect loss, text of bigram grade, and a proof."""
+"""A mask that shows the future: a low loss, useless generated text, and a proof of the leak."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -46,11 +46,11 @@ MASKS = {
     "peek_one": masks.peek_one,
 }
 LEAKY = ("flipped", "bidirectional", "peek_one")
-ORDER = 4  # of the judge of generated text: symbols it looks back on
+ORDER = 4  # of the n-gram model that judges generated text
 
 
 def betting(seed: int) -> Mapping[str, Any]:
-    """Bet on fresh text with every mask: the highest logarithm of the martingale, in nats."""
+    """Bet on fresh text with every mask; the highest log of the martingale, in nats."""
     found: dict[str, Any] = {"history": {}}
     source = Plays()
     for name in MASKS:
@@ -84,8 +84,8 @@ def _net(may_attend: masks.Predicate, V: int, seed: int) -> GPT:
 def future_dependence(folder: Path) -> Mapping[str, Any]:
     """How much past logits change when one future token of TinyShakespeare is replaced.
 
-    A causal model computes them from the same numbers by the same operations: exactly 0. Every
-    other value proves, without a probability, that the model reads ahead.
+    A causal model computes them from the same numbers by the same operations, so the change is
+    exactly 0. Any other value proves that the model reads ahead.
     """
     from attnlab.training.checkpoints import load_model
 
@@ -103,7 +103,7 @@ def future_dependence(folder: Path) -> Mapping[str, Any]:
 
 @torch.inference_mode()
 def by_position_and_by_text(folder: Path) -> Mapping[str, Any]:
-    """Loss at each position of the window, and text of the model under a model of the corpus."""
+    """Loss at each position of the window, and the n-gram loss of generated text."""
     from attnlab.training.checkpoints import load_model
 
     net, _ = load_model(folder)
@@ -128,7 +128,7 @@ def _whole_windows(corpus: Corpus, net: GPT) -> list[tuple[Tensor, Tensor]]:
 
 
 def _generated(net: GPT, start: Tensor) -> Tensor:
-    """Continue symbols to whole windows, as one generates: the future is not there yet."""
+    """Generate whole windows from single symbols; during generation there is no future to read."""
     stream, ids = generator(0, "generated"), start
     while ids.shape[1] < net.block_size:
         p = net(ids)[:, -1].softmax(-1)
@@ -149,7 +149,7 @@ def _bigram_text(start: Tensor, T: int = 64) -> Tensor:
 
 
 class NGrams:
-    """Symbols given the last few, each order smoothed by the one below (MacKay and Peto 1995)."""
+    """An n-gram model; each order is smoothed by the one below (MacKay and Peto 1995)."""
 
     def __init__(self, ids: NDArray[np.int64], V: int, order: int, weight: float = 4.0) -> None:
         self.V, self.order, self.weight = V, order, weight
@@ -167,7 +167,7 @@ class NGrams:
         return np.where(known[place] == codes, counts[place], 0).astype(float)
 
     def nats(self, texts: Tensor) -> float:
-        """Mean nats a symbol of texts (B, T), the first symbols of each left out."""
+        """Mean nats per symbol of texts (B, T), without the first symbols of each."""
         rows = texts.numpy()
         grams = np.lib.stride_tricks.sliding_window_view(rows, self.order + 1, axis=1)
         flat = grams.reshape(-1, self.order + 1)
@@ -226,7 +226,7 @@ ARMS = {name: Arm(name, (f"attn={'sdpa' if name == 'causal' else name}",)) for n
 TEXT = RunMetric(by_position_and_by_text, "over bigram")
 LAST = RunMetric(by_position_and_by_text, "last position")
 PAIR = (ARMS["flipped"], ARMS["causal"])
-TEXT_GIVEN = {"corpus": "tinyshakespeare"}  # whose floors the thresholds are
+TEXT_GIVEN = {"corpus": "tinyshakespeare"}  # the thresholds are floors of this corpus
 HONEST = math.log(1e9)
 
 CLAIM = Claim(
@@ -237,27 +237,29 @@ CLAIM = Claim(
     order=2,
     figure=figure,
     notes="""
-A causal model of fresh text cannot beat the text's own source. Bet on every character at the
-source's odds: whoever only reads the past multiplies the stake by 1e9 with probability 1e-9 at
-most, whenever one looks (Ville 1939). So the dashed line on the left is a proof of a leak, on
-uniform tokens within a few steps, and on small plays of known probability as well.
+A causal model cannot predict fresh text better than the source of the text. So bet on every
+character at the odds of the source: a model that reads only the past multiplies its stake by 1e9
+with a probability of at most 1e-9, whenever you stop (Ville 1939). Crossing the dashed line on the
+left therefore proves a leak. On uniform tokens this takes a few steps, and it also works on small
+plays of known probability.
 
-On TinyShakespeare itself the proof is deterministic: replace one future token, and the logits of
-the past must not change by a single bit. No honest model of this kind has been seen below 1.40
-nats there. The floor of the flipped mask is the loss at the last position over T, since all others
-see their target: about 2.45 / 64 = 0.04. When it generates, there is no future to read: its text
-is worse than a bigram's.
+On TinyShakespeare, the proof is deterministic: if one future token is replaced, the logits of the
+past must not change by a single bit. No causal model of this kind has been seen below 1.40 nats
+there. The lowest loss that the flipped mask can reach is the loss at the last position divided by
+T, because all other positions see their target: about 2.45 / 64 = 0.04. During generation there is
+no future to read, and the text is worse than that of a bigram.
 
-Without any mask the same model may not find the leak in so few steps, and its loss looks honest,
-though the bet proves that it reads ahead: a harmless loss curve is no test of a mask.
+Without any mask, the same model may not find the leak in so few steps. Its loss then looks normal,
+although the bet proves that it reads ahead: a normal loss curve does not show that a mask is
+right.
 
-Pilots (500 steps, seeds 1000 and 1001): a loss of 0.050 and 0.050. After 300 steps it was 0.17
-(sd 0.05), which is why the steps are 500.
+Pilots (500 steps, seeds 1000 and 1001) had losses of 0.050 and 0.050. After 300 steps, the loss
+was 0.17 (sd 0.05), so the claim uses 500 steps.
 """,
     predictions=(
         Measured(
             "proof_uniform",
-            "Fresh uniform tokens: every mask that shows the future is proven to, p < 1e-9.",
+            "Fresh uniform tokens: every mask that shows the future is proven to leak, p < 1e-9.",
             Proof(1e-9),
             where="fresh uniform tokens",
             pilot=Pilot(1.0),
@@ -288,7 +290,7 @@ Pilots (500 steps, seeds 1000 and 1001): a loss of 0.050 and 0.050. After 300 st
         ),
         Trained(
             "loss",
-            "TinyShakespeare: the flipped mask's loss is below 1.40, which no honest one was.",
+            "TinyShakespeare: the flipped mask's loss is below 1.40, which no causal one was.",
             AtMost(1.40),
             where="TinyShakespeare, 500 steps, by its loss",
             pilot=Pilot(0.054, 0.01),
@@ -298,7 +300,7 @@ Pilots (500 steps, seeds 1000 and 1001): a loss of 0.050 and 0.050. After 300 st
         ),
         Measured(
             "control",
-            "With the causal mask the same bets stay below the proof.",
+            "With the causal mask, the same bets do not reach the proof.",
             Bound(HONEST, unit="nats"),
             role="control",
             seconds=25,
@@ -307,7 +309,7 @@ Pilots (500 steps, seeds 1000 and 1001): a loss of 0.050 and 0.050. After 300 st
         ),
         Trained(
             "control_text",
-            "With the causal mask a replaced future token changes no bit of the past.",
+            "With the causal mask, a replaced future token changes no bit of the past logits.",
             Exactly(0.0, unit="change of past logits"),
             role="control",
             arms=(ARMS["causal"],),
@@ -317,7 +319,7 @@ Pilots (500 steps, seeds 1000 and 1001): a loss of 0.050 and 0.050. After 300 st
         ),
         Trained(
             "floor",
-            "It comes within 0.15 nats of its own floor, 0.038.",
+            "The loss comes within 0.15 nats of its own floor, 0.038.",
             AtMost(0.19),
             role="secondary",
             pilot=Pilot(0.054, 0.01),
@@ -327,7 +329,7 @@ Pilots (500 steps, seeds 1000 and 1001): a loss of 0.050 and 0.050. After 300 st
         ),
         Trained(
             "last_position",
-            "The last position, which sees only itself, is at best as good as a bigram: 2.2 nats.",
+            "The last position, which sees only itself, is no better than a bigram: 2.2 nats.",
             AtLeast(2.2),
             role="secondary",
             pilot=Pilot(3.04, 0.075),
@@ -338,8 +340,8 @@ Pilots (500 steps, seeds 1000 and 1001): a loss of 0.050 and 0.050. After 300 st
         ),
         Trained(
             "generation",
-            "Its text is no better than a bigram's, by a 5-gram model of the corpus.",
-            AtLeast(-0.1, unit="nats a character over a bigram's text"),
+            "Generated text is no better than a bigram's, judged by a 5-gram model.",
+            AtLeast(-0.1, unit="nats per character above the text of a bigram"),
             role="secondary",
             pilot=Pilot(4.28, 0.27),
             arms=PAIR,
@@ -349,7 +351,7 @@ Pilots (500 steps, seeds 1000 and 1001): a loss of 0.050 and 0.050. After 300 st
         ),
         Trained(
             "other_masks",
-            "The loss with no mask, and with one that peeks one character ahead.",
+            "The loss without a mask, and with one that sees one character ahead.",
             AtMost(1.40),
             role="shown",
             seeds=3,

@@ -1,4 +1,4 @@
-"""Heads that start equal: they stay equal only if nothing tells them apart."""
+"""Heads that start equal: they stay equal only if nothing distinguishes them."""
 
 import math
 from collections.abc import Mapping
@@ -90,14 +90,14 @@ CLAIM = Claim(
     figure=figure,
     notes="""
 Heads with equal weights get equal gradients, so any elementwise optimizer keeps them equal, but
-only if their output slices are equal too and nothing random acts on each head alone. Then H heads
-are one head of width D, whose output moves H times as fast. A single difference breaks the
+only if their output slices are also equal and no randomness acts on each head separately. H heads
+are then one head of width D, whose output moves H times as fast. A single difference breaks the
 symmetry in the first step.
 """,
     predictions=(
         Trained(
             "collapse",
-            "Tied outputs, no dropout: the heads stay equal to the last bit, on a CPU.",
+            "Tied outputs, no dropout: the heads stay equal to the last bit on a CPU.",
             Exactly(0.0, unit="between the weights of any two heads"),
             where="output slices equal and no dropout",
             arms=(TIED,),
@@ -107,7 +107,7 @@ symmetry in the first step.
         ),
         Trained(
             "free_output",
-            "Free outputs: the heads come apart by more than the size of a weight.",
+            "Free outputs: the heads diverge by more than the size of a weight.",
             AtLeast(1.0, unit="of the weights' size"),
             bearing="against",
             where="output slices free",
@@ -118,7 +118,7 @@ symmetry in the first step.
         ),
         Trained(
             "dropout",
-            "Tied outputs with dropout on the pattern: they come apart as well.",
+            "Tied outputs with dropout on the pattern: the heads diverge as well.",
             AtLeast(1.0, unit="of the weights' size"),
             bearing="against",
             where="dropout on the pattern",
@@ -137,7 +137,7 @@ symmetry in the first step.
         ),
         Trained(
             "price",
-            "After 300 steps the collapse costs 0.06 nats at most.",
+            "After 300 steps, the collapse costs at most 0.06 nats.",
             AtMost(0.06),
             role="secondary",
             pilot=Pilot(0.02, 0.0066),
@@ -145,7 +145,7 @@ symmetry in the first step.
         ),
         Trained(
             "price_late",
-            "After 2,000 steps, too.",
+            "After 2,000 steps, the collapse costs at most 0.06 nats.",
             AtMost(0.06),
             role="secondary",
             budget="full",
@@ -153,7 +153,7 @@ symmetry in the first step.
         ),
         Trained(
             "free_output_price",
-            "Equal queries, keys and values with free outputs cost nothing: within 0.02 nats.",
+            "Equal queries, keys, and values with free outputs cost nothing, within 0.02 nats.",
             Within(0.02),
             role="secondary",
             pilot=Pilot(0.0, 0.0057),

@@ -1,4 +1,4 @@
-"""SDPA, the written-out kernel and nn.MultiheadAttention: one function, three roundings."""
+"""SDPA, the manual kernel, and nn.MultiheadAttention: one function, different rounding."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -25,7 +25,7 @@ LAYERS: dict[str, partial[nn.Module]] = {
 
 
 def errors(seed: int) -> Mapping[str, Any]:
-    """Largest error of output and gradient in fp32, against the written-out kernel in fp64."""
+    """Largest error of outputs and gradients in fp32, relative to the manual kernel in fp64."""
     x = torch.randn(4, 61, 64, generator=generator(seed, "x"))
     exact = _forward_and_back("manual", x.double(), seed)
     found: dict[str, Any] = {}
@@ -34,7 +34,7 @@ def errors(seed: int) -> Mapping[str, Any]:
         found[name] = [
             float((a.double() - b).abs().max()) for a, b in zip(ours, exact, strict=True)
         ]
-    # FlashAttention's own rule: twice the error of the plain kernel, and a little.
+    # The rule of FlashAttention's tests: twice the error of the plain kernel, plus a little.
     found["excess"] = max(
         found[name][i] - 2 * found["manual"][i] - 1e-6
         for name in ("sdpa", "torch_mha")
@@ -57,7 +57,7 @@ def _forward_and_back(name: str, x: torch.Tensor, seed: int) -> tuple[torch.Tens
 
 
 def trajectories(seed: int) -> Mapping[str, Any]:
-    """Losses over 50 steps of the three, in fp64 and in fp32, and how far they come apart."""
+    """Losses of the three over 50 steps, in fp64 and fp32, and their largest differences."""
     found: dict[str, Any] = {}
     for dtype in (torch.float64, torch.float32):
         losses = {name: _losses(name, dtype, seed) for name in LAYERS}
@@ -107,21 +107,21 @@ def figure(evidence: Evidence) -> Figure:
 
 
 CLAIM = Claim(
-    says="SDPA, manual and nn.MultiheadAttention are one function.",
+    says="SDPA, manual, and nn.MultiheadAttention are one function.",
     last_look=10,
     first_seed=200,
     headline="torch_mha",
     order=4,
     figure=figure,
     notes="""
-Equal weights give equal outputs up to rounding. Training amplifies rounding like any chaotic
-system, so late differences between curves prove nothing; fp64 trajectories and a test of
+Equal weights give equal outputs up to rounding. Training amplifies rounding errors, as any chaotic
+system does, so late differences between curves prove nothing. Trajectories in fp64 and a test of
 equivalence do (margin 0.005 nats, about twice the noise over seeds).
 """,
     predictions=(
         Measured(
             "error",
-            "In fp32 no kernel errs more than twice as much as the plain one against fp64.",
+            "In fp32, no kernel has more than twice the error of the plain one, relative to fp64.",
             Bound(0.0, unit="above twice the plain kernel's error"),
             where="outputs and gradients in fp32",
             measure=errors,
@@ -129,7 +129,7 @@ equivalence do (margin 0.005 nats, about twice the noise over seeds).
         ),
         Measured(
             "trajectory",
-            "In fp64 the losses of 50 steps of training agree to 1e-10.",
+            "In fp64, the losses of 50 training steps agree to 1e-10.",
             Bound(1e-10, unit="nats apart"),
             where="50 steps in fp64",
             measure=trajectories,
@@ -137,7 +137,7 @@ equivalence do (margin 0.005 nats, about twice the noise over seeds).
         ),
         Trained(
             "manual",
-            "manual and SDPA train to the same loss, within 0.005 nats.",
+            "Manual and SDPA train to the same loss, within 0.005 nats.",
             Within(0.005),
             pilot=Pilot(0.0, 1e-6),
             where="training, manual",

@@ -1,4 +1,4 @@
-"""Blocked scores filled with a number: 0 leaks at once, -1e4 once scores have grown past it."""
+"""Blocked scores set to a finite number: 0 leaks at once, -1e4 when scores grow past it."""
 
 import math
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ def zero_fill_bet(seed: int) -> Mapping[str, Any]:
 
 
 def at_initialization(seed: int) -> Mapping[str, Any]:
-    """Weight on the future, the largest over layers, heads and queries, before training."""
+    """Largest weight on the future over layers, heads, and queries, before training."""
     ids = torch.randint(65, (4, 64), generator=generator(seed, "tokens"))
     return {
         "finite_fill": _future_mass(_net(faulty_kernels.finite_fill, seed), ids),
@@ -78,7 +78,7 @@ def _future_mass(net: GPT, ids: torch.Tensor) -> float:
 
 
 def lowest(*losses: float) -> float:
-    """The best of several learning rates."""
+    """The lowest loss of several learning rates."""
     return min(losses)
 
 
@@ -119,19 +119,19 @@ CLAIM = Claim(
     order=6,
     figure=figure,
     notes="""
-A blocked key whose score becomes 0 keeps the weight e^0, so that everybody reads a little of the
-future from the start. A fill of -1e4 underflows to exactly nothing, and every test at the start
-passes; but it is a mask only while all visible scores of a row stay above -1e4. High learning
-rates drive scores there. Whether the training then makes use of what it may see is another
-question, asked apart: below 1.40 nats (dashed) no honest model has been seen.
+A blocked key whose score becomes 0 keeps the weight e^0, so every query reads a little of the
+future from the start. With a fill of -1e4, the weight underflows to exactly 0, and every test at
+the start passes. But it masks only while all visible scores of a row stay above -1e4, and high
+learning rates can drive scores there. Whether training then exploits the leak is a separate
+question: no causal model has been seen below 1.40 nats (dashed).
 
-An earlier version predicted that unscaled scores and a learning rate of 0.03 break the mask of
--1e4 within 300 steps; none of 6 seeds broke it.
+An earlier version predicted that unscaled scores and a learning rate of 0.03 break the fill of
+-1e4 within 300 steps. It broke in none of 6 seeds.
 """,
     predictions=(
         Measured(
             "zero_fill",
-            "Fresh uniform tokens: zero_fill is proven to read the future, p < 1e-9.",
+            "Fresh uniform tokens: a leak of zero_fill is proven, p < 1e-9.",
             Proof(1e-9),
             where="fill with 0, on uniform tokens",
             pilot=Pilot(1.0),
@@ -141,7 +141,7 @@ An earlier version predicted that unscaled scores and a learning rate of 0.03 br
         ),
         Trained(
             "zero_fill_loss",
-            "TinyShakespeare: zero_fill is at least 0.1 nats below the causal loss.",
+            "TinyShakespeare: the loss with zero_fill is at least 0.1 nats below the causal loss.",
             AtMost(-0.1),
             where="fill with 0, TinyShakespeare",
             pilot=Pilot(-0.384, 0.052),
@@ -149,7 +149,7 @@ An earlier version predicted that unscaled scores and a learning rate of 0.03 br
         ),
         Measured(
             "finite_at_start",
-            "At the start a fill of -1e4 puts exactly nothing on the future.",
+            "At the start, a fill of -1e4 puts exactly no weight on the future.",
             Exactly(0.0, unit="of the weight on the future"),
             bearing="against",
             where="fill with -1e4, at the start",
@@ -159,7 +159,7 @@ An earlier version predicted that unscaled scores and a learning rate of 0.03 br
         ),
         Trained(
             "finite_holds",
-            "Unscaled and at a learning rate of 0.03 the mask of -1e4 still holds.",
+            "Unscaled and at a learning rate of 0.03, the fill of -1e4 still masks.",
             Happens("no query puts a thousandth of its weight on the future"),
             role="secondary",
             arms=(UNSCALED,),
@@ -168,7 +168,7 @@ An earlier version predicted that unscaled scores and a learning rate of 0.03 br
         ),
         Trained(
             "finite_is_unused",
-            "Training at that rate does not learn to read ahead: a loss above 1.40.",
+            "At that rate, the model does not learn to read ahead: its loss is above 1.40.",
             AtLeast(1.40),
             role="secondary",
             arms=(UNSCALED,),
@@ -177,7 +177,7 @@ An earlier version predicted that unscaled scores and a learning rate of 0.03 br
         ),
         Trained(
             "finite_is_unused_late",
-            "Nor after 2,000 steps, at any of three high rates.",
+            "It does not after 2,000 steps either, at any of three high rates.",
             AtLeast(1.40),
             role="secondary",
             budget="full",

@@ -1,4 +1,4 @@
-"""The same width in 1, 2, 4 and 8 heads."""
+"""The same total width in different numbers of heads."""
 
 from matplotlib.figure import Figure
 
@@ -34,7 +34,7 @@ def _late(arm: Arm) -> Arm:
 
 
 def _wide(heads: int) -> Arm:
-    """The scaled arms of `unscaled`, so that they are trained once for both claims."""
+    """The scaled arms of the claim `unscaled`, so that both claims share the runs."""
     shape = ("model.n_layer=1", "model.n_embd=512", f"model.n_head={heads}", "model.init=unit")
     rate = ("optim.lr=1e-3", "optim.min_lr=1e-4")
     steps = ("trainer.max_steps=200", "trainer.val_check_interval=200")
@@ -49,8 +49,9 @@ CLAIM = Claim(
     order=8,
     figure=figure,
     notes="""
-All arms have the same number of parameters; only the width of a head changes with their number.
-Pilots at width 512 (seeds 1000 and 1001): 2.27 nats with 32 heads, 2.22 with 8, 2.46 with one.
+All arms have the same number of parameters; the width of a head is the total width divided by the
+number of heads. Pilots at width 512 (seeds 1000 and 1001): 2.27 nats with 32 heads, 2.22 with 8,
+2.46 with one.
 """,
     predictions=(
         Trained(

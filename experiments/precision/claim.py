@@ -1,4 +1,4 @@
-"""Which dtype differs most from fp64, and what large scores do to it."""
+"""Which dtype differs most from fp64, and the effect of large scores."""
 
 import math
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ def naive(
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float) -> Tensor:
-    """PyTorch's own in the dtype of the inputs; ours would compute short bf16 in fp32 on a CPU."""
+    """PyTorch's kernel in the inputs' dtype; ours computes short bf16 texts in fp32 on a CPU."""
     return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
 
 
@@ -37,7 +37,7 @@ KERNELS = {"manual": kernels.manual, "sdpa": sdpa, "naive": naive}
 
 
 def errors(seed: int) -> Mapping[str, Any]:
-    """Largest error of every kernel in every dtype, against fp64 of the same rounded inputs."""
+    """Largest error of every kernel and dtype, relative to fp64 on the same rounded inputs."""
     stream = generator(seed, "precision")
     q, k, v = (torch.randn(2, 4, T, D, generator=stream) for _ in range(3))
     mask = masks.build_mask(masks.causal, T)
@@ -60,7 +60,7 @@ def errors(seed: int) -> Mapping[str, Any]:
 
 
 def rows(evidence: Evidence) -> list[Mapping[str, Any]]:
-    """The largest error of each kernel, mean over seeds."""
+    """The largest error of each kernel, averaged over seeds."""
     found = evidence.shown("bf16_worst")
     if found is None:
         return []
@@ -99,15 +99,16 @@ CLAIM = Claim(
     figure=figure,
     table=rows,
     notes="""
-bf16 has 8 significant bits, fp16 has 11, so its rounding is 8 times as coarse. Scores 64 times as
-large stand for attention without its factor. Where a kernel keeps its scores in bf16, the rounding
-of a score is then as large as the score's differences, and the softmax picks other keys; kernels
-that compute scores in fp32 do not have that trouble ("naive" is the kernel often written).
+bf16 has 8 significant bits and fp16 has 11, so the rounding of bf16 is 8 times as coarse. Scores
+64 times as large represent attention without the scale. If a kernel keeps its scores in bf16, the
+rounding of a score is then as large as the differences between scores, and the softmax selects
+other keys. Kernels that compute scores in fp32 do not have this problem ("naive" is the kernel as
+it is often written).
 """,
     predictions=(
         Measured(
             "bf16_worst",
-            "bf16 errs at least 4 times as much as fp16 (8 is what the bits say).",
+            "The error of bf16 is at least 4 times that of fp16 (by the number of bits: 8 times).",
             AtLeast(4.0, unit="times"),
             pilot=Pilot(8.03, 1.71),
             seconds=1,
@@ -117,7 +118,7 @@ that compute scores in fp32 do not have that trouble ("naive" is the kernel ofte
         ),
         Measured(
             "large_scores",
-            "With scores 64 times as large a kernel all in bf16 errs 5 times one in fp32.",
+            "With scores 64 times as large, an all-bf16 kernel has 5 times the error of one in fp32.",
             AtLeast(5.0, unit="times"),
             pilot=Pilot(69.9, 13.6),
             seconds=1,
@@ -127,7 +128,7 @@ that compute scores in fp32 do not have that trouble ("naive" is the kernel ofte
         ),
         Measured(
             "upcast",
-            "With its scores in fp32 the manual kernel errs at most 4 times as much as SDPA.",
+            "With scores in fp32, the error of the manual kernel is at most 4 times that of SDPA.",
             AtMost(4.0, unit="times"),
             pilot=Pilot(1.46, 0.145),
             seconds=1,
@@ -138,7 +139,7 @@ that compute scores in fp32 do not have that trouble ("naive" is the kernel ofte
         ),
         Measured(
             "fp32",
-            "In fp32 both kernels are exact to 1e-5.",
+            "In fp32, both kernels are exact to 1e-5.",
             Bound(1e-5),
             role="secondary",
             seconds=1,

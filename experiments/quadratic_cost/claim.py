@@ -1,4 +1,4 @@
-"""Time and memory of attention against T: what is quadratic, and what is not."""
+"""Time and memory of attention as functions of T: what is quadratic, and what is not."""
 
 import time
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from attnlab.plotting.drawing import COLORS, MARKERS, panels
 from attnlab.rng import generator
 
 SIZES = [2**k for k in range(5, 13)]  # T = 32 ... 4096
-FITTED = [T for T in SIZES if T >= 512]  # below, launching kernels is what takes the time
+FITTED = [T for T in SIZES if T >= 512]  # below, launching kernels dominates the time
 H, D = 2, 32
 KERNELS = {"manual": kernels.manual, "sdpa": kernels.sdpa}
 
@@ -33,7 +33,7 @@ def _step(name: str, inputs: list[Tensor], mask: Tensor) -> None:
 
 
 def seconds(seed: int) -> Mapping[str, Any]:
-    """Fastest of several forward and backward passes on one thread."""
+    """Time of the fastest of several forward and backward passes on one thread."""
     found: dict[str, Any] = {}
     for name in KERNELS:
         found[name] = []
@@ -50,7 +50,7 @@ def seconds(seed: int) -> Mapping[str, Any]:
 
 
 def memory(seed: int) -> Mapping[str, Any]:
-    """Peak of what a forward and backward pass allocates, in bytes, beside its inputs."""
+    """Peak memory of a forward and backward pass, in bytes, without its inputs."""
     found: dict[str, Any] = {}
     for name in KERNELS:
         found[name] = [_peak(name, T, seed) for T in SIZES]
@@ -60,7 +60,7 @@ def memory(seed: int) -> Mapping[str, Any]:
 
 def _peak(name: str, T: int, seed: int) -> int:
     inputs, mask = _inputs(T, seed), masks.build_mask(masks.causal, T)
-    _step(name, inputs, mask)  # gradients exist from now on
+    _step(name, inputs, mask)  # allocates the gradients
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         _step(name, inputs, mask)
     assert seen.profiler is not None and seen.profiler.kineto_results is not None
@@ -102,13 +102,13 @@ CLAIM = Claim(
     figure=figure,
     notes="""
 Exponents are fitted from T = 512 to 4096, on one thread. SDPA computes the same T x T scores, but
-a block at a time: its time is quadratic, its memory is not. Times are repetitions on one machine,
-whose drift makes a verdict on them approximate.
+one block at a time, so its time is quadratic and its memory is not. Times are repetitions on one
+machine, whose drift makes the verdict on them approximate.
 """,
     predictions=(
         Measured(
             "time_manual",
-            "The manual kernel's time grows faster than T^1.5.",
+            "The time of the manual kernel grows faster than T^1.5.",
             AtLeast(1.5, unit="(exponent of T)"),
             pilot=Pilot(2.42, 0.082),
             seconds=8,
@@ -119,7 +119,7 @@ whose drift makes a verdict on them approximate.
         ),
         Measured(
             "time_sdpa",
-            "SDPA's does, too.",
+            "The time of SDPA grows faster than T^1.5.",
             AtLeast(1.5, unit="(exponent of T)"),
             pilot=Pilot(1.67, 0.046),
             seconds=8,
@@ -130,7 +130,7 @@ whose drift makes a verdict on them approximate.
         ),
         Measured(
             "memory_manual",
-            "The manual kernel's memory grows at least like T^1.8.",
+            "The memory of the manual kernel grows at least as fast as T^1.8.",
             AtLeast(1.8, unit="(exponent of T)"),
             pilot=Pilot(1.984),
             seconds=6,
@@ -140,7 +140,7 @@ whose drift makes a verdict on them approximate.
         ),
         Measured(
             "memory_sdpa",
-            "SDPA's memory grows at most linearly: an exponent of 1.1 at most.",
+            "The memory of SDPA grows at most linearly: an exponent of at most 1.1.",
             AtMost(1.1, unit="(exponent of T)"),
             pilot=Pilot(0.897),
             seconds=6,

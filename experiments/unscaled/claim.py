@@ -1,4 +1,4 @@
-"""Without 1/sqrt(D): true under the assumption it is derived from, false at GPT-2's start."""
+"""Without 1/sqrt(D): worse for the queries and keys it is derived for, not for GPT-2's."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ CONDENSATION = math.sqrt(2 * math.log(64))  # of 64 keys, Derrida 1981
 
 
 def coarse_contrast(*losses: float) -> float:
-    """Mean penalty of the cells above the condensation line minus that of the cells below."""
+    """Mean penalty of the cells above the condensation line minus that of the cells below it."""
     return _above_minus_below(losses, *COARSE)
 
 
@@ -48,12 +48,12 @@ def _spread(std: float) -> float:
 def more_at_128(
     unscaled_128: float, scaled_128: float, unscaled_16: float, scaled_16: float
 ) -> float:
-    """The price of leaving out the factor at D = 128, minus that at D = 16."""
+    """The cost of leaving out the scale at D = 128, minus that at D = 16."""
     return (unscaled_128 - scaled_128) - (unscaled_16 - scaled_16)
 
 
 def largest_price(*losses: float) -> float:
-    """The largest price of several pairs of arms."""
+    """The largest cost of several pairs of arms."""
     return max(a - b for a, b in zip(losses[::2], losses[1::2], strict=True))
 
 
@@ -124,7 +124,7 @@ def figure(evidence: Evidence) -> Figure:
 
 
 def _scores_of_width(evidence: Evidence, D: int) -> list[list[float]]:
-    """Scores of both arms at a width of heads, from whichever prediction has them."""
+    """Scores of both arms at one width of heads, from any prediction that has them."""
     for name in ("wide", "wide_and_narrow", "all_widths"):
         found = evidence.shown(name)
         names = [arm.name for arm in _wide_pair(D)]
@@ -150,7 +150,7 @@ def _draw_map(
             color = "white" if abs(value) > 0.6 * bound else "black"
             place = {"ha": "center", "va": "center"}
             axis.annotate(f"{value:+.2f}", (j + 0.5, i + 0.5), color=color, **place)
-    above = sum(_spread(std) < CONDENSATION for std in stds)  # the line lies between two rows
+    above = sum(_spread(std) < CONDENSATION for std in stds)  # the line is between two rows
     axis.axhline(above, color="black", linestyle="--", linewidth=3)
     axis.set(xlabel="learning rate", ylabel="spread of unscaled scores", title="The map")
     axis.grid(False)
@@ -158,7 +158,7 @@ def _draw_map(
 
 
 def weights_table(evidence: Evidence) -> list[Mapping[str, Any]]:
-    """The largest weight of a row, averaged: what the softmax saturates to."""
+    """The largest weight of a row, averaged over rows."""
     start = evidence.shown("entropy")
     if start is None:
         return []
@@ -185,24 +185,24 @@ CLAIM = Claim(
     figure=figure,
     table=weights_table,
     notes="""
-The factor is derived for queries and keys of unit variance, whose dot products have a standard
-deviation of sqrt(D). GPT-2's initialization (0.02) makes them far smaller: at D = 128 and C = 128
-the unscaled scores spread by 0.58 only, well below the value sqrt(2 ln n) at which a softmax over
-n independent scores condenses onto a few keys. So the sentence has preconditions, and the lab
-tests it both where they hold and where they do not.
+The scale is derived for queries and keys of unit variance, whose dot products have a standard
+deviation of sqrt(D). GPT-2's initialization (0.02) makes them far smaller: at D = 128 and C = 128,
+the standard deviation of the unscaled scores is only 0.58, well below sqrt(2 ln n), at which a
+softmax over n independent scores condenses onto a few keys. The sentence therefore has
+preconditions, and the claim tests it with and without them.
 
-At equal width (one layer, C = 512, 200 steps) only the width D of a head changes. Pilots on seeds
-1000 and 1001 found a price of .16 and .18 nats at D = 16, .26 and .27 at 32, .31 and .30 at 64,
-.35 and .34 at 128, .36 and .33 at 256, .37 and .26 at 512. It does not come from one learning
-rate: at D = 128 it was .27 at 3e-4, .35 at 1e-3 and .37 at 3e-3.
+At equal total width (one layer, C = 512, 200 steps), only the width D of a head changes. In pilots
+on seeds 1000 and 1001, leaving out the scale cost .16 and .18 nats at D = 16, .26 and .27 at 32,
+.31 and .30 at 64, .35 and .34 at 128, .36 and .33 at 256, .37 and .26 at 512. The cost does not
+come from one learning rate: at D = 128 it was .27 at 3e-4, .35 at 1e-3, and .37 at 3e-3.
 
-The map shows single seeds of a coarse grid: look at its shape, not its cells. Its dashed line
-separates scores below the condensation line for n = 64 keys from those above.
+The map shows single seeds on a coarse grid: look at its shape, not at single cells. Its dashed
+line separates scores below the condensation line for n = 64 keys from those above.
 """,
     predictions=(
         Trained(
             "unit_variance",
-            "Unit-variance queries and keys: at least 0.10 nats worse after 300 steps.",
+            "Queries and keys of unit variance: at least 0.10 nats worse after 300 steps.",
             AtLeast(0.10),
             where="queries and keys of unit variance, one head of 128, 300 steps",
             pilot=Pilot(0.209, 0.0215),
@@ -221,7 +221,7 @@ separates scores below the condensation line for n = 64 keys from those above.
         ),
         Trained(
             "wide",
-            "At equal width, the price at D = 128 is at least 0.25 nats.",
+            "At equal total width and D = 128, leaving out the scale costs at least 0.25 nats.",
             AtLeast(0.25),
             where="unit variance, one layer of width 512, D = 128",
             pilot=Pilot(0.345, 0.02),
@@ -231,9 +231,9 @@ separates scores below the condensation line for n = 64 keys from those above.
         ),
         Trained(
             "wide_and_narrow",
-            "At equal width, the price at D = 128 exceeds that at D = 16 by at least 0.08 nats.",
+            "At equal total width, the cost at D = 128 is at least 0.08 nats above that at D = 16.",
             AtLeast(0.08),
-            where="unit variance, a price that grows from D = 16 to D = 128",
+            where="unit variance, a cost that grows from D = 16 to D = 128",
             pilot=Pilot(0.175, 0.03),
             budget="full",
             arms=(*_wide_pair(128), *_wide_pair(16)),
@@ -242,7 +242,7 @@ separates scores below the condensation line for n = 64 keys from those above.
         ),
         Trained(
             "unit_variance_late",
-            "Unit-variance queries and keys: at least 0.20 nats worse after 2,000 steps.",
+            "Queries and keys of unit variance: at least 0.20 nats worse after 2,000 steps.",
             AtLeast(0.20),
             role="secondary",
             budget="full",
@@ -260,7 +260,7 @@ separates scores below the condensation line for n = 64 keys from those above.
         ),
         Measured(
             "spread",
-            "At the start scores spread by sqrt(D) without the factor and by 1 with it.",
+            "At the start, the scores' standard deviation is sqrt(D), and 1 with the scale.",
             AtMost(0.05, unit="relative error, mean over D = 1 to 1024"),
             role="secondary",
             pilot=Pilot(0.0051, 0.0018),
@@ -269,7 +269,7 @@ separates scores below the condensation line for n = 64 keys from those above.
         ),
         Measured(
             "entropy",
-            "The entropy of the pattern is that of the random energy model.",
+            "The entropy of the pattern equals that of the random energy model.",
             AtMost(0.1, unit="nats off, mean over D = 1 to 1024"),
             role="secondary",
             pilot=Pilot(0.0116, 0.0046),
@@ -278,7 +278,7 @@ separates scores below the condensation line for n = 64 keys from those above.
         ),
         Measured(
             "jacobian",
-            "So is the trace of the softmax's Jacobian: what gradient gets through.",
+            "The trace of the softmax's Jacobian equals that of the random energy model.",
             AtMost(0.05, unit="off, mean over D = 1 to 1024"),
             role="secondary",
             pilot=Pilot(0.0023, 0.0009),
@@ -287,7 +287,7 @@ separates scores below the condensation line for n = 64 keys from those above.
         ),
         Measured(
             "identity",
-            "No factor is D^(1/4) times larger weights and learning rates of Q and K.",
+            "No scale equals D^(1/4) times larger weights and learning rates of Q and K.",
             Bound(1e-10, unit="nats between two trajectories in fp64"),
             role="secondary",
             measure=identity,
@@ -295,7 +295,7 @@ separates scores below the condensation line for n = 64 keys from those above.
         ),
         Trained(
             "all_widths",
-            "The price at equal width, at the other widths of a head.",
+            "The cost at equal total width, for the other widths of a head.",
             AtLeast(0.0),
             role="shown",
             budget="full",
