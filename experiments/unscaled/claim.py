@@ -231,7 +231,7 @@ line separates scores below the condensation line for n = 64 keys from those abo
         ),
         Trained(
             "wide_and_narrow",
-            "At equal total width, the cost at D = 128 is at least 0.08 nats above that at D = 16.",
+            "At equal total width, it costs at least 0.08 nats more at D = 128 than at D = 16.",
             AtLeast(0.08),
             where="unit variance, a cost that grows from D = 16 to D = 128",
             pilot=Pilot(0.175, 0.03),
