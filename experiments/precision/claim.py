@@ -118,7 +118,7 @@ it is often written).
         ),
         Measured(
             "large_scores",
-            "With scores 64 times as large, an all-bf16 kernel errs 5 times as much as one in fp32.",
+            "With scores 64 times as large, a kernel in bf16 errs 5 times as much as one in fp32.",
             AtLeast(5.0, unit="times"),
             pilot=Pilot(69.9, 13.6),
             seconds=1,
