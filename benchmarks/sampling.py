@@ -23,7 +23,7 @@ from attnlab.generation import sample
 from attnlab.init import init_weights
 from attnlab.interop import to_gpt2
 from attnlab.model import GPT
-from attnlab.training.metrics import git_state
+from attnlab.training.run import git_state
 
 V, BLOCK = 65, 1280
 SHAPES = {

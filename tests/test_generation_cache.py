@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from attnlab.attention import SelfAttention, Variant
-from attnlab.attention.kv_cache import KVCache
+from attnlab.attention.layer import KVCache
 from attnlab.attention.masks import build_mask, looks_back
 from attnlab.generation import CachedDecoder, sample, supports_cache
 from attnlab.model import GPT, rms_norm

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from attnlab import fast_imports
 from attnlab.errors import DISK, BadInput, of_the_disk
+from attnlab.files import fast_imports
 
 RUN = "A run directory or a checkpoint"
 HUB = "a local folder or a name on the hub"
@@ -52,10 +52,10 @@ def sample(
     cache: Annotated[bool, typer.Option(help="Cache keys and values: same text, faster.")] = True,
 ) -> None:
     """Generate text with a trained model."""
-    with fast_imports.imports():
+    with fast_imports():
         from attnlab import text_generation
 
-    with fast_imports.imports():  # of the model's own classes
+    with fast_imports():  # of the model's own classes
         generator = text_generation.open_generator(target)
     pieces = generator.generate(prompt, chars, temperature=temperature, seed=seed, cache=cache)
     first = next(pieces, "")  # bad input is refused before anything is printed
@@ -87,7 +87,7 @@ def checkup(
     from rich.console import Console
 
     with Console(stderr=True).status(f"examining {target}", spinner="line"):  # on a terminal
-        with fast_imports.imports():
+        with fast_imports():
             from attnlab.checkup_target import examine_target
 
         report = examine_target(

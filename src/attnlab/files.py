@@ -1,10 +1,13 @@
-"""Reading files that are not trusted, and writing files that appear whole or not at all."""
+"""Reads untrusted files, writes files that appear whole or not at all, and imports modules."""
 
+import gc
 import json
 import os
 import re
 import stat
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -87,3 +90,22 @@ def make_importable(conf: Path) -> None:
     for folder in (conf.resolve(), conf.resolve().parent):
         if str(folder) not in sys.path:
             sys.path.insert(0, str(folder))
+
+
+@contextmanager
+def fast_imports() -> Iterator[None]:
+    """Turn the garbage collector off during imports, which halves their time.
+
+    Imports create hardly any garbage, but the collector scans all that PyTorch and Lightning
+    define again and again, and once more when the process exits. So what was imported is also
+    exempt from later collections.
+    """
+    before, was_enabled = len(sys.modules), gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+    if len(sys.modules) > before:
+        gc.freeze()

@@ -7,8 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from attnlab.attention.kv_cache import KVCache
-from attnlab.attention.layer import Attention
+from attnlab.attention.layer import Attention, KVCache
 from attnlab.errors import BadInput
 from attnlab.model import GPT, Block
 from attnlab.rng import generator

@@ -11,11 +11,10 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor
 
-from attnlab.attention.config import Shared
 from attnlab.attention.layer import Attention
-from attnlab.initializers import Rule, constant, normal, ones, zeros
+from attnlab.attention.variant import Shared
 from attnlab.model import GPT
-from attnlab.rng import generator
+from attnlab.rng import Rule, constant, generator, normal, ones, zeros
 
 __all__ = ["Rule", "constant", "gpt2", "init_weights", "normal", "ones", "unit", "zeros"]
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import gelu
 
-from attnlab.attention.config import AttentionConfig
 from attnlab.attention.rms_norm import rms_normalize
+from attnlab.attention.variant import AttentionConfig
 
 __all__ = [
     "GPT",

@@ -1,8 +1,15 @@
-"""Named streams of randomness: weights, data, dropout, each from (seed, name, step)."""
+"""Named streams of randomness (weights, data, dropout), and rules that draw weights from them.
+
+A stream starts from (seed, name, step). `attnlab.init` says which parameter has which rule.
+"""
 
 import hashlib
+from collections.abc import Callable
 
 import torch
+from torch import Tensor
+
+Rule = Callable[[Tensor, torch.Generator], None]
 
 
 def stream_seed(seed: int, stream: str, step: int = 0) -> int:
@@ -27,3 +34,31 @@ def seed_default(seed: int, device: torch.device) -> None:
         torch.cuda.manual_seed(seed)
     elif device.type == "mps":
         torch.mps.manual_seed(seed)
+
+
+def zeros(weight: Tensor, stream: torch.Generator) -> None:
+    """Fill with zeros."""
+    weight.zero_()
+
+
+def ones(weight: Tensor, stream: torch.Generator) -> None:
+    """Fill with ones."""
+    weight.fill_(1.0)
+
+
+def constant(value: float) -> Rule:
+    """Fill with one number."""
+
+    def fill(weight: Tensor, stream: torch.Generator) -> None:
+        weight.fill_(value)
+
+    return fill
+
+
+def normal(std: float) -> Rule:
+    """Draw from N(0, std^2), always in fp32 on the CPU, so that all dtypes and devices agree."""
+
+    def draw(weight: Tensor, stream: torch.Generator) -> None:
+        weight.copy_(torch.randn(weight.shape, generator=stream) * std)
+
+    return draw

@@ -13,8 +13,9 @@ found = set()
 
 def record(frame, event, argument):
     code = frame.f_code
-    # The body of a class or a module is no function.
-    if event == "call" and code.co_flags & inspect.CO_OPTIMIZED:
+    # The body of a class or a module is no function, nor is a comprehension in one.
+    named = code.co_flags & inspect.CO_OPTIMIZED and code.co_name[0] != "<"
+    if event == "call" and named:
         if code.co_filename.startswith((root + "/src/attnlab", root + "/train.py")):
             found.add(code.co_filename)
 
@@ -26,7 +27,7 @@ finally:
     sys.setprofile(None)
     print("FILES", *sorted(file.removeprefix(root + "/") for file in found))
 """
-MOST_FILES = 41  # the aim is 25; it may only fall
+MOST_FILES = 30  # docs/decisions.md says why not fewer; it may only fall
 
 
 def test_a_run_goes_through_few_files(tmp_path: Path, text_file: Path) -> None:

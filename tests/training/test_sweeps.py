@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from attnlab.errors import BadInput
 from attnlab.training.run_directory import Busy, RunDirectory
-from attnlab.training.sweeps import Summary, attempt
+from attnlab.training.sweeps import SweepSummary, attempt
 from tests.conftest import ROOT, SMALL
 from tests.forked import RUN, begin, ended
 from tests.marks import sampled
@@ -39,25 +39,28 @@ class Faulty(SelfAttention):
 NEEDS = {"joblib": "joblib", "submitit_local": "submitit", "ray": "ray"}
 
 
-def hydra_of(folder: Path, number: int, *overrides: str) -> DictConfig:
+def hydra_of(folder: Path, number: int) -> DictConfig:
     """What Hydra tells a job of itself, as far as it is asked."""
     return OmegaConf.create(
         {
-            "runtime": {"output_dir": str(folder), "config_sources": []},
+            "runtime": {"output_dir": str(folder)},
             "job": {"num": number},
-            "overrides": {"task": list(overrides)},
         }
     )
 
 
 def summary(folder: Path) -> None:
-    Summary().on_multirun_end(OmegaConf.create({"hydra": {"sweep": {"dir": str(folder)}}}))
+    module = "attnlab.training.lightning_module.GPTModule"
+    settings = {"outputs": str(folder), "name": "none", "module": module}
+    SweepSummary().on_multirun_end(
+        OmegaConf.create({"hydra": {"sweep": {"dir": str(folder)}}, **settings})
+    )
 
 
 def test_what_goes_well_is_not_mentioned(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert attempt(lambda: tmp_path / "run", lambda _: 1.5, hydra_of(tmp_path, 0)) == 1.5
+    assert attempt(lambda: tmp_path / "run", lambda _: 1.5, hydra_of(tmp_path, 0), []) == 1.5
     summary(tmp_path)
     assert capsys.readouterr() == ("", "")
 
@@ -80,8 +83,8 @@ def test_what_goes_wrong_is_listed_with_its_command(
     def train(_: Path) -> float:
         raise error
 
-    hydra = hydra_of(tmp_path / "sweep", 7, "seed=1", "data.path='my text.txt'")
-    loss = attempt(lambda: tmp_path / "run", train, hydra)
+    hydra, arguments = hydra_of(tmp_path / "sweep", 7), ["seed=1", "data.path='my text.txt'"]
+    loss = attempt(lambda: tmp_path / "run", train, hydra, arguments)
     assert loss != loss
     capsys.readouterr()
     if code:
@@ -107,7 +110,7 @@ def test_a_crash_is_not_written_over_somebody_elses_folder(tmp_path: Path) -> No
         raise ZeroDivisionError
 
     (tmp_path / "thesis.tex").write_text("years of work")
-    attempt(lambda: tmp_path, train, hydra_of(tmp_path / "sweep", 0))
+    attempt(lambda: tmp_path, train, hydra_of(tmp_path / "sweep", 0), [])
     assert not (tmp_path / "status.json").exists()
     assert list((tmp_path / "sweep").glob("*.json"))
 

@@ -15,9 +15,9 @@ import pytest
 
 from attnlab.runs import read_runs
 from attnlab.training.config import read_config
+from attnlab.training.loggers import NUMBERS, RESULTS, hyperparameters
 from attnlab.training.run import run
 from attnlab.training.run_directory import folder_for
-from attnlab.training.tensorboard_layout import NUMBERS, RESULTS, hyperparameters
 from tests.conftest import CONF, SMALL, settings
 from tests.probes.test_training_probes import LOGGED
 

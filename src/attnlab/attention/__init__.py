@@ -6,7 +6,6 @@
 """
 
 from attnlab.attention.additive import AdditiveAttention
-from attnlab.attention.config import AttentionConfig, Variant
 from attnlab.attention.cross_attention import CrossAttention
 from attnlab.attention.faulty_kernels import (
     finite_fill,
@@ -19,8 +18,7 @@ from attnlab.attention.functional import attention
 from attnlab.attention.general import GeneralAttention
 from attnlab.attention.head_init import identical, identical_qkv, independent, single_active
 from attnlab.attention.kernels import manual, sdpa
-from attnlab.attention.kv_cache import KVCache
-from attnlab.attention.layer import Attention, SelfAttention
+from attnlab.attention.layer import Attention, KVCache, SelfAttention
 from attnlab.attention.masks import (
     bidirectional,
     causal,
@@ -29,6 +27,7 @@ from attnlab.attention.masks import (
     strict_flip,
 )
 from attnlab.attention.torch_mha import TorchMHA
+from attnlab.attention.variant import AttentionConfig, Variant
 
 __all__ = [
     "AdditiveAttention",

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.attention import kernels
-from attnlab.attention.config import AttentionConfig
 from attnlab.attention.layer import Attention
 from attnlab.attention.scores import additive
-from attnlab.initializers import Rule
+from attnlab.attention.variant import AttentionConfig
+from attnlab.rng import Rule
 
 
 def unit_variance(weight: Tensor, stream: torch.Generator) -> None:

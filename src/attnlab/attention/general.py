@@ -8,9 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from attnlab.attention.config import AttentionConfig
 from attnlab.attention.layer import SelfAttention
-from attnlab.initializers import Rule
+from attnlab.attention.variant import AttentionConfig
+from attnlab.rng import Rule
 
 
 def identity(weight: Tensor, stream: torch.Generator) -> None:

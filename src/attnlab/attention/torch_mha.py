@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from attnlab.attention.config import AttentionConfig
 from attnlab.attention.layer import Attention
 from attnlab.attention.masks import LEAVES_QUERIES_WITHOUT_KEYS, name_of
+from attnlab.attention.variant import AttentionConfig
 
 
 class TorchMHA(Attention):

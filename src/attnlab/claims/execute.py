@@ -178,7 +178,7 @@ def _read(id_: str, source: tuple[str, str], task: ClaimTask, paths: Paths, run_
 
 
 def _measure(task: ClaimTask, paths: Paths) -> Row:
-    from attnlab.training.metrics import git_state
+    from attnlab.training.run import git_state
 
     claim, name = task.source
     with _row(task.id, task) as row:

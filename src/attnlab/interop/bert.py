@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor
 
-from attnlab.attention.config import AttentionConfig
 from attnlab.attention.layer import SelfAttention
 from attnlab.attention.masks import bidirectional, causal
+from attnlab.attention.variant import AttentionConfig
 from attnlab.errors import BadInput
 from attnlab.interop.gpt2 import filled
 

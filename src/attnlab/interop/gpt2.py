@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnlab.attention.config import AttentionConfig, Variant
 from attnlab.attention.layer import SelfAttention
+from attnlab.attention.variant import AttentionConfig, Variant
 from attnlab.errors import BadInput
 from attnlab.model import GPT, Activation, AttentionFactory, Block, gelu_tanh, relu_squared
 

@@ -16,7 +16,7 @@ from torch import nn
 
 import attnlab.attention
 import attnlab.model
-from attnlab.attention.config import SHAPE, AttentionConfig, Variant
+from attnlab.attention.variant import SHAPE, AttentionConfig, Variant
 from attnlab.errors import BadInput, first_line
 
 SPECIAL = {"_target_", "_partial_"}

@@ -1,15 +1,82 @@
-"""Loggers of a run: any of Lightning's, pointed at the run directory."""
+"""Loggers of a run, and what TensorBoard needs besides numbers.
+
+Any logger of Lightning works. TensorBoard also gets the settings and results for HParams, and a
+layout of charts, in each run's own events: so they are found whichever folder TensorBoard is
+given. Runs that differ by their seed alone form one group, of which HParams shows the mean.
+"""
 
 import csv
 import inspect
+import json
+import math
+import time
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as L
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
 
+from attnlab.probes.base import log_scalars, tensorboards
 from attnlab.training.instantiate import build, locate
+
+# HParams takes its columns from one run, so all have the same: these, and `other` for the rest.
+COLUMNS = {
+    "attn": ("_target_", "kernel", "scale", "may_attend", "head_init", "heads"),
+    "model": (
+        *("_target_", "n_layer", "n_head", "n_embd", "block_size", "dropout", "bias"),
+        *("init", "qk_std"),
+    ),
+    "data": ("_target_", "path", "length", "seed", "batch_size"),
+    "optim": ("_target_", "lr", "min_lr", "warmup_steps", "betas", "weight_decay"),
+    "trainer": ("max_steps", "precision", "gradient_clip_val", "accumulate_grad_batches"),
+}
+APART = {"seed", "outputs", "force"}
+# Whatever can be null or a word in one run is text in all: a column of two types loses rows.
+NUMBERS = {
+    *("model.n_layer", "model.n_head", "model.n_embd", "model.block_size", "model.dropout"),
+    *("optim.lr", "optim.min_lr", "optim.warmup_steps", "optim.weight_decay"),
+    *("data.batch_size", "trainer.max_steps", "trainer.accumulate_grad_batches"),
+}
+
+RESULTS = {
+    "val_loss": "validation loss",
+    "best_val_loss": "lowest validation loss",
+    "train_loss": "training loss",
+    "diverged": "diverged",
+    "attn/entropy": "entropy",
+    "attn/head_similarity": "head similarity",
+    "attn/effective_heads": "effective heads",
+    "attn/future_mass": "future mass",
+    "attn/score_std": "score std",
+    "tokens_per_second": "tokens/s",
+}
+
+CHARTS = {
+    "training": {
+        "validation loss": ["val/loss"],
+        "training loss": ["train/loss"],
+        "norm of the gradient": ["train/grad_norm"],
+        "validation loss less training loss": ["val/gap"],
+    },
+    "attention": {
+        "entropy (1: all visible keys alike)": ["attn/entropy"],
+        "head similarity (1: collapsed)": ["attn/head_similarity"],
+        "effective heads": ["attn/effective_heads"],
+        "future mass (0: causal)": ["attn/future_mass"],
+        "standard deviation of the scores": ["attn/score_std"],
+        "gradient through the softmax, measured and predicted": [
+            "attn/jacobian_trace",
+            "attn/jacobian_trace_predicted",
+        ],
+    },
+    "positions": {
+        "loss at the last position": ["position/last"],
+        "loss between first and last": ["position/between"],
+    },
+}
 
 
 def make_logger(node: DictConfig, path: str, folder: Path, resume_step: int | None) -> Logger:
@@ -50,3 +117,100 @@ def restore_csv_rows(trainer: L.Trainer, resume_step: int) -> None:
             if step <= resume_step:
                 logger.log_metrics({k: float(x) for k, x in row.items() if x}, step)
         logger.save()
+
+
+def log_settings(trainer: L.Trainer, cfg: DictConfig, folder: Path, variant: str) -> None:
+    """Write settings, columns and layout at the start of a run."""
+    settings = hyperparameters(cfg, variant)
+    layout = {
+        category: {
+            title: ["Multiline", [f"^{t}$" for t in tags]] for title, tags in charts.items()
+        }
+        for category, charts in CHARTS.items()
+    }
+    group = f"{folder.parent.parent.name}/{folder.parent.name}"  # all but the seed
+    for logger in tensorboards(trainer):
+        writer = logger.experiment._get_file_writer()
+        writer.add_summary(_columns(settings))
+        writer.add_summary(_start(settings, group))
+        logger.experiment.add_custom_scalars(layout)
+
+
+def log_results(trainer: L.Trainer, record: dict[str, Any]) -> None:
+    """Fill the columns of results, with what metrics.json says."""
+    diverged = record["status"] == "diverged"
+    found = record | record["probes"] | {"diverged": float(diverged)}
+    values = {_tag(name): found[name] for name in RESULTS if name in found}
+    log_scalars(trainer, values, record["steps"])
+    for logger in tensorboards(trainer):
+        logger.experiment._get_file_writer().add_summary(_end(diverged))
+        logger.experiment.close()
+
+
+def hyperparameters(cfg: DictConfig, variant: str) -> dict[str, float | str]:
+    """The whole configuration but the seed under dotted keys, the same keys for every run."""
+    config = OmegaConf.to_container(cfg, resolve=True)
+    assert isinstance(config, dict)
+    rest = {str(key): value for key, value in config.items() if key not in APART}
+    settings: dict[str, float | str] = {"attn": variant}
+    for group, keys in COLUMNS.items():
+        node = rest.pop(group)
+        settings |= {f"{group}.{k}": _value(f"{group}.{k}", node.pop(k, "-")) for k in keys}
+        settings[f"{group}.other"] = json.dumps(node)
+    return settings | {"other": json.dumps(rest)}
+
+
+def _value(key: str, value: Any) -> float | str:
+    if key in NUMBERS:
+        return float(value) if isinstance(value, int | float) else math.nan
+    if isinstance(value, str) and value.startswith("attnlab."):
+        return value.rpartition(".")[2]  # of a dotted path, the name of the function
+    return "null" if value is None else str(value)
+
+
+def _columns(settings: dict[str, float | str]) -> Summary:
+    types = {str: api_pb2.DATA_TYPE_STRING, float: api_pb2.DATA_TYPE_FLOAT64}
+    experiment = api_pb2.Experiment(
+        hparam_infos=[
+            api_pb2.HParamInfo(name=name, type=types[type(value)])
+            for name, value in settings.items()
+        ],
+        metric_infos=[
+            api_pb2.MetricInfo(name=api_pb2.MetricName(tag=_tag(name)), display_name=shown)
+            for name, shown in RESULTS.items()
+        ],
+    )
+    content = plugin_data_pb2.HParamsPluginData(experiment=experiment)
+    return _summary(metadata.EXPERIMENT_TAG, content)
+
+
+def _start(settings: dict[str, float | str], group: str) -> Summary:
+    info = plugin_data_pb2.SessionStartInfo(group_name=group, start_time_secs=time.time())
+    for name, value in settings.items():
+        if isinstance(value, str):
+            info.hparams[name].string_value = value
+        else:
+            info.hparams[name].number_value = value
+    content = plugin_data_pb2.HParamsPluginData(session_start_info=info)
+    return _summary(metadata.SESSION_START_INFO_TAG, content)
+
+
+def _end(diverged: bool) -> Summary:
+    status = api_pb2.STATUS_FAILURE if diverged else api_pb2.STATUS_SUCCESS
+    info = plugin_data_pb2.SessionEndInfo(status=status, end_time_secs=time.time())
+    content = plugin_data_pb2.HParamsPluginData(session_end_info=info)
+    return _summary(metadata.SESSION_END_INFO_TAG, content)
+
+
+def _summary(tag: str, content: Any) -> Summary:
+    """What `tensorboard.plugins.hparams.summary` would give, which needs TensorFlow."""
+    value = Summary.Value(
+        tag=tag,
+        tensor=metadata.NULL_TENSOR,
+        metadata=metadata.create_summary_metadata(content),
+    )
+    return Summary(value=[value])
+
+
+def _tag(name: str) -> str:
+    return f"hp/{name.removeprefix('attn/')}"

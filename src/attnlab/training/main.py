@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
@@ -24,19 +25,12 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from attnlab import fast_imports
 from attnlab.errors import BadInput, Terminated
-from attnlab.files import make_importable
+from attnlab.files import fast_imports, make_importable
 from attnlab.training.comparison import compare, remarks
 from attnlab.training.error_messages import in_one_sentence
 from attnlab.training.run_directory import RunDirectory, folder_for, last_of, variant_of
-from attnlab.training.sweeps import (
-    WANTS_TRACEBACK,
-    attempt,
-    directory_by_hydra,
-    share_threads,
-    typed,
-)
+from attnlab.training.sweeps import WANTS_TRACEBACK, attempt, share_threads
 
 if TYPE_CHECKING:
     from attnlab.training.config import RunConfig
@@ -62,7 +56,7 @@ def train(cfg: DictConfig) -> float:
 
     def named() -> Path:
         nonlocal config
-        with fast_imports.imports():  # PyTorch, and Lightning once the settings are checked
+        with fast_imports():  # PyTorch, and Lightning once the settings are checked
             from attnlab.training.config import read_config
 
             config = read_config(cfg)
@@ -70,14 +64,16 @@ def train(cfg: DictConfig) -> float:
         return directory_by_hydra(hydra, folder) or folder
 
     def trained(folder: Path) -> "Result":
-        with fast_imports.imports():
+        with fast_imports():
             from attnlab.training.run import run
         assert config is not None
         return run(config, folder, variant=variant, overrides=overrides)
 
     if hydra.mode == RunMode.MULTIRUN:
         share_threads(hydra)
-        return attempt(named, lambda folder: _one_of_many(cfg, trained, folder), hydra)
+        return attempt(
+            named, lambda folder: _one_of_many(cfg, trained, folder), hydra, arguments_of(hydra)
+        )
     try:
         result = trained(named())
     except BadInput as error:
@@ -86,8 +82,37 @@ def train(cfg: DictConfig) -> float:
         _say(error)
         raise SystemExit(2) from None
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        show(result, typed(hydra))
+        show(result, arguments_of(hydra))
     return float(result.metrics["val_loss"])
+
+
+def directory_by_hydra(hydra: HydraConf, folder: Path) -> Path | None:
+    """The run directory that `hydra.run.dir=` or `hydra.sweep.dir=` names; None without them.
+
+    Args:
+        hydra: Hydra's own configuration.
+        folder: what the run is called otherwise. Its last two parts name it inside a sweep.
+
+    Raises:
+        BadInput: `hydra.sweep.subdir` is changed.
+    """
+    keys = {override.lstrip("+").partition("=")[0] for override in hydra.overrides.hydra}
+    if "hydra.sweep.subdir" in keys:
+        raise BadInput(
+            "hydra.sweep.subdir is not supported: runs of a sweep are named by their settings "
+            "and their seed; use hydra.sweep.dir"
+        )
+    if hydra.mode == RunMode.MULTIRUN:
+        sweeps_there = "hydra.sweep.dir" in keys
+        return Path(hydra.runtime.output_dir, *folder.parts[-2:]) if sweeps_there else None
+    # "." is conf/train.yaml's, and what Lightning's launcher gives to its other processes.
+    return Path(hydra.runtime.output_dir) if hydra.run.dir != "." else None
+
+
+def arguments_of(hydra: HydraConf) -> list[str]:
+    """The command line that repeats a single run."""
+    added = [s.path for s in hydra.runtime.config_sources if s.provider == "command-line"]
+    return [f"--config-dir={path}" for path in added] + list(hydra.overrides.task)
 
 
 def sweep_flag_first() -> None:

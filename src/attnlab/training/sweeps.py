@@ -9,13 +9,12 @@ import os
 import shlex
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from hydra.conf import HydraConf
 from hydra.experimental.callback import Callback
-from hydra.types import RunMode
 from omegaconf import DictConfig
 from rich.console import Console
 
@@ -34,13 +33,19 @@ HEADINGS = {
 }
 
 
-def attempt(named: Callable[[], Path], train: Callable[[Path], float], hydra: HydraConf) -> float:
+def attempt(
+    named: Callable[[], Path],
+    train: Callable[[Path], float],
+    hydra: HydraConf,
+    arguments: Sequence[str],
+) -> float:
     """Do one run of a sweep; what goes wrong is noted, and the others go on.
 
     Args:
         named: gives the run folder.
         train: does the run there.
         hydra: Hydra's own configuration.
+        arguments: the command line of this run by itself.
 
     Returns:
         what `train` does; NaN where it failed.
@@ -60,7 +65,7 @@ def attempt(named: Callable[[], Path], train: Callable[[Path], float], hydra: Hy
             _record(folder, trace)
     print(f"{folder or 'a run'}: {outcome}, {reason}", flush=True)
     note: dict[str, Any] = {"outcome": outcome, "reason": reason, "traceback": trace}
-    note |= {"folder": str(folder), "overrides": typed(hydra)}
+    note |= {"folder": str(folder), "overrides": list(arguments)}
     write_json(Path(hydra.runtime.output_dir) / f"{hydra.job.num}.json", note)
     return math.nan
 
@@ -84,7 +89,7 @@ def share_threads(hydra: HydraConf) -> None:
         torch.set_num_threads(hydra.launcher.cpus_per_task or 1)
 
 
-class Summary(Callback):
+class SweepSummary(Callback):
     """At the end of a sweep, what failed, and the commands that repeat only that.
 
     Ends the process with code 1 where a run failed, and 2 where runs were only refused.
@@ -130,32 +135,3 @@ def _show(heading: str, notes: list[dict[str, Any]]) -> None:
             print(note["traceback"], file=sys.stderr)
         elif note["outcome"] == "failed":
             print(f"    # the traceback is in {note['folder']}/status.json", file=sys.stderr)
-
-
-def directory_by_hydra(hydra: HydraConf, folder: Path) -> Path | None:
-    """The run directory that `hydra.run.dir=` or `hydra.sweep.dir=` names; None without them.
-
-    Args:
-        hydra: Hydra's own configuration.
-        folder: what the run is called otherwise. Its last two parts name it inside a sweep.
-
-    Raises:
-        BadInput: `hydra.sweep.subdir` is changed.
-    """
-    keys = {override.lstrip("+").partition("=")[0] for override in hydra.overrides.hydra}
-    if "hydra.sweep.subdir" in keys:
-        raise BadInput(
-            "hydra.sweep.subdir is not supported: runs of a sweep are named by their settings "
-            "and their seed; use hydra.sweep.dir"
-        )
-    if hydra.mode == RunMode.MULTIRUN:
-        sweeps_there = "hydra.sweep.dir" in keys
-        return Path(hydra.runtime.output_dir, *folder.parts[-2:]) if sweeps_there else None
-    # "." is conf/train.yaml's, and what Lightning's launcher gives to its other processes.
-    return Path(hydra.runtime.output_dir) if hydra.run.dir != "." else None
-
-
-def typed(hydra: HydraConf) -> list[str]:
-    """What a single run of the same settings is started with."""
-    added = [s.path for s in hydra.runtime.config_sources if s.provider == "command-line"]
-    return [f"--config-dir={path}" for path in added] + list(hydra.overrides.task)
