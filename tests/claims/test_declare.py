@@ -25,7 +25,7 @@ def paths(tmp_path):
 def declared(paths, losses=None):
     """Declare the claim as it is now, or read its declaration where no losses are given."""
     with hydra_conf(paths.conf):
-        claim, resolve = load_claim(paths.claim_file("mine")), ConfigResolver(paths.experiments)
+        claim, resolve = load_claim(paths.claim_file("mine")), ConfigResolver(paths)
         if losses is None:
             return read_declared(claim, paths, resolve)
         return declare(claim, paths, resolve, losses)

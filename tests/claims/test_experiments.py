@@ -78,7 +78,7 @@ def plans(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plans")
     plans = {}
     with hydra_conf(CONF):
-        resolve = ConfigResolver(EXPERIMENTS)
+        resolve = ConfigResolver(Paths(EXPERIMENTS, CONF, folder, "full"))
         for budget in BUDGETS:
             paths = Paths(EXPERIMENTS, CONF, folder, budget)
             seeds = {key: [200] for key in first_look(CLAIMS, budget, None)}

@@ -29,9 +29,7 @@ def planned(paths, count=3, store=None):
         claims = load_claims(paths.experiments)
         seeds = {key: range(count) for key in first_look(claims, paths.budget, None)}
         store = store or RowStore(paths, ["mine"])
-        return make_plan(
-            claims, seeds, paths, store, {"mine": Declared()}, ConfigResolver(paths.experiments)
-        )
+        return make_plan(claims, seeds, paths, store, {"mine": Declared()}, ConfigResolver(paths))
 
 
 def finished(id_):
@@ -47,9 +45,9 @@ def test_equal_runs_are_planned_once(paths):
     assert len(plan.todo) == 9
 
 
-def test_the_same_configuration_has_the_same_digest_however_it_is_written():
+def test_the_same_configuration_has_the_same_digest_however_it_is_written(tmp_path):
     with hydra_conf(CONF):
-        resolve = ConfigResolver(EXPERIMENTS)
+        resolve = ConfigResolver(Paths(EXPERIMENTS, CONF, tmp_path, "quick"))
         plain = resolve(("preset=micro",))
         spelled = resolve(("preset=micro", "attn=sdpa", "optim.lr=3e-3"))
         other = resolve(("preset=micro", "optim.lr=4e-3"))
@@ -57,9 +55,22 @@ def test_the_same_configuration_has_the_same_digest_however_it_is_written():
     assert plain.variant == "sdpa"
 
 
-def test_a_seed_and_a_name_are_not_an_arm_s_to_set():
+def test_resolved_configurations_are_kept_until_a_file_changes(paths):
+    with hydra_conf(paths.conf):
+        resolve = ConfigResolver(paths)
+        first = resolve(("experiment=mine",))
+        resolve.save()
+        assert ConfigResolver(paths).kept.keys() == {"experiment=mine"}
+        assert ConfigResolver(paths)(("experiment=mine",)) == first
+        own_claim.write(paths.experiments.parent, steps=12)
+        assert not ConfigResolver(paths).kept
+        resolve.file.write_text('{"conf": ')
+        assert not ConfigResolver(paths).kept
+
+
+def test_a_seed_and_a_name_are_not_an_arm_s_to_set(tmp_path):
     with hydra_conf(CONF), pytest.raises(BadInput, match="seed=3"):
-        ConfigResolver(EXPERIMENTS)(("seed=3",))
+        ConfigResolver(Paths(EXPERIMENTS, CONF, tmp_path, "quick"))(("seed=3",))
 
 
 def test_overrides_that_do_not_compose_are_named():
@@ -69,7 +80,7 @@ def test_overrides_that_do_not_compose_are_named():
 
 def test_run_directories_are_readable_and_never_shared(tmp_path):
     with hydra_conf(CONF):
-        resolve = ConfigResolver(EXPERIMENTS)
+        resolve = ConfigResolver(Paths(EXPERIMENTS, CONF, tmp_path, "quick"))
         first = resolve(("attn=unscaled", "optim.lr=0.01"))
         second = resolve(("attn=unscaled", "optim.lr=0.01", "model.bias=true"))
     directory = first.run_directory(2, tmp_path / "runs")

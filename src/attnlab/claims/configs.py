@@ -1,5 +1,6 @@
 """From an arm's overrides to a resolved configuration and the directory of its runs."""
 
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,8 +14,9 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from attnlab.claims.paths import Paths
 from attnlab.errors import BadInput
-from attnlab.files import make_importable
+from attnlab.files import make_importable, read_json, write_json
 from attnlab.training.run_directory import fingerprint, folder_for, variant_of
 
 NOT_AN_ARMS = ("name", "outputs", "force", "seed")  # `reproduce` sets them
@@ -87,16 +89,28 @@ def compose_config(
 
 
 class ConfigResolver:
-    """Resolves the overrides of arms; each once, since Hydra takes a tenth of a second for it.
+    """Resolves the overrides of arms, and keeps the results: Hydra takes a tenth of a second each.
 
     Args:
-        experiments: the directory of the claims.
+        paths: the directories; any change of a configuration file there discards what was kept.
     """
 
-    def __init__(self, experiments: Path) -> None:
-        self.experiments = experiments
+    def __init__(self, paths: Paths) -> None:
+        self.paths, self.file = paths, paths.outputs / "resolved_configs.json"
+        digest = hashlib.sha256()
+        own = paths.experiments.glob("*/conf/**/*.yaml")
+        for file in sorted([*paths.conf.rglob("*.yaml"), *own]):
+            digest.update(str(file).encode() + b"\0" + file.read_bytes())
+        self.conf = digest.hexdigest()
+        self.kept: dict[str, tuple[str, dict[str, Any]]] = {}  # overrides -> variant, settings
         self.resolved: dict[tuple[str, ...], ResolvedConfig] = {}
         self.corpora: dict[str, tuple[str, str]] = {}
+        try:
+            stored = read_json(self.file)
+            if stored["conf"] == self.conf:
+                self.kept = stored["kept"]
+        except (OSError, ValueError, KeyError):
+            pass  # nothing was kept, or it cannot be read: everything is resolved again
 
     def __call__(self, overrides: tuple[str, ...]) -> ResolvedConfig:
         """Resolve overrides.
@@ -109,15 +123,25 @@ class ConfigResolver:
         for override in overrides:
             if override.partition("=")[0] in NOT_AN_ARMS:
                 raise BadInput(f"an arm cannot set {override}: reproduce names and seeds its runs")
-        cfg, variant = compose_config(overrides, 0, self.experiments)
-        settings = OmegaConf.to_container(cfg, resolve=True)
-        assert isinstance(settings, dict)
-        content = {str(k): v for k, v in settings.items() if k not in NOT_AN_ARMS}
+        key = " ".join(overrides)
+        if key not in self.kept:
+            cfg, variant = compose_config(overrides, 0, self.paths.experiments)
+            settings = OmegaConf.to_container(cfg, resolve=True)
+            assert isinstance(settings, dict)
+            self.kept[key] = (
+                variant,
+                {str(k): v for k, v in settings.items() if k not in NOT_AN_ARMS},
+            )
+        variant, content = self.kept[key]
         # A text file may hold another text now: a run belongs to the text that it reads.
         corpus, sha256 = self._corpus(content["data"])
         digest = fingerprint(OmegaConf.create(content), sha256)[:12]
         self.resolved[overrides] = ResolvedConfig(overrides, digest, variant, content, corpus)
         return self.resolved[overrides]
+
+    def save(self) -> None:
+        """Keep what was resolved for the next call."""
+        write_json(self.file, {"conf": self.conf, "kept": self.kept})
 
     def _corpus(self, data: dict[str, Any]) -> tuple[str, str]:
         from attnlab.training.config import data_factory

@@ -6,14 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from omegaconf import OmegaConf
-
 from attnlab.claims.claim import Claim, Measured, RunMetric, Trained
 from attnlab.claims.configs import ConfigResolver, ResolvedConfig
 from attnlab.claims.declare import Declared
 from attnlab.claims.paths import Paths
 from attnlab.claims.rows import RowStore
 from attnlab.claims.source_digest import source_digest
+from attnlab.training.run_directory import flat
 
 CORE = 35e9  # floating-point operations a second, of one core
 RowKey = tuple[str, str, str, int]  # claim, prediction, arm, seed
@@ -171,8 +170,7 @@ def unmet_precondition(prediction: Trained, configs: Iterable[ResolvedConfig]) -
     """The first precondition that an arm does not meet; empty where all are met."""
     for config in configs:
         for key, wanted in prediction.given.items():
-            cfg = OmegaConf.create(config.settings)
-            found = config.corpus if key == "corpus" else OmegaConf.select(cfg, key)
+            found = config.corpus if key == "corpus" else flat(config.settings).get(key)
             if found != wanted:
                 return f"{key} must be {wanted}, but is {found}"
     return ""

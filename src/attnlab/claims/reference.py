@@ -31,7 +31,7 @@ def declare_claims(paths: Paths, names: Sequence[str], jobs: int | None = None) 
     """Write a new version of declared.json for each claim in which something changed."""
     console = Console(soft_wrap=True)
     with paths.lock(), hydra_conf(paths.conf):
-        resolve = ConfigResolver(paths.experiments)
+        resolve = ConfigResolver(paths)
         for claim in load_claims(paths.experiments, names):
             losses = reference_losses(claim, paths, jobs or cores(), resolve)
             before = read_declared(claim, paths, resolve).version
@@ -42,6 +42,7 @@ def declare_claims(paths: Paths, names: Sequence[str], jobs: int | None = None) 
             console.print(f"{claim.name}: version {declared.version} is declared")
             for line in declared.content["changed"]:
                 console.print(f"    {line}")
+        resolve.save()
     console.print("Commit the declarations before you run them.")
 
 

@@ -74,7 +74,7 @@ def reproduce(
     console = Console(soft_wrap=True)
     jobs = jobs or cores()
     with paths.lock(), hydra_conf(paths.conf):
-        resolve = ConfigResolver(paths.experiments)
+        resolve = ConfigResolver(paths)
         store = RowStore(paths, [claim.name for claim in claims], fresh=fresh)
         declared = {claim.name: read_declared(claim, paths, resolve) for claim in claims}
 
@@ -87,6 +87,7 @@ def reproduce(
 
         counts = first_look(claims, paths.budget, seeds)
         console.print(_announcement(claims, planned, counts, paths, jobs, seeds))
+        resolve.save()
         if only_plan:
             return [], True
         while True:
