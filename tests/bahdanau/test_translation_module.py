@@ -20,6 +20,7 @@ from attnlab.training.config import read_config
 from attnlab.training.run import run
 from tests.bahdanau import project_settings
 from tests.conftest import weights_of
+from tests.marks import sampled
 from tests.training.test_run import StopAt, figures, same_weights
 
 Train = Callable[..., Any]
@@ -100,7 +101,7 @@ def test_the_same_command_twice_gives_the_same_bits(train: Train) -> None:
     assert not same_weights(a, train("model.dropout=0.2", "seed=1", folder="c").folder)
 
 
-@pytest.mark.parametrize("stop", [1, 3, 5, 8])
+@pytest.mark.parametrize("stop", sampled([1, 3, 5, 8], lambda stop: stop == 5))
 def test_an_interrupted_run_goes_on_to_the_same_bits(
     stop: int, train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:

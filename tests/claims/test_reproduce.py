@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from tests import commands
 from tests.claims import own_claim
 
 
@@ -124,11 +125,12 @@ def test_what_fails_is_named_and_takes_nothing_with_it(tmp_path):
         (["--experiments", "nowhere"], "nowhere"),
     ],
 )
-def test_bad_input_is_one_sentence(tmp_path, arguments, sentence):
-    call = attnlab(own_claim.write(tmp_path), *arguments)
-    assert call.returncode == 2
-    assert sentence in call.stderr
-    assert call.stderr.count("\n") == 1
+def test_bad_input_is_one_sentence(tmp_path, monkeypatch, arguments, sentence):
+    monkeypatch.chdir(own_claim.write(tmp_path))
+    ended = commands.attnlab("reproduce", *arguments)
+    assert ended.code == 2
+    assert sentence in ended.error
+    assert ended.error.count("\n") == 1
     assert not (tmp_path / "outputs" / "reproduce" / "huge").exists()
 
 

@@ -105,7 +105,7 @@ def test_what_the_documents_import_is_there() -> None:
         assert record.imported(name, where["module"]) is not None
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_no_key_of_the_json_is_lost(watched: Path, tmp_path: Path) -> None:
     now = record.json_keys(watched, tmp_path)
     for name, keys in record.read("json_keys").items():

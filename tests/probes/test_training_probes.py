@@ -24,6 +24,7 @@ from attnlab.probes.capture import attention_layers, first_nonfinite, views
 from attnlab.probes.measures import random_energy
 from attnlab.probes.training_probes import Patterns, Predictions
 from tests.conftest import VARIANTS, settings, weights_of
+from tests.marks import sampled
 
 Train = Callable[..., Any]
 LOGGED = (
@@ -59,7 +60,11 @@ def ids(seed: int = 0, B: int = 3, T: int = 12, V: int = 11) -> torch.Tensor:
 # ---- they never steer
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+# Each class of layer, and a run that diverges; `make test-all` watches every variant.
+WATCHED = {"sdpa", "torch_mha", "additive", "general", "gqa", "shared_qkv", "strict_flip"}
+
+
+@pytest.mark.parametrize("variant", sampled(VARIANTS, WATCHED.__contains__))
 def test_weights_are_bit_equal_with_and_without_probes(variant: str, train: Train) -> None:
     watched = train(f"attn={variant}", "model.dropout=0.1", *LOGGED, folder="watched")
     alone = train(f"attn={variant}", "model.dropout=0.1", "logger=none", folder="alone")
