@@ -5,12 +5,12 @@
 #
 #     output = softmax(Q Kᵀ / √d) V
 #
-# Each token asks with a query, answers to a key, and says a value. The weight of key j for query i
-# is `exp(sᵢⱼ) / Σⱼ exp(sᵢⱼ)` with the score `sᵢⱼ = qᵢ·kⱼ / √d`; the output is the average of the
-# values by these weights.
+# Each token has a query, a key, and a value. The weight of key j for query i is
+# `exp(sᵢⱼ) / Σⱼ exp(sᵢⱼ)` with the score `sᵢⱼ = qᵢ·kⱼ / √d`. The output is the average of the
+# values with these weights.
 #
-# Here it is worked out for three tokens with d = 2 in exact fractions, then by the function that
-# the lab trains with, and then by its layer.
+# This chapter computes it for three tokens with d = 2: first in exact fractions, then with the
+# lab's function, and then with its layer.
 
 # %%
 import math
@@ -28,9 +28,9 @@ torch.set_default_dtype(torch.float64)
 # %% [markdown]
 # ## Three tokens
 #
-# An exponential of a rational number is irrational, and nobody wants to add those by hand. So the
-# keys are chosen with the logarithms of small integers in them: every `exp(score)` is then an
-# integer. The √2 in the keys is what the division by √d takes away again.
+# The exponential of a nonzero rational number is irrational, which is inconvenient by hand. We
+# therefore build the keys from logarithms of small integers, so that every `exp(score)` is an
+# integer. The division by √d cancels the √2 in the keys.
 
 # %%
 Q = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
@@ -40,8 +40,8 @@ K = math.sqrt(2) * torch.tensor(
 V = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
 
 # %% [markdown]
-# By hand: `exp(qᵢ·kⱼ / √2)` is 2 to the power of the product of the first coordinates, times 3 to
-# the power of the product of the second ones.
+# By hand, `exp(qᵢ·kⱼ / √2)` is 2 to the power of the product of the first coordinates, times 3
+# to the power of the product of the second coordinates.
 
 # %%
 queries = [(1, 0), (0, 1), (1, 1)]
@@ -71,13 +71,13 @@ rows = [
 table(["query", "exp of its scores", "their sum", "weights", "output"], rows)
 
 # %% [markdown]
-# Each row of weights sums to 1: the softmax makes an average of the values, never more. The third
-# query points at both coordinates and so weighs the third key most.
+# Each row of weights sums to 1, so the output is a weighted average of the values. The third query
+# has both coordinates, so the third key gets the largest weight.
 #
-# ## The same by the lab's function
+# ## The same with the lab's function
 #
-# `attention` gives the output and the weights, which the lab calls the pattern. Scaling by 1/√d is
-# its default.
+# `attention` returns the output and the weights, which the lab calls the pattern. It scales by 1/√d
+# by default.
 
 # %%
 output, pattern = attention(Q, K, V)
@@ -96,10 +96,11 @@ assert outputs[2] == [Fraction(8, 11), Fraction(9, 11)]
 assert error < 1e-15
 
 # %% tags=["say"]
-Markdown(f"Function and fractions differ by {error:.1e} at most: the rounding of fp64.")
+Markdown(f"The function and the fractions differ by at most {error:.1e}, the rounding error of fp64.")
 
 # %% [markdown]
-# Averages stay among what is averaged: every output lies within the triangle of the three values.
+# A weighted average cannot leave the range of its inputs: every output lies inside the triangle of
+# the three values.
 
 # %% tags=["drawing"]
 with styled():
@@ -120,7 +121,7 @@ with styled():
     for i in range(3):
         right.annotate(f"{i + 1}", V[i], xytext=(7, 7), textcoords="offset points")
         right.annotate(f"{i + 1}", output[i], xytext=(-16, -4), textcoords="offset points")
-    right.set(title="outputs lie among the values", xlim=(-0.15, 1.2), ylim=(-0.15, 1.2))
+    right.set(title="outputs lie between the values", xlim=(-0.15, 1.2), ylim=(-0.15, 1.2))
     right.legend(loc="lower left")
     picture = svg(figure, "triangle")
 HTML(picture)
@@ -128,9 +129,9 @@ HTML(picture)
 # %% [markdown]
 # ## A mask
 #
-# A language model must not look ahead. Blocked scores become −∞ *before* the softmax, so that
-# their exponential is 0 and the others are divided by what is left. In fractions: strike out, then
-# divide.
+# A language model must not look ahead. Blocked scores become −∞ *before* the softmax: their
+# exponentials are 0, and the others are divided by the sum of what remains. In fractions: cross
+# out, then divide.
 
 # %%
 mask = build_mask(causal, 3)  # True: this query may attend to this key
@@ -147,17 +148,17 @@ table(["query", "weights under the causal mask"], rows)
 expected = torch.tensor([[float(w) for w in row] for row in masked_weights])
 assert masked_weights[1] == [Fraction(1, 4), Fraction(3, 4), 0]
 assert float((masked_pattern - expected).abs().max()) < 1e-15
-assert bool((masked_pattern.triu(1) == 0).all())  # not nearly: exactly
+assert bool((masked_pattern.triu(1) == 0).all())  # exactly 0
 
 # %% [markdown]
-# The first query sees itself alone, so its weight is 1 whatever its score. The last query sees
-# what it saw before.
+# The first query sees only itself, so its weight is 1 for any score. The last query sees the same
+# keys as before.
 #
-# ## The same by the layer
+# ## The same with the layer
 #
-# In self-attention, queries, keys and values come from one input X by three matrices, and a fourth
-# one follows: `Q = X W_q`, `K = X W_k`, `V = X W_v`, `Y = A V W_o`. `SelfAttention` has these four
-# as views of its parameters. With X equal to our queries, the matrices can be read off:
+# In self-attention, three matrices map one input X to queries, keys, and values, and a fourth maps
+# the result to the output: `Q = X W_q`, `K = X W_k`, `V = X W_v`, `Y = A V W_o`. `SelfAttention`
+# has these four matrices as views of its parameters. If X equals our queries, the matrices are:
 
 # %%
 X = Q
@@ -177,13 +178,12 @@ assert torch.allclose(Y, exact_output, atol=1e-15)
 assert torch.allclose(layer.pattern(X[None])[0, 0], exact_pattern, atol=1e-15)
 
 # %% [markdown]
-# Nothing else happens in the attention block of a GPT: more tokens, more channels, several heads
-# side by side (chapter 4), a mask (chapter 3).
+# The attention block of a GPT does the same, with more tokens, more channels, several heads in
+# parallel (chapter 4), and a mask (chapter 3).
 #
-# Two properties are worth an experiment. Attention without a mask knows no order: tokens in
-# another order give the same outputs in that order. And a constant that is added to all scores of
-# a query changes nothing, which is why a softmax may subtract the largest score before it
-# exponentiates.
+# Two properties are easy to check. Attention without a mask does not depend on the order of the
+# tokens: a permutation of the inputs permutes the outputs. And adding a constant to all scores of a
+# query changes nothing, so a softmax can subtract the largest score before the exponential.
 
 # %%
 order = torch.tensor([2, 0, 1])
@@ -208,17 +208,16 @@ assert unscaled[2].max() > pattern[2].max()
 unscaled[2]
 
 # %% [markdown]
-# **2.** What does query 1 see under the flipped mask, key ≥ query, and what does query 3?
+# **2.** Which keys does query 1 see under the flipped mask, key ≥ query? Which does query 3 see?
 
 # %% tags=["solution"]
-# All keys, and itself alone: the causal pattern read from the other end of the text.
+# Query 1 sees all keys, and query 3 only itself: the causal pattern from the other end of the text.
 _, flipped = attention(Q, K, V, may_attend=mask.T)
 assert torch.allclose(flipped[0], pattern[0]) and flipped[2].tolist() == [0, 0, 1]
 flipped
 
 # %% [markdown]
-# **3.** Under a mask that lets a query see nothing, the softmax is 0/0. What does the function
-# say?
+# **3.** If a mask blocks every key of a query, the softmax is 0/0. What does the function do?
 
 # %% tags=["solution"]
 try:
@@ -229,10 +228,10 @@ assert "query 1" in said
 said
 
 # %% [markdown]
-# **4.** Choose keys so that the first query has the weights 1/6, 2/6 and 3/6, and try them.
+# **4.** Choose keys such that the first query has the weights 1/6, 2/6, and 3/6, and try them.
 
 # %% tags=["solution"]
-# Scores ln 1, ln 2 and ln 3: the first coordinates of the keys, times √2.
+# The scores must be ln 1, ln 2, and ln 3: the first coordinates of the keys, times √2.
 K_new = math.sqrt(2) * torch.tensor([[math.log(n), 0.0] for n in (1, 2, 3)])
 _, solved = attention(Q, K_new, V)
 assert torch.allclose(solved[0], torch.tensor([1.0, 2.0, 3.0]) / 6)

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 2. Why the scale
 #
-# Scores are divided by √D, the root of a head's width. This chapter measures what happens without:
-# to the weights, to their entropy, to the gradient, and to training. The last of these depends on
-# how large queries and keys are at the start, which the map at the end shows.
+# Scores are divided by √D, where D is the width of a head. This chapter measures what happens
+# without the division: to the weights, their entropy, the gradient, and training. The effect on
+# training depends on how large queries and keys are at the start, as the map at the end shows.
 
 # %%
 import math
@@ -33,8 +33,8 @@ def table(head, rows):
 # %% [markdown]
 # ## Dot products grow with the width
 #
-# A dot product of two vectors with D independent coordinates of mean 0 and variance 1 is a sum of
-# D terms of variance 1 each: its standard deviation is √D.
+# The dot product of two vectors with D independent coordinates of mean 0 and variance 1 is a sum of
+# D terms of variance 1, so its standard deviation is √D.
 
 # %%
 WIDTHS = (8, 64, 512)
@@ -47,10 +47,10 @@ for D in WIDTHS:
 table(["D", "√D", "measured"], [[D, f"{math.sqrt(D):.2f}", f"{s:.2f}"] for D, s in spread.items()])
 
 # %% [markdown]
-# ## What the softmax makes of it
+# ## The effect on the softmax
 #
-# 256 keys of unit variance, and a query. Here is the largest of the 256 weights, the entropy of
-# the weights, and how many keys share the weight in effect, exp(entropy).
+# The table shows, for 256 queries and keys of unit variance, the largest of the 256 weights, the
+# entropy of the weights, and the effective number of keys, exp(entropy).
 
 # %%
 N = 256
@@ -69,26 +69,26 @@ assert all(largest[D, "1/√D"] < 0.06 for D in WIDTHS)
 assert largest[8, "none"] < largest[64, "none"] < largest[512, "none"]
 assert largest[512, "none"] > 0.85
 
-table(["D", "scale", "largest weight", "entropy, nats", "keys in effect"], rows)
+table(["D", "scale", "largest weight", "entropy, nats", "effective keys"], rows)
 
 # %% tags=["say"]
 Markdown(
-    f"With the scale the width makes no difference. Without it, one key of {N} holds "
-    f"{largest[512, 'none']:.0%} of the weight at D = 512: the average has become a choice, at "
-    f"random, before anything was learned. Even weights would be {1 / N:.4f} each, with an "
+    f"With the scale, the width makes no difference. Without it, one key of {N} has "
+    f"{largest[512, 'none']:.0%} of the weight at D = 512 on average: attention selects a single "
+    f"random key before anything is learned. Uniform weights would be {1 / N:.4f} each, with an "
     f"entropy of ln {N} = {math.log(N):.2f} nats."
 )
 
 # %% [markdown]
-# ## A theory of it
+# ## A theory
 #
-# A softmax over independent Gaussian scores of standard deviation s is known in physics as the
-# random energy model (Derrida 1981). Its weights are spread below `s = √(2 ln n)`, and above it a
-# few keys hold them all. `random_energy` gives the expected entropy, and the trace of the
-# softmax's Jacobian, for any s and n.
+# In physics, a softmax over independent Gaussian scores of standard deviation s is the random energy
+# model (Derrida 1981). Below `s = √(2 ln n)`, the weight is spread over many keys; above it, a few
+# keys have almost all of it. `random_energy` computes the expected entropy and the trace of the
+# softmax's Jacobian for any s and n.
 #
-# That trace is what gradient has to pass through: the derivative of weights p by scores is
-# `diag(p) − p pᵀ`, and its trace is `1 − Σ p²`. To see that it is so:
+# The trace measures how much gradient can pass: the derivative of the weights p with respect to the
+# scores is `diag(p) − p pᵀ`, and its trace is `1 − Σ p²`. A check:
 
 # %%
 scores = torch.randn(N, generator=stream, dtype=torch.float64)
@@ -100,8 +100,8 @@ assert torch.allclose(jacobian, by_formula, atol=1e-15)
 assert math.isclose(float(jacobian.trace()), float(1 - p.square().sum()))
 
 # %% [markdown]
-# The claim `unscaled` of the lab measures both for D = 1 to 1,024, on queries and keys that are
-# projected from independent inputs, and this is its own function:
+# The lab's claim `unscaled` measures both for D = 1 to 1,024, on queries and keys that are
+# projected from independent inputs. We call its function here:
 
 # %%
 sys.path.insert(0, str(LAB))
@@ -134,24 +134,24 @@ assert found["trace"]["unscaled"][-1] < 0.25
 
 # %% tags=["say"]
 Markdown(
-    f"Mean distance from the theory: {found['entropy error']:.3f} nats of entropy, "
+    f"Mean difference from the theory: {found['entropy error']:.3f} nats of entropy and "
     f"{found['trace error']:.4f} of the trace. The dashed line is D = 2 ln {KEYS} = "
-    f"{critical:.1f}, where √D reaches √(2 ln n). At D = {SIZES[-1]} the trace has fallen to "
-    f"{found['trace']['unscaled'][-1]:.2f} without the scale: by a factor, not to nothing. It "
-    "falls like 1/√D, as a growing share of rows is frozen while the others still learn."
+    f"{critical:.1f}, where √D reaches √(2 ln n). At D = {SIZES[-1]}, the trace without the scale "
+    f"is {found['trace']['unscaled'][-1]:.2f}: much smaller, but not zero. It decreases like 1/√D, "
+    "because a growing share of rows is saturated while the others still learn."
 )
 
 # %% [markdown]
 # ## The gradient itself
 #
-# The gradient that arrives at the scores of one row, through a whole attention at D = 512 without
-# the scale. A row is called frozen here where one weight is nearly all.
+# The next cell computes the gradient with respect to the scores of each row, at D = 512 without the
+# scale. It calls a row frozen if a single weight is close to 1.
 
 # %%
 q, k, v = torch.randn(3, 1, 8, N, 512, generator=stream, dtype=torch.float64)
 at_scores = torch.zeros(1, 8, N, N, dtype=torch.float64, requires_grad=True)  # added to the scores
 output, pattern = attention(q, k, v, bias=at_scores, scale=1.0)
-above = torch.randn(output.shape, generator=stream, dtype=torch.float64)  # what comes from above
+above = torch.randn(output.shape, generator=stream, dtype=torch.float64)  # the gradient of the output
 (gradient,) = torch.autograd.grad((output * above).sum(), at_scores)
 
 norms = gradient.norm(dim=-1)  # (1, 8, N): one a row
@@ -164,21 +164,21 @@ assert share > 0.3 and stuck < alive / 50
 
 # %% tags=["say"]
 Markdown(
-    f"{share:.0%} of the rows are frozen. The median norm of their gradient is {stuck:.2g}, "
-    f"that of the others {alive:.2g}, {alive / stuck:,.0f} times as much. So it is not that all "
-    "gradients shrink a little: many rows get nothing, and the rest are as alive as ever."
+    f"{share:.0%} of the rows are frozen. The median norm of their gradient is {stuck:.2g}. That of "
+    f"the other rows is {alive:.2g}, {alive / stuck:,.0f} times as large. So not all gradients "
+    "shrink a little: many rows get almost none, and the others learn as before."
 )
 
 # %% [markdown]
 # ## The map: does training break?
 #
-# It is often said that it does. The derivation above assumes queries and keys of unit variance.
-# GPT-2 starts with weights of standard deviation 0.02 for which that is not so. Twelve runs of a
-# small model with one head, live: with and without the scale, three sizes σ of the query and key
-# weights, two learning rates.
+# Textbooks often say that it does. The derivation above assumes queries and keys of unit variance.
+# GPT-2 starts with weights of standard deviation 0.02, for which this does not hold. We train a
+# small model with one head twelve times: with and without the scale, with three standard deviations
+# σ of the query and key weights, and with two learning rates.
 #
-# Beforehand: weights of standard deviation σ make unscaled scores of spread √D σ² C (C channels
-# in, each of unit variance), to be compared with √(2 ln n).
+# First, a prediction. With weights of standard deviation σ and C input channels of unit variance,
+# unscaled scores have a standard deviation of √D σ² C, to be compared with √(2 ln n).
 
 # %%
 SIGMAS, RATES = ("0.02", "0.125", "0.25"), ("1e-3", "1e-2")
@@ -188,7 +188,7 @@ predicted = {s: math.sqrt(D) * float(s) ** 2 * C for s in SIGMAS}
 line = math.sqrt(2 * math.log(keys))
 
 table(
-    ["σ", "spread of unscaled scores", f"√(2 ln {keys})"],
+    ["σ", "standard deviation of unscaled scores", f"√(2 ln {keys})"],
     [[s, f"{predicted[s]:.2f}", f"{line:.2f}"] for s in SIGMAS],
 )
 
@@ -240,23 +240,24 @@ assert mean_right > mean_left and mean_right > 0
 
 # %% tags=["say"]
 Markdown(
-    "Left of the dashed line scores begin below √(2 ln n), right of it above. The mean penalty "
-    f"of having no scale is {mean_left:+.3f} nats on the left, {mean_right:+.3f} on the right. "
-    "These are single seeds of short runs: look at the shape, not at a cell. What six paired "
-    "seeds, a larger model and TinyShakespeare say is in `experiments/unscaled/README.md`."
+    "To the left of the dashed line, scores start below √(2 ln n); to the right, above it. "
+    f"Leaving out the scale costs {mean_left:+.3f} nats on average on the left and "
+    f"{mean_right:+.3f} on the right. These are short runs with a single seed, so look at the "
+    "shape, not at single cells. `experiments/unscaled/README.md` has the claim with paired seeds "
+    "on TinyShakespeare."
 )
 
 # %% [markdown]
-# So the sentence "training breaks without the scale" needs a precondition, scores that are far
-# apart at the start, and a word on what breaking means: here, a loss that falls more slowly.
+# So the sentence "training breaks without the scale" needs a precondition: scores that vary widely
+# at the start. And "breaks" means here that the loss decreases more slowly.
 #
 # ## Exercises
 #
-# **1.** Which scale would keep scores at spread 1 if queries and keys were *equal* vectors, all of
-# them pointing the same way, rather than independent? (That is where training tends to.)
+# **1.** Which scale would keep the scores near 1 if queries and keys were *equal* vectors instead of
+# independent ones? (During training, they become more similar.)
 
 # %% tags=["solution"]
-# q · q is a sum of D terms of mean 1: it grows like D, not like its root. Hence attn=inverse_scale.
+# q · q is a sum of D terms of mean 1, so it grows like D and not like √D; see attn=inverse_scale.
 lengths = {
     D: float(torch.randn(10_000, D, generator=stream).square().sum(-1).mean()) for D in WIDTHS
 }
@@ -264,12 +265,13 @@ assert all(abs(x / D - 1) < 0.02 for D, x in lengths.items())
 lengths
 
 # %% [markdown]
-# **2.** The theory takes any number of keys. How far apart may scores be, in a text of 100,000
-# tokens, for the same share of the largest entropy as at spread 1 among 256 keys?
+# **2.** The theory works for any number of keys. With 256 keys and a standard deviation of 1, the
+# entropy is a certain share of its maximum. Which standard deviation gives the same share with
+# 100,000 keys?
 
 
 # %% tags=["solution"]
-# Little more than there: the critical spread grows like √(ln n) only.
+# Only a little more: the critical standard deviation grows like √(ln n).
 def evenness(std, n):
     entropy, _ = random_energy(std, torch.tensor([n]))
     return float(entropy) / math.log(n)
@@ -282,19 +284,21 @@ assert 1.0 < answer < 2.0
 answer
 
 # %% [markdown]
-# **3.** Leaving the scale out equals another initialization of the query and key weights. Which?
+# **3.** Leaving out the scale is equivalent to another initialization of the query and key weights.
+# Which one?
 
 # %% tags=["solution"]
-# D^(1/4) times larger ones: the factor enters twice, once by q and once by k.
+# Weights that are D^(1/4) times larger: the factor enters twice, through q and through k.
 q, k, v = torch.randn(3, 16, 64, generator=stream, dtype=torch.float64)
 factor = 64**0.25
 assert torch.allclose(attention(q, k, v, scale=1.0)[1], attention(factor * q, factor * k, v)[1])
 
 # %% [markdown]
-# **4.** Does it break with GPT-2's own initialization? Predict it from the spread, then try.
+# **4.** Does training break with GPT-2's initialization? Predict it from the standard deviation of
+# the scores, then try.
 
 # %% [markdown] tags=["solution"]
-# The spread stays far below the line, so it should not, and it may even help at first:
+# The standard deviation is far below the line, so it should not; it may even help at first:
 #
 #     python train.py -m attn=sdpa,unscaled model.init=gpt2,unit model.n_head=1 data=plays seed=0,1,2 name=init
 #     attnlab runs outputs/init

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 3. Masks and leaks
 #
-# A wrong mask does not crash. Shapes fit, the loss falls, often faster than it should, and the
-# model is worth nothing. This chapter plants the seven most common mistakes, trains each, and
-# finds each by looking at what depends on what.
+# A wrong mask does not raise an error. Shapes fit and the loss decreases, often faster than it
+# should, but the model is useless. This chapter plants seven common mistakes, trains a model with
+# each, and detects them by testing which outputs depend on which inputs.
 
 # %%
 import inspect
@@ -39,11 +39,12 @@ def table(head, rows):
 
 
 # %% [markdown]
-# ## The seven, and the right one
+# ## The seven mistakes
 #
-# A mask is a predicate of (query, key), True where the query may attend. Two of the mistakes are
-# wrong predicates, five are kernels that handle a right mask wrongly. These are the lab's own
-# `attnlab.attention.masks` and `faults`, each a variant of `train.py`. The right ones first:
+# A mask is a predicate of (query, key); True means that the query may attend to the key. Two of the
+# mistakes are wrong predicates, and five are kernels that apply a correct mask wrongly. They are in
+# `attnlab.attention.masks` and `attnlab.attention.faulty_kernels`, and each is a variant of
+# `train.py`. First, the correct mask and kernel:
 
 # %%
 print(inspect.getsource(masks.causal))
@@ -67,11 +68,11 @@ for mistake in (
     print(inspect.getsource(mistake))
 
 # %% [markdown]
-# ## What they do to one pattern
+# ## The effect on one pattern
 #
-# Twelve tokens, one head, random queries and keys: rows are queries, columns are keys, darker is
-# more weight. Whatever is above the diagonal is the future. A kernel is linear in the values, so
-# with the identity matrix as values it shows its pattern; `SelfAttention.pattern` does this.
+# Twelve tokens, one head, random queries and keys. Rows are queries, columns are keys, and darker
+# means more weight. Everything above the diagonal is the future. A kernel is linear in the values,
+# so with the identity matrix as values it returns its pattern; `SelfAttention.pattern` does this.
 
 # %%
 VARIANTS = {  # name of the variant -> what differs from SelfAttention's defaults
@@ -120,19 +121,19 @@ assert min(future[name] for name in ("flipped", "peek_one", "zero_fill", "unmerg
 
 # %% tags=["say"]
 Markdown(
-    "Four of the seven put weight on the future that the eye can see, of each row on average: "
-    f"flipped {future['flipped']:.2f}, peek_one {future['peek_one']:.2f}, zero_fill "
-    f"{future['zero_fill']:.2f}, and unmerged_heads {future['unmerged_heads']:.2f}, where each "
-    "row is another position's. `post_softmax_mask` and `softmax_over_queries` look causal and "
-    "yet leak by their denominators, and `finite_fill` *is* causal at these weights. So a look "
-    "at the pattern is not enough."
+    "Four of the seven visibly put weight on the future. The mean per row is "
+    f"{future['flipped']:.2f} for flipped, {future['peek_one']:.2f} for peek_one, "
+    f"{future['zero_fill']:.2f} for zero_fill, and {future['unmerged_heads']:.2f} for "
+    "unmerged_heads, which mixes up the rows. `post_softmax_mask` and `softmax_over_queries` look "
+    "causal but leak through their denominators, and `finite_fill` *is* causal with these "
+    "weights. So looking at the pattern is not enough."
 )
 
 # %% [markdown]
-# ## What training says
+# ## What training shows
 #
-# The eight variants, each trained for a few seconds on the built-in plays, whose exact entropy is
-# known: no honest model of them can be better, but for chance.
+# We train the eight variants for a few seconds each on the built-in plays, whose exact entropy is
+# known. A causal model cannot have a lower loss, except by chance.
 
 # %%
 command = f"""train.py -m name=leaks attn={",".join(VARIANTS)} preset=micro data=plays
@@ -145,10 +146,11 @@ loss = {name: runs[name].metrics["val_loss"] for name in VARIANTS}
 floor = runs["sdpa"].metrics["val_floor"]
 
 # %% [markdown]
-# ## What the checkup says
+# ## What the checkup finds
 #
-# `checkup` takes any callable from tokens to logits. It changes one token at a time and sees which
-# logits move, in fp64, and also watches the tensors inside. Here it examines the trained models.
+# `checkup` takes any callable from tokens to logits. It changes one token at a time in fp64,
+# records which logits change, and inspects the tensors inside the model. Here it examines the trained
+# models.
 
 # %%
 reports = {name: checkup(load_model(runs[name].folder)[0], name=name) for name in VARIANTS}
@@ -183,18 +185,18 @@ for name in ("post_softmax_mask", "finite_fill"):
 
 # %% tags=["say"]
 Markdown(
-    f"The entropy of the validation text is {floor:.3f} nats a character. `flipped` "
-    f"({loss['flipped']:.3f}) and `peek_one` ({loss['peek_one']:.3f}) are below it, which is a "
-    "proof: they copy the next character. Three more have a lower loss than `sdpa`, which is "
-    "all that a loss ever shows of a leak: it looks like success. `post_softmax_mask` "
-    f"({loss['post_softmax_mask']:.3f}) and `finite_fill` ({loss['finite_fill']:.3f}) end where "
-    f"`sdpa` does ({loss['sdpa']:.3f}): no loss curve tells those two. One seed each: "
-    "read the order of magnitude, not the digits."
+    f"The entropy of the validation text is {floor:.3f} nats per character. The losses of `flipped` "
+    f"({loss['flipped']:.3f}) and `peek_one` ({loss['peek_one']:.3f}) are below it, which proves "
+    "a leak: these models copy the next character. Three more have a lower loss than `sdpa`. In a "
+    "loss curve, such a leak looks like a better model. `post_softmax_mask` "
+    f"({loss['post_softmax_mask']:.3f}) and `finite_fill` ({loss['finite_fill']:.3f}) end close to "
+    f"`sdpa` ({loss['sdpa']:.3f}), so the loss does not reveal them. Each variant has one seed, so "
+    "only the order of magnitude matters."
 )
 
 # %% [markdown]
-# Who reads whom, as the checkup saw it: row t changes when token j is changed. Healthy is a lower
-# triangle.
+# The checkup's maps of which position reads which: row t shows how much the logits at t change with
+# token j. A healthy model has a lower triangle.
 
 # %%
 reads = {}
@@ -210,23 +212,23 @@ for name, seen in reads.items():
     assert bool((seen.triu(1) > 1e-8).any()) == (name not in ("sdpa", "finite_fill"))
 
 # %% [markdown]
-# `finite_fill` looks healthy here too: at these weights it is. Only the stress test, which
-# multiplies the scores until the number −1e4 is no longer far below them, sees it.
+# `finite_fill` looks healthy here too, because it is with these weights. Only the stress test
+# detects it, by multiplying the scores until −1e4 is no longer far below them.
 
 # %% [markdown]
-# ## What one sees, how to find it, how to mend it
+# ## Symptoms, detection, and fixes
 #
-# | mistake | what one sees | how to find it | how to mend it |
+# | mistake | symptom | how to detect it | how to fix it |
 # |---|---|---|---|
-# | mask flipped (`triu` for `tril`, or the other polarity of a bool mask) | the loss falls towards 0; samples are rubbish, since at the end of a text there is nothing to copy | change the last token: earlier logits must not move | key ≤ query. PyTorch reads True as *may attend* in `scaled_dot_product_attention` and as *blocked* in `nn.MultiheadAttention`: name the polarity where the mask is made |
-# | diagonal off by one | the same, as every target is one step ahead | change token t + 1 alone, look at t | `tril(diagonal=0)`; let a test read every pair (t, j), not just the far ones |
-# | fill with 0 | a better loss than the right model's, since blocked keys weigh e⁰ | rows of the pattern over the allowed keys do not sum to 1 | fill with −∞ |
-# | a finite fill such as −1e4 | nothing at all, until scores grow past it | multiply queries by a large number: does the mask hold? | fill with −∞, or with `torch.finfo(dtype).min` in the dtype of the scores |
-# | mask after the softmax | nothing in the loss; early rows sum to far less than later ones | rows do not sum to 1, and their sums change with later tokens | mask the scores, then take the softmax |
-# | softmax over the wrong axis | a better loss than the right model's | columns sum to 1, rows do not; use sizes that are all different in a test | `dim=-1` with keys last |
-# | heads merged without the transpose | a better loss than the right model's; the heads' outputs land at other positions | change one token: rows before it move, though the softmax was causal | `y.transpose(1, 2).flatten(2)`, never `y.reshape(B, T, C)` of (B, H, T, D) |
+# | mask flipped (`triu` for `tril`, or the other polarity of a bool mask) | the loss approaches 0; samples are useless, because at the end of a text there is nothing to copy | change the last token: earlier logits must not change | key ≤ query. PyTorch reads True as *may attend* in `scaled_dot_product_attention` and as *blocked* in `nn.MultiheadAttention`: name the polarity when you build the mask |
+# | diagonal off by one | the same, because every target is one step ahead | change only token t + 1, look at t | `tril(diagonal=0)`; test every pair (t, j), not only distant ones |
+# | fill with 0 | a lower loss than the correct model, because blocked keys get the weight e⁰ | rows of the pattern over the allowed keys do not sum to 1 | fill with −∞ |
+# | a finite fill such as −1e4 | none until scores grow past it | multiply queries by a large number and test the mask | fill with −∞, or with `torch.finfo(dtype).min` in the dtype of the scores |
+# | mask after the softmax | none in the loss; early rows sum to much less than later ones | rows do not sum to 1, and their sums change with later tokens | mask the scores, then take the softmax |
+# | softmax over the wrong axis | a lower loss than the correct model | columns sum to 1 and rows do not; use different sizes for all axes in a test | `dim=-1` with keys last |
+# | heads merged without the transpose | a lower loss than the correct model; the outputs of heads end up at other positions | change one token: earlier rows change although the softmax is causal | `y.transpose(1, 2).flatten(2)`, never `y.reshape(B, T, C)` of (B, H, T, D) |
 #
-# The checkup's own advice on each:
+# The checkup's advice for each:
 
 # %%
 advice = [[f"`{name}`", reports[name].diagnoses[0].advice] for name in CAUSES]
@@ -235,8 +237,8 @@ table(["mistake", "advice"], advice)
 # %% [markdown]
 # ## One line for a test suite
 #
-# `assert_causal` fails with the diagnosis as its message. It belongs in the tests of any project
-# that has a decoder.
+# `assert_causal` fails with the diagnosis as its message. Use it in the tests of any project that has
+# a decoder.
 
 # %%
 assert_causal(load_model(runs["sdpa"].folder)[0])
@@ -250,8 +252,8 @@ print(complaint)
 # %% [markdown]
 # ## Exercises
 #
-# **1.** The lab's `attention` takes a mask as `may_attend` or as `blocked`. Show that they are
-# opposites and that a number other than 0 and 1 is refused.
+# **1.** `attention` takes a mask as `may_attend` or as `blocked`. Show that they are opposites, and
+# that numbers other than 0 and 1 are refused.
 
 # %% tags=["solution"]
 q, k, v = torch.randn(3, T, 4, generator=stream)
@@ -263,8 +265,8 @@ except ValueError as error:
     print(error)
 
 # %% [markdown]
-# **2.** Write a kernel with an eighth mistake, the bool mask added to the scores, and have it
-# named.
+# **2.** Write a kernel with an eighth mistake: add the boolean mask to the scores. Does the checkup
+# recognize it?
 
 
 # %% tags=["solution"]
@@ -280,8 +282,8 @@ print(report.diagnoses[0].headline)
 # **3.** How large must queries be for `finite_fill` to read the future?
 
 # %% tags=["solution"]
-# A blocked key wins where all allowed scores are below -1e4: the first query has one key only, so
-# that it takes q . k = -1e4 there.
+# A blocked key wins if all allowed scores are below -1e4. The first query has only one key, so this
+# takes q . k < -1e4.
 kernel = partial(faulty_kernels.finite_fill, mask=mask, scale=1.0, dropout=0.0)
 one_hot = torch.eye(T)[None, None]
 key = torch.ones(1, 1, T, 1)
@@ -293,11 +295,12 @@ assert ahead[1.0] == ahead[9e3] == 0 and ahead[1.1e4] > 0.99
 ahead
 
 # %% [markdown]
-# **4.** Prove a leak without opening the model: nobody can predict uniform random tokens.
+# **4.** Prove a leak without looking inside the model. Hint: no causal model can predict uniform
+# random tokens.
 
 # %% [markdown] tags=["solution"]
-# `--prove` trains a copy on such tokens and bets on each; winning against odds of a billion to one
-# is a proof (docs/checkup.md). About a minute:
+# `--prove` trains a copy on such tokens and bets on each one. Winning against odds of a billion to
+# one is a proof (docs/checkup.md). It takes about a minute:
 #
 #     python train.py attn=peek_one preset=micro data=plays name=leak
 #     attnlab checkup outputs/leak/attn=peek_one,data=plays,preset=micro/seed=0 --prove

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 4. Heads
 #
-# Several heads are several attentions side by side, each in its own slice of the channels. This
-# chapter takes the layer apart and puts it together again, then asks what keeps heads different,
-# and what happens when nothing does.
+# Multi-head attention runs several attentions in parallel, each in its own slice of the channels.
+# This chapter takes the layer apart and reassembles it. It then shows what makes heads different,
+# and what happens if nothing does.
 
 # %%
 import subprocess
@@ -38,8 +38,8 @@ def table(head, rows):
 # ## The reshape
 #
 # B texts of T tokens with C channels become H heads of D = C / H channels: (B, T, C) → (B, T, H,
-# D) → (B, H, T, D). The transpose matters, and shapes do not tell. Here every number says where it
-# comes from: its tens are the token, its ones the channel.
+# D) → (B, H, T, D). The transpose matters, but the shapes do not reveal a mistake. In this example,
+# every number encodes its origin: the tens digit is the token and the ones digit is the channel.
 
 # %%
 T, C, H = 3, 4, 2
@@ -49,7 +49,7 @@ x
 
 # %%
 right = x.view(T, H, D).transpose(0, 1)  # (H, T, D)
-wrong = x.view(H, T, D)  # the same shape, and a mixture
+wrong = x.view(H, T, D)  # the same shape, but tokens are mixed
 {"head 0, right": right[0].tolist(), "head 0, without the transpose": wrong[0].tolist()}
 
 # %%
@@ -61,9 +61,9 @@ assert torch.equal(right.transpose(0, 1).flatten(1), x)  # and back again
 # %% [markdown]
 # ## A layer taken apart
 #
-# Columns h·D to (h+1)·D of `W_q`, `W_k` and `W_v` belong to head h, and so do those rows of `W_o`.
-# So the layer is a sum over heads, each of which writes into all C channels by its own slice of
-# `W_o`:
+# Columns h·D to (h+1)·D of `W_q`, `W_k`, and `W_v` belong to head h, and so do the same rows of
+# `W_o`. The layer is therefore a sum over heads, each of which writes to all C channels through its
+# own slice of `W_o`:
 #
 #     layer(X) = Σₕ  Aₕ · X W_v[:, h] · W_o[h, :]
 
@@ -97,16 +97,16 @@ assert set(parameters.values()) == {4 * C * C}
 
 # %% tags=["say"]
 Markdown(
-    f"The loop over heads and the layer differ by {difference:.1e}: rounding. The number of "
-    f"parameters, 4 C² = {parameters[1]:,}, does not depend on the number of heads: "
+    f"The loop over heads and the layer differ by {difference:.1e}, which is rounding error. The "
+    f"number of parameters, 4 C² = {parameters[1]:,}, does not depend on the number of heads: "
     f"{parameters}."
 )
 
 # %% [markdown]
 # ## Symmetry
 #
-# A sum does not know the order of its terms. Heads that change places, with their slices, give the
-# same layer, so that "head 2" of one seed is nothing like "head 2" of another.
+# A sum does not depend on the order of its terms. If heads are permuted together with their slices,
+# the layer is the same, so "head 2" of one seed does not correspond to "head 2" of another.
 
 # %%
 places = torch.tensor([2, 0, 3, 1])
@@ -119,10 +119,10 @@ with torch.no_grad():
     assert torch.allclose(swapped(x), layer(x), atol=1e-6)
 
 # %% [markdown]
-# The symmetry has a price. Heads that are *equal* get equal gradients, and whatever is done to
-# them elementwise keeps them equal. Only their start makes them differ, or an output slice of
-# their own. `identical` copies the first head's weights to all, output slice included;
-# `identical_qkv` leaves the output slices as they were drawn.
+# The symmetry has a consequence. Heads that are *equal* get equal gradients, and elementwise updates
+# keep them equal. Only different initial weights, including different output slices, make them
+# differ. `identical` copies all weights of the first head to the others, including the output slice.
+# `identical_qkv` leaves the output slices as initialized.
 
 
 # %%
@@ -149,7 +149,7 @@ assert gradients["independent"] > 0.1 and gradients["identical_qkv"] > 0.1
 # %% [markdown]
 # ## Collapse
 #
-# Does it stay so over a training? Three models, a few seconds each.
+# Do identical heads stay identical during training? We train three models for a few seconds each.
 
 # %%
 VARIANTS = {
@@ -165,8 +165,8 @@ assert done.returncode == 0, done.stderr
 runs = {run.values["attn"]: run for run in read_runs(Path("outputs/heads"))}
 
 # %% [markdown]
-# Three numbers of each: how far apart any two heads of a layer are in their weights, how many
-# heads are in effect (1 where all say the same), and how alike their patterns are.
+# The table shows, for each model, the largest difference between the weights of two heads, the
+# effective number of heads (1 if all compute the same), and the similarity of their patterns.
 
 # %%
 corpus = plays(length=60000)
@@ -185,7 +185,7 @@ for name, rule in VARIANTS.items():
     loss = runs[name].metrics["val_loss"]
     rows.append([rule, f"{apart[name]:.1e}", counts, f"{similarity:.2f}", f"{loss:.3f}"])
 
-head = ["heads at the start", "weights apart", "heads in effect, by layer", "likeness", "loss"]
+head = ["heads at the start", "difference", "effective heads, by layer", "similarity", "loss"]
 table(head, rows)
 
 # %%
@@ -195,16 +195,16 @@ assert 1.5 < max(effective["identical_qkv"]) < min(effective["sdpa"])
 
 # %% tags=["say"]
 Markdown(
-    "Identical heads are still one head after training "
-    f"({max(effective['identical_heads']):.2f} in effect of 4). With output slices of their own "
-    f"they have come apart ({', '.join(f'{n:.2f}' for n in effective['identical_qkv'])} by "
-    "layer), if less than heads that were drawn apart "
-    f"({', '.join(f'{n:.2f}' for n in effective['sdpa'])}). The losses are those of one seed; "
+    "After training, identical heads are still a single head "
+    f"({max(effective['identical_heads']):.2f} effective heads of 4). Heads with their own output "
+    f"slices differ ({', '.join(f'{n:.2f}' for n in effective['identical_qkv'])} by layer), but "
+    "less than heads that started with different weights "
+    f"({', '.join(f'{n:.2f}' for n in effective['sdpa'])}). The losses are from one seed; "
     "`experiments/identical_heads/README.md` has the comparison over paired seeds."
 )
 
 # %% [markdown]
-# The likeness of the patterns in the last layer, head by head: 1 is the same preference.
+# The similarity of the patterns in the last layer for each pair of heads; 1 means the same pattern.
 
 # %%
 last = [seen[name][-1] for name in VARIANTS]
@@ -215,8 +215,8 @@ Image(png(page))
 # %% [markdown]
 # ## Exercises
 #
-# **1.** Two heads of keys and values for four heads of queries (`attn=gqa`): which share, and how
-# many rows has `qkv`?
+# **1.** With two key-value heads for four query heads (`attn=gqa`), which heads share, and how many
+# rows does `qkv` have?
 
 # %% tags=["solution"]
 shared = SelfAttention(AttentionConfig(64, 4, block_size=8, bias=False, n_kv_head=2))
@@ -226,11 +226,11 @@ assert shared.qkv.weight.shape[0] == 64 + 2 * 2 * 16
 shared.qkv_sizes
 
 # %% [markdown]
-# **2.** Does dropout on the pattern break the symmetry of identical heads? Predict, then look at
-# the gradients.
+# **2.** Does dropout on the pattern break the symmetry of identical heads? Predict the answer, then
+# look at the gradients.
 
 # %% tags=["solution"]
-# It does, at the first step: each head drops other entries.
+# Yes, in the first step: each head drops different entries.
 torch.manual_seed(0)
 dropping = SelfAttention(
     AttentionConfig(64, 4, block_size=T, bias=False, dropout=0.2, head_init=identical)
@@ -241,7 +241,7 @@ grads = dropping.qkv.weight.grad.split(dropping.qkv_sizes)[0].unflatten(0, (4, 1
 assert float(measures.largest_difference(grads, dim=0)) > 1e-3 * float(grads.abs().max())
 
 # %% [markdown]
-# **3.** How many heads are in effect if four heads' outputs are independent noise?
+# **3.** What is the effective number of heads if the outputs of four heads are independent noise?
 
 # %% tags=["solution"]
 noise = torch.randn(8, 4, 64, 16, generator=stream)
@@ -252,7 +252,7 @@ measures.effective_heads(noise)
 # **4.** Is one head of full width as good as four?
 
 # %% [markdown] tags=["solution"]
-# Ask with paired seeds, and read the interval, not the mean alone:
+# Compare paired seeds, and look at the standard deviation as well as the mean:
 #
 #     python train.py -m attn=sdpa,single_head preset=micro data=plays seed=0,1,2,3,4,5 name=width
 #     attnlab runs outputs/width

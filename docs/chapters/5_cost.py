@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 5. Cost
 #
-# "Attention is quadratic." In what, and what does a fused kernel such as FlashAttention change
-# about it? Operations are counted here, time and memory measured, on the machine that built this
-# page.
+# "Attention is quadratic." What is quadratic, and what does a fused kernel such as FlashAttention
+# change? This chapter counts operations, and measures time and memory on the machine that built
+# this page.
 
 # %%
 import math
@@ -25,7 +25,7 @@ H, D = 4, 32
 LENGTHS = (128, 256, 512, 1024)
 KERNELS = {"manual": kernels.manual, "sdpa": kernels.sdpa}
 torch.manual_seed(0)
-os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # the profiler says when it starts and stops
+os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # the profiler logs when it starts and stops
 
 
 def table(head, rows):
@@ -41,8 +41,9 @@ def exponent(lengths, costs):
 # %% [markdown]
 # ## Operations
 #
-# Scores are T × T products of length D, and mixing values is as much again: 2 · 2 · H · T² · D
-# multiplications and additions. The projections from and to C = H·D channels are linear in T.
+# The scores are T × T dot products of length D, and averaging the values takes the same number of
+# operations: 2 · 2 · H · T² · D multiplications and additions in total. The projections from and to
+# C = H·D channels are linear in T.
 
 
 # %%
@@ -61,7 +62,7 @@ for T in LENGTHS:
 C = H * D
 projections = {T: 2 * T * C * 4 * C for T in LENGTHS}
 table(
-    ["T", "scores and mixing", "projections to q, k, v and back"],
+    ["T", "scores and average", "projections to q, k, v and output"],
     [[T, f"{counted[T]:,}", f"{projections[T]:,}"] for T in LENGTHS],
 )
 
@@ -71,16 +72,16 @@ assert 2 * 2 * H * crossing**2 * D == 2 * crossing * C * 4 * C
 
 # %% tags=["say"]
 Markdown(
-    f"The quadratic part overtakes the linear one at T = 2 C, here {crossing}: below, attention "
-    "is mostly projections. Half of the scores are blocked by the causal mask, and computed "
-    "nevertheless by the plain way."
+    f"The quadratic part exceeds the linear one above T = 2 C, here {crossing}. Below, the "
+    "projections dominate. The causal mask blocks half of the scores, but the written-out kernel "
+    "computes them anyway."
 )
 
 # %% [markdown]
 # ## Time and memory
 #
-# A forward and a backward pass through the kernel alone: median time of a few, and the most memory
-# that is held at once, by PyTorch's own account of what it allocates and frees.
+# We run forward and backward passes through the kernel alone, and measure the median time and the
+# peak memory, from PyTorch's record of allocations.
 
 
 # %%
@@ -143,7 +144,7 @@ with styled():
         for place, what, cost, unit in ((left, "time", took, 1e3), (right, "memory", held, 1e-6)):
             place.plot(LENGTHS, [unit * cost[name, T] for T in LENGTHS], "o-", color=color,
                        label=f"{name}: T to the power {powers[what, name]:.2f}")  # fmt: skip
-    for place, label in ((left, "ms, forward and backward"), (right, "MB held at most")):
+    for place, label in ((left, "ms, forward and backward"), (right, "peak memory, MB")):
         place.set_xscale("log", base=2)
         place.set_yscale("log")
         place.set(xlabel="T", ylabel=label)
@@ -153,30 +154,30 @@ HTML(picture)
 
 # %%
 assert powers["memory", "manual"] > 1.7  # T × T numbers are kept for the backward pass
-assert powers["memory", "sdpa"] < 1.4  # they are not
+assert powers["memory", "sdpa"] < 1.4  # SDPA does not keep them
 assert held["manual", 1024] > 3 * held["sdpa", 1024]
 
 # %% tags=["say"]
 Markdown(
     f"Fitted exponents on this machine: time {powers['time', 'manual']:.2f} (manual) and "
     f"{powers['time', 'sdpa']:.2f} (sdpa), memory {powers['memory', 'manual']:.2f} and "
-    f"{powers['memory', 'sdpa']:.2f}. At T = {LENGTHS[-1]} sdpa needs "
+    f"{powers['memory', 'sdpa']:.2f}. At T = {LENGTHS[-1]}, sdpa needs "
     f"{held['sdpa', 1024] / held['manual', 1024]:.0%} of the memory and "
-    f"{took['sdpa', 1024] / took['manual', 1024]:.0%} of the time of the kernel that is written "
-    "out. Times on a busy machine scatter; memory does not."
+    f"{took['sdpa', 1024] / took['manual', 1024]:.0%} of the time of the written-out kernel. "
+    "Times vary on a busy machine; memory does not."
 )
 
 # %% [markdown]
-# So quadratic is the *work*. The quadratic *memory* is a habit of the plain way of writing it,
-# which keeps a T × T matrix in order to divide its rows by their sums.
+# So the *work* is quadratic. Quadratic *memory* is not necessary; it comes from storing the T × T
+# matrix in order to divide its rows by their sums.
 #
 # ## What FlashAttention changes
 #
-# A softmax seems to need its whole row before the first weight is known. It does not. Take keys in
-# blocks and keep, for each query, the largest score so far m, the sum of exponentials ℓ relative
-# to it, and the average o that is not yet divided. When a block brings a larger score, what was
-# summed so far is multiplied by exp(old m − new m). (Milakov and Gimelshein 2018; Dao et al.
-# 2022.)
+# A softmax seems to need the whole row before the first weight is known, but it does not. Process
+# the keys in blocks and keep three numbers or vectors per query: the largest score so far, m; the sum
+# of exponentials relative to it, ℓ; and the weighted sum of values, o, not yet divided by ℓ. If a
+# block contains a larger score, multiply ℓ and o by exp(old m − new m) (Milakov and Gimelshein 2018;
+# Dao et al. 2022).
 
 
 # %%
@@ -204,15 +205,15 @@ assert max(errors.values()) < 1e-12
 table(["block", "largest difference from attention"], [[s, f"{e:.1e}"] for s, e in errors.items()])
 
 # %% [markdown]
-# It is the same function, whatever the block: not an approximation. The backward pass computes the
-# scores again, block by block, instead of keeping them, which is more work and less traffic. Where
-# memory is slower than arithmetic, and on a GPU it is by far, less traffic is less time.
+# The result is the same for every block size; it is not an approximation. The backward pass
+# recomputes the scores block by block instead of storing them, which takes more operations but less
+# memory traffic. If memory is slower than arithmetic, as on a GPU, this saves time.
 #
-# ## Keys and values that are kept
+# ## The KV cache
 #
-# Writing a text character by character, a model that reads it again each time does T times the
-# work of one reading. Keys and values do not change when a text goes on, so they can be kept; then
-# memory is what grows: 2 · C numbers a character and layer.
+# A model that generates T characters and processes the whole text for each one does T times the work
+# of a single pass. The keys and values of earlier characters do not change, so they can be cached.
+# Memory then grows by 2 · C numbers per character and layer.
 
 
 # %%
@@ -224,13 +225,13 @@ rows = [
     [name, n, f"{numbers_kept(1024, 4, n):,}"] for name, n in (("sdpa", 4), ("gqa", 2), ("mqa", 1))
 ]
 assert numbers_kept(1024, 4, 4) == 4 * numbers_kept(1024, 4, 1)
-table(["attn=", "heads of keys and values", "numbers kept at T = 1,024, four layers"], rows)
+table(["attn=", "key-value heads", "cached numbers at T = 1,024, four layers"], rows)
 
 # %% [markdown]
 # ## Exercises
 #
-# **1.** How much memory does one T × T pattern of H heads take in fp32 at T = 8,192? Compare with
-# q, k and v.
+# **1.** How much memory does the T × T pattern of H heads take in fp32 at T = 8,192? Compare with q,
+# k, and v.
 
 # %% tags=["solution"]
 pattern_bytes, qkv_bytes = 4 * H * 8192**2, 4 * 3 * H * 8192 * D
@@ -241,13 +242,13 @@ f"{pattern_bytes / 2**30:.0f} GiB against {qkv_bytes / 2**20:.0f} MiB"
 # **2.** In `by_blocks`, what goes wrong without the subtraction of m?
 
 # %% tags=["solution"]
-# exp overflows: 1000 is a score that a trained model can have.
+# exp overflows: a trained model can have a score of 1000.
 assert torch.exp(torch.tensor(1000.0)) == math.inf
 big, other = 100 * torch.randn(2, 50, D, dtype=torch.float64)
 assert bool(by_blocks(big, other, other, 7).isfinite().all())
 
 # %% [markdown]
-# **3.** A window of w keys makes attention linear in T. How many scores are left at T = 1,024 and
+# **3.** A window of w keys makes attention linear in T. How many scores remain at T = 1,024 and
 # w = 64?
 
 # %% tags=["solution"]
@@ -257,11 +258,11 @@ assert int(window.sum()) == 1024 * 64 - 64 * 63 // 2
 f"{int(window.sum()):,}, {share:.0%} of the causal ones"
 
 # %% [markdown]
-# **4.** What is the share of attention in a step of training?
+# **4.** What share of a training step does attention take?
 
 # %% [markdown] tags=["solution"]
-# At 64 characters little, which is why a faster kernel hardly shows there:
+# Little at 64 characters, so a faster kernel makes almost no difference there:
 #
-#     python benchmarks/attention.py        # time and memory by the length, to T = 2,048
+#     python benchmarks/attention.py        # time and memory by length, up to T = 2,048
 #     python train.py -m attn=sdpa,manual model.block_size=64,256 data=plays trainer.max_steps=100 name=cost
 #     attnlab runs outputs/cost

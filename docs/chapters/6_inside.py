@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 6. Looking inside a model
 #
-# A model of two layers and eight heads is trained here on the built-in plays. Then its heads are
-# looked at: as pictures, by numbers, and by taking each away. A pattern says where a head looks;
-# only an intervention says whether that matters.
+# This chapter trains a model with two layers of four heads on the built-in plays. It then examines
+# the heads with pictures, with numbers, and by removing each one. A pattern shows what a head
+# attends to, but only an intervention shows whether that matters.
 
 # %%
 import subprocess
@@ -48,16 +48,16 @@ assert run.metrics["val_floor"] < run.metrics["val_loss"] < 1.9
 
 # %% tags=["say"]
 Markdown(
-    f"Validation loss {run.metrics['val_loss']:.3f} nats a character, where even guesses would "
-    f"have ln {len(alphabet)} = {torch.tensor(len(alphabet)).log():.3f} and perfect knowledge "
-    f"{run.metrics['val_floor']:.3f}."
+    f"The validation loss is {run.metrics['val_loss']:.3f} nats per character. Uniform guesses would "
+    f"have ln {len(alphabet)} = {torch.tensor(len(alphabet)).log():.3f}, and perfect knowledge of the "
+    f"grammar {run.metrics['val_floor']:.3f}."
 )
 
 # %% [markdown]
 # ## Pictures
 #
-# `look` is what `attnlab look FOLDER --text ...` calls. Queries go downwards, keys to the right;
-# light is no weight, dark all of it; grey is blocked.
+# `attnlab look RUN_DIRECTORY --text ...` calls the function `look`. Queries run downward and keys to
+# the right. Darker means more weight; gray is blocked.
 
 # %%
 start = text.index("\n\n") + 2
@@ -66,20 +66,20 @@ seen = look(str(run.folder), passage)
 seen.page
 
 # %% [markdown]
-# The same in words:
+# A description of each head:
 
 # %%
 table(
-    ["head", "where it looks in this passage"],
+    ["head", "what it attends to in this passage"],
     [[f"L{layer}H{h}", words] for layer, h, words in seen.words],
 )
 
 # %% [markdown]
 # ## Numbers
 #
-# One passage is an anecdote. Over 32 windows of validation text: the share of its weight that each
-# head gives to the previous character, to itself and to the first one, how many keys it uses in
-# effect, and how far back it looks on average.
+# A single passage is not enough. Over 32 windows of validation text, the table shows the share of
+# weight that each head puts on the previous character, on the character itself, and on the first
+# character, the effective number of keys, and the mean distance.
 
 # %%
 windows = torch.stack([corpus.val[i * 64 : i * 64 + 65] for i in range(32)]).long()
@@ -88,7 +88,7 @@ NAMES = {
     "previous": measures.previous_mass,
     "itself": measures.self_mass,
     "first": measures.first_mass,
-    "keys in effect": measures.effective_keys,
+    "effective keys": measures.effective_keys,
     "distance back": measures.distance_back,
 }
 found = {}
@@ -110,35 +110,35 @@ mask = build_mask(causal, 64)
 even = (mask / mask.sum(-1, keepdim=True))[None, None]
 baseline = float(measures.previous_mass(even, mask))
 local = max(found, key=lambda head: found[head]["previous"])
-broad = max(found, key=lambda head: found[head]["keys in effect"])
+broad = max(found, key=lambda head: found[head]["effective keys"])
 assert found[local]["previous"] > 2 * baseline
-assert found[broad]["keys in effect"] > found[local]["keys in effect"]
+assert found[broad]["effective keys"] > found[local]["effective keys"]
 
 # %% tags=["say"]
 Markdown(
-    f"A head with even weights would give the previous character {baseline:.3f}. "
-    f"L{local[0]}H{local[1]} gives it {found[local]['previous']:.2f}: the most local one. "
-    f"L{broad[0]}H{broad[1]} is the broadest, with {found[broad]['keys in effect']:.1f} keys in "
-    "effect."
+    f"With even weights, a head would put {baseline:.3f} on the previous character. "
+    f"L{local[0]}H{local[1]}, the most local head, puts {found[local]['previous']:.2f} there. "
+    f"L{broad[0]}H{broad[1]} is the broadest, with {found[broad]['effective keys']:.1f} effective "
+    "keys."
 )
 
 # %% [markdown]
-# The head with the fewest keys in effect, on the passage from above and large enough to read:
+# The head with the fewest effective keys, on the passage from above, enlarged:
 
 # %%
-sharp = min(found, key=lambda head: found[head]["keys in effect"])
+sharp = min(found, key=lambda head: found[head]["effective keys"])
 look(str(run.folder), passage, layer=sharp[0], head=sharp[1]).page
 
 # %% [markdown]
-# ## Taking heads away
+# ## Removing heads
 #
-# A head speaks through its rows of `W_o` alone. With these at zero it is silent, and all else is
-# as before. How much does the loss rise?
+# A head contributes to the output only through its rows of `W_o`. Setting them to zero removes the
+# head and changes nothing else. How much does the loss increase?
 
 
 # %%
 def loss_without(silent):
-    """Loss a position, (T,), with a set of (layer, head) silenced."""
+    """Loss by position, (T,), without a set of heads, given as (layer, head)."""
     copy = deepcopy(net)
     for layer, h in silent:
         attn = copy.blocks[layer].attn
@@ -168,7 +168,7 @@ with styled():
     ):
         rise = (loss_without([head]) - whole).view(8, 8).mean(-1)
         right.plot(range(0, 64, 8), rise, "o-", color=color, label=f"L{head[0]}H{head[1]}")
-    right.set(xlabel="position in the window", title="the same, by position")
+    right.set(xlabel="position in the window", title="the same difference, by position")
     right.legend()
     picture = svg(figure, "silenced")
 HTML(picture)
@@ -179,47 +179,47 @@ assert none_left > max(harm.values())
 
 # %% tags=["say"]
 Markdown(
-    f"L{heaviest[0]}H{heaviest[1]} matters most here ({harm[heaviest]:+.3f} nats). All eight "
-    f"silenced cost {none_left:+.3f}, and the single effects add up to "
-    f"{sum(harm.values()):+.3f}. They need not be equal: a later head reads what an earlier one "
-    "wrote, and one head may stand in for another, so a head that is not missed may still be "
-    "at work."
+    f"L{heaviest[0]}H{heaviest[1]} matters most here ({harm[heaviest]:+.3f} nats). Removing all "
+    f"eight heads costs {none_left:+.3f}, and the single effects add up to "
+    f"{sum(harm.values()):+.3f}. The two numbers need not agree: later heads read the output of "
+    "earlier ones, and heads can replace each other. So a head whose removal costs nothing may "
+    "still be in use."
 )
 
 # %% tags=["say"]
 resting = max(found, key=lambda head: found[head]["first"])
 Markdown(
-    f"Two more cautions. In large models many heads put most of their weight on the first position: a "
-    f"softmax cannot say *nothing*, and a place that is always there takes the weight. In this small "
-    f"one no head gives it more than {found[resting]['first']:.2f}. And weight on a position is not weight on its "
-    f"character: from the second layer on, a position holds what the first layer brought there."
+    "Two more cautions. In large models, many heads put most of their weight on the first position, "
+    "because a softmax cannot attend to *nothing*. In this small model, no head puts more than "
+    f"{found[resting]['first']:.2f} there. And weight on a position is not weight on its character: "
+    "from the second layer on, a position also contains what the first layer wrote to it."
 )
 
 # %% [markdown]
 # ## Exercises
 #
-# **1.** Is the most local head local because of where characters stand, or because of which they
-# are? Look at it on a text of one letter.
+# **1.** Is the most local head local because of positions or because of characters? Look at it on a
+# text that repeats one letter.
 
 # %% tags=["solution"]
-# On one repeated letter all keys hold the same character, so that only positions can tell them apart.
+# With one repeated letter, all keys have the same character, so only positions distinguish them.
 letter = torch.full((1, 64), alphabet.index("e"))
 same = {view.layer: measures.previous_mass(view.pattern, view.mask) for view in views(net, letter)}
 (by_place, by_text) = float(same[local[0]][local[1]]), found[local]["previous"]
 {"on one letter": round(by_place, 3), "on the text": round(by_text, 3), "even": round(baseline, 3)}
 
 # %% [markdown]
-# **2.** Silence whole layers instead of heads. Which one is missed more, and do the two add up?
+# **2.** Remove whole layers instead of heads. Which one matters more, and do the two effects add up?
 
 # %% tags=["solution"]
-# The first: the second one was trained to read what it writes, and is led astray without it.
+# The first one, because the second layer was trained on its output.
 layers = {n: float((loss_without([(n, h) for h in range(4)]) - whole).mean()) for n in (0, 1)}
 assert layers[0] > layers[1]
 layers | {"both": none_left}
 
 # %% [markdown]
-# **3.** Which other measure tells heads apart here? Try `js_divergence`, in nats, between the
-# heads of the second layer.
+# **3.** Which other measure distinguishes the heads? Try `js_divergence`, in nats, between the heads of
+# the second layer.
 
 # %% tags=["solution"]
 *_, last = views(net, ids)
@@ -228,10 +228,10 @@ assert torch.allclose(divergence, divergence.T) and float(divergence.max()) < 0.
 divergence
 
 # %% [markdown]
-# **4.** Look into a model that was not trained here, a BERT or a GPT-2 of transformers.
+# **4.** Look inside a model that was trained elsewhere: a BERT or GPT-2 from transformers.
 
 # %% [markdown] tags=["solution"]
-# With the extra `hf`, and a folder or a name on the hub:
+# Install the extra `hf`, and give a local directory or a name on the hub:
 #
 #     attnlab look hf:openai-community/gpt2 --text "the cat sat on the mat" --layer 4
-#     python train.py preset=micro data=plays probes=default      # and TensorBoard shows every head meanwhile
+#     python train.py preset=micro data=plays probes=default      # and TensorBoard shows every head during training

@@ -1,7 +1,7 @@
-"""Run the chapters and write them as pages: `make docs`, or this file with a folder to write to.
+"""Run the chapters and write them as pages: `make docs`, or this file with an output directory.
 
-A chapter is a jupytext percent script. It runs in an empty folder, so that its runs do not mix
-with anybody's, and its page needs neither a network nor a script.
+A chapter is a jupytext percent script. It runs in an empty directory, separate from your own runs,
+and its page works offline and without JavaScript.
 """
 
 import sys
@@ -26,21 +26,21 @@ def read(file: Path) -> NotebookNode:
 
 
 def execute(file: Path, folder: Path) -> NotebookNode:
-    """Run a chapter in a folder.
+    """Run a chapter in a directory.
 
     Raises:
-        nbclient.exceptions.CellExecutionError: a cell fails, an assertion say.
+        nbclient.exceptions.CellExecutionError: a cell fails, for example an assertion.
     """
     notebook = read(file)
-    with tempfile.TemporaryDirectory() as sockets:  # no port that others could reach
+    with tempfile.TemporaryDirectory() as sockets:  # sockets instead of ports, which others could reach
         transport = {"transport": "ipc", "ip": f"{sockets}/kernel"}
         NotebookClient(
             notebook,
             config=Config({"KernelManager": transport}),
             kernel_name="python3",
             resources={"metadata": {"path": str(folder)}},
-            startup_timeout=300,  # seconds; a busy machine takes its time
-            timeout=900,  # seconds a cell
+            startup_timeout=300,  # seconds; a busy machine needs them
+            timeout=900,  # seconds per cell
         ).execute()
     return notebook
 
@@ -72,7 +72,7 @@ def page(notebook: NotebookNode, name: str) -> str:
 
 
 def index() -> NotebookNode:
-    """README.md as a notebook of one cell, its links leading to the pages."""
+    """README.md as a notebook of one cell, with links to the pages."""
     text = (HERE / "README.md").read_text(encoding="utf-8").replace(".py)", ".html)")
     return nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(text)])
 
