@@ -96,7 +96,9 @@ assert outputs[2] == [Fraction(8, 11), Fraction(9, 11)]
 assert error < 1e-15
 
 # %% tags=["say"]
-Markdown(f"The function and the fractions differ by at most {error:.1e}, the rounding error of fp64.")
+Markdown(
+    f"The function and the fractions differ by at most {error:.1e}, the rounding error of fp64."
+)
 
 # %% [markdown]
 # A weighted average cannot leave the range of its inputs: every output lies inside the triangle of

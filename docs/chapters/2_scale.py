@@ -151,7 +151,7 @@ Markdown(
 q, k, v = torch.randn(3, 1, 8, N, 512, generator=stream, dtype=torch.float64)
 at_scores = torch.zeros(1, 8, N, N, dtype=torch.float64, requires_grad=True)  # added to the scores
 output, pattern = attention(q, k, v, bias=at_scores, scale=1.0)
-above = torch.randn(output.shape, generator=stream, dtype=torch.float64)  # the gradient of the output
+above = torch.randn(output.shape, generator=stream, dtype=torch.float64)  # of the output
 (gradient,) = torch.autograd.grad((output * above).sum(), at_scores)
 
 norms = gradient.norm(dim=-1)  # (1, 8, N): one a row

@@ -32,7 +32,7 @@ def execute(file: Path, folder: Path) -> NotebookNode:
         nbclient.exceptions.CellExecutionError: a cell fails, for example an assertion.
     """
     notebook = read(file)
-    with tempfile.TemporaryDirectory() as sockets:  # sockets instead of ports, which others could reach
+    with tempfile.TemporaryDirectory() as sockets:  # not ports, which others can reach
         transport = {"transport": "ipc", "ip": f"{sockets}/kernel"}
         NotebookClient(
             notebook,
