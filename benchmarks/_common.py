@@ -1,4 +1,4 @@
-"""What the benchmarks share: settings, the machine, pairs in turns, and where results go."""
+"""Shared by the benchmarks: settings, the machine, alternating pairs, and the output files."""
 
 import importlib.util
 import json

@@ -2,8 +2,8 @@
 
     python benchmarks/additive_memory.py
 
-Each is a process of its own that runs forward and backward, 4 heads of 64; what is shown is the
-largest memory it had above what it began with.
+Each variant runs forward and backward with 4 heads of 64 in its own process. The output is the
+peak memory of the process above its initial memory.
 """
 
 import multiprocessing

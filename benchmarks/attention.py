@@ -1,11 +1,11 @@
-"""Time and memory of attention by the length of the text, forward and backward.
+"""Time and memory of attention by sequence length, forward and backward.
 
     python benchmarks/attention.py [--device cuda]
 
-Of the kernels `manual` and `sdpa` in fp32 and bf16, and of SDPA in bf16 as PyTorch has it, without
-our change to fp32 for short texts on a CPU; one layer's queries, keys and values, about the same
-number of tokens at every length. Peak memory is a GPU's own counter; on a CPU what the profiler
-adds up. Writes benchmarks/attention.json.
+Measures the kernels `manual` and `sdpa` in fp32 and bf16, and PyTorch's own SDPA in bf16, without
+our conversion of short texts to fp32 on a CPU. The inputs are the queries, keys, and values of one
+layer, with about the same number of tokens at every length. Peak memory comes from the GPU's
+counter, or on a CPU from the profiler. Writes benchmarks/attention.json.
 """
 
 import argparse

@@ -1,14 +1,13 @@
-"""A race to nanoGPT's loss, and what each trick of `preset=fast` is worth.
+"""Time to reach nanoGPT's loss, and an ablation of each part of `preset=fast`.
 
     python benchmarks/fast.py --nanogpt CHECKOUT      the race
-    python benchmarks/fast.py --ablation              each trick left out in turn, 5 seeds
+    python benchmarks/fast.py --ablation              leaves out each part in turn, 5 seeds
 
-The race: nanoGPT's train.py with the CPU recipe of its README, and `python train.py preset=fast`,
-whole commands in turns on the CPU; then the full validation pass over nanoGPT's own checkpoint,
-which is the loss to reach. nanoGPT gets the corpus that attnlab finds. The ablation: final losses
-and training seconds of `preset=fast` with one setting back at that of `preset=tiny`, with two
-learning rates where the optimizer is AdamW. Writes benchmarks/fast.json and
-benchmarks/ablation.json.
+The race runs nanoGPT's train.py with the CPU recipe of its README and `python train.py
+preset=fast`, as whole commands in turn on the CPU. A full validation pass over nanoGPT's own
+checkpoint gives the loss to reach. nanoGPT gets the same corpus. The ablation reports final losses
+and training seconds of `preset=fast` with one setting changed back to that of `preset=tiny`, and
+with two learning rates for AdamW. Writes benchmarks/fast.json and benchmarks/ablation.json.
 """
 
 import argparse

@@ -1,13 +1,13 @@
-"""Training on a GPU; where there is none it says so and stops. Under 8 minutes.
+"""Training on a GPU, under 8 minutes. Without a GPU it stops with a message.
 
     python benchmarks/gpu.py --nanogpt CHECKOUT
 
-At `preset=baby` (6 layers, 384 wide, 256 characters, batch 64) in bf16: our step, eager, compiled
-and compiled with CUDA graphs, in turns with nanoGPT's compiled one; its share of the rate of a
-large bf16 product; peak memory; the time to a validation loss of 1.47, within 2,500 steps; by how
-much bf16 and fp32 differ on the same weights. At `preset=tiny`: characters
-a second of 1, 2, 4, ... whole commands side by side, until that no longer grows. Writes
-benchmarks/gpu.json.
+With `preset=baby` (6 layers, 384 wide, 256 characters, batch 64) in bf16: our step, eager,
+compiled, and compiled with CUDA graphs, alternating with nanoGPT's compiled step; its share of the
+rate of a large bf16 matrix product; peak memory; the time to a validation loss of 1.47, within
+2,500 steps; the difference between bf16 and fp32 for the same weights. With `preset=tiny`:
+characters per second of 1, 2, 4, ... commands in parallel, until the number no longer grows.
+Writes benchmarks/gpu.json.
 """
 
 import argparse

@@ -1,11 +1,11 @@
-"""What the probes cost in a run of preset=tiny, as a share of the time of the run without them.
+"""Cost of the probes in a run of preset=tiny, as a share of the time without them.
 
     python benchmarks/probes_cost.py                 the time inside the probes against the rest
-    python benchmarks/probes_cost.py --pairs 3       also whole runs with and without, in turns
+    python benchmarks/probes_cost.py --pairs 3       also whole runs with and without, in turn
 
-The first needs one run, in which both are measured side by side, so that a machine with other work
-to do slows both alike. It leaves out what TensorBoard's thread writes; the pairs have it all, and
-the noise of the machine.
+The first command needs one run and measures both parts of it, so a busy machine slows both alike.
+It does not include what TensorBoard's thread writes. The pairs include it, and the noise of the
+machine.
 """
 
 import argparse

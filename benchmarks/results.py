@@ -1,8 +1,8 @@
-"""Put what the benchmarks wrote as JSON into one page, benchmarks/RESULTS.md.
+"""Combine the JSON results of the benchmarks into one page, benchmarks/RESULTS.md.
 
     python benchmarks/results.py
 
-A benchmark that has not been run is left out, and the page says so.
+Benchmarks without results are left out and listed at the end of the page.
 """
 
 import json

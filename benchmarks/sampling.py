@@ -1,11 +1,11 @@
-"""Speed of sampling with and without the cache of keys and values, by the length of the text.
+"""Sampling speed with and without the KV cache, by the length of the text.
 
     python benchmarks/sampling.py
 
-draws characters one at a time from models with block_size = 1,280 (untrained: speed does not
-depend on the weights) whose text so far has 100, 300 and 1,000 characters, in turns with the cache
-and without, and beside it `generate` of transformers on the same model exported, with its own
-cache. Reading the prompt is part of neither time. Writes benchmarks/sampling.json.
+Generates characters one at a time with models of block_size = 1,280 (untrained: speed does not
+depend on the weights), after 100, 300, and 1,000 characters, alternating between cache and no
+cache. For comparison, `generate` of transformers runs on the same exported model with its own
+cache. The times do not include processing the prompt. Writes benchmarks/sampling.json.
 """
 
 import argparse

@@ -1,12 +1,13 @@
-"""Hundreds of runs: how long it takes to look at 500, and what memory a sweep of 200 takes.
+"""Many runs: the time to read 500 runs, and the memory of a sweep of 200.
 
     python benchmarks/scale.py
-    python benchmarks/scale.py --runs 20 --sweep 12      quickly, whether it works
+    python benchmarks/scale.py --runs 20 --sweep 12      a quick test that it works
 
-The 500 are copies of the small files of one real run (metrics, status, settings, TensorBoard's
-events; no checkpoints) under 10 settings with 50 seeds each. The 200 are trained one after the
-other in one process by `python train.py -m`, with probes and TensorBoard, two steps each; what is
-counted is the resident memory after each run. Writes benchmarks/scale.json.
+The 500 runs are copies of the small files of one real run (metrics, status, settings,
+TensorBoard's events; no checkpoints) under 10 settings with 50 seeds each. The 200 runs are
+trained one after the other in one process by `python train.py -m`, with probes and TensorBoard,
+for two steps each, and the resident memory is recorded after each run. Writes
+benchmarks/scale.json.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""Where the wall time of a run goes: training, validation, probes, logging, checkpoints.
+"""Shares of the wall time of a run: training, validation, probes, logging, checkpoints.
 
     python benchmarks/shares.py
 
-One run of preset=tiny in this process, with a clock around the hooks of Lightning that do each of
-these; what is inside one another is counted once, under the innermost. `training` is the rest of
-`fit`; `end` is what follows it, the deterministic pass over the training text above all. Writes
+Trains one run of preset=tiny in this process and times the hooks of Lightning that do each of
+these. Nested times count once, for the innermost hook. `training` is the rest of `fit`, and `end`
+is everything after it, mainly the deterministic pass over the training text. Writes
 benchmarks/shares.json.
 """
 

@@ -1,11 +1,11 @@
-"""Time from a command to what one waits for, each in a process of its own.
+"""Time from a command to its first useful result, each in its own process.
 
     python benchmarks/startup.py
 
-To the first training step of `python train.py`; to the end of `attnlab --help`, of two bad
-overrides, of ten characters of `attnlab sample` and of `attnlab checkup`, which examines for
-longer than it starts. Medians over rounds; beside it `import torch` alone. Writes
-benchmarks/startup.json.
+Measures the time to the first training step of `python train.py`, and to the end of `attnlab
+--help`, of two bad overrides, of ten characters of `attnlab sample`, and of `attnlab checkup`,
+whose examination takes longer than its start. Reports medians over rounds, with `import torch`
+alone for comparison. Writes benchmarks/startup.json.
 """
 
 import argparse

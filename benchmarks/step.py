@@ -2,12 +2,12 @@
 
     python benchmarks/step.py --nanogpt CHECKOUT
 
-At nanoGPT's CPU setting (4 layers, 4 heads, 128 wide, 64 characters, batch 12), on the CPU:
-our step, in fp32 and in bf16, with nanoGPT's, which is fp32; the share of the floating-point rate
-that a large matrix product reaches here; and a Lightning run with everything on (bar or lines,
-TensorBoard, probes, checkpoints, validation) with a bare loop that trains and validates the same
-model. Our step and nanoGPT's have a process each and take turns; Lightning and the bare loop run
-one after the other in a third. Without --nanogpt the first comparison is left out. Writes
+With nanoGPT's CPU settings (4 layers, 4 heads, 128 wide, 64 characters, batch 12), on the CPU,
+compares our step in fp32 and bf16 with nanoGPT's in fp32; measures the share of the floating-point
+rate that a large matrix product reaches here; and compares a Lightning run with all features (bar
+or lines, TensorBoard, probes, checkpoints, validation) with a bare loop that trains and validates
+the same model. Our step and nanoGPT's alternate in a process each. Lightning and the bare loop run
+one after the other in a third. Without --nanogpt, the first comparison is left out. Writes
 benchmarks/step.json.
 """
 

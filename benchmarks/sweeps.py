@@ -1,13 +1,13 @@
-"""Characters a second of a sweep: in one process with all cores, in several with their shares.
+"""Characters per second of a sweep: one process with all cores, and several with a share each.
 
-    python benchmarks/sweeps.py
-    python benchmarks/sweeps.py --rounds 1 --steps 30 --presets micro     only whether it works
+    python benchmarks/sweeps.py     python benchmarks/sweeps.py --rounds 1 --steps 30 --presets
+micro     a quick test that it works
 
-In pairs, in turns: the same runs by `python train.py -m` in one process, one after the other,
-with all cores for PyTorch's threads, and by joblib's processes, one a core, which get one thread
-each (cores // n_jobs). `training` counts the characters a second while training, summed over what
-runs side by side; `whole` counts the time of the whole command, with Python's start, imports,
-validation and checkpoints, which a longer training makes ever smaller. Writes
+Alternates between two ways to train the same runs with `python train.py -m`: one after the other
+in one process, with all cores for PyTorch's threads, and with joblib, one process per core with
+one thread each (cores // n_jobs). `training` counts the characters per second during training,
+summed over parallel runs. `whole` counts the time of the whole command, including Python's start,
+imports, validation, and checkpoints, whose share shrinks with longer training. Writes
 benchmarks/sweeps.json.
 """
 

@@ -107,7 +107,7 @@ assert math.isclose(float(jacobian.trace()), float(1 - p.square().sum()))
 sys.path.insert(0, str(LAB))
 from experiments.unscaled.theory import KEYS, SIZES, at_initialization  # noqa: E402
 
-found = at_initialization(seed=0, budget="quick")
+found = at_initialization(seed=0)
 critical = 2 * math.log(KEYS)  # the D at which √D is √(2 ln n)
 
 # %% tags=["drawing"]
