@@ -1,7 +1,7 @@
 """Characters per second of a sweep: one process with all cores, and several with a share each.
 
-    python benchmarks/sweeps.py     python benchmarks/sweeps.py --rounds 1 --steps 30 --presets
-micro     a quick test that it works
+    python benchmarks/sweeps.py
+    python benchmarks/sweeps.py --rounds 1 --steps 30 --presets micro     a quick test
 
 Alternates between two ways to train the same runs with `python train.py -m`: one after the other
 in one process, with all cores for PyTorch's threads, and with joblib, one process per core with
