@@ -1,12 +1,14 @@
 """What a run and a sweep say about runs that differ in their attention alone."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import yaml
+from rich.console import Console
 
-from attnlab.training.comparison import compare, paired_table, remarks
+from attnlab.training.comparison import compare, pair, paired_table, remarks
 
 
 def write_run(
@@ -27,10 +29,13 @@ def write_run(
     config |= {"name": "lab", "outputs": "outputs", "force": False} | (settings or {})
     (folder / ".hydra" / "config.yaml").write_text(yaml.safe_dump(config))
     metrics = {"variant": variant, "seed": seed, "val_loss": loss, "status": status}
-    metrics |= {"corpus": {"sha256": "0" * 64}}
+    metrics |= {"corpus": {"sha256": "0" * 64}, "steps": 8, "tokens_per_second": 1e4}
+    metrics |= {"device": "cpu", "precision": "32-true"}
     metrics["probes"] = {f"attn/{name}": value for name, value in probes.items()}
     (folder / "metrics.json").write_text(json.dumps(metrics))
-    (folder / "status.json").write_text(json.dumps({"status": status, "step": 8}))
+    (folder / "status.json").write_text(
+        json.dumps({"status": status, "step": 8, "fingerprint": ""})
+    )
     return folder
 
 
@@ -52,7 +57,7 @@ def test_other_settings_are_never_paired(tmp_path: Path) -> None:
     write_run(tmp_path, "sdpa", 0, 2.0)
     other = write_run(tmp_path, "unscaled", 0, 2.1, settings={"optim": {"lr": 3e-3}})
     assert compare(other) == {}
-    assert paired_table(tmp_path) is None
+    assert pair(tmp_path) == []
 
 
 def test_an_overridden_baseline_is_no_baseline(tmp_path: Path) -> None:
@@ -90,11 +95,51 @@ def test_a_damaged_neighbor_is_left_out(tmp_path: Path) -> None:
     assert len(compare(unscaled)) == 1
 
 
+def printed(root: Path) -> list[list[str]]:
+    """The words of each line of the table, at 80 columns."""
+    console = Console(width=80, file=io.StringIO())
+    with console.capture() as capture:
+        console.print(paired_table(pair(root)))
+    text = capture.get()
+    assert max(map(len, text.splitlines())) <= 80
+    return [line.split() for line in text.splitlines() if line.strip()]
+
+
 def test_a_sweep_ends_with_medians_over_seeds(tmp_path: Path) -> None:
     for seed, price in enumerate((0.1, 0.3, 0.2)):
         write_run(tmp_path, "sdpa", seed, 2.0)
         write_run(tmp_path, "unscaled", seed, 2.0 + price)
-    table = paired_table(tmp_path)
-    assert table is not None
-    cells = [next(iter(column.cells)) for column in table.columns]
-    assert cells[:6] == ["attn=unscaled", "3", "2.2000", "+0.2000", "+0.1000", "+0.3000"]
+    lines = printed(tmp_path)
+    assert ["sdpa", "3", "2.0000"] in lines
+    assert ["unscaled", "3", "2.2000", "+0.2000", "+0.1000", "+0.3000"] in lines
+
+
+def test_each_initialization_is_paired_with_its_own_baseline(tmp_path: Path) -> None:
+    for init, loss, price in (("unit", 1.0, 0.5), ("gpt2", 3.0, -0.25)):
+        settings, suffix = {"model": {"init": init}}, f",model.init={init}"
+        for seed in range(2):
+            write_run(tmp_path, "sdpa", seed, loss, settings=settings, suffix=suffix)
+            settings_of = settings | {"seed": seed}
+            write_run(
+                tmp_path, "unscaled", seed, loss + price, settings=settings_of, suffix=suffix
+            )
+    for folder in tmp_path.glob("attn=*"):  # the settings of attn do not depend on model.init
+        for file in folder.glob("*/.hydra/config.yaml"):
+            config = yaml.safe_load(file.read_text())
+            config["attn"]["variant"] = config["attn"]["variant"].partition(",")[0]
+            file.write_text(yaml.safe_dump(config))
+    lines = printed(tmp_path)
+    gpt2, unit = lines.index(["model.init=gpt2"]), lines.index(["model.init=unit"])
+    assert lines[gpt2 + 1] == ["sdpa", "2", "3.0000"]
+    assert lines[gpt2 + 2][:4] == ["unscaled", "2", "2.7500", "-0.2500"]
+    assert lines[unit + 2][:4] == ["unscaled", "2", "1.5000", "+0.5000"]
+
+
+def test_diverged_pairs_and_leaks_are_noted_below_the_table(tmp_path: Path) -> None:
+    for seed in range(2):
+        write_run(tmp_path, "sdpa", seed, 2.0)
+        write_run(tmp_path, "flipped", seed, 0.1, future_mass=0.94)
+    write_run(tmp_path, "unscaled", 0, float("nan"), status="diverged")
+    text = " ".join(word for line in printed(tmp_path) for word in line)
+    assert "flipped: future mass 0.94" in text
+    assert "unscaled: 1 of 1 pairs diverged" in text

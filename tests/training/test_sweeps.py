@@ -19,6 +19,7 @@ from attnlab.training.sweeps import SweepSummary, attempt
 from tests.conftest import ROOT, SMALL
 from tests.forked import RUN, begin, ended
 from tests.marks import sampled
+from tests.training.test_comparison import write_run
 
 FAULTY = '''
 from attnlab.attention.layer import SelfAttention
@@ -49,12 +50,20 @@ def hydra_of(folder: Path, number: int) -> DictConfig:
     )
 
 
-def summary(folder: Path) -> None:
-    module = "attnlab.training.lightning_module.GPTModule"
-    settings = {"outputs": str(folder), "name": "none", "module": module}
-    SweepSummary().on_multirun_end(
-        OmegaConf.create({"hydra": {"sweep": {"dir": str(folder)}}, **settings})
+def sweep_of(root: Path, notes: Path) -> DictConfig:
+    """The configuration with which Hydra ends a sweep."""
+    return OmegaConf.create(
+        {
+            "outputs": str(root.parent),
+            "name": root.name,
+            "module": "attnlab.training.lightning_module.GPTModule",
+            "hydra": {"sweep": {"dir": str(notes)}, "overrides": {"hydra": []}},
+        }
     )
+
+
+def summary(folder: Path) -> None:
+    SweepSummary().on_multirun_end(sweep_of(folder / "lab", notes=folder))
 
 
 def test_what_goes_well_is_not_mentioned(
@@ -254,3 +263,30 @@ def test_hydras_own_directories_are_used(text_file: Path, tmp_path: Path) -> Non
     assert not (tmp_path / "o").exists()
     code, said = ended([*command, "hydra.sweep.subdir=x"], tmp_path)
     assert code == 2 and "hydra.sweep.subdir" in said
+
+
+def test_a_sweep_ends_with_a_table_and_a_picture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "lab"
+    for seed in range(2):
+        write_run(root, "sdpa", seed, 2.0)
+        write_run(root, "unscaled", seed, 2.25)
+    summary(tmp_path)
+    printed = capsys.readouterr().out
+    assert "+0.2500" in printed
+    assert str(root / "comparison.png") in printed
+    assert (root / "comparison.png").stat().st_size > 10_000
+
+
+def test_a_picture_that_cannot_be_drawn_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "lab"
+    write_run(root, "sdpa", 0, 2.0)
+    write_run(root, "unscaled", 0, 2.25)
+    (root / "comparison.png").mkdir()
+    summary(tmp_path)
+    captured = capsys.readouterr()
+    assert "+0.2500" in captured.out
+    assert "no picture was drawn" in captured.err

@@ -3,15 +3,17 @@
 import json
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 from rich.box import SIMPLE_HEAD
+from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from attnlab.errors import BadInput
 from attnlab.training.run_directory import NOT_IN_IDENTITY, RunDirectory
@@ -141,46 +143,106 @@ def remarks(metrics: dict[str, Any]) -> dict[str, str]:
     return rows
 
 
-def paired_table(root: Path, baseline: str = "sdpa") -> Table | None:
-    """Every other attention against the baseline over all seeds that both have.
+@dataclass(frozen=True)
+class PairedRuns:
+    """Runs of one attention, each beside the baseline's run of its seed and its other settings.
+
+    Args:
+        label: the name of their directories, such as attn=unscaled,model.n_head=1.
+        shared: the overrides in it that are not about attention, which the baseline has too.
+        runs: one a seed.
+        at_baseline: the baseline's, in the same order.
+    """
+
+    label: str
+    shared: tuple[str, ...]
+    runs: tuple[FinishedRun, ...]
+    at_baseline: tuple[FinishedRun, ...]
+
+    @property
+    def attention(self) -> str:
+        """What is special about their attention, such as unscaled or sdpa,attn.scale=0.5."""
+        parts = [part for part in self.label.split(",") if part not in self.shared]
+        return ",".join(parts).removeprefix("attn=")
+
+    @property
+    def differences(self) -> list[float]:
+        """Validation loss minus the baseline's, of the seeds at which neither diverged."""
+        pairs = zip(self.runs, self.at_baseline, strict=True)
+        found = [a.loss - b.loss for a, b in pairs if not math.isinf(b.loss)]
+        return [x for x in found if math.isfinite(x)]
+
+
+def pair(root: Path, baseline: str = "sdpa") -> list[PairedRuns]:
+    """Pair every other attention with the baseline, over all seeds that both have.
+
+    Runs are paired within their other settings: those of two initializations stay apart.
 
     Args:
         root: a directory of runs, outputs/<name>.
         baseline: the variant that the others are compared with.
-
-    Returns:
-        a row for every group of settings; None if nothing can be paired.
     """
     runs = read_finished(root)
     reference = find_baseline(runs, baseline)
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column(f"paired with attn={baseline}", overflow="fold")
-    for column in ("n", "loss", "difference", "lowest", "highest"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("", overflow="fold")
-    losses = {(run.seed, run.rest): run for run in runs if run.attention == reference}
-    groups: dict[str, list[FinishedRun]] = {}
+    base = {(run.seed, run.rest): run for run in runs if run.attention == reference}
+    groups: dict[tuple[str, str], list[FinishedRun]] = {}
     for run in runs:
-        if run.attention != reference and (run.seed, run.rest) in losses:
-            groups.setdefault(run.label, []).append(run)
-    for label, group in groups.items():
-        table.add_row(escape(label), *_paired_row(group, losses))
-    return table if groups else None
+        if run.attention != reference and (run.seed, run.rest) in base:
+            groups.setdefault((run.rest, run.label), []).append(run)
+    paired = []
+    for (_, label), group in sorted(groups.items()):
+        group = sorted(group, key=lambda run: run.seed)
+        shared = tuple(x for x in label.split(",")[1:] if not x.startswith("attn."))
+        others = tuple(base[run.seed, run.rest] for run in group)
+        paired.append(PairedRuns(label, shared, tuple(group), others))
+    return paired
 
 
-def _paired_row(
-    group: list[FinishedRun], baseline: dict[tuple[int, str], FinishedRun]
-) -> list[str]:
-    finite = [
-        (run.loss, run.loss - baseline[run.seed, run.rest].loss)
-        for run in group
-        if math.isfinite(run.loss) and math.isfinite(baseline[run.seed, run.rest].loss)
-    ]
-    notes = [f"{len(group) - len(finite)} diverged"] if len(finite) < len(group) else []
-    notes += [text for text in remarks(group[0].metrics).values()]
-    if not finite:
-        return [str(len(group)), "-", "-", "-", "-", "; ".join(notes)]
-    loss = statistics.fmean(loss for loss, _ in finite)
-    differences = [difference for _, difference in finite]
-    numbers = [statistics.median(differences), min(differences), max(differences)]
-    return [str(len(group)), f"{loss:.4f}", *(f"{x:+.4f}" for x in numbers), "; ".join(notes)]
+def paired_table(groups: Sequence[PairedRuns], baseline: str = "sdpa") -> Group:
+    """The paired differences as a table, the baseline above the variants of its settings.
+
+    Args:
+        groups: as `pair` returns them.
+        baseline: the variant that the others are compared with.
+
+    Returns:
+        the table, and below it what a reader of the losses must know.
+    """
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("validation loss, paired by seed", overflow="fold")
+    for column in ("n", "mean", "median diff", "lowest", "highest"):
+        table.add_column(column, justify="right", no_wrap=True)
+    everywhere = set.intersection(*(set(group.shared) for group in groups)) if groups else set()
+    notes: dict[str, None] = {}
+    above: tuple[str, tuple[FinishedRun, ...]] | None = None
+    for group in groups:
+        section = (group.runs[0].rest, group.at_baseline)
+        if section != above:
+            if above is not None:
+                table.add_section()
+            settings = [part for part in group.shared if part not in everywhere]
+            if settings:
+                table.add_row(escape(", ".join(settings)))
+            table.add_row(baseline, *_loss_cells(group.at_baseline))
+            above = section
+        differences = group.differences
+        cells = ["-"] * 3
+        if differences:
+            middle = statistics.median(differences)
+            cells = [f"{x:+.4f}" for x in (middle, min(differences), max(differences))]
+        table.add_row(escape(group.attention), *_loss_cells(group.runs), *cells)
+        notes |= dict.fromkeys(f"{group.attention}: {text}" for text in _notes(group))
+    return Group(table, *(Text(note) for note in notes))
+
+
+def _loss_cells(runs: Sequence[FinishedRun]) -> list[str]:
+    finite = [run.loss for run in runs if math.isfinite(run.loss)]
+    return [str(len(runs)), f"{statistics.fmean(finite):.4f}" if finite else "-"]
+
+
+def _notes(group: PairedRuns) -> list[str]:
+    lost = len(group.runs) - len(group.differences)
+    notes = [f"{lost} of {len(group.runs)} pairs diverged"] if lost else []
+    for name, text in remarks(group.runs[0].metrics).items():
+        notes.append(f"{name} {text}")
+    return notes

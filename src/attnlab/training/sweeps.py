@@ -19,8 +19,8 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from attnlab.errors import BadInput, first_line
-from attnlab.files import read_json, write_json
-from attnlab.training.comparison import paired_table
+from attnlab.files import read_json, write_atomically, write_json
+from attnlab.training.comparison import PairedRuns, pair, paired_table
 from attnlab.training.instantiate import locate
 from attnlab.training.run_directory import Busy, RunDirectory, variant_of
 
@@ -30,6 +30,12 @@ HEADINGS = {
     "busy": "being trained by another process, and left to it",
     "refused": "error: refused",
     "failed": "error: failed",
+}
+# What the picture of a sweep shows of attention: measures of the probes between 0 and 1.
+SHARES = {
+    "attn/future_mass": "weight on the future",
+    "attn/saturated_rows": "saturated rows",
+    "attn/head_similarity": "similarity of heads",
 }
 
 
@@ -90,13 +96,15 @@ def share_threads(hydra: HydraConf) -> None:
 
 
 class SweepSummary(Callback):
-    """At the end of a sweep, what failed, and the commands that repeat only that.
+    """At the end of a sweep, its comparison, what failed, and the commands that repeat only that.
+
+    The comparison is a table of paired differences and `<outputs>/<name>/comparison.png`.
 
     Ends the process with code 1 where a run failed, and 2 where runs were only refused.
     """
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
-        _print_comparison(config)
+        _compare(config)
         folder = Path(config.hydra.sweep.dir)
         notes = [read_json(f) for f in sorted(folder.glob("*.json"), key=lambda f: int(f.stem))]
         for outcome, heading in HEADINGS.items():
@@ -106,15 +114,50 @@ class SweepSummary(Callback):
             raise SystemExit(1 if "failed" in outcomes else 2)
 
 
-def _print_comparison(config: DictConfig) -> None:
-    """Print the paired differences between the variants of the sweep, if there are any."""
+def _compare(config: DictConfig) -> None:
+    """Print the paired differences between the variants of the sweep, if any, and draw them."""
+    typed_keys = {each.partition("=")[0] for each in config.hydra.overrides.hydra}
     root = Path(str(config.outputs)) / str(config.name)
-    baseline = variant_of(str(locate(str(config.module), "module").baseline))
-    table = paired_table(root, baseline)
-    if table is not None:
-        print()
-        Console(highlight=False).print(table)
-        print(f"More: attnlab runs {shlex.quote(str(root))}")
+    if "hydra.sweep.dir" in typed_keys:
+        root = Path(str(config.hydra.sweep.dir))
+    module = locate(str(config.module), "module")
+    baseline = variant_of(str(module.baseline))
+    groups = pair(root, baseline)
+    if not groups:
+        return
+    print()
+    Console(highlight=False).print(paired_table(groups, baseline))
+    try:
+        file = root / "comparison.png"
+        _draw(groups, baseline, str(module.unit), file)
+        print(f"\nPicture: {file}")
+    except Exception as error:  # the runs are done, and a picture can be drawn again
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        print(f"\nwarning: no picture was drawn, {reason}", file=sys.stderr)
+    print(f"More:    attnlab runs {shlex.quote(str(root))}")
+    print(f"         attnlab plot {shlex.quote(str(root))}")
+
+
+def _draw(groups: Sequence[PairedRuns], baseline: str, unit: str, file: Path) -> None:
+    from attnlab.plotting.drawing import pixels, png
+    from attnlab.plotting.sweep_figure import SettingResult, sweep_figure
+
+    everywhere = set.intersection(*(set(group.shared) for group in groups))
+    found: dict[str, SettingResult] = {}
+    for group in groups:
+        settings = [part for part in group.shared if part not in everywhere]
+        plain, name = (" ".join([each, *settings]) for each in (baseline, group.attention))
+        for key, runs in ((plain, group.at_baseline), (name, group.runs)):
+            probes = [run.metrics["probes"] for run in runs]
+            curves = [x["loss_by_position"] for x in probes if "loss_by_position" in x]
+            shares = {
+                told: values
+                for tag, told in SHARES.items()
+                if (values := [float(x[tag]) for x in probes if tag in x])
+            }
+            differences = group.differences if key == name else []
+            found[key] = SettingResult(key, differences, curves, shares)
+    write_atomically(file, png(pixels(sweep_figure(list(found.values()), unit))))
 
 
 def _record(folder: Path, trace: str) -> None:
