@@ -19,7 +19,7 @@ from sentence_pairs import PAD, Pairs, pairs
 from tavi import Pair
 from torch import Tensor, nn
 from translation_measures import alignments
-from translator import Translator, init_weights
+from translator import Translator, init_weights, load_translator
 
 from attnlab.claims import Arm, AtLeast, Claim, Measured, Pilot, RunMetric, Trained, Within
 from attnlab.claims.results import Evidence
@@ -34,10 +34,8 @@ BATCH_SIZE, ROUNDS = 64, 6
 
 def quality(folder: Path) -> Mapping[str, Any]:
     """BLEU, exact matches, and alignment of a run, and its attention pattern on one sentence."""
-    from attnlab.training.checkpoints import load_any
-
     metrics = read_json(folder / "metrics.json")
-    net, alphabet = load_any(folder)
+    net, alphabet = load_translator(folder)
     pair = longest(pairs())
     (pattern,) = alignments(net, [pair], alphabet)
     return {

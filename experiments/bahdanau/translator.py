@@ -4,15 +4,26 @@ Letters: B batch, S source words, T target words, E embedding, H hidden, V words
 """
 
 import math
+from functools import partial
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
+import aligner
 import torch
 from aligner import Aligner
 from sentence_pairs import END, PAD, START
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from attnlab.errors import BadInput
 from attnlab.rng import generator
+from attnlab.training.checkpoints import read_stored_model
+
+SCORES = {
+    "aligner.additive": aligner.additive,
+    "aligner.dot": aligner.dot,
+    "aligner.scaled_dot": aligner.scaled_dot,
+}
 
 
 class AlignerFactory(Protocol):
@@ -180,3 +191,37 @@ def init_weights(net: Translator, seed: int) -> None:
             parameter.zero_()
         else:
             raise ValueError(f"the parameter {name} of a translator has no rule for its start")
+
+
+def load_translator(target: Path) -> tuple[Translator, tuple[str, ...]]:
+    """The translator of a run directory or a checkpoint, in evaluation mode.
+
+    The sizes and the name of the score are read from the file; nothing that it names is imported.
+
+    Returns:
+        the model on the CPU, and its vocabulary.
+
+    Raises:
+        BadInput: there is no such thing, it is damaged, or it holds another model.
+    """
+    stored = read_stored_model(target)
+    model, attn = (stored.recipe["config"][group] for group in ("model", "attn"))
+    vocabulary = tuple(stored.recipe["alphabet"])
+    try:
+        E, H, A = model["n_embd"], model["hidden_size"], attn["size"]
+        # Before anything of these sizes is allocated.
+        for name, shape in (
+            ("source.weight", (len(vocabulary), E)),
+            ("bridge.weight", (H, H)),
+            ("attn.query.weight", (A, H)),
+        ):
+            if stored.weights[name].shape != shape:
+                raise ValueError(f"{name} has another size than its settings say")
+        aligned = partial(Aligner, score=SCORES[attn["score"]], size=A)
+        net = Translator(
+            aligned, len(vocabulary), n_embd=E, hidden_size=H, dropout=model["dropout"]
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadInput(f"{stored.file} holds no translator: {error}") from error
+    stored.fill(net)
+    return net, vocabulary

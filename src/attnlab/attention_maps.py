@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
 from rich.table import Table
@@ -40,7 +39,14 @@ class Look:
         return table
 
 
-def look(target: str, text: str, *, layer: int | None = None, head: int | None = None) -> Look:
+def look(
+    target: str,
+    text: str,
+    *,
+    layer: int | None = None,
+    head: int | None = None,
+    trust: bool = False,
+) -> Look:
     """Run a model on a text and show what its heads attend to.
 
     Args:
@@ -48,6 +54,7 @@ def look(target: str, text: str, *, layer: int | None = None, head: int | None =
             a BERT or GPT-2.
         text: at least two characters or tokens, at most as many as the model takes.
         layer, head: the only one to show, from 0; None for all.
+        trust: as for `attnlab.training.checkpoints.load_model`.
 
     Raises:
         BadInput: the text does not fit the model, or the model, layer or head does not exist.
@@ -59,7 +66,7 @@ def look(target: str, text: str, *, layer: int | None = None, head: int | None =
         seen, labels = views_of_transformers(target.removeprefix("hf:"), text)
     else:
         unit = "character"
-        net, alphabet = load_model(Path(target))
+        net, alphabet = load_model(target, trust=trust)
         seen, labels = list(views(net, _ids(net, text, alphabet))), list(text)
     chosen = _chosen("layer", seen, layer)
     shown = [

@@ -61,6 +61,7 @@ def examine_target(
     prove: bool,
     json: Path | None,
     html: Path | None,
+    trust: bool = False,
 ) -> Report:
     """Examine a target and write the reports that were asked for.
 
@@ -70,7 +71,7 @@ def examine_target(
     for path in (json, html):
         if path is not None and not path.absolute().parent.is_dir():
             raise BadInput(f"{path} cannot be written: there is no folder {path.parent}")
-    loaded = load_target(target)
+    loaded = load_target(target, trust=trust)
     report = checkup(
         loaded.model,
         vocab_size=loaded.vocab_size if vocab_size is None else vocab_size,
@@ -87,12 +88,14 @@ def examine_target(
     return report
 
 
-def load_target(target: str) -> Target:
+def load_target(target: str, *, trust: bool = False) -> Target:
     """Load the model that a target names.
 
     Args:
         target: a run directory or checkpoint, "package.module:factory",
             "path/to/file.py:factory", "hf:<model type>", or a local folder of transformers.
+        trust: for a run or checkpoint, as for `attnlab.training.checkpoints.load_model`; for a
+            folder of transformers, whether code in it may run.
 
     Raises:
         BadInput: it does not exist or does not give a model.
@@ -101,9 +104,9 @@ def load_target(target: str) -> Target:
         return tiny_transformer(target.removeprefix("hf:"))
     path = Path(target)
     if path.is_dir() and (path / "config.json").exists():
-        return _transformers_folder(path)
+        return _transformers_folder(path, trust=trust)
     if path.exists():
-        return _run(path)
+        return _run(path, trust=trust)
     place, colon, name = target.rpartition(":")
     if not colon:
         raise BadInput(
@@ -114,11 +117,11 @@ def load_target(target: str) -> Target:
     return Target(_made(_module(place), name, target), target)
 
 
-def _run(path: Path) -> Target:
+def _run(path: Path, *, trust: bool) -> Target:
     """A run directory or a checkpoint of ours."""
     from attnlab.training.checkpoints import load_model
 
-    net, alphabet = load_model(path)
+    net, alphabet = load_model(path, trust=trust)
     return Target(net, str(path), len(alphabet), net.block_size)
 
 
@@ -232,8 +235,11 @@ def tiny_config(config_class: Callable[..., object]) -> object:
     return config_class(**sizes)
 
 
-def _transformers_folder(path: Path) -> Target:
+def _transformers_folder(path: Path, *, trust: bool) -> Target:
     transformers = transformers_loading.transformers()
     with _errors_as_bad_input(f"{path} holds no causal language model"):
-        model = transformers.AutoModelForCausalLM.from_pretrained(path, local_files_only=True)
+        # Without an answer, transformers would ask on the terminal whether to run the code there.
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            path, local_files_only=True, trust_remote_code=trust
+        )
     return Target(model, str(path))

@@ -1,17 +1,26 @@
 """The command `attnlab`. Each verb is a thin call of the library, imported when it is used."""
 
 import sys
+import warnings
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from attnlab.errors import DISK, BadInput, of_the_disk
+from attnlab.errors import DISK, BadInput, of_the_disk, printable
 from attnlab.files import fast_imports
 
 RUN = "A run directory or a checkpoint"
 HUB = "a local folder or a name on the hub"
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust",
+        help="Allow the run to import your own classes, from the current folder too. "
+        "They run as your code: only for runs that you made.",
+    ),
+]
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -24,6 +33,10 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         print(f"attnlab {metadata.version('attnlab')}")
         raise typer.Exit
+
+
+def _without_controls(text: str) -> str:
+    return "".join(c if c in "\n\t" else printable(c) for c in text)
 
 
 @app.callback()
@@ -50,18 +63,21 @@ def sample(
     ] = 0.8,
     seed: Annotated[int, typer.Option(help="The same seed gives the same text.")] = 0,
     cache: Annotated[bool, typer.Option(help="Cache keys and values: same text, faster.")] = True,
+    trust: Trust = False,
 ) -> None:
     """Generate text with a trained model."""
     with fast_imports():
         from attnlab import text_generation
 
     with fast_imports():  # of the model's own classes
-        generator = text_generation.open_generator(target)
+        generator = text_generation.open_generator(target, trust=trust)
     pieces = generator.generate(prompt, chars, temperature=temperature, seed=seed, cache=cache)
     first = next(pieces, "")  # bad input is refused before anything is printed
-    print(prompt, first, sep="", end="", flush=True)
+    # The alphabet is the file's; a terminal must not obey the control characters in it.
+    written = _without_controls if sys.stdout.isatty() else str
+    print(prompt, written(first), sep="", end="", flush=True)
     for piece in pieces:
-        print(piece, end="", flush=True)
+        print(written(piece), end="", flush=True)
     print()
 
 
@@ -79,14 +95,17 @@ def checkup(
     prove: Annotated[bool, typer.Option("--prove", help="Train a copy to prove a leak.")] = False,
     json: Annotated[Path | None, typer.Option(help="Write the report as JSON.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write the report with its maps.")] = None,
+    trust: Trust = False,
 ) -> None:
     """Find what is wrong with the attention of any model.
 
     Exit code 0: healthy, 1: a fault, 2: bad input, 3: the examination itself failed.
     """
     from rich.console import Console
+    from rich.markup import escape
 
-    with Console(stderr=True).status(f"examining {target}", spinner="line"):  # on a terminal
+    doing = f"examining {escape(printable(target))}"
+    with Console(stderr=True).status(doing, spinner="line"):  # on a terminal
         with fast_imports():
             from attnlab.checkup_target import examine_target
 
@@ -97,6 +116,7 @@ def checkup(
             prove=prove,
             json=json,
             html=html,
+            trust=trust,
         )
     report.print()
     raise typer.Exit(report.exit_code)
@@ -238,8 +258,10 @@ def plot(
         raise BadInput(f"no runs in {folder} match --where {' and '.join(where or [])}")
     from attnlab.plotting.figures import draw
 
+    if out is None and (folder / "plots").is_symlink():
+        raise BadInput(f"{folder / 'plots'} is a symbolic link; name a folder with --out")
     for file in draw(curves_of(found), folder / "plots" if out is None else out):
-        print(file)
+        print(printable(str(file)))
 
 
 @app.command()
@@ -255,6 +277,7 @@ def look(
     out: Annotated[
         Path | None, typer.Option(help="The PNG file.", show_default="look.png in the run")
     ] = None,
+    trust: Trust = False,
 ) -> None:
     """Draw the attention map of every head on a text, and describe it in words."""
     from rich.console import Console
@@ -263,35 +286,47 @@ def look(
     from attnlab.files import write_atomically
     from attnlab.plotting.drawing import png
 
-    seen = library.look(target, text, layer=layer, head=head)
+    seen = library.look(target, text, layer=layer, head=head, trust=trust)
     place = Path(target.removeprefix("hf:"))
     beside = place if place.is_dir() else place.parent if place.exists() else Path()
     file = out or beside / "look.png"
     write_atomically(file, png(seen.page))
     Console().print(seen.table(), highlight=False)
-    print(file)
+    print(printable(str(file)))
 
 
 @app.command()
 def export(
     target: Annotated[Path, typer.Argument(help=f"{RUN}.")],
     out: Annotated[Path, typer.Option(help="A new folder, for transformers to load.")],
+    trust: Trust = False,
 ) -> None:
     """Export a model as a GPT-2 of transformers, with a character tokenizer."""
     from attnlab import interop
     from attnlab.training.checkpoints import load_model
 
-    net, alphabet = load_model(target)
+    net, alphabet = load_model(target, trust=trust)
     interop.export(net, alphabet, out)
-    print(out)
+    print(printable(str(out)))
+
+
+def _warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+) -> str:
+    return f"warning: {printable(str(message))}\n"
 
 
 def main() -> None:
     """Run the command line; bad input is one sentence and exit code 2."""
+    warnings.formatwarning = _warning
     try:
         app()
     except BadInput as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"error: {printable(' '.join(str(error).split()))}", file=sys.stderr)
         raise SystemExit(2) from None
     except BrokenPipeError:  # the reader of the pipe is gone, as with `| head`
         sys.stderr.close()
@@ -299,7 +334,7 @@ def main() -> None:
     except OSError as error:
         if error.filename is None and error.errno not in DISK:
             raise  # of a network, for example
-        print(f"error: {of_the_disk(error)}", file=sys.stderr)
+        print(f"error: {printable(of_the_disk(error))}", file=sys.stderr)
         raise SystemExit(2) from None
 
 

@@ -39,6 +39,15 @@ def first_line(error: BaseException, *, with_class: bool = False) -> str:
     return f"{name}: {line}" if with_class else line
 
 
+def printable(text: str) -> str:
+    """A text whose control characters, escapes included, are written out, as in \\x1b."""
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
+    )
+
+
 def of_the_disk(error: OSError) -> str:
     """The error of a disk, with its file."""
     where = f"{error.filename}: " if error.filename else ""

@@ -13,6 +13,8 @@ from typing import Any
 from attnlab.errors import BadInput
 from attnlab.files import read_file
 
+LARGEST_EVENTS = 2**30  # bytes
+
 
 def read_scalars(folder: Path) -> dict[str, dict[int, float]]:
     """Read all scalars of a run directory: tag -> step -> the latest value.
@@ -53,9 +55,11 @@ def _events(file: Path) -> Iterator[Any]:
     from google.protobuf.message import DecodeError
     from tensorboard.compat.proto.event_pb2 import Event
 
-    content, place = read_file(file), 0
+    content, place = read_file(file, at_most=LARGEST_EVENTS), 0
     while place + 12 <= len(content):
         (length,) = struct.unpack_from("<Q", content, place)
+        if not length:  # a part of the file that was never written
+            raise BadInput(f"{file} is damaged at byte {place}")
         record = content[place + 12 : place + 12 + length]
         if len(record) < length:
             return

@@ -6,15 +6,17 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from attnlab.errors import BadInput
+from attnlab.errors import BadInput, first_line
 
 LARGEST = 16 * 2**30  # bytes of any file that is read as a whole
 LARGEST_JSON = 64 * 2**20
+LARGEST_YAML = 2**20
+DEEPEST = 1000  # levels of nested YAML
 # What a write that was killed leaves behind: .last.ckpt.attnlab-4711.tmp
 TEMPORARY = re.compile(r"\.(?P<name>.+)\.attnlab-[0-9]+\.tmp")
 
@@ -28,7 +30,8 @@ def write_atomically(file: Path, content: bytes) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     beside = file.with_name(f".{file.name}.attnlab-{os.getpid()}.tmp")
     try:
-        with beside.open("wb") as stream:
+        beside.unlink(missing_ok=True)  # of a process that was killed and had the same number
+        with beside.open("xb") as stream:  # never through a symbolic link
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
@@ -45,8 +48,9 @@ def write_json(file: Path, content: dict[str, Any]) -> None:
     write_atomically(file, (json.dumps(content, indent=2) + "\n").encode())
 
 
-def read_file(file: Path, *, at_most: int = LARGEST) -> bytes:
-    """Read a regular file. A pipe, a device or a directory is refused without waiting for it.
+@contextmanager
+def open_file(file: Path, *, at_most: int = LARGEST) -> Iterator[BinaryIO]:
+    """Open a regular file. A pipe, a device or a directory is refused without waiting for it.
 
     Args:
         file: the file; a symbolic link is followed.
@@ -63,7 +67,13 @@ def read_file(file: Path, *, at_most: int = LARGEST) -> bytes:
             raise BadInput(f"{file} is not a regular file")
         if status.st_size > at_most:
             raise BadInput(f"{file} is too large: {status.st_size:,} bytes, at most {at_most:,}")
-        return stream.read(at_most + 1)
+        yield stream
+
+
+def read_file(file: Path, *, at_most: int = LARGEST) -> bytes:
+    """Read a file as `open_file` opens it, which has the arguments and errors."""
+    with open_file(file, at_most=at_most) as stream:
+        return stream.read(os.fstat(stream.fileno()).st_size)
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -75,11 +85,60 @@ def read_json(file: Path) -> dict[str, Any]:
     """
     try:
         content = json.loads(read_file(file, at_most=LARGEST_JSON))
-    except (RecursionError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (RecursionError, ValueError) as error:
+        if isinstance(error, BadInput):
+            raise
         raise BadInput(f"{file} is not valid JSON") from error
     if not isinstance(content, dict):
         raise BadInput(f"{file} must hold a JSON object, not {type(content).__name__}")
     return content
+
+
+def read_yaml(file: Path) -> Any:
+    """Read settings that a run saved: plain values, without tags, aliases or interpolations.
+
+    Raises:
+        OSError: the file is missing or not readable.
+        BadInput: it is not YAML, or holds anything else than plain values.
+    """
+    import yaml  # not needed by most commands
+
+    content = read_file(file, at_most=LARGEST_YAML)
+    loader = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+    try:
+        if b"*" in content or sum(map(content.count, (b"[", b"{", b"- ", b"? "))) > DEEPEST:
+            depth = 0
+            for event in yaml.parse(content, Loader=loader):
+                # A few aliases let a short file stand for a huge one. A run writes none.
+                if isinstance(event, yaml.AliasEvent):
+                    raise ValueError("it has an alias")
+                depth += isinstance(event, yaml.CollectionStartEvent)
+                depth -= isinstance(event, yaml.CollectionEndEvent)
+                if depth > DEEPEST:  # at 30,000 levels the C loader overflows its stack
+                    raise ValueError("it is nested too deeply")
+        found = yaml.load(content, Loader=loader)
+        check_plain(found)
+    except (RecursionError, ValueError, yaml.YAMLError) as error:
+        raise BadInput(f"{file} does not hold plain settings: {first_line(error)}") from error
+    return found
+
+
+def check_plain(value: Any) -> None:
+    """Refuse what JSON cannot express, and containers that occur twice or contain themselves.
+
+    Raises:
+        ValueError: with the type that was found.
+    """
+    seen, rest = set[int](), [value]
+    while rest:
+        item = rest.pop()
+        if isinstance(item, dict | list | tuple):
+            if id(item) in seen and item:
+                raise ValueError("a group of values occurs twice")
+            seen.add(id(item))
+            rest += [*item.keys(), *item.values()] if isinstance(item, dict) else item
+        elif item is not None and type(item) not in (str, int, float, bool):
+            raise ValueError(f"{type(item).__name__} is not a plain value")
 
 
 def make_importable(conf: Path) -> None:
@@ -109,3 +168,24 @@ def fast_imports() -> Iterator[None]:
             gc.enable()
     if len(sys.modules) > before:
         gc.freeze()
+
+
+def make_named_importable(overrides: Iterable[str]) -> None:
+    """Let Python import the modules in the current folder if an override names one of them.
+
+    A folder is not on the path just because a command is run in it. Installed modules come first,
+    so that a file there replaces none of them.
+
+    Args:
+        overrides: as typed, such as attn._target_=my_module.MyAttention.
+    """
+    here = Path.cwd()
+    for override in overrides:
+        value = override.partition("=")[2].strip("\"'")
+        module, dot, _ = value.partition(".")
+        if not dot or not all(part.isidentifier() for part in value.split(".")):
+            continue
+        if (here / f"{module}.py").is_file() or (here / module).is_dir():
+            if str(here) not in sys.path:
+                sys.path.append(str(here))
+            return

@@ -12,18 +12,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import yaml
 from filelock import FileLock, Timeout
 
-from attnlab.errors import BadInput
+from attnlab.errors import BadInput, printable
 from attnlab.event_files import read_scalars
-from attnlab.files import LARGEST_JSON, read_file, read_json, write_atomically
+from attnlab.files import read_json, read_yaml, write_atomically
 from attnlab.plotting.figures import RunCurves
 from attnlab.training.run_directory import APART, flat, last_of
 
 if TYPE_CHECKING:
     import pandas
 
+STATUSES = {"finished", "stopped", "diverged", "failed", "running", "interrupted"}
 Value = Any
 T = TypeVar("T")
 COMPARE: dict[str, Callable[[Any, Any], Any]] = {
@@ -94,18 +94,22 @@ def read_run(folder: Path) -> Run:
     try:
         status = read_json(folder / "status.json")
         word, step = status["status"], status["step"]
-        if not isinstance(word, str) or not isinstance(step, int):
+        if not isinstance(word, str) or type(step) is not int or step < 0:
             return Run(folder, "damaged")
         metrics_file, saved = folder / "metrics.json", folder / ".hydra"
         metrics = flat(read_json(metrics_file)) if metrics_file.exists() else {}
-        config = flat(_yaml(saved / "config.yaml") or {})
-        overrides = tuple(_yaml(saved / "overrides.yaml") or ())
+        config_file, overrides_file = saved / "config.yaml", saved / "overrides.yaml"
+        # What a run saved is resolved, so that OmegaConf, ten times as slow, is not needed.
+        config = flat(read_yaml(config_file) or {}) if config_file.exists() else {}
+        overrides = (
+            tuple(map(str, read_yaml(overrides_file) or ())) if overrides_file.exists() else ()
+        )
     except Exception:  # whatever a parser makes of a damaged file
         return Run(folder, "damaged")
     if word == "running" and not _is_locked(folder):
         word = "interrupted"
     plain = {key.removeprefix("probes."): x for key, x in metrics.items()}
-    return Run(folder, word, step, plain, config, overrides)
+    return _checked(Run(folder, word, step, plain, config, overrides))
 
 
 def select(runs: Sequence[Run], conditions: Sequence[str]) -> list[Run]:
@@ -214,7 +218,8 @@ def labels(runs: Sequence[Run]) -> dict[Path, str]:
     for folder, run in by_group.items():
         apart = [change for change in run.changes if change not in shared]
         name = [f"{folder.parent.name}/"] if len(names) > 1 else []
-        result[folder] = " ".join(["".join([*name, str(run.values["attn"])]), *apart])
+        words = ["".join([*name, str(run.values["attn"])]), *apart]
+        result[folder] = printable(" ".join(words))
     return result
 
 
@@ -344,19 +349,28 @@ def _natural(path: Path) -> list[tuple[int, str]]:
     return [(int(p), "") if p.isdigit() else (-1, p) for p in pieces]
 
 
-def _yaml(file: Path) -> Any:
-    # What a run saved is resolved, so plain YAML says all; OmegaConf takes ten times as long.
-    loader = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
-    return (
-        yaml.load(read_file(file, at_most=LARGEST_JSON), Loader=loader) if file.exists() else None
+def _checked(run: Run) -> Run:
+    """The run; "damaged" if a value on which lists and figures rely is not as a run writes it."""
+    values = run.values
+    by_position = values.get("loss_by_position", [])
+    fine = (
+        run.status in STATUSES
+        and {type(values.get(key, "")) for key in ("attn", "unit")} == {str}
+        and type(values.get("seed")) in (int, str, type(None))
+        and isinstance(by_position, list)
+        and all(type(x) in (int, float) for x in by_position)
+        and all(abs(x) < 2**63 for x in [*values.values(), *by_position] if type(x) is int)
     )
+    return run if fine else Run(run.folder, "damaged")
 
 
 def _is_locked(folder: Path) -> bool:
-    if not (folder / ".lock").exists():
+    lock = folder / ".lock"
+    # A lock is opened to be written; a symbolic link could name any file.
+    if not lock.is_file() or lock.is_symlink():
         return False
     try:
-        with FileLock(folder / ".lock", timeout=0):
+        with FileLock(lock, timeout=0):
             return False
     except (Timeout, OSError):
         return True

@@ -11,6 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
+from attnlab.errors import printable
 from attnlab.runs import Group, Run, labels
 
 # The columns without --columns; those that no run has are left out.
@@ -36,7 +37,7 @@ def title(runs: Sequence[Run], root: str, of: int) -> str:
         return f"{root}: none of {of} run{'s' * (of != 1)} match --where"
     shared = set.intersection(*(set(run.changes) for run in runs))
     common = f", all with {' '.join(sorted(shared))}" if shared else ""
-    return f"{root}: {len(runs)} run{'s' * (len(runs) != 1)}{common}"
+    return printable(f"{root}: {len(runs)} run{'s' * (len(runs) != 1)}{common}")
 
 
 def means(groups: Sequence[Group], columns: Sequence[str]) -> Table:
@@ -58,7 +59,7 @@ def each(runs: Sequence[Run], columns: Sequence[str]) -> Table:
     for run in runs:
         cells = [escape(shown(run.values.get(key))) for key in columns]
         seed = str(run.values.get("seed", run.folder.name.removeprefix("seed=")))
-        table.add_row(escape(names[run.group]), seed, _status([run]), *cells)
+        table.add_row(escape(names[run.group]), escape(printable(seed)), _status([run]), *cells)
     return table
 
 
@@ -110,14 +111,14 @@ def shown(value: Any) -> str:
         if abs(value) >= 1000:
             return f"{value:,.0f}"
         return f"{value:.4f}" if abs(value) >= 1e-3 or value == 0 else f"{value:.2g}"
-    return str(value)
+    return printable(str(value))
 
 
 def _mean(group: Group, key: str) -> str:
     mean, sd = group.mean(key), group.sd(key)
     if mean is None:
         words = sorted({str(run.values[key]) for run in group.runs if key in run.values})
-        return ", ".join(words) or "-"
+        return printable(escape(", ".join(words))) or "-"
     if sd is None or not math.isfinite(sd):
         return shown(mean)
     if sd == 0:

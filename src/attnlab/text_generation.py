@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from torch import Tensor
 
@@ -58,8 +57,12 @@ class TextGenerator:
                 return
 
 
-def open_generator(target: str) -> TextGenerator:
+def open_generator(target: str, *, trust: bool = False) -> TextGenerator:
     """Load a run directory or checkpoint, or a GPT-2 of transformers by "hf:" and its name.
+
+    Args:
+        target: the directory, file or name.
+        trust: as for `attnlab.training.checkpoints.load_model`.
 
     Raises:
         BadInput: there is no such model, or it is not a GPT-2.
@@ -77,7 +80,7 @@ def open_generator(target: str) -> TextGenerator:
     # Imports all of training, which a GPT-2 does not need.
     from attnlab.training.checkpoints import load_model
 
-    net, alphabet = load_model(Path(target))
+    net, alphabet = load_model(target, trust=trust)
     return TextGenerator(
         net,
         lambda text: encode(text, alphabet),

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import translation_measures as measures
 from sentence_pairs import pairs
+from translator import load_translator
 
 from attnlab.plotting.heatmaps import alignment
-from attnlab.training.checkpoints import load_any
 from attnlab.training.config import read_config
 from attnlab.training.run import run
 from tests.bahdanau import project_settings
@@ -38,7 +38,7 @@ def test_a_trained_translator_looks_where_the_word_order_sends_it(tmp_path: Path
     )
     assert result.metrics["alignment_accuracy"] > 0.5
     assert result.metrics["bleu"] > 70
-    net, alphabet = load_any(result.folder)
+    net, alphabet = load_translator(result.folder)
     val = pairs().val[:100]
     seen = measures.alignments(net, val, alphabet)
     # The verb comes last: its square is far below the diagonal's, in the column of its source.

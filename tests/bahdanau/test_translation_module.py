@@ -12,10 +12,11 @@ import torch
 import translation_measures as measures
 from pair_batches import validation_batches
 from sentence_pairs import PAD, pairs
+from translator import load_translator
 
 from attnlab.errors import BadInput
 from attnlab.runs import read_run, read_runs
-from attnlab.training.checkpoints import load_any, load_model
+from attnlab.training.checkpoints import load_model
 from attnlab.training.config import read_config
 from attnlab.training.run import run
 from tests.bahdanau import project_settings
@@ -78,9 +79,9 @@ def test_every_score_trains_and_says_what_it_was(score: str, train: Train) -> No
 
 def test_val_loss_and_quality_are_of_the_whole_validation_part(train: Train) -> None:
     result = train()
-    net, alphabet = load_any(result.folder)
+    net, alphabet = load_translator(result.folder)
     data = pairs(train=60, val=20)
-    assert alphabet == data.alphabet
+    assert tuple(alphabet) == tuple(data.alphabet)
     total, count = 0.0, 0
     for batch in validation_batches(data.val, alphabet, batch_size=1):
         with torch.no_grad():
@@ -226,5 +227,7 @@ def test_without_sacrebleu_nothing_is_trained(
 def test_what_is_for_a_gpt_refuses_a_translator(train: Train) -> None:
     folder = train().folder
     with pytest.raises(BadInput, match="holds a Translator, and a GPT is needed"):
+        load_model(folder, trust=True)
+    with pytest.raises(BadInput, match=r"model\._target_ = translator\.Translator.*--trust"):
         load_model(folder)
     assert "net.attn.score.v" in weights_of(folder)

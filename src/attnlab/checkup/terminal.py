@@ -6,6 +6,7 @@ from rich.table import Table
 
 from attnlab.checkup.diagnoses import CAUSES
 from attnlab.checkup.findings import Report, Status
+from attnlab.errors import printable
 
 _STYLE = {
     Status.OK: "green",
@@ -19,7 +20,7 @@ def show(report: Report, console: Console | None = None) -> None:
     """Print the findings of all detectors, then one paragraph per diagnosis."""
     console = Console() if console is None else console
     settings = ", ".join(f"{name} {value}" for name, value in report.settings.items())
-    console.print(f"[bold]{escape(report.subject)}[/]  ({escape(settings)})")
+    console.print(f"[bold]{escape(printable(report.subject))}[/]  ({escape(settings)})")
     console.print(_table(report))
     for number, diagnosis in enumerate(report.diagnoses, 1):
         style, title = _STYLE[diagnosis.status], CAUSES[diagnosis.cause].title

@@ -55,8 +55,8 @@ def load_attention_model(name: str) -> Loaded:
     library = transformers()
     _check_family(library, name, FAMILIES)
     with _errors_as_bad_input(name):
-        model = library.AutoModel.from_pretrained(name).eval()
-        return Loaded(model, library.AutoTokenizer.from_pretrained(name))
+        model = library.AutoModel.from_pretrained(name, trust_remote_code=False).eval()
+        return Loaded(model, library.AutoTokenizer.from_pretrained(name, trust_remote_code=False))
 
 
 def load_language_model(name: str) -> tuple["GPT2LMHeadModel", Any]:
@@ -69,7 +69,7 @@ def load_language_model(name: str) -> tuple["GPT2LMHeadModel", Any]:
     _check_family(library, name, ("gpt2",))
     with _errors_as_bad_input(name):
         model = library.GPT2LMHeadModel.from_pretrained(name).eval()
-        return model, library.AutoTokenizer.from_pretrained(name)
+        return model, library.AutoTokenizer.from_pretrained(name, trust_remote_code=False)
 
 
 def encode(tokenizer: Any, text: str) -> Tensor:
@@ -86,7 +86,7 @@ def encode(tokenizer: Any, text: str) -> Tensor:
 
 def _check_family(library: ModuleType, name: str, families: tuple[str, ...]) -> None:
     with _errors_as_bad_input(name):
-        config = library.AutoConfig.from_pretrained(name)
+        config = library.AutoConfig.from_pretrained(name, trust_remote_code=False)
     if config.model_type not in families:
         raise BadInput(f"{name} is a {config.model_type}; it must be a {' or '.join(families)}")
 

@@ -61,6 +61,7 @@ STYLE: Any = {
     "legend.frameon": False,
     "lines.linewidth": 2.2,
     "lines.markersize": 7,
+    "text.parse_math": False,  # a name with $ is a name
 }
 
 

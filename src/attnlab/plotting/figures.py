@@ -1,5 +1,6 @@
 """Figures of a sweep: losses, entropy by layer, loss by position, each over its seeds."""
 
+import io
 import math
 import re
 import textwrap
@@ -14,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from attnlab.errors import BadInput
+from attnlab.files import write_atomically
 from attnlab.plotting.drawing import (
     DASHES,
     MOST,
@@ -91,8 +93,11 @@ def draw(runs: Sequence[RunCurves], folder: Path) -> list[Path]:
             figure = make(runs)
             if figure is None:
                 continue
-            figure.savefig(folder / f"{name}.png", dpi=110)
-            (folder / f"{name}.svg").write_text(svg(figure, name), encoding="utf-8")
+            picture = io.BytesIO()
+            figure.savefig(picture, format="png", dpi=110)
+            # Replaced, and never written through a symbolic link.
+            write_atomically(folder / f"{name}.png", picture.getvalue())
+            write_atomically(folder / f"{name}.svg", svg(figure, name).encode())
         files += [folder / f"{name}.png", folder / f"{name}.svg"]
     return files
 

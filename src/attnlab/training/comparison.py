@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from rich.box import SIMPLE_HEAD
 from rich.console import Group
 from rich.markup import escape
@@ -16,12 +15,13 @@ from rich.table import Table
 from rich.text import Text
 
 from attnlab.errors import BadInput
+from attnlab.files import read_yaml
 from attnlab.training.run_directory import NOT_IN_IDENTITY, RunDirectory
 
 READS_AHEAD = 1e-3  # weight on later positions above which a validation loss is no longer one
 EQUAL_HEADS = 0.9995
 # What the files of a damaged run raise when they are read.
-UNREADABLE = (BadInput, OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError)
+UNREADABLE = (BadInput, OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def read_finished(root: Path) -> list[FinishedRun]:
             if not directory.is_done():
                 continue
             metrics = directory.metrics()
-            settings = yaml.safe_load((file.parent / ".hydra" / "config.yaml").read_text())
+            settings = read_yaml(file.parent / ".hydra" / "config.yaml")
             rest = {key: x for key, x in settings.items() if key not in NOT_IN_IDENTITY}
             attention = json.dumps(rest.pop("attn"), sort_keys=True)
             seed = int(rest.pop("seed"))

@@ -120,6 +120,7 @@ class TaskModule(L.LightningModule):
         *,
         corpus: TaskData | None = None,
         optim: OptimizerFactory | None = None,
+        trust: bool = False,
     ) -> "TaskModule":
         """The module of a run, in evaluation mode, on the CPU.
 
@@ -127,17 +128,22 @@ class TaskModule(L.LightningModule):
             checkpoint_path: a checkpoint, or a run directory for its last one.
             corpus: the data, to validate or train on.
             optim: the optimizer, to train on.
+            trust: allow the checkpoint to name your own classes, which runs their code; see
+                `attnlab.training.checkpoints.load_model`.
 
         Raises:
             BadInput: the checkpoint is missing or damaged, or belongs to another task.
         """
-        net, recipe = load_with_recipe(Path(checkpoint_path))
+        net, recipe = load_with_recipe(Path(checkpoint_path), trust=trust)
         if not isinstance(net, cls.model_class):
             raise BadInput(
                 f"{checkpoint_path} holds a {type(net).__name__}: not for {cls.__name__}"
             )
         config = recipe["config"]
-        sizes = {"batch_size": config["data"]["batch_size"], "seed": config["seed"]}
+        try:
+            sizes = {"batch_size": int(config["data"]["batch_size"]), "seed": int(config["seed"])}
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadInput(f"{checkpoint_path} does not say its batch_size and seed") from error
         return cls(net, corpus, optim, **sizes, recipe=recipe).eval()  # type: ignore[arg-type]
 
     def forward(self, *inputs: Tensor) -> Any:

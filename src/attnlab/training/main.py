@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from attnlab.errors import BadInput, Terminated
-from attnlab.files import fast_imports, make_importable
+from attnlab.files import fast_imports, make_importable, make_named_importable
 from attnlab.training.comparison import compare, remarks
 from attnlab.training.error_messages import in_one_sentence
 from attnlab.training.run_directory import RunDirectory, folder_for, last_of, variant_of
@@ -49,6 +49,7 @@ def train(cfg: DictConfig) -> float:
         if source.provider == "command-line":  # --config-dir
             make_importable(Path(source.path))
     overrides = list(hydra.overrides.task)
+    make_named_importable(overrides)
     # A configuration that was saved by a run and is given by --config-path has made no choices.
     variant = variant_of(str(hydra.runtime.choices.get("attn", "as_saved")))
 

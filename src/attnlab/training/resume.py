@@ -7,11 +7,12 @@ from typing import Any
 import lightning.pytorch as L
 import torch
 from lightning.pytorch.callbacks import WeightAveraging
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from attnlab.errors import BadInput
+from attnlab.files import check_plain
 from attnlab.training.checkpoints import read_checkpoint
 from attnlab.training.lightning_module import TaskData, TaskModule
 from attnlab.training.run_directory import RERUN, RunDirectory, differences, flat
@@ -32,13 +33,17 @@ def resumable(folder: RunDirectory, cfg: DictConfig, corpus: TaskData) -> dict[s
         return None
     checkpoint = read_checkpoint(file)
     recipe = checkpoint["attnlab"]["recipe"]
-    if not isinstance(recipe, dict) or not isinstance(recipe.get("config"), dict):
+    try:
+        check_plain(recipe)
+        readable = isinstance(recipe["config"], dict)
+    except (ValueError, KeyError, TypeError):
+        readable = False
+    if not readable:
         raise BadInput(f"{file} does not say which run it belongs to; {RERUN}")
     if type(checkpoint.get("global_step")) is not int:
         raise BadInput(f"{file} does not say its step; {RERUN}")
-    saved = OmegaConf.create(recipe["config"])
-    assert isinstance(saved, DictConfig)
-    differing = differences(saved, cfg)
+    # Plain values are compared, and nothing is built from them: a run is what its command says.
+    differing = differences(recipe["config"], cfg)
     if differing:
         raise BadInput(
             f"{file} belongs to another configuration ({', '.join(differing[:4])}); {RERUN}"

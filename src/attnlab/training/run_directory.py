@@ -12,11 +12,9 @@ from typing import Any, Literal
 
 from filelock import FileLock, Timeout
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 from attnlab.errors import BadInput, first_line
-from attnlab.files import TEMPORARY, read_file, read_json, write_atomically, write_json
+from attnlab.files import TEMPORARY, read_json, read_yaml, write_atomically, write_json
 
 Status = Literal["running", "finished", "stopped", "diverged", "failed", "interrupted"]
 
@@ -96,9 +94,15 @@ def fingerprint(cfg: DictConfig, corpus_sha256: str) -> str:
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def differences(saved: DictConfig, cfg: DictConfig) -> list[str]:
-    """The dotted keys in which two configurations differ, of those that count for the result."""
-    old, new = flat(_settings(saved)), flat(_settings(cfg))
+def differences(saved: dict[str, Any], cfg: DictConfig) -> list[str]:
+    """The dotted keys in which two configurations differ, of those that count for the result.
+
+    Args:
+        saved: the plain values that a run stored, which are not resolved again.
+        cfg: the composed configuration.
+    """
+    old = flat({str(key): v for key, v in saved.items() if key not in NOT_IN_IDENTITY})
+    new = flat(_settings(cfg))
     return sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
 
 
@@ -228,9 +232,8 @@ class RunDirectory:
     def _differing(self, cfg: DictConfig) -> list[str]:
         file = self.path / ".hydra" / "config.yaml"
         try:
-            saved = OmegaConf.create(read_file(file).decode())
-            return differences(saved, cfg)  # type: ignore[arg-type]
-        except (OSError, ValueError, AssertionError, YAMLError, OmegaConfBaseException) as error:
+            return differences(read_yaml(file), cfg)
+        except (OSError, ValueError, AttributeError) as error:
             return [f"{file} cannot be read: {first_line(error)}"]
 
     def clear(self) -> None:
