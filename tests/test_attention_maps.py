@@ -125,7 +125,7 @@ def test_text_that_does_not_fit(text: str, sentence: str, train: Callable[..., A
 
 
 def test_no_run(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="not a run folder"):
+    with pytest.raises(BadInput, match="not a run directory"):
         look(str(tmp_path), "the")
 
 

@@ -98,5 +98,5 @@ def test_the_end_of_a_text_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_such_run(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="there is no run folder or checkpoint"):
+    with pytest.raises(BadInput, match="there is no run directory or checkpoint"):
         open_generator(str(tmp_path / "no"))
