@@ -93,6 +93,9 @@ Heads with equal weights get equal gradients, so any elementwise optimizer keeps
 only if their output slices are also equal and no randomness acts on each head separately. H heads
 are then one head of width D, whose output moves H times as fast. A single difference breaks the
 symmetry in the first step.
+
+Pilots come from seeds 1000 to 1002, with queries and keys of unit variance. Under GPT-2's smaller
+initialization the heads diverge further, by 6.5 and 4.9 times the size of a weight.
 """,
     predictions=(
         Trained(
@@ -107,11 +110,11 @@ symmetry in the first step.
         ),
         Trained(
             "free_output",
-            "Free outputs: the heads diverge by more than the size of a weight.",
-            AtLeast(1.0, unit="of the weights' size"),
+            "Free outputs: the heads diverge by more than half the size of a weight.",
+            AtLeast(0.5, unit="of the weights' size"),
             bearing="against",
             where="output slices free",
-            pilot=Pilot(6.53, 1.06),
+            pilot=Pilot(2.18, 0.54),
             arms=(FREE,),
             contrast=level,
             metric=APART,
@@ -119,28 +122,28 @@ symmetry in the first step.
         Trained(
             "dropout",
             "Tied outputs with dropout on the pattern: the heads diverge as well.",
-            AtLeast(1.0, unit="of the weights' size"),
+            AtLeast(0.5, unit="of the weights' size"),
             bearing="against",
             where="dropout on the pattern",
-            pilot=Pilot(4.95, 0.80),
+            pilot=Pilot(1.67, 0.15),
             arms=(DROPOUT,),
             contrast=level,
             metric=APART,
         ),
         Trained(
             "one_narrow_head",
-            "Collapsed heads reach the loss of one head of width D, within 0.02 nats.",
-            Within(0.02),
+            "Collapsed heads reach the loss of one head of width D, within 0.06 nats.",
+            Within(0.06),
             role="secondary",
-            pilot=Pilot(-0.0074, 0.005),
+            pilot=Pilot(0.004, 0.016),
             arms=(TIED, NARROW),
         ),
         Trained(
             "price",
-            "After 300 steps, the collapse costs at most 0.06 nats.",
-            AtMost(0.06),
+            "After 300 steps, the collapse costs at most 0.04 nats.",
+            AtMost(0.04),
             role="secondary",
-            pilot=Pilot(0.02, 0.0066),
+            pilot=Pilot(0.009, 0.0033),
             arms=(TIED, INDEPENDENT, FREE, NARROW, WIDE),
         ),
         Trained(
@@ -153,10 +156,10 @@ symmetry in the first step.
         ),
         Trained(
             "free_output_price",
-            "Equal queries, keys, and values with free outputs cost nothing, within 0.02 nats.",
-            Within(0.02),
+            "Equal queries, keys, and values with free outputs cost nothing.",
+            AtMost(0.0),
             role="secondary",
-            pilot=Pilot(0.0, 0.0057),
+            pilot=Pilot(-0.043, 0.008),
             arms=(FREE, INDEPENDENT),
         ),
     ),
