@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra import compose
 
+from attnlab.claims.configs import hydra_conf
 from attnlab.errors import BadInput
 from attnlab.training.checkpoints import load_model
 from attnlab.training.lightning_module import GPTModule
-from attnlab.training.main import show, sweep_flag_first
+from attnlab.training.main import show, sweep_flag_first, without_defaults
 from attnlab.training.run import Result
+from tests.conftest import ROOT
 
 FINISHED = {
     "status": "finished",
@@ -86,3 +89,23 @@ def test_the_next_command_works_where_this_one_was_typed(
     monkeypatch.chdir(tmp_path)
     lines = ending(Result(Path("o/lab/run/seed=0"), FINISHED, GPTModule), capsys)
     assert lines[-1].endswith(" 'a lab/train.py' attn=unscaled")
+
+
+@pytest.mark.parametrize(
+    ("spelled_out", "left"),
+    [
+        (["optim.lr=1e-3", "preset=tiny", "optim=adamw", "attn.scale=0.5"], ["attn.scale=0.5"]),
+        (["attn=unscaled", "attn.scale=1.0"], ["attn=unscaled"]),
+        (["preset=fast", "optim=muon"], ["preset=fast"]),
+        (["preset=fast", "optim=adamw"], ["preset=fast", "optim=adamw"]),
+        (["hydra.run.dir=x", "model.n_head=2", "model.n_head=4"], []),
+        (["+trainer.profiler=simple"], ["+trainer.profiler=simple"]),
+    ],
+)
+def test_a_default_that_is_spelled_out_changes_nothing(
+    spelled_out: list[str], left: list[str]
+) -> None:
+    with hydra_conf(ROOT / "conf"):
+        cfg = compose("train", spelled_out, return_hydra_config=True)
+        cfg.hydra.job.config_name = "train"
+        assert without_defaults(cfg, cfg.hydra) == left

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from attnlab.errors import BadInput
-from attnlab.training.run_directory import RunDirectory, fingerprint, folder_for
+from attnlab.training.run_directory import RunDirectory, differences, fingerprint, folder_for
 from tests.conftest import settings
 
 CFG = OmegaConf.create({"outputs": "outputs", "name": "lab", "seed": 3})
@@ -33,6 +33,35 @@ def name_for(*overrides: str, variant: str = "sdpa") -> str:
 )
 def test_a_run_is_named_by_what_was_changed(overrides: list[str], expected: str) -> None:
     assert name_for(*overrides) == f"outputs/lab/{expected}/seed=3"
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        *("logger=csv", "+logger.mine._target_=x.Y", "~logger", "probes=none"),
+        *("probes.patterns.every=7", "trainer.enable_progress_bar=false"),
+        *("trainer.log_every_n_steps=3", "+trainer.profiler=simple"),
+        "trainer.enable_model_summary=true",
+    ],
+)
+def test_what_only_shows_is_the_same_run(override: str, tmp_path: Path) -> None:
+    assert name_for(override) == name_for()
+    saved = OmegaConf.to_container(settings(), resolve=True)
+    assert isinstance(saved, dict)
+    assert differences(saved, settings(override)) == []  # type: ignore[arg-type]
+    directory = RunDirectory(tmp_path)
+    directory.begin(settings(), [], fingerprint(settings(), "hash"))
+    directory.check_is_ours(settings(override), "hash")
+    with pytest.raises(BadInput, match="another corpus"):
+        directory.check_is_ours(settings(override), "another")
+    with pytest.raises(BadInput, match=r"another configuration \(optim.lr\)"):
+        directory.check_is_ours(settings(override, "optim.lr=0.5"), "hash")
+
+
+def test_a_long_name_is_cut_and_stays_unique() -> None:
+    long = [f"group.setting_{i}=1" for i in range(9)]
+    name, other = (Path(name_for(*long, end)).parent.name for end in ("x.y=1", "x.y=2"))
+    assert len(name) == len(other) == 80 and name != other
 
 
 def test_the_order_of_the_overrides_does_not_count() -> None:
@@ -62,7 +91,7 @@ def test_a_name_must_be_one_folder(name: str) -> None:
 def test_the_fingerprint_sees_what_counts_and_nothing_else() -> None:
     base = fingerprint(settings(), "hash")
     assert base == fingerprint(settings("force=true", "name=x", "outputs=/y"), "hash")
-    others = ["seed=1", "optim.lr=0.1", "attn=manual", "checkpoint_every=7", "data.path=z"]
+    others = ["seed=1", "optim.lr=0.1", "attn=manual", "checkpoint_every=7", "data.batch_size=3"]
     assert len({base, *(fingerprint(settings(o), "hash") for o in others)}) == 6
     assert base != fingerprint(settings(), "another")
 

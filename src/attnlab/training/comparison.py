@@ -16,7 +16,7 @@ from rich.text import Text
 
 from attnlab.errors import BadInput
 from attnlab.files import read_yaml
-from attnlab.training.run_directory import NOT_IN_IDENTITY, RunDirectory
+from attnlab.training.run_directory import RunDirectory, identity
 
 READS_AHEAD = 1e-3  # weight on later positions above which a validation loss is no longer one
 EQUAL_HEADS = 0.9995
@@ -68,8 +68,8 @@ def read_finished(root: Path) -> list[FinishedRun]:
                 continue
             metrics = directory.metrics()
             settings = read_yaml(file.parent / ".hydra" / "config.yaml")
-            rest = {key: x for key, x in settings.items() if key not in NOT_IN_IDENTITY}
-            attention = json.dumps(rest.pop("attn"), sort_keys=True)
+            attention = json.dumps(settings.pop("attn"), sort_keys=True)
+            rest = identity(settings)
             seed = int(rest.pop("seed"))
             rest["corpus"] = metrics["corpus"]["sha256"]
             variant, _ = str(metrics["variant"]), float(metrics["val_loss"])

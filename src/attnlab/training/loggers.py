@@ -24,7 +24,10 @@ from attnlab.training.instantiate import build, locate
 
 # HParams takes its columns from one run, so all have the same: these, and `other` for the rest.
 COLUMNS = {
-    "attn": ("_target_", "kernel", "scale", "may_attend", "head_init", "heads"),
+    "attn": (
+        *("_target_", "kernel", "scale", "may_attend", "head_init", "heads", "n_kv_head"),
+        *("qk_norm", "rotary", "shared"),
+    ),
     "model": (
         *("_target_", "n_layer", "n_head", "n_embd", "block_size", "dropout", "bias"),
         *("init", "qk_std"),
@@ -33,7 +36,7 @@ COLUMNS = {
     "optim": ("_target_", "lr", "min_lr", "warmup_steps", "betas", "weight_decay"),
     "trainer": ("max_steps", "precision", "gradient_clip_val", "accumulate_grad_batches"),
 }
-APART = {"seed", "outputs", "force"}
+SHOWN_ELSEWHERE = {"seed", "outputs", "force"}
 # Whatever can be null or a word in one run is text in all: a column of two types loses rows.
 NUMBERS = {
     *("model.n_layer", "model.n_head", "model.n_embd", "model.block_size", "model.dropout"),
@@ -151,7 +154,7 @@ def hyperparameters(cfg: DictConfig, variant: str) -> dict[str, float | str]:
     """The whole configuration but the seed under dotted keys, the same keys for every run."""
     config = OmegaConf.to_container(cfg, resolve=True)
     assert isinstance(config, dict)
-    rest = {str(key): value for key, value in config.items() if key not in APART}
+    rest = {str(key): value for key, value in config.items() if key not in SHOWN_ELSEWHERE}
     settings: dict[str, float | str] = {"attn": variant}
     for group, keys in COLUMNS.items():
         node = rest.pop(group)
@@ -163,8 +166,6 @@ def hyperparameters(cfg: DictConfig, variant: str) -> dict[str, float | str]:
 def _value(key: str, value: Any) -> float | str:
     if key in NUMBERS:
         return float(value) if isinstance(value, int | float) else math.nan
-    if isinstance(value, str) and value.startswith("attnlab."):
-        return value.rpartition(".")[2]  # of a dotted path, the name of the function
     return "null" if value is None else str(value)
 
 

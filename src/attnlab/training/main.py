@@ -15,11 +15,12 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from hydra import compose
 from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.box import SIMPLE
 from rich.console import Console
@@ -29,7 +30,7 @@ from attnlab.errors import BadInput, Terminated
 from attnlab.files import fast_imports, make_importable, make_named_importable
 from attnlab.training.comparison import compare, remarks
 from attnlab.training.error_messages import in_one_sentence
-from attnlab.training.run_directory import RunDirectory, folder_for, last_of, variant_of
+from attnlab.training.run_directory import APART, RunDirectory, folder_for, last_of, variant_of
 from attnlab.training.sweeps import WANTS_TRACEBACK, attempt, share_threads
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def train(cfg: DictConfig) -> float:
             from attnlab.training.config import read_config
 
             config = read_config(cfg)
-        folder = folder_for(cfg, variant, overrides)
+        folder = folder_for(cfg, variant, without_defaults(cfg, hydra))
         return directory_by_hydra(hydra, folder) or folder
 
     def trained(folder: Path) -> "Result":
@@ -108,6 +109,34 @@ def directory_by_hydra(hydra: HydraConf, folder: Path) -> Path | None:
         return Path(hydra.runtime.output_dir, *folder.parts[-2:]) if sweeps_there else None
     # "." is conf/train.yaml's, and what Lightning's launcher gives to its other processes.
     return Path(hydra.runtime.output_dir) if hydra.run.dir != "." else None
+
+
+def without_defaults(cfg: DictConfig, hydra: HydraConf) -> list[str]:
+    """The overrides that change something: spelling out a default gives the same run directory.
+
+    Args:
+        cfg: the configuration that Hydra composed from all of them.
+        hydra: Hydra's own configuration.
+    """
+    overrides = last_of(hydra.overrides.task)
+    choices = {key: o for key, o in overrides.items() if key in hydra.runtime.choices}
+    values = {key: o for key, o in overrides.items() if key not in choices and key not in APART}
+
+    def composed(*chosen: str) -> DictConfig:
+        everything = [*hydra.overrides.hydra, *chosen]
+        return compose(hydra.job.config_name, everything, return_hydra_config=True)
+
+    changing = []
+    for key, override in choices.items():
+        others = [o for o in choices.values() if o != override]
+        if key in APART or composed(*others).hydra.runtime.choices != hydra.runtime.choices:
+            changing.append(override)
+    if values:
+        plain = composed(*choices.values())
+        for key, override in values.items():
+            if OmegaConf.select(plain, key, default=MISSING) != OmegaConf.select(cfg, key):
+                changing.append(override)
+    return changing
 
 
 def arguments_of(hydra: HydraConf) -> list[str]:

@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from attnlab.errors import BadInput
 from attnlab.files import check_plain
+from attnlab.probes.base import Probe
 from attnlab.training.checkpoints import read_checkpoint
 from attnlab.training.lightning_module import TaskData, TaskModule
 from attnlab.training.run_directory import RERUN, RunDirectory, differences, flat
@@ -92,8 +93,7 @@ def prepare_resume(checkpoint: dict[str, Any], lit: TaskModule, trainer: L.Train
         part = "loops"
         _check_loops(checkpoint["loops"], trainer, step)
         part = "callbacks"
-        states = {c.state_key: c.state_dict() for c in _callbacks(trainer)}
-        _check_callbacks(checkpoint["callbacks"], {k: s for k, s in states.items() if s})
+        _check_callbacks(checkpoint["callbacks"], _callbacks(trainer))
         part = "optimizer_states or lr_schedulers"
         _check_optimizer(checkpoint, lit, trainer, step)
         part, losses = "val_losses", checkpoint["attnlab"]["val_losses"]
@@ -168,12 +168,15 @@ def _check_loops(loops: dict[str, Any], trainer: L.Trainer, step: int) -> None:
             raise ValueError(f"{name} = {count} does not belong to step {step}")
 
 
-def _check_callbacks(found: dict[str, Any], expected: dict[str, Any]) -> None:
-    if found.keys() != expected.keys():
-        differing = sorted(found.keys() ^ expected.keys())
-        raise ValueError(f"differs in {', '.join(differing)}")
-    for key, state in expected.items():
-        if found[key].keys() != state.keys():
+def _check_callbacks(found: dict[str, Any], callbacks: list[L.Callback]) -> None:
+    """The state of every callback, except that a run may resume with other probes."""
+    for callback in callbacks:
+        key, state = callback.state_key, callback.state_dict()
+        if isinstance(callback, Probe) and key not in found:
+            continue
+        if state and key not in found:
+            raise ValueError(f"{key} is missing")
+        if state and found[key].keys() != state.keys():
             raise ValueError(f"{key} must have {', '.join(state)}")
     if found["Divergence"]["bad_step"] != -1:
         raise ValueError("Divergence says that the run diverged")

@@ -89,7 +89,7 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
     directory, digest = RunDirectory(folder), fingerprint(config.composed, corpus.sha256)
     directory.status()  # refuses a folder that holds no run, with force=true too
     if not config.force:
-        directory.check_is_ours(config.composed, digest)
+        directory.check_is_ours(config.composed, corpus.sha256)
         if directory.is_done():
             return Result(folder, directory.metrics(), module, fresh=False)
 
@@ -127,7 +127,7 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
 
     with directory.locked(), _failures_recorded(config, directory, digest, trainer, keeper):
         if not config.force:  # again: another process may have used the directory meanwhile
-            directory.check_is_ours(config.composed, digest)
+            directory.check_is_ours(config.composed, corpus.sha256)
             if directory.is_done():
                 return Result(folder, directory.metrics(), module, fresh=False)
         directory.begin(config.composed, overrides, digest)
@@ -268,6 +268,7 @@ def _silence_lightning() -> None:
         ".*IterableDataset.*has `__len__`.*",
         ".*resuming from a checkpoint that ended before the epoch ended.*",
         ".*smaller than the logging interval.*",
+        ".*callbacks used to create the checkpoint need to be provided.*",  # probes need not
         ".*Experiment logs directory .* exists and is not empty.*",
         ".*isinstance\\(treespec, LeafSpec\\).*",
     ):

@@ -20,9 +20,14 @@ Status = Literal["running", "finished", "stopped", "diverged", "failed", "interr
 
 # Named by the folder in another way, or without influence on what the run computes.
 APART = {"attn", "seed", "name", "outputs", "force", "experiment"}
-# Settings that cannot change the result of a run.
-NOT_IN_IDENTITY = {"name", "outputs", "force"}
-LONGEST_NAME = 180  # of the 255 bytes that file systems allow
+# Settings that say where a run goes.
+PLACE = {"name", "outputs", "force"}
+# Settings that only decide what is shown and logged of a run, alone or with all keys below them.
+ONLY_SHOWN = (
+    *("logger", "probes", "trainer.enable_progress_bar", "trainer.enable_model_summary"),
+    *("trainer.log_every_n_steps", "trainer.profiler"),
+)
+LONGEST_NAME = 80  # bytes of `attn=...`
 # What a run writes, by folder. Nothing else is ever deleted.
 WRITTEN = {
     ".": re.compile(
@@ -53,7 +58,7 @@ def folder_for(cfg: DictConfig, variant: str, overrides: Iterable[str]) -> Path:
     Args:
         cfg: the composed configuration, for outputs, name and seed.
         variant: the file of conf/attn, as `variant_of` has it.
-        overrides: as typed, "optim.lr=0.01" say.
+        overrides: what was changed, such as optim.lr=0.01.
 
     Raises:
         BadInput: the name is no plain name of a folder, or the folder would lie in a run's.
@@ -61,7 +66,9 @@ def folder_for(cfg: DictConfig, variant: str, overrides: Iterable[str]) -> Path:
     name = str(cfg.name)
     if not name or name in {".", ".."} or any(c in name for c in "/\\\0") or len(name) > 100:
         raise BadInput(f"name = {name!r} must be the plain name of a folder, without / or \\")
-    changed = sorted(_plain(o) for key, o in last_of(overrides).items() if key not in APART)
+    changed = sorted(
+        _plain(o) for key, o in last_of(overrides).items() if key not in APART and _counts(key)
+    )
     run = ",".join([f"attn={variant}", *changed])
     if len(run.encode()) > LONGEST_NAME:
         digest = hashlib.sha256(run.encode()).hexdigest()[:8]
@@ -89,27 +96,41 @@ def _plain(override: str) -> str:
 
 
 def fingerprint(cfg: DictConfig, corpus_sha256: str) -> str:
-    """A digest of all that decides what a run computes: the resolved configuration, the corpus."""
-    content = json.dumps([_settings(cfg), corpus_sha256], sort_keys=True)
+    """A digest of the resolved configuration and the corpus."""
+    return _digest(_resolved(cfg), corpus_sha256)
+
+
+def _digest(settings: dict[str, Any], corpus_sha256: str) -> str:
+    counted = {key: value for key, value in settings.items() if key not in PLACE}
+    content = json.dumps([counted, corpus_sha256], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
 
 
 def differences(saved: dict[str, Any], cfg: DictConfig) -> list[str]:
-    """The dotted keys in which two configurations differ, of those that count for the result.
+    """The dotted keys of `identity` in which two configurations differ.
 
     Args:
         saved: the plain values that a run stored, which are not resolved again.
         cfg: the composed configuration.
     """
-    old = flat({str(key): v for key, v in saved.items() if key not in NOT_IN_IDENTITY})
-    new = flat(_settings(cfg))
+    old, new = identity(saved), identity(_resolved(cfg))
     return sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
 
 
-def _settings(cfg: DictConfig) -> dict[str, Any]:
+def identity(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings that can change the result of a run, under dotted keys."""
+    return {key: x for key, x in flat(settings).items() if key not in PLACE and _counts(key)}
+
+
+def _counts(key: str) -> bool:
+    """Whether a setting can change the weights of a run."""
+    return not any(f"{key}.".startswith(f"{shown}.") for shown in ONLY_SHOWN)
+
+
+def _resolved(cfg: DictConfig) -> dict[str, Any]:
     settings = OmegaConf.to_container(cfg, resolve=True)
     assert isinstance(settings, dict)
-    return {str(key): v for key, v in settings.items() if key not in NOT_IN_IDENTITY}
+    return {str(key): value for key, value in settings.items()}
 
 
 def _final_name(name: str, *, temporary: bool) -> str:
@@ -213,28 +234,28 @@ class RunDirectory:
                 raise BadInput(f"{file} is damaged ({key} is not as a run writes it); {RERUN}")
         return content
 
-    def check_is_ours(self, cfg: DictConfig, digest: str) -> None:
+    def check_is_ours(self, cfg: DictConfig, corpus_sha256: str) -> None:
         """Refuse a folder that holds a run of another configuration or corpus.
 
         Raises:
             BadInput: it does; the sentence names the settings that differ.
         """
-        held = self.status().get("fingerprint", digest)
-        if held == digest:
+        held = self.status().get("fingerprint")
+        if held in (None, fingerprint(cfg, corpus_sha256)):
             return
-        differing = self._differing(cfg)
+        file = self.path / ".hydra" / "config.yaml"
+        try:
+            saved = read_yaml(file)
+            differing = differences(saved, cfg)
+            if not differing and _digest(saved, corpus_sha256) == held:
+                return  # what differs is only what is shown of the run
+        except (OSError, ValueError, AttributeError, TypeError) as error:
+            differing = [f"{file} cannot be read: {first_line(error)}"]
         raise BadInput(
             f"{self.path} holds a run of another {'configuration' if differing else 'corpus'}"
             f"{' (' + ', '.join(differing[:4]) + ')' if differing else ''}; "
             f"take another name=, or redo it by force=true"
         )
-
-    def _differing(self, cfg: DictConfig) -> list[str]:
-        file = self.path / ".hydra" / "config.yaml"
-        try:
-            return differences(read_yaml(file), cfg)
-        except (OSError, ValueError, AttributeError) as error:
-            return [f"{file} cannot be read: {first_line(error)}"]
 
     def clear(self) -> None:
         """Remove the files that the run in this directory has written, except lock and status."""
