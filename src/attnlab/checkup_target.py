@@ -23,22 +23,22 @@ from attnlab.interop import transformers_loading
 
 # Small sizes, for the many names that configurations of transformers use for the same thing.
 _TINY: dict[str, int] = {
-    **dict.fromkeys(("hidden_size", "n_embd", "d_model", "embedding_size", "emb_dim"), 32),
-    **dict.fromkeys(
-        ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers"), 2
-    ),
-    **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads"), 4),
-    **dict.fromkeys(("decoder_attention_heads", "encoder_attention_heads"), 4),
-    **dict.fromkeys(("num_key_value_heads", "num_kv_heads", "encoder_layers"), 2),
-    **dict.fromkeys(("head_dim", "rotary_dim", "d_kv", "qk_nope_head_dim", "v_head_dim"), 8),
-    **dict.fromkeys(("qk_rope_head_dim", "q_lora_rank", "kv_lora_rank"), 8),
-    **dict.fromkeys(("intermediate_size", "ffn_dim", "decoder_ffn_dim", "encoder_ffn_dim"), 64),
-    **dict.fromkeys(("ffn_hidden_size", "n_inner", "moe_intermediate_size", "d_ff"), 64),
-    **dict.fromkeys(("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx"), 64),
-    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 4),
-    **dict.fromkeys(("num_experts_per_tok", "moe_topk"), 2),
-    **dict.fromkeys(("n_group", "topk_group", "n_shared_experts", "first_k_dense_replace"), 1),
-    **{"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "vocab_size": 61},
+    name: size
+    for size, names in {
+        0: "pad_token_id",
+        1: "bos_token_id n_group topk_group n_shared_experts first_k_dense_replace",
+        2: "eos_token_id num_hidden_layers n_layer n_layers num_layers encoder_layers "
+        "decoder_layers num_key_value_heads num_kv_heads num_experts_per_tok moe_topk",
+        4: "num_attention_heads n_head n_heads num_heads encoder_attention_heads "
+        "decoder_attention_heads num_experts num_local_experts n_routed_experts",
+        8: "head_dim rotary_dim d_kv qk_nope_head_dim qk_rope_head_dim v_head_dim q_lora_rank "
+        "kv_lora_rank",
+        32: "hidden_size n_embd d_model embedding_size emb_dim",
+        61: "vocab_size",
+        64: "intermediate_size ffn_dim encoder_ffn_dim decoder_ffn_dim ffn_hidden_size n_inner "
+        "moe_intermediate_size d_ff max_position_embeddings n_positions max_seq_len n_ctx",
+    }.items()
+    for name in names.split()
 }
 _MOST_WEIGHTS = 20_000_000
 
@@ -104,9 +104,18 @@ def load_target(target: str, *, trust: bool = False) -> Target:
         return tiny_transformer(target.removeprefix("hf:"))
     path = Path(target)
     if path.is_dir() and (path / "config.json").exists():
-        return _transformers_folder(path, trust=trust)
+        library = transformers_loading.transformers()
+        with _errors_as_bad_input(f"{path} holds no causal language model"):
+            # Without an answer, transformers would ask on the terminal whether to run code there.
+            model = library.AutoModelForCausalLM.from_pretrained(
+                path, local_files_only=True, trust_remote_code=trust
+            )
+        return Target(model, str(path))
     if path.exists():
-        return _run(path, trust=trust)
+        from attnlab.training.checkpoints import load_model  # imports all of training
+
+        net, alphabet = load_model(path, trust=trust)
+        return Target(net, str(path), len(alphabet), net.block_size)
     place, colon, name = target.rpartition(":")
     if not colon:
         raise BadInput(
@@ -117,37 +126,21 @@ def load_target(target: str, *, trust: bool = False) -> Target:
     return Target(_made(_module(place), name, target), target)
 
 
-def _run(path: Path, *, trust: bool) -> Target:
-    """A run directory or a checkpoint of ours."""
-    from attnlab.training.checkpoints import load_model
-
-    net, alphabet = load_model(path, trust=trust)
-    return Target(net, str(path), len(alphabet), net.block_size)
-
-
 def _module(place: str) -> ModuleType:
-    path = Path(place)
-    if path.suffix != ".py":
-        with _errors_as_bad_input(f"{place} cannot be imported"), _here_first():
-            return importlib.import_module(place)
-    if not path.exists():
+    """Import a module by its name or from its file; imports see the current folder first."""
+    path, here = Path(place), str(Path.cwd())
+    if path.suffix == ".py" and not path.exists():
         raise BadInput(f"there is no file {place}")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise BadInput(f"{place} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    with _errors_as_bad_input(f"{place} cannot be imported"), _here_first():
-        spec.loader.exec_module(module)
-    return module
-
-
-@contextmanager
-def _here_first() -> Iterator[None]:
-    """Let imports find modules in the current folder, as `python -m` does."""
-    here = str(Path.cwd())
     sys.path.insert(0, here)
     try:
-        yield
+        with _errors_as_bad_input(f"{place} cannot be imported"):
+            if path.suffix != ".py":
+                return importlib.import_module(place)
+            spec = importlib.util.spec_from_file_location(path.stem, path)
+            assert spec is not None and spec.loader is not None, "it ends in .py"
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            return module
     finally:
         sys.path.remove(here)
 
@@ -158,7 +151,7 @@ def _errors_as_bad_input(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise BadInput(f"{what}: {type(error).__name__}: {first_line(error)}") from error
+        raise BadInput(f"{what}: {first_line(error, with_class=True)}") from error
 
 
 def _made(module: ModuleType, name: str, target: str) -> Callable[..., object]:
@@ -233,13 +226,3 @@ def tiny_config(config_class: Callable[..., object]) -> object:
     if "attention_types" in names:  # of GPT-Neo, one entry per layer
         return config_class(**sizes, attention_types=[[["global", "local"], 1]])
     return config_class(**sizes)
-
-
-def _transformers_folder(path: Path, *, trust: bool) -> Target:
-    transformers = transformers_loading.transformers()
-    with _errors_as_bad_input(f"{path} holds no causal language model"):
-        # Without an answer, transformers would ask on the terminal whether to run the code there.
-        model = transformers.AutoModelForCausalLM.from_pretrained(
-            path, local_files_only=True, trust_remote_code=trust
-        )
-    return Target(model, str(path))

@@ -20,7 +20,7 @@ ALL = torch.ones(T, dtype=torch.bool)
 
 def cause(reads: Tensor, **options: object) -> str:
     found = explain(reads, ALL, **options)  # type: ignore[arg-type]
-    return "" if found is None else found.cause
+    return "" if found is None else found[0]
 
 
 def test_a_causal_map_needs_no_explanation() -> None:
@@ -47,8 +47,8 @@ def test_one_pair_is_named_by_its_positions() -> None:
     reads[3, 9] = True
     found = explain(reads, ALL)
     assert found is not None
-    assert found.cause == "single_leaks"
-    assert "3 reads 9" in found.headline
+    assert found[0] == "single_leaks"
+    assert "3 reads 9" in found[1]
 
 
 def test_a_leak_in_long_sequences_only() -> None:
@@ -67,7 +67,7 @@ def test_scrambled_heads(one_layer: object, expected: str, layers: int) -> None:
     reads = step if layers == 1 else (step.double() @ step.double()) > 0
     found = explain_scramble(reads, ALL, [(layers, 3)])
     assert found is not None
-    assert found.cause == expected
+    assert found[0] == expected
 
 
 def test_a_plain_map_is_never_taken_for_scrambled_heads() -> None:
@@ -94,4 +94,4 @@ def test_the_pattern_of_a_layer() -> None:
     assert explain_pattern(LOWER) is None
     blocked = explain_pattern(LOWER.tril(-1))
     assert blocked is not None
-    assert blocked.cause == "self_blocked"
+    assert blocked[0] == "self_blocked"

@@ -60,4 +60,4 @@ def test_a_missing_extra_is_one_sentence(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr == ("error: this needs transformers: pip install 'attnlab[hf]'\n")
+    assert done.stderr == ("error: this needs transformers: pip install transformers\n")

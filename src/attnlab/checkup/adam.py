@@ -34,3 +34,12 @@ class Adam:
             size = (v / (1 - b**self.n)).sqrt_().add_(1e-8)
             weight.addcdiv_(m, size, value=-self.lr / (1 - a**self.n))
             weight.grad = None
+
+
+def open_weights(model: nn.Module) -> list[nn.Parameter]:
+    """All floating-point weights, with gradients enabled."""
+    weights = [p for p in model.parameters() if p.is_floating_point()]
+    for weight in weights:
+        weight.requires_grad_()
+        weight.grad = None
+    return weights

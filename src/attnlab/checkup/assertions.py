@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection
 
-from attnlab.checkup.findings import Diagnosis, Report, Status
+from attnlab.checkup.findings import FAULT, Diagnosis, Report
 from attnlab.checkup.runner import checkup
 from attnlab.errors import BadInput
 
@@ -35,9 +35,7 @@ def assert_causal(
     leaks = [
         d
         for d in report.diagnoses
-        if d.status is Status.FAULT
-        and d.cause not in _NOT_CAUSALITY
-        and CAUSALITY & set(d.detectors)
+        if d.status is FAULT and d.cause not in _NOT_CAUSALITY and CAUSALITY & set(d.detectors)
     ]
     _fail_for(report, leaks, "is not causal")
 
@@ -67,7 +65,7 @@ def assert_healthy(
     report = checkup(model, vocab_size=vocab_size, block_size=block_size, seed=seed)
     counted = [d for d in report.diagnoses if d.cause not in ignore]
     if fail_on == "fault":
-        counted = [d for d in counted if d.status is Status.FAULT]
+        counted = [d for d in counted if d.status is FAULT]
     _fail_for(report, counted, "is not healthy")
 
 

@@ -23,7 +23,6 @@ class AttentionCall:
         softened: the softmax's output.
         pattern: (N, T, T), the weights that average the values.
         values: (N, T, E).
-        fused: name of the fused kernel, "" for attention that is written out.
         scale_before: the part of the scale applied to queries or keys before the product.
         axis: the softmax's axis counted from the end, -1 for the keys; None if unknown.
     """
@@ -37,12 +36,22 @@ class AttentionCall:
     softened: Tensor | None = None
     pattern: Tensor | None = None
     values: Tensor | None = None
-    fused: str = ""
     scale_before: float = 1.0
     axis: int | None = None
 
     @property
-    def width(self) -> int:
+    def place(self) -> str:
+        """The name of the module, for the report."""
+        return self.module or "the model"
+
+    @property
+    def weights(self) -> Tensor:
+        """(N, T, T) fp64, the pattern of a completed call."""
+        assert self.pattern is not None
+        return self.pattern.detach().double()
+
+    @property
+    def head_size(self) -> int:
         """D, if scores are a product."""
         assert self.queries is not None
         return self.queries.shape[-1]
@@ -66,9 +75,7 @@ class AttentionCall:
         return math.prod(self.factors)
 
 
-def recompute_fused(
-    module: str, name: str, values: dict[str, object], before: list[float]
-) -> AttentionCall:
+def recompute_fused(module: str, values: dict[str, object], before: list[float]) -> AttentionCall:
     """Compute in fp64, step by step, what a fused kernel computes from the same arguments."""
     q, k, v = (values[key].detach().double() for key in ("query", "key", "value"))  # type: ignore[attr-defined]
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
@@ -94,7 +101,6 @@ def recompute_fused(
         softened=pattern,
         pattern=merge_batch(pattern),
         values=merge_batch(v),
-        fused=name,
         scale_before=math.prod(before),
         axis=-1,
     )

@@ -9,10 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.checkup.findings import Report
+from attnlab.checkup.model_adapter import size_from
 from attnlab.checkup.runner import checkup
 from attnlab.errors import BadInput
 
 Call = Callable[[nn.Module, Tensor], object]
+_WIDTH_NAMES = ("n_embd", "embed_dim", "hidden_size", "d_model")
 
 
 class _Embedded(nn.Module):
@@ -53,7 +55,12 @@ def checkup_attention(
     Raises:
         attnlab.errors.BadInput: C is unknown, or the layer does not accept such input.
     """
-    C = n_embd if n_embd is not None else _width(layer)
+    C = n_embd if n_embd is not None else size_from(layer, _WIDTH_NAMES)
+    if C is None:
+        linear = next((m for m in layer.modules() if isinstance(m, nn.Linear)), None)
+        if linear is None:
+            raise BadInput("the layer has no width that can be read; give n_embd")
+        C = linear.in_features
     vocab_size = min(C, 31)
     if vocab_size < 2:
         raise BadInput(f"n_embd = {C} must be at least 2")
@@ -62,13 +69,3 @@ def checkup_attention(
     return checkup(
         model, vocab_size=vocab_size, block_size=block_size, seed=seed, name=type(layer).__name__
     )
-
-
-def _width(layer: nn.Module) -> int:
-    for name in ("n_embd", "embed_dim", "hidden_size", "d_model"):
-        if hasattr(layer, name) and isinstance(getattr(layer, name), int):
-            return int(getattr(layer, name))
-    linear = next((m for m in layer.modules() if isinstance(m, nn.Linear)), None)
-    if linear is None:
-        raise BadInput("the layer has no width that can be read; give n_embd")
-    return linear.in_features

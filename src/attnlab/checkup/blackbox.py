@@ -7,11 +7,9 @@ import torch
 from torch import Tensor
 
 from attnlab.checkup.dependence import Dependence
-from attnlab.checkup.findings import Finding, Status
+from attnlab.checkup.findings import FAULT, NOT_APPLICABLE, OK, SUSPICIOUS, Finding, within
 from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter
 from attnlab.checkup.recognize import explain, explain_scramble
-
-OK, FAULT, SUSPICIOUS = Status.OK, Status.FAULT, Status.SUSPICIOUS
 
 
 def accepted_lengths(adapter: ModelAdapter) -> list[int]:
@@ -54,14 +52,9 @@ def _not_finite(bad: Tensor) -> Finding:
     T = bad.shape[1]
     numbers = {"share": float(bad.double().mean()), "T": float(T)}
     if T > 1 and rows in ([0], [T - 1]):  # in a sequence of one token, other causes are likelier
-        return Finding(
-            "finite",
-            FAULT,
-            f"only position {rows[0]} of {T} gives NaN or infinity: the mask leaves query "
-            f"{rows[0]} without keys",
-            "empty_row",
-            numbers,
-        )
+        only = f"only position {rows[0]} of {T} gives NaN or infinity"
+        headline = f"{only}: the mask leaves query {rows[0]} without keys"
+        return Finding("finite", FAULT, headline, "empty_row", numbers)
     where = f"positions {rows[0]} to {rows[-1]}" if len(rows) < T else "all positions"
     headline = f"{where} give NaN or infinity in a sequence of {T}"
     return Finding("finite", FAULT, headline, "not_finite", numbers)
@@ -80,21 +73,18 @@ def deterministic(
     torch.manual_seed(1)
     again = adapter.logits(ids)
     numbers = {"change": relative(second, first), "after other tokens": relative(third, first)}
-    if max(numbers.values()) <= 1e-5:
-        return Finding("same twice", OK, "the same tokens give the same logits twice", "", numbers)
-    if relative(again, first) <= 1e-5:
-        return Finding(
-            "same twice",
-            FAULT,
-            f"in eval mode the same tokens give different logits the second time (by "
-            f"{numbers['change']:.2g} of their standard deviation), and equal ones with the same "
-            f"random seed: dropout is left on",
-            "dropout_on",
-            numbers,
-        )
     change = max(numbers.values())
-    headline = f"the same tokens later give different logits (by {change:.2g} of their std)"
-    return Finding("same twice", FAULT, headline, "keeps_state", numbers)
+    if change <= 1e-5:
+        return Finding("same twice", OK, "the same tokens give the same logits twice", "", numbers)
+    if relative(again, first) > 1e-5:
+        headline = f"the same tokens later give different logits (by {change:.2g} of their std)"
+        return Finding("same twice", FAULT, headline, "keeps_state", numbers)
+    headline = (
+        f"in eval mode the same tokens give different logits the second time (by "
+        f"{numbers['change']:.2g} of their standard deviation), and equal ones with the same "
+        f"random seed: dropout is left on"
+    )
+    return Finding("same twice", FAULT, headline, "dropout_on", numbers)
 
 
 def rows_independent(
@@ -103,7 +93,7 @@ def rows_independent(
     """Do the sequences of a batch leave each other's logits alone?"""
     if adapter.rows == 1:
         headline = "the model takes one sequence at a time"
-        return Finding("batch", Status.NOT_APPLICABLE, headline)
+        return Finding("batch", NOT_APPLICABLE, headline)
     B, T = 5, lengths[0]
     ids = adapter.tokens(generator, B, T)
     other = torch.cat([(ids[:1] + 1) % adapter.vocab_size, adapter.tokens(generator, B - 1, T)])
@@ -128,14 +118,20 @@ def rows_independent(
             f"{numbers['by other rows']:.2g} of their standard deviation)"
         )
         return Finding("batch", FAULT, headline, "rows_mix", numbers)
-    numbers["alone"] = relative(adapter.logits(ids[:1]), whole[:1])
-    if numbers["alone"] > 1e-4:
-        headline = (
-            f"a sequence alone gets different logits (by {numbers['alone']:.2g} of their standard "
-            f"deviation) than in a batch"
-        )
-        return Finding("batch", SUSPICIOUS, headline, "batch_size", numbers)
-    return Finding("batch", OK, "the rows of a batch do not influence each other", "", numbers)
+    alone = numbers["alone"] = relative(adapter.logits(ids[:1]), whole[:1])
+    return within(
+        "batch",
+        alone,
+        1e-4,
+        ok="the rows of a batch do not influence each other",
+        wrong=(
+            f"a sequence alone gets different logits (by {alone:.2g} of their standard deviation) "
+            f"than in a batch"
+        ),
+        cause="batch_size",
+        status=SUSPICIOUS,
+        numbers=numbers,
+    )
 
 
 def _mixes_rows_instead_of_time(adapter: ModelAdapter, ids: Tensor, whole: Tensor) -> bool:
@@ -161,7 +157,8 @@ def future(
     if not leaking:
         scramble = explain_scramble(maps[0].reads, maps[0].tried, shapes)
         if scramble is not None:
-            return Finding(detector, FAULT, scramble.headline, scramble.cause, numbers, maps=maps_)
+            cause, headline = scramble
+            return Finding(detector, FAULT, headline, cause, numbers, maps=maps_)
         columns = int(maps[0].tried.sum())
         headline = f"no position depends on later ones ({columns} of {maps[0].T} tokens changed)"
         return Finding(detector, OK, headline, "", numbers, maps=maps_)
@@ -179,7 +176,8 @@ def future(
             f"positions {rows[0]} to {rows[-1]} change when all later tokens change together"
         )
         return Finding(detector, FAULT, headline, "reads_ahead", numbers, evidence, maps_)
-    return Finding(detector, FAULT, found.headline, found.cause, numbers, evidence, maps_)
+    cause, headline = found
+    return Finding(detector, FAULT, headline, cause, numbers, evidence, maps_)
 
 
 def past(whole: Dependence, jittered: Dependence | None) -> Finding:
@@ -187,49 +185,39 @@ def past(whole: Dependence, jittered: Dependence | None) -> Finding:
     for map_, state in ((whole, ""), (jittered, " after adding noise to the weights")):
         if map_ is None:
             continue
-        below = map_.reads & torch.ones(map_.T, map_.T, dtype=torch.bool).tril(-1)
-        if below.any():
-            i = torch.arange(map_.T)
-            back = (i[:, None] - i[None, :])[below]
-            pairs = torch.ones(map_.T, map_.T, dtype=torch.bool).tril(-1) & map_.tried
-            share = float(below.sum() / pairs.sum())
-            numbers = {"furthest back": float(back.max()), "share of pairs": share}
-            headline = f"the past is used, up to {int(back.max())} positions back{state}"
+        earlier = torch.ones(map_.T, map_.T, dtype=torch.bool).tril(-1)
+        pairs = (map_.reads & earlier).nonzero()  # (n, 2): reader and what it reads
+        if len(pairs):
+            back = int((pairs[:, 0] - pairs[:, 1]).max())
+            share = len(pairs) / int((earlier & map_.tried).sum())
+            numbers = {"furthest back": float(back), "share of pairs": share}
+            headline = f"the past is used, up to {back} positions back{state}"
             return Finding("past", OK, headline, "", numbers)
-    return Finding(
-        "past", FAULT, "no position depends on an earlier one: the past is not used", "no_past"
-    )
+    headline = "no position depends on an earlier one: the past is not used"
+    return Finding("past", FAULT, headline, "no_past")
 
 
 def gradients(map_: Tensor | None, whole: Dependence) -> Finding:
     """Does a gradient reach later tokens? Also counts where gradients and changes disagree."""
     if map_ is None:
-        return Finding(
-            "gradient",
-            Status.NOT_APPLICABLE,
-            "no gradient can be followed from the logits to the token embeddings",
-        )
+        headline = "no gradient can be followed from the logits to the token embeddings"
+        return Finding("gradient", NOT_APPLICABLE, headline)
     if not bool(map_.isfinite().all()):
         return Finding("gradient", FAULT, "some gradients are NaN or infinite", "not_finite")
     tolerance = max(whole.tolerance, 1e-6)
-    reads = map_ > tolerance
-    largest = float(map_.triu(1).max())
-    maps_ = {"the same by gradients": map_}
-    differ = int(((reads != whole.reads)[:, whole.tried]).sum())
-    numbers = {"largest ahead": largest, "pairs that differ": float(differ)}
-    if largest > tolerance:
-        t, j = (map_.triu(1) == largest).nonzero()[0].tolist()
-        headline = (
-            f"the logits at {t} have a gradient from token {j} ({largest:.2g} of the largest)"
-        )
-        return Finding("gradient", FAULT, headline, "reads_ahead", numbers, maps=maps_)
-    return Finding(
+    differ = int((((map_ > tolerance) != whole.reads)[:, whole.tried]).sum())
+    ahead = map_.triu(1)
+    largest = float(ahead.max())
+    t, j = divmod(int(ahead.argmax()), len(map_))
+    return within(
         "gradient",
-        OK,
-        f"no gradient reaches later tokens; {differ} pairs disagree with changing the tokens",
-        "",
-        numbers,
-        maps=maps_,
+        largest,
+        tolerance,
+        ok=f"no gradient reaches later tokens; {differ} pairs disagree with changing the tokens",
+        wrong=f"the logits at {t} have a gradient from token {j} ({largest:.2g} of the largest)",
+        cause="reads_ahead",
+        numbers={"largest ahead": largest, "pairs that differ": float(differ)},
+        maps={"the same by gradients": map_},
     )
 
 
@@ -237,27 +225,24 @@ def prefixes(adapter: ModelAdapter, lengths: list[int], generator: torch.Generat
     """Does a prefix alone get the same logits as in a longer sequence?"""
     shorter = lengths[1:]
     if not shorter:
-        return Finding(
-            "prefixes", Status.NOT_APPLICABLE, f"the model takes only sequences of {lengths[0]}"
-        )
+        headline = f"the model takes only sequences of {lengths[0]}"
+        return Finding("prefixes", NOT_APPLICABLE, headline)
     ids = adapter.tokens(generator, 2, lengths[0])
     whole = adapter.logits(ids)
     changes = {n: relative(adapter.logits(ids[:, :n]), whole[:, :n]) for n in shorter}
     n = max(changes, key=lambda n: changes[n])
-    numbers = {"largest change": changes[n], "at length": float(n)}
-    if changes[n] <= 1e-3:
-        return Finding(
-            "prefixes",
-            OK,
-            "a prefix gets the same logits alone and in a longer sequence",
-            "",
-            numbers,
-        )
-    headline = (
-        f"the first {n} tokens alone get different logits (by {changes[n]:.2g} of their std) than "
-        f"at the start of {lengths[0]}"
+    return within(
+        "prefixes",
+        changes[n],
+        1e-3,
+        ok="a prefix gets the same logits alone and in a longer sequence",
+        wrong=(
+            f"the first {n} tokens alone get different logits (by {changes[n]:.2g} of their std) "
+            f"than at the start of {lengths[0]}"
+        ),
+        cause="prefix_differs",
+        numbers={"largest change": changes[n], "at length": float(n)},
     )
-    return Finding("prefixes", FAULT, headline, "prefix_differs", numbers)
 
 
 def relative(a: Tensor, b: Tensor) -> float:

@@ -25,13 +25,11 @@ class Dependence:
         single: (T, T), the largest change of the logits at t when token j alone changes, as a
             share of the largest change anywhere; NaN in columns that were not tried.
         suffix: (T, T), the same when all tokens from j on change.
-        unit: the largest change, in logits.
         tolerance: the share up to which a change counts as rounding.
     """
 
     single: Tensor
     suffix: Tensor
-    unit: float
     tolerance: float
 
     @property
@@ -101,7 +99,7 @@ def dependence(
             if time.perf_counter() - begin > seconds:
                 break
     unit = float(torch.cat([single[:, columns], suffix[:, columns]]).max()) or 1.0
-    return Dependence(single / unit, suffix / unit, unit, tolerance)
+    return Dependence(single / unit, suffix / unit, tolerance)
 
 
 def _changes(adapter: ModelAdapter, ids: Tensor, changed: Tensor) -> Tensor:
@@ -110,12 +108,8 @@ def _changes(adapter: ModelAdapter, ids: Tensor, changed: Tensor) -> Tensor:
     Every call also holds the unchanged sequence, so that the same kernels compute it.
     """
     parts = []
-    size = max(adapter.rows - 1, 1)
-    for part in changed.split(size):
-        if adapter.rows == 1:
-            logits = torch.cat([adapter.logits(ids[None]), adapter.logits(part)])
-        else:
-            logits = adapter.logits(torch.cat([ids[None], part]))
+    for part in changed.split(max(adapter.rows - 1, 1)):
+        logits = adapter.logits(torch.cat([ids[None], part]))
         parts.append((logits[1:] - logits[:1]).abs().amax(-1))
     return torch.cat(parts)
 
@@ -137,7 +131,7 @@ def _affordable(adapter: ModelAdapter, ids: Tensor, seconds: float) -> Tensor:
     count = int(seconds / (2 * per_row))
     if count >= T:
         return torch.arange(T)
-    powers = [p + d for e in range(2, 13) for p in [2**e] for d in (0, 1)]
+    powers = [2**e + d for e in range(2, 13) for d in (0, 1)]
     first = [T - 1, T // 2, 1, 0, T - 2, *powers]
     spread = torch.linspace(0, T - 1, max(count, 2)).round().int().tolist()
     chosen = [j for j in dict.fromkeys([*first, *spread]) if 0 <= j < T]
@@ -158,13 +152,13 @@ def gradient_map(adapter: ModelAdapter, T: int, generator: torch.Generator) -> T
     if module is None or adapter.rows < 2:
         return None
     ids = adapter.tokens(generator, T)
-    rows = [
-        _gradient_rows(adapter, module, ids, part, generator)
-        for part in torch.arange(T).split(adapter.rows)
-    ]
-    if any(row is None for row in rows):
-        return None
-    whole = torch.cat([row for row in rows if row is not None])
+    rows = []
+    for asked in torch.arange(T).split(adapter.rows):
+        row = _gradient_rows(adapter, module, ids, asked, generator)
+        if row is None:
+            return None
+        rows.append(row)
+    whole = torch.cat(rows)
     largest = float(whole.max())
     return whole / largest if largest > 0 else whole
 

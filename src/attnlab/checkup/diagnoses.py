@@ -20,12 +20,12 @@ class Cause:
     rank: int = 1
 
 
-_AHEAD = frozenset(
-    "reads_ahead reads_some_ahead no_mask prefix_differs learned_leak proof outside stress".split()
-)
+_SEEN_TOO = frozenset({"prefix_differs", "learned_leak", "proof", "stress"})  # of any leak
+_AHEAD = _SEEN_TOO | {"reads_ahead", "reads_some_ahead", "no_mask", "outside"}
 _BROKEN = _AHEAD | set("not_finite flipped_mask inverted_mask off_by_one row_sums".split())
 _BROKEN |= {"late_leak", "single_leaks", "overflow"}
 _SCRAMBLED = _BROKEN | {"no_past"}
+_SEE_THE_MAP = "The report's map shows which positions read later ones; check what connects them."
 _LAST_AXIS = "Take the softmax over the last axis of (B, H, T queries, T keys): dim=-1."
 
 CAUSES: dict[str, Cause] = {
@@ -34,26 +34,26 @@ CAUSES: dict[str, Cause] = {
         "no causal mask",
         "Give the attention a causal mask (key <= query) and check that it reaches the softmax. "
         "Encoders such as BERT have none by design.",
-        _AHEAD - {"no_mask"},
+        _AHEAD,
         rank=4,
     ),
     "flipped_mask": Cause(
         "mask flipped",
         "Swap query and key in the mask: tril instead of triu, key <= query.",
-        _BROKEN - {"flipped_mask"},
+        _BROKEN,
         rank=2,
     ),
     "inverted_mask": Cause(
         "mask polarity inverted",
         "Invert the bool mask: in SDPA True means may attend, in nn.MultiheadAttention it means "
         "blocked.",
-        _BROKEN - {"inverted_mask"} | {"no_past", "empty_row"},
+        _BROKEN | {"no_past", "empty_row"},
         rank=2,
     ),
     "off_by_one": Cause(
         "mask diagonal off by one",
         "Use the main diagonal: torch.tril(ones, diagonal=0), key <= query.",
-        _BROKEN - {"off_by_one"},
+        _BROKEN,
         rank=2,
     ),
     "self_blocked": Cause(
@@ -125,17 +125,14 @@ CAUSES: dict[str, Cause] = {
     "double_scale": Cause(
         "scores are scaled twice",
         "Scale once: SDPA already multiplies by 1/sqrt(D), so remove your own factor.",
-        frozenset({"flat_scores"}),
     ),
     "inverse_scale": Cause(
         "scaled by 1/D",
         "Multiply the scores by 1/sqrt(D), not by 1/D (unless you use muP).",
-        frozenset({"flat_scores"}),
     ),
     "width_scale": Cause(
         "scaled by the model's width",
         "Scale by 1/sqrt(D) with the width of one head, D = C / H, not by 1/sqrt(C).",
-        frozenset({"flat_scores"}),
     ),
     "inverted_scale": Cause(
         "multiplied by sqrt(D)",
@@ -175,23 +172,21 @@ CAUSES: dict[str, Cause] = {
     ),
     "reads_ahead": Cause(
         "reads the future",
-        "The map in the report shows which positions read later ones; check the code that "
-        "connects them.",
-        frozenset({"prefix_differs", "learned_leak", "proof", "stress", "reads_some_ahead"}),
+        _SEE_THE_MAP,
+        _SEEN_TOO | {"reads_some_ahead"},
         rank=6,
     ),
     "reads_some_ahead": Cause(
         "reads some of the future",
-        "The map in the report shows which positions read later ones; check the code that "
-        "connects them.",
-        frozenset({"prefix_differs", "learned_leak", "proof", "stress"}),
+        _SEE_THE_MAP,
+        _SEEN_TOO,
         rank=7,
     ),
     "outside": Cause(
         "reads ahead outside attention",
         "Attention is causal; look for a convolution padded on both sides, a normalization or "
         "pooling over time, a router, or a reversed sequence.",
-        _AHEAD - {"outside"},
+        _AHEAD,
         rank=3,
     ),
     "no_past": Cause(
@@ -233,14 +228,13 @@ CAUSES: dict[str, Cause] = {
     "rows_mix": Cause(
         "rows of a batch mix",
         "Look for a reshape, or a normalization over the batch, that connects the sequences.",
-        _AHEAD | frozenset({"prefix_differs", "batch_size", "stress", "proof", "learned_leak"}),
+        _AHEAD | {"batch_size"},
         rank=3,
     ),
     "batch_time_swapped": Cause(
         "batch and time axes exchanged",
         "Use batch_first=True, or transpose (B, T, C) to (T, B, C) before the layer and back.",
-        _AHEAD
-        | frozenset({"rows_mix", "no_past", "prefix_differs", "batch_size", "flipped_mask"}),
+        _AHEAD | {"rows_mix", "no_past", "batch_size", "flipped_mask"},
         rank=1,
     ),
     "training_leak": Cause(

@@ -3,20 +3,19 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 import torch
 
 from attnlab.checkup import blackbox, serving, whitebox
 from attnlab.checkup.attention_calls import AttentionCall
 from attnlab.checkup.dependence import TOLERANCE, Dependence, dependence, gradient_map
-from attnlab.checkup.findings import Finding, Status, attempt
+from attnlab.checkup.findings import FAULT, NOT_APPLICABLE, OK, SUSPICIOUS, Finding
 from attnlab.checkup.martingale import prove_by_training
 from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter
 from attnlab.checkup.preserve_state import working_copy
 from attnlab.checkup.stress import disturbed, learned_leak, stress, try_trace
 from attnlab.checkup.training_mode import training_mode
-from attnlab.errors import BadInput
+from attnlab.errors import BadInput, first_line
 
 # Causes named from a map alone, which knows nothing of the inside of the model.
 _CAUSES_OF_MAPS = {
@@ -62,12 +61,13 @@ class Examination:
         inside = self._inside(calls, blind)
         if measurable:
             self._outside(calls)
-            if not self._leaks():
+            maps = ("future", "disturbed", "gradient")
+            if not any(f.detector in maps and f.status is FAULT for f in self.findings):
                 self._hidden(calls, numbers)
-            padding = partial(serving.padding, self.precise, self.generator)
-            self.findings.append(attempt("padding", padding, REFUSALS))
-            precision = partial(serving.low_precision, self.adapter, self.precise, self.generator)
-            self.findings.append(attempt("precision", precision, REFUSALS))
+            self._attempt("padding", serving.padding, self.precise, self.generator)
+            self._attempt(
+                "precision", serving.low_precision, self.adapter, self.precise, self.generator
+            )
             if prove and self.adapter.copies:
                 self.findings.append(prove_by_training(self.adapter, self.generator))
         self.findings += inside
@@ -88,26 +88,23 @@ class Examination:
         """Use the model in fp64 if it runs in it: leaks then stand out from rounding."""
         own = self.adapter.dtype or torch.float32
         self.precise, self.dtype = self.adapter, own
-        if self.adapter.module is not None and own != torch.float64:
-            self._convert()
-        names = [str(self.adapter.dtype or "unknown"), str(self.dtype)]
-        own_name, map_name = (name.removeprefix("torch.") for name in names)
-        self.settings["dtype"] = f"{own_name}, maps in {map_name}"
-
-    def _convert(self) -> None:
-        assert self.adapter.module is not None
         for dtype in (torch.float64, torch.float32):
+            if self.adapter.module is None or own == torch.float64:
+                break
             copy, reason = working_copy(self.adapter.module)
             if reason:
-                return
-            precise = self.adapter.replaced(copy.to(dtype))
+                break
+            precise = replace(self.adapter, model=copy.to(dtype))
             try:
                 logits = precise.logits(torch.zeros(1, self.adapter.block_size).long())
             except (*REFUSALS, BadInput):
                 continue
             if bool(logits.isfinite().all()):
                 self.precise, self.dtype = precise, dtype
-                return
+                break
+        names = [str(self.adapter.dtype or "unknown"), str(self.dtype)]
+        own_name, map_name = (name.removeprefix("torch.") for name in names)
+        self.settings["dtype"] = f"{own_name}, maps in {map_name}"
 
     def _trace(self) -> tuple[list[AttentionCall], list[int], str]:
         """Record the attention calls, at a T that no weight has as a size."""
@@ -122,15 +119,15 @@ class Examination:
     def _inside(self, calls: list[AttentionCall], blind: str) -> list[Finding]:
         """What the attention calls themselves show."""
         if not calls:
-            return [Finding("inside", Status.NOT_APPLICABLE, blind)]
+            return [Finding("inside", NOT_APPLICABLE, blind)]
         found = [f for call in calls for f in (whitebox.rows(call), whitebox.mask(call)) if f]
         detectors = {f.detector for f in found}
         if "rows" not in detectors:
             headline = "the weights of every query sum to 1 over the keys"
-            found.append(Finding("rows", Status.OK, headline))
+            found.append(Finding("rows", OK, headline))
         if "mask" not in detectors:
             headline = f"all {len(calls)} attention patterns are causal"
-            found.append(Finding("mask", Status.OK, headline))
+            found.append(Finding("mask", OK, headline))
         critical = math.sqrt(2 * math.log(self.adapter.block_size))
         found += whitebox.scale(calls, critical, whitebox.looks_untrained(self.adapter))
         return [*found, *whitebox.heads(calls), whitebox.head_order(calls)]
@@ -150,7 +147,7 @@ class Examination:
         if self.precise.module is not None and self.precise.copies:
             self.noisy = disturbed(self.precise, self.generator)
             noisy_map = self._finite_map(self.noisy, self.lengths[0], rounds=1)
-        if future.status is Status.OK and noisy_map is not None and bool(noisy_map.ahead.any()):
+        if future.status is OK and noisy_map is not None and bool(noisy_map.ahead.any()):
             self.findings.append(blackbox.future([noisy_map], shapes, detector="disturbed"))
         if future.cause not in ("flipped_mask", "inverted_mask"):  # which say so already
             self.findings.append(blackbox.past(maps[0], noisy_map))
@@ -160,45 +157,38 @@ class Examination:
         self.findings.append(blackbox.gradients(slopes, maps[0]))
         self.findings.append(blackbox.prefixes(self.precise, self.lengths, self.generator))
 
-    def _leaks(self) -> bool:
-        return any(
-            f.detector in ("future", "disturbed", "gradient") and f.status is Status.FAULT
-            for f in self.findings
-        )
-
     def _hidden(self, calls: list[AttentionCall], numbers: list[int]) -> None:
         """What shows only under large scores, after training, in training mode or with a cache."""
-        detectors: dict[str, Callable[[], Finding]] = {}
+        generator, tolerance = self.generator, self.tolerance
         if calls:
             T = calls[0].raw.shape[-1]
-            detectors["stress"] = partial(stress, self.precise, numbers, calls, self.generator, T)
+            self._attempt("stress", stress, self.precise, numbers, calls, generator, T)
         if self.precise.module is not None and self.precise.copies:
-            detectors["trained"] = partial(
-                learned_leak,
-                self.adapter,
-                self.generator,
-                self.dtype,
-                self.tolerance,
-                self.seconds / 2,
+            seconds = self.seconds / 2
+            self._attempt(
+                "trained", learned_leak, self.adapter, generator, self.dtype, tolerance, seconds
             )
-            detectors["training mode"] = partial(
-                training_mode, self.precise, self.lengths[0], self.generator, self.tolerance
+            self._attempt(
+                "training mode", training_mode, self.precise, self.lengths[0], generator, tolerance
             )
-        detectors["cache"] = partial(serving.cache, self.precise, self.generator)
-        for name, detector in detectors.items():
-            self.findings.append(attempt(name, detector, REFUSALS))
+        self._attempt("cache", serving.cache, self.precise, generator)
+
+    def _attempt(self, detector: str, examine: Callable[..., Finding], *args: object) -> None:
+        """Run a detector that calls the model in an unusual way, which it may not support."""
+        try:
+            finding = examine(*args)
+        except REFUSALS as error:
+            headline = f"the model does not support this ({first_line(error, with_class=True)})"
+            finding = Finding(detector, NOT_APPLICABLE, headline)
+        self.findings.append(finding)
 
     def _blame_outside(self, calls: list[AttentionCall]) -> None:
         """If every attention pattern is causal but the model is not, the fault lies elsewhere.
 
         Patterns were seen at one length, so the model must leak at that very length.
         """
-        sound = calls and not any(
-            f.detector in ("mask", "rows", "stress")
-            and f.status in (Status.FAULT, Status.SUSPICIOUS)
-            for f in self.findings
-        )
-        if not sound:
+        wrong = {f.detector for f in self.findings if f.status in (FAULT, SUSPICIOUS)}
+        if not calls or wrong & {"mask", "rows", "stress"}:
             return
         for i, finding in enumerate(self.findings):
             model = {"future": self.precise, "disturbed": self.noisy}.get(finding.detector)

@@ -2,14 +2,13 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
 from torch import Tensor
 
 from attnlab.checkup.diagnoses import CAUSES
-from attnlab.errors import first_line
 
 
 class Status(str, Enum):
@@ -19,6 +18,10 @@ class Status(str, Enum):
     SUSPICIOUS = "suspicious"
     FAULT = "fault"
     NOT_APPLICABLE = "not applicable"
+
+
+OK, SUSPICIOUS, FAULT, NOT_APPLICABLE = Status
+_SEVERITY = [FAULT, SUSPICIOUS, OK, NOT_APPLICABLE]
 
 
 @dataclass(frozen=True)
@@ -44,20 +47,22 @@ class Finding:
     maps: Mapping[str, Tensor] = field(default_factory=dict)
 
 
-def attempt(
-    detector: str, examine: Callable[[], Finding], refusals: tuple[type[Exception], ...]
+def within(
+    detector: str,
+    value: float,
+    limit: float,
+    *,
+    ok: str,
+    wrong: str,
+    cause: str,
+    status: Status = FAULT,
+    numbers: Mapping[str, float],
+    maps: Mapping[str, Tensor] | None = None,
 ) -> Finding:
-    """Run a detector that calls a model in an unusual way, which the model may not support.
-
-    Args:
-        refusals: errors that mean so; the finding is then "not applicable" with the reason.
-    """
-    try:
-        return examine()
-    except refusals as error:
-        reason = f"{type(error).__name__}: {first_line(error)}"
-        headline = f"the model does not support this ({reason})"
-        return Finding(detector, Status.NOT_APPLICABLE, headline)
+    """The finding for a measured value, which is wrong above a limit or if it is NaN."""
+    if value <= limit:
+        return Finding(detector, OK, ok, "", numbers, maps=maps or {})
+    return Finding(detector, status, wrong, cause, numbers, maps=maps or {})
 
 
 @dataclass(frozen=True)
@@ -98,9 +103,7 @@ class Report:
     @property
     def exit_code(self) -> int:
         """0: healthy, 1: a fault was found, 3: the examination itself failed."""
-        if self.error:
-            return 3
-        return 0 if self.healthy else 1
+        return 3 if self.error else int(not self.healthy)
 
     @property
     def causes(self) -> tuple[str, ...]:
@@ -110,7 +113,14 @@ class Report:
     @property
     def diagnoses(self) -> tuple[Diagnosis, ...]:
         """All faults and suspicions, merged by cause, faults first."""
-        return diagnose(self.findings)
+        wrong = [f for f in self.findings if f.status in (FAULT, SUSPICIOUS)]
+        present = {f.cause for f in wrong}
+        groups: dict[str, list[Finding]] = {}
+        for finding in wrong:
+            groups.setdefault(_root(finding.cause, present), []).append(finding)
+        merged = [_merge(cause, group) for cause, group in groups.items()]
+        merged.sort(key=lambda d: (_SEVERITY.index(d.status), CAUSES[d.cause].rank))
+        return tuple(merged)
 
     def finding(self, detector: str) -> Finding:
         """The most severe finding of a detector.
@@ -120,26 +130,22 @@ class Report:
         """
         found = [f for f in self.findings if f.detector == detector]
         if not found:
-            raise KeyError(
-                f"no detector {detector!r}; there are {[f.detector for f in self.findings]}"
-            )
+            known = [f.detector for f in self.findings]
+            raise KeyError(f"no detector {detector!r}; there are {known}")
         return min(found, key=lambda f: _SEVERITY.index(f.status))
 
     def to_json(self) -> str:
         """The whole report except the maps, as a JSON document."""
-        return json.dumps(
-            {
-                "subject": self.subject,
-                "healthy": self.healthy,
-                "seconds": round(self.seconds, 3),
-                "error": self.error,
-                "settings": dict(self.settings),
-                "diagnoses": [_plain(d) for d in self.diagnoses],
-                "findings": [_plain(f) for f in self.findings],
-            },
-            indent=2,
-            ensure_ascii=False,
-        )
+        report = {
+            "subject": self.subject,
+            "healthy": self.healthy,
+            "seconds": round(self.seconds, 3),
+            "error": self.error,
+            "settings": dict(self.settings),
+            "diagnoses": [vars(d) for d in self.diagnoses],
+            "findings": [_without_maps(f) for f in self.findings],
+        }
+        return json.dumps(report, indent=2, ensure_ascii=False)
 
     def to_html(self) -> str:
         """A self-contained page with drawings of the maps."""
@@ -154,27 +160,12 @@ class Report:
         show(self)
 
 
-_SEVERITY = [Status.FAULT, Status.SUSPICIOUS, Status.OK, Status.NOT_APPLICABLE]
+def _root(cause: str, present: set[str]) -> str:
+    """The most specific cause present of which a finding is a symptom (`Cause.explains`).
 
-
-def diagnose(findings: tuple[Finding, ...]) -> tuple[Diagnosis, ...]:
-    """Merge findings with a common cause.
-
-    A finding is assigned to the most specific cause present that explains its own
-    (`Cause.explains`), so that a mask that is off by one is one diagnosis, not five.
+    A mask that is off by one is thus one diagnosis, not five. Ranks decrease on the way.
     """
-    wrong = [f for f in findings if f.status in (Status.FAULT, Status.SUSPICIOUS)]
-    present = [f.cause for f in sorted(wrong, key=lambda f: _SEVERITY.index(f.status))]
-    groups: dict[str, list[Finding]] = {}
-    for finding in wrong:
-        groups.setdefault(_root(finding.cause, present), []).append(finding)
-    merged = [_merge(cause, group) for cause, group in groups.items()]
-    return tuple(sorted(merged, key=lambda d: (_SEVERITY.index(d.status), CAUSES[d.cause].rank)))
-
-
-def _root(cause: str, present: list[str]) -> str:
-    """Follow a symptom to its cause. Ranks decrease on the way, so this ends."""
-    for other in sorted(set(present), key=lambda name: CAUSES[name].rank):
+    for other in sorted(present, key=lambda name: (CAUSES[name].rank, name)):
         if CAUSES[other].rank < CAUSES[cause].rank and cause in CAUSES[other].explains:
             return _root(other, present)
     return cause
@@ -183,35 +174,21 @@ def _root(cause: str, present: list[str]) -> str:
 def _merge(cause: str, group: list[Finding]) -> Diagnosis:
     own = [f for f in group if f.cause == cause]
     others = [f for f in group if f.cause != cause]
-    evidence = [
-        sentence
-        for f in own
-        for sentence in (*([f.headline] if f is not own[0] else []), *f.evidence)
-    ]
+    headline, *evidence = [sentence for f in own for sentence in (f.headline, *f.evidence)]
     evidence += [f.headline for f in others]
     return Diagnosis(
         cause=cause,
         status=min((f.status for f in group), key=_SEVERITY.index),
-        headline=own[0].headline,
+        headline=headline,
         advice=CAUSES[cause].advice,
         detectors=tuple(dict.fromkeys(f.detector for f in own + others)),
         evidence=tuple(dict.fromkeys(evidence)),
     )
 
 
-def _plain(item: Finding | Diagnosis) -> dict[str, object]:
-    plain: dict[str, object] = {"status": item.status.value, "headline": item.headline}
-    if isinstance(item, Diagnosis):
-        return {
-            "cause": item.cause,
-            **plain,
-            "advice": item.advice,
-            "detectors": list(item.detectors),
-            "evidence": list(item.evidence),
-        }
-    # JSON has no NaN and no infinity, so they are written as text.
-    numbers = {
-        n: value if math.isfinite(value) else str(value) for n, value in item.numbers.items()
-    }
-    found = {"detector": item.detector, **plain, "cause": item.cause}
-    return {**found, "numbers": numbers, "evidence": list(item.evidence)}
+def _without_maps(finding: Finding) -> dict[str, object]:
+    """A finding for JSON, which has no NaN and no infinity: they are written as text."""
+    numbers = {n: x if math.isfinite(x) else str(x) for n, x in finding.numbers.items()}
+    plain = vars(finding) | {"numbers": numbers}
+    del plain["maps"]
+    return plain

@@ -6,15 +6,16 @@ compared with references that are wrong on purpose, and the one that agrees name
 Letters: B batch, H heads, T time, D channels of a head.
 """
 
+import contextlib
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from attnlab.checkup.findings import Finding, Report, Status
+from attnlab.checkup.findings import FAULT, NOT_APPLICABLE, OK, SUSPICIOUS, Finding, Report, within
 from attnlab.checkup.kernel_adapter import KernelAdapter, adapt_kernel
 from attnlab.checkup.model_adapter import REFUSALS
 from attnlab.checkup.preserve_state import preserve_state
@@ -72,8 +73,11 @@ class _Inputs:
     def factor(self) -> float:
         return self.q.shape[-1] ** -0.5 if self.scale is None else self.scale
 
-    def reference(self, recipe: Recipe) -> Tensor:
-        return compute(recipe, self.q, self.k, self.v, self.mask, self.factor)
+    def reference(self, recipe: Recipe = RIGHT, fill: float = -1e4) -> Tensor:
+        return compute(recipe, self.q, self.k, self.v, self.mask, self.factor, fill)
+
+    def given_to(self, kernel: KernelAdapter) -> Tensor:
+        return kernel(self.q, self.k, self.v, self.mask, self.scale)
 
 
 def _inputs(generator: torch.Generator, mask: Tensor, scale: float | None) -> _Inputs:
@@ -86,8 +90,7 @@ def _examine(kernel: KernelAdapter, causal: bool, generator: torch.Generator) ->
     expected = lower if kernel.mask or kernel.causal or causal else torch.ones_like(lower)
     plain = _inputs(generator, expected, 0.3 if kernel.scale else None)
     try:
-        first = kernel(plain.q, plain.k, plain.v, expected, plain.scale)
-        again = kernel(plain.q, plain.k, plain.v, expected, plain.scale)
+        first, again = plain.given_to(kernel), plain.given_to(kernel)
     except BadInput:
         raise
     except REFUSALS as error:
@@ -95,21 +98,20 @@ def _examine(kernel: KernelAdapter, causal: bool, generator: torch.Generator) ->
         raise BadInput(message) from error
     if not torch.equal(first, again) and float((first - again).abs().max()) > 1e-4:
         headline = "the same inputs give different outputs the second time: dropout is left on"
-        return [Finding("same twice", Status.FAULT, headline, "dropout_on")]
+        return [Finding("same twice", FAULT, headline, "dropout_on")]
     found = _compare(plain, first)
-    if found[0].status is Status.OK:
+    if found[0].status is OK:
         found += _further(kernel, plain, generator)
     return found
 
 
 def _compare(inputs: _Inputs, y: Tensor, detector: str = "reference") -> list[Finding]:
     """Is the output correct, or wrong in a known way, or in two?"""
-    right = inputs.reference(RIGHT)
+    right = inputs.reference()
     error = _error(y, right)
     numbers = {"error": error}
     if error <= 1e-4:
-        headline = f"agrees with fp64 to {error:.1e}"
-        return [Finding(detector, Status.OK, headline, "", numbers)]
+        return [Finding(detector, OK, f"agrees with fp64 to {error:.1e}", "", numbers)]
     wrong = [h for h in range(y.shape[1]) if _error(y[:, h], right[:, h]) > 1e-4]
     for recipe, steps in departures(2):
         if _error(y[:, wrong], inputs.reference(recipe)[:, wrong]) <= 1e-4:
@@ -123,22 +125,21 @@ def _unnamed(
     """Describe an output that agrees with none of the wrong references."""
     error = numbers["error"]
     if not bool(y.isfinite().all()):
-        headline = (
-            f"{int((~y.isfinite()).any(-1).sum())} of {y[..., 0].numel()} rows are not finite"
-        )
-        return Finding(detector, Status.FAULT, headline, "not_finite", numbers)
+        wrong = (~y.isfinite()).any(-1)
+        headline = f"{int(wrong.sum())} of {wrong.numel()} rows are not finite"
+        return Finding(detector, FAULT, headline, "not_finite", numbers)
     if error <= 5e-2:
         headline = f"differs from fp64 by {error:.1e}, as half precision does"
-        return Finding(detector, Status.SUSPICIOUS, headline, "imprecise", numbers)
+        return Finding(detector, SUSPICIOUS, headline, "imprecise", numbers)
     gain = float((y.detach().double() * right).sum() / right.square().sum())
     if _error(y, gain * right) <= 1e-4:
         headline = f"the output is {gain:.3g} times what it should be: rows do not sum to 1"
-        return Finding(detector, Status.FAULT, headline, "row_sums", numbers)
+        return Finding(detector, FAULT, headline, "row_sums", numbers)
     near = {steps[0]: _error(y, inputs.reference(recipe)) for recipe, steps in departures(1)}
     closest = min(near, key=lambda step: near[step])
     headline = f"differs from fp64 by {error:.2g} of its standard deviation, by an unknown mistake"
     evidence = (f"closest: {NAMES[closest][1]}, off by {near[closest]:.2g}",)
-    return Finding(detector, Status.FAULT, headline, "wrong", numbers, evidence)
+    return Finding(detector, FAULT, headline, "wrong", numbers, evidence)
 
 
 def _named(
@@ -153,10 +154,9 @@ def _named(
     if len(steps) > 1:
         both = " and ".join(NAMES[step][1] for step in steps)
         evidence = (f"the output agrees with a reference in which {both}",)
-    told = [NAMES[step] for step in steps]
     return [
-        Finding(detector, Status.FAULT, where + sentence, cause, numbers, evidence)
-        for cause, sentence in told
+        Finding(detector, FAULT, where + sentence, cause, numbers, evidence)
+        for cause, sentence in (NAMES[step] for step in steps)
     ]
 
 
@@ -180,74 +180,78 @@ def _further(kernel: KernelAdapter, plain: _Inputs, generator: torch.Generator) 
     if kernel.mask:
         mask = torch.rand(T, T, generator=generator) < 0.5
         inputs = _inputs(generator, mask | torch.eye(T, dtype=torch.bool), plain.scale)
-        y = kernel(inputs.q, inputs.k, inputs.v, inputs.mask, inputs.scale)
-        found += _compare(inputs, y, "another mask")
+        found += _compare(inputs, inputs.given_to(kernel), "another mask")
     if kernel.scale:
         inputs = _inputs(generator, plain.mask, None)
-        try:
-            y = kernel(inputs.q, inputs.k, inputs.v, inputs.mask, None)
-        except REFUSALS:
-            return [*found, _grouped(kernel, plain, generator)]
-        found += _compare(inputs, y, "its own scale")
+        with contextlib.suppress(*REFUSALS):  # of kernels whose scale must be given
+            found += _compare(inputs, inputs.given_to(kernel), "its own scale")
     return [*found, _grouped(kernel, plain, generator)]
 
 
 def _stressed(kernel: KernelAdapter, plain: _Inputs) -> Finding:
     """Does the mask hold under scores of 2e5, without overflow?"""
     factor = 2e5 / float((plain.q @ plain.k.mT).abs().max() * plain.factor)
-    q = plain.q * factor
-    y = kernel(q, plain.k, plain.v, plain.mask, plain.scale).double()
+    strong = replace(plain, q=plain.q * factor)
+    y = strong.given_to(kernel)
     if not bool(y.isfinite().all()):
-        return Finding("stress", Status.FAULT, "scores of 2e5 give NaN or infinity", "overflow")
-    strong = _Inputs(q, plain.k, plain.v, plain.mask, plain.scale)
-    if _error(y, strong.reference(RIGHT)) <= 1e-3:
-        return Finding("stress", Status.OK, "the mask holds under scores of 2e5")
+        return Finding("stress", FAULT, "scores of 2e5 give NaN or infinity", "overflow")
+    if _error(y, strong.reference()) <= 1e-3:
+        return Finding("stress", OK, "the mask holds under scores of 2e5")
     for fill in (-1e2, -1e3, -1e4, -3e4, -65504.0, -1e5):
-        recipe = Recipe(mask="finite")
-        wrong = compute(recipe, q, plain.k, plain.v, plain.mask, plain.factor, fill)
-        if _error(y, wrong) <= 1e-3:
+        if _error(y, strong.reference(Recipe(mask="finite"), fill)) <= 1e-3:
             headline = f"blocked scores are {fill:g}, a finite number that scores can exceed"
-            return Finding("stress", Status.FAULT, headline, "finite_fill")
+            return Finding("stress", FAULT, headline, "finite_fill")
     headline = "under scores of 2e5 the output differs from the reference"
-    return Finding("stress", Status.SUSPICIOUS, headline, "stress")
+    return Finding("stress", SUSPICIOUS, headline, "stress")
 
 
 def _backward(kernel: KernelAdapter, plain: _Inputs) -> Finding:
     """Do the gradients agree with the reference?"""
-    leaves = [x.clone().requires_grad_() for x in (plain.q, plain.k, plain.v)]
     exact = [x.double().requires_grad_() for x in (plain.q, plain.k, plain.v)]
+    right = compute(RIGHT, exact[0], exact[1], exact[2], plain.mask, plain.factor)
+    leaves = [x.clone().requires_grad_() for x in (plain.q, plain.k, plain.v)]
     y = kernel(leaves[0], leaves[1], leaves[2], plain.mask, plain.scale)
     if not y.requires_grad:
-        return Finding("backward", Status.NOT_APPLICABLE, "no gradient flows")
-    right = compute(RIGHT, exact[0], exact[1], exact[2], plain.mask, plain.factor)
+        return Finding("backward", NOT_APPLICABLE, "no gradient flows")
     weights = torch.linspace(-1, 1, y.numel()).reshape(y.shape)
     given = torch.autograd.grad((y * weights).sum(), leaves)
     expected = torch.autograd.grad((right * weights.double()).sum(), exact)
     errors = {n: _error(g, e) for n, g, e in zip("qkv", given, expected, strict=True)}
-    if max(errors.values()) <= 1e-3:
-        return Finding("backward", Status.OK, "gradients agree with fp64", "", errors)
     worst = max(errors, key=lambda name: errors[name])
-    headline = f"the gradient of {worst} is off by {errors[worst]:.2g} of its standard deviation"
-    return Finding("backward", Status.FAULT, headline, "wrong", errors)
+    off = f"the gradient of {worst} is off by {errors[worst]:.2g} of its standard deviation"
+    return within(
+        "backward",
+        errors[worst],
+        1e-3,
+        ok="gradients agree with fp64",
+        wrong=off,
+        cause="wrong",
+        numbers=errors,
+    )
 
 
 def _halved(kernel: KernelAdapter, plain: _Inputs) -> Finding:
     """Are scores and softmax computed in fp32 for bf16 inputs with large scores?"""
     q, k, v = (x.to(torch.bfloat16) for x in (8 * plain.q, plain.k, plain.v))
+    inputs = replace(plain, q=q, k=k, v=v)
     try:
-        y = kernel(q, k, v, plain.mask, plain.scale)
+        y = inputs.given_to(kernel)
     except REFUSALS as error:
-        return Finding(
-            "precision", Status.NOT_APPLICABLE, f"does not take bf16: {first_line(error)}"
-        )
-    off = _error(y, compute(RIGHT, q, k, v, plain.mask, plain.factor))
-    numbers = {"error in bf16": off}
-    if off <= 5e-2:
-        return Finding("precision", Status.OK, f"off by {off:.1e} in bf16", "", numbers)
-    headline = (
-        f"in bf16 with large scores the output is off by {off:.2g} of its standard deviation"
+        headline = f"does not take bf16: {first_line(error)}"
+        return Finding("precision", NOT_APPLICABLE, headline)
+    off = _error(y, inputs.reference())
+    return within(
+        "precision",
+        off,
+        5e-2,
+        ok=f"off by {off:.1e} in bf16",
+        wrong=(
+            f"in bf16 with large scores the output is off by {off:.2g} of its standard deviation"
+        ),
+        cause="low_precision",
+        status=SUSPICIOUS,
+        numbers={"error in bf16": off},
     )
-    return Finding("precision", Status.SUSPICIOUS, headline, "low_precision", numbers)
 
 
 def _grouped(kernel: KernelAdapter, plain: _Inputs, generator: torch.Generator) -> Finding:
@@ -258,16 +262,15 @@ def _grouped(kernel: KernelAdapter, plain: _Inputs, generator: torch.Generator) 
     try:
         y = kernel(q, k, v, plain.mask, plain.scale)
     except REFUSALS:
-        return Finding(
-            name, Status.NOT_APPLICABLE, "takes only equal numbers of query and key-value heads"
-        )
+        headline = "takes only equal numbers of query and key-value heads"
+        return Finding(name, NOT_APPLICABLE, headline)
     repeated, tiled = (
         compute(RIGHT, q, k[:, heads], v[:, heads], plain.mask, plain.factor)
         for heads in ([0, 0, 1, 1, 2, 2], [0, 1, 2, 0, 1, 2])
     )
     if _error(y, repeated) <= 1e-4:
-        return Finding(name, Status.OK, "query head h uses key-value head h // 2 of 6 and 3")
+        return Finding(name, OK, "query head h uses key-value head h // 2 of 6 and 3")
     if _error(y, tiled) <= 1e-4:
         headline = "query head h uses key-value head h mod 3: they were tiled, not repeated"
-        return Finding(name, Status.FAULT, headline, "head_order")
-    return Finding(name, Status.FAULT, "grouped heads give a wrong output", "wrong")
+        return Finding(name, FAULT, headline, "head_order")
+    return Finding(name, FAULT, "grouped heads give a wrong output", "wrong")

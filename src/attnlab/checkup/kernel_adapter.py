@@ -51,13 +51,10 @@ class KernelAdapter:
             named[self.dropout] = 0.0
         y = self.function(q.clone(), k.clone(), v.clone(), **named)
         y = y[0] if isinstance(y, tuple) else y
-        if isinstance(y, Tensor) and y.shape == (
-            *q.shape[:1],
-            q.shape[2],
-            q.shape[1] * v.shape[-1],
-        ):
-            y = y.unflatten(-1, (q.shape[1], -1)).transpose(1, 2)  # the kernel merges heads itself
-        expected = (*q.shape[:-1], v.shape[-1])
+        B, H, T, _ = q.shape
+        if isinstance(y, Tensor) and y.shape == (B, T, H * v.shape[-1]):  # it merges heads itself
+            y = y.unflatten(-1, (H, -1)).transpose(1, 2)
+        expected = (B, H, T, v.shape[-1])
         if not isinstance(y, Tensor) or y.shape != expected:
             got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
             raise BadInput(

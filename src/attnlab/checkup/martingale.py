@@ -16,18 +16,17 @@ Letters: B batch, T time, V symbols.
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attnlab.checkup.adam import Adam
-from attnlab.checkup.findings import Finding, Status
+from attnlab.checkup.adam import Adam, open_weights
+from attnlab.checkup.findings import FAULT, NOT_APPLICABLE, OK, Finding
 from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter
 from attnlab.checkup.preserve_state import working_copy
-from attnlab.checkup.stress import open_weights
 from attnlab.errors import first_line
 from attnlab.rng import generator
 
@@ -158,36 +157,49 @@ def train_and_bet(
     return bet
 
 
+def bet_on_uniform_text(
+    student: ModelAdapter, *, seed: int, batch_size: int, steps: int, seconds: float = math.inf
+) -> Martingale:
+    """Train a model in place on uniform random tokens, which only a leak makes predictable.
+
+    Raises:
+        RuntimeError: no gradient flows.
+    """
+    assert student.module is not None
+    V = student.vocab_size
+    text = uniform_text(V, student.block_size, seed, min(batch_size, student.rows))
+    with torch.enable_grad():
+        return train_and_bet(
+            lambda ids: student.raw(ids)[..., :V].float(),
+            text,
+            weights=open_weights(student.module),
+            steps=steps,
+            lr=3e-3,
+            seconds=seconds,
+        )
+
+
 def prove_by_training(
     adapter: ModelAdapter, random: torch.Generator, *, steps: int = 400, seconds: float = 40.0
 ) -> Finding:
     """The checkup's detector: bet on uniform tokens, which no causal model can predict."""
     if adapter.module is None:
-        return Finding("proof", Status.NOT_APPLICABLE, "only a torch module can be trained")
+        return Finding("proof", NOT_APPLICABLE, "only a torch module can be trained")
     copy, reason = working_copy(adapter.module)
     if reason:
-        return Finding("proof", Status.NOT_APPLICABLE, reason)
-    student, V = adapter.replaced(copy.float()), adapter.vocab_size
-    text = uniform_text(V, adapter.block_size, random.initial_seed(), min(16, adapter.rows))
+        return Finding("proof", NOT_APPLICABLE, reason)
+    student, seed = replace(adapter, model=copy.float()), random.initial_seed()
     try:
-        with torch.enable_grad():
-            bet = train_and_bet(
-                lambda ids: student.raw(ids)[..., :V].float(),
-                text,
-                weights=open_weights(copy),
-                steps=steps,
-                lr=3e-3,
-                seconds=seconds,
-            )
+        bet = bet_on_uniform_text(student, seed=seed, batch_size=16, steps=steps, seconds=seconds)
     except REFUSALS as error:
-        return Finding("proof", Status.NOT_APPLICABLE, f"training failed: {first_line(error)}")
+        return Finding("proof", NOT_APPLICABLE, f"training failed: {first_line(error)}")
     n, digits = len(bet.history), bet.highest / math.log(10)
     numbers = {"log10 of the highest M": digits, "steps": float(n), "alpha": bet.alpha}
-    if bet.proven:
-        headline = (
-            f"after {n} training steps the model predicts uniform random tokens: odds of "
-            f"10^{digits:.1f} against every model that reads only the past"
-        )
-        return Finding("proof", Status.FAULT, headline, "proof", numbers)
-    headline = f"no proof of a leak in {n} steps (the highest odds were 10^{digits:.1f})"
-    return Finding("proof", Status.OK, headline, "", numbers)
+    if not bet.proven:
+        headline = f"no proof of a leak in {n} steps (the highest odds were 10^{digits:.1f})"
+        return Finding("proof", OK, headline, "", numbers)
+    headline = (
+        f"after {n} training steps the model predicts uniform random tokens: odds of "
+        f"10^{digits:.1f} against every model that reads only the past"
+    )
+    return Finding("proof", FAULT, headline, "proof", numbers)

@@ -4,8 +4,9 @@ Letters: B batch, T time, V symbols.
 """
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import torch
 from torch import Tensor, nn
@@ -14,14 +15,8 @@ from attnlab.errors import BadInput, first_line
 
 # What a model raises when it is called in a way that it does not support.
 REFUSALS = (
-    RuntimeError,
-    TypeError,
-    ValueError,
-    IndexError,
-    KeyError,
-    AttributeError,
-    AssertionError,
-)
+    RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError, AssertionError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -57,8 +52,7 @@ class ModelAdapter:
     @property
     def dtype(self) -> torch.dtype | None:
         """The dtype of the module's weights, or None."""
-        floats = [p.dtype for p in self.parameters() if p.is_floating_point()]
-        return floats[0] if floats else None
+        return next((p.dtype for p in self.parameters() if p.is_floating_point()), None)
 
     @property
     def device(self) -> torch.device:
@@ -68,10 +62,6 @@ class ModelAdapter:
     def parameters(self) -> list[Tensor]:
         """The parameters of the module, if it is one."""
         return list(self.module.parameters()) if self.module is not None else []
-
-    def replaced(self, model: Callable[..., object]) -> "ModelAdapter":
-        """Call another model in the same way."""
-        return replace(self, model=model)
 
     def tokens(self, generator: torch.Generator, *shape: int) -> Tensor:
         """Uniform ids on the CPU."""
@@ -84,10 +74,8 @@ class ModelAdapter:
             BadInput: nothing in the output can be the logits.
         """
         with torch.no_grad():
-            parts = [
-                self.raw(part).detach().to("cpu", torch.float64) for part in ids.split(self.rows)
-            ]
-        return torch.cat(parts)
+            parts = [self.raw(part).to("cpu", torch.float64) for part in ids.split(self.rows)]
+        return torch.cat(parts).detach()
 
     def raw(self, ids: Tensor) -> Tensor:
         """One call that keeps gradients and dtype: (B, T) -> (B, T, V)."""
@@ -109,11 +97,10 @@ def find_logits(output: object, shape: tuple[int, ...], vocab_size: int) -> Tens
     Raises:
         BadInput: nothing in it has the shape (B, T, V).
     """
-    arrays = [a for a in (as_tensor(part) for part in _parts(output)) if a is not None]
+    arrays = list(_tensors(output))
     fitting = [a for a in arrays if a.ndim == 3 and a.shape[:2] == shape and a.is_floating_point()]
-    exact = [a for a in fitting if a.shape[2] == vocab_size]
-    if exact or fitting:
-        return (exact or fitting)[0]
+    if fitting:
+        return next((a for a in fitting if a.shape[2] == vocab_size), fitting[0])
     shapes = ", ".join(str(tuple(a.shape)) for a in arrays) or type(output).__name__
     raise BadInput(
         f"for ids of shape {shape} the model returned {shapes}; "
@@ -121,25 +108,22 @@ def find_logits(output: object, shape: tuple[int, ...], vocab_size: int) -> Tens
     )
 
 
-def _parts(output: object) -> list[object]:
-    if isinstance(output, Mapping):
-        return [output["logits"]] if "logits" in output else list(output.values())
-    if hasattr(output, "logits"):
-        return [output.logits]
-    if isinstance(output, Sequence) and not isinstance(output, str):
-        return [part for item in output for part in _parts(item)]
-    return [output]
-
-
-def as_tensor(value: object) -> Tensor | None:
-    """A tensor from a tensor or an array; None for anything else."""
-    if isinstance(value, Tensor):
-        return value
-    if hasattr(value, "__array__"):  # NumPy, and JAX by way of it
+def _tensors(output: object) -> Iterator[Tensor]:
+    """The tensors in what a model returns; arrays of NumPy and JAX become tensors."""
+    if isinstance(output, Tensor):
+        yield output
+    elif isinstance(output, Mapping):
+        for part in [output["logits"]] if "logits" in output else output.values():
+            yield from _tensors(part)
+    elif hasattr(output, "logits"):
+        yield from _tensors(output.logits)
+    elif isinstance(output, Sequence) and not isinstance(output, str):
+        for part in output:
+            yield from _tensors(part)
+    elif hasattr(output, "__array__"):  # NumPy, and JAX by way of it
         import numpy
 
-        return torch.from_numpy(numpy.array(value))
-    return None
+        yield torch.from_numpy(numpy.array(output))
 
 
 def adapt(
@@ -156,11 +140,10 @@ def adapt(
         BadInput: a size is missing or impossible, or no way of calling gives logits.
     """
     if not callable(model):
-        raise BadInput(
-            f"a model must be callable, from ids to logits; this is a {type(model).__name__}"
-        )
-    V = vocab_size if vocab_size is not None else _size_from(model, _VOCAB_NAMES)
-    T = block_size if block_size is not None else _size_from(model, _BLOCK_NAMES)
+        kind = type(model).__name__
+        raise BadInput(f"a model must be callable, from ids to logits; this is a {kind}")
+    V = vocab_size if vocab_size is not None else size_from(model, _VOCAB_NAMES)
+    T = block_size if block_size is not None else size_from(model, _BLOCK_NAMES)
     if V is None:
         raise BadInput("the model has no vocabulary size; give vocab_size (--vocab-size)")
     if V < 2:
@@ -177,17 +160,12 @@ def adapt(
 
 _VOCAB_NAMES = ("vocab_size", "n_vocab", "n_tokens", "num_embeddings")
 _BLOCK_NAMES = (
-    "block_size",
-    "max_position_embeddings",
-    "n_positions",
-    "max_seq_len",
-    "max_seq_length",
-    "context_length",
-    "seq_len",
-)
+    "block_size", "max_position_embeddings", "n_positions", "max_seq_len", "max_seq_length",
+    "context_length", "seq_len",
+)  # fmt: skip
 
 
-def _size_from(model: object, names: tuple[str, ...]) -> int | None:
+def size_from(model: object, names: tuple[str, ...]) -> int | None:
     """The first of these attributes of the model or its config that is an integer."""
     configs = [getattr(model, name) for name in ("config", "cfg", "args") if hasattr(model, name)]
     for place in (model, *configs):
@@ -198,27 +176,22 @@ def _size_from(model: object, names: tuple[str, ...]) -> int | None:
 
 
 def _first_working_call(model: Callable[..., object], V: int, T: int) -> ModelAdapter:
+    conventions = ["torch", "numpy"]
+    if isinstance(model, nn.Module):
+        second = list(inspect.signature(model.forward).parameters)[1:2]
+        takes_targets = second and second[0] in ("targets", "labels", "target", "y")
+        conventions = ["torch", "targets"] if takes_targets else ["torch"]
     ids = torch.arange(2 * T).reshape(2, T) % V
     reasons: list[str] = []
-    for convention in _conventions(model):
-        for rows in (64, 1):
-            adapter = ModelAdapter(model, V, T, convention=convention, rows=rows)
-            try:
-                adapter.logits(ids)
-            except REFUSALS as error:
-                reasons.append(f"{type(error).__name__}: {first_line(error)}")
-            else:
-                return adapter
+    for convention, rows in product(conventions, (64, 1)):
+        adapter = ModelAdapter(model, V, T, convention=convention, rows=rows)
+        try:
+            adapter.logits(ids)
+        except REFUSALS as error:
+            reasons.append(first_line(error, with_class=True))
+        else:
+            return adapter
     raise BadInput(
         f"the model fails on ids of shape (2, {T}) below {V}: {reasons[0]}; give the vocab_size "
         f"and block_size that it was built with, and a model from ids to logits"
     )
-
-
-def _conventions(model: Callable[..., object]) -> list[str]:
-    """The ways to call a model that are worth trying."""
-    if not isinstance(model, nn.Module):
-        return ["torch", "numpy"]
-    parameters = list(inspect.signature(model.forward).parameters)
-    named = len(parameters) > 1 and parameters[1] in ("targets", "labels", "target", "y")
-    return ["torch", "targets"] if named else ["torch"]

@@ -13,16 +13,23 @@ from torch import nn
 @contextmanager
 def preserve_state(model: nn.Module | None) -> Iterator[None]:
     """Restore a model, PyTorch's global switches and the random states, also after an error."""
-    states = _RandomStates()
-    modes = _Modes()
+    grad, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
+    fastpath = torch.backends.mha.get_fastpath_enabled()
+    python = random.getstate()
+    numpy = sys.modules["numpy"].random.get_state() if "numpy" in sys.modules else None
     snapshot = _Snapshot(model) if model is not None else None
-    try:
-        yield
-    finally:
-        if snapshot is not None:
-            snapshot.restore()
-        modes.restore()
-        states.restore()
+    with torch.random.fork_rng(range(torch.cuda.device_count())):
+        try:
+            yield
+        finally:
+            if snapshot is not None:
+                snapshot.restore()
+            torch.set_grad_enabled(grad)
+            torch.set_default_dtype(dtype)
+            torch.backends.mha.set_fastpath_enabled(fastpath)
+            random.setstate(python)
+            if numpy is not None:
+                sys.modules["numpy"].random.set_state(numpy)
 
 
 def working_copy(model: nn.Module) -> tuple[nn.Module, str]:
@@ -31,38 +38,6 @@ def working_copy(model: nn.Module) -> tuple[nn.Module, str]:
         return copy.deepcopy(model), ""
     except (RuntimeError, TypeError, NotImplementedError, AttributeError, RecursionError) as error:
         return model, f"the model cannot be copied ({error}), so it is examined in place"
-
-
-class _RandomStates:
-    """The random states of torch, its devices, Python, and NumPy if it is imported."""
-
-    def __init__(self) -> None:
-        self.torch = torch.get_rng_state()
-        self.cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-        self.python = random.getstate()
-        self.numpy = sys.modules["numpy"].random.get_state() if "numpy" in sys.modules else None
-
-    def restore(self) -> None:
-        torch.set_rng_state(self.torch)
-        if self.cuda:
-            torch.cuda.set_rng_state_all(self.cuda)
-        random.setstate(self.python)
-        if self.numpy is not None:
-            sys.modules["numpy"].random.set_state(self.numpy)
-
-
-class _Modes:
-    """Global switches of PyTorch that a model may change."""
-
-    def __init__(self) -> None:
-        self.grad = torch.is_grad_enabled()
-        self.dtype = torch.get_default_dtype()
-        self.fastpath = torch.backends.mha.get_fastpath_enabled()
-
-    def restore(self) -> None:
-        torch.set_grad_enabled(self.grad)
-        torch.set_default_dtype(self.dtype)
-        torch.backends.mha.set_fastpath_enabled(self.fastpath)
 
 
 class _Snapshot:

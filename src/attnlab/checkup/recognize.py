@@ -4,18 +4,12 @@ All functions are pure. A map is bool (T, T): row t is the reader, column j is w
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-
-@dataclass(frozen=True)
-class Explanation:
-    """A cause (a key of `attnlab.checkup.diagnoses.CAUSES`) and a sentence about this map."""
-
-    cause: str
-    headline: str
+# A cause (a key of `attnlab.checkup.diagnoses.CAUSES`) and a sentence about this map.
+Explanation = tuple[str, str]
 
 
 def explain(
@@ -43,17 +37,26 @@ def explain(
         return None
     past = reads & tried & torch.ones(T, T, dtype=torch.bool).tril(-1)
     if not past.any() and bool(ahead[0].any()) and ahead.sum() > T:
-        return _only_future(reads, tried)
+        if bool(reads.diagonal()[tried].any()):
+            headline = "a position reads itself and later positions, never earlier ones"
+            return "flipped_mask", f"{headline}: the mask is flipped"
+        headline = "a position reads exactly what a causal mask blocks"
+        return "inverted_mask", f"{headline}: the mask's polarity is inverted"
     scrambled = explain_scramble(reads, tried, shapes)
     if scrambled is not None:
         return scrambled
     if clean_up_to >= T // 4:
-        return _few(ahead, tried) or _late(ahead, clean_up_to)
-    if bool((ahead == future).all()):
-        return Explanation(
-            "no_mask", f"every position reads all {T} positions, including later ones"
+        rows = ahead.any(-1).nonzero().flatten().tolist()
+        return _few(ahead, tried) or (
+            "late_leak",
+            f"positions {rows[0]} to {rows[-1]} read ahead in sequences of {T}, but nothing does "
+            f"in sequences of {clean_up_to}",
         )
-    return _peek(ahead, future) or _few(ahead, tried) or _some(ahead, future)
+    if bool((ahead == future).all()):
+        return "no_mask", f"every position reads all {T} positions, including later ones"
+    t, j = ahead.nonzero()[0].tolist()
+    some = f"{int(ahead.sum())} of {int(future.sum())} pairs read ahead, position {t} reads {j}"
+    return _peek(ahead, future) or _few(ahead, tried) or ("reads_some_ahead", f"{some} first")
 
 
 def explain_pattern(support: Tensor) -> Explanation | None:
@@ -65,38 +68,12 @@ def explain_pattern(support: Tensor) -> Explanation | None:
     Returns:
         None if the support is causal, or a causal window.
     """
-    T = len(support)
-    tried = torch.ones(T, dtype=torch.bool)
-    diagonal = support.diagonal()
-    if not support.triu(1).any():
-        if support.any() and not diagonal[1:].any():
-            return Explanation(
-                "self_blocked",
-                "no query attends to its own position: the diagonal of the mask is blocked",
-            )
-        return None
-    return explain(support, tried)
-
-
-def _only_future(reads: Tensor, tried: Tensor) -> Explanation:
-    if bool(reads.diagonal()[tried].any()):
-        return Explanation(
-            "flipped_mask",
-            "a position reads itself and later positions, never earlier ones: the mask is flipped",
-        )
-    return Explanation(
-        "inverted_mask",
-        "a position reads exactly what a causal mask blocks: the mask's polarity is inverted",
-    )
-
-
-def _late(ahead: Tensor, clean_up_to: int) -> Explanation:
-    rows = ahead.any(-1).nonzero().flatten().tolist()
-    return Explanation(
-        "late_leak",
-        f"positions {rows[0]} to {rows[-1]} read ahead in sequences of {len(ahead)}, but nothing "
-        f"does in sequences of {clean_up_to}",
-    )
+    if support.triu(1).any():
+        return explain(support, torch.ones(len(support), dtype=torch.bool))
+    if support.any() and not support.diagonal()[1:].any():
+        headline = "no query attends to its own position: the diagonal of the mask is blocked"
+        return "self_blocked", headline
+    return None
 
 
 def _peek(ahead: Tensor, future: Tensor) -> Explanation | None:
@@ -109,9 +86,7 @@ def _peek(ahead: Tensor, future: Tensor) -> Explanation | None:
         return None
     far = f"t+{k} and nothing later" if k == 1 else f"up to t+{k} and nothing later"
     layers = "" if k == 1 else f", as in {k} layers that each look one ahead"
-    return Explanation(
-        "off_by_one", f"position t reads {far}: the mask's diagonal is off by one{layers}"
-    )
+    return "off_by_one", f"position t reads {far}: the mask's diagonal is off by one{layers}"
 
 
 def _few(ahead: Tensor, tried: Tensor) -> Explanation | None:
@@ -122,21 +97,10 @@ def _few(ahead: Tensor, tried: Tensor) -> Explanation | None:
     if len(rows) > limit and len(columns) > limit:
         return None
     pairs = [f"{t} reads {j}" for t, j in ahead.nonzero().tolist()[:6]]
-    more = int(ahead.sum()) - len(pairs)
+    hidden = int(ahead.sum()) - len(pairs)
+    more = f"; and {hidden} more pairs" if hidden > 0 else ""
     rest = "no other pair does" if bool(tried.all()) else "not all other pairs were tried"
-    return Explanation(
-        "single_leaks",
-        f"position {'; '.join(pairs)}{f'; and {more} more pairs' if more > 0 else ''}; {rest}",
-    )
-
-
-def _some(ahead: Tensor, future: Tensor) -> Explanation:
-    t, j = ahead.nonzero()[0].tolist()
-    return Explanation(
-        "reads_some_ahead",
-        f"{int(ahead.sum())} of {int(future.sum())} pairs read ahead, "
-        f"position {t} reads {j} first",
-    )
+    return "single_leaks", f"position {'; '.join(pairs)}{more}; {rest}"
 
 
 def unmerged(T: int, H: int) -> Tensor:
@@ -197,18 +161,13 @@ def explain_scramble(
         if H < 2 or H >= T:
             continue
         for cause, (one_layer, sentence) in _SCRAMBLES.items():
-            expected = _power(one_layer(T, H), layers)
+            step = one_layer(T, H)
+            expected = step
+            for _ in range(layers - 1):  # who reads whom through all layers
+                expected = (expected.double() @ step.double()) > 0
             below = torch.ones(T, T, dtype=torch.bool).tril()
             plain = bool((expected == below)[:, tried].all()) or bool(expected[:, tried].all())
             same = (reads == expected) | torch.eye(T, dtype=torch.bool)  # the residual stream's
             if not plain and bool(same[:, tried].all()):
-                return Explanation(cause, sentence.format(H=H))
+                return cause, sentence.format(H=H)
     return None
-
-
-def _power(step: Tensor, n: int) -> Tensor:
-    """Who reads whom through n layers."""
-    reach = step
-    for _ in range(n - 1):
-        reach = (reach.double() @ step.double()) > 0
-    return reach

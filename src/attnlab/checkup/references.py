@@ -136,7 +136,6 @@ def _factor(name: str, q: Tensor, scale: float) -> float:
 
 
 def _visible(name: str, mask: Tensor) -> Tensor:
-    T = len(mask)
     everything = torch.ones_like(mask)
     return {
         "none": everything,
@@ -144,7 +143,7 @@ def _visible(name: str, mask: Tensor) -> Tensor:
         "transposed": mask.mT,
         "up by one": everything.tril(1),
         "down by one": everything.tril(-1),
-        "causal": everything.tril() if T else everything,
+        "causal": everything.tril(),
     }.get(name, mask)
 
 

@@ -57,23 +57,18 @@ def checkup(
     with preserve_state(owner), contextlib.redirect_stdout(io.StringIO()):  # models that print
         adapter, notes = _prepare(model, vocab_size, block_size)
         examination = Examination(adapter, torch.Generator().manual_seed(seed))
-        error = _run(examination, prove)
+        error = ""
+        try:
+            examination.run(prove)
+        except BadInput:
+            raise
+        except Exception as raised:
+            error = _own_traceback(raised)
     findings, settings = examination.findings, examination.settings | notes
     if batch is not None:
         findings.append(check_batch(*batch))
     title = name if name is not None else type(model if owner is None else owner).__name__
     return Report(title, settings, tuple(findings), time.perf_counter() - begin, error)
-
-
-def _run(examination: Examination, prove: bool) -> str:
-    """Run the detectors; "", or the traceback of an error in the user's own code."""
-    try:
-        examination.run(prove)
-    except BadInput:
-        raise
-    except Exception as error:
-        return _own_traceback(error)
-    return ""
 
 
 def _own_traceback(error: Exception) -> str:

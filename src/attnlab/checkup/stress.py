@@ -4,16 +4,15 @@ Letters: B batch, T time, V symbols.
 """
 
 import copy
-from dataclasses import dataclass
+from dataclasses import replace
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from attnlab.checkup.adam import Adam
 from attnlab.checkup.attention_calls import AttentionCall
 from attnlab.checkup.dependence import dependence
-from attnlab.checkup.findings import Finding, Status
+from attnlab.checkup.findings import FAULT, NOT_APPLICABLE, OK, SUSPICIOUS, Finding
+from attnlab.checkup.martingale import bet_on_uniform_text
 from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter
 from attnlab.checkup.recognize import explain
 from attnlab.checkup.trace import AttentionTracer, trace
@@ -33,41 +32,7 @@ def disturbed(adapter: ModelAdapter, generator: torch.Generator) -> ModelAdapter
             size = 0.1 * float(parameter.detach().float().square().mean().sqrt()) + 0.01
             noise = torch.randn(parameter.shape, generator=generator) * size
             parameter.add_(noise.to(parameter))
-    return adapter.replaced(model)
-
-
-def trained(adapter: ModelAdapter, generator: torch.Generator, steps: int = 10) -> ModelAdapter:
-    """A copy trained briefly to predict uniform random tokens, which only a leak makes possible.
-
-    Raises:
-        RuntimeError: no gradient flows.
-    """
-    model = copy.deepcopy(adapter.module)
-    assert model is not None
-    student = adapter.replaced(model)
-    adam = Adam(open_weights(model), lr=3e-3)
-    for _ in range(steps):
-        ids = adapter.tokens(generator, min(4, adapter.rows), adapter.block_size)
-        next_token_loss(student, ids).backward()
-        adam.step()
-    return student
-
-
-def open_weights(model: nn.Module) -> list[nn.Parameter]:
-    """All floating-point weights, with gradients enabled."""
-    weights = [p for p in model.parameters() if p.is_floating_point()]
-    for weight in weights:
-        weight.requires_grad_()
-        weight.grad = None
-    return weights
-
-
-def next_token_loss(student: ModelAdapter, ids: Tensor) -> Tensor:
-    """Mean cross-entropy of the next token, in nats, with gradients."""
-    with torch.enable_grad():
-        logits = student.raw(ids)[:, :-1].float()  # (B, T - 1, V)
-        targets = ids[:, 1:].to(logits.device)
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+    return replace(adapter, model=model)
 
 
 def learned_leak(
@@ -84,41 +49,31 @@ def learned_leak(
         dtype: for the map, with its tolerance.
         seconds: for the map.
     """
-    student = trained(adapter, generator)
-    assert student.module is not None
-    student.module.to(dtype)
+    assert adapter.module is not None
+    copied = copy.deepcopy(adapter.module)
+    student = replace(adapter, model=copied)
+    bet_on_uniform_text(student, seed=generator.initial_seed(), batch_size=4, steps=10)
+    copied.to(dtype)
     T = adapter.block_size
     map_ = dependence(
         student, T, generator, tolerance=tolerance, bases=1, alternatives=1, seconds=seconds
     )
     found = explain(map_.reads, map_.tried)
+    headline = found[1] if found is not None else "earlier logits change with later tokens"
     numbers = {"largest ahead": map_.largest_ahead}
     if not bool(map_.ahead.any()):
-        return Finding("trained", Status.OK, "no leak opens in a short training", "", numbers)
-    headline = found.headline if found is not None else "earlier logits change with later tokens"
-    return Finding(
-        "trained",
-        Status.FAULT,
-        f"after a short training: {headline}",
-        "learned_leak",
-        numbers,
-        maps={"after a short training": map_.single},
-    )
+        return Finding("trained", OK, "no leak opens in a short training", "", numbers)
+    maps = {"after a short training": map_.single}
+    headline = f"after a short training: {headline}"
+    return Finding("trained", FAULT, headline, "learned_leak", numbers, maps=maps)
 
 
-@dataclass(frozen=True)
-class Boosted:
-    """A model whose scores are all multiplied, as by larger query and key weights."""
-
-    adapter: ModelAdapter
-    at: frozenset[int]
-    factor: float
-
-    def logits(self, ids: Tensor) -> Tensor:
-        """(B, T) -> (B, T, V) fp64."""
-        tracer = AttentionTracer(ids.shape[1], boost=self.factor, at=self.at)
-        with torch.no_grad(), tracer:
-            return self.adapter.raw(ids).detach().to("cpu", torch.float64)
+def _boosted_logits(
+    adapter: ModelAdapter, ids: Tensor, factor: float, at: frozenset[int]
+) -> Tensor:
+    """(B, T) -> (B, T, V) fp64, with all scores multiplied, as by larger query and key weights."""
+    with torch.no_grad(), AttentionTracer(ids.shape[1], boost=factor, at=at):
+        return adapter.raw(ids).to("cpu", torch.float64)
 
 
 def stress(
@@ -138,49 +93,44 @@ def stress(
     products = [call for call in calls if call.queries is not None]
     if not products:
         headline = "scores are not a product, so they cannot be multiplied from outside"
-        return Finding("stress", Status.NOT_APPLICABLE, headline)
+        return Finding("stress", NOT_APPLICABLE, headline)
     largest = max(float(call.raw.detach().abs().max()) * abs(call.scale) for call in products)
     if not 0 < largest < STRESS_SCORE:
-        return Finding("stress", Status.NOT_APPLICABLE, f"scores reach {largest:.3g} already")
+        return Finding("stress", NOT_APPLICABLE, f"scores reach {largest:.3g} already")
     ids = adapter.tokens(generator, T)
     other = (ids + 1) % adapter.vocab_size
     cuts = sorted({1, T // 4, T // 2, T - 1})
     batch = torch.stack([ids, *(torch.where(torch.arange(T) >= cut, other, ids) for cut in cuts)])
     ahead, total = 0.0, 1e-30
     for sign in (1, -1):  # of the scores: far above the fill of a mask, and far below
-        boosted = Boosted(adapter, frozenset(numbers), sign * STRESS_SCORE / largest)
-        logits = torch.cat([boosted.logits(row[None]) for row in batch])  # (1 + cuts, T, V)
+        factor, at = sign * STRESS_SCORE / largest, frozenset(numbers)
+        rows = [_boosted_logits(adapter, row[None], factor, at) for row in batch]
+        logits = torch.cat(rows)  # (1 + cuts, T, V)
         if not bool(logits.isfinite().all()):
             headline = f"scores of {STRESS_SCORE:.0e} give NaN or infinity"
-            return Finding("stress", Status.SUSPICIOUS, headline, "overflow")
+            return Finding("stress", SUSPICIOUS, headline, "overflow")
         change = (logits[1:] - logits[:1]).abs().amax(-1)  # (cuts, T)
         ahead = max(ahead, *(float(change[i, :cut].max()) for i, cut in enumerate(cuts)))
         total = max(total, float(change.max()))
     share = ahead / total
     found = {"largest score": STRESS_SCORE, "ahead": share}
     if share <= 1e-6:
-        return Finding("stress", Status.OK, "the mask holds under scores of 2e5", "", found)
-    return Finding("stress", Status.FAULT, *_how_it_fails(calls, share), numbers=found)
+        return Finding("stress", OK, "the mask holds under scores of 2e5", "", found)
+    return Finding("stress", FAULT, *_how_it_fails(calls, share), numbers=found)
 
 
 def _how_it_fails(calls: list[AttentionCall], share: float) -> tuple[str, str]:
-    fills = [f for f in (_finite_fill(call) for call in calls) if f is not None]
-    if not fills:
+    """A sentence and a cause: the mask is a finite number, or something else fails."""
+    lowest = [float(call.scores.triu(1).min()) for call in calls if call.scores is not None]
+    fill = next((x for x in lowest if -1e8 < x < -20), None)
+    if fill is None:
         headline = f"under scores of 2e5 earlier logits change with later tokens ({share:.2g})"
         return headline, "stress"
     headline = (
-        f"blocked scores are about {fills[0]:.3g}, a finite number that scores can exceed: under "
+        f"blocked scores are about {fill:.3g}, a finite number that scores can exceed: under "
         f"scores of 2e5 the mask fails"
     )
     return headline, "finite_fill"
-
-
-def _finite_fill(call: AttentionCall) -> float | None:
-    if call.scores is None:
-        return None
-    above = call.scores.triu(1)
-    fill = float(above.min())
-    return fill if -1e8 < fill < -20 else None
 
 
 def try_trace(

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from attnlab.checkup.findings import Finding, Status
+from attnlab.checkup.findings import FAULT, OK, SUSPICIOUS, Finding
 
 
 def check_batch(x: Tensor, y: Tensor) -> Finding:
@@ -25,16 +25,16 @@ def check_batch(x: Tensor, y: Tensor) -> Finding:
     numbers = {f"y[t] = x[t{shift:+d}]": share for shift, share in shares.items()}
     best = max(shares, key=lambda shift: shares[shift])
     if shares[1] >= 0.999:
-        return Finding("targets", Status.OK, "targets are the next tokens", "", numbers)
+        return Finding("targets", OK, "targets are the next tokens", "", numbers)
     if shares[best] < 0.999:
         headline = "targets are not the inputs, shifted by any number from -1 to 2"
-        return Finding("targets", Status.SUSPICIOUS, headline, "wrong_targets", numbers)
+        return Finding("targets", SUSPICIOUS, headline, "wrong_targets", numbers)
     cause = {0: "not_shifted", 2: "shifted_twice"}.get(best, "wrong_targets")
     headline = {
         0: "y[t] = x[t]: targets are not shifted, so the model predicts the token that it sees",
         2: "y[t] = x[t+2]: targets are shifted twice",
     }.get(best, "y[t] = x[t-1]: targets are shifted backwards")
-    return Finding("targets", Status.FAULT, headline, cause, numbers)
+    return Finding("targets", FAULT, headline, cause, numbers)
 
 
 def _agreement(x: Tensor, y: Tensor, shift: int) -> float:

@@ -5,14 +5,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from attnlab.checkup.diagnoses import CAUSES
-from attnlab.checkup.findings import Report, Status
+from attnlab.checkup.findings import FAULT, NOT_APPLICABLE, OK, SUSPICIOUS, Report
 from attnlab.errors import printable
 
 _STYLE = {
-    Status.OK: "green",
-    Status.FAULT: "bold red",
-    Status.SUSPICIOUS: "yellow",
-    Status.NOT_APPLICABLE: "dim",
+    OK: "green",
+    FAULT: "bold red",
+    SUSPICIOUS: "yellow",
+    NOT_APPLICABLE: "dim",
 }
 
 
@@ -21,7 +21,12 @@ def show(report: Report, console: Console | None = None) -> None:
     console = Console() if console is None else console
     settings = ", ".join(f"{name} {value}" for name, value in report.settings.items())
     console.print(f"[bold]{escape(printable(report.subject))}[/]  ({escape(settings)})")
-    console.print(_table(report))
+    table = Table("detector", "result", "what was found", show_edge=False, pad_edge=False)
+    table.columns[0].no_wrap = table.columns[1].no_wrap = True
+    for finding in report.findings:
+        result = f"[{_STYLE[finding.status]}]{finding.status.value}[/]"
+        table.add_row(finding.detector, result, escape(finding.headline))
+    console.print(table)
     for number, diagnosis in enumerate(report.diagnoses, 1):
         style, title = _STYLE[diagnosis.status], CAUSES[diagnosis.cause].title
         console.print(f"\n[{style}]{number}. {title}[/]: {escape(diagnosis.headline)}")
@@ -34,15 +39,3 @@ def show(report: Report, console: Console | None = None) -> None:
         console.print(f"\n{escape(report.error)}", highlight=False, soft_wrap=True)
     some = ", with suspicions" if report.healthy and report.diagnoses else ""
     console.print(f"{verdict}{some}; examined in {report.seconds:.1f} s.")
-
-
-def _table(report: Report) -> Table:
-    table = Table(show_edge=False, pad_edge=False)
-    table.add_column("detector", no_wrap=True)
-    table.add_column("result", no_wrap=True)
-    table.add_column("what was found")
-    for finding in report.findings:
-        style = _STYLE[finding.status]
-        result = f"[{style}]{finding.status.value}[/]"
-        table.add_row(finding.detector, result, escape(finding.headline))
-    return table

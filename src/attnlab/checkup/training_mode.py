@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from attnlab.checkup.findings import Finding, Status
+from attnlab.checkup.findings import FAULT, NOT_APPLICABLE, Finding, within
 from attnlab.checkup.model_adapter import ModelAdapter
 
 
@@ -26,7 +26,6 @@ def training_mode(
         adapter: the model in eval mode, of which a copy is examined.
         tolerance: the share of the largest change that counts as rounding.
     """
-    name = "training mode"
     assert isinstance(adapter.module, nn.Module)
     model = replace(adapter, model=copy.deepcopy(adapter.module).train(), rows=1, seeded=True)
     ids = model.tokens(generator, 1, T)
@@ -34,26 +33,26 @@ def training_mode(
     before = model.logits(ids)
     if not torch.equal(before, model.logits(ids)):
         headline = "random in training mode even with a fixed seed, so nothing can be compared"
-        return Finding(name, Status.NOT_APPLICABLE, headline)
+        return Finding("training mode", NOT_APPLICABLE, headline)
     if not bool(before.isfinite().all()):
-        return Finding(name, Status.FAULT, "in training mode logits are not finite", "not_finite")
+        headline = "in training mode logits are not finite"
+        return Finding("training mode", FAULT, headline, "not_finite")
     cuts = sorted({1, 2, T // 4, T // 2, 3 * T // 4, T - 1} & set(range(1, T)))
     position = torch.arange(T)
-    changes = torch.stack(
-        [
-            (model.logits(torch.where(position >= cut, other, ids)) - before)[0].abs().amax(-1)
-            for cut in cuts
-        ]
-    )  # (cuts, T)
-    earlier = position < torch.tensor(cuts)[:, None]
-    ahead = float((changes * earlier).max() / changes.max().clamp_min(1e-30))
-    numbers = {"largest ahead": ahead}
-    if ahead <= max(tolerance, 1e-6):
-        headline = f"no leak in training mode either ({len(cuts)} suffixes of T = {T} changed)"
-        return Finding(name, Status.OK, headline, "", numbers)
-    worst = int((changes * earlier).amax(-1).argmax())
-    headline = (
-        f"in training mode only, changing the tokens from {cuts[worst]} on changes earlier logits "
-        f"(by {ahead:.2g} of the largest change)"
+    changed = [model.logits(torch.where(position >= cut, other, ids)) for cut in cuts]
+    changes = (torch.cat(changed) - before).abs().amax(-1)  # (cuts, T)
+    earlier = changes * (position < torch.tensor(cuts)[:, None])
+    ahead = float(earlier.max() / changes.max().clamp_min(1e-30))
+    first = cuts[int(earlier.amax(-1).argmax())]
+    return within(
+        "training mode",
+        ahead,
+        max(tolerance, 1e-6),
+        ok=f"no leak in training mode either ({len(cuts)} suffixes of T = {T} changed)",
+        wrong=(
+            f"in training mode only, changing the tokens from {first} on changes earlier logits "
+            f"(by {ahead:.2g} of the largest change)"
+        ),
+        cause="training_leak",
+        numbers={"largest ahead": ahead},
     )
-    return Finding(name, Status.FAULT, headline, "training_leak", numbers)

@@ -10,28 +10,15 @@ import torch
 from torch import Tensor
 
 from attnlab.checkup.attention_calls import AttentionCall
-from attnlab.checkup.findings import Finding, Status
+from attnlab.checkup.findings import FAULT, NOT_APPLICABLE, OK, SUSPICIOUS, Finding
 from attnlab.checkup.model_adapter import ModelAdapter
 from attnlab.checkup.recognize import explain_pattern
-
-OK, FAULT, SUSPICIOUS = Status.OK, Status.FAULT, Status.SUSPICIOUS
-
-
-def place(call: AttentionCall) -> str:
-    """The name of the module that computed a call."""
-    return call.module or "the model"
-
-
-def weights(call: AttentionCall) -> Tensor:
-    """The pattern of a completed call, (N, T, T) in fp64."""
-    assert call.pattern is not None
-    return call.pattern.detach().double()
 
 
 def rows(call: AttentionCall) -> Finding | None:
     """Do the weights of every query sum to 1 over the keys? If not, over what?"""
     assert call.pattern is not None
-    pattern = weights(call)
+    pattern = call.weights
     if not bool(pattern.isfinite().all()):
         return _not_finite(call, pattern)
     sums = pattern.sum(-1)
@@ -45,17 +32,17 @@ def rows(call: AttentionCall) -> Finding | None:
     # Sinks and linear attention are not normalized on purpose, so these are only suspicious.
     status = SUSPICIOUS if cause in ("row_sums", "no_softmax") else FAULT
     low, high = float(sums.min()), float(sums.max())
-    headline = f"{place(call)}: {sentence} (rows sum to {low:.3g} to {high:.3g})"
+    headline = f"{call.place}: {sentence} (rows sum to {low:.3g} to {high:.3g})"
     return Finding("rows", status, headline, cause, {"largest deviation": off})
 
 
 def _not_finite(call: AttentionCall, pattern: Tensor) -> Finding:
     if call.axis == -3:
-        headline = f"{place(call)}: the softmax runs over the heads and gives NaN"
+        headline = f"{call.place}: the softmax runs over the heads and gives NaN"
         return Finding("rows", FAULT, headline, "softmax_heads")
     empty = (~pattern.isfinite().all(-1)).any(0).nonzero().flatten().tolist()
     some = f"row {empty[0]}" if len(empty) == 1 else f"rows {empty[0]} to {empty[-1]}"
-    headline = f"{place(call)}: {some} of the pattern are NaN: queries without keys"
+    headline = f"{call.place}: {some} of the pattern are NaN: queries without keys"
     return Finding("rows", FAULT, headline, "empty_row")
 
 
@@ -86,23 +73,22 @@ def _all_ones(values: Tensor) -> bool:
 
 def mask(call: AttentionCall) -> Finding | None:
     """What does the mask of this call let through, and by which mistake?"""
-    pattern = weights(call).nan_to_num(nan=0.0)  # `rows` reports NaN
+    pattern = call.weights.nan_to_num(nan=0.0)  # `rows` reports NaN
     if not bool(pattern.triu(1).any()):
         found = explain_pattern((pattern > 1e-12).any(0))
         if found is None:
             return None
-        return Finding("mask", FAULT, f"{place(call)}: {found.headline}", found.cause)
+        return Finding("mask", FAULT, f"{call.place}: {found[1]}", found[0])
     mass = pattern.triu(1).sum(-1).mean(-1)  # (N,), the weight on the future
     heads = (mass > 1e-12).nonzero().flatten().tolist()
     which = "all heads" if len(heads) == len(mass) else f"heads {heads}"
     numbers = {"mass on the future": float(mass.max()), "heads": float(len(heads))}
     named = _recognize_fill(call)
     if named is None:
-        found = explain_pattern((pattern[heads] > 1e-12).any(0))
-        assert found is not None, "there is weight above the diagonal"
-        named = found.cause, found.headline
-    maps = {f"pattern of {place(call)}, head {heads[0]}": weights(call)[heads[0]]}
-    headline = f"{place(call)}, {which}: {named[1]}"
+        named = explain_pattern((pattern[heads] > 1e-12).any(0))
+        assert named is not None, "there is weight above the diagonal"
+    maps = {f"pattern of {call.place}, head {heads[0]}": call.weights[heads[0]]}
+    headline = f"{call.place}, {which}: {named[1]}"
     return Finding("mask", FAULT, headline, named[0], numbers, maps=maps)
 
 
@@ -138,10 +124,14 @@ def scale(calls: list[AttentionCall], critical: float, untrained: bool) -> list[
     sqrt(2 ln T), beyond which a random softmax condenses on single keys (random energy model,
     Derrida 1981).
     """
+    groups: dict[str, list[AttentionCall]] = defaultdict(list)
+    for call in calls:
+        if call.masked is not None and call.queries is not None:  # dot products before a softmax
+            groups[scale_cause(call)].append(call)
     findings = []
-    for cause, group in _by_cause(calls).items():
+    for cause, group in groups.items():
         spread = max(spread_of(call) for call in group)
-        D = group[0].width
+        D = group[0].head_size
         numbers = {
             "scale": group[0].scale,
             "1/sqrt(D)": 1 / math.sqrt(D),
@@ -149,21 +139,21 @@ def scale(calls: list[AttentionCall], critical: float, untrained: bool) -> list[
             "critical spread": critical,
         }
         frozen = untrained and spread > critical
-        names = list(dict.fromkeys(place(call) for call in group))
+        names = list(dict.fromkeys(call.place for call in group))
         places = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
         if cause:
             status = FAULT if frozen else SUSPICIOUS
             headline = f"{places}: {_SCALE_SENTENCES[cause].format(scale=group[0].scale, D=D)}"
-            findings.append(Finding("scale", status, headline, cause, numbers))
         elif frozen:
+            status, cause = SUSPICIOUS, "frozen_scores"
             headline = (
                 f"{places}: the scores of the untrained model vary by {spread:.2g}, more than the "
                 f"critical {critical:.2g}"
             )
-            findings.append(Finding("scale", SUSPICIOUS, headline, "frozen_scores", numbers))
         else:
+            status = OK
             headline = f"scores are scaled by 1/sqrt(D); their standard deviation is {spread:.2g}"
-            findings.append(Finding("scale", OK, headline, "", numbers))
+        findings.append(Finding("scale", status, headline, cause, numbers))
     return findings
 
 
@@ -177,17 +167,9 @@ _SCALE_SENTENCES = {
 }
 
 
-def _by_cause(calls: list[AttentionCall]) -> dict[str, list[AttentionCall]]:
-    groups: dict[str, list[AttentionCall]] = defaultdict(list)
-    for call in calls:
-        if call.masked is not None and call.queries is not None:  # dot products before a softmax
-            groups[scale_cause(call)].append(call)
-    return groups
-
-
 def scale_cause(call: AttentionCall) -> str:
     """The cause for a call's scale, "" for 1/sqrt(D) and for normalized queries and keys."""
-    D, N = call.width, len(call.raw)
+    D, N = call.head_size, len(call.raw)
     root = 1 / math.sqrt(D)
     if D == 1 or _close(call.scale, root) or _normalized(call.queries, call.keys):
         return ""
@@ -217,7 +199,7 @@ def spread_of(call: AttentionCall) -> float:
     Only rows with at least 8 keys count. The scores are computed from the pattern, whose logarithm
     differs from them by a constant per row.
     """
-    pattern = weights(call)
+    pattern = call.weights
     visible = pattern > 1e-30
     enough = visible.sum(-1) >= 8
     if not enough.any():
@@ -238,11 +220,11 @@ def heads(calls: list[AttentionCall]) -> list[Finding]:
             continue
         same = _all_equal(call.raw) and (call.values is None or _all_equal(call.values))
         if same:
-            headline = f"{place(call)}: all {N} heads have the same scores and values"
+            headline = f"{call.place}: all {N} heads have the same scores and values"
             found.append(Finding("heads", FAULT, headline, "identical_heads", {"heads": float(N)}))
     if found or any(len(call.raw) > 1 for call in calls):
         return found or [Finding("heads", OK, "the heads of every layer differ")]
-    return [Finding("heads", Status.NOT_APPLICABLE, "no layer with several heads was seen")]
+    return [Finding("heads", NOT_APPLICABLE, "no layer with several heads was seen")]
 
 
 def _all_equal(x: Tensor) -> bool:
@@ -265,12 +247,12 @@ def head_order(calls: list[AttentionCall]) -> Finding:
         grouped += 1
         if not all(shared[:group]):
             headline = (
-                f"{place(call)}: query heads 0 and {shared.index(True, 1)} share keys and values, "
+                f"{call.place}: query heads 0 and {shared.index(True, 1)} share keys and values, "
                 f"but heads 0 and 1 do not: key-value heads were tiled, not repeated"
             )
             return Finding(name, SUSPICIOUS, headline, "head_order")
     if not grouped:
-        return Finding(name, Status.NOT_APPLICABLE, "no grouped key-value heads were seen")
+        return Finding(name, NOT_APPLICABLE, "no grouped key-value heads were seen")
     return Finding(name, OK, "neighboring query heads share a key-value head")
 
 

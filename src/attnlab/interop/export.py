@@ -3,7 +3,6 @@
 import copy
 import math
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,9 +101,8 @@ def _config(net: GPT) -> "GPT2Config":
     """
     blocks = [block for block in net.blocks if type(block) is Block]
     if type(net) is not GPT or len(blocks) < len(net.blocks):
-        raise BadInput(
-            f"model = {type(net).__name__}: only GPT with its own blocks can become a GPT-2"
-        )
+        kind = type(net).__name__
+        raise BadInput(f"model = {kind}: only GPT with its own blocks can become a GPT-2")
     if net.wpe is None:
         raise BadInput("model.learned_positions = false: GPT-2 has learned positions")
     if len(net.smear):
@@ -112,6 +110,12 @@ def _config(net: GPT) -> "GPT2Config":
     for norm in (net.ln_f, *(norm for block in blocks for norm in (block.ln_1, block.ln_2))):
         if not isinstance(norm, nn.LayerNorm) or norm.eps != EPS:
             raise BadInput(f"model.norm gives {norm}: GPT-2 has LayerNorms with eps = {EPS:g}")
+    activation = blocks[0].mlp.activation
+    names = [name for name, known in ACTIVATIONS.items() if known is activation]
+    if not names:
+        raise BadInput(
+            f"model.activation = {name_of(activation)}: it must be one of {', '.join(ACTIVATIONS)}"
+        )
     layers = [_checked(block.attn, net.block_size) for block in blocks]
     return transformers().GPT2Config(
         vocab_size=net.vocab_size,
@@ -119,7 +123,7 @@ def _config(net: GPT) -> "GPT2Config":
         n_embd=net.wte.embedding_dim,
         n_layer=len(blocks),
         n_head=layers[0].n_head,
-        activation_function=_name_of_activation(blocks[0].mlp.activation),
+        activation_function=names[0],
         scale_attn_weights=layers[0].scale != 1,
         resid_pdrop=blocks[0].dropout.p,
         embd_pdrop=net.dropout.p,
@@ -145,24 +149,14 @@ def _checked(attn: nn.Module, block_size: int) -> Attention:
         if attn.gain is not None:
             raise BadInput("attn.qk_norm = true: GPT-2 does not normalize queries and keys")
         if attn.rotary is not None:
-            raise BadInput(
-                f"attn.rotary = {attn.rotary:g}: GPT-2 does not rotate queries and keys"
-            )
+            rotary = f"attn.rotary = {attn.rotary:g}"
+            raise BadInput(f"{rotary}: GPT-2 does not rotate queries and keys")
     if not torch.equal(build_mask(attn.may_attend, block_size), build_mask(causal, block_size)):
         raise BadInput(f"attn.may_attend = {name_of(attn.may_attend)}: GPT-2 is causal")
     usual = 1 / math.sqrt(attn.head_size)
     if attn.scale not in (usual, 1.0):
         raise BadInput(f"attn.scale = {attn.scale:g}: it must be 1/sqrt(D) = {usual:g} or 1")
     return attn
-
-
-def _name_of_activation(function: Callable[..., Any]) -> str:
-    for name, known in ACTIVATIONS.items():
-        if function is known:
-            return name
-    raise BadInput(
-        f"model.activation = {name_of(function)}: it must be one of {', '.join(ACTIVATIONS)}"
-    )
 
 
 @torch.no_grad()

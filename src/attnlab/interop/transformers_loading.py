@@ -1,9 +1,6 @@
 """Load a model of transformers with its tokenizer, from a local folder or the hub."""
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -16,16 +13,6 @@ from attnlab.errors import BadInput, first_line
 if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel, PreTrainedModel
 
-FAMILIES = ("bert", "gpt2")
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """A model in eval mode and its tokenizer."""
-
-    model: "PreTrainedModel"
-    tokenizer: Any
-
 
 def transformers() -> ModuleType:
     """Import transformers without its log messages and progress bars.
@@ -36,14 +23,14 @@ def transformers() -> ModuleType:
     try:
         import transformers
     except ImportError as error:
-        raise BadInput("this needs transformers: pip install 'attnlab[hf]'") from error
+        raise BadInput("this needs transformers: pip install transformers") from error
     logging.getLogger("transformers").setLevel(logging.ERROR)
     transformers.utils.logging.disable_progress_bar()
     return transformers
 
 
-def load_attention_model(name: str) -> Loaded:
-    """Load a BERT or GPT-2 without its head, to look at its attention.
+def load_attention_model(name: str) -> tuple["PreTrainedModel", Any]:
+    """Load a BERT or GPT-2 without its head, in eval mode, and its tokenizer.
 
     Args:
         name: a local folder, or a name on the hub ("google-bert/bert-base-uncased"), which is
@@ -52,24 +39,16 @@ def load_attention_model(name: str) -> Loaded:
     Raises:
         BadInput: there is no such model, the hub cannot be reached, or it is of another family.
     """
-    library = transformers()
-    _check_family(library, name, FAMILIES)
-    with _errors_as_bad_input(name):
-        model = library.AutoModel.from_pretrained(name, trust_remote_code=False).eval()
-        return Loaded(model, library.AutoTokenizer.from_pretrained(name, trust_remote_code=False))
+    return _load(name, ("bert", "gpt2"), "AutoModel")
 
 
 def load_language_model(name: str) -> tuple["GPT2LMHeadModel", Any]:
-    """Load a GPT-2 with its head, and its tokenizer.
+    """Load a GPT-2 with its head, in eval mode, and its tokenizer.
 
     Raises:
         BadInput: as in `load_attention_model`.
     """
-    library = transformers()
-    _check_family(library, name, ("gpt2",))
-    with _errors_as_bad_input(name):
-        model = library.GPT2LMHeadModel.from_pretrained(name).eval()
-        return model, library.AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    return _load(name, ("gpt2",), "GPT2LMHeadModel")
 
 
 def encode(tokenizer: Any, text: str) -> Tensor:
@@ -84,21 +63,20 @@ def encode(tokenizer: Any, text: str) -> Tensor:
         raise BadInput(f"the tokenizer cannot encode {text!r}: {first_line(error)}") from error
 
 
-def _check_family(library: ModuleType, name: str, families: tuple[str, ...]) -> None:
-    with _errors_as_bad_input(name):
-        config = library.AutoConfig.from_pretrained(name, trust_remote_code=False)
-    if config.model_type not in families:
-        raise BadInput(f"{name} is a {config.model_type}; it must be a {' or '.join(families)}")
-
-
-@contextmanager
-def _errors_as_bad_input(name: str) -> Iterator[None]:
-    """Turn any error of transformers or the hub into BadInput with one sentence."""
+def _load(name: str, families: tuple[str, ...], model_class: str) -> tuple[Any, Any]:
+    """Load a model of one of the families and its tokenizer."""
+    library = transformers()
     try:
-        yield
-    except Exception as error:
+        # Code in the folder of a model is never run.
+        family = library.AutoConfig.from_pretrained(name, trust_remote_code=False).model_type
+        if family in families:
+            loader = getattr(library, model_class)
+            model = loader.from_pretrained(name, trust_remote_code=False).eval()
+            return model, library.AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    except Exception as error:  # transformers and the hub have no common error
         if Path(name).is_dir():
             raise BadInput(f"{name} does not contain a model: {first_line(error)}") from error
         raise BadInput(
             f"{name} is not a local folder and cannot be loaded from the hub: {first_line(error)}"
         ) from error
+    raise BadInput(f"{name} is a {family}; it must be a {' or '.join(families)}")

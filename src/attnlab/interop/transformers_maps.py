@@ -30,28 +30,24 @@ def views_of_transformers(name: str, text: str) -> tuple[list[View], list[str]]:
     Raises:
         BadInput: there is no such model, or the text has too few or too many tokens.
     """
-    loaded = load_attention_model(name)
-    ids = encode(loaded.tokenizer, text)
-    limit = int(loaded.model.config.max_position_embeddings)
+    model, tokenizer = load_attention_model(name)
+    ids = encode(tokenizer, text)
+    limit = int(model.config.max_position_embeddings)
     if not 2 <= len(ids) <= limit:
         raise BadInput(f"text has {len(ids)} tokens; it must have 2 to {limit}")
-    layers = attention_layers(loaded.model)
-    inputs = _inputs(loaded.model, [theirs for theirs, _ in layers], ids[None])
-    with torch.no_grad():
-        seen = [
-            view_of(number, ours, x)
-            for number, ((_, ours), x) in enumerate(zip(layers, inputs, strict=True))
-        ]
-    decode = partial(loaded.tokenizer.decode, clean_up_tokenization_spaces=False)
-    return seen, [decode([i]) for i in ids.tolist()]
-
-
-def attention_layers(model: "PreTrainedModel") -> list[tuple[nn.Module, SelfAttention]]:
-    """The attention layers of a BERT or GPT-2 without its head, each with ours beside it."""
     body: Any = model
+    ours: list[SelfAttention]
     if model.config.model_type == "bert":
-        return [(layer.attention, from_bert(layer.attention)) for layer in body.encoder.layer]
-    return [(block.attn, attention_from_gpt2(block.attn)) for block in body.h]
+        layers = [layer.attention for layer in body.encoder.layer]
+        ours = [from_bert(layer) for layer in layers]
+    else:
+        layers = [block.attn for block in body.h]
+        ours = [attention_from_gpt2(layer) for layer in layers]
+    inputs = _inputs(model, layers, ids[None])
+    with torch.no_grad():
+        views = [view_of(n, *pair) for n, pair in enumerate(zip(ours, inputs, strict=True))]
+    decode = partial(tokenizer.decode, clean_up_tokenization_spaces=False)
+    return views, [decode([i]) for i in ids.tolist()]
 
 
 def _inputs(model: "PreTrainedModel", layers: list[nn.Module], ids: Tensor) -> list[Tensor]:
