@@ -57,13 +57,7 @@ def checkup(
     with preserve_state(owner), contextlib.redirect_stdout(io.StringIO()):  # models that print
         adapter, notes = _prepare(model, vocab_size, block_size)
         examination = Examination(adapter, torch.Generator().manual_seed(seed))
-        error = ""
-        try:
-            examination.run(prove)
-        except BadInput:
-            raise
-        except Exception as raised:
-            error = _own_traceback(raised)
+        error = _run(examination, prove)
     findings, settings = examination.findings, examination.settings | notes
     if batch is not None:
         findings.append(check_batch(*batch))
@@ -71,13 +65,19 @@ def checkup(
     return Report(title, settings, tuple(findings), time.perf_counter() - begin, error)
 
 
-def _own_traceback(error: Exception) -> str:
-    """The traceback of an error from the first frame of the user's own code on."""
-    frames = traceback.extract_tb(error.__traceback__)
-    package = Path(__file__).parents[1]
-    last = max(i for i, f in enumerate(frames) if package in Path(f.filename).parents)
-    lines = traceback.format_list(frames[last + 1 :] or frames)
-    return "".join([*lines, *traceback.format_exception_only(error)]).rstrip()
+def _run(examination: Examination, prove: bool) -> str:
+    """Run the detectors; "", or the traceback from the first frame of the user's own code on."""
+    try:
+        examination.run(prove)
+    except BadInput:
+        raise
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        package = Path(__file__).parents[1]
+        last = max(i for i, f in enumerate(frames) if package in Path(f.filename).parents)
+        lines = traceback.format_list(frames[last + 1 :] or frames)
+        return "".join([*lines, *traceback.format_exception_only(error)]).rstrip()
+    return ""
 
 
 def _module_of(model: Callable[..., object]) -> nn.Module | None:
