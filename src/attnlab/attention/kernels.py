@@ -90,5 +90,5 @@ def sdpa_dtype(q: Tensor) -> torch.dtype:
 
 
 # Kernels whose output for a query depends on that query, its row of the mask and the keys and
-# values that it may attend to: earlier outputs stay as they are when a text goes on.
+# values that it may attend to: earlier outputs do not change when a text grows.
 ROWWISE: tuple[Kernel, ...] = (manual, sdpa)

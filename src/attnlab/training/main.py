@@ -177,18 +177,17 @@ def one_sentence() -> Iterator[None]:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # otherwise Hydra prints its own page and exits with 1
     signal.signal(signal.SIGTERM, _terminate)
     python_format, warnings.formatwarning = warnings.formatwarning, _warning
-    warnings.filterwarnings("always", "TRAINING ON THE EMBEDDED")  # in each run of a sweep
     try:
         yield
     except Terminated:
-        print("\nTerminated; the same command goes on.")
+        print("\nTerminated; the same command resumes.")
         raise
     except KeyboardInterrupt:
-        print("\nInterrupted; the same command goes on.")
+        print("\nInterrupted; the same command resumes.")
         raise SystemExit(130) from None
     except BrokenExecutor as error:  # joblib's; it gives up what had not begun
         print(
-            f"error: a process of the sweep was killed; the same command goes on. ({error})",
+            f"error: a process of the sweep was killed; the same command resumes. ({error})",
             file=sys.stderr,
         )
         raise SystemExit(1) from None
@@ -257,7 +256,7 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 
 def _is_of_hydra(error: BaseException) -> bool:
-    """Whether Hydra refused an override by a plain ValueError, probes=null say."""
+    """Whether Hydra refused an override by a plain ValueError, such as probes=null."""
     *_, (frame, _line) = traceback.walk_tb(error.__traceback__)
     return str(frame.f_globals["__name__"]).startswith("hydra.")
 

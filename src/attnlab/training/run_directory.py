@@ -43,7 +43,7 @@ METRICS = {
     **{"val_loss": int | float, "tokens_per_second": int | float, "device": str, "precision": str},
 }
 RERUN = "use force=true to rerun"
-# Seconds to wait for a lock: who lists runs holds it for a moment, to see whether a run goes on.
+# Seconds to wait for a lock: listing runs holds it for a moment, to see whether a run is active.
 PATIENCE = 0.5
 
 

@@ -45,7 +45,7 @@ def attempt(
     hydra: HydraConf,
     arguments: Sequence[str],
 ) -> float:
-    """Do one run of a sweep; what goes wrong is noted, and the others go on.
+    """Do one run of a sweep; a failure is recorded, and the others continue.
 
     Args:
         named: gives the run folder.
