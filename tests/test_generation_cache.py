@@ -47,7 +47,8 @@ def loud(net: GPT) -> GPT:
 
 
 def of_variant(variant: str, *overrides: str) -> GPT:
-    return loud(read_config(settings(*SMALL, f"attn={variant}", *overrides)).model(V))
+    unread = "data.path=unread.txt"  # only the model is built
+    return loud(read_config(settings(*SMALL, unread, f"attn={variant}", *overrides)).model(V))
 
 
 def own(attn: Any = SelfAttention, block_size: int = T, **given: Any) -> GPT:
