@@ -5,6 +5,7 @@ the run and the alphabet. Whoever wrote the file wrote the recipe, so it is data
 """
 
 from collections.abc import Mapping
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from attnlab.errors import BadInput, printable
 from attnlab.files import check_plain
+from attnlab.model import GPT
 
 # Elementwise functions of PyTorch, for `model.activation`.
 FUNCTIONS = frozenset(
@@ -60,8 +62,11 @@ def nodes_to_build(recipe: Mapping[str, Any], file: Path, *, trust: bool) -> lis
         trust: whether import paths of any code are allowed.
 
     Raises:
-        BadInput: a value is an interpolation or nested; or, without trust, it is an import path.
+        BadInput: a value is an interpolation; or, without trust, it is an import path or nested,
+            or its key is no setting of a GPT.
     """
+    # `init` and `qk_std` are for the initial weights, which the stored ones replace.
+    known = {"_target_", "_partial_", "init", "qk_std", *signature(GPT).parameters}
     nodes, own = [], []
     for group in ("model", "attn"):
         settings = recipe["config"][group]
@@ -74,6 +79,8 @@ def nodes_to_build(recipe: Mapping[str, Any], file: Path, *, trust: bool) -> lis
                 )
             if trust:
                 continue
+            if group == "model" and name.removeprefix("model.") not in known:
+                raise BadInput(f"{_cut(name)} in {file} is not a setting of this version's GPT")
             if isinstance(value, dict | list):
                 raise BadInput(f"{_cut(name)} in {file} must be a single value")
             if not isinstance(value, str):
