@@ -125,6 +125,10 @@ def headline(evidence: Evidence) -> dict[str, str]:
     if outcome is None:
         return {"effect": "not run", "interval": "", "n": ""}
     where = f", {prediction.where}" if prediction.where else ""
+    primary = [r for r in evidence.found.values() if r.prediction.role == "primary"]
+    pending = sum(r.outcome is None for r in primary)
+    if pending:
+        where += f"; {pending} of {len(primary)} primary predictions not run yet"
     agree = {"n": f"{outcome.yes} of {outcome.n} agree"}
     if isinstance(prediction.criterion, (Happens, Proof, *EXACT)):
         low, high = clopper_pearson(outcome.yes, max(outcome.n, outcome.yes, 1))

@@ -83,9 +83,11 @@ class Evidence:
 
     @property
     def headline(self) -> PredictionResult:
-        """The result that stands for the claim in a table."""
-        primary = [r for r in self.found.values() if r.prediction.role == "primary"]
-        return self.found[self.claim.headline] if self.claim.headline else primary[0]
+        """The result that stands for the claim in a table: one that was run, if there is any."""
+        results = [r for r in self.found.values() if r.prediction.role == "primary"]
+        if self.claim.headline:
+            results.insert(0, self.found[self.claim.headline])
+        return next((result for result in results if result.outcome is not None), results[0])
 
     def shown(self, name: str) -> PredictionResult | None:
         """The result of a prediction that has rows; None where there are none."""
