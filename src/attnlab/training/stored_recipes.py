@@ -26,6 +26,7 @@ FUNCTIONS = frozenset(
         *("softsign", "tanh", "tanhshrink"),
     )
 ) | {"torch.relu", "torch.sigmoid", "torch.sin", "torch.tanh"}
+INIT = ("init", "qk_std")  # keys of the group `model` for the initial weights
 LARGEST_BLOCK = 2**14  # a mask of block_size x block_size is built to check it: 256 MB
 LONGEST = 100  # characters of a value that a message quotes
 
@@ -92,6 +93,12 @@ def nodes_to_build(recipe: Mapping[str, Any], file: Path, *, trust: bool) -> lis
         raise BadInput(
             f"{file} asks for code that is not part of attnlab ({_cut(', '.join(own), 3)}); "
             "if you trust the file, allow it to run with --trust (in Python: trust=True)"
+        )
+    known = {"_target_", "_partial_", *INIT, *signature(GPT).parameters}
+    unknown = [] if trust else [key for key in recipe["config"]["model"] if key not in known]
+    if unknown:
+        raise BadInput(
+            f"model.{_cut(unknown[0])} in {file} is not a setting of this version's GPT"
         )
     return nodes
 
