@@ -66,8 +66,6 @@ def nodes_to_build(recipe: Mapping[str, Any], file: Path, *, trust: bool) -> lis
         BadInput: a value is an interpolation; or, without trust, it is an import path or nested,
             or its key is no setting of a GPT.
     """
-    # `init` and `qk_std` are for the initial weights, which the stored ones replace.
-    known = {"_target_", "_partial_", "init", "qk_std", *signature(GPT).parameters}
     nodes, own = [], []
     for group in ("model", "attn"):
         settings = recipe["config"][group]
@@ -80,8 +78,6 @@ def nodes_to_build(recipe: Mapping[str, Any], file: Path, *, trust: bool) -> lis
                 )
             if trust:
                 continue
-            if group == "model" and name.removeprefix("model.") not in known:
-                raise BadInput(f"{_cut(name)} in {file} is not a setting of this version's GPT")
             if isinstance(value, dict | list):
                 raise BadInput(f"{_cut(name)} in {file} must be a single value")
             if not isinstance(value, str):
