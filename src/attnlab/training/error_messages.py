@@ -12,7 +12,7 @@ from attnlab.training.run_directory import flat
 
 # Groups that set what other groups hold, and so are no keys of the configuration.
 GROUPS_UNSEEN = ("preset", "experiment")
-# Launchers that come as extras of attnlab, of the same name but for what follows a "_".
+# Launchers that attnlab has an extra for, named by the part before "_".
 LAUNCHERS = ("joblib", "submitit_local", "submitit_slurm", "ray")
 
 

@@ -163,8 +163,8 @@ def _draw(groups: Sequence[PairedRuns], baseline: str, unit: str, file: Path) ->
 def _record(folder: Path, trace: str) -> None:
     try:
         RunDirectory(folder).record_crash(trace)
-    except BadInput as error:  # somebody else's folder, say; the note has the traceback
-        print(f"{folder}: its status.json was left alone, {error}")
+    except BadInput as error:  # for example, the directory holds no run; the note has the traceback
+        print(f"{folder}: status.json was not changed: {error}")
 
 
 def _show(heading: str, notes: list[dict[str, Any]]) -> None:
