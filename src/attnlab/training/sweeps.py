@@ -163,7 +163,7 @@ def _draw(groups: Sequence[PairedRuns], baseline: str, unit: str, file: Path) ->
 def _record(folder: Path, trace: str) -> None:
     try:
         RunDirectory(folder).record_crash(trace)
-    except BadInput as error:  # for example, the directory holds no run; the note has the traceback
+    except BadInput as error:  # no run of ours; the note has the traceback
         print(f"{folder}: status.json was not changed: {error}")
 
 
