@@ -3,7 +3,8 @@
     python -m tests.golden.record              # everything, about a minute
     python -m tests.golden.record runs tags    # some of the files
 
-Record only when a change of the numbers is meant; `test_golden.py` compares. Whatever moves when
+Record only when a change of the numbers is meant, or to add another machine's runs by an unchanged
+commit; `test_golden.py` compares. Whatever moves when
 modules are renamed is in the first section: imports, the checkpoint's layout, the names of
 weights, and the public names.
 """
@@ -517,9 +518,11 @@ def json_keys(watched: Path, scratch: Path) -> dict[str, list[str]]:
 
 
 def all_runs(scratch: Path) -> dict[str, Any]:
-    """The content of runs.json, but for the run of `command_line`."""
+    """The content of runs.json, but for the run of `command_line`: this machine is added."""
     done = {name: outcome(train(s, scratch / str(i))) for i, (name, s) in enumerate(RUNS.items())}
-    return {"fingerprint": fingerprint(), "runs": done}
+    here = fingerprint()
+    others = [each for each in read("runs")["machines"] if each["fingerprint"] != here]
+    return {"machines": [*others, {"fingerprint": here, "runs": done}]}
 
 
 def all_tags(watched: Path, scratch: Path) -> dict[str, Any]:

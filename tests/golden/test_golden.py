@@ -9,8 +9,10 @@ import pytest
 from tests.golden import record
 from tests.marks import sampled
 
-NATS = 1e-4  # between machines; on the recording one every bit of the weights must be equal
-RECORDED = record.read("runs")
+RECORDED = record.read("runs")["machines"]
+# On a recorded machine every bit is compared. Elsewhere, losses after 4 steps; rounding grows with
+# these large learning rates: after 8 steps, the two recorded machines differ by up to 9e-4 nats.
+NATS_EARLY, NATS_LATE = 1e-4, 2e-3
 # One run for each way through the code; `make test-all` compares all of them.
 COMPARED = {
     "sdpa", "manual, dropout", "torch_mha", "flipped", "strict_flip", "gqa", "additive",
@@ -19,13 +21,15 @@ COMPARED = {
 
 
 @pytest.fixture(scope="module")
-def same_machine() -> bool:
-    """Whether bits can be compared."""
+def recorded() -> tuple[dict[str, Any], bool]:
+    """The recorded runs, and whether this machine recorded them, so that bits can be compared."""
     now = record.fingerprint()
-    if now != RECORDED["fingerprint"]:
-        told = f"recorded on another machine ({RECORDED['fingerprint']}, this is {now})"
-        warnings.warn(f"{told}: losses are compared, weights are not", stacklevel=1)
-    return bool(now == RECORDED["fingerprint"])
+    for machine in RECORDED:
+        if machine["fingerprint"] == now:
+            return machine["runs"], True
+    told = f"no runs are recorded on this machine ({now})"
+    warnings.warn(f"{told}: losses are compared, weights are not", stacklevel=1)
+    return RECORDED[0]["runs"], False
 
 
 @pytest.fixture(scope="module")
@@ -46,31 +50,35 @@ def close(now: Any, then: Any, tolerance: float) -> bool:
     return bool(now == then)
 
 
-def agree(now: dict[str, Any], then: dict[str, Any], bits: bool) -> None:
+def agree(now: dict[str, Any], then: dict[str, Any], same_machine: bool) -> None:
     """Compare what two runs left."""
     told = f"{now}\nbut recorded was\n{then}"
-    assert close(now | {"weights": ""}, then | {"weights": ""}, NATS), told
+    if same_machine:
+        assert now == then, told
+        return
+    assert close(now["val_losses"][:1], then["val_losses"][:1], NATS_EARLY), told
+    assert close(now | {"weights": ""}, then | {"weights": ""}, NATS_LATE), told
     assert (now["weights"] is None) == (then["weights"] is None), told
-    if bits:
-        assert now["weights"] == then["weights"], told
 
 
 def test_every_run_is_recorded() -> None:
-    assert RECORDED["runs"].keys() == record.RUNS.keys()
+    assert all(machine["runs"].keys() == record.RUNS.keys() for machine in RECORDED)
 
 
 @pytest.mark.parametrize("name", sampled(record.RUNS, lambda name: name in COMPARED))
 def test_a_run_gives_the_same_losses_and_weights(
-    name: str, same_machine: bool, tmp_path: Path
+    name: str, recorded: tuple[dict[str, Any], bool], tmp_path: Path
 ) -> None:
     folder = record.train(record.RUNS[name], tmp_path / "run")
-    agree(record.outcome(folder), RECORDED["runs"][name], same_machine)
+    runs, same_machine = recorded
+    agree(record.outcome(folder), runs[name], same_machine)
 
 
 def test_the_command_line_gives_the_same_losses_and_weights(
-    same_machine: bool, watched: Path
+    recorded: tuple[dict[str, Any], bool], watched: Path
 ) -> None:
-    agree(record.outcome(watched), RECORDED["runs"]["sdpa"], same_machine)
+    runs, same_machine = recorded
+    agree(record.outcome(watched), runs["sdpa"], same_machine)
 
 
 def test_an_imported_gpt2_gives_the_same_logits() -> None:
