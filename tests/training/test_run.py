@@ -164,16 +164,16 @@ def test_weights_of_another_text_are_not_gone_on_with(
     train: Train, small: Callable[..., Any], text_file: Path, tmp_path: Path
 ) -> None:
     from attnlab.training.config import read_config
-    from attnlab.training.resume import resumable
+    from attnlab.training.resume import read_resumable
     from attnlab.training.run_directory import RunDirectory
 
     folder, cfg = RunDirectory(train().folder), small()
-    assert resumable(folder, cfg, read_config(cfg).data()) is not None
+    assert read_resumable(folder, cfg, read_config(cfg).data()) is not None
     changed = tmp_path / "text.txt"
     changed.write_text(text_file.read_text()[::-1])
     corpus = read_config(small(f"data.path={changed}")).data()
     with pytest.raises(BadInput, match=r"trained on other data than text\.txt is now"):
-        resumable(folder, cfg, corpus)
+        read_resumable(folder, cfg, corpus)
 
 
 def test_force_redoes_a_run(train: Train) -> None:

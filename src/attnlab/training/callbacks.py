@@ -71,34 +71,23 @@ class Clock(L.Callback):
         """Seconds of training a batch, without the validations."""
         return (self.seconds - self.validating) / self.batches if self.batches else math.nan
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_start(self, *_: Any) -> None:
         self._began = time.perf_counter() - self.seconds
 
-    def on_train_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-    ) -> None:
+    def on_train_batch_end(self, *_: Any) -> None:
         self.batches += 1
         self.seconds = time.perf_counter() - self._began
 
-    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_validation_start(self, *_: Any) -> None:
         self._val_began = time.perf_counter()
 
-    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_validation_end(self, trainer: L.Trainer, *_: Any) -> None:
         if trainer.state.fn == "fit":
             self.validating += time.perf_counter() - self._val_began
             self.seconds = time.perf_counter() - self._began
 
     def state_dict(self) -> dict[str, float]:
-        return {
-            "seconds": self.seconds,
-            "validating": self.validating,
-            "batches": self.batches,
-        }
+        return {"seconds": self.seconds, "validating": self.validating, "batches": self.batches}
 
     def load_state_dict(self, state_dict: dict[str, float]) -> None:
         self.seconds = state_dict["seconds"]
@@ -156,12 +145,7 @@ class Divergence(L.Callback):
             self.first = pl_module.first_nonfinite(self._batch)
 
     def on_train_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
+        self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any
     ) -> None:
         assert isinstance(pl_module, TaskModule)
         loss = pl_module.loss  # Lightning's outputs hold it divided by the accumulated batches
@@ -171,23 +155,21 @@ class Divergence(L.Callback):
         fine = self._bad_step < 0
         self._last = torch.where(fine & loss.isfinite(), loss, self._last)
         self._bad_step = torch.where(fine & ~finite, trainer.global_step, self._bad_step)
-        at_end = trainer.global_step >= trainer.max_steps
-        if (batch_idx + 1) % self._every == 0 or at_end:
-            step = int(self._bad_step)
-            if step >= 0:
-                self.step = step
-                self.last_finite_loss = float(self._last)
-                self.first = self.first or first_nonfinite_gradient(pl_module.net)
-                trainer.should_stop = True
+        asks = trainer.global_step % self._every == 0 or trainer.global_step >= trainer.max_steps
+        if asks and int(self._bad_step) >= 0:
+            self.first = self.first or first_nonfinite_gradient(pl_module.net)
+            self._stop(trainer, int(self._bad_step))
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         # The step before may have made weights non-finite whose own loss was still a number.
         assert isinstance(pl_module, TaskModule)
-        loss = pl_module.val_losses[trainer.global_step]
-        if self.step is None and not math.isfinite(loss):
-            self.step = trainer.global_step
-            self.last_finite_loss = float(self._last)
-            trainer.should_stop = True
+        if self.step is None and not math.isfinite(pl_module.val_losses[trainer.global_step]):
+            self._stop(trainer, trainer.global_step)
+
+    def _stop(self, trainer: L.Trainer, step: int) -> None:
+        self.step = step
+        self.last_finite_loss = float(self._last)
+        trainer.should_stop = True
 
     def state_dict(self) -> dict[str, float]:
         return {"last": float(self._last), "bad_step": int(self._bad_step)}
@@ -239,11 +221,11 @@ class RunCheckpoints(Checkpoint):
         self.saved_step: int | None = None
         self.stopped: str | None = None
 
-    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_fit_start(self, trainer: L.Trainer, *_: Any) -> None:
         if self.stopped:  # and then killed before it could write its metrics
             trainer.should_stop = True
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_start(self, trainer: L.Trainer, *_: Any) -> None:
         if self.saved_step is not None and trainer.is_global_zero:
             print(f"Resuming from step {self.saved_step}.", flush=True)
 
@@ -270,11 +252,11 @@ class RunCheckpoints(Checkpoint):
         if min(losses, key=losses.__getitem__) == trainer.global_step:
             trainer.save_checkpoint(self.folder / "best.ckpt")
 
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_end(self, trainer: L.Trainer, *_: Any) -> None:
         if trainer.global_step != self.saved_step:
             self._save(trainer)
 
-    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_fit_end(self, trainer: L.Trainer, *_: Any) -> None:
         if trainer.global_step != self.saved_step:  # stopped before its first step
             self._save(trainer)
 

@@ -3,7 +3,7 @@
 import json
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,12 +80,6 @@ def read_finished(root: Path) -> list[FinishedRun]:
     return runs
 
 
-def find_baseline(runs: Iterable[FinishedRun], baseline: str) -> str | None:
-    """The settings of attn of the plain baseline among runs; None if there is none."""
-    plain = [run for run in runs if run.variant == baseline and ",attn." not in run.label]
-    return plain[0].attention if plain else None
-
-
 def compare(folder: Path, baseline: str = "sdpa") -> dict[str, str]:
     """Paired differences between one run and the others of its settings and seed.
 
@@ -97,22 +91,15 @@ def compare(folder: Path, baseline: str = "sdpa") -> dict[str, str]:
         rows for the table of a run, name -> text. For the baseline, one row for every other
         variant; for another variant, the row against the baseline.
     """
-    runs = read_finished(folder.parent.parent)
-    mine = next((run for run in runs if run.folder == folder), None)
-    reference = find_baseline(runs, baseline)
-    if mine is None or reference is None:
-        return {}
-    peers = [run for run in runs if (run.seed, run.rest) == (mine.seed, mine.rest)]
-    at_baseline = [run for run in peers if run.attention == reference]
-    if not at_baseline:
-        return {}
-    if mine.attention != reference:
-        return {f"vs attn={baseline}, seed {mine.seed}": difference(at_baseline[0], mine)}
-    return {
-        f"{run.label.split(',')[0]}, seed {run.seed}": difference(mine, run)
-        for run in peers
-        if run.attention != reference
-    }
+    rows = {}
+    for group in pair(folder.parent.parent, baseline):
+        for reference, run in zip(group.at_baseline, group.runs, strict=True):
+            if folder == run.folder:
+                rows[f"vs attn={baseline}, seed {run.seed}"] = difference(reference, run)
+            elif folder == reference.folder:
+                variant = run.label.split(",")[0]
+                rows[f"{variant}, seed {run.seed}"] = difference(reference, run)
+    return rows
 
 
 def difference(first: FinishedRun, second: FinishedRun) -> str:
@@ -183,11 +170,12 @@ def pair(root: Path, baseline: str = "sdpa") -> list[PairedRuns]:
         baseline: the variant that the others are compared with.
     """
     runs = read_finished(root)
-    reference = find_baseline(runs, baseline)
-    base = {(run.seed, run.rest): run for run in runs if run.attention == reference}
+    plain = [run for run in runs if run.variant == baseline and ",attn." not in run.label]
+    base = {(x.seed, x.rest): x for x in runs if plain and x.attention == plain[0].attention}
     groups: dict[tuple[str, str], list[FinishedRun]] = {}
     for run in runs:
-        if run.attention != reference and (run.seed, run.rest) in base:
+        reference = base.get((run.seed, run.rest))
+        if reference is not None and run.attention != reference.attention:
             groups.setdefault((run.rest, run.label), []).append(run)
     paired = []
     for (_, label), group in sorted(groups.items()):

@@ -87,7 +87,7 @@ class RunConfig:
     Args:
         composed: what Hydra composed, for what is stored of it: `.hydra/`, the fingerprint,
             hyperparameters, and the recipe in a checkpoint.
-        name, outputs, seed, force, checkpoint_every: see conf/train.yaml.
+        seed, force, checkpoint_every: see conf/train.yaml.
         batch_size: B, over all devices.
         module: the class of the task.
         data: makes the data.
@@ -101,8 +101,6 @@ class RunConfig:
     """
 
     composed: DictConfig
-    name: str
-    outputs: str
     seed: int
     force: bool
     checkpoint_every: int
@@ -114,7 +112,7 @@ class RunConfig:
     probes: "list[Callable[[], L.Callback]]"
     callbacks: "list[Callable[[], L.Callback]]"
     loggers: "list[Callable[[Path, int | None], Logger]]"
-    trainer: "Callable[..., L.Trainer]"
+    trainer: "partial[L.Trainer]"
 
 
 def read_config(cfg: DictConfig) -> RunConfig:
@@ -135,14 +133,12 @@ def read_config(cfg: DictConfig) -> RunConfig:
 
     return RunConfig(
         composed=cfg,
-        name=str(cfg.name),
-        outputs=cfg.outputs,
         seed=cfg.seed,
         force=cfg.force,
         checkpoint_every=cfg.checkpoint_every,
         batch_size=cfg.data.batch_size,
         module=module,
-        data=data_factory(cfg.data),
+        data=_data(cfg, module),
         model=_initialized(cfg, module),
         optimizer=_optimizer(cfg),
         probes=[build(node, f"probes.{name}") for name, node in cfg.probes.items()],
@@ -227,6 +223,22 @@ def _module(cfg: DictConfig) -> "type[TaskModule]":
 def data_factory(node: DictConfig) -> "Callable[[], TaskData]":
     """What makes the data of the group `data`."""
     return build(node, "data", apart=("batch_size",))  # for the batches, not for the data
+
+
+def _data(cfg: DictConfig, module: "type[TaskModule]") -> "Callable[[], TaskData]":
+    """`data_factory`, which refuses data that are for another task."""
+    make = data_factory(cfg.data)
+
+    def make_checked() -> "TaskData":
+        corpus = make()
+        if not isinstance(corpus, module.data_class):
+            raise BadInput(
+                f"data._target_ = {cfg.data._target_} is not for module = {cfg.module}, which "
+                f"needs {module.needs}"
+            )
+        return corpus
+
+    return make_checked
 
 
 def model_factory(model: DictConfig, attn: DictConfig) -> "Callable[[int], nn.Module]":

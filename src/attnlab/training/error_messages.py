@@ -46,7 +46,8 @@ def unknown_setting(name: str, cause: BaseException | None) -> str:
     known = [*map(str, cause.parent_node), *(GROUPS_UNSEEN if unknown == key else ())]
     near = get_close_matches(key, known, n=1)
     if not near and unknown == name:
-        near = [setting for setting in _settings(cause.parent_node) if setting.endswith(f".{key}")]
+        settings = flat(OmegaConf.to_container(cause.parent_node))  # type: ignore[arg-type]
+        near = [setting for setting in settings if setting.endswith(f".{key}")]
     if not near:
         return f"{name} is not a setting; {every}"
     meant = unknown.removesuffix(key) + near[0]
@@ -54,13 +55,6 @@ def unknown_setting(name: str, cause: BaseException | None) -> str:
     if OmegaConf.select(cause.parent_node._get_root(), whole) is not None:
         meant = whole  # the rest of it is right
     return f"{name} is not a setting; did you mean {meant}? ({every})"
-
-
-def _settings(node: DictConfig) -> list[str]:
-    """The dotted keys below a node."""
-    content = OmegaConf.to_container(node)
-    assert isinstance(content, dict)
-    return list(flat({str(key): value for key, value in content.items()}))
 
 
 def missing_file(path: str, options: list[str]) -> str:

@@ -105,7 +105,7 @@ def make_logger(node: DictConfig, path: str, folder: Path, resume_step: int | No
     return logger
 
 
-def restore_csv_rows(trainer: L.Trainer, resume_step: int) -> None:
+def _restore_csv_rows(trainer: L.Trainer, resume_step: int) -> None:
     """Give each CSVLogger the rows of the interrupted part; Lightning's deletes the file."""
     for logger in trainer.loggers:
         if not isinstance(logger, CSVLogger):
@@ -122,8 +122,20 @@ def restore_csv_rows(trainer: L.Trainer, resume_step: int) -> None:
         logger.save()
 
 
-def log_settings(trainer: L.Trainer, cfg: DictConfig, folder: Path, variant: str) -> None:
-    """Write settings, columns and layout at the start of a run."""
+def log_settings(
+    trainer: L.Trainer, cfg: DictConfig, folder: Path, variant: str, resume_step: int | None
+) -> None:
+    """Write settings, columns and layout at the start of a run.
+
+    Args:
+        trainer: with the loggers of the run.
+        cfg: the composed configuration.
+        folder: the run directory.
+        variant: the file of conf/attn.
+        resume_step: the step from which the run resumes; None for a new run.
+    """
+    if resume_step is not None:
+        _restore_csv_rows(trainer, resume_step)
     settings = hyperparameters(cfg, variant)
     layout = {
         category: {

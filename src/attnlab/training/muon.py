@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -88,33 +89,24 @@ def muon(
     """
     check(lr, min_lr, warmup_steps, betas, weight_decay)
     _check(adamw_lr, momentum, ns_steps)
-    inside = [p for name, p in net.named_parameters() if p.ndim == 2 and matrix(name)]
-    taken = {id(p) for p in inside}
-    others = [p for p in net.parameters() if id(p) not in taken]
-    first, second = betas
+    matrices, others = split(net)
+    make_muon = partial(torch.optim.Muon, momentum=momentum, ns_steps=ns_steps)
     parts: list[Optimizer] = []
-    if inside:
-        parts.append(
-            torch.optim.Muon(
-                inside,
-                lr=lr,
-                weight_decay=weight_decay,
-                momentum=momentum,
-                ns_steps=ns_steps,
-                adjust_lr_fn="match_rms_adamw",
-            )
-        )
+    if matrices:
+        parts.append(make_muon(matrices, lr, weight_decay, adjust_lr_fn="match_rms_adamw"))
     if others:
-        parts.append(
-            AdamW(others, lr=adamw_lr, betas=(first, second), weight_decay=0.0, fused=True)
-        )
+        first, second = betas
+        parts.append(AdamW(others, adamw_lr, (first, second), weight_decay=0.0, fused=True))
     optimizer = Together(parts)
     return optimizer, schedule(optimizer, max_steps, warmup_steps, min_lr / lr, decay)
 
 
-def matrix(name: str) -> bool:
-    """Whether a parameter is the weight of a linear map inside a block, by its name."""
-    return "blocks." in name and name.endswith(".weight")
+def split(net: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """The weights of the linear maps inside the blocks, and all other parameters."""
+    parts: dict[bool, list[nn.Parameter]] = {True: [], False: []}
+    for name, p in net.named_parameters():
+        parts[p.ndim == 2 and "blocks." in name and name.endswith(".weight")].append(p)
+    return parts[True], parts[False]
 
 
 def _check(adamw_lr: float, momentum: float, ns_steps: int) -> None:

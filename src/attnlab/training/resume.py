@@ -23,15 +23,13 @@ AVERAGES = ("current_model_state", "averaging_state")  # of Lightning's WeightAv
 DTYPES = {"64-true": torch.float64, "bf16-true": torch.bfloat16}
 
 
-def resumable(folder: RunDirectory, cfg: DictConfig, corpus: TaskData) -> dict[str, Any] | None:
-    """The checkpoint from which a run resumes; None if there is none.
+def read_resumable(directory: RunDirectory, cfg: DictConfig, corpus: TaskData) -> dict[str, Any]:
+    """The checkpoint from which a run resumes.
 
     Raises:
         BadInput: the checkpoint is damaged, or it belongs to another configuration or corpus.
     """
-    file = folder.last_checkpoint
-    if not file.exists():
-        return None
+    file = directory.last_checkpoint
     checkpoint = read_checkpoint(file)
     recipe = checkpoint["attnlab"]["recipe"]
     try:

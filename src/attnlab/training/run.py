@@ -43,8 +43,8 @@ from attnlab.training.callbacks import (
 )
 from attnlab.training.config import RunConfig
 from attnlab.training.lightning_module import TaskData, TaskModule
-from attnlab.training.loggers import log_results, log_settings, restore_csv_rows
-from attnlab.training.resume import prepare_resume, resumable
+from attnlab.training.loggers import log_results, log_settings
+from attnlab.training.resume import prepare_resume, read_resumable
 from attnlab.training.run_directory import RunDirectory, fingerprint
 
 NO_MEMORY = "can't allocate memory"  # of PyTorch's RuntimeError on a CPU
@@ -80,37 +80,15 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
         BadInput: the configuration cannot be run. Nothing was written then.
     """
     corpus = config.data()
-    module = config.module
-    if not isinstance(corpus, module.data_class):
-        raise BadInput(
-            f"data._target_ = {config.composed.data._target_} is not for "
-            f"module = {config.composed.module}, which needs {module.needs}"
-        )
     directory, digest = RunDirectory(folder), fingerprint(config.composed, corpus.sha256)
-    directory.status()  # refuses a folder that holds no run, with force=true too
-    if not config.force:
-        directory.check_is_ours(config.composed, corpus.sha256)
-        if directory.is_done():
-            return Result(folder, directory.metrics(), module, fresh=False)
+    directory.status()  # refuses a directory that holds no run, with force=true too
+    if earlier := _earlier_result(config, directory, corpus):
+        return earlier
 
-    net = config.model(len(corpus.alphabet))
-    recipe = {
-        "config": OmegaConf.to_container(config.composed, resolve=True),
-        "alphabet": corpus.alphabet,
-        "corpus": corpus.name,
-        "corpus_sha256": corpus.sha256,
-    }
-    lit = module(
-        net,
-        corpus,
-        config.optimizer,
-        batch_size=config.batch_size,
-        seed=config.seed,
-        recipe=recipe,
-    )
-    lit.check_data()
-
-    checkpoint = None if config.force else resumable(directory, config.composed, corpus)
+    lit = make_module(config, corpus)
+    checkpoint = None
+    if not config.force and directory.last_checkpoint.exists():
+        checkpoint = read_resumable(directory, config.composed, corpus)
     resume_step = None if checkpoint is None else int(checkpoint["global_step"])
     resume = None if checkpoint is None else directory.last_checkpoint
     clock, divergence = Clock(), Divergence()
@@ -120,23 +98,18 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
         prepare_resume(checkpoint, lit, trainer)
     probes = [c for c in trainer.callbacks if isinstance(c, Probe)]  # type: ignore[attr-defined]
     for probe in probes:
-        probe.check(net)
+        probe.check(lit.net)
     if not trainer.is_global_zero:  # another process of a distributed run; the first one records
         _fit(trainer, lit, resume)
-        return Result(folder, measured(trainer, lit, clock), module)
+        return Result(folder, measured(trainer, lit, clock), config.module)
 
     with directory.locked(), _failures_recorded(config, directory, digest, trainer, keeper):
-        if not config.force:  # again: another process may have used the directory meanwhile
-            directory.check_is_ours(config.composed, corpus.sha256)
-            if directory.is_done():
-                return Result(folder, directory.metrics(), module, fresh=False)
+        # Again: another process may have used the directory meanwhile.
+        if earlier := _earlier_result(config, directory, corpus):
+            return earlier
         directory.begin(config.composed, overrides, digest)
-        if resume_step is not None:
-            restore_csv_rows(trainer, resume_step)
-        log_settings(trainer, config.composed, folder, variant)
-
+        log_settings(trainer, config.composed, folder, variant, resume_step)
         _fit(trainer, lit, resume)
-
         metrics: dict[str, Any] = {"variant": variant, "seed": config.seed, "unit": lit.unit}
         metrics |= outcome(divergence, keeper)
         metrics |= measured(trainer, lit, clock) | provenance(trainer, corpus)
@@ -151,7 +124,41 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
             max_steps=trainer.max_steps,
             last_finite_loss=divergence.last_finite_loss,
         )
-    return Result(folder, metrics, module)
+    return Result(folder, metrics, config.module)
+
+
+def _earlier_result(config: RunConfig, directory: RunDirectory, corpus: TaskData) -> Result | None:
+    """What the same run left when it ended before; None if it did not, or with force=true."""
+    if config.force:
+        return None
+    directory.check_is_ours(config.composed, corpus.sha256)
+    if not directory.is_done():
+        return None
+    return Result(directory.path, directory.metrics(), config.module, fresh=False)
+
+
+def make_module(config: RunConfig, corpus: TaskData) -> TaskModule:
+    """The LightningModule of a run, its model with the initial weights.
+
+    Raises:
+        BadInput: the model cannot be built, or the data are too few for it.
+    """
+    recipe = {
+        "config": OmegaConf.to_container(config.composed, resolve=True),
+        "alphabet": corpus.alphabet,
+        "corpus": corpus.name,
+        "corpus_sha256": corpus.sha256,
+    }
+    lit = config.module(
+        config.model(len(corpus.alphabet)),
+        corpus,
+        config.optimizer,
+        batch_size=config.batch_size,
+        seed=config.seed,
+        recipe=recipe,
+    )
+    lit.check_data()
+    return lit
 
 
 def make_trainer(
@@ -169,7 +176,7 @@ def make_trainer(
         BadInput: Lightning refuses, for example since a device is missing.
     """
     _silence_lightning()
-    bar = bool(config.composed.trainer.get("enable_progress_bar", True)) and sys.stderr.isatty()
+    bar = config.trainer.keywords.get("enable_progress_bar", True) and sys.stderr.isatty()
     shown: L.Callback = Progress(refresh_rate=10) if bar else Lines()
     users = [make() for make in config.callbacks]
     own_bar = any(isinstance(callback, ProgressBar) for callback in users)

@@ -257,12 +257,6 @@ class RunDirectory:
             f"take another name=, or redo it by force=true"
         )
 
-    def clear(self) -> None:
-        """Remove the files that the run in this directory has written, except lock and status."""
-        for file in self._written(temporary=False):
-            if file != self.status_file:
-                file.unlink()
-
     def _written(self, *, temporary: bool) -> list[Path]:
         """The regular files that a run writes, or the temporary files of those writes."""
         return [
@@ -275,10 +269,15 @@ class RunDirectory:
         ]
 
     def begin(self, cfg: DictConfig, overrides: Iterable[str], digest: str) -> None:
-        """Write the status "running", which claims the folder, and then `.hydra/`."""
+        """Claim the directory by the status "running", and write `.hydra/`.
+
+        With force=true, the files of the earlier run are removed.
+        """
         self.set_status("running", digest)
         if cfg.force:
-            self.clear()
+            for file in self._written(temporary=False):
+                if file != self.status_file:
+                    file.unlink()
         for name, content in (
             ("config.yaml", OmegaConf.to_yaml(cfg)),
             ("overrides.yaml", OmegaConf.to_yaml(OmegaConf.create(list(overrides)))),
