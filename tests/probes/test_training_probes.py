@@ -199,6 +199,9 @@ def test_probes_go_to_any_logger(train: Train, small: Any, tmp_path: Path) -> No
         "probes.gradients.every=-1",
         "probes.predictions.train_windows=0",
         "probes.predictions.sample_chars=-1",
+        "probes.history.steps=-1",
+        "probes.history.chars=1",
+        "probes.history.windows=0",
     ],
 )
 def test_bad_settings_are_named(setting: str, train: Train) -> None:

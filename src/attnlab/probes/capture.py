@@ -1,6 +1,9 @@
 """Looking into the attention layers of a model without leaving a trace in it."""
 
-from collections.abc import Iterable, Iterator
+import base64
+import math
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -205,6 +208,77 @@ def scalars(seen: Iterable[View], *, heads: bool = True) -> dict[str, float]:
         return {}
     numbers = torch.stack([x.cpu() for x in values.values()]).tolist()
     return dict(zip(values, numbers, strict=True))
+
+
+def snapshot(seen: Sequence[View], step: int, loss: float | None = None) -> dict[str, Any]:
+    """What `attnlab explore` shows of one text at one step, as plain values; NaN is None.
+
+    Args:
+        seen: views of all layers on one text.
+        step: of the training.
+        loss: of the model, nats a prediction.
+
+    Returns:
+        "step", "loss", "weights" (the patterns of all layers as `packed` bytes), "equal" (layer ->
+        head -> the first head of the layer with the same pattern, bit for bit), and "measures"
+        (name -> layer -> head).
+    """
+    measured: dict[str, list[list[float | None]]] = {}
+    for view in seen:
+        pattern, mask = view.pattern, view.mask
+        for name, of_heads in {
+            "entropy": measures.entropy(pattern, mask),
+            "effective_keys": measures.effective_keys(pattern, mask),
+            "largest_weight": measures.largest_weight(pattern, mask),
+            "saturated_rows": measures.saturated_rows(pattern, mask),
+            "future_mass": measures.future_mass(pattern),
+            "previous_mass": measures.previous_mass(pattern, mask),
+            "row_sum_error": measures.row_sum_error(pattern),
+        }.items():
+            measured.setdefault(name, []).append([_plain(x) for x in of_heads.tolist()])
+    return {
+        "step": step,
+        "loss": None if loss is None else _plain(loss),
+        "weights": packed([quantized(view.pattern[0], view.mask) for view in seen]),
+        "equal": [_first_equal(view.pattern[0]) for view in seen],
+        "measures": measured,
+    }
+
+
+def history(
+    tokens: Iterable[str], seen: Sequence[View], snapshots: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """The content of history.json: the snapshots of one text, with what they have in common."""
+    heads = [view.pattern.shape[1] for view in seen]
+    mask = packed(view.mask for view in seen)
+    return {"tokens": list(tokens), "heads": heads, "mask": mask, "snapshots": list(snapshots)}
+
+
+def quantized(pattern: Tensor, mask: Tensor) -> Tensor:
+    """A pattern (H, T, T) as bytes, round(254 sqrt(p)), 255 where it is NaN.
+
+    The square root keeps small weights apart. Blocked keys have a byte above 0 if they have any
+    weight, so that no leak is rounded away. Weights below 0 count as 0, and above 1 as 1.
+    """
+    levels = (254 * pattern.clamp(0, 1).sqrt()).round()
+    levels = levels.where(mask | (pattern == 0), levels.clamp(min=1))
+    return levels.where(~pattern.isnan(), 255).to(torch.uint8)
+
+
+def packed(parts: Iterable[Tensor]) -> str:
+    """The bytes of several tensors, one after the other, compressed by zlib, in base64."""
+    content = b"".join(part.cpu().to(torch.uint8).numpy().tobytes() for part in parts)
+    return base64.b64encode(zlib.compress(content, 9)).decode()
+
+
+def _first_equal(heads: Tensor) -> list[int]:
+    """For each head's pattern (T, T), the first head that has the same."""
+    numbers = range(len(heads))
+    return [next(j for j in numbers if j == i or heads[j].equal(heads[i])) for i in numbers]
+
+
+def _plain(x: float) -> float | None:
+    return float(f"{x:.5g}") if math.isfinite(x) else None
 
 
 def first_nonfinite(net: GPT, ids: Tensor) -> Finding | None:

@@ -1,6 +1,9 @@
 """The probes of a training: attention patterns, gradients, predictions."""
 
+import json
+import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as L
@@ -13,14 +16,17 @@ from attnlab.attention.layer import Attention
 from attnlab.data.batches import Batch
 from attnlab.data.corpora import decode
 from attnlab.errors import BadInput
+from attnlab.files import write_atomically
 from attnlab.generation import sample
 from attnlab.model import GPT
 from attnlab.plotting import heatmaps
 from attnlab.probes import base, measures
 from attnlab.probes.base import LanguageModule, Probe, at_least, log_image, log_scalars
-from attnlab.probes.capture import View, eval_mode, scalars, views
+from attnlab.probes.capture import View, eval_mode, history, scalars, snapshot, views
 
 SHOWN = 64  # positions in a picture
+MOST_WEIGHTS = 900_000  # in a history; each takes 0.6 to 1.1 bytes of its file
+SHORTEST = 32  # text for which a history has all its snapshots
 
 
 class Patterns(Probe):
@@ -103,6 +109,91 @@ class Patterns(Probe):
             self._drawn.append(step)
             text = decode(self._ids[0, :SHOWN], pl_module.corpus.alphabet)
             _draw(trainer, seen, text, step)
+
+
+class History(Probe):
+    """Keeps every head's pattern on one text along the training, for `attnlab explore`.
+
+    It writes history.json into the run directory, below 1 MB: where a model has many heads, the
+    text is shorter, and then the snapshots are fewer. Checkpoints hold the snapshots too, so a
+    resumed run has each of them once.
+
+    Args:
+        steps: number of snapshots, most of them early, where patterns change most; 0 for none.
+        chars: length of the text at most; it is the start of the validation text.
+        windows: of the validation text, for the loss at each snapshot.
+
+    Raises:
+        BadInput: a number is too small.
+    """
+
+    def __init__(self, *, steps: int, chars: int, windows: int) -> None:
+        super().__init__()
+        at_least("probes.history.steps", steps, 0)
+        at_least("probes.history.chars", chars, 2)
+        at_least("probes.history.windows", windows, 1)
+        self.steps = steps
+        self.chars = chars
+        self.windows = windows
+        self._due: set[int] = set()
+        self._ids = torch.empty(0)
+        self._snapshots: list[dict[str, Any]] = []
+        self._restored_chars = 0
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        assert isinstance(pl_module, LanguageModule)
+        if not self.steps or not trainer.is_global_zero:
+            return
+        ids = pl_module.corpus.val[: min(self.chars, pl_module.net.block_size)].long()
+        with trainer.precision_plugin.forward_context():
+            seen = views(pl_module.net, ids[None].to(pl_module.device))
+            heads = sum(view.pattern.shape[1] for view in seen)
+        chars = min(len(ids), max(SHORTEST, math.isqrt(MOST_WEIGHTS // (self.steps * heads))))
+        steps = min(self.steps, max(2, MOST_WEIGHTS // (heads * chars**2)))
+        self._ids = ids[None, :chars].to(pl_module.device)
+        if self._restored_chars != chars:  # resumed with other settings of this probe
+            self._snapshots = []
+        parts = (i / max(1, steps - 1) for i in range(steps))
+        self._due = {round(trainer.max_steps * part**1.7) for part in parts}
+        if trainer.global_step in self._due:
+            self._keep(trainer, pl_module)
+
+    def on_train_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Batch,
+        batch_idx: int,
+    ) -> None:
+        if trainer.global_step in self._due:
+            self._keep(trainer, pl_module)
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if self._due:
+            self._keep(trainer, pl_module)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"snapshots": self._snapshots, "chars": self._ids.shape[-1]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._snapshots, self._restored_chars = state_dict["snapshots"], state_dict["chars"]
+
+    def _keep(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        assert isinstance(pl_module, LanguageModule)
+        net, step = pl_module.net, trainer.global_step
+        if self._snapshots and self._snapshots[-1]["step"] == step:
+            return
+        x, y = base.fixed_windows(pl_module.corpus.val, net.block_size, self.windows)
+        with trainer.precision_plugin.forward_context():
+            seen = list(views(net, self._ids))
+            with eval_mode(net):
+                logits = net(x.to(pl_module.device))
+        loss = measures.cross_entropies(logits, y.to(pl_module.device)).mean()
+        self._snapshots.append(snapshot(seen, step, float(loss)))
+        text = decode(self._ids[0], pl_module.corpus.alphabet)
+        content = json.dumps(history(text, seen, self._snapshots), separators=(",", ":"))
+        write_atomically(Path(trainer.default_root_dir) / "history.json", content.encode())
 
 
 class Gradients(Probe):

@@ -31,7 +31,8 @@ LONGEST_NAME = 80  # bytes of `attn=...`
 # What a run writes, by folder. Nothing else is ever deleted.
 WRITTEN = {
     ".": re.compile(
-        r"status\.json|metrics\.(json|csv)|hparams\.yaml|events\.out\.tfevents\.[0-9]+\..+\.[0-9]+"
+        r"status\.json|metrics\.(json|csv)|history\.json|hparams\.yaml"
+        r"|events\.out\.tfevents\.[0-9]+\..+\.[0-9]+"
     ),
     ".hydra": re.compile(r"(config|overrides)\.yaml"),
     "checkpoints": re.compile(r"(last|best|step_[0-9]{6,})\.ckpt"),
