@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from pathlib import Path
 
 from attnlab import cli
 from tests.conftest import ROOT
@@ -31,19 +32,16 @@ class Ended:
 
 def train_py(*arguments: str) -> Ended:
     """Run train.py with these arguments, in the repository's root."""
-    before = os.getcwd()  # noqa: PTH109 - as a string, for chdir
-    os.chdir(ROOT)
-    try:
+    with _working_in(ROOT):
         return _ended(
             "train.py", arguments, lambda: runpy.run_path("train.py", run_name="__main__")
         )
-    finally:
-        os.chdir(before)
 
 
-def attnlab(*arguments: str) -> Ended:
-    """Run the command `attnlab` with these arguments."""
-    return _ended("attnlab", arguments, cli.main)
+def attnlab(*arguments: str, folder: Path | None = None) -> Ended:
+    """Run the command `attnlab` with these arguments, in a folder or in the current one."""
+    with _working_in(folder or Path.cwd()):
+        return _ended("attnlab", arguments, cli.main)
 
 
 def _ended(name: str, arguments: tuple[str, ...], main: Callable[[], object]) -> Ended:
@@ -56,6 +54,16 @@ def _ended(name: str, arguments: tuple[str, ...], main: Callable[[], object]) ->
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else int(end.code is not None)
     return Ended(code, out.getvalue(), error.getvalue())
+
+
+@contextmanager
+def _working_in(folder: Path) -> Iterator[None]:
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
 
 
 @contextmanager

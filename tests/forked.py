@@ -36,16 +36,19 @@ class Command:
         return self.process.exitcode, self.said.read_text()
 
 
-def begin(
-    arguments: list[str], scratch: Path, before: Callable[[], object] = lambda: None
-) -> Command:
-    """Start a command; `before` is called in its process, to prepare what goes wrong."""
-    import lightning.pytorch  # noqa: F401 - once, before the forks
+def import_once() -> None:
+    """Import what a run needs, so that forked processes have it."""
     import tensorboard.summary  # noqa: F401
     import torch.utils.tensorboard  # noqa: F401
 
     from attnlab.training import run  # noqa: F401
 
+
+def begin(
+    arguments: list[str], scratch: Path, before: Callable[[], object] = lambda: None
+) -> Command:
+    """Start a command; `before` is called in its process, to prepare what goes wrong."""
+    import_once()
     said = scratch / f"said-{len(list(scratch.glob('said-*')))}.txt"
     process = FORK.Process(target=_train, args=(arguments, said, before))
     process.start()

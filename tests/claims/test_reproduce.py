@@ -8,16 +8,40 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
+from attnlab.claims import execute
 from tests import commands
 from tests.claims import own_claim
+from tests.forked import FORK, import_once
 
 
-def attnlab(folder, *arguments, **options):
+def attnlab(folder, *arguments):
+    """`attnlab reproduce` in this process, run in a project folder."""
+    return commands.attnlab("reproduce", *arguments, folder=folder)
+
+
+def real_attnlab(folder, *arguments):
+    """`attnlab reproduce` in a process of its own."""
     command = [sys.executable, "-m", "attnlab", "reproduce", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, **options)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def forked_workers():
+    """Workers that are forked, so that they import nothing anew."""
+
+    import_once()
+
+    def fork(number, paths):
+        log = str(execute._log(paths, number))
+        return ProcessPoolExecutor(1, FORK, execute._start_worker, (log,))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(execute, "_worker", fork)
+        yield
 
 
 def verdicts(folder):
@@ -26,21 +50,19 @@ def verdicts(folder):
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory):
+def done(tmp_path_factory, forked_workers):
     """A claim that is listed, declared, committed and run."""
     folder = own_claim.write(tmp_path_factory.mktemp("project"))
     listed, declared = attnlab(folder, "--list"), attnlab(folder, "mine", "--declare")
     return folder, listed, declared, attnlab(folder, "mine", "--jobs", "2")
 
 
-@pytest.mark.slow
-@pytest.mark.xdist_group("reproduce")
 def test_a_claim_of_a_user_s_own_is_listed_declared_run_and_judged(done):
     folder, listed, declared, first = done
-    assert "mine" in listed.stdout and "(later)" in listed.stdout
-    assert "mine: version 1 is declared" in declared.stdout, declared.stderr
-    assert first.returncode == 0, first.stdout + first.stderr
-    assert "4 runs and 10 measurements for the first look, 0 of them done" in first.stdout
+    assert "mine" in listed.out and "(later)" in listed.out
+    assert "mine: version 1 is declared" in declared.out, declared.error
+    assert first.code == 0, first
+    assert "4 runs and 10 measurements for the first look, 0 of them done" in first.out
     claim = verdicts(folder)
     assert (claim["verdict"], claim["version"], claim["exploratory"]) == ("holds", 1, "")
     predictions = claim["predictions"]
@@ -50,29 +72,23 @@ def test_a_claim_of_a_user_s_own_is_listed_declared_run_and_judged(done):
     assert len((folder / "experiments/mine/rows.jsonl").read_text().splitlines()) == 16
 
 
-@pytest.mark.slow
-@pytest.mark.xdist_group("reproduce")
 def test_the_second_call_runs_nothing_and_says_the_same(done):
     folder = done[0]
     before = verdicts(folder)
     again = attnlab(folder)
-    assert "nothing to run" in again.stdout
-    assert "[1/" not in again.stdout
+    assert "nothing to run" in again.out
+    assert "[1/" not in again.out
     assert verdicts(folder) == before
 
 
-@pytest.mark.slow
-@pytest.mark.xdist_group("reproduce")
 def test_a_clone_resumes_from_the_committed_rows(done, tmp_path):
     shutil.copytree(done[0], tmp_path / "clone", ignore=shutil.ignore_patterns("outputs"))
-    assert "nothing to run" in attnlab(tmp_path / "clone").stdout
+    assert "nothing to run" in attnlab(tmp_path / "clone").out
     assert verdicts(tmp_path / "clone")["verdict"] == "holds"
-    planned = attnlab(tmp_path / "clone", "--plan", "--fresh").stdout
+    planned = attnlab(tmp_path / "clone", "--plan", "--fresh").out
     assert "0 of them done" in planned and "last look" in planned
 
 
-@pytest.mark.slow
-@pytest.mark.xdist_group("reproduce")
 def test_a_threshold_of_afterwards_is_exploratory_and_not_published(done):
     folder = done[0]
     own_claim.write(folder, threshold=-5.0)
@@ -80,20 +96,16 @@ def test_a_threshold_of_afterwards_is_exploratory_and_not_published(done):
     claim = verdicts(folder)
     assert "threshold: 5.0 -> -5.0" in claim["exploratory"]
     assert claim["verdict"] == "does not hold"
-    assert again.returncode == 0  # refuted is an answer
-    assert attnlab(folder, "--publish").returncode == 2
+    assert again.code == 0  # refuted is an answer
+    assert attnlab(folder, "--publish").code == 2
     own_claim.write(folder)
 
 
-@pytest.mark.slow
-@pytest.mark.xdist_group("reproduce")
 def test_runs_before_the_declaration_was_committed_are_not_published(done):
-    assert "commit the declaration first" in attnlab(done[0], "--publish").stderr
+    assert "commit the declaration first" in attnlab(done[0], "--publish").error
 
 
-@pytest.mark.slow
-@pytest.mark.xdist_group("reproduce")
-def test_what_fails_is_named_and_takes_nothing_with_it(tmp_path):
+def test_what_fails_is_named_and_takes_nothing_with_it(tmp_path, forked_workers):
     folder = own_claim.write(tmp_path)
     claim = folder / "experiments" / "mine" / "claim.py"
     fatal = """def noise(seed):
@@ -105,15 +117,15 @@ def test_what_fails_is_named_and_takes_nothing_with_it(tmp_path):
 """
     claim.write_text(claim.read_text().replace("def noise(seed):\n", fatal))
     call = attnlab(folder, "--jobs", "2", "--seeds", "3")
-    assert call.returncode == 1
-    assert "mine was not judged: noise: 2 failed" in call.stdout
+    assert call.code == 1
+    assert "mine was not judged: noise: 2 failed" in call.out
     predictions = verdicts(folder)["predictions"]
     reasons = " ".join(failed["reason"] for failed in predictions["noise"]["failed"])
     assert "its process died" in reasons and "no such luck" in reasons
     assert len(predictions["better"]["values"]) == 2
     # The next call tries again what failed, and only that.
     again = attnlab(folder, "--jobs", "1", "--seeds", "3")
-    assert "4 runs and 3 measurements for the first look, 5 of them done" in again.stdout
+    assert "4 runs and 3 measurements for the first look, 5 of them done" in again.out
 
 
 @pytest.mark.parametrize(
@@ -137,7 +149,7 @@ def test_bad_input_is_one_sentence(tmp_path, monkeypatch, arguments, sentence):
 @pytest.mark.long
 def test_killed_at_five_moments_it_ends_with_the_same_verdicts(tmp_path):
     quiet, killed = (own_claim.write(tmp_path / name, steps=150) for name in ("quiet", "killed"))
-    assert attnlab(quiet, "--jobs", "2", "--seeds", "4").returncode == 0
+    assert real_attnlab(quiet, "--jobs", "2", "--seeds", "4").returncode == 0
     command = [sys.executable, "-m", "attnlab", "reproduce", "--jobs", "2", "--seeds", "4"]
     for wait in (4, 9, 13, 15, 18):
         process = subprocess.Popen(
@@ -151,7 +163,7 @@ def test_killed_at_five_moments_it_ends_with_the_same_verdicts(tmp_path):
         while any(alive(pid) for pid in children) and time.monotonic() < deadline:
             time.sleep(0.2)
         assert not [pid for pid in children if alive(pid)]  # they end with their parent
-    assert attnlab(killed, "--jobs", "2", "--seeds", "4").returncode == 0
+    assert real_attnlab(killed, "--jobs", "2", "--seeds", "4").returncode == 0
     assert verdicts(killed) == verdicts(quiet)
 
 
@@ -160,7 +172,7 @@ def children_of(pid):
         listed = subprocess.run(
             ["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=True
         )
-        return [int(line) for line in listed.stdout.split()]
+        return [int(line) for line in listed.out.split()]
     return []
 
 

@@ -3,6 +3,8 @@
 import io
 import json
 import math
+import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,6 +21,7 @@ from attnlab.runs import read_curves
 from attnlab.training.checkpoints import load_model, read_checkpoint, seal
 from tests.commands import train_py
 from tests.conftest import ROOT, SMALL, VARIANTS, weights_of
+from tests.forked import begin
 
 Train = Callable[..., Any]
 TIMES = {"tokens_per_second", "wall_seconds"}
@@ -343,27 +346,50 @@ def test_fp16_is_refused(train: Train) -> None:
         train("trainer.precision=16-mixed")
 
 
-@pytest.mark.slow
-def test_two_processes_train_on_the_same_global_batches(tmp_path: Path, text_file: Path) -> None:
+def forked_ranks(command: list[str], scratch: Path) -> None:
+    """Both processes of a distributed run, as Lightning starts the second one."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+
+    def as_rank(rank: int) -> Callable[[], None]:
+        told = {"LOCAL_RANK": str(rank), "NODE_RANK": "0", "WORLD_SIZE": "2"}
+        told |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        return lambda: os.environ.update(told)
+
+    for process in [begin(command, scratch, as_rank(rank)) for rank in range(2)]:
+        code, said = process.end()
+        assert code == 0, said
+
+
+def started_by_lightning(command: list[str], scratch: Path) -> None:
+    subprocess.run([sys.executable, "train.py", *command], cwd=ROOT, check=True, timeout=300)
+
+
+@pytest.mark.parametrize(
+    "started", [forked_ranks, pytest.param(started_by_lightning, marks=pytest.mark.long)]
+)
+def test_two_processes_train_on_the_same_global_batches(
+    started: Callable[[list[str], Path], None], tmp_path: Path, text_file: Path
+) -> None:
     losses = {}
     for devices in (1, 2):
-        command = [*SMALL, f"data.path={text_file}"]
+        command = [*SMALL, f"data.path={text_file}", "trainer.max_steps=8"]
         command += [f"outputs={tmp_path}", f"name=d{devices}", f"trainer.devices={devices}"]
-        command += ["trainer.accelerator=cpu", "trainer.max_steps=20"]
-        command += ["trainer.val_check_interval=10", "logger=tensorboard"]
+        command += ["trainer.accelerator=cpu", "trainer.val_check_interval=4"]
+        command += ["logger=tensorboard"]
         if devices == 1:
             ended = train_py(*command)
             assert ended.code == 0, ended
         else:
-            command = [sys.executable, "train.py", *command, "trainer.strategy=ddp"]
-            subprocess.run(command, cwd=ROOT, check=True, timeout=300)
+            started([*command, "trainer.strategy=ddp"], tmp_path)
         (folder,) = (tmp_path / f"d{devices}").glob("*/seed=0")
         checkpoint = read_checkpoint(folder / "checkpoints" / "last.ckpt")
         losses[devices] = checkpoint["attnlab"]["val_losses"]
         (logged,) = read_curves(folder, "val/loss").values()
         assert dict(logged) == pytest.approx(losses[devices])
         assert json.loads((folder / "metrics.json").read_text())["devices"] == devices
-    assert losses[1].keys() == losses[2].keys() == {10, 20}
+    assert losses[1].keys() == losses[2].keys() == {4, 8}
     for step, loss in losses[1].items():
         assert losses[2][step] == pytest.approx(loss, abs=1e-5)
 

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from omegaconf import DictConfig, OmegaConf
 
 from attnlab.errors import BadInput
 from attnlab.training.run_directory import Busy, RunDirectory
-from attnlab.training.sweeps import SweepSummary, attempt
+from attnlab.training.sweeps import SweepSummary, attempt, share_threads
 from tests.conftest import ROOT, SMALL
-from tests.forked import RUN, begin, ended
-from tests.marks import sampled
+from tests.forked import begin, ended
 from tests.training.test_comparison import write_run
 
 FAULTY = '''
@@ -137,10 +137,9 @@ def statuses(outputs: Path) -> dict[str, str]:
     }
 
 
-SWEEP = [*SMALL, "logger=none", "seed=0,1,2", "trainer.max_steps=60", "checkpoint_every=5"]
+SWEEP = [*SMALL, "logger=none", "seed=0,1", "checkpoint_every=2"]
 
 
-@pytest.mark.slow
 def test_a_sweep_that_is_killed_goes_on(text_file: Path, tmp_path: Path) -> None:
     def slowly() -> None:
         from attnlab.training.lightning_module import GPTModule
@@ -148,7 +147,7 @@ def test_a_sweep_that_is_killed_goes_on(text_file: Path, tmp_path: Path) -> None
         step = GPTModule.on_train_batch_start
 
         def slow(self: GPTModule, *arguments: Any) -> None:
-            time.sleep(0.02)
+            time.sleep(0.2)
             step(self, *arguments)
 
         GPTModule.on_train_batch_start = slow  # type: ignore[method-assign]
@@ -171,71 +170,102 @@ def test_a_sweep_that_is_killed_goes_on(text_file: Path, tmp_path: Path) -> None
     assert first.stat().st_mtime_ns == before
 
 
-@pytest.mark.slow
 def test_two_sweeps_at_once_share_the_runs(text_file: Path, tmp_path: Path) -> None:
-    command = ["-m", *SWEEP, f"data.path={text_file}", "trainer.max_steps=12"]
-    command += [f"outputs={tmp_path}/o"]
+    command = ["-m", *SWEEP, f"data.path={text_file}", f"outputs={tmp_path}/o"]
     both = [begin(command, tmp_path)]
     time.sleep(0.1)
     both.append(begin(command, tmp_path))
     for sweep in both:
         code, said = sweep.end()
         assert code == 0, said
-    assert statuses(tmp_path / "o") == dict.fromkeys(("seed=0", "seed=1", "seed=2"), "finished")
-    alone = [*command[:-1], f"outputs={tmp_path}/alone"]
-    assert ended(alone, tmp_path)[0] == 0
-    for metrics in (tmp_path / "o").rglob("metrics.json"):
-        theirs = tmp_path / "alone" / metrics.relative_to(tmp_path / "o")
-        losses = [json.loads(f.read_text())["val_loss"] for f in (metrics, theirs)]
-        assert losses[0] == losses[1]
+    assert statuses(tmp_path / "o") == dict.fromkeys(("seed=0", "seed=1"), "finished")
+    alone = [word for word in command[1:-1] if word != "seed=0,1"]
+    code, said = ended([*alone, "seed=1", f"outputs={tmp_path}/alone"], tmp_path)
+    assert code == 0, said
+    (ours,) = (tmp_path / "o").rglob("seed=1/metrics.json")
+    (theirs,) = (tmp_path / "alone").rglob("metrics.json")
+    losses = [json.loads(f.read_text())["val_loss"] for f in (ours, theirs)]
+    assert losses[0] == losses[1]
+
+
+def faulty_sweep(folder: Path) -> list[str]:
+    """A sweep over a run that fails and one that does not."""
+    (folder / "faulty.py").write_text(FAULTY)
+    settings = [s for s in SMALL if s != "data=text"]
+    settings += ["data=plays", "data.length=3000", "logger=none", f"outputs={folder}/o"]
+    return ["-m", "attn._target_=faulty.Faulty", "+attn.faulty=1,0", *settings]
+
+
+def check_faulty_sweep(code: int | None, said: str, folder: Path) -> None:
+    assert code == 1, said
+    assert "error: failed, 1 of this sweep's runs" in said
+    assert "python train.py attn._target_=faulty.Faulty +attn.faulty=1" in said
+    found = sorted((folder / "o" / "lab").rglob("status.json"))
+    told = {json.loads(f.read_text())["status"]: json.loads(f.read_text()) for f in found}
+    assert told.keys() == {"finished", "failed"}
+    assert "Traceback" in told["failed"]["reason"]
+    assert "a fault of the user's own" in told["failed"]["reason"]
+
+
+def test_a_run_that_fails_does_not_stop_the_sweep(tmp_path: Path) -> None:
+    def importable() -> None:
+        sys.path.append(str(tmp_path))
+
+    check_faulty_sweep(*ended(faulty_sweep(tmp_path), tmp_path, importable), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "given", "threads"),
+    [
+        ({"_target_": "joblib"}, "3", 3),
+        ({"_target_": "joblib"}, "3,1", 3),
+        ({"_target_": "submitit", "cpus_per_task": 2}, "", 2),
+        ({"_target_": "basic"}, "3", 1),
+    ],
+)
+def test_a_launchers_process_computes_with_its_share_of_threads(
+    chosen: dict[str, Any], given: str, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", given)
+    name = chosen["_target_"]
+    hydra = {"runtime": {"choices": {"hydra/launcher": name}}, "launcher": chosen}
+    try:
+        share_threads(OmegaConf.create(hydra))
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(1)
 
 
 def launched(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """A sweep over a run that fails and one that does not, in an environment without threads."""
-    (folder / "faulty.py").write_text(FAULTY)
+    """The faulty sweep in a process of its own, in an environment without threads."""
+    command = [sys.executable, "train.py", *faulty_sweep(folder), *arguments]
     environment = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
     environment["PYTHONPATH"] = f"{folder}:{environment.get('PYTHONPATH', '')}"
-    settings = [s for s in SMALL if s != "data=text"]
-    settings += ["data=plays", "data.length=3000", "logger=none"]
-    command = [sys.executable, "train.py", "-m", "attn._target_=faulty.Faulty", "+attn.faulty=1,0"]
-    command += [*settings, f"outputs={folder}/o", *arguments]
     return subprocess.run(
         command, cwd=ROOT, env=environment | env, capture_output=True, text=True, timeout=900
     )
 
 
-def threads(folder: Path) -> list[int]:
+def threads_of(folder: Path) -> list[int]:
     return [json.loads(f.read_text())["threads"] for f in (folder / "o").rglob("metrics.json")]
 
 
 LAUNCHERS = {
-    "basic": [],
     "joblib": ["hydra.launcher.n_jobs=2"],
     "submitit_local": ["hydra.sweeper.max_batch_size=1"],
     "ray": ["+hydra.launcher.ray.init.num_cpus=2"],
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("launcher", sampled(LAUNCHERS, lambda launcher: launcher == "joblib"))
+@pytest.mark.long
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_launchers(launcher: str, tmp_path: Path) -> None:
-    if launcher in NEEDS and find_spec(f"hydra_plugins.hydra_{NEEDS[launcher]}_launcher") is None:
+    if find_spec(f"hydra_plugins.hydra_{NEEDS[launcher]}_launcher") is None:
         pytest.skip(f"hydra-{NEEDS[launcher]}-launcher is not installed here")
-    chosen = [f"hydra/launcher={launcher}", *LAUNCHERS[launcher]]
-    done = launched(tmp_path, *chosen)
-    assert done.returncode == 1, done.stderr
-    assert "error: failed, 1 of this sweep's runs" in done.stderr
-    assert "python train.py attn._target_=faulty.Faulty +attn.faulty=1" in done.stderr
-    found = sorted((tmp_path / "o" / "lab").rglob("status.json"))
-    told = {json.loads(f.read_text())["status"]: json.loads(f.read_text()) for f in found}
-    assert told.keys() == {"finished", "failed"}
-    assert "Traceback" in told["failed"]["reason"]
-    assert "a fault of the user's own" in told["failed"]["reason"]
-    cores = os.cpu_count() or 1
-    if launcher == "joblib":
-        assert threads(tmp_path) == [max(1, cores // 2)]
-    elif launcher != "basic":  # as many as were asked for, and that is one
-        assert threads(tmp_path) == [1]
+    done = launched(tmp_path, f"hydra/launcher={launcher}", *LAUNCHERS[launcher])
+    check_faulty_sweep(done.returncode, done.stdout + done.stderr, tmp_path)
+    share = max(1, (os.cpu_count() or 1) // 2) if launcher == "joblib" else 1
+    assert threads_of(tmp_path) == [share]
 
 
 @pytest.mark.long
@@ -249,11 +279,11 @@ def test_the_users_own_threads_hold_and_several_devices_are_refused(
         tmp_path, f"hydra/launcher={launcher}", "trainer.devices=1,2", OMP_NUM_THREADS="3"
     )
     assert "trainer.devices = 2: runs on several devices cannot be swept" in done.stderr
-    assert threads(tmp_path) == [3]
+    assert threads_of(tmp_path) == [3]
 
 
 def test_hydras_own_directories_are_used(text_file: Path, tmp_path: Path) -> None:
-    command = [*RUN, f"data.path={text_file}", f"outputs={tmp_path}/o"]
+    command = [*SMALL, f"data.path={text_file}", f"outputs={tmp_path}/o", "logger=none"]
     code, said = ended([*command, f"hydra.run.dir={tmp_path}/mine"], tmp_path)
     assert code == 0, said
     assert (tmp_path / "mine" / "metrics.json").exists()
