@@ -1,7 +1,5 @@
 """The project's own configuration: scores differ by one key, and the documented command runs."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,7 @@ from omegaconf import OmegaConf
 from attnlab.training.config import read_config
 from attnlab.training.run_directory import flat
 from tests.bahdanau import PROJECT, project_settings
-from tests.conftest import ROOT
+from tests.forked import ended
 
 
 def flattened(*overrides: str) -> dict[str, Any]:
@@ -40,13 +38,12 @@ def test_the_experiment_composes_under_its_own_name() -> None:
     assert cfg.name == "bahdanau"
 
 
-@pytest.mark.slow
 def test_the_documented_command_trains_and_suggests_the_next_one(tmp_path: Path) -> None:
-    command = [sys.executable, "train.py", "--config-dir", "experiments/bahdanau/conf"]
-    command += ["preset=translation", f"outputs={tmp_path}", "trainer.max_steps=2", "probes=none"]
+    command = ["--config-dir", "experiments/bahdanau/conf", "preset=translation"]
+    command += [f"outputs={tmp_path}", "trainer.max_steps=2", "probes=none"]
     command += ["data.train=70", "data.val=20", "logger=none"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "nats per word" in done.stdout and "BLEU" in done.stdout
-    assert "attn=cross/scaled_dot" in done.stdout.splitlines()[-1]
-    assert "--config-dir" in done.stdout.splitlines()[-1]
+    code, said = ended(command, tmp_path)
+    assert code == 0, said
+    assert "nats per word" in said and "BLEU" in said
+    assert "attn=cross/scaled_dot" in said.splitlines()[-1]
+    assert "--config-dir" in said.splitlines()[-1]

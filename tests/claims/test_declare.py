@@ -16,10 +16,20 @@ from tests.claims import own_claim
 LOSSES = {"flipped": 4.0, "causal": 4.1}
 
 
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A folder for all tests: its configuration is composed once, and kept in `out`."""
+    return tmp_path_factory.mktemp("project")
+
+
 @pytest.fixture
-def paths(tmp_path):
-    own_claim.write(tmp_path, threshold=7.5)
-    return Paths(tmp_path / "experiments", tmp_path / "conf", tmp_path / "out", "quick")
+def paths(project):
+    """The claim as it is written first, without a declaration."""
+    own_claim.write(project, threshold=7.5)
+    found = Paths(project / "experiments", project / "conf", project / "out", "quick")
+    for file in (found.declared("mine"), found.published("mine")):
+        file.unlink(missing_ok=True)
+    return found
 
 
 def declared(paths, losses=None):
@@ -27,8 +37,11 @@ def declared(paths, losses=None):
     with hydra_conf(paths.conf):
         claim, resolve = load_claim(paths.claim_file("mine")), ConfigResolver(paths)
         if losses is None:
-            return read_declared(claim, paths, resolve)
-        return declare(claim, paths, resolve, losses)
+            found = read_declared(claim, paths, resolve)
+        else:
+            found = declare(claim, paths, resolve, losses)
+        resolve.save()
+        return found
 
 
 def edit(file, old, new):
@@ -132,8 +145,9 @@ def commit(directory):
     return git(directory, "rev-parse", "HEAD")
 
 
-def test_a_declaration_must_be_in_the_commit_of_the_runs(paths):
-    project = paths.experiments.parent
+def test_a_declaration_must_be_in_the_commit_of_the_runs(tmp_path):
+    project = own_claim.write(tmp_path)
+    paths = Paths(project / "experiments", project / "conf", project / "out", "quick")
     git(project, "init", "-q")
     before = commit(project)
     declared(paths, LOSSES)
