@@ -1,6 +1,7 @@
 """Reads untrusted files, writes files that appear whole or not at all, and imports modules."""
 
 import gc
+import hashlib
 import json
 import os
 import re
@@ -16,6 +17,7 @@ from attnlab.errors import BadInput, first_line
 LARGEST = 16 * 2**30  # bytes of any file that is read as a whole
 LARGEST_JSON = 64 * 2**20
 LARGEST_YAML = 2**20
+DIGEST = 64  # hexadecimal digits of a SHA-256
 DEEPEST = 1000  # levels of nested YAML
 # What a write that was killed leaves behind: .last.ckpt.attnlab-4711.tmp
 TEMPORARY = re.compile(r"\.(?P<name>.+)\.attnlab-[0-9]+\.tmp")
@@ -46,6 +48,22 @@ def write_atomically(file: Path, content: bytes) -> None:
 def write_json(file: Path, content: dict[str, Any]) -> None:
     """Write a dictionary as JSON, atomically; NaN is written as NaN."""
     write_atomically(file, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def seal(archive: bytes) -> bytes:
+    """Add the SHA-256 of a zip archive to it, as the comment that an archive may end in.
+
+    Any reader of such archives, `torch.load` among them, still reads it. The checksums inside an
+    archive do not cover its directory, whose flipped bits `torch.load` can read as other weights.
+    """
+    assert archive[-2:] == b"\0\0"  # the length of the comment, the last field of the archive
+    content = archive[:-2] + DIGEST.to_bytes(2, "little")
+    return content + hashlib.sha256(content).hexdigest().encode()
+
+
+def is_sealed(content: bytes) -> bool:
+    """Whether a file ends in the SHA-256 of all before it, as `seal` writes it."""
+    return hashlib.sha256(content[:-DIGEST]).hexdigest().encode() == content[-DIGEST:]
 
 
 @contextmanager

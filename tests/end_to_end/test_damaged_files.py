@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from attnlab.errors import BadInput
-from attnlab.training.checkpoints import load_model, read_checkpoint, seal
+from attnlab.files import seal
+from attnlab.training.checkpoints import load_model, read_checkpoint
 from tests.forked import RUN, ended, interrupted, is_one_sentence
 
 

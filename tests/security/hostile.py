@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from attnlab.attention import SelfAttention
+from attnlab.files import seal
 from attnlab.model import GPT
-from attnlab.training.checkpoints import seal
 from attnlab.training.stored_recipes import FUNCTIONS  # noqa: F401 - for the tests
 
 Build = Callable[[Path, Path], None]  # the run directory, and a folder that must stay as it is

@@ -17,8 +17,9 @@ import torch
 
 from attnlab.data.batches import ValidationBatches
 from attnlab.errors import BadInput
+from attnlab.files import seal
 from attnlab.runs import read_curves
-from attnlab.training.checkpoints import load_model, read_checkpoint, seal
+from attnlab.training.checkpoints import load_model, read_checkpoint
 from tests.commands import train_py
 from tests.conftest import ROOT, SMALL, VARIANTS, weights_of
 from tests.forked import begin

@@ -15,10 +15,10 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor
 
 from attnlab.errors import BadInput
-from attnlab.files import write_atomically
+from attnlab.files import seal, write_atomically
 from attnlab.probes.base import log_scalars
 from attnlab.probes.capture import Finding, first_nonfinite_gradient, in_words
-from attnlab.training.checkpoints import read_checkpoint, seal
+from attnlab.training.checkpoints import read_checkpoint
 from attnlab.training.lightning_module import TaskModule
 
 

@@ -3,7 +3,6 @@
 What a file holds is not trusted; docs/security.md says what is checked and where.
 """
 
-import hashlib
 import io
 import re
 import warnings
@@ -15,7 +14,7 @@ from typing import Any, BinaryIO
 import torch
 
 from attnlab.errors import BadInput, first_line
-from attnlab.files import make_importable, open_file
+from attnlab.files import is_sealed, make_importable, open_file
 from attnlab.model import GPT
 from attnlab.training.config import model_factory
 from attnlab.training.run_directory import RunDirectory
@@ -26,7 +25,6 @@ from attnlab.training.stored_recipes import (
     nodes_to_build,
 )
 
-DIGEST = 64  # hexadecimal digits of a SHA-256
 # The entries of an archive of `torch.save`, below one folder.
 ENTRIES = re.compile(
     r"[\w.~-]+/(data\.pkl|byteorder|version|\.format_version|\.storage_alignment"
@@ -34,17 +32,6 @@ ENTRIES = re.compile(
     re.ASCII,
 )
 MOST_ENTRIES = 100_000
-
-
-def seal(content: bytes) -> bytes:
-    """Add the SHA-256 of a `torch.save` file to it, as the comment that a zip archive may end in.
-
-    Any reader of torch files still reads it. The checksums inside the archive do not cover its
-    directory, whose flipped bits `torch.load` can read as other weights.
-    """
-    assert content[-2:] == b"\0\0"  # the length of the comment, the last field of the archive
-    content = content[:-2] + DIGEST.to_bytes(2, "little")
-    return content + hashlib.sha256(content).hexdigest().encode()
 
 
 def read_checkpoint(file: Path) -> dict[str, Any]:
@@ -69,7 +56,7 @@ def read_checkpoint(file: Path) -> dict[str, Any]:
         raise BadInput(f"the checkpoint {file} cannot be read: {error.strerror}") from error
     except MemoryError as error:
         raise BadInput(f"the checkpoint {file} does not fit into memory") from error
-    if hashlib.sha256(content[:-DIGEST]).hexdigest().encode() != content[-DIGEST:]:
+    if not is_sealed(content):
         raise BadInput(f"{file} is not a checkpoint of attnlab, or it is damaged")
     try:
         checkpoint = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)

@@ -73,8 +73,12 @@ def train(cfg: DictConfig) -> float:
 
     if hydra.mode == RunMode.MULTIRUN:
         share_threads(hydra)
+        devices = cfg.trainer.devices
         return attempt(
-            named, lambda folder: _one_of_many(cfg, trained, folder), hydra, arguments_of(hydra)
+            named,
+            lambda folder: _one_of_many(devices, trained, folder),
+            hydra,
+            arguments_of(hydra),
         )
     try:
         result = trained(named())
@@ -152,11 +156,11 @@ def sweep_flag_first() -> None:
     sys.argv[1:] = flags + [word for word in typed if word not in flags]
 
 
-def _one_of_many(cfg: DictConfig, trained: Callable[[Path], "Result"], folder: Path) -> float:
-    if cfg.trainer.devices not in (1, "1"):
+def _one_of_many(devices: int | str, trained: Callable[[Path], "Result"], folder: Path) -> float:
+    if devices not in (1, "1"):
         # Lightning would start its other processes with the command line of the whole sweep.
         raise BadInput(
-            f"trainer.devices = {cfg.trainer.devices}: runs on several devices cannot be "
+            f"trainer.devices = {devices}: runs on several devices cannot be "
             "swept in one process; start them one by one, or sweep with trainer.devices=1"
         )
     result = trained(folder)

@@ -1,0 +1,72 @@
+"""Who gets the whole configuration after it has been checked: what stores or compares it."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig
+
+from tests.commands import train_py
+from tests.conftest import ROOT, SMALL
+
+SOURCE = str(ROOT / "src" / "attnlab")
+ALLOWED = {
+    "main.without_defaults": "the name of the run directory",
+    "run_directory.folder_for": "the name of the run directory",
+    "run_directory._resolved": "identity",
+    "run_directory.fingerprint": "identity",
+    "run_directory.differences": "identity",
+    "run_directory.check_is_ours": "identity",
+    "resume.read_resumable": "identity",
+    "run_directory.begin": "the directory .hydra",
+    "loggers.log_settings": "hyperparameters",
+    "loggers.hyperparameters": "hyperparameters",
+    "sweeps.on_multirun_end": "Hydra's callback",
+    "sweeps._compare": "Hydra's callback",
+}
+
+
+@contextmanager
+def recorded() -> Iterator[set[str]]:
+    """The functions of attnlab that get a whole configuration once one has been checked."""
+    found: set[str] = set()
+    checked: list[FrameType] = []
+
+    def record(frame: FrameType, event: str, _: Any) -> None:
+        code = frame.f_code
+        if not code.co_filename.startswith(SOURCE):
+            return
+        name = f"{Path(code.co_filename).stem}.{code.co_name}"
+        if (event, name) == ("call", "main.train"):
+            checked.clear()  # of the run before
+        if (event, name) == ("return", "config.read_config"):
+            checked.append(frame)
+        if event == "call" and checked:
+            count = code.co_argcount + code.co_kwonlyargcount
+            given = [frame.f_locals.get(name) for name in code.co_varnames[:count]]
+            if any(isinstance(x, DictConfig) and {"attn", "trainer"} <= x.keys() for x in given):
+                found.add(name)
+
+    sys.setprofile(record)
+    try:
+        yield found
+    finally:
+        sys.setprofile(None)
+
+
+@pytest.mark.slow
+def test_only_what_stores_or_compares_it_takes_the_whole_configuration(
+    tmp_path: Path, text_file: Path
+) -> None:
+    command = [*SMALL, f"data.path={text_file}", f"outputs={tmp_path}", "logger=[tensorboard,csv]"]
+    with recorded() as found:
+        first = train_py(*command)
+        (status,) = tmp_path.rglob("status.json")
+        status.write_text(status.read_text().replace("finished", "interrupted"))
+        resumed = train_py("-m", *command, "seed=0")
+    assert (first.code, resumed.code) == (0, 0), resumed
+    assert found == ALLOWED.keys()
