@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from attnlab.claims import Arm, AtLeast, AtMost, Bound, Claim, Measured, Pilot, Trained
 from attnlab.claims.results import Evidence
-from attnlab.plotting.drawing import COLORS, panels
+from attnlab.plotting.drawing import color_of, label_lines, panels
 
 from .theory import KEYS, SIZES, at_initialization, identity
 
@@ -99,20 +99,20 @@ def figure(evidence: Evidence) -> Figure:
     fine, coarse = evidence.shown("map_fine"), evidence.shown("map")
     drawing, axes = panels(3, width=4.7, height=4.4)
     if start is not None:
-        for name, color, marker in (("scaled", COLORS[0], "o"), ("unscaled", COLORS[1], "s")):
+        for name in ("scaled", "unscaled"):
             rows = torch.tensor([row[name] for row in start.each("entropy")])
             theory = start.each("theory")[0][name]
-            axes[0].plot(SIZES, theory, color=color, label=f"{name}, theory")
-            axes[0].plot(SIZES, rows.mean(0), marker, color=color, label=f"{name}, measured")
-        axes[0].axhline(math.log(KEYS), color="0.5", linestyle=":")
-        axes[0].set(xlabel="D", ylabel="entropy (nats)", title="At the start")
+            axes[0].plot(SIZES, theory, color=color_of(name), label=name)
+            axes[0].plot(SIZES, rows.mean(0), "o", color=color_of(name), label="_measured")
         axes[0].set_xscale("log", base=2)
-        axes[0].legend(fontsize=12, loc="center right")
+        axes[0].axhline(math.log(KEYS), color="0.5", linestyle=":", label="_uniform")
+        axes[0].set(xlabel="D", ylabel="entropy (nats)", title="Start: theory (lines), measured")
+        label_lines(axes[0])
     for D in WIDTHS:
         scores = _scores_of_width(evidence, D)
         if scores:
             price = [a - b for a, b in zip(*scores, strict=True)]
-            axes[1].plot([D] * len(price), price, "o", color=COLORS[1], alpha=0.75)
+            axes[1].plot([D] * len(price), price, "o", color=color_of("unscaled"), alpha=0.75)
     axes[1].axhline(0, color="0.3", linewidth=1)
     axes[1].set_xscale("log", base=2)
     axes[1].set(xlabel="D", ylabel="unscaled minus scaled (nats)", title="One layer, C = 512")

@@ -32,6 +32,7 @@ def _measured(seed):
         for dtype in ("fp32", "bf16", "fp16"):
             for factor in (1, 64):
                 values[f"{kernel} {dtype} x{factor}"] = 1e-3 * factor
+    values |= {"zero_fill": 0.99, "finite_fill": 0.0}
     values |= _of_the_textbook_claims()
     for size in (32, 64, 128, 256, 512):
         values |= {f"{score} {size}": 1 + size / 500 for score in ("additive", "scaled dot")}

@@ -114,11 +114,23 @@ def test_declared_rows_are_committed_and_exploratory_ones_are_not(paths):
     store.add(finished("b"), {"mine": False})
     assert '"a"' in paths.rows("mine").read_text()
     assert '"b"' in paths.own_rows("mine").read_text()
-    assert set(RowStore(paths, ["mine"]).rows) == {"a", "b"}
+    assert set(RowStore(paths, ["mine"]).rows) == {("mine", "a"), ("mine", "b")}
     fresh = RowStore(paths, ["mine"], fresh=True)
-    assert set(fresh.rows) == {"b"}
+    assert set(fresh.rows) == {("mine", "b")}
     fresh.add(finished("c"), {"mine": True})
     assert '"c"' in paths.own_rows("mine").read_text()
+
+
+def test_a_run_that_only_another_claim_has_is_done_again(paths):
+    """It may have been made before this claim was declared."""
+    plan = planned(paths)
+    run = next(iter(plan.tasks))
+    store = RowStore(paths, ["mine", "other"])
+    store.add(finished(run), {"other": True})
+    assert not planned(paths, store=store).tasks[run].done
+    store.add(finished(run), {"other": True, "mine": True})
+    assert planned(paths, store=store).tasks[run].done
+    assert paths.rows("other").read_text().count(run) == 1
 
 
 def test_a_row_that_a_kill_cut_off_is_measured_again_and_other_damage_is_named(paths):
@@ -126,7 +138,8 @@ def test_a_row_that_a_kill_cut_off_is_measured_again_and_other_damage_is_named(p
     store.add(finished("a"), {"mine": True})
     with paths.rows("mine").open("a") as file:
         file.write('{"id": "b", "stat')
-    assert set(RowStore(paths, ["mine"]).rows) == {"a"}
+    assert set(RowStore(paths, ["mine"]).rows) == {("mine", "a")}
+    assert paths.rows("mine").read_text().count("\n") == 1
     paths.rows("mine").write_text('{"id": \n{"id": "a"}\n')
     with pytest.raises(BadInput, match="line 1"):
         RowStore(paths, ["mine"])
@@ -151,6 +164,14 @@ def test_a_digest_covers_what_a_function_uses_and_nothing_else(tmp_path):
         ("return A", "return A + 1", False),
     ):
         assert (digest(file, text.replace(old, new)) == before) is same, new
+
+
+def test_a_digest_sees_through_a_decorator(tmp_path):
+    file = tmp_path / "claim.py"
+    text = "import torch\n@torch.no_grad()\ndef m(s):\n    return 1\n"
+    before = digest(file, text)
+    assert digest(file, text.replace("return 1", "return 2")) != before
+    assert digest(file, text.replace("no_grad", "inference_mode")) != before
 
 
 def test_a_digest_follows_imports_into_files_beside_and_into_the_claims_package(paths):

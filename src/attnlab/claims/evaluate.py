@@ -101,7 +101,7 @@ def _result(claim: Claim, prediction: Prediction, plan: Plan, store: RowStore) -
     by_seed: dict[int, dict[str, Row | None]] = {}
     for (owner, of, arm, seed), (id_, metric) in plan.rows.items():
         if (owner, of) == (claim.name, prediction.name):
-            by_seed.setdefault(seed, {})[arm] = _row(id_, metric, store)
+            by_seed.setdefault(seed, {})[arm] = _row(owner, id_, metric, store)
     for seed, rows in by_seed.items():
         complete = {arm: row for arm, row in rows.items() if row is not None}
         if len(complete) < len(rows):
@@ -112,11 +112,11 @@ def _result(claim: Claim, prediction: Prediction, plan: Plan, store: RowStore) -
     return result
 
 
-def _row(id_: str, metric: str, store: RowStore) -> Row | None:
-    row = store.get(id_)
+def _row(claim: str, id_: str, metric: str, store: RowStore) -> Row | None:
+    row = store.get(claim, id_)
     if row is None or not metric or row["status"] == "failed":
         return row
-    read = store.get(metric)
+    read = store.get(claim, metric)
     if read is None or read["status"] == "failed":
         return read
     return row | {"values": row["values"] | read["values"]}

@@ -32,7 +32,7 @@ class ClaimTask:
         source: claim and prediction that a measurement belongs to.
         metrics: id of the row of a metric -> claim and prediction that read it.
         claims: claims that the row belongs to -> whether it is part of their declared test.
-        done: the row exists.
+        done: every claim has the row.
     """
 
     id: str
@@ -180,14 +180,15 @@ def _mark_done(plan: Plan, store: RowStore) -> None:
     """Mark tasks whose rows exist; how long those took corrects the estimate of the others."""
     ratios = []
     for task in plan.tasks.values():
-        row = store.get(task.id)
-        task.done = row is not None
-        if row is not None and task.kind == "run" and row["status"] != "failed":
-            ratios.append(row["seconds"] / task.seconds)
+        rows = [row for claim in task.claims if (row := store.get(claim, task.id))]
+        task.done = len(rows) == len(task.claims)
+        failed = any(row["status"] == "failed" for row in rows)
+        if task.done and task.kind == "run" and not failed:
+            ratios.append(rows[0]["seconds"] / task.seconds)
         task.metrics = {
             id_: source
             for id_, source in task.metrics.items()
-            if store.get(id_) is None and (row is None or row["status"] != "failed")
+            if store.get(source[0], id_) is None and not failed
         }
     factor = statistics.median(ratios) if len(ratios) >= 3 else 1.0
     for task in plan.tasks.values():

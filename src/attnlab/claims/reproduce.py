@@ -98,7 +98,6 @@ def reproduce(
             family = evaluate(claims, everything, store, declared, paths.budget)
             if seeds is not None or not next_look(family, counts):
                 break
-        _copy_shared_rows(plan, store)
         _write(family, paths)
     console.print(verdict_table(family))
     for evidence in family:
@@ -203,14 +202,6 @@ def _run(plan: Plan, store: RowStore, paths: Paths, jobs: int, console: Console)
         except KeyboardInterrupt:
             console.print("\nStopped; the same command resumes.")
             raise SystemExit(130) from None
-
-
-def _copy_shared_rows(plan: Plan, store: RowStore) -> None:
-    """Give every claim its own copy of a row that another claim's runs had made already."""
-    for task in plan.tasks.values():
-        row = store.rows.get(task.id)
-        if row is not None:
-            store.add(row, task.claims)
 
 
 def _write(family: Sequence[Evidence], paths: Paths) -> None:

@@ -8,10 +8,14 @@ from typing import Any
 from attnlab.claims.paths import Paths
 from attnlab.claims.results import Row
 from attnlab.errors import BadInput
+from attnlab.files import read_file, write_atomically
 
 
 class RowStore:
     """The rows of some claims: read once, appended to as tasks finish.
+
+    Each claim has rows of its own, also of runs that it shares with others: a run that was made
+    for another claim may be older than this claim's declaration.
 
     Args:
         paths: where rows are kept.
@@ -21,34 +25,19 @@ class RowStore:
 
     def __init__(self, paths: Paths, claims: list[str], *, fresh: bool = False) -> None:
         self.paths, self.fresh = paths, fresh
-        self.rows: dict[str, Row] = {}
+        self.rows: dict[tuple[str, str], Row] = {}  # claim, id of the row
         self.failed: dict[str, Row] = {}  # of this call; the next call tries them again
-        self.kept: set[tuple[Path, str]] = set()
         for claim in claims:
             committed = [] if fresh else [paths.rows(claim)]
-            for file in (*committed, paths.own_rows(claim)):
-                self._read(file)
+            for file in (paths.own_rows(claim), *committed):
+                self.rows |= {(claim, row["id"]): row for row in _read(file)}
 
-    def _read(self, file: Path) -> None:
-        lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-        for number, line in enumerate(lines, 1):
-            try:
-                row = json.loads(line)
-                self.rows[row["id"]] = row
-                self.kept.add((file, row["id"]))
-            except (ValueError, KeyError, TypeError) as error:
-                if number == len(lines):  # a write that was killed; the task runs again
-                    text = "".join(f"{each}\n" for each in lines[:-1])
-                    file.write_text(text, encoding="utf-8")
-                    return
-                raise BadInput(f"{file}, line {number} is damaged; remove it") from error
-
-    def get(self, id_: str) -> Row | None:
+    def get(self, claim: str, id_: str) -> Row | None:
         """A row; None where there is none. A task that failed in this call has a failed row."""
-        return self.rows.get(id_) or self.failed.get(id_)
+        return self.rows.get((claim, id_)) or self.failed.get(id_)
 
     def add(self, row: Row, claims: dict[str, bool]) -> None:
-        """Keep a row.
+        """Keep a row for each claim that has none of this id.
 
         Args:
             row: of a finished, diverged or failed task; failed ones are not written.
@@ -57,16 +46,30 @@ class RowStore:
         if row["status"] == "failed":
             self.failed[row["id"]] = row
             return
-        self.rows[row["id"]] = row
         for claim, declared in claims.items():
+            if (claim, row["id"]) in self.rows:
+                continue
+            self.rows[claim, row["id"]] = row
             own = self.fresh or not declared
             file = self.paths.own_rows(claim) if own else self.paths.rows(claim)
-            if (file, row["id"]) in self.kept:
-                continue
             file.parent.mkdir(parents=True, exist_ok=True)
             with file.open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps(plain(row)) + "\n")
-            self.kept.add((file, row["id"]))
+
+
+def _read(file: Path) -> list[Row]:
+    """The rows of a file; a last line that a kill cut off is removed, and its task runs again."""
+    lines = read_file(file).decode().splitlines() if file.exists() else []
+    rows: list[Row] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+            rows.append(row | {"id": row["id"]})
+        except (ValueError, KeyError, TypeError) as error:
+            if number < len(lines):
+                raise BadInput(f"{file}, line {number} is damaged; remove it") from error
+            write_atomically(file, "".join(f"{each}\n" for each in lines[:-1]).encode())
+    return rows
 
 
 def plain(content: Any) -> Any:

@@ -24,6 +24,7 @@ def source_digest(*functions: Callable[..., Any]) -> str:
         if isinstance(function, partial):
             texts.append(f"{function.args} {sorted(function.keywords.items())}")
             function = function.func
+        function = inspect.unwrap(function)  # what a decorator returns is defined elsewhere
         try:
             file = Path(inspect.getsourcefile(function) or "")
             if function.__name__ == "<lambda>":

@@ -15,6 +15,7 @@ from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter, LogFormatterMathtext, StrMethodFormatter
 
 Pixels = npt.NDArray[np.uint8]  # (height, width, 3)
 
@@ -205,16 +206,33 @@ def legend_below(figure: Figure, axes: Axes) -> None:
     figure.legend(handles, names, loc="outside lower center", ncols=across, fontsize=11)
 
 
-def dots(axes: Axes, groups: Sequence[tuple[str, Sequence[float]]]) -> None:
-    """Draw every value of every group, and each group's mean as a horizontal bar."""
+def dots(
+    axes: Axes, groups: Sequence[tuple[str, Sequence[float]]], variants: Sequence[str] = ()
+) -> None:
+    """Draw every value of every group, and each group's mean as a horizontal bar.
+
+    Args:
+        axes: the panel.
+        groups: names with values.
+        variants: one a group, whose look it takes; without them, names decide.
+    """
     style = looks(name for name, _ in groups)
     for x, (name, values) in enumerate(groups):
-        color, kind = style[name]
+        color, kind = KNOWN[variants[x]] if variants else style[name]
         spread = np.linspace(-0.12, 0.12, len(values)) if len(values) > 1 else [0.0]
-        axes.plot(x + np.asarray(spread), values, MARKERS[kind], color=color, alpha=0.75)
-        axes.hlines(float(np.mean(values)), x - 0.28, x + 0.28, color=color)
+        if len(values):  # none if all runs of an arm diverged
+            axes.plot(x + np.asarray(spread), values, MARKERS[kind], color=color, alpha=0.75)
+            axes.hlines(float(np.mean(values)), x - 0.28, x + 0.28, color=color)
     axes.set_xticks(range(len(groups)), [name.replace(" ", "\n") for name, _ in groups])
     axes.set_xlim(-0.6, len(groups) - 0.4)
+
+
+def _plain_ticks(figure: Figure) -> None:
+    """Number logarithmic axes without mathtext, which is off because a name may hold a $."""
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+        if isinstance(axis.get_major_formatter(), LogFormatterMathtext):
+            axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+            axis.set_minor_formatter(LogFormatter())  # only where there are few major ticks
 
 
 def svg(figure: Figure, name: str) -> str:
@@ -224,6 +242,7 @@ def svg(figure: Figure, name: str) -> str:
         figure: to be drawn.
         name: keeps the ids of several figures on one page apart.
     """
+    _plain_ticks(figure)
     with matplotlib.rc_context({"svg.hashsalt": name, "svg.fonttype": "path"}):
         stream = io.StringIO()
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
@@ -233,6 +252,7 @@ def svg(figure: Figure, name: str) -> str:
 
 def pixels(figure: Figure) -> Pixels:
     """Draw a figure as (height, width, 3) bytes."""
+    _plain_ticks(figure)
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     return np.array(canvas.buffer_rgba())[..., :3]
