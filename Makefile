@@ -13,6 +13,8 @@ CONSTRAINTS ?= constraints.txt
 WORKERS     ?= auto
 ARGS        ?=
 NANOGPT     ?=
+FIRST       ?= 0
+COUNT       ?= 250
 
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.attnlab-installed
@@ -64,6 +66,10 @@ test-fast: setup ## run only the fast tests
 .PHONY: test-all
 test-all: setup ## run all tests, including the long ones
 	$(PYTEST) --hypothesis-profile=search $(ARGS)
+
+.PHONY: faults
+faults: setup ## run seeded faults and add them to docs/survival.md: FIRST=0 COUNT=250
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.end_to_end.campaign $(FIRST) $(COUNT)
 
 .PHONY: lint
 lint: setup ## check style, types and imports (ruff, mypy, import-linter); changes nothing

@@ -1,4 +1,4 @@
-"""`python train.py ...` in a forked process: the real command line, without its imports anew."""
+"""The command lines in forked processes, so that they need not import everything anew."""
 
 import multiprocessing
 import os
@@ -6,12 +6,16 @@ import runpy
 import signal
 import sys
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import torch
 
+from attnlab import cli
+from attnlab.claims import execute
+from attnlab.claims.paths import Paths
 from tests.conftest import ROOT, SMALL, weights_of
 
 RUN = [*SMALL, "trainer.max_steps=12", "trainer.val_check_interval=4", "checkpoint_every=2"]
@@ -20,7 +24,7 @@ FORK = multiprocessing.get_context("fork")
 
 @dataclass
 class Command:
-    """One call of train.py.
+    """One call of train.py or of attnlab.
 
     Args:
         process: which does it.
@@ -45,12 +49,24 @@ def import_once() -> None:
 
 
 def begin(
-    arguments: list[str], scratch: Path, before: Callable[[], object] = lambda: None
+    arguments: list[str],
+    scratch: Path,
+    before: Callable[[], object] = lambda: None,
+    *,
+    script: str = "train.py",
 ) -> Command:
-    """Start a command; `before` is called in its process, to prepare what goes wrong."""
+    """Start a command; `before` is called in its process, to prepare what goes wrong.
+
+    Args:
+        arguments: of the command line.
+        scratch: a folder for what it prints.
+        before: called first.
+        script: train.py or attnlab.
+    """
     import_once()
     said = scratch / f"said-{len(list(scratch.glob('said-*')))}.txt"
-    process = FORK.Process(target=_train, args=(arguments, said, before))
+    said.touch()
+    process = FORK.Process(target=_main, args=(script, arguments, said, before))
     process.start()
     return Command(process, said)
 
@@ -62,20 +78,29 @@ def ended(
     return begin(arguments, scratch, before).end()
 
 
-def _train(arguments: list[str], said: Path, before: Callable[[], object]) -> None:
+def forked_worker(number: int, paths: Paths) -> ProcessPoolExecutor:
+    """What replaces `execute._worker`: a worker of `attnlab reproduce` that is forked."""
+    log = str(execute._log(paths, number))
+    return ProcessPoolExecutor(1, FORK, execute._start_worker, (log,))
+
+
+def _main(script: str, arguments: list[str], said: Path, before: Callable[[], object]) -> None:
     os.chdir(ROOT)
-    out = os.open(said, os.O_WRONLY | os.O_CREAT)
+    out = os.open(said, os.O_WRONLY)
     for stream in (1, 2):
         os.dup2(out, stream)
     # pytest captures Python's own streams, and the fork has a copy of what it has captured
     sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
-    sys.argv = ["train.py", *arguments]
+    sys.argv = [script, *arguments]
     os.environ.pop("HYDRA_FULL_ERROR", None)
     # A background job of a script, as CI may be, is born with Ctrl-C ignored; a terminal's is not.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     before()
-    runpy.run_path("train.py", run_name="__main__")
+    if script == "train.py":
+        runpy.run_path("train.py", run_name="__main__")
+    else:
+        cli.main()
 
 
 def is_one_sentence(said: str) -> bool:

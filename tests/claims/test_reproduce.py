@@ -8,14 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
 from attnlab.claims import execute
 from tests import commands
 from tests.claims import own_claim
-from tests.forked import FORK, import_once
+from tests.forked import forked_worker, import_once
 
 
 def attnlab(folder, *arguments):
@@ -34,13 +33,8 @@ def forked_workers():
     """Workers that are forked, so that they import nothing anew."""
 
     import_once()
-
-    def fork(number, paths):
-        log = str(execute._log(paths, number))
-        return ProcessPoolExecutor(1, FORK, execute._start_worker, (log,))
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(execute, "_worker", fork)
+        patch.setattr(execute, "_worker", forked_worker)
         yield
 
 

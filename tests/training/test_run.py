@@ -19,6 +19,7 @@ from attnlab.data.batches import ValidationBatches
 from attnlab.errors import BadInput
 from attnlab.files import seal
 from attnlab.runs import read_curves
+from attnlab.training.callbacks import AtomicCheckpointIO
 from attnlab.training.checkpoints import load_model, read_checkpoint
 from tests.commands import train_py
 from tests.conftest import ROOT, SMALL, VARIANTS, weights_of
@@ -144,6 +145,33 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(
     ]
     assert all(torch.equal(best[0][k], best[1][k]) for k in best[0])
     assert read_checkpoint(broken / "checkpoints" / "last.ckpt")["global_step"] == 12
+
+
+def test_a_run_killed_before_any_checkpoint_ends_with_the_same_checkpoints(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The best one too, whichever of the two files of a validated step is there."""
+    whole = train(folder="whole").folder
+    save = AtomicCheckpointIO.save_checkpoint
+    for number in range(1, 5):  # best and last of step 2, best and last of step 4
+        left = iter(range(number - 1))
+
+        def killed(io: Any, content: Any, file: Any, left: Any = left, **options: Any) -> None:
+            if next(left, None) is None:
+                raise SystemExit(143)
+            save(io, content, file, **options)
+
+        with monkeypatch.context() as patch, pytest.raises(SystemExit):
+            patch.setattr(AtomicCheckpointIO, "save_checkpoint", killed)
+            train(folder=str(number))
+        folder = train(folder=str(number)).folder
+        for name in ("best", "last"):
+            ours, theirs = (
+                read_checkpoint(f / "checkpoints" / f"{name}.ckpt") for f in (folder, whole)
+            )
+            assert ours["global_step"] == theirs["global_step"]
+            weights = theirs["state_dict"]
+            assert all(torch.equal(x, weights[k]) for k, x in ours["state_dict"].items())
 
 
 @pytest.mark.parametrize("interval", [2, 500])

@@ -248,9 +248,11 @@ class RunCheckpoints(Checkpoint):
         losses = {step: x for step, x in pl_module.val_losses.items() if math.isfinite(x)}
         if trainer.global_step not in losses:
             return
-        self._save(trainer)
         if min(losses, key=losses.__getitem__) == trainer.global_step:
+            # Before last.ckpt: a run that is killed in between validates this step again.
+            self.stopped = self.stopped or why_stopped(trainer)
             trainer.save_checkpoint(self.folder / "best.ckpt")
+        self._save(trainer)
 
     def on_train_end(self, trainer: L.Trainer, *_: Any) -> None:
         if trainer.global_step != self.saved_step:
