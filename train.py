@@ -3,7 +3,7 @@
 import hydra
 from omegaconf import DictConfig
 
-from attnlab.training.main import one_sentence, sweep_flag_first, train
+from attnlab.training.main import arrange_arguments, one_sentence, train
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="train")
@@ -13,5 +13,5 @@ def main(cfg: DictConfig) -> float:
 
 if __name__ == "__main__":
     with one_sentence():
-        sweep_flag_first()
+        arrange_arguments()
         main()

@@ -12,7 +12,7 @@ from attnlab.claims.configs import hydra_conf
 from attnlab.errors import BadInput
 from attnlab.training.checkpoints import load_model
 from attnlab.training.lightning_module import GPTModule
-from attnlab.training.main import show, sweep_flag_first, without_defaults
+from attnlab.training.main import arrange_arguments, show, without_defaults
 from attnlab.training.run import Result
 from tests.conftest import ROOT
 
@@ -78,7 +78,7 @@ def test_the_flag_of_a_sweep_may_stand_anywhere(
 ) -> None:
     for typed in (["attn=sdpa", flag, "seed=0,1"], [flag, "attn=sdpa", "seed=0,1"]):
         monkeypatch.setattr(sys, "argv", ["train.py", *typed])
-        sweep_flag_first()
+        arrange_arguments()
         assert sys.argv == ["train.py", flag, "attn=sdpa", "seed=0,1"]
 
 

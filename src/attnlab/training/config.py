@@ -28,6 +28,7 @@ SETTINGS: dict[str, Any] = {
     "seed": int,
     "force": bool,
     "checkpoint_every": int,
+    "continue_from": str | None,
 }
 COUNTS = (
     "data.batch_size",
@@ -87,7 +88,7 @@ class RunConfig:
     Args:
         composed: what Hydra composed, for what is stored of it: `.hydra/`, the fingerprint,
             hyperparameters, and the recipe in a checkpoint.
-        seed, force, checkpoint_every: see conf/train.yaml.
+        seed, force, checkpoint_every, continue_from: see conf/train.yaml.
         batch_size: B, over all devices.
         module: the class of the task.
         data: makes the data.
@@ -104,6 +105,7 @@ class RunConfig:
     seed: int
     force: bool
     checkpoint_every: int
+    continue_from: str | None
     batch_size: int
     module: "type[TaskModule]"
     data: "Callable[[], TaskData]"
@@ -136,6 +138,7 @@ def read_config(cfg: DictConfig) -> RunConfig:
         seed=cfg.seed,
         force=cfg.force,
         checkpoint_every=cfg.checkpoint_every,
+        continue_from=cfg.continue_from,
         batch_size=cfg.data.batch_size,
         module=module,
         data=_data(cfg, module),

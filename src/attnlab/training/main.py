@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -149,11 +150,17 @@ def arguments_of(hydra: HydraConf) -> list[str]:
     return [f"--config-dir={path}" for path in added] + list(hydra.overrides.task)
 
 
-def sweep_flag_first() -> None:
-    """Let -m stand among the overrides: Hydra's parser takes flags before or after all of them."""
+def arrange_arguments() -> None:
+    """Let -m stand among the overrides, and a run directory be typed as it is called.
+
+    Hydra's parser takes flags before or after all overrides, and its grammar takes a value with
+    "=" or "," only in quotes.
+    """
     typed = sys.argv[1:]
     flags = [word for word in typed if word in ("-m", "--multirun")]
-    sys.argv[1:] = flags + [word for word in typed if word not in flags]
+    overrides = [word for word in typed if word not in flags]
+    quoted = [re.sub(r"^(continue_from)=([^'\"]+)$", r"\1='\2'", word) for word in overrides]
+    sys.argv[1:] = flags + quoted
 
 
 def _one_of_many(devices: int | str, trained: Callable[[Path], "Result"], folder: Path) -> float:

@@ -2,6 +2,7 @@
 
 import math
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as L
@@ -30,6 +31,25 @@ def read_resumable(directory: RunDirectory, cfg: DictConfig, corpus: TaskData) -
         BadInput: the checkpoint is damaged, or it belongs to another configuration or corpus.
     """
     file = directory.last_checkpoint
+    checkpoint = read_run_checkpoint(file)
+    recipe = checkpoint["attnlab"]["recipe"]
+    # Plain values are compared, and nothing is built from them: a run is what its command says.
+    differing = differences(recipe["config"], cfg)
+    if differing:
+        raise BadInput(
+            f"{file} belongs to another configuration ({', '.join(differing[:4])}); {RERUN}"
+        )
+    if recipe.get("corpus_sha256") != corpus.sha256:
+        raise BadInput(f"{file} was trained on other data than {corpus.name} is now; {RERUN}")
+    return checkpoint
+
+
+def read_run_checkpoint(file: Path) -> dict[str, Any]:
+    """A checkpoint that says its step, and its configuration in plain values.
+
+    Raises:
+        BadInput: it does not, or it is missing or damaged.
+    """
     checkpoint = read_checkpoint(file)
     recipe = checkpoint["attnlab"]["recipe"]
     try:
@@ -41,14 +61,6 @@ def read_resumable(directory: RunDirectory, cfg: DictConfig, corpus: TaskData) -
         raise BadInput(f"{file} does not say which run it belongs to; {RERUN}")
     if type(checkpoint.get("global_step")) is not int:
         raise BadInput(f"{file} does not say its step; {RERUN}")
-    # Plain values are compared, and nothing is built from them: a run is what its command says.
-    differing = differences(recipe["config"], cfg)
-    if differing:
-        raise BadInput(
-            f"{file} belongs to another configuration ({', '.join(differing[:4])}); {RERUN}"
-        )
-    if recipe.get("corpus_sha256") != corpus.sha256:
-        raise BadInput(f"{file} was trained on other data than {corpus.name} is now; {RERUN}")
     return checkpoint
 
 
@@ -201,12 +213,8 @@ def _check_optimizer(
         pairs = zip(schedule.base_lrs, schedule.lr_lambdas, strict=True)
         rates = [base * factor(step) for base, factor in pairs]
     (states,) = checkpoint["optimizer_states"]
-    ours = optimizer.state_dict()
-    parts = zip(states.get("parts", [states]), ours.get("parts", [ours]), strict=True)
-    groups = [
-        pair for s, o in parts for pair in zip(s["param_groups"], o["param_groups"], strict=True)
-    ]
-    for rate, (group, expected) in zip(rates, groups, strict=True):
+    groups = parameter_groups(states), parameter_groups(optimizer.state_dict())
+    for rate, group, expected in zip(rates, *groups, strict=True):
         if not math.isclose(group["lr"], rate):
             raise ValueError(f"the learning rate {group['lr']} must be {rate} at step {step}")
         if {**group, "lr": 0} != {**expected, "lr": 0}:
@@ -214,6 +222,11 @@ def _check_optimizer(
     counts = {float(x) for name, x in _leaves(states) if name == "step"}
     if counts - {float(step)}:
         raise ValueError(f"the optimizer is at step {max(counts):.0f}")
+
+
+def parameter_groups(state: dict[str, Any]) -> list[dict[str, Any]]:
+    """The parameter groups in the state of an optimizer, or of the parts of a `Together`."""
+    return [group for part in state.get("parts", [state]) for group in part["param_groups"]]
 
 
 def _leaves(state: Any) -> list[tuple[str, Any]]:

@@ -42,6 +42,7 @@ from attnlab.training.callbacks import (
     raised_by_a_callback,
 )
 from attnlab.training.config import RunConfig
+from attnlab.training.continuation import begin_continued, continued, read_earlier_run
 from attnlab.training.lightning_module import TaskData, TaskModule
 from attnlab.training.loggers import log_results, log_settings
 from attnlab.training.resume import prepare_resume, read_resumable
@@ -80,22 +81,28 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
         BadInput: the configuration cannot be run. Nothing was written then.
     """
     corpus = config.data()
-    directory, digest = RunDirectory(folder), fingerprint(config.composed, corpus.sha256)
+    earlier_run = None
+    if config.continue_from is not None:
+        earlier_run = read_earlier_run(config.composed, corpus)
+    inputs = [corpus.sha256, *([] if earlier_run is None else [earlier_run.sha256])]
+    directory, digest = RunDirectory(folder), fingerprint(config.composed, *inputs)
     directory.status()  # refuses a directory that holds no run, with force=true too
-    if earlier := _earlier_result(config, directory, corpus):
-        return earlier
+    if done := _earlier_result(config, directory, inputs):
+        return done
 
     lit = make_module(config, corpus)
     checkpoint = None
     if not config.force and directory.last_checkpoint.exists():
         checkpoint = read_resumable(directory, config.composed, corpus)
     resume_step = None if checkpoint is None else int(checkpoint["global_step"])
-    resume = None if checkpoint is None else directory.last_checkpoint
     clock, divergence = Clock(), Divergence()
     keeper = RunCheckpoints(directory.last_checkpoint.parent, config.checkpoint_every, divergence)
     trainer = make_trainer(config, folder, [clock, divergence, keeper], resume_step)
+    if checkpoint is None and earlier_run is not None:
+        checkpoint = continued(earlier_run, lit, trainer)
     if checkpoint is not None:
         prepare_resume(checkpoint, lit, trainer)
+    resume = None if checkpoint is None else directory.last_checkpoint
     probes = [c for c in trainer.callbacks if isinstance(c, Probe)]  # type: ignore[attr-defined]
     for probe in probes:
         probe.check(lit.net)
@@ -105,12 +112,15 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
 
     with directory.locked(), _failures_recorded(config, directory, digest, trainer, keeper):
         # Again: another process may have used the directory meanwhile.
-        if earlier := _earlier_result(config, directory, corpus):
-            return earlier
+        if done := _earlier_result(config, directory, inputs):
+            return done
         directory.begin(config.composed, overrides, digest)
+        if earlier_run is not None and checkpoint is not None and resume_step is None:
+            begin_continued(checkpoint, earlier_run, directory, trainer.max_steps)
         log_settings(trainer, config.composed, folder, variant, resume_step)
         _fit(trainer, lit, resume)
         metrics: dict[str, Any] = {"variant": variant, "seed": config.seed, "unit": lit.unit}
+        metrics |= {} if earlier_run is None else {"continued_from": earlier_run.record}
         metrics |= outcome(divergence, keeper)
         metrics |= measured(trainer, lit, clock) | provenance(trainer, corpus)
         metrics["probes"] = {key: x for probe in probes for key, x in probe.record.items()}
@@ -127,11 +137,13 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
     return Result(folder, metrics, config.module)
 
 
-def _earlier_result(config: RunConfig, directory: RunDirectory, corpus: TaskData) -> Result | None:
+def _earlier_result(
+    config: RunConfig, directory: RunDirectory, inputs: Sequence[str]
+) -> Result | None:
     """What the same run left when it ended before; None if it did not, or with force=true."""
     if config.force:
         return None
-    directory.check_is_ours(config.composed, corpus.sha256)
+    directory.check_is_ours(config.composed, *inputs)
     if not directory.is_done():
         return None
     return Result(directory.path, directory.metrics(), config.module, fresh=False)

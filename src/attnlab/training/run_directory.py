@@ -96,14 +96,19 @@ def _plain(override: str) -> str:
     return f"{key}={value.strip(quotes)}"
 
 
-def fingerprint(cfg: DictConfig, corpus_sha256: str) -> str:
-    """A digest of the resolved configuration and the corpus."""
-    return _digest(_resolved(cfg), corpus_sha256)
+def fingerprint(cfg: DictConfig, *inputs: str) -> str:
+    """A digest of the resolved configuration and of what the run reads.
+
+    Args:
+        cfg: the composed configuration.
+        inputs: the SHA-256 of the corpus and, if there is one, of the weights to continue.
+    """
+    return _digest(_resolved(cfg), *inputs)
 
 
-def _digest(settings: dict[str, Any], corpus_sha256: str) -> str:
+def _digest(settings: dict[str, Any], *inputs: str) -> str:
     counted = {key: value for key, value in settings.items() if key not in PLACE}
-    content = json.dumps([counted, corpus_sha256], sort_keys=True)
+    content = json.dumps([counted, *inputs], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
 
 
@@ -235,27 +240,31 @@ class RunDirectory:
                 raise BadInput(f"{file} is damaged ({key} is not as a run writes it); {RERUN}")
         return content
 
-    def check_is_ours(self, cfg: DictConfig, corpus_sha256: str) -> None:
-        """Refuse a folder that holds a run of another configuration or corpus.
+    def check_is_ours(self, cfg: DictConfig, *inputs: str) -> None:
+        """Refuse a directory that holds a run of another configuration or of other inputs.
+
+        `fingerprint` has the arguments.
 
         Raises:
             BadInput: it does; the sentence names the settings that differ.
         """
         held = self.status().get("fingerprint")
-        if held in (None, fingerprint(cfg, corpus_sha256)):
+        if held in (None, fingerprint(cfg, *inputs)):
             return
         file = self.path / ".hydra" / "config.yaml"
         try:
             saved = read_yaml(file)
             differing = differences(saved, cfg)
-            if not differing and _digest(saved, corpus_sha256) == held:
+            if not differing and _digest(saved, *inputs) == held:
                 return  # what differs is only what is shown of the run
         except (OSError, ValueError, AttributeError, TypeError) as error:
             differing = [f"{file} cannot be read: {first_line(error)}"]
+        other = f"configuration ({', '.join(differing[:4])})" if differing else "corpus"
+        if not differing and len(inputs) > 1:
+            other += " or continues other weights"
         raise BadInput(
-            f"{self.path} holds a run of another {'configuration' if differing else 'corpus'}"
-            f"{' (' + ', '.join(differing[:4]) + ')' if differing else ''}; "
-            f"take another name=, or redo it by force=true"
+            f"{self.path} holds a run of another {other}; take another name=, or redo it by "
+            "force=true"
         )
 
     def _written(self, *, temporary: bool) -> list[Path]:
