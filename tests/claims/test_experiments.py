@@ -7,13 +7,12 @@ from attnlab.claims.claim import BUDGETS
 from attnlab.claims.configs import ConfigResolver, hydra_conf
 from attnlab.claims.criteria import EXACT
 from attnlab.claims.declare import Declared
-from attnlab.claims.judge import declared_looks
+from attnlab.claims.judge import power
 from attnlab.claims.loading import load_claims
 from attnlab.claims.paths import Paths
 from attnlab.claims.plan import make_plan
 from attnlab.claims.reproduce import first_look
 from attnlab.claims.rows import RowStore
-from attnlab.claims.statistics import reach_probability
 from attnlab.plotting.drawing import styled, svg
 from tests.claims.simulated import evidence_of
 from tests.conftest import CONF, ROOT
@@ -55,15 +54,12 @@ def test_every_claim_has_a_sweep_of_its_name(claim):
 @pytest.mark.parametrize("claim", CLAIMS, ids=NAMES)
 def test_the_primary_predictions_have_the_power_to_confirm_the_claim(claim):
     """From each pilot's effect and spread; a claim needs 80 % with everything it predicts."""
-    looks, power = declared_looks(claim.last_look), 1.0
+    together = 1.0
     for prediction in claim.predictions:
-        exact = isinstance(prediction.criterion, EXACT)
-        if prediction.role != "primary" or exact:
-            continue
-        pilot = prediction.pilot
-        assert pilot is not None, f"{prediction.name} needs a pilot"
-        power *= reach_probability(prediction.criterion.share(pilot.effect, pilot.sd), looks)
-    assert power >= 0.80
+        if prediction.role == "primary" and not isinstance(prediction.criterion, EXACT):
+            assert prediction.pilot is not None, f"{prediction.name} needs a pilot"
+            together *= power(prediction, claim.last_look)
+    assert together >= 0.80
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=NAMES)
@@ -81,10 +77,10 @@ def plans(tmp_path_factory):
         resolve = ConfigResolver(Paths(EXPERIMENTS, CONF, folder, "full"))
         for budget in BUDGETS:
             paths = Paths(EXPERIMENTS, CONF, folder, budget)
-            seeds = {key: [200] for key in first_look(CLAIMS, budget, None)}
+            counts = first_look(CLAIMS, budget, seeds=1)
             store = RowStore(paths, NAMES, fresh=True)
             declared = {name: Declared() for name in NAMES}
-            plans[budget] = make_plan(CLAIMS, seeds, paths, store, declared, resolve)
+            plans[budget] = make_plan(CLAIMS, paths, store, declared, resolve, counts)
     return plans
 
 

@@ -13,6 +13,7 @@ from attnlab.claims import (
     Claim,
     Exactly,
     Happens,
+    Pilot,
     Proof,
     RunMetric,
     Trained,
@@ -239,6 +240,15 @@ def test_the_word_for_a_sentence(verdicts, word):
         assert f"here {i}" in evidence.line
     assert ("predicted otherwise" in evidence.line) == ("refuted" in verdicts)
     assert ("Open: " in evidence.line) == ("open" in verdicts)
+
+
+def test_the_line_says_why_a_setting_is_open():
+    undecided = result("open", name="a", where="here", pilot=Pilot(0.6, 0.1))
+    assert sentence(undecided).line == "Open: here (power 18% by its pilot)."  # 0.84 ** 10
+    not_run = result_of(AtLeast(0.5), [], [], where="there")
+    assert sentence(result("confirmed", where="here"), not_run).line.endswith(
+        "Open: there (not run yet)."
+    )
 
 
 def test_a_confirmed_prediction_against_the_sentence_makes_it_false_there():

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from attnlab.claims import Arm, AtLeast, AtMost, Claim, Trained
-from attnlab.claims.evaluate import judge_prediction, verdicts
+from attnlab.claims.evaluate import judge_prediction, verdict
 from attnlab.claims.judge import judge_claim
 from attnlab.claims.paths import Paths
 from attnlab.claims.report import number, publish, write_figures, write_report
@@ -79,7 +79,7 @@ def test_figures_are_the_same_bytes_each_time_and_drawn_only_when_something_chan
 
 
 def test_verdicts_hold_every_seed_s_value(family):
-    content = verdicts(family)["loses"]
+    content = verdict(family[1])
     assert content["verdict"] == "does not hold"
     prediction = content["predictions"]["p"]
     assert prediction["verdict"] == "refuted"
@@ -110,7 +110,8 @@ def test_publish_needs_committed_declarations_and_the_marks(family, paths):
     write_figures(family, paths)
     publish(family, paths, readme)
     table = readme.read_text()
-    assert "| **does not hold** | 0.1000 nats, here | 0.1000 to 0.1000 | 0 of 10 agree |" in table
+    assert "| **does not hold**: here (predicted otherwise). | Says <b> & \\|. |" in table
+    assert "| 0.1 nats (0.1 to 0.1) | 0 of 10 |" in table
     assert table.startswith("x\n") and table.endswith("\ny\n")
     page = (paths.experiments / "wins" / "README.md").read_text()
     assert r"Says <b> & \|." in page and "| 1 | today | all | holds |" in page

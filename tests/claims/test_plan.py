@@ -27,9 +27,9 @@ def paths(tmp_path):
 def planned(paths, count=3, store=None):
     with hydra_conf(paths.conf):
         claims = load_claims(paths.experiments)
-        seeds = {key: range(count) for key in first_look(claims, paths.budget, None)}
+        counts = dict.fromkeys(first_look(claims, paths.budget, None), count)
         store = store or RowStore(paths, ["mine"])
-        return make_plan(claims, seeds, paths, store, {"mine": Declared()}, ConfigResolver(paths))
+        return make_plan(claims, paths, store, {"mine": Declared()}, ConfigResolver(paths), counts)
 
 
 def finished(id_):

@@ -28,17 +28,6 @@ def test_a_median_needs_values_without_nan(values):
         statistics.median_interval(values)
 
 
-@pytest.mark.parametrize(("k", "n"), [(0, 10), (2, 20), (10, 10)])
-def test_clopper_pearson_agrees_with_scipy(k, n):
-    low, high = stats.binomtest(k, n).proportion_ci(method="exact")
-    assert statistics.clopper_pearson(k, n) == pytest.approx((low, high), abs=1e-12)
-
-
-def test_no_proportion_is_refused():
-    with pytest.raises(ValueError, match="3 of 2"):
-        statistics.clopper_pearson(3, 2)
-
-
 def test_normal_cdf_is_a_step_without_noise():
     assert statistics.normal_cdf(1.0, 0.5) == pytest.approx(stats.norm.cdf(2))
     assert [statistics.normal_cdf(x, 0.0) for x in (-1.0, 0.0, 1.0)] == [0.0, 0.5, 1.0]

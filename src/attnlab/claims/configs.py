@@ -14,6 +14,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from attnlab.claims.claim import Claim, Prediction, Trained
 from attnlab.claims.paths import Paths
 from attnlab.errors import BadInput
 from attnlab.files import make_importable, read_json, write_json
@@ -138,6 +139,15 @@ class ConfigResolver:
         digest = fingerprint(OmegaConf.create(content), sha256)[:12]
         self.resolved[overrides] = ResolvedConfig(overrides, digest, variant, content, corpus)
         return self.resolved[overrides]
+
+    def arms(self, claim: Claim, *predictions: Prediction) -> dict[str, ResolvedConfig]:
+        """Name -> configuration of the arms of some predictions of a claim, by default of all."""
+        return {
+            arm.name: self((f"experiment={claim.name}", *arm.overrides))
+            for prediction in predictions or claim.predictions
+            if isinstance(prediction, Trained)
+            for arm in prediction.arms
+        }
 
     def save(self) -> None:
         """Keep what was resolved for the next call."""

@@ -62,12 +62,7 @@ class Declared:
 
 def declaration(claim: Claim, resolve: ConfigResolver) -> dict[str, Any]:
     """Everything that decides a verdict, as JSON; Hydra's directory must be open."""
-    arms = {
-        arm.name: resolve((f"experiment={claim.name}", *arm.overrides))
-        for prediction in claim.predictions
-        if isinstance(prediction, Trained)
-        for arm in prediction.arms
-    }
+    arms = resolve.arms(claim)
     settings = {name: _settings(config.settings) for name, config in arms.items()}
     first = next(iter(settings.values()), {})
     common = {

@@ -30,8 +30,8 @@ def list_claims(paths: Paths, names: Sequence[str]) -> None:
     console.print(f"In parentheses: not run at --budget {paths.budget}.")
 
 
-def verdict_table(family: Sequence[Evidence]) -> Table:
-    """The verdicts, a row a prediction."""
+def print_verdicts(family: Sequence[Evidence], paths: Paths, console: Console) -> None:
+    """Print the verdicts, a row a prediction, and what failed."""
     rows = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for column in ("claim", "prediction", "verdict", "evidence"):
         rows.add_column(column, overflow="fold")
@@ -49,7 +49,12 @@ def verdict_table(family: Sequence[Evidence]) -> Table:
             told = result.outcome.line if result.outcome else ""
             line = "; ".join(part for part in (told, result.remark) if part)
             rows.add_row("", f"  {name} ({role}): {result.prediction.says}", result.verdict, line)
-    return rows
+    console.print(rows)
+    for evidence in family:
+        for name in evidence.failed:
+            told = f"{name}: {evidence.found[name].remark}"
+            console.print(f"[bold red]{evidence.claim.name} was not judged[/]: {told}")
+    console.print(f"report    {paths.report}\nverdicts  {paths.verdicts}")
 
 
 def duration(seconds: float) -> str:

@@ -122,13 +122,8 @@ def _row(claim: str, id_: str, metric: str, store: RowStore) -> Row | None:
     return row | {"values": row["values"] | read["values"]}
 
 
-def verdicts(family: Sequence[Evidence]) -> dict[str, Any]:
-    """The content of verdicts.json: the same for the same rows."""
-    return {evidence.claim.name: verdict(evidence) for evidence in family}
-
-
 def verdict(evidence: Evidence) -> dict[str, Any]:
-    """One claim's verdict, with every seed's value."""
+    """One claim's verdict, with every seed's value: the same for the same rows."""
     return {
         "says": evidence.claim.says,
         "verdict": evidence.verdict,

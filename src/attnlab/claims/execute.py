@@ -15,10 +15,10 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from typing import Any
 
-from attnlab.claims.claim import Claim, Measured, RunMetric, Trained
+from attnlab.claims.claim import Measured, RunMetric, Trained
 from attnlab.claims.configs import compose_config, hydra_conf
 from attnlab.claims.loading import load_claim
 from attnlab.claims.paths import Paths
@@ -45,35 +45,31 @@ def execute(
         paths: the directories.
         jobs: how many processes.
     """
-    waiting = list(reversed(tasks))
     others = set(multiprocessing.active_children())
-    running: dict[Future[list[Row]], tuple[int, ProcessPoolExecutor, ClaimTask]] = {}
+    workers = {number: _worker(number, paths) for number in range(min(jobs, len(tasks)))}
+    waiting, idle = list(reversed(tasks)), list(workers)
+    running: dict[Future[list[Row]], tuple[int, ClaimTask]] = {}
     with _environment(ONE_THREAD):
         try:
-            for number in range(min(jobs, len(waiting))):
-                task, worker = waiting.pop(), _worker(number, paths)
-                running[worker.submit(execute_task, task, paths)] = (number, worker, task)
-            while running:
+            while waiting or running:
+                while waiting and idle:
+                    number, task = idle.pop(), waiting.pop()
+                    running[workers[number].submit(execute_task, task, paths)] = number, task
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    number, worker, task = running.pop(future)
+                    number, task = running.pop(future)
                     try:
                         rows = future.result()
                     except BrokenProcessPool:
                         log = _log(paths, number)
-                        rows = [_failed(task, f"its process died (out of memory?); see {log}")]
-                        worker.shutdown()
-                        worker = _worker(number, paths)
-                    if waiting:
-                        following = waiting.pop()
-                        again = worker.submit(execute_task, following, paths)
-                        running[again] = (number, worker, following)
-                    else:
-                        worker.shutdown()
+                        reason = f"its process died (out of memory?); see {log}"
+                        rows = [_row(task.id, task) | {"reason": reason}]
+                        workers[number] = _worker(number, paths)
+                    idle.append(number)
                     yield task, rows
         finally:  # also where the caller was interrupted: runs resume in the next call
             for child in set(multiprocessing.active_children()) - others:
                 child.kill()
-            for _, worker, _ in running.values():
+            for worker in workers.values():
                 worker.shutdown(cancel_futures=True)
 
 
@@ -149,7 +145,7 @@ def _train(task: ClaimTask, paths: Paths) -> Row:
     from attnlab.training.config import read_config
     from attnlab.training.run import run
 
-    with _row(task.id, task) as row:
+    with _filled(task.id, task) as row:
         cfg, variant = compose_config(task.overrides, task.seed, paths.experiments)
         config, directory = read_config(cfg), Path(task.directory)
         result = run(config, directory, variant=variant, overrides=task.overrides)
@@ -167,10 +163,10 @@ def _train(task: ClaimTask, paths: Paths) -> Row:
 
 
 def _read(id_: str, source: tuple[str, str], task: ClaimTask, paths: Paths, run_row: Row) -> Row:
-    with _row(id_, task) as row:
+    with _filled(id_, task) as row:
         row["values"] = {}
         if run_row["status"] == "finished":
-            prediction = _load(paths, source[0]).prediction(source[1])
+            prediction = _claim(paths.claim_file(source[0])).prediction(source[1])
             assert isinstance(prediction, Trained) and isinstance(prediction.metric, RunMetric)
             row["values"] = dict(prediction.metric.read(Path(task.directory)))
         row["status"] = run_row["status"]
@@ -181,8 +177,8 @@ def _measure(task: ClaimTask, paths: Paths) -> Row:
     from attnlab.training.run import git_state
 
     claim, name = task.source
-    with _row(task.id, task) as row:
-        prediction = _load(paths, claim).prediction(name)
+    with _filled(task.id, task) as row:
+        prediction = _claim(paths.claim_file(claim)).prediction(name)
         assert isinstance(prediction, Measured)
         row["values"] = dict(prediction.measure(task.seed))
         row |= {"status": "finished", "git": git_state()}
@@ -190,11 +186,9 @@ def _measure(task: ClaimTask, paths: Paths) -> Row:
 
 
 @contextmanager
-def _row(id_: str, task: ClaimTask) -> Iterator[Row]:
+def _filled(id_: str, task: ClaimTask) -> Iterator[Row]:
     """A row that says what went wrong if something did."""
-    began = time.perf_counter()
-    row: dict[str, Any] = {"id": id_, "label": task.label, "seed": task.seed}
-    row |= {"status": "failed", "reason": None, "seconds": 0.0}
+    began, row = time.perf_counter(), _row(id_, task)
     try:
         yield row
     except BadInput as error:
@@ -204,15 +198,10 @@ def _row(id_: str, task: ClaimTask) -> Iterator[Row]:
     row["seconds"] = round(row["seconds"] or time.perf_counter() - began, 2)
 
 
-def _failed(task: ClaimTask, reason: str) -> Row:
-    row = {"id": task.id, "label": task.label, "seed": task.seed}
-    return row | {"status": "failed", "reason": reason, "seconds": 0.0}
+def _row(id_: str, task: ClaimTask) -> Row:
+    """The row of a task that has not finished."""
+    row = {"id": id_, "label": task.label, "seed": task.seed}
+    return row | {"status": "failed", "reason": None, "seconds": 0.0}
 
 
-_claims: dict[str, Claim] = {}
-
-
-def _load(paths: Paths, name: str) -> Claim:
-    if name not in _claims:
-        _claims[name] = load_claim(paths.claim_file(name))
-    return _claims[name]
+_claim = cache(load_claim)

@@ -17,6 +17,7 @@ from attnlab.claims import statistics
 from attnlab.claims.criteria import EXACT, Answer, Criterion, Exactly, Happens
 
 if TYPE_CHECKING:
+    from attnlab.claims.claim import Prediction
     from attnlab.claims.results import Evidence, PredictionResult
 
 Verdict = Literal["confirmed", "refuted", "open"]
@@ -124,42 +125,47 @@ def _most_against(answers: Sequence[Answer]) -> int:
     return max(answers.count("below"), answers.count("above"))
 
 
+def power(prediction: "Prediction", last_look: int) -> float:
+    """Probability that a prediction is confirmed if its pilot was right; NaN without a pilot."""
+    pilot = prediction.pilot
+    if pilot is None:
+        return math.nan
+    share = prediction.criterion.share(pilot.effect, pilot.sd)
+    return statistics.reach_probability(share, declared_looks(last_look))
+
+
 def judge_claim(evidence: "Evidence") -> None:
     """Derive the verdict on the sentence from the primary predictions and the controls."""
     settings: dict[str, list[str]] = {"true": [], "false": [], "open": []}
-    for result in evidence.found.values():
-        if result.prediction.role == "primary":
-            settings[_truth(result)].append(_setting(result))
+    primary = [r for r in evidence.found.values() if r.prediction.role == "primary"]
+    for result in primary:
+        settings[_truth(result)].append(_setting(result, evidence.claim.last_look))
+    true, false, undecided = (settings[word] for word in ("true", "false", "open"))
     broken = [
         name
         for name, result in evidence.found.items()
         if result.prediction.role == "control" and result.verdict != "confirmed"
     ]
-    failed = [
-        name for name in evidence.failed if evidence.found[name].prediction.role == "primary"
-    ]
-    true, false, undecided = settings["true"], settings["false"], settings["open"]
-    if broken or failed:
-        evidence.verdict = "open"
+    evidence.verdict = "open"
+    if broken or any(result.failed for result in primary):
         why = f"control {', '.join(broken)} not confirmed" if broken else "runs failed"
         evidence.line = f"Open: {why}."
         return
-    clauses = []
-    if true and false:
-        evidence.verdict = "holds only if"
-        clauses = [f"Holds only if: {_listed(true)}", f"Does not hold: {_listed(false)}"]
-    elif false:
-        evidence.verdict = "does not hold"
-        clauses = [f"Does not hold: {_listed(false)}"]
+    if false:
+        evidence.verdict = "holds only if" if true else "does not hold"
     elif true and not undecided:
         evidence.verdict = "holds"
-        clauses = [f"Holds: {_listed(true)}"]
-    else:
-        evidence.verdict = "open"
-        clauses = [f"Holds so far: {_listed(true)}"] if true else []
-    if undecided:
-        clauses.append(f"Open: {_listed(undecided)}")
-    clauses += _diverged_winners(evidence)
+    holds = {"open": "Holds so far", "holds only if": "Holds only if"}
+    parts = {holds.get(evidence.verdict, "Holds"): true, "Does not hold": false, "Open": undecided}
+    clauses = [f"{word}: {'; '.join(where)}" for word, where in parts.items() if where]
+    # A majority of seeds can be better where the mean is worse: name runs that diverged.
+    clauses += [
+        f"{result.prediction.name}: {count} of {len(result.rows[arm])} diverged in {arm}"
+        for result in primary
+        if result.verdict == "confirmed"
+        for arm, count in result.diverged.items()
+        if count
+    ]
     evidence.line = ". ".join(clauses) + "."
 
 
@@ -171,23 +177,12 @@ def _truth(result: "PredictionResult") -> Literal["true", "false", "open"]:
     return "true" if speaks_for else "false"
 
 
-def _setting(result: "PredictionResult") -> str:
-    where = result.prediction.where or result.prediction.says.rstrip(".")
-    return f"{where} (predicted otherwise)" if result.verdict == "refuted" else where
-
-
-def _diverged_winners(evidence: "Evidence") -> list[str]:
-    """A majority of seeds can be better where the mean is worse: name runs that diverged."""
-    clauses = []
-    for name, result in evidence.found.items():
-        if result.prediction.role == "primary" and result.verdict == "confirmed":
-            clauses += [
-                f"{name}: {count} of {len(result.rows[arm])} diverged in {arm}"
-                for arm, count in result.diverged.items()
-                if count
-            ]
-    return clauses
-
-
-def _listed(settings: Sequence[str]) -> str:
-    return "; ".join(settings)
+def _setting(result: "PredictionResult", last_look: int) -> str:
+    prediction, told = result.prediction, ""
+    if result.verdict == "refuted":
+        told = " (predicted otherwise)"
+    elif result.verdict == "open" and not result.seeds:
+        told = " (not run yet)"
+    elif result.verdict == "open" and prediction.pilot is not None:
+        told = f" (power {power(prediction, last_look):.0%} by its pilot)"
+    return (prediction.where or prediction.says.rstrip(".")) + told

@@ -58,17 +58,6 @@ class Paths:
         """The last published verdict; committed."""
         return self.experiments / claim / "verdict.json"
 
-    def check(self) -> None:
-        """Refuse directories that do not exist.
-
-        Raises:
-            BadInput: with the first that does not.
-        """
-        if not self.experiments.is_dir():
-            raise BadInput(f"{self.experiments} does not exist; name the claims by --experiments")
-        if not (self.conf / "train.yaml").is_file():
-            raise BadInput(f"{self.conf} holds no train.yaml; name Hydra's directory by --conf")
-
     def lock(self) -> FileLock:
         """Hold the outputs for this process; the lock of a dead one is free at once.
 

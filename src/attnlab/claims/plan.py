@@ -16,6 +16,7 @@ from attnlab.training.run_directory import flat
 
 CORE = 35e9  # floating-point operations a second, of one core
 RowKey = tuple[str, str, str, int]  # claim, prediction, arm, seed
+Counts = dict[tuple[str, str], int]  # (claim, prediction) -> how many seeds to look at
 
 
 @dataclass
@@ -73,21 +74,21 @@ class Plan:
 
 def make_plan(
     claims: Sequence[Claim],
-    seeds: Mapping[tuple[str, str], Sequence[int]],
     paths: Paths,
     store: RowStore,
     declared: Mapping[str, Declared],
     resolve: ConfigResolver,
+    counts: Counts,
 ) -> Plan:
     """Expand claims; Hydra's directory must be open (`configs.hydra_conf`).
 
     Args:
         claims: in the order of the report.
-        seeds: (claim, prediction) -> the seeds to look at; one that is missing is not run.
         paths: the directories.
         store: rows that exist.
         declared: claim -> its declaration.
         resolve: resolves configurations.
+        counts: how many seeds to look at; a prediction that is missing is not run.
 
     Raises:
         BadInput: a configuration cannot be composed.
@@ -95,11 +96,12 @@ def make_plan(
     plan = Plan()
     for claim in claims:
         for prediction in claim.predictions:
-            chosen = seeds.get((claim.name, prediction.name), ())
+            count = counts.get((claim.name, prediction.name), 0)
+            seeds = range(claim.first_seed, claim.first_seed + count)
             if isinstance(prediction, Trained):
-                _add_runs(plan, claim, prediction, chosen, paths, declared[claim.name], resolve)
+                _add_runs(plan, claim, prediction, seeds, paths, declared[claim.name], resolve)
             elif isinstance(prediction, Measured):
-                _add_measurements(plan, claim, prediction, chosen, declared[claim.name])
+                _add_measurements(plan, claim, prediction, seeds, declared[claim.name])
     _mark_done(plan, store)
     return plan
 
@@ -113,7 +115,7 @@ def _add_runs(
     declared: Declared,
     resolve: ConfigResolver,
 ) -> None:
-    configs = {arm.name: resolve(arm_overrides(claim, arm.overrides)) for arm in prediction.arms}
+    configs = resolve.arms(claim, prediction)
     unmet = unmet_precondition(prediction, configs.values())
     if unmet:
         plan.unmet[claim.name, prediction.name] = unmet
@@ -159,11 +161,6 @@ def _add_measurements(
         plan.tasks.setdefault(id_, task)
         plan.tasks[id_].claims[claim.name] = declared.covers(claim, prediction, seed)
         plan.rows[claim.name, prediction.name, "", seed] = (id_, "")
-
-
-def arm_overrides(claim: Claim, overrides: Sequence[str]) -> tuple[str, ...]:
-    """What Hydra composes an arm from."""
-    return (f"experiment={claim.name}", *overrides)
 
 
 def unmet_precondition(prediction: Trained, configs: Iterable[ResolvedConfig]) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 import attnlab
-from attnlab.claims.claim import Claim, Trained
+from attnlab.claims.claim import Claim
 from attnlab.claims.configs import ConfigResolver, ResolvedConfig, hydra_conf
 from attnlab.claims.declare import (
     REFERENCE_STEPS,
@@ -20,7 +20,7 @@ from attnlab.claims.declare import (
 from attnlab.claims.execute import cores, execute
 from attnlab.claims.loading import load_claims
 from attnlab.claims.paths import Paths
-from attnlab.claims.plan import ClaimTask, Plan, arm_overrides
+from attnlab.claims.plan import ClaimTask, Plan
 from attnlab.errors import BadInput
 from attnlab.files import read_json, write_json
 
@@ -62,12 +62,7 @@ def reference_losses(
     for source in sorted([*package, *own]):
         code.update(source.read_bytes())
     known = read_json(file) if file.exists() else {}
-    arms = {
-        arm.name: resolve(arm_overrides(claim, arm.overrides))
-        for prediction in claim.predictions
-        if isinstance(prediction, Trained)
-        for arm in prediction.arms
-    }
+    arms = resolve.arms(claim)
     keys = {arm: f"{config.digest}-{code.hexdigest()[:12]}" for arm, config in arms.items()}
     missing = [arm for arm in arms if keys[arm] not in known]
     with tempfile.TemporaryDirectory() as scratch:

@@ -16,7 +16,6 @@ from attnlab.claims.declare import check_committed
 from attnlab.claims.evaluate import all_rows, provenance, verdict
 from attnlab.claims.paths import Paths
 from attnlab.claims.results import Evidence, PredictionResult
-from attnlab.claims.statistics import clopper_pearson
 from attnlab.errors import BadInput
 from attnlab.files import read_json, write_atomically, write_json
 from attnlab.plotting import drawing
@@ -119,25 +118,30 @@ def publish(family: Sequence[Evidence], paths: Paths, readme: Path) -> list[Path
 
 
 def headline(evidence: Evidence) -> dict[str, str]:
-    """Effect, interval and number of seeds of the prediction that stands for a claim."""
+    """The verdict with its settings, and the prediction that stands for a claim, as Markdown."""
     result = evidence.headline
-    prediction, outcome = result.prediction, result.outcome
+    label, colon, settings = evidence.line.partition(": ")
+    told = settings if colon and label.lower() == evidence.verdict else evidence.line
+    row = {"verdict": f"**{evidence.verdict}**: {told}", "says": result.prediction.says}
+    outcome, criterion = result.outcome, result.prediction.criterion
     if outcome is None:
-        return {"effect": "not run", "interval": "", "n": ""}
-    where = f", {prediction.where}" if prediction.where else ""
-    primary = [r for r in evidence.found.values() if r.prediction.role == "primary"]
-    pending = sum(r.outcome is None for r in primary)
-    if pending:
-        where += f"; {pending} of {len(primary)} primary predictions not run yet"
-    agree = {"n": f"{outcome.yes} of {outcome.n} agree"}
-    if isinstance(prediction.criterion, (Happens, Proof, *EXACT)):
-        low, high = clopper_pearson(outcome.yes, max(outcome.n, outcome.yes, 1))
-        exact = isinstance(prediction.criterion, EXACT)
-        interval = "" if exact else f"{low:.0%} to {high:.0%} of seeds"
-        return {"effect": f"{prediction.criterion.wording}{where}", "interval": interval} | agree
-    unit = f" {prediction.criterion.unit}".rstrip()
-    interval = f"{number(outcome.low)} to {number(outcome.high)}"
-    return {"effect": f"{number(outcome.median)}{unit}{where}", "interval": interval} | agree
+        return row | {"measured": "not run yet", "n": ""}
+    row["n"] = f"{outcome.yes} of {outcome.n}"
+    if isinstance(criterion, EXACT):
+        return row | {"measured": criterion.wording if outcome.verdict == "confirmed" else "no"}
+    if isinstance(criterion, Happens | Proof):
+        low, high = _share(outcome.yes, max(outcome.n, outcome.yes, 1))
+        return row | {"measured": f"{criterion.wording} ({low:.0%} to {high:.0%} of seeds)"}
+    effect = f"{outcome.median:.4g} {criterion.unit}".strip()
+    return row | {"measured": f"{effect} ({outcome.low:.4g} to {outcome.high:.4g})"}
+
+
+def _share(successes: int, n: int) -> tuple[float, float]:
+    """Exact 95 % interval of a proportion (Clopper and Pearson 1934)."""
+    from scipy.stats import binomtest  # takes half a second to import
+
+    interval = binomtest(successes, n).proportion_ci(method="exact")
+    return float(interval.low), float(interval.high)
 
 
 def _write_table(paths: Paths, readme: Path) -> None:
@@ -169,7 +173,7 @@ def _template(name: str) -> jinja2.Template:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters |= {"number": number, "cell": _cell}
-    environment.globals |= {"seeds_table": seeds_table, "extra": _extra, "diverged": _diverged}
+    environment.globals |= {"seeds_table": seeds_table, "diverged": _diverged}
     return environment.get_template(name)
 
 
@@ -194,15 +198,9 @@ def _diverged(result: PredictionResult) -> str:
     for arm, count in result.diverged.items():
         if count:
             n = len(result.rows[arm])
-            low, high = clopper_pearson(count, n)
+            low, high = _share(count, n)
             told.append(f"{count} of {n} diverged in {arm} ({low:.0%} to {high:.0%})")
     return "; ".join(told)
-
-
-def _extra(evidence: Evidence) -> list[dict[str, Any]]:
-    """The claim's own table, if it has one."""
-    make = evidence.claim.table
-    return [dict(row) for row in make(evidence)] if make is not None else []
 
 
 def number(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -10,21 +11,19 @@ from attnlab.claims.claim import BUDGETS, Claim
 from attnlab.claims.configs import ConfigResolver, hydra_conf
 from attnlab.claims.criteria import EXACT
 from attnlab.claims.declare import read_declared
-from attnlab.claims.display import duration, progress, verdict_table
-from attnlab.claims.evaluate import evaluate, provenance, verdicts
+from attnlab.claims.display import duration, print_verdicts, progress
+from attnlab.claims.evaluate import evaluate, provenance, verdict
 from attnlab.claims.execute import cores, execute
 from attnlab.claims.judge import LOOKS
 from attnlab.claims.loading import load_claims
 from attnlab.claims.paths import Paths
-from attnlab.claims.plan import Plan, make_plan
+from attnlab.claims.plan import Counts, Plan, make_plan
 from attnlab.claims.reference import pin_training_code
 from attnlab.claims.results import Evidence
 from attnlab.claims.rows import RowStore
 from attnlab.errors import BadInput
 from attnlab.files import write_json
 from attnlab.training.run_directory import now
-
-Counts = dict[tuple[str, str], int]  # (claim, prediction) -> how many seeds to look at
 
 
 def find_paths(experiments: Path, conf: Path, outputs: Path, budget: str) -> Paths:
@@ -37,7 +36,10 @@ def find_paths(experiments: Path, conf: Path, outputs: Path, budget: str) -> Pat
         raise BadInput(f"--budget {budget} is unknown; it must be {' or '.join(BUDGETS)}")
     # Workers and run directories must not depend on the current directory.
     paths = Paths(experiments.resolve(), conf.resolve(), outputs.resolve(), budget)
-    paths.check()
+    if not paths.experiments.is_dir():
+        raise BadInput(f"{paths.experiments} does not exist; name the claims by --experiments")
+    if not (paths.conf / "train.yaml").is_file():
+        raise BadInput(f"{paths.conf} holds no train.yaml; name Hydra's directory by --conf")
     return paths
 
 
@@ -78,13 +80,7 @@ def reproduce(
         store = RowStore(paths, [claim.name for claim in claims], fresh=fresh)
         declared = {claim.name: read_declared(claim, paths, resolve) for claim in claims}
 
-        def planned(counts: Counts) -> Plan:
-            chosen = {
-                key: range(_first_seed(claims, key[0]), _first_seed(claims, key[0]) + count)
-                for key, count in counts.items()
-            }
-            return make_plan(claims, chosen, paths, store, declared, resolve)
-
+        planned = partial(make_plan, claims, paths, store, declared, resolve)
         counts = first_look(claims, paths.budget, seeds)
         console.print(_announcement(claims, planned, counts, paths, jobs, seeds))
         resolve.save()
@@ -94,17 +90,18 @@ def reproduce(
             plan = planned(counts)
             pin_training_code(plan, claims, declared, paths, jobs, resolve)
             _run(plan, store, paths, jobs, console)
-            everything = planned(_all_seeds(claims, counts))
-            family = evaluate(claims, everything, store, declared, paths.budget)
+            # What is there is judged, whichever budget ran it.
+            everything = {
+                (claim.name, each.name): len(claim.declared_seeds(each))
+                for claim in claims
+                for each in claim.predictions
+            }
+            everything |= {key: max(count, everything[key]) for key, count in counts.items()}
+            family = evaluate(claims, planned(everything), store, declared, paths.budget)
             if seeds is not None or not next_look(family, counts):
                 break
         _write(family, paths)
-    console.print(verdict_table(family))
-    for evidence in family:
-        for name in evidence.failed:
-            told = f"{name}: {evidence.found[name].remark}"
-            console.print(f"[bold red]{evidence.claim.name} was not judged[/]: {told}")
-    console.print(f"report    {paths.report}\nverdicts  {paths.verdicts}")
+    print_verdicts(family, paths, console)
     return family, not any(evidence.failed for evidence in family)
 
 
@@ -151,33 +148,15 @@ def _announcement(
     )
     text += f"; about {duration(plan.seconds(jobs))} on {jobs} processes" if plan.todo else ""
     if seeds is None:
-        last = {key: max(count, _last_look(claims, *key)) for key, count in counts.items()}
-        at_most = planned(last).seconds(jobs)
-        text += f"\nIf every prediction goes to its last look: {duration(at_most)}"
+        last = {
+            (claim.name, each.name): claim.last_look
+            for claim in claims
+            for each in claim.predictions
+            if each.role != "shown" and not isinstance(each.criterion, EXACT)
+        }
+        at_most = planned({key: max(count, last.get(key, 0)) for key, count in counts.items()})
+        text += f"\nIf every prediction goes to its last look: {duration(at_most.seconds(jobs))}"
     return text if plan.todo else f"{text}; nothing to run"
-
-
-def _last_look(claims: Sequence[Claim], claim: str, name: str) -> int:
-    owner = next(each for each in claims if each.name == claim)
-    prediction = owner.prediction(name)
-    if prediction.role == "shown" or isinstance(prediction.criterion, EXACT):
-        return 0
-    return owner.last_look
-
-
-def _first_seed(claims: Sequence[Claim], name: str) -> int:
-    return next(claim.first_seed for claim in claims if claim.name == name)
-
-
-def _all_seeds(claims: Sequence[Claim], counts: Counts) -> Counts:
-    """Every seed that may have a row: what is there is judged, whichever budget ran it."""
-    return {
-        (claim.name, each.name): max(
-            counts.get((claim.name, each.name), 0), len(claim.declared_seeds(each))
-        )
-        for claim in claims
-        for each in claim.predictions
-    }
 
 
 def _run(plan: Plan, store: RowStore, paths: Paths, jobs: int, console: Console) -> None:
@@ -207,6 +186,7 @@ def _run(plan: Plan, store: RowStore, paths: Paths, jobs: int, console: Console)
 def _write(family: Sequence[Evidence], paths: Paths) -> None:
     from attnlab.claims.report import write_figures, write_report
 
-    content = {"budget": paths.budget, "claims": verdicts(family), "runs": provenance(family)}
+    verdicts = {evidence.claim.name: verdict(evidence) for evidence in family}
+    content = {"budget": paths.budget, "claims": verdicts, "runs": provenance(family)}
     write_json(paths.verdicts, content | {"times": {"written": now()}})
     write_report(family, write_figures(family, paths), paths)

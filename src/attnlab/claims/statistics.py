@@ -36,22 +36,6 @@ def median_interval(
     return median, x[r - 1], x[n - r]
 
 
-def clopper_pearson(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Exact two-sided interval of a proportion (Clopper and Pearson 1934).
-
-    Raises:
-        ValueError: not 0 <= successes <= n with n >= 1.
-    """
-    if not (n >= 1 and 0 <= successes <= n):
-        raise ValueError(f"{successes} of {n} is not a proportion")
-    tail = (1 - confidence) / 2
-    low = float(special.betaincinv(successes, n - successes + 1, tail)) if successes else 0.0
-    high = (
-        float(special.betaincinv(successes + 1, n - successes, 1 - tail)) if successes < n else 1.0
-    )
-    return low, high
-
-
 def reach_probability(share: float, looks: Sequence[tuple[int, int]]) -> float:
     """Probability that the count of yes reaches the bar of some look.
 
