@@ -8,6 +8,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 from filelock import FileLock
 from omegaconf import OmegaConf
@@ -132,24 +133,26 @@ def test_two_sweeps_are_told_apart(tmp_path: Path) -> None:
     ],
 )
 def test_conditions(sweep: Path, condition: str, count: int) -> None:
-    assert len(runs.select(runs.read_runs(sweep), [condition])) == count
+    assert len(runs_table.select(runs.read_runs(sweep), [condition])) == count
 
 
 def test_an_order_needs_a_number(sweep: Path) -> None:
     with pytest.raises(BadInput, match="val_loss<abc: < compares numbers, and 'abc' is none"):
-        runs.select(runs.read_runs(sweep), ["val_loss<abc"])
+        runs_table.select(runs.read_runs(sweep), ["val_loss<abc"])
 
 
 def test_conditions_add_up(sweep: Path) -> None:
-    assert len(runs.select(runs.read_runs(sweep), ["attn=unscaled", "val_loss<2.6"])) == 1
+    assert len(runs_table.select(runs.read_runs(sweep), ["attn=unscaled", "val_loss<2.6"])) == 1
 
 
 def test_sorting_puts_what_has_no_number_last(sweep: Path) -> None:
     found = runs.read_runs(sweep)
-    up = [run.values.get("val_loss") for run in runs.sort(found, "val_loss")]
-    down = [run.values.get("val_loss") for run in runs.sort(found, "val_loss", descending=True)]
+    up = [run.values.get("val_loss") for run in runs_table.sort(found, "val_loss")]
+    down = [
+        run.values.get("val_loss") for run in runs_table.sort(found, "val_loss", descending=True)
+    ]
     assert up[:5] == [2.0, 2.2, 2.4, 2.5, 2.7] and down[:5] == up[:5][::-1]
-    groups = runs.sort_groups(runs.group(found), "val_loss", descending=True)
+    groups = runs_table.sort(runs.group(found), "val_loss", descending=True)
     assert [g.variant for g in groups][:2] == ["unscaled", "sdpa"]
 
 
@@ -268,7 +271,6 @@ def test_curves_become_a_row_for_each_value(train: Any) -> None:
 
 def test_runs_go_to_a_parquet_file(sweep: Path, tmp_path: Path) -> None:
     """`attn.scale` is a number here and nothing there."""
-    pandas = pytest.importorskip("pandas")
     ask(str(sweep), "--parquet", str(tmp_path / "runs.parquet"))
     frame = pandas.read_parquet(tmp_path / "runs.parquet")
     assert len(frame) == 7 and frame["val_loss"].max() == 2.7

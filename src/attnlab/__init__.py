@@ -46,21 +46,18 @@ __all__ = [
 ]
 
 _MODULES = {
-    "GPT": "attnlab.model",
-    "Attention": "attnlab.attention",
-    "AttentionConfig": "attnlab.attention",
-    "CrossAttention": "attnlab.attention",
-    "SelfAttention": "attnlab.attention",
-    "TorchMHA": "attnlab.attention",
-    "Variant": "attnlab.attention",
-    "assert_causal": "attnlab.checkup",
-    "checkup_attention": "attnlab.checkup",
-    "checkup_kernel": "attnlab.checkup",
-    "from_bert": "attnlab.interop",
-    "from_gpt2": "attnlab.interop",
-    "init_weights": "attnlab.init",
-    "load_model": "attnlab.training.checkpoints",
-    "read_runs": "attnlab.runs",
+    name: module
+    for module, names in {
+        "attnlab.model": "GPT",
+        "attnlab.attention": "Attention AttentionConfig CrossAttention SelfAttention TorchMHA "
+        "Variant",
+        "attnlab.checkup": "assert_causal checkup_attention checkup_kernel",
+        "attnlab.interop": "from_bert from_gpt2",
+        "attnlab.init": "init_weights",
+        "attnlab.training.checkpoints": "load_model",
+        "attnlab.runs": "read_runs",
+    }.items()
+    for name in names.split()
 }
 
 

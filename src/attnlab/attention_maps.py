@@ -101,11 +101,16 @@ def where_it_looks(view: View, head: int, unit: str = "character") -> str:
     if math.isnan(entropy):
         return "nowhere: its pattern is not a number"
     keys = float(measures.effective_keys(pattern, mask))
-    places = _places(pattern, mask, unit)
+    places = {
+        f"the previous {unit}": float(measures.previous_mass(pattern, mask)),
+        "itself": float(measures.self_mass(pattern, mask)),
+        f"the first {unit}": float(measures.first_mass(pattern, mask)),
+        f"later {unit}s": float(measures.future_mass(pattern)),
+    }
     place, mass = max(places.items(), key=lambda item: item[1])
-    breadth = (
-        f"{keys:.1f} keys in effect, {_far(float(measures.distance_back(pattern, mask)), unit)}"
-    )
+    back = float(measures.distance_back(pattern, mask))
+    far = f"{abs(back):.1f} {unit}s {'back' if back >= 0 else 'ahead'} on average"
+    breadth = f"{keys:.1f} keys in effect, {far}"
     if entropy > 0.9:
         return f"spread out ({breadth})"
     if mass > 0.5:
@@ -113,19 +118,6 @@ def where_it_looks(view: View, head: int, unit: str = "character") -> str:
     if mass > 0.25:
         return f"often {place} ({mass:.0%}; {breadth})"
     return f"here and there ({breadth})"
-
-
-def _places(pattern: Tensor, mask: Tensor, unit: str) -> dict[str, float]:
-    return {
-        f"the previous {unit}": float(measures.previous_mass(pattern, mask)),
-        "itself": float(measures.self_mass(pattern, mask)),
-        f"the first {unit}": float(measures.first_mass(pattern, mask)),
-        f"later {unit}s": float(measures.future_mass(pattern)),
-    }
-
-
-def _far(back: float, unit: str) -> str:
-    return f"{abs(back):.1f} {unit}s {'back' if back >= 0 else 'ahead'} on average"
 
 
 def _panel(view: View, head: int) -> heatmaps.Panel:

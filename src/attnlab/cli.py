@@ -199,47 +199,33 @@ def runs(
     from attnlab import runs_table
 
     there = library.read_runs(folder)
-    found = library.select(there, where or [])
+    found = runs_table.select(there, where or [])
     if parquet is not None:
         library.write_parquet(found, parquet)
         print(parquet)
         return
     groups = library.group(found)
     if sort is not None:
-        found = library.sort(found, sort, descending=descending)
-        groups = library.sort_groups(groups, sort, descending=descending)
+        found = runs_table.sort(found, sort, descending=descending)
+        groups = runs_table.sort(groups, sort, descending=descending)
     keys = runs_table.usual(found) if columns is None else [c.strip() for c in columns.split(",")]
     for key in keys:
-        library.check_key(found, key)
+        runs_table.check_key(found, key)
     if csv or json:
         rows = (
             runs_table.rows_of_each(found, keys)
             if each
             else runs_table.rows_of_means(groups, keys)
         )
-        print(
-            runs_table.as_csv(rows) if csv else runs_table.as_json(rows), end="" if csv else "\n"
-        )
+        print(runs_table.as_csv(rows).rstrip() if csv else runs_table.as_json(rows))
         return
-    console = Console()
-    console.print(
-        runs_table.title(found, str(folder), of=len(there)),
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
-    if not found:
-        return
-    console.print(runs_table.each(found, keys) if each else runs_table.means(groups, keys))
-    if console.is_terminal and sort is None and columns is None:
-        console.print(
-            f"Draw them with: attnlab plot {folder}\n"
-            "See one with: attnlab look RUN; other columns with --columns, each run with --each",
-            style="dim",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    console.print(runs_table.title(found, str(folder), of=len(there)))
+    if found:
+        table = runs_table.each(found, keys) if each else runs_table.means(groups, keys)
+        Console().print(table)
+        if console.is_terminal and sort is None and columns is None:
+            console.print(runs_table.HINT.format(folder=folder), style="dim")
 
 
 @app.command()
@@ -251,7 +237,8 @@ def plot(
     ] = None,
 ) -> None:
     """Draw losses, entropy by layer and loss by position, over seeds, as PNG and SVG."""
-    from attnlab.runs import curves_of, read_runs, select
+    from attnlab.runs import curves_of, read_runs
+    from attnlab.runs_table import select
 
     found = select(read_runs(folder), where or [])
     if not found:

@@ -1,4 +1,4 @@
-"""Errors in the user's input, and how errors are put into one sentence."""
+"""Errors in the user's input, and errors as one sentence."""
 
 import errno
 import signal
@@ -14,7 +14,7 @@ LIBRARIES = [Path(sysconfig.get_path(kind)) for kind in ("stdlib", "purelib", "p
 class BadInput(ValueError):
     """A sentence that names the bad value and says what would be right.
 
-    train.py and the command `attnlab` print it without a traceback and exit with code 2.
+    `train.py` and `attnlab` print it without a traceback and exit with code 2.
     """
 
 

@@ -4,6 +4,7 @@ Letters: B batch, T time, C channels, V symbols.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -13,7 +14,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import gelu
 
 from attnlab.attention.rms_norm import rms_normalize
-from attnlab.attention.variant import AttentionConfig
+from attnlab.attention.variant import AttentionConfig, check_dropout, check_sizes
 
 __all__ = [
     "GPT",
@@ -176,11 +177,8 @@ class GPT(nn.Module):
         super().__init__()
         sizes = {"vocab_size": vocab_size, "block_size": block_size}
         sizes |= {"n_layer": n_layer, "n_head": n_head, "n_embd": n_embd}
-        for name, size in sizes.items():
-            if size < 1:
-                raise ValueError(f"{name} = {size} must be at least 1")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout = {dropout} must be at least 0 and less than 1")
+        check_sizes(sizes)
+        check_dropout(dropout)
         if not 0 <= smear < block_size:
             raise ValueError(f"smear = {smear} must be at least 0 and less than {block_size = }")
         self.vocab_size = vocab_size
@@ -190,17 +188,10 @@ class GPT(nn.Module):
         self.smear = nn.ParameterList(torch.zeros(n_embd) for _ in range(smear))
         self.dropout = nn.Dropout(dropout)
         config = AttentionConfig(n_embd, n_head, block_size, bias=bias, dropout=dropout)
-        self.blocks = nn.ModuleList(
-            Block(
-                n_embd,
-                attn(config),
-                bias=bias,
-                dropout=dropout,
-                norm=norm,
-                activation=activation,
-            )
-            for _ in range(n_layer)
+        block = partial(
+            Block, n_embd, bias=bias, dropout=dropout, norm=norm, activation=activation
         )
+        self.blocks = nn.ModuleList(block(attn(config)) for _ in range(n_layer))
         self.ln_f = norm(n_embd, bias=bias)
 
     def embed(self, ids: Tensor, start: int = 0) -> Tensor:

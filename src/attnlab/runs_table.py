@@ -1,22 +1,29 @@
-"""Runs as a table for the terminal, as CSV and as JSON."""
+"""Select and sort runs, and show them as a table, as CSV and as JSON."""
 
 import csv
 import io
 import json
 import math
-from collections.abc import Sequence
-from typing import Any
+import operator
+import re
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from typing import Any, TypeVar
 
 from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from attnlab.errors import printable
-from attnlab.runs import Group, Run, labels
+from attnlab.errors import BadInput, printable
+from attnlab.runs import Group, Run, Value, labels
 
-# The columns without --columns; those that no run has are left out.
+# The default columns; those that no run has are left out.
 USUAL = ("val_loss", "attn/entropy", "attn/head_similarity", "attn/future_mass")
 HEADINGS = {"attn/head_similarity": "similarity", "attn/future_mass": "future"}
+HINT = (
+    "Draw them with: attnlab plot {folder}\n"
+    "See one with: attnlab look RUN; other columns with --columns, each run with --each"
+)
 BAD = {
     "stopped": "cyan",
     "diverged": "yellow",
@@ -25,9 +32,65 @@ BAD = {
     "interrupted": "magenta",
 }
 
+T = TypeVar("T", Run, Group)
+COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    "!=": operator.ne,
+    "<=": operator.le,
+    ">=": operator.ge,
+    "=": operator.eq,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+
+
+def select(runs: Sequence[Run], conditions: Sequence[str]) -> list[Run]:
+    """The runs that meet all conditions, such as attn=unscaled, optim.lr<=0.01 or val_loss<2.
+
+    Raises:
+        BadInput: a condition cannot be parsed, or names a key that no run has.
+    """
+    for condition in conditions:
+        found = re.fullmatch(r"([^=<>!]+?)\s*(!=|<=|>=|=|<|>)\s*(.*)", condition)
+        if found is None:
+            raise BadInput(f"where = {condition} must be KEY=VALUE, or with !=, <, >, <=, >=")
+        key, sign, wanted = found.groups()
+        check_key(runs, key)
+        if sign not in {"=", "!="} and _number(wanted) is None:
+            raise BadInput(f"where = {condition}: {sign} compares numbers, and {wanted!r} is none")
+        runs = [run for run in runs if _holds(run.value(key), sign, wanted)]
+    return list(runs)
+
+
+def sort(items: Sequence[T], key: str, *, descending: bool = False) -> list[T]:
+    """Runs or groups by a key's numbers, then its words; NaN and missing values come last.
+
+    A group is sorted by its mean, or by the word of its first run.
+
+    Raises:
+        BadInput: no run has the key.
+    """
+    check_key([run for item in items for run in item.runs], key)
+    ranked = [(_rank(item.value(key)), item) for item in items]
+    present = [(rank, item) for rank, item in ranked if rank is not None]
+    present.sort(key=operator.itemgetter(0), reverse=descending)
+    return [item for _, item in present] + [item for rank, item in ranked if rank is None]
+
+
+def check_key(runs: Sequence[Run], key: str) -> None:
+    """Refuse a key that no run has.
+
+    Raises:
+        BadInput: no run has it; the message names the nearest keys.
+    """
+    known = {name for run in runs for name in run.values}
+    if runs and key not in known:
+        near = get_close_matches(key, sorted(known), n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else "see attnlab runs FOLDER --json"
+        raise BadInput(f"{key} is neither a setting nor a metric of these runs; {hint}")
+
 
 def usual(runs: Sequence[Run]) -> list[str]:
-    """The usual columns of which at least one run has a value."""
+    """The default columns for which at least one run has a value."""
     return [key for key in USUAL if any(key in run.values for run in runs)]
 
 
@@ -41,7 +104,7 @@ def title(runs: Sequence[Run], root: str, of: int) -> str:
 
 
 def means(groups: Sequence[Group], columns: Sequence[str]) -> Table:
-    """A row a group: mean and standard deviation over its seeds."""
+    """One row per group, with the mean and standard deviation over its seeds."""
     names = labels([run for group in groups for run in group.runs])
     fine = all(group.status == "finished" for group in groups)
     table = _table("run", *([] if fine else ["status"]), "n", *columns)
@@ -53,24 +116,24 @@ def means(groups: Sequence[Group], columns: Sequence[str]) -> Table:
 
 
 def each(runs: Sequence[Run], columns: Sequence[str]) -> Table:
-    """A row a run."""
+    """One row per run."""
     names = labels(runs)
     table = _table("run", "seed", "status", *columns)
     for run in runs:
-        cells = [escape(shown(run.values.get(key))) for key in columns]
+        cells = [escape(shown(run.value(key))) for key in columns]
         seed = str(run.values.get("seed", run.folder.name.removeprefix("seed=")))
         table.add_row(escape(names[run.group]), escape(printable(seed)), _status([run]), *cells)
     return table
 
 
 def rows_of_means(groups: Sequence[Group], columns: Sequence[str]) -> list[dict[str, Any]]:
-    """The table `means` as plain values, with the seeds and each run's value."""
+    """The rows of `means` as plain values, with the seeds and the value of each run."""
     names = labels([run for group in groups for run in group.runs])
     rows = []
     for group in groups:
         row: dict[str, Any] = {"run": names[group.runs[0].group], "attn": group.variant}
         row |= {"status": group.status, "n": len(group.runs)}
-        row["seeds"] = [run.values.get("seed") for run in group.runs]
+        row["seeds"] = [run.value("seed") for run in group.runs]
         for key in columns:
             row[key] = {"mean": group.mean(key), "sd": group.sd(key), "values": group.numbers(key)}
         rows.append(row)
@@ -78,12 +141,12 @@ def rows_of_means(groups: Sequence[Group], columns: Sequence[str]) -> list[dict[
 
 
 def rows_of_each(runs: Sequence[Run], columns: Sequence[str]) -> list[dict[str, Any]]:
-    """The table `each` as plain values, with the folder."""
+    """The rows of `each` as plain values, with the run directory."""
     names = labels(runs)
     return [
-        {"run": names[run.group], "attn": run.values["attn"], "seed": run.values.get("seed")}
+        {"run": names[run.group], "attn": run.value("attn"), "seed": run.value("seed")}
         | {"status": run.status, "step": run.step, "folder": str(run.folder)}
-        | {key: run.values.get(key) for key in columns}
+        | {key: run.value(key) for key in columns}
         for run in runs
     ]
 
@@ -112,6 +175,35 @@ def shown(value: Any) -> str:
             return f"{value:,.0f}"
         return f"{value:.4f}" if abs(value) >= 1e-3 or value == 0 else f"{value:.2g}"
     return printable(str(value))
+
+
+def _holds(value: Value, sign: str, wanted: str) -> bool:
+    number = _number(wanted)
+    if number is not None and isinstance(value, int | float) and not isinstance(value, bool):
+        return bool(COMPARE[sign](float(value), number))
+    if sign in {"=", "!="}:
+        return bool(COMPARE[sign](_word(value), wanted))
+    return False
+
+
+def _word(value: Value) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return str(value)
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _rank(value: Value) -> tuple[int, float, str] | None:
+    """Numbers before words; None for NaN and nothing."""
+    if value is None or value != value:
+        return None
+    return (0, float(value), "") if isinstance(value, int | float) else (1, 0.0, str(value))
 
 
 def _mean(group: Group, key: str) -> str:

@@ -178,7 +178,7 @@ Q, K, V = random(2, 3, 4), random(2, 5, 4), random(2, 5, 6)
     ("changed", "sentence"),
     [
         ({"q": random(4)}, r"q \(4,\), k \(2, 5, 4\).*must be \(T, D\)"),
-        ({"k": random(1, 5, 4)}, r"what stands before \(T, D\) must be equal"),
+        ({"k": random(1, 5, 4)}, r"dimensions before \(T, D\) must be equal"),
         ({"v": random(2, 4, 6)}, "as many keys as values"),
         ({"k": random(2, 5, 3)}, "queries and keys must be of one width"),
         ({"may_attend": torch.ones(3, 4)}, r"may_attend of shape \(3, 4\) does not broadcast"),

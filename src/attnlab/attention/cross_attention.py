@@ -1,4 +1,4 @@
-"""Attention of one sequence to another, as a decoder reads an encoder.
+"""Attention from one sequence to another, as from a decoder to its encoder.
 
 Letters: B batch, T queries, S positions of the memory, C channels, M channels of the memory,
 H heads, D = C // H.
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.attention import kernels
+from attnlab.attention.variant import check_dropout, check_sizes
 
 
 class CrossAttention(nn.Module):
@@ -40,15 +41,12 @@ class CrossAttention(nn.Module):
     ) -> None:
         super().__init__()
         memory_size = n_embd if memory_size is None else memory_size
-        for name, size in {"n_head": n_head, "n_embd": n_embd, "memory_size": memory_size}.items():
-            if size < 1:
-                raise ValueError(f"{name} = {size} must be at least 1")
+        check_sizes({"n_head": n_head, "n_embd": n_embd, "memory_size": memory_size})
+        check_dropout(dropout)
         if n_embd % n_head:
             raise ValueError(
-                f"n_head = {n_head} does not divide n_embd = {n_embd}; heads are of one width"
+                f"n_head = {n_head} does not divide n_embd = {n_embd}; heads have equal widths"
             )
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout = {dropout} must be at least 0 and less than 1")
         self.n_head = n_head
         self.scale = 1 / math.sqrt(n_embd // n_head)
         self.dropout = dropout
@@ -63,9 +61,10 @@ class CrossAttention(nn.Module):
         """(B, T, C) and (B, S, M) -> (B, T, C).
 
         Args:
-            x: where the queries come from.
-            memory: where keys and values come from.
-            memory_may_attend: (B, S) bool, False where the memory is padding; None for all True.
+            x: gives the queries.
+            memory: gives the keys and values.
+            memory_may_attend: (B, S) bool, False where the memory is padding; None means no
+                padding.
 
         Raises:
             ValueError: the mask has another shape or dtype, or leaves a sequence without memory.

@@ -29,13 +29,13 @@ def attention(
 ) -> tuple[Tensor, Tensor]:
     """Average the values by the softmax of the scores (Vaswani et al. 2017, equation 1).
 
-    A mask is passed by the name of its polarity, so that none can be read the wrong way round.
-    Masks and bias broadcast to the scores by PyTorch's rules and act together; a padding mask
-    (B, S) is therefore given as (B, 1, S), or as (B, 1, 1, S) where there are heads.
+    Each mask is named by its polarity, so that it cannot be read the wrong way. Masks and bias
+    broadcast to the scores by PyTorch's rules and can be combined. Pass a padding mask (B, S) as
+    (B, 1, S), or as (B, 1, 1, S) with heads.
 
     Args:
         q: (T, D), (B, T, D) or (B, H, T, D).
-        k: (..., S, D); another width than D only where `score` takes it.
+        k: (..., S, D); another width than D only if `score` accepts it.
         v: (..., S, E).
         may_attend: True, or 1, where a query may see a key; of any dtype.
         blocked: True, or 1, where it may not; of any dtype.
@@ -43,16 +43,16 @@ def attention(
         scale: multiplies the scores; None means 1/sqrt(D) for dot products, and 1 for `score`.
         score: maps q and k to scores (..., T, S), see `attnlab.attention.scores`; None means dot
             products.
-        empty: what becomes of a query that sees no key: "raise", or "zeros" as its output and its
-            row of the pattern.
+        empty: for a query that sees no key, "raise" an error, or give "zeros" as its output and
+            its row of the pattern.
 
     Returns:
-        output (..., T, E) in the dtype of v, and pattern (..., T, S) in fp32, or fp64 where q or
-        k are; the pattern's rows sum to 1.
+        output (..., T, E) in the dtype of v, and pattern (..., T, S), whose rows sum to 1, in
+        fp32, or in fp64 if q or k is.
 
     Raises:
-        ValueError: shapes do not fit, a mask holds something else than 0 and 1, a bias is bool,
-            NaN or +inf, or a query sees no key and `empty` is "raise".
+        ValueError: shapes do not fit, a mask holds values other than 0 and 1, a bias is bool, NaN
+            or +inf, or a query sees no key and `empty` is "raise".
     """
     if empty not in ("raise", "zeros"):
         raise ValueError(f"empty = {empty} must be raise or zeros")
@@ -75,9 +75,9 @@ def attention(
     if empty == "raise" and bool(lonely.any()):
         *_, query, _ = lonely.nonzero()[0].tolist()
         raise ValueError(
-            f"query {query} of {q.shape[-2]} sees no key; let it see one, or ask for empty='zeros'"
+            f"query {query} of {q.shape[-2]} sees no key; let it see one, or pass empty='zeros'"
         )
-    # A row of -inf alone would be 0/0 in the softmax, and NaN in its gradient.
+    # The softmax of a row of -inf is 0/0, and its gradient NaN.
     masked = scores.masked_fill(~may, -math.inf).masked_fill(lonely, 0.0)
     pattern = masked.softmax(-1).masked_fill(lonely, 0.0)
     return kernels.mix(pattern, v, dropout=0.0), pattern
@@ -104,7 +104,7 @@ def _check_shapes(q: Tensor, k: Tensor, v: Tensor, *, same_width: bool) -> None:
     if not 2 <= q.ndim <= 4:
         raise ValueError(f"{shapes}: they must be (T, D), (B, T, D) or (B, H, T, D)")
     if not (q.shape[:-2] == k.shape[:-2] == v.shape[:-2]):
-        raise ValueError(f"{shapes}: what stands before (T, D) must be equal")
+        raise ValueError(f"{shapes}: the dimensions before (T, D) must be equal")
     if k.shape[-2] != v.shape[-2]:
         raise ValueError(f"{shapes}: there must be as many keys as values")
     if same_width and q.shape[-1] != k.shape[-1]:
@@ -115,8 +115,8 @@ def _as_bool(name: str, mask: Tensor, scores: Tensor) -> Tensor:
     _check_broadcast(name, mask, scores)
     if mask.dtype != torch.bool and not bool(((mask == 0) | (mask == 1)).all()):
         raise ValueError(
-            f"{name} holds {_first(mask, (mask != 0) & (mask != 1))}; a mask holds True and "
-            f"False, or 0 and 1, and numbers to be added are passed as bias"
+            f"{name} holds {_first(mask, (mask != 0) & (mask != 1))}; a mask must hold True and "
+            f"False, or 0 and 1; pass numbers to be added as bias"
         )
     return mask.bool()
 
@@ -124,7 +124,7 @@ def _as_bool(name: str, mask: Tensor, scores: Tensor) -> Tensor:
 def _as_bias(bias: Tensor, scores: Tensor) -> Tensor:
     _check_broadcast("bias", bias, scores)
     if bias.dtype == torch.bool:
-        raise ValueError("bias is bool, and is added to scores; pass it as may_attend or blocked")
+        raise ValueError("bias is bool; pass a mask as may_attend or blocked")
     bias = bias.to(scores.dtype)
     wrong = bias.isnan() | (bias == math.inf)
     if bool(wrong.any()):

@@ -18,12 +18,12 @@ from attnlab.attention.masks import (
 )
 from attnlab.attention.positions import rotate
 from attnlab.attention.rms_norm import rms_normalize
-from attnlab.attention.variant import AttentionConfig, Scale
+from attnlab.attention.variant import AttentionConfig, Scale, check_dropout, check_sizes
 from attnlab.rng import Rule, ones
 
 
 class KVCache:
-    """Keys and values of the text so far, so that a longer one need not compute them again.
+    """Keys and values of the text so far, so that they are not computed again when it grows.
 
     One layer has one cache, for one text or for B texts that grow together.
 
@@ -34,14 +34,14 @@ class KVCache:
     def __init__(self, size: int) -> None:
         self.size = size
         self._length = 0
-        self._kept: tuple[Tensor, Tensor] | None = None
+        self._kept: tuple[Tensor, ...] | None = None
 
     def __len__(self) -> int:
-        """How many positions it holds."""
+        """The number of positions that it holds."""
         return self._length
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Add the keys and values (B, H, T, D) of new positions, and give those of all so far.
+        """Add the keys and values (B, H, T, D) of new positions, and return those of all so far.
 
         Raises:
             ValueError: there is no room for them.
@@ -50,12 +50,10 @@ class KVCache:
         if stop > self.size:
             raise ValueError(f"{stop} positions do not fit into a cache of {self.size}")
         if self._kept is None:
-            room = [t.new_empty(*t.shape[:2], self.size, t.shape[3]) for t in (k, v)]
-            self._kept = (room[0], room[1])
-        for kept, new in zip(self._kept, (k, v), strict=True):
-            kept[:, :, start:stop] = new
-        self._length = stop
+            self._kept = tuple(t.new_empty(*t.shape[:2], self.size, t.shape[3]) for t in (k, v))
         keys, values = self._kept
+        keys[:, :, start:stop], values[:, :, start:stop] = k, v
+        self._length = stop
         return keys[:, :, :stop], values[:, :, :stop]
 
 
@@ -86,15 +84,13 @@ class Attention(nn.Module):
         super().__init__()
         C = config.n_embd
         self.n_head = config.n_head if config.heads is None else config.heads
-        if self.n_head < 1:
-            raise ValueError(f"n_head = {self.n_head} must be at least 1")
+        check_sizes({"n_head": self.n_head})
+        check_dropout(config.dropout)
         if C % self.n_head:
             raise ValueError(
                 f"n_head = {self.n_head} does not divide n_embd = {C}; "
                 f"it must be one of {_divisors(C)}"
             )
-        if not 0 <= config.dropout < 1:
-            raise ValueError(f"dropout = {config.dropout} must be at least 0 and less than 1")
         self.n_kv_head = self.n_head if config.n_kv_head is None else config.n_kv_head
         if self.n_kv_head < 1 or self.n_head % self.n_kv_head:
             raise ValueError(

@@ -34,21 +34,21 @@ def peek_one(q: Tensor, k: Tensor) -> Tensor:
     return k <= q + 1
 
 
-# The masks whose very subject is a query without keys; any other mask is refused for it.
+# Masks that leave a query without keys on purpose; any other such mask is refused.
 LEAVES_QUERIES_WITHOUT_KEYS = frozenset({strict_flip})
 
 
 def build_mask(may_attend: Predicate, T: int, device: torch.device | str = "cpu") -> Tensor:
-    """Lay a predicate out as a matrix.
+    """The mask of a predicate as a matrix.
 
-    The same arguments give the same tensor object, which must not be changed in place. A mask
-    that equals the causal one is the same object as that one, so that `kernels.sdpa` recognizes
-    it without comparing values at every step.
+    The same arguments give the same tensor object, which must not be changed in place. A mask that
+    equals the causal one is that object, so `kernels.sdpa` recognizes it without comparing values
+    at every step.
 
     Args:
         may_attend: takes query indices (T, 1) and key indices (1, T), both int64.
         T: number of positions.
-        device: where the mask is needed.
+        device: of the mask.
 
     Returns:
         (T queries, T keys) bool, True = may attend.
@@ -61,7 +61,7 @@ def build_mask(may_attend: Predicate, T: int, device: torch.device | str = "cpu"
 
 @lru_cache(maxsize=64)
 def _build_mask(may_attend: Predicate, T: int, device: torch.device) -> Tensor:
-    # A mask first asked for in inference mode must still serve a later training step.
+    # A mask created in inference mode could not be used by a later training step.
     with torch.inference_mode(False):
         i = torch.arange(T, device=device)
         mask = may_attend(i[:, None], i[None, :])
@@ -82,18 +82,17 @@ def _build_mask(may_attend: Predicate, T: int, device: torch.device) -> Tensor:
 
 
 def looks_back(may_attend: Predicate, T: int) -> bool:
-    """Whether no query sees a later key, and a text half as long has the same mask as far as it
-    goes: what it takes to keep keys and values while a text grows to T positions."""
+    """Whether keys and values can be cached while a text grows to T positions.
+
+    No query may see a later key, and the mask of a text half as long must be a part of the mask.
+    """
     mask, half = build_mask(may_attend, T), build_mask(may_attend, (T + 1) // 2)
     same = torch.equal(mask[: len(half), : len(half)], half)
     return same and not bool(mask.triu(1).any())
 
 
 def name_of(function: Callable[..., object]) -> str:
-    """The name to call a function by in a message, also for partials and callable objects.
-
-    Never an address in memory, which would differ from run to run.
-    """
+    """The name of a function, partial or callable object in messages, without addresses."""
     if isinstance(function, partial):
         given = [*map(_shown, function.args)]
         given += [f"{key}={_shown(value)}" for key, value in function.keywords.items()]

@@ -9,7 +9,7 @@ from torch import Tensor
 def rotate(x: Tensor, base: float = 10_000.0, start: int = 0) -> Tensor:
     """Turn each pair of channels (2i, 2i + 1) by the angle position * base^(-2i/D).
 
-    A query at m and a key at n then score by their contents and m - n alone.
+    The score of a query at m and a key at n then depends only on their contents and on m - n.
 
     Args:
         x: (..., T, D), D even; computed in fp32 at least, the dtype is kept.
@@ -19,7 +19,7 @@ def rotate(x: Tensor, base: float = 10_000.0, start: int = 0) -> Tensor:
     T, D = x.shape[-2:]
     dtype = torch.promote_types(x.dtype, torch.float32)
     pairs = torch.view_as_complex(x.to(dtype).unflatten(-1, (D // 2, 2)).contiguous())
-    length = 1 << (start + T - 1).bit_length()  # so that a growing text needs few tables
+    length = 1 << (start + T - 1).bit_length()  # a power of 2, so a growing text needs few tables
     turns = _turns(length, D, base, x.device, pairs.dtype)[start : start + T]  # (T, D/2)
     turned = pairs * turns  # (..., T, D/2)
     return torch.view_as_real(turned).flatten(-2).to(x.dtype)
@@ -28,7 +28,7 @@ def rotate(x: Tensor, base: float = 10_000.0, start: int = 0) -> Tensor:
 @lru_cache(maxsize=64)
 def _turns(T: int, D: int, base: float, device: torch.device, dtype: torch.dtype) -> Tensor:
     """e^(i * angle) of every position and pair, (T, D/2) complex."""
-    # A table first asked for in inference mode must still serve a later training step.
+    # A table created in inference mode could not be used by a later training step.
     with torch.inference_mode(False):
         frequencies = base ** (-torch.arange(0, D, 2, dtype=torch.float64) / D)  # (D/2,)
         angles = torch.arange(T, dtype=torch.float64)[:, None] * frequencies  # (T, D/2)

@@ -3,8 +3,8 @@
 Letters: T queries, S keys, D channels, A the hidden width of the additive score.
 
 Every score is called as `score(q, k)`: q (..., T, D_q), k (..., S, D_k) -> (..., T, S), fp32 at
-least. Those with weights are modules and may have queries and keys of different widths, as a
-decoder that reads an encoder has them.
+least. Scores with weights are modules. Their queries and keys may have different widths, as in a
+decoder with an encoder.
 """
 
 import math
@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from attnlab.attention import kernels
+from attnlab.attention.variant import check_sizes
 
 Score = Callable[[Tensor, Tensor], Tensor]
 
-# How many numbers the additive score has under its tanh at once: 64 MiB in fp32.
+# The largest tensor inside the tanh of the additive score: 64 MiB in fp32.
 BUDGET = 2**24
 
 
@@ -36,9 +37,9 @@ def scaled_dot(q: Tensor, k: Tensor) -> Tensor:
 class Additive(nn.Module):
     """v . tanh(W q + U k) (Bahdanau et al. 2015, appendix A.1.2).
 
-    The weights start so that scores have a variance of at most 1 for queries and keys of variance
-    1, as scaled dot products have: W and U by PyTorch's rule, v at 1/sqrt(A). One sign for all of
-    v is no restriction, because tanh is odd: the signs are those of the rows of W and U.
+    For queries and keys of variance 1, initial scores have a variance of at most 1, like scaled
+    dot products: W and U start by PyTorch's rule, v at 1/sqrt(A). A positive v is no restriction:
+    tanh is odd, so the signs are in the rows of W and U.
 
     Args:
         query_size: D_q.
@@ -48,7 +49,7 @@ class Additive(nn.Module):
 
     def __init__(self, query_size: int, key_size: int, hidden_size: int) -> None:
         super().__init__()
-        _check({"query_size": query_size, "key_size": key_size, "hidden_size": hidden_size})
+        check_sizes({"query_size": query_size, "key_size": key_size, "hidden_size": hidden_size})
         self.query = nn.Linear(query_size, hidden_size, bias=False)  # W
         self.key = nn.Linear(key_size, hidden_size, bias=False)  # U
         self.v = nn.Parameter(torch.full((hidden_size,), hidden_size**-0.5))
@@ -61,8 +62,8 @@ class Additive(nn.Module):
 def additive(a: Tensor, b: Tensor, v: Tensor) -> Tensor:
     """v . tanh(a_t + b_s) for every pair, in bounded memory.
 
-    There are T * S * A numbers under the tanh. Where that is more than `BUDGET`, queries go
-    through in chunks, and the backward pass computes each chunk again instead of keeping it.
+    The tanh has T * S * A inputs. If that exceeds `BUDGET`, queries are processed in chunks, which
+    the backward pass recomputes instead of storing.
 
     Args:
         a: projected queries (..., T, A).
@@ -95,8 +96,8 @@ def _additive(a: Tensor, b: Tensor, v: Tensor) -> Tensor:
 class General(nn.Module):
     """q W k, bilinear (Luong et al. 2015, section 3.1).
 
-    W starts with variance 1/(D_q D_k), which gives scores of variance 1 for queries and keys of
-    variance 1, as scaled dot products have.
+    W starts with variance 1/(D_q D_k). Queries and keys of variance 1 then have scores of variance
+    1, like scaled dot products.
 
     Args:
         query_size: D_q.
@@ -105,7 +106,7 @@ class General(nn.Module):
 
     def __init__(self, query_size: int, key_size: int) -> None:
         super().__init__()
-        _check({"query_size": query_size, "key_size": key_size})
+        check_sizes({"query_size": query_size, "key_size": key_size})
         std = (query_size * key_size) ** -0.5
         self.weight = nn.Parameter(torch.randn(query_size, key_size) * std)
 
@@ -115,17 +116,17 @@ class General(nn.Module):
 
 
 class Cosine(nn.Module):
-    """The cosine of query and key, times a gain that is learned (Henry et al. 2020, equation 4).
+    """The cosine of query and key, times a learned gain (Henry et al. 2020, equation 4).
 
     Args:
-        gain: what the gain starts with.
+        gain: initial value.
         n_head: H for a gain of each head, where q and k are (..., H, T, D); None for one gain.
     """
 
     def __init__(self, gain: float, n_head: int | None = None) -> None:
         super().__init__()
         if n_head is not None:
-            _check({"n_head": n_head})
+            check_sizes({"n_head": n_head})
         self.gain = nn.Parameter(torch.full(() if n_head is None else (n_head,), float(gain)))
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
@@ -135,9 +136,3 @@ class Cosine(nn.Module):
         )
         gain = self.gain if self.gain.ndim == 0 else self.gain[:, None, None]
         return kernels.scores(q, k, scale=1.0) * gain
-
-
-def _check(sizes: dict[str, int]) -> None:
-    for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"{name} = {size} must be at least 1")

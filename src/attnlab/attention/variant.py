@@ -132,5 +132,26 @@ class _Watched(AttentionConfig):
         return super().__getattribute__(name)
 
 
+def check_sizes(sizes: Mapping[str, int]) -> None:
+    """Refuse sizes below 1.
+
+    Raises:
+        ValueError: names the first one.
+    """
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name} = {size} must be at least 1")
+
+
+def check_dropout(dropout: float) -> None:
+    """Refuse a probability outside [0, 1).
+
+    Raises:
+        ValueError: names it.
+    """
+    if not 0 <= dropout < 1:
+        raise ValueError(f"dropout = {dropout} must be at least 0 and less than 1")
+
+
 def _shown(value: object) -> str:
     return name_of(value) if callable(value) else str(value)

@@ -1,20 +1,16 @@
 """The attention patterns of a BERT or GPT-2 of transformers, computed by our layers."""
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from attnlab.attention.layer import SelfAttention
 from attnlab.errors import BadInput
 from attnlab.interop.bert import from_bert
 from attnlab.interop.gpt2 import attention_from_gpt2
 from attnlab.interop.transformers_loading import encode, load_attention_model
-from attnlab.probes.capture import View, eval_mode, view_of
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from attnlab.probes.capture import View, inputs_of, view_of
 
 
 def views_of_transformers(name: str, text: str) -> tuple[list[View], list[str]]:
@@ -43,25 +39,8 @@ def views_of_transformers(name: str, text: str) -> tuple[list[View], list[str]]:
     else:
         layers = [block.attn for block in body.h]
         ours = [attention_from_gpt2(layer) for layer in layers]
-    inputs = _inputs(model, layers, ids[None])
+    inputs = inputs_of(model, layers, ids[None])
     with torch.no_grad():
         views = [view_of(n, *pair) for n, pair in enumerate(zip(ours, inputs, strict=True))]
     decode = partial(tokenizer.decode, clean_up_tokenization_spaces=False)
     return views, [decode([i]) for i in ids.tolist()]
-
-
-def _inputs(model: "PreTrainedModel", layers: list[nn.Module], ids: Tensor) -> list[Tensor]:
-    """The input of each layer, (B, T, C), recorded by hooks that are removed afterwards."""
-    inputs: list[Tensor] = []
-
-    def keep(module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-        inputs.append(args[0] if args else options["hidden_states"])
-
-    hooks = [layer.register_forward_pre_hook(keep, with_kwargs=True) for layer in layers]
-    try:
-        with eval_mode(model):
-            model(ids)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return inputs

@@ -196,16 +196,6 @@ def spread_apart(places: Sequence[float], heights: Sequence[float]) -> list[floa
     return moved
 
 
-def legend_below(figure: Figure, axes: Axes) -> None:
-    """Write the names of the lines of one panel below the figure, which grows by the space."""
-    handles, names = axes.get_legend_handles_labels()
-    across = max(1, int(figure.get_figwidth() // 6))  # columns
-    names = [textwrap.fill(name, 60, break_long_words=False) for name in names]
-    rows = math.ceil(sum(name.count("\n") + 1 for name in names) / across) + 1
-    figure.set_figheight(figure.get_figheight() + 0.23 * rows)
-    figure.legend(handles, names, loc="outside lower center", ncols=across, fontsize=11)
-
-
 def dots(
     axes: Axes, groups: Sequence[tuple[str, Sequence[float]]], variants: Sequence[str] = ()
 ) -> None:

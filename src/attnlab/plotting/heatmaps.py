@@ -1,4 +1,7 @@
-"""Heatmaps of attention patterns and of cosines between heads, and the loss by position."""
+"""Heatmaps of attention patterns and of cosines between heads, and the loss by position.
+
+Every function draws (height, width, 3) bytes.
+"""
 
 import warnings
 from collections.abc import Sequence
@@ -58,9 +61,6 @@ def grid(panels: Sequence[Panel], text: Sequence[str], *, columns: int, heading:
         text: T characters, or T tokens.
         columns: panels a row.
         heading: the line above all panels.
-
-    Returns:
-        (height, width, 3) bytes.
     """
     room = (LARGEST_WIDTH - 200) // columns - 150
     cell = max(1, min(16, max(3, 448 // len(text)), room // len(text)))
@@ -71,11 +71,7 @@ def grid(panels: Sequence[Panel], text: Sequence[str], *, columns: int, heading:
 
 
 def matrices(titles: Sequence[str], values: Sequence[Matrix], heading: str) -> Pixels:
-    """Draw matrices (H, H) between heads, with a number in each cell where there is room.
-
-    Returns:
-        (height, width, 3) bytes.
-    """
+    """Draw matrices (H, H) between heads, with a number in each cell where there is room."""
     heads = tuple(map(str, range(len(values[0]))))
     page = _page("cosine", len(values), heads, heads, ("head", "head"), len(values), 40)
     return page.draw([Panel(t, v) for t, v in zip(titles, values, strict=True)], heading)
@@ -91,9 +87,6 @@ def alignment(
         source: S - 1 words.
         target: T - 1 words.
         heading: the line above.
-
-    Returns:
-        (height, width, 3) bytes.
     """
     down, across = (*target, "⏎"), (*source, "⏎")
     page = _page("weight", 1, down, across, ("target", "source"), 1, 26)
@@ -104,9 +97,6 @@ def curve(values: Sequence[float], heading: str) -> Pixels:
     """Draw the loss at each position, in nats, on an axis that begins at 0.
 
     Values that are not finite are left out.
-
-    Returns:
-        (height, width, 3) bytes.
     """
     with styled():
         figure, (place,) = panels(1, width=6.4, height=3.6)

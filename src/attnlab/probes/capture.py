@@ -70,14 +70,14 @@ def attention_layers(net: GPT) -> list[nn.Module]:
     return [block.attn for block in net.blocks]  # type: ignore[misc]
 
 
-def inputs_of(net: GPT, ids: Tensor) -> list[Tensor]:
-    """What arrives at each attention layer, (B, T, C) each, by hooks that are removed again."""
+def inputs_of(net: nn.Module, layers: Iterable[nn.Module], ids: Tensor) -> list[Tensor]:
+    """What arrives at each layer of a model, (B, T, C) each, by hooks that are removed again."""
     inputs: list[Tensor] = []
 
-    def keep(module: nn.Module, args: tuple[Any, ...]) -> None:
-        inputs.append(args[0].detach())
+    def keep(module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        inputs.append((args[0] if args else options["hidden_states"]).detach())
 
-    hooks = [layer.register_forward_pre_hook(keep) for layer in attention_layers(net)]
+    hooks = [layer.register_forward_pre_hook(keep, with_kwargs=True) for layer in layers]
     try:
         with eval_mode(net):
             net(ids)
@@ -89,9 +89,8 @@ def inputs_of(net: GPT, ids: Tensor) -> list[Tensor]:
 
 def views(net: GPT, ids: Tensor) -> Iterator[View]:
     """Every attention layer on a batch (B, T), one after the other; changes nothing."""
-    for number, (attn, x) in enumerate(
-        zip(attention_layers(net), inputs_of(net, ids), strict=True)
-    ):
+    layers = attention_layers(net)
+    for number, (attn, x) in enumerate(zip(layers, inputs_of(net, layers, ids), strict=True)):
         with eval_mode(net):
             view = view_of(number, attn, x)
         yield view
@@ -325,14 +324,14 @@ def in_words(found: Finding) -> str:
 
 
 def _quantities(net: GPT, ids: Tensor) -> Iterator[tuple[int | None, str, Tensor]]:
-    inputs = inputs_of(net, ids)
-    with eval_mode(net), torch.no_grad():
-        for number, (attn, x) in enumerate(zip(attention_layers(net), inputs, strict=True)):
+    layers = attention_layers(net)
+    inputs = inputs_of(net, layers, ids)
+    with eval_mode(net):
+        for number, (attn, x) in enumerate(zip(layers, inputs, strict=True)):
             yield number, "input of the attention", x
             if isinstance(attn, Attention):
-                for name, projected in zip(
-                    ("queries", "keys", "values"), attn.split(x), strict=True
-                ):
+                q, k, v = attn.split(x)
+                for name, projected in {"queries": q, "keys": k, "values": v}.items():
                     yield number, name, projected
                 yield number, "scores", attn.scores(x)
             yield number, "pattern", attn.pattern(x)  # type: ignore[operator]

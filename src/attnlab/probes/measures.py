@@ -22,22 +22,18 @@ LARGEST_STD = 16.0  # of scores in `random_energy`
 
 
 def rows_with_choice(mask: Tensor) -> Tensor:
-    """Queries that see at least 8 keys; in a shorter text, those that see most; never 1 alone.
+    """Queries that see at least 8 keys, or the most where the text is shorter: (T,) bool.
 
-    Returns:
-        (T,) bool.
+    A query that sees 1 key never counts.
     """
     keys = mask.sum(-1)
     return keys >= keys.max().clamp(2, MIN_KEYS)
 
 
 def entropy(pattern: Tensor, mask: Tensor) -> Tensor:
-    """Entropy over the logarithm of the number of visible keys: 0 one key, 1 all keys alike.
+    """Entropy over the logarithm of the number of visible keys: (H,), 0 one key, 1 all keys alike.
 
-    More than 1 says that weight lies outside the mask.
-
-    Returns:
-        (H,), in [0, 1].
+    More than 1 means that weight lies outside the mask.
     """
     visible = mask.sum(-1).clamp(min=2)  # (T,); a lone key would be 0 / 0
     return _mean(_row_entropy(pattern) / visible.log(), rows_with_choice(mask))
@@ -49,48 +45,34 @@ def entropy_nats(pattern: Tensor, mask: Tensor) -> Tensor:
 
 
 def effective_keys(pattern: Tensor, mask: Tensor) -> Tensor:
-    """Perplexity of a row, exp(entropy): how many keys share the weight.
-
-    Returns:
-        (H,), in [1, T].
-    """
+    """Perplexity of a row, exp(entropy), the number of keys that share the weight: (H,)."""
     return _mean(_row_entropy(pattern).exp(), rows_with_choice(mask))
 
 
 def largest_weight(pattern: Tensor, mask: Tensor) -> Tensor:
-    """Largest weight of a row.
-
-    Returns:
-        (H,), in [1 / T, 1].
-    """
+    """Largest weight of a row: (H,), in [1 / T, 1]."""
     return _mean(pattern.amax(-1), rows_with_choice(mask))
 
 
 def saturated_rows(pattern: Tensor, mask: Tensor, above: float = 0.99) -> Tensor:
-    """Share of rows whose largest weight exceeds a bound, so that hardly any gradient passes.
-
-    Returns:
-        (H,), in [0, 1].
-    """
+    """Share of rows whose largest weight exceeds a bound: (H,). Hardly any gradient passes."""
     largest = pattern.amax(-1)  # (B, H, T)
     saturated = torch.where(largest.isnan(), largest, (largest > above).to(pattern.dtype))
     return _mean(saturated, rows_with_choice(mask))
 
 
 def jacobian_trace(pattern: Tensor, mask: Tensor) -> Tensor:
-    """Trace of the softmax Jacobian diag(p) - p p^T, 1 - sum p^2: how much gradient can pass.
+    """Trace of the softmax Jacobian diag(p) - p p^T, which is 1 - sum p^2: (H,).
 
-    Returns:
-        (H,), in [0, 1 - 1 / T].
+    It says how much gradient can pass.
     """
     return _mean(1 - pattern.square().sum(-1), rows_with_choice(mask))
 
 
 def future_mass(pattern: Tensor) -> Tensor:
-    """Weight on later positions, over all queries that have one; exactly 0 where causal.
+    """Weight on later positions, over all queries that have one: (H,), exactly 0 where causal.
 
-    Returns:
-        (H,), in [0, 1]; NaN where T = 1.
+    It is NaN where T = 1.
     """
     T = pattern.shape[-1]
     later = torch.ones(T, T, dtype=pattern.dtype, device=pattern.device).triu(1)
@@ -98,39 +80,23 @@ def future_mass(pattern: Tensor) -> Tensor:
 
 
 def self_mass(pattern: Tensor, mask: Tensor) -> Tensor:
-    """Weight on the query's own position.
-
-    Returns:
-        (H,), in [0, 1].
-    """
+    """Weight on the query's own position: (H,), in [0, 1]."""
     return _mean(pattern.diagonal(dim1=-2, dim2=-1), rows_with_choice(mask))
 
 
 def previous_mass(pattern: Tensor, mask: Tensor) -> Tensor:
-    """Weight on the position before the query's, over the queries that have one.
-
-    Returns:
-        (H,), in [0, 1].
-    """
+    """Weight on the position before the query's, over queries that have one: (H,), in [0, 1]."""
     before = pattern.diagonal(-1, dim1=-2, dim2=-1)  # (B, H, T - 1)
     return _mean(before, rows_with_choice(mask)[1:])
 
 
 def first_mass(pattern: Tensor, mask: Tensor) -> Tensor:
-    """Weight on the first position, where heads rest that have nothing to do.
-
-    Returns:
-        (H,), in [0, 1].
-    """
+    """Weight on the first position, where heads rest that have nothing to do: (H,), in [0, 1]."""
     return _mean(pattern[..., 0], rows_with_choice(mask))
 
 
 def distance_back(pattern: Tensor, mask: Tensor) -> Tensor:
-    """Mean of (query - key) under the pattern; negative where it looks ahead.
-
-    Returns:
-        (H,), in characters.
-    """
+    """Mean of (query - key) under the pattern: (H,), in positions; negative if it looks ahead."""
     i = torch.arange(pattern.shape[-1], device=pattern.device)
     return _mean((pattern * (i[:, None] - i)).sum(-1), rows_with_choice(mask))
 
@@ -141,11 +107,7 @@ def row_sum_error(pattern: Tensor) -> Tensor:
 
 
 def score_std(scores: Tensor, mask: Tensor) -> Tensor:
-    """Standard deviation of the visible scores of a row (root of the mean variance).
-
-    Returns:
-        (H,), at least 0.
-    """
+    """Standard deviation of the visible scores of a row, the root of the mean variance: (H,)."""
     n = mask.sum(-1).clamp(min=2)  # (T,)
     visible = scores.masked_fill(~mask, 0.0)
     centered = (visible - (visible.sum(-1) / n)[..., None]) * mask
@@ -153,22 +115,15 @@ def score_std(scores: Tensor, mask: Tensor) -> Tensor:
 
 
 def largest_score(scores: Tensor, mask: Tensor) -> Tensor:
-    """Largest magnitude of a visible score.
-
-    Returns:
-        (H,), at least 0.
-    """
+    """Largest magnitude of a visible score: (H,), at least 0."""
     return scores.masked_fill(~mask, 0.0).abs().amax((0, 2, 3))
 
 
 def pattern_similarity(pattern: Tensor, mask: Tensor) -> Tensor:
-    """Cosine between what two heads prefer: pattern minus even weights on the visible keys.
+    """Cosine between the patterns of two heads minus even weights on the visible keys: (H, H).
 
-    Without the subtraction, two flat heads would be alike by 0.99. A head that is even to
-    rounding is like another one of its kind, by 1, and unlike all else.
-
-    Returns:
-        (H, H), in [-1, 1].
+    Without the subtraction, two flat heads would have 0.99. A head that is even to rounding has 1
+    with another such head, and 0 with all others.
     """
     even = mask / mask.sum(-1, keepdim=True).clamp(min=1)
     chosen = (pattern - even) * rows_with_choice(mask)[:, None]
@@ -177,10 +132,9 @@ def pattern_similarity(pattern: Tensor, mask: Tensor) -> Tensor:
 
 
 def js_divergence(pattern: Tensor, mask: Tensor) -> Tensor:
-    """Jensen-Shannon divergence between the rows of two heads (Li et al. 2018 compare by cosine).
+    """Jensen-Shannon divergence between the rows of two heads: (H, H), in [0, ln 2] nats.
 
-    Returns:
-        (H, H), in [0, ln 2] nats; 0 where the heads look at the same keys.
+    It is 0 where the heads look at the same keys. Li et al. (2018) compare heads by the cosine.
     """
     H, rows = pattern.shape[1], rows_with_choice(mask)
     own = _row_entropy(pattern)  # (B, H, T)
@@ -193,27 +147,21 @@ def js_divergence(pattern: Tensor, mask: Tensor) -> Tensor:
 
 
 def qk_similarity(qkv: Tensor, n_head: int) -> Tensor:
-    """Cosine between the forms W_Q^T W_K of two heads, which no change of basis within one alters.
+    """Cosine between the forms W_Q^T W_K of two heads: (H, H). No change of basis matters.
 
     Args:
         qkv: the weight (3C, C) of the layer's projection.
-
-    Returns:
-        (H, H), in [-1, 1].
     """
     q, k, _ = qkv.unflatten(0, (3, n_head, -1))  # each (H, D, C)
     return _cosine(_inner_products(q, k))
 
 
 def ov_similarity(qkv: Tensor, proj: Tensor, n_head: int) -> Tensor:
-    """Cosine between the forms W_O W_V of two heads, which no change of basis within one alters.
+    """Cosine between the forms W_O W_V of two heads: (H, H). No change of basis matters.
 
     Args:
         qkv: the weight (3C, C) of the layer's projection.
         proj: the weight (C, C) of its output.
-
-    Returns:
-        (H, H), in [-1, 1].
     """
     _, _, v = qkv.unflatten(0, (3, n_head, -1))  # (H, D, C)
     out = proj.unflatten(1, (n_head, -1)).permute(1, 2, 0)  # (H, D, C)
@@ -221,11 +169,7 @@ def ov_similarity(qkv: Tensor, proj: Tensor, n_head: int) -> Tensor:
 
 
 def with_others(matrix: Tensor) -> Tensor:
-    """Mean of a head's entries (H, H) with all other heads.
-
-    Returns:
-        (H,); NaN for a single head.
-    """
+    """Mean of a head's entries (H, H) with all other heads: (H,); NaN for a single head."""
     H = len(matrix)
     return (matrix - matrix.diagonal().diag()).sum(-1) / (H - 1 or torch.nan)
 
@@ -233,11 +177,7 @@ def with_others(matrix: Tensor) -> Tensor:
 def effective_heads(outputs: Tensor) -> Tensor:
     """Participation ratio (sum l)^2 / sum l^2 of the Gram matrix of centered head outputs.
 
-    Args:
-        outputs: pattern times values, (B, H, T, D).
-
-    Returns:
-        (), in [1, H]: 1 where all heads say the same.
+    Outputs (B, H, T, D), pattern times values, give () in [1, H], 1 where all heads are the same.
     """
     centered = outputs - outputs.mean((0, 2), keepdim=True)
     flat = centered.transpose(0, 1).flatten(1)  # (H, B * T * D)
@@ -246,12 +186,7 @@ def effective_heads(outputs: Tensor) -> Tensor:
 
 
 def largest_difference(heads: Tensor, dim: int) -> Tensor:
-    """Largest difference between heads in any entry, (), exactly 0 where all are equal.
-
-    Args:
-        heads: patterns or weights.
-        dim: where the heads are.
-    """
+    """Largest difference in any entry between heads along `dim`: (), 0 only if all are equal."""
     return (heads.amax(dim) - heads.amin(dim)).max()
 
 

@@ -322,15 +322,21 @@ class Predictions(Probe):
             base.log_text(trainer, "sample", text, step)
 
 
-def parts(net: GPT) -> Iterator[tuple[str, Tensor]]:
-    """The attention weights by layer: ("L0/q", (rows, C)), k, v, and "L0/out" (C, C)."""
+def parts(net: GPT, *, gradients: bool = False) -> Iterator[tuple[str, Tensor]]:
+    """The attention weights by layer, or their gradients: "L0/q" (rows, C), k, v, "L0/out" (C, C).
+
+    Weights without a gradient are left out.
+    """
     for number, block in enumerate(net.blocks):
         attn = block.attn
         if isinstance(attn, Attention):
-            if len(attn.qkv.weight) == sum(attn.qkv_sizes):
-                split = attn.split_qkv(attn.qkv.weight)
-                yield from zip((f"L{number}/{name}" for name in "qkv"), split, strict=True)
-            yield f"L{number}/out", attn.proj.weight
+            weights = (attn.qkv.weight, attn.proj.weight)
+            qkv, out = (w.grad for w in weights) if gradients else weights
+            if qkv is not None and len(qkv) == sum(attn.qkv_sizes):
+                names = (f"L{number}/{name}" for name in "qkv")
+                yield from zip(names, attn.split_qkv(qkv), strict=True)
+            if out is not None:
+                yield f"L{number}/out", out
 
 
 def gradient_norms(net: GPT) -> dict[str, Tensor]:
@@ -340,16 +346,7 @@ def gradient_norms(net: GPT) -> dict[str, Tensor]:
         found = [p.grad.norm() for p in block.parameters() if p.grad is not None]
         if found:
             norms[f"grad/L{number}"] = torch.stack(found).norm()
-        attn = block.attn
-        if not isinstance(attn, Attention):
-            continue
-        qkv, out = attn.qkv.weight, attn.proj.weight
-        if qkv.grad is not None and len(qkv) == sum(attn.qkv_sizes):
-            for name, grad in zip("qkv", attn.split_qkv(qkv.grad), strict=True):
-                norms[f"grad/L{number}/{name}"] = grad.norm()
-        if out.grad is not None:
-            norms[f"grad/L{number}/out"] = out.grad.norm()
-    return norms
+    return norms | {f"grad/{tag}": grad.norm() for tag, grad in parts(net, gradients=True)}
 
 
 def _numbers(values: dict[str, Tensor]) -> dict[str, float]:
@@ -384,12 +381,9 @@ def heatmap(view: View, text: str, heading: str) -> heatmaps.Pixels:
     """Draw all heads of a layer on the first window of the batch, which begins with `text`."""
     T = len(text)
     entropies = measures.entropy(view.pattern[:1], view.mask).tolist()
+    mask, patterns = view.mask[:T, :T].cpu().numpy(), view.pattern[0, :, :T, :T].float().cpu()
     panels = [
-        heatmaps.Panel(
-            f"L{view.layer}H{h}  entropy {entropies[h]:.2f}",
-            view.pattern[0, h, :T, :T].float().cpu().numpy(),
-            view.mask[:T, :T].cpu().numpy(),
-        )
-        for h in range(view.pattern.shape[1])
+        heatmaps.Panel(f"L{view.layer}H{h}  entropy {entropy:.2f}", patterns[h].numpy(), mask)
+        for h, entropy in enumerate(entropies)
     ]
     return heatmaps.grid(panels, text, columns=2, heading=heading)
