@@ -1,5 +1,6 @@
 """The command `attnlab`. Each verb is a thin call of the library, imported when it is used."""
 
+import runpy
 import sys
 import warnings
 from importlib import metadata
@@ -9,7 +10,7 @@ from typing import Annotated
 import typer
 
 from attnlab.errors import DISK, BadInput, of_the_disk, printable
-from attnlab.files import fast_imports
+from attnlab.files import fast_imports, lab_path
 
 RUN = "A run directory or a checkpoint"
 HUB = "a local folder or a name on the hub"
@@ -25,7 +26,7 @@ Trust = Annotated[
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Work with trained models and runs. To train a model, run `python train.py`.",
+    help="Train models, and work with trained models and runs.",
 )
 
 
@@ -49,6 +50,17 @@ def _options(
     ] = False,
 ) -> None:
     """The options of the command itself."""
+
+
+@app.command(
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def train(arguments: typer.Context) -> None:
+    """Train a model, or a sweep with -m: the same as `python train.py`. Try train --help."""
+    script = str(lab_path("train.py"))
+    sys.argv = [script, *arguments.args]
+    runpy.run_path(script, run_name="__main__")
 
 
 @app.command()
@@ -135,10 +147,14 @@ def reproduce(
         bool, typer.Option("--declare", help="Write a new version of what is predicted.")
     ] = False,
     publish: Annotated[bool, typer.Option("--publish", help="Write the READMEs too.")] = False,
-    experiments: Annotated[Path, typer.Option(help="Holds <claim>/claim.py.")] = Path(
-        "experiments"
-    ),
-    conf: Annotated[Path, typer.Option(help="Hydra's configuration.")] = Path("conf"),
+    experiments: Annotated[
+        Path | None,
+        typer.Option(help="Holds <claim>/claim.py.", show_default="experiments, or attnlab's own"),
+    ] = None,
+    conf: Annotated[
+        Path | None,
+        typer.Option(help="Hydra's configuration.", show_default="conf, or attnlab's own"),
+    ] = None,
     outputs: Annotated[Path, typer.Option(help="Where runs and the report go.")] = Path(
         "outputs/reproduce"
     ),
@@ -153,6 +169,8 @@ def reproduce(
 
         list_claims(paths, names)
         return
+    if (declare or publish) and paths.fixed:
+        raise BadInput(f"--declare and --publish change claims; copy {paths.experiments} to do so")
     if declare:
         from attnlab.claims.reference import declare_claims
 

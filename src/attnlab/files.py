@@ -159,6 +159,23 @@ def check_plain(value: Any) -> None:
             raise ValueError(f"{type(item).__name__} is not a plain value")
 
 
+def lab_path(name: str) -> Path:
+    """The path of train.py, conf or experiments: in the wheel's package, or in the clone."""
+    package = Path(__file__).parent
+    installed = package / "lab"
+    return (installed if installed.is_dir() else package.parents[1]) / name
+
+
+def is_installed() -> bool:
+    """Whether train.py, conf and experiments are those of a wheel, which nobody edits."""
+    return Path(__file__).parent in lab_path("conf").parents
+
+
+def training_command() -> str:
+    """How a training is started here."""
+    return "attnlab train" if is_installed() else "python train.py"
+
+
 def make_importable(conf: Path) -> None:
     """Let Python import the modules in a folder of configuration files and beside it.
 

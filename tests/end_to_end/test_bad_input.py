@@ -278,4 +278,7 @@ def test_bad_verbs_of_a_real_command(arguments: str, sentence: str, tmp: Path) -
 
 def test_a_launcher_that_is_an_extra_says_how_to_install_it() -> None:
     said = missing_file("hydra/launcher/ray", ["basic", "joblib"])
-    assert said == "hydra/launcher=ray is not installed; pip install -e '.[ray]' brings it"
+    assert (
+        said
+        == "hydra/launcher=ray is not installed; install it with: pip install hydra-ray-launcher"
+    )

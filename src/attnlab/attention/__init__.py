@@ -17,7 +17,7 @@ from attnlab.attention.faulty_kernels import (
 from attnlab.attention.functional import attention
 from attnlab.attention.general import GeneralAttention
 from attnlab.attention.head_init import identical, identical_qkv, independent, single_active
-from attnlab.attention.kernels import manual, sdpa
+from attnlab.attention.kernels import linear, manual, sdpa, sigmoid, softmax1
 from attnlab.attention.layer import Attention, KVCache, SelfAttention
 from attnlab.attention.masks import (
     bidirectional,
@@ -26,6 +26,7 @@ from attnlab.attention.masks import (
     peek_one,
     strict_flip,
 )
+from attnlab.attention.positions import alibi, log_length
 from attnlab.attention.torch_mha import TorchMHA
 from attnlab.attention.variant import AttentionConfig, Variant
 
@@ -39,6 +40,7 @@ __all__ = [
     "SelfAttention",
     "TorchMHA",
     "Variant",
+    "alibi",
     "attention",
     "bidirectional",
     "causal",
@@ -47,11 +49,15 @@ __all__ = [
     "identical",
     "identical_qkv",
     "independent",
+    "linear",
+    "log_length",
     "manual",
     "peek_one",
     "post_softmax_mask",
     "sdpa",
+    "sigmoid",
     "single_active",
+    "softmax1",
     "softmax_over_queries",
     "strict_flip",
     "unmerged_heads",

@@ -31,13 +31,14 @@ class AdditiveAttention(Attention):
     same keys from everywhere.
 
     Raises:
-        ValueError: see `Attention`; also for a kernel, a scale, shared heads, qk_norm or rotary.
+        ValueError: see `Attention`; also for a kernel, a scale, shared heads, qk_norm, rotary,
+            score_mod or softcap.
     """
 
     init_rules: ClassVar[dict[str, Rule]] = {"v": unit_variance}
 
     def __init__(self, config: AttentionConfig) -> None:
-        unsupported = ("kernel", "scale", "n_kv_head", "qk_norm", "rotary")
+        unsupported = ("kernel", "scale", "n_kv_head", "qk_norm", "rotary", "score_mod", "softcap")
         config.require_default(*unsupported, by="AdditiveAttention")
         super().__init__(replace(config, scale=1.0))
         self.v = nn.Parameter(torch.full((self.n_head, self.head_size), self.head_size**-0.5))

@@ -6,8 +6,14 @@ Every kernel has the signature `(q, k, v, *, mask, scale, dropout)`: q, k (B, H,
 (B, H, T, E), where E is D in a layer; mask (T, T) bool with True = may attend; scale multiplies
 the scores; dropout is the probability of dropping an entry of the pattern. It returns (B, H, T, E)
 and is linear in v, which is what lets `SelfAttention.pattern` read off the pattern of any kernel.
+
+A kernel may also take `adjust`, a function of the scaled scores (B, H, T, T) that acts before the
+mask. Only such kernels can be combined with `score_mod` and `softcap`.
 """
 
+import math
+from collections.abc import Callable
+from inspect import signature
 from typing import Protocol
 
 import torch
@@ -25,7 +31,10 @@ class Kernel(Protocol):
     ) -> Tensor: ...
 
 
-def scores(q: Tensor, k: Tensor, *, scale: float) -> Tensor:
+Adjust = Callable[[Tensor], Tensor] | None
+
+
+def scores(q: Tensor, k: Tensor, *, scale: float, adjust: Adjust = None) -> Tensor:
     """Scaled dot products, in fp32 at least (Vaswani et al. 2017, equation 1, before the softmax).
 
     A sum of D products in bf16 is off by several hundredths, which a softmax of large scores
@@ -36,7 +45,8 @@ def scores(q: Tensor, k: Tensor, *, scale: float) -> Tensor:
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     with torch.autocast(q.device.type, enabled=False):
-        return (q.to(dtype) * scale) @ k.to(dtype).mT
+        scaled = (q.to(dtype) * scale) @ k.to(dtype).mT
+        return scaled if adjust is None else adjust(scaled)
 
 
 def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
@@ -50,17 +60,102 @@ def mix(pattern: Tensor, v: Tensor, *, dropout: float) -> Tensor:
 
 
 def manual(
-    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor,
+    scale: float,
+    dropout: float,
+    adjust: Adjust = None,
 ) -> Tensor:
     """Attention written out: scores, -inf where blocked, softmax over the keys, average."""
-    return mix(masked_softmax(scores(q, k, scale=scale), mask), v, dropout=dropout)
+    pattern = masked_softmax(scores(q, k, scale=scale, adjust=adjust), mask)
+    return mix(pattern, v, dropout=dropout)
 
 
-def sdpa(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float) -> Tensor:
+def softmax1(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor,
+    scale: float,
+    dropout: float,
+    adjust: Adjust = None,
+) -> Tensor:
+    """exp(s) / (1 + sum exp(s)): a head can attend to nothing (Miller 2023).
+
+    It is a softmax with a further key of score 0 and value 0, an attention sink (Xiao et al. 2024,
+    equation 2). Rows sum to less than 1.
+    """
+    masked = scores(q, k, scale=scale, adjust=adjust).masked_fill(~mask, float("-inf"))
+    sink = masked.new_zeros(*masked.shape[:-1], 1)  # (B, H, T, 1)
+    pattern = torch.cat([masked, sink], dim=-1).softmax(-1)[..., :-1]
+    return mix(pattern, v, dropout=dropout)
+
+
+def sigmoid(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor,
+    scale: float,
+    dropout: float,
+    adjust: Adjust = None,
+) -> Tensor:
+    """sigmoid(s - ln n) for each key, n the number of visible keys (Ramapuram et al. 2024, eq. 3).
+
+    Keys do not compete, and rows need not sum to 1.
+    """
+    s = scores(q, k, scale=scale, adjust=adjust)
+    n = mask.sum(-1, keepdim=True).clamp(min=1).to(s.dtype)  # (T, 1)
+    pattern = (s - n.log()).sigmoid() * mask
+    return mix(pattern, v, dropout=dropout)
+
+
+def linear(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
+) -> Tensor:
+    """f(q) . f(k) over its sum, with f = elu + 1 (Katharopoulos et al. 2020, equations 7 and 9).
+
+    It computes the (T, T) pattern, so any mask works: the function is that of linear attention,
+    the cost is not. Its queries and keys are not scaled.
+
+    Raises:
+        ValueError: the scale is not the default, 1/sqrt(D).
+    """
+    if not math.isclose(scale, 1 / math.sqrt(q.shape[-1])):
+        raise ValueError(f"the kernel linear has no scale; remove scale = {scale:g}")
+    return mix(masked_softmax(linear_scores(q, k), mask), v, dropout=dropout)
+
+
+def linear_scores(q: Tensor, k: Tensor) -> Tensor:
+    """ln(f(q) . f(k)), of which linear attention is the softmax: (B, H, T, T), fp32 at least."""
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    with torch.autocast(q.device.type, enabled=False):
+        similar = (F.elu(q.to(dtype)) + 1) @ (F.elu(k.to(dtype)) + 1).mT
+        return similar.clamp(min=torch.finfo(dtype).tiny).log()
+
+
+def sdpa(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor,
+    scale: float,
+    dropout: float,
+    adjust: Adjust = None,
+) -> Tensor:
     """PyTorch's fused kernel, with its causal fast path for any predicate that means causal.
 
-    It silently returns zeros for a query without keys; `SelfAttention` refuses such a mask.
+    It silently returns zeros for a query without keys; `SelfAttention` refuses such a mask. Scores
+    that are adjusted are computed by `manual`.
     """
+    if adjust is not None:
+        return manual(q, k, v, mask=mask, scale=scale, dropout=dropout, adjust=adjust)
     # build_mask gives one object for all masks that equal the causal one. The fast path multiplies
     # after masking on a CPU, and -inf * 0 is NaN (seen in torch 2.13), hence the positive scale.
     is_causal = scale > 0 and mask is build_mask(causal, q.shape[-2], q.device)
@@ -91,4 +186,11 @@ def sdpa_dtype(q: Tensor) -> torch.dtype:
 
 # Kernels whose output for a query depends on that query, its row of the mask and the keys and
 # values that it may attend to: earlier outputs do not change when a text grows.
-ROWWISE: tuple[Kernel, ...] = (manual, sdpa)
+ROWWISE: tuple[Kernel, ...] = (manual, sdpa, softmax1, sigmoid, linear)
+# Kernels whose pattern is not a softmax over the keys.
+NO_SOFTMAX: tuple[Kernel, ...] = (softmax1, sigmoid)
+
+
+def takes_adjust(kernel: Kernel) -> bool:
+    """Whether a kernel can adjust the scores."""
+    return "adjust" in signature(kernel).parameters

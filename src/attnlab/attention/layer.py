@@ -4,7 +4,7 @@ Letters: B batch, T time, C channels, H heads, D = C // H.
 """
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -15,11 +15,14 @@ from attnlab.attention.masks import (
     build_mask,
     looks_back,
     name_of,
+    window,
 )
-from attnlab.attention.positions import rotate
+from attnlab.attention.positions import alibi, log_length, rotate
 from attnlab.attention.rms_norm import rms_normalize
 from attnlab.attention.variant import AttentionConfig, Scale, check_dropout, check_sizes
 from attnlab.rng import Rule, ones
+
+LAB_SCORE_MODS = (None, alibi, log_length)  # they block no key, and look at no later one
 
 
 class KVCache:
@@ -107,9 +110,12 @@ class Attention(nn.Module):
         self.head_size = C // self.n_head
         self.scale = _number(config.scale, self.head_size)
         self.block_size = config.block_size
-        build_mask(config.may_attend, config.block_size)
-        self.dropout = config.dropout
         self.may_attend = config.may_attend
+        if config.window is not None:
+            check_sizes({"window": config.window})
+            self.may_attend = window(config.may_attend, config.window)
+        build_mask(self.may_attend, config.block_size)
+        self.dropout = config.dropout
         self.head_init = config.head_init
         self.shared = config.shared
         kv = self.n_kv_head * self.head_size
@@ -170,6 +176,11 @@ class Attention(nn.Module):
     def W_o(self) -> Tensor:  # noqa: N802
         """The output matrix (C, C) of concat(heads) W_o, a view."""
         return self.proj.weight.T
+
+    @property
+    def is_softmax(self) -> bool:
+        """Whether the pattern is a softmax over the keys, so that its rows sum to 1."""
+        return True
 
     @property
     def bilinear(self) -> bool:
@@ -244,6 +255,15 @@ class SelfAttention(Attention):
                 f"the mask {name_of(config.may_attend)} leaves a query without keys, for which "
                 f"the kernel sdpa silently returns zeros; use kernel = manual"
             )
+        self.softcap, self.score_mod = config.softcap, config.score_mod
+        if self.softcap is not None and not 0 < self.softcap < math.inf:
+            raise ValueError(f"softcap = {self.softcap} must be a positive number, or null")
+        self.adjusts = self.softcap is not None or self.score_mod is not None
+        if self.adjusts and not kernels.takes_adjust(config.kernel):
+            raise ValueError(
+                f"the kernel {name_of(config.kernel)} does not support softcap and score_mod; "
+                f"remove them, or use kernel = manual"
+            )
         self.kernel = config.kernel
         self.rotary = rotary
         self.gain = nn.Parameter(torch.ones(self.n_head)) if config.qk_norm else None
@@ -275,12 +295,41 @@ class SelfAttention(Attention):
 
     @property
     def bilinear(self) -> bool:
-        """False where queries and keys are normalized or rotated."""
-        return self.gain is None and self.rotary is None
+        """False where queries and keys are normalized or rotated, or scores are changed."""
+        plain = not self.adjusts and self.kernel is not kernels.linear
+        return plain and self.gain is None and self.rotary is None
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
         return self._mix(*self.split(x), mask=self.mask(x))
+
+    def scores(self, x: Tensor) -> Tensor:
+        """The scores before mask and softmax: (B, T, C) -> (B, H, T, T), fp32 at least."""
+        q, k, _ = self.split(x)
+        if self.kernel is kernels.linear:
+            return kernels.linear_scores(q, k)
+        return kernels.scores(q, k, scale=self.scale, adjust=self._adjust())
+
+    @property
+    def is_softmax(self) -> bool:
+        """Whether the pattern is a softmax over the keys."""
+        return self.kernel not in kernels.NO_SOFTMAX
+
+    def _adjust(self, start: int = 0) -> kernels.Adjust:
+        """What softcap and score_mod do to scores of queries from position `start` on."""
+        if not self.adjusts:
+            return None
+
+        def adjust(scores: Tensor) -> Tensor:
+            if self.softcap is not None:
+                scores = self.softcap * (scores / self.softcap).tanh()
+            if self.score_mod is not None:
+                k = torch.arange(scores.shape[-1], device=scores.device)[None, :]
+                q = torch.arange(scores.shape[-2], device=scores.device)[:, None] + start
+                scores = self.score_mod(scores, q, k)
+            return scores
+
+        return adjust
 
     @property
     def cacheable(self) -> bool:
@@ -288,6 +337,7 @@ class SelfAttention(Attention):
         return (
             type(self) is SelfAttention
             and self.kernel in kernels.ROWWISE
+            and self.score_mod in LAB_SCORE_MODS
             and looks_back(self.may_attend, self.block_size)
         )
 
@@ -300,12 +350,18 @@ class SelfAttention(Attention):
             whole = build_mask(self.may_attend, self.block_size, x.device)
             mask = whole[start : start + x.shape[1], : start + x.shape[1]]
         q, k, v = self.split(x, start)
-        return self._mix(q, *cache.append(k, v), mask=mask)
+        return self._mix(q, *cache.append(k, v), mask=mask, start=start)
 
-    def _mix(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor) -> Tensor:
+    def _mix(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, start: int = 0) -> Tensor:
         dropout = self.dropout if self.training else 0.0
-        y = self.kernel(q, k, v, mask=mask, scale=self.scale, dropout=dropout)
+        y = self._call_kernel(q, k, v, mask=mask, dropout=dropout, start=start)
         return self.proj(y.transpose(1, 2).flatten(2))  # (B, H, T, D) -> (B, T, C)
+
+    def _call_kernel(
+        self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, dropout: float, start: int = 0
+    ) -> Tensor:
+        options: dict[str, Any] = {"adjust": self._adjust(start)} if self.adjusts else {}
+        return self.kernel(q, k, v, mask=mask, scale=self.scale, dropout=dropout, **options)
 
     def pattern(self, x: Tensor) -> Tensor:
         """What the kernel does with the values, read off by giving it the identity as v.
@@ -315,7 +371,7 @@ class SelfAttention(Attention):
         q, k, _ = self.split(x)
         B, _, T, _ = q.shape
         one_hot = torch.eye(T, dtype=q.dtype, device=q.device).expand(B, self.n_head, T, T)
-        return self.kernel(q, k, one_hot, mask=self.mask(x), scale=self.scale, dropout=0.0)
+        return self._call_kernel(q, k, one_hot, mask=self.mask(x), dropout=0.0)
 
 
 def _number(scale: Scale, D: int) -> float:

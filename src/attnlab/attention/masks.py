@@ -34,6 +34,17 @@ def peek_one(q: Tensor, k: Tensor) -> Tensor:
     return k <= q + 1
 
 
+def near(q: Tensor, k: Tensor, *, inside: Predicate, width: int) -> Tensor:
+    """The keys of another mask that are less than `width` positions away."""
+    return inside(q, k) & ((q - k).abs() < width)
+
+
+@lru_cache(maxsize=64)
+def window(inside: Predicate, width: int) -> Predicate:
+    """A sliding window over a mask (Beltagy et al. 2020, section 3.1), one object each."""
+    return partial(near, inside=inside, width=width)
+
+
 # Masks that leave a query without keys on purpose; any other such mask is refused.
 LEAVES_QUERIES_WITHOUT_KEYS = frozenset({strict_flip})
 

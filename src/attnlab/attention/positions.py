@@ -1,4 +1,4 @@
-"""Rotary positions (Su et al. 2021, section 3.2.2)."""
+"""Positions inside attention: rotations of queries and keys, and changes of the scores."""
 
 from functools import lru_cache
 
@@ -6,8 +6,31 @@ import torch
 from torch import Tensor
 
 
+def alibi(scores: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    """Subtract a multiple of the distance, 2^(-8 h / H) in head h of 1 to H (Press et al. 2022).
+
+    Args:
+        scores: (..., H, T, S).
+        q: positions of the queries, (T, 1).
+        k: positions of the keys, (1, S).
+    """
+    H = scores.shape[-3]
+    slopes = 2.0 ** (-8 * torch.arange(1, H + 1, device=scores.device, dtype=scores.dtype) / H)
+    return scores - slopes[:, None, None] * (q - k).abs()
+
+
+def log_length(scores: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    """Multiply by ln n, n the length of the text up to the query (Chiang and Cholak 2022, sec. 5).
+
+    The entropy of a row then grows less with the length. The arguments are those of `alibi`.
+    """
+    return scores * (q + 1).to(scores.dtype).log()
+
+
 def rotate(x: Tensor, base: float = 10_000.0, start: int = 0) -> Tensor:
     """Turn each pair of channels (2i, 2i + 1) by the angle position * base^(-2i/D).
+
+    These are the rotary positions of Su et al. (2021, section 3.2.2).
 
     The score of a query at m and a key at n then depends only on their contents and on m - n.
 

@@ -19,11 +19,20 @@ class TorchMHA(Attention):
 
     Raises:
         ValueError: see `Attention`; also for a kernel, shared heads or projections, qk_norm,
-            rotary, or a mask that leaves a query without keys.
+            rotary, score_mod, softcap, or a mask that leaves a query without keys.
     """
 
     def __init__(self, config: AttentionConfig) -> None:
-        config.require_default("kernel", "n_kv_head", "qk_norm", "rotary", "shared", by="TorchMHA")
+        unsupported = (
+            "kernel",
+            "n_kv_head",
+            "qk_norm",
+            "rotary",
+            "shared",
+            "score_mod",
+            "softcap",
+        )
+        config.require_default(*unsupported, by="TorchMHA")
         super().__init__(config)
         if self.may_attend in LEAVES_QUERIES_WITHOUT_KEYS:
             raise ValueError(

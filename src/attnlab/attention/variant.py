@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from torch import nn
+from torch import Tensor, nn
 
 from attnlab.attention.head_init import Heads, independent
 from attnlab.attention.kernels import Kernel, sdpa
@@ -13,6 +13,7 @@ from attnlab.attention.masks import Predicate, causal, name_of
 HeadRule = Callable[[Heads], None]
 Scale = float | Literal["1/D"] | None
 Shared = Literal["qk", "qkv"] | None
+ScoreMod = Callable[[Tensor, Tensor, Tensor], Tensor] | None
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,13 @@ class AttentionConfig:
         rotary: base of rotary positions (Su et al. 2021): queries and keys are rotated by
             angles that grow with their positions, so that scores depend on distances; None for
             no rotation.
+        window: how many positions a query may look at, itself included, of those that the mask
+            allows; None for all (Beltagy et al. 2020, section 3.1).
+        score_mod: changes the scaled scores before the mask, as `alibi` and `log_length` in
+            `attnlab.attention.positions` do: a function of the scores (B, H, T, S) and of the
+            positions (T, 1) of queries and (1, S) of keys.
+        softcap: scores s become c tanh(s / c) with this c (Gemma Team 2024, section 2), before
+            `score_mod`; None for no cap.
         shared: "qk": keys are the queries (Kitaev et al. 2020, section 2); "qkv": one projection
             gives queries, keys and values. `qkv` then has 2C or C rows.
     """
@@ -61,6 +69,9 @@ class AttentionConfig:
     qk_norm: bool = False
     rotary: float | None = None
     shared: Shared = None
+    window: int | None = None
+    score_mod: ScoreMod = None
+    softcap: float | None = None
 
     def require_default(self, *names: str, by: str) -> None:
         """Refuse settings that a layer does not honor.

@@ -6,6 +6,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from attnlab.errors import BadInput
+from attnlab.files import is_installed, lab_path
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,11 @@ class Paths:
     conf: Path
     outputs: Path
     budget: str
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the claims are those of an installed package, to which nothing is written."""
+        return is_installed() and self.experiments == lab_path("experiments").resolve()
 
     @property
     def runs(self) -> Path:

@@ -22,18 +22,31 @@ from attnlab.claims.reference import pin_training_code
 from attnlab.claims.results import Evidence
 from attnlab.claims.rows import RowStore
 from attnlab.errors import BadInput
-from attnlab.files import write_json
+from attnlab.files import lab_path, write_json
 from attnlab.training.run_directory import now
 
 
-def find_paths(experiments: Path, conf: Path, outputs: Path, budget: str) -> Paths:
+def find_paths(experiments: Path | None, conf: Path | None, outputs: Path, budget: str) -> Paths:
     """The directories of a call.
+
+    Args:
+        experiments: the claims; None for `experiments` in the current directory, or attnlab's own
+            if it holds no claims.
+        conf: Hydra's configuration; None for `conf` in the current directory, or attnlab's own if
+            it holds no train.yaml.
+        outputs: where runs and the report go.
+        budget: quick or full.
 
     Raises:
         BadInput: the budget is unknown, or a directory does not exist.
     """
     if budget not in BUDGETS:
         raise BadInput(f"--budget {budget} is unknown; it must be {' or '.join(BUDGETS)}")
+    if experiments is None:
+        here = Path("experiments")
+        experiments = here if any(here.glob("*/claim.py")) else lab_path("experiments")
+    if conf is None:
+        conf = Path("conf") if Path("conf", "train.yaml").is_file() else lab_path("conf")
     # Workers and run directories must not depend on the current directory.
     paths = Paths(experiments.resolve(), conf.resolve(), outputs.resolve(), budget)
     if not paths.experiments.is_dir():

@@ -50,7 +50,7 @@ class RowStore:
             if (claim, row["id"]) in self.rows:
                 continue
             self.rows[claim, row["id"]] = row
-            own = self.fresh or not declared
+            own = self.fresh or not declared or self.paths.fixed
             file = self.paths.own_rows(claim) if own else self.paths.rows(claim)
             file.parent.mkdir(parents=True, exist_ok=True)
             with file.open("a", encoding="utf-8") as stream:

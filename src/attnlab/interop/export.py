@@ -146,6 +146,8 @@ def _checked(attn: nn.Module, block_size: int) -> Attention:
     if isinstance(attn, SelfAttention):
         if attn.kernel not in (manual, sdpa):
             raise BadInput(f"attn.kernel = {name_of(attn.kernel)}: it must be sdpa or manual")
+        if attn.adjusts:
+            raise BadInput("attn.score_mod and attn.softcap: GPT-2 does not change its scores")
         if attn.gain is not None:
             raise BadInput("attn.qk_norm = true: GPT-2 does not normalize queries and keys")
         if attn.rotary is not None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from attnlab.attention import kernels
 from attnlab.attention.additive import AdditiveAttention
 from attnlab.attention.faulty_kernels import FAULTY
-from attnlab.attention.layer import Attention, SelfAttention
+from attnlab.attention.layer import LAB_SCORE_MODS, Attention, SelfAttention
 from attnlab.attention.torch_mha import TorchMHA
 from attnlab.model import GPT
 from attnlab.probes import measures
@@ -116,7 +116,9 @@ def mask_of(attn: nn.Module, x: Tensor, pattern: Tensor) -> Tensor:
     """
     if isinstance(attn, Attention):
         lab_layer = type(attn).pattern in LAB_PATTERNS
-        lab_kernel = not isinstance(attn, SelfAttention) or attn.kernel in LAB_KERNELS
+        lab_kernel = not isinstance(attn, SelfAttention) or (
+            attn.kernel in LAB_KERNELS and attn.score_mod in LAB_SCORE_MODS
+        )
         if type(attn).mask is not Attention.mask or (lab_layer and lab_kernel):
             return attn.mask(x)
     at_zero = attn.pattern(torch.zeros_like(x[:1])).float()  # type: ignore[operator]
@@ -133,7 +135,6 @@ def by_head(view: View) -> dict[str, Tensor]:
         "effective_keys": measures.effective_keys(pattern, mask),
         "largest_weight": measures.largest_weight(pattern, mask),
         "saturated_rows": measures.saturated_rows(pattern, mask),
-        "jacobian_trace": measures.jacobian_trace(pattern, mask),
         "future_mass": measures.future_mass(pattern),
         "self_mass": measures.self_mass(pattern, mask),
         "previous_mass": measures.previous_mass(pattern, mask),
@@ -141,6 +142,8 @@ def by_head(view: View) -> dict[str, Tensor]:
         "distance_back": measures.distance_back(pattern, mask),
         "row_sum_error": measures.row_sum_error(pattern),
     }
+    if is_softmax(view.attn):
+        named["jacobian_trace"] = measures.jacobian_trace(pattern, mask)
     if view.scores is not None:
         named["score_std"] = measures.score_std(view.scores, mask)
         named["largest_score"] = measures.largest_score(view.scores, mask)
@@ -166,12 +169,17 @@ def between_heads(view: View) -> dict[str, Tensor]:
     return named
 
 
+def is_softmax(attn: nn.Module) -> bool:
+    """Whether a layer's pattern is a softmax over the keys, as far as the layer says."""
+    return not isinstance(attn, Attention) or attn.is_softmax
+
+
 def by_layer(view: View) -> dict[str, Tensor]:
     """The numbers that a layer has as a whole, () under each name."""
     named = {"head_difference": measures.largest_difference(view.pattern, dim=1)}
     if view.outputs is not None:
         named["effective_heads"] = measures.effective_heads(view.outputs)
-    if view.scores is not None:
+    if view.scores is not None and is_softmax(view.attn):
         std = measures.score_std(view.scores, view.mask).square().mean().sqrt()
         rows = measures.rows_with_choice(view.mask)
         entropy, trace = measures.random_energy(float(std), view.mask.sum(-1)[rows].cpu())

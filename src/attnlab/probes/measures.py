@@ -238,7 +238,9 @@ def random_energy(std: float, n: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _row_entropy(pattern: Tensor) -> Tensor:
-    return torch.special.entr(pattern).sum(-1)  # (B, H, T), nats
+    """(B, H, T) in nats, of the row over its sum: 0 where a row has no weight at all."""
+    total = pattern.sum(-1, keepdim=True)
+    return torch.special.entr(pattern / total.masked_fill(total == 0, 1.0)).sum(-1)
 
 
 def _mean(values: Tensor, rows: Tensor) -> Tensor:

@@ -8,12 +8,16 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from attnlab.errors import of_the_disk
+from attnlab.files import training_command
 from attnlab.training.run_directory import flat
 
 # Groups that set what other groups hold, and so are no keys of the configuration.
 GROUPS_UNSEEN = ("preset", "experiment")
-# Launchers that attnlab has an extra for, named by the part before "_".
-LAUNCHERS = ("joblib", "submitit_local", "submitit_slurm", "ray")
+# Launchers and the packages that bring them.
+LAUNCHERS = {
+    kind: f"hydra-{kind.partition('_')[0]}-launcher"
+    for kind in ("joblib", "submitit_local", "submitit_slurm", "ray")
+}
 
 
 def in_one_sentence(error: BaseException) -> str:
@@ -37,7 +41,7 @@ def unknown_setting(name: str, cause: BaseException | None) -> str:
         name: dotted, as typed.
         cause: OmegaConf's error, which knows the part of it that is unknown, and its neighbors.
     """
-    every = "python train.py --cfg job shows them all"
+    every = f"{training_command()} --cfg job shows them all"
     if not isinstance(cause, OmegaConfBaseException) or not isinstance(
         cause.parent_node, DictConfig
     ):
@@ -68,8 +72,7 @@ def missing_file(path: str, options: list[str]) -> str:
     depth = 2 if parts[0] == "hydra" else 1  # a name may have a folder: attn=cross/dot
     group, name = "/".join(parts[:depth]), "/".join(parts[depth:])
     if group == "hydra/launcher" and name in LAUNCHERS:
-        extra = name.partition("_")[0]
-        return f"{group}={name} is not installed; pip install -e '.[{extra}]' brings it"
+        return f"{group}={name} is not installed; install it with: pip install {LAUNCHERS[name]}"
     near = get_close_matches(name.lower(), options, n=1)
     known = f"there are {', '.join(sorted(options))}"
     hint = f"did you mean {group}={near[0]}? ({known})" if near else known

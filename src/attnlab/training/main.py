@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from attnlab.errors import BadInput, Terminated
-from attnlab.files import fast_imports, make_importable, make_named_importable
+from attnlab.files import fast_imports, is_installed, make_importable, make_named_importable
 from attnlab.training.comparison import compare, remarks
 from attnlab.training.error_messages import in_one_sentence
 from attnlab.training.run_directory import APART, RunDirectory, folder_for, last_of, variant_of
@@ -248,9 +248,13 @@ def show(result: "Result", overrides: Sequence[str]) -> None:
     if (result.folder / "checkpoints" / "last.ckpt").exists():
         for verb in result.module.verbs:
             print(f"  {_command('attnlab')} {verb} {shlex.quote(folder)}")
-    script = os.path.relpath(sys.argv[0]) if Path(sys.argv[0]).name == "train.py" else "train.py"
-    again = shlex.join([script, *_contrast(overrides, result.module)])
-    print(f"  {_command('python')} {again}")
+    again = shlex.join(_contrast(overrides, result.module))
+    if is_installed():
+        print(f"  {_command('attnlab')} train {again}")
+    else:
+        script = Path(sys.argv[0])
+        name = os.path.relpath(script) if script.name == "train.py" else "train.py"
+        print(f"  {_command('python')} {shlex.quote(name)} {again}")
 
 
 def _contrast(typed: Sequence[str], module: "type[TaskModule]") -> list[str]:

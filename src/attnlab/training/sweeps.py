@@ -19,7 +19,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from attnlab.errors import BadInput, first_line
-from attnlab.files import read_json, write_atomically, write_json
+from attnlab.files import read_json, training_command, write_atomically, write_json
 from attnlab.training.comparison import PairedRuns, pair, paired_table
 from attnlab.training.instantiate import locate
 from attnlab.training.run_directory import Busy, RunDirectory, variant_of
@@ -172,7 +172,7 @@ def _show(heading: str, notes: list[dict[str, Any]]) -> None:
         return
     print(f"{heading}, {len(notes)} of this sweep's runs; each by itself:", file=sys.stderr)
     for note in notes:
-        print(f"  python train.py {shlex.join(note['overrides'])}", file=sys.stderr)
+        print(f"  {training_command()} {shlex.join(note['overrides'])}", file=sys.stderr)
         print(f"    # {' '.join(note['reason'].split())}", file=sys.stderr)
         if WANTS_TRACEBACK:
             print(note["traceback"], file=sys.stderr)

@@ -1,0 +1,108 @@
+"""attnlab without a clone: a wheel in an environment of its own, used from another directory."""
+
+import subprocess
+import sys
+import sysconfig
+import venv
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+pytestmark = pytest.mark.long
+TINY = ["preset=micro", "trainer.max_steps=4", "trainer.val_check_interval=4", "probes=none"]
+TINY += ["data=plays", "data.length=20000"]
+CLAIM = """
+from attnlab.claims import *
+
+CLAIM = Claim(
+    says="Mine.",
+    predictions=(
+        Trained(
+            "better", "Flipped is no worse.", AtMost(5.0), seeds=None,
+            arms=(Arm("flipped", ("attn=flipped",)), Arm("causal", ("attn=sdpa",))),
+        ),
+    ),
+)
+"""
+SWEEP = """\
+# @package _global_
+defaults:
+  - override /preset: micro
+  - override /data: plays
+  - override /logger: none
+data: {length: 20000}
+trainer: {max_steps: 2, val_check_interval: 2}
+name: mine
+"""
+Run = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Run the installed command in an empty directory."""
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*build, "-w", str(folder), str(ROOT)], check=True)
+    (wheel,) = folder.glob("*.whl")
+    venv.create(folder / "venv", with_pip=True)
+    python = folder / "venv" / "bin" / "python"
+    subprocess.run([python, "-m", "pip", "install", "-q", "--no-deps", wheel], check=True)
+    # Everything else comes from this environment.
+    (packages,) = (folder / "venv").glob("lib/*/site-packages")
+    (packages / "others.pth").write_text(sysconfig.get_path("purelib"))
+    work = folder / "work"
+    work.mkdir()
+
+    def command(*arguments: str, code: int = 0) -> str:
+        done = subprocess.run(
+            [folder / "venv" / "bin" / "attnlab", *arguments],
+            cwd=work,
+            capture_output=True,
+            text=True,
+            env={"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1", "HOME": str(folder)},
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    return command
+
+
+def test_it_trains_and_opens_what_it_trained(run: Run) -> None:
+    said = run("train", "attn=unscaled", *TINY)
+    folder = "outputs/lab/attn=unscaled,data=plays,data.length=20000,preset=micro"
+    assert "attnlab train attn=sdpa" in said and "train.py" not in said
+    folder = next(line.split()[-1] for line in said.splitlines() if "run folder" in line)
+    assert folder.startswith("outputs/lab/attn=unscaled") and folder.endswith("seed=0")
+    assert "already done" in run("train", "attn=unscaled", *TINY)
+    assert len(run("sample", folder, "--chars", "20")) > 20
+    assert "L0H0" in run("look", folder, "--text", "Enter")
+    assert "healthy" in run("checkup", folder)
+    assert "unscaled" in run("runs")
+
+
+def test_it_sweeps(run: Run) -> None:
+    said = run("train", "-m", "attn=sdpa,flipped", "name=masks", *TINY)
+    assert "attnlab runs outputs/masks" in said
+    assert "flipped" in run("runs", "outputs/masks")
+    run("plot", "outputs/masks")
+
+
+def test_help_and_bad_input_name_the_installed_command(run: Run) -> None:
+    assert "attn: additive" in run("train", "--help")
+    said = run("train", "optim.lrr=1", code=2)
+    assert "attnlab train --cfg job" in said and "Traceback" not in said
+
+
+def test_it_reproduces_the_claims_of_the_package_and_of_the_user(run: Run, tmp_path: Path) -> None:
+    said = run("reproduce", "largest_weight", "--fresh", "--seeds", "2", "--jobs", "1")
+    assert "largest_weight" in said
+    assert "copy" in run("reproduce", "largest_weight", "--declare", code=2)
+    own = tmp_path / "experiments" / "mine"
+    (own / "conf" / "experiment").mkdir(parents=True)
+    (own / "claim.py").write_text(CLAIM)
+    (own / "conf" / "experiment" / "mine.yaml").write_text(SWEEP)
+    said = run("reproduce", "--experiments", str(own.parent), "--seeds", "2", "--jobs", "1")
+    assert "Mine" in said or "mine" in said
