@@ -1,4 +1,4 @@
-"""Draw docs/img/masks.svg, the mask or the bias of each variant: python docs/attention_pictures.py"""
+"""Draw the mask or the bias of each variant: python docs/attention_pictures.py"""
 
 from pathlib import Path
 
@@ -21,13 +21,13 @@ MASKS = {
 FILE = Path(__file__).with_name("img") / "masks.svg"
 
 
-def show(place: Axes, title: str, values: Tensor, colors: str) -> None:
+def show(place: Axes, title: str, values: Tensor, colors: str, *, bar: bool = True) -> None:
     """Draw (T, T) values; blocked cells are gray."""
     place.set_facecolor("#dedee2")
     drawn = place.imshow(values.numpy(), cmap=colors)
     place.set(title=title, xlabel="key", ylabel="query", xticks=[0, T - 1], yticks=[0, T - 1])
     place.grid(False)
-    if float(values.nan_to_num().abs().max()) > 1:
+    if bar:
         place.figure.colorbar(drawn, ax=place, shrink=0.7)
 
 
@@ -38,7 +38,13 @@ def main() -> None:
     with styled():
         figure, places = panels(9, width=3.6, height=3.4, columns=3)
         for place, (name, mask) in zip(places, MASKS.items(), strict=False):
-            show(place, name, torch.where(masks.build_mask(mask, T), 1.0, blocked), "Blues_r")
+            show(
+                place,
+                name,
+                torch.where(masks.build_mask(mask, T), 1.0, blocked),
+                "Blues_r",
+                bar=False,
+            )
         zeros = torch.zeros(H, T, T)
         for place, head in zip(places[6:8], (0, H - 1), strict=True):
             bias = alibi(zeros, q, k)[head].where(k <= q, blocked)
