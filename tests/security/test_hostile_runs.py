@@ -16,7 +16,14 @@ from attnlab.files import make_named_importable
 from attnlab.interop.transformers_loading import transformers
 from attnlab.model import GPT
 from attnlab.training.checkpoints import load_model
+from attnlab.training.comparison import compare, pair, paired_table
+from attnlab.training.config import RunConfig, read_config
 from attnlab.training.lightning_module import GPTModule
+from attnlab.training.resume import read_resumable
+from attnlab.training.run import run as train
+from attnlab.training.run_directory import RunDirectory
+from tests.conftest import SMALL, settings
+from tests.marks import sampled
 from tests.security import hostile
 
 RUNS = hostile.every_run()
@@ -28,6 +35,17 @@ VERBS: dict[str, Callable[[Path, Path], list[str]]] = {
     "runs": lambda run, out: ["runs", str(run.parent.parent)],
     "runs --each --json": lambda run, out: ["runs", str(run), "--each", "--json"],
     "plot": lambda run, out: ["plot", str(run)],
+}
+BASELINE = "sdpa"
+READERS: dict[str, Callable[[Path, RunConfig], object]] = {
+    "load_model": lambda run, config: load_model(run),
+    "load_from_checkpoint": lambda run, config: GPTModule.load_from_checkpoint(run),
+    "train": lambda run, config: train(config, run, variant=BASELINE),
+    "resume": lambda run, config: read_resumable(
+        RunDirectory(run), config.composed, config.data()
+    ),
+    "compare": lambda run, config: compare(run, BASELINE),
+    "table of a sweep": lambda run, config: paired_table(pair(run.parent.parent, BASELINE)),
 }
 OPENING = ("sample", "look", "export", "checkup")
 SLOWEST = 2.0  # seconds; a machine may be busy
@@ -67,9 +85,35 @@ def called(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[Any, 
     return 0, time.process_time() - start
 
 
-@pytest.mark.parametrize("name", RUNS)
+# One of each way in; `make test-all` tries all runs.
+SAMPLED = {
+    *("os.system as model", "eval", "hydra call", "nested node", "list of nodes", "kernel"),
+    *("activation", "package of tests", "lab's own by path", "through torch", "no class"),
+    *("positional", "env", "reference", "escapes", "wide", "deep", "beyond 64 bits"),
+    *("alphabet of half a pair", "config is a list", "weights of another size"),
+    *("a terabyte that is stretched", "weights that are NaN", "pickle: os.system"),
+    *("pickle: without an archive", "archive: compressed", "archive: climbing"),
+    *("archive: declared_larger", "file: checkpoint is a pipe", "file: checkpoint is endless"),
+    *("file: status is nested", "file: metrics is a device", "file: metrics with markup"),
+    *("file: settings with tags", "file: settings that multiply", "file: events are a pipe"),
+    *("file: events that declare much", "link: lock", "link: checkpoints", "link: status"),
+}
+
+
+def test_the_sample_is_of_the_runs() -> None:
+    assert RUNS.keys() >= SAMPLED
+
+
+@pytest.fixture(scope="module")
+def config(text_file: Path) -> RunConfig:
+    """What a user would type to train in the directory."""
+    return read_config(settings(*SMALL, f"data.path={text_file}"))
+
+
+@pytest.mark.parametrize("name", sampled(RUNS, lambda name: name in SAMPLED))
 def test_nothing_of_it_runs(
     name: str,
+    config: RunConfig,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -105,6 +149,22 @@ def test_nothing_of_it_runs(
         assert seconds < SLOWEST, told
         if verb in OPENING and not name.startswith(("file: ", "link: ")):
             assert code == 2 or (name in LOADS and verb != "export"), told
+    for verb, read in READERS.items():
+        start, refused = time.process_time(), False
+        try:
+            read(folder, config)
+        except BadInput as error:
+            refused = True
+            assert len(str(error)) < 1000, f"{verb}: {error}"
+        except OSError as error:  # train.py and attnlab put these into a sentence, too
+            assert error.filename is not None, f"{verb}: {error}"
+        capsys.readouterr()
+        assert not HEARD, f"{verb}: {HEARD}"
+        assert contents(outside) == before, verb
+        assert sys.path == path and "evil" not in sys.modules, verb
+        assert time.process_time() - start < SLOWEST, verb
+        if verb in ("train", "resume") and not name.startswith(("file: ", "link: ")):
+            assert refused, f"{verb} takes it for its own"
 
 
 def _reads_nothing_of_it(verb: str, name: str) -> bool:
