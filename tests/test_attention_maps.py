@@ -92,7 +92,7 @@ def test_text_that_looks_like_a_formula_is_text() -> None:
     page_of(np.eye(T), "$x_{" + "$" * (T - 4))
 
 
-@pytest.mark.parametrize("length", [2, 64, 256, 1024])
+@pytest.mark.parametrize("length", [2, 64, 256, pytest.param(1024, marks=pytest.mark.long)])
 def test_any_length_fits_a_page(length: int) -> None:
     mask = np.tri(length, dtype=bool)
     panel = heatmaps.Panel("L0H0", mask.astype(np.float32) / 2, mask)

@@ -3,7 +3,6 @@
 import pytest
 
 from attnlab.claims import AtLeast, Measured, Trained
-from attnlab.claims.claim import BUDGETS
 from attnlab.claims.configs import ConfigResolver, hydra_conf
 from attnlab.claims.criteria import EXACT
 from attnlab.claims.declare import Declared
@@ -69,32 +68,30 @@ def test_seeds_are_fresh_and_no_pilot_s(claim):
         assert min(seeds) >= 200 and max(seeds) < 1000
 
 
-@pytest.fixture(scope="module")
-def plans(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("plans")
-    plans = {}
+def planned(budget, folder):
+    """The runs and measurements of all claims, one seed each."""
+    paths = Paths(EXPERIMENTS, CONF, folder, budget)
     with hydra_conf(CONF):
-        resolve = ConfigResolver(Paths(EXPERIMENTS, CONF, folder, "full"))
-        for budget in BUDGETS:
-            paths = Paths(EXPERIMENTS, CONF, folder, budget)
-            counts = first_look(CLAIMS, budget, seeds=1)
-            store = RowStore(paths, NAMES, fresh=True)
-            declared = {name: Declared() for name in NAMES}
-            plans[budget] = make_plan(CLAIMS, paths, store, declared, resolve, counts)
-    return plans
+        counts = first_look(CLAIMS, budget, seeds=1)
+        store = RowStore(paths, NAMES, fresh=True)
+        declared = {name: Declared() for name in NAMES}
+        return make_plan(CLAIMS, paths, store, declared, ConfigResolver(paths), counts)
 
 
-@pytest.mark.slow
-def test_every_arm_composes_and_the_baseline_is_trained_once_for_all_claims(plans):
-    for budget in BUDGETS:  # in one test, so that one worker makes the plans
-        assert plans[budget].unmet == {}
-        assert len(plans[budget].tasks) > 25
-    rows = plans["quick"].rows.items()
-    baseline = {"independent", "sdpa", "4 heads"}
-    assert len({ids[0] for (_, _, arm, _), ids in rows if arm in baseline}) == 1
-    wide = {"scaled, D = 16", "32 of width 16"}
-    rows = plans["full"].rows.items()
-    assert len({ids[0] for (_, _, arm, _), ids in rows if arm in wide}) == 1
+@pytest.mark.parametrize(
+    ("budget", "arms"),
+    [
+        ("quick", {"independent", "sdpa", "4 heads"}),
+        pytest.param("full", {"scaled, D = 16", "32 of width 16"}, marks=pytest.mark.long),
+    ],
+)
+def test_every_arm_composes_and_equal_arms_of_several_claims_are_trained_once(
+    budget, arms, tmp_path
+):
+    plan = planned(budget, tmp_path)
+    assert plan.unmet == {}
+    assert len(plan.tasks) > 25
+    assert len({ids[0] for (_, _, arm, _), ids in plan.rows.items() if arm in arms}) == 1
 
 
 def test_the_textbook_s_own_assumption_is_a_precondition():
