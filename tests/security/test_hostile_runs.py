@@ -3,11 +3,13 @@
 import sys
 import time
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from omegaconf import DictConfig
 
 from attnlab import cli
 from attnlab.checkup import checkup
@@ -18,6 +20,7 @@ from attnlab.model import GPT
 from attnlab.training.checkpoints import load_model
 from attnlab.training.comparison import compare, pair, paired_table
 from attnlab.training.config import RunConfig, read_config
+from attnlab.training.continuation import read_earlier_run
 from attnlab.training.lightning_module import GPTModule
 from attnlab.training.resume import read_resumable
 from attnlab.training.run import run as train
@@ -37,6 +40,14 @@ VERBS: dict[str, Callable[[Path, Path], list[str]]] = {
     "plot": lambda run, out: ["plot", str(run)],
 }
 BASELINE = "sdpa"
+
+
+def continuing(config: RunConfig, run: Path) -> DictConfig:
+    cfg = deepcopy(config.composed)
+    cfg.continue_from = str(run)
+    return cfg
+
+
 READERS: dict[str, Callable[[Path, RunConfig], object]] = {
     "load_model": lambda run, config: load_model(run),
     "load_from_checkpoint": lambda run, config: GPTModule.load_from_checkpoint(run),
@@ -44,6 +55,7 @@ READERS: dict[str, Callable[[Path, RunConfig], object]] = {
     "resume": lambda run, config: read_resumable(
         RunDirectory(run), config.composed, config.data()
     ),
+    "continue_from": lambda run, config: read_earlier_run(continuing(config, run), config.data()),
     "compare": lambda run, config: compare(run, BASELINE),
     "table of a sweep": lambda run, config: paired_table(pair(run.parent.parent, BASELINE)),
 }
@@ -163,7 +175,9 @@ def test_nothing_of_it_runs(
         assert contents(outside) == before, verb
         assert sys.path == path and "evil" not in sys.modules, verb
         assert time.process_time() - start < SLOWEST, verb
-        if verb in ("train", "resume") and not name.startswith(("file: ", "link: ")):
+        if verb in ("train", "resume", "continue_from") and not name.startswith(
+            ("file: ", "link: ")
+        ):
             assert refused, f"{verb} takes it for its own"
 
 
