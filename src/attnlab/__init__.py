@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         Variant,
     )
     from attnlab.checkup import assert_causal, checkup_attention, checkup_kernel
+    from attnlab.explorer import explore
     from attnlab.init import init_weights
     from attnlab.interop import from_bert, from_gpt2
     from attnlab.model import GPT
@@ -38,6 +39,7 @@ __all__ = [
     "assert_causal",
     "checkup_attention",
     "checkup_kernel",
+    "explore",
     "from_bert",
     "from_gpt2",
     "init_weights",
@@ -52,6 +54,7 @@ _MODULES = {
         "attnlab.attention": "Attention AttentionConfig CrossAttention SelfAttention TorchMHA "
         "Variant",
         "attnlab.checkup": "assert_causal checkup_attention checkup_kernel",
+        "attnlab.explorer": "explore",
         "attnlab.interop": "from_bert from_gpt2",
         "attnlab.init": "init_weights",
         "attnlab.training.checkpoints": "load_model",

@@ -59,15 +59,8 @@ def look(
     Raises:
         BadInput: the text does not fit the model, or the model, layer or head does not exist.
     """
-    if target.startswith("hf:"):
-        from attnlab.interop.transformers_maps import views_of_transformers
-
-        unit = "token"
-        seen, labels = views_of_transformers(target.removeprefix("hf:"), text)
-    else:
-        unit = "character"
-        net, alphabet = load_model(target, trust=trust)
-        seen, labels = list(views(net, _ids(net, text, alphabet))), list(text)
+    unit = "token" if target.startswith("hf:") else "character"
+    seen, labels = views_of(target, text, trust=trust)
     chosen = _chosen("layer", seen, layer)
     shown = [
         (view, number)
@@ -78,6 +71,20 @@ def look(
     words = [(view.layer, number, where_it_looks(view, number, unit)) for view, number in shown]
     columns = max(1, len(shown) // len(chosen))
     return Look(heatmaps.grid(panels, labels, columns=columns, heading=target), words)
+
+
+def views_of(target: str, text: str, *, trust: bool = False) -> tuple[list[View], list[str]]:
+    """Run a model on a text; `look` has the arguments and errors.
+
+    Returns:
+        one view per layer, and the characters or tokens.
+    """
+    if target.startswith("hf:"):
+        from attnlab.interop.transformers_maps import views_of_transformers
+
+        return views_of_transformers(target.removeprefix("hf:"), text)
+    net, alphabet = load_model(target, trust=trust)
+    return list(views(net, _ids(net, text, alphabet))), list(text)
 
 
 def _chosen(what: str, items: Sequence[T], number: int | None) -> Sequence[T]:

@@ -292,11 +292,32 @@ def look(
     from attnlab.plotting.drawing import png
 
     seen = library.look(target, text, layer=layer, head=head, trust=trust)
-    place = Path(target.removeprefix("hf:"))
-    beside = place if place.is_dir() else place.parent if place.exists() else Path()
-    file = out or beside / "look.png"
+    file = out or _folder_of(target) / "look.png"
     write_atomically(file, png(seen.page))
     Console().print(seen.table(), highlight=False)
+    print(printable(str(file)))
+
+
+@app.command()
+def explore(
+    target: Annotated[str, typer.Argument(help=f"{RUN}, or hf:NAME for a BERT or GPT-2 ({HUB}).")],
+    other: Annotated[str | None, typer.Argument(help="A second one to compare with.")] = None,
+    text: Annotated[
+        str | None, typer.Option(help="Show the trained models on this text instead.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="The file.", show_default="explore.html in the run"),
+    ] = None,
+    trust: Trust = False,
+) -> None:
+    """Write one HTML page to explore the attention of a model in, or of two side by side."""
+    with fast_imports():
+        from attnlab import explorer as library
+
+    page = library.explore(target, other, text=text, trust=trust)
+    file = out or _folder_of(target) / "explore.html"
+    page.save(file)
     print(printable(str(file)))
 
 
@@ -313,6 +334,12 @@ def export(
     net, alphabet = load_model(target, trust=trust)
     interop.export(net, alphabet, out)
     print(printable(str(out)))
+
+
+def _folder_of(target: str) -> Path:
+    """Where a file about a model goes: its folder, or the current one for a name on the hub."""
+    place = Path(target.removeprefix("hf:"))
+    return place if place.is_dir() else place.parent if place.exists() else Path()
 
 
 def _warning(

@@ -33,6 +33,8 @@ RUNS = hostile.every_run()
 VERBS: dict[str, Callable[[Path, Path], list[str]]] = {
     "sample": lambda run, out: ["sample", str(run), "--chars", "3"],
     "look": lambda run, out: ["look", str(run), "--text", "to be"],
+    "explore": lambda run, out: ["explore", str(run), "--text", "to be", "-o", f"{out}/page"],
+    "explore its history": lambda run, out: ["explore", str(run), "-o", str(out / "page")],
     "export": lambda run, out: ["export", str(run), "--out", str(out / "exported")],
     "checkup": lambda run, out: ["checkup", str(run), "--json", str(out / "report.json")],
     "runs": lambda run, out: ["runs", str(run.parent.parent)],
@@ -59,7 +61,7 @@ READERS: dict[str, Callable[[Path, RunConfig], object]] = {
     "compare": lambda run, config: compare(run, BASELINE),
     "table of a sweep": lambda run, config: paired_table(pair(run.parent.parent, BASELINE)),
 }
-OPENING = ("sample", "look", "export", "checkup")
+OPENING = ("sample", "look", "explore", "export", "checkup")
 SLOWEST = 2.0  # seconds; a machine may be busy
 HEARD: list[str] = []
 RUNNING = {"os.system", "os.exec", "os.posix_spawn", "os.spawn", "subprocess.Popen", "pty.spawn"}

@@ -1,0 +1,191 @@
+"""One HTML page to explore attention in: all heads of one or two models, along their training."""
+
+import html
+import json
+import math
+import zlib
+from base64 import b64decode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from attnlab.attention_maps import views_of
+from attnlab.errors import BadInput, first_line, printable
+from attnlab.files import read_file, write_atomically
+from attnlab.probes.capture import history, snapshot
+from attnlab.runs import Run, labels, read_run
+
+LARGEST_HISTORY = 2**24  # bytes of history.json
+MOST_BYTES = 2**26  # that its maps may have in memory
+TEXT = "To be, or not to be"
+WITHOUT = "use --text to show the trained model alone"
+Count = Annotated[int, Field(ge=0, le=2**53)]  # an integer in JavaScript, too
+FRAME = (
+    '<iframe srcdoc="{page}" style="width: 100%; height: 900px; border: 0" '
+    'sandbox="allow-scripts allow-downloads" title="{title}"></iframe>'
+)
+
+
+class Snapshot(BaseModel):
+    """One entry of a history, see `attnlab.probes.capture.snapshot`."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+    step: Count
+    loss: float | None
+    weights: str
+    equal: list[list[Count]]
+    measures: dict[str, list[list[float | None]]]
+
+
+class PatternHistory(BaseModel):
+    """The content of history.json, see `attnlab.probes.capture.history`."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+    tokens: list[str] = Field(min_length=2)
+    heads: list[Count] = Field(min_length=1)
+    mask: str
+    snapshots: list[Snapshot] = Field(min_length=1)
+
+    def check(self) -> None:
+        """Refuse lists and maps whose sizes do not fit together.
+
+        Raises:
+            ValueError: the message names the part.
+        """
+        T = len(self.tokens)
+        if min(self.heads) < 1 or (len(self.snapshots) * sum(self.heads) * T * T) > MOST_BYTES:
+            raise ValueError("its sizes are out of range")
+        _check_packed(self.mask, len(self.heads) * T * T)
+        steps = [each.step for each in self.snapshots]
+        if steps != sorted(set(steps)):
+            raise ValueError("its steps do not increase")
+        for each in self.snapshots:
+            _check_packed(each.weights, sum(self.heads) * T * T)
+            tables: list[Sequence[Sequence[object]]] = [each.equal, *each.measures.values()]
+            for table in tables:
+                if [len(row) for row in table] != self.heads:
+                    raise ValueError("its heads are not the same everywhere")
+
+
+@dataclass(frozen=True)
+class Explorer:
+    """The page, which a notebook shows.
+
+    Args:
+        title: names the models.
+        page: the HTML; it loads nothing.
+    """
+
+    title: str
+    page: str
+
+    def save(self, file: Path | str) -> None:
+        """Write the page."""
+        write_atomically(Path(file), self.page.encode())
+
+    def _repr_html_(self) -> str:
+        return FRAME.format(page=html.escape(self.page), title=html.escape(self.title))
+
+
+def explore(
+    target: str | Path,
+    other: str | Path | None = None,
+    *,
+    text: str | None = None,
+    trust: bool = False,
+) -> Explorer:
+    """Show the attention of every head of a model, or of two side by side.
+
+    Args:
+        target: a run directory or a checkpoint, or "hf:" and the local folder or hub name of a
+            BERT or GPT-2. The history of a run directory, if it has one, is shown along the
+            training.
+        other: a second one to compare with.
+        text: show the trained models on this text instead.
+        trust: as for `attnlab.training.checkpoints.load_model`.
+
+    Raises:
+        BadInput: there is no such model, the text does not fit it, or its history is damaged.
+    """
+    targets = [str(target)] if other is None else [str(target), str(other)]
+    names = _names(targets)
+    models = [_model(each, text, trust=trust) for each in targets]
+    runs = [{"name": name} | model for name, model in zip(names, models, strict=True)]
+    title = " and ".join(names)
+    data = json.dumps({"title": title, "runs": runs}, allow_nan=False, separators=(",", ":"))
+    template = files("attnlab").joinpath("explorer.html").read_text(encoding="utf-8")
+    head, body = template.split("{{data}}")
+    heading = html.escape(title).encode("ascii", "xmlcharrefreplace").decode()
+    page = head.replace("{{title}}", heading) + data.replace("<", "\\u003c") + body
+    return Explorer(title, page)
+
+
+def read_history(folder: Path) -> PatternHistory | None:
+    """The history of a run directory; None where it has none.
+
+    Raises:
+        BadInput: the file is damaged.
+    """
+    file = folder / "history.json"
+    if not file.is_file():
+        return None
+    try:
+        found = PatternHistory.model_validate_json(read_file(file, at_most=LARGEST_HISTORY))
+        found.check()
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))[:80]
+        raise BadInput(f"{file} is damaged ({where}: {first['msg']}); {WITHOUT}") from error
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{file} cannot be read: {first_line(error)}; {WITHOUT}") from error
+    return found
+
+
+def _names(targets: Sequence[str]) -> list[str]:
+    """Short names that tell the models apart."""
+    runs = {t: read_run(Path(t)) for t in targets if (Path(t) / "status.json").is_file()}
+    of_groups = labels(list(runs.values()))
+    short = [of_groups[runs[t].group] if t in runs else printable(t) for t in targets]
+    if len(set(short)) == len(short):
+        return short
+    seeds = [f"{name} {Path(t).name}" for name, t in zip(short, targets, strict=True)]
+    return seeds if len(set(seeds)) == len(seeds) else list(map(printable, targets))
+
+
+def _model(target: str, text: str | None, *, trust: bool) -> dict[str, Any]:
+    """What the page shows of one model: its history, or one snapshot of the trained model."""
+    folder = Path(target)
+    run = read_run(folder) if (folder / "status.json").is_file() else None
+    about = {
+        "unit": "token" if target.startswith("hf:") else "character",
+        "note": _note(run) if run else "",
+    }
+    found = read_history(folder) if run and text is None else None
+    if found:
+        return about | found.model_dump()
+    seen, tokens = views_of(target, TEXT if text is None else text, trust=trust)
+    now = snapshot(seen, run.step if run else 0)
+    return about | history(tokens, seen, [now])
+
+
+def _note(run: Run) -> str:
+    loss = run.metrics.get("val_loss")
+    known = isinstance(loss, float) and math.isfinite(loss)
+    return f"{run.status} at step {run.step:,}" + (
+        f", validation loss {loss:.4f}" if known else ""
+    )
+
+
+def _check_packed(content: str, size: int) -> None:
+    """Refuse what does not unpack to this many bytes."""
+    unpacker = zlib.decompressobj()
+    try:
+        found = unpacker.decompress(b64decode(content, validate=True), size + 1)
+    except zlib.error as error:
+        raise ValueError(str(error)) from error
+    if len(found) != size or not unpacker.eof:
+        raise ValueError(f"a map must have {size:,} bytes")
