@@ -182,7 +182,8 @@ def test_past_and_future_have_hues_of_their_own(browser: Browser, page: Path) ->
             for (let i = 0; i < T; i++) for (let j = 0; j < T; j++) {
                 const k = 4 * (i * T + j);
                 if (rowOf(run, i).bytes[j] < 100) continue;
-                if (colors[k + 2] > colors[k] + 20) blue++; else if (colors[k] > colors[k + 2] + 20) red++;
+                if (colors[k + 2] > colors[k] + 20) blue++;
+                if (colors[k] > colors[k + 2] + 20) red++;
             }
             return [blue, red];
         })(runs[RUN])"""
