@@ -46,7 +46,7 @@ def test_words(pattern: Tensor, words: str) -> None:
     assert where_it_looks(view(pattern), 0).startswith(words)
 
 
-def test_words_for_even_and_for_flipped_patterns() -> None:
+def test_even_and_flipped_patterns_are_described_in_words() -> None:
     mask = build_mask(causal, T)
     assert where_it_looks(view(mask / mask.sum(-1, keepdim=True)), 0).startswith("spread out (")
     ahead = build_mask(flipped, T)

@@ -45,7 +45,7 @@ def test_characters_come_as_often_as_the_model_says(net: GPT) -> None:
     assert chi2 < 30  # 10 degrees of freedom: p = 0.001
 
 
-def test_of_a_long_prompt_the_end_counts(net: GPT) -> None:
+def test_only_the_end_of_a_long_prompt_is_read(net: GPT) -> None:
     long = torch.arange(30) % 11
     assert list(sample(net, long, 9)) == list(sample(net, long[-8:], 9))
 

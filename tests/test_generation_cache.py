@@ -83,7 +83,7 @@ MODELS: dict[str, Callable[[], GPT]] = {
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_what_is_kept_is_declared(variant: str) -> None:
+def test_variants_declare_whether_they_support_the_cache(variant: str) -> None:
     assert supports_cache(of_variant(variant)) == (variant not in READ_WHOLE)
 
 
@@ -184,7 +184,7 @@ class DerivedGPT(GPT):
         return -super().forward(ids)
 
 
-def test_classes_of_others_are_read_whole() -> None:
+def test_subclasses_of_users_are_sampled_without_a_cache() -> None:
     derived = DerivedGPT(SelfAttention, V, block_size=T, n_layer=1, n_head=1, n_embd=4)
     for net in (own(Derived), derived, own(Variant(SelfAttention, {"may_attend": last_half}))):
         assert not supports_cache(net)
@@ -198,7 +198,7 @@ def test_masks_that_look_back() -> None:
     assert build_mask(last_half, T).triu(1).sum() == 0
 
 
-def test_a_cache_gives_what_it_was_given_and_no_more_than_fits() -> None:
+def test_a_cache_returns_what_was_appended_and_refuses_more_than_fits() -> None:
     cache = KVCache(5)
     k, v = torch.randn(2, 3, 5, 4), torch.randn(2, 3, 5, 6)
     for begin, end in ((0, 2), (2, 3), (3, 5)):

@@ -66,7 +66,7 @@ def test_seeds_differ_and_seed_0_is_a_seed() -> None:
     assert not torch.equal(zero["wte.weight"], one["wte.weight"])
 
 
-def test_one_name_does_not_draw_what_another_draws() -> None:
+def test_weights_of_different_names_are_drawn_independently() -> None:
     weights = weights_of()
     a, b = weights["blocks.0.attn.qkv.weight"], weights["blocks.1.attn.qkv.weight"]
     assert not torch.equal(a, b)

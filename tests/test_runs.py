@@ -71,7 +71,7 @@ def ask(*arguments: str) -> str:
     return result.stdout
 
 
-def test_all_runs_are_found_and_none_is_dropped(sweep: Path) -> None:
+def test_all_runs_are_listed(sweep: Path) -> None:
     found = runs.read_runs(sweep.parent)
     assert len(found) == 7
     assert sorted(run.status for run in found) == ["diverged", "failed", *["finished"] * 5]
@@ -180,7 +180,7 @@ def test_the_table_fits_80_columns(sweep: Path) -> None:
     assert "2.20±0.20" in text and "diverged" in text and "failed" in text
 
 
-def test_finished_runs_need_no_fold(sweep: Path) -> None:
+def test_a_sweep_of_finished_runs_has_one_line_a_variant(sweep: Path) -> None:
     """A usual sweep is one line a variant."""
     invent(sweep, "identical_heads", 0, loss=2.1234)
     invent(sweep, "identical_heads", 1, loss=2.1334)

@@ -49,7 +49,7 @@ def test_bad_input_prints_nothing(
     assert result.output == ""
 
 
-def test_a_gpt2_goes_on_as_in_transformers(gpt2: Path) -> None:
+def test_a_gpt2_generates_the_same_text_as_in_transformers(gpt2: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(gpt2)
     model = GPT2LMHeadModel.from_pretrained(gpt2).eval()
     ids = tokenizer("to be", return_tensors="pt")
@@ -87,7 +87,7 @@ def test_a_character_of_several_tokens_comes_whole(monkeypatch: pytest.MonkeyPat
     assert list(writer.generate("x", 3, temperature=1.0, seed=0)) == ["a", "é", "🙂"]
 
 
-def test_what_never_becomes_a_character_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_undecodable_tokens_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     writer = writer_of(monkeypatch, [0x80] * 4 + [97])
     assert "".join(writer.generate("x", 9, temperature=1.0, seed=0)) == "\ufffd" * 4 + "a"
 

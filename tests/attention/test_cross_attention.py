@@ -57,7 +57,7 @@ def test_a_memory_of_another_width_and_the_function() -> None:
     torch.testing.assert_close(ours.pattern(x, memory, PADDED), pattern, rtol=0, atol=1e-12)
 
 
-def test_what_stands_in_padding_does_not_matter() -> None:
+def test_the_content_of_padding_does_not_matter() -> None:
     ours, x, memory = layer(), random(B, T, C), random(B, S, C, seed=1)
     other = memory.clone()
     other[0, 4:] = 100.0

@@ -59,7 +59,7 @@ def test_it_starts_as_the_baseline_to_the_bit() -> None:
     assert torch.equal(*logits)
 
 
-def test_the_forms_of_the_heads_hold_their_matrices() -> None:
+def test_the_forms_of_the_heads_equal_their_matrices() -> None:
     """What the probe compares is W_Q^T W W_K of each head."""
     ours = layer()
     torch.nn.init.normal_(ours.W)

@@ -33,7 +33,7 @@ def test_a_second_derivative_is_refused(function: Callable[[Tensor], Tensor]) ->
         first.sum().backward()
 
 
-def test_zeros_stay_zeros() -> None:
+def test_zeros_are_normalized_to_zeros_with_finite_gradients() -> None:
     x = torch.zeros(2, 4, requires_grad=True)
     y = rms_normalize(x)
     y.sum().backward()

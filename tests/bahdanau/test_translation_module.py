@@ -103,7 +103,7 @@ def test_the_same_command_twice_gives_the_same_bits(train: Train) -> None:
 
 
 @pytest.mark.parametrize("stop", sampled([1, 3, 5, 8], lambda stop: stop == 5))
-def test_an_interrupted_run_goes_on_to_the_same_bits(
+def test_an_interrupted_run_resumes_to_the_same_bits(
     stop: int, train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from attnlab.training import run as run_module
@@ -190,7 +190,7 @@ def test_what_does_not_fit_is_one_sentence_and_nothing_is_written(
         (["probes=alignments"], "the probe Alignments measures a Translator, not a GPT"),
     ],
 )
-def test_a_gpt_takes_nothing_of_a_translator(
+def test_settings_of_a_translator_are_refused_for_a_gpt(
     overrides: list[str], sentence: str, tmp_path: Path
 ) -> None:
     cfg = project_settings("data=plays", *overrides)

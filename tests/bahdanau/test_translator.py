@@ -116,7 +116,7 @@ def test_sizes_out_of_range(changed: dict[str, float]) -> None:
         Translator(partial(Aligner, score=aligner.dot, size=4), 9, **settings)  # type: ignore[arg-type]
 
 
-def test_a_width_of_nothing() -> None:
+def test_a_width_of_zero_is_refused() -> None:
     with pytest.raises(ValueError, match=r"attn\.size = 0 must be at least 1"):
         net(size=0)
 

@@ -69,6 +69,6 @@ def test_faults(layer: nn.Module, cause: str) -> None:
     assert checkup_attention(layer, n_embd=C, block_size=T).causes == (cause,)
 
 
-def test_a_layer_that_does_not_say_its_width() -> None:
+def test_a_layer_without_n_embd_is_refused() -> None:
     with pytest.raises(BadInput, match="n_embd"):
         checkup_attention(nn.Identity())

@@ -54,7 +54,7 @@ def lower(x: Tensor, diagonal: int = 0) -> Tensor:
     return torch.ones(x.shape[-2], x.shape[-2], dtype=torch.bool).tril(diagonal)
 
 
-def test_factors_are_named() -> None:
+def test_unusual_scale_factors_are_named() -> None:
     def none(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return attention(q, k, v, lower(q), 1.0)
 
@@ -69,7 +69,7 @@ def test_factors_are_named() -> None:
     assert checkup_kernel(inverse).causes == ("inverse_scale",)
 
 
-def test_two_mistakes_are_both_told() -> None:
+def test_two_mistakes_are_both_reported() -> None:
     def wrong(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return attention(q, k, v, lower(q, 1), 1.0)
 
@@ -143,7 +143,7 @@ def test_the_reference_is_sdpa() -> None:
     torch.testing.assert_close(compute(RIGHT, q, k, v, mask, 0.3), right)
 
 
-def test_every_departure_departs() -> None:
+def test_every_wrong_recipe_differs_from_the_right_kernel() -> None:
     from attnlab.checkup.references import departures
 
     generator = torch.Generator().manual_seed(0)

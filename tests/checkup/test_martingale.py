@@ -63,7 +63,7 @@ def test_a_leak_is_proven(fault: str) -> None:
     assert finding.numbers["log10 of the highest M"] >= 9
 
 
-def test_an_honest_model_is_not_proven_anything() -> None:
+def test_a_causal_model_gives_no_proof_of_a_leak() -> None:
     adapter = adapt(in_gpt.build("healthy", 16, 1, 2), None, None)
     finding = prove_by_training(adapter, torch.Generator().manual_seed(0), steps=60)
     assert finding.cause == ""

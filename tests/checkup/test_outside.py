@@ -100,6 +100,6 @@ class FurtherKey(nn.Module):
 
 
 @pytest.mark.parametrize("ahead", [False, True])
-def test_a_further_key_is_no_position(ahead: bool) -> None:
+def test_an_additional_key_is_not_taken_for_a_position(ahead: bool) -> None:
     report = checkup(FurtherKey(ahead), vocab_size=V, block_size=T)
     assert report.healthy is not ahead, [d.headline for d in report.diagnoses]

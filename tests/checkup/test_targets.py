@@ -21,7 +21,7 @@ def test_ignored_targets_do_not_count() -> None:
     assert check_batch(IDS[:, :-1], y).status is Status.OK
 
 
-def test_backwards() -> None:
+def test_targets_before_their_inputs_are_wrong() -> None:
     assert check_batch(IDS[:, 1:], IDS[:, :-1]).cause == "wrong_targets"
     with pytest.raises(ValueError, match="must both be"):
         check_batch(IDS, IDS[:, 1:])

@@ -45,7 +45,7 @@ def test_the_call_holds_scores_pattern_and_values() -> None:
     assert call.values.shape == (2, T, 8)
 
 
-def test_a_healthy_one_is_healthy() -> None:
+def test_a_healthy_layer_has_no_findings() -> None:
     report = checkup(additive())
     assert report.diagnoses == ()
     found = results(report)

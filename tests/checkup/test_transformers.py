@@ -49,7 +49,7 @@ def test_a_finite_mask_in_a_published_architecture_is_found() -> None:
     assert examined("openai-gpt").causes == ("finite_fill",)  # type: ignore[attr-defined]
 
 
-def test_two_of_them() -> None:
+def test_a_decoder_is_healthy_and_an_encoder_is_not() -> None:
     assert examined("llama").healthy  # type: ignore[attr-defined]
     assert not examined("bert").healthy  # type: ignore[attr-defined]
 

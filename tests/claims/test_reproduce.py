@@ -66,7 +66,7 @@ def test_a_claim_of_a_user_s_own_is_listed_declared_run_and_judged(done):
     assert len((folder / "experiments/mine/rows.jsonl").read_text().splitlines()) == 16
 
 
-def test_the_second_call_runs_nothing_and_says_the_same(done):
+def test_a_second_call_runs_nothing_and_gives_the_same_verdicts(done):
     folder = done[0]
     before = verdicts(folder)
     again = attnlab(folder)
@@ -83,7 +83,7 @@ def test_a_clone_resumes_from_the_committed_rows(done, tmp_path):
     assert "0 of them done" in planned and "last look" in planned
 
 
-def test_a_threshold_of_afterwards_is_exploratory_and_not_published(done):
+def test_a_threshold_changed_after_the_declaration_is_exploratory(done):
     folder = done[0]
     own_claim.write(folder, threshold=-5.0)
     again = attnlab(folder)
@@ -99,7 +99,7 @@ def test_runs_before_the_declaration_was_committed_are_not_published(done):
     assert "commit the declaration first" in attnlab(done[0], "--publish").error
 
 
-def test_what_fails_is_named_and_takes_nothing_with_it(tmp_path, forked_workers):
+def test_failed_tasks_are_named_and_the_others_are_kept(tmp_path, forked_workers):
     folder = own_claim.write(tmp_path)
     claim = folder / "experiments" / "mine" / "claim.py"
     fatal = """def noise(seed):

@@ -51,7 +51,7 @@ def test_a_text_in_pieces_is_encoded_as_a_whole(pieces: list[str]) -> None:
         assert torch.equal(encode(whole, corpus.alphabet), corpus.ids.long())
 
 
-def test_a_stranger_is_named() -> None:
+def test_unknown_characters_are_named() -> None:
     with pytest.raises(BadInput, match="'x', 'é'"):
         encode("abxé", "abc")
 

@@ -65,7 +65,7 @@ def test_a_file_is_not_a_dataset(folder: str) -> None:
         hub(f"{folder}/rows.jsonl")
 
 
-def test_what_nobody_can_reach_is_one_sentence(offline: None) -> None:
+def test_a_dataset_that_cannot_be_reached_is_one_sentence(offline: None) -> None:
     with pytest.raises(BadInput, match=r"some/where cannot be loaded: .*no such folder"):
         hub("some/where")
 

@@ -95,7 +95,7 @@ def likelihood(parts: Parts, scene: Scene, text: str) -> Fraction:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 3])
-def test_a_play_is_as_likely_as_the_sum_over_its_readings(plays: Plays, seed: int) -> None:
+def test_the_probability_of_a_play_is_the_sum_over_its_readings(plays: Plays, seed: int) -> None:
     text, logs = plays.generate(seed, 700)
     exact = likelihood((Slot("play"),), Scene(), text)
     log = math.log(exact.numerator) - math.log(exact.denominator)

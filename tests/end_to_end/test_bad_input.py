@@ -237,7 +237,7 @@ def test_hydra_full_error_shows_the_traceback() -> None:
     assert "seed = -1 must be at least 0" in ended.error
 
 
-def test_a_sweep_goes_on_past_a_bad_run(tmp: Path) -> None:
+def test_a_refused_run_does_not_stop_the_sweep(tmp: Path) -> None:
     small = "model.n_layer=1 model.n_embd=12 model.block_size=8 trainer.max_steps=2 probes=none"
     small += f" trainer.val_check_interval=2 data=plays data.length=3000 outputs={tmp}/sweep"
     ended = train_py("-m", "model.n_head=5,3", *small.split())

@@ -69,7 +69,7 @@ def test_index_leads_to_every_page() -> None:
         "<style>@import url(x.css)</style>",
     ],
 )
-def test_what_does_not_stand_alone(html: str) -> None:
+def test_a_page_with_external_references_does_not_stand_alone(html: str) -> None:
     assert not stands_alone(html)
 
 

@@ -43,7 +43,7 @@ def test_a_checkpoint_of_another_model(
 @pytest.mark.parametrize(
     "damage", [pytest.param("cut short", marks=pytest.mark.long), "a flipped byte"]
 )
-def test_a_damaged_checkpoint_is_not_gone_on_from(
+def test_resuming_from_a_damaged_checkpoint_is_refused(
     damage: str, command: list[str], tmp_path: Path
 ) -> None:
     folder = interrupted(command, tmp_path)

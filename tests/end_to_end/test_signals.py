@@ -55,7 +55,7 @@ PAIRS = [(moment, sent) for moment in MOMENTS for sent in CODES]
 
 
 @pytest.mark.parametrize(("moment", "sent"), sampled(PAIRS, lambda pair: pair in SAMPLE))
-def test_a_run_that_was_ended_goes_on_to_the_same_bits(
+def test_a_run_ended_by_a_signal_resumes_to_the_same_bits(
     moment: str, sent: signal.Signals, whole: Path, text_file: Path, tmp_path: Path
 ) -> None:
     command = [*RUN, f"data.path={text_file}", f"outputs={tmp_path}/o"]

@@ -11,7 +11,7 @@ def small(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(measure, "WIDTH", 16)
 
 
-def test_at_a_head_of_1_the_scale_changes_nothing():
+def test_with_head_size_1_the_scale_changes_nothing():
     assert measure.gradients(1, 1.0, seed=0) == measure.gradients(1, None, seed=0)
 
 

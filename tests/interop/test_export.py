@@ -92,7 +92,7 @@ def test_the_tokenizer_has_a_token_a_character(text: str) -> None:
     assert tokenizer.decode(encoded) == text
 
 
-def test_a_strange_character_is_an_error_and_no_other_one() -> None:
+def test_the_exported_tokenizer_refuses_unknown_characters() -> None:
     with pytest.raises(Exception, match="WordLevel error"):
         character_tokenizer(ALPHABET, T)("a Z")
 
@@ -146,7 +146,9 @@ class OtherGPT(GPT):
         (lambda: gpt(Other), "attn is Other"),
     ],
 )
-def test_what_gpt2_cannot_express_is_refused(net: Any, sentence: str, tmp_path: Path) -> None:
+def test_models_that_gpt2_cannot_express_are_refused(
+    net: Any, sentence: str, tmp_path: Path
+) -> None:
     with pytest.raises(BadInput, match=sentence):
         export(net(), ALPHABET, tmp_path / "out")
     assert not list(tmp_path.iterdir())
@@ -158,11 +160,11 @@ def test_a_model_of_another_class_is_refused() -> None:
         to_gpt2(other)
 
 
-def test_a_causal_mask_under_another_name_is_no_obstacle() -> None:
+def test_a_causal_mask_under_another_name_is_exported() -> None:
     to_gpt2(gpt(Variant(SelfAttention, {"may_attend": causal_too})))
 
 
-def test_a_difference_that_nobody_thought_of_is_found() -> None:
+def test_an_unexpected_difference_in_logits_is_refused() -> None:
     net = gpt()
     net.blocks[1].register_forward_hook(lambda module, args, y: y + 1e-3 * y.roll(1, -1))
     with pytest.raises(BadInput, match="gives different logits"):

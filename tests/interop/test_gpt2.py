@@ -138,7 +138,9 @@ def test_mode_dtype_and_dropout_are_the_models() -> None:
         ({"attn_pdrop": 0.3}, "attn_pdrop = 0.3 must be equal"),
     ],
 )
-def test_what_ours_cannot_express_is_refused(settings: dict[str, Any], sentence: str) -> None:
+def test_models_that_our_classes_cannot_express_are_refused(
+    settings: dict[str, Any], sentence: str
+) -> None:
     with pytest.raises(BadInput, match=sentence):
         from_gpt2(gpt2(**settings))
 

@@ -21,7 +21,7 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
 
 
-def test_a_name_without_a_network() -> None:
+def test_a_hub_name_without_a_network_is_one_sentence() -> None:
     with pytest.raises(BadInput) as told:
         load_attention_model("google-bert/bert-base-uncased")
     sentence = str(told.value)
@@ -30,7 +30,7 @@ def test_a_name_without_a_network() -> None:
 
 
 @pytest.mark.parametrize("name", ["no/such/folder", "two words", "/nowhere/at/all"])
-def test_what_can_be_no_name(name: str) -> None:
+def test_an_invalid_name_is_one_sentence(name: str) -> None:
     for verb in ("look", "sample"):
         result = CliRunner().invoke(app, [verb, f"hf:{name}"])
         assert isinstance(result.exception, BadInput)

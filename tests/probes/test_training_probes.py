@@ -89,7 +89,7 @@ def test_weights_after_200_steps_are_bit_equal(variant: str, train: Train) -> No
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
-def test_a_look_leaves_no_trace() -> None:
+def test_look_leaves_the_model_unchanged() -> None:
     net = gpt().train()
     net.blocks[1].eval()  # a mixed state must come back as it was
     modes = [module.training for module in net.modules()]
@@ -103,7 +103,7 @@ def test_a_look_leaves_no_trace() -> None:
     assert not any(layer._forward_pre_hooks for layer in attention_layers(net))
 
 
-def test_a_look_that_fails_leaves_no_trace_either() -> None:
+def test_a_look_that_fails_leaves_the_model_unchanged() -> None:
     net = gpt().train()
     with pytest.raises(ValueError, match="13 positions"):
         list(views(net, ids(T=13)))

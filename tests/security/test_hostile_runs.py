@@ -125,7 +125,7 @@ def config(text_file: Path) -> RunConfig:
 
 
 @pytest.mark.parametrize("name", sampled(RUNS, lambda name: name in SAMPLED))
-def test_nothing_of_it_runs(
+def test_a_hostile_run_runs_no_code_and_changes_nothing_outside(
     name: str,
     config: RunConfig,
     tmp_path: Path,
@@ -194,12 +194,12 @@ def _reads_nothing_of_it(verb: str, name: str) -> bool:
     return verb in ("checkup", "export") and beside
 
 
-def test_what_is_not_hostile_loads(tmp_path: Path) -> None:
+def test_a_run_that_is_not_hostile_loads(tmp_path: Path) -> None:
     net, alphabet = load_model(hostile.run(tmp_path / "run", hostile.saved(hostile.checkpoint())))
     assert (net.vocab_size, alphabet) == (len(hostile.ALPHABET), hostile.ALPHABET)
 
 
-def test_weights_that_are_not_finite_load_and_are_said(tmp_path: Path) -> None:
+def test_weights_that_are_not_finite_load_with_a_warning(tmp_path: Path) -> None:
     RUNS["weights that are NaN"](tmp_path / "run", tmp_path)
     with pytest.warns(UserWarning, match=r"not finite, in ln_f\.weight"):
         load_model(tmp_path / "run")
@@ -240,7 +240,7 @@ def test_the_users_own_classes_are_named_and_need_trust(
         GPTModule.load_from_checkpoint(folder)
 
 
-def test_the_current_folder_is_on_the_path_only_if_a_module_in_it_is_named(
+def test_the_current_directory_is_importable_only_if_an_override_names_a_module_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "mine.py").touch()

@@ -110,7 +110,7 @@ def test_a_time_limit_stops(train: Train) -> None:
     assert (run.metrics["status"], run.metrics["steps"]) == ("stopped", 0)
 
 
-def test_killed_between_the_stop_and_its_metrics(
+def test_a_run_killed_between_its_stop_and_its_metrics_ends_as_stopped(
     train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = train(*STOPS_AT_4, folder="whole")

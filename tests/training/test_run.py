@@ -121,7 +121,7 @@ STOPS = [(stop, accumulate) for accumulate in (1, 2) for stop in (1, 3, 4, 5, 8,
     ("stop", "accumulate"),  # before the first checkpoint, at one, after one, after a validation
     sampled(STOPS, lambda pair: pair in ((1, 1), (3, 2), (4, 1), (5, 2), (11, 1))),
 )
-def test_an_interrupted_run_goes_on_to_the_same_bits(
+def test_an_interrupted_run_resumes_to_the_same_bits(
     stop: int, accumulate: int, train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from attnlab.training import run as run_module
@@ -175,7 +175,7 @@ def test_a_run_killed_before_any_checkpoint_ends_with_the_same_checkpoints(
 
 
 @pytest.mark.parametrize("interval", [2, 500])
-def test_the_end_is_validated_and_kept_wherever_it_falls(interval: int, train: Train) -> None:
+def test_the_last_step_is_validated_and_saved_at_any_interval(interval: int, train: Train) -> None:
     overrides = ["trainer.max_steps=5", f"trainer.val_check_interval={interval}"]
     result = train(*overrides, "checkpoint_every=50")
     checkpoint = read_checkpoint(result.folder / "checkpoints" / "last.ckpt")
@@ -203,7 +203,7 @@ def test_a_folder_of_another_configuration_is_refused_and_not_touched(train: Tra
     assert before == {f: f.read_bytes() for f in first.folder.rglob("*") if f.is_file()}
 
 
-def test_weights_of_another_text_are_not_gone_on_with(
+def test_resuming_with_another_text_is_refused(
     train: Train, small: Callable[..., Any], text_file: Path, tmp_path: Path
 ) -> None:
     from attnlab.training.config import read_config
@@ -305,7 +305,7 @@ def test_code_in_a_checkpoint_is_never_run(tmp_path: Path) -> None:
     assert not (Path(__file__).parent / "malice").exists()
 
 
-def test_bf16_is_what_it_says(train: Train) -> None:
+def test_bf16_is_recorded_and_close_to_fp32(train: Train) -> None:
     result = train("trainer.precision=bf16-mixed")
     assert result.metrics["precision"] == "bf16-mixed"
     assert result.metrics["val_loss"] == pytest.approx(
@@ -341,7 +341,7 @@ def test_the_best_checkpoint_has_the_best_loss(steps: int, train: Train) -> None
     assert losses[best["global_step"]] == result.metrics["best_val_loss"] == min(losses.values())
 
 
-def test_force_takes_nothing_that_a_run_did_not_write(train: Train, tmp_path: Path) -> None:
+def test_force_deletes_only_files_of_a_run(train: Train, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.tex").write_text("years of work")
     with pytest.raises(BadInput, match="holds no run"):

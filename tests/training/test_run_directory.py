@@ -44,7 +44,9 @@ def test_a_run_is_named_by_what_was_changed(overrides: list[str], expected: str)
         "trainer.enable_model_summary=true",
     ],
 )
-def test_what_only_shows_is_the_same_run(override: str, tmp_path: Path) -> None:
+def test_settings_that_only_change_what_is_shown_keep_the_run(
+    override: str, tmp_path: Path
+) -> None:
     assert name_for(override) == name_for()
     saved = OmegaConf.to_container(settings(), resolve=True)
     assert isinstance(saved, dict)
@@ -70,7 +72,7 @@ def test_the_order_of_the_overrides_does_not_count() -> None:
     assert name_for("a=1", "b=2") == name_for("b=2", "a=1")
 
 
-def test_a_path_is_no_folder_in_the_folder() -> None:
+def test_a_path_in_an_override_adds_no_directory_level() -> None:
     name = name_for("data.path=/data/one/input.txt")
     assert name.startswith("outputs/lab/attn=sdpa,data.path=input.txt~")
     assert name.count("/") == 3
@@ -104,7 +106,7 @@ def test_a_folder_with_something_else_is_refused(tmp_path: Path) -> None:
         RunDirectory(tmp_path).status()
 
 
-def test_a_damaged_status_is_said(tmp_path: Path) -> None:
+def test_a_damaged_status_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "status.json").write_text("{")
     with pytest.raises(BadInput, match="is damaged"):
         RunDirectory(tmp_path).status()

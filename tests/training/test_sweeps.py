@@ -66,7 +66,7 @@ def summary(folder: Path) -> None:
     SweepSummary().on_multirun_end(sweep_of(folder / "lab", notes=folder))
 
 
-def test_what_goes_well_is_not_mentioned(
+def test_a_sweep_without_failures_prints_no_summary(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert attempt(lambda: tmp_path / "run", lambda _: 1.5, hydra_of(tmp_path, 0), []) == 1.5
@@ -86,7 +86,7 @@ def test_what_goes_well_is_not_mentioned(
         ),
     ],
 )
-def test_what_goes_wrong_is_listed_with_its_command(
+def test_failed_runs_are_listed_with_the_command_that_repeats_them(
     error: Exception, code: int, heading: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def train(_: Path) -> float:
@@ -140,7 +140,7 @@ def statuses(outputs: Path) -> dict[str, str]:
 SWEEP = [*SMALL, "logger=none", "seed=0,1", "checkpoint_every=2"]
 
 
-def test_a_sweep_that_is_killed_goes_on(text_file: Path, tmp_path: Path) -> None:
+def test_a_killed_sweep_resumes(text_file: Path, tmp_path: Path) -> None:
     def slowly() -> None:
         from attnlab.training.lightning_module import GPTModule
 
@@ -309,7 +309,7 @@ def test_a_sweep_ends_with_a_table_and_a_picture(
     assert (root / "comparison.png").stat().st_size > 10_000
 
 
-def test_a_picture_that_cannot_be_drawn_is_said(
+def test_a_picture_that_cannot_be_drawn_is_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = tmp_path / "lab"
