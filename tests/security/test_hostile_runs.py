@@ -35,6 +35,7 @@ VERBS: dict[str, Callable[[Path, Path], list[str]]] = {
     "look": lambda run, out: ["look", str(run), "--text", "to be"],
     "explore": lambda run, out: ["explore", str(run), "--text", "to be", "-o", f"{out}/page"],
     "explore its history": lambda run, out: ["explore", str(run), "-o", str(out / "page")],
+    "explore": lambda run, out: ["explore", str(run)],
     "export": lambda run, out: ["export", str(run), "--out", str(out / "exported")],
     "checkup": lambda run, out: ["checkup", str(run), "--json", str(out / "report.json")],
     "runs": lambda run, out: ["runs", str(run.parent.parent)],
