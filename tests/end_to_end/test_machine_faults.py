@@ -43,6 +43,7 @@ def command(text_file: Path, tmp_path: Path) -> list[str]:
     return [*RUN, f"data.path={text_file}", f"outputs={tmp_path}/o"]
 
 
+@LONG  # the sample of the fault campaign has a full disk, too
 def test_a_file_size_that_is_limited(command: list[str], whole: Path, tmp_path: Path) -> None:
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
@@ -70,7 +71,8 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(disk)], check=True)
 
 
-@pytest.mark.parametrize("logger", ["none", pytest.param("tensorboard", marks=LONG)])
+@LONG
+@pytest.mark.parametrize("logger", ["none", "tensorboard"])
 def test_a_full_disk(
     logger: str, tiny_disk: Path, text_file: Path, whole: Path, tmp_path: Path
 ) -> None:

@@ -12,11 +12,9 @@ weights, and the public names.
 import hashlib
 import json
 import math
-import os
 import platform
 import re
 import runpy
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -43,6 +41,7 @@ from attnlab.training.run import run
 from tests.claims import own_claim
 from tests.faults import in_gpt, in_llama
 from tests.faults.planted import FAULTS, PlantedFault
+from tests.forked import ended
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -328,13 +327,11 @@ def outcome(folder: Path) -> dict[str, Any]:
 
 
 def command_line(outputs: Path) -> Path:
-    """The baseline by the real `python train.py`, with all instruments; returns its folder."""
+    """The baseline by `train.py` with all instruments, in a forked process; returns its folder."""
     settings = GPT | WATCHED | {"outputs": outputs, "name": "golden"}
     overrides = [f"{key}={value}" for key, value in settings.items()]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "train.py", *overrides]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    code, said = ended(overrides, outputs, lambda: torch.set_num_threads(1))
+    assert code == 0, said
     (metrics,) = outputs.rglob("metrics.json")
     return metrics.parent
 

@@ -34,7 +34,7 @@ def recorded() -> tuple[dict[str, Any], bool]:
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the baseline, by the real command line."""
+    """The folder of the baseline, by the command line."""
     return record.command_line(tmp_path_factory.mktemp("outputs"))
 
 

@@ -63,7 +63,7 @@ def test_logits_are_equal(attn: Any, activation: Any, bias: bool) -> None:
     torch.testing.assert_close(theirs, net(ids()), atol=1e-5, rtol=0)
 
 
-@pytest.mark.slow
+@pytest.mark.long  # test_the_verb loads the folder, too, in this process
 def test_the_folder_generates_in_a_process_that_lacks_attnlab(tmp_path: Path) -> None:
     net = gpt()
     export(net, ALPHABET, tmp_path / "out")

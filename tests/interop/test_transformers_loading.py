@@ -1,6 +1,5 @@
 """Models by name: what is refused, and in which words."""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from typer.testing import CliRunner
 from attnlab.cli import app
 from attnlab.errors import BadInput
 from attnlab.interop import load_attention_model, load_language_model
+from tests.commands import attnlab
 from tests.interop.folders import bert_folder
 
 
@@ -51,13 +51,8 @@ def test_another_family(tmp_path: Path) -> None:
         load_language_model(str(bert))
 
 
-def test_a_missing_extra_is_one_sentence(tmp_path: Path) -> None:
-    code = (
-        "import sys; sys.modules['transformers'] = None\n"
-        "from attnlab.cli import main\n"
-        f"sys.argv = ['attnlab', 'look', 'hf:{tmp_path}']\n"
-        "main()\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr == ("error: this needs transformers: pip install transformers\n")
+def test_a_missing_extra_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    ended = attnlab("look", f"hf:{tmp_path}")
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.error == "error: this needs transformers: pip install transformers\n"

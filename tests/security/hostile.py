@@ -309,10 +309,6 @@ FILES: dict[str, tuple[str, Callable[[Path], object]]] = {
         write(json.dumps(METRICS | {"variant": "[/][red]\x1b]0;x\x07$\\frac{"})),
     ),
     "metrics with large numbers": ("metrics.json", write(json.dumps({"val_loss": 10**400}))),
-    "history is a pipe": ("history.json", lambda f: os.mkfifo(f)),
-    "history is endless": ("history.json", lambda f: f.symlink_to("/dev/zero")),
-    "history is nested": ("history.json", write("[" * 200_000)),
-    "history of other types": ("history.json", write(json.dumps({"steps": "x", "maps": 7}))),
     "settings with tags": (
         ".hydra/config.yaml",
         write("seed: !!python/object/apply:os.system ['touch CANARY']\n"),
