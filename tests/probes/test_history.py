@@ -112,6 +112,15 @@ def test_a_run_that_resumes_with_another_text_starts_its_history_again(
     assert (len(content["tokens"]), steps(content)) == (5, [6])
 
 
+def test_a_continued_run_keeps_as_many_snapshots(train: Train) -> None:
+    earlier = train(*KEPT, folder="earlier").folder
+    steps_12 = ("probes=default", "probes.history.steps=4", "trainer.max_steps=12")
+    later = train(*steps_12, f"continue_from={earlier}", folder="later").folder
+    assert steps(read(earlier)) == [0, 1, 3, 6]
+    assert steps(read(later)) == [0, 1, 6, 12]  # 2 is due, and 1 is the nearest
+    assert read(later)["snapshots"][:2] == read(earlier)["snapshots"][:2]
+
+
 def test_force_replaces_the_history(train: Train) -> None:
     first = read(train(*KEPT).folder)
     folder = train(*KEPT, "force=true", "optim.lr=0.1").folder

@@ -155,6 +155,11 @@ class History(Probe):
             self._snapshots = []
         parts = (i / max(1, steps - 1) for i in range(steps))
         self._due = {round(trainer.max_steps * part**1.7) for part in parts}
+        if self._snapshots:  # those of a run that this one continues may be too many
+            there = [each["step"] for each in self._snapshots]
+            past = (due for due in self._due if due <= trainer.global_step)
+            kept = {min((abs(step - due), step) for step in there)[1] for due in past}
+            self._snapshots = [each for each in self._snapshots if each["step"] in kept]
         if trainer.global_step in self._due:
             self._keep(trainer, pl_module)
 
