@@ -105,8 +105,8 @@ bench-gpu: setup ## measure training on a GPU (under 8 minutes)
 	@$(BIN)/python benchmarks/results.py
 
 .PHONY: docs
-docs: setup ## run the chapters of docs/chapters and write them as HTML pages
-	@$(BIN)/python docs/chapters/build.py $(ARGS)
+docs: setup ## build the site in build/site/html: chapters, guides, claims, API; offline
+	@$(BIN)/python docs/build.py $(ARGS)
 
 .PHONY: clean
 clean: ## remove caches and builds, but not outputs/ or the environment

@@ -1,23 +1,18 @@
-"""Run the chapters and write them as pages: `make docs`, or this file with an output directory.
+"""Read and run the chapters, which are jupytext percent scripts."""
 
-A chapter is a jupytext percent script. It runs in an empty directory, separate from your own runs,
-and its page works offline and without JavaScript.
-"""
-
-import sys
 import tempfile
+from copy import deepcopy
 from pathlib import Path
 
 import jupytext
-import nbformat
 from nbclient import NotebookClient
-from nbconvert import HTMLExporter
 from nbformat import NotebookNode
-from pygments.formatters import HtmlFormatter
 from traitlets.config import Config
 
 HERE = Path(__file__).parent
 CHAPTERS = sorted(HERE.glob("[0-9]_*.py"))
+# How the site shows a code cell with one of our tags.
+SHOWN = {"say": "remove-input", "drawing": "hide-input", "solution": "hide-cell"}
 
 
 def read(file: Path) -> NotebookNode:
@@ -45,49 +40,17 @@ def execute(file: Path, folder: Path) -> NotebookNode:
     return notebook
 
 
-def title(notebook: NotebookNode) -> str:
-    """The heading of the first cell."""
-    return str(notebook.cells[0].source).splitlines()[0].removeprefix("# ")
-
-
-def page(notebook: NotebookNode, name: str) -> str:
-    """A notebook as HTML, with links to its neighbors; `name` is the stem of its file."""
-    exporter = HTMLExporter(
-        template_name="page",
-        extra_template_basedirs=[str(HERE)],
-        exclude_input_prompt=True,
-        exclude_output_prompt=True,
-        exclude_anchor_links=True,
-    )
-    names = ["index", *(file.stem for file in CHAPTERS)]
-    place = names.index(name)
-    extras = {
-        "title": title(notebook),
-        "code_style": HtmlFormatter(style="xcode").get_style_defs(".highlight"),
-        "before": names[place - 1] if place > 0 else "",
-        "after": names[place + 1] if place + 1 < len(names) else "",
-    }
-    body, _ = exporter.from_notebook_node(notebook, resources=extras)
-    return body
-
-
-def index() -> NotebookNode:
-    """README.md as a notebook of one cell, with links to the pages."""
-    text = (HERE / "README.md").read_text(encoding="utf-8").replace(".py)", ".html)")
-    return nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(text)])
-
-
-def main() -> None:
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "html"
-    folder.mkdir(parents=True, exist_ok=True)
-    for file in CHAPTERS:
-        with tempfile.TemporaryDirectory() as empty:
-            notebook = execute(file, Path(empty))
-        (folder / f"{file.stem}.html").write_text(page(notebook, file.stem), encoding="utf-8")
-        print(folder / f"{file.stem}.html", flush=True)
-    (folder / "index.html").write_text(page(index(), "index"), encoding="utf-8")
-    print(folder / "index.html")
-
-
-if __name__ == "__main__":
-    main()
+def for_sphinx(notebook: NotebookNode) -> NotebookNode:
+    """A copy whose solutions are folded, with the tags that MyST-NB knows."""
+    shown = deepcopy(notebook)
+    shown.metadata["language_info"] = {"name": "python", "pygments_lexer": "python"}
+    for cell in shown.cells:
+        tags = cell.metadata.get("tags", [])
+        if cell.cell_type == "code":
+            cell.metadata["tags"] = [SHOWN.get(tag, tag) for tag in tags]
+            if "solution" in tags:
+                cell.metadata["mystnb"] = {"code_prompt_show": "A solution"}
+        elif "solution" in tags:
+            folded = ("<details><summary>A solution</summary>", cell.source, "</details>")
+            cell.source = "\n\n".join(folded)
+    return shown

@@ -1,0 +1,200 @@
+"""Build the site: `make docs`, or this file with an output directory.
+
+It collects the pages of docs/, experiments/ and benchmarks/ in build/site/source, runs the
+chapters, trains the small runs of the explorer pages, and calls Sphinx, for which every warning is
+an error. Nothing is downloaded.
+
+    python docs/build.py build/site/html
+    python docs/build.py --pages build/site/html     # a minute; runs neither chapters nor training
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from html.parser import HTMLParser
+from multiprocessing import get_context
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import nbformat
+from sphinx.cmd.build import build_main
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from docs.chapters.build import CHAPTERS, execute, for_sphinx, read  # noqa: E402
+
+SOURCE = ROOT / "build" / "site" / "source"
+# Name of the page -> the two variants that it compares.
+EXPLORED = {
+    "scale": ("sdpa", "unscaled"),
+    "mask": ("sdpa", "flipped"),
+    "heads": ("sdpa", "identical_heads"),
+}
+MENU = {
+    "Course": ["chapters/README", *(f"chapters/{file.stem}" for file in CHAPTERS), "textbook"],
+    "See it": ["explore", "instruments"],
+    "How to": ["attention", "own", "checkup", "interop", "sweeps", "lightning", "translation"],
+    "Evidence": ["claims", "experiments/index", "benchmarks/RESULTS"],
+    "Reference": ["api", "decisions", "security", "survival"],
+}
+LINK = re.compile(r"\[(?P<name>[^\]]*)\]\((?P<target>[^)#:]+)(?P<anchor>#[^)]*)?\)")
+
+
+def collect() -> None:
+    """Copy the pages into one tree, with the links of each page changed to that tree."""
+    shutil.rmtree(SOURCE, ignore_errors=True)
+    (SOURCE / "extra").mkdir(parents=True)
+    shutil.copytree(ROOT / "docs" / "img", SOURCE / "img")
+    shutil.copytree(ROOT / "docs" / "img", SOURCE / "extra" / "docs" / "img")  # of <picture>
+    shutil.copy(ROOT / "docs" / "playground.html", SOURCE / "extra")
+    shutil.copy(ROOT / "docs" / "conf.py", SOURCE)
+    for file in ROOT.glob("experiments/*/figure*.svg"):
+        (SOURCE / file.parent.relative_to(ROOT)).mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, SOURCE / file.relative_to(ROOT))
+    claims = sorted(ROOT.glob("experiments/*/README.md"))
+    for file in [*ROOT.glob("docs/**/*.md"), *claims, ROOT / "benchmarks" / "RESULTS.md"]:
+        write(place_of(file), with_links(file))
+    stems = [f"{file.parent.name}/README" for file in claims]
+    write("experiments/index.md", "# The claims\n\n" + toctree(stems))
+    menus = "\n".join(toctree(pages, name) for name, pages in MENU.items())
+    write("index.md", with_links(ROOT / "README.md") + "\n" + menus)
+
+
+def place_of(file: Path) -> str:
+    """Where a file of the repository is in the site."""
+    name = str(file.relative_to(ROOT)).removeprefix("docs/")
+    return "index.md" if name == "README.md" else name
+
+
+def with_links(file: Path) -> str:
+    """A page whose links lead to the site; a file that is not part of it becomes its name."""
+
+    def link(match: re.Match[str]) -> str:
+        target = (file.parent / match["target"]).resolve()
+        up = "../" * len(Path(place_of(file)).parent.parts)
+        if target.suffix == ".html":  # not a page of Sphinx's
+            return f'<a href="{up}{target.name}">{match["name"]}</a>'
+        if target in CHAPTERS:
+            target = target.with_suffix(".ipynb")
+        if target.suffix in {".md", ".ipynb", ".svg", ".png"} and target.is_relative_to(ROOT):
+            return f"[{match['name']}]({up}{place_of(target)}{match['anchor'] or ''})"
+        return match["name"]
+
+    return LINK.sub(link, file.read_text(encoding="utf-8"))
+
+
+def toctree(pages: Iterable[str], caption: str = "") -> str:
+    """A menu of pages."""
+    options = [f":caption: {caption}", ":hidden:"] if caption else []
+    return "\n".join(["```{toctree}", *options, ":maxdepth: 1", "", *pages, "```", ""])
+
+
+def write(name: str, text: str) -> None:
+    (SOURCE / name).parent.mkdir(parents=True, exist_ok=True)
+    (SOURCE / name).write_text(text, encoding="utf-8")
+
+
+def chapter(file: Path) -> None:
+    """Run a chapter in an empty directory, away from your own runs."""
+    with tempfile.TemporaryDirectory() as empty:
+        notebook = execute(file, Path(empty))
+    nbformat.write(for_sphinx(notebook), SOURCE / "chapters" / f"{file.stem}.ipynb")
+    print(f"ran {file.name}", flush=True)
+
+
+def explorer_pages() -> None:
+    """Train runs of preset micro and write the explorer page of each pair."""
+    from attnlab import explore
+
+    with tempfile.TemporaryDirectory() as runs:
+        variants = sorted({name for pair in EXPLORED.values() for name in pair})
+        settings = [f"attn={','.join(variants)}", "preset=micro", f"outputs={runs}", "name=site"]
+        train = [sys.executable, "train.py", "-m", *settings, "trainer.accelerator=cpu"]
+        subprocess.run(train, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        for name, pair in EXPLORED.items():
+            found = [next(Path(runs).glob(f"site/attn={each}[,]*/seed=0")) for each in pair]
+            explore(*found).save(SOURCE / "extra" / "explore" / f"{name}.html")
+            print(f"wrote explore/{name}.html", flush=True)
+
+
+def add_live_pages() -> None:
+    """Name the explorer pages on the page about the explorer."""
+    page = SOURCE / "explore.md"
+    rows = [
+        f'<a href="explore/{name}.html">{" and ".join(pair)}</a>'
+        for name, pair in EXPLORED.items()
+    ]
+    live = (
+        f"Explore three pairs of runs of preset micro here: {', '.join(rows)}.\n\n## What you see"
+    )
+    page.write_text(page.read_text().replace("## What you see", live), encoding="utf-8")
+
+
+class Links(HTMLParser):
+    """The links, the ids and the loaded files of a page."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.ids: set[str] = set()
+        self.feed(file.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = {name: value for name, value in attrs if value}
+        self.ids |= {found[name] for name in ("id", "name") if name in found}
+        if tag == "a" and "href" in found:
+            self.links.append(found["href"])
+        elif tag in {"script", "img", "link", "source", "iframe"}:
+            self.loaded += [found[name] for name in ("src", "href", "srcset") if name in found]
+
+
+def broken_links(output: Path) -> list[str]:
+    """Links to pages or places that do not exist, and files that a page loads from elsewhere."""
+    pages = {file.resolve(): Links(file) for file in sorted(output.rglob("*.html"))}
+    broken = []
+    for file, page in pages.items():
+        name = str(file.relative_to(output.resolve()))
+        for link in [*page.links, *page.loaded]:
+            if urlsplit(link).scheme or link.startswith("//"):
+                if link in page.loaded and not link.startswith("data:"):
+                    broken.append(f"{name} loads {link}")
+                continue
+            path, _, place = unquote(link).partition("#")
+            target = (file.parent / path.partition("?")[0]).resolve() if path else file
+            if not target.exists() or (
+                place and target in pages and place not in pages[target].ids
+            ):
+                broken.append(f"{name} links to {link}")
+    return broken
+
+
+def main() -> None:
+    arguments = [a for a in sys.argv[1:] if a != "--pages"]
+    output = Path(arguments[0]) if arguments else SOURCE.parent / "html"
+    collect()
+    if "--pages" in sys.argv:
+        for file in CHAPTERS:
+            nbformat.write(for_sphinx(read(file)), SOURCE / "chapters" / f"{file.stem}.ipynb")
+    else:
+        # Processes of their own, since a kernel's client needs an event loop of its own.
+        with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+            list(pool.map(chapter, CHAPTERS))
+        explorer_pages()
+        add_live_pages()
+    # -W: warnings are errors; -E: read all pages again.
+    code = build_main(["-b", "html", "-E", "-q", "-W", "--keep-going", str(SOURCE), str(output)])
+    broken = broken_links(output)
+    print(*broken, sep="\n", end="\n" if broken else "")
+    good = code == 0 and not broken
+    print(output / "index.html" if good else "the site has warnings or broken links, see above")
+    raise SystemExit(not good)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""The settings of Sphinx; docs/build.py collects the pages that it reads."""
+
+from importlib.metadata import version as version_of
+
+project = "attnlab"
+author = copyright = "the attnlab authors"
+version = release = version_of("attnlab")
+
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+nb_execution_mode = "off"  # docs/build.py has run the chapters
+nb_merge_streams = True
+myst_heading_anchors = 3
+default_role = "code"  # of docstrings, which mark code as Markdown does
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented_params"
+autodoc_mock_imports: list[str] = []
+autodoc_preserve_defaults = True
+add_module_names = False
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+nitpicky = False
+
+html_theme = "furo"
+html_title = f"attnlab {version}"
+html_extra_path = ["extra"]
+html_copy_source = False
+html_show_sourcelink = False
+html_show_sphinx = False
