@@ -162,7 +162,7 @@ def test_a_default_history_is_below_a_megabyte() -> None:
     scores = torch.randn(16, T, T, generator=stream)
     everything = torch.ones(T, T, dtype=torch.bool)
     maps = 20 * len(packed([quantized(scores.softmax(-1), everything)]))
-    measures = 20 * 7 * 16 * len("0.12345, ")
+    measures = 20 * 11 * 16 * len("0.12345, ")
     assert 20 * 16 * T * T < training_probes.MOST_WEIGHTS < 20 * 16 * (T + 1) ** 2
     assert maps + measures < 1e6
 

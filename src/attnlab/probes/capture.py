@@ -126,10 +126,9 @@ def mask_of(attn: nn.Module, x: Tensor, pattern: Tensor) -> Tensor:
     return (weights != 0).flatten(0, 1).any(0)
 
 
-def by_head(view: View) -> dict[str, Tensor]:
-    """The numbers that each head has, (H,) under each name."""
-    pattern, mask = view.pattern, view.mask
-    named = {
+def pattern_measures(pattern: Tensor, mask: Tensor) -> dict[str, Tensor]:
+    """The numbers that a pattern (B, H, T, T) has whatever the layer is, (H,) under each name."""
+    return {
         "entropy": measures.entropy(pattern, mask),
         "entropy_nats": measures.entropy_nats(pattern, mask),
         "effective_keys": measures.effective_keys(pattern, mask),
@@ -142,12 +141,17 @@ def by_head(view: View) -> dict[str, Tensor]:
         "distance_back": measures.distance_back(pattern, mask),
         "row_sum_error": measures.row_sum_error(pattern),
     }
+
+
+def by_head(view: View) -> dict[str, Tensor]:
+    """The numbers that each head has, (H,) under each name."""
+    named = pattern_measures(view.pattern, view.mask)
     if is_softmax(view.attn):
-        named["jacobian_trace"] = measures.jacobian_trace(pattern, mask)
+        named["jacobian_trace"] = measures.jacobian_trace(view.pattern, view.mask)
     if view.scores is not None:
-        named["score_std"] = measures.score_std(view.scores, mask)
-        named["largest_score"] = measures.largest_score(view.scores, mask)
-    if pattern.shape[1] > 1:
+        named["score_std"] = measures.score_std(view.scores, view.mask)
+        named["largest_score"] = measures.largest_score(view.scores, view.mask)
+    if view.pattern.shape[1] > 1:
         named |= {
             name: measures.with_others(matrix) for name, matrix in between_heads(view).items()
         }
@@ -232,16 +236,7 @@ def snapshot(seen: Sequence[View], step: int, loss: float | None = None) -> dict
     """
     measured: dict[str, list[list[float | None]]] = {}
     for view in seen:
-        pattern, mask = view.pattern, view.mask
-        for name, of_heads in {
-            "entropy": measures.entropy(pattern, mask),
-            "effective_keys": measures.effective_keys(pattern, mask),
-            "largest_weight": measures.largest_weight(pattern, mask),
-            "saturated_rows": measures.saturated_rows(pattern, mask),
-            "future_mass": measures.future_mass(pattern),
-            "previous_mass": measures.previous_mass(pattern, mask),
-            "row_sum_error": measures.row_sum_error(pattern),
-        }.items():
+        for name, of_heads in pattern_measures(view.pattern, view.mask).items():
             measured.setdefault(name, []).append([_plain(x) for x in of_heads.tolist()])
     return {
         "step": step,
