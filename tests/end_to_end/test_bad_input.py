@@ -10,10 +10,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
 
 from attnlab.training.error_messages import missing_file
+from attnlab.training.run_directory import flat
 from tests.commands import Ended, attnlab, train_py
-from tests.conftest import ROOT
+from tests.conftest import ROOT, SMALL, settings
 from tests.marks import sampled
 
 NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
@@ -116,6 +121,7 @@ SETTINGS = [
     ("data._target_=builtins.dict", "error"),
     ("probes=null", "Config group override must be a string"),
     ("logger=null", "Config group override must be a string"),
+    ("attn=[1,2]", "Hydra cannot compose these settings (TypeError: "),
     ("attn=null", "Config group override must be a string"),
     (
         "trainer.precision=16-mixed",
@@ -223,6 +229,56 @@ def test_bad_settings_of_a_real_command(arguments: str, tmp: Path) -> None:
     ended = real(["train.py", *typed(arguments, tmp)])
     assert refused(ended, dict(SETTINGS)[arguments]), ended
     assert tree(tmp) == before
+
+
+# Keys that name a place outside of the test's folder, or start other processes.
+UNTRIED = {"outputs", "continue_from", "trainer.devices", "trainer.strategy"}
+LOGGED = ["logger=[tensorboard,csv]", "callbacks=[early_stopping,checkpoints]"]
+QUICK = [*SMALL, "probes=light", *LOGGED, "trainer.max_steps=1", "trainer.val_check_interval=1"]
+KEYS = [
+    key
+    for key in flat(OmegaConf.to_container(settings(*QUICK)))  # type: ignore[arg-type]
+    if key not in UNTRIED
+]
+VALUES = st.one_of(
+    st.sampled_from([-1, 0, 1, 3, 2**63, -(10**30), 0.5, -0.0, 1e308, "nan", "-inf"]),
+    st.sampled_from(["null", "true", "[]", "[1,2]", "{}", "{a: 1}", "''", "???", "[[[]]]"]),
+    st.sampled_from(["${seed}", "${nothing}", "'${'", "${oc.env:HOME}", "a b", "'a=b'", "~x"]),
+    st.sampled_from(["torch.nn.Linear", "builtins.dict", "math.pi", "a.b", ".", "causal", "x:y"]),
+    st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=9),
+    st.text("'\"\\\\=,[]{}()$", max_size=6),
+)
+OVERRIDES = st.builds(
+    lambda sign, key, value: f"{sign}{key}={value}",
+    st.sampled_from(["", "", "", "+", "++"]),
+    st.one_of(st.sampled_from(KEYS), st.sampled_from(["attn", "optim", "preset", "trainer"])),
+    VALUES,
+)
+
+
+def never_a_traceback(override: str, folder: Path, text: Path) -> None:
+    ended = train_py(*QUICK, f"data.path={text}", override, f"outputs={folder}", "force=true")
+    assert ended.code in (0, 2) and "Traceback" not in ended.error + ended.out, ended
+    errors = [line for line in ended.error.splitlines() if line.startswith("error: ")]
+    assert len(errors) == (ended.code == 2), ended
+
+
+@pytest.mark.slow
+@given(override=OVERRIDES)
+@examples(max_examples=12)
+def test_generated_settings(
+    override: str, tmp_path_factory: pytest.TempPathFactory, text_file: Path
+) -> None:
+    never_a_traceback(override, tmp_path_factory.mktemp("generated"), text_file)
+
+
+@pytest.mark.long
+@given(override=OVERRIDES)
+@examples(max_examples=150)
+def test_many_generated_settings(
+    override: str, tmp_path_factory: pytest.TempPathFactory, text_file: Path
+) -> None:
+    never_a_traceback(override, tmp_path_factory.mktemp("generated"), text_file)
 
 
 @NO_GPU

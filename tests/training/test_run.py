@@ -4,6 +4,7 @@ import io
 import json
 import math
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from attnlab.training.callbacks import AtomicCheckpointIO
 from attnlab.training.checkpoints import load_model, read_checkpoint
 from tests.commands import train_py
 from tests.conftest import ROOT, SMALL, VARIANTS, weights_of
-from tests.forked import begin
+from tests.forked import RUN, at_call, begin, ended, folder_of
 from tests.marks import sampled
 
 Train = Callable[..., Any]
@@ -366,6 +367,28 @@ def test_a_resumed_run_writes_no_step_twice(train: Train, monkeypatch: pytest.Mo
     events = EventAccumulator(str(train(*overrides).folder)).Reload()
     steps = [event.step for event in events.Scalars("train/loss")]
     assert steps == list(range(1, 13))
+
+
+def test_tensorboard_shows_no_point_twice_after_kills(text_file: Path, tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    command = [*RUN, f"data.path={text_file}", f"outputs={tmp_path}", "logger=tensorboard"]
+    command += [
+        "checkpoint_every=5",
+        "trainer.val_check_interval=6",
+        "trainer.log_every_n_steps=1",
+    ]
+    # The second is killed with the points of three steps that no checkpoint has.
+    for step in (4, 10):  # before the first checkpoint, and between two of them
+        code, said = ended(command, tmp_path, at_call(step, "training_step", signal.SIGKILL))
+        assert code == -9, said
+    folder = folder_of(tmp_path)
+    assert max(read_curves(folder, "train/loss")["train/loss"])[0] == 9
+    code, said = ended(command, tmp_path)
+    assert code == 0 and "Resuming from step 6" in said
+    events = EventAccumulator(str(folder)).Reload()
+    assert [event.step for event in events.Scalars("train/loss")] == list(range(1, 13))
+    assert [event.step for event in events.Scalars("val/loss")] == [6, 12]
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])

@@ -3,7 +3,7 @@
 import re
 from difflib import get_close_matches
 
-from hydra.errors import MissingConfigException
+from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -27,6 +27,8 @@ def in_one_sentence(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return of_the_disk(error)
     sentence = " ".join(str(error).split())
+    if not isinstance(error, ValueError | HydraException | OmegaConfBaseException | OSError):
+        return f"Hydra cannot compose these settings ({type(error).__name__}: {sentence})"
     # Hydra advises to add the misspelled key, which attnlab would refuse as well.
     unknown = re.match(r"Could not override '(\S+)'\. To append ", sentence)
     if unknown is None:

@@ -1,8 +1,10 @@
 """Loggers of a run, and what TensorBoard needs besides numbers.
 
-Any logger of Lightning works. TensorBoard also gets the settings and results for HParams, and a
-layout of charts, in each run's own events: so they are found whichever folder TensorBoard is
-given. Runs that differ by their seed alone form one group, of which HParams shows the mean.
+Any logger of Lightning works. In Weights & Biases and MLflow a run is named like its directory,
+and a resumed run continues the same entry. TensorBoard also gets the settings and results for
+HParams and a layout of charts. They are in each run's own events, so that they are found whatever
+directory TensorBoard is given. Runs that differ only in their seed form one group, of which
+HParams shows the mean.
 """
 
 import csv
@@ -14,11 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as L
-from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from lightning.pytorch.loggers import (
+    CSVLogger,
+    Logger,
+    MLFlowLogger,
+    TensorBoardLogger,
+    WandbLogger,
+)
 from omegaconf import DictConfig, OmegaConf
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
 
+from attnlab.errors import BadInput, first_line
+from attnlab.files import read_json, write_json
 from attnlab.probes.base import log_scalars, tensorboards
 from attnlab.training.instantiate import build, locate
 
@@ -43,6 +53,12 @@ NUMBERS = {
     *("optim.lr", "optim.min_lr", "optim.warmup_steps", "optim.weight_decay"),
     *("data.batch_size", "trainer.max_steps", "trainer.accumulate_grad_batches"),
 }
+# Loggers of services: the arguments for the name and for the id of their entry.
+SERVICES: dict[Any, tuple[str, str]] = {
+    WandbLogger: ("name", "id"),
+    MLFlowLogger: ("run_name", "run_id"),
+}
+ENTRIES = "loggers.json"  # class of a logger -> id of its entry
 
 RESULTS = {
     "val_loss": "validation loss",
@@ -92,16 +108,29 @@ def make_logger(node: DictConfig, path: str, folder: Path, resume_step: int | No
         resume_step: the step from which the run resumes; None for a new run.
 
     Raises:
-        BadInput: the node does not fit its target.
+        BadInput: the node does not fit its target, or a package is missing.
     """
     target = locate(str(node._target_), f"{path}._target_")
     given: dict[str, Any] = {}
+    if target in SERVICES:
+        name, id_ = SERVICES[target]
+        given[name] = f"{folder.parent.name}/{folder.name}"
+        if resume_step is not None and (folder / ENTRIES).exists():
+            given[id_] = read_json(folder / ENTRIES).get(target.__name__)
+        given = {key: value for key, value in given.items() if node.get(key) is None}
     if "save_dir" in inspect.signature(target).parameters and "save_dir" not in node:
         given["save_dir"] = str(folder)
     if target is TensorBoardLogger and resume_step is not None:
         # TensorBoard drops what the interrupted part logged after its checkpoint.
         given["purge_step"] = resume_step + 1
-    logger: Logger = build(node, path, given=tuple(given))(**given)
+    make = build(node, path, given=tuple(given))
+    try:
+        logger: Logger = make(**given)
+    except ModuleNotFoundError as error:
+        extra = path.rpartition(".")[2]
+        raise BadInput(
+            f"{path} needs a package that is not installed; pip install -e '.[{extra}]' brings it"
+        ) from error
     return logger
 
 
@@ -136,6 +165,7 @@ def log_settings(
     """
     if resume_step is not None:
         _restore_csv_rows(trainer, resume_step)
+    _open_services(trainer, folder)
     settings = hyperparameters(cfg, variant)
     layout = {
         category: {
@@ -149,6 +179,33 @@ def log_settings(
         writer.add_summary(_columns(settings))
         writer.add_summary(_start(settings, group))
         logger.experiment.add_custom_scalars(layout)
+
+
+def _open_services(trainer: L.Trainer, folder: Path) -> None:
+    """Begin the entries in services, tell them the run directory, and keep their ids."""
+    ids = {}
+    for logger in trainer.loggers:
+        try:
+            if isinstance(logger, WandbLogger):
+                where = {"run_directory": str(folder)}
+                logger.experiment.config.update(where, allow_val_change=True)
+            elif isinstance(logger, MLFlowLogger):
+                logger.experiment.set_tag(logger.run_id, "run_directory", str(folder))
+            else:
+                continue
+        except Exception as error:  # of the service, whose errors have no common class
+            raise BadInput(f"{type(logger).__name__} cannot start: {first_line(error)}") from error
+        ids[type(logger).__name__] = logger.version
+    if ids:
+        write_json(folder / ENTRIES, ids)
+
+
+def close_services(trainer: L.Trainer) -> None:
+    """End the entry in Weights & Biases, so that the next run of this process gets its own."""
+    if any(isinstance(logger, WandbLogger) for logger in trainer.loggers):
+        import wandb
+
+        wandb.finish()
 
 
 def log_results(trainer: L.Trainer, record: dict[str, Any]) -> None:

@@ -202,8 +202,11 @@ def one_sentence() -> Iterator[None]:
             file=sys.stderr,
         )
         raise SystemExit(1) from None
-    except (BadInput, HydraException, OmegaConfBaseException, OSError, ValueError) as error:
-        if type(error) is ValueError and not _is_of_hydra(error):
+    except (BadInput, HydraException, OmegaConfBaseException, OSError) as error:
+        _say(error)
+        raise SystemExit(2) from None
+    except Exception as error:
+        if not _is_of_hydra(error):
             raise
         _say(error)
         raise SystemExit(2) from None
@@ -271,9 +274,9 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 
 def _is_of_hydra(error: BaseException) -> bool:
-    """Whether Hydra refused an override by a plain ValueError, such as probes=null."""
+    """Whether Hydra itself failed, by a plain ValueError (probes=null) or otherwise (attn=[1])."""
     *_, (frame, _line) = traceback.walk_tb(error.__traceback__)
-    return str(frame.f_globals["__name__"]).startswith("hydra.")
+    return str(frame.f_globals["__name__"]).partition(".")[0] in ("hydra", "omegaconf")
 
 
 def _command(name: str) -> str:

@@ -44,7 +44,7 @@ from attnlab.training.callbacks import (
 from attnlab.training.config import RunConfig
 from attnlab.training.continuation import begin_continued, continued, read_earlier_run
 from attnlab.training.lightning_module import TaskData, TaskModule
-from attnlab.training.loggers import log_results, log_settings
+from attnlab.training.loggers import close_services, log_results, log_settings
 from attnlab.training.resume import prepare_resume, read_resumable
 from attnlab.training.run_directory import RunDirectory, fingerprint
 
@@ -114,8 +114,9 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
         # Again: another process may have used the directory meanwhile.
         if done := _earlier_result(config, directory, inputs):
             return done
-        directory.begin(config.composed, overrides, digest)
-        if earlier_run is not None and checkpoint is not None and resume_step is None:
+        resumes = resume_step is not None
+        directory.begin(config.composed, overrides, digest, resumes=resumes)
+        if earlier_run is not None and checkpoint is not None and not resumes:
             begin_continued(checkpoint, earlier_run, directory, trainer.max_steps)
         log_settings(trainer, config.composed, folder, variant, resume_step)
         _fit(trainer, lit, resume)
@@ -275,6 +276,8 @@ def _failures_recorded(
                 f"({first_line(error)})"
             ) from error
         raise
+    finally:
+        close_services(trainer)
 
 
 def _silence_lightning() -> None:

@@ -31,7 +31,7 @@ LONGEST_NAME = 80  # bytes of `attn=...`
 # What a run writes, by folder. Nothing else is ever deleted.
 WRITTEN = {
     ".": re.compile(
-        r"status\.json|metrics\.(json|csv)|history\.json|hparams\.yaml"
+        r"(status|loggers)\.json|metrics\.(json|csv)|history\.json|hparams\.yaml"
         r"|events\.out\.tfevents\.[0-9]+\..+\.[0-9]+"
     ),
     ".hydra": re.compile(r"(config|overrides)\.yaml"),
@@ -278,13 +278,20 @@ class RunDirectory:
             and stat.S_ISREG(file.lstat().st_mode)
         ]
 
-    def begin(self, cfg: DictConfig, overrides: Iterable[str], digest: str) -> None:
+    def begin(
+        self, cfg: DictConfig, overrides: Iterable[str], digest: str, *, resumes: bool = False
+    ) -> None:
         """Claim the directory by the status "running", and write `.hydra/`.
 
-        With force=true, the files of the earlier run are removed.
+        Args:
+            cfg: the composed configuration.
+            overrides: as typed.
+            digest: the run's fingerprint.
+            resumes: keep the files of the interrupted part; otherwise those that an earlier run,
+                or one that was killed before its first checkpoint, has written are removed.
         """
         self.set_status("running", digest)
-        if cfg.force:
+        if not resumes:
             for file in self._written(temporary=False):
                 if file != self.status_file:
                     file.unlink()
@@ -345,8 +352,12 @@ def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def hyperparameters(config: dict[str, Any]) -> dict[str, Any]:
-    """The resolved settings under dotted keys, as every logger gets them."""
-    return flat({key: value for key, value in config.items() if key not in {"outputs", "force"}})
+    """The settings that can change the result, and the name, as every logger gets them.
+
+    A run may resume with other loggers and probes, and MLflow refuses a parameter that changes.
+    """
+    apart = PLACE - {"name"}
+    return {key: x for key, x in flat(config).items() if key not in apart and _counts(key)}
 
 
 def now() -> str:
