@@ -4,7 +4,7 @@
     python benchmarks/sweeps.py --rounds 1 --steps 30 --presets micro     a quick test
 
 Alternates between two ways to train the same runs with `python train.py -m`: one after the other
-in one process, with all cores for PyTorch's threads, and with joblib, one process per core with
+in one process, with all cores for PyTorch's threads, and in a pool, one process per core with
 one thread each (cores // n_jobs). `training` counts the characters per second during training,
 summed over parallel runs. `whole` counts the time of the whole command, including Python's start,
 imports, validation, and checkpoints, whose share shrinks with longer training. Writes
@@ -33,7 +33,9 @@ def sweep(preset: str, steps: int, runs: int, jobs: int, outputs: Path) -> dict[
     command += [f"trainer.max_steps={steps}", f"trainer.val_check_interval={steps}"]
     command += [f"outputs={outputs}", "trainer.accelerator=cpu"]
     if jobs > 1:
-        command += ["hydra/launcher=joblib", f"hydra.launcher.n_jobs={jobs}"]
+        command += ["hydra/launcher=pool", f"hydra.launcher.n_jobs={jobs}"]
+    else:
+        command += ["hydra/launcher=basic"]
     # The shares are what is measured, so none may be set from outside.
     environment = {name: value for name, value in os.environ.items() if name not in THREADS}
     began = time.perf_counter()
@@ -70,7 +72,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=1000, help="of each run")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes of joblib")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes of the pool")
     parser.add_argument("--presets", nargs="+", default=["tiny", "micro"])
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "sweeps.json")
     options = parser.parse_args()

@@ -13,9 +13,7 @@ from pathlib import Path
 
 import torch
 
-from attnlab import cli
-from attnlab.claims import execute
-from attnlab.claims.paths import Paths
+from attnlab import cli, workers
 from tests.conftest import ROOT, SMALL, weights_of
 
 RUN = [*SMALL, "trainer.max_steps=12", "trainer.val_check_interval=4", "checkpoint_every=2"]
@@ -78,10 +76,10 @@ def ended(
     return begin(arguments, scratch, before).end()
 
 
-def forked_worker(number: int, paths: Paths) -> ProcessPoolExecutor:
-    """What replaces `execute._worker`: a worker of `attnlab reproduce` that is forked."""
-    log = str(execute._log(paths, number))
-    return ProcessPoolExecutor(1, FORK, execute._start_worker, (log,))
+def forked_worker(number: int, logs: Path, threads: int) -> ProcessPoolExecutor:
+    """What replaces `workers.make_worker`: a worker that is forked."""
+    log = str(logs / f"worker-{number}.log")
+    return ProcessPoolExecutor(1, FORK, workers.start_worker, (log, threads))
 
 
 def _main(script: str, arguments: list[str], said: Path, before: Callable[[], object]) -> None:

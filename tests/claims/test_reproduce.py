@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from attnlab.claims import execute
+from attnlab import workers
 from tests import commands
 from tests.claims import own_claim
 from tests.forked import forked_worker, import_once
@@ -34,7 +34,7 @@ def forked_workers():
 
     import_once()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(execute, "_worker", forked_worker)
+        patch.setattr(workers, "make_worker", forked_worker)
         yield
 
 

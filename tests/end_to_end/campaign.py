@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from attnlab.claims import execute
+from attnlab import workers
 from attnlab.runs import read_curves
 from attnlab.training.checkpoints import read_checkpoint
 from tests.claims import own_claim
@@ -82,6 +82,9 @@ def left_by_run(folder: Path, *, curves: bool = True) -> dict[str, Any]:
     return left
 
 
+BASIC = "hydra/launcher=basic"  # one process, which a fault hits
+
+
 @dataclass
 class Trial:
     """One command in a folder of its own.
@@ -109,7 +112,7 @@ class Trial:
         if self.script == "train.py":
             chosen = ["--config-dir", f"{self.bench.folder}/conf", "experiment=small"]
             chosen.append(f"outputs={self.disk}/o")
-            return chosen if self.verb == "train" else ["-m", *chosen, "seed=0,1"]
+            return chosen if self.verb == "train" else ["-m", *chosen, "seed=0,1", BASIC]
         if self.verb == "reproduce":
             places = [f"--{x}={self.folder / 'project' / x}" for x in ("experiments", "conf")]
             places += [f"--outputs={self.disk}/o", "--jobs=1", "--seeds=1"]
@@ -130,7 +133,7 @@ class Trial:
     def begin(self, before: Callable[[], object] = lambda: None, *extra: str) -> Command:
         def prepared() -> None:
             if self.verb == "reproduce":
-                execute._worker = forked_worker
+                workers.make_worker = forked_worker
             before()
 
         arguments = [*self.arguments, *extra]

@@ -296,14 +296,15 @@ def test_hydra_full_error_shows_the_traceback() -> None:
 def test_a_refused_run_does_not_stop_the_sweep(tmp: Path) -> None:
     small = "model.n_layer=1 model.n_embd=12 model.block_size=8 trainer.max_steps=2 probes=none"
     small += f" trainer.val_check_interval=2 data=plays data.length=3000 outputs={tmp}/sweep"
-    ended = train_py("-m", "model.n_head=5,3", *small.split())
+    ended = train_py("-m", "model.n_head=5,3", "hydra/launcher=basic", *small.split())
     assert (ended.code, "Traceback" in ended.error) == (2, False), ended
     assert "n_head = 5 does not divide n_embd = 12" in ended.error
     assert len(list((tmp / "sweep").rglob("metrics.json"))) == 1
 
 
 def test_several_devices_are_not_swept(tmp: Path) -> None:
-    ended = train_py("-m", "trainer.devices=2", "seed=0,1", f"outputs={tmp}/d")
+    basic = ["hydra/launcher=basic", f"outputs={tmp}/d"]
+    ended = train_py("-m", "trainer.devices=2", "seed=0,1", *basic)
     assert (ended.code, "Traceback" in ended.error) == (2, False), ended
     assert "trainer.devices = 2" in ended.error
 

@@ -14,7 +14,7 @@ from attnlab.training.callbacks import RunCheckpoints
 
 pytestmark = pytest.mark.long
 Train = Callable[..., Any]
-SETTINGS = ("probes=light", "trainer.log_every_n_steps=1", "checkpoint_every=1")
+SETTINGS = ("probes=default", "trainer.log_every_n_steps=1", "checkpoint_every=1")
 
 
 def wandb_records(file: Path) -> Iterator[Any]:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,13 @@ import pytest
 import torch
 from omegaconf import DictConfig, OmegaConf
 
+from attnlab import workers
 from attnlab.errors import BadInput
+from attnlab.runs import read_run
 from attnlab.training.run_directory import Busy, RunDirectory
 from attnlab.training.sweeps import SweepSummary, attempt, share_threads
 from tests.conftest import ROOT, SMALL
-from tests.forked import begin, ended
+from tests.forked import begin, ended, forked_worker, is_one_sentence, same_weights
 from tests.training.test_comparison import write_run
 
 FAULTY = '''
@@ -137,7 +140,7 @@ def statuses(outputs: Path) -> dict[str, str]:
     }
 
 
-SWEEP = [*SMALL, "logger=none", "seed=0,1", "checkpoint_every=2"]
+SWEEP = ["hydra/launcher=basic", *SMALL, "logger=none", "seed=0,1", "checkpoint_every=2"]
 
 
 def test_a_killed_sweep_resumes(text_file: Path, tmp_path: Path) -> None:
@@ -188,11 +191,85 @@ def test_two_sweeps_at_once_share_the_runs(text_file: Path, tmp_path: Path) -> N
     assert losses[0] == losses[1]
 
 
+def pooled(before: Callable[[], object] = int) -> Callable[[], None]:
+    """Let the launcher `pool` fork its workers, and prepare what goes wrong in them."""
+
+    def prepare() -> None:
+        workers.make_worker = forked_worker
+        before()
+
+    return prepare
+
+
+def pool_of(tmp_path: Path, text_file: Path, *changed: str) -> list[str]:
+    chosen = ["hydra/launcher=pool", "hydra.launcher.n_jobs=2", *changed]
+    return ["-m", *SWEEP, *chosen, f"data.path={text_file}", f"outputs={tmp_path}/o"]
+
+
+def test_a_pool_of_processes_gives_the_same_bits(text_file: Path, tmp_path: Path) -> None:
+    code, said = ended(pool_of(tmp_path, text_file, "seed=0,1,2"), tmp_path, pooled())
+    assert code == 0, said
+    assert "3 runs in 2 processes" in said and "(3 of 3)" in said and " s left)" in said
+    assert "step 2: val loss" not in said  # it is in the logs
+    logs = list((tmp_path / "o" / ".sweep").glob("*/logs/worker-*.log"))
+    assert len(logs) == 2 and all("val loss" in log.read_text() for log in logs)
+    alone = [word for word in pool_of(tmp_path / "alone", text_file)[1:] if "seed=" not in word]
+    alone = [word for word in alone if "launcher" not in word]
+    code, said = ended([*alone, "seed=2"], tmp_path)
+    assert code == 0, said
+    (ours,) = (tmp_path / "o").rglob("seed=2")
+    (theirs,) = (tmp_path / "alone").rglob("seed=2")
+    assert same_weights(ours, theirs)
+
+
+def test_a_run_whose_process_dies_is_listed(text_file: Path, tmp_path: Path) -> None:
+    def killed() -> None:
+        from attnlab.training.lightning_module import GPTModule
+
+        step = GPTModule.training_step
+
+        def deadly(self: GPTModule, *arguments: Any) -> Any:
+            if self.seed == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return step(self, *arguments)
+
+        GPTModule.training_step = deadly  # type: ignore[method-assign]
+
+    command = pool_of(tmp_path, text_file)
+    code, said = ended(command, tmp_path, pooled(killed))
+    assert code == 1, said
+    assert "error: failed, 1 of this sweep's runs" in said and "its process died" in said
+    assert statuses(tmp_path / "o") == {"seed=0": "running", "seed=1": "finished"}
+    code, said = ended(command, tmp_path, pooled())
+    assert code == 0, said
+    assert statuses(tmp_path / "o") == {"seed=0": "finished", "seed=1": "finished"}
+
+
+def test_ctrl_c_ends_a_pool(text_file: Path, tmp_path: Path) -> None:
+    command = pool_of(tmp_path, text_file, "trainer.max_steps=100000", "checkpoint_every=1")
+    running = begin(command, tmp_path, pooled())
+    while not list((tmp_path / "o").rglob("last.ckpt")):
+        assert running.process.is_alive()
+        time.sleep(0.05)
+    assert running.process.pid is not None
+    os.kill(running.process.pid, signal.SIGINT)
+    code, said = running.end()
+    assert code == 130 and "Interrupted; the same command resumes." in said, said
+    for file in (tmp_path / "o").rglob("status.json"):  # no process holds the lock
+        assert read_run(file.parent).status == "interrupted"
+
+
+def test_a_bad_number_of_processes_is_one_sentence(text_file: Path, tmp_path: Path) -> None:
+    code, said = ended(pool_of(tmp_path, text_file, "hydra.launcher.n_jobs=0"), tmp_path)
+    assert code == 2 and is_one_sentence(said), said
+
+
 def faulty_sweep(folder: Path) -> list[str]:
     """A sweep over a run that fails and one that does not."""
     (folder / "faulty.py").write_text(FAULTY)
     settings = [s for s in SMALL if s != "data=text"]
     settings += ["data=plays", "data.length=3000", "logger=none", f"outputs={folder}/o"]
+    settings += ["hydra/launcher=basic"]
     return ["-m", "attn._target_=faulty.Faulty", "+attn.faulty=1,0", *settings]
 
 
@@ -251,6 +328,7 @@ def threads_of(folder: Path) -> list[int]:
 
 
 LAUNCHERS = {
+    "pool": ["hydra.launcher.n_jobs=2"],
     "joblib": ["hydra.launcher.n_jobs=2"],
     "submitit_local": ["hydra.sweeper.max_batch_size=1"],
     "ray": ["+hydra.launcher.ray.init.num_cpus=2"],
@@ -260,11 +338,11 @@ LAUNCHERS = {
 @pytest.mark.long
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_launchers(launcher: str, tmp_path: Path) -> None:
-    if find_spec(f"hydra_plugins.hydra_{NEEDS[launcher]}_launcher") is None:
-        pytest.skip(f"hydra-{NEEDS[launcher]}-launcher is not installed here")
+    if launcher in NEEDS:
+        pytest.importorskip(f"hydra_plugins.hydra_{NEEDS[launcher]}_launcher")
     done = launched(tmp_path, f"hydra/launcher={launcher}", *LAUNCHERS[launcher])
     check_faulty_sweep(done.returncode, done.stdout + done.stderr, tmp_path)
-    share = max(1, (os.cpu_count() or 1) // 2) if launcher == "joblib" else 1
+    share = max(1, (os.cpu_count() or 1) // 2) if launcher in ("pool", "joblib") else 1
     assert threads_of(tmp_path) == [share]
 
 
@@ -287,7 +365,7 @@ def test_hydras_own_directories_are_used(text_file: Path, tmp_path: Path) -> Non
     code, said = ended([*command, f"hydra.run.dir={tmp_path}/mine"], tmp_path)
     assert code == 0, said
     assert (tmp_path / "mine" / "metrics.json").exists()
-    code, said = ended(["-m", *command, "seed=0,1", f"hydra.sweep.dir={tmp_path}/swept"], tmp_path)
+    code, said = ended(["-m", *SWEEP, *command, f"hydra.sweep.dir={tmp_path}/swept"], tmp_path)
     assert code == 0, said
     assert len(list((tmp_path / "swept").glob("attn=*/seed=*/metrics.json"))) == 2
     assert not (tmp_path / "o").exists()

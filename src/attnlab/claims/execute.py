@@ -1,21 +1,10 @@
-"""Executes tasks in worker processes that import once, use one thread each, and end with us.
+"""Executes the tasks of claims in worker processes."""
 
-Each worker is a `ProcessPoolExecutor` of its own: when a process dies (out of memory, a signal),
-only the task that it was doing fails, and the others continue.
-"""
-
-import multiprocessing
-import os
-import signal
-import sys
-import threading
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from attnlab.claims.claim import Measured, RunMetric, Trained
@@ -25,13 +14,8 @@ from attnlab.claims.paths import Paths
 from attnlab.claims.plan import ClaimTask
 from attnlab.claims.results import Row
 from attnlab.errors import BadInput
+from attnlab.workers import run_tasks
 
-ONE_THREAD = {
-    "OMP_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "HYDRA_FULL_ERROR": "1",
-}
 TIMES = ("wall_seconds", "tokens_per_second")  # of metrics.json; never the same twice
 
 
@@ -45,84 +29,10 @@ def execute(
         paths: the directories.
         jobs: how many processes.
     """
-    others = set(multiprocessing.active_children())
-    workers = {number: _worker(number, paths) for number in range(min(jobs, len(tasks)))}
-    waiting, idle = list(reversed(tasks)), list(workers)
-    running: dict[Future[list[Row]], tuple[int, ClaimTask]] = {}
-    with _environment(ONE_THREAD):
-        try:
-            while waiting or running:
-                while waiting and idle:
-                    number, task = idle.pop(), waiting.pop()
-                    running[workers[number].submit(execute_task, task, paths)] = number, task
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    number, task = running.pop(future)
-                    try:
-                        rows = future.result()
-                    except BrokenProcessPool:
-                        log = _log(paths, number)
-                        reason = f"its process died (out of memory?); see {log}"
-                        rows = [_row(task.id, task) | {"reason": reason}]
-                        workers[number] = _worker(number, paths)
-                    idle.append(number)
-                    yield task, rows
-        finally:  # also where the caller was interrupted: runs resume in the next call
-            for child in set(multiprocessing.active_children()) - others:
-                child.kill()
-            for worker in workers.values():
-                worker.shutdown(cancel_futures=True)
-
-
-def cores() -> int:
-    """The cores that this process may use."""
-    if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def _worker(number: int, paths: Paths) -> ProcessPoolExecutor:
-    context = multiprocessing.get_context("spawn")  # threads of PyTorch do not survive a fork
-    return ProcessPoolExecutor(1, context, _start_worker, (str(_log(paths, number)),))
-
-
-def _log(paths: Paths, number: int) -> Path:
-    return paths.outputs / "logs" / f"worker-{number}.log"
-
-
-def _start_worker(log: str) -> None:
-    """In the worker: end with the parent, leave Ctrl-C to it, and write to a log."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        parent.join()  # returns when the parent is gone, even by SIGKILL
-        os._exit(1)  # otherwise this process would hold the lock of a run directory
-
-    threading.Thread(target=watch, daemon=True).start()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    Path(log).parent.mkdir(parents=True, exist_ok=True)
-    with Path(log).open("ab") as stream:
-        sys.stdout.flush()
-        os.dup2(stream.fileno(), 1)
-        os.dup2(stream.fileno(), 2)
-    import torch
-
-    torch.set_num_threads(1)
-
-
-@contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Set variables for the processes that are started meanwhile."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+    do = partial(execute_task, paths=paths)
+    for task, rows, log in run_tasks(do, tasks, jobs, paths.outputs / "logs"):
+        died = {"reason": f"its process died (out of memory?); see {log}"}
+        yield task, [_row(task.id, task) | died] if rows is None else rows
 
 
 def execute_task(task: ClaimTask, paths: Paths) -> list[Row]:

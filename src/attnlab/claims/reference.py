@@ -17,12 +17,13 @@ from attnlab.claims.declare import (
     declare,
     read_declared,
 )
-from attnlab.claims.execute import cores, execute
+from attnlab.claims.execute import execute
 from attnlab.claims.loading import load_claims
 from attnlab.claims.paths import Paths
 from attnlab.claims.plan import ClaimTask, Plan
 from attnlab.errors import BadInput
 from attnlab.files import read_json, write_json
+from attnlab.workers import cores
 
 SMALL_TEXT = ("data=plays", "data.length=20000")  # validated in a moment, even by wide models
 

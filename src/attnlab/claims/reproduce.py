@@ -13,7 +13,7 @@ from attnlab.claims.criteria import EXACT
 from attnlab.claims.declare import read_declared
 from attnlab.claims.display import duration, print_verdicts, progress
 from attnlab.claims.evaluate import evaluate, provenance, verdict
-from attnlab.claims.execute import cores, execute
+from attnlab.claims.execute import execute
 from attnlab.claims.judge import LOOKS
 from attnlab.claims.loading import load_claims
 from attnlab.claims.paths import Paths
@@ -24,6 +24,7 @@ from attnlab.claims.rows import RowStore
 from attnlab.errors import BadInput
 from attnlab.files import lab_path, write_json
 from attnlab.training.run_directory import now
+from attnlab.workers import cores
 
 
 def find_paths(experiments: Path | None, conf: Path | None, outputs: Path, budget: str) -> Paths:

@@ -4,18 +4,25 @@ Hydra's launchers run the runs, in this process or in others, here or elsewhere.
 common is the sweep's folder, so that is where a run leaves a note of what went wrong.
 """
 
+import inspect
+import io
 import math
+import operator
 import os
 import shlex
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 from hydra.conf import HydraConf
+from hydra.core.singleton import Singleton
+from hydra.core.utils import run_job, setup_globals
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig
+from hydra.types import HydraContext
+from omegaconf import DictConfig, open_dict
 from rich.console import Console
 
 from attnlab.errors import BadInput, first_line
@@ -74,6 +81,72 @@ def attempt(
     note |= {"folder": str(folder), "overrides": list(arguments)}
     write_json(Path(hydra.runtime.output_dir) / f"{hydra.job.num}.json", note)
     return math.nan
+
+
+class _Tee(io.StringIO):
+    """Keeps what is printed, and prints it."""
+
+    def write(self, text: str) -> int:
+        assert sys.__stdout__ is not None
+        sys.__stdout__.write(text)
+        sys.__stdout__.flush()
+        return super().write(text)
+
+
+def do_job(
+    job: tuple[int, Sequence[str]],
+    *,
+    context: HydraContext,
+    config: DictConfig,
+    task: tuple[str, str],
+    singletons: dict[Any, Any],
+) -> tuple[float, str]:
+    """Do one run of a sweep, in a worker of the launcher `pool`.
+
+    Args:
+        job: its number and its overrides.
+        context, config: Hydra's, of the sweep.
+        task: module and name of the function that `hydra.main` wraps.
+        singletons: what Hydra knows in the process of the sweep.
+
+    Returns:
+        what the function returned, and the last line that the run printed.
+    """
+    number, overrides = job
+    setup_globals()
+    Singleton.set_state(Singleton.get_state() | {"instances": singletons})
+    run_config = context.config_loader.load_sweep_config(config, list(overrides))
+    with open_dict(run_config):
+        run_config.hydra.job.id = run_config.hydra.job.num = number
+    function = inspect.unwrap(operator.attrgetter(task[1])(sys.modules[task[0]]))
+    with redirect_stdout(_Tee()) as printed:
+        done = run_job(function, run_config, "hydra.sweep.dir", "hydra.sweep.subdir", context)
+    return done.return_value, (printed.getvalue().splitlines() or [""])[-1]
+
+
+def note_death(
+    folder: Path, number: int, overrides: Sequence[str], log: Path
+) -> tuple[float, str]:
+    """Record that the process of a run died; returns what `do_job` would.
+
+    Args:
+        folder: the sweep's.
+        number: of the run.
+        overrides: of the run.
+        log: of the process.
+    """
+    reason = f"its process died (out of memory?); see {log}"
+    note = {"outcome": "failed", "reason": reason, "traceback": "", "overrides": list(overrides)}
+    write_json(folder / f"{number}.json", note)
+    return math.nan, f"{' '.join(overrides)}: failed, {reason}"
+
+
+def time_left(elapsed: float, ended: int, runs: int) -> str:
+    """The time that the other runs of a sweep take if they go on like this; "" at the end."""
+    seconds = elapsed / ended * (runs - ended)
+    if not seconds:
+        return ""
+    return f", {seconds:.0f} s left" if seconds < 100 else f", {seconds / 60:.0f} min left"
 
 
 def share_threads(hydra: HydraConf) -> None:
@@ -176,5 +249,5 @@ def _show(heading: str, notes: list[dict[str, Any]]) -> None:
         print(f"    # {' '.join(note['reason'].split())}", file=sys.stderr)
         if WANTS_TRACEBACK:
             print(note["traceback"], file=sys.stderr)
-        elif note["outcome"] == "failed":
+        elif note["traceback"] and note["outcome"] == "failed":
             print(f"    # the traceback is in {note['folder']}/status.json", file=sys.stderr)

@@ -1,0 +1,117 @@
+"""Worker processes that import once, use their share of the cores, and end with their parent.
+
+Each worker is a `ProcessPoolExecutor` of its own: when a process dies (out of memory, a signal),
+only the task that it was doing fails, and the others continue.
+"""
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def run_tasks(
+    do: Callable[[T], R], tasks: Sequence[T], jobs: int, logs: Path, *, threads: int = 1
+) -> Iterator[tuple[T, R | None, Path]]:
+    """Call a function for each task in worker processes.
+
+    Args:
+        do: can be pickled; called in a worker with a task.
+        tasks: started in this order.
+        jobs: how many processes.
+        logs: the directory of what the workers print.
+        threads: of each process.
+
+    Yields:
+        each task as it ends, what the function returned (None if its process died), and the log of
+        its worker.
+    """
+    others = set(multiprocessing.active_children())
+    workers = {n: make_worker(n, logs, threads) for n in range(min(jobs, len(tasks)))}
+    waiting, idle = list(reversed(tasks)), list(workers)
+    running: dict[Future[R], tuple[int, T]] = {}
+    with _environment(threads):
+        try:
+            while waiting or running:
+                while waiting and idle:
+                    number, task = idle.pop(), waiting.pop()
+                    running[workers[number].submit(do, task)] = number, task
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    number, task = running.pop(future)
+                    result = None
+                    try:
+                        result = future.result()
+                    except BrokenProcessPool:
+                        workers[number] = make_worker(number, logs, threads)
+                    idle.append(number)
+                    yield task, result, _log(logs, number)
+        finally:  # also where the caller was interrupted: runs resume in the next call
+            for child in set(multiprocessing.active_children()) - others:
+                child.kill()
+            for worker in workers.values():
+                worker.shutdown(cancel_futures=True)
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def make_worker(number: int, logs: Path, threads: int) -> ProcessPoolExecutor:
+    """An executor of one process, which prints to a log of its own."""
+    context = multiprocessing.get_context("spawn")  # threads of PyTorch do not survive a fork
+    return ProcessPoolExecutor(1, context, start_worker, (str(_log(logs, number)), threads))
+
+
+def _log(logs: Path, number: int) -> Path:
+    return logs / f"worker-{number}.log"
+
+
+def start_worker(log: str, threads: int) -> None:
+    """In the worker: end with the parent, leave Ctrl-C to it, and write to a log."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()  # returns when the parent is gone, even by SIGKILL
+        os._exit(1)  # otherwise this process would hold the lock of a run directory
+
+    threading.Thread(target=watch, daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Path(log).parent.mkdir(parents=True, exist_ok=True)
+    with Path(log).open("ab") as stream:
+        sys.stdout.flush()
+        os.dup2(stream.fileno(), 1)
+        os.dup2(stream.fileno(), 2)
+    import torch
+
+    torch.set_num_threads(threads)
+
+
+@contextmanager
+def _environment(threads: int) -> Iterator[None]:
+    """Set the variables of numerical libraries for the processes that are started meanwhile."""
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    variables = dict.fromkeys(names, str(threads)) | {"HYDRA_FULL_ERROR": "1"}
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,91 @@
+"""Hydra's launcher `pool`: a sweep in processes of this machine that import once for all runs.
+
+Hydra finds launchers in the namespace `hydra_plugins`, and imports this module for every command,
+so whatever takes time is imported in the functions.
+"""
+
+import os
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from hydra.core.singleton import Singleton
+from hydra.core.utils import JobReturn, JobStatus, configure_log, setup_globals
+from hydra.plugins.launcher import Launcher
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
+
+MOST_ON_A_GPU = 8  # processes that share a GPU by default
+
+
+class PoolLauncher(Launcher):
+    """Runs the runs of a sweep side by side, each with its share of the cores.
+
+    Args:
+        n_jobs: how many processes; null for one a core, and at most 8 where there is a GPU.
+    """
+
+    def __init__(self, n_jobs: int | None = None) -> None:
+        self.n_jobs = n_jobs
+
+    def setup(
+        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
+    ) -> None:
+        """Keep what `launch` needs; Hydra calls this first."""
+        self.context, self.task, self.config = hydra_context, task_function, config
+
+    def launch(
+        self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
+    ) -> Sequence[JobReturn]:
+        """Do the runs, and print a line with the time that is left as each ends.
+
+        Args:
+            job_overrides: the command line of each run.
+            initial_job_idx: the number of the first run; a sweeper may launch several times.
+
+        Returns:
+            what each run returned; NaN for one whose process died.
+
+        Raises:
+            BadInput: `n_jobs` is no positive number.
+        """
+        from attnlab.errors import BadInput
+        from attnlab.training.sweeps import do_job, note_death, time_left
+        from attnlab.workers import cores, run_tasks
+
+        if self.n_jobs is not None and (type(self.n_jobs) is not int or self.n_jobs < 1):
+            raise BadInput(f"hydra.launcher.n_jobs = {self.n_jobs} must be at least 1, or null")
+        setup_globals()
+        configure_log(self.config.hydra.hydra_logging, self.config.hydra.verbose)
+        folder = Path(str(self.config.hydra.sweep.dir))
+        jobs = min(self.n_jobs or _processes(cores()), len(job_overrides))
+        given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+        threads = int(given) if given.isdigit() else max(1, cores() // jobs)
+        print(f"{len(job_overrides)} runs in {jobs} processes; their output: {folder}/logs")
+        do = partial(
+            do_job,
+            context=self.context,
+            config=self.config,
+            task=(self.task.__module__, self.task.__qualname__),
+            singletons=Singleton.get_state()["instances"],
+        )
+        began, ended = time.monotonic(), dict[int, JobReturn]()
+        tasks = list(enumerate(job_overrides, initial_job_idx))
+        for (number, overrides), result, log in run_tasks(
+            do, tasks, jobs, folder / "logs", threads=threads
+        ):
+            if result is None:
+                result = note_death(folder, number, overrides, log)
+            loss, line = result
+            ended[number] = JobReturn(overrides, status=JobStatus.COMPLETED)
+            ended[number].return_value = loss
+            left = time_left(time.monotonic() - began, len(ended), len(tasks))
+            print(f"{line} ({len(ended)} of {len(tasks)}{left})", flush=True)
+        return [ended[number] for number, _ in tasks]
+
+
+def _processes(cores: int) -> int:
+    import torch
+
+    return min(cores, MOST_ON_A_GPU) if torch.cuda.is_available() else cores
