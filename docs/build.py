@@ -53,6 +53,8 @@ def collect() -> None:
     shutil.copytree(ROOT / "docs" / "img", SOURCE / "extra" / "docs" / "img")  # of <picture>
     shutil.copy(ROOT / "docs" / "playground.html", SOURCE / "extra")
     shutil.copy(ROOT / "docs" / "conf.py", SOURCE)
+    (SOURCE / "static").mkdir()
+    shutil.copy(ROOT / "docs" / "site.css", SOURCE / "static")
     for file in ROOT.glob("experiments/*/figure*.svg"):
         (SOURCE / file.parent.relative_to(ROOT)).mkdir(parents=True, exist_ok=True)
         shutil.copy(file, SOURCE / file.relative_to(ROOT))
