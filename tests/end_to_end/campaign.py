@@ -417,7 +417,9 @@ def damaged(change: Callable[[bytes, random.Random], bytes]) -> Callable[..., bo
         )
         if not files:
             return False
-        file = stream.choice(files)
+        # Half of the time the file that matters most, if there is one yet.
+        kept = [file for file in files if file.name == "last.ckpt"]
+        file = stream.choice(kept if kept and stream.random() < 0.5 else files)
         whole = file.read_bytes()
         file.write_bytes(change(whole, stream))
         trial.curves = not file.name.startswith("events")
