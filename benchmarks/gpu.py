@@ -41,9 +41,8 @@ class Step:
         self.net, self.optimizer = net, optimizer
         self.batches = iter(
             TrainBatches(
-                corpus.train,
+                corpus.train_draw(cfg.model.block_size),
                 batch_size=cfg.data.batch_size,
-                block_size=cfg.model.block_size,
                 seed=0,
                 steps=100_000,
             )

@@ -39,9 +39,8 @@ class Bare:
         self.optimizer, self.schedule = read_config(cfg).optimizer(self.net, max_steps)
         self.batches = iter(
             TrainBatches(
-                corpus.train,
+                corpus.train_draw(cfg.model.block_size),
                 batch_size=cfg.data.batch_size,
-                block_size=cfg.model.block_size,
                 seed=0,
                 steps=max_steps,
             )

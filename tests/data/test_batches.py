@@ -5,16 +5,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab.data.batches import TrainBatches, ValidationBatches
+from attnlab.data.batches import TrainBatches, ValidationBatches, random_windows
 from attnlab.errors import BadInput
 
 IDS = torch.arange(1000)
 
 
 def batches(**given: int) -> TrainBatches:
-    return TrainBatches(
-        IDS, **{"batch_size": 8, "block_size": 16, "seed": 0, "steps": 20, **given}
-    )
+    draw = random_windows(IDS, 16)
+    return TrainBatches(draw, **{"batch_size": 8, "seed": 0, "steps": 20, **given})
 
 
 def test_y_is_one_character_on() -> None:
@@ -49,7 +48,7 @@ def test_a_batch_that_cannot_be_shared_is_refused(batch_size: int, world_size: i
 
 def test_windows_reach_both_ends_of_the_text() -> None:
     ids = torch.arange(20)
-    short = TrainBatches(ids, batch_size=500, block_size=16, seed=0, steps=1)
+    short = TrainBatches(random_windows(ids, 16), batch_size=500, seed=0, steps=1)
     starts = set(short[0][0][:, 0].tolist())
     assert starts == {0, 1, 2, 3}  # the last window ends with the last character as a target
 
@@ -65,7 +64,7 @@ def test_validation_predicts_every_character_but_the_first_once(N: int, T: int, 
 
 def test_batches_of_small_ids_are_the_same_in_int64() -> None:
     small = IDS.to(torch.uint16)
-    train = TrainBatches(small, batch_size=8, block_size=16, seed=0, steps=20)
+    train = TrainBatches(random_windows(small, 16), batch_size=8, seed=0, steps=20)
     pairs = [*zip(train, batches(), strict=True)]
     pairs += zip(ValidationBatches(small, 16, 7), ValidationBatches(IDS, 16, 7), strict=True)
     for (x, y), (x_64, y_64) in pairs:

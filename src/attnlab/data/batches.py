@@ -1,7 +1,7 @@
 """Batches by step: the batch of step n is a function of (seed, n) and nothing else."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -11,15 +11,40 @@ from attnlab.errors import BadInput
 from attnlab.rng import generator
 
 Batch = tuple[Tensor, Tensor]
+Draw = Callable[[int, torch.Generator], Batch]
+Part = Literal["train", "val"]
+IGNORED = -100  # a target that is neither predicted nor counted, as in F.cross_entropy
+
+
+def random_windows(ids: Tensor, block_size: int) -> Draw:
+    """Draws x and y, (B, T) int64 each, y one character on, from a text (N,) of integers."""
+
+    def draw(B: int, stream: torch.Generator) -> Batch:
+        starts = torch.randint(len(ids) - block_size, (B, 1), generator=stream)
+        windows = ids[starts + torch.arange(block_size + 1)].long()  # (B, T + 1)
+        return windows[:, :-1], windows[:, 1:]
+
+    return draw
+
+
+def fixed_windows(ids: Tensor, block_size: int, count: int) -> Batch:
+    """Cut windows out of a text at even distances, the same ones at every call.
+
+    Returns:
+        inputs and targets, int64 (<= count, T) each.
+    """
+    last = len(ids) - block_size - 1
+    starts = torch.linspace(0, last, count).long().unique()
+    windows = ids[starts[:, None] + torch.arange(block_size + 1)].long()
+    return windows[:, :-1], windows[:, 1:]
 
 
 class TrainBatches(IterableDataset[Batch]):
-    """Random windows of a text, the same at step n for every variant, resumed run and rank.
+    """Random batches, the same at step n for every variant, resumed run and rank.
 
     Args:
-        ids: the training text, (N,) of any integer dtype; batches are int64.
+        draw: makes a batch of B rows from a random stream.
         batch_size: B, of all ranks together.
-        block_size: T.
         seed: of the stream "data".
         steps: the number of batches from the start of training to its end.
         start: the first step that is still to come.
@@ -31,10 +56,9 @@ class TrainBatches(IterableDataset[Batch]):
 
     def __init__(
         self,
-        ids: Tensor,
+        draw: Draw,
         *,
         batch_size: int,
-        block_size: int,
         seed: int,
         steps: int,
         start: int = 0,
@@ -46,9 +70,8 @@ class TrainBatches(IterableDataset[Batch]):
                 f"data.batch_size = {batch_size} must be a positive multiple of the number of "
                 f"devices, {world_size}"
             )
-        self.ids = ids
+        self.draw = draw
         self.batch_size = batch_size
-        self.block_size = block_size
         self.seed = seed
         self.steps = steps
         self.start = start
@@ -59,14 +82,9 @@ class TrainBatches(IterableDataset[Batch]):
         return self.steps
 
     def __getitem__(self, step: int) -> Batch:
-        """The rank's rows of the batch of one step: x and y, each (B, T), y one character on."""
-        starts = torch.randint(
-            len(self.ids) - self.block_size,
-            (self.batch_size, 1),
-            generator=generator(self.seed, "data", step),
-        )[self.rank :: self.world_size]
-        windows = self.ids[starts + torch.arange(self.block_size + 1)].long()  # (B, T + 1)
-        return windows[:, :-1], windows[:, 1:]
+        """The rank's rows of the batch of one step: x and y, each (B, T)."""
+        x, y = self.draw(self.batch_size, generator(self.seed, "data", step))
+        return x[self.rank :: self.world_size], y[self.rank :: self.world_size]
 
     def __iter__(self) -> Iterator[Batch]:
         return (self[step] for step in range(self.start, self.steps))

@@ -5,7 +5,7 @@ import hashlib
 import lzma
 import stat
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from attnlab.data.batches import (
+    Batch,
+    Draw,
+    Part,
+    ValidationBatches,
+    fixed_windows,
+    random_windows,
+)
 from attnlab.errors import BadInput
 
 MAX_ALPHABET = 1000
@@ -110,6 +118,19 @@ class Corpus:
     def val(self) -> Tensor:
         """The ids of the last 10 %, (N_val,)."""
         return self.ids[split_at(len(self.ids)) :]
+
+    def train_draw(self, block_size: int) -> Draw:
+        """Draws training batches: random windows of the first 90 %."""
+        return random_windows(self.train, block_size)
+
+    def held_out(self, part: Part, block_size: int) -> Sequence[Batch]:
+        """The validation text ("val"), or as long an end of the training text ("train")."""
+        ids = self.val if part == "val" else self.train[-len(self.val) :]
+        return ValidationBatches(ids, block_size)
+
+    def windows(self, part: Part, block_size: int, count: int) -> Batch:
+        """At most `count` windows at even distances: x and y, (count, T) int64 each."""
+        return fixed_windows(self.val if part == "val" else self.train, block_size, count)
 
     def check_length(self, block_size: int) -> None:
         """Refuse a text whose validation part is shorter than a window and its next character.

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import lightning.pytorch as L
-import torch
 from lightning.pytorch.loggers import MLFlowLogger, TensorBoardLogger, WandbLogger
 from tensorboard.compat.proto.summary_pb2 import Summary
 from torch import Tensor, nn
 
 from attnlab.data.corpora import Corpus
+from attnlab.data.sequences import Sequences
 from attnlab.errors import BadInput
 from attnlab.model import GPT
 from attnlab.plotting.drawing import Pixels, png
@@ -21,12 +21,12 @@ class LanguageModule(Protocol):
 
     Args:
         net: the model.
-        corpus: its text.
+        corpus: its text, or its task.
         val_losses: step -> validation loss, nats a character.
     """
 
     net: GPT
-    corpus: Corpus
+    corpus: Corpus | Sequences
     val_losses: dict[int, float]
 
 
@@ -62,18 +62,6 @@ def at_least(name: str, value: int | None, least: int) -> None:
     """
     if value is not None and value < least:
         raise BadInput(f"{name} = {value} must be at least {least}")
-
-
-def fixed_windows(ids: Tensor, block_size: int, count: int) -> tuple[Tensor, Tensor]:
-    """Cut windows out of a text at even distances, the same ones at every call.
-
-    Returns:
-        inputs and targets, int64 (<= count, T) each.
-    """
-    last = len(ids) - block_size - 1
-    starts = torch.linspace(0, last, count).long().unique()
-    windows = ids[starts[:, None] + torch.arange(block_size + 1)].long()
-    return windows[:, :-1], windows[:, 1:]
 
 
 def log_scalars(trainer: L.Trainer, values: Mapping[str, float], step: int) -> None:

@@ -5,7 +5,7 @@ import math
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -37,6 +37,7 @@ class View:
         mask: (T, T) bool, see `mask_of`.
         scores: (B, H, T, T) before mask and softmax; None where the layer does not say.
         values: (B, H, T, D); None where the layer does not say.
+        ids: the symbols (B, T); None where they are not known.
     """
 
     layer: int
@@ -45,6 +46,7 @@ class View:
     mask: Tensor
     scores: Tensor | None
     values: Tensor | None
+    ids: Tensor | None = None
 
     @property
     def outputs(self) -> Tensor | None:
@@ -93,7 +95,7 @@ def views(net: GPT, ids: Tensor) -> Iterator[View]:
     for number, (attn, x) in enumerate(zip(layers, inputs_of(net, layers, ids), strict=True)):
         with eval_mode(net):
             view = view_of(number, attn, x)
-        yield view
+        yield replace(view, ids=ids)
 
 
 def view_of(number: int, attn: nn.Module, x: Tensor) -> View:
@@ -148,6 +150,8 @@ def by_head(view: View) -> dict[str, Tensor]:
     named = pattern_measures(view.pattern, view.mask)
     if is_softmax(view.attn):
         named["jacobian_trace"] = measures.jacobian_trace(view.pattern, view.mask)
+    if view.ids is not None:
+        named["induction_mass"] = measures.induction_mass(view.pattern, view.ids)
     if view.scores is not None:
         named["score_std"] = measures.score_std(view.scores, view.mask)
         named["largest_score"] = measures.largest_score(view.scores, view.mask)

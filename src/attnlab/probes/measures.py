@@ -200,8 +200,31 @@ def loss_by_position(logits: Tensor, targets: Tensor) -> Tensor:
     return cross_entropies(logits, targets).mean(0)
 
 
+def mean_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross-entropy (), in nats, over the targets that are not -100."""
+    return cross_entropies(logits, targets).sum() / (targets != -100).sum()
+
+
+def induction_mass(pattern: Tensor, ids: Tensor) -> Tensor:
+    """Weight on the symbols that followed earlier occurrences of the query's symbol: (H,).
+
+    This is the prefix-matching score of an induction head (Olsson et al. 2022), a mean over the
+    queries whose symbol occurred before; NaN if there is none.
+
+    Args:
+        pattern: (B, H, T, T).
+        ids: the symbols, (B, T).
+    """
+    same = ids[:, :, None] == ids[:, None, :]  # (B, T, T)
+    followed = F.pad(same, (1, 0))[..., :-1].tril()[
+        :, None
+    ]  # key j follows a j - 1 like the query
+    rows = followed.any(-1)  # (B, 1, T)
+    return ((pattern * followed).sum(-1) * rows).sum((0, 2)) / rows.sum()
+
+
 def cross_entropies(logits: Tensor, targets: Tensor) -> Tensor:
-    """(B, T, V), (B, T) -> (B, T), in nats."""
+    """(B, T, V), (B, T) -> (B, T), in nats; 0 where the target is -100."""
     flat = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="none")
     return flat.view_as(targets)
 

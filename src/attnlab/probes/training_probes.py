@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from attnlab.attention.layer import Attention
-from attnlab.data.batches import Batch
+from attnlab.data.batches import IGNORED, Batch
 from attnlab.data.corpora import decode
 from attnlab.errors import BadInput
 from attnlab.files import write_atomically
@@ -59,7 +59,7 @@ class Patterns(Probe):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         assert isinstance(pl_module, LanguageModule)
         block_size = pl_module.net.block_size
-        x, _ = base.fixed_windows(pl_module.corpus.val, block_size, self.windows)
+        x, _ = pl_module.corpus.windows("val", block_size, self.windows)
         self._ids = x.to(pl_module.device)
         if trainer.global_step == 0:  # a resumed run was measured where it stopped
             self._measure(trainer, pl_module)
@@ -189,12 +189,12 @@ class History(Probe):
         net, step = pl_module.net, trainer.global_step
         if self._snapshots and self._snapshots[-1]["step"] == step:
             return
-        x, y = base.fixed_windows(pl_module.corpus.val, net.block_size, self.windows)
+        x, y = pl_module.corpus.windows("val", net.block_size, self.windows)
         with trainer.precision_plugin.forward_context():
             seen = list(views(net, self._ids))
             with eval_mode(net):
                 logits = net(x.to(pl_module.device))
-        loss = measures.cross_entropies(logits, y.to(pl_module.device)).mean()
+        loss = measures.mean_loss(logits, y.to(pl_module.device))
         self._snapshots.append(snapshot(seen, step, float(loss)))
         text = decode(self._ids[0], pl_module.corpus.alphabet)
         content = json.dumps(history(text, seen, self._snapshots), separators=(",", ":"))
@@ -289,10 +289,10 @@ class Predictions(Probe):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        B, T = batch[1].shape
+        T = batch[1].shape[1]
         losses = measures.cross_entropies(self._logits, batch[1])
         self._losses[:T] += losses.sum(0)
-        self._counts[:T] += B
+        self._counts[:T] += (batch[1] != IGNORED).sum(0)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         assert isinstance(pl_module, LanguageModule)
@@ -300,18 +300,21 @@ class Predictions(Probe):
             self._hook.remove()
         self._logits = torch.empty(0)
         losses = trainer.strategy.reduce(self._losses, reduce_op="sum")
-        by_position = losses / trainer.strategy.reduce(self._counts, reduce_op="sum")
+        counts = trainer.strategy.reduce(self._counts, reduce_op="sum")
+        by_position = losses / counts  # NaN where nothing is predicted
         if not trainer.is_global_zero:
             return
         net, corpus, device = pl_module.net, pl_module.corpus, pl_module.device
-        x, y = base.fixed_windows(corpus.train, net.block_size, self.train_windows)
+        x, y = corpus.windows("train", net.block_size, self.train_windows)
         with eval_mode(net), trainer.precision_plugin.forward_context():
-            train = float(measures.cross_entropies(net(x.to(device)), y.to(device)).mean())
+            train = float(measures.mean_loss(net(x.to(device)), y.to(device)))
         step, curve = trainer.global_step, by_position.tolist()
         gap = pl_module.val_losses[step] - train
         self.record = {"val/gap": gap, "loss_by_position": [round(x, 5) for x in curve]}
-        values = {"val/gap": gap, "position/first": curve[0], "position/last": curve[-1]}
-        if len(curve) > 2:
+        values = {"val/gap": gap}
+        if counts.all():  # a task predicts at some positions only
+            values |= {"position/first": curve[0], "position/last": curve[-1]}
+        if len(curve) > 2 and counts.all():
             values["position/between"] = sum(curve[1:-1]) / (len(curve) - 2)
         log_scalars(trainer, values, step)
         picture = heatmaps.curve(curve, f"validation loss by position, step {step}")

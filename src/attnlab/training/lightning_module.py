@@ -19,8 +19,9 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from attnlab.attention import SelfAttention, kernels
 from attnlab.attention.masks import name_of
-from attnlab.data.batches import Batch, TrainBatches, ValidationBatches
+from attnlab.data.batches import IGNORED, Batch, TrainBatches
 from attnlab.data.corpora import Corpus
+from attnlab.data.sequences import Sequences
 from attnlab.errors import BadInput
 from attnlab.init import init_weights
 from attnlab.model import GPT, Block
@@ -60,7 +61,7 @@ class TaskModule(L.LightningModule):
     Class attributes:
         model_class: what `model._target_` must build.
         attention_class: what `attn._target_` must build.
-        data_class: what `data._target_` must build.
+        data_class: what `data._target_` must build, a class or several.
         needs: the groups of the configuration that fit this task, for error messages.
         unit: what one prediction is, for messages, axes and metrics.json.
         baseline, contrast: settings of `attn`; the final message suggests one of them to compare
@@ -81,7 +82,7 @@ class TaskModule(L.LightningModule):
 
     model_class: ClassVar[type[nn.Module]]
     attention_class: ClassVar[type[nn.Module]] = nn.Module
-    data_class: ClassVar[type]
+    data_class: ClassVar[type | tuple[type, ...]]
     needs: ClassVar[str]
     unit: ClassVar[str]
     baseline: ClassVar[str]
@@ -284,7 +285,7 @@ class GPTModule(TaskModule):
     """Next-character training of a GPT on a corpus; `TaskModule` has the arguments."""
 
     model_class = GPT
-    data_class = Corpus
+    data_class = (Corpus, Sequences)
     needs = "attn=sdpa or another variant of conf/attn, and a text such as data=tinyshakespeare"
     unit = "character"
     baseline = "attn=sdpa"
@@ -292,7 +293,7 @@ class GPTModule(TaskModule):
     verbs = ("sample",)
 
     net: GPT
-    corpus: Corpus
+    corpus: Corpus | Sequences
 
     @staticmethod
     def init_weights(net: GPT, seed: int, *, init: str, qk_std: float | None) -> None:
@@ -324,9 +325,8 @@ class GPTModule(TaskModule):
 
     def batches(self, steps: int, start: int, rank: int, world_size: int) -> TrainBatches:
         return TrainBatches(
-            self.corpus.train,
+            self.corpus.train_draw(self.net.block_size),
             batch_size=self.batch_size,
-            block_size=self.net.block_size,
             seed=self.seed,
             steps=steps,
             start=start,
@@ -334,20 +334,19 @@ class GPTModule(TaskModule):
             world_size=world_size,
         )
 
-    def val_batches(self) -> ValidationBatches:
-        return ValidationBatches(self.corpus.val, self.net.block_size)
+    def val_batches(self) -> Sequence[Batch]:
+        return self.corpus.held_out("val", self.net.block_size)
 
-    def train_piece(self) -> ValidationBatches:
+    def train_piece(self) -> Sequence[Batch]:
         """The end of the training text, as long a piece as the validation text."""
-        piece = self.corpus.train[-len(self.corpus.val) :]
-        return ValidationBatches(piece, self.net.block_size)
+        return self.corpus.held_out("train", self.net.block_size)
 
     def batch_loss(self, batch: Batch, reduction: Reduction) -> Tensor:
         x, y = batch
         return F.cross_entropy(self.net(x).flatten(0, 1), y.flatten(), reduction=reduction)
 
     def predictions(self, batch: Batch) -> int:
-        return batch[1].numel()
+        return int((batch[1] != IGNORED).sum())
 
     def tokens(self, batches: int) -> int:
         return batches * self.batch_size * self.net.block_size
@@ -356,13 +355,27 @@ class GPTModule(TaskModule):
         figures: dict[str, Any] = {"attention": self._attention()}
         if self.corpus.val_floor is not None:
             figures["val_floor"] = self.corpus.val_floor
+        if isinstance(self.corpus, Sequences):
+            figures["val_accuracy"] = self.accuracy()
         return figures
+
+    def accuracy(self) -> float:
+        """The share of the validation's predictions whose most likely symbol is right."""
+        right = total = 0
+        for x, y in self.val_batches():
+            guessed = self.net(x.to(self.device)).argmax(-1).cpu()
+            right += int((guessed == y).sum())  # IGNORED is no symbol
+            total += self.predictions((x, y))
+        return right / total
 
     @classmethod
     def summary_rows(cls, metrics: Mapping[str, Any]) -> dict[str, str]:
-        if metrics["precision"] == "32-true":
-            return {}
-        return {"attention": f"computed by {metrics['attention']}"}
+        rows = {}
+        if "val_accuracy" in metrics:
+            rows["accuracy"] = f"{metrics['val_accuracy']:.2%} of the answers"
+        if metrics["precision"] != "32-true":
+            rows["attention"] = f"computed by {metrics['attention']}"
+        return rows
 
     def _attention(self) -> str:
         """The kernel that computed the attention, with its dtype if it chose another."""

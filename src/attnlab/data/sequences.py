@@ -1,0 +1,181 @@
+"""Tasks with known answers: generated sequences in which some next symbols are certain.
+
+Letters: B sequences, T positions. Only the certain symbols are predicted and counted, so a model
+that solves the task has a loss of 0 and an accuracy of 1. Every training batch is new: it is drawn
+from (seed, step).
+"""
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnlab.data.batches import IGNORED, Batch, Draw, Part
+from attnlab.errors import BadInput
+from attnlab.rng import generator
+
+HELD_OUT = 512  # sequences of the validation, and of the piece for the final training loss
+SYMBOLS = " " + "".join(c for c in map(chr, range(33, 1500)) if c.isprintable())
+
+
+@dataclass(frozen=True, eq=False)
+class Sequences:
+    """A task whose sequences are generated.
+
+    Args:
+        name: as recorded in metrics.json.
+        alphabet: the symbols; the id of a symbol is its index.
+        length: T.
+        draw: makes a batch of B sequences: x and y, (B, T) int64 each, y the next symbol where it
+            is certain, and `IGNORED` elsewhere.
+        settings: of the task, for its identity.
+    """
+
+    name: str
+    alphabet: str
+    length: int
+    draw: Draw
+    settings: str
+
+    @property
+    def val_floor(self) -> float:
+        """The loss of a model that knows the answers."""
+        return 0.0
+
+    @property
+    def sha256(self) -> str:
+        """A digest of the settings, which determine every sequence."""
+        return hashlib.sha256(f"{self.name} {self.length} {self.settings}".encode()).hexdigest()
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The entry in metrics.json."""
+        return {"name": self.name, "sha256": self.sha256, "length": self.length}
+
+    @cached_property
+    def _held_out(self) -> dict[str, Batch]:
+        return {
+            part: self.draw(HELD_OUT, generator(0, f"{part} {self.settings}"))
+            for part in ("val", "train")
+        }
+
+    @property
+    def val(self) -> Tensor:
+        """The validation sequences one after the other, (N,) int64."""
+        return self._held_out["val"][0].flatten()
+
+    def check_length(self, block_size: int) -> None:
+        """Refuse a model whose windows are not as long as the sequences.
+
+        Raises:
+            BadInput: the lengths differ.
+        """
+        if block_size != self.length:
+            raise BadInput(f"data.length = {self.length} must be model.block_size = {block_size}")
+
+    def train_draw(self, block_size: int) -> Draw:
+        """Draws training batches."""
+        return self.draw
+
+    def windows(self, part: Part, block_size: int, count: int) -> Batch:
+        """The first sequences of "train" or "val", at most `count`: x and y."""
+        x, y = self._held_out[part]
+        return x[:count], y[:count]
+
+    def held_out(self, part: Part, block_size: int) -> list[Batch]:
+        """A fixed set of sequences, "train" or "val", in batches of 64."""
+        x, y = self._held_out[part]
+        return list(zip(x.split(64), y.split(64), strict=True))
+
+
+def mqar(length: int, pairs: int = 8, symbols: int = 32) -> Sequences:
+    """Multi-query associative recall (Arora et al. 2023, section 3): recall a value by its key.
+
+    `pairs` keys, each followed by its value, then every key once more at a random place. The
+    answer at that place is the value.
+
+    Args:
+        length: T, at least 3 * pairs.
+        pairs: keys in a sequence.
+        symbols: keys to choose from; there are as many values.
+
+    Raises:
+        BadInput: a number is out of range.
+    """
+    _check("pairs", pairs, 1, min(symbols, length // 3))
+    _check("symbols", symbols, 1, 499)
+
+    def draw(B: int, g: torch.Generator) -> Batch:
+        keys = _distinct(B, symbols, pairs, g) + 1  # 0 is the filler
+        values = torch.randint(symbols, (B, pairs), generator=g) + 1 + symbols
+        places = _distinct(B, length - 2 * pairs, pairs, g) + 2 * pairs
+        head = torch.stack([keys, values], dim=-1).flatten(1)  # (B, 2 pairs)
+        x = torch.cat([head, torch.zeros(B, length - 2 * pairs, dtype=torch.long)], dim=1)
+        return x.scatter(1, places, keys), torch.full_like(x, IGNORED).scatter(1, places, values)
+
+    alphabet = SYMBOLS[: 2 * symbols + 1]
+    return Sequences("mqar", alphabet, length, draw, f"{pairs} {symbols}")
+
+
+def copy(length: int, symbols: int = 32) -> Sequences:
+    """Random symbols, a blank, and the same symbols again: the second half is the answer.
+
+    Args:
+        length: T, even: T/2 symbols are copied.
+        symbols: to choose from.
+
+    Raises:
+        BadInput: a number is out of range.
+    """
+    if length < 2 or length % 2:
+        raise BadInput(f"data.length = {length} must be even for data=copy")
+    _check("symbols", symbols, 2, 999)
+
+    def draw(B: int, g: torch.Generator) -> Batch:
+        text = torch.randint(symbols, (B, length // 2), generator=g) + 1
+        whole = torch.cat([text, torch.zeros(B, 1, dtype=torch.long), text], dim=1)
+        y = whole[:, 1:].clone()
+        y[:, : length // 2] = IGNORED
+        return whole[:, :-1], y
+
+    return Sequences("copy", SYMBOLS[: symbols + 1], length, draw, f"{symbols}")
+
+
+def induction(length: int, symbols: int = 32) -> Sequences:
+    """A random text of distinct symbols, repeated with a period that differs between sequences.
+
+    After the first period, the next symbol is the one that followed the last time (Olsson et al.
+    2022). Periods are drawn from T/4 to T/2, so a position does not tell where to look.
+
+    Args:
+        length: T, at least 8.
+        symbols: to choose from, at least T/2.
+
+    Raises:
+        BadInput: a number is out of range.
+    """
+    _check("length", length, 8, 1998)
+    _check("symbols", symbols, length // 2, 999)
+
+    def draw(B: int, g: torch.Generator) -> Batch:
+        text = _distinct(B, symbols, length // 2, g)
+        low, high = length // 4, length // 2
+        period = torch.randint(low, high + 1, (B, 1), generator=g)
+        t = torch.arange(length + 1)
+        whole = text.gather(1, t % period)  # (B, T + 1)
+        return whole[:, :-1], whole[:, 1:].masked_fill(t[:-1] < period, IGNORED)
+
+    return Sequences("induction", SYMBOLS[1 : symbols + 1], length, draw, f"{symbols}")
+
+
+def _distinct(B: int, n: int, count: int, g: torch.Generator) -> Tensor:
+    """`count` different numbers below n in each of B rows: (B, count)."""
+    return torch.rand(B, n, generator=g).argsort(-1)[:, :count]
+
+
+def _check(name: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise BadInput(f"data.{name} = {value} must be {least} to {most} here")
