@@ -151,9 +151,9 @@ def rows_of_each(runs: Sequence[Run], columns: Sequence[str]) -> list[dict[str, 
     ]
 
 
-def as_json(rows: Sequence[dict[str, Any]]) -> str:
-    """Rows as JSON; NaN and infinity, which JSON lacks, become words."""
-    return json.dumps(_plain(list(rows)), indent=2, allow_nan=False)
+def as_json(content: Any) -> str:
+    """Rows, or any plain values, as JSON; NaN and infinity, which JSON lacks, become words."""
+    return json.dumps(_plain(content), indent=2, allow_nan=False)
 
 
 def as_csv(rows: Sequence[dict[str, Any]]) -> str:
