@@ -49,7 +49,7 @@ def test_the_share_of_answers() -> None:
     count = {
         name: (task.draw(50, generator(0, "n"))[1] != IGNORED) for name, task in TASKS.items()
     }
-    assert (count["mqar"].sum(1) == 6).all()
+    assert (count["mqar"].sum(1) == T - 12).all()
     assert (count["copy"].sum(1) == T // 2).all()
     assert set(count["induction"].sum(1).tolist()) <= set(range(T // 2, 3 * T // 4 + 1))
 
@@ -67,7 +67,7 @@ def test_held_out_sequences_are_the_same_every_time_and_differ_from_the_training
 @pytest.mark.parametrize(
     ("make", "given", "sentence"),
     [
-        (mqar, {"pairs": 11}, r"data\.pairs = 11 must be 1 to 10"),
+        (mqar, {"pairs": 16}, r"data\.pairs = 16 must be 1 to 15"),
         (mqar, {"symbols": 0}, r"data\.pairs = 8"),
         (mqar, {"symbols": 500}, r"data\.symbols = 500"),
         (copy, {"length": 33}, r"data\.length = 33 must be even"),

@@ -94,30 +94,29 @@ class Sequences:
 def mqar(length: int, pairs: int = 8, symbols: int = 32) -> Sequences:
     """Multi-query associative recall (Arora et al. 2023, section 3): recall a value by its key.
 
-    `pairs` keys, each followed by its value, then every key once more at a random place. The
-    answer at that place is the value.
+    `pairs` different keys, each followed by its value, then random ones of these keys up to the
+    end. The answer to each is its value.
 
     Args:
-        length: T, at least 3 * pairs.
+        length: T, more than 2 * pairs.
         pairs: keys in a sequence.
         symbols: keys to choose from; there are as many values.
 
     Raises:
         BadInput: a number is out of range.
     """
-    _check("pairs", pairs, 1, min(symbols, length // 3))
+    _check("pairs", pairs, 1, min(symbols, (length - 1) // 2))
     _check("symbols", symbols, 1, 499)
 
     def draw(B: int, g: torch.Generator) -> Batch:
-        keys = _distinct(B, symbols, pairs, g) + 1  # 0 is the filler
-        values = torch.randint(symbols, (B, pairs), generator=g) + 1 + symbols
-        places = _distinct(B, length - 2 * pairs, pairs, g) + 2 * pairs
-        head = torch.stack([keys, values], dim=-1).flatten(1)  # (B, 2 pairs)
-        x = torch.cat([head, torch.zeros(B, length - 2 * pairs, dtype=torch.long)], dim=1)
-        return x.scatter(1, places, keys), torch.full_like(x, IGNORED).scatter(1, places, values)
+        keys = _distinct(B, symbols, pairs, g)
+        values = torch.randint(symbols, (B, pairs), generator=g) + symbols
+        asked = torch.randint(pairs, (B, length - 2 * pairs), generator=g)
+        known = torch.stack([keys, values], dim=-1).flatten(1)  # (B, 2 pairs)
+        x = torch.cat([known, keys.gather(1, asked)], dim=1)
+        return x, torch.cat([torch.full_like(known, IGNORED), values.gather(1, asked)], dim=1)
 
-    alphabet = SYMBOLS[: 2 * symbols + 1]
-    return Sequences("mqar", alphabet, length, draw, f"{pairs} {symbols}")
+    return Sequences("mqar", SYMBOLS[1 : 2 * symbols + 1], length, draw, f"{pairs} {symbols}")
 
 
 def copy(length: int, symbols: int = 32) -> Sequences:
