@@ -235,7 +235,7 @@ def style(ink: str) -> dict[str, Any]:
     own = {"font.size": 8, "lines.linewidth": 1.6, "axes.linewidth": 0.8, "axes.labelsize": 7.5}
     own |= {"xtick.labelsize": 7, "ytick.labelsize": 7, "axes.facecolor": "none"}
     return (
-        STYLE
+        dict(matplotlib.rc_params_from_file(STYLE, use_default_template=False))
         | own
         | {"figure.facecolor": "none", "grid.color": "0.5", "grid.alpha": 0.25}
         | dict.fromkeys(inked, ink)

@@ -18,10 +18,10 @@ def test_a_run_on_its_own_text_has_its_own_loss(
 ) -> None:
     result = train("probes=light")
     found = evaluate(result.folder, ["data=text", f"data.path={text_file}"])
-    assert found.loss == pytest.approx(result.metrics["val_loss"], abs=1e-6)
-    assert found.predictions == 399
-    assert found.bits_per_byte == pytest.approx(found.loss / math.log(2))  # a byte a character
-    assert found.by_position == pytest.approx(
+    assert found["loss"] == pytest.approx(result.metrics["val_loss"], abs=1e-6)
+    assert found["predictions"] == 399
+    assert found["bits_per_byte"] == pytest.approx(found["loss"] / math.log(2))
+    assert found["by_position"] == pytest.approx(
         result.metrics["probes"]["loss_by_position"], abs=1e-4
     )
 
@@ -32,10 +32,9 @@ def test_another_text_with_wide_characters(train: Callable[..., Any], tmp_path: 
     result = train(f"data.path={tmp_path / 'own.txt'}", folder="wide")
     (tmp_path / "other.txt").write_text("fox→" * 60)
     found = evaluate(result.folder, ["data=text", f"data.path={tmp_path / 'other.txt'}"])
-    assert found.predictions == 23
-    assert found.bits_per_byte is not None
-    nats = found.bits_per_byte * math.log(2) * (23 + 2 * 6)  # six arrows
-    assert nats == pytest.approx(found.loss * 23)
+    assert found["predictions"] == 23
+    nats = found["bits_per_byte"] * math.log(2) * (23 + 2 * 6)  # six arrows
+    assert nats == pytest.approx(found["loss"] * 23)
 
 
 def test_the_commands(train: Callable[..., Any], text_file: Path) -> None:

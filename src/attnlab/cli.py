@@ -339,7 +339,7 @@ def evaluate(
         from attnlab import evaluation
 
     found = evaluation.evaluate(target, data or [], trust=trust)
-    _print_result(found.table(), vars(found), json)
+    _print_result(evaluation.evaluation_table(found), found, json)
 
 
 @app.command()
@@ -359,7 +359,7 @@ def patch(
         from attnlab import evaluation
 
     found = evaluation.patch(target, clean, corrupt, answers, trust=trust)
-    _print_result(found.table(), found.plain(), json)
+    _print_result(evaluation.patch_table(found), found, json)
 
 
 def _print_result(table: "Table", plain: dict[str, Any], json: bool) -> None:

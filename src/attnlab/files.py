@@ -142,11 +142,7 @@ def read_yaml(file: Path) -> Any:
 
 
 def check_plain(value: Any) -> None:
-    """Refuse what JSON cannot express, and containers that occur twice or contain themselves.
-
-    Raises:
-        ValueError: with the type that was found.
-    """
+    """Refuse, by ValueError, what JSON cannot express and containers that occur twice."""
     seen, rest = set[int](), [value]
     while rest:
         item = rest.pop()

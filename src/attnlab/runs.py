@@ -74,11 +74,7 @@ class Run:
 
 
 def read_runs(root: Path) -> list[Run]:
-    """All runs in or below a folder, in the order of their names.
-
-    Raises:
-        BadInput: the folder does not exist or holds no runs.
-    """
+    """All runs in or below a folder, in the order of their names; BadInput if there is none."""
     if not root.is_dir():
         raise BadInput(f"there is no folder {root}")
     found = sorted(root.rglob("status.json"), key=_natural)

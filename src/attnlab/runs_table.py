@@ -77,11 +77,7 @@ def sort(items: Sequence[T], key: str, *, descending: bool = False) -> list[T]:
 
 
 def check_key(runs: Sequence[Run], key: str) -> None:
-    """Refuse a key that no run has.
-
-    Raises:
-        BadInput: no run has it; the message names the nearest keys.
-    """
+    """Refuse a key that no run has by a BadInput that names the nearest keys."""
     known = {name for run in runs for name in run.values}
     if runs and key not in known:
         near = get_close_matches(key, sorted(known), n=3)

@@ -41,13 +41,13 @@ def test_the_planted_head_is_found(planted: GPT) -> None:
     effects, answers = patch_heads(planted, ids(1, 1, 1, 3), ids(2, 2, 2, 3))
     assert answers == (1, 2)
     first, *others = effects
-    assert (first.layer, first.head) == (0, 1)
+    assert (first["layer"], first["head"]) == (0, 1)
     # Queries and keys are zero, so the head averages: three of four symbols carry the difference,
     # and zero ablation takes away the clean half of it.
-    assert first.restored == pytest.approx(1) and first.lost == pytest.approx(1)
-    assert first.ablated == pytest.approx(0.5)
+    assert first["restored"] == pytest.approx(1) and first["lost"] == pytest.approx(1)
+    assert first["ablated"] == pytest.approx(0.5)
     assert len(others) == 3
-    assert all(abs(x) < 1e-12 for e in others for x in (e.restored, e.lost, e.ablated))
+    assert all(abs(x) < 1e-12 for e in others for x in (e["restored"], e["lost"], e["ablated"]))
 
 
 def test_effects_equal_a_forward_pass_with_the_head_cut_out() -> None:

@@ -36,17 +36,13 @@ class AdditiveAttention(Attention):
     """
 
     init_rules: ClassVar[dict[str, Rule]] = {"v": unit_variance}
+    bilinear = False
 
     def __init__(self, config: AttentionConfig) -> None:
         unsupported = ("kernel", "scale", "n_kv_head", "qk_norm", "rotary", "score_mod", "softcap")
         config.require_default(*unsupported, by="AdditiveAttention")
         super().__init__(replace(config, scale=1.0))
         self.v = nn.Parameter(torch.full((self.n_head, self.head_size), self.head_size**-0.5))
-
-    @property
-    def bilinear(self) -> bool:
-        """No: a tanh stands between query and key."""
-        return False
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, C)."""

@@ -7,7 +7,7 @@ Every kernel has the signature `(q, k, v, *, mask, scale, dropout)`: q, k (B, H,
 the scores; dropout is the probability of dropping an entry of the pattern. It returns (B, H, T, E)
 and is linear in v, which is what lets `SelfAttention.pattern` read off the pattern of any kernel.
 
-A kernel may also take `adjust`, a function of the scaled scores (B, H, T, T) that acts before the
+A kernel may also take `mod`, a function of the scaled scores (B, H, T, T) that acts before the
 mask. Only such kernels can be combined with `score_mod` and `softcap`.
 """
 
@@ -31,10 +31,10 @@ class Kernel(Protocol):
     ) -> Tensor: ...
 
 
-Adjust = Callable[[Tensor], Tensor] | None
+Mod = Callable[[Tensor], Tensor] | None
 
 
-def scores(q: Tensor, k: Tensor, *, scale: float, adjust: Adjust = None) -> Tensor:
+def scores(q: Tensor, k: Tensor, *, scale: float, mod: Mod = None) -> Tensor:
     """Scaled dot products, in fp32 at least (Vaswani et al. 2017, equation 1, before the softmax).
 
     A sum of D products in bf16 is off by several hundredths, which a softmax of large scores
@@ -46,7 +46,7 @@ def scores(q: Tensor, k: Tensor, *, scale: float, adjust: Adjust = None) -> Tens
     dtype = torch.promote_types(q.dtype, torch.float32)
     with torch.autocast(q.device.type, enabled=False):
         scaled = (q.to(dtype) * scale) @ k.to(dtype).mT
-        return scaled if adjust is None else adjust(scaled)
+        return scaled if mod is None else mod(scaled)
 
 
 def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
@@ -60,56 +60,35 @@ def mix(pattern: Tensor, v: Tensor, *, dropout: float) -> Tensor:
 
 
 def manual(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    mask: Tensor,
-    scale: float,
-    dropout: float,
-    adjust: Adjust = None,
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float, mod: Mod = None
 ) -> Tensor:
     """Attention written out: scores, -inf where blocked, softmax over the keys, average."""
-    pattern = masked_softmax(scores(q, k, scale=scale, adjust=adjust), mask)
+    pattern = masked_softmax(scores(q, k, scale=scale, mod=mod), mask)
     return mix(pattern, v, dropout=dropout)
 
 
 def softmax1(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    mask: Tensor,
-    scale: float,
-    dropout: float,
-    adjust: Adjust = None,
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float, mod: Mod = None
 ) -> Tensor:
     """exp(s) / (1 + sum exp(s)): a head can attend to nothing (Miller 2023).
 
     It is a softmax with a further key of score 0 and value 0, an attention sink (Xiao et al. 2024,
     equation 2). Rows sum to less than 1.
     """
-    masked = scores(q, k, scale=scale, adjust=adjust).masked_fill(~mask, float("-inf"))
+    masked = scores(q, k, scale=scale, mod=mod).masked_fill(~mask, float("-inf"))
     sink = masked.new_zeros(*masked.shape[:-1], 1)  # (B, H, T, 1)
     pattern = torch.cat([masked, sink], dim=-1).softmax(-1)[..., :-1]
     return mix(pattern, v, dropout=dropout)
 
 
 def sigmoid(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    mask: Tensor,
-    scale: float,
-    dropout: float,
-    adjust: Adjust = None,
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float, mod: Mod = None
 ) -> Tensor:
     """sigmoid(s - ln n) for each key, n the number of visible keys (Ramapuram et al. 2024, eq. 3).
 
     Keys do not compete, and rows need not sum to 1.
     """
-    s = scores(q, k, scale=scale, adjust=adjust)
+    s = scores(q, k, scale=scale, mod=mod)
     n = mask.sum(-1, keepdim=True).clamp(min=1).to(s.dtype)  # (T, 1)
     pattern = (s - n.log()).sigmoid() * mask
     return mix(pattern, v, dropout=dropout)
@@ -140,22 +119,15 @@ def linear_scores(q: Tensor, k: Tensor) -> Tensor:
 
 
 def sdpa(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    mask: Tensor,
-    scale: float,
-    dropout: float,
-    adjust: Adjust = None,
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float, mod: Mod = None
 ) -> Tensor:
     """PyTorch's fused kernel, with its causal fast path for any predicate that means causal.
 
     It silently returns zeros for a query without keys; `SelfAttention` refuses such a mask. Scores
     that are adjusted are computed by `manual`.
     """
-    if adjust is not None:
-        return manual(q, k, v, mask=mask, scale=scale, dropout=dropout, adjust=adjust)
+    if mod is not None:
+        return manual(q, k, v, mask=mask, scale=scale, dropout=dropout, mod=mod)
     # build_mask gives one object for all masks that equal the causal one. The fast path multiplies
     # after masking on a CPU, and -inf * 0 is NaN (seen in torch 2.13), hence the positive scale.
     is_causal = scale > 0 and mask is build_mask(causal, q.shape[-2], q.device)
@@ -191,6 +163,6 @@ ROWWISE: tuple[Kernel, ...] = (manual, sdpa, softmax1, sigmoid, linear)
 NO_SOFTMAX: tuple[Kernel, ...] = (softmax1, sigmoid)
 
 
-def takes_adjust(kernel: Kernel) -> bool:
+def takes_mod(kernel: Kernel) -> bool:
     """Whether a kernel can adjust the scores."""
-    return "adjust" in signature(kernel).parameters
+    return "mod" in signature(kernel).parameters

@@ -44,11 +44,7 @@ class KVCache:
         return self._length
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Add the keys and values (B, H, T, D) of new positions, and return those of all so far.
-
-        Raises:
-            ValueError: there is no room for them.
-        """
+        """Add keys and values (B, H, T, D), and return those of all positions so far."""
         start, stop = self._length, self._length + k.shape[2]
         if stop > self.size:
             raise ValueError(f"{stop} positions do not fit into a cache of {self.size}")
@@ -82,6 +78,9 @@ class Attention(nn.Module):
     """
 
     init_rules: ClassVar[dict[str, Rule]] = {}
+    is_softmax = True  # the pattern is a softmax over the keys, so its rows sum to 1
+    bilinear = True  # scores are x W_q W_k^T x
+    cacheable = False  # `extend` works; otherwise text is generated without a cache
 
     def __init__(self, config: AttentionConfig) -> None:
         super().__init__()
@@ -177,16 +176,6 @@ class Attention(nn.Module):
         """The output matrix (C, C) of concat(heads) W_o, a view."""
         return self.proj.weight.T
 
-    @property
-    def is_softmax(self) -> bool:
-        """Whether the pattern is a softmax over the keys, so that its rows sum to 1."""
-        return True
-
-    @property
-    def bilinear(self) -> bool:
-        """Whether scores are x W_q W_k^T x, so that this product determines all of them."""
-        return True
-
     def scores(self, x: Tensor) -> Tensor:
         """The scaled scores before mask and softmax: (B, T, C) -> (B, H, T, T), fp32 at least."""
         q, k, _ = self.split(x)
@@ -196,23 +185,10 @@ class Attention(nn.Module):
         """The (T, T) mask for x (B, T, C), True = may attend."""
         return build_mask(self.may_attend, x.shape[1], x.device)
 
-    @property
-    def cacheable(self) -> bool:
-        """Whether `extend` is implemented, so that generation can cache keys and values.
-
-        False unless a class says otherwise; the whole text is then computed for each symbol.
-        """
-        return False
-
     def extend(self, x: Tensor, cache: KVCache) -> Tensor:
-        """What `forward` would give at the positions of x, which follow those in the cache.
+        """What `forward` would give at the positions of x (B, T, C), which follow the cached ones.
 
-        Args:
-            x: (B, T, C); its keys and values are added to the cache.
-            cache: of this layer alone.
-
-        Returns:
-            (B, T, C).
+        Their keys and values are added to the cache, which must be of this layer alone.
         """
         raise NotImplementedError
 
@@ -259,7 +235,7 @@ class SelfAttention(Attention):
         if self.softcap is not None and not 0 < self.softcap < math.inf:
             raise ValueError(f"softcap = {self.softcap} must be a positive number, or null")
         self.adjusts = self.softcap is not None or self.score_mod is not None
-        if self.adjusts and not kernels.takes_adjust(config.kernel):
+        if self.adjusts and not kernels.takes_mod(config.kernel):
             raise ValueError(
                 f"the kernel {name_of(config.kernel)} does not support softcap and score_mod; "
                 f"remove them, or use kernel = manual"
@@ -267,6 +243,16 @@ class SelfAttention(Attention):
         self.kernel = config.kernel
         self.rotary = rotary
         self.gain = nn.Parameter(torch.ones(self.n_head)) if config.qk_norm else None
+        self.is_softmax = config.kernel not in kernels.NO_SOFTMAX
+        plain = not self.adjusts and config.kernel is not kernels.linear
+        self.bilinear = plain and rotary is None and not config.qk_norm
+        # Earlier outputs must not change when a text grows; this is never assumed of a subclass.
+        self.cacheable = (
+            type(self) is SelfAttention
+            and self.kernel in kernels.ROWWISE
+            and self.score_mod in LAB_SCORE_MODS
+            and looks_back(self.may_attend, self.block_size)
+        )
 
     def split(self, x: Tensor, start: int = 0) -> tuple[Tensor, Tensor, Tensor]:
         """Queries and keys as the kernel gets them, and values: three of (B, H, T, D).
@@ -293,12 +279,6 @@ class SelfAttention(Attention):
         q, k = q.to(v.dtype), k.to(v.dtype)
         return q, self._repeat(k), self._repeat(v)
 
-    @property
-    def bilinear(self) -> bool:
-        """False where queries and keys are normalized or rotated, or scores are changed."""
-        plain = not self.adjusts and self.kernel is not kernels.linear
-        return plain and self.gain is None and self.rotary is None
-
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
         return self._mix(*self.split(x), mask=self.mask(x))
@@ -308,19 +288,14 @@ class SelfAttention(Attention):
         q, k, _ = self.split(x)
         if self.kernel is kernels.linear:
             return kernels.linear_scores(q, k)
-        return kernels.scores(q, k, scale=self.scale, adjust=self._adjust())
+        return kernels.scores(q, k, scale=self.scale, mod=self._mod())
 
-    @property
-    def is_softmax(self) -> bool:
-        """Whether the pattern is a softmax over the keys."""
-        return self.kernel not in kernels.NO_SOFTMAX
-
-    def _adjust(self, start: int = 0) -> kernels.Adjust:
+    def _mod(self, start: int = 0) -> kernels.Mod:
         """What softcap and score_mod do to scores of queries from position `start` on."""
         if not self.adjusts:
             return None
 
-        def adjust(scores: Tensor) -> Tensor:
+        def mod(scores: Tensor) -> Tensor:
             if self.softcap is not None:
                 scores = self.softcap * (scores / self.softcap).tanh()
             if self.score_mod is not None:
@@ -329,17 +304,7 @@ class SelfAttention(Attention):
                 scores = self.score_mod(scores, q, k)
             return scores
 
-        return adjust
-
-    @property
-    def cacheable(self) -> bool:
-        """Whether kernel and mask leave earlier outputs unchanged; never assumed of a subclass."""
-        return (
-            type(self) is SelfAttention
-            and self.kernel in kernels.ROWWISE
-            and self.score_mod in LAB_SCORE_MODS
-            and looks_back(self.may_attend, self.block_size)
-        )
+        return mod
 
     def extend(self, x: Tensor, cache: KVCache) -> Tensor:
         """What `forward` would give at the positions of x, see `Attention.extend`."""
@@ -360,7 +325,7 @@ class SelfAttention(Attention):
     def _call_kernel(
         self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, dropout: float, start: int = 0
     ) -> Tensor:
-        options: dict[str, Any] = {"adjust": self._adjust(start)} if self.adjusts else {}
+        options: dict[str, Any] = {"mod": self._mod(start)} if self.adjusts else {}
         return self.kernel(q, k, v, mask=mask, scale=self.scale, dropout=dropout, **options)
 
     def pattern(self, x: Tensor) -> Tensor:

@@ -110,11 +110,7 @@ class Variant:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, config: AttentionConfig) -> nn.Module:
-        """Make one layer.
-
-        Raises:
-            ValueError: the layer ignores a setting, or refuses a value.
-        """
+        """Make one layer; a setting that it ignores or refuses is a ValueError."""
         own = {name: x for name, x in self.settings.items() if name not in DEFAULTS}
         changed = {name: x for name, x in self.settings.items() if name in DEFAULTS}
         merged = _Watched(**{name: vars(config)[name] for name in DEFAULTS} | changed)
@@ -144,22 +140,14 @@ class _Watched(AttentionConfig):
 
 
 def check_sizes(sizes: Mapping[str, int]) -> None:
-    """Refuse sizes below 1.
-
-    Raises:
-        ValueError: names the first one.
-    """
+    """Refuse sizes below 1 by a ValueError that names the first one."""
     for name, size in sizes.items():
         if size < 1:
             raise ValueError(f"{name} = {size} must be at least 1")
 
 
 def check_dropout(dropout: float) -> None:
-    """Refuse a probability outside [0, 1).
-
-    Raises:
-        ValueError: names it.
-    """
+    """Refuse a probability outside [0, 1) by a ValueError."""
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout = {dropout} must be at least 0 and less than 1")
 

@@ -56,11 +56,7 @@ class Corpus:
     def from_pieces(
         cls, name: str, pieces: Iterable[str], val_floor: float | None = None
     ) -> "Corpus":
-        """Encode a text that comes in pieces; takes up to three bytes of memory a character.
-
-        Raises:
-            BadInput: the text has more than 1,000 different characters.
-        """
+        """Encode a text that comes in pieces, in up to three bytes of memory a character."""
         digest = hashlib.sha256()
         # Until the alphabet is known, ids count first appearances, from 1; 0 is not yet seen.
         provisional = np.zeros(sys.maxunicode + 1, dtype=np.uint16)
@@ -133,11 +129,7 @@ class Corpus:
         return fixed_windows(self.val if part == "val" else self.train, block_size, count)
 
     def check_length(self, block_size: int) -> None:
-        """Refuse a text whose validation part is shorter than a window and its next character.
-
-        Raises:
-            BadInput: the text is too short.
-        """
+        """Refuse, by BadInput, a text whose validation part is shorter than a window plus one."""
         if len(self.val) < block_size + 1:
             need = 10 * (block_size + 1)
             raise BadInput(

@@ -63,11 +63,7 @@ def hub(
 
 
 def _folder(dataset: str) -> Path | None:
-    """The local folder that is meant; None where it is a name on the hub.
-
-    Raises:
-        BadInput: it is a path that leads to no folder.
-    """
+    """The local folder that is meant; None if it is a name on the hub, BadInput if neither."""
     try:
         folder = Path(dataset).expanduser()
         if folder.is_dir():

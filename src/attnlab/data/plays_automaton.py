@@ -122,15 +122,7 @@ class _Node:
 
 
 Move = tuple[_Node, Parts]  # where to, and what to put before the tail
-
-
-@dataclass(frozen=True, repr=False)
-class State(Generic[S]):
-    """What the automaton keeps of the past; equal states have the same future."""
-
-    node: _Node
-    tail: Parts
-    scene: S
+State = tuple[_Node, Parts, S]  # node, tail and scene; equal states have the same future
 
 
 class Automaton(Generic[S]):
@@ -145,7 +137,7 @@ class Automaton(Generic[S]):
         self._nodes: dict[frozenset[tuple[Parts, int]], _Node] = {}
         self._moves: dict[tuple[_Node, Any], Move] = {}
         node, tail = self._enter({(Slot("play"),): 1}, grammar.rules)
-        self.start: State[S] = State(*self._settle(node, tail, grammar.scene))
+        self.start: State[S] = self._settle(node, tail, grammar.scene)
 
     def generate(self, seed: int, length: int) -> tuple[str, NDArray[np.float64]]:
         """Draw a text, with the exact ln p of each character given all before it.
@@ -161,7 +153,7 @@ class Automaton(Generic[S]):
         """
         if seed < 0 or length < 0:
             raise ValueError(f"seed {seed} and length {length} must not be negative")
-        node, tail, scene = self.start.node, self.start.tail, self.start.scene
+        node, tail, scene = self.start
         draw = random.Random(seed).random
         chars: list[str] = []
         logs: list[float] = []
@@ -175,41 +167,6 @@ class Automaton(Generic[S]):
             if node.waits:
                 node, tail, scene = self._settle(node, tail, scene)
         return "".join(chars), np.array(logs, dtype=np.float64)
-
-    def log_probs(self, text: str) -> NDArray[np.float64]:
-        """The exact ln p of each character of any text, read from the start state.
-
-        Returns:
-            nats, (len(text),); -inf from the first character on that cannot occur.
-        """
-        result = np.full(len(text), -np.inf)
-        state = self.start
-        for t, char in enumerate(text):
-            i = state.node.chars.find(char)
-            if i < 0:
-                break
-            result[t] = state.node.logs[i]
-            state = self._successor(state, i)
-        return result
-
-    def next_probs(self, state: State[S]) -> dict[str, float]:
-        """The probability of each character that can come next; they sum to 1."""
-        return dict(zip(state.node.chars, state.node.probs, strict=True))
-
-    def step(self, state: State[S], char: str) -> State[S]:
-        """The state after one more character.
-
-        Raises:
-            ValueError: the character cannot come next.
-        """
-        i = state.node.chars.find(char) if len(char) == 1 else -1
-        if i < 0:
-            raise ValueError(f"{char!r} cannot come next, only one of {state.node.chars!r}")
-        return self._successor(state, i)
-
-    def _successor(self, state: State[S], i: int) -> State[S]:
-        node, ending = state.node.next[i] or self._follow(state.node, i)
-        return State(*self._settle(node, ending + state.tail, state.scene))
 
     def _follow(self, node: _Node, i: int) -> Move:
         move = node.next[i] = self._enter(node.forks[i], self._grammar.rules)
@@ -227,7 +184,7 @@ class Automaton(Generic[S]):
             node = self._nodes[key] = _Node(core)
         return node, ending
 
-    def _settle(self, node: _Node, tail: Parts, scene: S) -> tuple[_Node, Parts, S]:
+    def _settle(self, node: _Node, tail: Parts, scene: S) -> State[S]:
         """Take from the tail and the scene what is needed for the next character."""
         while node.waits:
             given: Part | Answers | None = None

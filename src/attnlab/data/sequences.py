@@ -68,11 +68,7 @@ class Sequences:
         return self._held_out["val"][0].flatten()
 
     def check_length(self, block_size: int) -> None:
-        """Refuse a model whose windows are not as long as the sequences.
-
-        Raises:
-            BadInput: the lengths differ.
-        """
+        """Refuse, by BadInput, a model whose windows are not as long as the sequences."""
         if block_size != self.length:
             raise BadInput(f"data.length = {self.length} must be model.block_size = {block_size}")
 

@@ -94,11 +94,7 @@ def to_gpt2(net: GPT) -> "GPT2LMHeadModel":
 
 
 def _config(net: GPT) -> "GPT2Config":
-    """The configuration of a GPT-2 that computes the same function.
-
-    Raises:
-        BadInput: there is none.
-    """
+    """The configuration of a GPT-2 that computes the same function; BadInput if there is none."""
     blocks = [block for block in net.blocks if type(block) is Block]
     if type(net) is not GPT or len(blocks) < len(net.blocks):
         kind = type(net).__name__

@@ -67,11 +67,7 @@ def attention_from_gpt2(layer: "GPT2Attention") -> SelfAttention:
 
 
 def block_from_gpt2(block: "GPT2Block") -> Block:
-    """A block of GPT-2 in ours: the same output, in eval mode and without a cache.
-
-    Raises:
-        BadInput: our blocks cannot express it.
-    """
+    """A block of GPT-2 in ours, with the same output; BadInput if ours cannot express it."""
     config = block.attn.config
     _check_block(config)
     ours = Block(
@@ -157,11 +153,7 @@ def _renamed(
 
 
 def _check_block(config: "GPT2Config") -> None:
-    """Refuse what our blocks cannot express.
-
-    Raises:
-        BadInput: names the first such setting.
-    """
+    """Refuse what our blocks cannot express by a BadInput that names the first such setting."""
     if config.add_cross_attention:
         raise BadInput("add_cross_attention = true: our blocks have only self-attention")
     if config.n_inner not in (None, 4 * config.n_embd):

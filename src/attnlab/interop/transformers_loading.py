@@ -15,11 +15,7 @@ if TYPE_CHECKING:
 
 
 def transformers() -> ModuleType:
-    """Import transformers without its log messages and progress bars.
-
-    Raises:
-        BadInput: it is not installed.
-    """
+    """Import transformers without its messages and progress bars; BadInput if it is missing."""
     try:
         import transformers
     except ImportError as error:
@@ -43,11 +39,7 @@ def load_attention_model(name: str) -> tuple["PreTrainedModel", Any]:
 
 
 def load_language_model(name: str) -> tuple["GPT2LMHeadModel", Any]:
-    """Load a GPT-2 with its head, in eval mode, and its tokenizer.
-
-    Raises:
-        BadInput: as in `load_attention_model`.
-    """
+    """Load a GPT-2 with its head, in eval mode, and its tokenizer; see `load_attention_model`."""
     return _load(name, ("gpt2",), "GPT2LMHeadModel")
 
 

@@ -5,13 +5,13 @@ import math
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import matplotlib
 import matplotlib.image
 import numpy as np
 import numpy.typing as npt
-from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -30,14 +30,14 @@ DASHES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)))
 # the baseline, under each of the names that it has where it is compared.
 FAMILIES: dict[str, tuple[str, ...]] = {
     BLACK: ("sdpa|scaled|causal|independent|baseline", "manual", "torch_mha"),
-    VERMILION: ("unscaled", "inverse_scale", "cosine"),
-    BLUE: ("flipped", "bidirectional", "peek_one", "strict_flip"),
-    GREEN: ("identical_heads|identical", "identical_qkv", "single_head"),
+    VERMILION: ("unscaled", "inverse_scale", "cosine", "softcap", "log_length"),
+    BLUE: ("flipped", "bidirectional", "peek_one", "strict_flip", "sliding_window"),
+    GREEN: ("identical_heads|identical", "identical_qkv", "single_head", "softmax1", "sigmoid"),
     PURPLE: ("gqa", "mqa", "shared_qk", "shared_qkv"),
     ORANGE: (
         "zero_fill", "finite_fill", "post_softmax_mask", "softmax_over_queries", "unmerged_heads"
     ),
-    SKY: ("rotary", "additive", "general"),
+    SKY: ("rotary", "additive", "general", "alibi", "linear"),
 }  # fmt: skip
 LineStyle = tuple[str, int]  # color, and the index of dash and marker
 KNOWN: dict[str, LineStyle] = {
@@ -48,28 +48,13 @@ KNOWN: dict[str, LineStyle] = {
 }
 MOST = len(COLORS) * len(DASHES)  # lines that can be told apart
 
-STYLE: Any = {
-    "axes.axisbelow": True,
-    "axes.facecolor": "white",
-    "axes.grid": True,
-    "axes.prop_cycle": cycler(color=COLORS),
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "figure.constrained_layout.use": True,
-    "figure.facecolor": "white",  # opaque: dark pages show it as a sheet of paper
-    "font.size": 14,
-    "grid.alpha": 0.3,
-    "legend.frameon": False,
-    "lines.linewidth": 2.2,
-    "lines.markersize": 7,
-    "text.parse_math": False,  # a name with $ is a name
-}
+STYLE = Path(__file__).with_name("lab.mplstyle")
 
 
 @contextmanager
 def styled() -> Iterator[None]:
     """Draw in the style of the lab, whatever the caller's is."""
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(fname=STYLE):
         yield
 
 
@@ -102,11 +87,7 @@ def looks(names: Iterable[str]) -> dict[str, LineStyle]:
 
 
 def color_of(variant: str) -> str:
-    """The color of a known variant, in every figure.
-
-    Raises:
-        KeyError: there is no such variant.
-    """
+    """The color of a known variant in every figure; KeyError for any other name."""
     return KNOWN[variant][0]
 
 

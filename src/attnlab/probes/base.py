@@ -42,11 +42,7 @@ class Probe(L.Callback):
         self.record: dict[str, Any] = {}
 
     def check(self, net: nn.Module) -> None:
-        """Refuse a model that it cannot measure.
-
-        Raises:
-            BadInput: the model is not a `subject`.
-        """
+        """Refuse, by BadInput, a model that is not a `subject`."""
         if not isinstance(net, self.subject):
             raise BadInput(
                 f"the probe {type(self).__name__} measures a {self.subject.__name__}, not a "
@@ -55,11 +51,7 @@ class Probe(L.Callback):
 
 
 def at_least(name: str, value: int | None, least: int) -> None:
-    """Refuse a setting that is too small.
-
-    Raises:
-        BadInput: the value is below `least`.
-    """
+    """Refuse a setting below `least` by BadInput."""
     if value is not None and value < least:
         raise BadInput(f"{name} = {value} must be at least {least}")
 

@@ -65,12 +65,7 @@ class Patterns(Probe):
             self._measure(trainer, pl_module)
 
     def on_train_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,
-        batch: Batch,
-        batch_idx: int,
+        self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any
     ) -> None:
         step = trainer.global_step
         if step > 0 and self.every is not None and step % self.every == 0:
@@ -164,12 +159,7 @@ class History(Probe):
             self._keep(trainer, pl_module)
 
     def on_train_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,
-        batch: Batch,
-        batch_idx: int,
+        self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any
     ) -> None:
         if trainer.global_step in self._due:
             self._keep(trainer, pl_module)
@@ -228,12 +218,7 @@ class Gradients(Probe):
         self._before = {tag: weight.detach().clone() for tag, weight in parts(pl_module.net)}
 
     def on_train_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,
-        batch: Batch,
-        batch_idx: int,
+        self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any
     ) -> None:
         if not self._before:
             return
