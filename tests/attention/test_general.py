@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnlab.attention import AttentionConfig, SelfAttention, attention, head_init, kernels, scores
+from attnlab.attention import AttentionConfig, SelfAttention, attention, head_init, kernels
 from attnlab.attention.general import GeneralAttention
 from attnlab.init import init_weights
 from attnlab.model import GPT
 from attnlab.probes import measures
+from tests.attention.score_modules import General
 
 B, T, C, H = 2, 9, 24, 4
 D = C // H
@@ -38,7 +39,7 @@ def test_each_head_has_the_general_score_of_its_queries_and_keys(kernel: kernels
     causal = torch.ones(T, T).tril()
     outputs = []
     for h in range(H):
-        score = scores.General(D, D).double()
+        score = General(D, D).double()
         with torch.no_grad():
             score.weight.copy_(ours.W[h])
         y, pattern = attention(

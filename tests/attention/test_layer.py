@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnlab.attention import AttentionConfig, SelfAttention, head_init, kernels, scores
+from attnlab.attention import AttentionConfig, SelfAttention, head_init, kernels
 from attnlab.probes import measures
 from tests import oracle
+from tests.attention.score_modules import Cosine
 
 B, T, C, H = 2, 7, 24, 4
 D = C // H
@@ -149,13 +150,13 @@ def test_a_lone_head_cannot_share_its_values() -> None:
 
 
 def test_qk_norm_is_the_cosine_score() -> None:
-    """With the gain of `attnlab.attention.scores.Cosine` at D * scale = sqrt(D) times ours."""
+    """With the gain of `Cosine` at D * scale = sqrt(D) times ours."""
     ours = layer(qk_norm=True)
     plain = layer()
     assert ours.gain is not None
     torch.nn.init.uniform_(ours.gain, 0.5, 2)
     plain.load_state_dict(ours.state_dict(), strict=False)
-    score = scores.Cosine(1.0, n_head=H).double()
+    score = Cosine(1.0, n_head=H).double()
     with torch.no_grad():
         score.gain.copy_(ours.gain * D**0.5)
     x = 1e4 * x_of()  # the layer adds 1e-5 to the mean squares, which is nothing beside 1e8

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from attnlab.attention import attention, scores
 from tests import oracle
+from tests.attention.score_modules import Cosine, General
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 
@@ -31,13 +32,13 @@ def additive(D_q: int, D_k: int) -> tuple[scores.Additive, oracle.PairScore]:
     return module, oracle.additive(W, U, v)
 
 
-def general(D_q: int, D_k: int) -> tuple[scores.General, oracle.PairScore]:
-    module = scores.General(D_q, D_k)
+def general(D_q: int, D_k: int) -> tuple[General, oracle.PairScore]:
+    module = General(D_q, D_k)
     return module, oracle.general(module.weight.detach().double().numpy())
 
 
-def cosine(D_q: int, D_k: int) -> tuple[scores.Cosine, oracle.PairScore]:
-    return scores.Cosine(2.5), oracle.cosine(2.5)
+def cosine(D_q: int, D_k: int) -> tuple[Cosine, oracle.PairScore]:
+    return Cosine(2.5), oracle.cosine(2.5)
 
 
 @pytest.mark.parametrize("make", [additive, general, cosine])
@@ -79,9 +80,7 @@ def test_scale_multiplies_the_score_of_the_caller() -> None:
     torch.testing.assert_close(tripled, attention(q, k, k, scale=3.0)[0])
 
 
-@pytest.mark.parametrize(
-    "make", [lambda: scores.General(64, 32), lambda: scores.Additive(64, 32, 48)]
-)
+@pytest.mark.parametrize("make", [lambda: General(64, 32), lambda: scores.Additive(64, 32, 48)])
 def test_scores_start_with_a_variance_of_at_most_1(make: Callable[[], nn.Module]) -> None:
     torch.manual_seed(0)
     module = make().double()
@@ -91,7 +90,7 @@ def test_scores_start_with_a_variance_of_at_most_1(make: Callable[[], nn.Module]
 
 def test_the_cosine_has_a_gain_of_each_head() -> None:
     q, k = random(2, 3, 4, 5), random(2, 3, 6, 5, seed=1)
-    module = scores.Cosine(1.0, n_head=3)
+    module = Cosine(1.0, n_head=3)
     with torch.no_grad():
         module.gain.copy_(torch.tensor([1.0, 2.0, -3.0]))
     cosines = nn.functional.cosine_similarity(q[..., :, None, :], k[..., None, :, :], dim=-1)
@@ -100,7 +99,7 @@ def test_the_cosine_has_a_gain_of_each_head() -> None:
 
 
 def test_the_cosine_of_a_zero_vector_is_0() -> None:
-    assert (scores.Cosine(3.0)(torch.zeros(2, 4), torch.ones(3, 4)) == 0).all()
+    assert (Cosine(3.0)(torch.zeros(2, 4), torch.ones(3, 4)) == 0).all()
 
 
 @pytest.mark.parametrize("shape", [(7, 4), (2, 7, 4), (2, 3, 7, 4)])
@@ -142,8 +141,8 @@ def test_what_stays_for_the_backward_pass_is_bounded(monkeypatch: pytest.MonkeyP
     [
         (lambda: scores.Additive(0, 4, 4), "query_size = 0"),
         (lambda: scores.Additive(4, 4, -1), "hidden_size = -1"),
-        (lambda: scores.General(4, 0), "key_size = 0"),
-        (lambda: scores.Cosine(1.0, n_head=0), "n_head = 0"),
+        (lambda: General(4, 0), "key_size = 0"),
+        (lambda: Cosine(1.0, n_head=0), "n_head = 0"),
     ],
 )
 def test_sizes_below_1_are_named(make: Callable[[], nn.Module], sentence: str) -> None:

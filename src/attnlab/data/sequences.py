@@ -98,8 +98,7 @@ def mqar(length: int, pairs: int = 8, symbols: int = 32) -> Sequences:
         pairs: keys in a sequence.
         symbols: keys to choose from; there are as many values.
 
-    Raises:
-        BadInput: a number is out of range.
+    Numbers out of range are a BadInput.
     """
     _check("pairs", pairs, 1, min(symbols, (length - 1) // 2))
     _check("symbols", symbols, 1, 499)
@@ -118,12 +117,7 @@ def mqar(length: int, pairs: int = 8, symbols: int = 32) -> Sequences:
 def copy(length: int, symbols: int = 32) -> Sequences:
     """Random symbols, a blank, and the same symbols again: the second half is the answer.
 
-    Args:
-        length: T, even: T/2 symbols are copied.
-        symbols: to choose from.
-
-    Raises:
-        BadInput: a number is out of range.
+    The length T is even. Numbers out of range are a BadInput.
     """
     if length < 2 or length % 2:
         raise BadInput(f"data.length = {length} must be even for data=copy")
@@ -145,12 +139,7 @@ def induction(length: int, symbols: int = 32) -> Sequences:
     After the first period, the next symbol is the one that followed the last time (Olsson et al.
     2022). Periods are drawn from T/4 to T/2, so a position does not tell where to look.
 
-    Args:
-        length: T, at least 8.
-        symbols: to choose from, at least T/2.
-
-    Raises:
-        BadInput: a number is out of range.
+    The length T is at least 8, and there are at least T/2 symbols; else BadInput.
     """
     _check("length", length, 8, 1998)
     _check("symbols", symbols, length // 2, 999)
