@@ -1,5 +1,6 @@
 """`attnlab checkup` on every kind of target, and on what is none."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -132,6 +133,32 @@ def test_nothing_heavy_is_imported(file: Path) -> None:
     heavy = {"lightning", "hydra", "datasets", "matplotlib", "rich", "jinja2", "transformers"}
     assert not heavy & set(done.stdout.split())
     assert "torch._dynamo" not in done.stdout.split()  # seconds, for nothing
+
+
+@pytest.mark.parametrize("kind", ["file", "module", "function"])
+def test_exit_codes(kind: str, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """0 healthy, 0 suspicious, 1 suspicious with --fail-on, 1 fault, 2 bad input."""
+    monkeypatch.chdir(file.parent)
+    monkeypatch.syspath_prepend(str(file.parent))
+    names = {"file": f"{file}:factory", "function": f"{file}:tokens_in"}
+    sizes = ["--vocab-size", "11", "--block-size", "13"]
+
+    def ends(text: str, *options: str) -> int:
+        file.write_text(text)
+        sys.modules.pop("their_model", None)
+        importlib.invalidate_caches()
+        target = names.get(kind, "their_model:factory")
+        return invoke(target, *sizes, "--seconds", "20", *options)[0]
+
+    unscaled = MODEL.replace("/ 8 ** 0.5", "* 0.1")
+    assert ends(MODEL.format(diagonal=0)) == 0
+    assert ends(MODEL.format(diagonal=0), "--fail-on", "suspicious") == 0
+    assert ends(MODEL.format(diagonal=1)) == 1
+    if kind != "function":  # whose inside cannot be seen
+        assert ends(unscaled.format(diagonal=0)) == 0
+        assert ends(unscaled.format(diagonal=0), "--fail-on", "suspicious") == 1
+    with pytest.raises(BadInput, match="--fail-on warnings"):
+        ends(MODEL.format(diagonal=0), "--fail-on", "warnings")
 
 
 def test_a_model_that_fails_on_the_way_ends_with_3_and_its_own_traceback(file: Path) -> None:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import nn
@@ -26,13 +27,12 @@ _TINY: dict[str, int] = {
     name: size
     for size, names in {
         0: "pad_token_id",
-        1: "bos_token_id n_group topk_group n_shared_experts first_k_dense_replace",
-        2: "eos_token_id num_hidden_layers n_layer n_layers num_layers encoder_layers "
-        "decoder_layers num_key_value_heads num_kv_heads num_experts_per_tok moe_topk",
+        1: "bos_token_id n_group n_groups topk_group n_shared_experts first_k_dense_replace",
+        2: "eos_token_id num_key_value_heads num_kv_heads num_experts_per_tok moe_topk",
         4: "num_attention_heads n_head n_heads num_heads encoder_attention_heads "
-        "decoder_attention_heads num_experts num_local_experts n_routed_experts",
+        "decoder_attention_heads mamba_n_heads num_experts num_local_experts n_routed_experts",
         8: "head_dim rotary_dim d_kv qk_nope_head_dim qk_rope_head_dim v_head_dim q_lora_rank "
-        "kv_lora_rank",
+        "kv_lora_rank mamba_chunk_size chunk_size",
         32: "hidden_size n_embd d_model embedding_size emb_dim",
         61: "vocab_size",
         64: "intermediate_size ffn_dim encoder_ffn_dim decoder_ffn_dim ffn_hidden_size n_inner "
@@ -40,6 +40,7 @@ _TINY: dict[str, int] = {
     }.items()
     for name in names.split()
 }
+_LAYERS = "num_hidden_layers n_layer n_layers num_layers encoder_layers decoder_layers".split()
 _MOST_WEIGHTS = 20_000_000
 
 
@@ -59,6 +60,8 @@ def examine_target(
     vocab_size: int | None,
     block_size: int | None,
     prove: bool,
+    seconds: float | None,
+    fail_on: str,
     json: Path | None,
     html: Path | None,
     trust: bool = False,
@@ -66,8 +69,10 @@ def examine_target(
     """Examine a target and write the reports that were asked for.
 
     Raises:
-        BadInput: the target or a size is impossible, or a report cannot be written.
+        BadInput: the target or an option is impossible, or a report cannot be written.
     """
+    if fail_on not in ("fault", "suspicious"):
+        raise BadInput(f"--fail-on {fail_on} must be fault or suspicious")
     for path in (json, html):
         if path is not None and not path.absolute().parent.is_dir():
             raise BadInput(f"{path} cannot be written: there is no folder {path.parent}")
@@ -77,6 +82,7 @@ def examine_target(
         vocab_size=loaded.vocab_size if vocab_size is None else vocab_size,
         block_size=loaded.block_size if block_size is None else block_size,
         prove=prove,
+        seconds=seconds,
         name=loaded.name,
     )
     for path, text in ((json, report.to_json), (html, report.to_html)):
@@ -195,34 +201,50 @@ def tiny_transformer(model_type: str, seed: int = 0) -> Target:
     if model_type not in known or model_type not in names:
         near = ", ".join(sorted(name for name in names if name[:2] == model_type[:2]))
         raise BadInput(f"transformers has no causal model type {model_type!r}; similar: {near}")
-    build = transformers.AutoModelForCausalLM.from_config
-    with _errors_as_bad_input(f"a tiny {model_type} cannot be built"):
-        config = tiny_config(known[model_type])
-        with torch.device("meta"):
-            count = sum(p.numel() for p in build(config).parameters())
+    reasons = []
+    for layers in (2, 8):  # hybrids have attention in every fourth layer only, for example
+        try:
+            model, vocab_size = _tiny_model(known[model_type], layers, seed)
+        except Exception as error:
+            reasons.append(" ".join(str(error).split())[:300])
+        else:
+            return Target(model, f"hf:{model_type}", vocab_size, 48)
+    raise BadInput(f"a tiny {model_type} cannot be built: {reasons[0]}")
+
+
+def _tiny_model(
+    config_class: Callable[..., object], layers: int, seed: int
+) -> tuple[nn.Module, int | None]:
+    """A model that runs, and its vocabulary's size if the configuration has it."""
+    build = transformers_loading.transformers().AutoModelForCausalLM.from_config
+    config: Any = tiny_config(config_class, layers)
+    with torch.device("meta"):
+        count = sum(p.numel() for p in build(config).parameters())
     if count > _MOST_WEIGHTS:
-        raise BadInput(
-            f"{model_type} has {count:,} weights even in its smallest version; write a factory "
-            f"with your own config"
+        raise ValueError(
+            f"it has {count:,} weights even in its smallest version; write a factory with your "
+            f"own config"
         )
-    with (
-        _errors_as_bad_input(f"a tiny {model_type} cannot be built"),
-        torch.random.fork_rng(devices=[]),
-    ):
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
-        model = build(config)
-    sizes = (config.vocab_size, 48) if hasattr(config, "vocab_size") else (None, 48)
-    return Target(model, f"hf:{model_type}", *sizes)
+        model: nn.Module = build(config)
+        model(torch.arange(2, 8)[None])
+    return model, config.get_text_config().vocab_size
 
 
-def tiny_config(config_class: Callable[..., object]) -> object:
-    """A configuration with small values for all sizes that it has."""
-    usual = config_class()
-    names = set(vars(usual))
-    aliases = usual.attribute_map if hasattr(usual, "attribute_map") else {}
-    sizes = {k: v for k, v in _TINY.items() if k in names or k in aliases}
+def tiny_config(config_class: Callable[..., object], layers: int = 2) -> object:
+    """A configuration with small values for all sizes that it has, and its parts."""
+    usual: Any = config_class()
+    names = set(vars(usual)) | set(usual.attribute_map)
+    sizes: dict[str, Any] = {k: v for k, v in _TINY.items() if k in names}
+    sizes |= {k: layers for k in _LAYERS if k in names}
     if "kv_lora_rank" in names:  # latent attention has a key for every query head
         sizes["num_key_value_heads"] = sizes["num_attention_heads"]
+    if {"expand", "head_dim"} <= names:  # of Mamba 2: all heads are as wide as the inner layer
+        sizes["head_dim"] = usual.expand * sizes["hidden_size"] // sizes["num_heads"]
     if "attention_types" in names:  # of GPT-Neo, one entry per layer
-        return config_class(**sizes, attention_types=[[["global", "local"], 1]])
+        sizes["attention_types"] = [[["global", "local"], layers // 2]]
+    for name, part in usual.sub_configs.items():
+        if "text" in name and hasattr(part, "attribute_map"):
+            sizes[name] = tiny_config(part, layers)
     return config_class(**sizes)

@@ -105,6 +105,12 @@ def checkup(
     vocab_size: Annotated[int | None, typer.Option(help="If the model does not have it.")] = None,
     block_size: Annotated[int | None, typer.Option(help="The longest sequence to try.")] = None,
     prove: Annotated[bool, typer.Option("--prove", help="Train a copy to prove a leak.")] = False,
+    seconds: Annotated[
+        float | None, typer.Option(help="How long to look; more covers more.")
+    ] = None,
+    fail_on: Annotated[
+        str, typer.Option(help="fault, or suspicious to exit with 1 for suspicions too.")
+    ] = "fault",
     json: Annotated[Path | None, typer.Option(help="Write the report as JSON.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write the report with its maps.")] = None,
     trust: Trust = False,
@@ -126,12 +132,15 @@ def checkup(
             vocab_size=vocab_size,
             block_size=block_size,
             prove=prove,
+            seconds=seconds,
+            fail_on=fail_on,
             json=json,
             html=html,
             trust=trust,
         )
     report.print()
-    raise typer.Exit(report.exit_code)
+    suspected = fail_on == "suspicious" and bool(report.diagnoses)
+    raise typer.Exit(report.exit_code or int(suspected))
 
 
 @app.command()

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnlab.attention import kernels
-from attnlab.checkup import checkup_kernel
-from attnlab.checkup.references import NAMES, RIGHT, compute
+from attnlab.checkup import Status, checkup_kernel
+from attnlab.checkup.references import RIGHT, compute, mistakes
 from attnlab.errors import BadInput
 from tests.faults import in_gpt
 
@@ -35,7 +35,7 @@ EXPECTED = {
 
 @pytest.mark.parametrize("fault", EXPECTED)
 def test_wrong_kernels_are_named(fault: str) -> None:
-    report = checkup_kernel(in_gpt.KERNELS[fault])
+    report = checkup_kernel(in_gpt.KERNELS[fault], mask_style="attend")
     assert not report.healthy
     assert report.causes[0] == EXPECTED[fault]
 
@@ -86,10 +86,62 @@ def test_mask_styles() -> None:
 
     assert checkup_kernel(block, mask_style="block").healthy
     assert checkup_kernel(add, mask_style="add").healthy
-    assert checkup_kernel(block).causes == ("inverted_mask",)
-    assert checkup_kernel(add).causes == ("added_bool",)
+    assert checkup_kernel(block, mask_style="attend").causes == ("inverted_mask",)
+    assert checkup_kernel(add, mask_style="attend").causes == ("added_bool",)
+    for kernel, style in ((block, "True = blocked"), (add, "0 and -inf")):
+        report = checkup_kernel(kernel)
+        assert report.healthy
+        assert report.settings["mask"].startswith(style)
     with pytest.raises(BadInput, match="mask_style = both"):
         checkup_kernel(block, mask_style="both")
+
+
+def four(q: Tensor, k: Tensor, v: Tensor, dims: int, factor: float) -> Tensor:
+    assert q.ndim == dims
+    return attention(q, k, v, lower(q), factor)
+
+
+@pytest.mark.parametrize("layout", ["(B, H, T, D)", "(B, T, H, D)", "(B H, T, D)", "(T, D)"])
+@pytest.mark.parametrize(("factor", "cause"), [(5**-0.5, ()), (1.0, ("no_scale",))])
+def test_layouts_are_found_by_trying(layout: str, factor: float, cause: tuple[str, ...]) -> None:
+    def kernel(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if layout == "(B, T, H, D)":
+            q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+            return four(q, k, v, 4, factor).transpose(1, 2)
+        return four(q, k, v, layout.count(",") + 1, factor)
+
+    report = checkup_kernel(kernel, layout=layout if factor == 1 else None)
+    assert report.causes == cause
+    assert report.settings["layout"] == layout
+
+
+def test_dropout_keeps_its_expectation_or_is_told() -> None:
+    def dropped(scale: float) -> object:
+        def kernel(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float = 0.0) -> Tensor:
+            scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~mask, -math.inf)
+            keep = torch.rand(scores.shape) >= dropout
+            return (scores.softmax(-1) * keep / (1 - dropout) ** scale) @ v
+
+        return kernel
+
+    right, unscaled = checkup_kernel(dropped(1)), checkup_kernel(dropped(0))  # type: ignore[arg-type]
+    assert right.healthy
+    assert right.finding("dropout").status is Status.OK
+    assert unscaled.causes == ("dropout_scale",)
+    ignored = checkup_kernel(lambda q, k, v, mask, dropout: kernels.sdpa(
+        q, k, v, mask=mask, scale=q.shape[-1] ** -0.5, dropout=0.0
+    ))  # fmt: skip
+    assert ignored.causes == ("dropout_ignored",)
+
+
+def test_a_query_without_keys_must_not_harm_the_others() -> None:
+    def spoils(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        y = attention(q, k, v, mask, q.shape[-1] ** -0.5)
+        return y if bool(y.isfinite().all()) else y * math.nan
+
+    assert checkup_kernel(spoils).causes == ("empty_row",)
+    told = checkup_kernel(F.scaled_dot_product_attention).finding("empty row")
+    assert told.headline == "a query without keys gets zeros"
 
 
 def test_grouped_heads() -> None:
@@ -155,6 +207,6 @@ def test_every_wrong_recipe_differs_from_the_right_kernel() -> None:
         for recipe, steps in departures(1)
         if torch.allclose(compute(recipe, q, k, v, mask, 0.3), right, atol=1e-6)
     ]
-    assert len(NAMES) > 25
+    assert len(mistakes()) > 25
     # Two can be seen only with larger scores, or with another mask.
     assert same == [("mask", "finite"), ("mask", "causal")]

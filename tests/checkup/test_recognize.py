@@ -8,9 +8,7 @@ from attnlab.checkup.recognize import (
     explain,
     explain_pattern,
     explain_scramble,
-    unmerged,
-    unsplit,
-    untransposed,
+    scrambled,
 )
 
 T = 13
@@ -59,11 +57,15 @@ def test_a_leak_in_long_sequences_only() -> None:
 
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize(
-    ("one_layer", "expected"),
-    [(unmerged, "unmerged_heads"), (unsplit, "unsplit_heads"), (untransposed, "untransposed")],
+    ("split", "merge", "expected"),
+    [
+        (False, True, "unmerged_heads"),
+        (True, False, "unsplit_heads"),
+        (True, True, "untransposed"),
+    ],
 )
-def test_scrambled_heads(one_layer: object, expected: str, layers: int) -> None:
-    step = one_layer(T, 3)  # type: ignore[operator]
+def test_scrambled_heads(split: bool, merge: bool, expected: str, layers: int) -> None:
+    step = scrambled(T, 3, split=split, merge=merge)
     reads = step if layers == 1 else (step.double() @ step.double()) > 0
     found = explain_scramble(reads, ALL, [(layers, 3)])
     assert found is not None
@@ -77,17 +79,22 @@ def test_a_plain_map_is_never_taken_for_scrambled_heads() -> None:
 
 
 @pytest.mark.parametrize("H", [2, 3, 4])
-def test_the_scrambles_are_those_of_the_reshapes(H: int) -> None:
-    """The formulas against indices that went through the reshapes themselves."""
-    index = torch.arange(T).repeat(H, 1)  # (H, T): the position of each row of each head
-    merged = index.reshape(T, H)  # as (B, H, T, D) -> (B, T, C) without the transpose
-    for t in range(T):
-        seen = {j for p in merged[t].tolist() for j in range(p + 1)} | {t}
-        assert unmerged(T, H)[t].nonzero().flatten().tolist() == sorted(seen)
-    token = torch.arange(T).repeat_interleave(H).reshape(H, T)  # (B, T, C) -> (B, H, T, D)
-    for t in range(T):
-        seen = set(token[:, : t + 1].flatten().tolist()) | {t}
-        assert unsplit(T, H)[t].nonzero().flatten().tolist() == sorted(seen)
+def test_the_scrambles_are_those_of_attention_with_such_reshapes(H: int) -> None:
+    """Against the gradients of a layer that averages the past."""
+    lower = LOWER.double() / LOWER.sum(1, keepdim=True)
+    for split, merge in ((False, True), (True, False), (True, True), (False, False)):
+
+        def layer(x: Tensor, split: bool = split, merge: bool = merge) -> Tensor:
+            parts = x.view(T, H, 2)
+            heads = parts.reshape(H, T, 2) if split else parts.transpose(0, 1)
+            y = lower @ heads
+            return (y.reshape(T, H, 2) if merge else y.transpose(0, 1)).reshape(T, 2 * H)
+
+        x = torch.ones(T, 2 * H, dtype=torch.float64)
+        slopes = torch.autograd.functional.jacobian(layer, x)
+        reads = slopes.abs().sum((1, 3)) > 0  # type: ignore[union-attr]
+        own = torch.eye(T, dtype=torch.bool)  # the residual stream
+        assert ((reads | own) == scrambled(T, H, split=split, merge=merge)).all()
 
 
 def test_the_pattern_of_a_layer() -> None:

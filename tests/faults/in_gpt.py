@@ -130,6 +130,52 @@ def peek_in_one_head(
     return kernels.manual(q, k, v, mask=whole, scale=scale, dropout=dropout)
 
 
+def detached_head(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
+) -> Tensor:
+    """Head 1 is cut off from the gradient."""
+    q, k, v = (torch.cat([x[:, :1], x[:, 1:2].detach(), x[:, 2:]], 1) for x in (q, k, v))
+    return kernels.manual(q, k, v, mask=mask, scale=scale, dropout=dropout)
+
+
+def detached_scores(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
+) -> Tensor:
+    """The pattern is computed without gradients."""
+    return kernels.manual(q.detach(), k.detach(), v, mask=mask, scale=scale, dropout=dropout)
+
+
+def mean_key(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
+) -> Tensor:
+    """The mean over time, later tokens included, is taken from the keys."""
+    k = k * (1 + k.mean(2, keepdim=True))
+    return kernels.manual(q, k, v, mask=mask, scale=scale, dropout=dropout)
+
+
+def next_value(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
+) -> Tensor:
+    """Values are off by one against their keys."""
+    return kernels.manual(q, k, v.roll(-1, 2), mask=mask, scale=scale, dropout=dropout)
+
+
+def fill_1e5(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
+) -> Tensor:
+    """Blocked scores are -1e5."""
+    filled = kernels.scores(q, k, scale=scale).masked_fill(~mask, -1e5)
+    return kernels.mix(filled.softmax(-1), v, dropout=dropout)
+
+
+def fill_epsilon(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
+) -> Tensor:
+    """Blocked scores are -1e-12, a small number taken for a large one."""
+    filled = kernels.scores(q, k, scale=scale).masked_fill(~mask, -1e-12)
+    return kernels.mix(filled.softmax(-1), v, dropout=dropout)
+
+
 def _viewed(x: Tensor) -> Tensor:
     B, H, T, D = x.shape
     return x.transpose(1, 2).reshape(B, T, H * D).reshape(B, H, T, D)
@@ -150,6 +196,21 @@ def one_pair(q: Tensor, k: Tensor) -> Tensor:
     return (k <= q) | ((q == 5) & (k == 11))
 
 
+def window(q: Tensor, k: Tensor) -> Tensor:
+    """A window of 4 on both sides."""
+    return (k - q).abs() <= 4
+
+
+def blocks(q: Tensor, k: Tensor) -> Tensor:
+    """Causal between blocks of 8, open inside."""
+    return k // 8 <= q // 8
+
+
+def last_key(q: Tensor, k: Tensor) -> Tensor:
+    """Causal, but every query sees key 30 too, a global token."""
+    return (k <= q) | (k == 30)
+
+
 KERNELS: dict[str, Callable[..., Tensor]] = {
     "zero_fill": faulty_kernels.zero_fill,
     "finite_fill": faulty_kernels.finite_fill,
@@ -162,7 +223,8 @@ KERNELS: dict[str, Callable[..., Tensor]] = {
         for kernel in (
             double_scale, added_bool, softmax_over_heads, softmax_over_batch, no_softmax,
             row_gain, dropout_on, naive_softmax, self_blocked, unsplit_heads, untransposed,
-            tiled_kv, peek_in_one_head,
+            tiled_kv, peek_in_one_head, detached_head, detached_scores, mean_key, next_value,
+            fill_1e5, fill_epsilon,
         )
     },
 }  # fmt: skip
@@ -174,8 +236,23 @@ MASKS: dict[str, masks.Predicate] = {
     "itself_only": itself_only,
     "causal_up_to_32": causal_up_to_32,
     "one_pair": one_pair,
+    "window": window,
+    "blocks": blocks,
+    "last_key": last_key,
 }
 HEADS = {"identical_heads": head_init.identical, "identical_qkv": head_init.identical_qkv}
+
+
+class BatchFirst(nn.Module):
+    """A layer that is given (T, B, C) in the belief that it expects it."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layer(x.transpose(0, 1)).transpose(0, 1)
+        return y
 
 
 @dataclass
@@ -192,6 +269,7 @@ class Layers:
         self.made += 1
         D = config.n_embd // config.n_head
         scales = {"unscaled": 1.0, "inverse_scale": 1 / D, "inverted_scale": D**0.5}
+        scales["odd_scale"] = 0.9 * D**-0.5
         scales["width_scale"] = config.n_embd**-0.5
         changed = replace(
             config,
@@ -226,6 +304,10 @@ def build(fault: str, block_size: int, n_layer: int, n_head: int, seed: int = 0)
     init_weights(net, seed, "gpt2")
     last = net.blocks[-1]
     assert isinstance(last, Block)
+    if name == "batch_first":
+        for block in net.blocks:
+            assert isinstance(block, Block)
+            block.attn = BatchFirst(block.attn)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         setattr(last, "mlp", beside(name, last.mlp, net.wte.embedding_dim))  # noqa: B010

@@ -77,16 +77,31 @@ class Mixer(nn.Module):
             "unscaled": 1.0,
             "inverse_scale": 1 / d,
             "inverted_scale": math.sqrt(d),
+            "odd_scale": 0.9 / math.sqrt(d),
             "width_scale": 1 / math.sqrt(d * self.n_head),
         }
         return wrong.get(self.fault, 1 / math.sqrt(d))
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.fault == "batch_first":
+            return self.attend(x.transpose(0, 1)).transpose(0, 1)
+        return self.attend(x)
+
+    def attend(self, x: Tensor) -> Tensor:
+        """(b, t, c) -> (b, t, c)."""
         q, k = rotate(self.split(self.wq(x))), rotate(self.split(self.wk(x)))
         v = self.split(self.wv(x))
         if self.fault == "tiled_kv":
             half = self.n_head // 2
             k, v = k[:, :, :half].repeat(1, 1, 2, 1), v[:, :, :half].repeat(1, 1, 2, 1)
+        if self.fault == "detached_head":
+            q, k, v = (torch.cat([y[:, :, 1:], y[:, :, :1].detach()], 2) for y in (q, k, v))
+        if self.fault == "detached_scores":
+            q, k = q.detach(), k.detach()
+        if self.fault == "mean_key":
+            k = k * (1 + k.mean(1, keepdim=True))
+        if self.fault == "next_value":
+            v = v.roll(-1, 1)
         scores = torch.einsum("bthd,bshd->bhts", q, k) * self.factor(q.shape[-1])
         if self.fault == "double_scale":
             scores = scores / math.sqrt(q.shape[-1])
@@ -111,7 +126,13 @@ class Mixer(nn.Module):
             return exp_normalize(scores + (~blocked).to(scores), -1)
         if self.fault == "softmax_over_batch":
             return torch.where(blocked, 0.0, exp_normalize(scores, 0))
-        fills = {"zero_fill": 0.0, "finite_fill": -1e4, "softmax_over_heads": -1e9}
+        fills = {
+            "zero_fill": 0.0,
+            "finite_fill": -1e4,
+            "softmax_over_heads": -1e9,
+            "fill_1e5": -1e5,
+            "fill_epsilon": -1e-12,
+        }
         scores = scores.masked_fill(blocked, fills.get(self.fault, -math.inf))
         axis = {"softmax_over_queries": 2, "softmax_over_heads": 1}.get(self.fault, 3)
         weights = exp_normalize(scores, axis)
@@ -130,6 +151,9 @@ def blocked_keys(fault: str, t: int, s: int) -> Tensor:
     """(t, s) bool, True = may not attend."""
     row, column = torch.arange(t)[:, None], torch.arange(s)[None, :]
     blocked = {
+        "window": (row - column).abs() > 4,
+        "blocks": column // 8 > row // 8,
+        "last_key": (column > row) & (column != 30),
         "flipped": column < row,
         "strict_flip": column <= row,
         "bidirectional": (column < 0) & (row < 0),
@@ -179,6 +203,8 @@ class Other(nn.Module):
         self.layers = nn.ModuleList(Layer(width, n_head, fault, side) for fault, side in layers)
         self.norm = RMSNorm(width)
         self.head = nn.Linear(width, symbols, bias=False)
+        if faults[0] == "tied_by_copy":
+            self.head.weight = nn.Parameter(self.embed.weight.detach().clone())
 
     def forward(self, ids: Tensor) -> dict[str, Tensor]:
         x = self.embed(ids)

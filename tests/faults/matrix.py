@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from attnlab.checkup.diagnoses import CAUSES
+from attnlab.checkup.diagnoses import causes
 from attnlab.checkup.findings import Report, Status
 from attnlab.checkup.runner import checkup
 from tests.faults import in_gpt, in_llama
@@ -36,7 +36,7 @@ def row(fault: PlantedFault, reports: dict[str, Report]) -> str:
         "/".join(_sign(report, detector) for report in reports.values()).strip("/")
         for detector in DETECTORS
     ]
-    told = {d.cause: CAUSES[d.cause].title for r in reports.values() for d in r.diagnoses}
+    told = {d.cause: causes()[d.cause].title for r in reports.values() for d in r.diagnoses}
     right = all(set(fault.causes) & set(report.causes) for report in reports.values())
     name = f"`attn={fault.conf}`" if fault.conf else fault.name.replace("_", " ")
     named = ", ".join(told.values()) if right else "MISSED: " + (", ".join(told.values()) or "-")

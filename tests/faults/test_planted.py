@@ -4,15 +4,16 @@ import pytest
 import torch
 
 from attnlab.checkup import checkup
-from tests.faults import in_gpt, in_llama
+from tests.faults import in_gpt, in_llama, served
 from tests.faults.planted import FAULTS, PlantedFault
 from tests.marks import sampled
 
 V = 29
-PLANTED = [(fault, model) for fault in FAULTS for model in ("ours", "other")]
-# Every fault in one of the two models, by turns; `make test-all` plants each in both.
-SAMPLE = {(fault.name, ("ours", "other")[i % 2]) for i, fault in enumerate(FAULTS)}
-SLOW = {"keeps_state", "dropout_on", "softmax_over_batch"}  # seconds in the other model
+PLANTED = [(fault, model) for fault in FAULTS for model in fault.models]
+# Every fault in one of its models, by turns; `make test-all` plants each in all.
+SAMPLE = {(fault.name, fault.models[i % len(fault.models)]) for i, fault in enumerate(FAULTS)}
+# Seconds in the other model.
+SLOW = {"keeps_state", "dropout_on", "softmax_over_batch", "noise", "dropped_always", "row_before"}
 SAMPLE = {(name, "ours" if name in SLOW else model) for name, model in SAMPLE}
 
 
@@ -22,10 +23,11 @@ SAMPLE = {(name, "ours" if name in SLOW else model) for name, model in SAMPLE}
     sampled(PLANTED, lambda planted: (planted[0].name, planted[1]) in SAMPLE),
     ids=lambda value: getattr(value, "name", value),
 )
-def test_every_fault_is_named_in_both_models(fault: PlantedFault, model: str) -> None:
+def test_every_fault_is_named_in_every_model(fault: PlantedFault, model: str) -> None:
     report = checkup(
         fault.build(model), vocab_size=V, block_size=fault.block_size, batch=fault.batch()
     )
+    assert not report.error, report.error
     assert set(fault.causes) & set(report.causes), [d.headline for d in report.diagnoses]
     # One fault gives one diagnosis.
     assert len(report.diagnoses) == 1, [d.headline for d in report.diagnoses]
@@ -43,8 +45,13 @@ def test_a_planted_fault_is_the_same_in_every_process(model: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["sdpa", "manual", "torch_mha", "single_head", "other"])
+def test_there_are_sixty_faults_or_more() -> None:
+    assert len({fault.name for fault in FAULTS}) == len(FAULTS) >= 60
+
+
+@pytest.mark.parametrize("kind", ["sdpa", "manual", "torch_mha", "single_head", "other", "served"])
 def test_healthy_variants_raise_no_alarm(kind: str) -> None:
-    net = in_llama.build("healthy", 2, 4) if kind == "other" else in_gpt.healthy(kind)
+    others = {"other": lambda: in_llama.build("healthy", 2, 4), "served": lambda: served.build("")}
+    net = others[kind]() if kind in others else in_gpt.healthy(kind)
     report = checkup(net, vocab_size=V, block_size=37)
     assert report.diagnoses == ()

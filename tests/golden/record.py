@@ -133,7 +133,7 @@ def planted(name: str) -> tuple[PlantedFault, str]:
     return next(plant for plant in FAULTS if plant.name == fault), bench
 
 
-PLANTED = [f"{plant.name} in {bench}" for plant in FAULTS for bench in ("ours", "other")]
+PLANTED = [f"{plant.name} in {bench}" for plant in FAULTS for bench in plant.models]
 
 KERNELS: dict[str, Callable[..., object]] = {
     "manual": kernels.manual,

@@ -1,6 +1,14 @@
 """Find out what is wrong with the attention of any model, including models written elsewhere."""
 
-from attnlab.checkup.assertions import assert_causal, assert_healthy
+from attnlab.checkup.assertions import (
+    CheckupFailed,
+    assert_cache_equal,
+    assert_causal,
+    assert_healthy,
+    assert_loss_shifted,
+    assert_padding_ignored,
+    assert_rows_independent,
+)
 from attnlab.checkup.attention_layer import checkup_attention
 from attnlab.checkup.findings import Diagnosis, Finding, Report, Status
 from attnlab.checkup.kernel import checkup_kernel
@@ -8,12 +16,17 @@ from attnlab.checkup.runner import checkup
 from attnlab.checkup.targets import check_batch
 
 __all__ = [
+    "CheckupFailed",
     "Diagnosis",
     "Finding",
     "Report",
     "Status",
+    "assert_cache_equal",
     "assert_causal",
     "assert_healthy",
+    "assert_loss_shifted",
+    "assert_padding_ignored",
+    "assert_rows_independent",
     "check_batch",
     "checkup",
     "checkup_attention",

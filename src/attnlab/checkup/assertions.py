@@ -1,37 +1,58 @@
 """Assertions for the test suites of other projects."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
-from attnlab.checkup.findings import FAULT, Diagnosis, Report
-from attnlab.checkup.runner import checkup
+import torch
+from torch import Tensor
+
+from attnlab.checkup import serving
+from attnlab.checkup.examination import Examination
+from attnlab.checkup.findings import FAULT, NOT_APPLICABLE, Diagnosis, Report
+from attnlab.checkup.loss_path import Loss, labeled_loss, takes_labels
+from attnlab.checkup.model_adapter import Model
+from attnlab.checkup.runner import checkup, prepared
 from attnlab.errors import BadInput
 
 # Detectors whose faults mean that logits depend on later tokens ...
 CAUSALITY = {
-    "finite", "future", "disturbed", "gradient", "prefixes", "mask", "stress", "trained",
+    "finite", "future", "disturbed", "gradient", "prefixes", "mask", "tokens", "stress", "trained",
     "training mode", "proof",
 }  # fmt: skip
 # ... unless this is their cause.
 _NOT_CAUSALITY = {"dropout_on", "self_blocked", "keeps_state"}
 
 
+class CheckupFailed(AssertionError):
+    """An assertion on a model failed; `report` says what was found."""
+
+    def __init__(self, message: str, report: Report) -> None:
+        super().__init__(message)
+        self.report = report
+
+
 def assert_causal(
-    model: Callable[..., object],
+    model: Model,
     *,
     vocab_size: int | None = None,
     block_size: int | None = None,
+    ids: Tensor | None = None,
+    example: Mapping[str, object] | None = None,
+    seconds: float | None = None,
     seed: int = 0,
 ) -> None:
     """Assert that no logit depends on a later token, in eval or training mode; nothing else.
 
     Args:
-        model, vocab_size, block_size, seed: see `checkup`.
+        model, vocab_size, block_size, ids, example, seconds, seed: see `checkup`.
 
     Raises:
-        AssertionError: with the diagnoses.
+        CheckupFailed: an AssertionError with the diagnoses.
         attnlab.errors.BadInput: the model cannot be called as described.
     """
-    report = checkup(model, vocab_size=vocab_size, block_size=block_size, seed=seed)
+    report = checkup(
+        model, vocab_size=vocab_size, block_size=block_size, ids=ids, example=example,
+        seconds=seconds, seed=seed,
+    )  # fmt: skip
     leaks = [
         d
         for d in report.diagnoses
@@ -41,32 +62,113 @@ def assert_causal(
 
 
 def assert_healthy(
-    model: Callable[..., object],
+    model: Model,
     *,
     vocab_size: int | None = None,
     block_size: int | None = None,
+    ids: Tensor | None = None,
+    example: Mapping[str, object] | None = None,
+    loss: Loss | None = None,
     ignore: Collection[str] = (),
     fail_on: str = "fault",
+    seconds: float | None = None,
     seed: int = 0,
 ) -> None:
     """Assert that a checkup finds nothing wrong: causality, scale, heads, cache, padding, ...
 
     Args:
-        model, vocab_size, block_size, seed: see `checkup`.
-        ignore: causes that do not count, keys of `attnlab.checkup.diagnoses.CAUSES`.
+        model, vocab_size, block_size, ids, example, loss, seconds, seed: see `checkup`.
+        ignore: causes that do not count, keys of `attnlab.checkup.diagnoses.causes()`.
         fail_on: "fault", or "suspicious" to fail on suspicions too.
 
     Raises:
-        AssertionError: with the diagnoses.
+        CheckupFailed: an AssertionError with the diagnoses.
         attnlab.errors.BadInput: `fail_on` is neither, or the model cannot be called.
     """
     if fail_on not in ("fault", "suspicious"):
         raise BadInput(f"fail_on = {fail_on} must be fault or suspicious")
-    report = checkup(model, vocab_size=vocab_size, block_size=block_size, seed=seed)
+    report = checkup(
+        model, vocab_size=vocab_size, block_size=block_size, ids=ids, example=example, loss=loss,
+        seconds=seconds, seed=seed,
+    )  # fmt: skip
     counted = [d for d in report.diagnoses if d.cause not in ignore]
     if fail_on == "fault":
         counted = [d for d in counted if d.status is FAULT]
     _fail_for(report, counted, "is not healthy")
+
+
+def assert_rows_independent(
+    model: Model, *, vocab_size: int | None = None, block_size: int | None = None, seed: int = 0
+) -> None:
+    """Assert that no row of a batch depends on another, nor on the size of the batch.
+
+    Args, Raises: as for `assert_causal`.
+    """
+    _assert_one(Examination.rows, model, vocab_size, block_size, seed)
+
+
+def assert_cache_equal(
+    model: Model, *, vocab_size: int | None = None, block_size: int | None = None, seed: int = 0
+) -> None:
+    """Assert that decoding with `past_key_values` gives the logits of one pass.
+
+    Args, Raises: as for `assert_causal`.
+    """
+    _assert_one(lambda e: e.serve("cache", serving.cache), model, vocab_size, block_size, seed)
+
+
+def assert_padding_ignored(
+    model: Model, *, vocab_size: int | None = None, block_size: int | None = None, seed: int = 0
+) -> None:
+    """Assert that padded tokens are not read, on either side, in rows of different lengths.
+
+    Args, Raises: as for `assert_causal`.
+    """
+    _assert_one(lambda e: e.serve("padding", serving.padding), model, vocab_size, block_size, seed)
+
+
+def assert_loss_shifted(
+    model: Model,
+    loss: Loss | None = None,
+    *,
+    vocab_size: int | None = None,
+    block_size: int | None = None,
+    seed: int = 0,
+) -> None:
+    """Assert that the loss compares the logits at t with token t + 1.
+
+    Args:
+        loss: from the model and ids (B, T) to the loss; None if the model takes `labels`.
+        model, vocab_size, block_size, seed: see `checkup`.
+
+    Raises: as for `assert_causal`.
+    """
+
+    def examine(examination: Examination) -> None:
+        if loss is None and not takes_labels(examination.adapter):
+            raise BadInput("the model takes no labels; give loss, from the model and ids to it")
+        examination.check_loss(loss or labeled_loss(None), shifts_in_data=False)
+
+    _assert_one(examine, model, vocab_size, block_size, seed)
+
+
+def _assert_one(
+    examine: Callable[[Examination], None],
+    model: Model,
+    vocab_size: int | None,
+    block_size: int | None,
+    seed: int,
+) -> None:
+    """Run one detector alone; what it cannot examine is refused, not passed."""
+    with prepared(model, vocab_size, block_size) as (adapter, notes):
+        examination = Examination(adapter, torch.Generator().manual_seed(seed))
+        examination.raise_precision()
+        examine(examination)
+    finding = examination.findings[-1]
+    if finding.status is NOT_APPLICABLE:
+        raise BadInput(f"{finding.detector} cannot be examined: {finding.headline}")
+    report = Report(type(model).__name__, examination.settings | notes, (finding,))
+    _fail_for(report, list(report.diagnoses), f"fails the test of {finding.detector}")
 
 
 def _fail_for(report: Report, diagnoses: list[Diagnosis], verdict: str) -> None:
@@ -74,4 +176,4 @@ def _fail_for(report: Report, diagnoses: list[Diagnosis], verdict: str) -> None:
     if report.error:
         lines.append(f"- the examination failed:\n{report.error}")
     if lines:
-        raise AssertionError("\n".join([f"{report.subject} {verdict}:", *lines]))
+        raise CheckupFailed("\n".join([f"{report.subject} {verdict}:", *lines]), report)

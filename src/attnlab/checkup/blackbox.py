@@ -3,13 +3,16 @@
 Letters: B batch, T time, V symbols.
 """
 
+import time
+
 import torch
 from torch import Tensor
 
-from attnlab.checkup.dependence import Dependence
-from attnlab.checkup.findings import FAULT, NOT_APPLICABLE, OK, SUSPICIOUS, Finding, within
+from attnlab.checkup.dependence import Dependence, changes
+from attnlab.checkup.findings import FAULT, NOT_APPLICABLE, OK, SUSPICIOUS, Finding
 from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter
-from attnlab.checkup.recognize import explain, explain_scramble
+from attnlab.checkup.recognize import SCRAMBLES, explain, explain_scramble
+from attnlab.checkup.trace import RandomOperations
 
 
 def accepted_lengths(adapter: ModelAdapter) -> list[int]:
@@ -19,7 +22,7 @@ def accepted_lengths(adapter: ModelAdapter) -> list[int]:
     lengths = []
     for length in sorted({n for n in wanted if 1 <= n <= T}, reverse=True):
         try:
-            adapter.logits(torch.zeros(2, length, dtype=torch.long))
+            adapter.logits(adapter.pool[:1].expand(2, length))
         except REFUSALS:
             continue
         lengths.append(length)
@@ -34,9 +37,9 @@ def finite(
     Returns:
         the finding, and the lengths at which they are.
     """
-    V, T = adapter.vocab_size, lengths[0]
-    alternating = torch.arange(T) % 2 * (V - 1)
-    extreme = torch.stack([torch.zeros(T).long(), torch.full((T,), V - 1), alternating])
+    T = lengths[0]
+    low, high = adapter.pool[0].expand(T), adapter.pool[-1].expand(T)
+    extreme = torch.stack([low, high, torch.where(torch.arange(T) % 2 == 0, low, high)])
     inputs = [torch.cat([adapter.tokens(generator, 2, T), extreme])]
     inputs += [adapter.tokens(generator, 2, n) for n in lengths[1:]]
     bad = [~adapter.logits(ids).isfinite().all(-1) for ids in inputs]  # (B, T) each
@@ -82,9 +85,15 @@ def deterministic(
     headline = (
         f"in eval mode the same tokens give different logits the second time (by "
         f"{numbers['change']:.2g} of their standard deviation), and equal ones with the same "
-        f"random seed: dropout is left on"
+        f"random seed"
     )
-    return Finding("same twice", FAULT, headline, "dropout_on", numbers)
+    with RandomOperations() as seen, torch.no_grad():
+        adapter.raw(ids)
+    if any(part in name for name in seen.names for part in ("drop", "bernoulli", "attention")):
+        headline += ": dropout is left on"
+        return Finding("same twice", FAULT, headline, "dropout_on", numbers)
+    by = f": {', '.join(sorted(seen.names))} draws random numbers" if seen.names else ""
+    return Finding("same twice", SUSPICIOUS, headline + by, "random_in_eval", numbers)
 
 
 def rows_independent(
@@ -92,11 +101,10 @@ def rows_independent(
 ) -> Finding:
     """Do the sequences of a batch leave each other's logits alone?"""
     if adapter.rows == 1:
-        headline = "the model takes one sequence at a time"
-        return Finding("batch", NOT_APPLICABLE, headline)
+        return Finding("batch", NOT_APPLICABLE, "the model takes one sequence at a time")
     B, T = 5, lengths[0]
     ids = adapter.tokens(generator, B, T)
-    other = torch.cat([(ids[:1] + 1) % adapter.vocab_size, adapter.tokens(generator, B - 1, T)])
+    other = torch.cat([adapter.others(ids[:1]), adapter.tokens(generator, B - 1, T)])
     whole = adapter.logits(ids)
     changes = torch.zeros(B, B, T, dtype=torch.float64)  # row changed, row read, position
     for row in range(B):
@@ -119,19 +127,13 @@ def rows_independent(
         )
         return Finding("batch", FAULT, headline, "rows_mix", numbers)
     alone = numbers["alone"] = relative(adapter.logits(ids[:1]), whole[:1])
-    return within(
-        "batch",
-        alone,
-        1e-4,
-        ok="the rows of a batch do not influence each other",
-        wrong=(
-            f"a sequence alone gets different logits (by {alone:.2g} of their standard deviation) "
-            f"than in a batch"
-        ),
-        cause="batch_size",
-        status=SUSPICIOUS,
-        numbers=numbers,
+    if alone <= 1e-4:
+        headline = "the rows of a batch do not influence each other"
+        return Finding("batch", OK, headline, "", numbers)
+    headline = (
+        f"a sequence alone gets different logits (by {alone:.2g} of their std) than in a batch"
     )
+    return Finding("batch", SUSPICIOUS, headline, "batch_size", numbers)
 
 
 def _mixes_rows_instead_of_time(adapter: ModelAdapter, ids: Tensor, whole: Tensor) -> bool:
@@ -139,7 +141,7 @@ def _mixes_rows_instead_of_time(adapter: ModelAdapter, ids: Tensor, whole: Tenso
     B, T = ids.shape
     for row, position in ((0, 0), (0, T // 2), (B - 1, 0), (B - 1, T // 2)):
         changed = ids.clone()
-        changed[row, position] = (ids[row, position] + 1) % adapter.vocab_size
+        changed[row, position] = adapter.others(ids)[row, position]
         moved = (adapter.logits(changed) - whole).abs().amax(-1) > 1e-6 * whole.std()  # (B, T)
         moved[:, position] = False
         if moved.any():
@@ -166,18 +168,18 @@ def future(
     clean = [m.T for m in maps if m.T < worst.T and not bool(m.ahead.any())]
     reads = worst.reads | (worst.ahead & ~worst.tried)
     found = explain(reads, worst.tried, shapes=shapes, clean_up_to=max(clean, default=0))
+    if found is not None and worst is not maps[0] and found[0] not in SCRAMBLES:
+        only = f"in sequences of {worst.T} {found[1]}, but nothing reads ahead in {maps[0].T}"
+        found = "short_leak", only
     evidence = (
         f"changing later tokens changes earlier logits by up to {worst.largest_ahead:.2g} of the "
         f"largest change anywhere (rounding: {worst.tolerance:.0e}), T = {worst.T}",
     )
     if found is None:  # only changing whole suffixes shows it
         rows = worst.ahead.any(-1).nonzero().flatten().tolist()
-        headline = (
-            f"positions {rows[0]} to {rows[-1]} change when all later tokens change together"
-        )
-        return Finding(detector, FAULT, headline, "reads_ahead", numbers, evidence, maps_)
-    cause, headline = found
-    return Finding(detector, FAULT, headline, cause, numbers, evidence, maps_)
+        some = f"positions {rows[0]} to {rows[-1]} change when all later tokens change together"
+        found = "reads_ahead", some
+    return Finding(detector, FAULT, found[1], found[0], numbers, evidence, maps_)
 
 
 def past(whole: Dependence, jittered: Dependence | None) -> Finding:
@@ -209,16 +211,15 @@ def gradients(map_: Tensor | None, whole: Dependence) -> Finding:
     ahead = map_.triu(1)
     largest = float(ahead.max())
     t, j = divmod(int(ahead.argmax()), len(map_))
-    return within(
-        "gradient",
-        largest,
-        tolerance,
-        ok=f"no gradient reaches later tokens; {differ} pairs disagree with changing the tokens",
-        wrong=f"the logits at {t} have a gradient from token {j} ({largest:.2g} of the largest)",
-        cause="reads_ahead",
-        numbers={"largest ahead": largest, "pairs that differ": float(differ)},
-        maps={"the same by gradients": map_},
-    )
+    numbers = {"largest ahead": largest, "pairs that differ": float(differ)}
+    maps = {"the same by gradients": map_}
+    if largest <= tolerance:
+        headline = (
+            f"no gradient reaches later tokens; {differ} pairs disagree with changing the tokens"
+        )
+        return Finding("gradient", OK, headline, "", numbers, maps=maps)
+    headline = f"the logits at {t} have a gradient from token {j} ({largest:.2g} of the largest)"
+    return Finding("gradient", FAULT, headline, "reads_ahead", numbers, maps=maps)
 
 
 def prefixes(adapter: ModelAdapter, lengths: list[int], generator: torch.Generator) -> Finding:
@@ -231,18 +232,46 @@ def prefixes(adapter: ModelAdapter, lengths: list[int], generator: torch.Generat
     whole = adapter.logits(ids)
     changes = {n: relative(adapter.logits(ids[:, :n]), whole[:, :n]) for n in shorter}
     n = max(changes, key=lambda n: changes[n])
-    return within(
-        "prefixes",
-        changes[n],
-        1e-3,
-        ok="a prefix gets the same logits alone and in a longer sequence",
-        wrong=(
-            f"the first {n} tokens alone get different logits (by {changes[n]:.2g} of their std) "
-            f"than at the start of {lengths[0]}"
-        ),
-        cause="prefix_differs",
-        numbers={"largest change": changes[n], "at length": float(n)},
+    numbers = {"largest change": changes[n], "at length": float(n)}
+    if changes[n] <= 1e-3:
+        headline = "a prefix gets the same logits alone and in a longer sequence"
+        return Finding("prefixes", OK, headline, "", numbers)
+    headline = (
+        f"the first {n} tokens alone get different logits (by {changes[n]:.2g} of their std) "
+        f"than at the start of {lengths[0]}"
     )
+    return Finding("prefixes", FAULT, headline, "prefix_differs", numbers)
+
+
+def every_token(adapter: ModelAdapter, T: int, seconds: float) -> Finding:
+    """Does a particular token open a leak, such as a separator that sees everything?
+
+    Every id is placed once, those at both ends first, where special ids are. Then the last token
+    is changed, and the second half. After about `seconds`, the remaining ids are left out.
+    """
+    begin, n, place = time.perf_counter(), len(adapter.pool), torch.arange(T)
+    ends = torch.stack([adapter.pool, adapter.pool.flip(0)], 1).flatten()
+    tried, numbers = 0, {"ids": float(n)}
+    for part in ends[: n + n % 2].split(T - 1):
+        ids = torch.cat([part, adapter.pool[place % n]])[:T]
+        cuts = torch.tensor([T - 1, T // 2])[:, None]
+        change = changes(adapter, ids, torch.where(place >= cuts, adapter.others(ids), ids))
+        tried = min(tried + len(part), n)
+        early = (change > adapter.tolerance * change.max()) & (place < cuts)  # (2, T)
+        if not bool(change.isfinite().all()):
+            headline = f"a sequence of the ids {part[:3].tolist()}, ... gives NaN or infinity"
+            return Finding("tokens", FAULT, headline, "not_finite")
+        if early.any():
+            row, t = early.nonzero()[0].tolist()
+            headline = (
+                f"position {t}, which holds token id {int(ids[t])}, depends on tokens from "
+                f"{int(cuts[row])} on; sequences of random tokens show no leak"
+            )
+            return Finding("tokens", FAULT, headline, "token_leak")
+        if time.perf_counter() - begin > seconds:
+            break
+    headline = f"no token id opens a leak ({tried} of {n} ids were tried)"
+    return Finding("tokens", OK, headline, "", numbers | {"tried": float(tried)})
 
 
 def relative(a: Tensor, b: Tensor) -> float:

@@ -10,11 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter
-
-# Changes below these shares of the largest one are rounding. The rows of one call are computed in
-# the same way, so true zeros are usually exact; the tolerance is for kernels that round.
-TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}
+from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter, hooked
 
 
 @dataclass(frozen=True)
@@ -61,14 +57,7 @@ class Dependence:
 
 
 def dependence(
-    adapter: ModelAdapter,
-    T: int,
-    generator: torch.Generator,
-    *,
-    tolerance: float,
-    bases: int = 2,
-    alternatives: int = 2,
-    seconds: float = 2.0,
+    adapter: ModelAdapter, T: int, generator: torch.Generator, *, rounds: int, seconds: float
 ) -> Dependence:
     """Change every token alone, and every suffix, of several random sequences.
 
@@ -76,34 +65,31 @@ def dependence(
     the middle and the powers of two first, where constants in masks show.
 
     Args:
-        tolerance: see `Dependence`.
-        bases: how many random sequences.
-        alternatives: how many replacements of each token.
+        rounds: how many random sequences, and how many replacements of each token.
         seconds: after about that long no further sequence is begun; one is always completed.
     """
     begin = time.perf_counter()
     single, suffix = torch.full((2, T, T), torch.nan, dtype=torch.float64)
     columns = torch.arange(T)
-    for base in range(bases):
-        for alternative in range(alternatives):
+    for base in range(rounds):
+        for alternative in range(rounds):
             ids = adapter.tokens(generator, T)
-            shift = 1 + torch.randint(adapter.vocab_size - 1, (T,), generator=generator)
-            other = (ids + shift) % adapter.vocab_size  # another token at every position
+            other = adapter.others(ids, generator)
             if base == alternative == 0:
                 columns = _affordable(adapter, ids, seconds)
             alone = torch.where(torch.eye(T, dtype=torch.bool)[columns], other, ids)
-            _raise(single, columns, _changes(adapter, ids, alone))
+            _raise(single, columns, changes(adapter, ids, alone))
             if alternative == 0:
                 after = torch.where(torch.arange(T) >= columns[:, None], other, ids)
-                _raise(suffix, columns, _changes(adapter, ids, after))
+                _raise(suffix, columns, changes(adapter, ids, after))
             if time.perf_counter() - begin > seconds:
                 break
     unit = float(torch.cat([single[:, columns], suffix[:, columns]]).max()) or 1.0
-    return Dependence(single / unit, suffix / unit, tolerance)
+    return Dependence(single / unit, suffix / unit, adapter.tolerance)
 
 
-def _changes(adapter: ModelAdapter, ids: Tensor, changed: Tensor) -> Tensor:
-    """(T,), (N, T) -> (N, T): the largest change of any logit, row by row.
+def changes(adapter: ModelAdapter, ids: Tensor, changed: Tensor) -> Tensor:
+    """(T,) and N sequences (N, T) -> (N, T): the largest change of any logit, row by row.
 
     Every call also holds the unchanged sequence, so that the same kernels compute it.
     """
@@ -114,10 +100,10 @@ def _changes(adapter: ModelAdapter, ids: Tensor, changed: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
-def _raise(map_: Tensor, columns: Tensor, changes: Tensor) -> None:
+def _raise(map_: Tensor, columns: Tensor, found: Tensor) -> None:
     """Keep the larger value. NaN in a map means not tried yet; a NaN change is kept for good."""
     old = map_[:, columns]
-    new = changes.mT  # (T readers, columns)
+    new = found.mT  # (T readers, columns)
     map_[:, columns] = torch.where(old.isnan(), new, torch.maximum(old, new))
 
 
@@ -141,9 +127,6 @@ def _affordable(adapter: ModelAdapter, ids: Tensor, seconds: float) -> Tensor:
 def gradient_map(adapter: ModelAdapter, T: int, generator: torch.Generator) -> Tensor | None:
     """The map by backpropagation: row t holds the gradient of t's logits by each token.
 
-    Each row of a batch of T equal sequences is asked about another position, so that one backward
-    pass gives the whole map.
-
     Returns:
         (T, T) as shares of the largest entry; None if the tokens do not enter through an
         nn.Embedding or no gradient flows.
@@ -151,49 +134,31 @@ def gradient_map(adapter: ModelAdapter, T: int, generator: torch.Generator) -> T
     module = adapter.module
     if module is None or adapter.rows < 2:
         return None
-    ids = adapter.tokens(generator, T)
-    rows = []
-    for asked in torch.arange(T).split(adapter.rows):
-        row = _gradient_rows(adapter, module, ids, asked, generator)
-        if row is None:
-            return None
-        rows.append(row)
-    whole = torch.cat(rows)
-    largest = float(whole.max())
-    return whole / largest if largest > 0 else whole
-
-
-def _gradient_rows(
-    adapter: ModelAdapter,
-    module: nn.Module,
-    ids: Tensor,
-    asked: Tensor,
-    generator: torch.Generator,
-) -> Tensor | None:
+    ids = adapter.tokens(generator, 1, T)
     entered: list[Tensor] = []
-    batch = ids.expand(len(asked), len(ids))
 
-    def keep(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        whole = inputs and inputs[0].shape == batch.shape == output.shape[:2]
-        if whole and torch.equal(inputs[0].cpu(), batch):
+    def keep(_: nn.Module, args: tuple[Tensor, ...], __: object, output: Tensor) -> None:
+        whole = args and args[0].shape == ids.shape == output.shape[:2]
+        if whole and torch.equal(args[0].cpu(), ids):
             if output.is_leaf:  # frozen weights
                 output.requires_grad_()
             entered.append(output)
 
     embeddings = [m for m in module.modules() if isinstance(m, nn.Embedding)]
-    handles = [embedding.register_forward_hook(keep) for embedding in embeddings]
     try:
-        with torch.enable_grad():
-            logits = adapter.raw(batch)
+        with hooked(embeddings, keep), torch.enable_grad():
+            logits = adapter.raw(ids)[0]  # (T, V)
             if not entered or not logits.requires_grad:
                 return None
-            picked = logits[torch.arange(len(asked)), asked.to(logits.device)]  # (rows, V)
-            weights = torch.randn(picked.shape, generator=generator).to(picked)
-            grads = torch.autograd.grad((picked * weights).sum(), entered, allow_unused=True)
+            weights = torch.randn(logits.shape, generator=generator).to(logits)
+            rows = [
+                torch.autograd.grad(asked, entered, retain_graph=True, allow_unused=True)
+                for asked in (logits * weights).sum(-1)
+            ]
     except REFUSALS:
         return None  # a missing gradient is not a verdict; changing tokens gives one
-    finally:
-        for handle in handles:
-            handle.remove()
-    found = [g.detach().cpu().double().norm(dim=-1) for g in grads if g is not None]
-    return torch.stack(found).sum(0) if found else None
+    map_ = torch.zeros(T, T, dtype=torch.float64)
+    for t, grads in enumerate(rows):
+        map_[t] = sum(g[0].detach().cpu().double().norm(dim=-1) for g in grads if g is not None)
+    largest = float(map_.max())
+    return map_ / largest if largest > 0 else map_

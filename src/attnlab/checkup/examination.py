@@ -1,20 +1,30 @@
 """One examination of one model: every detector, in order, and what the detectors share."""
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 
-from attnlab.checkup import blackbox, serving, whitebox
+from attnlab.checkup import blackbox, loss_path, serving, whitebox
 from attnlab.checkup.attention_calls import AttentionCall
-from attnlab.checkup.dependence import TOLERANCE, Dependence, dependence, gradient_map
+from attnlab.checkup.dependence import Dependence, dependence, gradient_map
 from attnlab.checkup.findings import FAULT, NOT_APPLICABLE, OK, SUSPICIOUS, Finding
+from attnlab.checkup.locate import Place, first_leak
+from attnlab.checkup.loss_path import Loss
 from attnlab.checkup.martingale import prove_by_training
 from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter
 from attnlab.checkup.preserve_state import working_copy
-from attnlab.checkup.stress import disturbed, learned_leak, stress, try_trace
-from attnlab.checkup.training_mode import training_mode
+from attnlab.checkup.stress import (
+    disturbed,
+    in_training_mode,
+    leaks_when,
+    stress,
+    trained_briefly,
+    try_trace,
+)
+from attnlab.checkup.trace import Product
 from attnlab.errors import BadInput, first_line
 
 # Causes named from a map alone, which knows nothing of the inside of the model.
@@ -30,18 +40,30 @@ class Examination:
     Args:
         adapter: the model, in its own precision.
         generator: of the random tokens.
+        seconds: a budget; detectors that would begin later are left out. None for the usual time
+            for each map and no limit for the whole.
+        loss: see `checkup`.
 
     `findings` grows as the detectors run, so that an error in the model leaves those so far.
     """
 
-    def __init__(self, adapter: ModelAdapter, generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        adapter: ModelAdapter,
+        generator: torch.Generator,
+        seconds: float | None = None,
+        loss: Loss | None = None,
+    ) -> None:
         self.adapter = adapter
         self.generator = generator
-        self.seconds = 0.8  # for one map
+        self.deadline = math.inf if seconds is None else time.perf_counter() + seconds
+        self.seconds = 0.8 if seconds is None else seconds / 12  # for one map
+        self.loss = loss
         self.lengths = blackbox.accepted_lengths(adapter)
-        self.precise, self.dtype = adapter, torch.float32  # in fp64 if the model runs in it
+        self.precise = adapter  # in fp64 if the model runs in it
         self.noisy: ModelAdapter | None = None  # a copy with noise on its weights
         self.findings: list[Finding] = []
+        self.places: dict[str, Place] = {}  # which module leaks, by detector
         self.settings = {
             "vocab_size": str(adapter.vocab_size),
             "block_size": adapter.size_note or str(adapter.block_size),
@@ -56,57 +78,68 @@ class Examination:
         if measurable:
             self.lengths = usable
             self._same_answers()
-        self._raise_precision()
-        calls, numbers, blind = self._trace()
+        self.raise_precision()
+        calls, scores, blind = self._trace()
         inside = self._inside(calls, blind)
         if measurable:
             self._outside(calls)
             maps = ("future", "disturbed", "gradient")
             if not any(f.detector in maps and f.status is FAULT for f in self.findings):
-                self._hidden(calls, numbers)
-            self._attempt("padding", serving.padding, self.precise, self.generator)
+                self._hidden(calls, scores)
+
             self._attempt(
                 "precision", serving.low_precision, self.adapter, self.precise, self.generator
             )
+            self._training_path(inside, calls)
             if prove and self.adapter.copies:
                 self.findings.append(prove_by_training(self.adapter, self.generator))
         self.findings += inside
         self._blame_outside(calls)
+        self._note_coverage()
 
     def _same_answers(self) -> None:
         """Determinism and independent rows; decides how the model is called from here on."""
         same = blackbox.deterministic(self.adapter, self.lengths, self.generator)
         self.findings.append(same)
-        if same.cause == "dropout_on":
+        if same.cause in ("dropout_on", "random_in_eval"):
             self.adapter = replace(self.adapter, seeded=True, rows=1)
-        rows = blackbox.rows_independent(self.adapter, self.lengths, self.generator)
-        self.findings.append(rows)
-        if rows.cause in ("rows_mix", "batch_time_swapped"):
+        self.rows()
+        if self.findings[-1].cause in ("rows_mix", "batch_time_swapped"):
             self.adapter = replace(self.adapter, rows=1)
 
-    def _raise_precision(self) -> None:
+    def rows(self) -> None:
+        """Do the sequences of a batch leave each other alone?"""
+        found = blackbox.rows_independent(self.adapter, self.lengths, self.generator)
+        self.findings.append(found)
+
+    def check_loss(self, loss: Loss, *, shifts_in_data: bool) -> None:
+        """By how much are the targets shifted in the loss?"""
+        ids = self.precise.tokens(self.generator, 4, self.lengths[0])
+        found = loss_path.check_loss(self.precise, loss, ids, shifts_in_data=shifts_in_data)
+        self.findings.append(found)
+
+    def raise_precision(self) -> None:
         """Use the model in fp64 if it runs in it: leaks then stand out from rounding."""
-        own = self.adapter.dtype or torch.float32
-        self.precise, self.dtype = self.adapter, own
+        own, module, T = self.adapter.dtype, self.adapter.module, self.adapter.block_size
+        ids = self.adapter.pool[torch.arange(T) % len(self.adapter.pool)]
         for dtype in (torch.float64, torch.float32):
-            if self.adapter.module is None or own == torch.float64:
+            if module is None or own == torch.float64:
                 break
-            copy, reason = working_copy(self.adapter.module)
+            copy, reason = working_copy(module)
             if reason:
                 break
             precise = replace(self.adapter, model=copy.to(dtype))
             try:
-                logits = precise.logits(torch.zeros(1, self.adapter.block_size).long())
+                logits = torch.cat([precise.logits(x[None]) for x in (ids, ids[:1].expand(T))])
             except (*REFUSALS, BadInput):
                 continue
-            if bool(logits.isfinite().all()):
-                self.precise, self.dtype = precise, dtype
+            if bool(logits.isfinite().all()):  # a cast can overflow, as that of finfo.min does
+                self.precise = precise
                 break
-        names = [str(self.adapter.dtype or "unknown"), str(self.dtype)]
-        own_name, map_name = (name.removeprefix("torch.") for name in names)
-        self.settings["dtype"] = f"{own_name}, maps in {map_name}"
+        names = (str(dtype or "unknown") for dtype in (own, self.precise.dtype or torch.float32))
+        self.settings["dtype"] = ", maps in ".join(n.removeprefix("torch.") for n in names)
 
-    def _trace(self) -> tuple[list[AttentionCall], list[int], str]:
+    def _trace(self) -> tuple[list[AttentionCall], list[Product], str]:
         """Record the attention calls, at a T that no weight has as a size."""
         T = self.precise.block_size
         if len(self.lengths) > 1:
@@ -141,14 +174,15 @@ class Examination:
             shapes = [(len(calls), len(calls[0].raw))]
         maps = [self._map(self.precise, lengths[0], rounds=2)]
         maps += [self._map(self.precise, T, rounds=1) for T in lengths[1:]]
-        future = blackbox.future(maps, shapes)
+        future = self._located(blackbox.future(maps, shapes), self.precise)
         self.findings.append(future)
         noisy_map = None
         if self.precise.module is not None and self.precise.copies:
             self.noisy = disturbed(self.precise, self.generator)
             noisy_map = self._finite_map(self.noisy, self.lengths[0], rounds=1)
-        if future.status is OK and noisy_map is not None and bool(noisy_map.ahead.any()):
-            self.findings.append(blackbox.future([noisy_map], shapes, detector="disturbed"))
+        if self.noisy and future.status is OK and noisy_map and bool(noisy_map.ahead.any()):
+            found = blackbox.future([noisy_map], shapes, detector="disturbed")
+            self.findings.append(self._located(found, self.noisy))
         if future.cause not in ("flipped_mask", "inverted_mask"):  # which say so already
             self.findings.append(blackbox.past(maps[0], noisy_map))
         # fp32 has the fused kernels of training, whose gradients may differ.
@@ -157,24 +191,67 @@ class Examination:
         self.findings.append(blackbox.gradients(slopes, maps[0]))
         self.findings.append(blackbox.prefixes(self.precise, self.lengths, self.generator))
 
-    def _hidden(self, calls: list[AttentionCall], numbers: list[int]) -> None:
-        """What shows only under large scores, after training, in training mode or with a cache."""
-        generator, tolerance = self.generator, self.tolerance
+    def _hidden(self, calls: list[AttentionCall], scores: list[Product]) -> None:
+        """What shows only for some tokens, under large scores, in another state, with a cache."""
+        generator, T, half = self.generator, self.lengths[0], self.seconds / 2
+        self._attempt("tokens", blackbox.every_token, self.precise, T, half)
         if calls:
-            T = calls[0].raw.shape[-1]
-            self._attempt("stress", stress, self.precise, numbers, calls, generator, T)
+            length = calls[0].raw.shape[-1]
+            self._attempt("stress", stress, self.precise, scores, calls, generator, length)
         if self.precise.module is not None and self.precise.copies:
-            seconds = self.seconds / 2
-            self._attempt(
-                "trained", learned_leak, self.adapter, generator, self.dtype, tolerance, seconds
-            )
-            self._attempt(
-                "training mode", training_mode, self.precise, self.lengths[0], generator, tolerance
-            )
-        self._attempt("cache", serving.cache, self.precise, generator)
+            for state in (
+                ("trained", "after a short training", "learned_leak",
+                 lambda: trained_briefly(self.adapter, generator, self.precise.dtype)),
+                ("training mode", "in training mode only", "training_leak",
+                 lambda: in_training_mode(self.precise)),
+            ):  # fmt: skip
+                self._attempt(state[0], leaks_when, *state, T, generator, half)
+        self.serve("cache", serving.cache)
+        self.serve("padding", serving.padding)
+
+    def _training_path(self, inside: list[Finding], calls: list[AttentionCall]) -> None:
+        """The shift in the loss and the gradients of the weights; consequences are left out."""
+        module, loss = self.precise.module, self.loss
+        if module is None:
+            return
+        if loss is None and loss_path.takes_labels(self.precise):
+            loss = loss_path.labeled_loss(None)
+        if loss is not None:
+            self.check_loss(loss, shifts_in_data=self.loss is None)
+        self.findings.append(loss_path.tied(module))
+        seen = [*self.findings, *inside]
+        if self.noisy and all(f.status is not FAULT and f.cause != "head_order" for f in seen):
+            sizes = {call.head_size for call in calls if call.queries is not None}
+            D = sizes.pop() if len(sizes) == 1 else 0
+            self.findings += loss_path.weights(self.noisy, self.generator, self.loss, D)
+
+    def _located(self, finding: Finding, model: ModelAdapter) -> Finding:
+        """Add the module that first lets the future through to the evidence of a leak."""
+        if finding.status is not FAULT or finding.cause == "not_finite":
+            return finding
+        place = first_leak(model, self.lengths[0], self.generator)
+        if place is None:
+            return finding
+        self.places[finding.detector] = place
+        return replace(finding, evidence=(place.sentence, *finding.evidence))
+
+    def serve(
+        self, detector: str, examine: Callable[[ModelAdapter, torch.Generator], Finding]
+    ) -> None:
+        """Run a detector in fp64, and in the model's own precision if only the cast gives NaN."""
+        self._attempt(detector, examine, self.precise, self.generator)
+        if self.precise is not self.adapter and any(
+            math.isnan(x) for x in self.findings[-1].numbers.values()
+        ):
+            self.findings.pop()
+            self._attempt(detector, examine, self.adapter, self.generator)
 
     def _attempt(self, detector: str, examine: Callable[..., Finding], *args: object) -> None:
         """Run a detector that calls the model in an unusual way, which it may not support."""
+        if time.perf_counter() > self.deadline:
+            headline = "not examined: the time was spent before; give more seconds"
+            self.findings.append(Finding(detector, NOT_APPLICABLE, headline))
+            return
         try:
             finding = examine(*args)
         except REFUSALS as error:
@@ -188,22 +265,33 @@ class Examination:
         Patterns were seen at one length, so the model must leak at that very length.
         """
         wrong = {f.detector for f in self.findings if f.status in (FAULT, SUSPICIOUS)}
-        if not calls or wrong & {"mask", "rows", "stress"}:
-            return
         for i, finding in enumerate(self.findings):
             model = {"future": self.precise, "disturbed": self.noisy}.get(finding.detector)
             if model is None or finding.cause not in _CAUSES_OF_MAPS:
                 continue
+            what = finding.headline.split(": ")[0]
+            place = self.places.get(finding.detector)
+            if not calls:
+                if place is not None and place.is_of_torch:  # a convolution, a normalization
+                    self.findings[i] = replace(finding, cause="outside", headline=what)
+                continue
+            if wrong & {"mask", "rows", "stress"}:
+                continue
             map_ = self._finite_map(model, calls[0].raw.shape[-1], rounds=2)
             if map_ is None or bool(map_.ahead.any()):  # without a map, nothing speaks against it
-                what = finding.headline.split(": ")[0]
                 headline = f"{what}, though every attention pattern is causal"
                 self.findings[i] = replace(finding, cause="outside", headline=headline)
 
-    @property
-    def tolerance(self) -> float:
-        """The share of the largest change that counts as rounding."""
-        return TOLERANCE[self.dtype]
+    def _note_coverage(self) -> None:
+        """Say what was looked at, so that nothing is left out silently."""
+        ran = {f.detector: f for f in self.findings if f.status is not NOT_APPLICABLE}
+        self.settings["lengths"] = ", ".join(map(str, self.lengths))
+        self.settings["modes"] = "eval and training" if "training mode" in ran else "eval"
+        drawn = "uniform" if self.adapter.text is None else "from the given ids"
+        if "tokens" in ran and ran["tokens"].status is OK:
+            count = ran["tokens"].numbers
+            drawn += f"; {count['tried']:.0f} of {count['ids']:.0f} ids tried each"
+        self.settings["tokens"] = drawn
 
     def _finite_map(self, model: ModelAdapter, T: int, *, rounds: int) -> Dependence | None:
         """The map, or None if the model refuses or returns NaN."""
@@ -215,12 +303,4 @@ class Examination:
 
     def _map(self, model: ModelAdapter, T: int, *, rounds: int) -> Dependence:
         """Who reads whom, from as many sequences, and replacements of each token, as rounds."""
-        return dependence(
-            model,
-            T,
-            self.generator,
-            tolerance=self.tolerance,
-            bases=rounds,
-            alternatives=rounds,
-            seconds=self.seconds,
-        )
+        return dependence(model, T, self.generator, rounds=rounds, seconds=self.seconds)

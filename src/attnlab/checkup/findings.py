@@ -8,7 +8,7 @@ from enum import Enum
 
 from torch import Tensor
 
-from attnlab.checkup.diagnoses import CAUSES
+from attnlab.checkup.diagnoses import causes
 
 
 class Status(str, Enum):
@@ -32,7 +32,7 @@ class Finding:
         detector: its name, as in the table in docs/checkup.md.
         status: the result.
         headline: one sentence that names positions, layers and numbers.
-        cause: a key of `attnlab.checkup.diagnoses.CAUSES`; "" if nothing is wrong.
+        cause: a key of `attnlab.checkup.diagnoses.causes()`; "" if nothing is wrong.
         numbers: the measurements, by name.
         evidence: further sentences that say how it is known.
         maps: (T, T) maps by title, for the HTML page.
@@ -45,24 +45,6 @@ class Finding:
     numbers: Mapping[str, float] = field(default_factory=dict)
     evidence: tuple[str, ...] = ()
     maps: Mapping[str, Tensor] = field(default_factory=dict)
-
-
-def within(
-    detector: str,
-    value: float,
-    limit: float,
-    *,
-    ok: str,
-    wrong: str,
-    cause: str,
-    status: Status = FAULT,
-    numbers: Mapping[str, float],
-    maps: Mapping[str, Tensor] | None = None,
-) -> Finding:
-    """The finding for a measured value, which is wrong above a limit or if it is NaN."""
-    if value <= limit:
-        return Finding(detector, OK, ok, "", numbers, maps=maps or {})
-    return Finding(detector, status, wrong, cause, numbers, maps=maps or {})
 
 
 @dataclass(frozen=True)
@@ -107,7 +89,7 @@ class Report:
 
     @property
     def causes(self) -> tuple[str, ...]:
-        """The names of the causes, faults first: keys of `attnlab.checkup.diagnoses.CAUSES`."""
+        """The names of the causes, faults first: keys of `attnlab.checkup.diagnoses.causes()`."""
         return tuple(d.cause for d in self.diagnoses)
 
     @property
@@ -119,7 +101,7 @@ class Report:
         for finding in wrong:
             groups.setdefault(_root(finding.cause, present), []).append(finding)
         merged = [_merge(cause, group) for cause, group in groups.items()]
-        merged.sort(key=lambda d: (_SEVERITY.index(d.status), CAUSES[d.cause].rank))
+        merged.sort(key=lambda d: (_SEVERITY.index(d.status), causes()[d.cause].rank))
         return tuple(merged)
 
     def finding(self, detector: str) -> Finding:
@@ -153,6 +135,12 @@ class Report:
 
         return page(self)
 
+    def to_text(self) -> str:
+        """The report as it is printed, without colors."""
+        from attnlab.checkup.terminal import text
+
+        return text(self)
+
     def print(self) -> None:
         """Print the report to the terminal."""
         from attnlab.checkup.terminal import show
@@ -165,8 +153,8 @@ def _root(cause: str, present: set[str]) -> str:
 
     A mask that is off by one is thus one diagnosis, not five. Ranks decrease on the way.
     """
-    for other in sorted(present, key=lambda name: (CAUSES[name].rank, name)):
-        if CAUSES[other].rank < CAUSES[cause].rank and cause in CAUSES[other].explains:
+    for other in sorted(present, key=lambda name: (causes()[name].rank, name)):
+        if causes()[other].rank < causes()[cause].rank and cause in causes()[other].explains:
             return _root(other, present)
     return cause
 
@@ -180,7 +168,7 @@ def _merge(cause: str, group: list[Finding]) -> Diagnosis:
         cause=cause,
         status=min((f.status for f in group), key=_SEVERITY.index),
         headline=headline,
-        advice=CAUSES[cause].advice,
+        advice=causes()[cause].advice,
         detectors=tuple(dict.fromkeys(f.detector for f in own + others)),
         evidence=tuple(dict.fromkeys(evidence)),
     )

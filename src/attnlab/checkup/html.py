@@ -4,7 +4,7 @@ from importlib.resources import files
 
 from torch import Tensor
 
-from attnlab.checkup.diagnoses import CAUSES
+from attnlab.checkup.diagnoses import causes
 from attnlab.checkup.findings import Report
 
 _LEAST = 1e-8  # shares below this are drawn as nothing
@@ -20,7 +20,7 @@ def page(report: Report) -> str:
         for finding in report.findings
         for title, map_ in finding.maps.items()
     ]
-    titles = {name: cause.title for name, cause in CAUSES.items()}
+    titles = {name: cause.title for name, cause in causes().items()}
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     return environment.from_string(template).render(
         report=report, pictures=pictures, titles=titles

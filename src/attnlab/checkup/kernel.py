@@ -11,15 +11,16 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import product
 
 import torch
 from torch import Tensor
 
-from attnlab.checkup.findings import FAULT, NOT_APPLICABLE, OK, SUSPICIOUS, Finding, Report, within
-from attnlab.checkup.kernel_adapter import KernelAdapter, adapt_kernel
+from attnlab.checkup.findings import FAULT, NOT_APPLICABLE, OK, SUSPICIOUS, Finding, Report
+from attnlab.checkup.kernel_adapter import LAYOUTS, MASK_STYLES, KernelAdapter, adapt_kernel
 from attnlab.checkup.model_adapter import REFUSALS
 from attnlab.checkup.preserve_state import preserve_state
-from attnlab.checkup.references import NAMES, RIGHT, Recipe, compute, departures
+from attnlab.checkup.references import RIGHT, Recipe, Step, compute, departures, mistakes
 from attnlab.errors import BadInput, first_line
 
 B, H, T, D = 2, 3, 11, 5
@@ -29,19 +30,22 @@ def checkup_kernel(
     fn: Callable[..., object],
     *,
     causal: bool = True,
-    mask_style: str = "attend",
+    mask_style: str | None = None,
+    layout: str | None = None,
     seed: int = 0,
 ) -> Report:
-    """Examine a function of q, k, v (B, H, T, D), and of a mask and a scale if it takes them.
+    """Examine a function of q, k and v, and of a mask and a scale if it takes them.
 
     Args:
         fn: takes q, k, v by position; by name, if it has them, a mask as `mask` or `attn_mask`, a
             scale as `scale`, causality as `is_causal`, dropout as `dropout` or `dropout_p`.
-            Without a scale, 1/sqrt(D) is expected. It returns (B, H, T, D), or (B, T, H D) if it
+            Without a scale, 1/sqrt(D) is expected. It returns the shape of q, or (B, T, H D) if it
             merges the heads.
         causal: whether a kernel without a mask argument should be causal.
         mask_style: the meaning of the kernel's mask: "attend" (bool, True = may attend), "block"
-            (bool, True = blocked) or "add" (0 and -inf).
+            (bool, True = blocked) or "add" (0 and -inf); None to find out by trying, which cannot
+            see that a mask is inverted by mistake.
+        layout: "(B, H, T, D)", "(B, T, H, D)", "(B H, T, D)" or "(T, D)"; None to try them all.
         seed: of the random inputs.
 
     Returns:
@@ -50,14 +54,20 @@ def checkup_kernel(
     Raises:
         attnlab.errors.BadInput: the function cannot be called like this.
     """
-    if mask_style not in ("attend", "block", "add"):
-        raise BadInput(f"mask_style = {mask_style} must be attend, block or add")
+    if mask_style not in (None, *MASK_STYLES):
+        raise BadInput(f"mask_style = {mask_style} must be {', '.join(MASK_STYLES)} or None")
+    if layout not in (None, *LAYOUTS):
+        raise BadInput(f"layout = {layout} must be one of {', '.join(LAYOUTS)}, or None")
     begin = time.perf_counter()
-    kernel = adapt_kernel(fn, mask_style)
     with preserve_state(None):
-        findings = _examine(kernel, causal, torch.Generator().manual_seed(seed))
+        generator = torch.Generator().manual_seed(seed)
+        kernel, plain = _recognize(adapt_kernel(fn), causal, mask_style, layout, generator)
+        findings = _examine(kernel, plain, generator)
     name = str(fn.__name__) if hasattr(fn, "__name__") else type(fn).__name__
-    settings = {"B, H, T, D": f"{B}, {H}, {T}, {D}", "mask": mask_style if kernel.mask else "none"}
+    meaning = MASK_STYLES[kernel.mask_style] if kernel.mask else "none"
+    found = ", found by trying" if kernel.mask and mask_style is None else ""
+    settings = {"B, H, T, D": f"{B}, {H}, {T}, {D}", "layout": kernel.layout}
+    settings["mask"] = meaning + found
     return Report(name, settings, tuple(findings), time.perf_counter() - begin)
 
 
@@ -85,17 +95,39 @@ def _inputs(generator: torch.Generator, mask: Tensor, scale: float | None) -> _I
     return _Inputs(q, k, v, mask, scale)
 
 
-def _examine(kernel: KernelAdapter, causal: bool, generator: torch.Generator) -> list[Finding]:
+def _recognize(
+    kernel: KernelAdapter,
+    causal: bool,
+    mask_style: str | None,
+    layout: str | None,
+    generator: torch.Generator,
+) -> tuple[KernelAdapter, _Inputs]:
+    """Find the layout and the meaning of the mask with which the kernel is right, if any."""
     lower = torch.ones(T, T, dtype=torch.bool).tril()
     expected = lower if kernel.mask or kernel.causal or causal else torch.ones_like(lower)
     plain = _inputs(generator, expected, 0.3 if kernel.scale else None)
-    try:
-        first, again = plain.given_to(kernel), plain.given_to(kernel)
-    except BadInput:
-        raise
-    except REFUSALS as error:
-        message = f"the kernel cannot be called with (B, H, T, D) tensors: {first_line(error)}"
-        raise BadInput(message) from error
+    styles = (mask_style,) if mask_style or not kernel.mask else tuple(MASK_STYLES)
+    works: list[KernelAdapter] = []
+    reasons = []
+    for shape, style in product((layout,) if layout else LAYOUTS, styles):
+        if works and shape.count(",") != works[0].layout.count(","):
+            break  # a function of four axes can be right by chance with fewer
+        tried = replace(kernel, layout=shape, mask_style=style or "attend")
+        try:
+            y = plain.given_to(tried)
+        except (*REFUSALS, BadInput) as error:
+            reasons.append(first_line(error))
+            continue
+        if _error(y, plain.reference()) <= 1e-4:
+            return tried, plain
+        works.append(tried)
+    if not works:
+        raise BadInput(f"the kernel cannot be called with (B, H, T, D) tensors: {reasons[0]}")
+    return works[0], plain
+
+
+def _examine(kernel: KernelAdapter, plain: _Inputs, generator: torch.Generator) -> list[Finding]:
+    first, again = plain.given_to(kernel), plain.given_to(kernel)
     if not torch.equal(first, again) and float((first - again).abs().max()) > 1e-4:
         headline = "the same inputs give different outputs the second time: dropout is left on"
         return [Finding("same twice", FAULT, headline, "dropout_on")]
@@ -138,13 +170,13 @@ def _unnamed(
     near = {steps[0]: _error(y, inputs.reference(recipe)) for recipe, steps in departures(1)}
     closest = min(near, key=lambda step: near[step])
     headline = f"differs from fp64 by {error:.2g} of its standard deviation, by an unknown mistake"
-    evidence = (f"closest: {NAMES[closest][1]}, off by {near[closest]:.2g}",)
+    evidence = (f"closest: {mistakes()[closest][1]}, off by {near[closest]:.2g}",)
     return Finding(detector, FAULT, headline, "wrong", numbers, evidence)
 
 
 def _named(
     detector: str,
-    steps: list[tuple[str, object]],
+    steps: list[Step],
     wrong: list[int],
     heads: int,
     numbers: dict[str, float],
@@ -152,11 +184,11 @@ def _named(
     where = f"in heads {wrong} of {heads} only: " if len(wrong) < heads else ""
     evidence = ("the output agrees with a reference that has exactly this mistake",)
     if len(steps) > 1:
-        both = " and ".join(NAMES[step][1] for step in steps)
+        both = " and ".join(mistakes()[step][1] for step in steps)
         evidence = (f"the output agrees with a reference in which {both}",)
     return [
         Finding(detector, FAULT, where + sentence, cause, numbers, evidence)
-        for cause, sentence in (NAMES[step] for step in steps)
+        for cause, sentence in (mistakes()[step] for step in steps)
     ]
 
 
@@ -177,7 +209,10 @@ def _error(y: Tensor, reference: Tensor) -> float:
 def _further(kernel: KernelAdapter, plain: _Inputs, generator: torch.Generator) -> list[Finding]:
     """Compare on other inputs, once the plain ones agree."""
     found = [_stressed(kernel, plain), _backward(kernel, plain), _halved(kernel, plain)]
+    if kernel.dropout:
+        found.append(_dropped(kernel, plain))
     if kernel.mask:
+        found.append(_empty_row(kernel, plain))
         mask = torch.rand(T, T, generator=generator) < 0.5
         inputs = _inputs(generator, mask | torch.eye(T, dtype=torch.bool), plain.scale)
         found += _compare(inputs, inputs.given_to(kernel), "another mask")
@@ -218,16 +253,10 @@ def _backward(kernel: KernelAdapter, plain: _Inputs) -> Finding:
     expected = torch.autograd.grad((right * weights.double()).sum(), exact)
     errors = {n: _error(g, e) for n, g, e in zip("qkv", given, expected, strict=True)}
     worst = max(errors, key=lambda name: errors[name])
-    off = f"the gradient of {worst} is off by {errors[worst]:.2g} of its standard deviation"
-    return within(
-        "backward",
-        errors[worst],
-        1e-3,
-        ok="gradients agree with fp64",
-        wrong=off,
-        cause="wrong",
-        numbers=errors,
-    )
+    if errors[worst] <= 1e-3:
+        return Finding("backward", OK, "gradients agree with fp64", "", errors)
+    headline = f"the gradient of {worst} is off by {errors[worst]:.2g} of its standard deviation"
+    return Finding("backward", FAULT, headline, "wrong", errors)
 
 
 def _halved(kernel: KernelAdapter, plain: _Inputs) -> Finding:
@@ -240,18 +269,48 @@ def _halved(kernel: KernelAdapter, plain: _Inputs) -> Finding:
         headline = f"does not take bf16: {first_line(error)}"
         return Finding("precision", NOT_APPLICABLE, headline)
     off = _error(y, inputs.reference())
-    return within(
-        "precision",
-        off,
-        5e-2,
-        ok=f"off by {off:.1e} in bf16",
-        wrong=(
-            f"in bf16 with large scores the output is off by {off:.2g} of its standard deviation"
-        ),
-        cause="low_precision",
-        status=SUSPICIOUS,
-        numbers={"error in bf16": off},
-    )
+    numbers = {"error in bf16": off}
+    if off <= 5e-2:
+        return Finding("precision", OK, f"off by {off:.1e} in bf16", "", numbers)
+    headline = f"in bf16 with large scores the output is off by {off:.2g} of its std"
+    return Finding("precision", SUSPICIOUS, headline, "low_precision", numbers)
+
+
+def _empty_row(kernel: KernelAdapter, plain: _Inputs) -> Finding:
+    """Does a query without keys harm the others?"""
+    mask = plain.mask.clone()
+    mask[3] = False
+    try:
+        y = replace(plain, mask=mask).given_to(kernel)
+    except (*REFUSALS, BadInput) as error:
+        return Finding("empty row", OK, f"a query without keys is refused: {first_line(error)}")
+    others = torch.arange(T) != 3
+    if _error(y[:, :, others], replace(plain, mask=mask).reference()[:, :, others]) > 1e-4:
+        headline = "a query without keys changes the output of others"
+        return Finding("empty row", FAULT, headline, "empty_row")
+    row = y[:, :, 3]
+    what = "an average of all values" if bool(row.any()) else "zeros"
+    what = what if bool(row.isfinite().all()) else "NaN"
+    return Finding("empty row", OK, f"a query without keys gets {what}")
+
+
+def _dropped(kernel: KernelAdapter, plain: _Inputs) -> Finding:
+    """Is the expected output under dropout the output without?"""
+    torch.manual_seed(0)
+    n, y = 300, plain.given_to(kernel).detach().double()
+    drawn = torch.stack(
+        [kernel(plain.q, plain.k, plain.v, plain.mask, plain.scale, 0.3) for _ in range(n)]
+    ).double()
+    spread = drawn.std(0)
+    if not bool(spread.any()):
+        headline = "dropout has no effect"
+        return Finding("dropout", SUSPICIOUS, headline, "dropout_ignored")
+    off = float(((drawn.mean(0) - y) / (spread / n**0.5 + 1e-6)).square().mean().sqrt())
+    numbers = {"error in standard errors": off}
+    if off < 2:  # 1 if the expectation is right
+        return Finding("dropout", OK, "dropout keeps the expected output", "", numbers)
+    headline = f"with dropout, the mean output is off by {off:.1f} standard errors"
+    return Finding("dropout", FAULT, headline, "dropout_scale", numbers)
 
 
 def _grouped(kernel: KernelAdapter, plain: _Inputs, generator: torch.Generator) -> Finding:
@@ -261,7 +320,7 @@ def _grouped(kernel: KernelAdapter, plain: _Inputs, generator: torch.Generator) 
     k, v = torch.randn(2, B, 3, T, D, generator=generator)
     try:
         y = kernel(q, k, v, plain.mask, plain.scale)
-    except REFUSALS:
+    except (*REFUSALS, BadInput):
         headline = "takes only equal numbers of query and key-value heads"
         return Finding(name, NOT_APPLICABLE, headline)
     repeated, tiled = (

@@ -1,4 +1,4 @@
-"""One way to call any attention kernel: the names and meanings of its arguments.
+"""One way to call any attention kernel: the names, meanings and shapes of its arguments.
 
 Letters: B batch, H heads, T time, D channels of a head.
 """
@@ -13,25 +13,41 @@ from torch import Tensor
 
 from attnlab.errors import BadInput
 
-_MASK_NAMES = ("mask", "attn_mask", "attention_mask", "bias")
-_SCALE_NAMES = ("scale", "scaling", "softmax_scale", "sm_scale")
-_CAUSAL_NAMES = ("is_causal", "causal")
-_DROPOUT_NAMES = ("dropout", "dropout_p", "attn_dropout", "p")
+MASK_STYLES = {
+    "attend": "True = may attend",
+    "block": "True = blocked",
+    "add": "0 and -inf are added",
+}
+LAYOUTS = ("(B, H, T, D)", "(B, T, H, D)", "(B H, T, D)", "(T, D)")
+# The arguments of a kernel, and the names that they go by.
+_NAMES = {
+    "mask": ("mask", "attn_mask", "attention_mask", "bias"),
+    "scale": ("scale", "scaling", "softmax_scale", "sm_scale"),
+    "causal": ("is_causal", "causal"),
+    "dropout": ("dropout", "dropout_p", "attn_dropout", "p"),
+}
 
 
 @dataclass(frozen=True)
 class KernelAdapter:
-    """A kernel and the names of its arguments, "" for those it lacks."""
+    """A kernel, the names of its arguments ("" for those it lacks), and what they mean."""
 
     function: Callable[..., object]
     mask: str
     scale: str
     causal: str
     dropout: str
-    mask_style: str
+    mask_style: str = "attend"
+    layout: str = LAYOUTS[0]
 
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float | None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor,
+        scale: float | None,
+        dropout: float = 0.0,
     ) -> Tensor:
         """(B, H, T, D) three times, (T, T) bool with True = may attend -> (B, H, T, D).
 
@@ -48,36 +64,45 @@ class KernelAdapter:
         if self.scale and scale is not None:
             named[self.scale] = scale
         if self.dropout:
-            named[self.dropout] = 0.0
-        y = self.function(q.clone(), k.clone(), v.clone(), **named)
-        y = y[0] if isinstance(y, tuple) else y
+            named[self.dropout] = dropout
+        q, k, v = q.clone(), k.clone(), v.clone()
         B, H, T, _ = q.shape
-        if isinstance(y, Tensor) and y.shape == (B, T, H * v.shape[-1]):  # it merges heads itself
-            y = y.unflatten(-1, (H, -1)).transpose(1, 2)
         expected = (B, H, T, v.shape[-1])
-        if not isinstance(y, Tensor) or y.shape != expected:
-            got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
-            raise BadInput(
-                f"the kernel returned {got} for queries {tuple(q.shape)}, not {expected}"
-            )
+        if self.layout == "(T, D)":
+            flat = zip(*(x.flatten(0, 1) for x in (q, k, v)), strict=True)
+            parts = [_tensor(self.function(*one, **named), expected) for one in flat]
+            output: object = torch.stack(parts)
+        elif self.layout == "(B H, T, D)":
+            output = self.function(*(x.flatten(0, 1) for x in (q, k, v)), **named)
+        elif self.layout == "(B, T, H, D)":
+            output = self.function(*(x.transpose(1, 2) for x in (q, k, v)), **named)
+        else:
+            output = self.function(q, k, v, **named)
+        y = _tensor(output, expected)
+        if y.shape == (B, T, H * v.shape[-1]):  # it merges heads itself
+            y = y.unflatten(-1, (H, -1)).transpose(1, 2)
+        elif self.layout == "(B, T, H, D)" and y.ndim == 4:
+            y = y.transpose(1, 2)
+        elif y.ndim == 3 and y.shape[:2] == (B * H, T):
+            y = y.unflatten(0, (B, H))
+        if y.shape != expected:
+            raise BadInput(f"the kernel returned {tuple(y.shape)}, not {expected}")
         return y
 
 
-def adapt_kernel(fn: Callable[..., object], mask_style: str) -> KernelAdapter:
+def _tensor(output: object, expected: tuple[int, ...]) -> Tensor:
+    y = output[0] if isinstance(output, tuple) else output
+    if not isinstance(y, Tensor):
+        raise BadInput(f"the kernel returned {type(y).__name__}, not {expected}")
+    return y
+
+
+def adapt_kernel(fn: Callable[..., object]) -> KernelAdapter:
     """Read from a function's signature which arguments it takes."""
     try:
-        names = set(inspect.signature(fn).parameters)
+        known = set(inspect.signature(fn).parameters)
     except (ValueError, TypeError):  # built-ins such as F.scaled_dot_product_attention
-        names = {"attn_mask", "scale", "is_causal", "dropout_p"}
-
-    def first(candidates: tuple[str, ...]) -> str:
-        return next((name for name in candidates if name in names), "")
-
+        known = {"attn_mask", "scale", "is_causal", "dropout_p"}
     return KernelAdapter(
-        fn,
-        mask=first(_MASK_NAMES),
-        scale=first(_SCALE_NAMES),
-        causal=first(_CAUSAL_NAMES),
-        dropout=first(_DROPOUT_NAMES),
-        mask_style=mask_style,
+        fn, *(next((n for n in names if n in known), "") for names in _NAMES.values())
     )

@@ -4,8 +4,10 @@ Letters: B batch, T time, V symbols.
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import product
 
 import torch
@@ -19,23 +21,30 @@ REFUSALS = (
 )  # fmt: skip
 
 
+Model = Callable[..., object]
+
+
 @dataclass(frozen=True)
 class ModelAdapter:
     """A model behind a common signature.
 
     Args:
         model: any callable from ids (B, T) to logits (B, T, V), or to something that holds them.
-        vocab_size: ids are drawn from 0 to vocab_size - 1.
+        vocab_size: ids are below it.
         block_size: the largest T.
         convention: "torch" passes tensors, "numpy" arrays, "targets" passes the ids twice (for
-            models that return all logits only if they get targets).
+            models that return all logits only if they get targets); anything else is the keyword
+            for the ids.
         rows: how many sequences one call may hold; 1 if rows mix.
         seeded: seed torch before each call, so that dropout drops the same entries.
         copies: whether the module can be copied, to add noise or train.
         size_note: block_size in words for the report, if it is not the model's own.
+        text: (N, L) real ids, of which sequences are cut; None to draw them uniformly.
+        pad: the id for padding, which is never drawn; -1 if there is none.
+        extra: keyword inputs, as many rows as the text or none.
     """
 
-    model: Callable[..., object]
+    model: Model
     vocab_size: int
     block_size: int
     convention: str = "torch"
@@ -43,6 +52,15 @@ class ModelAdapter:
     seeded: bool = False
     copies: bool = True
     size_note: str = ""
+    text: Tensor | None = None
+    pad: int = -1
+    extra: Mapping[str, object] = field(default_factory=dict)
+
+    @cached_property
+    def pool(self) -> Tensor:
+        """The ids that may be drawn, in order: those of the text, or all but the padding."""
+        ids = torch.arange(self.vocab_size) if self.text is None else self.text.unique()
+        return ids[ids != self.pad]
 
     @property
     def module(self) -> nn.Module | None:
@@ -55,17 +73,47 @@ class ModelAdapter:
         return next((p.dtype for p in self.parameters() if p.is_floating_point()), None)
 
     @property
+    def tolerance(self) -> float:
+        """The share of the largest change that counts as rounding.
+
+        The rows of one call are computed in the same way, so true zeros are usually exact; the
+        tolerance is for kernels that round.
+        """
+        half = {torch.bfloat16: 2e-2, torch.float16: 2e-3, torch.float64: 1e-8}
+        return half.get(self.dtype or torch.float32, 1e-5)
+
+    @property
     def device(self) -> torch.device:
         """The device of the module's weights; the CPU without a module."""
         return next((p.device for p in self.parameters()), torch.device("cpu"))
+
+    def takes(self, *names: str) -> bool:
+        """Whether the module's forward has these parameters."""
+        module = self.module
+        return module is not None and (
+            inspect.signature(module.forward).parameters.keys() >= set(names)
+        )
 
     def parameters(self) -> list[Tensor]:
         """The parameters of the module, if it is one."""
         return list(self.module.parameters()) if self.module is not None else []
 
     def tokens(self, generator: torch.Generator, *shape: int) -> Tensor:
-        """Uniform ids on the CPU."""
-        return torch.randint(self.vocab_size, shape, generator=generator)
+        """(..., T) ids on the CPU: uniform ones, or windows of the text."""
+        if self.text is None:
+            return self.pool[torch.randint(len(self.pool), shape, generator=generator)]
+        rows = torch.randint(len(self.text), (*shape[:-1], 1), generator=generator)
+        last = self.text.shape[1] - shape[-1]
+        start = torch.randint(last + 1, (*shape[:-1], 1), generator=generator)
+        return self.text[rows, start + torch.arange(shape[-1])]
+
+    def others(self, ids: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Another id at every position: a random one, or the next without a generator."""
+        n = len(self.pool)
+        shift = torch.ones_like(ids)
+        if generator is not None:
+            shift = 1 + torch.randint(n - 1, ids.shape, generator=generator)
+        return self.pool[(torch.searchsorted(self.pool, ids) + shift) % n]
 
     def logits(self, ids: Tensor) -> Tensor:
         """(B, T) int64 -> (B, T, V) fp64 on the CPU, without gradients.
@@ -82,13 +130,69 @@ class ModelAdapter:
         if self.seeded:
             torch.manual_seed(0)
         own = ids.to(self.device).clone()  # a model may write into its input
+        extra = {name: self._fitted(name, *ids.shape) for name in self.extra}
         if self.convention == "numpy":
-            output = self.model(own.numpy())
+            output = self.model(own.numpy(), **extra)
         elif self.convention == "targets":
-            output = self.model(own, own.clone())
+            output = self.model(own, own.clone(), **extra)
+        elif self.convention == "torch":
+            output = self.model(own, **extra)
         else:
-            output = self.model(own)
+            output = self.model(**{self.convention: own}, **extra)
         return find_logits(output, tuple(ids.shape), self.vocab_size)
+
+    def _fitted(self, name: str, B: int, T: int) -> object:
+        """A keyword input for B sequences of T tokens: its first row, cut along time."""
+        value = self.extra[name]
+        if (
+            self.text is None
+            or not isinstance(value, Tensor)
+            or value.shape[:1] != self.text.shape[:1]
+        ):
+            return value
+        x = value[:1]
+        for axis in range(1, x.ndim):
+            if x.shape[axis] == self.text.shape[1]:
+                x = x.narrow(axis, 0, T)
+        if x.ndim == 1 and "len" in name:
+            x = x.clamp(max=T)
+        return x.expand(B, *x.shape[1:])
+
+
+def with_example(
+    adapter: ModelAdapter, ids: Tensor | None, example: Mapping[str, object]
+) -> ModelAdapter:
+    """Draw tokens from real ids, and pass further inputs by keyword; see `checkup`.
+
+    Raises:
+        BadInput: there are no ids, or they are not (N, L) and below vocab_size.
+    """
+    key, V = "torch", adapter.vocab_size
+    if ids is None:
+        found = [k for k, v in example.items() if isinstance(v, Tensor) and v.dtype == torch.long]
+        names = [k for k in ("input_ids", "ids", "tokens", *found) if k in example]
+        if not names:
+            raise BadInput("example holds no token ids; give ids (N, L) int64")
+        key, ids = names[0], example[names[0]]  # type: ignore[assignment]
+    if not isinstance(ids, Tensor) or ids.ndim != 2 or ids.is_floating_point():
+        raise BadInput("ids must be a tensor (N, L) int64")
+    values = ids.unique()
+    if len(values) < 2 or values[0] < 0 or values[-1] >= V:
+        raise BadInput(f"ids must have at least two values, from 0 to vocab_size - 1 = {V - 1}")
+    extra = {name: value for name, value in example.items() if name != key}
+    T = min(adapter.block_size, ids.shape[1])
+    return replace(adapter, text=ids.cpu(), block_size=T, extra=extra, convention=key)
+
+
+@contextmanager
+def hooked(modules: Iterable[nn.Module], hook: Callable[..., None]) -> Iterator[None]:
+    """Call hook(module, args, keywords, output) after each forward pass of these modules."""
+    handles = [module.register_forward_hook(hook, with_kwargs=True) for module in modules]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def find_logits(output: object, shape: tuple[int, ...], vocab_size: int) -> Tensor:
@@ -97,7 +201,7 @@ def find_logits(output: object, shape: tuple[int, ...], vocab_size: int) -> Tens
     Raises:
         BadInput: nothing in it has the shape (B, T, V).
     """
-    arrays = list(_tensors(output))
+    arrays = list(tensors_in(output))
     fitting = [a for a in arrays if a.ndim == 3 and a.shape[:2] == shape and a.is_floating_point()]
     if fitting:
         return next((a for a in fitting if a.shape[2] == vocab_size), fitting[0])
@@ -108,18 +212,18 @@ def find_logits(output: object, shape: tuple[int, ...], vocab_size: int) -> Tens
     )
 
 
-def _tensors(output: object) -> Iterator[Tensor]:
+def tensors_in(output: object) -> Iterator[Tensor]:
     """The tensors in what a model returns; arrays of NumPy and JAX become tensors."""
     if isinstance(output, Tensor):
         yield output
     elif isinstance(output, Mapping):
         for part in [output["logits"]] if "logits" in output else output.values():
-            yield from _tensors(part)
+            yield from tensors_in(part)
     elif hasattr(output, "logits"):
-        yield from _tensors(output.logits)
+        yield from tensors_in(output.logits)
     elif isinstance(output, Sequence) and not isinstance(output, str):
         for part in output:
-            yield from _tensors(part)
+            yield from tensors_in(part)
     elif hasattr(output, "__array__"):  # NumPy, and JAX by way of it
         import numpy
 
@@ -127,14 +231,20 @@ def _tensors(output: object) -> Iterator[Tensor]:
 
 
 def adapt(
-    model: Callable[..., object], vocab_size: int | None, block_size: int | None
+    model: Model,
+    vocab_size: int | None,
+    block_size: int | None,
+    ids: Tensor | None = None,
+    example: Mapping[str, object] | None = None,
+    longest: int = 256,
 ) -> ModelAdapter:
     """Find out how to call a model and with which sizes.
 
     Args:
         model: see `ModelAdapter`.
         vocab_size: None if the model or its config has it.
-        block_size: likewise; 64 if neither has it. A size found there is capped at 256.
+        block_size: likewise; 64 if neither has it. A size found there is capped at `longest`.
+        ids, example: see `with_example`.
 
     Raises:
         BadInput: a size is missing or impossible, or no way of calling gives logits.
@@ -151,11 +261,16 @@ def adapt(
     note = ""
     if T is None:
         T, note = 64, "64 (the model has none; give block_size to examine more)"
-    elif block_size is None and T > 256:
-        T, note = 256, f"256 of the model's {T} positions (give block_size to examine more)"
-    if T < 3:
-        raise BadInput(f"block_size = {T} must be at least 3")
-    return replace(_first_working_call(model, V, T), size_note=note)
+    elif block_size is None and longest < T:
+        note = f"{longest} of the model's {T} positions (give block_size to examine more)"
+        T = longest
+    pad = size_from(model, ("pad_token_id",))
+    adapter = ModelAdapter(model, V, T, size_note=note, pad=-1 if pad is None or V < 4 else pad)
+    if ids is not None or example is not None:
+        adapter = with_example(adapter, ids, example or {})
+    if adapter.block_size < 3:
+        raise BadInput(f"block_size = {adapter.block_size} must be at least 3")
+    return _first_working_call(adapter)
 
 
 _VOCAB_NAMES = ("vocab_size", "n_vocab", "n_tokens", "num_embeddings")
@@ -163,6 +278,7 @@ _BLOCK_NAMES = (
     "block_size", "max_position_embeddings", "n_positions", "max_seq_len", "max_seq_length",
     "context_length", "seq_len",
 )  # fmt: skip
+_MOST_LOGITS = 2**26  # in one call, half a gigabyte in fp64
 
 
 def size_from(model: object, names: tuple[str, ...]) -> int | None:
@@ -175,22 +291,25 @@ def size_from(model: object, names: tuple[str, ...]) -> int | None:
     return None
 
 
-def _first_working_call(model: Callable[..., object], V: int, T: int) -> ModelAdapter:
-    conventions = ["torch", "numpy"]
-    if isinstance(model, nn.Module):
+def _first_working_call(adapter: ModelAdapter) -> ModelAdapter:
+    V, T, model = adapter.vocab_size, adapter.block_size, adapter.model
+    conventions = [adapter.convention]
+    if adapter.convention == "torch" and isinstance(model, nn.Module):
         second = list(inspect.signature(model.forward).parameters)[1:2]
-        takes_targets = second and second[0] in ("targets", "labels", "target", "y")
-        conventions = ["torch", "targets"] if takes_targets else ["torch"]
-    ids = torch.arange(2 * T).reshape(2, T) % V
+        if second and second[0] in ("targets", "labels", "target", "y"):
+            conventions.append("targets")
+    elif adapter.convention == "torch":
+        conventions.append("numpy")
+    ids = adapter.pool[torch.arange(2 * T).reshape(2, T) % len(adapter.pool)]
     reasons: list[str] = []
-    for convention, rows in product(conventions, (64, 1)):
-        adapter = ModelAdapter(model, V, T, convention=convention, rows=rows)
+    for convention, rows in product(conventions, (max(2, min(64, _MOST_LOGITS // (T * V))), 1)):
+        tried = replace(adapter, convention=convention, rows=rows)
         try:
-            adapter.logits(ids)
+            tried.logits(ids)
         except REFUSALS as error:
             reasons.append(first_line(error, with_class=True))
         else:
-            return adapter
+            return tried
     raise BadInput(
         f"the model fails on ids of shape (2, {T}) below {V}: {reasons[0]}; give the vocab_size "
         f"and block_size that it was built with, and a model from ids to logits"

@@ -3,7 +3,7 @@
 import copy
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -17,13 +17,13 @@ def preserve_state(model: nn.Module | None) -> Iterator[None]:
     fastpath = torch.backends.mha.get_fastpath_enabled()
     python = random.getstate()
     numpy = sys.modules["numpy"].random.get_state() if "numpy" in sys.modules else None
-    snapshot = _Snapshot(model) if model is not None else None
+    restore = _snapshot(model) if model is not None else None
     with torch.random.fork_rng(range(torch.cuda.device_count())):
         try:
             yield
         finally:
-            if snapshot is not None:
-                snapshot.restore()
+            if restore is not None:
+                restore()
             torch.set_grad_enabled(grad)
             torch.set_default_dtype(dtype)
             torch.backends.mha.set_fastpath_enabled(fastpath)
@@ -40,27 +40,26 @@ def working_copy(model: nn.Module) -> tuple[nn.Module, str]:
         return model, f"the model cannot be copied ({error}), so it is examined in place"
 
 
-class _Snapshot:
-    """The values, gradients and flags of one model."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-        self.training = {module: module.training for module in model.modules()}
-        self.tensors = [(t, t.detach().clone()) for t in (*model.parameters(), *model.buffers())]
-        self.parameters = [
-            (p, p.requires_grad, p.grad, None if p.grad is None else p.grad.detach().clone())
-            for p in model.parameters()
-        ]
+def _snapshot(model: nn.Module) -> Callable[[], None]:
+    """Remember the modes, values and gradients of a model; the result restores them."""
+    modes = {module: module.training for module in model.modules()}
+    values = [(t, t.detach().clone()) for t in (*model.parameters(), *model.buffers())]
+    grads = [
+        (p, p.requires_grad, p.grad, None if p.grad is None else p.grad.detach().clone())
+        for p in model.parameters()
+    ]
 
     @torch.no_grad()
-    def restore(self) -> None:
-        for module, training in self.training.items():
+    def restore() -> None:
+        for module, training in modes.items():
             module.training = training
-        for tensor, value in self.tensors:
+        for p, requires_grad, grad, kept in grads:
+            p.requires_grad_(requires_grad)
+            p.grad = grad
+            if grad is not None and kept is not None:
+                values.append((grad, kept))
+        for tensor, value in values:
             if not torch.equal(tensor, value):
                 tensor.copy_(value)
-        for parameter, requires_grad, grad, kept in self.parameters:
-            parameter.requires_grad_(requires_grad)
-            parameter.grad = grad
-            if grad is not None and kept is not None and not torch.equal(grad, kept):
-                grad.copy_(kept)
+
+    return restore

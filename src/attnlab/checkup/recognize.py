@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-# A cause (a key of `attnlab.checkup.diagnoses.CAUSES`) and a sentence about this map.
+# A cause (a key of `attnlab.checkup.diagnoses.causes()`) and a sentence about this map.
 Explanation = tuple[str, str]
 
 
@@ -56,7 +56,8 @@ def explain(
         return "no_mask", f"every position reads all {T} positions, including later ones"
     t, j = ahead.nonzero()[0].tolist()
     some = f"{int(ahead.sum())} of {int(future.sum())} pairs read ahead, position {t} reads {j}"
-    return _peek(ahead, future) or _few(ahead, tried) or ("reads_some_ahead", f"{some} first")
+    some_first = "reads_some_ahead", f"{some} first"
+    return _peek(ahead, future) or _few(ahead, tried) or _blocks(ahead, future) or some_first
 
 
 def explain_pattern(support: Tensor) -> Explanation | None:
@@ -69,7 +70,11 @@ def explain_pattern(support: Tensor) -> Explanation | None:
         None if the support is causal, or a causal window.
     """
     if support.triu(1).any():
-        return explain(support, torch.ones(len(support), dtype=torch.bool))
+        cause, headline = explain(support, torch.ones(len(support), dtype=torch.bool)) or ("", "")
+        if cause == "off_by_one" and "up to" in headline:  # in one layer
+            seen = headline.split(":")[0]
+            return "window_ahead", f"{seen}: the mask is a window that looks ahead"
+        return cause, headline
     if support.any() and not support.diagonal()[1:].any():
         headline = "no query attends to its own position: the diagonal of the mask is blocked"
         return "self_blocked", headline
@@ -89,6 +94,16 @@ def _peek(ahead: Tensor, future: Tensor) -> Explanation | None:
     return "off_by_one", f"position t reads {far}: the mask's diagonal is off by one{layers}"
 
 
+def _blocks(ahead: Tensor, future: Tensor) -> Explanation | None:
+    """Positions are masked by blocks, inside of which everything is read."""
+    i = torch.arange(len(ahead))
+    for size in range(2, len(ahead) // 2 + 1):
+        block = i // size
+        if bool((ahead == (future & (block[:, None] == block))).all()):
+            return "block_leak", f"positions read all of their own block of {size} positions"
+    return None
+
+
 def _few(ahead: Tensor, tried: Tensor) -> Explanation | None:
     """Only a few rows or columns read ahead."""
     rows = ahead.any(-1).nonzero().flatten().tolist()
@@ -103,49 +118,33 @@ def _few(ahead: Tensor, tried: Tensor) -> Explanation | None:
     return "single_leaks", f"position {'; '.join(pairs)}{more}; {rest}"
 
 
-def unmerged(T: int, H: int) -> Tensor:
-    """Who reads whom in a causal layer that reshapes (B, H, T, D) to (B, T, C) directly.
+def scrambled(T: int, H: int, *, split: bool, merge: bool) -> Tensor:
+    """Who reads whom in a causal layer that reshapes heads without a transpose.
 
-    Part i of row t is part tH + i in memory, which belongs to head floor((tH + i) / T) and
-    position (tH + i) mod T.
+    Args:
+        split: whether (B, T, C) is viewed as (B, H, T, D) before attention.
+        merge: whether (B, H, T, D) is viewed as (B, T, C) after it.
     """
-    t, i = torch.arange(T)[:, None], torch.arange(H)[None, :]
-    position = (t * H + i) % T  # (T, H)
-    return (torch.arange(T) <= position.amax(-1, keepdim=True)) | torch.eye(T, dtype=torch.bool)
+    token = torch.arange(T).repeat_interleave(H).view(T, H)  # whose part is where
+    places = token.reshape(H, T) if split else token.mT  # (H, T)
+    seen = torch.nn.functional.one_hot(places, T).cummax(1).values  # (H, T places, T tokens)
+    rows = seen.reshape(T, H, T) if merge else seen.transpose(0, 1)
+    return rows.any(1) | torch.eye(T, dtype=torch.bool)
 
 
-def unsplit(T: int, H: int) -> Tensor:
-    """The same for (B, T, C) viewed as (B, H, T, D) before attention, and merged correctly."""
-    h, p = torch.arange(H)[:, None], torch.arange(T)[None, :]
-    token = (h * T + p) // H  # (H, T): whose part is at place p of head h
-    at = torch.nn.functional.one_hot(token, T).bool()  # (H, p, T)
-    seen = at.cummax(1).values.any(0)  # places up to p, of any head
-    return seen | torch.eye(T, dtype=torch.bool)
-
-
-def untransposed(T: int, H: int) -> Tensor:
-    """The same without both transposes: causal, but in H separate segments."""
-    t = torch.arange(T)
-    parts = t[:, None] * H + torch.arange(H)[None, :]  # (T, H), in memory
-    start = (parts // T) * T // H  # the first token of each part's segment
-    j = torch.arange(T)
-    inside = (j >= start.amin(-1, keepdim=True)) & (j <= t[:, None])
-    return inside | torch.eye(T, dtype=torch.bool)
-
-
-_SCRAMBLES = {
+SCRAMBLES = {
     "unmerged_heads": (
-        unmerged,
+        {"split": False, "merge": True},
         "row t reads the rows that a reshape without a transpose puts there, H = {H}: heads were "
         "merged without transposing",
     ),
     "unsplit_heads": (
-        unsplit,
+        {"split": True, "merge": False},
         "positions read as if (B, T, C) were viewed as (B, H, T, D), H = {H}: heads were split "
         "without transposing",
     ),
     "untransposed": (
-        untransposed,
+        {"split": True, "merge": True},
         "the sequence is cut into {H} segments that do not see each other: heads were split and "
         "merged without transposing",
     ),
@@ -160,8 +159,8 @@ def explain_scramble(
     for layers, H in shapes:
         if H < 2 or H >= T:
             continue
-        for cause, (one_layer, sentence) in _SCRAMBLES.items():
-            step = one_layer(T, H)
+        for cause, (forgotten, sentence) in SCRAMBLES.items():
+            step = scrambled(T, H, **forgotten)
             expected = step
             for _ in range(layers - 1):  # who reads whom through all layers
                 expected = (expected.double() @ step.double()) > 0

@@ -6,10 +6,13 @@ Letters: B batch, H heads, T time, D channels of a head.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import combinations
 
 import torch
 from torch import Tensor
+
+from attnlab.checkup.diagnoses import read_causes
 
 
 @dataclass(frozen=True)
@@ -35,47 +38,24 @@ class Recipe:
 
 RIGHT = Recipe()
 
-# The mistakes: field and value -> cause and sentence.
-NAMES: dict[tuple[str, object], tuple[str, str]] = {
-    ("scale", "none"): ("no_scale", "scores are not scaled"),
-    ("scale", "D"): ("inverse_scale", "scores are scaled by 1/D instead of 1/sqrt(D)"),
-    ("scale", "twice"): ("double_scale", "the scale is applied twice"),
-    ("scale", "and own"): ("double_scale", "scale= is applied on top of 1/sqrt(D)"),
-    ("scale", "sqrt(C)"): ("width_scale", "scores are scaled by the width of all heads"),
-    ("scale", "times sqrt(D)"): ("inverted_scale", "scores are multiplied by sqrt(D)"),
-    ("scale", "sqrt(T)"): ("other_scale", "scores are scaled by 1/sqrt(T), the sequence's length"),
-    ("scale", "own"): ("other_scale", "scale= is ignored in favor of 1/sqrt(D)"),
-    ("mask", "none"): ("no_mask", "no mask is applied"),
-    ("mask", "inverted"): ("inverted_mask", "the mask's polarity is inverted"),
-    ("mask", "transposed"): ("flipped_mask", "the mask is transposed: the future is visible"),
-    ("mask", "up by one"): ("off_by_one", "a query sees one key ahead: diagonal off by one"),
-    ("mask", "down by one"): ("self_blocked", "a query does not see itself: diagonal off by one"),
-    ("mask", "zero"): ("zero_fill", "blocked scores become 0, so they keep a weight of e^0"),
-    ("mask", "finite"): ("finite_fill", "blocked scores are a finite number"),
-    ("mask", "after"): ("post_softmax_mask", "the mask is applied after the softmax"),
-    ("mask", "added"): ("added_bool", "the mask is added to the scores as 0 and 1"),
-    ("mask", "causal"): ("wrong", "the given mask is ignored and a causal one is applied"),
-    ("axis", "queries"): ("softmax_queries", "the softmax runs over the queries"),
-    ("axis", "heads"): ("softmax_heads", "the softmax runs over the heads"),
-    ("axis", "batch"): ("softmax_batch", "the softmax runs over the batch"),
-    ("axis", "none"): ("no_softmax", "there is no softmax"),
-    ("layout", "unmerged"): ("unmerged_heads", "heads are merged without transposing"),
-    ("layout", "unsplit"): ("unsplit_heads", "heads are split without transposing"),
-    ("layout", "untransposed"): ("untransposed", "heads are split and merged without transposing"),
-    ("layout", "q and k exchanged"): ("swapped_qk", "queries and keys are exchanged"),
-    ("layout", "k for v"): ("wrong", "keys are averaged instead of values"),
-    ("layout", "q for k"): ("wrong", "queries are compared with queries"),
-    ("cap", 10.0): ("softcap", "scores are capped at 10"),
-    ("cap", 20.0): ("softcap", "scores are capped at 20"),
-    ("cap", 30.0): ("softcap", "scores are capped at 30"),
-    ("cap", 50.0): ("softcap", "scores are capped at 50"),
-}
+Step = tuple[str, object]  # a field of `Recipe` and a value that is a mistake
 
 
-def departures(at_most: int) -> Iterator[tuple[Recipe, list[tuple[str, object]]]]:
+@cache
+def mistakes() -> dict[Step, tuple[str, str]]:
+    """Every mistake with its cause and a sentence."""
+    fields = read_causes()["kernels"].items()
+    return {
+        (field, value): (cause, sentence)
+        for field, named in fields
+        for value, (cause, sentence) in named.items()
+    }
+
+
+def departures(at_most: int) -> Iterator[tuple[Recipe, list[Step]]]:
     """Recipes with one mistake, then with two and so on."""
     for count in range(1, at_most + 1):
-        for steps in combinations(NAMES, count):
+        for steps in combinations(mistakes(), count):
             fields = {field: value for field, value in steps}
             if len(fields) == count:
                 yield replace(RIGHT, **fields), list(steps)  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ import contextlib
 import io
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,20 +12,25 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.checkup.examination import Examination
-from attnlab.checkup.findings import Report
-from attnlab.checkup.model_adapter import ModelAdapter, adapt
+from attnlab.checkup.findings import NOT_APPLICABLE, Finding, Report
+from attnlab.checkup.loss_path import Loss, check_loss, labeled_loss, takes_labels
+from attnlab.checkup.model_adapter import Model, ModelAdapter, adapt
 from attnlab.checkup.preserve_state import preserve_state, working_copy
 from attnlab.checkup.targets import check_batch
 from attnlab.errors import BadInput
 
 
 def checkup(
-    model: Callable[..., object],
+    model: Model,
     *,
     vocab_size: int | None = None,
     block_size: int | None = None,
-    prove: bool = False,
+    ids: Tensor | None = None,
+    example: Mapping[str, object] | None = None,
+    loss: Loss | None = None,
     batch: tuple[Tensor, Tensor] | None = None,
+    prove: bool = False,
+    seconds: float | None = None,
     seed: int = 0,
     name: str | None = None,
 ) -> Report:
@@ -39,9 +44,16 @@ def checkup(
             or a sequence that holds them; tensors, or arrays of NumPy or JAX.
         vocab_size: V; None if the model or its config has it.
         block_size: the largest T to examine; None if the model or its config has it (at most 256
-            positions are then examined, and the report says so).
-        prove: also train a copy on uniform random tokens to prove a leak (about a minute).
+            positions are then examined, or 4096 with `seconds`, and the report says so).
+        ids: (N, L) int64 real token ids; sequences are cut out of them instead of drawn.
+        example: further inputs by keyword, such as masks and lengths, with N rows or none; may
+            hold the ids too, as a tokenizer returns them. The first row is used.
+        loss: from the model and ids (B, T) to the training loss, to find where targets are
+            shifted and which weights get no gradient.
         batch: inputs and targets (B, T) int64 as used in training, to check their shift.
+        prove: also train a copy on uniform random tokens to prove a leak (about a minute).
+        seconds: a budget, which decides how many tokens are changed and how many ids are tried;
+            detectors that it leaves no time for are named in the report.
         seed: of the random tokens.
         name: of the model in the report; its class by default.
 
@@ -53,16 +65,28 @@ def checkup(
         attnlab.errors.BadInput: the model cannot be called as described.
     """
     begin = time.perf_counter()
-    owner = _module_of(model)
-    with preserve_state(owner), contextlib.redirect_stdout(io.StringIO()):  # models that print
-        adapter, notes = _prepare(model, vocab_size, block_size)
-        examination = Examination(adapter, torch.Generator().manual_seed(seed))
+    if seconds is not None and seconds <= 0:
+        raise BadInput(f"seconds = {seconds} must be above 0")
+    longest = 256 if seconds is None else 4096
+    with prepared(model, vocab_size, block_size, ids, example, longest) as (adapter, notes):
+        generator = torch.Generator().manual_seed(seed)
+        examination = Examination(adapter, generator, seconds, loss)
         error = _run(examination, prove)
+        if batch is not None:
+            examination.findings.append(_targets(adapter, *batch))
     findings, settings = examination.findings, examination.settings | notes
-    if batch is not None:
-        findings.append(check_batch(*batch))
+    owner = _module_of(model)
     title = name if name is not None else type(model if owner is None else owner).__name__
     return Report(title, settings, tuple(findings), time.perf_counter() - begin, error)
+
+
+def _targets(adapter: ModelAdapter, x: Tensor, y: Tensor) -> Finding:
+    """Check the shift of a batch, as it reaches the loss if the model computes that itself."""
+    if takes_labels(adapter):
+        found = check_loss(adapter, labeled_loss(y), x)
+        if found.status is not NOT_APPLICABLE:
+            return found
+    return check_batch(x, y)
 
 
 def _run(examination: Examination, prove: bool) -> str:
@@ -80,7 +104,7 @@ def _run(examination: Examination, prove: bool) -> str:
     return ""
 
 
-def _module_of(model: Callable[..., object]) -> nn.Module | None:
+def _module_of(model: Model) -> nn.Module | None:
     """The module behind a model: itself, or the owner of a bound method."""
     if isinstance(model, nn.Module):
         return model
@@ -88,18 +112,26 @@ def _module_of(model: Callable[..., object]) -> nn.Module | None:
     return owner if isinstance(owner, nn.Module) else None
 
 
-def _prepare(
-    model: Callable[..., object], vocab_size: int | None, block_size: int | None
-) -> tuple[ModelAdapter, dict[str, str]]:
-    """Copy the model if possible and find out how to call it; notes for the report."""
-    notes: dict[str, str] = {}
+@contextlib.contextmanager
+def prepared(
+    model: Model,
+    vocab_size: int | None,
+    block_size: int | None,
+    ids: Tensor | None = None,
+    example: Mapping[str, object] | None = None,
+    longest: int = 256,
+) -> Iterator[tuple[ModelAdapter, dict[str, str]]]:
+    """A copy of the model in eval mode and how to call it, with notes; restores everything."""
     owner = _module_of(model)
-    if owner is not None and owner is not model:
-        owner.eval()
-    if isinstance(model, nn.Module):
-        model, reason = working_copy(model)
-        model.eval()
-        if reason:
-            notes["copy"] = reason
-    adapter = adapt(model, vocab_size, block_size)
-    return replace(adapter, copies=not notes), notes
+    # Some models print.
+    with preserve_state(owner), contextlib.redirect_stdout(io.StringIO()):
+        notes: dict[str, str] = {}
+        if owner is not None and owner is not model:
+            owner.eval()
+        if isinstance(model, nn.Module):
+            model, reason = working_copy(model)
+            model.eval()
+            if reason:
+                notes["copy"] = reason
+        adapter = adapt(model, vocab_size, block_size, ids, example, longest)
+        yield replace(adapter, copies=not notes), notes

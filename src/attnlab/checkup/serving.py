@@ -1,30 +1,29 @@
 """Detectors for what matters when a model is served: caches, padding, low precision."""
 
-import inspect
 import math
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnlab.checkup.blackbox import relative
-from attnlab.checkup.findings import NOT_APPLICABLE, SUSPICIOUS, Finding, within
+from attnlab.checkup.findings import NOT_APPLICABLE, OK, SUSPICIOUS, Finding
 from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter
 from attnlab.checkup.preserve_state import working_copy
 from attnlab.errors import BadInput, first_line
 
-
-def _takes(module: nn.Module, *names: str) -> bool:
-    return inspect.signature(module.forward).parameters.keys() >= set(names)
+_PADDING_NAMES = (
+    "attention_mask", "key_padding_mask", "src_key_padding_mask", "padding_mask", "pad_mask",
+)  # fmt: skip
 
 
 def cache(adapter: ModelAdapter, generator: torch.Generator) -> Finding:
     """Does decoding with a cache give the logits of one pass? (Hugging Face's convention.)"""
     module = adapter.module
-    if module is None or not _takes(module, "past_key_values", "use_cache"):
+    if module is None or not adapter.takes("past_key_values", "use_cache"):
         return Finding("cache", NOT_APPLICABLE, "the model takes no past_key_values")
     T = min(adapter.block_size, 24)
-    ids = adapter.tokens(generator, 1, T).to(adapter.device)
+    ids = adapter.tokens(generator, 2, T).to(adapter.device)
     with torch.no_grad():
         whole = module(ids).logits
         start = module(ids[:, : T // 2], use_cache=True)
@@ -34,41 +33,52 @@ def cache(adapter: ModelAdapter, generator: torch.Generator) -> Finding:
             parts.append(step.logits)
             state = step.past_key_values
     change = relative(torch.cat(parts, 1), whole)
-    return within(
-        "cache",
-        change,
-        1e-3,
-        ok="decoding token by token with the cache gives the logits of one pass",
-        wrong=f"with the cache, the logits differ by {change:.2g} of their standard deviation",
-        cause="cache_differs",
-        status=SUSPICIOUS,
-        numbers={"change": change},
-    )
+    numbers = {"change": change}
+    if change <= 1e-3:
+        headline = "decoding token by token with the cache gives the logits of one pass"
+        return Finding("cache", OK, headline, "", numbers)
+    headline = f"with the cache, the logits differ by {change:.2g} of their standard deviation"
+    return Finding("cache", SUSPICIOUS, headline, "cache_differs", numbers)
 
 
 def padding(adapter: ModelAdapter, generator: torch.Generator) -> Finding:
-    """Is left padding ignored, if the model takes an attention mask?"""
-    module = adapter.module
-    if module is None or not _takes(module, "attention_mask"):
-        return Finding("padding", NOT_APPLICABLE, "the model takes no attention mask")
+    """Is padding ignored, on the left and on the right, in rows of different lengths?
+
+    The mask's polarity is found by trying: with the right one, changing padded tokens changes
+    nothing.
+    """
+    name = next((n for n in _PADDING_NAMES if adapter.takes(n)), "")
+    if not name:
+        return Finding("padding", NOT_APPLICABLE, "the model takes no padding mask")
     T = min(adapter.block_size, 24)
-    ids, other = adapter.tokens(generator, 2, 1, T).to(adapter.device)
-    padded = torch.arange(T, device=ids.device) < T // 3
-    keep = (~padded).long()[None]
-    with torch.no_grad():
-        first = module(ids, attention_mask=keep).logits
-        second = module(torch.where(padded, other, ids), attention_mask=keep).logits
-    change = relative(second[:, T // 3 :], first[:, T // 3 :])
-    return within(
-        "padding",
-        change,
-        1e-4,
-        ok="left padding is not read",
-        wrong=f"changing the padded tokens changes the other logits by {change:.2g} of their std",
-        cause="padding_read",
-        status=SUSPICIOUS,
-        numbers={"change": change},
-    )
+    ids = adapter.tokens(generator, 3, T)
+    other = adapter.others(ids, generator)
+    lengths = torch.tensor([T, 2 * T // 3, T // 3])[:, None]
+    place = torch.arange(T)
+    changes: dict[str, float] = {}
+    for polarity, dtype in (("1 = token", torch.long), ("True = padding", torch.bool)):
+        for side, real in (("left", place >= T - lengths), ("right", place < lengths)):
+            given = real.to(dtype) if dtype == torch.long else ~real
+            masked = replace(
+                adapter, rows=3, extra={**adapter.extra, name: given.to(adapter.device)}
+            )
+            try:
+                first, second = (masked.logits(x) for x in (ids, torch.where(real, ids, other)))
+            except REFUSALS:  # of a mask of this type
+                continue
+            change = relative(second[real], first[real])
+            changes[f"{side}, {polarity}"] = change
+        if all(changes.get(f"{side}, {polarity}", 1) <= 1e-4 for side in ("left", "right")):
+            headline = f"padding is read on neither side ({name}: {polarity})"
+            return Finding("padding", OK, headline, "", changes)
+    if not changes:
+        return Finding("padding", NOT_APPLICABLE, f"{name} is refused as a padding mask")
+    side, change = max(list(changes.items())[:2], key=lambda pair: (pair[1] != pair[1], pair[1]))
+    effect = f"changes the other logits by {change:.2g} of their std"
+    if math.isnan(change):
+        effect = "gives NaN at real tokens"
+    headline = f"padding on the {side} ({name}): changing the padded tokens {effect}"
+    return Finding("padding", SUSPICIOUS, headline, "padding_read", changes)
 
 
 def low_precision(
@@ -92,16 +102,11 @@ def low_precision(
     # NaN counts as the worst.
     worst, largest = max(numbers.items(), key=lambda pair: (math.isnan(pair[1]), pair[1]))
     shown = ", ".join(f"{key} {value:.1e}" for key, value in numbers.items())
-    return within(
-        "precision",
-        largest,
-        0.25,
-        ok=f"errors relative to the standard deviation: {shown}",
-        wrong=f"in {worst} the logits deviate by {largest:.2g} of their standard deviation",
-        cause="low_precision",
-        status=SUSPICIOUS,
-        numbers=numbers,
-    )
+    if largest <= 0.25:
+        headline = f"errors relative to the standard deviation: {shown}"
+        return Finding("precision", OK, headline, "", numbers)
+    headline = f"in {worst} the logits deviate by {largest:.2g} of their standard deviation"
+    return Finding("precision", SUSPICIOUS, headline, "low_precision", numbers)
 
 
 def _deviation(logits: Tensor, reference: Tensor) -> float:

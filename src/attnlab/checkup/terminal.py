@@ -1,10 +1,12 @@
 """Print a report to the terminal."""
 
+import io
+
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from attnlab.checkup.diagnoses import CAUSES
+from attnlab.checkup.diagnoses import causes
 from attnlab.checkup.findings import FAULT, NOT_APPLICABLE, OK, SUSPICIOUS, Report
 from attnlab.errors import printable
 
@@ -14,6 +16,14 @@ _STYLE = {
     SUSPICIOUS: "yellow",
     NOT_APPLICABLE: "dim",
 }
+
+
+def text(report: Report) -> str:
+    """What `show` prints, in 100 columns without colors."""
+    console = Console(file=io.StringIO(), width=100, color_system=None)
+    with console.capture() as captured:
+        show(report, console)
+    return captured.get()
 
 
 def show(report: Report, console: Console | None = None) -> None:
@@ -28,7 +38,7 @@ def show(report: Report, console: Console | None = None) -> None:
         table.add_row(finding.detector, result, escape(finding.headline))
     console.print(table)
     for number, diagnosis in enumerate(report.diagnoses, 1):
-        style, title = _STYLE[diagnosis.status], CAUSES[diagnosis.cause].title
+        style, title = _STYLE[diagnosis.status], causes()[diagnosis.cause].title
         console.print(f"\n[{style}]{number}. {title}[/]: {escape(diagnosis.headline)}")
         for sentence in diagnosis.evidence[:4]:
             console.print(f"   evidence: {escape(sentence)}", highlight=False)

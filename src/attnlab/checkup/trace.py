@@ -10,6 +10,7 @@ Letters: N heads (times the batch, which is 1 here), T time, D channels of a hea
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable
 
 import torch
@@ -20,6 +21,7 @@ from attnlab.checkup.attention_calls import AttentionCall, merge_batch, recomput
 
 aten = torch.ops.aten
 Operation = torch._ops.OpOverload
+Product = tuple[str, int]  # a module and the number of a matrix product in it
 _PRODUCTS = {aten.bmm.default, aten.mm.default, aten.baddbmm.default}
 _SOFTMAXES = {aten._softmax.default, aten._safe_softmax.default}
 _SOFTMAX_STARTS = {aten.amax, aten.max, aten.exp}  # of a softmax that is written out
@@ -43,18 +45,18 @@ class AttentionTracer(TorchDispatchMode):
         T: length of the sequence; it must differ from every width of the model, or products of
             weights are mistaken for scores.
         boost: multiply scores by this, as larger query and key weights would.
-        at: which products, counted through the pass, compute scores; needed to boost them.
+        at: which products compute scores, by module and number in it; needed to boost them.
     """
 
-    def __init__(self, T: int, boost: float = 1.0, at: frozenset[int] = frozenset()) -> None:
+    def __init__(self, T: int, boost: float = 1.0, at: frozenset[Product] = frozenset()) -> None:
         super().__init__()
         self.T = T
         self.boost = boost
         self.at = at
         self.calls: list[AttentionCall] = []
-        self.numbers: list[int] = []  # of the product that computed each call's scores; 0: none
+        self.products: list[Product | None] = []  # the one that computed each call's scores
         self.module = ""
-        self._count = 0
+        self._count: Counter[str] = Counter()  # of products, by module
         self._call_of: dict[int, AttentionCall] = {}  # the call that a tensor's numbers belong to
         self._first_square: dict[int, Tensor] = {}  # the first T x T tensor that led to it
         self._factors: dict[int, list[float]] = {}  # what it has been multiplied by
@@ -81,9 +83,9 @@ class AttentionTracer(TorchDispatchMode):
 
     def _product(self, func: Callable[..., Tensor], args: tuple, given: dict) -> Tensor:
         """A matrix product: it computes scores, or averages values, or is none of ours."""
-        self._count += 1
         *bias, a, b = args
-        if self._count in self.at:
+        product = self._next_product()
+        if product in self.at:
             return func(*bias, a * self.boost, b, **given)
         out = func(*args, **given)
         if self._averages_values(a, b) or not self._is_square(out) or a.shape[-1] == self.T:
@@ -100,15 +102,15 @@ class AttentionTracer(TorchDispatchMode):
             factors=list(factors),
             scale_before=math.prod(before),
         )
-        self._add(call, self._count)
+        self._add(call, product)
         self._alive.append(out)
         self._call_of[out.data_ptr()] = call
         self._factors[out.data_ptr()] = factors
         return out
 
     def _fused_kernel(self, func: Operation, args: tuple, given: dict) -> object:
-        self._count += 1
-        if self._count in self.at:
+        product = self._next_product()
+        if product in self.at:
             return func(args[0] * self.boost, *args[1:], **given)
         out = func(*args, **given)
         names = [argument.name for argument in func._schema.arguments]
@@ -117,12 +119,17 @@ class AttentionTracer(TorchDispatchMode):
         square = values["query"].shape[-2] == values["key"].shape[-2] == self.T
         if square and self.boost == 1.0:
             before = [f for x in args[:2] for f in self._factors.get(x.data_ptr(), [])]
-            self._add(recompute_fused(self.module, values, before), self._count)
+            self._add(recompute_fused(self.module, values, before), product)
         return out
 
-    def _add(self, call: AttentionCall, number: int) -> None:
+    def _next_product(self) -> Product:
+        """Products are counted by module: experts multiply only if a token needs them."""
+        self._count[self.module] += 1
+        return self.module, self._count[self.module]
+
+    def _add(self, call: AttentionCall, product: Product | None) -> None:
         self.calls.append(call)
-        self.numbers.append(number)
+        self.products.append(product)
 
     def _is_square(self, x: Tensor) -> bool:
         """Whether a tensor may hold scores; none is recorded while scores are boosted."""
@@ -159,7 +166,7 @@ class AttentionTracer(TorchDispatchMode):
         raw = self._first_square.get(masked.data_ptr(), masked)
         raw = (raw if raw.shape == masked.shape else masked).detach().clone()
         call = AttentionCall(self.module, None, None, merge_batch(raw))
-        self._add(call, 0)
+        self._add(call, None)
         return call
 
     def _record_softmax(
@@ -190,6 +197,24 @@ class AttentionTracer(TorchDispatchMode):
         call = next((self._call_of[p] for p in inputs if p in self._call_of), None)
         if call is not None and call.masked is None and new in self._factors:
             call.factors = list(self._factors[new])
+
+
+class RandomOperations(TorchDispatchMode):
+    """Collect the names of the operations that draw random numbers.
+
+    A fused kernel does if its dropout_p is not 0.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        named = [argument.name for argument in func._schema.arguments]
+        given = {**dict(zip(named, args, strict=False)), **(kwargs or {})}
+        if torch.Tag.nondeterministic_seeded in func.tags and given.get("dropout_p", 1):
+            self.names.add(str(func.overloadpacket).removeprefix("aten."))
+        return func(*args, **(kwargs or {}))
 
 
 def trace(

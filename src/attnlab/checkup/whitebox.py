@@ -100,7 +100,7 @@ def _recognize_fill(call: AttentionCall) -> tuple[str, str] | None:
     T = masked.shape[-1]
     above = torch.ones(T, T, dtype=torch.bool).triu(1)
     blocked = masked[:, above]
-    if bool((blocked == 0).all()):
+    if bool((blocked.abs() < 1e-6).all()):
         return "zero_fill", "blocked scores are 0, so blocked keys keep a weight of e^0"
     added = masked - call.raw.detach().double() * (call.scale / call.scale_before)
     if _is_binary(added[:, above]) and _is_binary(added[:, ~above]):

@@ -1,0 +1,101 @@
+"""Find the module that first lets the future through, between the input and the logits.
+
+Letters: B batch, T time, C channels.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter, hooked, tensors_in
+
+
+@dataclass(frozen=True)
+class Place:
+    """A module, by its name ("" for the model itself)."""
+
+    name: str
+    module: nn.Module
+
+    @property
+    def sentence(self) -> str:
+        """The place in words, for the report."""
+        kind = type(self.module).__name__
+        if not self.name:
+            return f"the future enters in {kind}.forward itself, outside its modules"
+        return f"the first module whose output depends on later tokens is {self.name} ({kind})"
+
+    @property
+    def is_of_torch(self) -> bool:
+        """Whether it is a layer of torch.nn without parts, which cannot hold attention."""
+        own = type(self.module).__module__.startswith("torch.nn.modules")
+        return own and not list(self.module.children())
+
+
+def first_leak(adapter: ModelAdapter, T: int, generator: torch.Generator) -> Place | None:
+    """The innermost module whose output at early positions changes, but whose inputs do not.
+
+    Returns:
+        None if the model is no module, or if nothing changes early for a few changed suffixes.
+    """
+    if adapter.module is None:
+        return None
+    names = {module: name for name, module in adapter.module.named_modules()}
+    ids = adapter.tokens(generator, 1, T)
+    other = adapter.others(ids, generator)
+    for cut in dict.fromkeys((T // 2, 1, T - 1, T // 4, 3 * T // 4, 6, 11)):
+        if not 0 < cut < T:
+            continue
+        changed = torch.where(torch.arange(T) >= cut, other, ids)
+        try:
+            before, after = _record(adapter, ids, cut), _record(adapter, changed, cut)
+        except REFUSALS:
+            return None
+        for (module, inputs, outputs), (_, new_inputs, new_outputs) in zip(
+            before, after, strict=False
+        ):
+            if _differ(outputs, new_outputs) and not _differ(inputs, new_inputs):
+                return Place(names[module], module)
+    return None
+
+
+Recorded = tuple[nn.Module, list[Tensor], list[Tensor]]  # inputs and outputs before the cut
+
+
+def _record(adapter: ModelAdapter, ids: Tensor, cut: int) -> list[Recorded]:
+    """What every module takes and gives at the positions before the cut, in order of its end."""
+    T = ids.shape[1]
+    found: list[Recorded] = []
+
+    def keep(module: nn.Module, args: tuple, named: dict[str, object], output: object) -> None:
+        given = [*args, *named.values()]
+        found.append((module, _early(given, T, cut), _early([output], T, cut)))
+
+    assert adapter.module is not None
+    with hooked(adapter.module.modules(), keep), torch.no_grad():
+        adapter.raw(ids)
+    return found
+
+
+def _early(values: Iterable[object], T: int, cut: int) -> list[Tensor]:
+    """Copies of the positions before the cut, of all tensors with one axis along time."""
+    early = []
+    for x in (x for value in values for x in tensors_in(value)):
+        axes = [axis for axis in range(x.ndim) if x.shape[axis] == T]
+        if len(axes) == 2 and axes == [1, 2] and x.ndim == 3:  # (B, T, C) with C = T
+            axes = [1]
+        if len(axes) == 1:
+            early.append(x.detach().narrow(axes[0], 0, cut).clone())
+    return early
+
+
+def _differ(before: list[Tensor], after: list[Tensor]) -> bool:
+    for a, b in zip(before, after, strict=False):
+        a, b = a.double(), b.double()
+        if a.shape == b.shape and a.numel():
+            scale = float(a.abs().max())
+            if float((a - b).abs().max()) > 1e-7 * scale + 1e-30:
+                return True
+    return False

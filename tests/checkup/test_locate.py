@@ -1,0 +1,85 @@
+"""Which module first lets the future through."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attnlab.checkup import checkup
+from tests.faults import in_gpt, in_llama
+
+V, T = 29, 37
+
+
+@pytest.mark.parametrize(
+    ("fault", "ours", "other"),
+    [
+        ("padded_conv", "blocks.1.mlp.other.conv (Conv1d)", "layers.1.gated.other.conv (Conv1d)"),
+        ("time_norm", "blocks.1.mlp.other (TimeNorm)", "layers.1.gated.other (TimeNorm)"),
+        ("closed_gate", "blocks.1.mlp.other (ClosedGate)", "layers.1.gated.other (ClosedGate)"),
+        ("next_value", "blocks.0.attn (SelfAttention)", "layers.0.mixer (Mixer)"),
+        ("time_batch_norm", "mlp.other.norm (BatchNorm1d)", "gated.other.norm (BatchNorm1d)"),
+    ],
+)
+def test_the_first_leaking_module_is_named(fault: str, ours: str, other: str) -> None:
+    for model, name in (
+        (in_gpt.build(fault, T, 2, 4), ours),
+        (in_llama.build(fault, 2, 4), other),
+    ):
+        report = checkup(model, vocab_size=V, block_size=T)
+        (diagnosis,) = report.diagnoses
+        assert any(sentence.endswith(name) for sentence in diagnosis.evidence), diagnosis
+
+
+class CenteredConvolution(nn.Module):
+    """No attention at all: a causal convolution and one that is padded on both sides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.head = nn.Embedding(V, 8), nn.Linear(8, V)
+        self.causal, self.centered = nn.Conv1d(8, 8, 3, padding=2), nn.Conv1d(8, 8, 3, padding=1)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.embed(ids)
+        x = x + self.causal(x.mT)[..., : ids.shape[1]].mT
+        logits: Tensor = self.head(x + self.centered(x.mT).mT)
+        return logits
+
+
+def test_a_convolution_is_not_told_as_a_mask() -> None:
+    report = checkup(CenteredConvolution(), vocab_size=V, block_size=T)
+    assert report.causes == ("outside",), [d.headline for d in report.diagnoses]
+    assert "mask" not in report.diagnoses[0].headline
+    assert report.diagnoses[0].evidence[0].endswith("centered (Conv1d)")
+
+
+def test_a_leak_in_the_forward_pass_itself_is_told_as_such() -> None:
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = in_gpt.build("healthy", T, 1, 2)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            logits: Tensor = self.net(ids)
+            return logits + 0.1 * logits.roll(-1, 1)
+
+    report = checkup(Outer(), vocab_size=V, block_size=T)
+    assert "Outer.forward itself" in report.diagnoses[0].evidence[0]
+
+
+class ShortOnly(nn.Module):
+    """The mask is forgotten for short inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.masked, self.open = (in_gpt.build(f, T, 1, 2) for f in ("healthy", "bidirectional"))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        logits: Tensor = (self.open if ids.shape[1] < 12 else self.masked)(ids)
+        return logits
+
+
+def test_a_leak_in_short_sequences_only_says_so() -> None:
+    report = checkup(ShortOnly(), vocab_size=V, block_size=T)
+    assert report.causes[0] == "short_leak", [d.headline for d in report.diagnoses]
+    assert "nothing reads ahead in 37" in report.diagnoses[0].headline

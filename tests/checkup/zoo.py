@@ -1,0 +1,106 @@
+"""Examine a tiny random model of every causal architecture of transformers.
+
+python -m tests.checkup.zoo            # writes docs/checkup-zoo.md; about ten minutes
+python -m tests.checkup.zoo llama bert # prints some of them
+"""
+
+import signal
+import sys
+import time
+import warnings
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+
+import torch
+
+from attnlab.checkup import Report, Status, checkup
+from attnlab.checkup_target import tiny_transformer
+from attnlab.errors import BadInput, printable
+
+PAGE = Path("docs/checkup-zoo.md")
+# Encoders, whose causal class is meant for cross attention with is_decoder=True, and XLNet, which
+# predicts tokens in any order.
+AHEAD_BY_DESIGN = set(
+    """bert bert-generation big_bird camembert cpmant data2vec-text electra ernie megatron-bert
+    rembert roberta roberta-prelayernorm roc_bert roformer xlm xlm-roberta xlm-roberta-xl xlnet
+    xmod""".split()
+)
+LIMIT = 150  # seconds for one architecture
+HEAD = """# Every causal architecture of transformers
+
+`python -m tests.checkup.zoo` builds each causal language model of transformers {version} tiny and
+with random weights, examines 24 positions, and writes this page. Seconds are CPU seconds on one
+core without imports. A suspicion is no fault: the model does something unusual on purpose.
+
+{counts}
+
+| model | verdict | seconds | what was found |
+|---|---|---|---|
+"""
+
+
+class TooSlow(Exception):
+    """An architecture took longer than LIMIT."""
+
+
+def examine(kind: str) -> tuple[Report | None, str, float]:
+    """The report, or None and why there is none; CPU seconds without building the model."""
+
+    def stop(*_: object) -> None:
+        raise TooSlow(f"stopped after {LIMIT} s")
+
+    signal.signal(signal.SIGALRM, stop)
+    signal.alarm(LIMIT)
+    begin = time.process_time()
+    try:
+        loaded = tiny_transformer(kind)
+        begin = time.process_time()
+        report = checkup(loaded.model, vocab_size=loaded.vocab_size, block_size=24)
+    except (BadInput, TooSlow) as error:
+        return None, str(error), 0.0
+    finally:
+        signal.alarm(0)
+    return report, "", time.process_time() - begin
+
+
+def row(kind: str, report: Report | None, reason: str, seconds: float) -> tuple[str, str]:
+    """The verdict, and a line of the table."""
+    if report is None:
+        return "not built", f"| {kind} | not built | | {printable(reason)} |"
+    said = [d.headline for d in report.diagnoses]
+    if report.error:
+        verdict, said = "failed", [report.error.splitlines()[-1]]
+    elif not report.healthy:
+        ahead = kind in AHEAD_BY_DESIGN and report.finding("future").status is Status.FAULT
+        verdict = "reads ahead by design" if ahead else "**fault**"
+    else:
+        verdict = "suspicious" if said else "healthy"
+    return verdict, f"| {kind} | {verdict} | {seconds:.1f} | {'; '.join(said)} |"
+
+
+def main() -> None:
+    """Write the page, or print the rows of the model types on the command line."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    verdicts, lines, times = [], [], []
+    for kind in sys.argv[1:] or sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES):
+        report, reason, seconds = examine(kind)
+        verdict, line = row(kind, report, reason, seconds)
+        print(line, flush=True)
+        verdicts.append(verdict)
+        lines.append(line)
+        if report is not None:
+            times.append(seconds)
+    if sys.argv[1:]:
+        return
+    parts = [f"{verdicts.count(v)} {v.strip('*')}" for v in dict.fromkeys(sorted(verdicts))]
+    counts = f"{len(lines)} model types: {', '.join(parts)}. Median {median(times):.1f} s."
+    text = HEAD.format(version=version("transformers"), counts=counts)
+    PAGE.write_text(text + "\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
