@@ -83,3 +83,10 @@ def test_a_leak_in_short_sequences_only_says_so() -> None:
     report = checkup(ShortOnly(), vocab_size=V, block_size=T)
     assert report.causes[0] == "short_leak", [d.headline for d in report.diagnoses]
     assert "nothing reads ahead in 37" in report.diagnoses[0].headline
+
+
+@pytest.mark.parametrize("fault", ["unmerged_heads", "unsplit_heads"])
+def test_a_reshape_is_named_though_three_layers_hide_it(fault: str) -> None:
+    for model in (in_gpt.build(fault, T, 3, 4), in_llama.build(fault, 3, 4)):
+        report = checkup(model, vocab_size=V, block_size=T)
+        assert report.causes == (fault,), [d.headline for d in report.diagnoses]

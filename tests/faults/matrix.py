@@ -1,6 +1,6 @@
 """The detector x fault matrix: `python -m tests.faults.matrix` writes it into docs/checkup.md.
 
-Plants every fault in two models, examines them, and replaces the table between the two markers in
+Plants every fault in its models, examines them, and replaces the table between the two markers in
 the page.
 """
 
@@ -12,13 +12,14 @@ import torch
 from attnlab.checkup.diagnoses import causes
 from attnlab.checkup.findings import Report, Status
 from attnlab.checkup.runner import checkup
-from tests.faults import in_gpt, in_llama
+from tests.faults import in_gpt, in_llama, served
 from tests.faults.planted import FAULTS, PlantedFault
 
 BEGIN, END = "<!-- matrix -->", "<!-- /matrix -->"
 DETECTORS = (
     "finite", "same twice", "batch", "future", "disturbed", "past", "gradient", "prefixes",
-    "stress", "trained", "rows", "mask", "scale", "heads", "grouped heads", "targets",
+    "tokens", "stress", "trained", "training mode", "cache", "padding", "rows", "mask", "scale",
+    "heads", "grouped heads", "weights", "tied", "targets",
 )  # fmt: skip
 _SIGNS = {Status.FAULT: "**x**", Status.SUSPICIOUS: "s", Status.OK: "", Status.NOT_APPLICABLE: ""}
 
@@ -31,16 +32,17 @@ def examined(fault: PlantedFault, model: str) -> Report:
 
 
 def row(fault: PlantedFault, reports: dict[str, Report]) -> str:
-    """One row of the table: what each detector found in both models, and the diagnosis."""
-    signs = [
-        "/".join(_sign(report, detector) for report in reports.values()).strip("/")
-        for detector in DETECTORS
-    ]
+    """One row of the table: what each detector found in every model, and the diagnosis."""
+    signs = {d: "/".join(_sign(report, d) for report in reports.values()) for d in DETECTORS}
+    seen = ", ".join(f"{d} {sign}" for d, sign in signs.items() if sign.strip("/"))
     told = {d.cause: causes()[d.cause].title for r in reports.values() for d in r.diagnoses}
     right = all(set(fault.causes) & set(report.causes) for report in reports.values())
     name = f"`attn={fault.conf}`" if fault.conf else fault.name.replace("_", " ")
+    if fault.published:
+        place, number = fault.published.split("#")
+        name += f" ([{fault.published}](https://github.com/{place}/issues/{number}))"
     named = ", ".join(told.values()) if right else "MISSED: " + (", ".join(told.values()) or "-")
-    return f"| {name} | {named} | {' | '.join(signs)} |"
+    return f"| {name} | {named} | {seen} |"
 
 
 def _sign(report: Report, detector: str) -> str:
@@ -50,23 +52,21 @@ def _sign(report: Report, detector: str) -> str:
 
 def table() -> tuple[str, int]:
     """The whole table as Markdown, and how many faults were missed."""
-    lines = [
-        f"| fault | diagnosis | {' | '.join(DETECTORS)} |",
-        f"|{'---|' * (len(DETECTORS) + 2)}",
-    ]
+    lines = ["| fault | diagnosis | detectors |", "|---|---|---|"]
     for fault in FAULTS:
-        reports = {model: examined(fault, model) for model in ("ours", "other")}
+        reports = {model: examined(fault, model) for model in fault.models}
         lines.append(row(fault, reports))
-    for kind in ("sdpa", "manual", "torch_mha", "single_head", "other"):
-        model = in_llama.build("healthy", 2, 4) if kind == "other" else in_gpt.healthy(kind)
+    others = {"other": lambda: in_llama.build("healthy", 2, 4), "served": lambda: served.build("")}
+    for kind in ("sdpa", "manual", "torch_mha", "single_head", *others):
+        model = others[kind]() if kind in others else in_gpt.healthy(kind)
         report = checkup(model, vocab_size=29, block_size=37)
         verdict = "healthy" if not report.diagnoses else "FALSE ALARM: MISSED"
-        signs = " | ".join(_sign(report, detector) for detector in DETECTORS)
-        lines.append(f"| *none: {kind}* | {verdict} | {signs} |")
+        lines.append(f"| *none: {kind}* | {verdict} | |")
     missed = sum("MISSED" in line for line in lines)
     counted = (
-        f"{len(FAULTS)} faults, each planted in two models; {missed} missed. Before the slash: "
-        f"our GPT; after it: the other model. **x** = fault, s = suspicious."
+        f"{len(FAULTS)} faults in up to two models each; {missed} missed. Before the slash: our "
+        f"GPT; after it: the other model. **x** = fault, s = suspicious. Links lead to real code "
+        f"that had the fault."
     )
     return "\n".join([counted, "", *lines]), missed
 

@@ -79,7 +79,7 @@ FAULTS: tuple[PlantedFault, ...] = (
         "finite_fill",
         ("finite_fill",),
         conf="finite_fill",
-        published="huggingface/transformers#14859",
+        published="huggingface/transformers#17306",
     ),
     PlantedFault("added_bool", ("added_bool",)),
     PlantedFault("post_softmax_mask", ("post_softmax_mask",), conf="post_softmax_mask"),

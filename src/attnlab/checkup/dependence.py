@@ -66,9 +66,10 @@ def dependence(
 
     Args:
         rounds: how many random sequences, and how many replacements of each token.
-        seconds: after about that long no further sequence is begun; one is always completed.
+        seconds: of this thread, so that other processes do not change what is looked at; after
+            about that long no further sequence is begun; one is always completed.
     """
-    begin = time.perf_counter()
+    begin = time.thread_time()
     single, suffix = torch.full((2, T, T), torch.nan, dtype=torch.float64)
     columns = torch.arange(T)
     for base in range(rounds):
@@ -82,7 +83,7 @@ def dependence(
             if alternative == 0:
                 after = torch.where(torch.arange(T) >= columns[:, None], other, ids)
                 _raise(suffix, columns, changes(adapter, ids, after))
-            if time.perf_counter() - begin > seconds:
+            if time.thread_time() - begin > seconds:
                 break
     unit = float(torch.cat([single[:, columns], suffix[:, columns]]).max()) or 1.0
     return Dependence(single / unit, suffix / unit, adapter.tolerance)
@@ -111,9 +112,9 @@ def _affordable(adapter: ModelAdapter, ids: Tensor, seconds: float) -> Tensor:
     """As many columns as fit into the time, the likeliest places of a fault first."""
     T = len(ids)
     rows = min(adapter.rows, 8, T)
-    begin = time.perf_counter()
+    begin = time.thread_time()
     adapter.logits(ids.expand(rows, T))
-    per_row = (time.perf_counter() - begin) / rows
+    per_row = (time.thread_time() - begin) / rows
     count = int(seconds / (2 * per_row))
     if count >= T:
         return torch.arange(T)

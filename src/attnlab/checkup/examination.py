@@ -11,11 +11,12 @@ from attnlab.checkup import blackbox, loss_path, serving, whitebox
 from attnlab.checkup.attention_calls import AttentionCall
 from attnlab.checkup.dependence import Dependence, dependence, gradient_map
 from attnlab.checkup.findings import FAULT, NOT_APPLICABLE, OK, SUSPICIOUS, Finding
-from attnlab.checkup.locate import Place, first_leak
+from attnlab.checkup.locate import Place, first_leak, reads_of
 from attnlab.checkup.loss_path import Loss
 from attnlab.checkup.martingale import prove_by_training
 from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter
 from attnlab.checkup.preserve_state import working_copy
+from attnlab.checkup.recognize import Explanation, explain_scramble
 from attnlab.checkup.stress import (
     disturbed,
     in_training_mode,
@@ -202,7 +203,7 @@ class Examination:
             for state in (
                 ("trained", "after a short training", "learned_leak",
                  lambda: trained_briefly(self.adapter, generator, self.precise.dtype)),
-                ("training mode", "in training mode only", "training_leak",
+                ("training mode", "in training mode", "training_leak",
                  lambda: in_training_mode(self.precise)),
             ):  # fmt: skip
                 self._attempt(state[0], leaks_when, *state, T, generator, half)
@@ -277,10 +278,27 @@ class Examination:
                 continue
             if wrong & {"mask", "rows", "stress"}:
                 continue
+            scramble = self._scramble(place, model, calls)
+            if place is not None and scramble is not None:
+                headline = f"{place.name}: {scramble[1]}"
+                self.findings[i] = replace(finding, cause=scramble[0], headline=headline)
+                continue
             map_ = self._finite_map(model, calls[0].raw.shape[-1], rounds=2)
             if map_ is None or bool(map_.ahead.any()):  # without a map, nothing speaks against it
                 headline = f"{what}, though every attention pattern is causal"
                 self.findings[i] = replace(finding, cause="outside", headline=headline)
+
+    def _scramble(
+        self, place: Place | None, model: ModelAdapter, calls: list[AttentionCall]
+    ) -> Explanation | None:
+        """A reshape that the whole map hides, seen in the one module that leaks first."""
+        T, H = self.lengths[0], len(calls[0].raw)
+        try:
+            reads = None if place is None else reads_of(place, model, T, self.generator)
+        except (*REFUSALS, StopIteration):
+            return None
+        every = torch.ones(T, dtype=torch.bool)
+        return None if reads is None else explain_scramble(reads, every, [(1, H)])
 
     def _note_coverage(self) -> None:
         """Say what was looked at, so that nothing is left out silently."""

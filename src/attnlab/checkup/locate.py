@@ -61,6 +61,25 @@ def first_leak(adapter: ModelAdapter, T: int, generator: torch.Generator) -> Pla
     return None
 
 
+def reads_of(place: Place, adapter: ModelAdapter, T: int, generator: torch.Generator) -> Tensor:
+    """(T, T) bool: which of its inputs each output of this one module depends on, by gradients."""
+    ids = adapter.tokens(generator, 1, T)
+    seen: list[list[Tensor]] = []
+
+    def keep(_: nn.Module, args: tuple, named: dict[str, object], output: object) -> None:
+        ends = [[*args, *named.values()], [output]]
+        found = [[x for value in end for x in tensors_in(value)] for end in ends]
+        seen.append([next(x for x in end if x.shape[:2] == (1, T)) for end in found])
+
+    with hooked([place.module], keep), torch.enable_grad():
+        adapter.raw(ids)
+        x, y = seen[0]
+        asked = (y[0] * torch.randn(y[0].shape, generator=generator).to(y)).flatten(1).sum(-1)
+        slopes = [torch.autograd.grad(a, x, retain_graph=True)[0][0].flatten(1) for a in asked]
+    sizes = torch.stack(slopes).norm(dim=-1).cpu().double()  # (T, T)
+    return sizes > 1e-10 * sizes.max()
+
+
 Recorded = tuple[nn.Module, list[Tensor], list[Tensor]]  # inputs and outputs before the cut
 
 

@@ -108,8 +108,7 @@ def _few(ahead: Tensor, tried: Tensor) -> Explanation | None:
     """Only a few rows or columns read ahead."""
     rows = ahead.any(-1).nonzero().flatten().tolist()
     columns = ahead.any(0).nonzero().flatten().tolist()
-    limit = max(len(ahead) // 8, 2)
-    if len(rows) > limit and len(columns) > limit:
+    if len(rows) > max(len(ahead) // 8, 2) and len(columns) > max(int(tried.sum()) // 8, 2):
         return None
     pairs = [f"{t} reads {j}" for t, j in ahead.nonzero().tolist()[:6]]
     hidden = int(ahead.sum()) - len(pairs)

@@ -1,7 +1,5 @@
 """Print a report to the terminal."""
 
-import io
-
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -20,7 +18,7 @@ _STYLE = {
 
 def text(report: Report) -> str:
     """What `show` prints, in 100 columns without colors."""
-    console = Console(file=io.StringIO(), width=100, color_system=None)
+    console = Console(width=100, color_system=None)
     with console.capture() as captured:
         show(report, console)
     return captured.get()
