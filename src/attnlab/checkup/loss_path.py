@@ -88,17 +88,22 @@ def weights(
     """
     module = adapter.module
     assert module is not None
-    ids = adapter.tokens(generator, 4, adapter.block_size)
-    module.train().zero_grad()  # a router may have a gradient in training only
     ran: set[nn.Module] = set()
+    module.zero_grad()
     try:
         with hooked(module.modules(), lambda m, *_: ran.add(m)), torch.enable_grad():
-            if loss is None:
-                logits = adapter.raw(ids)
-                random = torch.randn(logits.shape, generator=generator).to(logits)
-                (logits * random).sum().backward()
-            else:
-                loss(module, ids.to(adapter.device)).backward()
+            for training in (
+                True,
+                False,
+            ) * 3:  # routers learn from few tokens, or in one mode only
+                ids = adapter.tokens(generator, 4, adapter.block_size)
+                module.train(training)
+                if loss is None:
+                    logits = adapter.raw(ids)
+                    random = torch.randn(logits.shape, generator=generator).to(logits)
+                    (logits * random).sum().backward()
+                else:
+                    loss(module, ids.to(adapter.device)).backward()
     except REFUSALS as error:
         headline = f"no gradient can be computed ({first_line(error, with_class=True)})"
         return [Finding("weights", NOT_APPLICABLE, headline)]
