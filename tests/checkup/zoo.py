@@ -41,7 +41,7 @@ core without imports. A suspicion is no fault: the model does something unusual 
 
 
 class TooSlow(BaseException):
-    """An architecture took longer than LIMIT; no exception that a checkup could take for its own."""
+    """An architecture took longer than LIMIT. A checkup does not catch this."""
 
 
 def examine(kind: str) -> tuple[Report | None, str, float]:
