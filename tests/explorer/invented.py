@@ -15,10 +15,12 @@ TEXT = "GREMIO:\nGood morrow, neighbour B"
 LAYERS, HEADS = 2, 3
 
 
-def patterns(step: int, mask: Tensor, *, seed: int = 0, equal: bool = False) -> Tensor:
+def patterns(
+    step: int, mask: Tensor, *, seed: int = 0, equal: bool = False, heads: int = HEADS
+) -> Tensor:
     """(layers, heads, T, T): a softmax of random scores that grow with the step."""
     stream = torch.Generator().manual_seed(seed)
-    scores = torch.randn(LAYERS, HEADS, len(mask), len(mask), generator=stream) * (1 + step / 10)
+    scores = torch.randn(LAYERS, heads, len(mask), len(mask), generator=stream) * (1 + step / 10)
     if equal:
         scores = scores[:, :1].expand(scores.shape)
     return scores.masked_fill(~mask, -torch.inf).softmax(-1)

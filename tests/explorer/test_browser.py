@@ -202,6 +202,17 @@ def test_it_fits_the_window(width: int, dark: bool, browser: Browser, page: Path
     assert first["y"] == second["y"] and first["width"] == second["width"]
 
 
+def test_many_heads_fit_a_phone(browser: Browser, tmp_path: Path) -> None:
+    kept = invented.content(heads=12)
+    folders = [invented.run(tmp_path, name, kept) for name in ("sdpa", "mine")]
+    explore(*folders).save(tmp_path / "page.html")
+    browser.open(tmp_path / "page.html", width=390)
+    assert browser.run("document.documentElement.scrollWidth") <= 390
+    left = "Math.max(...[...document.querySelectorAll('.run0 .layer button')].map(EDGE))"
+    edge = browser.run(left.replace("EDGE", "b => b.getBoundingClientRect().right"))
+    assert edge <= browser.find(".run1.heads").rect["x"]
+
+
 def test_the_address_leads_back(browser: Browser, page: Path) -> None:
     browser.open(page, at="#step=3&head=L1H2")
     assert (state(browser)["step"], state(browser)["head"]) == ("3", "L1H2")
