@@ -35,7 +35,7 @@ SETTINGS = [
     ("modl.n_hed=3", "modl.n_hed is not a setting; did you mean model?"),
     ("presets=baby", "presets is not a setting; did you mean preset?"),
     ("+attn.window=8", "attn.window is not a setting"),
-    ("attn=nope", "there is no attn=nope; there are additive, bidirectional"),
+    ("attn=nope", "there is no attn=nope; there are additive, "),
     ("attn=unscald", "there is no attn=unscald; did you mean attn=unscaled?"),
     ("attn=cross/scald", "there is no attn=cross/scald; "),
     ("attn=cross/dot", "there is no attn=cross/dot"),

@@ -250,7 +250,6 @@ class RunCheckpoints(Checkpoint):
             return
         if min(losses, key=losses.__getitem__) == trainer.global_step:
             # Before last.ckpt: a run that is killed in between validates this step again.
-            self.stopped = self.stopped or why_stopped(trainer)
             trainer.save_checkpoint(self.folder / "best.ckpt")
         self._save(trainer)
 
