@@ -15,7 +15,7 @@ import pytest
 
 from attnlab.runs import read_runs
 from attnlab.training.config import read_config
-from attnlab.training.loggers import NUMBERS, RESULTS, hyperparameters
+from attnlab.training.loggers import hyperparameters, shown
 from attnlab.training.run import run
 from attnlab.training.run_directory import folder_for
 from tests.conftest import CONF, SMALL, settings
@@ -145,7 +145,7 @@ def test_hparams_has_a_row_a_variant_with_the_mean_of_its_seeds(board: str, outp
         assert len(group["sessions"]) == 2
         variant = group["hparams"]["attn"]
         found = {m["name"]["tag"]: float(m["value"]) for m in group["metricValues"]}
-        assert set(found) == {f"hp/{name.removeprefix('attn/')}" for name in RESULTS}
+        assert set(found) == {f"hp/{name.removeprefix('attn/')}" for name in shown()["results"]}
         losses = [r.values["val_loss"] for r in runs if r.values["attn"] == variant]
         if variant == "strict_flip":
             assert math.isnan(found["hp/val_loss"]) and found["hp/diverged"] == 1
@@ -179,4 +179,4 @@ def test_every_configuration_gives_the_same_columns_and_loses_nothing() -> None:
 def test_a_column_has_one_type() -> None:
     for overrides in ((), ("attn.scale=1.0",), ("model.qk_std=0.1",), ("attn=torch_mha",)):
         for key, value in hyperparameters(settings(*overrides), "x").items():
-            assert isinstance(value, float if key in NUMBERS else str), key
+            assert isinstance(value, float if key in shown()["numbers"] else str), key

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from inspect import isclass, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from attnlab.errors import BadInput, first_line, with_its_place
+from attnlab.files import read_yaml
 from attnlab.training.instantiate import build, checked, locate, parameters, unknown
 
 if TYPE_CHECKING:
@@ -42,43 +43,12 @@ COUNTS = (
 PRECISIONS = ("auto", "fastest", "32-true", "bf16-mixed", "bf16-true", "64-true")
 # Arguments of Lightning's Trainer that attnlab sets itself.
 TRAINER_GIVEN = ("callbacks", "logger", "plugins", "default_root_dir", "use_distributed_sampler")
-# Which arguments of Trainer and which callbacks a run refuses; docs/lightning.md lists them all.
-STEPS = "a run has one endless epoch of trainer.max_steps steps"
-WHOLE = "a run validates on the whole validation text"
-OWN = "attnlab sets it"
-# Trainer argument -> (the one value that is accepted, why others are refused).
-REFUSED_ARGUMENTS: dict[str, tuple[Any, str]] = {
-    "barebones": (False, "it switches off the checkpoints from which a run resumes"),
-    "callbacks": (None, f"{OWN}; use callbacks= or +callbacks.NAME._target_="),
-    "check_val_every_n_epoch": (None, f"{STEPS}; use trainer.val_check_interval"),
-    "default_root_dir": (None, f"{OWN}; use outputs= or hydra.run.dir="),
-    "enable_checkpointing": (True, "a run resumes from its checkpoint; use checkpoint_every="),
-    "fast_dev_run": (False, f"{STEPS}; use trainer.max_steps=1"),
-    "gradient_clip_algorithm": ("norm", "the norm of the gradient is clipped and logged"),
-    "limit_predict_batches": (None, "a run does not predict"),
-    "limit_test_batches": (None, "a run has no test set"),
-    "limit_train_batches": (1.0, f"{STEPS}; use trainer.max_steps"),
-    "limit_val_batches": (1.0, WHOLE),
-    "logger": (None, f"{OWN}; use logger= or +logger.NAME._target_="),
-    "max_epochs": (None, f"{STEPS}; use trainer.max_steps"),
-    "min_epochs": (None, f"{STEPS}; use trainer.min_steps"),
-    "model_registry": (None, "checkpoints stay in the run directory"),
-    "num_sanity_val_steps": (0, WHOLE),
-    "overfit_batches": (0, f"{STEPS}; use a short text as data.path"),
-    "plugins": (None, f"{OWN}; checkpoints are sealed and written atomically"),
-    "reload_dataloaders_every_n_epochs": (0, STEPS),
-    "use_distributed_sampler": (None, f"{OWN}; each batch knows its share of the devices"),
-}
-# Callback -> why it is refused. Subclasses are refused, too.
-REFUSED_CALLBACKS: dict[str, str] = {
-    "BatchSizeFinder": "batches are a function of seed and step; use data.batch_size",
-    "BasePredictionWriter": "a run does not predict",
-    "GradientAccumulationScheduler": f"{STEPS}; use trainer.accumulate_grad_batches",
-    "LearningRateFinder": "it changes the learning rate silently; sweep over optim.lr",
-    "ModelPruning": "it renames the weights, so the checkpoint could not be loaded",
-    "StochasticWeightAveraging": f"{STEPS}; use callbacks=ema",
-    "BackboneFinetuning": "the model has no attribute backbone",
-}
+
+
+@cache
+def refused() -> dict[str, Any]:
+    """The arguments of Trainer and the callbacks that a run refuses, and why."""
+    return dict(read_yaml(Path(__file__).with_name("refused.yaml")))
 
 
 @dataclass(frozen=True)
@@ -187,8 +157,8 @@ def _check_settings(cfg: DictConfig) -> None:
 def _check_trainer(cfg: DictConfig) -> None:
     """Refuse Trainer arguments that Lightning accepts and our guarantees for runs rule out."""
     for key, value in cfg.trainer.items():
-        if key in REFUSED_ARGUMENTS:
-            accepted, reason = REFUSED_ARGUMENTS[str(key)]
+        if key in refused()["arguments"]:
+            accepted, reason = refused()["arguments"][key]
             # One batch, 1, is not 1.0, all of them.
             if value != accepted or type(value) is not type(accepted):
                 raise BadInput(f"trainer.{key} = {value} is not supported: {reason}")
@@ -352,8 +322,8 @@ def make_callback(node: DictConfig, path: str) -> "L.Callback":
     target = locate(str(node._target_), f"{path}._target_")
     parents = [c.__name__ for c in target.__mro__] if isinstance(target, type) else []
     for name in parents:
-        if name in REFUSED_CALLBACKS:
-            raise BadInput(f"{path}: {name} is not supported: {REFUSED_CALLBACKS[name]}")
+        if reason := refused()["callbacks"].get(name):
+            raise BadInput(f"{path}: {name} is not supported: {reason}")
     if parents[:1] == ["BaseFinetuning"]:
         raise BadInput(f"{path}: BaseFinetuning is not supported: derive a class from it")
     make = build(node, path)

@@ -12,6 +12,7 @@ import inspect
 import json
 import math
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,31 +29,10 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
 
 from attnlab.errors import BadInput, first_line
-from attnlab.files import read_json, write_json
+from attnlab.files import read_json, read_yaml, write_json
 from attnlab.probes.base import log_scalars, tensorboards
 from attnlab.training.instantiate import build, locate
 
-# HParams takes its columns from one run, so all have the same: these, and `other` for the rest.
-COLUMNS = {
-    "attn": (
-        *("_target_", "kernel", "scale", "may_attend", "head_init", "heads", "n_kv_head"),
-        *("qk_norm", "rotary", "shared"),
-    ),
-    "model": (
-        *("_target_", "n_layer", "n_head", "n_embd", "block_size", "dropout", "bias"),
-        *("init", "qk_std"),
-    ),
-    "data": ("_target_", "path", "length", "seed", "batch_size"),
-    "optim": ("_target_", "lr", "min_lr", "warmup_steps", "betas", "weight_decay"),
-    "trainer": ("max_steps", "precision", "gradient_clip_val", "accumulate_grad_batches"),
-}
-SHOWN_ELSEWHERE = {"seed", "outputs", "force"}
-# Whatever can be null or a word in one run is text in all: a column of two types loses rows.
-NUMBERS = {
-    *("model.n_layer", "model.n_head", "model.n_embd", "model.block_size", "model.dropout"),
-    *("optim.lr", "optim.min_lr", "optim.warmup_steps", "optim.weight_decay"),
-    *("data.batch_size", "trainer.max_steps", "trainer.accumulate_grad_batches"),
-}
 # Loggers of services: the arguments for the name and for the id of their entry.
 SERVICES: dict[Any, tuple[str, str]] = {
     WandbLogger: ("name", "id"),
@@ -60,42 +40,11 @@ SERVICES: dict[Any, tuple[str, str]] = {
 }
 ENTRIES = "loggers.json"  # class of a logger -> id of its entry
 
-RESULTS = {
-    "val_loss": "validation loss",
-    "best_val_loss": "lowest validation loss",
-    "train_loss": "training loss",
-    "diverged": "diverged",
-    "attn/entropy": "entropy",
-    "attn/head_similarity": "head similarity",
-    "attn/effective_heads": "effective heads",
-    "attn/future_mass": "future mass",
-    "attn/score_std": "score std",
-    "tokens_per_second": "tokens/s",
-}
 
-CHARTS = {
-    "training": {
-        "validation loss": ["val/loss"],
-        "training loss": ["train/loss"],
-        "norm of the gradient": ["train/grad_norm"],
-        "validation loss less training loss": ["val/gap"],
-    },
-    "attention": {
-        "entropy (1: all visible keys alike)": ["attn/entropy"],
-        "head similarity (1: collapsed)": ["attn/head_similarity"],
-        "effective heads": ["attn/effective_heads"],
-        "future mass (0: causal)": ["attn/future_mass"],
-        "standard deviation of the scores": ["attn/score_std"],
-        "gradient through the softmax, measured and predicted": [
-            "attn/jacobian_trace",
-            "attn/jacobian_trace_predicted",
-        ],
-    },
-    "positions": {
-        "loss at the last position": ["position/last"],
-        "loss between first and last": ["position/between"],
-    },
-}
+@cache
+def shown() -> dict[str, Any]:
+    """What TensorBoard shows: columns and results of HParams, and charts."""
+    return dict(read_yaml(Path(__file__).with_name("tensorboard.yaml")))
 
 
 def make_logger(node: DictConfig, path: str, folder: Path, resume_step: int | None) -> Logger:
@@ -171,7 +120,7 @@ def log_settings(
         category: {
             title: ["Multiline", [f"^{t}$" for t in tags]] for title, tags in charts.items()
         }
-        for category, charts in CHARTS.items()
+        for category, charts in shown()["charts"].items()
     }
     group = f"{folder.parent.parent.name}/{folder.parent.name}"  # all but the seed
     for logger in tensorboards(trainer):
@@ -212,7 +161,7 @@ def log_results(trainer: L.Trainer, record: dict[str, Any]) -> None:
     """Fill the columns of results, with what metrics.json says."""
     diverged = record["status"] == "diverged"
     found = record | record["probes"] | {"diverged": float(diverged)}
-    values = {_tag(name): found[name] for name in RESULTS if name in found}
+    values = {_tag(name): found[name] for name in shown()["results"] if name in found}
     log_scalars(trainer, values, record["steps"])
     for logger in tensorboards(trainer):
         logger.experiment._get_file_writer().add_summary(_end(diverged))
@@ -223,9 +172,9 @@ def hyperparameters(cfg: DictConfig, variant: str) -> dict[str, float | str]:
     """The whole configuration but the seed under dotted keys, the same keys for every run."""
     config = OmegaConf.to_container(cfg, resolve=True)
     assert isinstance(config, dict)
-    rest = {str(key): value for key, value in config.items() if key not in SHOWN_ELSEWHERE}
+    rest = {str(k): x for k, x in config.items() if k not in ("seed", "outputs", "force")}
     settings: dict[str, float | str] = {"attn": variant}
-    for group, keys in COLUMNS.items():
+    for group, keys in shown()["columns"].items():
         node = rest.pop(group)
         settings |= {f"{group}.{k}": _value(f"{group}.{k}", node.pop(k, "-")) for k in keys}
         settings[f"{group}.other"] = json.dumps(node)
@@ -233,7 +182,7 @@ def hyperparameters(cfg: DictConfig, variant: str) -> dict[str, float | str]:
 
 
 def _value(key: str, value: Any) -> float | str:
-    if key in NUMBERS:
+    if key in shown()["numbers"]:
         return float(value) if isinstance(value, int | float) else math.nan
     return "null" if value is None else str(value)
 
@@ -246,8 +195,8 @@ def _columns(settings: dict[str, float | str]) -> Summary:
             for name, value in settings.items()
         ],
         metric_infos=[
-            api_pb2.MetricInfo(name=api_pb2.MetricName(tag=_tag(name)), display_name=shown)
-            for name, shown in RESULTS.items()
+            api_pb2.MetricInfo(name=api_pb2.MetricName(tag=_tag(name)), display_name=heading)
+            for name, heading in shown()["results"].items()
         ],
     )
     content = plugin_data_pb2.HParamsPluginData(experiment=experiment)
