@@ -73,7 +73,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_it_trains_and_opens_what_it_trained(run: Run) -> None:
     said = run("train", "attn=unscaled", *TINY)
     assert "attnlab train attn=sdpa" in said and "train.py" not in said
-    folder = next(line.split()[-1] for line in said.splitlines() if "run folder" in line)
+    folder = next(line.split()[-1] for line in said.splitlines() if "run directory" in line)
     assert folder.startswith("outputs/lab/attn=unscaled") and folder.endswith("seed=0")
     assert "already done" in run("train", "attn=unscaled", *TINY)
     assert len(run("sample", folder, "--chars", "20")) > 20

@@ -39,7 +39,7 @@ def test_the_folder_is_never_broken(
     monkeypatch.setenv("COLUMNS", "40")
     result = train(folder="a_folder_with_a_name_that_is_longer_than_forty_columns_are")
     lines = ending(result, capsys)
-    assert f" run folder        {result.folder}" in lines
+    assert f" run directory     {result.folder}" in lines
     assert any(line.startswith("  ") and f"sample {result.folder}" in line for line in lines)
 
 

@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from attnlab import workers
 from attnlab.errors import BadInput
 from attnlab.runs import read_run
-from attnlab.training.run_directory import Busy, RunDirectory
+from attnlab.training.run_directory import Busy
 from attnlab.training.sweeps import SweepSummary, attempt, share_threads
 from tests.conftest import ROOT, SMALL
 from tests.forked import begin, ended, forked_worker, is_one_sentence, same_weights
@@ -72,7 +72,7 @@ def summary(folder: Path) -> None:
 def test_a_sweep_without_failures_prints_no_summary(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert attempt(lambda: tmp_path / "run", lambda _: 1.5, hydra_of(tmp_path, 0), []) == 1.5
+    assert attempt(lambda: 1.5, hydra_of(tmp_path, 0), []) == 1.5
     summary(tmp_path)
     assert capsys.readouterr() == ("", "")
 
@@ -92,11 +92,11 @@ def test_a_sweep_without_failures_prints_no_summary(
 def test_failed_runs_are_listed_with_the_command_that_repeats_them(
     error: Exception, code: int, heading: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def train(_: Path) -> float:
+    def train() -> float:
         raise error
 
     hydra, arguments = hydra_of(tmp_path / "sweep", 7), ["seed=1", "data.path='my text.txt'"]
-    loss = attempt(lambda: tmp_path / "run", train, hydra, arguments)
+    loss = attempt(train, hydra, arguments)
     assert loss != loss
     capsys.readouterr()
     if code:
@@ -109,29 +109,9 @@ def test_failed_runs_are_listed_with_the_command_that_repeats_them(
     assert said.startswith(f"{heading}, 1 of this sweep's runs")
     assert """python train.py seed=1 'data.path='"'"'my text.txt'"'"''""" in said
     assert str(error) in said and "Traceback" not in said
-    recorded = (tmp_path / "run" / "status.json").exists()
-    assert recorded == isinstance(error, ZeroDivisionError)
-    if recorded:
-        status = json.loads((tmp_path / "run" / "status.json").read_text())
-        assert status["status"] == "failed"
-        assert "Traceback" in status["reason"] and "by zero" in status["reason"]
-
-
-def test_a_crash_is_not_written_over_somebody_elses_folder(tmp_path: Path) -> None:
-    def train(_: Path) -> float:
-        raise ZeroDivisionError
-
-    (tmp_path / "thesis.tex").write_text("years of work")
-    attempt(lambda: tmp_path, train, hydra_of(tmp_path / "sweep", 0), [])
-    assert not (tmp_path / "status.json").exists()
-    assert list((tmp_path / "sweep").glob("*.json"))
-
-
-def test_a_crash_leaves_a_finished_run_finished(tmp_path: Path) -> None:
-    RunDirectory(tmp_path).set_status("finished", "print")
-    before = (tmp_path / "status.json").read_text()
-    RunDirectory(tmp_path).record_crash("Traceback")
-    assert (tmp_path / "status.json").read_text() == before
+    note = json.loads((tmp_path / "sweep" / "7.json").read_text())
+    assert ("by zero" in note["traceback"]) == isinstance(error, ZeroDivisionError)
+    assert ("7.json" in said) == isinstance(error, ZeroDivisionError)
 
 
 def statuses(outputs: Path) -> dict[str, str]:

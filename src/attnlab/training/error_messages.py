@@ -1,4 +1,4 @@
-"""What goes wrong before a run begins, in one sentence of the user's own terms."""
+"""Errors before a run begins, as one sentence about the user's settings."""
 
 import re
 from difflib import get_close_matches
@@ -11,7 +11,7 @@ from attnlab.errors import of_the_disk
 from attnlab.files import training_command
 from attnlab.training.run_directory import flat
 
-# Groups that set what other groups hold, and so are no keys of the configuration.
+# Groups that set values of other groups, and so are no keys of the configuration.
 GROUPS_UNSEEN = ("preset", "experiment")
 # Launchers and the packages that bring them.
 LAUNCHERS = {
@@ -21,7 +21,7 @@ LAUNCHERS = {
 
 
 def in_one_sentence(error: BaseException) -> str:
-    """What an error says, without the advice that would lead astray."""
+    """The message of an error in one sentence, without misleading advice."""
     if isinstance(error, MissingConfigException) and error.options:
         return missing_file(str(error.missing_cfg_file), list(error.options))
     if isinstance(error, OSError) and error.strerror:
@@ -37,11 +37,11 @@ def in_one_sentence(error: BaseException) -> str:
 
 
 def unknown_setting(name: str, cause: BaseException | None) -> str:
-    """The sentence for a key that the configuration has not.
+    """The message for a setting that does not exist.
 
     Args:
         name: dotted, as typed.
-        cause: OmegaConf's error, which knows the part of it that is unknown, and its neighbors.
+        cause: OmegaConf's error, which holds the unknown part and the known keys beside it.
     """
     every = f"{training_command()} --cfg job shows them all"
     if not isinstance(cause, OmegaConfBaseException) or not isinstance(
@@ -64,11 +64,11 @@ def unknown_setting(name: str, cause: BaseException | None) -> str:
 
 
 def missing_file(path: str, options: list[str]) -> str:
-    """The sentence for a choice that no file of the configuration answers to.
+    """The message for an option that its config group does not have.
 
     Args:
-        path: group and name, attn/unscald say.
-        options: the names that the group has.
+        path: group and name, such as attn/unscald.
+        options: the options of the group.
     """
     parts = path.split("/")
     depth = 2 if parts[0] == "hydra" else 1  # a name may have a folder: attn=cross/dot

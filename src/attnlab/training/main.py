@@ -1,4 +1,4 @@
-"""What train.py does besides Hydra: one sentence for bad input, one table for a result."""
+"""What train.py adds to Hydra: one sentence for bad input, and a table for a result."""
 
 import math
 import os
@@ -35,16 +35,15 @@ from attnlab.training.run_directory import APART, RunDirectory, folder_for, last
 from attnlab.training.sweeps import WANTS_TRACEBACK, attempt, share_threads
 
 if TYPE_CHECKING:
-    from attnlab.training.config import RunConfig
     from attnlab.training.lightning_module import TaskModule
     from attnlab.training.run import Result
 
 
 def train(cfg: DictConfig) -> float:
-    """Run what Hydra composed, and show what came out.
+    """Train with the configuration that Hydra composed, and show the result.
 
     Returns:
-        the validation loss, for Hydra's sweepers; NaN for a run of a sweep that failed.
+        the validation loss, for Hydra's sweepers; NaN if a run of a sweep failed.
     """
     hydra = HydraConfig.get()
     for source in hydra.runtime.config_sources:
@@ -55,34 +54,22 @@ def train(cfg: DictConfig) -> float:
     # A configuration that was saved by a run and is given by --config-path has made no choices.
     variant = variant_of(str(hydra.runtime.choices.get("attn", "as_saved")))
 
-    config: RunConfig | None = None
-
-    def named() -> Path:
-        nonlocal config
+    def trained() -> "Result":
         with fast_imports():  # PyTorch, and Lightning once the settings are checked
             from attnlab.training.config import read_config
 
             config = read_config(cfg)
-        folder = folder_for(cfg, variant, without_defaults(cfg, hydra))
-        return directory_by_hydra(hydra, folder) or folder
-
-    def trained(folder: Path) -> "Result":
-        with fast_imports():
             from attnlab.training.run import run
-        assert config is not None
+        usual = folder_for(cfg, variant, without_defaults(cfg, hydra))
+        folder = directory_by_hydra(hydra, usual) or usual
         return run(config, folder, variant=variant, overrides=overrides)
 
     if hydra.mode == RunMode.MULTIRUN:
         share_threads(hydra)
         devices = cfg.trainer.devices
-        return attempt(
-            named,
-            lambda folder: _one_of_many(devices, trained, folder),
-            hydra,
-            arguments_of(hydra),
-        )
+        return attempt(lambda: _one_of_many(devices, trained), hydra, arguments_of(hydra))
     try:
-        result = trained(named())
+        result = trained()
     except BadInput as error:
         if WANTS_TRACEBACK:
             raise
@@ -163,14 +150,14 @@ def arrange_arguments() -> None:
     sys.argv[1:] = flags + quoted
 
 
-def _one_of_many(devices: int | str, trained: Callable[[Path], "Result"], folder: Path) -> float:
+def _one_of_many(devices: int | str, trained: Callable[[], "Result"]) -> float:
     if devices not in (1, "1"):
         # Lightning would start its other processes with the command line of the whole sweep.
         raise BadInput(
             f"trainer.devices = {devices}: runs on several devices cannot be "
             "swept in one process; start them one by one, or sweep with trainer.devices=1"
         )
-    result = trained(folder)
+    result = trained()
     loss = f"val loss {result.metrics['val_loss']:.4f} on {result.metrics['corpus']['name']}"
     print(f"{result.folder}: {_outcome(result)}, {loss}", flush=True)
     return float(result.metrics["val_loss"])
@@ -178,7 +165,7 @@ def _one_of_many(devices: int | str, trained: Callable[[Path], "Result"], folder
 
 @contextmanager
 def one_sentence() -> Iterator[None]:
-    """Turn what is the user's to mend into one sentence and exit code 2.
+    """Report an error that the user can fix in one sentence, with exit code 2.
 
     HYDRA_FULL_ERROR=1 shows the traceback instead.
     """
@@ -220,7 +207,7 @@ def show(result: "Result", overrides: Sequence[str]) -> None:
 
     Args:
         result: of the run.
-        overrides: as typed, which the run to compare it with shares but for its attention.
+        overrides: as typed; the suggested comparison repeats those that are not of attention.
     """
     metrics, folder = result.metrics, str(result.folder)
     loss = f"{metrics['val_loss']:.4f} nats per {result.module.unit} over all validation data"
@@ -241,7 +228,7 @@ def show(result: "Result", overrides: Sequence[str]) -> None:
     if metrics["precision"] != "32-true":
         speed += f", {metrics['precision']}"
     rows.add_row("speed", speed)
-    print(f"\n run folder        {folder}")  # never broken, so that it can be copied
+    print(f"\n run directory     {folder}")  # never broken, so that it can be copied
     Console(highlight=False, markup=False).print(rows)
     by_name = result.folder.name.startswith("seed=")  # and not by hydra.run.dir
     outputs = shlex.quote(str(result.folder.parents[2] if by_name else result.folder))
@@ -269,7 +256,7 @@ def _contrast(typed: Sequence[str], module: "type[TaskModule]") -> list[str]:
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
-    """Let SIGTERM unwind the stack, as Ctrl-C does: locks are released, half-written files go."""
+    """Raise an exception on SIGTERM, as on Ctrl-C: locks are released, partial files removed."""
     raise Terminated
 
 
@@ -280,7 +267,7 @@ def _is_of_hydra(error: BaseException) -> bool:
 
 
 def _command(name: str) -> str:
-    """A command of this environment, by its path where the shell would not find it."""
+    """A command of this environment; its path if the shell would not find it by name."""
     ours = Path(sys.executable).with_name(name)
     found = shutil.which(name)
     if found is not None and Path(found).samefile(ours):
@@ -304,14 +291,10 @@ def _outcome(result: "Result") -> str:
 
 
 def _warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    line: str | None = None,
+    message: Warning | str, category: object, filename: str, lineno: int, line: object = None
 ) -> str:
-    bar = "!" * 80
-    return f"{bar}\n{message}\n{bar}\n" if category is UserWarning else f"warning: {message}\n"
+    """A warning in one line, without the place in the code."""
+    return f"warning: {message}\n"
 
 
 def _say(error: BaseException) -> None:

@@ -42,11 +42,11 @@ class Together(Optimizer):
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """What every part keeps, in their order."""
+        """The states of the parts, in order."""
         return {"parts": [part.state_dict() for part in self.parts]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Give every part what it kept."""
+        """Load the states of the parts."""
         for part, state in zip(self.parts, state_dict["parts"], strict=True):
             part.load_state_dict(state)
         self._share()  # the parts have new groups
@@ -72,12 +72,10 @@ def muon(
     gives it the size of AdamW's (Liu et al. 2025, section 2.2).
 
     Args:
-        net: whose parameters are trained.
-        max_steps: where the schedule ends.
+        net, max_steps, warmup_steps: as for `attnlab.training.optimizers.adamw`.
         lr: Muon's largest learning rate, after the warm-up.
         min_lr: Muon's learning rate of the last step; AdamW's falls by the same factor.
-        warmup_steps: steps of linear warm-up, 0 for none.
-        betas: decay of AdamW's two moments.
+        betas: decay rates of AdamW's two moments.
         weight_decay: decoupled, on Muon's matrices only.
         adamw_lr: AdamW's largest learning rate.
         momentum: of Muon, with Nesterov's correction.
@@ -85,7 +83,7 @@ def muon(
         decay: how the rates fall, `attnlab.training.optimizers.cosine` or `linear`.
 
     Raises:
-        BadInput: a number is out of its range, or PyTorch is too old to have Muon.
+        BadInput: a number is out of range, or this PyTorch does not have Muon.
     """
     check(lr, min_lr, warmup_steps, betas, weight_decay)
     _check(adamw_lr, momentum, ns_steps)

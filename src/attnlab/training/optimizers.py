@@ -9,7 +9,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from attnlab.errors import BadInput
 
-# From the progress after the warm-up, 0 to 1, to a share of the learning rate, 1 to 0.
+# Maps progress after the warm-up (0 to 1) to a fraction of the learning rate (1 to 0).
 Decay = Callable[[float], float]
 
 
@@ -37,20 +37,20 @@ def adamw(
     """AdamW (Loshchilov and Hutter 2019), weight decay on matrices and embeddings only.
 
     Args:
-        net: whose parameters are trained.
+        net: the model to train.
         max_steps: where the schedule ends.
         lr: the largest learning rate, after the warm-up.
         min_lr: the learning rate of the last step.
         warmup_steps: steps of linear warm-up, 0 for none.
-        betas: decay of the two moments.
+        betas: decay rates of the two moments.
         weight_decay: decoupled.
         decay: how the rate falls, `cosine` or `linear`.
 
     Returns:
-        the optimizer and its schedule, which is stepped once a step.
+        the optimizer and its schedule, which is stepped after each step.
 
     Raises:
-        BadInput: a number is out of its range.
+        BadInput: a number is out of range.
     """
     check(lr, min_lr, warmup_steps, betas, weight_decay)
     matrices = [p for p in net.parameters() if p.requires_grad and p.dim() >= 2]
@@ -82,7 +82,7 @@ def schedule(
 def check(
     lr: float, min_lr: float, warmup_steps: int, betas: Sequence[float], weight_decay: float
 ) -> None:
-    """Refuse numbers of `conf/optim` that are out of their range."""
+    """Refuse settings of `conf/optim` that are out of range."""
     if not (0 < lr < math.inf):
         raise BadInput(f"optim.lr = {lr} must be a positive number")
     if not min_lr >= 0:

@@ -127,13 +127,16 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
         metrics["probes"] = {key: x for probe in probes for key, x in probe.record.items()}
         write_json(directory.metrics_file, metrics)
         log_results(trainer, metrics)
+        more: dict[str, dict[str, Any]] = {
+            "stopped": {"max_steps": trainer.max_steps},
+            "diverged": {"last_finite_loss": divergence.last_finite_loss},
+        }
         directory.set_status(
             metrics["status"],
             digest,
             step=divergence.step or trainer.global_step,
             reason=divergence.reason or keeper.stopped,
-            max_steps=trainer.max_steps,
-            last_finite_loss=divergence.last_finite_loss,
+            more=more.get(metrics["status"]),
         )
     return Result(folder, metrics, config.module)
 
@@ -215,24 +218,15 @@ def make_trainer(
 
 def _fit(trainer: L.Trainer, lit: TaskModule, resume: Path | None) -> None:
     """Train, and validate at the last step if that was not due."""
-    with _memory_not_filled():
+    deterministic: Any = torch.utils.deterministic
+    before = deterministic.fill_uninitialized_memory
+    # Deterministic mode fills new memory with NaN, for operations that read memory before it is
+    # written. None of ours does, and filling takes up to a tenth of a step of many small tensors.
+    deterministic.fill_uninitialized_memory = False
+    try:
         trainer.fit(lit, ckpt_path=resume)
         if trainer.global_step not in lit.val_losses:
             trainer.validate(lit, verbose=False)
-
-
-@contextmanager
-def _memory_not_filled() -> Iterator[None]:
-    """Turn off one part of deterministic mode: filling new memory with NaN.
-
-    It only affects operations that read memory before it is written. None of ours does, and in a
-    model of many small tensors filling takes up to a tenth of a step.
-    """
-    deterministic: Any = torch.utils.deterministic
-    before = deterministic.fill_uninitialized_memory
-    deterministic.fill_uninitialized_memory = False
-    try:
-        yield
     finally:
         deterministic.fill_uninitialized_memory = before
 

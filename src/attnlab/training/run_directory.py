@@ -1,4 +1,4 @@
-"""The run folder: what it is called, what it holds, and when it may be written."""
+"""The run directory: what it is called, what it holds, and when it may be written."""
 
 import hashlib
 import json
@@ -18,17 +18,17 @@ from attnlab.files import TEMPORARY, read_json, read_yaml, write_atomically, wri
 
 Status = Literal["running", "finished", "stopped", "diverged", "failed", "interrupted"]
 
-# Named by the folder in another way, or without influence on what the run computes.
+# Named by the directory in another way, or without influence on what the run computes.
 APART = {"attn", "seed", "name", "outputs", "force", "experiment"}
 # Settings that say where a run goes.
 PLACE = {"name", "outputs", "force"}
-# Settings that only decide what is shown and logged of a run, alone or with all keys below them.
+# Settings that only affect what is shown and logged, alone or with all keys below them.
 ONLY_SHOWN = (
     *("logger", "probes", "trainer.enable_progress_bar", "trainer.enable_model_summary"),
     *("trainer.log_every_n_steps", "trainer.profiler"),
 )
 LONGEST_NAME = 80  # bytes of `attn=...`
-# What a run writes, by folder. Nothing else is ever deleted.
+# What a run writes, by directory. Nothing else is ever deleted.
 WRITTEN = {
     ".": re.compile(
         r"(status|loggers)\.json|metrics\.(json|csv)|history\.json|hparams\.yaml"
@@ -49,7 +49,7 @@ PATIENCE = 0.5
 
 
 def variant_of(choice: str) -> str:
-    """What a file of conf/attn is called in names of folders: cross-dot for cross/dot."""
+    """What a file of conf/attn is called in names of directories: cross-dot for cross/dot."""
     return choice.removeprefix("attn=").replace("/", "-")
 
 
@@ -62,7 +62,7 @@ def folder_for(cfg: DictConfig, variant: str, overrides: Iterable[str]) -> Path:
         overrides: what was changed, such as optim.lr=0.01.
 
     Raises:
-        BadInput: the name is no plain name of a folder, or the folder would lie in a run's.
+        BadInput: the name is no plain name of a folder, or the directory would lie in a run's.
     """
     name = str(cfg.name)
     if not name or name in {".", ".."} or any(c in name for c in "/\\\0") or len(name) > 100:
@@ -77,17 +77,17 @@ def folder_for(cfg: DictConfig, variant: str, overrides: Iterable[str]) -> Path:
     folder = Path(str(cfg.outputs)).expanduser() / name / run / f"seed={cfg.seed}"
     for above in folder.absolute().parents:
         if (above / "status.json").exists():
-            raise BadInput(f"outputs = {cfg.outputs} lies inside the run folder {above}")
+            raise BadInput(f"outputs = {cfg.outputs} lies inside the run directory {above}")
     return folder
 
 
 def last_of(overrides: Iterable[str]) -> dict[str, str]:
-    """What was typed, by its key; of one given twice the last counts, as for Hydra."""
+    """The overrides by key; if a key is given twice, the last one counts, as in Hydra."""
     return {override.lstrip("+~").partition("=")[0]: override for override in overrides}
 
 
 def _plain(override: str) -> str:
-    """An override as a part of a folder's name; a path keeps its last part and a digest."""
+    """An override as a part of a directory's name; a path keeps its last part and a digest."""
     key, _, value = override.lstrip("+").partition("=")
     if not value.isprintable() or "/" in value or "\\" in value:
         digest = hashlib.sha256(value.encode()).hexdigest()[:6]
@@ -148,34 +148,25 @@ def _final_name(name: str, *, temporary: bool) -> str:
 
 
 class Busy(BadInput):
-    """Another process is training in the folder."""
+    """Another process is training in the run directory."""
 
 
 class RunDirectory:
-    """A run's folder on the disk.
+    """A run directory on the disk.
 
     Args:
-        path: the folder; it need not exist.
+        path: of the directory; it need not exist.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-
-    @property
-    def last_checkpoint(self) -> Path:
-        return self.path / "checkpoints" / "last.ckpt"
-
-    @property
-    def metrics_file(self) -> Path:
-        return self.path / "metrics.json"
-
-    @property
-    def status_file(self) -> Path:
-        return self.path / "status.json"
+        self.last_checkpoint = path / "checkpoints" / "last.ckpt"
+        self.metrics_file = path / "metrics.json"
+        self.status_file = path / "status.json"
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder for this process; the lock of a dead process is free at once.
+        """Hold the directory for this process; the lock of a dead process is free at once.
 
         Raises:
             Busy: another process holds it.
@@ -200,7 +191,7 @@ class RunDirectory:
         """What status.json says; empty where no run has begun.
 
         Raises:
-            BadInput: the folder holds something else, or the file is damaged.
+            BadInput: the directory holds something else, or the file is damaged.
         """
         # status.json is the first that a run writes, so whoever looks at the rest first and then
         # for it cannot take a run that another process is just beginning for something else.
@@ -308,36 +299,19 @@ class RunDirectory:
         *,
         step: int = 0,
         reason: str | None = None,
-        max_steps: int | None = None,
-        last_finite_loss: float | None = None,
+        more: dict[str, Any] | None = None,
     ) -> None:
         """Replace status.json.
 
         Args:
             status: what became of the run.
-            fingerprint: of the configuration and the corpus.
+            fingerprint: of the configuration and of what the run reads.
             step: the last step that was done.
             reason: why it was stopped, diverged or failed.
-            max_steps: the steps that were asked for.
-            last_finite_loss: training loss before it diverged.
+            more: further entries.
         """
-        content: dict[str, Any] = {"status": status, "step": step, "reason": reason}
-        if status == "diverged":
-            content["last_finite_loss"] = last_finite_loss
-        if status == "stopped":
-            content["max_steps"] = max_steps
+        content = {"status": status, "step": step, "reason": reason} | (more or {})
         write_json(self.status_file, content | {"time": now(), "fingerprint": fingerprint})
-
-    def record_crash(self, reason: str) -> None:
-        """Write the status "failed" where a run ended before it could claim the folder.
-
-        Raises:
-            BadInput: the folder is somebody else's, or another process is training in it.
-        """
-        if not self.is_done():
-            with self.locked():
-                known = {"step": 0} | self.status()
-                write_json(self.status_file, known | {"status": "failed", "reason": reason})
 
 
 def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:

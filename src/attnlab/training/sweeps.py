@@ -1,7 +1,7 @@
-"""What a sweep adds to its runs: one that fails does not stop the others, and the end names it.
+"""Sweeps: a run that fails does not stop the others, and is listed at the end.
 
-Hydra's launchers run the runs, in this process or in others, here or elsewhere. What they have in
-common is the sweep's folder, so that is where a run leaves a note of what went wrong.
+Hydra's launchers start the runs in this process or in others, on this machine or elsewhere. All
+of them share the directory of the sweep, where a failed run leaves a note.
 """
 
 import inspect
@@ -29,7 +29,7 @@ from attnlab.errors import BadInput, first_line
 from attnlab.files import read_json, training_command, write_atomically, write_json
 from attnlab.training.comparison import PairedRuns, pair, paired_table
 from attnlab.training.instantiate import locate
-from attnlab.training.run_directory import Busy, RunDirectory, variant_of
+from attnlab.training.run_directory import Busy, variant_of
 
 # As the user set it, before train.py sets it for Hydra.
 WANTS_TRACEBACK = os.environ.get("HYDRA_FULL_ERROR") == "1"
@@ -46,27 +46,19 @@ SHARES = {
 }
 
 
-def attempt(
-    named: Callable[[], Path],
-    train: Callable[[Path], float],
-    hydra: HydraConf,
-    arguments: Sequence[str],
-) -> float:
+def attempt(do: Callable[[], float], hydra: HydraConf, arguments: Sequence[str]) -> float:
     """Do one run of a sweep; a failure is recorded, and the others continue.
 
     Args:
-        named: gives the run folder.
-        train: does the run there.
+        do: does the run.
         hydra: Hydra's own configuration.
         arguments: the command line of this run by itself.
 
     Returns:
-        what `train` does; NaN where it failed.
+        what `do` returns; NaN where it failed.
     """
-    folder = None
     try:
-        folder = named()
-        return train(folder)
+        return do()
     except Busy as error:
         outcome, reason, trace = "busy", str(error), ""
     except BadInput as error:
@@ -74,13 +66,18 @@ def attempt(
     except Exception as error:
         outcome, reason = "failed", f"{type(error).__name__}: {first_line(error)}"
         trace = traceback.format_exc()
-        if folder is not None:
-            _record(folder, trace)
-    print(f"{folder or 'a run'}: {outcome}, {reason}", flush=True)
-    note: dict[str, Any] = {"outcome": outcome, "reason": reason, "traceback": trace}
-    note |= {"folder": str(folder), "overrides": list(arguments)}
-    write_json(Path(hydra.runtime.output_dir) / f"{hydra.job.num}.json", note)
+    print(f"{shlex.join(arguments)}: {outcome}, {reason}", flush=True)
+    folder, number = Path(hydra.runtime.output_dir), hydra.job.num
+    _note(folder, number, arguments, outcome, reason, trace)
     return math.nan
+
+
+def _note(
+    folder: Path, number: int, overrides: Sequence[str], outcome: str, reason: str, trace: str = ""
+) -> None:
+    """Leave a note of what went wrong with a run in the sweep's directory."""
+    note = {"outcome": outcome, "reason": reason, "traceback": trace}
+    write_json(folder / f"{number}.json", note | {"overrides": list(overrides)})
 
 
 class _Tee(io.StringIO):
@@ -136,8 +133,7 @@ def note_death(
         log: of the process.
     """
     reason = f"its process died (out of memory?); see {log}"
-    note = {"outcome": "failed", "reason": reason, "traceback": "", "overrides": list(overrides)}
-    write_json(folder / f"{number}.json", note)
+    _note(folder, number, overrides, "failed", reason)
     return math.nan, f"{' '.join(overrides)}: failed, {reason}"
 
 
@@ -150,12 +146,10 @@ def time_left(elapsed: float, ended: int, runs: int) -> str:
 
 
 def share_threads(hydra: HydraConf) -> None:
-    """In a launcher's own process, compute with the threads that are its share.
+    """In a process of a launcher, compute with the threads that are its share.
 
-    joblib and Ray give OMP_NUM_THREADS to their processes, cores // jobs or the user's own;
-    PyTorch alone would follow MKL_NUM_THREADS, of which joblib knows no better than to share. A
-    job of submitit has what the user set, or the cores that it asked for, or one. In Hydra's own
-    launcher, which has no processes, there is nothing to share.
+    The pool, joblib and Ray set OMP_NUM_THREADS; a job of submitit has the cores that it asked
+    for, or one. In the launcher `basic`, which has no processes, there is nothing to share.
     """
     import torch  # takes a second, and Hydra imports this file before it reads the command line
 
@@ -169,17 +163,18 @@ def share_threads(hydra: HydraConf) -> None:
 
 
 class SweepSummary(Callback):
-    """At the end of a sweep, its comparison, what failed, and the commands that repeat only that.
+    """Ends a sweep with its comparison, the runs that failed, and the commands that repeat those.
 
     The comparison is a table of paired differences and `<outputs>/<name>/comparison.png`.
 
-    Ends the process with code 1 where a run failed, and 2 where runs were only refused.
+    Ends the process with code 1 if a run failed, and with 2 if runs were only refused.
     """
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
         _compare(config)
         folder = Path(config.hydra.sweep.dir)
-        notes = [read_json(f) for f in sorted(folder.glob("*.json"), key=lambda f: int(f.stem))]
+        files = sorted(folder.glob("*.json"), key=lambda file: int(file.stem))
+        notes = [read_json(file) | {"file": file} for file in files]
         for outcome, heading in HEADINGS.items():
             _show(heading, [note for note in notes if note["outcome"] == outcome])
         outcomes = {note["outcome"] for note in notes}
@@ -233,13 +228,6 @@ def _draw(groups: Sequence[PairedRuns], baseline: str, unit: str, file: Path) ->
     write_atomically(file, png(pixels(sweep_figure(list(found.values()), unit))))
 
 
-def _record(folder: Path, trace: str) -> None:
-    try:
-        RunDirectory(folder).record_crash(trace)
-    except BadInput as error:  # no run of ours; the note has the traceback
-        print(f"{folder}: status.json was not changed: {error}")
-
-
 def _show(heading: str, notes: list[dict[str, Any]]) -> None:
     if not notes:
         return
@@ -250,4 +238,4 @@ def _show(heading: str, notes: list[dict[str, Any]]) -> None:
         if WANTS_TRACEBACK:
             print(note["traceback"], file=sys.stderr)
         elif note["traceback"] and note["outcome"] == "failed":
-            print(f"    # the traceback is in {note['folder']}/status.json", file=sys.stderr)
+            print(f"    # the traceback is in {note['file']}", file=sys.stderr)
