@@ -63,7 +63,10 @@ def collect() -> None:
         write(place_of(file), with_links(file))
     stems = [f"{file.parent.name}/README" for file in claims]
     write("experiments/index.md", "# The claims\n\n" + toctree(stems))
-    menus = "\n".join(toctree(pages, name) for name, pages in MENU.items())
+    listed = {page for pages in MENU.values() for page in pages}
+    others = sorted({file.stem for file in ROOT.glob("docs/*.md")} - listed)  # new guides
+    menu = MENU | {"How to": MENU["How to"] + others}
+    menus = "\n".join(toctree(pages, name) for name, pages in menu.items())
     write("index.md", with_links(ROOT / "README.md") + "\n" + menus)
 
 
