@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from attnlab.attention import head_init
-from attnlab.attention.head_init import Heads
+from attnlab.attention import Attention, head_init
 from tests.forked import (
     FORK,
     RUN,
@@ -212,7 +211,7 @@ def test_memory_that_is_limited(
     assert code == 0, said
 
 
-def nan_heads(layer: Heads) -> None:
+def nan_heads(layer: Attention) -> None:
     """A start that no run survives."""
     layer.qkv.weight.data[0, 0] = torch.nan
 

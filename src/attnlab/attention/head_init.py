@@ -6,29 +6,21 @@ optimizer, unless something acts on them differently: an output slice, or dropou
 """
 
 import math
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from attnlab.attention.layer import Attention
 
 
-class Heads(Protocol):
-    """What a head rule needs to know of a layer."""
-
-    n_head: int
-    n_kv_head: int
-    qkv: nn.Linear
-    proj: nn.Linear
-
-    def split_qkv(self, rows: Tensor, dim: int = 0) -> tuple[Tensor, Tensor, Tensor]: ...
-
-
-def independent(layer: Heads) -> None:
+def independent(layer: "Attention") -> None:
     """Leave the heads as they were drawn."""
 
 
 @torch.no_grad()
-def identical_qkv(layer: Heads) -> None:
+def identical_qkv(layer: "Attention") -> None:
     """Give every head the query, key and value weights of the first; outputs stay their own."""
     heads = (layer.n_head, layer.n_kv_head, layer.n_kv_head)
     for parameter in layer.qkv.parameters():  # weight, and bias where there is one
@@ -37,7 +29,7 @@ def identical_qkv(layer: Heads) -> None:
 
 
 @torch.no_grad()
-def identical(layer: Heads) -> None:
+def identical(layer: "Attention") -> None:
     """Give every head all weights of the first, output slice too.
 
     The H equal slices add up in phase, which would make the branch sqrt(H) times as large as H
@@ -50,7 +42,7 @@ def identical(layer: Heads) -> None:
 
 
 @torch.no_grad()
-def single_active(layer: Heads) -> None:
+def single_active(layer: "Attention") -> None:
     """Silence every head but the first permanently: one head of width D in a layer of width C.
 
     A silent head has neither values nor an output slice, so no gradient ever reaches it. The

@@ -6,11 +6,11 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from attnlab.attention.head_init import Heads, independent
+from attnlab.attention.head_init import independent
 from attnlab.attention.kernels import Kernel, sdpa
 from attnlab.attention.masks import Predicate, causal, name_of
 
-HeadRule = Callable[[Heads], None]
+HeadRule = Callable[[Any], None]  # of an `Attention`
 Scale = float | Literal["1/D"] | None
 Shared = Literal["qk", "qkv"] | None
 ScoreMod = Callable[[Tensor, Tensor, Tensor], Tensor] | None

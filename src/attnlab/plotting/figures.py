@@ -116,7 +116,7 @@ def losses(runs: Sequence[RunCurves]) -> Figure | None:
     for place, of in zip(axes, ("train/loss", "val/loss"), strict=False):
         for name, found in groups.items():
             whole = [run.scalars.get(of, []) for run in found if run.status in DONE]
-            drawn |= _band(place, whole, f"{name} (n={len(whole)})", style[name])
+            drawn |= band(place, whole, f"{name} (n={len(whole)})", style[name])
             drawn |= _ended(place, [run for run in found if run.status not in DONE], of, style)
         title = "training" if of == "train/loss" else "validation"
         place.set(title=title, xlabel="step", ylabel=f"loss (nats per {runs[0].unit})")
@@ -129,7 +129,7 @@ def losses(runs: Sequence[RunCurves]) -> Figure | None:
     if apart:
         axes[2].axhline(0, color="black", lw=1)
         for name, curves in apart.items():
-            _band(axes[2], curves, name, style[name])
+            band(axes[2], curves, name, style[name])
         late = [x for curves in apart.values() for c in curves for _, x in c[len(c) // 2 :]]
         reach = 1.3 * max(map(abs, late), default=0) or CLOSE
         kind = "validation" if tag == "val/loss" else "training"
@@ -157,7 +157,7 @@ def entropies(runs: Sequence[RunCurves]) -> Figure | None:
         for layer in sorted({layer for seed in seeds for layer in seed}):
             curves = [seed[layer] for seed in seeds if layer in seed]
             look = (matplotlib.colors.to_hex(shades[layer]), layer % len(DASHES))
-            _band(place, curves, f"layer {layer}", look)
+            band(place, curves, f"layer {layer}", look)
         title = textwrap.fill(name, 30, break_long_words=False, break_on_hyphens=False)
         longest = max(map(len, title.split("\n")))
         place.set_title(title, fontsize=min(13, 13 * 32 / longest))
@@ -178,7 +178,7 @@ def positions(runs: Sequence[RunCurves]) -> Figure | None:
     drawn = False
     for name, found in groups.items():
         curves = [list(enumerate(run.by_position)) for run in found if run.status in DONE]
-        drawn |= _band(place, curves, f"{name} (n={len(curves)})", style[name])
+        drawn |= band(place, curves, f"{name} (n={len(curves)})", style[name])
     if not drawn:
         return None
     place.set(xlabel="position", ylabel=f"loss (nats per {runs[0].unit})", ylim=(0, None))
@@ -228,7 +228,7 @@ def _differences(
     return tag, apart
 
 
-def _band(place: Axes, curves: Sequence[Curve], label: str, look: LineStyle) -> bool:
+def band(place: Axes, curves: Sequence[Curve], label: str, look: LineStyle) -> bool:
     """Draw the mean of the curves with a band of one standard deviation; whether there was one."""
     whole = [dict(curve) for curve in curves if curve]
     if not whole:

@@ -3,31 +3,22 @@
 Every function draws (height, width, 3) bytes.
 """
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from pathlib import Path
 
+import matplotlib
 import numpy as np
 import numpy.typing as npt
-from matplotlib.artist import Artist
-from matplotlib.axes import Axes
-from matplotlib.axis import Axis
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.cm import ScalarMappable
-from matplotlib.collections import LineCollection
-from matplotlib.colors import Normalize, PowerNorm
-from matplotlib.figure import Figure
-from matplotlib.text import Text
-from matplotlib.ticker import MaxNLocator
+from PIL import Image, ImageDraw, ImageFont
 
 from attnlab.plotting.drawing import COLORS, Pixels, panels, pixels, styled
 
 Matrix = npt.NDArray[np.float32]
 
 LARGEST_WIDTH = 8000  # pixels; some viewers refuse more
-FONT = "DejaVu Sans Mono"  # comes with Matplotlib
+FONT = Path(matplotlib.get_data_path(), "fonts/ttf/DejaVuSansMono.ttf")
 INK, PAPER, EDGE = "#1e1e1e", "#ffffff", "#00823c"
 BLOCKED, NOT_A_NUMBER = (222, 222, 226), (0, 190, 230)
 LONGEST = 12  # characters of a token's label
@@ -65,16 +56,14 @@ def grid(panels: Sequence[Panel], text: Sequence[str], *, columns: int, heading:
     room = (LARGEST_WIDTH - 200) // columns - 150
     cell = max(1, min(16, max(3, 448 // len(text)), room // len(text)))
     labels = tuple(_label(symbol) for symbol in text)
-    return _page("weight", len(panels), labels, labels, ("query", "key"), columns, cell).draw(
-        panels, heading
-    )
+    return _page(panels, heading, labels, labels, ("query", "key"), columns, cell)
 
 
 def matrices(titles: Sequence[str], values: Sequence[Matrix], heading: str) -> Pixels:
     """Draw matrices (H, H) between heads, with a number in each cell where there is room."""
     heads = tuple(map(str, range(len(values[0]))))
-    page = _page("cosine", len(values), heads, heads, ("head", "head"), len(values), 40)
-    return page.draw([Panel(t, v) for t, v in zip(titles, values, strict=True)], heading)
+    panels = [Panel(title, matrix) for title, matrix in zip(titles, values, strict=True)]
+    return _page(panels, heading, heads, heads, ("head", "head"), len(panels), 40, weights=False)
 
 
 def alignment(
@@ -89,8 +78,7 @@ def alignment(
         heading: the line above.
     """
     down, across = (*target, "⏎"), (*source, "⏎")
-    page = _page("weight", 1, down, across, ("target", "source"), 1, 26)
-    return page.draw([Panel("", pattern)], heading)
+    return _page([Panel("", pattern)], heading, down, across, ("target", "source"), 1, 26)
 
 
 def curve(values: Sequence[float], heading: str) -> Pixels:
@@ -106,107 +94,113 @@ def curve(values: Sequence[float], heading: str) -> Pixels:
         return pixels(figure)
 
 
-class _Page:
-    """Heatmaps with labels and a color bar, to be drawn many times with other values.
-
-    Matplotlib takes 0.3 s for such a figure, most of it for the labels. They are kept as pixels
-    ("blitting"), so that the next drawing takes 20 ms: a run draws every layer several times.
-    """
-
-    def __init__(
-        self,
-        colors: str,
-        count: int,
-        down: Sequence[str],
-        across: Sequence[str],
-        axes: tuple[str, str],
-        columns: int,
-        cell: int,
-    ) -> None:
-        weights = colors == "weight"
-        norm = PowerNorm(0.5, 0, 1) if weights else Normalize(-1, 1)
-        self.colors = ScalarMappable(norm, "magma_r" if weights else "RdBu_r")
-        rows = -(-count // columns)
-        size = (columns * (cell * len(across) + 90) + 110, rows * (cell * len(down) + 80) + 40)
-        # At 72 dots an inch, a point is a pixel.
-        self.figure = Figure(
-            (max(size[0], 420) / 72, size[1] / 72), 72, facecolor=PAPER, layout="constrained"
-        )
-        self.canvas = FigureCanvasAgg(self.figure)
-        self.heading = self.figure.suptitle(
-            "", x=0.02, ha="left", fontsize=13, color=INK, parse_math=False
-        )
-        self.places = list(self.figure.subplots(rows, columns, squeeze=False).flat)
-        for spare in self.places[count:]:
-            spare.set_axis_off()
-        del self.places[count:]
-        self.titles, self.images, self.edges = [], [], []
-        self.numbers: list[list[Text]] = []
-        for number, place in enumerate(self.places):
-            empty = np.zeros((len(down), len(across), 3), dtype=np.uint8)
-            self.images.append(place.imshow(empty, interpolation="nearest"))
-            self.edges.append(LineCollection([], colors=EDGE, linewidths=1.5))
-            place.add_collection(self.edges[-1])
-            self.titles.append(place.set_title("", loc="left", size=11, color=INK))
-            if not weights and len(down) <= MOST_NUMBERS:
-                where = np.ndindex(len(down), len(across))
-                self.numbers.append(
-                    [place.text(j, i, "", ha="center", va="center", size=11) for i, j in where]
-                )
-            if number % columns == 0:
-                _name(place, place.yaxis, down, axes[0], cell)
-            else:
-                place.set_yticks([])
-            if number + columns >= count:
-                _name(place, place.xaxis, across, axes[1], cell)
-            else:
-                place.set_xticks([])
-            place.spines[:].set_visible(False)
-        bar = self.figure.colorbar(self.colors, ax=self.places, shrink=0.6, pad=0.02)
-        bar.set_label("weight" if weights else "cosine", fontsize=11)
-        bar.set_ticks([0, 0.01, 0.1, 0.3, 0.6, 1] if weights else [-1, -0.5, 0, 0.5, 1])
-        bar.ax.tick_params(labelsize=9)
-        self.labels: object = None  # pixels
-
-    def draw(self, panels: Sequence[Panel], heading: str) -> Pixels:
-        """Draw one panel in each place."""
-        wide = int(self.figure.get_figwidth() * 72 / 8.5)  # characters of the heading
-        self.heading.set_text(heading if len(heading) <= wide else heading[: wide - 1] + "…")
-        for number, panel in enumerate(panels):
-            self.titles[number].set_text(panel.title)
-            self.images[number].set_data(self._shades(panel))
-            self.edges[number].set_segments(_outline(panel.mask))
-        for texts, panel in zip(self.numbers, panels, strict=False):
-            for text, x in zip(texts, panel.values.flat, strict=True):
-                text.set(text=f"{x:.2f}", color=PAPER if abs(x) > 0.7 else INK)
-        moving: list[Artist] = [self.heading, *self.titles, *self.images, *self.edges]
-        moving += [text for texts in self.numbers for text in texts]
-        with warnings.catch_warnings():
-            # A font without a glyph draws a box.
-            warnings.filterwarnings("ignore", "Glyph .* missing from font")
-            if self.labels is None:
-                self.figure.draw_without_rendering()  # lays the page out with its first titles
-                self.figure.set_layout_engine("none")
-                for artist in moving:
-                    artist.set_animated(True)  # left out of canvas.draw()
-                self.canvas.draw()
-                self.labels = self.canvas.copy_from_bbox(self.figure.bbox)
-            self.canvas.restore_region(self.labels)
-            for artist in moving:
-                self.figure.draw_artist(artist)
-        return np.array(self.canvas.buffer_rgba())[..., :3]
-
-    def _shades(self, panel: Panel) -> Pixels:
-        """(rows, columns) values to (rows, columns, 3) colors."""
-        finite = np.isfinite(panel.values)
-        shades = self.colors.to_rgba(np.where(finite, panel.values, 0), bytes=True)[..., :3]
-        if panel.mask is not None:
-            shades[~panel.mask & (panel.values == 0)] = BLOCKED
-        shades[~finite] = NOT_A_NUMBER
-        return np.asarray(shades)
+def _page(
+    panels: Sequence[Panel],
+    heading: str,
+    down: Sequence[str],
+    across: Sequence[str],
+    axes: tuple[str, str],
+    columns: int,
+    cell: int,
+    *,
+    weights: bool = True,
+) -> Pixels:
+    """Panels with labels and a color bar, by Pillow: Matplotlib takes 0.3 s, mostly for labels."""
+    wide, high = cell * len(across), cell * len(down)
+    size = max(8, min(12, cell - 1))  # of the labels
+    left, below = (30 + _length(labels, size) for labels in (down, across))
+    rows = -(-len(panels) // columns)
+    page = Image.new(
+        "RGB",
+        (max(left + columns * (wide + 24) + 70, 420), 40 + rows * (high + 32) + below),
+        PAPER,
+    )
+    draw = ImageDraw.Draw(page)
+    fits = page.width // 8 - 2  # characters of the heading
+    heading = heading if len(heading) <= fits else heading[: fits - 1] + "…"
+    draw.text((10, 10), heading, INK, _font(13))
+    for number, panel in enumerate(panels):
+        row, column = divmod(number, columns)
+        x, y = left + column * (wide + 24), 60 + row * (high + 32)
+        draw.text((x, y - 16), panel.title, INK, _font(11))
+        shades = _shades(panel, weights).repeat(cell, 0).repeat(cell, 1)
+        page.paste(Image.fromarray(shades), (x, y))
+        for line in _outline(panel.mask):
+            draw.line([(x + j * cell, y + i * cell) for i, j in line], EDGE, 2)
+        if not weights and len(down) <= MOST_NUMBERS:
+            for (i, j), value in np.ndenumerate(panel.values):
+                center = (x + (j + 0.5) * cell, y + (i + 0.5) * cell)
+                ink = PAPER if abs(value) > 0.7 else INK
+                draw.text(center, f"{value:.2f}", ink, _font(11), "mm")
+        if column == 0:
+            for i in _labeled(len(down), cell):
+                label = down[i] if cell >= 6 else str(i)
+                draw.text((x - 6, y + (i + 0.5) * cell), label, INK, _font(size), "rm")
+            _upright(page, axes[0], 4, y + high // 2, size=11)
+        if number + columns >= len(panels):
+            for j in _labeled(len(across), cell):
+                label = across[j] if cell >= 6 else str(j)
+                place = (x + (j + 0.5) * cell, y + high + 5)
+                if len(label) <= 2 or cell < 6:
+                    draw.text(place, label, INK, _font(size), "mt")
+                else:
+                    _upright(page, label, int(place[0]) - size // 2, int(place[1]), size, top=True)
+            draw.text((x + wide // 2, y + high + below - 18), axes[1], INK, _font(11), "mt")
+    _color_bar(page, draw, page.width - 58, weights)
+    return np.asarray(page)
 
 
-_page = lru_cache(maxsize=4)(_Page)
+def _shades(panel: Panel, weights: bool) -> Pixels:
+    """(rows, columns) values to (rows, columns, 3) colors."""
+    finite = np.isfinite(panel.values)
+    shades = _colors(np.where(finite, panel.values, 0), weights)
+    if panel.mask is not None:
+        shades[~panel.mask & (panel.values == 0)] = BLOCKED
+    shades[~finite] = NOT_A_NUMBER
+    return shades
+
+
+def _colors(values: npt.NDArray[np.floating], weights: bool) -> Pixels:
+    """Weights on a square-root scale from 0 to 1, cosines from -1 to 1."""
+    place = np.sqrt(values.clip(0, 1)) if weights else (values.clip(-1, 1) + 1) / 2
+    return matplotlib.colormaps["magma_r" if weights else "RdBu_r"](place, bytes=True)[..., :3]
+
+
+def _color_bar(page: Image.Image, draw: ImageDraw.ImageDraw, x: int, weights: bool) -> None:
+    top, height = 60, max(60, min(240, page.height - 110))
+    places = np.linspace(1, 0, height)  # from the top
+    values = places**2 if weights else 2 * places - 1
+    bar = _colors(values[:, None], weights).repeat(12, 1)
+    page.paste(Image.fromarray(bar), (x, top))
+    for value in [0, 0.01, 0.1, 0.3, 0.6, 1] if weights else [-1, -0.5, 0, 0.5, 1]:
+        at = value**0.5 if weights else (value + 1) / 2
+        draw.text((x + 16, top + (1 - at) * height), f"{value:g}", INK, _font(9), "lm")
+    draw.text((x, top - 16), "weight" if weights else "cosine", INK, _font(10))
+
+
+def _upright(
+    page: Image.Image, text: str, x: int, y: int, size: int, *, top: bool = False
+) -> None:
+    """Write a text turned by 90 degrees, below y or around it."""
+    width = int(_font(size).getlength(text)) + 1
+    turned = Image.new("RGB", (width, size + 4), PAPER)
+    ImageDraw.Draw(turned).text((0, 0), text, INK, _font(size))
+    turned = turned.rotate(90, expand=True)
+    page.paste(turned, (x, y if top else y - width // 2))
+
+
+@lru_cache
+def _font(size: int) -> ImageFont.FreeTypeFont:
+    return ImageFont.truetype(FONT, size)
+
+
+def _length(labels: Sequence[str], size: int) -> int:
+    return int(max(_font(size).getlength(label) for label in labels)) + 10
+
+
+def _labeled(count: int, cell: int) -> range:
+    """The rows or columns with a label: all, or some of them where there is no room."""
+    return range(0, count, 1 if cell >= 6 else max(1, count // 5))
 
 
 def _label(symbol: str) -> str:
@@ -214,39 +208,10 @@ def _label(symbol: str) -> str:
     return shown if len(shown) <= LONGEST else shown[: LONGEST - 1] + "…"
 
 
-def _name(place: Axes, axis: Axis, labels: Sequence[str], name: str, cell: int) -> None:
-    """Write each cell's label beside an axis, or some positions where there is no room."""
-    axis.set_label_text(name, fontsize=11, color=INK)
-    if cell < 6:
-        axis.set_major_locator(MaxNLocator(6, integer=True))
-        axis.set_tick_params(labelsize=9)
-        return
-    # Plain texts: ticks would take five times as long.
-    axis.set_ticks([])
-    queries, longest = axis is place.yaxis, max(map(len, labels))
-    size = min(12, cell if longest <= 2 else cell - 3)
-    upright = queries or longest <= 2
-    how: Any = {"family": FONT, "fontsize": size, "color": INK, "parse_math": False}
-    for i, label in enumerate(labels):
-        if queries:
-            place.text(-0.8, i, label, ha="right", va="center", in_layout=False, **how)
-        else:
-            turn, below = 0 if upright else 90, place.get_ylim()[0] + 0.2
-            place.text(
-                i, below, label, ha="center", va="top", rotation=turn, in_layout=False, **how
-            )
-    axis.labelpad = 4 + size * (1 if upright and not queries else 0.61 * longest)
-
-
-def _outline(mask: npt.NDArray[np.bool_] | None) -> list[list[tuple[float, float]]]:
-    """Segments between the cells inside and outside a mask."""
+def _outline(mask: npt.NDArray[np.bool_] | None) -> list[list[tuple[int, int]]]:
+    """Segments between the cells inside and outside a mask, as corners (row, column)."""
     if mask is None:
         return []
-    down = [
-        [(j + 0.5, i - 0.5), (j + 0.5, i + 0.5)]
-        for i, j in np.argwhere(mask[:, 1:] != mask[:, :-1])
-    ]
-    across = [
-        [(j - 0.5, i + 0.5), (j + 0.5, i + 0.5)] for i, j in np.argwhere(mask[1:] != mask[:-1])
-    ]
+    down = [[(i, j + 1), (i + 1, j + 1)] for i, j in np.argwhere(mask[:, 1:] != mask[:, :-1])]
+    across = [[(i + 1, j), (i + 1, j + 1)] for i, j in np.argwhere(mask[1:] != mask[:-1])]
     return down + across

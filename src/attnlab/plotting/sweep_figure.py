@@ -8,7 +8,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from attnlab.plotting.drawing import DASHES, MARKERS, LineStyle, label_lines, looks, panels, styled
+from attnlab.plotting.drawing import MARKERS, LineStyle, label_lines, looks, panels, styled
+from attnlab.plotting.figures import band
 
 
 @dataclass(frozen=True)
@@ -77,11 +78,7 @@ def _positions(
 ) -> None:
     """Draw the mean over runs of the loss at each position."""
     for each in settings:
-        lengths = {len(curve) for curve in each.by_position}
-        if len(lengths) == 1:
-            color, kind = style[each.name]
-            mean = np.mean(each.by_position, axis=0)
-            place.plot(mean, color=color, linestyle=DASHES[kind], label=each.name)
+        band(place, [list(enumerate(x)) for x in each.by_position], each.name, style[each.name])
     place.set(title="loss by position", xlabel="position", ylim=(0, None))
     place.set_ylabel(f"validation loss (nats per {unit})")
     label_lines(place)
