@@ -112,7 +112,7 @@ def _page(
     rows = -(-len(panels) // columns)
     page = Image.new(
         "RGB",
-        (max(left + columns * (wide + 24) + 70, 420), 40 + rows * (high + 32) + below),
+        (max(left + columns * (wide + 24) + 70, 360), 40 + rows * (high + 32) + below),
         PAPER,
     )
     draw = ImageDraw.Draw(page)
