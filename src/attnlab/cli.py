@@ -5,12 +5,15 @@ import sys
 import warnings
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from attnlab.errors import DISK, BadInput, of_the_disk, printable
 from attnlab.files import fast_imports, lab_path
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 RUN = "A run directory or a checkpoint"
 HUB = "a local folder or a name on the hub"
@@ -328,6 +331,55 @@ def explore(
     file = out or _folder_of(target) / "explore.html"
     page.save(file)
     print(printable(str(file)))
+
+
+@app.command()
+def evaluate(
+    target: Annotated[str, typer.Argument(help=f"{RUN}.")],
+    data: Annotated[
+        list[str] | None,
+        typer.Argument(help="As for a training: data=text data.path=my.txt", show_default=False),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    trust: Trust = False,
+) -> None:
+    """Measure the loss of a trained model on the validation part of any data."""
+    with fast_imports():
+        from attnlab import evaluation
+
+    found = evaluation.evaluate(target, data or [], trust=trust)
+    _print_result(evaluation.evaluation_table(found), found, json)
+
+
+@app.command()
+def patch(
+    target: Annotated[str, typer.Argument(help=f"{RUN}.")],
+    clean: Annotated[str, typer.Option(help="A text after which the first answer is right.")],
+    corrupt: Annotated[str, typer.Option(help="An equally long text with the other answer.")],
+    answers: Annotated[
+        str | None,
+        typer.Option(help="The two symbols.", show_default="the likeliest after each text"),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    trust: Trust = False,
+) -> None:
+    """Find the heads that carry the difference between two texts, by exchanging their outputs."""
+    with fast_imports():
+        from attnlab import evaluation
+
+    found = evaluation.patch(target, clean, corrupt, answers, trust=trust)
+    _print_result(evaluation.patch_table(found), found, json)
+
+
+def _print_result(table: "Table", plain: dict[str, Any], json: bool) -> None:
+    from rich.console import Console
+
+    from attnlab.runs_table import as_json
+
+    if json:
+        print(as_json(plain))
+    else:
+        Console(highlight=False, markup=False).print(table)
 
 
 @app.command()

@@ -1,0 +1,128 @@
+"""What `attnlab evaluate` and `attnlab patch` do with a trained model."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+from rich.table import Table
+
+from attnlab.data.batches import IGNORED
+from attnlab.data.corpora import Corpus, decode, encode
+from attnlab.errors import BadInput, first_line
+from attnlab.files import lab_path
+from attnlab.probes import measures
+from attnlab.probes.capture import eval_mode
+from attnlab.probes.patching import patch_heads
+from attnlab.training.checkpoints import load_model
+from attnlab.training.config import data_factory
+from attnlab.training.lightning_module import GPTModule
+
+
+def evaluate(
+    target: Path | str, overrides: Sequence[str], *, trust: bool = False
+) -> dict[str, Any]:
+    """The loss of a run on the validation part of any data.
+
+    Args:
+        target: a run directory or a checkpoint.
+        overrides: which data, as for a training: data=text data.path=my.txt.
+        trust: as for `attnlab.training.checkpoints.load_model`.
+
+    Returns:
+        the name of the corpus, the number of predictions, the loss in nats, bits per byte of the
+        text in UTF-8 (None for a task), and the loss at each position (NaN if none is predicted).
+
+    Raises:
+        BadInput: there is no such model or data, or the data have symbols that the model lacks.
+    """
+    net, alphabet = load_model(target, trust=trust)
+    for override in overrides:
+        if override.partition("=")[0].split(".")[0] != "data":
+            raise BadInput(f"{override} does not choose data; use data=... and data.KEY=...")
+    try:
+        with initialize_config_dir(str(lab_path("conf").resolve()), version_base="1.3"):
+            node = compose("train", [*overrides, f"model.block_size={net.block_size}"]).data
+        corpus = data_factory(node)()
+    except (HydraException, OmegaConfBaseException) as error:
+        raise BadInput(f"{' '.join(overrides)} cannot be composed: {first_line(error)}") from error
+    if not isinstance(corpus, GPTModule.data_class):
+        raise BadInput(f"data = {corpus.name} are not for a GPT; choose a text")
+    corpus.check_length(net.block_size)
+    of_model = encode("".join(corpus.alphabet), alphabet)  # id in the data -> id in the model
+    sums, counts = torch.zeros(2, net.block_size, dtype=torch.float64)
+    with eval_mode(net):
+        for x, y in corpus.held_out("val", net.block_size):
+            scored = y != IGNORED
+            targets = torch.where(scored, of_model[y.clamp(min=0)], IGNORED)
+            sums[: y.shape[1]] += measures.cross_entropies(net(of_model[x]), targets).sum(0)
+            counts[: y.shape[1]] += scored.sum(0)
+    total, bits_per_byte = float(sums.sum()), None
+    if isinstance(corpus, Corpus):
+        read = len(decode(corpus.val[1:], corpus.alphabet).encode())
+        bits_per_byte = total / math.log(2) / read
+    return {
+        "corpus": corpus.name,
+        "predictions": int(counts.sum()),
+        "loss": total / float(counts.sum()),
+        "bits_per_byte": bits_per_byte,
+        "by_position": (sums / counts).tolist(),
+    }
+
+
+def evaluation_table(found: dict[str, Any]) -> Table:
+    """What `evaluate` found, with the loss at positions 0, 1, 2, 4, ... and at the last."""
+    rows = Table.grid(padding=(0, 2))
+    rows.add_row("data", f"{found['corpus']}, {found['predictions']:,} predictions")
+    rows.add_row("loss", f"{found['loss']:.4f} nats")
+    if found["bits_per_byte"] is not None:
+        rows.add_row("bits per byte", f"{found['bits_per_byte']:.4f}")
+    last = len(found["by_position"]) - 1
+    for t in sorted({0, last, *(2**i for i in range(20) if 2**i < last)}):
+        rows.add_row(f"at position {t}", f"{found['by_position'][t]:.4f}")
+    return rows
+
+
+def patch(
+    target: Path | str, clean: str, corrupt: str, answers: str | None, *, trust: bool = False
+) -> dict[str, Any]:
+    """The effect of exchanging the output of each head between two texts, see `patch_heads`.
+
+    Args:
+        target: a run directory or a checkpoint.
+        clean, corrupt: the texts, equally long.
+        answers: the symbol that is right after each; None for the likeliest ones.
+        trust: as for `attnlab.training.checkpoints.load_model`.
+
+    Returns:
+        the answers, and the rows of the heads.
+
+    Raises:
+        BadInput: the texts do not fit the model or each other, or the model predicts the same.
+    """
+    net, alphabet = load_model(target, trust=trust)
+    first, second = (encode(text, alphabet) for text in (clean, corrupt))
+    for n in (len(first), len(second)):
+        if not 1 <= n <= net.block_size:
+            raise BadInput(f"a text has {n} symbols; the model takes 1 to {net.block_size}")
+    if answers is not None and len(answers) != 2:
+        raise BadInput(f"answers = {answers!r} must be two symbols")
+    symbols = tuple(encode(answers, alphabet).tolist()) if answers else None
+    heads, (right, wrong) = patch_heads(net, first, second, symbols)
+    return {"answers": [alphabet[right], alphabet[wrong]], "heads": heads}
+
+
+def patch_table(found: dict[str, Any]) -> Table:
+    """What `patch` found, one row per head."""
+    right, wrong = map(repr, found["answers"])
+    rows = Table(title=f"{right} against {wrong}: shares of the logit difference")
+    for heading in ("head", "restored", "lost", "ablated"):
+        rows.add_column(heading, justify="right")
+    for each in found["heads"]:
+        shares = (f"{each[key]:.3f}" for key in ("restored", "lost", "ablated"))
+        rows.add_row(f"L{each['layer']}H{each['head']}", *shares)
+    return rows

@@ -1,0 +1,116 @@
+"""Interventions on heads: what a model predicts when a head is silenced or reads another text.
+
+Letters: B batch, T time, V symbols, H heads, D channels of a head.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn, stack
+
+from attnlab.attention.layer import Attention
+from attnlab.attention.torch_mha import TorchMHA
+from attnlab.errors import BadInput
+from attnlab.model import GPT
+from attnlab.probes.capture import attention_layers, eval_mode
+
+Head = tuple[int, int]  # layer and head, from 0
+
+
+def head_outputs(net: GPT, ids: Tensor) -> dict[Head, Tensor]:
+    """What each head passes to the output projection on ids (B, T): (B, T, D) for each head."""
+    outputs: dict[Head, Tensor] = {}
+
+    def keep(layer: int, heads: Tensor) -> Tensor:
+        outputs.update({(layer, h): x.clone() for h, x in enumerate(heads.unbind(-2))})
+        return heads
+
+    _run(net, ids, keep)
+    return outputs
+
+
+def logits_with(net: GPT, ids: Tensor, replaced: Mapping[Head, Tensor | float]) -> Tensor:
+    """The logits (B, T, V) on ids (B, T) with the outputs of some heads replaced.
+
+    Args:
+        net: the model, which is not changed.
+        ids: the text.
+        replaced: layer and head -> output (B, T, D), or a number; 0 silences the head.
+    """
+
+    def replace(layer: int, heads: Tensor) -> Tensor:
+        heads = heads.clone()
+        for (number, head), output in replaced.items():
+            if number == layer:
+                heads[..., head, :] = output
+        return heads
+
+    return _run(net, ids, replace)
+
+
+def patch_heads(
+    net: GPT, clean: Tensor, corrupt: Tensor, answers: tuple[int, int] | None = None
+) -> tuple[list[dict[str, float]], tuple[int, int]]:
+    """Find the heads that carry what differs between two texts (Heimersheim and Nanda 2024).
+
+    The measured quantity is the difference between the logits of two symbols after the texts; each
+    effect is a share of how much it differs between them. "restored" comes back on the corrupt
+    text if the head has its output on the clean one. "lost" goes on the clean text if the head has
+    its output on the corrupt one, and "ablated" if its output is zero.
+
+    Args:
+        net: the model.
+        clean: the symbols (T,) of the text after which the first answer is right.
+        corrupt: those of a text of the same length, after which the second is.
+        answers: the two symbols; None for the most likely one after each text.
+
+    Returns:
+        a row for each head with its layer and number, the most restoring first; and the answers.
+
+    Raises:
+        BadInput: the lengths differ, the texts do not differ in the quantity, or a layer does not
+            pass its heads through `proj`.
+    """
+    if clean.shape != corrupt.shape:
+        raise BadInput(
+            f"the texts have {len(clean)} and {len(corrupt)} symbols; they must be equally long"
+        )
+    texts = stack([clean, corrupt])  # (2, T)
+    base = logits_with(net, texts, {})[:, -1].double()  # (2, V)
+    right, wrong = answers or base.argmax(-1).tolist()
+    first, second = (base[:, right] - base[:, wrong]).tolist()
+    apart = first - second
+    if right == wrong or not abs(apart) > 1e-6:
+        raise BadInput("the model does not tell the texts apart; name two symbols by --answers")
+    rows: list[dict[str, float]] = []
+    for (layer, head), output in head_outputs(net, texts).items():
+        row: dict[str, float] = {"layer": layer, "head": head}
+        for names, given in ((("lost", "restored"), output.flip(0)), (("ablated", ""), 0.0)):
+            logits = logits_with(net, texts, {(layer, head): given})[:, -1].double()
+            on_clean, on_corrupt = (logits[:, right] - logits[:, wrong]).tolist()
+            row[names[0]] = (first - on_clean) / apart
+            if names[1]:
+                row[names[1]] = (on_corrupt - second) / apart
+        rows.append(row)
+    return sorted(rows, key=lambda row: -abs(row["restored"])), (right, wrong)
+
+
+def _run(net: GPT, ids: Tensor, change: Callable[[int, Tensor], Tensor]) -> Tensor:
+    """The logits when `change(layer, (B, T, H, D))` acts on what arrives at each `proj`."""
+    hooks = []
+
+    def hook(number: int, n_head: int, module: nn.Module, args: tuple[Any, ...]) -> Tensor:
+        return change(number, args[0].unflatten(-1, (n_head, -1))).flatten(-2)
+
+    try:
+        for number, attn in enumerate(attention_layers(net)):
+            if not isinstance(attn, Attention) or isinstance(attn, TorchMHA):
+                raise BadInput(f"{type(attn).__name__} does not pass its heads through `proj`")
+            hooks.append(attn.proj.register_forward_pre_hook(partial(hook, number, attn.n_head)))
+        with eval_mode(net):
+            logits: Tensor = net(ids)
+    finally:
+        for each in hooks:
+            each.remove()
+    return logits
