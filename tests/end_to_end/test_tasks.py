@@ -23,7 +23,7 @@ pytestmark = pytest.mark.long
     ],
 )
 def test_accuracy(overrides: str, least: float, most: float, tmp_path: Path) -> None:
-    short = ["trainer.max_steps=750", "trainer.val_check_interval=750", "probes=none"]
+    short = ["trainer.max_steps=1500", "trainer.val_check_interval=1500", "probes=none"]
     cfg = settings("preset=tasks", *overrides.split(), *short, "logger=none")
     metrics = run(read_config(cfg), tmp_path / "run", variant="sdpa").metrics
     assert least <= metrics["val_accuracy"] <= most

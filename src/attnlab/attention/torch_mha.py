@@ -45,8 +45,8 @@ class TorchMHA(Attention):
             nn.MultiheadAttention(
                 config.n_embd,
                 self.n_head,
-                dropout=config.dropout,
-                bias=config.bias,
+                config.dropout,
+                config.bias,
                 batch_first=True,
                 device="meta",
             ),

@@ -266,13 +266,7 @@ class Predictions(Probe):
         self._logits = logits
 
     def on_validation_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,
-        batch: Batch,
-        batch_idx: int,
-        dataloader_idx: int = 0,
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch, *_: Any
     ) -> None:
         T = batch[1].shape[1]
         losses = measures.cross_entropies(self._logits, batch[1])
