@@ -111,15 +111,10 @@ def sample(
         logits = logits.cpu()  # drawn on the CPU, the same for every device
         if not logits.isfinite().all():
             raise BadInput("the model's logits are not finite: its training diverged")
-        drawn = _draw(logits, temperature, stream)
+        drawn = logits.argmax()
+        if temperature > 0:  # shifted first, so that a tiny temperature cannot overflow
+            p = ((logits - logits.max()).double() / temperature).softmax(-1)
+            drawn = torch.multinomial(p, 1, generator=stream)
         yield int(drawn)
         new = drawn.view(1, 1).to(ids.device)
         ids = torch.cat([ids, new], dim=1)[:, -net.block_size :]
-
-
-def _draw(logits: Tensor, temperature: float, stream: torch.Generator) -> Tensor:
-    if temperature == 0:
-        return logits.argmax()
-    # Shifted first, so that a tiny temperature cannot overflow.
-    p = ((logits - logits.max()).double() / temperature).softmax(-1)
-    return torch.multinomial(p, 1, generator=stream)

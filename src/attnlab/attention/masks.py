@@ -78,9 +78,12 @@ def _build_mask(may_attend: Predicate, T: int, device: torch.device) -> Tensor:
         mask = may_attend(i[:, None], i[None, :])
         name = name_of(may_attend)
         if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != (T, T):
+            gave = type(mask).__name__
+            if isinstance(mask, Tensor):
+                gave = f"{str(mask.dtype).removeprefix('torch.')} of shape {tuple(mask.shape)}"
             raise ValueError(
                 f"the mask {name} must give a bool tensor of shape ({T}, {T}), True = may attend; "
-                f"it gave {_describe(mask)}"
+                f"it gave {gave}"
             )
         empty = ~mask.any(-1)
         if may_attend not in LEAVES_QUERIES_WITHOUT_KEYS and bool(empty.any()):
@@ -117,9 +120,3 @@ def name_of(function: Callable[..., object]) -> str:
 
 def _shown(value: object) -> str:
     return name_of(value) if callable(value) else repr(value)
-
-
-def _describe(value: object) -> str:
-    if isinstance(value, Tensor):
-        return f"{str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}"
-    return type(value).__name__
