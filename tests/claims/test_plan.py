@@ -43,6 +43,8 @@ def test_equal_runs_are_planned_once(paths):
     assert kinds.count("measure") == 3
     assert sum(len(task.metrics) for task in plan.tasks.values()) == 3
     assert len(plan.todo) == 9
+    seconds = [task.seconds for task in plan.todo]
+    assert seconds == sorted(seconds, reverse=True)  # so that all processes end together
 
 
 def test_the_same_configuration_has_the_same_digest_however_it_is_written(tmp_path):

@@ -14,7 +14,7 @@ from attnlab.claims.rows import RowStore
 from attnlab.claims.source_digest import source_digest
 from attnlab.training.run_directory import flat
 
-CORE = 35e9  # floating-point operations a second, of one core
+CORE = 60e9  # floating-point operations a second, of one core
 RowKey = tuple[str, str, str, int]  # claim, prediction, arm, seed
 Counts = dict[tuple[str, str], int]  # (claim, prediction) -> how many seeds to look at
 
@@ -54,7 +54,7 @@ class Plan:
     """All tasks, and which rows belong to which prediction.
 
     Args:
-        tasks: in the order in which they are done.
+        tasks: id -> task.
         rows: (claim, prediction, arm, seed) -> id of the row, and of its metric ("" without one).
         unmet: (claim, prediction) -> the precondition that does not hold.
     """
@@ -65,7 +65,9 @@ class Plan:
 
     @property
     def todo(self) -> list[ClaimTask]:
-        return [task for task in self.tasks.values() if not task.done or task.metrics]
+        """What is left, the longest tasks first, so that all processes end together."""
+        left = [task for task in self.tasks.values() if not task.done or task.metrics]
+        return sorted(left, key=lambda task: -task.seconds)
 
     def seconds(self, jobs: int) -> float:
         """Estimate of what is still to do."""
@@ -203,4 +205,4 @@ def run_seconds(config: ResolvedConfig) -> float:
     weights = 12 * model["n_layer"] * model["n_embd"] ** 2
     characters = config.settings["data"]["batch_size"] * model["block_size"] * steps
     validated = 2 * 111_540 / 3  # forward only, twice at the end
-    return 1.5 + 6 * weights * (characters + validated) / CORE
+    return 2.3 + 6 * weights * (characters + validated) / CORE
