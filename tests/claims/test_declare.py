@@ -68,7 +68,14 @@ def test_a_claim_that_did_not_change_stays_at_its_version(paths):
         ("AtMost(7.5)", "AtMost(6.0)", "threshold"),
         ("last_look=20", "last_look=10", "looks"),
         ("last_look=20", "last_look=20, first_seed=5", "first_seed"),
+        (
+            'role="shown", seeds=2,\n            arms=(Arm("flipped", ("attn=flipped",)), ',
+            'role="shown", seeds=3,\n            arms=(Arm("flipped", ("attn=flipped",)), ',
+            "better.seeds: 2 -> 3",
+        ),
         ("seed / 10", "seed / 11", "code.noise"),
+        ("iterdir()", "glob('*.ckpt')", "code.files"),  # reads a metric from the run directory
+        ('("attn=sdpa",)', '("attn=manual",)', "arm causal: attn.kernel: sdpa -> manual"),
         ("x is small.", "x is large.", "says"),
     ],
 )
@@ -76,6 +83,24 @@ def test_a_change_of_the_claim_is_noticed(paths, old, new, told):
     declared(paths, LOSSES)
     edit(paths.claim_file("mine"), old, new)
     assert told in declared(paths).exploratory
+
+
+def test_a_change_behind_a_decorator_or_in_a_file_beside_is_noticed(paths):
+    file, beside = paths.claim_file("mine"), paths.claim_file("mine").with_name("theory.py")
+    beside.write_text("def most():\n    return 10\n")
+    edit(
+        file,
+        "def noise(seed):",
+        "import torch\nfrom .theory import most\n\n\n@torch.no_grad()\ndef noise(seed):",
+    )
+    edit(file, "seed / 10", "seed / most()")
+    declared(paths, LOSSES)
+    edit(beside, "return 10", "return 11")
+    assert "code.noise" in declared(paths).exploratory
+    edit(beside, "return 11", "return 10")
+    assert declared(paths).exploratory == ""
+    edit(file, "1.0 + seed", "2.0 + seed")
+    assert "code.noise" in declared(paths).exploratory
 
 
 def test_a_change_of_a_step_count_in_conf_is_noticed(paths):
@@ -98,6 +123,15 @@ def test_comments_figures_and_new_settings_at_their_default_are_no_change(paths)
     assert now.exploratory == "" and now.arm_digests == first.arm_digests
     edit(paths.conf / "experiment" / "mine.yaml", "n_layer: 1,", "n_layer: 1, dropout: 0.1,")
     assert "model.dropout: absent -> 0.1" in declared(paths).exploratory
+
+
+def test_seeds_that_were_not_declared_are_no_part_of_the_test(paths):
+    declared(paths, LOSSES)
+    claim, mine = load_claim(paths.claim_file("mine")), declared(paths)
+    prediction = claim.prediction("noise")
+    assert [mine.covers(claim, prediction, seed) for seed in (0, 19, 20)] == [True, True, False]
+    edit(paths.claim_file("mine"), "AtMost(7.5)", "AtMost(7.0)")
+    assert not declared(paths).covers(claim, prediction, 0)
 
 
 def test_a_setting_without_influence_is_no_change(paths):

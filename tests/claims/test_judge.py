@@ -213,6 +213,12 @@ def test_the_line_names_runs_that_diverged_in_a_confirmed_prediction():
     assert "2 of 20 diverged in new" in evidence.line
 
 
+def test_seeds_beyond_the_declared_ones_are_shown_and_not_judged():
+    found = result_of(AtLeast(0.5), [row(3.0)] * 20 + [row(1.0)] * 5, [row(2.0)] * 25)
+    assert found.outcome.n == 10 and found.verdict == "confirmed"
+    assert len(found.values) == 25 and "5 seeds beyond the declared ones" in found.remark
+
+
 def test_a_failed_run_is_named_and_leaves_the_sentence_open():
     failure = {"status": "failed", "reason": "Traceback\nOSError: disk full", "label": "r"}
     found = result_of(AtLeast(0.5), [row(3.0)] * 10, [row(2.0)] * 9 + [failure])
