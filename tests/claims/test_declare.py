@@ -37,9 +37,9 @@ def declared(paths, losses=None):
     with hydra_conf(paths.conf):
         claim, resolve = load_claim(paths.claim_file("mine")), ConfigResolver(paths)
         if losses is None:
-            found = read_declared(claim, paths, resolve)
+            found = read_declared(claim, resolve)
         else:
-            found = declare(claim, paths, resolve, losses)
+            found = declare(claim, resolve, losses)
         resolve.save()
         return found
 
@@ -122,7 +122,7 @@ def test_comments_figures_and_new_settings_at_their_default_are_no_change(paths)
     now = declared(paths)
     assert now.exploratory == "" and now.arm_digests == first.arm_digests
     edit(paths.conf / "experiment" / "mine.yaml", "n_layer: 1,", "n_layer: 1, dropout: 0.1,")
-    assert "model.dropout: absent -> 0.1" in declared(paths).exploratory
+    assert "model.dropout: 0.0 -> 0.1" in declared(paths).exploratory
 
 
 def test_seeds_that_were_not_declared_are_no_part_of_the_test(paths):

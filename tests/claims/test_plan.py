@@ -57,19 +57,6 @@ def test_the_same_configuration_has_the_same_digest_however_it_is_written(tmp_pa
     assert plain.variant == "sdpa"
 
 
-def test_resolved_configurations_are_kept_until_a_file_changes(paths):
-    with hydra_conf(paths.conf):
-        resolve = ConfigResolver(paths)
-        first = resolve(("experiment=mine",))
-        resolve.save()
-        assert ConfigResolver(paths).kept.keys() == {"experiment=mine"}
-        assert ConfigResolver(paths)(("experiment=mine",)) == first
-        own_claim.write(paths.experiments.parent, steps=12)
-        assert not ConfigResolver(paths).kept
-        resolve.file.write_text('{"conf": ')
-        assert not ConfigResolver(paths).kept
-
-
 def test_a_seed_and_a_name_are_not_an_arm_s_to_set(tmp_path):
     with hydra_conf(CONF), pytest.raises(BadInput, match="seed=3"):
         ConfigResolver(Paths(EXPERIMENTS, CONF, tmp_path, "quick"))(("seed=3",))

@@ -77,93 +77,61 @@ def level(first: float) -> float:
 class Prediction:
     """One prediction of a claim.
 
-    Args:
-        name: short, unique within the claim.
-        says: the prediction in one sentence.
-        criterion: the threshold, and which values agree with it.
-        role: primary predictions decide the verdict on the sentence; secondary ones are reported
-            beside it; a control that fails makes the claim open; "shown" is not judged at all.
-        bearing: whether a confirmed primary prediction speaks for the sentence or against it.
-        where: the setting, to complete "holds only if ...".
-        pilot: effect and spread that a pilot found.
-        budget: "full" for a prediction that the quick budget cannot afford.
-        seeds: how many, for what is shown; everything else follows the claim's looks.
-        timed: the values are times; one interleaved pair of measurements is a seed.
-        seconds: rough time of one measurement or run; 0 estimates it from the model's size.
+    Primary predictions decide the verdict on the sentence, and secondary ones are reported beside
+    it; a control that fails makes the claim open; "shown" is not judged at all.
     """
 
-    name: str
-    says: str
-    criterion: Criterion
+    name: str  # short, unique within the claim
+    says: str  # the prediction in one sentence
+    criterion: Criterion  # the threshold, and which values agree with it
     role: Role = "primary"
-    bearing: Bearing = "for"
-    where: str = ""
+    bearing: Bearing = "for"  # or against: a confirmed one makes the sentence false in its setting
+    where: str = ""  # the setting, to complete "holds only if ..."
     pilot: Pilot | None = None
-    budget: Budget = "quick"
-    seeds: int | None = None
-    timed: bool = False
-    seconds: float = 0.0
+    budget: Budget = "quick"  # "full" for what the quick budget cannot afford
+    seeds: int | None = None  # how many, for what is shown; all else follows the claim's looks
+    timed: bool = False  # the values are times; one interleaved pair of measurements is a seed
+    seconds: float = 0.0  # rough time of one measurement or run; 0: by the model's size
 
 
 @dataclass(frozen=True)
 class Trained(Prediction):
-    """A prediction about training runs.
+    """A prediction about training runs."""
 
-    Args:
-        arms: what is trained; `contrast` gets the scores of the first arms, in order.
-        contrast: takes the scores of one seed, one an argument, and returns the judged value.
-        metric: a key of metrics.json, or a `RunMetric`. A run that diverged has a loss of inf.
-        given: preconditions, dotted keys of the configuration with their values, in every arm;
-            "corpus" is the name of the corpus.
-    """
-
-    arms: tuple[Arm, ...] = ()
+    arms: tuple[Arm, ...] = ()  # what is trained
+    # Takes the scores of the first arms for one seed, in order, and returns the judged value.
     contrast: Callable[..., float] = difference
-    metric: str | RunMetric = "val_loss"
+    metric: str | RunMetric = "val_loss"  # a key of metrics.json; a diverged run has a loss of inf
+    # Preconditions in every arm: dotted keys of the configuration, and "corpus" for its name.
     given: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Measured(Prediction):
-    """A prediction about what a pure function measures.
+    """A prediction about what a pure function measures."""
 
-    Args:
-        measure: seed -> numbers (JSON); the same for the same seed, except for times.
-        value: the one of them that is judged.
-    """
-
+    # Seed -> numbers (JSON); the same for the same seed, except for times.
     measure: Callable[[int], Values] = field(default=lambda seed: {})
-    value: str = ""
+    value: str = ""  # the one of them that is judged
 
 
 @dataclass(frozen=True)
 class Claim:
     """A textbook sentence with the predictions that decide it.
 
-    Args:
-        says: the sentence.
-        predictions: the most important first.
-        last_look: the most seeds that may be looked at: 10, 20 or 40.
-        first_seed: seeds are first_seed, first_seed + 1, ... Pilots use seeds from 1000 on.
-        headline: the prediction whose effect stands in the table of verdicts; the first primary
-            one if empty.
-        figure: draws the evidence.
-        table: rows of a table to stand below the figure.
-        notes: background for the reader, plain paragraphs.
-        order: place in the report.
-        name: of the directory; filled in when the claim is loaded.
+    Seeds are first_seed, first_seed + 1, ...; pilots use seeds from 1000 on.
     """
 
-    says: str
-    predictions: tuple[Prediction, ...]
-    last_look: int = 10
+    says: str  # the sentence
+    predictions: tuple[Prediction, ...]  # the most important first
+    last_look: int = 10  # the most seeds that may be looked at: 10, 20 or 40
     first_seed: int = 0
-    headline: str = ""
-    figure: Callable[[Evidence], Figure] | None = None
-    table: Callable[[Evidence], Sequence[Mapping[str, Any]]] | None = None
-    notes: str = ""
-    order: int = 100
-    name: str = ""
+    headline: str = ""  # the prediction in the table of verdicts; by default the first primary one
+    figure: Callable[[Evidence], Figure] | None = None  # draws the evidence
+    table: Callable[[Evidence], Sequence[Mapping[str, Any]]] | None = None  # below the figure
+    notes: str = ""  # background for the reader, plain paragraphs
+    order: int = 100  # place in the report
+    name: str = ""  # of the directory; filled in when the claim is loaded
 
     def prediction(self, name: str) -> Prediction:
         """The prediction of that name."""

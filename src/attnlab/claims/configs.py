@@ -1,6 +1,5 @@
 """From an arm's overrides to a resolved configuration and the directory of its runs."""
 
-import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from attnlab.claims.claim import Claim, Prediction, Trained
 from attnlab.claims.paths import Paths
 from attnlab.errors import BadInput
-from attnlab.files import make_importable, read_json, write_json
+from attnlab.files import make_importable
 from attnlab.training.run_directory import fingerprint, folder_for, variant_of
 
 NOT_AN_ARMS = ("name", "outputs", "force", "seed")  # `reproduce` sets them
@@ -25,22 +24,13 @@ NOT_AN_ARMS = ("name", "outputs", "force", "seed")  # `reproduce` sets them
 
 @dataclass(frozen=True)
 class ResolvedConfig:
-    """The configuration of an arm, without a seed.
+    """The configuration of an arm, without a seed."""
 
-    Args:
-        overrides: what Hydra composes it from.
-        digest: of the resolved configuration and the corpus, as runs compute it; equal for equal
-            arms of different claims.
-        variant: the file of conf/attn.
-        settings: the resolved configuration.
-        corpus: name of the corpus.
-    """
-
-    overrides: tuple[str, ...]
-    digest: str
-    variant: str
+    overrides: tuple[str, ...]  # what Hydra composes it from
+    digest: str  # as runs compute it, corpus included; equal for equal arms of different claims
+    variant: str  # the file of conf/attn
     settings: dict[str, Any]
-    corpus: str
+    corpus: str  # its name
 
     def run_directory(self, seed: int, runs: Path) -> Path:
         """Where the run of a seed goes: named by its overrides, made unique by the digest."""
@@ -63,10 +53,7 @@ def compose_config(
 ) -> tuple[DictConfig, str]:
     """The composed configuration of one run, and its variant.
 
-    Args:
-        overrides: as an arm has them, `experiment=<claim>` among them.
-        seed: of the run.
-        experiments: the directory of the claims; `<claim>/conf` there adds files of its own.
+    The overrides name `experiment=<claim>`, whose own configuration is in `<claim>/conf`, if any.
 
     Raises:
         BadInput: Hydra cannot compose it.
@@ -90,28 +77,16 @@ def compose_config(
 
 
 class ConfigResolver:
-    """Resolves the overrides of arms, and keeps the results: Hydra takes a tenth of a second each.
+    """Resolves the overrides of arms, each once: Hydra takes a tenth of a second.
 
     Args:
-        paths: the directories; any change of a configuration file there discards what was kept.
+        paths: the directories; `hydra_conf` must be open while it is called.
     """
 
     def __init__(self, paths: Paths) -> None:
-        self.paths, self.file = paths, paths.outputs / "resolved_configs.json"
-        digest = hashlib.sha256()
-        own = paths.experiments.glob("*/conf/**/*.yaml")
-        for file in sorted([*paths.conf.rglob("*.yaml"), *own]):
-            digest.update(str(file).encode() + b"\0" + file.read_bytes())
-        self.conf = digest.hexdigest()
-        self.kept: dict[str, tuple[str, dict[str, Any]]] = {}  # overrides -> variant, settings
+        self.paths = paths
         self.resolved: dict[tuple[str, ...], ResolvedConfig] = {}
         self.corpora: dict[str, tuple[str, str]] = {}
-        try:
-            stored = read_json(self.file)
-            if stored["conf"] == self.conf:
-                self.kept = stored["kept"]
-        except (OSError, ValueError, KeyError):
-            pass  # nothing was kept, or it cannot be read: everything is resolved again
 
     def __call__(self, overrides: tuple[str, ...]) -> ResolvedConfig:
         """Resolve overrides.
@@ -124,18 +99,12 @@ class ConfigResolver:
         for override in overrides:
             if override.partition("=")[0] in NOT_AN_ARMS:
                 raise BadInput(f"an arm cannot set {override}: reproduce names and seeds its runs")
-        key = " ".join(overrides)
-        if key not in self.kept:
-            cfg, variant = compose_config(overrides, 0, self.paths.experiments)
-            settings = OmegaConf.to_container(cfg, resolve=True)
-            assert isinstance(settings, dict)
-            self.kept[key] = (
-                variant,
-                {str(k): v for k, v in settings.items() if k not in NOT_AN_ARMS},
-            )
-        variant, content = self.kept[key]
-        # A text file may hold another text now: a run belongs to the text that it reads.
+        cfg, variant = compose_config(overrides, 0, self.paths.experiments)
+        settings = OmegaConf.to_container(cfg, resolve=True)
+        assert isinstance(settings, dict)
+        content = {str(key): x for key, x in settings.items() if key not in NOT_AN_ARMS}
         corpus, sha256 = self._corpus(content["data"])
+        # A text file may hold another text later: a run belongs to the text that it reads.
         digest = fingerprint(OmegaConf.create(content), sha256)[:12]
         self.resolved[overrides] = ResolvedConfig(overrides, digest, variant, content, corpus)
         return self.resolved[overrides]
@@ -148,10 +117,6 @@ class ConfigResolver:
             if isinstance(prediction, Trained)
             for arm in prediction.arms
         }
-
-    def save(self) -> None:
-        """Keep what was resolved for the next call."""
-        write_json(self.file, {"conf": self.conf, "kept": self.kept})
 
     def _corpus(self, data: dict[str, Any]) -> tuple[str, str]:
         from attnlab.training.config import data_factory

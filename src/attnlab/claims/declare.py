@@ -16,7 +16,6 @@ from typing import Any
 from attnlab.claims.claim import Claim, Measured, Prediction, RunMetric, Trained
 from attnlab.claims.configs import NOT_AN_ARMS, ConfigResolver
 from attnlab.claims.judge import decide, declared_looks
-from attnlab.claims.paths import Paths
 from attnlab.claims.rows import plain
 from attnlab.claims.source_digest import source_digest
 from attnlab.errors import BadInput
@@ -32,18 +31,12 @@ MISSING = object()
 
 @dataclass
 class Declared:
-    """A claim's declaration, compared with the claim as it is now.
+    """A claim's declaration, compared with the claim as it is now."""
 
-    Args:
-        version: 0 where nothing was declared.
-        changed: what differs now; nothing may, or the runs are exploratory.
-        content: of declared.json.
-        arm_digests: arm -> the digest its runs are known by, of arms that did not change.
-    """
-
-    version: int = 0
-    changed: list[str] = field(default_factory=list)
-    content: dict[str, Any] = field(default_factory=dict)
+    version: int = 0  # 0 where nothing was declared
+    changed: list[str] = field(default_factory=list)  # if anything did, runs are exploratory
+    content: dict[str, Any] = field(default_factory=dict)  # of declared.json
+    # Arm -> the digest that its runs are known by, of arms that did not change.
     arm_digests: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -90,13 +83,13 @@ def declaration(claim: Claim, resolve: ConfigResolver) -> dict[str, Any]:
     return dict(json.loads(json.dumps(plain(content))))
 
 
-def read_declared(claim: Claim, paths: Paths, resolve: ConfigResolver) -> Declared:
+def read_declared(claim: Claim, resolve: ConfigResolver) -> Declared:
     """Read a claim's declaration and compare it with the claim as it is now.
 
     Raises:
         BadInput: the file is damaged.
     """
-    file = paths.declared(claim.name)
+    file = resolve.paths.declared(claim.name)
     if not file.exists():
         return Declared()
     try:
@@ -115,26 +108,18 @@ def read_declared(claim: Claim, paths: Paths, resolve: ConfigResolver) -> Declar
     return Declared(version, changed, content, digests)
 
 
-def declare(
-    claim: Claim, paths: Paths, resolve: ConfigResolver, losses: Mapping[str, float]
-) -> Declared:
+def declare(claim: Claim, resolve: ConfigResolver, losses: Mapping[str, float]) -> Declared:
     """Write a new version of a claim's declaration, unless nothing changed.
 
-    Args:
-        claim: the claim.
-        paths: the directories.
-        resolve: resolves configurations.
-        losses: the reference loss of each arm.
-
-    Returns:
-        the declaration, as it is now on disk.
+    `losses` are the reference losses of the arms. Returns the declaration that is now on disk.
     """
-    old = read_declared(claim, paths, resolve)
+    old = read_declared(claim, resolve)
     changed = [*old.changed, *changed_losses(old, losses)]
     if old.version and not changed:
         return old
     history = list(old.content.get("history", []))
-    last = _published(claim, paths)
+    published = resolve.paths.published(claim.name)
+    last = read_json(published) if published.exists() else {}
     if old.version or last:
         entry = {"version": old.version or last.get("version", 1)}
         entry |= {"time": old.content.get("time"), "changed": old.content.get("changed", [])}
@@ -149,8 +134,8 @@ def declare(
         "reference_losses": dict(losses),
         "history": history,
     }
-    write_json(paths.declared(claim.name), content)
-    return read_declared(claim, paths, resolve)
+    write_json(resolve.paths.declared(claim.name), content)
+    return read_declared(claim, resolve)
 
 
 def changed_losses(declared: Declared, losses: Mapping[str, float]) -> list[str]:
@@ -164,11 +149,7 @@ def changed_losses(declared: Declared, losses: Mapping[str, float]) -> list[str]
 
 
 def check_committed(file: Path, commits: Iterable[str | None]) -> None:
-    """Refuse a declaration that was not committed before the runs.
-
-    Args:
-        file: declared.json.
-        commits: of the source tree at each run.
+    """Refuse a declaration that is not in the commits at which the runs were made.
 
     Raises:
         BadInput: with the first commit that does not hold this declaration.
@@ -234,14 +215,13 @@ def _differences(
     changed = []
     for arm in {**then["arms"], **today["arms"]}:
         changed += _arm_differences(arm, then, today, defaults)
-    old, new = (
-        {k: v for k, v in c.items() if k not in ("arms", "settings")} for c in (then, today)
+    was, now_is = (
+        flat({key: x for key, x in content.items() if key not in ("arms", "settings")})
+        for content in (then, today)
     )
-    flat_old, flat_new = flat(old), flat(new)
-    for key in flat_old | flat_new:
-        was, now_is = flat_old.get(key), flat_new.get(key)
-        if was != now_is:
-            changed.append(f"{key}: {was} -> {now_is}")
+    for key in was | now_is:
+        if was.get(key) != now_is.get(key):
+            changed.append(f"{key}: {was.get(key)} -> {now_is.get(key)}")
     return changed
 
 
@@ -250,23 +230,16 @@ def _arm_differences(
 ) -> list[str]:
     if arm not in then["arms"] or arm not in today["arms"]:
         return [f"arm {arm} {'added' if arm in today['arms'] else 'removed'}"]
-    old = then["settings"] | then["arms"][arm]["settings"]
-    new = today["settings"] | today["arms"][arm]["settings"]
-    changed = []
-    for key in old | new:
-        was, now_is = old.get(key, MISSING), new.get(key, MISSING)
-        # A setting that is newer than the declaration counts as unchanged at its default.
-        unknown = was is MISSING and now_is == defaults.get(key, MISSING)
-        if was != now_is and not unknown:
-            told = ["absent" if value is MISSING else value for value in (was, now_is)]
-            changed.append(f"arm {arm}: {key}: {told[0]} -> {told[1]}")
-    if then["arms"][arm]["corpus"] != today["arms"][arm]["corpus"]:
-        changed.append(
-            f"arm {arm}: corpus: {then['arms'][arm]['corpus']} -> {today['arms'][arm]['corpus']}"
-        )
-    return changed
-
-
-def _published(claim: Claim, paths: Paths) -> dict[str, Any]:
-    file = paths.published(claim.name)
-    return read_json(file) if file.exists() else {}
+    was, now_is = (
+        content["settings"]
+        | content["arms"][arm]["settings"]
+        | {"corpus": content["arms"][arm]["corpus"]}
+        for content in (then, today)
+    )
+    # A setting that is newer than the declaration counts as unchanged at its default.
+    was = {key: defaults[key] for key in now_is if key in defaults} | was
+    return [
+        f"arm {arm}: {key}: {was.get(key, 'absent')} -> {now_is.get(key, 'absent')}"
+        for key in was | now_is
+        if was.get(key, MISSING) != now_is.get(key, MISSING)
+    ]

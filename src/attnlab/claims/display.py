@@ -16,9 +16,7 @@ COLORS = {"holds": "green", "does not hold": "red", "holds only if": "cyan"}
 
 def list_claims(paths: Paths, names: Sequence[str]) -> None:
     """Print the claims of a directory, or those that are named."""
-    rows = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for column in ("claim", "textbook sentence", "predictions"):
-        rows.add_column(column, overflow="fold")
+    rows = _table("claim", "textbook sentence", "predictions")
     for claim in load_claims(paths.experiments, names):
         known = [
             each.name if each.budget == "quick" or paths.budget == "full" else f"({each.name})"
@@ -32,9 +30,7 @@ def list_claims(paths: Paths, names: Sequence[str]) -> None:
 
 def print_verdicts(family: Sequence[Evidence], paths: Paths, console: Console) -> None:
     """Print the verdicts, a row a prediction, and what failed."""
-    rows = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for column in ("claim", "prediction", "verdict", "evidence"):
-        rows.add_column(column, overflow="fold")
+    rows = _table("claim", "prediction", "verdict", "evidence")
     for evidence in family:
         color = COLORS.get(evidence.verdict, "yellow")
         version = f"version {evidence.version}" if not evidence.exploratory else "exploratory"
@@ -55,6 +51,13 @@ def print_verdicts(family: Sequence[Evidence], paths: Paths, console: Console) -
             told = f"{name}: {evidence.found[name].remark}"
             console.print(f"[bold red]{evidence.claim.name} was not judged[/]: {told}")
     console.print(f"report    {paths.report}\nverdicts  {paths.verdicts}")
+
+
+def _table(*columns: str) -> Table:
+    rows = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in columns:
+        rows.add_column(column, overflow="fold")
+    return rows
 
 
 def duration(seconds: float) -> str:

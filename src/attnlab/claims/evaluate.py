@@ -25,13 +25,12 @@ def evaluate(
     family = []
     for claim in claims:
         found = {each.name: _result(claim, each, plan, store) for each in claim.predictions}
-        evidence = Evidence(claim, budget, found)
-        evidence.version = declared[claim.name].version
-        evidence.exploratory = declared[claim.name].exploratory
         for result in found.values():
             judge_prediction(result, claim)
-        judge_claim(evidence)
-        family.append(evidence)
+        mine = declared[claim.name]
+        version, exploratory = mine.version, mine.exploratory
+        family.append(Evidence(claim, budget, found, version=version, exploratory=exploratory))
+        judge_claim(family[-1])
     return family
 
 
@@ -103,12 +102,11 @@ def _result(claim: Claim, prediction: Prediction, plan: Plan, store: RowStore) -
         if (owner, of) == (claim.name, prediction.name):
             by_seed.setdefault(seed, {})[arm] = _row(owner, id_, metric, store)
     for seed, rows in by_seed.items():
-        complete = {arm: row for arm, row in rows.items() if row is not None}
-        if len(complete) < len(rows):
+        if not all(rows.values()):
             break  # seeds are used in declared order, without gaps
         result.seeds.append(seed)
-        for arm, row in complete.items():
-            result.rows.setdefault(arm, []).append(row)
+        for arm, row in rows.items():
+            result.rows.setdefault(arm, []).append(row or {})
     return result
 
 
@@ -140,12 +138,9 @@ def _json(result: PredictionResult) -> dict[str, Any]:
         "says": prediction.says,
         "predicted": prediction.criterion.wording,
         "role": prediction.role,
-        "verdict": result.verdict,
-        "remark": result.remark,
         "timed": prediction.timed,
-        "seeds": result.seeds,
-        "values": result.values,
-        "scores": result.scores,
+        **{key: vars(result)[key] for key in ("remark", "seeds", "values", "scores")},
+        "verdict": result.verdict,
         "diverged": result.diverged if isinstance(prediction, Trained) else {},
         "failed": [
             {"run": row["label"], "reason": row["reason"]}
@@ -162,12 +157,10 @@ def _json(result: PredictionResult) -> dict[str, Any]:
 
 def provenance(family: Sequence[Evidence]) -> dict[str, Any]:
     """Commits, versions, devices and corpora of all runs, each named once."""
-    kept: dict[str, set[str]] = {}
-    for row in all_rows(family):
-        for name in ("git", "versions", "device", "precision", "corpus"):
-            if name in row:
-                kept.setdefault(name, set()).add(json.dumps(row[name], sort_keys=True))
-    return {name: [json.loads(v) for v in sorted(values)] for name, values in sorted(kept.items())}
+    names = ("corpus", "device", "git", "precision", "versions")
+    rows = all_rows(family)
+    kept = {n: {json.dumps(row[n], sort_keys=True) for row in rows if n in row} for n in names}
+    return {name: [json.loads(x) for x in sorted(found)] for name, found in kept.items() if found}
 
 
 def all_rows(family: Sequence[Evidence]) -> list[Row]:

@@ -22,13 +22,7 @@ TIMES = ("wall_seconds", "tokens_per_second")  # of metrics.json; never the same
 def execute(
     tasks: Sequence[ClaimTask], paths: Paths, jobs: int
 ) -> Iterator[tuple[ClaimTask, list[Row]]]:
-    """Execute tasks, and yield each with its rows as it ends.
-
-    Args:
-        tasks: started in this order.
-        paths: the directories.
-        jobs: how many processes.
-    """
+    """Execute tasks in this order in `jobs` processes; yield each with its rows as it ends."""
     do = partial(execute_task, paths=paths)
     for task, rows, log in run_tasks(do, tasks, jobs, paths.outputs / "logs"):
         died = {"reason": f"its process died (out of memory?); see {log}"}
@@ -36,18 +30,13 @@ def execute(
 
 
 def execute_task(task: ClaimTask, paths: Paths) -> list[Row]:
-    """Do one task, in a worker.
-
-    Returns:
-        its row, and a row for each metric that is read from a run.
-    """
+    """Do one task, in a worker: its row, and one for each metric that is read from a run."""
     with hydra_conf(paths.conf):
         if task.kind == "measure":
             return [_measure(task, paths)]
-        row = _train(task, paths)
-        rows = [row]
-        if task.kind == "run" and row["status"] != "failed":
-            rows += [_read(id_, source, task, paths, row) for id_, source in task.metrics.items()]
+        rows = [_train(task, paths)]
+        if task.kind == "run" and rows[0]["status"] != "failed":
+            rows += [_read(id_, of, task, paths, rows[0]) for id_, of in task.metrics.items()]
         return rows
 
 

@@ -26,30 +26,18 @@ LOOKS = ((10, 10), (20, 17), (40, 31))  # (seeds, how many must agree)
 
 @dataclass(frozen=True)
 class Outcome:
-    """A prediction held against the values of its seeds.
-
-    Args:
-        verdict: confirmed, refuted or open.
-        yes: how many of the judged seeds agree.
-        no: how many contradict, on the side where most of them do.
-        n: judged seeds: those up to the look that decided, or all whole looks so far.
-        undecided: a later declared look could still decide.
-        median, low, high: of the values up to the judged seeds (all where there are fewer than
-            10), with the exact interval.
-        mean: of the finite values, as a description.
-        line: the evidence in plain English.
-    """
+    """A prediction held against the values of its seeds."""
 
     verdict: Verdict
-    yes: int
-    no: int
-    n: int
-    undecided: bool
-    median: float
-    low: float
+    yes: int  # how many of the judged seeds agree
+    no: int  # how many contradict, on the side where most of them do
+    n: int  # judged seeds: those up to the look that decided, or all whole looks so far
+    undecided: bool  # a later declared look could still decide
+    median: float  # of the judged seeds, or of all where there are fewer than 10
+    low: float  # exact interval of the median
     high: float
-    mean: float
-    line: str
+    mean: float  # of the finite values, as a description
+    line: str  # the evidence in plain English
 
 
 def declared_looks(last_look: int) -> tuple[tuple[int, int], ...]:
@@ -67,10 +55,7 @@ def declared_looks(last_look: int) -> tuple[tuple[int, int], ...]:
 def decide(answers: Sequence[Answer], last_look: int, exact: bool) -> tuple[Verdict, int, bool]:
     """Apply the rule.
 
-    Args:
-        answers: one a seed, in declared order.
-        last_look: of the claim.
-        exact: no test; one miss refutes, and the first 10 seeds confirm.
+    An `exact` criterion needs no test: one miss refutes, and the first 10 seeds confirm.
 
     Returns:
         the verdict, how many seeds it rests on, and whether a later look could still decide.
@@ -127,10 +112,9 @@ def _most_against(answers: Sequence[Answer]) -> int:
 
 def power(prediction: "Prediction", last_look: int) -> float:
     """Probability that a prediction is confirmed if its pilot was right; NaN without a pilot."""
-    pilot = prediction.pilot
-    if pilot is None:
+    if prediction.pilot is None:
         return math.nan
-    share = prediction.criterion.share(pilot.effect, pilot.sd)
+    share = prediction.criterion.share(prediction.pilot.effect, prediction.pilot.sd)
     return statistics.reach_probability(share, declared_looks(last_look))
 
 

@@ -16,9 +16,7 @@ from attnlab.files import make_importable
 def load_claims(directory: Path, names: Collection[str] = ()) -> list[Claim]:
     """Load claims in the order of the report.
 
-    Args:
-        directory: holds `<claim>/claim.py` files that define `CLAIM`.
-        names: only these; empty for all.
+    The directory holds `<claim>/claim.py` files that define `CLAIM`; without names, all are read.
 
     Raises:
         BadInput: there are no claims, a name is unknown, or a file cannot be loaded.
@@ -82,10 +80,8 @@ def _check(claim: Claim, file: Path) -> None:
         if not isinstance(prediction, Trained | Measured):
             raise BadInput(f"{file}: {prediction.name} must be Trained or Measured")
         if prediction.seeds is not None and (prediction.role != "shown" or prediction.seeds < 1):
-            raise BadInput(
-                f"{file}: {prediction.name}.seeds is for predictions that are only shown; "
-                "the others follow last_look"
-            )
+            hint = "seeds is for predictions that are only shown; the others follow last_look"
+            raise BadInput(f"{file}: {prediction.name}: {hint}")
         if not isinstance(prediction, Trained):
             continue
         if not prediction.arms:

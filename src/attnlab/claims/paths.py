@@ -11,19 +11,12 @@ from attnlab.files import is_installed, lab_path
 
 @dataclass(frozen=True)
 class Paths:
-    """Directories of one call.
+    """Directories of one call."""
 
-    Args:
-        experiments: holds the claims, with their declarations and rows.
-        conf: Hydra's configuration.
-        outputs: runs, figures, and the report go below it.
-        budget: quick or full.
-    """
-
-    experiments: Path
-    conf: Path
-    outputs: Path
-    budget: str
+    experiments: Path  # holds the claims, with their declarations and rows
+    conf: Path  # Hydra's configuration
+    outputs: Path  # runs, figures, and the report go below it
+    budget: str  # quick or full
 
     @property
     def fixed(self) -> bool:

@@ -1,7 +1,6 @@
 """What has to be run: from claims to tasks, each done once however many claims ask for it."""
 
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -9,58 +8,41 @@ from typing import Literal
 from attnlab.claims.claim import Claim, Measured, RunMetric, Trained
 from attnlab.claims.configs import ConfigResolver, ResolvedConfig
 from attnlab.claims.declare import Declared
-from attnlab.claims.paths import Paths
 from attnlab.claims.rows import RowStore
 from attnlab.claims.source_digest import source_digest
 from attnlab.training.run_directory import flat
 
 CORE = 60e9  # floating-point operations a second, of one core
-RowKey = tuple[str, str, str, int]  # claim, prediction, arm, seed
 Counts = dict[tuple[str, str], int]  # (claim, prediction) -> how many seeds to look at
 
 
 @dataclass
 class ClaimTask:
-    """A run with the metrics to be read from it, or a measurement. It travels to a worker.
+    """A run with the metrics to be read from it, or a measurement. It travels to a worker."""
 
-    Args:
-        id: of its row.
-        kind: run, measure, or reference (a few steps, which pin the training code).
-        label: for the progress bar.
-        seed: of the run or measurement.
-        seconds: estimate.
-        overrides, directory: of a run.
-        source: claim and prediction that a measurement belongs to.
-        metrics: id of the row of a metric -> claim and prediction that read it.
-        claims: claims that the row belongs to -> whether it is part of their declared test.
-        done: every claim has the row.
-    """
-
-    id: str
-    kind: Literal["run", "measure", "reference"]
-    label: str
+    id: str  # of its row
+    kind: Literal["run", "measure", "reference"]  # reference: a few steps pin the training code
+    label: str  # for the progress bar
     seed: int
-    seconds: float
-    overrides: tuple[str, ...] = ()
-    directory: str = ""
-    source: tuple[str, str] = ("", "")
+    seconds: float  # estimate
+    overrides: tuple[str, ...] = ()  # of a run
+    directory: str = ""  # of a run
+    source: tuple[str, str] = ("", "")  # claim and prediction that a measurement belongs to
+    # Id of the row of a metric -> claim and prediction that read it.
     metrics: dict[str, tuple[str, str]] = field(default_factory=dict)
+    # Claims that the row belongs to -> whether it is part of their declared test.
     claims: dict[str, bool] = field(default_factory=dict)
-    done: bool = False
+    done: bool = False  # every claim has the row
 
 
 @dataclass
 class Plan:
-    """All tasks, and which rows belong to which prediction.
-
-    Args:
-        tasks: id -> task.
-        rows: (claim, prediction, arm, seed) -> id of the row, and of its metric ("" without one).
-        unmet: (claim, prediction) -> the precondition that does not hold.
-    """
+    """All tasks, and which rows belong to which prediction."""
 
     tasks: dict[str, ClaimTask] = field(default_factory=dict)
-    rows: dict[RowKey, tuple[str, str]] = field(default_factory=dict)
+    # Claim, prediction, arm, seed -> id of the row, and of its metric ("" without one).
+    rows: dict[tuple[str, str, str, int], tuple[str, str]] = field(default_factory=dict)
+    # Claim, prediction -> the precondition that does not hold.
     unmet: dict[tuple[str, str], str] = field(default_factory=dict)
 
     @property
@@ -76,21 +58,12 @@ class Plan:
 
 def make_plan(
     claims: Sequence[Claim],
-    paths: Paths,
     store: RowStore,
     declared: Mapping[str, Declared],
     resolve: ConfigResolver,
     counts: Counts,
 ) -> Plan:
-    """Expand claims; Hydra's directory must be open (`configs.hydra_conf`).
-
-    Args:
-        claims: in the order of the report.
-        paths: the directories.
-        store: rows that exist.
-        declared: claim -> its declaration.
-        resolve: resolves configurations.
-        counts: how many seeds to look at; a prediction that is missing is not run.
+    """Expand claims; Hydra's directory must be open. A prediction without a count is not run.
 
     Raises:
         BadInput: a configuration cannot be composed.
@@ -101,7 +74,7 @@ def make_plan(
             count = counts.get((claim.name, prediction.name), 0)
             seeds = range(claim.first_seed, claim.first_seed + count)
             if isinstance(prediction, Trained):
-                _add_runs(plan, claim, prediction, seeds, paths, declared[claim.name], resolve)
+                _add_runs(plan, claim, prediction, seeds, declared[claim.name], resolve)
             elif isinstance(prediction, Measured):
                 _add_measurements(plan, claim, prediction, seeds, declared[claim.name])
     _mark_done(plan, store)
@@ -113,15 +86,17 @@ def _add_runs(
     claim: Claim,
     prediction: Trained,
     seeds: Sequence[int],
-    paths: Paths,
     declared: Declared,
     resolve: ConfigResolver,
 ) -> None:
     configs = resolve.arms(claim, prediction)
-    unmet = unmet_precondition(prediction, configs.values())
-    if unmet:
-        plan.unmet[claim.name, prediction.name] = unmet
-        return
+    for config in configs.values():
+        settings = flat(config.settings) | {"corpus": config.corpus}
+        for key, wanted in prediction.given.items():
+            if settings.get(key) != wanted:
+                found = f"{key} must be {wanted}, but is {settings.get(key)}"
+                plan.unmet[claim.name, prediction.name] = found
+                return
     for seed in seeds:
         for arm, config in configs.items():
             digest = declared.arm_digests.get(arm, config.digest)
@@ -134,7 +109,7 @@ def _add_runs(
                     seed,
                     prediction.seconds or run_seconds(config),
                     config.overrides,
-                    str(config.run_directory(seed, paths.runs)),
+                    str(config.run_directory(seed, resolve.paths.runs)),
                 )
             metric = ""
             if isinstance(prediction.metric, RunMetric):
@@ -165,35 +140,18 @@ def _add_measurements(
         plan.rows[claim.name, prediction.name, "", seed] = (id_, "")
 
 
-def unmet_precondition(prediction: Trained, configs: Iterable[ResolvedConfig]) -> str:
-    """The first precondition that an arm does not meet; empty where all are met."""
-    for config in configs:
-        for key, wanted in prediction.given.items():
-            found = config.corpus if key == "corpus" else flat(config.settings).get(key)
-            if found != wanted:
-                return f"{key} must be {wanted}, but is {found}"
-    return ""
-
-
 def _mark_done(plan: Plan, store: RowStore) -> None:
-    """Mark tasks whose rows exist; how long those took corrects the estimate of the others."""
-    ratios = []
+    """Mark tasks whose rows exist, and metrics that are left to be read."""
     for task in plan.tasks.values():
         rows = [row for claim in task.claims if (row := store.get(claim, task.id))]
         task.done = len(rows) == len(task.claims)
         failed = any(row["status"] == "failed" for row in rows)
-        if task.done and task.kind == "run" and not failed:
-            ratios.append(rows[0]["seconds"] / task.seconds)
         task.metrics = {
             id_: source
             for id_, source in task.metrics.items()
             if store.get(source[0], id_) is None and not failed
         }
-    factor = statistics.median(ratios) if len(ratios) >= 3 else 1.0
-    for task in plan.tasks.values():
-        if task.kind == "run" and not (task.done and Path(task.directory).exists()):
-            task.seconds *= factor
-        elif task.kind == "run":
+        if task.done and Path(task.directory).exists():
             task.seconds = 1.0  # only a metric is missing, and the run's directory is there
 
 

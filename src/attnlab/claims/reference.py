@@ -9,7 +9,7 @@ from rich.console import Console
 
 import attnlab
 from attnlab.claims.claim import Claim
-from attnlab.claims.configs import ConfigResolver, ResolvedConfig, hydra_conf
+from attnlab.claims.configs import ConfigResolver, hydra_conf
 from attnlab.claims.declare import (
     REFERENCE_STEPS,
     Declared,
@@ -25,7 +25,13 @@ from attnlab.errors import BadInput
 from attnlab.files import read_json, write_json
 from attnlab.workers import cores
 
-SMALL_TEXT = ("data=plays", "data.length=20000")  # validated in a moment, even by wide models
+SHORT = (
+    f"trainer.max_steps={REFERENCE_STEPS}",
+    f"trainer.val_check_interval={REFERENCE_STEPS}",
+    "logger=none",
+)
+# Validated in a moment, even by wide models.
+SMALL_TEXT = {"tinyshakespeare": ("data=plays", "data.length=20000")}
 
 
 def declare_claims(paths: Paths, names: Sequence[str], jobs: int | None = None) -> None:
@@ -34,27 +40,25 @@ def declare_claims(paths: Paths, names: Sequence[str], jobs: int | None = None) 
     with paths.lock(), hydra_conf(paths.conf):
         resolve = ConfigResolver(paths)
         for claim in load_claims(paths.experiments, names):
-            losses = reference_losses(claim, paths, jobs or cores(), resolve)
-            before = read_declared(claim, paths, resolve).version
-            declared = declare(claim, paths, resolve, losses)
+            losses = reference_losses(claim, jobs or cores(), resolve)
+            before = read_declared(claim, resolve).version
+            declared = declare(claim, resolve, losses)
             if declared.version == before:
                 console.print(f"{claim.name}: version {before}, nothing changed")
                 continue
             console.print(f"{claim.name}: version {declared.version} is declared")
             for line in declared.content["changed"]:
                 console.print(f"    {line}")
-        resolve.save()
     console.print("Commit the declarations before you run them.")
 
 
-def reference_losses(
-    claim: Claim, paths: Paths, jobs: int, resolve: ConfigResolver
-) -> dict[str, float]:
+def reference_losses(claim: Claim, jobs: int, resolve: ConfigResolver) -> dict[str, float]:
     """The loss of each arm after a few steps; kept until a file with training code changes.
 
     Raises:
         BadInput: an arm cannot be trained.
     """
+    paths = resolve.paths
     file = paths.outputs / "reference_losses.json"
     code = hashlib.sha256()
     package = Path(attnlab.__file__).parent.rglob("*.py")
@@ -67,14 +71,22 @@ def reference_losses(
     keys = {arm: f"{config.digest}-{code.hexdigest()[:12]}" for arm, config in arms.items()}
     missing = [arm for arm in arms if keys[arm] not in known]
     with tempfile.TemporaryDirectory() as scratch:
-        tasks = [
-            _reference_task(claim.name, arm, arms[arm], Path(scratch) / str(i))
-            for i, arm in enumerate(missing)
-        ]
-        for task, (row, *_) in execute(tasks, paths, jobs) if tasks else ():
-            arm = missing[tasks.index(task)]
+        tasks = {
+            arm: ClaimTask(
+                f"reference-{claim.name}-{arm}",
+                "reference",
+                f"{claim.name}: {arm}, {REFERENCE_STEPS} steps for reference",
+                1000,  # the seed of a pilot
+                5.0,
+                (*arms[arm].overrides, *SHORT, *SMALL_TEXT.get(arms[arm].corpus, ())),
+                str(Path(scratch) / str(number)),
+            )
+            for number, arm in enumerate(missing)
+        }
+        for task, (row, *_) in execute(list(tasks.values()), paths, jobs):
             if row["status"] == "failed":
-                raise BadInput(f"{claim.name}: {arm} cannot be trained: {row['reason']}")
+                raise BadInput(f"{task.label} failed: {row['reason']}")
+            arm = next(name for name, each in tasks.items() if each is task)
             known[keys[arm]] = row["values"]["train_loss"]
     write_json(file, known)
     return {arm: known[key] for arm, key in keys.items()}
@@ -84,7 +96,6 @@ def pin_training_code(
     plan: Plan,
     claims: Sequence[Claim],
     declared: Mapping[str, Declared],
-    paths: Paths,
     jobs: int,
     resolve: ConfigResolver,
 ) -> None:
@@ -93,24 +104,7 @@ def pin_training_code(
     for claim in claims:
         mine = declared[claim.name]
         if claim.name in training and not mine.exploratory:
-            mine.changed += changed_losses(mine, reference_losses(claim, paths, jobs, resolve))
+            mine.changed += changed_losses(mine, reference_losses(claim, jobs, resolve))
             for task in plan.tasks.values():
                 if mine.exploratory and claim.name in task.claims:
                     task.claims[claim.name] = False
-
-
-def _reference_task(claim: str, arm: str, config: ResolvedConfig, directory: Path) -> ClaimTask:
-    """A run of a few steps on a pilot seed; its loss pins the training code of an arm."""
-    steps = f"trainer.max_steps={REFERENCE_STEPS}"
-    short = [steps, f"trainer.val_check_interval={REFERENCE_STEPS}", "logger=none"]
-    if config.corpus == "tinyshakespeare":
-        short += SMALL_TEXT
-    return ClaimTask(
-        f"reference-{claim}-{arm}",
-        "reference",
-        f"{claim}: {arm}, {REFERENCE_STEPS} steps for reference",
-        1000,
-        5.0,
-        (*config.overrides, *short),
-        str(directory),
-    )

@@ -1,8 +1,6 @@
 """The report on claims: one HTML file that opens offline, and the page of each claim."""
 
-import hashlib
 import importlib.resources
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -18,7 +16,6 @@ from attnlab.claims.paths import Paths
 from attnlab.claims.results import Evidence, PredictionResult
 from attnlab.errors import BadInput
 from attnlab.files import read_json, write_atomically, write_json
-from attnlab.plotting import drawing
 from attnlab.plotting.drawing import styled, svg
 from attnlab.training.run_directory import now
 
@@ -27,56 +24,28 @@ LARGEST_FIGURE = 200_000  # bytes; what a repository should hold
 
 
 def write_figures(family: Sequence[Evidence], paths: Paths) -> dict[str, str]:
-    """Draw every claim's figure.
-
-    Returns:
-        claim -> SVG text, also written to the directory `figures`.
-    """
+    """Draw every claim's figure: claim -> SVG text, also written to the directory `figures`."""
     figures = {}
     for evidence in family:
-        draw = evidence.claim.figure
-        if draw is None or not any(result.values for result in evidence.found.values()):
-            continue
-        file, key = paths.figure(evidence.claim.name), f"<!-- {_drawn_from(evidence, paths)} -->"
-        text = file.read_text(encoding="utf-8") if file.exists() else ""
-        if not text.endswith(key):  # drawing takes seconds
+        name, draw = evidence.claim.name, evidence.claim.figure
+        if draw is not None and any(result.values for result in evidence.found.values()):
             with styled():
-                text = svg(draw(evidence), evidence.claim.name) + key
-            write_atomically(file, text.encode())
-        figures[evidence.claim.name] = text
+                figures[name] = svg(draw(evidence), name)
+            write_atomically(paths.figure(name), figures[name].encode())
     return figures
-
-
-def _drawn_from(evidence: Evidence, paths: Paths) -> str:
-    """A digest of the rows and of the code that a figure is drawn from."""
-    digest = hashlib.sha256(json.dumps(all_rows([evidence]), sort_keys=True).encode())
-    for file in (paths.claim_file(evidence.claim.name), Path(drawing.__file__)):
-        digest.update(file.read_bytes() if file.exists() else b"")
-    return digest.hexdigest()
 
 
 def write_report(family: Sequence[Evidence], figures: Mapping[str, str], paths: Paths) -> None:
     """Write report.html."""
-    content = _template("report.html").render(
-        budget=paths.budget,
-        family=family,
-        figures=figures,
-        provenance=provenance(family),
-        written=now(),
-    )
-    write_atomically(paths.report, content.encode())
+    found = {"family": family, "figures": figures, "provenance": provenance(family)}
+    page = _template("report.html").render(budget=paths.budget, written=now(), **found)
+    write_atomically(paths.report, page.encode())
 
 
 def publish(family: Sequence[Evidence], paths: Paths, readme: Path) -> list[Path]:
     """Write README.md, figure.svg and verdict.json beside each claim.py, and the README's table.
 
-    Args:
-        family: judged claims.
-        paths: the directories.
-        readme: the project's; the block between the two marks is replaced, nothing else.
-
-    Returns:
-        what was written.
+    In the README, only the block between the two marks is replaced. Returns what was written.
 
     Raises:
         BadInput: a claim was changed after it was declared, or run before that was committed; a
@@ -92,10 +61,8 @@ def publish(family: Sequence[Evidence], paths: Paths, readme: Path) -> list[Path
         check_committed(paths.declared(evidence.claim.name), commits)
     written = []
     for evidence in family:
-        directory, drawn = (
-            paths.experiments / evidence.claim.name,
-            paths.figure(evidence.claim.name),
-        )
+        name = evidence.claim.name
+        directory, drawn = paths.experiments / name, paths.figure(name)
         if drawn.exists():
             content = drawn.read_bytes()
             if len(content) > LARGEST_FIGURE:
@@ -105,14 +72,14 @@ def publish(family: Sequence[Evidence], paths: Paths, readme: Path) -> list[Path
         page = _template("claim.md").render(
             evidence=evidence,
             figure=drawn.exists(),
-            declared=read_json(paths.declared(evidence.claim.name)),
+            declared=read_json(paths.declared(name)),
             provenance=provenance([evidence]),
         )
         lines = [line.rstrip() for line in page.strip().splitlines()]
         write_atomically(directory / "README.md", ("\n".join(lines) + "\n").encode())
         row = {"order": evidence.claim.order} | headline(evidence)
-        write_json(paths.published(evidence.claim.name), verdict(evidence) | {"row": row})
-        written += [directory / "README.md", paths.published(evidence.claim.name)]
+        write_json(paths.published(name), verdict(evidence) | {"row": row})
+        written += [directory / "README.md", paths.published(name)]
     _write_table(paths, readme)
     return [*written, readme]
 
@@ -183,12 +150,9 @@ def seeds_table(result: PredictionResult) -> list[dict[str, Any]]:
     rows = []
     for arm, scores in result.scores.items():
         finite = [score for score in scores if math.isfinite(score)]
-        mean = sum(finite) / len(finite) if finite else math.nan
-        count = result.diverged[arm]
-        rows.append(
-            {"arm": arm, "overrides": overrides.get(arm, ()), "n": len(scores), "mean": mean}
-            | {"scores": scores, "diverged": count}
-        )
+        row = {"arm": arm, "overrides": overrides.get(arm, ()), "n": len(scores)}
+        row |= {"mean": sum(finite) / len(finite) if finite else math.nan}
+        rows.append(row | {"scores": scores, "diverged": result.diverged[arm]})
     return rows
 
 

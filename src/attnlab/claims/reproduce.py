@@ -30,13 +30,8 @@ from attnlab.workers import cores
 def find_paths(experiments: Path | None, conf: Path | None, outputs: Path, budget: str) -> Paths:
     """The directories of a call.
 
-    Args:
-        experiments: the claims; None for `experiments` in the current directory, or attnlab's own
-            if it holds no claims.
-        conf: Hydra's configuration; None for `conf` in the current directory, or attnlab's own if
-            it holds no train.yaml.
-        outputs: where runs and the report go.
-        budget: quick or full.
+    Without them, `experiments` and `conf` are those of the current directory, or attnlab's own
+    if it holds no claims or no train.yaml.
 
     Raises:
         BadInput: the budget is unknown, or a directory does not exist.
@@ -68,16 +63,9 @@ def reproduce(
 ) -> tuple[list[Evidence], bool]:
     """Run what is missing of claims, judge them, and write verdicts.json and the report.
 
-    Args:
-        paths: the directories, with the budget.
-        names: of claims; empty for all.
-        seeds: look at this many seeds instead of going look by look.
-        jobs: processes; None for one a core.
-        fresh: ignore the committed rows, and run everything here.
-        only_plan: print what would be run and how long it would take, and run nothing.
-
-    Returns:
-        the evidence of every claim, and whether all were judged.
+    With `seeds`, look at this many instead of going look by look; `fresh` ignores the committed
+    rows; `only_plan` prints what would be run and how long it would take, and runs nothing.
+    Returns the evidence of every claim, and whether all were judged.
 
     Raises:
         BadInput: a name, a number, a directory or a claim is not sound, or another call is
@@ -92,25 +80,24 @@ def reproduce(
     with paths.lock(), hydra_conf(paths.conf):
         resolve = ConfigResolver(paths)
         store = RowStore(paths, [claim.name for claim in claims], fresh=fresh)
-        declared = {claim.name: read_declared(claim, paths, resolve) for claim in claims}
-
-        planned = partial(make_plan, claims, paths, store, declared, resolve)
+        declared = {claim.name: read_declared(claim, resolve) for claim in claims}
+        planned = partial(make_plan, claims, store, declared, resolve)
         counts = first_look(claims, paths.budget, seeds)
         console.print(_announcement(claims, planned, counts, paths, jobs, seeds))
-        resolve.save()
         if only_plan:
             return [], True
         while True:
             plan = planned(counts)
-            pin_training_code(plan, claims, declared, paths, jobs, resolve)
+            pin_training_code(plan, claims, declared, jobs, resolve)
             _run(plan, store, paths, jobs, console)
             # What is there is judged, whichever budget ran it.
             everything = {
-                (claim.name, each.name): len(claim.declared_seeds(each))
+                (claim.name, each.name): max(
+                    counts.get((claim.name, each.name), 0), len(claim.declared_seeds(each))
+                )
                 for claim in claims
                 for each in claim.predictions
             }
-            everything |= {key: max(count, everything[key]) for key, count in counts.items()}
             family = evaluate(claims, planned(everything), store, declared, paths.budget)
             if seeds is not None or not next_look(family, counts):
                 break

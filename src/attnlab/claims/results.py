@@ -12,26 +12,16 @@ Sentence = Literal["holds", "holds only if", "does not hold", "open"]
 
 @dataclass
 class PredictionResult:
-    """One prediction with its rows.
-
-    Args:
-        prediction: the prediction.
-        seeds: whose rows there are, in declared order.
-        rows: arm -> one row a seed; a measurement has the one arm "".
-        scores: arm -> one score a seed, diverged runs included.
-        values: what was judged, one a seed.
-        outcome: None where nothing was judged.
-        remark: why not, or which runs failed.
-        failed: whether runs failed.
-    """
+    """One prediction with its rows."""
 
     prediction: Prediction
-    seeds: list[int] = field(default_factory=list)
+    seeds: list[int] = field(default_factory=list)  # whose rows there are, in declared order
+    # Arm -> one row a seed; a measurement has the one arm "".
     rows: dict[str, list[Row]] = field(default_factory=dict)
-    scores: dict[str, list[float]] = field(default_factory=dict)
-    values: list[float] = field(default_factory=list)
-    outcome: Outcome | None = None
-    remark: str = ""
+    scores: dict[str, list[float]] = field(default_factory=dict)  # diverged runs included
+    values: list[float] = field(default_factory=list)  # what was judged, one a seed
+    outcome: Outcome | None = None  # None where nothing was judged
+    remark: str = ""  # why not, or which runs failed
     failed: bool = False
 
     @property
@@ -56,25 +46,15 @@ class PredictionResult:
 
 @dataclass
 class Evidence:
-    """A claim with everything that was found.
-
-    Args:
-        claim: the claim.
-        budget: quick or full.
-        found: name of a prediction -> its result.
-        verdict: on the sentence, from the primary predictions alone.
-        line: the verdict in plain English.
-        version: of the declaration; 0 where nothing was declared.
-        exploratory: why this is not a declared test; empty where it is.
-    """
+    """A claim with everything that was found."""
 
     claim: Claim
     budget: str
-    found: dict[str, PredictionResult]
-    verdict: Sentence = "open"
-    line: str = ""
-    version: int = 0
-    exploratory: str = ""
+    found: dict[str, PredictionResult]  # by the name of the prediction
+    verdict: Sentence = "open"  # on the sentence, from the primary predictions alone
+    line: str = ""  # the verdict in plain English
+    version: int = 0  # of the declaration; 0 where nothing was declared
+    exploratory: str = ""  # why this is not a declared test; empty where it is
 
     @property
     def failed(self) -> list[str]:

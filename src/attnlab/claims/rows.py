@@ -17,10 +17,7 @@ class RowStore:
     Each claim has rows of its own, also of runs that it shares with others: a run that was made
     for another claim may be older than this claim's declaration.
 
-    Args:
-        paths: where rows are kept.
-        claims: whose rows are read.
-        fresh: leave the committed rows alone, as if there were none.
+    With `fresh`, the committed rows are left alone, as if there were none.
     """
 
     def __init__(self, paths: Paths, claims: list[str], *, fresh: bool = False) -> None:
@@ -37,11 +34,9 @@ class RowStore:
         return self.rows.get((claim, id_)) or self.failed.get(id_)
 
     def add(self, row: Row, claims: dict[str, bool]) -> None:
-        """Keep a row for each claim that has none of this id.
+        """Keep a row for each claim that has none of this id; a failed one is not written.
 
-        Args:
-            row: of a finished, diverged or failed task; failed ones are not written.
-            claims: names of the claims it belongs to -> whether it is part of the declared test.
+        `claims`: names of the claims it belongs to -> whether it is part of the declared test.
         """
         if row["status"] == "failed":
             self.failed[row["id"]] = row
