@@ -48,13 +48,13 @@ def read_evidence(root: Path = ROOT) -> dict[str, Evidence]:
     with hydra_conf(paths.conf):
         resolve = ConfigResolver(paths)
         store = RowStore(paths, [claim.name for claim in claims])
-        declared = {claim.name: read_declared(claim, paths, resolve) for claim in claims}
-        seeds = {
-            (claim.name, each.name): claim.declared_seeds(each)
+        declared = {claim.name: read_declared(claim, resolve) for claim in claims}
+        counts = {
+            (claim.name, each.name): len(claim.declared_seeds(each))
             for claim in claims
             for each in claim.predictions
         }
-        plan = make_plan(claims, seeds, paths, store, declared, resolve)
+        plan = make_plan(claims, store, declared, resolve, counts)
         family = evaluate(claims, plan, store, declared, "full")
     return {evidence.claim.name: evidence for evidence in family}
 

@@ -37,11 +37,8 @@ def declared(paths, losses=None):
     with hydra_conf(paths.conf):
         claim, resolve = load_claim(paths.claim_file("mine")), ConfigResolver(paths)
         if losses is None:
-            found = read_declared(claim, resolve)
-        else:
-            found = declare(claim, resolve, losses)
-        resolve.save()
-        return found
+            return read_declared(claim, resolve)
+        return declare(claim, resolve, losses)
 
 
 def edit(file, old, new):

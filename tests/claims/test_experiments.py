@@ -90,7 +90,7 @@ def test_every_arm_composes_and_equal_arms_of_several_claims_are_trained_once(
         counts = first_look(claims, budget, seeds=1)
         store = RowStore(paths, NAMES, fresh=True)
         declared = {name: Declared() for name in names}
-        plan = make_plan(claims, paths, store, declared, ConfigResolver(paths), counts)
+        plan = make_plan(claims, store, declared, ConfigResolver(paths), counts)
     assert plan.unmet == {}
     assert len(plan.tasks) >= 8
     assert len({ids[0] for (_, _, arm, _), ids in plan.rows.items() if arm in arms}) == 1

@@ -29,7 +29,7 @@ def planned(paths, count=3, store=None):
         claims = load_claims(paths.experiments)
         counts = dict.fromkeys(first_look(claims, paths.budget, None), count)
         store = store or RowStore(paths, ["mine"])
-        return make_plan(claims, paths, store, {"mine": Declared()}, ConfigResolver(paths), counts)
+        return make_plan(claims, store, {"mine": Declared()}, ConfigResolver(paths), counts)
 
 
 def finished(id_):

@@ -163,7 +163,6 @@ class Trial:
             if file.is_file()
             and not file.name.startswith(("said-", ".lock"))
             and ".sweep" not in file.parts
-            and file.name != "resolved_configs.json"
         }
 
     def result(self, said: str) -> Any:
