@@ -10,11 +10,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
+import yaml
 from torch import nn
 
 from attnlab.checkup.findings import Report
@@ -22,25 +24,6 @@ from attnlab.checkup.runner import checkup
 from attnlab.errors import BadInput, first_line
 from attnlab.interop import transformers_loading
 
-# Small sizes, for the many names that configurations of transformers use for the same thing.
-_TINY: dict[str, int] = {
-    name: size
-    for size, names in {
-        0: "pad_token_id",
-        1: "bos_token_id n_group n_groups topk_group n_shared_experts first_k_dense_replace",
-        2: "eos_token_id num_key_value_heads num_kv_heads num_experts_per_tok moe_topk",
-        4: "num_attention_heads n_head n_heads num_heads encoder_attention_heads "
-        "decoder_attention_heads mamba_n_heads num_experts num_local_experts n_routed_experts",
-        8: "head_dim rotary_dim d_kv qk_nope_head_dim qk_rope_head_dim v_head_dim q_lora_rank "
-        "kv_lora_rank mamba_chunk_size chunk_size",
-        32: "hidden_size n_embd d_model embedding_size emb_dim",
-        61: "vocab_size",
-        64: "intermediate_size ffn_dim encoder_ffn_dim decoder_ffn_dim ffn_hidden_size n_inner "
-        "moe_intermediate_size d_ff max_position_embeddings n_positions max_seq_len n_ctx",
-    }.items()
-    for name in names.split()
-}
-_LAYERS = "num_hidden_layers n_layer n_layers num_layers encoder_layers decoder_layers".split()
 _MOST_WEIGHTS = 20_000_000
 
 
@@ -236,8 +219,13 @@ def tiny_config(config_class: Callable[..., object], layers: int = 2) -> object:
     """A configuration with small values for all sizes that it has, and its parts."""
     usual: Any = config_class()
     names = set(vars(usual)) | set(usual.attribute_map)
-    sizes: dict[str, Any] = {k: v for k, v in _TINY.items() if k in names}
-    sizes |= {k: layers for k in _LAYERS if k in names}
+    named = yaml.safe_load(files("attnlab").joinpath("tiny_sizes.yaml").read_text())
+    sizes: dict[str, Any] = {
+        k: layers if size == "layers" else size
+        for size, keys in named.items()
+        for k in keys
+        if k in names
+    }
     if "kv_lora_rank" in names:  # latent attention has a key for every query head
         sizes["num_key_value_heads"] = sizes["num_attention_heads"]
     if {"expand", "head_dim"} <= names:  # of Mamba 2: all heads are as wide as the inner layer

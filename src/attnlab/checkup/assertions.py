@@ -1,4 +1,8 @@
-"""Assertions for the test suites of other projects."""
+"""Assertions for the test suites of other projects.
+
+The arguments are those of `checkup`. Each raises `CheckupFailed`, an AssertionError, with the
+diagnoses, and BadInput if the model cannot be called as described or has no such property.
+"""
 
 from collections.abc import Callable, Collection, Mapping
 
@@ -40,15 +44,7 @@ def assert_causal(
     seconds: float | None = None,
     seed: int = 0,
 ) -> None:
-    """Assert that no logit depends on a later token, in eval or training mode; nothing else.
-
-    Args:
-        model, vocab_size, block_size, ids, example, seconds, seed: see `checkup`.
-
-    Raises:
-        CheckupFailed: an AssertionError with the diagnoses.
-        attnlab.errors.BadInput: the model cannot be called as described.
-    """
+    """Assert that no logit depends on a later token, in eval or training mode; nothing else."""
     report = checkup(
         model, vocab_size=vocab_size, block_size=block_size, ids=ids, example=example,
         seconds=seconds, seed=seed,
@@ -77,13 +73,8 @@ def assert_healthy(
     """Assert that a checkup finds nothing wrong: causality, scale, heads, cache, padding, ...
 
     Args:
-        model, vocab_size, block_size, ids, example, loss, seconds, seed: see `checkup`.
         ignore: causes that do not count, keys of `attnlab.checkup.diagnoses.causes()`.
         fail_on: "fault", or "suspicious" to fail on suspicions too.
-
-    Raises:
-        CheckupFailed: an AssertionError with the diagnoses.
-        attnlab.errors.BadInput: `fail_on` is neither, or the model cannot be called.
     """
     if fail_on not in ("fault", "suspicious"):
         raise BadInput(f"fail_on = {fail_on} must be fault or suspicious")
@@ -100,30 +91,21 @@ def assert_healthy(
 def assert_rows_independent(
     model: Model, *, vocab_size: int | None = None, block_size: int | None = None, seed: int = 0
 ) -> None:
-    """Assert that no row of a batch depends on another, nor on the size of the batch.
-
-    Args, Raises: as for `assert_causal`.
-    """
+    """Assert that no row of a batch depends on another, nor on the size of the batch."""
     _assert_one(Examination.rows, model, vocab_size, block_size, seed)
 
 
 def assert_cache_equal(
     model: Model, *, vocab_size: int | None = None, block_size: int | None = None, seed: int = 0
 ) -> None:
-    """Assert that decoding with `past_key_values` gives the logits of one pass.
-
-    Args, Raises: as for `assert_causal`.
-    """
+    """Assert that decoding with `past_key_values` gives the logits of one pass."""
     _assert_one(lambda e: e.serve("cache", serving.cache), model, vocab_size, block_size, seed)
 
 
 def assert_padding_ignored(
     model: Model, *, vocab_size: int | None = None, block_size: int | None = None, seed: int = 0
 ) -> None:
-    """Assert that padded tokens are not read, on either side, in rows of different lengths.
-
-    Args, Raises: as for `assert_causal`.
-    """
+    """Assert that padded tokens are not read, on either side, in rows of different lengths."""
     _assert_one(lambda e: e.serve("padding", serving.padding), model, vocab_size, block_size, seed)
 
 
@@ -139,9 +121,6 @@ def assert_loss_shifted(
 
     Args:
         loss: from the model and ids (B, T) to the loss; None if the model takes `labels`.
-        model, vocab_size, block_size, seed: see `checkup`.
-
-    Raises: as for `assert_causal`.
     """
 
     def examine(examination: Examination) -> None:

@@ -1,7 +1,4 @@
-"""Detectors that only call the model: ids in, logits out.
-
-Letters: B batch, T time, V symbols.
-"""
+"""Detectors that only call the model: ids in, logits out. Letters: B batch, T time, V symbols."""
 
 import time
 
@@ -9,9 +6,10 @@ import torch
 from torch import Tensor
 
 from attnlab.checkup.dependence import Dependence, changes
+from attnlab.checkup.diagnoses import read_causes
 from attnlab.checkup.findings import FAULT, NOT_APPLICABLE, OK, SUSPICIOUS, Finding
 from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter
-from attnlab.checkup.recognize import SCRAMBLES, explain, explain_scramble
+from attnlab.checkup.recognize import explain, explain_scramble
 from attnlab.checkup.trace import RandomOperations
 
 
@@ -168,7 +166,7 @@ def future(
     clean = [m.T for m in maps if m.T < worst.T and not bool(m.ahead.any())]
     reads = worst.reads | (worst.ahead & ~worst.tried)
     found = explain(reads, worst.tried, shapes=shapes, clean_up_to=max(clean, default=0))
-    if found is not None and worst is not maps[0] and found[0] not in SCRAMBLES:
+    if found is not None and worst is not maps[0] and found[0] not in read_causes()["scrambles"]:
         only = f"in sequences of {worst.T} {found[1]}, but nothing reads ahead in {maps[0].T}"
         found = "short_leak", only
     evidence = (

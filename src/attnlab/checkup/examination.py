@@ -261,10 +261,7 @@ class Examination:
         self.findings.append(finding)
 
     def _blame_outside(self, calls: list[AttentionCall]) -> None:
-        """If every attention pattern is causal but the model is not, the fault lies elsewhere.
-
-        Patterns were seen at one length, so the model must leak at that very length.
-        """
+        """If every attention pattern is causal but the model is not, the fault lies elsewhere."""
         wrong = {f.detector for f in self.findings if f.status in (FAULT, SUSPICIOUS)}
         for i, finding in enumerate(self.findings):
             model = {"future": self.precise, "disturbed": self.noisy}.get(finding.detector)

@@ -149,10 +149,7 @@ class Report:
 
 
 def _root(cause: str, present: set[str]) -> str:
-    """The most specific cause present of which a finding is a symptom (`Cause.explains`).
-
-    A mask that is off by one is thus one diagnosis, not five. Ranks decrease on the way.
-    """
+    """The most specific cause present of which a finding is a symptom (`Cause.explains`)."""
     for other in sorted(present, key=lambda name: (causes()[name].rank, name)):
         if causes()[other].rank < causes()[cause].rank and cause in causes()[other].explains:
             return _root(other, present)

@@ -147,7 +147,8 @@ def _compare(inputs: _Inputs, y: Tensor, detector: str = "reference") -> list[Fi
     wrong = [h for h in range(y.shape[1]) if _error(y[:, h], right[:, h]) > 1e-4]
     for recipe, steps in departures(2):
         if _error(y[:, wrong], inputs.reference(recipe)[:, wrong]) <= 1e-4:
-            return _named(detector, steps, wrong, y.shape[1], numbers)
+            where = f"in heads {wrong} of {H} only: " if len(wrong) < H else ""
+            return _named(detector, steps, where, numbers)
     return [_unnamed(inputs, y, right, detector, numbers)]
 
 
@@ -175,13 +176,8 @@ def _unnamed(
 
 
 def _named(
-    detector: str,
-    steps: list[Step],
-    wrong: list[int],
-    heads: int,
-    numbers: dict[str, float],
+    detector: str, steps: list[Step], where: str, numbers: dict[str, float]
 ) -> list[Finding]:
-    where = f"in heads {wrong} of {heads} only: " if len(wrong) < heads else ""
     evidence = ("the output agrees with a reference that has exactly this mistake",)
     if len(steps) > 1:
         both = " and ".join(mistakes()[step][1] for step in steps)
@@ -193,11 +189,7 @@ def _named(
 
 
 def _error(y: Tensor, reference: Tensor) -> float:
-    """The largest difference relative to the standard deviation, infinite if y is not finite.
-
-    Rows in which the reference is NaN (queries without keys) do not count: SDPA gives zeros there,
-    a softmax that is written out gives NaN.
-    """
+    """The largest difference relative to the standard deviation, infinite if y is not finite."""
     asked = reference.isfinite()
     y = y.detach().double()[asked]
     if not bool(y.isfinite().all()) or not asked.any():

@@ -1,7 +1,4 @@
-"""One way to call any model: from ids to logits.
-
-Letters: B batch, T time, V symbols.
-"""
+"""One way to call any model: from ids to logits. Letters: B batch, T time, V symbols."""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -259,13 +256,17 @@ def adapt(
     if V < 2:
         raise BadInput(f"vocab_size = {V} must be at least 2")
     note = ""
+    longest = min(longest, max(256, _MOST_LOGITS // (2 * V)))
     if T is None:
         T, note = 64, "64 (the model has none; give block_size to examine more)"
     elif block_size is None and longest < T:
         note = f"{longest} of the model's {T} positions (give block_size to examine more)"
         T = longest
-    pad = size_from(model, ("pad_token_id",))
-    adapter = ModelAdapter(model, V, T, size_note=note, pad=-1 if pad is None or V < 4 else pad)
+    modules = model.modules() if isinstance(model, nn.Module) else ()
+    tables = [m for m in modules if isinstance(m, nn.Embedding) and m.num_embeddings == V]
+    pads = [size_from(model, ("pad_token_id",)), *(table.padding_idx for table in tables)]
+    pad = next((p for p in pads if p is not None and V >= 4), -1)
+    adapter = ModelAdapter(model, V, T, size_note=note, pad=pad)
     if ids is not None or example is not None:
         adapter = with_example(adapter, ids, example or {})
     if adapter.block_size < 3:

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from attnlab.checkup.diagnoses import read_causes
+
 # A cause (a key of `attnlab.checkup.diagnoses.causes()`) and a sentence about this map.
 Explanation = tuple[str, str]
 
@@ -131,25 +133,6 @@ def scrambled(T: int, H: int, *, split: bool, merge: bool) -> Tensor:
     return rows.any(1) | torch.eye(T, dtype=torch.bool)
 
 
-SCRAMBLES = {
-    "unmerged_heads": (
-        {"split": False, "merge": True},
-        "row t reads the rows that a reshape without a transpose puts there, H = {H}: heads were "
-        "merged without transposing",
-    ),
-    "unsplit_heads": (
-        {"split": True, "merge": False},
-        "positions read as if (B, T, C) were viewed as (B, H, T, D), H = {H}: heads were split "
-        "without transposing",
-    ),
-    "untransposed": (
-        {"split": True, "merge": True},
-        "the sequence is cut into {H} segments that do not see each other: heads were split and "
-        "merged without transposing",
-    ),
-}
-
-
 def explain_scramble(
     reads: Tensor, tried: Tensor, shapes: Iterable[tuple[int, int]]
 ) -> Explanation | None:
@@ -158,8 +141,8 @@ def explain_scramble(
     for layers, H in shapes:
         if H < 2 or H >= T:
             continue
-        for cause, (forgotten, sentence) in SCRAMBLES.items():
-            step = scrambled(T, H, **forgotten)
+        for cause, told in read_causes()["scrambles"].items():
+            step = scrambled(T, H, split=told["split"], merge=told["merge"])
             expected = step
             for _ in range(layers - 1):  # who reads whom through all layers
                 expected = (expected.double() @ step.double()) > 0
@@ -167,5 +150,5 @@ def explain_scramble(
             plain = bool((expected == below)[:, tried].all()) or bool(expected[:, tried].all())
             same = (reads == expected) | torch.eye(T, dtype=torch.bool)  # the residual stream's
             if not plain and bool(same[:, tried].all()):
-                return cause, sentence.format(H=H)
+                return cause, told["sentence"].format(H=H)
     return None

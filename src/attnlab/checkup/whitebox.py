@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from attnlab.checkup.attention_calls import AttentionCall
+from attnlab.checkup.diagnoses import read_causes
 from attnlab.checkup.findings import FAULT, NOT_APPLICABLE, OK, SUSPICIOUS, Finding
 from attnlab.checkup.model_adapter import ModelAdapter
 from attnlab.checkup.recognize import explain_pattern
@@ -143,7 +144,8 @@ def scale(calls: list[AttentionCall], critical: float, untrained: bool) -> list[
         places = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
         if cause:
             status = FAULT if frozen else SUSPICIOUS
-            headline = f"{places}: {_SCALE_SENTENCES[cause].format(scale=group[0].scale, D=D)}"
+            told = read_causes()["scales"][cause].format(scale=group[0].scale, D=D)
+            headline = f"{places}: {told}"
         elif frozen:
             status, cause = SUSPICIOUS, "frozen_scores"
             headline = (
@@ -157,21 +159,11 @@ def scale(calls: list[AttentionCall], critical: float, untrained: bool) -> list[
     return findings
 
 
-_SCALE_SENTENCES = {
-    "no_scale": "scores are not scaled (expected: 1/sqrt(D) = 1/sqrt({D}))",
-    "double_scale": "scores are scaled by 1/sqrt(D) twice, D = {D}",
-    "inverse_scale": "scores are scaled by 1/D = 1/{D}, not by 1/sqrt(D)",
-    "width_scale": "scores are scaled by 1/sqrt(C), the width of all heads, not of one (D = {D})",
-    "inverted_scale": "scores are multiplied by sqrt(D) instead of divided, D = {D}",
-    "other_scale": "scores are scaled by {scale:.4g} instead of 1/sqrt({D})",
-}
-
-
 def scale_cause(call: AttentionCall) -> str:
     """The cause for a call's scale, "" for 1/sqrt(D) and for normalized queries and keys."""
     D, N = call.head_size, len(call.raw)
     root = 1 / math.sqrt(D)
-    if D == 1 or _close(call.scale, root) or _normalized(call.queries, call.keys):
+    if D == 1 or _close(call.scale, root) or all(map(_normalized, (call.queries, call.keys))):
         return ""
     if _close(call.scale, 1 / D):
         twice = sum(_close(factor, root) for factor in call.factors) == 2
@@ -187,10 +179,10 @@ def _close(a: float, b: float) -> bool:
     return abs(a - b) <= 2e-3 * abs(b)  # scales may have been rounded to bf16
 
 
-def _normalized(*vectors: Tensor | None) -> bool:
-    """Whether all rows of each (N, T, D) have the same length, as QK norm gives."""
-    lengths = [x.detach().double().norm(dim=-1) for x in vectors if x is not None]
-    return all(float(x.std() / x.mean().clamp_min(1e-30)) < 1e-2 for x in lengths)
+def _normalized(x: Tensor | None) -> bool:
+    """Whether all rows of (N, T, D) have the same length, as QK norm gives."""
+    lengths = torch.zeros(1) if x is None else x.detach().double().norm(dim=-1)
+    return bool(lengths.any()) and float(lengths.std() / lengths.mean()) < 1e-2
 
 
 def spread_of(call: AttentionCall) -> float:
