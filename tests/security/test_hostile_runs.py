@@ -20,9 +20,8 @@ from attnlab.model import GPT
 from attnlab.training.checkpoints import load_model
 from attnlab.training.comparison import compare, pair, paired_table
 from attnlab.training.config import RunConfig, read_config
-from attnlab.training.continuation import read_earlier_run
 from attnlab.training.lightning_module import GPTModule
-from attnlab.training.resume import read_resumable
+from attnlab.training.resume import read_earlier_run, read_resumable
 from attnlab.training.run import run as train
 from attnlab.training.run_directory import RunDirectory
 from tests.conftest import SMALL, settings

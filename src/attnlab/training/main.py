@@ -193,7 +193,9 @@ def one_sentence() -> Iterator[None]:
         _say(error)
         raise SystemExit(2) from None
     except Exception as error:
-        if not _is_of_hydra(error):
+        *_, (frame, _line) = traceback.walk_tb(error.__traceback__)
+        # Hydra itself fails by a plain ValueError (probes=null) or otherwise (attn=[1]).
+        if frame.f_globals["__name__"].partition(".")[0] not in ("hydra", "omegaconf"):
             raise
         _say(error)
         raise SystemExit(2) from None
@@ -258,12 +260,6 @@ def _contrast(typed: Sequence[str], module: "type[TaskModule]") -> list[str]:
 def _terminate(number: int, frame: FrameType | None) -> None:
     """Raise an exception on SIGTERM, as on Ctrl-C: locks are released, partial files removed."""
     raise Terminated
-
-
-def _is_of_hydra(error: BaseException) -> bool:
-    """Whether Hydra itself failed, by a plain ValueError (probes=null) or otherwise (attn=[1])."""
-    *_, (frame, _line) = traceback.walk_tb(error.__traceback__)
-    return str(frame.f_globals["__name__"]).partition(".")[0] in ("hydra", "omegaconf")
 
 
 def _command(name: str) -> str:

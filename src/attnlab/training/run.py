@@ -42,10 +42,15 @@ from attnlab.training.callbacks import (
     raised_by_a_callback,
 )
 from attnlab.training.config import RunConfig
-from attnlab.training.continuation import begin_continued, continued, read_earlier_run
 from attnlab.training.lightning_module import TaskData, TaskModule
 from attnlab.training.loggers import close_services, log_results, log_settings
-from attnlab.training.resume import prepare_resume, read_resumable
+from attnlab.training.resume import (
+    begin_continued,
+    continued,
+    prepare_resume,
+    read_earlier_run,
+    read_resumable,
+)
 from attnlab.training.run_directory import RunDirectory, fingerprint
 
 NO_MEMORY = "can't allocate memory"  # of PyTorch's RuntimeError on a CPU
