@@ -12,7 +12,7 @@ from torch import Tensor
 from attnlab.checkup import serving
 from attnlab.checkup.examination import Examination
 from attnlab.checkup.findings import FAULT, NOT_APPLICABLE, Diagnosis, Report
-from attnlab.checkup.loss_path import Loss, labeled_loss, takes_labels
+from attnlab.checkup.loss_path import Loss, labeled_loss
 from attnlab.checkup.model_adapter import Model
 from attnlab.checkup.runner import checkup, prepared
 from attnlab.errors import BadInput
@@ -124,7 +124,7 @@ def assert_loss_shifted(
     """
 
     def examine(examination: Examination) -> None:
-        if loss is None and not takes_labels(examination.adapter):
+        if loss is None and not examination.adapter.takes("labels"):
             raise BadInput("the model takes no labels; give loss, from the model and ids to it")
         examination.check_loss(loss or labeled_loss(None), shifts_in_data=False)
 

@@ -215,7 +215,7 @@ class Examination:
         module, loss = self.precise.module, self.loss
         if module is None:
             return
-        if loss is None and loss_path.takes_labels(self.precise):
+        if loss is None and self.precise.takes("labels"):
             loss = loss_path.labeled_loss(None)
         if loss is not None:
             self.check_loss(loss, shifts_in_data=self.loss is None)

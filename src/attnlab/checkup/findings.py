@@ -117,7 +117,13 @@ class Report:
         return min(found, key=lambda f: _SEVERITY.index(f.status))
 
     def to_json(self) -> str:
-        """The whole report except the maps, as a JSON document."""
+        """The whole report except the maps, as a JSON document; NaN and infinity are text."""
+        findings = []
+        for finding in self.findings:
+            plain = {name: value for name, value in vars(finding).items() if name != "maps"}
+            numbers = finding.numbers.items()
+            plain["numbers"] = {n: x if math.isfinite(x) else str(x) for n, x in numbers}
+            findings.append(plain)
         report = {
             "subject": self.subject,
             "healthy": self.healthy,
@@ -125,7 +131,7 @@ class Report:
             "error": self.error,
             "settings": dict(self.settings),
             "diagnoses": [vars(d) for d in self.diagnoses],
-            "findings": [_without_maps(f) for f in self.findings],
+            "findings": findings,
         }
         return json.dumps(report, indent=2, ensure_ascii=False)
 
@@ -169,11 +175,3 @@ def _merge(cause: str, group: list[Finding]) -> Diagnosis:
         detectors=tuple(dict.fromkeys(f.detector for f in own + others)),
         evidence=tuple(dict.fromkeys(evidence)),
     )
-
-
-def _without_maps(finding: Finding) -> dict[str, object]:
-    """A finding for JSON, which has no NaN and no infinity: they are written as text."""
-    numbers = {n: x if math.isfinite(x) else str(x) for n, x in finding.numbers.items()}
-    plain = vars(finding) | {"numbers": numbers}
-    del plain["maps"]
-    return plain

@@ -17,11 +17,6 @@ from attnlab.errors import BadInput, first_line
 Loss = Callable[[nn.Module, Tensor], Tensor]  # the model and ids (B, T) -> the training loss
 
 
-def takes_labels(adapter: ModelAdapter) -> bool:
-    """Whether the model computes a loss from `labels=`, as those of transformers do."""
-    return adapter.takes("labels")
-
-
 def labeled_loss(labels: Tensor | None) -> Loss:
     """The loss that a model computes itself from labels, which are the ids if None."""
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.checkup.examination import Examination
-from attnlab.checkup.findings import NOT_APPLICABLE, Finding, Report
-from attnlab.checkup.loss_path import Loss, check_loss, labeled_loss, takes_labels
+from attnlab.checkup.findings import NOT_APPLICABLE, Report
+from attnlab.checkup.loss_path import Loss, check_loss, labeled_loss
 from attnlab.checkup.model_adapter import Model, ModelAdapter, adapt
 from attnlab.checkup.preserve_state import preserve_state, working_copy
 from attnlab.checkup.targets import check_batch
@@ -73,20 +73,18 @@ def checkup(
         examination = Examination(adapter, generator, seconds, loss)
         error = _run(examination, prove)
         if batch is not None:
-            examination.findings.append(_targets(adapter, *batch))
+            x, y = batch
+            found = check_batch(x, y)
+            if adapter.takes(
+                "labels"
+            ):  # the batch as it reaches the loss, if that can be followed
+                inside = check_loss(adapter, labeled_loss(y), x)
+                found = found if inside.status is NOT_APPLICABLE else inside
+            examination.findings.append(found)
     findings, settings = examination.findings, examination.settings | notes
     owner = _module_of(model)
     title = name if name is not None else type(model if owner is None else owner).__name__
     return Report(title, settings, tuple(findings), time.perf_counter() - begin, error)
-
-
-def _targets(adapter: ModelAdapter, x: Tensor, y: Tensor) -> Finding:
-    """Check the shift of a batch, as it reaches the loss if the model computes that itself."""
-    if takes_labels(adapter):
-        found = check_loss(adapter, labeled_loss(y), x)
-        if found.status is not NOT_APPLICABLE:
-            return found
-    return check_batch(x, y)
 
 
 def _run(examination: Examination, prove: bool) -> str:

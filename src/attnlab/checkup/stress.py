@@ -95,17 +95,6 @@ def leaks_when(
     return Finding(detector, FAULT, f"{state}, {found[1]}", cause, numbers, evidence, maps)
 
 
-def _boosted_logits(
-    adapter: ModelAdapter, ids: Tensor, factor: float, at: frozenset[Product]
-) -> Tensor:
-    """(B, T) -> (B, T, V) fp64, with all scores multiplied, as by larger query and key weights."""
-    assert adapter.module is not None
-    logits: list[Tensor] = []
-    tracer = AttentionTracer(ids.shape[1], boost=factor, at=at)
-    trace(adapter.module, lambda: logits.append(adapter.raw(ids)), tracer)
-    return logits[0].detach().to("cpu", torch.float64)
-
-
 def stress(
     adapter: ModelAdapter,
     scores: list[Product],
@@ -121,7 +110,8 @@ def stress(
         T: length of the sequences, as in that trace.
     """
     products = [call for call in calls if call.queries is not None]
-    if not products:
+    module = adapter.module
+    if not products or module is None:
         headline = "scores are not a product, so they cannot be multiplied from outside"
         return Finding("stress", NOT_APPLICABLE, headline)
     largest = max(
@@ -133,11 +123,18 @@ def stress(
     other = adapter.others(ids)
     cuts = sorted({1, T // 4, T // 2, T - 1})
     batch = torch.stack([ids, *(torch.where(torch.arange(T) >= cut, other, ids) for cut in cuts)])
+
+    def boosted(row: Tensor, factor: float) -> Tensor:
+        """(1, T, V) fp64, with all scores multiplied, as by larger query and key weights."""
+        found: list[Tensor] = []
+        tracer = AttentionTracer(T, factor, frozenset(scores))
+        trace(module, lambda: found.append(adapter.raw(row[None]).detach()), tracer)
+        return found[0].to("cpu", torch.float64)
+
     ahead, total = 0.0, 1e-30
     for sign in (1, -1):  # of the scores: far above the fill of a mask, and far below
-        factor, at = sign * STRESS_SCORE / largest, frozenset(scores)
-        rows = [_boosted_logits(adapter, row[None], factor, at) for row in batch]
-        logits = torch.cat(rows)  # (1 + cuts, T, V)
+        factor = sign * STRESS_SCORE / largest
+        logits = torch.cat([boosted(row, factor) for row in batch])  # (1 + cuts, T, V)
         if not bool(logits.isfinite().all()):
             headline = f"scores of {STRESS_SCORE:.0e} give NaN or infinity"
             return Finding("stress", SUSPICIOUS, headline, "overflow")
