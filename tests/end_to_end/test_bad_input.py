@@ -34,7 +34,7 @@ SETTINGS = [
     ("~optim.lr", "optim.lr must be given"),
     ("modl.n_hed=3", "modl.n_hed is not a setting; did you mean model?"),
     ("presets=baby", "presets is not a setting; did you mean preset?"),
-    ("+attn.window=8", "attn.window is not a setting"),
+    ("+attn.breadth=8", "attn.breadth is not a setting"),
     ("attn=nope", "there is no attn=nope; there are additive, "),
     ("attn=unscald", "there is no attn=unscald; did you mean attn=unscaled?"),
     ("attn=cross/scald", "there is no attn=cross/scald; "),
