@@ -1,6 +1,7 @@
 """What a run ends with on the terminal."""
 
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from attnlab.claims.configs import hydra_conf
 from attnlab.errors import BadInput
 from attnlab.training.checkpoints import load_model
 from attnlab.training.lightning_module import GPTModule
-from attnlab.training.main import arrange_arguments, show, without_defaults
+from attnlab.training.main import arrange_arguments, one_sentence, show, without_defaults
 from attnlab.training.run import Result
 from tests.conftest import ROOT
 
@@ -109,3 +110,17 @@ def test_a_default_that_is_spelled_out_changes_nothing(
         cfg = compose("train", spelled_out, return_hydra_config=True)
         cfg.hydra.job.config_name = "train"
         assert without_defaults(cfg, cfg.hydra) == left
+
+
+@pytest.mark.parametrize(("error", "shown"), [(OSError(28, "full"), False), (KeyError(), True)])
+def test_only_a_full_disk_in_a_thread_is_left_to_the_main_thread(
+    error: Exception, shown: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise error
+
+    with one_sentence():
+        thread = threading.Thread(target=fail)
+        thread.start()
+        thread.join()
+    assert ("Traceback" in capfd.readouterr().err) == shown

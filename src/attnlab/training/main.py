@@ -7,6 +7,7 @@ import shlex
 import shutil
 import signal
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +28,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from attnlab.errors import BadInput, Terminated
+from attnlab.errors import DISK, BadInput, Terminated
 from attnlab.files import fast_imports, is_installed, make_importable, make_named_importable
 from attnlab.training.comparison import compare, remarks
 from attnlab.training.error_messages import in_one_sentence
@@ -175,6 +176,7 @@ def one_sentence() -> Iterator[None]:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # otherwise Hydra prints its own page and exits with 1
     signal.signal(signal.SIGTERM, _terminate)
     python_format, warnings.formatwarning = warnings.formatwarning, _warning
+    hook, threading.excepthook = threading.excepthook, _thread_failed
     try:
         yield
     except Terminated:
@@ -201,6 +203,7 @@ def one_sentence() -> Iterator[None]:
         raise SystemExit(2) from None
     finally:
         warnings.formatwarning = python_format
+        threading.excepthook = hook
         del os.environ["HYDRA_FULL_ERROR"]
 
 
@@ -284,6 +287,12 @@ def _outcome(result: "Result") -> str:
     if not result.fresh:
         outcome += "; already done, use force=true to rerun"
     return outcome
+
+
+def _thread_failed(told: threading.ExceptHookArgs) -> None:
+    """TensorBoard's thread passes the error of a full disk on to the main one, which prints it."""
+    if not (isinstance(told.exc_value, OSError) and told.exc_value.errno in DISK):
+        threading.__excepthook__(told)
 
 
 def _warning(
