@@ -33,8 +33,8 @@ def run_tasks(
         threads: of each process.
 
     Yields:
-        each task as it ends, what the function returned (None if its process died), and the log of
-        its worker.
+        each task as it ends, what the function returned (None if its process was killed), and the
+        log of its worker.
     """
     others = set(multiprocessing.active_children())
     workers = {n: make_worker(n, logs, threads) for n in range(min(jobs, len(tasks)))}
@@ -48,11 +48,11 @@ def run_tasks(
                     running[workers[number].submit(do, task)] = number, task
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     number, task = running.pop(future)
-                    result = None
-                    try:
-                        result = future.result()
-                    except BrokenProcessPool:
+                    result, error = None, future.exception()
+                    if isinstance(error, BrokenProcessPool):
                         workers[number] = make_worker(number, logs, threads)
+                    elif not isinstance(error, SystemExit):  # SIGTERM ended the task alone
+                        result = future.result()
                     idle.append(number)
                     yield task, result, _log(logs, number)
         finally:  # also where the caller was interrupted: runs resume in the next call

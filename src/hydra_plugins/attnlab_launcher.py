@@ -61,7 +61,7 @@ class PoolLauncher(Launcher):
         folder = Path(str(self.config.hydra.sweep.dir))
         jobs = min(self.n_jobs or _processes(cores()), len(job_overrides))
         given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
-        threads = int(given) if given.isdigit() else max(1, cores() // jobs)
+        threads = max(1, int(given) if given.isdigit() else cores() // jobs)
         print(f"{len(job_overrides)} runs in {jobs} processes; their output: {folder}/logs")
         do = partial(
             do_job,
