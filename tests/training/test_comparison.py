@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 from rich.console import Console
 
-from attnlab.training.comparison import compare, pair, paired_table, remarks
+from attnlab.training.comparison import compare, own_settings, pair, paired_table, remarks
 
 
 def write_run(
@@ -133,6 +133,16 @@ def test_each_initialization_is_paired_with_its_own_baseline(tmp_path: Path) -> 
     assert lines[gpt2 + 1] == ["sdpa", "2", "3.0000"]
     assert lines[gpt2 + 2][:4] == ["unscaled", "2", "2.7500", "-0.2500"]
     assert lines[unit + 2][:4] == ["unscaled", "2", "1.5000", "+0.5000"]
+
+
+def test_names_that_were_cut_do_not_look_like_other_settings(tmp_path: Path) -> None:
+    write_run(tmp_path, "sdpa", 0, 2.0, suffix=",data=copy,preset=task~7541b2dd")
+    write_run(tmp_path, "alibi", 0, 2.1, suffix=",data=copy,preset=tas~d54361fb")
+    write_run(tmp_path, "linear", 0, 2.2, suffix=",data=copy,preset=ta~e739cbd7")
+    lines = printed(tmp_path)
+    assert not [line for line in lines if "~" in " ".join(line)]
+    assert [line[0] for line in lines[-3:]] == ["sdpa", "alibi", "linear"]
+    assert own_settings(pair(tmp_path)) == [[], []]
 
 
 def test_diverged_pairs_and_leaks_are_noted_below_the_table(tmp_path: Path) -> None:

@@ -216,9 +216,8 @@ def induction_mass(pattern: Tensor, ids: Tensor) -> Tensor:
         ids: the symbols, (B, T).
     """
     same = ids[:, :, None] == ids[:, None, :]  # (B, T, T)
-    followed = F.pad(same, (1, 0))[..., :-1].tril()[
-        :, None
-    ]  # key j follows a j - 1 like the query
+    # Key j follows a j - 1 like the query.
+    followed = F.pad(same, (1, 0))[..., :-1].tril()[:, None]  # (B, 1, T, T)
     rows = followed.any(-1)  # (B, 1, T)
     return ((pattern * followed).sum(-1) * rows).sum((0, 2)) / rows.sum()
 

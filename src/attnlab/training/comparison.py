@@ -186,6 +186,16 @@ def pair(root: Path, baseline: str = "sdpa") -> list[PairedRuns]:
     return paired
 
 
+def own_settings(groups: Sequence[PairedRuns]) -> list[list[str]]:
+    """The settings of each group that not all groups share; none if only the attention differs.
+
+    Names of directories that were cut differ even then.
+    """
+    apart = len({group.runs[0].rest for group in groups}) > 1
+    shared = set.intersection(*(set(group.shared) for group in groups)) if groups else set()
+    return [[part for part in group.shared if apart and part not in shared] for group in groups]
+
+
 def paired_table(groups: Sequence[PairedRuns], baseline: str = "sdpa") -> Group:
     """The paired differences as a table, the baseline above the variants of its settings.
 
@@ -200,15 +210,13 @@ def paired_table(groups: Sequence[PairedRuns], baseline: str = "sdpa") -> Group:
     table.add_column("validation loss, paired by seed", overflow="fold")
     for column in ("n", "mean", "median diff", "lowest", "highest"):
         table.add_column(column, justify="right", no_wrap=True)
-    everywhere = set.intersection(*(set(group.shared) for group in groups)) if groups else set()
     notes: dict[str, None] = {}
     above: tuple[str, tuple[FinishedRun, ...]] | None = None
-    for group in groups:
+    for group, settings in zip(groups, own_settings(groups), strict=True):
         section = (group.runs[0].rest, group.at_baseline)
         if section != above:
             if above is not None:
                 table.add_section()
-            settings = [part for part in group.shared if part not in everywhere]
             if settings:
                 table.add_row(escape(", ".join(settings)))
             table.add_row(baseline, *_loss_cells(group.at_baseline))

@@ -360,11 +360,14 @@ class GPTModule(TaskModule):
         return figures
 
     def accuracy(self) -> float:
-        """The share of the validation's predictions whose most likely symbol is right."""
+        """The share of the validation's predictions whose most likely symbol is right; NaN if any
+        logit is not finite."""
         right = total = 0
         for x, y in self.val_batches():
-            guessed = self.net(x.to(self.device)).argmax(-1).cpu()
-            right += int((guessed == y).sum())  # IGNORED is no symbol
+            logits = self.net(x.to(self.device)).cpu()
+            if not logits.isfinite().all():
+                return math.nan
+            right += int((logits.argmax(-1) == y).sum())  # IGNORED is no symbol
             total += self.predictions((x, y))
         return right / total
 

@@ -27,7 +27,7 @@ from rich.console import Console
 
 from attnlab.errors import BadInput, first_line
 from attnlab.files import read_json, training_command, write_atomically, write_json
-from attnlab.training.comparison import PairedRuns, pair, paired_table
+from attnlab.training.comparison import PairedRuns, own_settings, pair, paired_table
 from attnlab.training.instantiate import locate
 from attnlab.training.run_directory import Busy, variant_of
 
@@ -210,10 +210,8 @@ def _draw(groups: Sequence[PairedRuns], baseline: str, unit: str, file: Path) ->
     from attnlab.plotting.drawing import pixels, png
     from attnlab.plotting.sweep_figure import SettingResult, sweep_figure
 
-    everywhere = set.intersection(*(set(group.shared) for group in groups))
     found: dict[str, SettingResult] = {}
-    for group in groups:
-        settings = [part for part in group.shared if part not in everywhere]
+    for group, settings in zip(groups, own_settings(groups), strict=True):
         plain, name = (" ".join([each, *settings]) for each in (baseline, group.attention))
         for key, runs in ((plain, group.at_baseline), (name, group.runs)):
             probes = [run.metrics["probes"] for run in runs]
