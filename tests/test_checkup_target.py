@@ -100,7 +100,7 @@ def test_modules_are_found_by_name(file: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("nothing", "there is no file or folder nothing"),
+        ("nothing", "there is no file or directory nothing"),
         ("no/file.py:factory", "there is no file no/file.py"),
         ("no_such_module:factory", "cannot be imported"),
         ("{file}:absent", "has no absent"),

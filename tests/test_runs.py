@@ -238,7 +238,7 @@ def test_settings_are_read_as_they_were_saved(tmp_path: Path) -> None:
 
 
 def test_no_runs(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="there is no folder"):
+    with pytest.raises(BadInput, match="there is no directory"):
         runs.read_runs(tmp_path / "nowhere")
     with pytest.raises(BadInput, match="holds no runs"):
         runs.read_runs(tmp_path)

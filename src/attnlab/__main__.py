@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 if sys.path[0] in ("", str(Path.cwd())):
-    del sys.path[0]  # `python -m` puts the current folder there, and nobody named a module in it
+    del sys.path[0]  # `python -m` puts the current directory there; no command named it
 
 from attnlab.cli import main
 

@@ -50,7 +50,7 @@ def look(
     """Run a model on a text and show what its heads attend to.
 
     Args:
-        target: a run directory or a checkpoint, or "hf:" and the local folder or hub name of
+        target: a run directory or a checkpoint, or "hf:" and the local directory or hub name of
             a BERT or GPT-2.
         text: at least two characters or tokens, at most as many as the model takes.
         layer, head: the only one to show, from 0; None for all.

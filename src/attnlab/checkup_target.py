@@ -58,7 +58,7 @@ def examine_target(
         raise BadInput(f"--fail-on {fail_on} must be fault or suspicious")
     for path in (json, html):
         if path is not None and not path.absolute().parent.is_dir():
-            raise BadInput(f"{path} cannot be written: there is no folder {path.parent}")
+            raise BadInput(f"{path} cannot be written: there is no directory {path.parent}")
     loaded = load_target(target, trust=trust)
     report = checkup(
         loaded.model,
@@ -82,9 +82,9 @@ def load_target(target: str, *, trust: bool = False) -> Target:
 
     Args:
         target: a run directory or checkpoint, "package.module:factory",
-            "path/to/file.py:factory", "hf:<model type>", or a local folder of transformers.
+            "path/to/file.py:factory", "hf:<model type>", or a local directory of transformers.
         trust: for a run or checkpoint, as for `attnlab.training.checkpoints.load_model`; for a
-            folder of transformers, whether code in it may run.
+            directory of transformers, whether code in it may run.
 
     Raises:
         BadInput: it does not exist or does not give a model.
@@ -108,15 +108,15 @@ def load_target(target: str, *, trust: bool = False) -> Target:
     place, colon, name = target.rpartition(":")
     if not colon:
         raise BadInput(
-            f"there is no file or folder {target}; a target is a run directory, a checkpoint, "
-            f"package.module:factory, path/to/file.py:factory, hf:<model type> or a folder of "
+            f"there is no file or directory {target}; a target is a run directory, a checkpoint, "
+            f"package.module:factory, path/to/file.py:factory, hf:<model type> or a directory of "
             f"transformers"
         )
     return Target(_made(_module(place), name, target), target)
 
 
 def _module(place: str) -> ModuleType:
-    """Import a module by its name or from its file; imports see the current folder first."""
+    """Import a module by its name or from its file; imports see the current directory first."""
     path, here = Path(place), str(Path.cwd())
     if path.suffix == ".py" and not path.exists():
         raise BadInput(f"there is no file {place}")

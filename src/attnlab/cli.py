@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 RUN = "A run directory or a checkpoint"
-HUB = "a local folder or a name on the hub"
+HUB = "a local directory or a name on the hub"
 Trust = Annotated[
     bool,
     typer.Option(
         "--trust",
-        help="Allow the run to import your own classes, from the current folder too. "
+        help="Allow the run to import your own classes, from the current directory too. "
         "They run as your code: only for runs that you made.",
     ),
 ]
@@ -102,14 +102,14 @@ def checkup(
         str,
         typer.Argument(
             help="A run directory or checkpoint, package.module:factory, path/to/file.py:factory, "
-            "hf:<model type>, or a local folder of transformers."
+            "hf:<model type>, or a local directory of transformers."
         ),
     ],
     vocab_size: Annotated[int | None, typer.Option(help="If the model does not have it.")] = None,
     block_size: Annotated[int | None, typer.Option(help="The longest sequence to try.")] = None,
     prove: Annotated[bool, typer.Option("--prove", help="Train a copy to prove a leak.")] = False,
     seconds: Annotated[
-        float | None, typer.Option(help="How long to look; more covers more.")
+        float | None, typer.Option(help="A time budget; more time covers more.")
     ] = None,
     fail_on: Annotated[
         str, typer.Option(help="fault, or suspicious to exit with 1 for suspicions too.")
@@ -151,9 +151,9 @@ def reproduce(
     claims: Annotated[list[str] | None, typer.Argument(help="Names; all if omitted.")] = None,
     budget: Annotated[str, typer.Option(help="quick, or full with the long runs.")] = "quick",
     seeds: Annotated[int | None, typer.Option(help="Look at this many seeds.")] = None,
-    jobs: Annotated[int | None, typer.Option(help="Processes; by default one a core.")] = None,
-    list_: Annotated[bool, typer.Option("--list", help="Show the claims, run nothing.")] = False,
-    plan: Annotated[bool, typer.Option("--plan", help="Show runs and time, run nothing.")] = False,
+    jobs: Annotated[int | None, typer.Option(help="Processes; by default one per core.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the claims; run nothing.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Show runs and time; run nothing.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Ignore the committed rows.")] = False,
     declare: Annotated[
         bool, typer.Option("--declare", help="Write a new version of what is predicted.")
@@ -189,7 +189,7 @@ def reproduce(
         declare_claims(paths, names, jobs)
         return
     if publish and (fresh or seeds is not None):
-        raise BadInput("--publish takes the committed rows: leave out --fresh and --seeds")
+        raise BadInput("--publish uses the committed rows; leave out --fresh and --seeds")
     family, judged = library.reproduce(
         paths, names, seeds=seeds, jobs=jobs, fresh=fresh, only_plan=plan
     )
@@ -203,7 +203,7 @@ def reproduce(
 
 @app.command()
 def runs(
-    folder: Annotated[Path, typer.Argument(help="outputs, a sweep in it, or one run.")] = Path(
+    directory: Annotated[Path, typer.Argument(help="outputs, a sweep in it, or one run.")] = Path(
         "outputs"
     ),
     where: Annotated[
@@ -228,7 +228,7 @@ def runs(
     from attnlab import runs as library
     from attnlab import runs_table
 
-    there = library.read_runs(folder)
+    there = library.read_runs(directory)
     found = runs_table.select(there, where or [])
     if parquet is not None:
         library.write_parquet(found, parquet)
@@ -250,34 +250,34 @@ def runs(
         print(runs_table.as_csv(rows).rstrip() if csv else runs_table.as_json(rows))
         return
     console = Console(highlight=False, markup=False, soft_wrap=True)
-    console.print(runs_table.title(found, str(folder), of=len(there)))
+    console.print(runs_table.title(found, str(directory), of=len(there)))
     if found:
         table = runs_table.each(found, keys) if each else runs_table.means(groups, keys)
         Console().print(table)
         if console.is_terminal and sort is None and columns is None:
-            console.print(runs_table.HINT.format(folder=folder), style="dim")
+            console.print(runs_table.HINT.format(folder=directory), style="dim")
 
 
 @app.command()
 def plot(
-    folder: Annotated[Path, typer.Argument(help="A sweep: outputs/<name>.")],
+    directory: Annotated[Path, typer.Argument(help="A sweep: outputs/<name>.")],
     where: Annotated[list[str] | None, typer.Option(help="As for `attnlab runs`.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the figures.", show_default="<folder>/plots")
+        Path | None, typer.Option(help="Where the figures go.", show_default="<directory>/plots")
     ] = None,
 ) -> None:
     """Draw losses, entropy by layer and loss by position, over seeds, as PNG and SVG."""
     from attnlab.runs import curves_of, read_runs
     from attnlab.runs_table import select
 
-    found = select(read_runs(folder), where or [])
+    found = select(read_runs(directory), where or [])
     if not found:
-        raise BadInput(f"no runs in {folder} match --where {' and '.join(where or [])}")
+        raise BadInput(f"no runs in {directory} match --where {' and '.join(where or [])}")
     from attnlab.plotting.figures import draw
 
-    if out is None and (folder / "plots").is_symlink():
-        raise BadInput(f"{folder / 'plots'} is a symbolic link; name a folder with --out")
-    for file in draw(curves_of(found), folder / "plots" if out is None else out):
+    if out is None and (directory / "plots").is_symlink():
+        raise BadInput(f"{directory / 'plots'} is a symbolic link; name a directory with --out")
+    for file in draw(curves_of(found), directory / "plots" if out is None else out):
         print(printable(str(file)))
 
 
@@ -323,7 +323,7 @@ def explore(
     ] = None,
     trust: Trust = False,
 ) -> None:
-    """Write one HTML page to explore the attention of a model in, or of two side by side."""
+    """Write one HTML page that shows the attention of a model, or of two side by side."""
     with fast_imports():
         from attnlab import explorer as library
 
@@ -385,7 +385,7 @@ def _print_result(table: "Table", plain: dict[str, Any], json: bool) -> None:
 @app.command()
 def export(
     target: Annotated[Path, typer.Argument(help=f"{RUN}.")],
-    out: Annotated[Path, typer.Option(help="A new folder, for transformers to load.")],
+    out: Annotated[Path, typer.Option(help="A new directory, for transformers to load.")],
     trust: Trust = False,
 ) -> None:
     """Export a model as a GPT-2 of transformers, with a character tokenizer."""
@@ -398,7 +398,7 @@ def export(
 
 
 def _folder_of(target: str) -> Path:
-    """Where a file about a model goes: its folder, or the current one for a name on the hub."""
+    """Where a file about a model goes: its directory, or the current one for a hub name."""
     place = Path(target.removeprefix("hf:"))
     return place if place.is_dir() else place.parent if place.exists() else Path()
 

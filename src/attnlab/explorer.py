@@ -1,4 +1,4 @@
-"""One HTML page to explore attention in: all heads of one or two models, along their training."""
+"""One HTML page that shows all heads of one or two models during training."""
 
 import html
 import json
@@ -101,10 +101,10 @@ def explore(
     """Show the attention of every head of a model, or of two side by side.
 
     Args:
-        target: a run directory or a checkpoint, or "hf:" and the local folder or hub name of a
-            BERT or GPT-2. The history of a run directory, if it has one, is shown along the
-            training.
-        other: a second one to compare with.
+        target: a run directory or a checkpoint, or "hf:" and the local directory or hub name of a
+            BERT or GPT-2. The history of a run directory, if it has one, is shown step by
+            step.
+        other: a second model to compare with.
         text: show the trained models on this text instead.
         trust: as for `attnlab.training.checkpoints.load_model`.
 

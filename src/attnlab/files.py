@@ -173,9 +173,9 @@ def training_command() -> str:
 
 
 def make_importable(conf: Path) -> None:
-    """Let Python import the modules in a folder of configuration files and beside it.
+    """Let Python import the modules in a directory of configuration files and beside it.
 
-    Only for a folder that the user named, or that belongs to a claim the user runs.
+    Only for a directory that the user named, or that belongs to a claim the user runs.
     """
     for folder in (conf.resolve(), conf.resolve().parent):
         if str(folder) not in sys.path:
@@ -202,10 +202,10 @@ def fast_imports() -> Iterator[None]:
 
 
 def make_named_importable(overrides: Iterable[str]) -> None:
-    """Let Python import the modules in the current folder if an override names one of them.
+    """Let Python import the modules in the current directory if an override names one.
 
-    A folder is not on the path just because a command is run in it. Installed modules come first,
-    so that a file there replaces none of them.
+    A directory is not on the path just because a command is run in it. Installed modules come
+    first, so that a file there replaces none of them.
 
     Args:
         overrides: as typed, such as attn._target_=my_module.MyAttention.

@@ -74,9 +74,9 @@ class Run:
 
 
 def read_runs(root: Path) -> list[Run]:
-    """All runs in or below a folder, in the order of their names; BadInput if there is none."""
+    """All runs in or below a directory, in the order of their names; BadInput if none."""
     if not root.is_dir():
-        raise BadInput(f"there is no folder {root}")
+        raise BadInput(f"there is no directory {root}")
     found = sorted(root.rglob("status.json"), key=_natural)
     if not found:
         raise BadInput(f"{root} holds no runs: no status.json in it or below")
@@ -188,7 +188,7 @@ def curves_of(runs: Sequence[Run]) -> list[RunCurves]:
 
 
 def load(root: str | Path, *, curves: bool = False) -> "pandas.DataFrame":
-    """Read all runs below a folder into a data frame.
+    """Read all runs below a directory into a data frame.
 
     Args:
         root: `outputs`, a sweep in it, or a run directory.
@@ -196,7 +196,7 @@ def load(root: str | Path, *, curves: bool = False) -> "pandas.DataFrame":
             row for each run, with its settings and metrics as columns.
 
     Raises:
-        BadInput: there is no such folder or no run in it.
+        BadInput: there is no such directory or no run in it.
     """
     return frame(read_runs(Path(root)), curves=curves)
 

@@ -81,7 +81,7 @@ def check_key(runs: Sequence[Run], key: str) -> None:
     known = {name for run in runs for name in run.values}
     if runs and key not in known:
         near = get_close_matches(key, sorted(known), n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else "see attnlab runs FOLDER --json"
+        hint = f"did you mean {' or '.join(near)}?" if near else "see attnlab runs ... --json"
         raise BadInput(f"{key} is neither a setting nor a metric of these runs; {hint}")
 
 

@@ -61,12 +61,12 @@ def test_a_folder_that_does_not_exist_is_said_without_asking_the_hub(
 
 
 def test_a_file_is_not_a_dataset(folder: str) -> None:
-    with pytest.raises(BadInput, match="is a file; give its folder"):
+    with pytest.raises(BadInput, match="is a file; give its directory"):
         hub(f"{folder}/rows.jsonl")
 
 
 def test_a_dataset_that_cannot_be_reached_is_one_sentence(offline: None) -> None:
-    with pytest.raises(BadInput, match=r"some/where cannot be loaded: .*no such folder"):
+    with pytest.raises(BadInput, match=r"some/where cannot be loaded: .*no such directory"):
         hub("some/where")
 
 

@@ -67,7 +67,7 @@ def test_held_out_sequences_are_the_same_every_time_and_differ_from_the_training
 @pytest.mark.parametrize(
     ("make", "given", "sentence"),
     [
-        (mqar, {"pairs": 16}, r"data\.pairs = 16 must be 1 to 15"),
+        (mqar, {"pairs": 16}, r"data\.pairs = 16 must be from 1 to 15"),
         (mqar, {"symbols": 0}, r"data\.pairs = 8"),
         (mqar, {"symbols": 500}, r"data\.symbols = 500"),
         (copy, {"length": 33}, r"data\.length = 33 must be even"),

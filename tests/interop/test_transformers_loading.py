@@ -25,7 +25,7 @@ def test_a_hub_name_without_a_network_is_one_sentence() -> None:
     with pytest.raises(BadInput) as told:
         load_attention_model("google-bert/bert-base-uncased")
     sentence = str(told.value)
-    assert sentence.startswith("google-bert/bert-base-uncased is not a local folder")
+    assert sentence.startswith("google-bert/bert-base-uncased is not a local directory")
     assert "\n" not in sentence
 
 
@@ -34,7 +34,7 @@ def test_an_invalid_name_is_one_sentence(name: str) -> None:
     for verb in ("look", "sample"):
         result = CliRunner().invoke(app, [verb, f"hf:{name}"])
         assert isinstance(result.exception, BadInput)
-        assert str(result.exception).startswith(f"{name} is not a local folder")
+        assert str(result.exception).startswith(f"{name} is not a local directory")
 
 
 def test_a_folder_without_a_model(tmp_path: Path) -> None:

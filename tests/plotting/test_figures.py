@@ -112,7 +112,7 @@ def test_nothing_to_plot(sweep: Path) -> None:
         CliRunner().invoke(
             app, ["plot", str(sweep), "--where", "attn=torch_mha"], catch_exceptions=False
         )
-    with pytest.raises(BadInput, match="there is no folder"):
+    with pytest.raises(BadInput, match="there is no directory"):
         CliRunner().invoke(app, ["plot", str(sweep / "no")], catch_exceptions=False)
 
 

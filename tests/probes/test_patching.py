@@ -75,7 +75,7 @@ def test_nothing_is_left_in_the_model(planted: GPT) -> None:
     ("clean", "corrupt", "sentence"),
     [
         (ids(1, 2), ids(1, 2, 3), "equally long"),
-        (ids(1, 1, 3), ids(1, 1, 3), "does not tell the texts apart"),
+        (ids(1, 1, 3), ids(1, 1, 3), "does not distinguish the texts"),
     ],
 )
 def test_texts_that_do_not_fit(

@@ -88,7 +88,7 @@ def test_any_override_gives_a_folder_that_file_systems_take(overrides: list[str]
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/etc", "a\\b", "x" * 101])
 def test_a_name_must_be_one_folder(name: str) -> None:
-    with pytest.raises(BadInput, match="must be the plain name of a folder"):
+    with pytest.raises(BadInput, match="must be a plain directory name"):
         folder_for(OmegaConf.merge(CFG, {"name": name}), "sdpa", [])  # type: ignore[arg-type]
 
 

@@ -97,7 +97,7 @@ def deterministic(
 def rows_independent(
     adapter: ModelAdapter, lengths: list[int], generator: torch.Generator
 ) -> Finding:
-    """Do the sequences of a batch leave each other's logits alone?"""
+    """Do the sequences of a batch leave each other's logits unchanged?"""
     if adapter.rows == 1:
         return Finding("batch", NOT_APPLICABLE, "the model takes one sequence at a time")
     B, T = 5, lengths[0]

@@ -109,7 +109,7 @@ class Examination:
             self.adapter = replace(self.adapter, rows=1)
 
     def rows(self) -> None:
-        """Do the sequences of a batch leave each other alone?"""
+        """Are the sequences of a batch independent of each other?"""
         found = blackbox.rows_independent(self.adapter, self.lengths, self.generator)
         self.findings.append(found)
 

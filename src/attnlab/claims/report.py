@@ -55,7 +55,7 @@ def publish(family: Sequence[Evidence], paths: Paths, readme: Path) -> list[Path
         if evidence.exploratory:
             raise BadInput(
                 f"{evidence.claim.name} cannot be published: {evidence.exploratory}; declare it "
-                f"by attnlab reproduce {evidence.claim.name} --declare, commit, and run it"
+                f"with attnlab reproduce {evidence.claim.name} --declare, commit, and run it"
             )
         commits = {(row.get("git") or {}).get("commit") for row in all_rows([evidence])}
         check_committed(paths.declared(evidence.claim.name), commits)

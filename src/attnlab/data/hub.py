@@ -1,4 +1,4 @@
-"""Text columns of a dataset on the Hugging Face hub, or of files in a local folder."""
+"""Text columns of a dataset on the Hugging Face hub, or of files in a local directory."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -20,13 +20,13 @@ def hub(
     config_name: str | None = None,
     revision: str | None = None,
 ) -> Corpus:
-    """Stream text columns of a Hugging Face dataset, or of a local folder, up to a limit.
+    """Stream text columns of a Hugging Face dataset, or of a local directory, up to a limit.
 
     Only what is needed for `limit` characters is fetched: a chunk of a text or JSON file, a row
     group of a Parquet file. Nothing is written to the cache of datasets.
 
     Args:
-        dataset: a name on the hub such as "roneneldan/TinyStories", or a folder of text, CSV,
+        dataset: a name on the hub such as "roneneldan/TinyStories", or a directory of text, CSV,
             JSON, or Parquet files.
         column: the column that holds the text, or several; values are joined by newlines.
         split: of the dataset; attnlab divides it into training and validation text.
@@ -52,7 +52,7 @@ def hub(
     except BadInput:
         raise
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-        told = "" if folder else "there is no such folder here, and "
+        told = "" if folder else "there is no such directory here, and "
         raise BadInput(
             f"data.dataset = {dataset} cannot be loaded: {told}{first_line(error)}"
         ) from error
@@ -63,7 +63,7 @@ def hub(
 
 
 def _folder(dataset: str) -> Path | None:
-    """The local folder that is meant; None if it is a name on the hub, BadInput if neither."""
+    """The local directory that is meant; None for a name on the hub, BadInput if neither."""
     try:
         folder = Path(dataset).expanduser()
         if folder.is_dir():
@@ -72,9 +72,9 @@ def _folder(dataset: str) -> Path | None:
     except (OSError, RuntimeError, ValueError) as error:
         raise BadInput(f"data.dataset = {dataset!r} is not a path: {error}") from error
     if exists:
-        raise BadInput(f"data.dataset = {dataset} is a file; give its folder, or use data=text")
+        raise BadInput(f"data.dataset = {dataset} is a file; give its directory, or use data=text")
     if not HUB_NAME.fullmatch(dataset) or dataset.startswith("."):
-        raise BadInput(f"data.dataset = {dataset} does not exist; give a folder or a hub name")
+        raise BadInput(f"data.dataset = {dataset} does not exist; give a directory or hub name")
     return None
 
 

@@ -98,7 +98,7 @@ def mqar(length: int, pairs: int = 8, symbols: int = 32) -> Sequences:
         pairs: keys in a sequence.
         symbols: keys to choose from; there are as many values.
 
-    Numbers out of range are a BadInput.
+    Raises BadInput if a number is out of range.
     """
     _check("pairs", pairs, 1, min(symbols, (length - 1) // 2))
     _check("symbols", symbols, 1, 499)
@@ -117,7 +117,7 @@ def mqar(length: int, pairs: int = 8, symbols: int = 32) -> Sequences:
 def copy(length: int, symbols: int = 32) -> Sequences:
     """Random symbols, a blank, and the same symbols again: the second half is the answer.
 
-    The length T is even. Numbers out of range are a BadInput.
+    The length T must be even. Raises BadInput if a number is out of range.
     """
     if length < 2 or length % 2:
         raise BadInput(f"data.length = {length} must be even for data=copy")
@@ -139,7 +139,7 @@ def induction(length: int, symbols: int = 32) -> Sequences:
     After the first period, the next symbol is the one that followed the last time (Olsson et al.
     2022). Periods are drawn from T/4 to T/2, so a position does not tell where to look.
 
-    The length T is at least 8, and there are at least T/2 symbols; else BadInput.
+    Raises BadInput if the length T is below 8, or if there are fewer than T/2 symbols.
     """
     _check("length", length, 8, 1998)
     _check("symbols", symbols, length // 2, 999)
@@ -162,4 +162,4 @@ def _distinct(B: int, n: int, count: int, g: torch.Generator) -> Tensor:
 
 def _check(name: str, value: int, least: int, most: int) -> None:
     if not least <= value <= most:
-        raise BadInput(f"data.{name} = {value} must be {least} to {most} here")
+        raise BadInput(f"data.{name} = {value} must be from {least} to {most}")

@@ -1,4 +1,4 @@
-"""Export our GPT as a `GPT2LMHeadModel`, or as a folder that transformers loads on its own."""
+"""Export our GPT as a `GPT2LMHeadModel`, or as a directory that transformers loads."""
 
 import copy
 import math
@@ -26,10 +26,10 @@ TOLERANCE = 1e-9  # of logits in fp64, relative to their size: rounding only
 
 
 def export(net: GPT, alphabet: str, folder: Path) -> None:
-    """Write a folder from which transformers generates text: config, weights and tokenizer.
+    """Write a directory from which transformers generates text: config, weights, tokenizer.
 
     The tokenizer has one token per character; text with an unknown character is an error there
-    too. The folder is written completely or not at all.
+    too. The directory is written completely or not at all.
 
     Args:
         net: the model.
@@ -37,10 +37,10 @@ def export(net: GPT, alphabet: str, folder: Path) -> None:
         folder: must not exist, or be empty.
 
     Raises:
-        BadInput: GPT-2 cannot express the model, or the folder is not empty.
+        BadInput: GPT-2 cannot express the model, or the directory is not empty.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise BadInput(f"out = {folder} already exists and is not empty; name a new folder")
+        raise BadInput(f"out = {folder} already exists and is not empty; name a new directory")
     model = to_gpt2(net)
     tokenizer = character_tokenizer(alphabet, net.block_size)
     try:

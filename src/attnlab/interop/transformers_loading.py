@@ -1,4 +1,4 @@
-"""Load a model of transformers with its tokenizer, from a local folder or the hub."""
+"""Load a model of transformers with its tokenizer, from a local directory or the hub."""
 
 import logging
 from pathlib import Path
@@ -29,7 +29,7 @@ def load_attention_model(name: str) -> tuple["PreTrainedModel", Any]:
     """Load a BERT or GPT-2 without its head, in eval mode, and its tokenizer.
 
     Args:
-        name: a local folder, or a name on the hub ("google-bert/bert-base-uncased"), which is
+        name: a local directory, or a hub name ("google-bert/bert-base-uncased"), which is
             downloaded once.
 
     Raises:
@@ -59,7 +59,7 @@ def _load(name: str, families: tuple[str, ...], model_class: str) -> tuple[Any, 
     """Load a model of one of the families and its tokenizer."""
     library = transformers()
     try:
-        # Code in the folder of a model is never run.
+        # Code in the directory of a model is never run.
         family = library.AutoConfig.from_pretrained(name, trust_remote_code=False).model_type
         if family in families:
             loader = getattr(library, model_class)
@@ -69,6 +69,6 @@ def _load(name: str, families: tuple[str, ...], model_class: str) -> tuple[Any, 
         if Path(name).is_dir():
             raise BadInput(f"{name} does not contain a model: {first_line(error)}") from error
         raise BadInput(
-            f"{name} is not a local folder and cannot be loaded from the hub: {first_line(error)}"
+            f"{name} is not a local directory and failed to load from the hub: {first_line(error)}"
         ) from error
     raise BadInput(f"{name} is a {family}; it must be a {' or '.join(families)}")

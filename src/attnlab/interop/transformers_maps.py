@@ -17,7 +17,7 @@ def views_of_transformers(name: str, text: str) -> tuple[list[View], list[str]]:
     """Compute the patterns of every attention layer of a BERT or GPT-2 on a text.
 
     Args:
-        name: a local folder, or a name on the hub.
+        name: a local directory, or a name on the hub.
         text: encoded by the model's own tokenizer, with its special tokens.
 
     Returns:

@@ -65,7 +65,7 @@ def draw(runs: Sequence[RunCurves], folder: Path) -> list[Path]:
 
     Args:
         runs: of one sweep.
-        folder: where the files go; it is made.
+        folder: where the files go; created if missing.
 
     Returns:
         the files.
@@ -84,7 +84,7 @@ def draw(runs: Sequence[RunCurves], folder: Path) -> list[Path]:
     if found > MOST:
         raise BadInput(
             f"{found} settings are too many for one figure, which can show {MOST}; "
-            "choose some with --where attn=unscaled, or give the folder of one sweep"
+            "choose some with --where attn=unscaled, or give the directory of one sweep"
         )
     folder.mkdir(parents=True, exist_ok=True)
     files = []

@@ -55,14 +55,14 @@ def patch_heads(
     """Find the heads that carry what differs between two texts (Heimersheim and Nanda 2024).
 
     The measured quantity is the difference between the logits of two symbols after the texts; each
-    effect is a share of how much it differs between them. "restored" comes back on the corrupt
-    text if the head has its output on the clean one. "lost" goes on the clean text if the head has
-    its output on the corrupt one, and "ablated" if its output is zero.
+    effect is a share of how much it differs between them. "restored" returns on the corrupt text
+    with the head's output on the clean one. "lost" disappears on the clean text with the head's
+    output on the corrupt one, and "ablated" with an output of zero.
 
     Args:
         net: the model.
         clean: the symbols (T,) of the text after which the first answer is right.
-        corrupt: those of a text of the same length, after which the second is.
+        corrupt: those of a text of the same length, after which the second is right.
         answers: the two symbols; None for the most likely one after each text.
 
     Returns:
@@ -82,7 +82,7 @@ def patch_heads(
     first, second = (base[:, right] - base[:, wrong]).tolist()
     apart = first - second
     if right == wrong or not abs(apart) > 1e-6:
-        raise BadInput("the model does not tell the texts apart; name two symbols by --answers")
+        raise BadInput("the model does not distinguish the texts; give two symbols with --answers")
     rows: list[dict[str, float]] = []
     for (layer, head), output in head_outputs(net, texts).items():
         row: dict[str, float] = {"layer": layer, "head": head}

@@ -107,7 +107,7 @@ class Patterns(Probe):
 
 
 class History(Probe):
-    """Keeps every head's pattern on one text along the training, for `attnlab explore`.
+    """Keeps every head's pattern on one text during training, for `attnlab explore`.
 
     It writes history.json into the run directory, below 1 MB: where a model has many heads, the
     text is shorter, and then the snapshots are fewer. Checkpoints hold the snapshots too, so a

@@ -25,7 +25,7 @@ from attnlab.training.stored_recipes import (
     nodes_to_build,
 )
 
-# The entries of an archive of `torch.save`, below one folder.
+# The entries of an archive of `torch.save`, below one directory.
 ENTRIES = re.compile(
     r"[\w.~-]+/(data\.pkl|byteorder|version|\.format_version|\.storage_alignment"
     r"|\.data/serialization_id|data/[0-9]+)",
@@ -150,7 +150,7 @@ def load_model(target: Path | str, *, trust: bool = False) -> tuple[GPT, str]:
     Args:
         target: the run directory or the checkpoint.
         trust: allow the file to name your own classes and functions by import path, which runs
-            their code; modules of the current folder can then be imported. Without it, only
+            their code; modules of the current directory can then be imported. Without it, only
             public names of attnlab and a list of PyTorch's activations are used.
 
     Returns:

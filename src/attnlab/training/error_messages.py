@@ -71,7 +71,7 @@ def missing_file(path: str, options: list[str]) -> str:
         options: the options of the group.
     """
     parts = path.split("/")
-    depth = 2 if parts[0] == "hydra" else 1  # a name may have a folder: attn=cross/dot
+    depth = 2 if parts[0] == "hydra" else 1  # a name may have a directory: attn=cross/dot
     group, name = "/".join(parts[:depth]), "/".join(parts[depth:])
     if group == "hydra/launcher" and name in LAUNCHERS:
         return f"{group}={name} is not installed; install it with: pip install {LAUNCHERS[name]}"

@@ -78,7 +78,7 @@ def make_logger(node: DictConfig, path: str, folder: Path, resume_step: int | No
     except ModuleNotFoundError as error:
         extra = path.rpartition(".")[2]
         raise BadInput(
-            f"{path} needs a package that is not installed; pip install -e '.[{extra}]' brings it"
+            f"{path} needs a package that is missing; install it with: pip install -e '.[{extra}]'"
         ) from error
     return logger
 

@@ -62,11 +62,11 @@ def folder_for(cfg: DictConfig, variant: str, overrides: Iterable[str]) -> Path:
         overrides: what was changed, such as optim.lr=0.01.
 
     Raises:
-        BadInput: the name is no plain name of a folder, or the directory would lie in a run's.
+        BadInput: the name is not a plain directory name, or the directory would lie in a run's.
     """
     name = str(cfg.name)
     if not name or name in {".", ".."} or any(c in name for c in "/\\\0") or len(name) > 100:
-        raise BadInput(f"name = {name!r} must be the plain name of a folder, without / or \\")
+        raise BadInput(f"name = {name!r} must be a plain directory name, without / or \\")
     changed = sorted(
         _plain(o) for key, o in last_of(overrides).items() if key not in APART and _counts(key)
     )
@@ -202,7 +202,7 @@ class RunDirectory:
         if self.status_file.exists() or self.status_file.is_symlink():
             return self._checked(self.status_file, STATUS)
         if others:
-            raise BadInput(f"{self.path} is not empty and holds no run; take another name=")
+            raise BadInput(f"{self.path} is not empty and holds no run; use another name=")
         return {}
 
     def is_done(self) -> bool:
@@ -254,8 +254,8 @@ class RunDirectory:
         if not differing and len(inputs) > 1:
             other += " or continues other weights"
         raise BadInput(
-            f"{self.path} holds a run of another {other}; take another name=, or redo it by "
-            "force=true"
+            f"{self.path} holds a run of another {other}; use another name=, or "
+            "force=true to rerun"
         )
 
     def _written(self, *, temporary: bool) -> list[Path]:
