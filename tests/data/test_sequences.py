@@ -72,7 +72,7 @@ def test_held_out_sequences_are_the_same_every_time_and_differ_from_the_training
         (mqar, {"symbols": 500}, r"data\.symbols = 500"),
         (copy, {"length": 33}, r"data\.length = 33 must be even"),
         (copy, {"symbols": 1}, r"data\.symbols = 1"),
-        (induction, {"symbols": 15}, r"data\.symbols = 15 must be 16 to"),
+        (induction, {"symbols": 15}, r"data\.symbols = 15 must be from 16 to"),
     ],
 )
 def test_bad_numbers_are_named(make: Any, given: dict[str, int], sentence: str) -> None:
