@@ -232,7 +232,7 @@ def write_parquet(runs: Sequence[Run], file: Path) -> None:
 
 
 def read_curves(folder: Path, pattern: str) -> dict[str, list[tuple[int, float]]]:
-    """The scalars of a run's events whose tags match: tag -> (step, value), the latest a step."""
+    """The scalars of a run whose tags match: tag -> (step, value), the latest of each step."""
     scalars = read_scalars(folder)
     return {
         tag: sorted(values.items())

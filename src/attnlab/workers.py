@@ -102,7 +102,7 @@ def start_worker(log: str, threads: int) -> None:
 
 @contextmanager
 def _environment(threads: int) -> Iterator[None]:
-    """Set the variables of numerical libraries for the processes that are started meanwhile."""
+    """Set the variables of numerical libraries for the processes that start inside the block."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     variables = dict.fromkeys(names, str(threads)) | {"HYDRA_FULL_ERROR": "1"}
     before = {name: os.environ.get(name) for name in variables}

@@ -23,7 +23,7 @@ class PoolLauncher(Launcher):
     """Runs the runs of a sweep side by side, each with its share of the cores.
 
     Args:
-        n_jobs: how many processes; null for one a core, and at most 8 where there is a GPU.
+        n_jobs: how many processes; null for one per core, and at most 8 where there is a GPU.
     """
 
     def __init__(self, n_jobs: int | None = None) -> None:

@@ -29,7 +29,7 @@ def list_claims(paths: Paths, names: Sequence[str]) -> None:
 
 
 def print_verdicts(family: Sequence[Evidence], paths: Paths, console: Console) -> None:
-    """Print the verdicts, a row a prediction, and what failed."""
+    """Print the verdicts, one row per prediction, and what failed."""
     rows = _table("claim", "prediction", "verdict", "evidence")
     for evidence in family:
         color = COLORS.get(evidence.verdict, "yellow")

@@ -12,7 +12,7 @@ from attnlab.claims.rows import RowStore
 from attnlab.claims.source_digest import source_digest
 from attnlab.training.run_directory import flat
 
-CORE = 60e9  # floating-point operations a second, of one core
+CORE = 60e9  # floating-point operations per second, of one core
 Counts = dict[tuple[str, str], int]  # (claim, prediction) -> how many seeds to look at
 
 

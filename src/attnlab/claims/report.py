@@ -145,7 +145,7 @@ def _template(name: str) -> jinja2.Template:
 
 
 def seeds_table(result: PredictionResult) -> list[dict[str, Any]]:
-    """One row an arm: n, mean of the finite scores, every seed's score, how many diverged."""
+    """One row per arm: n, mean of the finite scores, every seed's score, how many diverged."""
     overrides = {arm.name: arm.overrides for arm in getattr(result.prediction, "arms", ())}
     rows = []
     for arm, scores in result.scores.items():

@@ -19,7 +19,7 @@ class PredictionResult:
     # Arm -> one row a seed; a measurement has the one arm "".
     rows: dict[str, list[Row]] = field(default_factory=dict)
     scores: dict[str, list[float]] = field(default_factory=dict)  # diverged runs included
-    values: list[float] = field(default_factory=list)  # what was judged, one a seed
+    values: list[float] = field(default_factory=list)  # what was judged, one per seed
     outcome: Outcome | None = None  # None where nothing was judged
     remark: str = ""  # why not, or which runs failed
     failed: bool = False

@@ -1,4 +1,4 @@
-"""Finished runs and measurements, one JSON object a line."""
+"""Finished runs and measurements, one JSON object per line."""
 
 import json
 import math

@@ -104,7 +104,7 @@ def panels(
     Args:
         count: how many.
         width, height: of each, in inches.
-        columns: panels a row; all without it.
+        columns: panels per row; None puts all in one.
         share: whether all panels have the same axes.
 
     Returns:

@@ -50,7 +50,7 @@ def grid(panels: Sequence[Panel], text: Sequence[str], *, columns: int, heading:
     Args:
         panels: patterns (T, T), in reading order.
         text: T characters, or T tokens.
-        columns: panels a row.
+        columns: panels per row.
         heading: the line above all panels.
     """
     room = (LARGEST_WIDTH - 200) // columns - 150

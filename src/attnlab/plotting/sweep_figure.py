@@ -20,7 +20,7 @@ class SettingResult:
         name: of the setting; a variant's own name gives it the variant's color.
         differences: validation loss minus the baseline's of the same seed, nats; empty for the
             baseline.
-        by_position: validation loss at each position, nats, one sequence a run.
+        by_position: validation loss at each position, nats, one sequence per run.
         shares: name of a measure between 0 and 1 -> its value in each run.
     """
 

@@ -22,7 +22,7 @@ class LanguageModule(Protocol):
     Args:
         net: the model.
         corpus: its text, or its task.
-        val_losses: step -> validation loss, nats a character.
+        val_losses: step -> validation loss, nats per character.
     """
 
     net: GPT

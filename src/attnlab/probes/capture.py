@@ -231,7 +231,7 @@ def snapshot(seen: Sequence[View], step: int, loss: float | None = None) -> dict
     Args:
         seen: views of all layers on one text.
         step: of the training.
-        loss: of the model, nats a prediction.
+        loss: of the model, nats per prediction.
 
     Returns:
         "step", "loss", "weights" (the patterns of all layers as `packed` bytes), "equal" (layer ->
@@ -315,7 +315,7 @@ def first_nonfinite_weight(net: nn.Module) -> Finding | None:
 
 
 def first_nonfinite_gradient(net: nn.Module) -> Finding | None:
-    """The gradient that went first: backward, hence the last parameter that has a bad one."""
+    """The first bad gradient of the backward pass: that of the last parameter that has one."""
     for name, weight in reversed(list(net.named_parameters())):
         if weight.grad is not None and not weight.grad.isfinite().all():
             number = name.split(".")[1] if name.startswith("blocks.") else None

@@ -281,7 +281,7 @@ def _inner_products(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _cosine(gram: Tensor, nothing: Tensor | float = 0.0) -> Tensor:
-    """From inner products to cosines; two empty vectors are alike, one is like no other."""
+    """Cosines from inner products: 1 between two zero vectors, 0 between one and any other."""
     square = gram.diagonal()
     empty = square <= nothing
     norm = square.masked_fill(empty, 1.0).sqrt()

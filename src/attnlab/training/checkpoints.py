@@ -94,7 +94,7 @@ def _check_archive(stream: BinaryIO) -> None:
 
 @dataclass(frozen=True)
 class StoredModel:
-    """What a checkpoint says of its model. Nothing is built or imported yet.
+    """What a checkpoint says about its model. Nothing is built or imported yet.
 
     Args:
         file: the checkpoint.
@@ -172,8 +172,8 @@ def load_model(target: Path | str, *, trust: bool = False) -> tuple[GPT, str]:
 def load_with_recipe(
     target: Path, *, trust: bool = False
 ) -> tuple[torch.nn.Module, dict[str, Any]]:
-    """The model of any task, in evaluation mode, and what its checkpoint says of the run: the
-    configuration, the alphabet and the corpus. `load_model` has the arguments."""
+    """The model of any task, in evaluation mode, and the recipe in its checkpoint: configuration,
+    alphabet and corpus. `load_model` has the arguments."""
     stored = read_stored_model(target)
     model, attn = nodes_to_build(stored.recipe, stored.file, trust=trust)
     if trust:

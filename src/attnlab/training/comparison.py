@@ -137,7 +137,7 @@ class PairedRuns:
     Args:
         label: the name of their directories, such as attn=unscaled,model.n_head=1.
         shared: the overrides in it that are not about attention, which the baseline has too.
-        runs: one a seed.
+        runs: one per seed.
         at_baseline: the baseline's, in the same order.
     """
 

@@ -49,7 +49,7 @@ class TaskData(Protocol):
 
     @property
     def record(self) -> dict[str, Any]:
-        """What metrics.json says of the data."""
+        """The entry of the data in metrics.json."""
 
 
 class TaskModule(L.LightningModule):

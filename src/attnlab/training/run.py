@@ -297,7 +297,7 @@ def _silence_lightning() -> None:
 
 
 def measured(trainer: L.Trainer, lit: TaskModule, clock: Clock) -> dict[str, Any]:
-    """The figures: losses in nats a prediction, over the whole data or a fixed piece of it."""
+    """The figures: losses in nats per prediction, over the whole data or a fixed piece of it."""
     batches = trainer.global_step * trainer.accumulate_grad_batches
     figures: dict[str, Any] = {
         "val_loss": lit.val_losses[trainer.global_step],
@@ -319,7 +319,7 @@ def measured(trainer: L.Trainer, lit: TaskModule, clock: Clock) -> dict[str, Any
 
 @torch.inference_mode()
 def evaluate(trainer: L.Trainer, lit: TaskModule, batches: Sequence[Any]) -> float:
-    """Mean loss over batches, in nats a prediction, in the precision of the training."""
+    """Mean loss over batches, in nats per prediction, in the precision of the training."""
     device = trainer.strategy.root_device
     net = lit.net.to(device)
     was_training = net.training
