@@ -137,7 +137,7 @@ def test_conditions(sweep: Path, condition: str, count: int) -> None:
 
 
 def test_an_order_needs_a_number(sweep: Path) -> None:
-    with pytest.raises(BadInput, match="val_loss<abc: < compares numbers, and 'abc' is none"):
+    with pytest.raises(BadInput, match="val_loss<abc: < needs a number, not 'abc'"):
         runs_table.select(runs.read_runs(sweep), ["val_loss<abc"])
 
 

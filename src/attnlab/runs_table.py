@@ -56,7 +56,7 @@ def select(runs: Sequence[Run], conditions: Sequence[str]) -> list[Run]:
         key, sign, wanted = found.groups()
         check_key(runs, key)
         if sign not in {"=", "!="} and _number(wanted) is None:
-            raise BadInput(f"where = {condition}: {sign} compares numbers, and {wanted!r} is none")
+            raise BadInput(f"where = {condition}: {sign} needs a number, not {wanted!r}")
         runs = [run for run in runs if _holds(run.value(key), sign, wanted)]
     return list(runs)
 

@@ -216,7 +216,7 @@ def test_resuming_with_another_text_is_refused(
     changed = tmp_path / "text.txt"
     changed.write_text(text_file.read_text()[::-1])
     corpus = read_config(small(f"data.path={changed}")).data()
-    with pytest.raises(BadInput, match=r"trained on other data than text\.txt is now"):
+    with pytest.raises(BadInput, match=r"trained on data other than the current text\.txt"):
         read_resumable(folder, cfg, corpus)
 
 

@@ -162,7 +162,7 @@ def check_committed(file: Path, commits: Iterable[str | None]) -> None:
         if then != now_declared:
             raise BadInput(
                 f"{file} is not part of commit {commit[:12]}, at which runs were made; commit the "
-                "declaration first, then run, without rows and run directories of before"
+                "declaration first, then run without the earlier rows and run directories"
             )
 
 

@@ -50,7 +50,7 @@ def read_resumable(directory: RunDirectory, cfg: DictConfig, corpus: TaskData) -
             f"{file} belongs to another configuration ({', '.join(differing[:4])}); {RERUN}"
         )
     if recipe.get("corpus_sha256") != corpus.sha256:
-        raise BadInput(f"{file} was trained on other data than {corpus.name} is now; {RERUN}")
+        raise BadInput(f"{file} was trained on data other than the current {corpus.name}; {RERUN}")
     return checkpoint
 
 
