@@ -148,7 +148,7 @@ def checkup(
 
 @app.command()
 def reproduce(
-    claims: Annotated[list[str] | None, typer.Argument(help="Names; all if omitted.")] = None,
+    claims: Annotated[list[str] | None, typer.Argument(help="Names of claims; all if omitted.")] = None,
     budget: Annotated[str, typer.Option(help="quick, or full with the long runs.")] = "quick",
     seeds: Annotated[int | None, typer.Option(help="Look at this many seeds.")] = None,
     jobs: Annotated[int | None, typer.Option(help="Processes; by default one per core.")] = None,
@@ -313,7 +313,7 @@ def look(
 @app.command()
 def explore(
     target: Annotated[str, typer.Argument(help=f"{RUN}, or hf:NAME for a BERT or GPT-2 ({HUB}).")],
-    other: Annotated[str | None, typer.Argument(help="A second one to compare with.")] = None,
+    other: Annotated[str | None, typer.Argument(help="A second model to compare with.")] = None,
     text: Annotated[
         str | None, typer.Option(help="Show the trained models on this text instead.")
     ] = None,

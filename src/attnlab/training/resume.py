@@ -264,7 +264,7 @@ class EarlierRun:
 
     @property
     def record(self) -> dict[str, Any]:
-        """What metrics.json says of it."""
+        """The entry in metrics.json."""
         step = self.checkpoint["global_step"]
         return {"run": str(self.directory.path), "step": step, "sha256": self.sha256}
 
@@ -277,7 +277,7 @@ def read_earlier_run(cfg: DictConfig, corpus: TaskData) -> EarlierRun:
         corpus: its data.
 
     Raises:
-        BadInput: there is no such run, it has not ended, or its steps would have been others with
+        BadInput: there is no such run, it has not ended, or it would have trained differently with
             this configuration.
     """
     directory = RunDirectory(Path(str(cfg.continue_from)).expanduser())
@@ -296,11 +296,11 @@ def read_earlier_run(cfg: DictConfig, corpus: TaskData) -> EarlierRun:
     ]
     if differing:
         raise BadInput(
-            f"{name} has another configuration ({', '.join(differing[:4])}); repeat its settings "
+            f"{name} has another configuration ({', '.join(differing[:4])}); use its settings "
             f"and change only {', '.join(FREE[1:])}"
         )
     if recipe.get("corpus_sha256") != corpus.sha256:
-        raise BadInput(f"{name} was trained on other data than {corpus.name} is now")
+        raise BadInput(f"{name} was trained on data other than the current {corpus.name}")
     if cfg.trainer.max_steps <= step:
         raise BadInput(
             f"trainer.max_steps = {cfg.trainer.max_steps} must be more than the {step} steps that "
@@ -316,7 +316,7 @@ def continued(earlier: EarlierRun, lit: TaskModule, trainer: L.Trainer) -> dict[
     """The checkpoint with which a run begins that continues an earlier one.
 
     It is the earlier run's last checkpoint with the recipe of the new run and the learning rate of
-    the new schedule at this step. Callbacks that the earlier run did not have start anew.
+    the new schedule at this step. Callbacks that the earlier run did not have start fresh.
 
     Raises:
         BadInput: the schedule cannot be moved to the step.
@@ -326,7 +326,7 @@ def continued(earlier: EarlierRun, lit: TaskModule, trainer: L.Trainer) -> dict[
     new = {c.state_key: c.state_dict() for c in trainer.callbacks}  # type: ignore[attr-defined]
     states = {key: state for key, state in new.items() if state} | checkpoint["callbacks"]
     checkpoint["callbacks"] = states | {"RunCheckpoints": new["RunCheckpoints"]}
-    # The last batch of the earlier run is not the last one any more.
+    # The last batch of the earlier run is no longer the last one.
     checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["is_last_batch"] = False
     _, schedule = lit.optim(deepcopy(lit.net), trainer.max_steps)
     if not isinstance(schedule, LambdaLR):
