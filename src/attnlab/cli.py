@@ -148,7 +148,7 @@ def checkup(
 
 @app.command()
 def reproduce(
-    claims: Annotated[list[str] | None, typer.Argument(help="Names of claims; all if omitted.")] = None,
+    claims: Annotated[list[str] | None, typer.Argument(help="Names; all if omitted.")] = None,
     budget: Annotated[str, typer.Option(help="quick, or full with the long runs.")] = "quick",
     seeds: Annotated[int | None, typer.Option(help="Look at this many seeds.")] = None,
     jobs: Annotated[int | None, typer.Option(help="Processes; by default one per core.")] = None,
