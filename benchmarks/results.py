@@ -165,7 +165,7 @@ def scale(found: dict[str, Any]) -> str:
     board = found["looking"]["tensorboard"]
     rows.append(["TensorBoard, until it knows all", f"{board['until_all_runs_seconds']:.1f} s"])
     rows.append(["TensorBoard, its layout then", f"{board['layout_seconds']:.2f} s"])
-    text = table([f"{found['looking']['runs']} runs in a folder", "time"], rows)
+    text = table([f"{found['looking']['runs']} runs in a directory", "time"], rows)
     if "sweep_in_one_process" in found:
         sweep = found["sweep_in_one_process"]
         text += (

@@ -297,7 +297,7 @@ def _silence_lightning() -> None:
 
 
 def measured(trainer: L.Trainer, lit: TaskModule, clock: Clock) -> dict[str, Any]:
-    """The figures: losses in nats per prediction, over the whole data or a fixed piece of it."""
+    """The metrics: losses in nats per prediction, over the whole data or a fixed piece of it."""
     batches = trainer.global_step * trainer.accumulate_grad_batches
     figures: dict[str, Any] = {
         "val_loss": lit.val_losses[trainer.global_step],
@@ -334,7 +334,7 @@ def evaluate(trainer: L.Trainer, lit: TaskModule, batches: Sequence[Any]) -> flo
 
 
 def provenance(trainer: L.Trainer, corpus: TaskData) -> dict[str, Any]:
-    """Corpus, code, versions, precision and device that the figures come from."""
+    """Corpus, code, versions, precision and device that the metrics come from."""
     device = trainer.strategy.root_device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
     packages = ("attnlab", "torch", "lightning", "hydra-core", "numpy")
