@@ -31,7 +31,7 @@ from their_model import Model
 def test_causal(assert_causal):
     assert_causal(Model({diagonal}))
 
-@pytest.mark.attnlab(seconds=20)
+@pytest.mark.attnlab(20)  # or seconds=20
 def test_healthy(attnlab_checkup):
     assert attnlab_checkup(Model({diagonal})).healthy
 """

@@ -26,7 +26,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _seconds(item: pytest.Item) -> float | None:
     marker = item.get_closest_marker("attnlab")
-    return None if marker is None else marker.kwargs["seconds"]
+    if marker is None:
+        return None
+    return marker.args[0] if marker.args else marker.kwargs["seconds"]
 
 
 @pytest.fixture

@@ -109,9 +109,24 @@ def test_failed_runs_are_listed_with_the_command_that_repeats_them(
     assert said.startswith(f"{heading}, 1 of this sweep's runs")
     assert """python train.py seed=1 'data.path='"'"'my text.txt'"'"''""" in said
     assert str(error) in said and "Traceback" not in said
-    note = json.loads((tmp_path / "sweep" / "7.json").read_text())
+    note = json.loads((tmp_path / "sweep" / "failed_run_000007.json").read_text())
     assert ("by zero" in note["traceback"]) == isinstance(error, ZeroDivisionError)
-    assert ("7.json" in said) == isinstance(error, ZeroDivisionError)
+    assert ("run_000007.json" in said) == isinstance(error, ZeroDivisionError)
+
+
+def test_failures_of_an_earlier_sweep_in_the_same_directory_are_forgotten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def train() -> float:
+        raise BadInput("n_head = 5 must be 4")
+
+    attempt(train, hydra_of(tmp_path, 0), [])
+    (tmp_path / "mine.json").write_text("{}")
+    capsys.readouterr()
+    SweepSummary().on_multirun_start(sweep_of(tmp_path / "lab", notes=tmp_path))
+    summary(tmp_path)
+    assert capsys.readouterr() == ("", "")
+    assert [file.name for file in tmp_path.iterdir()] == ["mine.json"]
 
 
 def statuses(outputs: Path) -> dict[str, str]:

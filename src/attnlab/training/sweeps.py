@@ -77,7 +77,7 @@ def _note(
 ) -> None:
     """Leave a note of what went wrong with a run in the sweep's directory."""
     note = {"outcome": outcome, "reason": reason, "traceback": trace}
-    write_json(folder / f"{number}.json", note | {"overrides": list(overrides)})
+    write_json(folder / f"failed_run_{number:06}.json", note | {"overrides": list(overrides)})
 
 
 class _Tee(io.StringIO):
@@ -170,16 +170,22 @@ class SweepSummary(Callback):
     Ends the process with code 1 if a run failed, and with 2 if runs were only refused.
     """
 
+    def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        for file in _notes(config):  # of an earlier sweep in the same directory
+            file.unlink()
+
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
         _compare(config)
-        folder = Path(config.hydra.sweep.dir)
-        files = sorted(folder.glob("*.json"), key=lambda file: int(file.stem))
-        notes = [read_json(file) | {"file": file} for file in files]
+        notes = [read_json(file) | {"file": file} for file in _notes(config)]
         for outcome, heading in HEADINGS.items():
             _show(heading, [note for note in notes if note["outcome"] == outcome])
         outcomes = {note["outcome"] for note in notes}
         if outcomes & {"refused", "failed"}:
             raise SystemExit(1 if "failed" in outcomes else 2)
+
+
+def _notes(config: DictConfig) -> list[Path]:
+    return sorted(Path(config.hydra.sweep.dir).glob("failed_run_*.json"))
 
 
 def _compare(config: DictConfig) -> None:
