@@ -116,7 +116,7 @@ def test_look_at_a_run(train: Callable[..., Any]) -> None:
         ("", "at least two characters"),
         ("t", "at least two characters"),
         ("the lazy dog and the fox", "block_size = 16"),
-        ("the #", "lacks the characters '#'"),
+        ("the #", "alphabet lacks '#'"),
     ],
 )
 def test_text_that_does_not_fit(text: str, sentence: str, train: Callable[..., Any]) -> None:

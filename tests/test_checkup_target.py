@@ -103,6 +103,7 @@ def test_modules_are_found_by_name(file: Path, monkeypatch: pytest.MonkeyPatch) 
         ("nothing", "there is no file or directory nothing"),
         ("no/file.py:factory", "there is no file no/file.py"),
         ("no_such_module:factory", "cannot be imported"),
+        ("hf:zzz", "there is no causal model type 'zzz'; try gpt2, llama"),
         ("{file}:absent", "has no absent"),
         ("{file}:number", "not a model or a factory"),
         ("{file}:broken", "no weights here"),

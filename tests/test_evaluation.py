@@ -55,7 +55,7 @@ def test_the_commands(train: Callable[..., Any], text_file: Path) -> None:
     ("overrides", "sentence"),
     [
         (["optim.lr=1"], "optim.lr=1 does not choose data"),
-        (["data=tinyshakespeare"], "lacks the characters"),
+        (["data=tinyshakespeare"], "alphabet lacks"),
         (["data=nowhere"], "cannot be composed"),
     ],
 )

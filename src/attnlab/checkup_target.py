@@ -182,8 +182,8 @@ def tiny_transformer(model_type: str, seed: int = 0) -> Target:
     known = transformers.models.auto.configuration_auto.CONFIG_MAPPING
     names = transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     if model_type not in known or model_type not in names:
-        near = ", ".join(sorted(name for name in names if name[:2] == model_type[:2]))
-        raise BadInput(f"transformers has no causal model type {model_type!r}; similar: {near}")
+        near = sorted(name for name in names if name[:2] == model_type[:2]) or ["gpt2", "llama"]
+        raise BadInput(f"there is no causal model type {model_type!r}; try {', '.join(near)}")
     reasons = []
     for layers in (2, 8):  # hybrids have attention in every fourth layer only, for example
         try:

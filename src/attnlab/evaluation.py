@@ -119,7 +119,8 @@ def patch(
 def patch_table(found: dict[str, Any]) -> Table:
     """What `patch` found, one row per head."""
     right, wrong = map(repr, found["answers"])
-    rows = Table(title=f"{right} against {wrong}: shares of the logit difference")
+    title = f"{right} against {wrong}: shares of the logit difference"
+    rows = Table(title=title, min_width=len(title))  # a title is wrapped at the table's width
     for heading in ("head", "restored", "lost", "ablated"):
         rows.add_column(heading, justify="right")
     for each in found["heads"]:

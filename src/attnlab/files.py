@@ -168,8 +168,9 @@ def is_installed() -> bool:
 
 
 def training_command() -> str:
-    """How a training is started here."""
-    return "attnlab train" if is_installed() else "python train.py"
+    """How a training is started in the current directory."""
+    in_clone = lab_path("train.py").resolve() == Path("train.py").resolve()
+    return "python train.py" if in_clone else "attnlab train"
 
 
 def make_importable(conf: Path) -> None:

@@ -54,6 +54,8 @@ def test_the_folder_is_never_broken(
         (["seed=1", "optim.lr=0.1", "seed=2"], "train.py attn=unscaled seed=2 optim.lr=0.1"),
         (["attn.scale=0.5", "+attn.heads=2"], "train.py attn=sdpa"),
         (["preset=fast", "name=a b"], "train.py attn=unscaled preset=fast 'name=a b'"),
+        (["preset=fast", "--config-dir=c"], "train.py --config-dir=c attn=unscaled preset=fast"),
+        (["continue_from='a/seed=0'", "seed=1"], "train.py attn=unscaled seed=1"),
     ],
 )
 def test_the_next_run_changes_one_thing(
@@ -86,10 +88,9 @@ def test_the_flag_of_a_sweep_may_stand_anywhere(
 def test_the_next_command_works_where_this_one_was_typed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", [str(tmp_path / "a lab" / "train.py")])
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(tmp_path)  # without train.py
     lines = ending(Result(Path("o/lab/run/seed=0"), FINISHED, GPTModule), capsys)
-    assert lines[-1].endswith(" 'a lab/train.py' attn=unscaled")
+    assert lines[-1].endswith("attnlab train attn=unscaled")
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,7 @@ def test_a_path_in_an_override_adds_no_directory_level() -> None:
     assert name.startswith("outputs/lab/attn=sdpa,data.path=input.txt~")
     assert name.count("/") == 3
     assert name != name_for("data.path=/data/two/input.txt")
+    assert name == name_for("data.path='/data/one/input.txt'")  # quotes are Hydra's
 
 
 @given(st.lists(st.text(min_size=1, max_size=60).map(lambda v: f"x.y={v}"), max_size=8))

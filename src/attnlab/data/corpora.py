@@ -156,8 +156,8 @@ def encode(text: str, alphabet: str) -> Tensor:
     ids = np.searchsorted(known, points).clip(max=len(known) - 1)
     strangers = sorted({chr(point) for point in points[known[ids] != points]})
     if strangers:
-        shown = ", ".join(repr(symbol) for symbol in strangers[:5])
-        raise BadInput(f"the corpus lacks the characters {shown}; it knows {alphabet!r}")
+        shown = ", ".join(map(repr, strangers[:5])) + ", ..." * (len(strangers) > 5)
+        raise BadInput(f"the model's alphabet lacks {shown}; it is {alphabet!r}")
     return torch.from_numpy(ids.astype(np.int64))
 
 

@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from attnlab.errors import DISK, BadInput, Terminated
-from attnlab.files import fast_imports, is_installed, make_importable, make_named_importable
+from attnlab.files import fast_imports, make_importable, make_named_importable, training_command
 from attnlab.training.comparison import compare, remarks
 from attnlab.training.error_messages import in_one_sentence
 from attnlab.training.run_directory import APART, RunDirectory, folder_for, last_of, variant_of
@@ -240,24 +240,22 @@ def show(result: "Result", overrides: Sequence[str]) -> None:
     print("Next:")  # in plain lines, which can be copied however narrow the terminal is
     print(f"  {_command('tensorboard')} --logdir {outputs}")
     print(f"  {_command('attnlab')} runs {shlex.quote(str(result.folder.parents[1]))}")
-    if (result.folder / "checkpoints" / "last.ckpt").exists():
+    last = result.folder / "checkpoints" / "last.ckpt"
+    if last.exists() and "val_accuracy" not in metrics:  # the symbols of a task are not a text
         for verb in result.module.verbs:
             print(f"  {_command('attnlab')} {verb} {shlex.quote(folder)}")
-    again = shlex.join(_contrast(overrides, result.module))
-    if is_installed():
-        print(f"  {_command('attnlab')} train {again}")
-    else:
-        script = Path(sys.argv[0])
-        name = os.path.relpath(script) if script.name == "train.py" else "train.py"
-        print(f"  {_command('python')} {shlex.quote(name)} {again}")
+    program, first = training_command().split()
+    print(f"  {_command(program)} {first} {shlex.join(_contrast(overrides, result.module))}")
 
 
 def _contrast(typed: Sequence[str], module: "type[TaskModule]") -> list[str]:
     """The run to compare this one with: the baseline, or for the baseline a common ablation."""
     settings = last_of(typed)
     attn = [o for key, o in settings.items() if key.split(".")[0] == "attn"]
-    rest = [o for o in settings.values() if o not in attn and o != "force=true"]
-    return [module.baseline if set(attn) - {module.baseline} else module.contrast, *rest]
+    once = ("force", "continue_from")
+    rest = [o for key, o in settings.items() if o not in attn and key not in once]
+    other = module.baseline if set(attn) - {module.baseline} else module.contrast
+    return sorted([other, *rest], key=lambda word: not word.startswith("--"))  # as Hydra parses
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

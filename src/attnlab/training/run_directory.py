@@ -89,11 +89,11 @@ def last_of(overrides: Iterable[str]) -> dict[str, str]:
 def _plain(override: str) -> str:
     """An override as a part of a directory's name; a path keeps its last part and a digest."""
     key, _, value = override.lstrip("+").partition("=")
+    value = value.strip("\"'")
     if not value.isprintable() or "/" in value or "\\" in value:
         digest = hashlib.sha256(value.encode()).hexdigest()[:6]
         value = "".join(c for c in Path(value).name if c.isprintable()) + f"~{digest}"
-    quotes = "\"'"
-    return f"{key}={value.strip(quotes)}"
+    return f"{key}={value}"
 
 
 def fingerprint(cfg: DictConfig, *inputs: str) -> str:
