@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
 from typer.testing import CliRunner
@@ -180,6 +181,16 @@ def test_an_additional_parameter_and_nan_are_refused() -> None:
     torch.nn.init.constant_(net.wte.weight, torch.nan)
     with pytest.raises(BadInput, match="weight is not finite"):
         to_gpt2(net)
+
+
+def test_a_full_disk_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def full(self: object, folder: Path) -> None:
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(GPT2LMHeadModel, "save_pretrained", full)
+    with pytest.raises(BadInput, match=r"cannot be written: .*No space left"):
+        export(gpt(), ALPHABET, tmp_path / "out")
+    assert not any(tmp_path.iterdir())
 
 
 def test_the_verb(train: Any, tmp_path: Path) -> None:

@@ -354,6 +354,15 @@ def test_force_deletes_only_files_of_a_run(train: Train, tmp_path: Path) -> None
     assert (tmp_path / "run" / "thesis.tex").read_text() == "years of work"
 
 
+def test_force_reruns_a_run_whose_status_is_damaged(train: Train) -> None:
+    status = train().folder / "status.json"
+    status.write_text(status.read_text()[:20])
+    with pytest.raises(BadInput, match=r"is damaged .*force=true"):
+        train()
+    train("force=true")
+    assert '"finished"' in status.read_text()
+
+
 def test_a_resumed_run_writes_no_step_twice(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

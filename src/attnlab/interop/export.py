@@ -13,7 +13,7 @@ from attnlab.attention.kernels import manual, sdpa
 from attnlab.attention.layer import Attention, SelfAttention
 from attnlab.attention.masks import build_mask, causal, name_of
 from attnlab.attention.torch_mha import TorchMHA
-from attnlab.errors import BadInput
+from attnlab.errors import BadInput, first_line
 from attnlab.interop.gpt2 import ACTIVATIONS, EPS, to_their_names
 from attnlab.interop.transformers_loading import transformers
 from attnlab.model import GPT, Block
@@ -43,6 +43,8 @@ def export(net: GPT, alphabet: str, folder: Path) -> None:
         raise BadInput(f"out = {folder} already exists and is not empty; name a new directory")
     model = to_gpt2(net)
     tokenizer = character_tokenizer(alphabet, net.block_size)
+    from safetensors import SafetensorError  # its own error where the disk is full
+
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as beside:
@@ -50,8 +52,9 @@ def export(net: GPT, alphabet: str, folder: Path) -> None:
             model.save_pretrained(whole)
             tokenizer.save_pretrained(whole)
             whole.replace(folder)
-    except OSError as error:
-        raise BadInput(f"out = {folder} cannot be written: {error.strerror}") from error
+    except (OSError, SafetensorError) as error:
+        reason = error.strerror if isinstance(error, OSError) else first_line(error)
+        raise BadInput(f"out = {folder} cannot be written: {reason}") from error
 
 
 def character_tokenizer(alphabet: str, block_size: int) -> Any:

@@ -91,7 +91,7 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
         earlier_run = read_earlier_run(config.composed, corpus)
     inputs = [corpus.sha256, *([] if earlier_run is None else [earlier_run.sha256])]
     directory, digest = RunDirectory(folder), fingerprint(config.composed, *inputs)
-    directory.status()  # refuses a directory that holds no run, with force=true too
+    directory.check_holds_no_other_files()
     if done := _earlier_result(config, directory, inputs):
         return done
 

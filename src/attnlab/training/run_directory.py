@@ -187,11 +187,11 @@ class RunDirectory:
         finally:
             lock.release()
 
-    def status(self) -> dict[str, Any]:
-        """What status.json says; empty where no run has begun.
+    def check_holds_no_other_files(self) -> None:
+        """Refuse a directory that is not empty and holds no run, with force=true too.
 
         Raises:
-            BadInput: the directory holds something else, or the file is damaged.
+            BadInput: it is such a directory.
         """
         # status.json is the first that a run writes, so whoever looks at the rest first and then
         # for it cannot take a run that another process is just beginning for something else.
@@ -199,10 +199,18 @@ class RunDirectory:
             f.name != ".lock" and _final_name(f.name, temporary=True) != self.status_file.name
             for f in self.path.iterdir()
         )
+        if others and not (self.status_file.exists() or self.status_file.is_symlink()):
+            raise BadInput(f"{self.path} is not empty and holds no run; use another name=")
+
+    def status(self) -> dict[str, Any]:
+        """What status.json says; empty where no run has begun.
+
+        Raises:
+            BadInput: the directory holds something else, or the file is damaged.
+        """
+        self.check_holds_no_other_files()
         if self.status_file.exists() or self.status_file.is_symlink():
             return self._checked(self.status_file, STATUS)
-        if others:
-            raise BadInput(f"{self.path} is not empty and holds no run; use another name=")
         return {}
 
     def is_done(self) -> bool:
