@@ -25,6 +25,7 @@ ALLOWED = {
     "run_directory.begin": "the directory .hydra",
     "loggers.log_settings": "hyperparameters",
     "loggers.hyperparameters": "hyperparameters",
+    "sweeps.on_multirun_start": "Hydra's callback",
     "sweeps.on_multirun_end": "Hydra's callback",
     "sweeps._compare": "Hydra's callback",
 }

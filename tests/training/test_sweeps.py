@@ -121,12 +121,12 @@ def test_failures_of_an_earlier_sweep_in_the_same_directory_are_forgotten(
         raise BadInput("n_head = 5 must be 4")
 
     attempt(train, hydra_of(tmp_path, 0), [])
-    (tmp_path / "mine.json").write_text("{}")
+    (tmp_path / "failed_run_mine.json").write_text("{}")
     capsys.readouterr()
     SweepSummary().on_multirun_start(sweep_of(tmp_path / "lab", notes=tmp_path))
     summary(tmp_path)
     assert capsys.readouterr() == ("", "")
-    assert [file.name for file in tmp_path.iterdir()] == ["mine.json"]
+    assert [file.name for file in tmp_path.iterdir()] == ["failed_run_mine.json"]
 
 
 def statuses(outputs: Path) -> dict[str, str]:

@@ -171,12 +171,12 @@ class SweepSummary(Callback):
     """
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
-        for file in _notes(config):  # of an earlier sweep in the same directory
+        for file in _notes(config.hydra.sweep.dir):  # of an earlier sweep in the same directory
             file.unlink()
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
         _compare(config)
-        notes = [read_json(file) | {"file": file} for file in _notes(config)]
+        notes = [read_json(file) | {"file": file} for file in _notes(config.hydra.sweep.dir)]
         for outcome, heading in HEADINGS.items():
             _show(heading, [note for note in notes if note["outcome"] == outcome])
         outcomes = {note["outcome"] for note in notes}
@@ -184,8 +184,10 @@ class SweepSummary(Callback):
             raise SystemExit(1 if "failed" in outcomes else 2)
 
 
-def _notes(config: DictConfig) -> list[Path]:
-    return sorted(Path(config.hydra.sweep.dir).glob("failed_run_*.json"))
+def _notes(sweep_dir: str) -> list[Path]:
+    """What failed runs left in a sweep's directory, which may hold files of the user's."""
+    files = Path(sweep_dir).glob("failed_run_[0-9][0-9][0-9][0-9][0-9][0-9].json")
+    return sorted(file for file in files if file.is_file() and not file.is_symlink())
 
 
 def _compare(config: DictConfig) -> None:
