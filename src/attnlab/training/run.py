@@ -351,13 +351,18 @@ def provenance(trainer: L.Trainer, corpus: TaskData) -> dict[str, Any]:
 
 
 def git_state() -> dict[str, Any] | None:
-    """Commit and dirtiness of the source tree; None where it is not run from one."""
+    """Commit of the source tree, and whether files differ from it (rows of claims aside).
+
+    None where the package is not run from a clone.
+    """
     source = Path(__file__).parent
     try:
         commit = _git(source, "rev-parse", "HEAD")
         if not _git(source, "ls-files", "--", __file__):
             return None  # an installed package below somebody else's repository
-        return {"commit": commit, "dirty": bool(_git(source, "status", "--porcelain"))}
+        rows = ":(top,exclude)experiments/*/rows.jsonl"  # appended while claims run
+        changed = _git(source, "status", "--porcelain", "--", ":/", rows)
+        return {"commit": commit, "dirty": bool(changed)}
     except (OSError, subprocess.SubprocessError):
         return None
 
