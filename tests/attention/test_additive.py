@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from attnlab.attention import AttentionConfig, attention, head_init, scores
-from attnlab.attention.additive import AdditiveAttention
+from attnlab.attention.scores import AdditiveAttention
 
 B, T, C, H = 2, 9, 24, 4
 D = C // H

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from attnlab.attention import AttentionConfig, SelfAttention, attention, head_init, kernels
-from attnlab.attention.general import GeneralAttention
+from attnlab.attention.scores import GeneralAttention
 from attnlab.init import init_weights
 from attnlab.model import GPT
 from attnlab.probes import measures

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.attention import AttentionConfig, SelfAttention, Variant, head_init, masks
-from attnlab.attention.additive import AdditiveAttention
+from attnlab.attention.scores import AdditiveAttention
 from attnlab.checkup import Report, Status, assert_causal, checkup
 from attnlab.checkup.model_adapter import adapt
 from attnlab.checkup.stress import try_trace

@@ -5,7 +5,6 @@
 `kernel: sdpa`, is one of `__all__` here or in `attnlab.model`.
 """
 
-from attnlab.attention.additive import AdditiveAttention
 from attnlab.attention.cross_attention import CrossAttention
 from attnlab.attention.faulty_kernels import (
     finite_fill,
@@ -15,18 +14,12 @@ from attnlab.attention.faulty_kernels import (
     zero_fill,
 )
 from attnlab.attention.functional import attention
-from attnlab.attention.general import GeneralAttention
 from attnlab.attention.head_init import identical, identical_qkv, independent, single_active
 from attnlab.attention.kernels import linear, manual, sdpa, sigmoid, softmax1
 from attnlab.attention.layer import Attention, KVCache, SelfAttention
-from attnlab.attention.masks import (
-    bidirectional,
-    causal,
-    flipped,
-    peek_one,
-    strict_flip,
-)
+from attnlab.attention.masks import bidirectional, causal, flipped, peek_one, strict_flip
 from attnlab.attention.positions import alibi, log_length
+from attnlab.attention.scores import AdditiveAttention, GeneralAttention
 from attnlab.attention.torch_mha import TorchMHA
 from attnlab.attention.variant import AttentionConfig, Variant
 

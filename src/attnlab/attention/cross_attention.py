@@ -97,7 +97,7 @@ def _mask(memory: Tensor, may_attend: Tensor | None) -> Tensor:
     """(B, 1, 1, S) bool."""
     shape = memory.shape[:2]
     if may_attend is None:
-        may_attend = torch.ones(shape, dtype=torch.bool, device=memory.device)
+        return torch.ones(shape, dtype=torch.bool, device=memory.device)[:, None, None, :]
     if may_attend.dtype != torch.bool or may_attend.shape != shape:
         raise ValueError(
             f"memory_may_attend is {str(may_attend.dtype).removeprefix('torch.')} of shape "

@@ -56,11 +56,7 @@ def attention(
     """
     if empty not in ("raise", "zeros"):
         raise ValueError(f"empty = {empty} must be raise or zeros")
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(x, Tensor) or not x.is_floating_point():
-            told = f"a tensor of {x.dtype}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
-            raise TypeError(f"{name} must be a tensor of floating-point numbers, not {told}")
-    _check_shapes(q, k, v, same_width=score is None)
+    _check_inputs(q, k, v, same_width=score is None)
     scores = _scores(q, k, scale, score)
     may = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device)
     if may_attend is not None:
@@ -99,7 +95,11 @@ def _scores(q: Tensor, k: Tensor, scale: float | None, score: Score | None) -> T
     return scores if scale is None else scores * scale
 
 
-def _check_shapes(q: Tensor, k: Tensor, v: Tensor, *, same_width: bool) -> None:
+def _check_inputs(q: Tensor, k: Tensor, v: Tensor, *, same_width: bool) -> None:
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            told = f"a tensor of {x.dtype}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
+            raise TypeError(f"{name} must be a tensor of floating-point numbers, not {told}")
     shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
     if not 2 <= q.ndim <= 4:
         raise ValueError(f"{shapes}: they must be (T, D), (B, T, D) or (B, H, T, D)")
@@ -113,10 +113,11 @@ def _check_shapes(q: Tensor, k: Tensor, v: Tensor, *, same_width: bool) -> None:
 
 def _as_bool(name: str, mask: Tensor, scores: Tensor) -> Tensor:
     _check_broadcast(name, mask, scores)
-    if mask.dtype != torch.bool and not bool(((mask == 0) | (mask == 1)).all()):
+    wrong = mask[(mask != 0) & (mask != 1)]
+    if len(wrong):
         raise ValueError(
-            f"{name} holds {_first(mask, (mask != 0) & (mask != 1))}; a mask must hold True and "
-            f"False, or 0 and 1; pass numbers to be added as bias"
+            f"{name} holds {float(wrong[0])}; a mask must hold True and False, or 0 and 1; "
+            f"pass numbers to be added as bias"
         )
     return mask.bool()
 
@@ -126,9 +127,9 @@ def _as_bias(bias: Tensor, scores: Tensor) -> Tensor:
     if bias.dtype == torch.bool:
         raise ValueError("bias is bool; pass a mask as may_attend or blocked")
     bias = bias.to(scores.dtype)
-    wrong = bias.isnan() | (bias == math.inf)
-    if bool(wrong.any()):
-        raise ValueError(f"bias holds {_first(bias, wrong)}; it must be finite, or -inf to block")
+    wrong = bias[bias.isnan() | (bias == math.inf)]
+    if len(wrong):
+        raise ValueError(f"bias holds {float(wrong[0])}; it must be finite, or -inf to block")
     return bias
 
 
@@ -143,7 +144,3 @@ def _check_broadcast(name: str, mask: Tensor, scores: Tensor) -> None:
             f"{tuple(scores.shape)}; a mask of padded keys is "
             f"{(*scores.shape[:1], *(1,) * (scores.ndim - 2), scores.shape[-1])}"
         )
-
-
-def _first(values: Tensor, where: Tensor) -> float:
-    return float(values[where][0])

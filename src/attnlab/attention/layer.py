@@ -36,24 +36,20 @@ class KVCache:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._length = 0
-        self._kept: tuple[Tensor, ...] | None = None
+        self._kept: tuple[Tensor, ...] = ()
 
     def __len__(self) -> int:
         """The number of positions that it holds."""
-        return self._length
+        return self._kept[0].shape[2] if self._kept else 0
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Add keys and values (B, H, T, D), and return those of all positions so far."""
-        start, stop = self._length, self._length + k.shape[2]
-        if stop > self.size:
-            raise ValueError(f"{stop} positions do not fit into a cache of {self.size}")
-        if self._kept is None:
-            self._kept = tuple(t.new_empty(*t.shape[:2], self.size, t.shape[3]) for t in (k, v))
-        keys, values = self._kept
-        keys[:, :, start:stop], values[:, :, start:stop] = k, v
-        self._length = stop
-        return keys[:, :, :stop], values[:, :, :stop]
+        if self._kept:
+            k, v = (torch.cat(pair, dim=2) for pair in zip(self._kept, (k, v), strict=True))
+        if k.shape[2] > self.size:
+            raise ValueError(f"{k.shape[2]} positions do not fit into a cache of {self.size}")
+        self._kept = k, v
+        return k, v
 
 
 class Attention(nn.Module):
@@ -88,17 +84,17 @@ class Attention(nn.Module):
         self.n_head = config.n_head if config.heads is None else config.heads
         check_sizes({"n_head": self.n_head})
         check_dropout(config.dropout)
-        if C % self.n_head:
-            raise ValueError(
-                f"n_head = {self.n_head} does not divide n_embd = {C}; "
-                f"it must be one of {_divisors(C)}"
-            )
         self.n_kv_head = self.n_head if config.n_kv_head is None else config.n_kv_head
-        if self.n_kv_head < 1 or self.n_head % self.n_kv_head:
-            raise ValueError(
-                f"n_kv_head = {self.n_kv_head} does not divide n_head = {self.n_head}; "
-                f"it must be one of {_divisors(self.n_head)}"
-            )
+        for name, part, whole, size in (
+            ("n_head", self.n_head, "n_embd", C),
+            ("n_kv_head", self.n_kv_head, "n_head", self.n_head),
+        ):
+            if part < 1 or size % part:
+                divisors = ", ".join(str(d) for d in range(1, size + 1) if size % d == 0)
+                raise ValueError(
+                    f"{name} = {part} does not divide {whole} = {size}; "
+                    f"it must be one of {divisors}"
+                )
         if config.shared not in (None, "qk", "qkv"):
             raise ValueError(f"shared = {config.shared} must be qk, qkv or null")
         if config.shared and self.n_kv_head != self.n_head:
@@ -107,7 +103,16 @@ class Attention(nn.Module):
                 f"remove n_kv_head = {self.n_kv_head}"
             )
         self.head_size = C // self.n_head
-        self.scale = _number(config.scale, self.head_size)
+        named: dict[Scale, float] = {
+            None: 1 / math.sqrt(self.head_size),
+            "1/D": 1 / self.head_size,
+        }
+        scale = named.get(config.scale, config.scale)
+        if not isinstance(scale, float | int) or not math.isfinite(scale):
+            raise ValueError(
+                f"scale = {scale} must be a finite number, 1/D, or null for 1/sqrt(D)"
+            )
+        self.scale = float(scale)
         self.block_size = config.block_size
         self.may_attend = config.may_attend
         if config.window is not None:
@@ -337,17 +342,3 @@ class SelfAttention(Attention):
         B, _, T, _ = q.shape
         one_hot = torch.eye(T, dtype=q.dtype, device=q.device).expand(B, self.n_head, T, T)
         return self._call_kernel(q, k, one_hot, mask=self.mask(x), dropout=0.0)
-
-
-def _number(scale: Scale, D: int) -> float:
-    if scale is None:
-        return 1 / math.sqrt(D)
-    if scale == "1/D":
-        return 1 / D
-    if isinstance(scale, str) or not math.isfinite(scale):
-        raise ValueError(f"scale = {scale} must be a finite number, 1/D, or null for 1/sqrt(D)")
-    return float(scale)
-
-
-def _divisors(n: int) -> str:
-    return ", ".join(str(d) for d in range(1, n + 1) if n % d == 0)

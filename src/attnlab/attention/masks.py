@@ -76,11 +76,10 @@ def _build_mask(may_attend: Predicate, T: int, device: torch.device) -> Tensor:
     with torch.inference_mode(False):
         i = torch.arange(T, device=device)
         mask = may_attend(i[:, None], i[None, :])
-        name = name_of(may_attend)
-        if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != (T, T):
-            gave = type(mask).__name__
-            if isinstance(mask, Tensor):
-                gave = f"{str(mask.dtype).removeprefix('torch.')} of shape {tuple(mask.shape)}"
+        name, gave = name_of(may_attend), type(mask).__name__
+        if isinstance(mask, Tensor):
+            gave = f"{str(mask.dtype).removeprefix('torch.')} of shape {tuple(mask.shape)}"
+        if gave != f"bool of shape {(T, T)}":
             raise ValueError(
                 f"the mask {name} must give a bool tensor of shape ({T}, {T}), True = may attend; "
                 f"it gave {gave}"

@@ -1,6 +1,7 @@
-"""Scores of queries against keys, for `attnlab.attention.attention` and for layers.
+"""Scores of queries against keys, for `attention` and for layers: dot, additive and general.
 
-Letters: T queries, S keys, D channels, A the hidden width of the additive score.
+Letters: B batch, H heads, T queries, S keys, C channels, D channels of a head, A the hidden width
+of the additive score.
 
 Every score is called as `score(q, k)`: q (..., T, D_q), k (..., S, D_k) -> (..., T, S), fp32 at
 least. Scores with weights are modules. Their queries and keys may have different widths, as in a
@@ -9,13 +10,17 @@ decoder with an encoder.
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from attnlab.attention import kernels
-from attnlab.attention.variant import check_sizes
+from attnlab.attention.layer import Attention, SelfAttention
+from attnlab.attention.variant import AttentionConfig, check_sizes
+from attnlab.rng import Rule
 
 Score = Callable[[Tensor, Tensor], Tensor]
 
@@ -90,3 +95,81 @@ def _additive(a: Tensor, b: Tensor, v: Tensor) -> Tensor:
     with torch.autocast(a.device.type, enabled=False):
         hidden = (a.unsqueeze(-2) + b.unsqueeze(-3)).tanh()  # (..., T, S, A)
         return (hidden @ v).squeeze(-1)
+
+
+def unit_variance(weight: Tensor, stream: torch.Generator) -> None:
+    """Fill (H, D) with 1/sqrt(D), which bounds the variance of independent channels' sum by 1."""
+    weight.fill_(weight.shape[-1] ** -0.5)
+
+
+class AdditiveAttention(Attention):
+    """A layer with the scores v . tanh(q + k), v (D,) for each head (Bahdanau et al. 2015, A.1.2).
+
+    The projections to q and k are the W and U of the paper, and v starts as that of `Additive`.
+    With the small weights of GPT-2's initialization tanh is nearly linear, and a head starts by
+    looking at the same keys from everywhere.
+
+    Raises:
+        ValueError: see `Attention`; also for a kernel, a scale, shared heads, qk_norm, rotary,
+            score_mod or softcap.
+    """
+
+    init_rules: ClassVar[dict[str, Rule]] = {"v": unit_variance}
+    bilinear = False
+
+    def __init__(self, config: AttentionConfig) -> None:
+        unsupported = "kernel scale n_kv_head qk_norm rotary score_mod softcap".split()
+        config.require_default(*unsupported, by="AdditiveAttention")
+        super().__init__(replace(config, scale=1.0))
+        self.v = nn.Parameter(torch.full((self.n_head, self.head_size), self.head_size**-0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, C) -> (B, T, C)."""
+        q, k, v = self.split(x)
+        pattern = kernels.masked_softmax(additive(q, k, self.v), self.mask(x))
+        y = kernels.mix(pattern, v, dropout=self.dropout if self.training else 0.0)
+        return self.proj(y.transpose(1, 2).flatten(2))  # (B, H, T, D) -> (B, T, C)
+
+    def scores(self, x: Tensor) -> Tensor:
+        """The scores before mask and softmax: (B, T, C) -> (B, H, T, T), fp32 at least."""
+        q, k, _ = self.split(x)
+        return additive(q, k, self.v)
+
+    def pattern(self, x: Tensor) -> Tensor:
+        """The weights that average the values, without dropout: (B, T, C) -> (B, H, T, T)."""
+        return kernels.masked_softmax(self.scores(x), self.mask(x))
+
+
+def identity(weight: Tensor, stream: torch.Generator) -> None:
+    """Make each of (H, D, D) the identity."""
+    weight.copy_(torch.eye(weight.shape[-1]))
+
+
+class GeneralAttention(SelfAttention):
+    """A layer with the scores q W k, W (D, D) for each head (Luong et al. 2015, section 3.1).
+
+    q W takes the place of q, so any kernel works. W starts as the identity: the layer is then
+    bit-identical to `SelfAttention`, and only what training makes of W differs. Since q and
+    k are projections already, W adds no function to the layer, only another way to train it.
+
+    Raises:
+        ValueError: see `SelfAttention`; also for shared heads, qk_norm or rotary.
+    """
+
+    init_rules: ClassVar[dict[str, Rule]] = {"W": identity}
+
+    def __init__(self, config: AttentionConfig) -> None:
+        config.require_default("n_kv_head", "qk_norm", "rotary", by="GeneralAttention")
+        super().__init__(config)
+        D = self.head_size
+        self.W = nn.Parameter(torch.eye(D).repeat(self.n_head, 1, 1))  # (H, D, D)
+
+    def split(self, x: Tensor, start: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries times W, keys and values: three of (B, H, T, D)."""
+        q, k, v = super().split(x, start)
+        return q @ self.W.to(q.dtype), k, v
+
+    def qkv_of_heads(self) -> Tensor:
+        """The weight (3C, C) of queries, keys and values, W included."""
+        q, k, v = super().qkv_of_heads().unflatten(0, (3, self.n_head, -1))  # each (H, D, C)
+        return torch.stack([self.W.mT @ q, k, v]).flatten(0, 2)

@@ -23,15 +23,7 @@ class TorchMHA(Attention):
     """
 
     def __init__(self, config: AttentionConfig) -> None:
-        unsupported = (
-            "kernel",
-            "n_kv_head",
-            "qk_norm",
-            "rotary",
-            "shared",
-            "score_mod",
-            "softcap",
-        )
+        unsupported = "kernel n_kv_head qk_norm rotary shared score_mod softcap".split()
         config.require_default(*unsupported, by="TorchMHA")
         super().__init__(config)
         if self.may_attend in LEAVES_QUERIES_WITHOUT_KEYS:
@@ -40,18 +32,15 @@ class TorchMHA(Attention):
                 f"nn.MultiheadAttention handles differently in training and evaluation; "
                 f"use attn=manual"
             )
-        # In a tuple, so that its own (never allocated) parameters stay out of our state dict.
-        self._mha = (
-            nn.MultiheadAttention(
-                config.n_embd,
-                self.n_head,
-                config.dropout,
-                config.bias,
-                batch_first=True,
-                device="meta",
-            ),
+        mha = nn.MultiheadAttention(
+            config.n_embd,
+            self.n_head,
+            config.dropout,
+            config.bias,
+            batch_first=True,
+            device="meta",
         )
-        self._query_factor = self.scale * math.sqrt(self.head_size)
+        self._mha = (mha,)  # so that its (never allocated) parameters stay out of our state dict
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
@@ -82,4 +71,4 @@ class TorchMHA(Attention):
         if self.scale == 1 / math.sqrt(self.head_size):
             return qkv
         q, kv = qkv.tensor_split([self.proj.in_features])
-        return torch.cat([q * self._query_factor, kv])
+        return torch.cat([q * (self.scale * math.sqrt(self.head_size)), kv])

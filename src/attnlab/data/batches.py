@@ -1,6 +1,7 @@
 """Batches by step: the batch of step n is a function of (seed, n) and nothing else."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 import torch
@@ -39,6 +40,7 @@ def fixed_windows(ids: Tensor, block_size: int, count: int) -> Batch:
     return windows[:, :-1], windows[:, 1:]
 
 
+@dataclass(eq=False)
 class TrainBatches(IterableDataset[Batch]):
     """Random batches, the same at step n for every variant, resumed run and rank.
 
@@ -54,29 +56,21 @@ class TrainBatches(IterableDataset[Batch]):
         BadInput: the batch size is not a positive multiple of the world size.
     """
 
-    def __init__(
-        self,
-        draw: Draw,
-        *,
-        batch_size: int,
-        seed: int,
-        steps: int,
-        start: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
-    ) -> None:
-        if batch_size < 1 or batch_size % world_size:
+    draw: Draw
+    _: KW_ONLY
+    batch_size: int
+    seed: int
+    steps: int
+    start: int = 0
+    rank: int = 0
+    world_size: int = 1
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1 or self.batch_size % self.world_size:
             raise BadInput(
-                f"data.batch_size = {batch_size} must be a positive multiple of the number of "
-                f"devices, {world_size}"
+                f"data.batch_size = {self.batch_size} must be a positive multiple of the number "
+                f"of devices, {self.world_size}"
             )
-        self.draw = draw
-        self.batch_size = batch_size
-        self.seed = seed
-        self.steps = steps
-        self.start = start
-        self.rank = rank
-        self.world_size = world_size
 
     def __len__(self) -> int:
         return self.steps
@@ -90,6 +84,7 @@ class TrainBatches(IterableDataset[Batch]):
         return (self[step] for step in range(self.start, self.steps))
 
 
+@dataclass(eq=False)
 class ValidationBatches(Sequence[Batch]):
     """The whole text in windows that do not overlap, so that each character is predicted once.
 
@@ -103,25 +98,20 @@ class ValidationBatches(Sequence[Batch]):
         batch_size: windows in a batch.
     """
 
-    def __init__(self, ids: Tensor, block_size: int, batch_size: int = 64) -> None:
-        self.ids = ids
-        self.block_size = block_size
-        self.batch_size = batch_size
+    ids: Tensor
+    block_size: int
+    batch_size: int = 64
 
     def __len__(self) -> int:
         windows, rest = divmod(len(self.ids) - 1, self.block_size)
         return -(-windows // self.batch_size) + (rest > 0)
 
-    def __getitem__(self, index: int | slice) -> Any:
-        chosen = range(len(self))[index]
-        if isinstance(chosen, range):
-            return [self[i] for i in chosen]
-        T = self.block_size
-        end_of_windows = (len(self.ids) - 1) // T * T
-        start = min(chosen * self.batch_size * T, end_of_windows)
-        stop = min(start + self.batch_size * T, end_of_windows)
-        if start == end_of_windows:  # the last window, which is shorter
-            stop = len(self.ids) - 1
-            T = stop - start
+    def __getitem__(self, index: Any) -> Any:
+        T, N = self.block_size, len(self.ids) - 1
+        whole = N // T * T  # predictions in windows of full length
+        start = range(len(self))[index] * self.batch_size * T
+        stop = min(start + self.batch_size * T, whole)
+        if start >= whole:  # the last window, which is shorter
+            start, stop, T = whole, N, N - whole
         piece = self.ids[start : stop + 1].long()
         return piece[:-1].view(-1, T), piece[1:].view(-1, T)

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.attention import kernels
-from attnlab.attention.additive import AdditiveAttention
 from attnlab.attention.faulty_kernels import FAULTY
 from attnlab.attention.layer import LAB_SCORE_MODS, Attention, SelfAttention
+from attnlab.attention.scores import AdditiveAttention
 from attnlab.attention.torch_mha import TorchMHA
 from attnlab.model import GPT
 from attnlab.probes import measures
