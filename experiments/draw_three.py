@@ -16,14 +16,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from attnlab.claims.configs import ConfigResolver, hydra_conf
-from attnlab.claims.declare import read_declared
+from attnlab.claims.configs import hydra_conf
 from attnlab.claims.evaluate import evaluate
 from attnlab.claims.loading import load_claims
 from attnlab.claims.paths import Paths
-from attnlab.claims.plan import make_plan
+from attnlab.claims.plan import ClaimSet
 from attnlab.claims.results import Evidence, PredictionResult
-from attnlab.claims.rows import RowStore
 from attnlab.errors import BadInput
 from attnlab.files import write_atomically
 from attnlab.plotting.drawing import STYLE, color_of, svg
@@ -46,16 +44,7 @@ def read_evidence(root: Path = ROOT) -> dict[str, Evidence]:
     paths = Paths(root / "experiments", root / "conf", root / "outputs" / "reproduce", "full")
     claims = load_claims(paths.experiments, NAMES)
     with hydra_conf(paths.conf):
-        resolve = ConfigResolver(paths)
-        store = RowStore(paths, [claim.name for claim in claims])
-        declared = {claim.name: read_declared(claim, resolve) for claim in claims}
-        counts = {
-            (claim.name, each.name): len(claim.declared_seeds(each))
-            for claim in claims
-            for each in claim.predictions
-        }
-        plan = make_plan(claims, store, declared, resolve, counts)
-        family = evaluate(claims, plan, store, declared, "full")
+        family = evaluate(ClaimSet(paths, claims))
     return {evidence.claim.name: evidence for evidence in family}
 
 

@@ -177,9 +177,7 @@ def reproduce(
     names = claims or []
     paths = library.find_paths(experiments, conf, outputs, budget)
     if list_:
-        from attnlab.claims.display import list_claims
-
-        list_claims(paths, names)
+        library.list_claims(paths, names)
         return
     if (declare or publish) and paths.fixed:
         raise BadInput(f"--declare and --publish change claims; copy {paths.experiments} to do so")

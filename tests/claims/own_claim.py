@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+from attnlab.claims.paths import Paths
 from tests.conftest import CONF
 
 CLAIM = """
@@ -74,3 +75,8 @@ def write(folder: Path, *, threshold: float = 5.0, steps: int = 10) -> Path:
     sweep.parent.mkdir(exist_ok=True)
     sweep.write_text(SWEEP.replace("STEPS", str(steps)))
     return folder
+
+
+def file(paths: Paths, name: str) -> Path:
+    """A file of the claim."""
+    return paths.experiments / "mine" / name

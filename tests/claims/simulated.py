@@ -75,7 +75,7 @@ def evidence_of(claim: Claim, budget: str = "quick") -> Evidence:
             result.rows = {arm: [_row(prediction, s) for s in result.seeds] for arm in arms}
         judge_prediction(result, claim)
         found[prediction.name] = result
-    evidence = Evidence(claim, budget, found, version=1)
+    evidence = Evidence(claim, found, version=1)
     judge_claim(evidence)
     return evidence
 

@@ -27,7 +27,7 @@ def paths(project):
     """The claim as it is written first, without a declaration."""
     own_claim.write(project, threshold=7.5)
     found = Paths(project / "experiments", project / "conf", project / "out", "quick")
-    for file in (found.declared("mine"), found.published("mine")):
+    for file in (own_claim.file(found, "declared.json"), own_claim.file(found, "verdict.json")):
         file.unlink(missing_ok=True)
     return found
 
@@ -35,7 +35,7 @@ def paths(project):
 def declared(paths, losses=None):
     """Declare the claim as it is now, or read its declaration where no losses are given."""
     with hydra_conf(paths.conf):
-        claim, resolve = load_claim(paths.claim_file("mine")), ConfigResolver(paths)
+        claim, resolve = load_claim(own_claim.file(paths, "claim.py")), ConfigResolver(paths)
         if losses is None:
             return read_declared(claim, resolve)
         return declare(claim, resolve, losses)
@@ -78,12 +78,15 @@ def test_a_claim_that_did_not_change_stays_at_its_version(paths):
 )
 def test_a_change_of_the_claim_is_noticed(paths, old, new, told):
     declared(paths, LOSSES)
-    edit(paths.claim_file("mine"), old, new)
+    edit(own_claim.file(paths, "claim.py"), old, new)
     assert told in declared(paths).exploratory
 
 
 def test_a_change_behind_a_decorator_or_in_a_file_beside_is_noticed(paths):
-    file, beside = paths.claim_file("mine"), paths.claim_file("mine").with_name("theory.py")
+    file, beside = (
+        own_claim.file(paths, "claim.py"),
+        own_claim.file(paths, "claim.py").with_name("theory.py"),
+    )
     beside.write_text("def most():\n    return 10\n")
     edit(
         file,
@@ -110,12 +113,14 @@ def test_a_change_of_a_step_count_in_conf_is_noticed(paths):
 def test_comments_figures_and_new_settings_at_their_default_are_no_change(paths):
     first = declared(paths, LOSSES)
     edit(
-        paths.claim_file("mine"), "def shift():", "def figure(e):\n    return 3\n\n\ndef shift():"
+        own_claim.file(paths, "claim.py"),
+        "def shift():",
+        "def figure(e):\n    return 3\n\n\ndef shift():",
     )
-    edit(paths.claim_file("mine"), "return 0.0", "return 0.0  # nothing")
-    content = read_json(paths.declared("mine"))
+    edit(own_claim.file(paths, "claim.py"), "return 0.0", "return 0.0  # nothing")
+    content = read_json(own_claim.file(paths, "declared.json"))
     del content["declaration"]["settings"]["model.dropout"]  # newer than the declaration
-    write_json(paths.declared("mine"), content)
+    write_json(own_claim.file(paths, "declared.json"), content)
     now = declared(paths)
     assert now.exploratory == "" and now.arm_digests == first.arm_digests
     edit(paths.conf / "experiment" / "mine.yaml", "n_layer: 1,", "n_layer: 1, dropout: 0.1,")
@@ -124,10 +129,10 @@ def test_comments_figures_and_new_settings_at_their_default_are_no_change(paths)
 
 def test_seeds_that_were_not_declared_are_no_part_of_the_test(paths):
     declared(paths, LOSSES)
-    claim, mine = load_claim(paths.claim_file("mine")), declared(paths)
+    claim, mine = load_claim(own_claim.file(paths, "claim.py")), declared(paths)
     prediction = claim.prediction("noise")
     assert [mine.covers(claim, prediction, seed) for seed in (0, 19, 20)] == [True, True, False]
-    edit(paths.claim_file("mine"), "AtMost(7.5)", "AtMost(7.0)")
+    edit(own_claim.file(paths, "claim.py"), "AtMost(7.5)", "AtMost(7.0)")
     assert not declared(paths).covers(claim, prediction, 0)
 
 
@@ -147,10 +152,10 @@ def test_training_code_that_changed_is_noticed_by_the_reference_loss(paths):
 
 def test_versions_keep_the_old_verdicts(paths):
     declared(paths, LOSSES)
-    write_json(paths.published("mine"), {"version": 1, "verdict": "does not hold"})
-    edit(paths.claim_file("mine"), "AtMost(7.5)", "AtMost(6.0)")
+    write_json(own_claim.file(paths, "verdict.json"), {"version": 1, "verdict": "does not hold"})
+    edit(own_claim.file(paths, "claim.py"), "AtMost(7.5)", "AtMost(6.0)")
     assert declared(paths, LOSSES).version == 2
-    edit(paths.claim_file("mine"), "AtMost(6.0)", "AtMost(7.0)")
+    edit(own_claim.file(paths, "claim.py"), "AtMost(6.0)", "AtMost(7.0)")
     content = declared(paths, LOSSES).content
     assert content["version"] == 3
     assert [old["verdict"] for old in content["history"]] == ["does not hold", "not published"]
@@ -159,7 +164,7 @@ def test_versions_keep_the_old_verdicts(paths):
 
 def test_a_damaged_declaration_is_named(paths):
     declared(paths, LOSSES)
-    paths.declared("mine").write_text("{")
+    own_claim.file(paths, "declared.json").write_text("{")
     with pytest.raises(BadInput, match=r"declared\.json is damaged"):
         declared(paths)
 
@@ -182,7 +187,7 @@ def test_a_declaration_must_be_in_the_commit_of_the_runs(tmp_path):
     git(project, "init", "-q")
     before = commit(project)
     declared(paths, LOSSES)
-    file = paths.declared("mine")
+    file = own_claim.file(paths, "declared.json")
     after = commit(project)
     check_committed(file, {after})
     for commits in ({before, after}, {None}):

@@ -3,15 +3,13 @@
 import pytest
 
 from attnlab.claims import AtLeast, Measured, Trained
-from attnlab.claims.configs import ConfigResolver, hydra_conf
+from attnlab.claims.configs import hydra_conf
 from attnlab.claims.criteria import EXACT
-from attnlab.claims.declare import Declared
 from attnlab.claims.judge import power
 from attnlab.claims.loading import load_claims
 from attnlab.claims.paths import Paths
-from attnlab.claims.plan import make_plan
+from attnlab.claims.plan import ClaimSet, make_plan
 from attnlab.claims.reproduce import first_look
-from attnlab.claims.rows import RowStore
 from attnlab.plotting.drawing import styled, svg
 from tests.claims.simulated import evidence_of
 from tests.conftest import CONF, ROOT
@@ -87,13 +85,12 @@ def test_every_arm_composes_and_equal_arms_of_several_claims_are_trained_once(
     paths = Paths(EXPERIMENTS, CONF, tmp_path, budget)
     claims = [claim for claim in CLAIMS if claim.name in names]
     with hydra_conf(CONF):
-        counts = first_look(claims, budget, seeds=1)
-        store = RowStore(paths, NAMES, fresh=True)
-        declared = {name: Declared() for name in names}
-        plan = make_plan(claims, store, declared, ConfigResolver(paths), counts)
+        known = ClaimSet(paths, claims, fresh=True)
+        plan = make_plan(known, first_look(known, seeds=1))
     assert plan.unmet == {}
     assert len(plan.tasks) >= 8
-    assert len({ids[0] for (_, _, arm, _), ids in plan.rows.items() if arm in arms}) == 1
+    by_arm = [ids for by_seed in plan.rows.values() for ids in by_seed.values()]
+    assert len({ids[arm][0] for ids in by_arm for arm in arms & ids.keys()}) == 1
 
 
 def test_the_textbook_s_own_assumption_is_a_precondition():

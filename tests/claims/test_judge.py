@@ -190,7 +190,7 @@ def result(verdict, name="p", **fields):
 
 def sentence(*results):
     claim = Claim("A sentence.", tuple(r.prediction for r in results))
-    evidence = Evidence(claim, "quick", {r.prediction.name: r for r in results})
+    evidence = Evidence(claim, {r.prediction.name: r for r in results})
     judge_claim(evidence)
     return evidence
 

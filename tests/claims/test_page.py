@@ -9,7 +9,7 @@ from attnlab.claims import Arm, AtLeast, AtMost, Claim, Trained
 from attnlab.claims.evaluate import judge_prediction, verdict
 from attnlab.claims.judge import judge_claim
 from attnlab.claims.paths import Paths
-from attnlab.claims.report import number, publish, write_figures, write_report
+from attnlab.claims.report import number, publish, write_report
 from attnlab.claims.results import Evidence, PredictionResult
 from attnlab.errors import BadInput
 from attnlab.files import write_json
@@ -35,7 +35,7 @@ def evidence(name, criterion, commit=None):
     result = PredictionResult(prediction, list(range(10)), rows)
     claim = Claim("A <sentence>.", (prediction,), figure=draw, name=name)
     judge_prediction(result, claim)
-    made = Evidence(claim, "quick", {"p": result}, version=1)
+    made = Evidence(claim, {"p": result}, version=1)
     judge_claim(made)
     return made
 
@@ -50,13 +50,13 @@ def paths(tmp_path):
     found = Paths(tmp_path / "experiments", tmp_path / "conf", tmp_path / "out", "quick")
     content = {"version": 1, "time": "today", "changed": ["all"], "declaration": {}, "history": []}
     for name in ("wins", "loses"):
-        write_json(found.declared(name), content)
+        write_json(found.experiments / name / "declared.json", content)
     return found
 
 
 def test_the_report_is_one_file_that_asks_for_nothing(family, paths):
-    write_report(family, write_figures(family, paths), paths)
-    page = paths.report.read_text()
+    write_report(family, paths)
+    page = (paths.results / "report.html").read_text()
     assert not re.search(r"""(src|href)\s*=\s*["'](?!#|data:)""", re.sub(r"xlink:href", "", page))
     assert "@import" not in page and "<script" not in page and "url(http" not in page
     assert page.count("<svg") == 2
@@ -67,12 +67,17 @@ def test_the_report_is_one_file_that_asks_for_nothing(family, paths):
 
 
 def test_figures_are_the_same_bytes_each_time_and_follow_the_rows(family, paths):
-    first = write_figures(family, paths)
-    assert write_figures(family, paths) == first
-    assert paths.figure("wins").read_text() == first["wins"]
+    file = paths.results / "figures" / "wins.svg"
+
+    def drawn():
+        write_report(family, paths)
+        return file.read_bytes()
+
+    first = drawn()
+    assert drawn() == first
     family[0].found["p"].rows["a"][0]["values"]["val_loss"] = 3.0
     judge_prediction(family[0].found["p"], family[0].claim)
-    assert write_figures(family, paths)["wins"] != first["wins"]
+    assert drawn() != first
 
 
 def test_verdicts_hold_every_seed_s_value(family):
@@ -104,7 +109,7 @@ def test_publish_needs_committed_declarations_and_the_marks(family, paths):
         publish(family, paths, project / "README.md")
     readme = project / "README.md"
     readme.write_text("x\n<!-- verdicts --><!-- /verdicts -->\ny\n")
-    write_figures(family, paths)
+    write_report(family, paths)
     publish(family, paths, readme)
     table = readme.read_text()
     assert "| **does not hold**: here (predicted otherwise). | Says <b> & \\|. |" in table

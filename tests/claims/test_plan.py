@@ -3,13 +3,11 @@
 import pytest
 
 from attnlab.claims.configs import ConfigResolver, compose_config, hydra_conf
-from attnlab.claims.declare import Declared
-from attnlab.claims.display import duration
 from attnlab.claims.loading import load_claim, load_claims
 from attnlab.claims.paths import Paths
-from attnlab.claims.plan import make_plan
-from attnlab.claims.reproduce import first_look
-from attnlab.claims.rows import RowStore
+from attnlab.claims.plan import ClaimSet, make_plan
+from attnlab.claims.reproduce import duration, first_look
+from attnlab.claims.results import RowStore
 from attnlab.claims.source_digest import source_digest
 from attnlab.errors import BadInput
 from tests.claims import own_claim
@@ -26,10 +24,9 @@ def paths(tmp_path):
 
 def planned(paths, count=3, store=None):
     with hydra_conf(paths.conf):
-        claims = load_claims(paths.experiments)
-        counts = dict.fromkeys(first_look(claims, paths.budget, None), count)
-        store = store or RowStore(paths, ["mine"])
-        return make_plan(claims, store, {"mine": Declared()}, ConfigResolver(paths), counts)
+        known = ClaimSet(paths, load_claims(paths.experiments))
+        known.store = store or known.store
+        return make_plan(known, dict.fromkeys(first_look(known, None), count))
 
 
 def finished(id_):
@@ -101,7 +98,7 @@ def test_declared_rows_are_committed_and_exploratory_ones_are_not(paths):
     store = RowStore(paths, ["mine"])
     store.add(finished("a"), {"mine": True})
     store.add(finished("b"), {"mine": False})
-    assert '"a"' in paths.rows("mine").read_text()
+    assert '"a"' in own_claim.file(paths, "rows.jsonl").read_text()
     assert '"b"' in paths.own_rows("mine").read_text()
     assert set(RowStore(paths, ["mine"]).rows) == {("mine", "a"), ("mine", "b")}
     fresh = RowStore(paths, ["mine"], fresh=True)
@@ -119,17 +116,20 @@ def test_a_run_that_only_another_claim_has_is_done_again(paths):
     assert not planned(paths, store=store).tasks[run].done
     store.add(finished(run), {"other": True, "mine": True})
     assert planned(paths, store=store).tasks[run].done
-    assert paths.rows("other").read_text().count(run) == 1
+    assert (paths.experiments / "other" / "rows.jsonl").read_text().count(run) == 1
 
 
 def test_a_row_that_a_kill_cut_off_is_measured_again_and_other_damage_is_named(paths):
     store = RowStore(paths, ["mine"])
     store.add(finished("a"), {"mine": True})
-    with paths.rows("mine").open("a") as file:
+    with own_claim.file(paths, "rows.jsonl").open("a") as file:
         file.write('{"id": "b", "stat')
-    assert set(RowStore(paths, ["mine"]).rows) == {("mine", "a")}
-    assert paths.rows("mine").read_text().count("\n") == 1
-    paths.rows("mine").write_text('{"id": \n{"id": "a"}\n')
+    again = RowStore(paths, ["mine"])
+    assert set(again.rows) == {("mine", "a")}
+    again.add(finished("b"), {"mine": True})
+    assert own_claim.file(paths, "rows.jsonl").read_text().count("\n") == 2
+    assert set(RowStore(paths, ["mine"]).rows) == {("mine", "a"), ("mine", "b")}
+    own_claim.file(paths, "rows.jsonl").write_text('{"id": \n{"id": "a"}\n')
     with pytest.raises(BadInput, match="line 1"):
         RowStore(paths, ["mine"])
 
@@ -164,7 +164,7 @@ def test_a_digest_sees_through_a_decorator(tmp_path):
 
 
 def test_a_digest_follows_imports_into_files_beside_and_into_the_claims_package(paths):
-    file = paths.claim_file("mine")
+    file = own_claim.file(paths, "claim.py")
     text = file.read_text().replace("def noise(seed", "def unused(seed")
     file.write_text(
         text.replace("\n\n\ndef unused", "\nfrom .theory import noise\n\n\ndef unused")
@@ -193,7 +193,7 @@ def test_a_digest_follows_imports_into_files_beside_and_into_the_claims_package(
     ],
 )
 def test_an_unsound_claim_is_one_sentence(paths, text, sentence):
-    paths.claim_file("mine").write_text(text)
+    own_claim.file(paths, "claim.py").write_text(text)
     with pytest.raises(BadInput, match=sentence):
         load_claims(paths.experiments)
 

@@ -83,6 +83,16 @@ def test_a_clone_resumes_from_the_committed_rows(done, tmp_path):
     assert "0 of them done" in planned and "last look" in planned
 
 
+def test_a_plan_writes_nothing(tmp_path):
+    folder = own_claim.write(tmp_path)
+    rows = folder / "experiments" / "mine" / "rows.jsonl"
+    rows.write_text('{"id": "of a killed ru')
+    before = sorted(folder.rglob("*"))
+    assert attnlab(folder, "--plan").code == 0
+    assert sorted(folder.rglob("*")) == before
+    assert rows.read_text() == '{"id": "of a killed ru'
+
+
 def test_a_threshold_changed_after_the_declaration_is_exploratory(done):
     folder = done[0]
     own_claim.write(folder, threshold=-5.0)

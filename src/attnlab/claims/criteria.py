@@ -2,6 +2,8 @@
 
 A criterion takes one value (a paired difference where two arms are compared) and answers "yes",
 "below" or "above" (no, on that side of the threshold), or "neither". A NaN is always "neither".
+Its `share` is the share of seeds that say yes if a pilot was right: if values are normal, or, of
+events and proofs, the share that the pilot measured.
 """
 
 import math
@@ -26,7 +28,6 @@ class AtLeast:
         return "below" if value < self.threshold else "neither"
 
     def share(self, effect: float, sd: float) -> float:
-        """The share of seeds that say yes if values are normal."""
         return normal_cdf(effect - self.threshold, sd)
 
     @property
@@ -47,7 +48,6 @@ class AtMost:
         return "above" if value > self.threshold else "neither"
 
     def share(self, effect: float, sd: float) -> float:
-        """The share of seeds that say yes if values are normal."""
         return normal_cdf(self.threshold - effect, sd)
 
     @property
@@ -75,7 +75,6 @@ class Within:
         return "above" if value > high else "neither"
 
     def share(self, effect: float, sd: float) -> float:
-        """The share of seeds that say yes if values are normal."""
         low, high = self.center - self.margin, self.center + self.margin
         return normal_cdf(high - effect, sd) - normal_cdf(low - effect, sd)
 
@@ -97,7 +96,6 @@ class Happens:
         return "below" if value == 0 else "neither"
 
     def share(self, effect: float, sd: float) -> float:
-        """The share of seeds that say yes, which is what a pilot of events measures."""
         return effect
 
     @property
@@ -119,7 +117,6 @@ class Proof:
         return "yes" if value >= math.log(1 / self.alpha) else "neither"
 
     def share(self, effect: float, sd: float) -> float:
-        """The share of seeds that are proven, which is what a pilot of proofs measures."""
         return effect
 
     @property

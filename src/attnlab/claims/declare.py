@@ -10,18 +10,20 @@ import math
 import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from attnlab.claims.claim import Claim, Measured, Prediction, RunMetric, Trained
-from attnlab.claims.configs import NOT_AN_ARMS, ConfigResolver
+from attnlab.claims.configs import ConfigResolver, ResolvedConfig
 from attnlab.claims.judge import decide, declared_looks
-from attnlab.claims.rows import plain
+from attnlab.claims.results import plain
 from attnlab.claims.source_digest import source_digest
 from attnlab.errors import BadInput
 from attnlab.files import read_json, write_json
 from attnlab.training.run_directory import flat, now
 
+FILE = "declared.json"
 # Groups of settings that do not change what a run computes.
 WITHOUT_INFLUENCE = ("logger", "probes", "checkpoint_every")
 REFERENCE_STEPS = 4
@@ -56,13 +58,10 @@ class Declared:
 def declaration(claim: Claim, resolve: ConfigResolver) -> dict[str, Any]:
     """Everything that decides a verdict, as JSON; Hydra's directory must be open."""
     arms = resolve.arms(claim)
-    settings = {name: _settings(config.settings) for name, config in arms.items()}
-    first = next(iter(settings.values()), {})
-    common = {
-        key: value
-        for key, value in first.items()
-        if all(each.get(key, MISSING) == value for each in settings.values())
-    }
+    settings = {name: _settings(config) for name, config in arms.items()}
+    common = dict(next(iter(settings.values()), {}))
+    for own in settings.values():
+        common = {k: v for k, v in common.items() if own.get(k, MISSING) == v}
     content = {
         "says": claim.says,
         "looks": declared_looks(claim.last_look),
@@ -89,7 +88,7 @@ def read_declared(claim: Claim, resolve: ConfigResolver) -> Declared:
     Raises:
         BadInput: the file is damaged.
     """
-    file = resolve.paths.declared(claim.name)
+    file = resolve.paths.experiments / claim.name / FILE
     if not file.exists():
         return Declared()
     try:
@@ -97,15 +96,10 @@ def read_declared(claim: Claim, resolve: ConfigResolver) -> Declared:
         then, version = content["declaration"], int(content["version"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadInput(f"{file} is damaged ({error}); restore it from git") from error
-    today = declaration(claim, resolve)
-    defaults = _settings(resolve(()).settings)
-    changed = _differences(then, today, defaults)
-    digests = {
-        name: then["arms"][name]["digest"]
-        for name in today["arms"]
-        if name in then["arms"] and not _arm_differences(name, then, today, defaults)
-    }
-    return Declared(version, changed, content, digests)
+    changed = _changes(then, declaration(claim, resolve), _settings(resolve(())))
+    same = [name for name in then["arms"] if not changed.get(f"arm {name}")]
+    digests = {name: then["arms"][name]["digest"] for name in same}
+    return Declared(version, list(chain(*changed.values())), content, digests)
 
 
 def declare(claim: Claim, resolve: ConfigResolver, losses: Mapping[str, float]) -> Declared:
@@ -118,7 +112,8 @@ def declare(claim: Claim, resolve: ConfigResolver, losses: Mapping[str, float]) 
     if old.version and not changed:
         return old
     history = list(old.content.get("history", []))
-    published = resolve.paths.published(claim.name)
+    directory = resolve.paths.experiments / claim.name
+    published = directory / "verdict.json"
     last = read_json(published) if published.exists() else {}
     if old.version or last:
         entry = {"version": old.version or last.get("version", 1)}
@@ -134,7 +129,7 @@ def declare(claim: Claim, resolve: ConfigResolver, losses: Mapping[str, float]) 
         "reference_losses": dict(losses),
         "history": history,
     }
-    write_json(resolve.paths.declared(claim.name), content)
+    write_json(directory / FILE, content)
     return read_declared(claim, resolve)
 
 
@@ -166,80 +161,67 @@ def check_committed(file: Path, commits: Iterable[str | None]) -> None:
             )
 
 
-def _settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    apart = (*WITHOUT_INFLUENCE, *NOT_AN_ARMS)
-    return flat({key: value for key, value in settings.items() if key not in apart})
+def _settings(config: ResolvedConfig) -> dict[str, Any]:
+    return flat({k: v for k, v in config.settings.items() if k not in WITHOUT_INFLUENCE})
 
 
 def _prediction(prediction: Prediction) -> dict[str, Any]:
+    apart = ("name", "pilot", "timed", "seconds")
+    content = {key: x for key, x in vars(prediction).items() if key not in apart}
     criterion = prediction.criterion
-    content: dict[str, Any] = {
-        "says": prediction.says,
-        "criterion": {"kind": type(criterion).__name__, **asdict(criterion)},
-        "role": prediction.role,
-        "bearing": prediction.bearing,
-        "where": prediction.where,
-        "budget": prediction.budget,
-        "seeds": prediction.seeds,
-    }
+    content["criterion"] = {"kind": type(criterion).__name__, **asdict(criterion)}
     if isinstance(prediction, Measured):
-        content["measure"] = [prediction.measure.__name__, prediction.value]
+        content["measure"] = [prediction.measure.__name__, content.pop("value")]
     if isinstance(prediction, Trained):
-        metric = prediction.metric
         content["arms"] = [arm.name for arm in prediction.arms]
         content["contrast"] = prediction.contrast.__name__
         content["given"] = dict(prediction.given)
-        content["metric"] = metric
-        if isinstance(metric, RunMetric):
+        if isinstance(metric := prediction.metric, RunMetric):
             content["metric"] = [metric.read.__name__, metric.value, metric.diverged]
     return content
 
 
 def _code(claim: Claim) -> dict[str, str]:
     """Function -> digest of it and of what it calls; the rule of the judge is one of them."""
-    functions: dict[str, Any] = {"the judge's rule": decide}
+    functions: list[Any] = []
     for prediction in claim.predictions:
-        functions[type(prediction.criterion).__name__] = type(prediction.criterion)
+        functions.append(type(prediction.criterion))
         if isinstance(prediction, Measured):
-            functions[prediction.measure.__name__] = prediction.measure
+            functions.append(prediction.measure)
         if isinstance(prediction, Trained):
-            functions[prediction.contrast.__name__] = prediction.contrast
+            functions.append(prediction.contrast)
             if isinstance(prediction.metric, RunMetric):
-                functions[prediction.metric.read.__name__] = prediction.metric.read
-    return {name: source_digest(function) for name, function in sorted(functions.items())}
+                functions.append(prediction.metric.read)
+    named = {"the judge's rule": decide} | {each.__name__: each for each in functions}
+    return {name: source_digest(function) for name, function in sorted(named.items())}
 
 
-def _differences(
+def _changes(
     then: dict[str, Any], today: dict[str, Any], defaults: Mapping[str, Any]
-) -> list[str]:
-    changed = []
-    for arm in {**then["arms"], **today["arms"]}:
-        changed += _arm_differences(arm, then, today, defaults)
-    was, now_is = (
-        flat({key: x for key, x in content.items() if key not in ("arms", "settings")})
-        for content in (then, today)
-    )
-    for key in was | now_is:
-        if was.get(key) != now_is.get(key):
-            changed.append(f"{key}: {was.get(key)} -> {now_is.get(key)}")
+) -> dict[str, list[str]]:
+    """What changed in each arm and, under "", in the rest of a declaration."""
+    was, now_is = _parts(then), _parts(today)
+    changed = {}
+    for part in {**was, **now_is}:
+        if part not in was or part not in now_is:
+            changed[part] = [f"{part} {'added' if part in now_is else 'removed'}"]
+            continue
+        new, prefix = now_is[part], f"{part}: " if part else ""
+        # A setting that is newer than the declaration counts as unchanged at its default.
+        old = {key: defaults[key] for key in new if part and key in defaults} | was[part]
+        changed[part] = [
+            f"{prefix}{key}: {old.get(key, 'absent')} -> {new.get(key, 'absent')}"
+            for key in old | new
+            if old.get(key, MISSING) != new.get(key, MISSING)
+        ]
     return changed
 
 
-def _arm_differences(
-    arm: str, then: dict[str, Any], today: dict[str, Any], defaults: Mapping[str, Any]
-) -> list[str]:
-    if arm not in then["arms"] or arm not in today["arms"]:
-        return [f"arm {arm} {'added' if arm in today['arms'] else 'removed'}"]
-    was, now_is = (
-        content["settings"]
-        | content["arms"][arm]["settings"]
-        | {"corpus": content["arms"][arm]["corpus"]}
-        for content in (then, today)
-    )
-    # A setting that is newer than the declaration counts as unchanged at its default.
-    was = {key: defaults[key] for key in now_is if key in defaults} | was
-    return [
-        f"arm {arm}: {key}: {was.get(key, 'absent')} -> {now_is.get(key, 'absent')}"
-        for key in was | now_is
-        if was.get(key, MISSING) != now_is.get(key, MISSING)
-    ]
+def _parts(content: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The settings of each arm with its corpus, and under "" the rest of a declaration."""
+    arms = {
+        f"arm {name}": content["settings"] | arm["settings"] | {"corpus": arm["corpus"]}
+        for name, arm in content["arms"].items()
+    }
+    rest = {key: x for key, x in content.items() if key not in ("arms", "settings")}
+    return arms | {"": flat(rest)}

@@ -3,33 +3,35 @@
 import inspect
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from attnlab.claims.claim import Claim, Measured, Prediction, RunMetric, Trained
-from attnlab.claims.declare import Declared
 from attnlab.claims.judge import judge, judge_claim
-from attnlab.claims.plan import Plan
-from attnlab.claims.results import Evidence, PredictionResult, Row
-from attnlab.claims.rows import RowStore, plain
+from attnlab.claims.plan import ClaimSet, Counts, Plan, make_plan
+from attnlab.claims.results import Evidence, PredictionResult, Row, RowStore, plain
 
 
-def evaluate(
-    claims: Sequence[Claim],
-    plan: Plan,
-    store: RowStore,
-    declared: Mapping[str, Declared],
-    budget: str,
-) -> list[Evidence]:
-    """Judge claims by the rows that exist."""
+def evaluate(known: ClaimSet, counts: Counts | None = None) -> list[Evidence]:
+    """Judge claims by the rows that exist, whichever budget ran them.
+
+    Looks at all declared seeds, and at further ones where `counts` asks for them; Hydra's
+    directory must be open.
+    """
+    everything = {
+        (key := (claim.name, each.name)): max(
+            (counts or {}).get(key, 0), len(claim.declared_seeds(each))
+        )
+        for claim, each in known.predictions
+    }
+    plan = make_plan(known, everything)
     family = []
-    for claim in claims:
-        found = {each.name: _result(claim, each, plan, store) for each in claim.predictions}
+    for claim in known.claims:
+        found = {each.name: _result(claim, each, plan, known.store) for each in claim.predictions}
         for result in found.values():
             judge_prediction(result, claim)
-        mine = declared[claim.name]
-        version, exploratory = mine.version, mine.exploratory
-        family.append(Evidence(claim, budget, found, version=version, exploratory=exploratory))
+        mine = known.declared[claim.name]
+        family.append(Evidence(claim, found, version=mine.version, exploratory=mine.exploratory))
         judge_claim(family[-1])
     return family
 
@@ -40,11 +42,9 @@ def judge_prediction(result: PredictionResult, claim: Claim) -> None:
     Only declared seeds are judged; values of further seeds are exploratory and only shown.
     """
     prediction = result.prediction
-    failures = [r for rows in result.rows.values() for r in rows if r["status"] == "failed"]
-    if failures:
-        reason = str(failures[0]["reason"]).strip().splitlines()[-1]
-        result.failed = True
-        result.remark = f"{len(failures)} failed: {reason}"
+    if result.failed:
+        reason = str(result.failed[0]["reason"]).strip().splitlines()[-1]
+        result.remark = f"{len(result.failed)} failed: {reason}"
         return
     if not result.seeds:
         result.remark = result.remark or "not run yet"
@@ -93,15 +93,10 @@ def _number(value: Any) -> float:
 def _result(claim: Claim, prediction: Prediction, plan: Plan, store: RowStore) -> PredictionResult:
     """A prediction with its rows, up to the first seed that an arm lacks."""
     result = PredictionResult(prediction)
-    unmet = plan.unmet.get((claim.name, prediction.name))
-    if unmet:
+    if unmet := plan.unmet.get((claim.name, prediction.name)):
         result.remark = f"precondition not met: {unmet}"
-        return result
-    by_seed: dict[int, dict[str, Row | None]] = {}
-    for (owner, of, arm, seed), (id_, metric) in plan.rows.items():
-        if (owner, of) == (claim.name, prediction.name):
-            by_seed.setdefault(seed, {})[arm] = _row(owner, id_, metric, store)
-    for seed, rows in by_seed.items():
+    for seed, ids in plan.rows[claim.name, prediction.name].items():
+        rows = {arm: _row(claim.name, *of_arm, store) for arm, of_arm in ids.items()}
         if not all(rows.values()):
             break  # seeds are used in declared order, without gaps
         result.seeds.append(seed)
@@ -122,18 +117,15 @@ def _row(claim: str, id_: str, metric: str, store: RowStore) -> Row | None:
 
 def verdict(evidence: Evidence) -> dict[str, Any]:
     """One claim's verdict, with every seed's value: the same for the same rows."""
-    return {
-        "says": evidence.claim.says,
-        "verdict": evidence.verdict,
-        "line": evidence.line,
-        "version": evidence.version,
-        "exploratory": evidence.exploratory,
-        "predictions": {name: _json(result) for name, result in evidence.found.items()},
+    content = {
+        name: vars(evidence)[name] for name in ("verdict", "line", "version", "exploratory")
     }
+    predictions = {name: _json(result) for name, result in evidence.found.items()}
+    return {"says": evidence.claim.says, **content, "predictions": predictions}
 
 
 def _json(result: PredictionResult) -> dict[str, Any]:
-    prediction, outcome = result.prediction, result.outcome
+    prediction = result.prediction
     content: dict[str, Any] = {
         "says": prediction.says,
         "predicted": prediction.criterion.wording,
@@ -142,33 +134,17 @@ def _json(result: PredictionResult) -> dict[str, Any]:
         **{key: vars(result)[key] for key in ("remark", "seeds", "values", "scores")},
         "verdict": result.verdict,
         "diverged": result.diverged if isinstance(prediction, Trained) else {},
-        "failed": [
-            {"run": row["label"], "reason": row["reason"]}
-            for rows in result.rows.values()
-            for row in rows
-            if row["status"] == "failed"
-        ],
+        "failed": [{"run": row["label"], "reason": row["reason"]} for row in result.failed],
     }
-    if outcome is not None:
-        names = ("n", "yes", "no", "median", "low", "high", "mean", "line")
-        content |= {name: vars(outcome)[name] for name in names}
+    if result.outcome is not None:
+        apart = ("verdict", "undecided")
+        content |= {key: x for key, x in vars(result.outcome).items() if key not in apart}
     return dict(plain(content))
 
 
 def provenance(family: Sequence[Evidence]) -> dict[str, Any]:
     """Commits, versions, devices and corpora of all runs, each named once."""
     names = ("corpus", "device", "git", "precision", "versions")
-    rows = all_rows(family)
+    rows = [row for each in family for result in each.found.values() for row in result.all_rows]
     kept = {n: {json.dumps(row[n], sort_keys=True) for row in rows if n in row} for n in names}
     return {name: [json.loads(x) for x in sorted(found)] for name, found in kept.items() if found}
-
-
-def all_rows(family: Sequence[Evidence]) -> list[Row]:
-    """Every row that the evidence rests on."""
-    return [
-        row
-        for evidence in family
-        for result in evidence.found.values()
-        for rows in result.rows.values()
-        for row in rows
-    ]

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 
-from attnlab.claims.claim import Measured, RunMetric, Trained
+from attnlab.claims.claim import Prediction
 from attnlab.claims.configs import compose_config, hydra_conf
 from attnlab.claims.loading import load_claim
 from attnlab.claims.paths import Paths
@@ -25,18 +25,26 @@ def execute(
     """Execute tasks in this order in `jobs` processes; yield each with its rows as it ends."""
     do = partial(execute_task, paths=paths)
     for task, rows, log in run_tasks(do, tasks, jobs, paths.outputs / "logs"):
-        died = {"reason": f"its process died (out of memory?); see {log}"}
-        yield task, [_row(task.id, task) | died] if rows is None else rows
+        if rows is None:
+            rows = [_row(task.id, task)]
+            rows[0]["reason"] = f"its process died (out of memory?); see {log}"
+        yield task, rows
 
 
 def execute_task(task: ClaimTask, paths: Paths) -> list[Row]:
     """Do one task, in a worker: its row, and one for each metric that is read from a run."""
     with hydra_conf(paths.conf):
-        if task.kind == "measure":
-            return [_measure(task, paths)]
-        rows = [_train(task, paths)]
-        if task.kind == "run" and rows[0]["status"] != "failed":
-            rows += [_read(id_, of, task, paths, rows[0]) for id_, of in task.metrics.items()]
+        with _filled(task.id, task) as first:
+            first |= _measure(task, paths) if task.kind == "measure" else _train(task, paths)
+        rows = [first]
+        if task.kind == "run" and first["status"] != "failed":
+            for id_, source in task.metrics.items():
+                with _filled(id_, task) as row:
+                    row |= {"values": {}, "status": first["status"]}
+                    if first["status"] == "finished":
+                        metric = vars(_prediction(source, paths))["metric"]
+                        row["values"] = dict(metric.read(Path(task.directory)))
+                rows.append(row)
         return rows
 
 
@@ -44,44 +52,24 @@ def _train(task: ClaimTask, paths: Paths) -> Row:
     from attnlab.training.config import read_config
     from attnlab.training.run import run
 
-    with _filled(task.id, task) as row:
-        cfg, variant = compose_config(task.overrides, task.seed, paths.experiments)
-        config, directory = read_config(cfg), Path(task.directory)
-        result = run(config, directory, variant=variant, overrides=task.overrides)
-        metrics = result.metrics
-        row["status"] = metrics["status"]
-        row["values"] = {
-            name: value
-            for name, value in metrics.items()
-            if isinstance(value, int | float) and name not in TIMES
-        }
-        row |= {name: metrics[name] for name in ("git", "versions", "precision", "device")}
-        row["corpus"] = metrics["corpus"]["name"]
-        row["seconds"] = metrics["wall_seconds"]
-    return row
-
-
-def _read(id_: str, source: tuple[str, str], task: ClaimTask, paths: Paths, run_row: Row) -> Row:
-    with _filled(id_, task) as row:
-        row["values"] = {}
-        if run_row["status"] == "finished":
-            prediction = _claim(paths.claim_file(source[0])).prediction(source[1])
-            assert isinstance(prediction, Trained) and isinstance(prediction.metric, RunMetric)
-            row["values"] = dict(prediction.metric.read(Path(task.directory)))
-        row["status"] = run_row["status"]
-    return row
+    cfg, variant = compose_config(task.overrides, task.seed, paths.experiments)
+    config, directory = read_config(cfg), Path(task.directory)
+    metrics = run(config, directory, variant=variant, overrides=task.overrides).metrics
+    values = {
+        name: value
+        for name, value in metrics.items()
+        if isinstance(value, int | float) and name not in TIMES
+    }
+    row = {name: metrics[name] for name in ("status", "git", "versions", "precision", "device")}
+    row |= {"corpus": metrics["corpus"]["name"], "seconds": metrics["wall_seconds"]}
+    return row | {"values": values}
 
 
 def _measure(task: ClaimTask, paths: Paths) -> Row:
     from attnlab.training.run import git_state
 
-    claim, name = task.source
-    with _filled(task.id, task) as row:
-        prediction = _claim(paths.claim_file(claim)).prediction(name)
-        assert isinstance(prediction, Measured)
-        row["values"] = dict(prediction.measure(task.seed))
-        row |= {"status": "finished", "git": git_state()}
-    return row
+    measure = vars(_prediction(task.source, paths))["measure"]
+    return {"status": "finished", "values": dict(measure(task.seed)), "git": git_state()}
 
 
 @contextmanager
@@ -103,4 +91,7 @@ def _row(id_: str, task: ClaimTask) -> Row:
     return row | {"status": "failed", "reason": None, "seconds": 0.0}
 
 
-_claim = cache(load_claim)
+@cache
+def _prediction(source: tuple[str, str], paths: Paths) -> Prediction:
+    claim, name = source
+    return load_claim(paths.experiments / claim / "claim.py").prediction(name)

@@ -88,9 +88,7 @@ def judge(values: Sequence[float], criterion: Criterion, last_look: int) -> Outc
     yes, no = answers[:shown].count("yes"), _most_against(answers[:shown])
     ordered = [value for value in values[:shown] if not math.isnan(value)]
     finite = [value for value in ordered if math.isfinite(value)]
-    median, low, high = math.nan, math.nan, math.nan
-    if ordered:
-        median, low, high = statistics.median_interval(ordered)
+    median, low, high = statistics.median_interval(ordered) if ordered else [math.nan] * 3
     mean = fmean(finite) if finite else math.nan
     line = f"predicted {criterion.wording}; {yes} of {shown} seeds agree"
     if no and not exact:
@@ -120,11 +118,12 @@ def power(prediction: "Prediction", last_look: int) -> float:
 
 def judge_claim(evidence: "Evidence") -> None:
     """Derive the verdict on the sentence from the primary predictions and the controls."""
-    settings: dict[str, list[str]] = {"true": [], "false": [], "open": []}
+    true, false, undecided = list[str](), list[str](), list[str]()  # settings where it is so
     primary = [r for r in evidence.found.values() if r.prediction.role == "primary"]
     for result in primary:
-        settings[_truth(result)].append(_setting(result, evidence.claim.last_look))
-    true, false, undecided = (settings[word] for word in ("true", "false", "open"))
+        speaks_for = (result.verdict == "confirmed") == (result.prediction.bearing == "for")
+        settings = undecided if result.verdict == "open" else true if speaks_for else false
+        settings.append(_setting(result, evidence.claim.last_look))
     broken = [
         name
         for name, result in evidence.found.items()
@@ -151,14 +150,6 @@ def judge_claim(evidence: "Evidence") -> None:
         if count
     ]
     evidence.line = ". ".join(clauses) + "."
-
-
-def _truth(result: "PredictionResult") -> Literal["true", "false", "open"]:
-    """Whether the sentence is true in the setting of a primary prediction."""
-    if result.verdict == "open":
-        return "open"
-    speaks_for = (result.verdict == "confirmed") == (result.prediction.bearing == "for")
-    return "true" if speaks_for else "false"
 
 
 def _setting(result: "PredictionResult", last_look: int) -> str:

@@ -3,7 +3,7 @@
 import dataclasses
 import importlib.util
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -59,33 +59,33 @@ def load_claim(file: Path) -> Claim:
     if not isinstance(claim, Claim):
         raise BadInput(f"{file} must define CLAIM, an attnlab.claims.Claim")
     claim = dataclasses.replace(claim, name=file.parent.name)
-    _check(claim, file)
+    for fault in _faults(claim):
+        raise BadInput(f"{file}: {fault}")
     return claim
 
 
-def _check(claim: Claim, file: Path) -> None:
+def _faults(claim: Claim) -> Iterator[str]:
+    """What is not sound about a claim."""
     names = [prediction.name for prediction in claim.predictions]
     if len(set(names)) < len(names):
-        raise BadInput(f"{file}: names of predictions must differ, they are {', '.join(names)}")
+        yield f"names of predictions must differ, they are {', '.join(names)}"
     if not any(prediction.role == "primary" for prediction in claim.predictions):
-        raise BadInput(f"{file}: a claim needs at least one primary prediction")
+        yield "a claim needs at least one primary prediction"
     if claim.headline and claim.headline not in names:
-        raise BadInput(f"{file}: headline = {claim.headline} is not a prediction")
+        yield f"headline = {claim.headline} is not a prediction"
     try:
         declared_looks(claim.last_look)
     except ValueError as error:
-        raise BadInput(f"{file}: {error}") from error
+        yield str(error)
     arms: dict[str, tuple[str, ...]] = {}
-    for prediction in claim.predictions:
-        if not isinstance(prediction, Trained | Measured):
-            raise BadInput(f"{file}: {prediction.name} must be Trained or Measured")
-        if prediction.seeds is not None and (prediction.role != "shown" or prediction.seeds < 1):
+    for each in claim.predictions:
+        if not isinstance(each, Trained | Measured):
+            yield f"{each.name} must be Trained or Measured"
+        if each.seeds is not None and (each.role != "shown" or each.seeds < 1):
             hint = "seeds is for predictions that are only shown; the others follow last_look"
-            raise BadInput(f"{file}: {prediction.name}: {hint}")
-        if not isinstance(prediction, Trained):
-            continue
-        if not prediction.arms:
-            raise BadInput(f"{file}: {prediction.name} has no arms")
-        for arm in prediction.arms:
+            yield f"{each.name}: {hint}"
+        if isinstance(each, Trained) and not each.arms:
+            yield f"{each.name} has no arms"
+        for arm in each.arms if isinstance(each, Trained) else ():
             if arms.setdefault(arm.name, arm.overrides) != arm.overrides:
-                raise BadInput(f"{file}: two arms with different overrides are named {arm.name}")
+                yield f"two arms with different overrides are named {arm.name}"

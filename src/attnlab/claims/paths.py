@@ -11,11 +11,16 @@ from attnlab.files import is_installed, lab_path
 
 @dataclass(frozen=True)
 class Paths:
-    """Directories of one call."""
+    """Directories of one call.
 
-    experiments: Path  # holds the claims, with their declarations and rows
+    `experiments/<claim>/` holds claim.py and, committed: declared.json, what was fixed before the
+    first run; rows.jsonl, the runs and measurements of the declared test; and verdict.json, the
+    last published verdict.
+    """
+
+    experiments: Path
     conf: Path  # Hydra's configuration
-    outputs: Path  # runs, figures, and the report go below it
+    outputs: Path  # runs, rows, figures, and the report go below it
     budget: str  # quick or full
 
     @property
@@ -24,38 +29,13 @@ class Paths:
         return is_installed() and self.experiments == lab_path("experiments").resolve()
 
     @property
-    def runs(self) -> Path:
-        return self.outputs / "runs"
-
-    @property
-    def verdicts(self) -> Path:
-        return self.outputs / self.budget / "verdicts.json"
-
-    @property
-    def report(self) -> Path:
-        return self.outputs / self.budget / "report.html"
-
-    def figure(self, claim: str) -> Path:
-        return self.outputs / self.budget / "figures" / f"{claim}.svg"
-
-    def claim_file(self, claim: str) -> Path:
-        return self.experiments / claim / "claim.py"
-
-    def declared(self, claim: str) -> Path:
-        """What a claim said before its first run; committed."""
-        return self.experiments / claim / "declared.json"
-
-    def rows(self, claim: str) -> Path:
-        """Finished runs and measurements of the declared test; committed."""
-        return self.experiments / claim / "rows.jsonl"
+    def results(self) -> Path:
+        """Where verdicts.json, report.html and the figures go."""
+        return self.outputs / self.budget
 
     def own_rows(self, claim: str) -> Path:
         """Finished runs and measurements that are exploratory, or were asked for afresh."""
         return self.outputs / "rows" / f"{claim}.jsonl"
-
-    def published(self, claim: str) -> Path:
-        """The last published verdict; committed."""
-        return self.experiments / claim / "verdict.json"
 
     def lock(self) -> FileLock:
         """Hold the outputs for this process; the lock of a dead one is free at once.

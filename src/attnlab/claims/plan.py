@@ -1,19 +1,36 @@
 """What has to be run: from claims to tasks, each done once however many claims ask for it."""
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Literal
 
 from attnlab.claims.claim import Claim, Measured, RunMetric, Trained
 from attnlab.claims.configs import ConfigResolver, ResolvedConfig
-from attnlab.claims.declare import Declared
-from attnlab.claims.rows import RowStore
+from attnlab.claims.declare import Declared, read_declared
+from attnlab.claims.paths import Paths
+from attnlab.claims.results import RowStore
 from attnlab.claims.source_digest import source_digest
 from attnlab.training.run_directory import flat
 
 CORE = 60e9  # floating-point operations per second, of one core
 Counts = dict[tuple[str, str], int]  # (claim, prediction) -> how many seeds to look at
+
+
+class ClaimSet:
+    """Claims with their declarations, their rows, and the configurations of their arms.
+
+    Hydra's directory must be open. With `fresh`, the committed rows are left alone.
+    """
+
+    def __init__(self, paths: Paths, claims: Sequence[Claim], *, fresh: bool = False) -> None:
+        self.paths, self.claims = paths, claims
+        self.resolve = ConfigResolver(paths)
+        self.store = RowStore(paths, [claim.name for claim in claims], fresh=fresh)
+        self.declared = {claim.name: read_declared(claim, self.resolve) for claim in claims}
+        self.predictions = [(claim, each) for claim in claims for each in claim.predictions]
 
 
 @dataclass
@@ -40,9 +57,11 @@ class Plan:
     """All tasks, and which rows belong to which prediction."""
 
     tasks: dict[str, ClaimTask] = field(default_factory=dict)
-    # Claim, prediction, arm, seed -> id of the row, and of its metric ("" without one).
-    rows: dict[tuple[str, str, str, int], tuple[str, str]] = field(default_factory=dict)
-    # Claim, prediction -> the precondition that does not hold.
+    # (claim, prediction) -> seed -> arm -> id of the row, and of its metric ("" without one).
+    rows: dict[tuple[str, str], dict[int, dict[str, tuple[str, str]]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(dict))
+    )
+    # (claim, prediction) -> the precondition that does not hold.
     unmet: dict[tuple[str, str], str] = field(default_factory=dict)
 
     @property
@@ -56,103 +75,85 @@ class Plan:
         return sum(task.seconds for task in self.todo) / max(1, jobs)
 
 
-def make_plan(
-    claims: Sequence[Claim],
-    store: RowStore,
-    declared: Mapping[str, Declared],
-    resolve: ConfigResolver,
-    counts: Counts,
-) -> Plan:
+def make_plan(known: ClaimSet, counts: Counts) -> Plan:
     """Expand claims; Hydra's directory must be open. A prediction without a count is not run.
 
     Raises:
         BadInput: a configuration cannot be composed.
     """
     plan = Plan()
-    for claim in claims:
-        for prediction in claim.predictions:
-            count = counts.get((claim.name, prediction.name), 0)
-            seeds = range(claim.first_seed, claim.first_seed + count)
-            if isinstance(prediction, Trained):
-                _add_runs(plan, claim, prediction, seeds, declared[claim.name], resolve)
-            elif isinstance(prediction, Measured):
-                _add_measurements(plan, claim, prediction, seeds, declared[claim.name])
-    _mark_done(plan, store)
-    return plan
-
-
-def _add_runs(
-    plan: Plan,
-    claim: Claim,
-    prediction: Trained,
-    seeds: Sequence[int],
-    declared: Declared,
-    resolve: ConfigResolver,
-) -> None:
-    configs = resolve.arms(claim, prediction)
-    for config in configs.values():
-        settings = flat(config.settings) | {"corpus": config.corpus}
-        for key, wanted in prediction.given.items():
-            if settings.get(key) != wanted:
-                found = f"{key} must be {wanted}, but is {settings.get(key)}"
-                plan.unmet[claim.name, prediction.name] = found
-                return
-    for seed in seeds:
-        for arm, config in configs.items():
-            digest = declared.arm_digests.get(arm, config.digest)
-            id_ = f"run-{digest}-s{seed}"
-            if id_ not in plan.tasks:
-                plan.tasks[id_] = ClaimTask(
-                    id_,
-                    "run",
-                    f"{claim.name}: {arm}, seed {seed}",
-                    seed,
-                    prediction.seconds or run_seconds(config),
-                    config.overrides,
-                    str(config.run_directory(seed, resolve.paths.runs)),
-                )
-            metric = ""
-            if isinstance(prediction.metric, RunMetric):
-                read = prediction.metric.read
-                metric = f"{id_}-{claim.name}.{read.__name__}-{source_digest(read)}"
-                plan.tasks[id_].metrics[metric] = (claim.name, prediction.name)
-            plan.tasks[id_].claims[claim.name] = declared.covers(claim, prediction, seed)
-            plan.rows[claim.name, prediction.name, arm, seed] = (id_, metric)
-
-
-def _add_measurements(
-    plan: Plan, claim: Claim, prediction: Measured, seeds: Sequence[int], declared: Declared
-) -> None:
-    name = prediction.measure.__name__.strip("<>")
-    code = source_digest(prediction.measure)
-    for seed in seeds:
-        id_ = f"measure-{claim.name}.{name}-s{seed}-{code}"
-        task = ClaimTask(
-            id_,
-            "measure",
-            f"{claim.name}: {name.replace('_', ' ')}, seed {seed}",
-            seed,
-            prediction.seconds or 5.0,
-            source=(claim.name, prediction.name),
-        )
-        plan.tasks.setdefault(id_, task)
-        plan.tasks[id_].claims[claim.name] = declared.covers(claim, prediction, seed)
-        plan.rows[claim.name, prediction.name, "", seed] = (id_, "")
-
-
-def _mark_done(plan: Plan, store: RowStore) -> None:
-    """Mark tasks whose rows exist, and metrics that are left to be read."""
+    for claim, prediction in known.predictions:
+        source, mine = (claim.name, prediction.name), known.declared[claim.name]
+        seeds = range(claim.first_seed, claim.first_seed + counts.get(source, 0))
+        if isinstance(prediction, Measured):
+            needed = _measurements(source, prediction, seeds)
+        elif isinstance(prediction, Trained):
+            configs = known.resolve.arms(claim, prediction)
+            if unmet := _unmet(prediction, configs.values()):
+                plan.unmet[source] = unmet
+                continue
+            needed = _runs(source, prediction, seeds, configs, mine, known.paths)
+        for arm, task in needed:
+            planned = plan.tasks.setdefault(task.id, task)
+            planned.metrics |= task.metrics
+            planned.claims[claim.name] = mine.covers(claim, prediction, task.seed)
+            plan.rows[source][task.seed][arm] = (task.id, next(iter(task.metrics), ""))
     for task in plan.tasks.values():
-        rows = [row for claim in task.claims if (row := store.get(claim, task.id))]
+        rows = [row for claim in task.claims if (row := known.store.get(claim, task.id))]
         task.done = len(rows) == len(task.claims)
         failed = any(row["status"] == "failed" for row in rows)
-        task.metrics = {
+        task.metrics = {  # those that are left to be read
             id_: source
             for id_, source in task.metrics.items()
-            if store.get(source[0], id_) is None and not failed
+            if known.store.get(source[0], id_) is None and not failed
         }
         if task.done and Path(task.directory).exists():
             task.seconds = 1.0  # only a metric is missing, and the run's directory is there
+    return plan
+
+
+def _unmet(prediction: Trained, configs: Iterable[ResolvedConfig]) -> str:
+    """The first precondition that does not hold in some arm."""
+    for config in configs:
+        settings = flat(config.settings) | {"corpus": config.corpus}
+        for key, wanted in prediction.given.items():
+            if settings.get(key) != wanted:
+                return f"{key} must be {wanted}, but is {settings.get(key)}"
+    return ""
+
+
+def _runs(
+    source: tuple[str, str],
+    prediction: Trained,
+    seeds: Iterable[int],
+    configs: Mapping[str, ResolvedConfig],
+    declared: Declared,
+    paths: Paths,
+) -> Iterator[tuple[str, ClaimTask]]:
+    """Each arm's run of each seed, with the metric that is read from it, if any."""
+    for seed, (arm, config) in product(seeds, configs.items()):
+        id_ = f"run-{declared.arm_digests.get(arm, config.digest)}-s{seed}"
+        label = f"{source[0]}: {arm}, seed {seed}"
+        directory = str(config.run_directory(seed, paths.outputs / "runs"))
+        seconds = prediction.seconds or run_seconds(config)
+        task = ClaimTask(id_, "run", label, seed, seconds, config.overrides, directory)
+        if isinstance(prediction.metric, RunMetric):
+            read = prediction.metric.read
+            metric = f"{id_}-{source[0]}.{read.__name__}-{source_digest(read)}"
+            task.metrics[metric] = source
+        yield arm, task
+
+
+def _measurements(
+    source: tuple[str, str], prediction: Measured, seeds: Iterable[int]
+) -> Iterator[tuple[str, ClaimTask]]:
+    """The measurement of each seed; its arm has no name."""
+    name = prediction.measure.__name__.strip("<>")
+    code, seconds = source_digest(prediction.measure), prediction.seconds or 5.0
+    for seed in seeds:
+        id_ = f"measure-{source[0]}.{name}-s{seed}-{code}"
+        label = f"{source[0]}: {name.replace('_', ' ')}, seed {seed}"
+        yield "", ClaimTask(id_, "measure", label, seed, seconds, source=source)
 
 
 def run_seconds(config: ResolvedConfig) -> float:

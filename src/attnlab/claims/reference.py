@@ -2,7 +2,7 @@
 
 import hashlib
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -10,17 +10,11 @@ from rich.console import Console
 import attnlab
 from attnlab.claims.claim import Claim
 from attnlab.claims.configs import ConfigResolver, hydra_conf
-from attnlab.claims.declare import (
-    REFERENCE_STEPS,
-    Declared,
-    changed_losses,
-    declare,
-    read_declared,
-)
+from attnlab.claims.declare import REFERENCE_STEPS, changed_losses, declare, read_declared
 from attnlab.claims.execute import execute
 from attnlab.claims.loading import load_claims
 from attnlab.claims.paths import Paths
-from attnlab.claims.plan import ClaimTask, Plan
+from attnlab.claims.plan import ClaimSet, ClaimTask, Plan
 from attnlab.errors import BadInput
 from attnlab.files import read_json, write_json
 from attnlab.workers import cores
@@ -62,18 +56,17 @@ def reference_losses(claim: Claim, jobs: int, resolve: ConfigResolver) -> dict[s
     file = paths.outputs / "reference_losses.json"
     code = hashlib.sha256()
     package = Path(attnlab.__file__).parent.rglob("*.py")
-    project = (paths.experiments / claim.name).glob("*.py")  # may hold training code of its own
-    own = project if (paths.experiments / claim.name / "conf").is_dir() else ()
+    project = paths.experiments / claim.name  # with a conf, it may hold training code of its own
+    own = project.glob("*.py") if (project / "conf").is_dir() else ()
     for source in sorted([*package, *own]):
         code.update(source.read_bytes())
     known = read_json(file) if file.exists() else {}
     arms = resolve.arms(claim)
     keys = {arm: f"{config.digest}-{code.hexdigest()[:12]}" for arm, config in arms.items()}
-    missing = [arm for arm in arms if keys[arm] not in known]
     with tempfile.TemporaryDirectory() as scratch:
-        tasks = {
-            arm: ClaimTask(
-                f"reference-{claim.name}-{arm}",
+        tasks = [
+            ClaimTask(
+                keys[arm],
                 "reference",
                 f"{claim.name}: {arm}, {REFERENCE_STEPS} steps for reference",
                 1000,  # the seed of a pilot
@@ -81,30 +74,24 @@ def reference_losses(claim: Claim, jobs: int, resolve: ConfigResolver) -> dict[s
                 (*arms[arm].overrides, *SHORT, *SMALL_TEXT.get(arms[arm].corpus, ())),
                 str(Path(scratch) / str(number)),
             )
-            for number, arm in enumerate(missing)
-        }
-        for task, (row, *_) in execute(list(tasks.values()), paths, jobs):
+            for number, arm in enumerate(arms)
+            if keys[arm] not in known
+        ]
+        for task, (row, *_) in execute(tasks, paths, jobs):
             if row["status"] == "failed":
                 raise BadInput(f"{task.label} failed: {row['reason']}")
-            arm = next(name for name, each in tasks.items() if each is task)
-            known[keys[arm]] = row["values"]["train_loss"]
+            known[task.id] = row["values"]["train_loss"]
     write_json(file, known)
     return {arm: known[key] for arm, key in keys.items()}
 
 
-def pin_training_code(
-    plan: Plan,
-    claims: Sequence[Claim],
-    declared: Mapping[str, Declared],
-    jobs: int,
-    resolve: ConfigResolver,
-) -> None:
+def pin_training_code(plan: Plan, known: ClaimSet, jobs: int) -> None:
     """Compare the reference losses of claims whose arms are about to be trained."""
     training = {name for task in plan.todo if task.kind == "run" for name in task.claims}
-    for claim in claims:
-        mine = declared[claim.name]
+    for claim in known.claims:
+        mine = known.declared[claim.name]
         if claim.name in training and not mine.exploratory:
-            mine.changed += changed_losses(mine, reference_losses(claim, jobs, resolve))
+            mine.changed += changed_losses(mine, reference_losses(claim, jobs, known.resolve))
             for task in plan.tasks.values():
                 if mine.exploratory and claim.name in task.claims:
                     task.claims[claim.name] = False

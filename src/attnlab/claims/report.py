@@ -1,17 +1,18 @@
 """The report on claims: one HTML file that opens offline, and the page of each claim."""
 
-import importlib.resources
 import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import jinja2
 
+from attnlab.claims.claim import Trained
 from attnlab.claims.criteria import EXACT, Happens, Proof
 from attnlab.claims.declare import check_committed
-from attnlab.claims.evaluate import all_rows, provenance, verdict
+from attnlab.claims.evaluate import provenance, verdict
 from attnlab.claims.paths import Paths
 from attnlab.claims.results import Evidence, PredictionResult
 from attnlab.errors import BadInput
@@ -23,23 +24,26 @@ BEGIN, END = "<!-- verdicts -->", "<!-- /verdicts -->"
 LARGEST_FIGURE = 200_000  # bytes; what a repository should hold
 
 
-def write_figures(family: Sequence[Evidence], paths: Paths) -> dict[str, str]:
-    """Draw every claim's figure: claim -> SVG text, also written to the directory `figures`."""
+def write_report(family: Sequence[Evidence], paths: Paths) -> None:
+    """Write verdicts.json, every claim's figure, and report.html."""
+    verdicts = {evidence.claim.name: verdict(evidence) for evidence in family}
+    ran = provenance(family)
+    content = {"budget": paths.budget, "claims": verdicts, "runs": ran}
+    write_json(paths.results / "verdicts.json", content | {"times": {"written": now()}})
     figures = {}
     for evidence in family:
         name, draw = evidence.claim.name, evidence.claim.figure
         if draw is not None and any(result.values for result in evidence.found.values()):
             with styled():
                 figures[name] = svg(draw(evidence), name)
-            write_atomically(paths.figure(name), figures[name].encode())
-    return figures
+            write_atomically(_figure(paths, name), figures[name].encode())
+    found = {"family": family, "figures": figures, "provenance": ran, "budget": paths.budget}
+    page = _templates().get_template("report.html").render(found, written=now())
+    write_atomically(paths.results / "report.html", page.encode())
 
 
-def write_report(family: Sequence[Evidence], figures: Mapping[str, str], paths: Paths) -> None:
-    """Write report.html."""
-    found = {"family": family, "figures": figures, "provenance": provenance(family)}
-    page = _template("report.html").render(budget=paths.budget, written=now(), **found)
-    write_atomically(paths.report, page.encode())
+def _figure(paths: Paths, claim: str) -> Path:
+    return paths.results / "figures" / f"{claim}.svg"
 
 
 def publish(family: Sequence[Evidence], paths: Paths, readme: Path) -> list[Path]:
@@ -52,34 +56,41 @@ def publish(family: Sequence[Evidence], paths: Paths, readme: Path) -> list[Path
             figure is too large, or the README lacks the marks.
     """
     for evidence in family:
+        name = evidence.claim.name
         if evidence.exploratory:
             raise BadInput(
-                f"{evidence.claim.name} cannot be published: {evidence.exploratory}; declare it "
-                f"with attnlab reproduce {evidence.claim.name} --declare, commit, and run it"
+                f"{name} cannot be published: {evidence.exploratory}; declare it "
+                f"with attnlab reproduce {name} --declare, commit, and run it"
             )
-        commits = {(row.get("git") or {}).get("commit") for row in all_rows([evidence])}
-        check_committed(paths.declared(evidence.claim.name), commits)
+        rows = [row for result in evidence.found.values() for row in result.all_rows]
+        commits = {(row.get("git") or {}).get("commit") for row in rows}
+        check_committed(paths.experiments / name / "declared.json", commits)
     written = []
     for evidence in family:
         name = evidence.claim.name
-        directory, drawn = paths.experiments / name, paths.figure(name)
+        directory, drawn = paths.experiments / name, _figure(paths, name)
+        pages = {}
         if drawn.exists():
-            content = drawn.read_bytes()
-            if len(content) > LARGEST_FIGURE:
-                raise BadInput(f"{drawn} has {len(content):,} bytes; at most 200,000 are allowed")
-            write_atomically(directory / "figure.svg", content)
-            written.append(directory / "figure.svg")
-        page = _template("claim.md").render(
-            evidence=evidence,
-            figure=drawn.exists(),
-            declared=read_json(paths.declared(name)),
-            provenance=provenance([evidence]),
+            pages["figure.svg"] = drawn.read_bytes()
+            if len(pages["figure.svg"]) > LARGEST_FIGURE:
+                raise BadInput(f"{drawn} is larger than {LARGEST_FIGURE:,} bytes")
+        page = (
+            _templates()
+            .get_template("claim.md")
+            .render(
+                evidence=evidence,
+                figure=drawn.exists(),
+                declared=read_json(directory / "declared.json"),
+                provenance=provenance([evidence]),
+            )
         )
         lines = [line.rstrip() for line in page.strip().splitlines()]
-        write_atomically(directory / "README.md", ("\n".join(lines) + "\n").encode())
+        pages["README.md"] = ("\n".join(lines) + "\n").encode()
+        for file, content in pages.items():
+            write_atomically(directory / file, content)
         row = {"order": evidence.claim.order} | headline(evidence)
-        write_json(paths.published(name), verdict(evidence) | {"row": row})
-        written += [directory / "README.md", paths.published(name)]
+        write_json(directory / "verdict.json", verdict(evidence) | {"row": row})
+        written += [directory / file for file in (*pages, "verdict.json")]
     _write_table(paths, readme)
     return [*written, readme]
 
@@ -97,74 +108,70 @@ def headline(evidence: Evidence) -> dict[str, str]:
     if isinstance(criterion, EXACT):
         return row | {"measured": criterion.wording if outcome.verdict == "confirmed" else "no"}
     if isinstance(criterion, Happens | Proof):
-        low, high = _share(outcome.yes, max(outcome.n, outcome.yes, 1))
-        return row | {"measured": f"{criterion.wording} ({low:.0%} to {high:.0%} of seeds)"}
+        share = _share(outcome.yes, max(outcome.n, outcome.yes, 1))
+        return row | {"measured": f"{criterion.wording} ({share} of seeds)"}
     effect = f"{outcome.median:.4g} {criterion.unit}".strip()
     return row | {"measured": f"{effect} ({outcome.low:.4g} to {outcome.high:.4g})"}
 
 
-def _share(successes: int, n: int) -> tuple[float, float]:
+def _share(successes: int, n: int) -> str:
     """Exact 95 % interval of a proportion (Clopper and Pearson 1934)."""
     from scipy.stats import binomtest  # takes half a second to import
 
-    interval = binomtest(successes, n).proportion_ci(method="exact")
-    return float(interval.low), float(interval.high)
+    low, high = binomtest(successes, n).proportion_ci(method="exact")
+    return f"{low:.0%} to {high:.0%}"
 
 
 def _write_table(paths: Paths, readme: Path) -> None:
     """Replace the table in the README by the published verdicts of all claims."""
-    published = {
-        file.parent.name: read_json(file) for file in paths.experiments.glob("*/verdict.json")
-    }
+    files = paths.experiments.glob("*/verdict.json")
+    published = {file.parent.name: read_json(file) for file in files}
     rows = sorted(
-        ((name, content) for name, content in published.items() if "row" in content),
+        (item for item in published.items() if "row" in item[1]),
         key=lambda item: (item[1]["row"]["order"], item[0]),
     )
-    block = f"{BEGIN}\n{_template('verdicts.md').render(rows=rows).strip()}\n{END}"
+    table = _templates().get_template("verdicts.md").render(rows=rows).strip()
     text = readme.read_text(encoding="utf-8") if readme.exists() else ""
-    changed, count = re.subn(
-        f"{re.escape(BEGIN)}.*?{re.escape(END)}", lambda _: block, text, flags=re.DOTALL
-    )
-    if count != 1:
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end or BEGIN in rest or END in after:
         raise BadInput(f"{readme} must hold {BEGIN} and {END} once; the table goes between them")
-    write_atomically(readme, changed.encode())
+    write_atomically(readme, f"{before}{BEGIN}\n{table}\n{END}{after}".encode())
 
 
-def _template(name: str) -> jinja2.Template:
-    templates = importlib.resources.files("attnlab.claims") / "templates"
+@cache
+def _templates() -> jinja2.Environment:
     environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(lambda each: (templates / each).read_text(encoding="utf-8")),
-        autoescape=name.endswith(".html"),
+        loader=jinja2.PackageLoader("attnlab.claims"),
+        autoescape=jinja2.select_autoescape(),
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
     environment.filters |= {"number": number, "cell": _cell}
     environment.globals |= {"seeds_table": seeds_table, "diverged": _diverged}
-    return environment.get_template(name)
+    return environment
 
 
 def seeds_table(result: PredictionResult) -> list[dict[str, Any]]:
     """One row per arm: n, mean of the finite scores, every seed's score, how many diverged."""
-    overrides = {arm.name: arm.overrides for arm in getattr(result.prediction, "arms", ())}
-    rows = []
-    for arm, scores in result.scores.items():
-        finite = [score for score in scores if math.isfinite(score)]
-        row = {"arm": arm, "overrides": overrides.get(arm, ()), "n": len(scores)}
-        row |= {"mean": sum(finite) / len(finite) if finite else math.nan}
-        rows.append(row | {"scores": scores, "diverged": result.diverged[arm]})
-    return rows
+    assert isinstance(result.prediction, Trained)
+    return [
+        {"arm": arm.name, "overrides": arm.overrides, "n": len(scores), "scores": scores}
+        | {"mean": fmean(finite) if (finite := [*filter(math.isfinite, scores)]) else math.nan}
+        | {"diverged": result.diverged[arm.name]}
+        for arm in result.prediction.arms
+        if (scores := result.scores.get(arm.name))
+    ]
 
 
 def _diverged(result: PredictionResult) -> str:
     """How many runs of each arm diverged, with the exact interval of the share."""
-    told = []
-    for arm, count in result.diverged.items():
-        if count:
-            n = len(result.rows[arm])
-            low, high = _share(count, n)
-            told.append(f"{count} of {n} diverged in {arm} ({low:.0%} to {high:.0%})")
-    return "; ".join(told)
+    return "; ".join(
+        f"{count} of {n} diverged in {arm} ({_share(count, n)})"
+        for arm, count in result.diverged.items()
+        if count and (n := len(result.rows[arm]))
+    )
 
 
 def number(value: Any) -> str:

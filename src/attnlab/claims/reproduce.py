@@ -1,30 +1,30 @@
 """`attnlab reproduce`: plan, run what is missing look by look, judge, report."""
 
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
 
-from attnlab.claims.claim import BUDGETS, Claim
-from attnlab.claims.configs import ConfigResolver, hydra_conf
+from attnlab.claims.claim import BUDGETS
+from attnlab.claims.configs import hydra_conf
 from attnlab.claims.criteria import EXACT
-from attnlab.claims.declare import read_declared
-from attnlab.claims.display import duration, print_verdicts, progress
-from attnlab.claims.evaluate import evaluate, provenance, verdict
+from attnlab.claims.evaluate import evaluate
 from attnlab.claims.execute import execute
 from attnlab.claims.judge import LOOKS
 from attnlab.claims.loading import load_claims
 from attnlab.claims.paths import Paths
-from attnlab.claims.plan import Counts, Plan, make_plan
+from attnlab.claims.plan import ClaimSet, Counts, Plan, make_plan
 from attnlab.claims.reference import pin_training_code
 from attnlab.claims.results import Evidence
-from attnlab.claims.rows import RowStore
 from attnlab.errors import BadInput
-from attnlab.files import lab_path, write_json
-from attnlab.training.run_directory import now
+from attnlab.files import lab_path
 from attnlab.workers import cores
+
+COLORS = {"holds": "green", "does not hold": "red", "holds only if": "cyan"}
 
 
 def find_paths(experiments: Path | None, conf: Path | None, outputs: Path, budget: str) -> Paths:
@@ -39,8 +39,9 @@ def find_paths(experiments: Path | None, conf: Path | None, outputs: Path, budge
     if budget not in BUDGETS:
         raise BadInput(f"--budget {budget} is unknown; it must be {' or '.join(BUDGETS)}")
     if experiments is None:
-        here = Path("experiments")
-        experiments = here if any(here.glob("*/claim.py")) else lab_path("experiments")
+        experiments = Path("experiments")
+        if not any(experiments.glob("*/claim.py")):
+            experiments = lab_path("experiments")
     if conf is None:
         conf = Path("conf") if Path("conf", "train.yaml").is_file() else lab_path("conf")
     # Workers and run directories must not depend on the current directory.
@@ -77,42 +78,32 @@ def reproduce(
     claims = load_claims(paths.experiments, names)
     console = Console(soft_wrap=True)
     jobs = jobs or cores()
-    with paths.lock(), hydra_conf(paths.conf):
-        resolve = ConfigResolver(paths)
-        store = RowStore(paths, [claim.name for claim in claims], fresh=fresh)
-        declared = {claim.name: read_declared(claim, resolve) for claim in claims}
-        planned = partial(make_plan, claims, store, declared, resolve)
-        counts = first_look(claims, paths.budget, seeds)
-        console.print(_announcement(claims, planned, counts, paths, jobs, seeds))
+    with nullcontext() if only_plan else paths.lock(), hydra_conf(paths.conf):
+        known = ClaimSet(paths, claims, fresh=fresh)
+        counts = first_look(known, seeds)
+        console.print(_announcement(known, counts, jobs, to_last_look=seeds is None))
         if only_plan:
             return [], True
         while True:
-            plan = planned(counts)
-            pin_training_code(plan, claims, declared, jobs, resolve)
-            _run(plan, store, paths, jobs, console)
-            # What is there is judged, whichever budget ran it.
-            everything = {
-                (claim.name, each.name): max(
-                    counts.get((claim.name, each.name), 0), len(claim.declared_seeds(each))
-                )
-                for claim in claims
-                for each in claim.predictions
-            }
-            family = evaluate(claims, planned(everything), store, declared, paths.budget)
+            plan = make_plan(known, counts)
+            pin_training_code(plan, known, jobs)
+            _run(plan, known, jobs, console)
+            family = evaluate(known, counts)
             if seeds is not None or not next_look(family, counts):
                 break
-        _write(family, paths)
+        from attnlab.claims.report import write_report  # imports Matplotlib
+
+        write_report(family, paths)
     print_verdicts(family, paths, console)
     return family, not any(evidence.failed for evidence in family)
 
 
-def first_look(claims: Sequence[Claim], budget: str, seeds: int | None) -> Counts:
+def first_look(known: ClaimSet, seeds: int | None) -> Counts:
     """How many seeds each prediction starts with; one that the budget omits has none."""
     return {
         (claim.name, each.name): each.seeds or seeds or LOOKS[0][0]
-        for claim in claims
-        for each in claim.predictions
-        if budget == "full" or each.budget == "quick"
+        for claim, each in known.predictions
+        if known.paths.budget == "full" or each.budget == "quick"
     }
 
 
@@ -121,73 +112,112 @@ def next_look(family: Sequence[Evidence], counts: Counts) -> bool:
     more = False
     for evidence in family:
         for name, result in evidence.found.items():
-            key = (evidence.claim.name, name)
-            if result.outcome is None or key not in counts:
-                continue
-            looks = [n for n, _ in LOOKS if counts[key] < n <= evidence.claim.last_look]
-            if result.outcome.undecided and not result.failed and looks:
-                counts[key] = looks[0]
+            count = counts.get((evidence.claim.name, name), 0)
+            looks = [n for n, _ in LOOKS if count < n <= evidence.claim.last_look]
+            if count and looks and result.outcome and result.outcome.undecided:
+                counts[evidence.claim.name, name] = looks[0]
                 more = True
     return more
 
 
-def _announcement(
-    claims: Sequence[Claim],
-    planned: Callable[[Counts], Plan],
-    counts: Counts,
-    paths: Paths,
-    jobs: int,
-    seeds: int | None,
-) -> str:
+def _announcement(known: ClaimSet, counts: Counts, jobs: int, *, to_last_look: bool) -> str:
     """What is about to run, and how long it may take."""
-    plan = planned(counts)
+    plan = make_plan(known, counts)
     runs = sum(task.kind == "run" for task in plan.tasks.values())
     done = sum(task.done for task in plan.tasks.values())
-    text = (
-        f"{paths.budget}: {len(claims)} claims, {runs} runs and {len(plan.tasks) - runs} "
-        f"measurements for the first look, {done} of them done"
-    )
+    text = f"{known.paths.budget}: {len(known.claims)} claims, {runs} runs and "
+    text += f"{len(plan.tasks) - runs} measurements for the first look, {done} of them done"
     text += f"; about {duration(plan.seconds(jobs))} on {jobs} processes" if plan.todo else ""
-    if seeds is None:
+    if to_last_look:
         last = {
             (claim.name, each.name): claim.last_look
-            for claim in claims
-            for each in claim.predictions
+            for claim, each in known.predictions
             if each.role != "shown" and not isinstance(each.criterion, EXACT)
         }
-        at_most = planned({key: max(count, last.get(key, 0)) for key, count in counts.items()})
-        text += f"\nIf every prediction goes to its last look: {duration(at_most.seconds(jobs))}"
+        at_most = {key: max(count, last.get(key, 0)) for key, count in counts.items()}
+        whole = make_plan(known, at_most).seconds(jobs)
+        text += f"\nIf every prediction goes to its last look: {duration(whole)}"
     return text if plan.todo else f"{text}; nothing to run"
 
 
-def _run(plan: Plan, store: RowStore, paths: Paths, jobs: int, console: Console) -> None:
+def _run(plan: Plan, known: ClaimSet, jobs: int, console: Console) -> None:
     todo = plan.todo
     if not todo:
         return
     total = sum(task.seconds for task in todo)
     began, spent = time.perf_counter(), 0.0
-    with progress(console, len(todo)) as tell:
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+    hidden = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
+        shown = bar.add_task("starting", total=len(todo))
         try:
-            for n, (task, rows) in enumerate(execute(todo, paths, min(jobs, len(todo))), 1):
+            for n, (task, rows) in enumerate(execute(todo, known.paths, min(jobs, len(todo))), 1):
                 for row in rows:
                     owner = task.metrics.get(row["id"])
                     claims = task.claims if owner is None else {owner[0]: task.claims[owner[0]]}
-                    store.add(row, claims)
+                    known.store.add(row, claims)
                 spent += task.seconds
                 rest = (time.perf_counter() - began) * (total - spent) / max(spent, 1e-9)
                 about = f", about {duration(rest)} left" if n < len(todo) else ""
                 statuses = {str(row["status"]) for row in rows}
                 status = "failed" if "failed" in statuses else str(rows[0]["status"])
-                tell(f"[{n}/{len(todo)}] {task.label}: {status}{about}")
+                bar.update(shown, advance=1, description=f"{task.label}: {status}{about}")
+                if hidden:
+                    print(f"[{n}/{len(todo)}] {task.label}: {status}{about}", flush=True)
         except KeyboardInterrupt:
             console.print("\nStopped; the same command resumes.")
             raise SystemExit(130) from None
 
 
-def _write(family: Sequence[Evidence], paths: Paths) -> None:
-    from attnlab.claims.report import write_figures, write_report
+def list_claims(paths: Paths, names: Sequence[str]) -> None:
+    """Print the claims of a directory, or those that are named."""
+    rows = _table("claim", "textbook sentence", "predictions")
+    for claim in load_claims(paths.experiments, names):
+        known = [
+            each.name if each.budget == "quick" or paths.budget == "full" else f"({each.name})"
+            for each in claim.predictions
+        ]
+        rows.add_row(claim.name, claim.says, ", ".join(known))
+    console = Console(soft_wrap=True)
+    console.print(rows)
+    console.print(f"In parentheses: not run at --budget {paths.budget}.")
 
-    verdicts = {evidence.claim.name: verdict(evidence) for evidence in family}
-    content = {"budget": paths.budget, "claims": verdicts, "runs": provenance(family)}
-    write_json(paths.verdicts, content | {"times": {"written": now()}})
-    write_report(family, write_figures(family, paths), paths)
+
+def print_verdicts(family: Sequence[Evidence], paths: Paths, console: Console) -> None:
+    """Print the verdicts, one row per prediction, and what failed."""
+    rows = _table("claim", "prediction", "verdict", "evidence")
+    for evidence in family:
+        color = COLORS.get(evidence.verdict, "yellow")
+        version = f"version {evidence.version}" if not evidence.exploratory else "exploratory"
+        rows.add_row(
+            f"[bold]{evidence.claim.name}[/]",
+            f"[bold]{evidence.claim.says}[/]",
+            f"[bold {color}]{evidence.verdict}[/]",
+            f"{evidence.line} ({version})",
+        )
+        for name, result in evidence.found.items():
+            role = result.prediction.role
+            told = result.outcome.line if result.outcome else ""
+            line = "; ".join(part for part in (told, result.remark) if part)
+            rows.add_row("", f"  {name} ({role}): {result.prediction.says}", result.verdict, line)
+    console.print(rows)
+    for evidence in family:
+        for name in evidence.failed:
+            told = f"{name}: {evidence.found[name].remark}"
+            console.print(f"[bold red]{evidence.claim.name} was not judged[/]: {told}")
+    console.print(f"report    {paths.results / 'report.html'}")
+    console.print(f"verdicts  {paths.results / 'verdicts.json'}")
+
+
+def _table(*columns: str) -> Table:
+    rows = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in columns:
+        rows.add_column(column, overflow="fold")
+    return rows
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

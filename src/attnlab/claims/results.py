@@ -1,10 +1,17 @@
 """What was found: the rows of a claim's runs and measurements, and its verdict."""
 
+import json
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from attnlab.claims.claim import Claim, Prediction
 from attnlab.claims.judge import Outcome
+from attnlab.claims.paths import Paths
+from attnlab.errors import BadInput
+from attnlab.files import read_file, write_atomically
 
 Row = dict[str, Any]  # one run or one measurement, as stored
 Sentence = Literal["holds", "holds only if", "does not hold", "open"]
@@ -22,7 +29,16 @@ class PredictionResult:
     values: list[float] = field(default_factory=list)  # what was judged, one per seed
     outcome: Outcome | None = None  # None where nothing was judged
     remark: str = ""  # why not, or which runs failed
-    failed: bool = False
+
+    @property
+    def all_rows(self) -> list[Row]:
+        """The rows of all arms."""
+        return [row for rows in self.rows.values() for row in rows]
+
+    @property
+    def failed(self) -> list[Row]:
+        """The rows that say why a run or a measurement failed."""
+        return [row for row in self.all_rows if row["status"] == "failed"]
 
     @property
     def verdict(self) -> str:
@@ -49,7 +65,6 @@ class Evidence:
     """A claim with everything that was found."""
 
     claim: Claim
-    budget: str
     found: dict[str, PredictionResult]  # by the name of the prediction
     verdict: Sentence = "open"  # on the sentence, from the primary predictions alone
     line: str = ""  # the verdict in plain English
@@ -73,3 +88,71 @@ class Evidence:
         """The result of a prediction that has rows; None where there are none."""
         result = self.found.get(name)
         return result if result is not None and result.values else None
+
+
+class RowStore:
+    """The rows of some claims: read once, appended to as tasks finish.
+
+    Each claim has rows of its own, also of runs that it shares with others: a run that was made
+    for another claim may be older than this claim's declaration.
+
+    With `fresh`, the committed rows are left alone, as if there were none.
+    """
+
+    def __init__(self, paths: Paths, claims: list[str], *, fresh: bool = False) -> None:
+        self.paths, self.fresh = paths, fresh
+        self.rows: dict[tuple[str, str], Row] = {}  # claim, id of the row
+        self.failed: dict[str, Row] = {}  # of this call; the next call tries them again
+        self.cut: dict[Path, bytes] = {}  # files with an unfinished last line, without it
+        for claim in claims:
+            committed = [] if fresh else [paths.experiments / claim / "rows.jsonl"]
+            for file in (paths.own_rows(claim), *committed):
+                self.rows |= {(claim, row["id"]): row for row in self._read(file)}
+
+    def get(self, claim: str, id_: str) -> Row | None:
+        """A row; None where there is none. A task that failed in this call has a failed row."""
+        return self.rows.get((claim, id_)) or self.failed.get(id_)
+
+    def add(self, row: Row, claims: dict[str, bool]) -> None:
+        """Keep a row for each claim that has none of this id; a failed one is not written.
+
+        `claims`: names of the claims it belongs to -> whether it is part of the declared test.
+        """
+        if row["status"] == "failed":
+            self.failed[row["id"]] = row
+            return
+        for claim, declared in claims.items():
+            if (claim, row["id"]) in self.rows:
+                continue
+            self.rows[claim, row["id"]] = row
+            own = self.fresh or not declared or self.paths.fixed
+            committed = self.paths.experiments / claim / "rows.jsonl"
+            file = self.paths.own_rows(claim) if own else committed
+            file.parent.mkdir(parents=True, exist_ok=True)
+            if file in self.cut:
+                write_atomically(file, self.cut.pop(file))
+            with file.open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps(plain(row)) + "\n")
+
+    def _read(self, file: Path) -> Iterator[Row]:
+        """The rows of a file, without a last line that a kill cut off; its task runs again."""
+        lines = read_file(file).decode().splitlines(keepends=True) if file.exists() else []
+        for number, line in enumerate(lines, 1):
+            try:
+                row = json.loads(line)
+                yield row | {"id": row["id"]}
+            except (ValueError, KeyError, TypeError) as error:
+                if number < len(lines):
+                    raise BadInput(f"{file}, line {number} is damaged; remove it") from error
+                self.cut[file] = "".join(lines[:-1]).encode()
+
+
+def plain(content: Any) -> Any:
+    """JSON without NaN and infinities: they become null, "inf" and "-inf"."""
+    if isinstance(content, dict):
+        return {key: plain(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [plain(value) for value in content]
+    if isinstance(content, float) and not math.isfinite(content):
+        return None if math.isnan(content) else str(content)
+    return content
