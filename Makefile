@@ -13,6 +13,7 @@ CONSTRAINTS ?= constraints.txt
 WORKERS     ?= auto
 ARGS        ?=
 NANOGPT     ?=
+PACKAGE     ?=
 FIRST       ?= 0
 COUNT       ?= 250
 
@@ -107,6 +108,12 @@ bench-gpu: setup ## measure training on a GPU (under 8 minutes)
 .PHONY: docs
 docs: setup ## build the site in build/site/html: chapters, guides, claims, API; offline
 	@$(BIN)/python docs/build.py $(ARGS)
+
+.PHONY: notebooks
+notebooks: setup ## write the students' notebooks and a wheel to build/notebooks; PACKAGE=what they install
+	@rm -rf build/notebooks
+	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation -w build/notebooks .
+	@ATTNLAB_PACKAGE="$(PACKAGE)" $(BIN)/python docs/notebooks.py build/notebooks
 
 .PHONY: clean
 clean: ## remove caches and builds, but not outputs/ or the environment

@@ -1,8 +1,8 @@
 """Build the site: `make docs`, or this file with an output directory.
 
 It collects the pages of docs/, experiments/ and benchmarks/ in build/site/source, runs the
-chapters, trains the small runs of the explorer pages, and calls Sphinx, for which every warning is
-an error. Nothing is downloaded.
+chapters, trains the small runs of the explorer pages, writes the notebooks for students, and calls
+Sphinx, for which every warning is an error. Nothing is downloaded.
 
     python docs/build.py build/site/html
     python docs/build.py --pages build/site/html     # a minute; runs neither chapters nor training
@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from docs.chapters.build import CHAPTERS, execute, for_sphinx, read  # noqa: E402
+from docs.notebooks import write_all  # noqa: E402
 
 SOURCE = ROOT / "build" / "site" / "source"
 # Name of the page -> the two variants that it compares.
@@ -36,7 +37,12 @@ EXPLORED = {
     "heads": ("sdpa", "identical_heads"),
 }
 MENU = {
-    "Course": ["chapters/README", *(f"chapters/{file.stem}" for file in CHAPTERS), "textbook"],
+    "Course": [
+        "chapters/README",
+        *(f"chapters/{file.stem}" for file in CHAPTERS),
+        "exercises/README",
+        "textbook",
+    ],
     "See it": ["explore", "instruments"],
     "How to": ["attention", "own", "checkup", "interop", "sweeps", "lightning", "translation"],
     "Evidence": ["claims", "experiments/index", "benchmarks/RESULTS"],
@@ -140,6 +146,22 @@ def add_live_pages() -> None:
     page.write_text(page.read_text().replace("## What you see", live), encoding="utf-8")
 
 
+def add_notebooks() -> None:
+    """Write the notebooks for students, with the wheel that they install, and link to them."""
+    folder = SOURCE / "extra" / "notebooks"
+    wheel = ["-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder)]
+    subprocess.run([sys.executable, *wheel, str(ROOT)], check=True)
+    files = write_all(folder)
+    shutil.make_archive(str(folder), "zip", folder)
+    rows = [f'- <a href="../notebooks/{file.name}">{file.stem}</a>' for file in files]
+    page = SOURCE / "exercises" / "README.md"
+    linked = (
+        'Download <a href="../notebooks.zip">all notebooks with the wheel</a>, or one of them:\n\n'
+        + "\n".join(rows)
+    )
+    page.write_text(f"{page.read_text()}\n## Download\n\n{linked}\n", encoding="utf-8")
+
+
 class Links(HTMLParser):
     """The links, the ids and the loaded files of a page."""
 
@@ -192,6 +214,7 @@ def main() -> None:
             list(pool.map(chapter, CHAPTERS))
         explorer_pages()
         add_live_pages()
+        add_notebooks()
     # -W: warnings are errors; -E: read all pages again.
     code = build_main(["-b", "html", "-E", "-q", "-W", "--keep-going", str(SOURCE), str(output)])
     broken = broken_links(output)

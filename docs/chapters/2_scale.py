@@ -14,14 +14,13 @@ from pathlib import Path
 import torch
 from IPython.display import HTML, Markdown
 
-import attnlab
 from attnlab.attention import attention
+from attnlab.files import lab_path
 from attnlab.plotting.drawing import COLORS, panels, styled, svg
 from attnlab.probes import measures
 from attnlab.probes.measures import random_energy
 from attnlab.runs import read_runs
 
-LAB = Path(attnlab.__file__).parents[2]  # where train.py and experiments/ are
 stream = torch.Generator().manual_seed(0)
 
 
@@ -104,7 +103,7 @@ assert math.isclose(float(jacobian.trace()), float(1 - p.square().sum()))
 # projected from independent inputs. We call its function here:
 
 # %%
-sys.path.insert(0, str(LAB))
+sys.path.insert(0, str(lab_path("experiments").parent))
 from experiments.unscaled.theory import KEYS, SIZES, at_initialization  # noqa: E402
 
 found = at_initialization(seed=0)
@@ -197,7 +196,9 @@ command = f"""train.py -m name=map attn=sdpa,unscaled preset=micro data=plays da
     model.n_head=1 model.qk_std={",".join(SIGMAS)} optim.lr={",".join(RATES)} optim.min_lr=1e-4
     trainer.max_steps=100 trainer.val_check_interval=100 probes=none logger=none"""
 script, *overrides = command.split()
-done = subprocess.run([sys.executable, LAB / script, *overrides], capture_output=True, text=True)
+done = subprocess.run(
+    [sys.executable, lab_path(script), *overrides], capture_output=True, text=True
+)
 assert done.returncode == 0, done.stderr
 loss = {
     (run.config["model.qk_std"], run.config["optim.lr"], run.values["attn"]): run.metrics[

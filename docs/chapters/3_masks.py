@@ -16,7 +16,6 @@ import torch
 from IPython.display import HTML, Markdown
 from matplotlib.figure import Figure
 
-import attnlab
 from attnlab.attention import (
     AttentionConfig,
     SelfAttention,
@@ -26,11 +25,10 @@ from attnlab.attention import (
     masks,
 )
 from attnlab.checkup import assert_causal, checkup, checkup_kernel
+from attnlab.files import lab_path
 from attnlab.plotting.drawing import styled, svg
 from attnlab.runs import read_runs
 from attnlab.training.checkpoints import load_model
-
-LAB = Path(attnlab.__file__).parents[2]  # where train.py is
 
 
 def table(head, rows):
@@ -139,7 +137,9 @@ Markdown(
 command = f"""train.py -m name=leaks attn={",".join(VARIANTS)} preset=micro data=plays
     data.length=60000 probes=none logger=none"""
 script, *overrides = command.split()
-done = subprocess.run([sys.executable, LAB / script, *overrides], capture_output=True, text=True)
+done = subprocess.run(
+    [sys.executable, lab_path(script), *overrides], capture_output=True, text=True
+)
 assert done.returncode == 0, done.stderr
 runs = {run.values["attn"]: run for run in read_runs(Path("outputs/leaks"))}
 loss = {name: runs[name].metrics["val_loss"] for name in VARIANTS}

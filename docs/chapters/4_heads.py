@@ -13,11 +13,11 @@ from pathlib import Path
 import torch
 from IPython.display import Image, Markdown
 
-import attnlab
 from attnlab.attention import AttentionConfig, SelfAttention, attention
 from attnlab.attention.head_init import identical, identical_qkv, independent
 from attnlab.attention.masks import build_mask, causal
 from attnlab.data.plays import plays
+from attnlab.files import lab_path
 from attnlab.plotting import heatmaps
 from attnlab.plotting.drawing import png
 from attnlab.probes import measures
@@ -25,7 +25,6 @@ from attnlab.probes.capture import views
 from attnlab.runs import read_runs
 from attnlab.training.checkpoints import load_model
 
-LAB = Path(attnlab.__file__).parents[2]  # where train.py is
 stream = torch.Generator().manual_seed(0)
 
 
@@ -160,7 +159,9 @@ VARIANTS = {
 command = f"""train.py -m name=heads attn={",".join(VARIANTS)} preset=micro data=plays
     data.length=60000 probes=none logger=none"""
 script, *overrides = command.split()
-done = subprocess.run([sys.executable, LAB / script, *overrides], capture_output=True, text=True)
+done = subprocess.run(
+    [sys.executable, lab_path(script), *overrides], capture_output=True, text=True
+)
 assert done.returncode == 0, done.stderr
 runs = {run.values["attn"]: run for run in read_runs(Path("outputs/heads"))}
 

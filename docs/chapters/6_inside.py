@@ -15,17 +15,15 @@ import torch
 import torch.nn.functional as F
 from IPython.display import HTML, Markdown
 
-import attnlab
 from attnlab.attention.masks import build_mask, causal
 from attnlab.attention_maps import look
 from attnlab.data.plays import plays
+from attnlab.files import lab_path
 from attnlab.plotting.drawing import COLORS, panels, styled, svg
 from attnlab.probes import measures
 from attnlab.probes.capture import eval_mode, views
 from attnlab.runs import read_runs
 from attnlab.training.checkpoints import load_model
-
-LAB = Path(attnlab.__file__).parents[2]  # where train.py is
 
 
 def table(head, rows):
@@ -37,7 +35,9 @@ def table(head, rows):
 command = """train.py name=inside preset=micro data=plays data.length=60000 trainer.max_steps=900
     trainer.val_check_interval=300 probes=none logger=none"""
 script, *overrides = command.split()
-done = subprocess.run([sys.executable, LAB / script, *overrides], capture_output=True, text=True)
+done = subprocess.run(
+    [sys.executable, lab_path(script), *overrides], capture_output=True, text=True
+)
 assert done.returncode == 0, done.stderr
 (run,) = read_runs(Path("outputs/inside"))
 net, alphabet = load_model(run.folder)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from docs.notebooks import GRADER
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.long
@@ -41,8 +42,8 @@ Run = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Run the installed command in an empty directory."""
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with an environment that has the wheel, and an empty directory for work."""
     folder = tmp_path_factory.mktemp("wheel")
     build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
     subprocess.run([*build, "-w", str(folder), str(ROOT)], check=True)
@@ -53,16 +54,21 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     # Everything else comes from this environment.
     (packages,) = (folder / "venv").glob("lib/*/site-packages")
     (packages / "others.pth").write_text(sysconfig.get_path("purelib"))
-    work = folder / "work"
-    work.mkdir()
+    (folder / "work").mkdir()
+    return folder
 
-    def command(*arguments: str, code: int = 0) -> str:
+
+@pytest.fixture(scope="module")
+def run(place: Path) -> Run:
+    """Run a program of the environment, `attnlab` unless it is named, in the empty directory."""
+
+    def command(*arguments: str, code: int = 0, program: str = "attnlab") -> str:
         done = subprocess.run(
-            [folder / "venv" / "bin" / "attnlab", *arguments],
-            cwd=work,
+            [place / "venv" / "bin" / program, *arguments],
+            cwd=place / "work",
             capture_output=True,
             text=True,
-            env={"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1", "HOME": str(folder)},
+            env={"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1", "HOME": str(place)},
         )
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr
@@ -87,6 +93,13 @@ def test_it_sweeps(run: Run) -> None:
     assert "attnlab runs outputs/masks" in said
     assert "flipped" in run("runs", "outputs/masks")
     run("plot", "outputs/masks")
+
+
+def test_it_grades_exercises(run: Run) -> None:
+    answers = "\ndef causal_mask(T):\n    return T\nprint(grade(causal_mask), len(statements()))"
+    setup = GRADER.format(names="grade, statements")
+    said = run("-c", setup + answers, program="python")
+    assert "causal_mask: not right yet" in said and int(said.split()[-1]) >= 30
 
 
 def test_help_and_bad_input_name_the_installed_command(run: Run) -> None:

@@ -1,0 +1,167 @@
+"""The checks of heads and layers.
+
+Letters: B batch, H heads, T queries, S keys, C channels, D channels of a head.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnlab.attention import attention
+from attnlab.attention.masks import build_mask, causal
+from attnlab.checkup import checkup_attention
+
+from .comparison import Wrong, as_tensor, compare, normal, raise_for
+
+
+def check_split_heads(answer: Callable[..., Any]) -> None:
+    """split_heads(x, n_head)."""
+    B, T, H, D = 2, 5, 3, 4
+    x = normal(B, T, H * D)
+    right = x.view(B, T, H, D).transpose(1, 2)
+    mistakes = [
+        (
+            x.reshape(B, H, T, D),
+            "The shape is right, but tokens are mixed: view as (B, T, H, D) and transpose(1, 2).",
+        ),
+        (x.view(B, T, H, D), "The transpose is missing: (B, T, H, D) -> (B, H, T, D)."),
+        (
+            x.view(B, T, D, H).permute(0, 3, 1, 2),
+            "Channels are interleaved: head h has the channels h D to (h + 1) D, so view as "
+            "(B, T, H, D), not as (B, T, D, H).",
+        ),
+        (right[:, :1].expand(B, H, T, D), "All heads have the channels of the first."),
+    ]
+    compare(answer(x, H), right, mistakes)
+
+
+def check_merge_heads(answer: Callable[..., Any]) -> None:
+    """merge_heads(y)."""
+    B, H, T, D = 2, 3, 5, 4
+    y = normal(B, H, T, D)
+    mistakes = [
+        (
+            y.reshape(B, T, H * D),
+            "The shape is right, but tokens and heads are mixed: transpose(1, 2) before merging.",
+        ),
+        (
+            y.permute(0, 2, 3, 1).flatten(2),
+            "Channels are interleaved: flatten (B, T, H, D), not (B, T, D, H).",
+        ),
+        (y.mean(1), "The heads are averaged: put their channels side by side."),
+        (y.sum(1), "The heads are added: put their channels side by side."),
+    ]
+    compare(answer(y), y.transpose(1, 2).flatten(2), mistakes)
+
+
+def check_repeat_kv(answer: Callable[..., Any]) -> None:
+    """repeat_kv(k, n_head): for grouped-query attention."""
+    k = normal(2, 3, 5, 4)
+    mistakes = [
+        (
+            k.repeat(1, 2, 1, 1),
+            "The heads are tiled, 0 1 2 0 1 2, but query head h uses key-value head "
+            "h // (H / H_kv), 0 0 1 1 2 2: use repeat_interleave.",
+        ),
+        (k.repeat_interleave(2, dim=0), "The batch is repeated, not the heads: dim=1."),
+        (k.repeat_interleave(2, dim=2), "The positions are repeated, not the heads: dim=1."),
+        (k.repeat_interleave(6, dim=1), "Repeat each head H / H_kv times, not H times."),
+        (k, "Nothing is repeated: return H heads."),
+        (k[:, :1].expand(2, 6, 5, 4), "All query heads have the first key-value head."),
+    ]
+    compare(answer(k, 6), k.repeat_interleave(2, dim=1), mistakes)
+
+
+def check_multi_head(answer: Callable[..., Any]) -> None:
+    """multi_head(x, W_q, W_k, W_v, W_o, n_head): causal."""
+    B, T, H, D = 2, 5, 3, 4
+    C = H * D
+    x, mask = normal(B, T, C), build_mask(causal, T)
+    W_q, W_k, W_v, W_o = (normal(C, C, seed=seed) / math.sqrt(C) for seed in range(1, 5))
+
+    def split(y: Tensor) -> Tensor:
+        return y.view(B, T, H, D).transpose(1, 2)
+
+    def merge(y: Tensor) -> Tensor:
+        return y.transpose(1, 2).flatten(2)
+
+    def mix(q: Tensor, k: Tensor, v: Tensor, scale: float = D**-0.5) -> Tensor:
+        return attention(q, k, v, may_attend=mask, scale=scale)[0]
+
+    whole = [x @ W for W in (W_q, W_k, W_v)]
+    q, k, v = (split(y) for y in whole)
+    first = [y[:, :1].expand(y.shape) for y in (q, k)]
+    viewed = [y.reshape(B, H, T, D) for y in whole]
+    right = mix(q, k, v)
+    mistakes = [
+        (
+            merge(mix(q, k, v, C**-0.5)) @ W_o,
+            "The scores are divided by sqrt(C), with the width of all heads: D is C // H.",
+        ),
+        (merge(mix(q, k, v, 1.0)) @ W_o, "The scores are not scaled: divide them by sqrt(D)."),
+        (merge(mix(q, k, v, 1 / D)) @ W_o, "The scores are divided by D: divide by sqrt(D)."),
+        (merge(attention(q, k, v)[0]) @ W_o, "The causal mask is missing."),
+        (
+            merge(attention(q, k, v, may_attend=mask.mT)[0]) @ W_o,
+            "The causal mask is transposed: queries see the future.",
+        ),
+        (merge(right), "The output projection W_o is missing."),
+        (mix(*whole, C**-0.5) @ W_o, "There is one head of full width: split the channels."),
+        (mix(*whole) @ W_o, "There is one head of full width: split the channels."),
+        (
+            merge(mix(*first, v)) @ W_o,
+            "All heads share the pattern of the first: each has queries and keys of its own.",
+        ),
+        (
+            merge(right[:, :1].expand(right.shape)) @ W_o,
+            "All heads are the first: each has its own slice of the channels.",
+        ),
+        (
+            merge(mix(*viewed)) @ W_o,
+            "The heads are split without the transpose: view as (B, T, H, D), then "
+            "transpose(1, 2).",
+        ),
+        (
+            right.reshape(B, T, C) @ W_o,
+            "The heads are merged without the transpose: transpose(1, 2), then reshape.",
+        ),
+        (
+            mix(*viewed).reshape(B, T, C) @ W_o,
+            "The heads are split and merged without the transpose.",
+        ),
+        (
+            merge(mix(*(split(x @ W.mT) for W in (W_q, W_k, W_v)))) @ W_o.mT,
+            "The weights are transposed: here Q = X W_q, not X W_q^T as in nn.Linear.",
+        ),
+    ]
+    compare(answer(x, W_q, W_k, W_v, W_o, H), merge(right) @ W_o, mistakes)
+
+
+def check_layer(answer: Callable[..., Any]) -> None:
+    """Layer(n_embd, n_head, dropout): a module, examined by the checkup."""
+    torch.manual_seed(0)
+    layer = answer(24, 3, 0.2)
+    if not isinstance(layer, torch.nn.Module):
+        raise Wrong("Layer must be a torch.nn.Module.")
+    x = torch.randn(2, 7, 24)
+    layer.eval()
+    if (got := as_tensor(layer(x))).shape != x.shape:
+        raise Wrong(f"It returns the shape {tuple(got.shape)}, not {tuple(x.shape)}.")
+    if not torch.equal(layer(x), layer(x)):
+        raise Wrong(
+            "It is random in eval mode: dropout must be off. Use nn.Dropout, or "
+            "F.dropout(..., training=self.training)."
+        )
+    numbers = sum(p.numel() for p in layer.parameters())
+    if numbers < 4 * 24 * 24:
+        raise Wrong(
+            f"It has {numbers} parameters; four projections of C = 24 have {4 * 24 * 24}. Do "
+            "heads or projections share weights, or is one a plain tensor or in a plain list?"
+        )
+    raise_for(checkup_attention(layer, n_embd=24, block_size=16))
+    layer.train()
+    if torch.equal(layer(x), layer(x)):
+        raise Wrong("Dropout has no effect in training mode: drop entries of the pattern.")

@@ -1,0 +1,71 @@
+"""Compare an answer with the right result, and with the results of usual mistakes."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from attnlab.checkup.findings import Report, Status
+
+KEYS_LAST = "Keys are the last axis: dim=-1."
+
+
+class Wrong(Exception):
+    """An answer is wrong; the message says how."""
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    """Standard normal numbers, the same each time; fp64, so that only mistakes differ."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def compare(got: object, right: Tensor, mistakes: Iterable[tuple[Tensor, str]]) -> None:
+    """Check a result.
+
+    Args:
+        got: the student's.
+        right: the lab's.
+        mistakes: wrong results, each with the mistake that gives it.
+
+    Raises:
+        Wrong: they differ, with the mistake that gives this result.
+    """
+    if not isinstance(got, Tensor):
+        raise Wrong(f"It must return a tensor, not {type(got).__name__}. Is the return missing?")
+    if got.shape == right.shape and got.dtype == right.dtype and close(got, right):
+        return
+    for wrong, sentence in mistakes:
+        if got.shape == wrong.shape and close(got, wrong):
+            raise Wrong(sentence)
+    if got.shape != right.shape:
+        raise Wrong(f"It returns the shape {tuple(got.shape)}, not {tuple(right.shape)}.")
+    if got.dtype != right.dtype:
+        raise Wrong(f"It returns {got.dtype}, not {right.dtype}.")
+    if not bool(got.isfinite().all()):
+        raise Wrong(f"{int((~got.isfinite()).sum())} of {got.numel()} numbers are not finite.")
+    where = (got.double() - right.double()).abs().argmax()
+    place = tuple(int(i) for i in torch.unravel_index(where, right.shape))
+    raise Wrong(
+        f"At {list(place)} the result is {got[place].item():.4g} and should be "
+        f"{right[place].item():.4g}."
+    )
+
+
+def close(a: Tensor, b: Tensor) -> bool:
+    return torch.allclose(a.double(), b.double(), rtol=1e-6, atol=1e-8, equal_nan=True)
+
+
+def as_tensor(value: object) -> Tensor:
+    if not isinstance(value, Tensor):
+        raise Wrong(f"It must return a tensor, not {type(value).__name__}. Is the return missing?")
+    return value
+
+
+def raise_for(report: Report) -> None:
+    """Turn the first diagnosis into a message; low precision and the like are no mistakes here."""
+    counted = [
+        d for d in report.diagnoses if d.status is Status.FAULT or d.cause == "dropout_ignored"
+    ]
+    if counted:
+        raise Wrong(f"The checkup found: {counted[0].headline}. {counted[0].advice}")

@@ -1,0 +1,210 @@
+"""Grade the exercises: run a student's function and the lab's own on the same small inputs.
+
+    from exercises import grade
+
+    grade(causal_mask)
+
+A wrong answer is compared with the mistakes that are usual in that exercise. If one of them gives
+exactly this result, the message names it.
+"""
+
+import re
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from attnlab.attention.masks import build_mask, causal
+from attnlab.checkup import checkup_kernel
+from attnlab.checkup.findings import Status
+from attnlab.errors import BadInput
+from attnlab.files import lab_path
+
+from .about_heads import (
+    check_layer,
+    check_merge_heads,
+    check_multi_head,
+    check_repeat_kv,
+    check_split_heads,
+)
+from .about_masks import (
+    check_causal_mask,
+    check_cross_attention,
+    check_decoder_mask,
+    check_kernel,
+    check_masked_softmax,
+)
+from .about_scores import (
+    check_additive_scores,
+    check_attention,
+    check_finite_fill_leak,
+    check_late_mask_leak,
+    check_same_without_scale,
+    check_scores,
+    check_softmax,
+)
+from .comparison import Wrong, raise_for
+
+VERDICTS = ("holds", "holds only if", "does not hold", "open")
+TORCH = Path(torch.__file__).parent
+# What PyTorch says -> what to do about it.
+HELP = {
+    "view size is not compatible": "after a transpose, the tensor is not contiguous: call "
+    ".contiguous() before .view(), or use .reshape() or .flatten()",
+    "without overflow": "the number does not fit into fp16: fill with float('-inf'), which every "
+    "dtype has",
+    "must match the size": "two shapes do not broadcast: print the shapes, and transpose only the "
+    "last two axes, x.mT or x.transpose(-2, -1)",
+    "mat1 and mat2": "the inner sizes of a matrix product differ: x @ W has the channels last",
+    "expected size for first two dimensions": "x.T reverses all axes: transpose only the "
+    "last two, x.mT or x.transpose(-2, -1)",
+    "invalid for input of size": "the sizes do not give the number of elements; D is C // H",
+}
+EXERCISES: Mapping[str, Callable[[Callable[..., Any]], None]] = {
+    "scores": check_scores,
+    "softmax": check_softmax,
+    "attention": check_attention,
+    "additive_scores": check_additive_scores,
+    "causal_mask": check_causal_mask,
+    "masked_softmax": check_masked_softmax,
+    "kernel": check_kernel,
+    "decoder_mask": check_decoder_mask,
+    "cross_attention": check_cross_attention,
+    "split_heads": check_split_heads,
+    "merge_heads": check_merge_heads,
+    "repeat_kv": check_repeat_kv,
+    "multi_head": check_multi_head,
+    "Layer": check_layer,
+    "finite_fill_leak": check_finite_fill_leak,
+    "same_without_scale": check_same_without_scale,
+    "late_mask_leak": check_late_mask_leak,
+}
+
+
+@dataclass(frozen=True, repr=False)
+class Grade:
+    """The result of one exercise.
+
+    Args:
+        exercise: its name.
+        passed: None if it is not done yet.
+        message: what is wrong, or "".
+    """
+
+    exercise: str
+    passed: bool | None
+    message: str = ""
+
+    def __repr__(self) -> str:
+        state = {None: "not done yet", True: "passed", False: "not right yet"}[self.passed]
+        return f"{self.exercise}: {state}" + (f". {self.message}" if self.message else "")
+
+
+def grade(answer: Callable[..., Any], *, hint: bool = False) -> Grade:
+    """Grade a function or class by its name.
+
+    Args:
+        answer: what the exercise asks for.
+        hint: in "find the error", say what the checkup thinks the mistake is.
+
+    Raises:
+        BadInput: there is no exercise of that name.
+    """
+    name = answer.__name__
+    numbered = re.fullmatch(r"(kernel|mask)_\d+", name)
+    if numbered is None and name not in EXERCISES:
+        raise BadInput(f"{name} is no exercise; there are {', '.join(EXERCISES)}")
+    try:
+        if numbered is None:
+            EXERCISES[name](answer)
+        else:
+            _repaired(answer, numbered[1], hint)
+    except NotImplementedError:
+        return Grade(name, None)
+    except Wrong as wrong:
+        return Grade(name, False, str(wrong))
+    except Exception as error:  # the student's, or what the student's result made of ours
+        return Grade(name, False, _raised(error))
+    return Grade(name, True)
+
+
+def _raised(error: Exception) -> str:
+    """Say which line of the student's raised what, and what to do about it."""
+    said = str(error).strip().splitlines() or [""]
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [f.line for f in frames if not Path(f.filename).is_relative_to(TORCH) and f.line]
+    where = f", in the line `{lines[-1]}`" if len(lines) > 2 else ""  # after two of this file
+    advice = [told for part, told in HELP.items() if part in str(error)]
+    told = f". {advice[0][0].upper()}{advice[0][1:]}." if advice else ""
+    return f"It raises {type(error).__name__}: {said[0]}{where}{told}"
+
+
+def _repaired(answer: Callable[..., Any], kind: str, hint: bool) -> None:
+    """An exercise of "find the error": a kernel, or a mask as a predicate of two positions."""
+    if kind == "mask":
+        for T in (7, 40):
+            seen, right = build_mask(answer, T), build_mask(causal, T)
+            wrong = (seen != right).nonzero().tolist()
+            if wrong:
+                query, key = wrong[0]
+                may = "may" if bool(seen[query, key]) else "may not"
+                first = f" The first: query {query} {may} attend to key {key}." if hint else ""
+                raise Wrong(f"{len(wrong)} of {T * T} pairs of query and key are wrong.{first}")
+        return
+    report = checkup_kernel(answer, mask_style="attend", layout="(B, H, T, D)")
+    if hint:
+        raise_for(report)
+    wrong_findings = [f for f in report.findings if f.status is Status.FAULT]
+    if wrong_findings:
+        numbers = ", ".join(f"{n} {x:.2g}" for n, x in wrong_findings[0].numbers.items())
+        raise Wrong(
+            f"The checkup still finds a fault (test: {wrong_findings[0].detector}"
+            f"{', ' + numbers if numbers else ''}). grade(..., hint=True) says which."
+        )
+
+
+def grade_statements(answers: Mapping[int, str | None]) -> list[Grade]:
+    """Grade verdicts on the statements of the textbook page.
+
+    Args:
+        answers: number of the statement, as `statements` counts -> one of `VERDICTS`, or None.
+
+    Raises:
+        BadInput: there is no such statement or verdict.
+    """
+    rows, grades = statements(), []
+    for number, answer in answers.items():
+        if not 1 <= number <= len(rows) or answer not in (None, *VERDICTS):
+            raise BadInput(
+                f"{number}: {answer!r} is not an answer; numbers are 1 to {len(rows)}, and "
+                f"verdicts are {', '.join(VERDICTS)}"
+            )
+        row = rows[number - 1]
+        told = f"Test it: {row.command}"
+        if answer == row.verdict:
+            told = f"We found: {row.found} {row.condition}".strip()
+        passed = None if answer is None else answer == row.verdict
+        grades.append(Grade(f"{number}. {row.text}", passed, told if answer else ""))
+    return grades
+
+
+class Statement(NamedTuple):
+    """A row of docs/textbook.md."""
+
+    text: str
+    verdict: str
+    found: str
+    condition: str  # that is often left out; "" if there is none
+    command: str  # that shows it
+
+
+def statements() -> list[Statement]:
+    """The rows of docs/textbook.md, in their order."""
+    page = lab_path("docs/textbook.md").read_text(encoding="utf-8")
+    page = re.sub(r"<!--.*?-->", "", page).replace("**", "")
+    lines = re.findall(r"^\| (.*) \|$", page, re.MULTILINE)
+    rows = [[cell.strip() for cell in line.split("|")] for line in lines]
+    return [Statement(*row) for row in rows if row[1] in VERDICTS]

@@ -1,0 +1,28 @@
+# %% [markdown]
+# # Exercises 4: what textbooks say
+#
+# Each sentence is in textbooks and lectures. Say for each whether it "holds", "holds only if" some
+# condition is met, "does not hold", or is "open". The grader knows the verdicts of the lab: it shows the
+# measurement if you are right, and the command that tests the sentence if you are not. Think of a
+# counterexample first.
+#
+# Models are small character-level GPTs, and D is the width of a head.
+
+# %%
+for number, statement in enumerate(statements(), 1):
+    print(f"{number:2}  {statement.text}")
+
+# %% [markdown]
+# ## Your verdicts
+#
+# Write one of `"holds"`, `"holds only if"`, `"does not hold"` and `"open"` for each number. You can do a
+# few at a time.
+
+# %% tags=["exercise"]
+verdicts = {n: None for n in range(1, len(statements()) + 1)}
+verdicts[1] = None  # your code
+verdicts[2] = None  # your code
+
+# %%
+for result in grade_statements(verdicts):
+    print(result)
