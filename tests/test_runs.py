@@ -85,7 +85,9 @@ def test_seeds_come_in_order_of_their_numbers(tmp_path: Path) -> None:
 
 
 def test_groups_have_mean_and_deviation_over_seeds(sweep: Path) -> None:
-    groups = {(g.variant, g.status): g for g in runs.group(runs.read_runs(sweep))}
+    groups = {
+        (g.first.values["attn"], g.first.status): g for g in runs.group(runs.read_runs(sweep))
+    }
     assert set(groups) == {
         ("sdpa", "finished"),
         ("unscaled", "finished"),
@@ -147,13 +149,17 @@ def test_conditions_add_up(sweep: Path) -> None:
 
 def test_sorting_puts_what_has_no_number_last(sweep: Path) -> None:
     found = runs.read_runs(sweep)
-    up = [run.values.get("val_loss") for run in runs_table.sort(found, "val_loss")]
-    down = [
-        run.values.get("val_loss") for run in runs_table.sort(found, "val_loss", descending=True)
-    ]
+    singles = [runs.Group((run,)) for run in found]
+    up, down = (
+        [
+            group.first.values.get("val_loss")
+            for group in runs_table.sort(singles, "val_loss", descending=descending)
+        ]
+        for descending in (False, True)
+    )
     assert up[:5] == [2.0, 2.2, 2.4, 2.5, 2.7] and down[:5] == up[:5][::-1]
     groups = runs_table.sort(runs.group(found), "val_loss", descending=True)
-    assert [g.variant for g in groups][:2] == ["unscaled", "sdpa"]
+    assert [g.first.values["attn"] for g in groups][:2] == ["unscaled", "sdpa"]
 
 
 def test_interrupted_and_running(tmp_path: Path) -> None:
@@ -247,7 +253,8 @@ def test_no_runs(tmp_path: Path) -> None:
 def test_a_name_in_brackets_is_no_markup(tmp_path: Path) -> None:
     invent(tmp_path, "sdpa", 0, overrides=("optim.betas=[0.9,0.95]",))
     invent(tmp_path, "sdpa", 1)
-    table = runs_table.each(runs.read_runs(tmp_path), ["val_loss"])
+    found = [runs.Group((run,)) for run in runs.read_runs(tmp_path)]
+    table = runs_table.table(found, ["val_loss"], each=True)
     console = Console(width=80, file=io.StringIO())
     console.print(table)
     assert "[0.9,0.95]" in console.file.getvalue().replace("\n", "").replace(" ", "")

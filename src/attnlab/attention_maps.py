@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from rich.table import Table
-from torch import Tensor
 
 from attnlab.data.corpora import encode
 from attnlab.errors import BadInput
-from attnlab.model import GPT
 from attnlab.plotting import heatmaps
 from attnlab.probes import measures
-from attnlab.probes.capture import View, views
+from attnlab.probes.capture import View, pattern_measures, views
 from attnlab.training.checkpoints import load_model
 
 T = TypeVar("T")
@@ -61,15 +59,14 @@ def look(
     """
     unit = "token" if target.startswith("hf:") else "character"
     seen, labels = views_of(target, text, trust=trust)
-    chosen = _chosen("layer", seen, layer)
-    shown = [
-        (view, number)
-        for view in chosen
-        for number in _chosen("head", range(view.pattern.shape[1]), head)
-    ]
-    panels = [_panel(view, number) for view, number in shown]
-    words = [(view.layer, number, where_it_looks(view, number, unit)) for view, number in shown]
-    columns = max(1, len(shown) // len(chosen))
+    chosen, panels, words = _chosen("layer", seen, layer), [], []
+    for view in chosen:
+        entropies = measures.entropy(view.pattern[:1], view.mask).tolist()
+        for n in _chosen("head", range(len(entropies)), head):
+            words.append((view.layer, n, where_it_looks(view, n, unit)))
+            title = f"L{view.layer}H{n}  entropy {entropies[n]:.2f}"
+            panels.append(heatmaps.Panel(title, view.pattern[0, n].numpy(), view.mask.numpy()))
+    columns = max(1, len(panels) // len(chosen))
     return Look(heatmaps.grid(panels, labels, columns=columns, heading=target), words)
 
 
@@ -84,7 +81,13 @@ def views_of(target: str, text: str, *, trust: bool = False) -> tuple[list[View]
 
         return views_of_transformers(target.removeprefix("hf:"), text)
     net, alphabet = load_model(target, trust=trust)
-    return list(views(net, _ids(net, text, alphabet))), list(text)
+    if len(text) < 2:
+        raise BadInput(f"text = {text!r} must have at least two characters")
+    if len(text) > net.block_size:
+        raise BadInput(
+            f"text is {len(text)} long; the model sees block_size = {net.block_size} at most"
+        )
+    return list(views(net, encode(text, alphabet)[None])), list(text)
 
 
 def _chosen(what: str, items: Sequence[T], number: int | None) -> Sequence[T]:
@@ -103,41 +106,24 @@ def where_it_looks(view: View, head: int, unit: str = "character") -> str:
         head: its number.
         unit: what one position is, "character" or "token".
     """
-    pattern, mask = view.pattern[:1, [head]], view.mask
-    entropy = float(measures.entropy(pattern, mask))
-    if math.isnan(entropy):
+    found = pattern_measures(view.pattern[:1, [head]], view.mask)
+    of = {name: float(value) for name, value in found.items()}
+    if math.isnan(of["entropy"]):
         return "nowhere: its pattern is not a number"
-    keys = float(measures.effective_keys(pattern, mask))
     places = {
-        f"the previous {unit}": float(measures.previous_mass(pattern, mask)),
-        "itself": float(measures.self_mass(pattern, mask)),
-        f"the first {unit}": float(measures.first_mass(pattern, mask)),
-        f"later {unit}s": float(measures.future_mass(pattern)),
+        f"the previous {unit}": of["previous_mass"],
+        "itself": of["self_mass"],
+        f"the first {unit}": of["first_mass"],
+        f"later {unit}s": of["future_mass"],
     }
     place, mass = max(places.items(), key=lambda item: item[1])
-    back = float(measures.distance_back(pattern, mask))
+    back = of["distance_back"]
     far = f"{abs(back):.1f} {unit}s {'back' if back >= 0 else 'ahead'} on average"
-    breadth = f"{keys:.1f} keys in effect, {far}"
-    if entropy > 0.9:
+    breadth = f"{of['effective_keys']:.1f} keys in effect, {far}"
+    if of["entropy"] > 0.9:
         return f"spread out ({breadth})"
     if mass > 0.5:
         return f"mostly {place} ({mass:.0%})"
     if mass > 0.25:
         return f"often {place} ({mass:.0%}; {breadth})"
     return f"here and there ({breadth})"
-
-
-def _panel(view: View, head: int) -> heatmaps.Panel:
-    entropy = float(measures.entropy(view.pattern[:1, [head]], view.mask))
-    values, mask = view.pattern[0, head].numpy(), view.mask.numpy()
-    return heatmaps.Panel(f"L{view.layer}H{head}  entropy {entropy:.2f}", values, mask)
-
-
-def _ids(net: GPT, text: str, alphabet: str) -> Tensor:
-    if len(text) < 2:
-        raise BadInput(f"text = {text!r} must have at least two characters")
-    if len(text) > net.block_size:
-        raise BadInput(
-            f"text is {len(text)} long; the model sees block_size = {net.block_size} at most"
-        )
-    return encode(text, alphabet)[None]

@@ -4,10 +4,12 @@ import runpy
 import sys
 import warnings
 from importlib import metadata
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from attnlab.errors import DISK, BadInput, of_the_disk, printable
 from attnlab.files import fast_imports, lab_path
@@ -16,14 +18,16 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 RUN = "A run directory or a checkpoint"
-HUB = "a local directory or a name on the hub"
-Trust = Annotated[
-    bool,
-    typer.Option(
-        "--trust",
-        help="Allow the run to import your own classes, from the current directory too. "
-        "They run as your code: only for runs that you made.",
-    ),
+MAPS = f"{RUN}, or hf:NAME for a BERT or GPT-2 (a local directory or a name on the hub)."
+TRUST = (
+    "Allow the run to import your own classes, from the current directory too. They run as your "
+    "code: only for runs that you made."
+)
+Trust = Annotated[bool, Option("--trust", help=TRUST)]
+AsJson = Annotated[bool, Option("--json", help="Print JSON.")]
+Where = Annotated[
+    list[str] | None,
+    Option(help="Keep runs with attn=unscaled, optim.lr<0.01, ...; may be repeated."),
 ]
 
 app = typer.Typer(
@@ -39,17 +43,11 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-def _without_controls(text: str) -> str:
-    return "".join(c if c in "\n\t" else printable(c) for c in text)
-
-
 @app.callback()
 def _options(
     version: Annotated[
         bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
-        ),
+        Option("--version", callback=_print_version, is_eager=True, help="Print it and exit."),
     ] = False,
 ) -> None:
     """The options of the command itself."""
@@ -68,16 +66,12 @@ def train(arguments: typer.Context) -> None:
 
 @app.command()
 def sample(
-    target: Annotated[str, typer.Argument(help=f"{RUN}, or hf:NAME for a GPT-2 ({HUB}).")],
-    prompt: Annotated[
-        str, typer.Option(help="The text to continue.", show_default="a line break")
-    ] = "\n",
-    chars: Annotated[int, typer.Option(help="Number of characters.")] = 500,
-    temperature: Annotated[
-        float, typer.Option(help="Lower is more predictable; 0 takes the most likely character.")
-    ] = 0.8,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same text.")] = 0,
-    cache: Annotated[bool, typer.Option(help="Cache keys and values: same text, faster.")] = True,
+    target: Annotated[str, Argument(help=f"{RUN}, or hf:NAME for a GPT-2.")],
+    prompt: Annotated[str, Option(help="Text to continue.", show_default="a line break")] = "\n",
+    chars: Annotated[int, Option(help="Number of characters.")] = 500,
+    temperature: Annotated[float, Option(help="0 takes the most likely character.")] = 0.8,
+    seed: Annotated[int, Option(help="The same seed gives the same text.")] = 0,
+    cache: Annotated[bool, Option(help="Cache keys and values: same text, faster.")] = True,
     trust: Trust = False,
 ) -> None:
     """Generate text with a trained model."""
@@ -88,11 +82,11 @@ def sample(
         generator = text_generation.open_generator(target, trust=trust)
     pieces = generator.generate(prompt, chars, temperature=temperature, seed=seed, cache=cache)
     first = next(pieces, "")  # bad input is refused before anything is printed
-    # The alphabet is the file's; a terminal must not obey the control characters in it.
-    written = _without_controls if sys.stdout.isatty() else str
-    print(prompt, written(first), sep="", end="", flush=True)
-    for piece in pieces:
-        print(written(piece), end="", flush=True)
+    print(prompt, end="")
+    for piece in chain([first], pieces):
+        # The alphabet is the file's; a terminal must not obey the control characters in it.
+        shown = (c if c in "\n\t" else printable(c) for c in piece)
+        print("".join(shown) if sys.stdout.isatty() else piece, end="", flush=True)
     print()
 
 
@@ -100,22 +94,18 @@ def sample(
 def checkup(
     target: Annotated[
         str,
-        typer.Argument(
+        Argument(
             help="A run directory or checkpoint, package.module:factory, path/to/file.py:factory, "
             "hf:<model type>, or a local directory of transformers."
         ),
     ],
-    vocab_size: Annotated[int | None, typer.Option(help="If the model does not have it.")] = None,
-    block_size: Annotated[int | None, typer.Option(help="The longest sequence to try.")] = None,
-    prove: Annotated[bool, typer.Option("--prove", help="Train a copy to prove a leak.")] = False,
-    seconds: Annotated[
-        float | None, typer.Option(help="A time budget; more time covers more.")
-    ] = None,
-    fail_on: Annotated[
-        str, typer.Option(help="fault, or suspicious to exit with 1 for suspicions too.")
-    ] = "fault",
-    json: Annotated[Path | None, typer.Option(help="Write the report as JSON.")] = None,
-    html: Annotated[Path | None, typer.Option(help="Write the report with its maps.")] = None,
+    vocab_size: Annotated[int | None, Option(help="If the model does not have it.")] = None,
+    block_size: Annotated[int | None, Option(help="The longest sequence to try.")] = None,
+    prove: Annotated[bool, Option("--prove", help="Train a copy to prove a leak.")] = False,
+    seconds: Annotated[float | None, Option(help="A time budget; more covers more.")] = None,
+    fail_on: Annotated[str, Option(help="Exit with 1 for a fault, or suspicious too.")] = "fault",
+    json: Annotated[Path | None, Option(help="Write the report as JSON.")] = None,
+    html: Annotated[Path | None, Option(help="Write the report with its maps.")] = None,
     trust: Trust = False,
 ) -> None:
     """Find what is wrong with the attention of any model.
@@ -148,28 +138,22 @@ def checkup(
 
 @app.command()
 def reproduce(
-    claims: Annotated[list[str] | None, typer.Argument(help="Names; all if omitted.")] = None,
-    budget: Annotated[str, typer.Option(help="quick, or full with the long runs.")] = "quick",
-    seeds: Annotated[int | None, typer.Option(help="Look at this many seeds.")] = None,
-    jobs: Annotated[int | None, typer.Option(help="Processes; by default one per core.")] = None,
-    list_: Annotated[bool, typer.Option("--list", help="List the claims; run nothing.")] = False,
-    plan: Annotated[bool, typer.Option("--plan", help="Show runs and time; run nothing.")] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Ignore the committed rows.")] = False,
-    declare: Annotated[
-        bool, typer.Option("--declare", help="Write a new version of what is predicted.")
-    ] = False,
-    publish: Annotated[bool, typer.Option("--publish", help="Write the READMEs too.")] = False,
+    claims: Annotated[list[str] | None, Argument(help="Names; all if omitted.")] = None,
+    budget: Annotated[str, Option(help="quick, or full with the long runs.")] = "quick",
+    seeds: Annotated[int | None, Option(help="Look at this many seeds.")] = None,
+    jobs: Annotated[int | None, Option(help="Processes; by default one per core.")] = None,
+    list_: Annotated[bool, Option("--list", help="List the claims; run nothing.")] = False,
+    plan: Annotated[bool, Option("--plan", help="Show runs and time; run nothing.")] = False,
+    fresh: Annotated[bool, Option("--fresh", help="Ignore the committed rows.")] = False,
+    declare: Annotated[bool, Option("--declare", help="Declare what is predicted.")] = False,
+    publish: Annotated[bool, Option("--publish", help="Write the READMEs too.")] = False,
     experiments: Annotated[
-        Path | None,
-        typer.Option(help="Holds <claim>/claim.py.", show_default="experiments, or attnlab's own"),
+        Path | None, Option(help="Holds <claim>/claim.py.", show_default="here, or attnlab's own")
     ] = None,
     conf: Annotated[
-        Path | None,
-        typer.Option(help="Hydra's configuration.", show_default="conf, or attnlab's own"),
+        Path | None, Option(help="Hydra's configuration.", show_default="here, or attnlab's own")
     ] = None,
-    outputs: Annotated[Path, typer.Option(help="Where runs and the report go.")] = Path(
-        "outputs/reproduce"
-    ),
+    outputs: Annotated[Path, Option(help="For runs and report.")] = Path("outputs/reproduce"),
 ) -> None:
     """Run the claims and judge them; resumes where an earlier call stopped."""
     from attnlab.claims import reproduce as library
@@ -201,24 +185,17 @@ def reproduce(
 
 @app.command()
 def runs(
-    directory: Annotated[Path, typer.Argument(help="outputs, a sweep in it, or one run.")] = Path(
+    directory: Annotated[Path, Argument(help="outputs, a sweep in it, or a run.")] = Path(
         "outputs"
     ),
-    where: Annotated[
-        list[str] | None,
-        typer.Option(help="Keep runs with attn=unscaled, optim.lr<0.01, ...; may be repeated."),
-    ] = None,
-    sort: Annotated[str | None, typer.Option(help="Sort by a setting or a metric.")] = None,
-    descending: Annotated[bool, typer.Option("--descending", help="Largest first.")] = False,
-    columns: Annotated[
-        str | None, typer.Option(help="Settings or metrics, comma-separated")
-    ] = None,
-    each: Annotated[bool, typer.Option("--each", help="One row per run, no means.")] = False,
-    csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    parquet: Annotated[
-        Path | None, typer.Option(help="Write all settings and metrics of each run to this file.")
-    ] = None,
+    where: Where = None,
+    sort: Annotated[str | None, Option(help="Sort by a setting or a metric.")] = None,
+    descending: Annotated[bool, Option("--descending", help="Largest first.")] = False,
+    columns: Annotated[str | None, Option(help="Settings or metrics, comma-separated")] = None,
+    each: Annotated[bool, Option("--each", help="One row per run, no means.")] = False,
+    csv: Annotated[bool, Option("--csv", help="Print CSV.")] = False,
+    json: AsJson = False,
+    parquet: Annotated[Path | None, Option(help="Write everything about each run.")] = None,
 ) -> None:
     """List runs with their metrics: mean and standard deviation over seeds."""
     from rich.console import Console
@@ -232,36 +209,30 @@ def runs(
         library.write_parquet(found, parquet)
         print(parquet)
         return
-    groups = library.group(found)
+    groups = [library.Group((run,)) for run in found] if each else library.group(found)
     if sort is not None:
-        found = runs_table.sort(found, sort, descending=descending)
         groups = runs_table.sort(groups, sort, descending=descending)
     keys = runs_table.usual(found) if columns is None else [c.strip() for c in columns.split(",")]
     for key in keys:
         runs_table.check_key(found, key)
     if csv or json:
-        rows = (
-            runs_table.rows_of_each(found, keys)
-            if each
-            else runs_table.rows_of_means(groups, keys)
-        )
+        rows = runs_table.rows(groups, keys, each=each)
         print(runs_table.as_csv(rows).rstrip() if csv else runs_table.as_json(rows))
         return
     console = Console(highlight=False, markup=False, soft_wrap=True)
     console.print(runs_table.title(found, str(directory), of=len(there)))
     if found:
-        table = runs_table.each(found, keys) if each else runs_table.means(groups, keys)
-        Console().print(table)
+        Console().print(runs_table.table(groups, keys, each=each))
         if console.is_terminal and sort is None and columns is None:
             console.print(runs_table.HINT.format(folder=directory), style="dim")
 
 
 @app.command()
 def plot(
-    directory: Annotated[Path, typer.Argument(help="A sweep: outputs/<name>.")],
-    where: Annotated[list[str] | None, typer.Option(help="As for `attnlab runs`.")] = None,
+    directory: Annotated[Path, Argument(help="A sweep: outputs/<name>.")],
+    where: Where = None,
     out: Annotated[
-        Path | None, typer.Option(help="Where the figures go.", show_default="<directory>/plots")
+        Path | None, Option(help="For the figures.", show_default="<directory>/plots")
     ] = None,
 ) -> None:
     """Draw losses, entropy by layer and loss by position, over seeds, as PNG and SVG."""
@@ -281,17 +252,11 @@ def plot(
 
 @app.command()
 def look(
-    target: Annotated[str, typer.Argument(help=f"{RUN}, or hf:NAME for a BERT or GPT-2 ({HUB}).")],
-    text: Annotated[str, typer.Option(help="The text to attend to.")] = "To be, or not to be",
-    layer: Annotated[
-        int | None, typer.Option(help="Only this layer, from 0.", show_default="all")
-    ] = None,
-    head: Annotated[
-        int | None, typer.Option(help="Only this head, from 0.", show_default="all")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="The PNG file.", show_default="look.png in the run")
-    ] = None,
+    target: Annotated[str, Argument(help=MAPS)],
+    text: Annotated[str, Option(help="The text to attend to.")] = "To be, or not to be",
+    layer: Annotated[int | None, Option(help="Only this layer, from 0.")] = None,
+    head: Annotated[int | None, Option(help="Only this head, from 0.")] = None,
+    out: Annotated[Path | None, Option(help="The file.", show_default="look.png in it")] = None,
     trust: Trust = False,
 ) -> None:
     """Draw the attention map of every head on a text, and describe it in words."""
@@ -302,7 +267,7 @@ def look(
     from attnlab.plotting.drawing import png
 
     seen = library.look(target, text, layer=layer, head=head, trust=trust)
-    file = out or _folder_of(target) / "look.png"
+    file = out or _beside(target, "look.png")
     write_atomically(file, png(seen.page))
     Console().print(seen.table(), highlight=False)
     print(printable(str(file)))
@@ -310,14 +275,11 @@ def look(
 
 @app.command()
 def explore(
-    target: Annotated[str, typer.Argument(help=f"{RUN}, or hf:NAME for a BERT or GPT-2 ({HUB}).")],
-    other: Annotated[str | None, typer.Argument(help="A second model to compare with.")] = None,
-    text: Annotated[
-        str | None, typer.Option(help="Show the trained models on this text instead.")
-    ] = None,
+    target: Annotated[str, Argument(help=MAPS)],
+    other: Annotated[str | None, Argument(help="A second model to compare with.")] = None,
+    text: Annotated[str | None, Option(help="Show the trained models on this text.")] = None,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="The file.", show_default="explore.html in the run"),
+        Path | None, Option("--out", "-o", help="The file.", show_default="explore.html in it")
     ] = None,
     trust: Trust = False,
 ) -> None:
@@ -326,19 +288,19 @@ def explore(
         from attnlab import explorer as library
 
     page = library.explore(target, other, text=text, trust=trust)
-    file = out or _folder_of(target) / "explore.html"
+    second = Path(other.removeprefix("hf:")).absolute().parts[-2:] if other else ()
+    file = out or _beside(target, "-".join(["explore", *second]) + ".html")
     page.save(file)
     print(printable(str(file)))
 
 
 @app.command()
 def evaluate(
-    target: Annotated[str, typer.Argument(help=f"{RUN}.")],
+    target: Annotated[str, Argument(help=f"{RUN}.")],
     data: Annotated[
-        list[str] | None,
-        typer.Argument(help="As for a training: data=text data.path=my.txt", show_default=False),
+        list[str] | None, Argument(help="As for a training: data=text data.path=my.txt")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: AsJson = False,
     trust: Trust = False,
 ) -> None:
     """Measure the loss of a trained model on the validation part of any data."""
@@ -351,14 +313,13 @@ def evaluate(
 
 @app.command()
 def patch(
-    target: Annotated[str, typer.Argument(help=f"{RUN}.")],
-    clean: Annotated[str, typer.Option(help="A text after which the first answer is right.")],
-    corrupt: Annotated[str, typer.Option(help="An equally long text with the other answer.")],
+    target: Annotated[str, Argument(help=f"{RUN}.")],
+    clean: Annotated[str, Option(help="A text after which the first answer is right.")],
+    corrupt: Annotated[str, Option(help="An equally long text with the other answer.")],
     answers: Annotated[
-        str | None,
-        typer.Option(help="The two symbols.", show_default="the likeliest after each text"),
+        str | None, Option(help="The two symbols.", show_default="the likeliest after each")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: AsJson = False,
     trust: Trust = False,
 ) -> None:
     """Find the heads that carry the difference between two texts, by exchanging their outputs."""
@@ -382,8 +343,8 @@ def _print_result(table: "Table", plain: dict[str, Any], json: bool) -> None:
 
 @app.command()
 def export(
-    target: Annotated[Path, typer.Argument(help=f"{RUN}.")],
-    out: Annotated[Path, typer.Option(help="A new directory, for transformers to load.")],
+    target: Annotated[Path, Argument(help=f"{RUN}.")],
+    out: Annotated[Path, Option(help="A new directory, for transformers to load.")],
     trust: Trust = False,
 ) -> None:
     """Export a model as a GPT-2 of transformers, with a character tokenizer."""
@@ -395,37 +356,25 @@ def export(
     print(printable(str(out)))
 
 
-def _folder_of(target: str) -> Path:
-    """Where a file about a model goes: its directory, or the current one for a hub name."""
+def _beside(target: str, name: str) -> Path:
+    """A file about a model: in its directory, or in the current one for a hub name."""
     place = Path(target.removeprefix("hf:"))
-    return place if place.is_dir() else place.parent if place.exists() else Path()
-
-
-def _warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    line: str | None = None,
-) -> str:
-    return f"warning: {printable(str(message))}\n"
+    return (place if place.is_dir() else place.parent if place.exists() else Path()) / name
 
 
 def main() -> None:
     """Run the command line; bad input is one sentence and exit code 2."""
-    warnings.formatwarning = _warning
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {printable(str(message))}\n"
     try:
         app()
-    except BadInput as error:
-        print(f"error: {printable(' '.join(str(error).split()))}", file=sys.stderr)
-        raise SystemExit(2) from None
     except BrokenPipeError:  # the reader of the pipe is gone, as with `| head`
         sys.stderr.close()
         raise SystemExit(0) from None
-    except OSError as error:
-        if error.filename is None and error.errno not in DISK:
+    except (BadInput, OSError) as error:
+        if isinstance(error, OSError) and error.filename is None and error.errno not in DISK:
             raise  # of a network, for example
-        print(f"error: {printable(of_the_disk(error))}", file=sys.stderr)
+        sentence = of_the_disk(error) if isinstance(error, OSError) else str(error)
+        print(f"error: {printable(' '.join(sentence.split()))}", file=sys.stderr)
         raise SystemExit(2) from None
 
 

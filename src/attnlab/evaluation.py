@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hydra import compose, initialize_config_dir
-from hydra.errors import HydraException
-from omegaconf.errors import OmegaConfBaseException
 from rich.table import Table
 
+from attnlab.claims.configs import compose_config, hydra_conf
 from attnlab.data.batches import IGNORED
 from attnlab.data.corpora import Corpus, decode, encode
-from attnlab.errors import BadInput, first_line
+from attnlab.errors import BadInput
 from attnlab.files import lab_path
 from attnlab.probes import measures
 from attnlab.probes.capture import eval_mode
@@ -44,12 +42,10 @@ def evaluate(
     for override in overrides:
         if override.partition("=")[0].split(".")[0] != "data":
             raise BadInput(f"{override} does not choose data; use data=... and data.KEY=...")
-    try:
-        with initialize_config_dir(str(lab_path("conf").resolve()), version_base="1.3"):
-            node = compose("train", [*overrides, f"model.block_size={net.block_size}"]).data
-        corpus = data_factory(node)()
-    except (HydraException, OmegaConfBaseException) as error:
-        raise BadInput(f"{' '.join(overrides)} cannot be composed: {first_line(error)}") from error
+    with hydra_conf(lab_path("conf")):
+        typed = [*overrides, f"model.block_size={net.block_size}"]
+        cfg, _ = compose_config(typed, 0, lab_path("experiments"))
+    corpus = data_factory(cfg.data)()
     if not isinstance(corpus, GPTModule.data_class):
         raise BadInput(f"data = {corpus.name} are not for a GPT; choose a text")
     corpus.check_length(net.block_size)
@@ -61,17 +57,13 @@ def evaluate(
             targets = torch.where(scored, of_model[y.clamp(min=0)], IGNORED)
             sums[: y.shape[1]] += measures.cross_entropies(net(of_model[x]), targets).sum(0)
             counts[: y.shape[1]] += scored.sum(0)
-    total, bits_per_byte = float(sums.sum()), None
+    total = float(sums.sum())
+    found = {"corpus": corpus.name, "predictions": int(counts.sum())}
+    found |= {"loss": total / float(counts.sum()), "bits_per_byte": None}
     if isinstance(corpus, Corpus):
         read = len(decode(corpus.val[1:], corpus.alphabet).encode())
-        bits_per_byte = total / math.log(2) / read
-    return {
-        "corpus": corpus.name,
-        "predictions": int(counts.sum()),
-        "loss": total / float(counts.sum()),
-        "bits_per_byte": bits_per_byte,
-        "by_position": (sums / counts).tolist(),
-    }
+        found["bits_per_byte"] = total / math.log(2) / read
+    return found | {"by_position": (sums / counts).tolist()}
 
 
 def evaluation_table(found: dict[str, Any]) -> Table:
@@ -120,10 +112,8 @@ def patch_table(found: dict[str, Any]) -> Table:
     """What `patch` found, one row per head."""
     right, wrong = map(repr, found["answers"])
     title = f"{right} against {wrong}: shares of the logit difference"
-    rows = Table(title=title, min_width=len(title))  # a title is wrapped at the table's width
-    for heading in ("head", "restored", "lost", "ablated"):
-        rows.add_column(heading, justify="right")
+    keys = ("restored", "lost", "ablated")
+    rows = Table("head", *keys, title=title, min_width=len(title))  # or the title is wrapped
     for each in found["heads"]:
-        shares = (f"{each[key]:.3f}" for key in ("restored", "lost", "ablated"))
-        rows.add_row(f"L{each['layer']}H{each['head']}", *shares)
+        rows.add_row(f"L{each['layer']}H{each['head']}", *(f"{each[key]:.3f}" for key in keys))
     return rows

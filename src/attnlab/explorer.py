@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from attnlab.attention_maps import views_of
 from attnlab.errors import BadInput, first_line, printable
@@ -50,12 +50,9 @@ class PatternHistory(BaseModel):
     mask: str
     snapshots: list[Snapshot] = Field(min_length=1)
 
-    def check(self) -> None:
-        """Refuse lists and maps whose sizes do not fit together.
-
-        Raises:
-            ValueError: the message names the part.
-        """
+    @model_validator(mode="after")
+    def check(self) -> "PatternHistory":
+        """Refuse, by ValueError, lists and maps whose sizes do not fit together."""
         T = len(self.tokens)
         if min(self.heads) < 1 or (len(self.snapshots) * sum(self.heads) * T * T) > MOST_BYTES:
             raise ValueError("its sizes are out of range")
@@ -69,6 +66,7 @@ class PatternHistory(BaseModel):
             for table in tables:
                 if [len(row) for row in table] != self.heads:
                     raise ValueError("its heads are not the same everywhere")
+        return self
 
 
 @dataclass(frozen=True)
@@ -134,15 +132,13 @@ def read_history(folder: Path) -> PatternHistory | None:
     if not file.is_file():
         return None
     try:
-        found = PatternHistory.model_validate_json(read_file(file, at_most=LARGEST_HISTORY))
-        found.check()
+        return PatternHistory.model_validate_json(read_file(file, at_most=LARGEST_HISTORY))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))[:80]
+        where = ".".join(map(str, ("content", *first["loc"])))[:80]
         raise BadInput(f"{file} is damaged ({where}: {first['msg']}); {WITHOUT}") from error
     except (OSError, ValueError) as error:
         raise BadInput(f"{file} cannot be read: {first_line(error)}; {WITHOUT}") from error
-    return found
 
 
 def _names(targets: Sequence[str]) -> list[str]:
@@ -173,11 +169,9 @@ def _model(target: str, text: str | None, *, trust: bool) -> dict[str, Any]:
 
 
 def _note(run: Run) -> str:
-    loss = run.metrics.get("val_loss")
+    note, loss = f"{run.status} at step {run.step:,}", run.metrics.get("val_loss")
     known = isinstance(loss, float) and math.isfinite(loss)
-    return f"{run.status} at step {run.step:,}" + (
-        f", validation loss {loss:.4f}" if known else ""
-    )
+    return f"{note}, validation loss {loss:.4f}" if known else note
 
 
 def _check_packed(content: str, size: int) -> None:

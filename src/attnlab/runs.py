@@ -54,15 +54,6 @@ class Run:
         return self.config | self.metrics | named
 
     @property
-    def runs(self) -> "tuple[Run, ...]":
-        """Itself: as in a `Group`."""
-        return (self,)
-
-    def value(self, key: str) -> Value:
-        """The value of one key; None without one."""
-        return self.values.get(key)
-
-    @property
     def group(self) -> Path:
         """The directory shared by runs that differ only in their seed."""
         return self.folder.parent
@@ -108,26 +99,17 @@ def read_run(folder: Path) -> Run:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ only in their seed and have the same status."""
+    """Runs that differ only in their seed and have the same status, or a single run."""
 
     runs: tuple[Run, ...]
 
     @property
-    def status(self) -> str:
-        return self.runs[0].status
-
-    @property
-    def variant(self) -> str:
-        return str(self.runs[0].values["attn"])
-
-    def value(self, key: str) -> Value:
-        """The mean of a key, or the first run's value if it is not a number."""
-        mean = self.mean(key)
-        return self.runs[0].value(key) if mean is None else mean
+    def first(self) -> Run:
+        return self.runs[0]
 
     def numbers(self, key: str) -> list[float]:
         """The numbers of a key over the seeds."""
-        found = [run.value(key) for run in self.runs]
+        found = [run.values.get(key) for run in self.runs]
         return [float(x) for x in found if isinstance(x, int | float)]
 
     def mean(self, key: str) -> float | None:
@@ -161,7 +143,7 @@ def labels(runs: Sequence[Run]) -> dict[Path, str]:
     for folder, run in by_group.items():
         apart = [change for change in run.changes if change not in shared]
         name = [f"{folder.parent.name}/"] if len(names) > 1 else []
-        words = ["".join([*name, str(run.value("attn"))]), *apart]
+        words = ["".join([*name, str(run.values["attn"])]), *apart]
         result[folder] = printable(" ".join(words))
     return result
 
@@ -169,22 +151,21 @@ def labels(runs: Sequence[Run]) -> dict[Path, str]:
 def curves_of(runs: Sequence[Run]) -> list[RunCurves]:
     """The curves of each run, for `attnlab.plotting.figures`."""
     names = labels(runs)
-    found = [
+    # Unfinished runs have no metrics to name their unit.
+    unit = next((str(run.values["unit"]) for run in runs if "unit" in run.values), "character")
+    return [
         RunCurves(
             name=names[run.group],
-            variant=str(run.value("attn")),
+            variant=str(run.values["attn"]),
             seed=run.values.get("seed", run.folder.name),
             status=run.status,
             step=run.step,
-            unit=str(run.values.get("unit", "")),
+            unit=str(run.values.get("unit", unit)),
             scalars=read_curves(run.folder, r"(train|val)/loss|attn/entropy/L.*"),
             by_position=run.metrics.get("loss_by_position", ()),
         )
         for run in runs
     ]
-    # Unfinished runs have no metrics to name their unit.
-    unit = next((run.unit for run in found if run.unit), "character")
-    return [run if run.unit else replace(run, unit=unit) for run in found]
 
 
 def load(root: str | Path, *, curves: bool = False) -> "pandas.DataFrame":
@@ -209,14 +190,14 @@ def frame(runs: Sequence[Run], *, curves: bool = False) -> "pandas.DataFrame":
     named = [({"run": names[run.group], "folder": str(run.folder)}, run) for run in runs]
     if not curves:
         return pandas.DataFrame([name | run.values for name, run in named])
+    of_run = ["run", "folder", "attn", "seed"]
     rows = [
-        name | {"attn": run.value("attn"), "seed": run.value("seed"), "tag": tag}
-        | {"step": step, "value": value}
+        [*name.values(), run.values["attn"], run.values.get("seed"), tag, step, value]
         for name, run in named
         for tag, curve in read_curves(run.folder, ".*").items()
         for step, value in curve
-    ]  # fmt: skip
-    return pandas.DataFrame(rows)
+    ]
+    return pandas.DataFrame(rows, columns=[*of_run, "tag", "step", "value"])
 
 
 def write_parquet(runs: Sequence[Run], file: Path) -> None:
@@ -233,12 +214,8 @@ def write_parquet(runs: Sequence[Run], file: Path) -> None:
 
 def read_curves(folder: Path, pattern: str) -> dict[str, list[tuple[int, float]]]:
     """The scalars of a run whose tags match: tag -> (step, value), the latest of each step."""
-    scalars = read_scalars(folder)
-    return {
-        tag: sorted(values.items())
-        for tag, values in scalars.items()
-        if re.fullmatch(pattern, tag)
-    }
+    found = read_scalars(folder)
+    return {tag: sorted(found[tag].items()) for tag in found if re.fullmatch(pattern, tag)}
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:

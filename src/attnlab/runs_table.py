@@ -8,9 +8,10 @@ import operator
 import re
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
+from rich.console import JustifyMethod
 from rich.markup import escape
 from rich.table import Table
 
@@ -32,7 +33,6 @@ BAD = {
     "interrupted": "magenta",
 }
 
-T = TypeVar("T", Run, Group)
 COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "!=": operator.ne,
     "<=": operator.le,
@@ -57,23 +57,20 @@ def select(runs: Sequence[Run], conditions: Sequence[str]) -> list[Run]:
         check_key(runs, key)
         if sign not in {"=", "!="} and _number(wanted) is None:
             raise BadInput(f"where = {condition}: {sign} needs a number, not {wanted!r}")
-        runs = [run for run in runs if _holds(run.value(key), sign, wanted)]
+        runs = [run for run in runs if _holds(run.values.get(key), sign, wanted)]
     return list(runs)
 
 
-def sort(items: Sequence[T], key: str, *, descending: bool = False) -> list[T]:
-    """Runs or groups by a key's numbers, then its words; NaN and missing values come last.
-
-    A group is sorted by its mean, or by the word of its first run.
+def sort(groups: Sequence[Group], key: str, *, descending: bool = False) -> list[Group]:
+    """Groups by their means of a key, then by the word of their first run; NaN comes last.
 
     Raises:
         BadInput: no run has the key.
     """
-    check_key([run for item in items for run in item.runs], key)
-    ranked = [(_rank(item.value(key)), item) for item in items]
-    present = [(rank, item) for rank, item in ranked if rank is not None]
-    present.sort(key=operator.itemgetter(0), reverse=descending)
-    return [item for _, item in present] + [item for rank, item in ranked if rank is None]
+    check_key([run for group in groups for run in group.runs], key)
+    ranked = [(rank, group) for group in groups if (rank := _rank(group, key))]
+    ranked.sort(key=operator.itemgetter(0), reverse=descending)
+    return [group for _, group in ranked] + [each for each in groups if not _rank(each, key)]
 
 
 def check_key(runs: Sequence[Run], key: str) -> None:
@@ -99,52 +96,53 @@ def title(runs: Sequence[Run], root: str, of: int) -> str:
     return printable(f"{root}: {len(runs)} run{'s' * (len(runs) != 1)}{common}")
 
 
-def means(groups: Sequence[Group], columns: Sequence[str]) -> Table:
-    """One row per group, with the mean and standard deviation over its seeds."""
+def table(groups: Sequence[Group], columns: Sequence[str], *, each: bool) -> Table:
+    """One row per group: the mean and standard deviation over its seeds, or the one run's value.
+
+    Args:
+        groups: from `attnlab.runs.group`, or one run each.
+        columns: settings and metrics.
+        each: whether groups are single runs, which are shown with their seed and status.
+    """
     names = labels([run for group in groups for run in group.runs])
-    fine = all(group.status == "finished" for group in groups)
-    table = _table("run", *([] if fine else ["status"]), "n", *columns)
+    with_status = each or any(group.first.status != "finished" for group in groups)
+    apart = (["seed"] if each else []) + (["status"] if with_status else [])
+    result = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for column in ("run", *apart, *([] if each else ["n"]), *columns):
+        heading = HEADINGS.get(column, column.removeprefix("attn/").replace("_", " "))
+        left = column in {"run", "status"}
+        wrap = left or column == "attn"
+        justify: JustifyMethod = "left" if left else "right"
+        result.add_column(heading, justify=justify, overflow="fold", no_wrap=not wrap)
     for group in groups:
-        status = [] if fine else [_status(group.runs)]
-        cells = [_mean(group, key) for key in columns]
-        table.add_row(escape(names[group.runs[0].group]), *status, str(len(group.runs)), *cells)
-    return table
+        first = group.first
+        seed = printable(str(first.values.get("seed", first.folder.name.removeprefix("seed="))))
+        status = [escape(seed)] if each else []
+        status += [_status(group)] if with_status else []
+        status += [] if each else [str(len(group.runs))]
+        cells = [escape(_cell(group, key)) for key in columns]
+        result.add_row(escape(names[first.group]), *status, *cells)
+    return result
 
 
-def each(runs: Sequence[Run], columns: Sequence[str]) -> Table:
-    """One row per run."""
-    names = labels(runs)
-    table = _table("run", "seed", "status", *columns)
-    for run in runs:
-        cells = [escape(shown(run.value(key))) for key in columns]
-        seed = str(run.values.get("seed", run.folder.name.removeprefix("seed=")))
-        table.add_row(escape(names[run.group]), escape(printable(seed)), _status([run]), *cells)
-    return table
-
-
-def rows_of_means(groups: Sequence[Group], columns: Sequence[str]) -> list[dict[str, Any]]:
-    """The rows of `means` as plain values, with the seeds and the value of each run."""
+def rows(groups: Sequence[Group], columns: Sequence[str], *, each: bool) -> list[dict[str, Any]]:
+    """The rows of `table` as plain values, with all seeds and values, or with the directory."""
     names = labels([run for group in groups for run in group.runs])
-    rows = []
+    found = []
     for group in groups:
-        row: dict[str, Any] = {"run": names[group.runs[0].group], "attn": group.variant}
-        row |= {"status": group.status, "n": len(group.runs)}
-        row["seeds"] = [run.value("seed") for run in group.runs]
-        for key in columns:
-            row[key] = {"mean": group.mean(key), "sd": group.sd(key), "values": group.numbers(key)}
-        rows.append(row)
-    return rows
-
-
-def rows_of_each(runs: Sequence[Run], columns: Sequence[str]) -> list[dict[str, Any]]:
-    """The rows of `each` as plain values, with the run directory."""
-    names = labels(runs)
-    return [
-        {"run": names[run.group], "attn": run.value("attn"), "seed": run.value("seed")}
-        | {"status": run.status, "step": run.step, "folder": str(run.folder)}
-        | {key: run.value(key) for key in columns}
-        for run in runs
-    ]
+        first, of_runs = group.first, [run.values for run in group.runs]
+        row: dict[str, Any] = {"run": names[first.group], "attn": first.values["attn"]}
+        if each:
+            row |= {"seed": first.values.get("seed"), "status": first.status, "step": first.step}
+            row |= {"folder": str(first.folder)} | {key: of_runs[0].get(key) for key in columns}
+        else:
+            row |= {"status": first.status, "n": len(of_runs)}
+            row["seeds"] = [values.get("seed") for values in of_runs]
+            for key in columns:
+                row[key] = {"mean": group.mean(key), "sd": group.sd(key)}
+                row[key]["values"] = group.numbers(key)
+        found.append(row)
+    return found
 
 
 def as_json(content: Any) -> str:
@@ -195,18 +193,19 @@ def _number(text: str) -> float | None:
         return None
 
 
-def _rank(value: Value) -> tuple[int, float, str] | None:
+def _rank(group: Group, key: str) -> tuple[int, float, str] | None:
     """Numbers before words; None for NaN and nothing."""
-    if value is None or value != value:
-        return None
-    return (0, float(value), "") if isinstance(value, int | float) else (1, 0.0, str(value))
-
-
-def _mean(group: Group, key: str) -> str:
-    mean, sd = group.mean(key), group.sd(key)
+    mean, word = group.mean(key), group.first.values.get(key)
     if mean is None:
-        words = sorted({str(run.values[key]) for run in group.runs if key in run.values})
-        return printable(escape(", ".join(words))) or "-"
+        return None if word is None else (1, 0.0, str(word))
+    return None if math.isnan(mean) else (0, mean, "")
+
+
+def _cell(group: Group, key: str) -> str:
+    mean, sd = group.mean(key), group.sd(key)
+    if mean is None or len(group.runs) == 1:
+        words = sorted({shown(run.values[key]) for run in group.runs if key in run.values})
+        return ", ".join(words) or "-"
     if sd is None or not math.isfinite(sd):
         return shown(mean)
     if sd == 0:
@@ -215,23 +214,12 @@ def _mean(group: Group, key: str) -> str:
     return f"{mean:,.{places}f}±{sd:,.{places}f}" if places < 6 else f"{mean:.4g}±{sd:.0e}"
 
 
-def _status(runs: Sequence[Run]) -> str:
-    status, steps = runs[0].status, sorted({run.step for run in runs})
+def _status(group: Group) -> str:
+    status, steps = group.first.status, sorted({run.step for run in group.runs})
     if status not in BAD:
         return status
     at = f" at {steps[0]}" if len(steps) == 1 else f" at {steps[0]}-{steps[-1]}"
     return f"[{BAD[status]}]{status}{at if steps != [0] else ''}[/]"
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for column in columns:
-        heading = HEADINGS.get(column, column.removeprefix("attn/").replace("_", " "))
-        if column in {"run", "status"}:
-            table.add_column(heading, overflow="fold")
-        else:
-            table.add_column(heading, justify="right", no_wrap=column != "attn")
-    return table
 
 
 def _plain(value: Any) -> Any:

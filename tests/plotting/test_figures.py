@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from attnlab.cli import app
 from attnlab.errors import BadInput
 from attnlab.plotting import figures
+from attnlab.plotting.drawing import KNOWN
 from attnlab.runs import curves_of, read_curves, read_runs
 from tests.probes.test_training_probes import LOGGED
 
@@ -147,3 +148,24 @@ def test_twelve_variants_have_labels_and_looks_of_their_own() -> None:
     assert {text.get_text().split(" ")[0] for text in validation.texts} == set(names.split())
     drawn = {(line.get_color(), str(line.get_linestyle())) for line in validation.lines}
     assert len(drawn) >= 10  # custom dashes read back as "--"
+
+
+def test_each_seed_is_drawn_in_the_color_of_its_variant() -> None:
+    settings = [
+        figures.SettingResult("sdpa"),
+        figures.SettingResult("unscaled", differences=[0.1, 0.2, 0.4]),
+    ]
+    figure = figures.sweep_figure(settings, "character")
+    (place,) = figure.axes  # no panel without numbers
+    (seeds, _) = place.get_lines()
+    assert list(seeds.get_xdata()) == [0.1, 0.2, 0.4]
+    assert seeds.get_color() == KNOWN["unscaled"][0]
+
+
+def test_panels_come_with_their_numbers() -> None:
+    curves, shares = [[2.5, 2.0], [2.7, 2.2]], {"weight on the future": [0.9, 0.94]}
+    flipped = figures.SettingResult("flipped", [-2.0, -2.1], curves, shares)
+    figure = figures.sweep_figure([figures.SettingResult("sdpa"), flipped], "character")
+    _, positions, at_end = figure.axes
+    assert list(positions.get_lines()[0].get_ydata()) == pytest.approx([2.6, 2.1])
+    assert at_end.get_lines()[-1].get_xdata()[0] == pytest.approx(0.92)

@@ -1,11 +1,11 @@
-"""Figures of a sweep: losses, entropy by layer, loss by position, each over its seeds."""
+"""Figures of runs: losses, entropy by layer, loss by position, and paired differences."""
 
 import io
 import math
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from attnlab.errors import BadInput
 from attnlab.files import write_atomically
 from attnlab.plotting.drawing import (
     DASHES,
+    MARKERS,
     MOST,
     LineStyle,
     label_lines,
@@ -32,7 +33,7 @@ Curve = list[tuple[int, float]]  # (step, value)
 PANELS_A_ROW = 4
 DONE = {"finished", "stopped", "running", "interrupted"}
 BASELINE = "sdpa"
-CLOSE = 0.05  # nats; curves that lie nearer look like one
+CLOSE = 0.2  # nats; curves that lie nearer look like one
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,24 @@ class RunCurves:
     by_position: Sequence[float] = ()
 
 
+@dataclass(frozen=True)
+class SettingResult:
+    """What the runs of one setting ended with, over its seeds.
+
+    Args:
+        name: of the setting; a variant's own name gives it the variant's color.
+        differences: validation loss minus the baseline's of the same seed, nats; empty for the
+            baseline.
+        by_position: validation loss at each position, nats, one sequence per run.
+        shares: name of a measure between 0 and 1 -> its value in each run.
+    """
+
+    name: str
+    differences: Sequence[float] = ()
+    by_position: Sequence[Sequence[float]] = ()
+    shares: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+
 def draw(runs: Sequence[RunCurves], folder: Path) -> list[Path]:
     """Draw every figure for which the runs have the numbers, as PNG and SVG.
 
@@ -71,70 +90,76 @@ def draw(runs: Sequence[RunCurves], folder: Path) -> list[Path]:
         the files.
 
     Raises:
+        BadInput: as for `check`.
+    """
+    check(runs)
+    files = []
+    for name, make in (("loss", losses), ("entropy", entropies), ("position", positions)):
+        with styled():
+            if (figure := make(runs)) is None:
+                continue
+            picture = io.BytesIO()
+            figure.savefig(picture, format="png", dpi=110)
+            contents = {"png": picture.getvalue(), "svg": svg(figure, name).encode()}
+        for suffix, content in contents.items():
+            files.append(folder / f"{name}.{suffix}")
+            write_atomically(files[-1], content)  # never through a symbolic link
+    return files
+
+
+def check(runs: Sequence[RunCurves]) -> None:
+    """Refuse what one figure cannot show.
+
+    Raises:
         BadInput: there are more settings than lines that can be told apart, or losses of
             different units.
     """
-    units = sorted({run.unit for run in runs})
+    units, found = sorted({run.unit for run in runs}), len(_by_name(runs))
     if len(units) > 1:
         raise BadInput(
             f"losses per {' and per '.join(units)} cannot share an axis; "
             f"choose runs of one task with --where unit={units[0]}"
         )
-    found = len(_by_name(runs))
     if found > MOST:
         raise BadInput(
             f"{found} settings are too many for one figure, which can show {MOST}; "
             "choose some with --where attn=unscaled, or give the directory of one sweep"
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    files = []
-    for name, make in (("loss", losses), ("entropy", entropies), ("position", positions)):
-        with styled():
-            figure = make(runs)
-            if figure is None:
-                continue
-            picture = io.BytesIO()
-            figure.savefig(picture, format="png", dpi=110)
-            # Replaced, and never written through a symbolic link.
-            write_atomically(folder / f"{name}.png", picture.getvalue())
-            write_atomically(folder / f"{name}.svg", svg(figure, name).encode())
-        files += [folder / f"{name}.png", folder / f"{name}.svg"]
-    return files
 
 
 def losses(runs: Sequence[RunCurves]) -> Figure | None:
     """Draw the training and validation loss, mean and standard deviation over seeds.
 
-    Where curves lie within 0.05 nats of one another, a third panel shows their differences from
-    the baseline, paired by seed.
+    Where curves end within 0.2 nats of the baseline's, a third panel shows their differences from
+    it, paired by seed.
     """
     groups = _by_name(runs)
-    style = looks(groups)
-    tag, apart = _differences(groups)
-    figure, axes = panels(3 if apart else 2, width=5.6, height=4.8)
+    style, unit = looks(groups), runs[0].unit
+    tag, close = _close(groups)
+    figure, axes = panels(3 if close else 2, width=5.6, height=4.8)
     drawn = False
     for place, of in zip(axes, ("train/loss", "val/loss"), strict=False):
         for name, found in groups.items():
             whole = [run.scalars.get(of, []) for run in found if run.status in DONE]
-            drawn |= band(place, whole, f"{name} (n={len(whole)})", style[name])
+            drawn |= _band(place, whole, f"{name} (n={len(whole)})", style[name])
             drawn |= _ended(place, [run for run in found if run.status not in DONE], of, style)
         title = "training" if of == "train/loss" else "validation"
-        place.set(title=title, xlabel="step", ylabel=f"loss (nats per {runs[0].unit})")
+        place.set(title=title, xlabel="step", ylabel=f"loss (nats per {unit})")
     if not drawn:
         return None
     axes[1].sharey(axes[0])
     for place in axes:
         place.set_xlim(0, 1.02 * max(run.step for run in runs))
     label_lines(axes[1])
-    if apart:
+    if close:
         axes[2].axhline(0, color="black", lw=1)
-        for name, curves in apart.items():
-            band(axes[2], curves, name, style[name])
-        late = [x for curves in apart.values() for c in curves for _, x in c[len(c) // 2 :]]
-        reach = 1.3 * max(map(abs, late), default=0) or CLOSE
+        for name, curves in close.items():
+            _band(axes[2], curves, name, style[name])
+        late = [x for curves in close.values() for c in curves for _, x in c[len(c) // 2 :]]
+        reach = 1.3 * max(map(abs, late)) or CLOSE
         kind = "validation" if tag == "val/loss" else "training"
         axes[2].set(title=f"{kind}, minus {BASELINE}", xlabel="step", ylim=(-reach, reach))
-        axes[2].set_ylabel(f"paired difference (nats per {runs[0].unit})")
+        axes[2].set_ylabel(f"paired difference (nats per {unit})")
         label_lines(axes[2])
     return figure
 
@@ -151,13 +176,12 @@ def entropies(runs: Sequence[RunCurves]) -> Figure | None:
     figure, axes = panels(len(read), width=4.2, columns=PANELS_A_ROW, share=True)
     layers = 1 + max(layer for seeds in read.values() for seed in seeds for layer in seed)
     shades = matplotlib.colormaps["viridis"](np.linspace(0, 0.85, layers))
-    axes[0].set_xlim(0, 1.02 * max(run.step for run in runs))
-    axes[0].set_ylim(0, 1.05)
+    axes[0].set(xlim=(0, 1.02 * max(run.step for run in runs)), ylim=(0, 1.05))
     for place, (name, seeds) in zip(axes, read.items(), strict=True):
-        for layer in sorted({layer for seed in seeds for layer in seed}):
+        for layer in range(layers):
             curves = [seed[layer] for seed in seeds if layer in seed]
             look = (matplotlib.colors.to_hex(shades[layer]), layer % len(DASHES))
-            band(place, curves, f"layer {layer}", look)
+            _band(place, curves, f"layer {layer}", look)
         title = textwrap.fill(name, 30, break_long_words=False, break_on_hyphens=False)
         longest = max(map(len, title.split("\n")))
         place.set_title(title, fontsize=min(13, 13 * 32 / longest))
@@ -172,18 +196,87 @@ def entropies(runs: Sequence[RunCurves]) -> Figure | None:
 
 def positions(runs: Sequence[RunCurves]) -> Figure | None:
     """Draw the final validation loss at each position, over seeds."""
-    figure, (place,) = panels(1, width=8.0, height=4.8)
-    groups = _by_name(runs)
-    style = looks(groups)
-    drawn = False
-    for name, found in groups.items():
-        curves = [list(enumerate(run.by_position)) for run in found if run.status in DONE]
-        drawn |= band(place, curves, f"{name} (n={len(curves)})", style[name])
-    if not drawn:
+    done = [run for run in runs if run.status in DONE and len(run.by_position)]
+    if not done:
         return None
-    place.set(xlabel="position", ylabel=f"loss (nats per {runs[0].unit})", ylim=(0, None))
-    label_lines(place)
+    settings = [
+        SettingResult(f"{name} (n={len(found)})", by_position=[run.by_position for run in found])
+        for name, found in _by_name(done).items()
+    ]
+    figure, (place,) = panels(1, width=8.0, height=4.8)
+    _positions(place, settings, looks(each.name for each in settings), runs[0].unit)
     return figure
+
+
+def sweep_figure(settings: Sequence[SettingResult], unit: str) -> Figure:
+    """Draw paired differences, loss by position, and what attention does at the end.
+
+    Panels for which no run has numbers are left out.
+
+    Args:
+        settings: the baseline and what is compared with it.
+        unit: what one prediction is, "character".
+
+    Raises:
+        ValueError: there are more settings than lines that can be told apart.
+    """
+    style = looks(each.name for each in settings)
+    drawers = [_differences]
+    if any(each.by_position for each in settings):
+        drawers.append(_positions)
+    if any(each.shares for each in settings):
+        drawers.append(_shares)
+    with styled():
+        figure, axes = panels(len(drawers), width=5.6, height=4.4)
+        for place, drawer in zip(axes, drawers, strict=True):
+            drawer(place, settings, style, unit)
+    return figure
+
+
+def _differences(
+    place: Axes, settings: Sequence[SettingResult], style: Mapping[str, LineStyle], unit: str
+) -> None:
+    """Draw every seed's difference, and the median as a bar."""
+    shown = [each for each in reversed(settings) if each.differences]
+    for y, each in enumerate(shown):
+        color, kind = style[each.name]
+        spread = np.linspace(-0.15, 0.15, len(each.differences))
+        place.plot(each.differences, y + spread, MARKERS[kind], color=color, alpha=0.75)
+        place.vlines(float(np.median(each.differences)), y - 0.3, y + 0.3, color=color, lw=3)
+    place.axvline(0, color="black", lw=1)
+    place.locator_params(axis="x", nbins=5)
+    names = [textwrap.fill(each.name, 20, break_long_words=False) for each in shown]
+    place.set_yticks(range(len(shown)), names)
+    place.set_ylim(-0.6, len(shown) - 0.4)
+    place.set(title="each seed minus the baseline", xlabel=f"validation loss (nats per {unit})")
+
+
+def _positions(
+    place: Axes, settings: Sequence[SettingResult], style: Mapping[str, LineStyle], unit: str
+) -> None:
+    """Draw the mean over runs of the loss at each position."""
+    for each in settings:
+        _band(place, [list(enumerate(x)) for x in each.by_position], each.name, style[each.name])
+    place.set(title="loss by position", xlabel="position", ylim=(0, None))
+    place.set_ylabel(f"validation loss (nats per {unit})")
+    label_lines(place)
+
+
+def _shares(
+    place: Axes, settings: Sequence[SettingResult], style: Mapping[str, LineStyle], unit: str
+) -> None:
+    """Draw the measures as rows of dots, one for each setting, at its mean over runs."""
+    names = list(dict.fromkeys(name for each in settings for name in each.shares))
+    for n, each in enumerate(settings):
+        color, kind = style[each.name]
+        shift = 0.25 * (1 - 2 * n / max(1, len(settings) - 1))
+        rows = [y + shift for y, name in enumerate(names) if name in each.shares]
+        means = [float(np.mean(each.shares[name])) for name in names if name in each.shares]
+        place.plot(means, rows, MARKERS[kind], color=color, label=each.name)
+    place.set_yticks(range(len(names)), [textwrap.fill(name, 14) for name in names])
+    place.set(title="attention at the end", xlim=(-0.04, 1.04), ylim=(-0.6, len(names) - 0.4))
+    place.set_xlabel("mean over layers and heads")
+    place.legend(fontsize=11, loc="center left", bbox_to_anchor=(1, 0.5))
 
 
 def _by_name(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:
@@ -193,42 +286,33 @@ def _by_name(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:
     return groups
 
 
-def _differences(
-    groups: Mapping[str, Sequence[RunCurves]],
-) -> tuple[str, dict[str, list[Curve]]]:
-    """The tag that is compared, and each close setting's curves minus the baseline's, by seed.
+def _close(groups: Mapping[str, Sequence[RunCurves]]) -> tuple[str, dict[str, list[Curve]]]:
+    """The tag that is compared, and the curves of close settings minus the baseline's, by seed.
 
     The validation loss is compared if it has at least three points, else the training loss, which
     all runs of a seed take over the same batches.
     """
-    bases = sorted((n for n, found in groups.items() if found[0].variant == BASELINE), key=len)
-    done = {n: [r for r in found if r.status in DONE] for n, found in groups.items()}
-    val = [run.scalars.get("val/loss", []) for found in done.values() for run in found]
-    tag = "val/loss" if val and min(map(len, val)) > 2 else "train/loss"
-    curves = {
-        name: {run.seed: dict(run.scalars[tag]) for run in found if run.scalars.get(tag)}
-        for name, found in done.items()
-    }
-    ends = {  # the mean of the last tenth: one batch says little
-        name: float(np.mean([np.mean([*c.values()][-1 - len(c) // 10 :]) for c in seeds.values()]))
-        for name, seeds in curves.items()
-        if seeds
-    }
-    apart: dict[str, list[Curve]] = {}
-    for name, end in ends.items() if bases else ():
-        near = any(abs(end - x) <= CLOSE for other, x in ends.items() if other != name)
-        close = near and bases[0] in ends and abs(end - ends[bases[0]]) <= 4 * CLOSE
+    done = {name: [run for run in found if run.status in DONE] for name, found in groups.items()}
+    points = [len(run.scalars.get("val/loss", ())) for found in done.values() for run in found]
+    tag = "val/loss" if points and min(points) > 2 else "train/loss"
+    bases = [name for name, found in groups.items() if found[0].variant == BASELINE]
+    base = min(bases, key=len, default="")
+    of_base = {run.seed: dict(run.scalars.get(tag, ())) for run in done.get(base, ())}
+    close: dict[str, list[Curve]] = {}
+    for name, found in done.items():
         pairs = [
-            [(step, x - base[step]) for step, x in curve.items() if step in base]
-            for seed, curve in curves[name].items()
-            if (base := curves[bases[0]].get(seed))
+            [(step, x - paired[step]) for step, x in run.scalars.get(tag, ()) if step in paired]
+            for run in found
+            if (paired := of_base.get(run.seed)) and name != base
         ]
-        if close and name != bases[0] and any(pairs):
-            apart[name] = [pair for pair in pairs if pair]
-    return tag, apart
+        # The mean of the last tenth, because one batch says little.
+        ends = [np.mean([x for _, x in pair][-1 - len(pair) // 10 :]) for pair in pairs if pair]
+        if ends and abs(np.mean(ends)) <= CLOSE:
+            close[name] = [pair for pair in pairs if pair]
+    return tag, close
 
 
-def band(place: Axes, curves: Sequence[Curve], label: str, look: LineStyle) -> bool:
+def _band(place: Axes, curves: Sequence[Curve], label: str, look: LineStyle) -> bool:
     """Draw the mean of the curves with a band of one standard deviation; whether there was one."""
     whole = [dict(curve) for curve in curves if curve]
     if not whole:
@@ -270,8 +354,7 @@ def _by_layer(scalars: Mapping[str, Curve]) -> dict[int, Curve]:
     """The entropy of each layer: that of the layer, or the mean over the tags of its heads."""
     layers: dict[int, list[dict[int, float]]] = {}
     for tag, curve in scalars.items():
-        found = re.fullmatch(r"attn/entropy/L(\d+)(?:H\d+)?", tag)
-        if found is not None:
+        if found := re.fullmatch(r"attn/entropy/L(\d+)(?:H\d+)?", tag):
             layers.setdefault(int(found[1]), []).append(dict(curve))
     return {
         layer: [(step, float(np.mean([head[step] for head in heads]))) for step in heads[0]]

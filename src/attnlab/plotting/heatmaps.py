@@ -16,11 +16,12 @@ from PIL import Image, ImageDraw, ImageFont
 from attnlab.plotting.drawing import COLORS, Pixels, panels, pixels, styled
 
 Matrix = npt.NDArray[np.float32]
+Font = ImageFont.FreeTypeFont | ImageFont.TransposedFont
 
 LARGEST_WIDTH = 8000  # pixels; some viewers refuse more
 FONT = Path(matplotlib.get_data_path(), "fonts/ttf/DejaVuSansMono.ttf")
-INK, PAPER, EDGE = "#1e1e1e", "#ffffff", "#00823c"
-BLOCKED, NOT_A_NUMBER = (222, 222, 226), (0, 190, 230)
+INK, PAPER = "#1e1e1e", "#ffffff"
+EDGE, BLOCKED, NOT_A_NUMBER = (0, 130, 60), (222, 222, 226), (0, 190, 230)
 LONGEST = 12  # characters of a token's label
 MOST_NUMBERS = 8  # rows of a matrix whose numbers are written
 SPECIAL = {"\n": "↵", " ": "␣", "\t": "→"}
@@ -108,7 +109,7 @@ def _page(
     """Panels with labels and a color bar, by Pillow: Matplotlib takes 0.3 s, mostly for labels."""
     wide, high = cell * len(across), cell * len(down)
     size = max(8, min(12, cell - 1))  # of the labels
-    left, below = (30 + _length(labels, size) for labels in (down, across))
+    left, below = (40 + int(max(map(_font(size).getlength, labels))) for labels in (down, across))
     rows = -(-len(panels) // columns)
     page = Image.new(
         "RGB",
@@ -123,10 +124,7 @@ def _page(
         row, column = divmod(number, columns)
         x, y = left + column * (wide + 24), 60 + row * (high + 32)
         draw.text((x, y - 16), panel.title, INK, _font(11))
-        shades = _shades(panel, weights).repeat(cell, 0).repeat(cell, 1)
-        page.paste(Image.fromarray(shades), (x, y))
-        for line in _outline(panel.mask):
-            draw.line([(x + j * cell, y + i * cell) for i, j in line], EDGE, 2)
+        page.paste(Image.fromarray(shades(panel, cell, weights=weights)), (x, y))
         if not weights and len(down) <= MOST_NUMBERS:
             for (i, j), value in np.ndenumerate(panel.values):
                 center = (x + (j + 0.5) * cell, y + (i + 0.5) * cell)
@@ -136,28 +134,38 @@ def _page(
             for i in _labeled(len(down), cell):
                 label = down[i] if cell >= 6 else str(i)
                 draw.text((x - 6, y + (i + 0.5) * cell), label, INK, _font(size), "rm")
-            _upright(page, axes[0], 4, y + high // 2, size=11)
+            middle = y + (high - _font(11).getlength(axes[0])) / 2
+            draw.text((4, middle), axes[0], INK, _font(11, upright=True))
         if number + columns >= len(panels):
             for j in _labeled(len(across), cell):
                 label = across[j] if cell >= 6 else str(j)
                 place = (x + (j + 0.5) * cell, y + high + 5)
                 if len(label) <= 2 or cell < 6:
                     draw.text(place, label, INK, _font(size), "mt")
-                else:
-                    _upright(page, label, int(place[0]) - size // 2, int(place[1]), size, top=True)
+                else:  # an upright font has no anchors
+                    left_of = (place[0] - size / 2, place[1])
+                    draw.text(left_of, label, INK, _font(size, upright=True))
             draw.text((x + wide // 2, y + high + below - 18), axes[1], INK, _font(11), "mt")
     _color_bar(page, draw, page.width - 58, weights)
     return np.asarray(page)
 
 
-def _shades(panel: Panel, weights: bool) -> Pixels:
-    """(rows, columns) values to (rows, columns, 3) colors."""
+def shades(panel: Panel, cell: int = 1, *, weights: bool = True) -> Pixels:
+    """The colors of a panel, each value a square of `cell` pixels, with the edge of the mask."""
     finite = np.isfinite(panel.values)
-    shades = _colors(np.where(finite, panel.values, 0), weights)
+    colors = _colors(np.where(finite, panel.values, 0), weights)
     if panel.mask is not None:
-        shades[~panel.mask & (panel.values == 0)] = BLOCKED
-    shades[~finite] = NOT_A_NUMBER
-    return shades
+        colors[~panel.mask & (panel.values == 0)] = BLOCKED
+    colors[~finite] = NOT_A_NUMBER
+    colors = colors.repeat(cell, 0).repeat(cell, 1)
+    if panel.mask is not None and cell > 1:
+        inside = panel.mask.repeat(cell, 0).repeat(cell, 1)
+        for axis in (0, 1):  # one pixel on each side of the edge
+            before, after = (np.roll(inside, by, axis) for by in (1, -1))
+            edge = np.argwhere((inside != before) | (inside != after))
+            inner = edge[(edge[:, axis] > 0) & (edge[:, axis] < inside.shape[axis] - 1)]
+            colors[tuple(inner.T)] = EDGE
+    return colors
 
 
 def _colors(values: npt.NDArray[np.floating], weights: bool) -> Pixels:
@@ -178,24 +186,10 @@ def _color_bar(page: Image.Image, draw: ImageDraw.ImageDraw, x: int, weights: bo
     draw.text((x, top - 16), "weight" if weights else "cosine", INK, _font(10))
 
 
-def _upright(
-    page: Image.Image, text: str, x: int, y: int, size: int, *, top: bool = False
-) -> None:
-    """Write a text turned by 90 degrees, below y or around it."""
-    width = int(_font(size).getlength(text)) + 1
-    turned = Image.new("RGB", (width, size + 4), PAPER)
-    ImageDraw.Draw(turned).text((0, 0), text, INK, _font(size))
-    turned = turned.rotate(90, expand=True)
-    page.paste(turned, (x, y if top else y - width // 2))
-
-
 @lru_cache
-def _font(size: int) -> ImageFont.FreeTypeFont:
-    return ImageFont.truetype(FONT, size)
-
-
-def _length(labels: Sequence[str], size: int) -> int:
-    return int(max(_font(size).getlength(label) for label in labels)) + 10
+def _font(size: int, *, upright: bool = False) -> Font:
+    font = ImageFont.truetype(FONT, size)
+    return ImageFont.TransposedFont(font, Image.Transpose.ROTATE_90) if upright else font
 
 
 def _labeled(count: int, cell: int) -> range:
@@ -206,12 +200,3 @@ def _labeled(count: int, cell: int) -> range:
 def _label(symbol: str) -> str:
     shown = "".join(SPECIAL.get(character, character) for character in symbol)
     return shown if len(shown) <= LONGEST else shown[: LONGEST - 1] + "…"
-
-
-def _outline(mask: npt.NDArray[np.bool_] | None) -> list[list[tuple[int, int]]]:
-    """Segments between the cells inside and outside a mask, as corners (row, column)."""
-    if mask is None:
-        return []
-    down = [[(i, j + 1), (i + 1, j + 1)] for i, j in np.argwhere(mask[:, 1:] != mask[:, :-1])]
-    across = [[(i + 1, j), (i + 1, j + 1)] for i, j in np.argwhere(mask[1:] != mask[:-1])]
-    return down + across

@@ -216,7 +216,7 @@ def _compare(config: DictConfig) -> None:
 
 def _draw(groups: Sequence[PairedRuns], baseline: str, unit: str, file: Path) -> None:
     from attnlab.plotting.drawing import pixels, png
-    from attnlab.plotting.sweep_figure import SettingResult, sweep_figure
+    from attnlab.plotting.figures import SettingResult, sweep_figure
 
     found: dict[str, SettingResult] = {}
     for group, settings in zip(groups, own_settings(groups), strict=True):
