@@ -12,7 +12,7 @@ import torch
 from hydra import compose, initialize_config_dir
 from hypothesis import HealthCheck
 from hypothesis import settings as examples
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 ROOT = Path(__file__).parent.parent
 CONF = ROOT / "conf"
@@ -59,6 +59,13 @@ def no_determinism_left() -> Iterator[None]:
 def settings(*overrides: str) -> DictConfig:
     """The composed configuration of conf/train.yaml."""
     return deepcopy(_composed(overrides))
+
+
+def plain(cfg: DictConfig) -> dict[str, Any]:
+    """A configuration as the resolved values that a run stores."""
+    values = OmegaConf.to_container(cfg, resolve=True)
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items()}
 
 
 @lru_cache(maxsize=256)

@@ -103,15 +103,12 @@ def start_worker(log: str, threads: int) -> None:
 @contextmanager
 def _environment(threads: int) -> Iterator[None]:
     """Set the variables of numerical libraries for the processes that start inside the block."""
-    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    variables = dict.fromkeys(names, str(threads)) | {"HYDRA_FULL_ERROR": "1"}
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
+    before = dict(os.environ)
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ[name] = str(threads)
+    os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        os.environ.clear()
+        os.environ.update(before)

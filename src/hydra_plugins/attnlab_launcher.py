@@ -4,6 +4,7 @@ Hydra finds launchers in the namespace `hydra_plugins`, and imports this module 
 so whatever takes time is imported in the functions.
 """
 
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -50,8 +51,10 @@ class PoolLauncher(Launcher):
         Raises:
             BadInput: `n_jobs` is no positive number.
         """
+        import torch
+
         from attnlab.errors import BadInput
-        from attnlab.training.sweeps import do_job, note_death, time_left
+        from attnlab.training.sweeps import do_job, note_death
         from attnlab.workers import cores, run_tasks
 
         if self.n_jobs is not None and (type(self.n_jobs) is not int or self.n_jobs < 1):
@@ -59,7 +62,8 @@ class PoolLauncher(Launcher):
         setup_globals()
         configure_log(self.config.hydra.hydra_logging, self.config.hydra.verbose)
         folder = Path(str(self.config.hydra.sweep.dir))
-        jobs = min(self.n_jobs or _processes(cores()), len(job_overrides))
+        usual = min(cores(), MOST_ON_A_GPU) if torch.cuda.is_available() else cores()
+        jobs = min(self.n_jobs or usual, len(job_overrides))
         given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
         threads = max(1, int(given) if given.isdigit() else cores() // jobs)
         print(f"{len(job_overrides)} runs in {jobs} processes; their output: {folder}/logs")
@@ -75,17 +79,15 @@ class PoolLauncher(Launcher):
         for (number, overrides), result, log in run_tasks(
             do, tasks, jobs, folder / "logs", threads=threads
         ):
-            if result is None:
-                result = note_death(folder, number, overrides, log)
-            loss, line = result
             ended[number] = JobReturn(overrides, status=JobStatus.COMPLETED)
-            ended[number].return_value = loss
-            left = time_left(time.monotonic() - began, len(ended), len(tasks))
-            print(f"{line} ({len(ended)} of {len(tasks)}{left})", flush=True)
+            ended[number].return_value = math.nan if result is None else result
+            if result is None:
+                line = note_death(folder, number, overrides, log)
+            else:
+                line = log.read_text(errors="replace").splitlines()[-1]
+            # What the others take if they go on like this.
+            seconds = (time.monotonic() - began) / len(ended) * (len(tasks) - len(ended))
+            left = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+            more = f", {left} left" if len(ended) < len(tasks) else ""
+            print(f"{line} ({len(ended)} of {len(tasks)}{more})", flush=True)
         return [ended[number] for number, _ in tasks]
-
-
-def _processes(cores: int) -> int:
-    import torch
-
-    return min(cores, MOST_ON_A_GPU) if torch.cuda.is_available() else cores

@@ -17,11 +17,13 @@ SOURCE = str(ROOT / "src" / "attnlab")
 ALLOWED = {
     "main.without_defaults": "the name of the run directory",
     "run_directory.folder_for": "the name of the run directory",
-    "run_directory._resolved": "identity",
+    "run_directory.flat": "identity",
+    "run_directory.identity": "identity",
     "run_directory.fingerprint": "identity",
     "run_directory.differences": "identity",
     "run_directory.check_is_ours": "identity",
     "resume.read_resumable": "identity",
+    "files.check_plain": "what a run has saved",
     "run_directory.begin": "the directory .hydra",
     "loggers.log_settings": "hyperparameters",
     "loggers.hyperparameters": "hyperparameters",
@@ -49,7 +51,10 @@ def recorded() -> Iterator[set[str]]:
         if event == "call" and checked:
             count = code.co_argcount + code.co_kwonlyargcount
             given = [frame.f_locals.get(name) for name in code.co_varnames[:count]]
-            if any(isinstance(x, DictConfig) and {"attn", "trainer"} <= x.keys() for x in given):
+            # As Hydra composed it, or as plain values.
+            if any(
+                isinstance(x, DictConfig | dict) and {"attn", "trainer"} <= x.keys() for x in given
+            ):
                 found.add(name)
 
     sys.setprofile(record)

@@ -15,7 +15,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from attnlab.training.error_messages import missing_file
+from attnlab.training.main import missing_file
 from attnlab.training.run_directory import flat
 from tests.commands import Ended, attnlab, train_py
 from tests.conftest import ROOT, SMALL, settings

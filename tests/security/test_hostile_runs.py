@@ -3,13 +3,11 @@
 import sys
 import time
 from collections.abc import Callable
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from omegaconf import DictConfig
 
 from attnlab import cli
 from attnlab.checkup import checkup
@@ -18,12 +16,12 @@ from attnlab.files import make_named_importable
 from attnlab.interop.transformers_loading import transformers
 from attnlab.model import GPT
 from attnlab.training.checkpoints import load_model
-from attnlab.training.comparison import compare, pair, paired_table
 from attnlab.training.config import RunConfig, read_config
 from attnlab.training.lightning_module import GPTModule
 from attnlab.training.resume import read_earlier_run, read_resumable
 from attnlab.training.run import run as train
 from attnlab.training.run_directory import RunDirectory
+from attnlab.training.summary import compare, pair, paired_table
 from tests.conftest import SMALL, settings
 from tests.marks import sampled
 from tests.security import hostile
@@ -45,20 +43,16 @@ VERBS: dict[str, Callable[[Path, Path], list[str]]] = {
 BASELINE = "sdpa"
 
 
-def continuing(config: RunConfig, run: Path) -> DictConfig:
-    cfg = deepcopy(config.composed)
-    cfg.continue_from = str(run)
-    return cfg
-
-
 READERS: dict[str, Callable[[Path, RunConfig], object]] = {
     "load_model": lambda run, config: load_model(run),
     "load_from_checkpoint": lambda run, config: GPTModule.load_from_checkpoint(run),
     "train": lambda run, config: train(config, run, variant=BASELINE),
     "resume": lambda run, config: read_resumable(
-        RunDirectory(run), config.composed, config.data()
+        RunDirectory(run), config.settings, config.data()
     ),
-    "continue_from": lambda run, config: read_earlier_run(continuing(config, run), config.data()),
+    "continue_from": lambda run, config: read_earlier_run(
+        config.settings | {"continue_from": str(run)}, config.data()
+    ),
     "compare": lambda run, config: compare(run, BASELINE),
     "table of a sweep": lambda run, config: paired_table(pair(run.parent.parent, BASELINE)),
 }

@@ -13,8 +13,9 @@ from attnlab.claims.configs import hydra_conf
 from attnlab.errors import BadInput
 from attnlab.training.checkpoints import load_model
 from attnlab.training.lightning_module import GPTModule
-from attnlab.training.main import arrange_arguments, one_sentence, show, without_defaults
+from attnlab.training.main import arrange_arguments, one_sentence, without_defaults
 from attnlab.training.run import Result
+from attnlab.training.summary import show
 from tests.conftest import ROOT
 
 FINISHED = {

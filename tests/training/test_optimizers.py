@@ -11,8 +11,7 @@ from torch import nn
 from attnlab.errors import BadInput
 from attnlab.training.checkpoints import read_checkpoint
 from attnlab.training.config import read_config
-from attnlab.training.muon import Together
-from attnlab.training.optimizers import cosine, linear, schedule
+from attnlab.training.optimizers import Together, cosine, linear, schedule
 from attnlab.training.run import run
 from tests.conftest import settings, weights_of
 

@@ -22,7 +22,7 @@ from attnlab.training.run_directory import Busy
 from attnlab.training.sweeps import SweepSummary, attempt, share_threads
 from tests.conftest import ROOT, SMALL
 from tests.forked import begin, ended, forked_worker, is_one_sentence, same_weights
-from tests.training.test_comparison import write_run
+from tests.training.test_summary import write_run
 
 FAULTY = '''
 from attnlab.attention.layer import SelfAttention

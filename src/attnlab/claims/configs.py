@@ -105,7 +105,7 @@ class ConfigResolver:
         content = {str(key): x for key, x in settings.items() if key not in NOT_AN_ARMS}
         corpus, sha256 = self._corpus(content["data"])
         # A text file may hold another text later: a run belongs to the text that it reads.
-        digest = fingerprint(OmegaConf.create(content), sha256)[:12]
+        digest = fingerprint(content, sha256)[:12]
         self.resolved[overrides] = ResolvedConfig(overrides, digest, variant, content, corpus)
         return self.resolved[overrides]
 

@@ -3,23 +3,19 @@
 import io
 import math
 import time
-import traceback
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as L
 import torch
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Checkpoint, EarlyStopping, Timer, TQDMProgressBar
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor
 
-from attnlab.errors import BadInput
 from attnlab.files import seal, write_atomically
 from attnlab.probes.base import log_scalars
 from attnlab.probes.capture import Finding, first_nonfinite_gradient, in_words
 from attnlab.training.checkpoints import read_checkpoint
-from attnlab.training.lightning_module import TaskModule
 
 
 class Scalars(L.Callback):
@@ -30,14 +26,8 @@ class Scalars(L.Callback):
     """
 
     def on_train_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
+        self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        assert isinstance(pl_module, TaskModule)
         if not trainer.loggers or (batch_idx + 1) % trainer.accumulate_grad_batches:
             return
         every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
@@ -45,8 +35,7 @@ class Scalars(L.Callback):
             values = {"train/loss": float(pl_module.loss), "train/lr": pl_module.lr}
             _log(trainer, values | {"train/grad_norm": float(pl_module.grad_norm)})
 
-    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert isinstance(pl_module, TaskModule)
+    def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         _log(trainer, {"val/loss": pl_module.val_losses[trainer.global_step]})
 
 
@@ -60,11 +49,9 @@ class Clock(L.Callback):
     """Measures seconds of training and of validation, summed over the parts of a resumed run."""
 
     def __init__(self) -> None:
-        self.seconds = 0.0
-        self.validating = 0.0
+        self.seconds = self.validating = 0.0
         self.batches = 0
-        self._began = 0.0
-        self._val_began = 0.0
+        self._began = self._val_began = 0.0
 
     @property
     def seconds_a_batch(self) -> float:
@@ -83,16 +70,15 @@ class Clock(L.Callback):
 
     def on_validation_end(self, trainer: L.Trainer, *_: Any) -> None:
         if trainer.state.fn == "fit":
-            self.validating += time.perf_counter() - self._val_began
-            self.seconds = time.perf_counter() - self._began
+            now = time.perf_counter()
+            self.validating += now - self._val_began
+            self.seconds = now - self._began
 
     def state_dict(self) -> dict[str, float]:
         return {"seconds": self.seconds, "validating": self.validating, "batches": self.batches}
 
     def load_state_dict(self, state_dict: dict[str, float]) -> None:
-        self.seconds = state_dict["seconds"]
-        self.validating = state_dict["validating"]
-        self.batches = int(state_dict["batches"])
+        vars(self).update(state_dict)
 
 
 class Divergence(L.Callback):
@@ -101,23 +87,18 @@ class Divergence(L.Callback):
     A non-finite gradient makes the weights non-finite in the same step. The check runs on the
     device. On a GPU its result is read every 10 steps, because each read waits for the GPU; in
     the first steps it is read every time, since a model that cannot work fails there.
-
-    Attributes:
-        step: the first step that is not finite; None if all are.
-        first: the first module with a non-finite value, if it is known.
-        last_finite_loss: training loss before that step.
     """
 
     def __init__(self) -> None:
-        self.step: int | None = None
-        self.first: Finding | None = None
-        self.last_finite_loss = math.nan
+        self.step: int | None = None  # the first that is not finite
+        self.first: Finding | None = None  # the first module with a non-finite value, if known
+        self.last_finite_loss = math.nan  # of the training, before that step
         self._batch: Any = None
         self._every = 1
         self._bad_step = torch.tensor(-1)
         self._last = torch.tensor(math.nan)
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_start(self, trainer: L.Trainer, pl_module: Any) -> None:
         self._every = 1 if pl_module.device.type == "cpu" else 10
         self._bad_step = self._bad_step.to(pl_module.device)
         self._last = self._last.to(pl_module.device)
@@ -131,23 +112,17 @@ class Divergence(L.Callback):
         return f"the loss or its gradient is not finite{where}"
 
     def on_train_batch_start(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+        self, trainer: L.Trainer, pl_module: Any, batch: Any, *_: Any
     ) -> None:
         self._batch = batch
 
-    def on_before_backward(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, loss: Tensor
-    ) -> None:
+    def on_before_backward(self, trainer: L.Trainer, pl_module: Any, loss: Tensor) -> None:
         # After the step it is too late to tell where: every weight is non-finite.
-        assert isinstance(pl_module, TaskModule)
         asks = self._every == 1 or trainer.global_step < self._every
         if asks and self.first is None and not bool(loss.isfinite()):
             self.first = pl_module.first_nonfinite(self._batch)
 
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any
-    ) -> None:
-        assert isinstance(pl_module, TaskModule)
+    def on_train_batch_end(self, trainer: L.Trainer, pl_module: Any, *_: Any) -> None:
         loss = pl_module.loss  # Lightning's outputs hold it divided by the accumulated batches
         finite = loss.isfinite()
         if trainer.precision != "16-mixed":  # whose loss scaling overflows by design
@@ -160,9 +135,8 @@ class Divergence(L.Callback):
             self.first = self.first or first_nonfinite_gradient(pl_module.net)
             self._stop(trainer, int(self._bad_step))
 
-    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         # The step before may have made weights non-finite whose own loss was still a number.
-        assert isinstance(pl_module, TaskModule)
         if self.step is None and not math.isfinite(pl_module.val_losses[trainer.global_step]):
             self._stop(trainer, trainer.global_step)
 
@@ -206,20 +180,14 @@ class RunCheckpoints(Checkpoint):
         every: steps between two writes of `last.ckpt`. Validations and the end of the training
             write it too.
         divergence: knows whether the weights are still finite.
-
-    Attributes:
-        saved_step: the step of the `last.ckpt` on the disk; None if there is none.
-        stopped: why a callback stopped the run before `max_steps`; None if none did.
     """
 
     def __init__(self, folder: Path, every: int, divergence: Divergence) -> None:
-        if every < 1:
-            raise BadInput(f"checkpoint_every = {every} must be at least 1")
         self.folder = folder
         self.every = every
         self.divergence = divergence
-        self.saved_step: int | None = None
-        self.stopped: str | None = None
+        self.saved_step: int | None = None  # of the last.ckpt on the disk
+        self.stopped: str | None = None  # why a callback stopped the run before max_steps
 
     def on_fit_start(self, trainer: L.Trainer, *_: Any) -> None:
         if self.stopped:  # and then killed before it could write its metrics
@@ -230,12 +198,7 @@ class RunCheckpoints(Checkpoint):
             print(f"Resuming from step {self.saved_step}.", flush=True)
 
     def on_train_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
+        self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         between_steps = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
         # A validation that follows saves, too.
@@ -243,8 +206,7 @@ class RunCheckpoints(Checkpoint):
         if between_steps and trainer.global_step % self.every == 0 and not validates:
             self._save(trainer)
 
-    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert isinstance(pl_module, TaskModule)
+    def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         losses = {step: x for step, x in pl_module.val_losses.items() if math.isfinite(x)}
         if trainer.global_step not in losses:
             return
@@ -262,11 +224,10 @@ class RunCheckpoints(Checkpoint):
             self._save(trainer)
 
     def _save(self, trainer: L.Trainer) -> None:
-        if self.divergence.step is not None:
-            return
-        self.stopped = self.stopped or why_stopped(trainer)
-        trainer.save_checkpoint(self.folder / "last.ckpt")
-        self.saved_step = trainer.global_step
+        if self.divergence.step is None:
+            self.stopped = self.stopped or why_stopped(trainer)
+            trainer.save_checkpoint(self.folder / "last.ckpt")
+            self.saved_step = trainer.global_step
 
     def state_dict(self) -> dict[str, str | None]:
         return {"stopped": self.stopped}
@@ -274,9 +235,7 @@ class RunCheckpoints(Checkpoint):
     def load_state_dict(self, state_dict: dict[str, str | None]) -> None:
         self.stopped = state_dict["stopped"]
 
-    def on_load_checkpoint(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         self.saved_step = checkpoint["global_step"]
 
 
@@ -311,14 +270,6 @@ def outcome(divergence: Divergence, checkpoints: RunCheckpoints) -> dict[str, An
     return {"status": "finished"}
 
 
-def raised_by_a_callback(error: Exception) -> bool:
-    """Whether one of Lightning's callbacks refused its settings, as some do during training."""
-    *_, (frame, _line) = traceback.walk_tb(error.__traceback__)
-    return isinstance(error, MisconfigurationException | RuntimeError) and str(
-        frame.f_globals["__name__"]
-    ).startswith("lightning.pytorch.callbacks")
-
-
 class Progress(TQDMProgressBar):
     """Lightning's progress bar, in steps: a run has one endless epoch and no version number."""
 
@@ -326,12 +277,9 @@ class Progress(TQDMProgressBar):
         super().on_train_epoch_start(trainer)
         self.train_progress_bar.set_description("training")
 
-    def get_metrics(
-        self, trainer: L.Trainer, pl_module: L.LightningModule
-    ) -> dict[str, int | str | float | dict[str, float]]:
+    def get_metrics(self, trainer: L.Trainer, pl_module: Any) -> dict[str, Any]:
         metrics = super().get_metrics(trainer, pl_module)
         metrics.pop("v_num", None)
-        assert isinstance(pl_module, TaskModule)
         metrics["train/loss"] = float(pl_module.loss)
         if pl_module.val_losses:
             metrics["val/loss"] = pl_module.val_losses[max(pl_module.val_losses)]
@@ -341,8 +289,7 @@ class Progress(TQDMProgressBar):
 class Lines(L.Callback):
     """Prints a line at each validation, for output that is not a terminal."""
 
-    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert isinstance(pl_module, TaskModule)
+    def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         if trainer.state.fn == "fit" and trainer.is_global_zero:
             step = trainer.global_step
             print(f"step {step}: val loss {pl_module.val_losses[step]:.4f}", flush=True)

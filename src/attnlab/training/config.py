@@ -56,7 +56,7 @@ class RunConfig:
     """A checked configuration: plain settings, and a factory for each object of a run.
 
     Args:
-        composed: what Hydra composed, for what is stored of it: `.hydra/`, the fingerprint,
+        settings: all resolved values, for what is stored of them: `.hydra/`, the fingerprint,
             hyperparameters, and the recipe in a checkpoint.
         seed, force, checkpoint_every, continue_from: see conf/train.yaml.
         batch_size: B, over all devices.
@@ -71,7 +71,7 @@ class RunConfig:
         trainer: makes Lightning's Trainer.
     """
 
-    composed: DictConfig
+    settings: dict[str, Any]
     seed: int
     force: bool
     checkpoint_every: int
@@ -103,25 +103,22 @@ def read_config(cfg: DictConfig) -> RunConfig:
     module = _module(cfg)
     from attnlab.training.loggers import make_logger
 
+    settings = OmegaConf.to_container(cfg)
+    assert isinstance(settings, dict)
     return RunConfig(
-        composed=cfg,
+        settings={str(key): value for key, value in settings.items()},
         seed=cfg.seed,
         force=cfg.force,
         checkpoint_every=cfg.checkpoint_every,
         continue_from=cfg.continue_from,
         batch_size=cfg.data.batch_size,
         module=module,
-        data=_data(cfg, module),
+        data=data_factory(cfg.data),
         model=_initialized(cfg, module),
         optimizer=_optimizer(cfg),
         probes=[build(node, f"probes.{name}") for name, node in cfg.probes.items()],
-        callbacks=[
-            partial(make_callback, node, f"callbacks.{name}")
-            for name, node in cfg.callbacks.items()
-        ],
-        loggers=[
-            partial(make_logger, node, f"logger.{name}") for name, node in cfg.logger.items()
-        ],
+        callbacks=[partial(make_callback, x, f"callbacks.{k}") for k, x in cfg.callbacks.items()],
+        loggers=[partial(make_logger, x, f"logger.{k}") for k, x in cfg.logger.items()],
         trainer=build(_for_lightning(cfg.trainer), "trainer", given=TRAINER_GIVEN),
     )
 
@@ -133,14 +130,11 @@ def _check_settings(cfg: DictConfig) -> None:
         missing = sorted(str(key) for key in OmegaConf.missing_keys(cfg))
     except OmegaConfBaseException as error:
         raise BadInput(first_line(error)) from error
-    for key in cfg:
-        name = str(key)
-        if name in missing:
-            continue
-        if name in SETTINGS:
-            checked(cfg[key], SETTINGS[name], name)
-        elif name not in GROUPS:
-            raise BadInput(unknown(name, "", SETTINGS.keys() | GROUPS))
+    for key in map(str, cfg):
+        if key in SETTINGS and key not in missing:
+            checked(cfg[key], SETTINGS[key], key)
+        elif key not in SETTINGS.keys() | GROUPS:
+            raise BadInput(unknown(key, "", SETTINGS.keys() | GROUPS))
     for key in GROUPS:
         if not isinstance(cfg.get(key), DictConfig):
             raise BadInput(f"{key} = {cfg.get(key)} must be one of the files of conf/{key}")
@@ -198,22 +192,6 @@ def data_factory(node: DictConfig) -> "Callable[[], TaskData]":
     return build(node, "data", apart=("batch_size",))  # for the batches, not for the data
 
 
-def _data(cfg: DictConfig, module: "type[TaskModule]") -> "Callable[[], TaskData]":
-    """`data_factory`, which refuses data that are for another task."""
-    make = data_factory(cfg.data)
-
-    def make_checked() -> "TaskData":
-        corpus = make()
-        if not isinstance(corpus, module.data_class):
-            raise BadInput(
-                f"data._target_ = {cfg.data._target_} is not for module = {cfg.module}, which "
-                f"needs {module.needs}"
-            )
-        return corpus
-
-    return make_checked
-
-
 def model_factory(model: DictConfig, attn: DictConfig) -> "Callable[[int], nn.Module]":
     """What makes a model of a vocabulary size, with PyTorch's default weights.
 
@@ -226,7 +204,11 @@ def model_factory(model: DictConfig, attn: DictConfig) -> "Callable[[int], nn.Mo
     taken = parameters(target, "model._target_")
     apart = [str(key) for key in model if key not in taken]
     make_model = build(model, "model", apart=apart, given=("attn", "vocab_size"))
-    make_attention = build(attn, "attn", given=_passed_to_attention(taken.get("attn")))
+    # The arguments with which the model makes its layers: those of its own protocol, or GPT's.
+    hint, given = taken.get("attn"), ["config"]
+    if isclass(hint) and "__call__" in vars(hint):
+        given = list(signature(hint.__call__).parameters)[1:]
+    make_attention = build(attn, "attn", given=given)
 
     def make(vocab_size: int) -> "nn.Module":
         try:
@@ -237,13 +219,6 @@ def model_factory(model: DictConfig, attn: DictConfig) -> "Callable[[int], nn.Mo
         return net
 
     return make
-
-
-def _passed_to_attention(hint: Any) -> tuple[str, ...]:
-    """The arguments with which a model makes its attention layers, by the type of its `attn`."""
-    if isclass(hint) and "__call__" in vars(hint):  # a protocol of its own
-        return tuple(signature(hint.__call__).parameters)[1:]
-    return ("config",)  # as GPT does
 
 
 def _initialized(cfg: DictConfig, module: "type[TaskModule]") -> "Callable[[int], nn.Module]":
@@ -291,7 +266,9 @@ def _for_lightning(node: DictConfig) -> DictConfig:
     node = node.copy()
     if node.precision in {"auto", "fastest"}:
         on_gpu = node.accelerator in {"auto", "gpu", "cuda"} and torch.cuda.is_available()
-        bf16 = on_gpu or (node.precision == "fastest" and cpu_has_bf16())
+        # Emulated, bf16 is slower than fp32.
+        cpu_has_it = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+        bf16 = on_gpu or (node.precision == "fastest" and cpu_has_it)
         node.precision = "bf16-mixed" if bf16 else "32-true"
     if "min_steps" in node:  # otherwise the one epoch would have to end before the run may stop
         node = DictConfig({**node, "min_epochs": 0})
@@ -300,23 +277,8 @@ def _for_lightning(node: DictConfig) -> DictConfig:
     return node
 
 
-def cpu_has_bf16() -> bool:
-    """Whether this processor multiplies in bf16 itself; emulated, it is slower than fp32."""
-    import torch
-
-    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-
-
 def make_callback(node: DictConfig, path: str) -> "L.Callback":
-    """Build a callback, and refuse those that would have no effect or break a run.
-
-    Args:
-        node: with `_target_`.
-        path: of the node in the configuration, for messages.
-
-    Raises:
-        BadInput: the sentence names the callback and what to use instead.
-    """
+    """Build a callback; refuse, by BadInput, those that have no effect or break a run."""
     import lightning.pytorch as L  # takes seconds, and the settings are checked before
 
     target = locate(str(node._target_), f"{path}._target_")

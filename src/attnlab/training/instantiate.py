@@ -1,8 +1,10 @@
 """From a node of the configuration to an object, checked against the target's signature."""
 
 import inspect
+import json
 import logging
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import partial, reduce
 from operator import or_
@@ -22,6 +24,10 @@ from attnlab.errors import BadInput, first_line
 SPECIAL = {"_target_", "_partial_"}
 NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 CONFIG = ConfigDict(arbitrary_types_allowed=True, strict=True)
+NOUNS: Mapping[Any, str] = {
+    **{int: "a whole number", float: "a number", str: "a text"},
+    **{bool: "true or false", type(None): "null"},
+}
 
 
 def build(
@@ -47,10 +53,8 @@ def build(
     if node.get("_partial_", True) is not True:
         raise BadInput(f"{path}._partial_ = {node._partial_} must be true; remove it")
     hints = parameters(target, f"{path}._target_")
-    takes_config = next(iter(hints), None) == "config" and hints["config"] in (
-        AttentionConfig,
-        Any,
-    )
+    first = next(iter(hints), None)
+    takes_config = first == "config" and hints["config"] in (AttentionConfig, Any)
     if given and not hints.keys() & set(given):
         raise BadInput(f"{path}._target_ = {node._target_} takes none of {', '.join(given)}")
     if takes_config:
@@ -88,15 +92,12 @@ def locate(name: str, path: str, hint: Any = type) -> Any:
     """
     if "." not in name:
         return _public(name, path, hint)
-    hydra_log = logging.getLogger("hydra.utils")  # says the same in three lines
+    logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)  # says the same in three lines
     try:
-        hydra_log.disabled = True
         found = hydra.utils.get_object(name)
     except Exception as error:  # Hydra raises whatever the import raised
         reason = first_line(error.__cause__ or error)
         raise BadInput(f"{path} = {name} cannot be imported: {reason}") from error
-    finally:
-        hydra_log.disabled = False
     if not callable(found):
         raise BadInput(f"{path} = {name} is not a class or function")
     if hint is not type and not _can_be(found, hint):
@@ -126,32 +127,26 @@ def _public(name: str, path: str, hint: Any) -> Any:
 
 
 def parameters(target: Any, path: str) -> dict[str, Any]:
-    """Names of what a callable takes, with their annotations (Any where there is none).
+    """Names of what a callable takes, with their types: Any where there is no annotation, or one
+    that is imported for type checkers only.
 
     Raises:
         BadInput: the callable has no signature.
     """
     function = inspect.unwrap(target.__init__ if inspect.isclass(target) else target)
+    module = inspect.getmodule(function)
+    scope = vars(module) if module else {}
     try:
         signature = inspect.signature(target)
     except (TypeError, ValueError) as error:
         raise BadInput(f"{path} = {target} has no signature: {first_line(error)}") from error
-    return {
-        name: _resolved(name, parameter.annotation, function)
-        for name, parameter in signature.parameters.items()
-    }
-
-
-def _resolved(name: str, annotation: Any, function: Any) -> Any:
-    """One annotation as a type; Any where it is missing, or imported for type checkers only."""
-    if annotation is inspect.Parameter.empty:
-        return Any
-    module = inspect.getmodule(function)
-    scope = vars(module) if module else {}
-    try:
-        return get_type_hints(type("_", (), {"__annotations__": {name: annotation}}), scope)[name]
-    except Exception:  # whatever evaluating somebody's string raises
-        return Any
+    hints: dict[str, Any] = dict.fromkeys(signature.parameters, Any)
+    for name, parameter in signature.parameters.items():
+        if parameter.annotation is not parameter.empty:
+            holder = type("_", (), {"__annotations__": {name: parameter.annotation}})
+            with suppress(Exception):  # whatever evaluating somebody's string raises
+                hints[name] = get_type_hints(holder, scope)[name]
+    return hints
 
 
 def checked(value: Any, hint: Any, path: str) -> Any:
@@ -165,12 +160,12 @@ def checked(value: Any, hint: Any, path: str) -> Any:
     if isinstance(value, str) and calls:
         return locate(value, path, calls[0])
     if calls == list(options):
-        raise BadInput(f"{path} = {_shown(value)} must be {_described(hint)}")
+        raise _must_be(path, value, hint)
     rest: Any = reduce(or_, (option for option in options if option not in calls))
     try:
         TypeAdapter(rest, config=CONFIG).validate_python(value)
     except ValidationError:
-        raise BadInput(f"{path} = {_shown(value)} must be {_described(hint)}") from None
+        raise _must_be(path, value, hint) from None
     except PydanticUserError:  # pydantic cannot check such a type
         return value
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
@@ -179,14 +174,8 @@ def checked(value: Any, hint: Any, path: str) -> Any:
 
 
 def unknown(path: str, prefix: str, names: Collection[str], of: str = "") -> str:
-    """The sentence for a key that nothing takes, with the most similar known one.
-
-    Args:
-        path: of the key.
-        prefix: of its group, dot included.
-        names: the known keys.
-        of: what does not take it, if that needs saying.
-    """
+    """The sentence for a key that nothing takes, or that `of` does not, with the most similar of
+    the known names of its group; `prefix` is the group with its dot."""
     near = get_close_matches(path.removeprefix(prefix), [str(n) for n in names], n=1)
     hint = f"did you mean {prefix}{near[0]}?" if near else f"known are {', '.join(sorted(names))}"
     return f"{path} is not a setting{of and f' of {of}'}; {hint}"
@@ -230,19 +219,9 @@ def _call_of(hint: Any) -> str:
     return f"({', '.join([*positional, *(f'{name}=' for name in keywords)])})"
 
 
-def _shown(value: Any) -> str:
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return str(value)
-
-
-NOUNS: Mapping[Any, str] = {
-    int: "a whole number",
-    float: "a number",
-    str: "a text",
-    bool: "true or false",
-    type(None): "null",
-}
+def _must_be(path: str, value: Any, hint: Any) -> BadInput:
+    shown = json.dumps(value) if value is None or isinstance(value, bool) else str(value)
+    return BadInput(f"{path} = {shown} must be {_described(hint)}")
 
 
 def _described(hint: Any) -> str:

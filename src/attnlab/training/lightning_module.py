@@ -28,7 +28,7 @@ from attnlab.model import GPT, Block
 from attnlab.probes.capture import Finding, first_nonfinite
 from attnlab.rng import seed_default, stream_seed
 from attnlab.training.checkpoints import load_with_recipe
-from attnlab.training.run_directory import hyperparameters
+from attnlab.training.run_directory import identity
 
 OptimizerFactory = Callable[[torch.nn.Module, int], tuple[Optimizer, LRScheduler]]
 Reduction = Literal["mean", "sum"]
@@ -39,13 +39,11 @@ class TaskData(Protocol):
 
     @property
     def name(self) -> str: ...
-
+    @property
+    def sha256(self) -> str: ...
     @property
     def alphabet(self) -> Sequence[str]:
         """The symbols that the model predicts; a symbol's id is its place here."""
-
-    @property
-    def sha256(self) -> str: ...
 
     @property
     def record(self) -> dict[str, Any]:
@@ -58,19 +56,6 @@ class TaskModule(L.LightningModule):
     A task is a subclass. Its class attributes say which model, attention and data belong to it,
     and its methods say what a batch is and what the loss of one is. Batches are tuples of tensors.
 
-    Class attributes:
-        model_class: what `model._target_` must build.
-        attention_class: what `attn._target_` must build.
-        data_class: what `data._target_` must build, a class or several.
-        needs: the groups of the configuration that fit this task, for error messages.
-        unit: what one prediction is, for messages, axes and metrics.json.
-        baseline, contrast: settings of `attn`; the final message suggests one of them to compare
-            with.
-        verbs: the `attnlab` commands that open a run of this task.
-        init_weights: static method (net, seed, *, ...) that draws the initial weights. Its keyword
-            parameters are further keys of the group `model`. A ValueError becomes an error
-            message.
-
     Args:
         net: the model.
         corpus: the data.
@@ -80,14 +65,16 @@ class TaskModule(L.LightningModule):
         recipe: plain values to rebuild the model from, kept in every checkpoint.
     """
 
-    model_class: ClassVar[type[nn.Module]]
-    attention_class: ClassVar[type[nn.Module]] = nn.Module
-    data_class: ClassVar[type | tuple[type, ...]]
-    needs: ClassVar[str]
-    unit: ClassVar[str]
-    baseline: ClassVar[str]
+    model_class: ClassVar[type[nn.Module]]  # what model._target_ must build
+    attention_class: ClassVar[type[nn.Module]] = nn.Module  # what attn._target_ must build
+    data_class: ClassVar[type | tuple[type, ...]]  # what data._target_ must build
+    needs: ClassVar[str]  # the groups of the configuration that fit this task, for messages
+    unit: ClassVar[str]  # what one prediction is, for messages, axes and metrics.json
+    baseline: ClassVar[str]  # settings of attn; the final message suggests one to compare with
     contrast: ClassVar[str]
-    verbs: ClassVar[tuple[str, ...]] = ()
+    verbs: ClassVar[tuple[str, ...]] = ()  # the `attnlab` commands that open a run of this task
+    # Static method (net, seed, *, ...) that draws the initial weights. Its keyword parameters are
+    # further keys of the group `model`. A ValueError becomes an error message.
     init_weights: ClassVar[Callable[..., None]]
 
     def __init__(
@@ -107,12 +94,16 @@ class TaskModule(L.LightningModule):
         self.batch_size = batch_size
         self.seed = seed
         self.recipe = recipe
-        self.save_hyperparameters(hyperparameters(recipe["config"]))  # for every logger
+        # For every logger. A run may resume with other loggers and probes, which are left out
+        # because MLflow refuses a parameter that changes.
+        config = recipe["config"]
+        self.save_hyperparameters(identity(config) | {"name": config.get("name")})
         self.loss = torch.tensor(math.nan)  # of the last batch
         self.grad_norm = torch.tensor(0.0)  # of the last step, before clipping
         self.lr = math.nan  # of the last step
         self.val_losses: dict[int, float] = {}  # step -> nats per prediction
-        self._sums = torch.empty(0)  # of the validation batches of this rank
+        self._share = range(0)  # the validation batches of this rank
+        self._sums = torch.empty(0)  # of their losses
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]
@@ -153,18 +144,10 @@ class TaskModule(L.LightningModule):
 
     @staticmethod
     def try_forward(net: Any) -> None:
-        """Run the attention of a new model once, so that one that cannot work fails at once.
-
-        Raises:
-            ValueError: the attention breaks its contract.
-        """
+        """Run the attention of a new model once; a ValueError if it breaks its contract."""
 
     def check_data(self) -> None:
-        """Refuse data that are too few, before anything is written.
-
-        Raises:
-            BadInput: they are.
-        """
+        """Refuse data that are too few, by BadInput, before anything is written."""
 
     @abstractmethod
     def batches(self, steps: int, start: int, rank: int, world_size: int) -> Dataset[Any]:
@@ -205,32 +188,25 @@ class TaskModule(L.LightningModule):
 
     def train_dataloader(self) -> DataLoader[Any]:
         """The remaining batches; Lightning does not fast-forward a resumed run."""
-        accumulate = self.trainer.accumulate_grad_batches
-        batches = self.batches(
-            self.trainer.max_steps * accumulate,
-            self.trainer.global_step * accumulate,
-            self.trainer.global_rank,
-            self.trainer.world_size,
-        )
+        trainer, accumulate = self.trainer, self.trainer.accumulate_grad_batches
+        first, end = trainer.global_step * accumulate, trainer.max_steps * accumulate
+        batches = self.batches(end, first, trainer.global_rank, trainer.world_size)
         return DataLoader(batches, batch_size=None)
 
     def val_dataloader(self) -> DataLoader[Any]:
         """The rank's share of the whole validation data."""
         batches = self.val_batches()
-        mine = range(self.trainer.global_rank, len(batches), self.trainer.world_size)
-        if not mine:
+        self._share = range(self.trainer.global_rank, len(batches), self.trainer.world_size)
+        if not self._share:
             raise BadInput(
                 f"the validation data make {len(batches)} batches, too few for "
                 f"{self.trainer.world_size} devices; use fewer trainer.devices"
             )
-        return DataLoader(Subset(batches, mine), batch_size=None)  # type: ignore[arg-type]
+        return DataLoader(Subset(batches, self._share), batch_size=None)  # type: ignore[arg-type]
 
     def configure_optimizers(self) -> Any:
         optimizer, schedule = self.optim(self.net, self.trainer.max_steps)
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
-        }
+        return [optimizer], [{"scheduler": schedule, "interval": "step"}]
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         # Each rank and step has its own dropout seed, so a resumed run repeats the masks.
@@ -258,10 +234,7 @@ class TaskModule(L.LightningModule):
         if batch_idx == 0:
             # One tensor of all sums: a small one kept a batch would keep malloc from reusing the
             # memory of the logits, at 2 MB a batch.
-            mine = range(
-                self.trainer.global_rank, len(self.val_batches()), self.trainer.world_size
-            )
-            self._sums = loss.new_zeros(len(mine))
+            self._sums = loss.new_zeros(len(self._share))
         self._sums[batch_idx] = loss
 
     def on_validation_epoch_end(self) -> None:
@@ -303,11 +276,7 @@ class GPTModule(TaskModule):
     @staticmethod
     @torch.no_grad()
     def try_forward(net: GPT) -> None:
-        """Run each attention layer on two positions, so that a broken kernel fails at once.
-
-        Raises:
-            ValueError: a layer changes the shape (B, T, C).
-        """
+        """Run each attention layer on two positions; a ValueError if it changes the shape."""
         net.eval()
         x = net.embed(torch.zeros(1, min(2, net.block_size), dtype=torch.long))
         for block in net.blocks:

@@ -1,10 +1,9 @@
 """Loggers of a run, and what TensorBoard needs besides numbers.
 
 Any logger of Lightning works. In Weights & Biases and MLflow a run is named like its directory,
-and a resumed run continues the same entry. TensorBoard also gets the settings and results for
-HParams and a layout of charts. They are in each run's own events, so that they are found whatever
-directory TensorBoard is given. Runs that differ only in their seed form one group, of which
-HParams shows the mean.
+and a resumed run continues the same entry. TensorBoard also gets columns for HParams, which shows
+the mean over seeds, and a layout of charts: in each run's own events, so that they are found
+whatever directory TensorBoard is given.
 """
 
 import csv
@@ -24,9 +23,10 @@ from lightning.pytorch.loggers import (
     TensorBoardLogger,
     WandbLogger,
 )
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
+from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 
 from attnlab.errors import BadInput, first_line
 from attnlab.files import read_json, read_yaml, write_json
@@ -83,39 +83,27 @@ def make_logger(node: DictConfig, path: str, folder: Path, resume_step: int | No
     return logger
 
 
-def _restore_csv_rows(trainer: L.Trainer, resume_step: int) -> None:
-    """Give each CSVLogger the rows of the interrupted part; Lightning's deletes the file."""
-    for logger in trainer.loggers:
-        if not isinstance(logger, CSVLogger):
-            continue
-        file = Path(logger.log_dir) / "metrics.csv"
-        rows: list[dict[str, str]] = []
-        if file.is_file():
-            with file.open(newline="") as stream:
-                rows = list(csv.DictReader(stream))
-        for row in rows:
-            step = int(row.pop("step"))
-            if step <= resume_step:
-                logger.log_metrics({k: float(x) for k, x in row.items() if x}, step)
-        logger.save()
-
-
 def log_settings(
-    trainer: L.Trainer, cfg: DictConfig, folder: Path, variant: str, resume_step: int | None
+    trainer: L.Trainer,
+    settings: dict[str, Any],
+    folder: Path,
+    variant: str,
+    resume_step: int | None,
 ) -> None:
     """Write settings, columns and layout at the start of a run.
 
     Args:
         trainer: with the loggers of the run.
-        cfg: the composed configuration.
+        settings: the resolved configuration.
         folder: the run directory.
         variant: the file of conf/attn.
         resume_step: the step from which the run resumes; None for a new run.
     """
-    if resume_step is not None:
-        _restore_csv_rows(trainer, resume_step)
+    for logger in trainer.loggers if resume_step is not None else ():
+        if isinstance(logger, CSVLogger):
+            _restore_csv_rows(logger, resume_step or 0)
     _open_services(trainer, folder)
-    settings = hyperparameters(cfg, variant)
+    row = hyperparameters(settings, variant)
     layout = {
         category: {
             title: ["Multiline", [f"^{t}$" for t in tags]] for title, tags in charts.items()
@@ -125,9 +113,22 @@ def log_settings(
     group = f"{folder.parent.parent.name}/{folder.parent.name}"  # all but the seed
     for logger in tensorboards(trainer):
         writer = logger.experiment._get_file_writer()
-        writer.add_summary(_columns(settings))
-        writer.add_summary(_start(settings, group))
+        writer.add_summary(_columns(row))
+        writer.add_summary(hparams_pb(row, group))
         logger.experiment.add_custom_scalars(layout)
+
+
+def _restore_csv_rows(logger: CSVLogger, resume_step: int) -> None:
+    """Give a CSVLogger the rows of the interrupted part; Lightning's deletes the file."""
+    file = Path(logger.log_dir) / "metrics.csv"
+    if file.is_file():
+        with file.open(newline="") as stream:
+            rows = list(csv.DictReader(stream))
+        for row in rows:
+            step = int(row.pop("step"))
+            if step <= resume_step:
+                logger.log_metrics({k: float(x) for k, x in row.items() if x}, step)
+    logger.save()
 
 
 def _open_services(trainer: L.Trainer, folder: Path) -> None:
@@ -163,22 +164,24 @@ def log_results(trainer: L.Trainer, record: dict[str, Any]) -> None:
     found = record | record["probes"] | {"diverged": float(diverged)}
     values = {_tag(name): found[name] for name in shown()["results"] if name in found}
     log_scalars(trainer, values, record["steps"])
+    status = api_pb2.STATUS_FAILURE if diverged else api_pb2.STATUS_SUCCESS
+    end = plugin_data_pb2.SessionEndInfo(status=status, end_time_secs=time.time())
+    content = plugin_data_pb2.HParamsPluginData(session_end_info=end)
     for logger in tensorboards(trainer):
-        logger.experiment._get_file_writer().add_summary(_end(diverged))
+        summary = _summary(metadata.SESSION_END_INFO_TAG, content)
+        logger.experiment._get_file_writer().add_summary(summary)
         logger.experiment.close()
 
 
-def hyperparameters(cfg: DictConfig, variant: str) -> dict[str, float | str]:
+def hyperparameters(settings: dict[str, Any], variant: str) -> dict[str, float | str]:
     """The whole configuration but the seed under dotted keys, the same keys for every run."""
-    config = OmegaConf.to_container(cfg, resolve=True)
-    assert isinstance(config, dict)
-    rest = {str(k): x for k, x in config.items() if k not in ("seed", "outputs", "force")}
-    settings: dict[str, float | str] = {"attn": variant}
+    rest = {key: x for key, x in settings.items() if key not in ("seed", "outputs", "force")}
+    row: dict[str, float | str] = {"attn": variant}
     for group, keys in shown()["columns"].items():
-        node = rest.pop(group)
-        settings |= {f"{group}.{k}": _value(f"{group}.{k}", node.pop(k, "-")) for k in keys}
-        settings[f"{group}.other"] = json.dumps(node)
-    return settings | {"other": json.dumps(rest)}
+        node = dict(rest.pop(group))
+        row |= {f"{group}.{k}": _value(f"{group}.{k}", node.pop(k, "-")) for k in keys}
+        row[f"{group}.other"] = json.dumps(node)
+    return row | {"other": json.dumps(rest)}
 
 
 def _value(key: str, value: Any) -> float | str:
@@ -187,12 +190,12 @@ def _value(key: str, value: Any) -> float | str:
     return "null" if value is None else str(value)
 
 
-def _columns(settings: dict[str, float | str]) -> Summary:
+def _columns(row: dict[str, float | str]) -> Summary:
+    """The columns with their types, without which TensorBoard cannot filter."""
     types = {str: api_pb2.DATA_TYPE_STRING, float: api_pb2.DATA_TYPE_FLOAT64}
     experiment = api_pb2.Experiment(
         hparam_infos=[
-            api_pb2.HParamInfo(name=name, type=types[type(value)])
-            for name, value in settings.items()
+            api_pb2.HParamInfo(name=name, type=types[type(value)]) for name, value in row.items()
         ],
         metric_infos=[
             api_pb2.MetricInfo(name=api_pb2.MetricName(tag=_tag(name)), display_name=heading)
@@ -203,32 +206,10 @@ def _columns(settings: dict[str, float | str]) -> Summary:
     return _summary(metadata.EXPERIMENT_TAG, content)
 
 
-def _start(settings: dict[str, float | str], group: str) -> Summary:
-    info = plugin_data_pb2.SessionStartInfo(group_name=group, start_time_secs=time.time())
-    for name, value in settings.items():
-        if isinstance(value, str):
-            info.hparams[name].string_value = value
-        else:
-            info.hparams[name].number_value = value
-    content = plugin_data_pb2.HParamsPluginData(session_start_info=info)
-    return _summary(metadata.SESSION_START_INFO_TAG, content)
-
-
-def _end(diverged: bool) -> Summary:
-    status = api_pb2.STATUS_FAILURE if diverged else api_pb2.STATUS_SUCCESS
-    info = plugin_data_pb2.SessionEndInfo(status=status, end_time_secs=time.time())
-    content = plugin_data_pb2.HParamsPluginData(session_end_info=info)
-    return _summary(metadata.SESSION_END_INFO_TAG, content)
-
-
 def _summary(tag: str, content: Any) -> Summary:
     """What `tensorboard.plugins.hparams.summary` would give, which needs TensorFlow."""
-    value = Summary.Value(
-        tag=tag,
-        tensor=metadata.NULL_TENSOR,
-        metadata=metadata.create_summary_metadata(content),
-    )
-    return Summary(value=[value])
+    about = metadata.create_summary_metadata(content)
+    return Summary(value=[Summary.Value(tag=tag, tensor=metadata.NULL_TENSOR, metadata=about)])
 
 
 def _tag(name: str) -> str:

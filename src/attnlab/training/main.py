@@ -1,18 +1,16 @@
-"""What train.py adds to Hydra: one sentence for bad input, and a table for a result."""
+"""What train.py adds to Hydra: names of run directories, and one sentence for bad input."""
 
-import math
 import os
 import re
-import shlex
-import shutil
 import signal
 import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -20,24 +18,28 @@ from typing import TYPE_CHECKING
 from hydra import compose
 from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
+from hydra.errors import HydraException, MissingConfigException
 from hydra.types import RunMode
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.table import Table
 
-from attnlab.errors import DISK, BadInput, Terminated
+from attnlab.errors import DISK, BadInput, Terminated, of_the_disk
 from attnlab.files import fast_imports, make_importable, make_named_importable, training_command
-from attnlab.training.comparison import compare, remarks
-from attnlab.training.error_messages import in_one_sentence
-from attnlab.training.run_directory import APART, RunDirectory, folder_for, last_of, variant_of
+from attnlab.training.run_directory import APART, flat, folder_for, last_of, variant_of
+from attnlab.training.summary import outcome_in_words, show
 from attnlab.training.sweeps import WANTS_TRACEBACK, attempt, share_threads
 
 if TYPE_CHECKING:
-    from attnlab.training.lightning_module import TaskModule
     from attnlab.training.run import Result
+
+# Groups that set values of other groups, and so are no keys of the configuration.
+GROUPS_UNSEEN = ("preset", "experiment")
+# Plugins of Hydra and the packages that bring them.
+PLUGINS = {
+    **{f"hydra/launcher={kind}": f"hydra-{kind}-launcher" for kind in ("joblib", "ray")},
+    "hydra/launcher=submitit_local": "hydra-submitit-launcher",
+    "hydra/launcher=submitit_slurm": "hydra-submitit-launcher",
+}
 
 
 def train(cfg: DictConfig) -> float:
@@ -65,10 +67,21 @@ def train(cfg: DictConfig) -> float:
         folder = directory_by_hydra(hydra, usual) or usual
         return run(config, folder, variant=variant, overrides=overrides)
 
+    def one_of_many() -> float:
+        if cfg.trainer.devices not in (1, "1"):
+            # Lightning would start its other processes with the command line of the whole sweep.
+            raise BadInput(
+                f"trainer.devices = {cfg.trainer.devices}: runs on several devices cannot be "
+                "swept in one process; start them one by one, or sweep with trainer.devices=1"
+            )
+        result = trained()
+        loss = f"val loss {result.metrics['val_loss']:.4f} on {result.metrics['corpus']['name']}"
+        print(f"{result.folder}: {outcome_in_words(result)}, {loss}", flush=True)
+        return float(result.metrics["val_loss"])
+
     if hydra.mode == RunMode.MULTIRUN:
         share_threads(hydra)
-        devices = cfg.trainer.devices
-        return attempt(lambda: _one_of_many(devices, trained), hydra, arguments_of(hydra))
+        return attempt(one_of_many, hydra, arguments_of(hydra))
     try:
         result = trained()
     except BadInput as error:
@@ -151,19 +164,6 @@ def arrange_arguments() -> None:
     sys.argv[1:] = flags + quoted
 
 
-def _one_of_many(devices: int | str, trained: Callable[[], "Result"]) -> float:
-    if devices not in (1, "1"):
-        # Lightning would start its other processes with the command line of the whole sweep.
-        raise BadInput(
-            f"trainer.devices = {devices}: runs on several devices cannot be "
-            "swept in one process; start them one by one, or sweep with trainer.devices=1"
-        )
-    result = trained()
-    loss = f"val loss {result.metrics['val_loss']:.4f} on {result.metrics['corpus']['name']}"
-    print(f"{result.folder}: {_outcome(result)}, {loss}", flush=True)
-    return float(result.metrics["val_loss"])
-
-
 @contextmanager
 def one_sentence() -> Iterator[None]:
     """Report an error that the user can fix in one sentence, with exit code 2.
@@ -191,13 +191,12 @@ def one_sentence() -> Iterator[None]:
             file=sys.stderr,
         )
         raise SystemExit(1) from None
-    except (BadInput, HydraException, OmegaConfBaseException, OSError) as error:
-        _say(error)
-        raise SystemExit(2) from None
     except Exception as error:
         *_, (frame, _line) = traceback.walk_tb(error.__traceback__)
         # Hydra itself fails by a plain ValueError (probes=null) or otherwise (attn=[1]).
-        if frame.f_globals["__name__"].partition(".")[0] not in ("hydra", "omegaconf"):
+        in_hydra = frame.f_globals["__name__"].partition(".")[0] in ("hydra", "omegaconf")
+        told = isinstance(error, BadInput | HydraException | OmegaConfBaseException | OSError)
+        if not (told or in_hydra):
             raise
         _say(error)
         raise SystemExit(2) from None
@@ -207,84 +206,9 @@ def one_sentence() -> Iterator[None]:
         del os.environ["HYDRA_FULL_ERROR"]
 
 
-def show(result: "Result", overrides: Sequence[str]) -> None:
-    """Print the table that a run ends with, and what to do next.
-
-    Args:
-        result: of the run.
-        overrides: as typed; the suggested comparison repeats those that are not of attention.
-    """
-    metrics, folder = result.metrics, str(result.folder)
-    loss = f"{metrics['val_loss']:.4f} nats per {result.module.unit} over all validation data"
-    if "val_floor" in metrics:
-        loss += f"; the text's exact entropy is {metrics['val_floor']:.4f}"
-    rows = Table(show_header=False, box=SIMPLE, pad_edge=False)
-    rows.add_column(no_wrap=True)
-    rows.add_column(overflow="fold")
-    rows.add_row("status", _outcome(result))
-    if metrics["status"] == "diverged":
-        rows.add_row("reason", str(RunDirectory(result.folder).status()["reason"]))
-    rows.add_row("corpus", metrics["corpus"]["name"])
-    rows.add_row("validation loss", loss)
-    notes = compare(result.folder, variant_of(result.module.baseline)) | remarks(metrics)
-    for name, text in (result.module.summary_rows(metrics) | notes).items():
-        rows.add_row(name, text)
-    speed = f"{metrics['tokens_per_second']:,.0f} tokens/s on {metrics['device']}"
-    if metrics["precision"] != "32-true":
-        speed += f", {metrics['precision']}"
-    rows.add_row("speed", speed)
-    print(f"\n run directory     {folder}")  # never broken, so that it can be copied
-    Console(highlight=False, markup=False).print(rows)
-    by_name = result.folder.name.startswith("seed=")  # and not by hydra.run.dir
-    outputs = shlex.quote(str(result.folder.parents[2] if by_name else result.folder))
-    print("Next:")  # in plain lines, which can be copied however narrow the terminal is
-    print(f"  {_command('tensorboard')} --logdir {outputs}")
-    print(f"  {_command('attnlab')} runs {shlex.quote(str(result.folder.parents[1]))}")
-    last = result.folder / "checkpoints" / "last.ckpt"
-    if last.exists() and "val_accuracy" not in metrics:  # the symbols of a task are not a text
-        for verb in result.module.verbs:
-            print(f"  {_command('attnlab')} {verb} {shlex.quote(folder)}")
-    program, first = training_command().split()
-    print(f"  {_command(program)} {first} {shlex.join(_contrast(overrides, result.module))}")
-
-
-def _contrast(typed: Sequence[str], module: "type[TaskModule]") -> list[str]:
-    """The run to compare this one with: the baseline, or for the baseline a common ablation."""
-    settings = last_of(typed)
-    attn = [o for key, o in settings.items() if key.split(".")[0] == "attn"]
-    once = ("force", "continue_from")
-    rest = [o for key, o in settings.items() if o not in attn and key not in once]
-    other = module.baseline if set(attn) - {module.baseline} else module.contrast
-    return sorted([other, *rest], key=lambda word: not word.startswith("--"))  # as Hydra parses
-
-
 def _terminate(number: int, frame: FrameType | None) -> None:
     """Raise an exception on SIGTERM, as on Ctrl-C: locks are released, partial files removed."""
     raise Terminated
-
-
-def _command(name: str) -> str:
-    """A command of this environment; its path if the shell would not find it by name."""
-    ours = Path(sys.executable).with_name(name)
-    found = shutil.which(name)
-    if found is not None and Path(found).samefile(ours):
-        return name
-    return os.path.relpath(ours)
-
-
-def _outcome(result: "Result") -> str:
-    metrics = result.metrics
-    outcome = str(metrics["status"])
-    if outcome == "diverged":
-        outcome += f" at step {metrics['diverged_at_step']}"
-        last = metrics["last_finite_loss"]
-        outcome += f", last finite loss {last:.4f}" if math.isfinite(last) else ", from the start"
-    if outcome == "stopped":
-        status = RunDirectory(result.folder).status()
-        outcome += f" at step {status['step']} of {status['max_steps']}, {status['reason']}"
-    if not result.fresh:
-        outcome += "; already done, use force=true to rerun"
-    return outcome
 
 
 def _thread_failed(told: threading.ExceptHookArgs) -> None:
@@ -302,3 +226,56 @@ def _warning(
 
 def _say(error: BaseException) -> None:
     print(f"error: {in_one_sentence(error)}", file=sys.stderr)
+
+
+def in_one_sentence(error: BaseException) -> str:
+    """The message of an error in one sentence, without misleading advice."""
+    if isinstance(error, MissingConfigException) and error.options:
+        return missing_file(str(error.missing_cfg_file), list(error.options))
+    if isinstance(error, OSError) and error.strerror:
+        return of_the_disk(error)
+    sentence = " ".join(str(error).split())
+    if not isinstance(error, ValueError | HydraException | OmegaConfBaseException | OSError):
+        return f"Hydra cannot compose these settings ({type(error).__name__}: {sentence})"
+    # Hydra advises to add the misspelled key, which attnlab would refuse as well.
+    unknown = re.match(r"Could not override '(\S+)'\. To append ", sentence)
+    return sentence if unknown is None else _unknown_setting(unknown[1], error.__cause__)
+
+
+def _unknown_setting(name: str, cause: BaseException | None) -> str:
+    """The message for a dotted setting; OmegaConf's error holds the known keys beside it."""
+    every = f"{training_command()} --cfg job shows them all"
+    meant = None
+    if isinstance(cause, OmegaConfBaseException) and isinstance(cause.parent_node, DictConfig):
+        unknown, key = str(cause.full_key), str(cause.key)
+        known = [*map(str, cause.parent_node), *(GROUPS_UNSEEN if unknown == key else ())]
+        near = get_close_matches(key, known, n=1)
+        if not near and unknown == name:
+            settings = flat(OmegaConf.to_container(cause.parent_node))  # type: ignore[arg-type]
+            near = [setting for setting in settings if setting.endswith(f".{key}")]
+        if near:
+            meant = unknown.removesuffix(key) + near[0]
+            whole = meant + name.removeprefix(unknown)
+            if OmegaConf.select(cause.parent_node._get_root(), whole) is not None:
+                meant = whole  # the rest of it is right
+    if meant is None:
+        return f"{name} is not a setting; {every}"
+    return f"{name} is not a setting; did you mean {meant}? ({every})"
+
+
+def missing_file(path: str, options: list[str]) -> str:
+    """The message for an option that its config group does not have.
+
+    Args:
+        path: group and name, such as attn/unscald.
+        options: the options of the group.
+    """
+    parts = path.split("/")
+    depth = 2 if parts[0] == "hydra" else 1  # a name may have a directory: attn=cross/dot
+    group, name = "/".join(parts[:depth]), "/".join(parts[depth:])
+    if package := PLUGINS.get(f"{group}={name}"):
+        return f"{group}={name} is not installed; install it with: pip install {package}"
+    near = get_close_matches(name.lower(), options, n=1)
+    known = f"there are {', '.join(sorted(options))}"
+    hint = f"did you mean {group}={near[0]}? ({known})" if near else known
+    return f"there is no {group}={name}; {hint}"

@@ -10,7 +10,6 @@ from typing import Any
 import lightning.pytorch as L
 import torch
 from lightning.pytorch.callbacks import WeightAveraging
-from omegaconf import DictConfig
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -34,7 +33,9 @@ AVERAGES = ("current_model_state", "averaging_state")  # of Lightning's WeightAv
 DTYPES = {"64-true": torch.float64, "bf16-true": torch.bfloat16}
 
 
-def read_resumable(directory: RunDirectory, cfg: DictConfig, corpus: TaskData) -> dict[str, Any]:
+def read_resumable(
+    directory: RunDirectory, settings: dict[str, Any], corpus: TaskData
+) -> dict[str, Any]:
     """The checkpoint from which a run resumes.
 
     Raises:
@@ -44,7 +45,7 @@ def read_resumable(directory: RunDirectory, cfg: DictConfig, corpus: TaskData) -
     checkpoint = read_run_checkpoint(file)
     recipe = checkpoint["attnlab"]["recipe"]
     # Plain values are compared, and nothing is built from them: a run is what its command says.
-    differing = differences(recipe["config"], cfg)
+    differing = differences(recipe["config"], settings)
     if differing:
         raise BadInput(
             f"{file} belongs to another configuration ({', '.join(differing[:4])}); {RERUN}"
@@ -64,11 +65,9 @@ def read_run_checkpoint(file: Path) -> dict[str, Any]:
     recipe = checkpoint["attnlab"]["recipe"]
     try:
         check_plain(recipe)
-        readable = isinstance(recipe["config"], dict)
-    except (ValueError, KeyError, TypeError):
-        readable = False
-    if not readable:
-        raise BadInput(f"{file} does not say which run it belongs to; {RERUN}")
+        recipe["config"].items()
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise BadInput(f"{file} does not say which run it belongs to; {RERUN}") from None
     if type(checkpoint.get("global_step")) is not int:
         raise BadInput(f"{file} does not say its step; {RERUN}")
     return checkpoint
@@ -81,15 +80,11 @@ def prepare_resume(checkpoint: dict[str, Any], lit: TaskModule, trainer: L.Train
     before it converts the module, which would round those of a run in 64-true; so the module is
     converted here.
 
-    Args:
-        checkpoint: as read from the file.
-        lit: the module that is to be trained.
-        trainer: with the callbacks of the run.
-
     Raises:
         BadInput: the sentence names the part.
     """
     lit.to(DTYPES.get(str(trainer.precision)))
+    callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
     part = "global_step"
     try:
         for part in (*PARTS, "lr_schedulers"):
@@ -103,7 +98,7 @@ def prepare_resume(checkpoint: dict[str, Any], lit: TaskModule, trainer: L.Train
             raise ValueError(f"{checkpoint['epoch']!r} must be 0 or 1")
         part, weights = "state_dict", lit.state_dict()
         check_form(dict(checkpoint["state_dict"]), weights)
-        averages = any(isinstance(c, WeightAveraging) for c in _callbacks(trainer))
+        averages = any(isinstance(callback, WeightAveraging) for callback in callbacks)
         for part in AVERAGES:
             if (part in checkpoint) != averages:
                 raise ValueError("it is missing" if averages else "no callback has written it")
@@ -113,7 +108,7 @@ def prepare_resume(checkpoint: dict[str, Any], lit: TaskModule, trainer: L.Train
         part = "loops"
         _check_loops(checkpoint["loops"], trainer, step)
         part = "callbacks"
-        _check_callbacks(checkpoint["callbacks"], _callbacks(trainer))
+        _check_callbacks(checkpoint["callbacks"], callbacks)
         part = "optimizer_states or lr_schedulers"
         _check_optimizer(checkpoint, lit, trainer, step)
         part, losses = "val_losses", checkpoint["attnlab"]["val_losses"]
@@ -156,11 +151,6 @@ def check_form(found: Any, expected: Any, name: str = "") -> None:
         isinstance(expected, int | float) and not isinstance(found, int | float)
     ):
         raise ValueError(f"{name}: {found!r} must be a {type(expected).__name__}")
-
-
-def _callbacks(trainer: L.Trainer) -> list[L.Callback]:
-    callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    return callbacks
 
 
 def _check_loops(loops: dict[str, Any], trainer: L.Trainer, step: int) -> None:
@@ -218,34 +208,32 @@ def _check_optimizer(
     (found,) = checkpoint["lr_schedulers"]
     if (found["last_epoch"], found["base_lrs"]) != (step, schedule.state_dict()["base_lrs"]):
         raise ValueError(f"the schedule is at step {found['last_epoch']}")
-    rates = list(found["_last_lr"])
-    if isinstance(schedule, LambdaLR):
-        pairs = zip(schedule.base_lrs, schedule.lr_lambdas, strict=True)
-        rates = [base * factor(step) for base, factor in pairs]
+    rates = _rates(schedule, step) if isinstance(schedule, LambdaLR) else found["_last_lr"]
     (states,) = checkpoint["optimizer_states"]
-    groups = parameter_groups(states), parameter_groups(optimizer.state_dict())
+    groups = _groups(states), _groups(optimizer.state_dict())
     for rate, group, expected in zip(rates, *groups, strict=True):
         if not math.isclose(group["lr"], rate):
             raise ValueError(f"the learning rate {group['lr']} must be {rate} at step {step}")
         if {**group, "lr": 0} != {**expected, "lr": 0}:
             raise ValueError("the settings of a parameter group differ")
-    counts = {float(x) for name, x in _leaves(states) if name == "step"}
+    moments = [x for part in _parts(states) for x in part["state"].values()]
+    counts = {float(x["step"]) for x in moments if "step" in x}
     if counts - {float(step)}:
         raise ValueError(f"the optimizer is at step {max(counts):.0f}")
 
 
-def parameter_groups(state: dict[str, Any]) -> list[dict[str, Any]]:
-    """The parameter groups in the state of an optimizer, or of the parts of a `Together`."""
-    return [group for part in state.get("parts", [state]) for group in part["param_groups"]]
+def _rates(schedule: LambdaLR, step: int) -> list[float]:
+    pairs = zip(schedule.base_lrs, schedule.lr_lambdas, strict=True)
+    return [float(base) * factor(step) for base, factor in pairs]
 
 
-def _leaves(state: Any) -> list[tuple[str, Any]]:
-    """All entries of the innermost dictionaries."""
-    items = state.items() if isinstance(state, dict) else enumerate(state)
-    found: list[tuple[str, Any]] = []
-    for name, value in items:
-        found += _leaves(value) if isinstance(value, dict | list) else [(str(name), value)]
-    return found
+def _parts(state: dict[str, Any]) -> list[dict[str, Any]]:
+    """The state of an optimizer, or those of the parts of a `Together`."""
+    return list(state.get("parts", [state]))
+
+
+def _groups(state: dict[str, Any]) -> list[dict[str, Any]]:
+    return [group for part in _parts(state) for group in part["param_groups"]]
 
 
 @dataclass(frozen=True)
@@ -269,19 +257,16 @@ class EarlierRun:
         return {"run": str(self.directory.path), "step": step, "sha256": self.sha256}
 
 
-def read_earlier_run(cfg: DictConfig, corpus: TaskData) -> EarlierRun:
-    """The run that `continue_from` names.
-
-    Args:
-        cfg: the composed configuration of the run that continues it.
-        corpus: its data.
+def read_earlier_run(settings: dict[str, Any], corpus: TaskData) -> EarlierRun:
+    """The run that `continue_from` names in the settings of the run that continues it.
 
     Raises:
         BadInput: there is no such run, it has not ended, or it would have trained differently with
             this configuration.
     """
-    directory = RunDirectory(Path(str(cfg.continue_from)).expanduser())
-    name = f"continue_from = {cfg.continue_from}"
+    named, max_steps = settings["continue_from"], settings["trainer"]["max_steps"]
+    directory = RunDirectory(Path(named).expanduser())
+    name = f"continue_from = {named}"
     if not directory.status_file.exists():
         raise BadInput(f"{name} is not a run directory: it has no status.json")
     status = directory.status()["status"]
@@ -291,7 +276,7 @@ def read_earlier_run(cfg: DictConfig, corpus: TaskData) -> EarlierRun:
     recipe, step = checkpoint["attnlab"]["recipe"], checkpoint["global_step"]
     differing = [
         key
-        for key in differences(recipe["config"], cfg)
+        for key in differences(recipe["config"], settings)
         if not any(f"{key}.".startswith(f"{free}.") for free in FREE)
     ]
     if differing:
@@ -301,10 +286,10 @@ def read_earlier_run(cfg: DictConfig, corpus: TaskData) -> EarlierRun:
         )
     if recipe.get("corpus_sha256") != corpus.sha256:
         raise BadInput(f"{name} was trained on data other than the current {corpus.name}")
-    if cfg.trainer.max_steps <= step:
+    if max_steps <= step:
         raise BadInput(
-            f"trainer.max_steps = {cfg.trainer.max_steps} must be more than the {step} steps that "
-            f"{cfg.continue_from} has done"
+            f"trainer.max_steps = {max_steps} must be more than the {step} steps that {named} "
+            "has done"
         )
     digest = hashlib.sha256()
     for x in checkpoint["state_dict"].values():
@@ -334,11 +319,10 @@ def continued(earlier: EarlierRun, lit: TaskModule, trainer: L.Trainer) -> dict[
             f"continue_from needs a schedule that is a function of the step, torch's LambdaLR; "
             f"this is {type(schedule).__name__}"
         )
-    factors = [factor(checkpoint["global_step"]) for factor in schedule.lr_lambdas]
-    rates = [base * x for base, x in zip(schedule.base_lrs, factors, strict=True)]
+    rates = _rates(schedule, checkpoint["global_step"])
     checkpoint["lr_schedulers"][0]["_last_lr"] = rates
     (state,) = checkpoint["optimizer_states"]
-    for group, rate in zip(parameter_groups(state), rates, strict=True):
+    for group, rate in zip(_groups(state), rates, strict=True):
         group["lr"] = rate
     return checkpoint
 
@@ -346,14 +330,7 @@ def continued(earlier: EarlierRun, lit: TaskModule, trainer: L.Trainer) -> dict[
 def begin_continued(
     checkpoint: dict[str, Any], earlier: EarlierRun, directory: RunDirectory, max_steps: int
 ) -> None:
-    """Write the first checkpoint of a continued run, and say which learning rate it gets.
-
-    Args:
-        checkpoint: as `continued` returns it.
-        earlier: the run that is continued.
-        directory: of the new run.
-        max_steps: of the new run.
-    """
+    """Write the first checkpoint of a continued run, and say which learning rate it gets."""
     best = earlier.directory.last_checkpoint.with_name("best.ckpt")
     if best.exists():
         write_atomically(directory.last_checkpoint.with_name(best.name), read_file(best))

@@ -1,7 +1,6 @@
 """One run, from a configuration to a trained model and its run directory.
 
-train.py, tests, sweeps and claims all call `run`; `attnlab.training.checkpoints.load_model` opens
-what it leaves.
+`attnlab.training.checkpoints.load_model` opens what it leaves.
 """
 
 import logging
@@ -24,7 +23,6 @@ from lightning.fabric.utilities.apply_func import move_data_to_device
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
 from lightning.pytorch.utilities.exceptions import SIGTERMException
-from omegaconf import OmegaConf
 
 from attnlab.errors import DISK, BadInput, Terminated, first_line
 from attnlab.files import write_json
@@ -39,7 +37,6 @@ from attnlab.training.callbacks import (
     RunCheckpoints,
     Scalars,
     outcome,
-    raised_by_a_callback,
 )
 from attnlab.training.config import RunConfig
 from attnlab.training.lightning_module import TaskData, TaskModule
@@ -86,20 +83,26 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
         BadInput: the configuration cannot be run. Nothing was written then.
     """
     corpus = config.data()
+    if not isinstance(corpus, config.module.data_class):
+        target, module = config.settings["data"]["_target_"], config.settings["module"]
+        raise BadInput(
+            f"data._target_ = {target} is not for module = {module}, which needs "
+            f"{config.module.needs}"
+        )
     earlier_run = None
     if config.continue_from is not None:
-        earlier_run = read_earlier_run(config.composed, corpus)
+        earlier_run = read_earlier_run(config.settings, corpus)
     inputs = [corpus.sha256, *([] if earlier_run is None else [earlier_run.sha256])]
-    directory, digest = RunDirectory(folder), fingerprint(config.composed, *inputs)
+    directory, digest = RunDirectory(folder), fingerprint(config.settings, *inputs)
     directory.check_holds_no_other_files()
     if done := _earlier_result(config, directory, inputs):
         return done
 
     lit = make_module(config, corpus)
-    checkpoint = None
+    checkpoint = resume_step = None
     if not config.force and directory.last_checkpoint.exists():
-        checkpoint = read_resumable(directory, config.composed, corpus)
-    resume_step = None if checkpoint is None else int(checkpoint["global_step"])
+        checkpoint = read_resumable(directory, config.settings, corpus)
+        resume_step = int(checkpoint["global_step"])
     clock, divergence = Clock(), Divergence()
     keeper = RunCheckpoints(directory.last_checkpoint.parent, config.checkpoint_every, divergence)
     trainer = make_trainer(config, folder, [clock, divergence, keeper], resume_step)
@@ -119,11 +122,10 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
         # Again: another process may have used the directory meanwhile.
         if done := _earlier_result(config, directory, inputs):
             return done
-        resumes = resume_step is not None
-        directory.begin(config.composed, overrides, digest, resumes=resumes)
-        if earlier_run is not None and checkpoint is not None and not resumes:
+        directory.begin(config.settings, overrides, digest, resumes=resume_step is not None)
+        if earlier_run is not None and checkpoint is not None and resume_step is None:
             begin_continued(checkpoint, earlier_run, directory, trainer.max_steps)
-        log_settings(trainer, config.composed, folder, variant, resume_step)
+        log_settings(trainer, config.settings, folder, variant, resume_step)
         _fit(trainer, lit, resume)
         metrics: dict[str, Any] = {"variant": variant, "seed": config.seed, "unit": lit.unit}
         metrics |= {} if earlier_run is None else {"continued_from": earlier_run.record}
@@ -136,13 +138,9 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
             "stopped": {"max_steps": trainer.max_steps},
             "diverged": {"last_finite_loss": divergence.last_finite_loss},
         }
-        directory.set_status(
-            metrics["status"],
-            digest,
-            step=divergence.step or trainer.global_step,
-            reason=divergence.reason or keeper.stopped,
-            more=more.get(metrics["status"]),
-        )
+        status = metrics["status"]
+        step, why = divergence.step or trainer.global_step, divergence.reason or keeper.stopped
+        directory.set_status(status, digest, step=step, reason=why, more=more.get(status))
     return Result(folder, metrics, config.module)
 
 
@@ -152,7 +150,7 @@ def _earlier_result(
     """What the same run left when it ended before; None if it did not, or with force=true."""
     if config.force:
         return None
-    directory.check_is_ours(config.composed, *inputs)
+    directory.check_is_ours(config.settings, *inputs)
     if not directory.is_done():
         return None
     return Result(directory.path, directory.metrics(), config.module, fresh=False)
@@ -162,10 +160,10 @@ def make_module(config: RunConfig, corpus: TaskData) -> TaskModule:
     """The LightningModule of a run, its model with the initial weights.
 
     Raises:
-        BadInput: the model cannot be built, or the data are too few for it.
+        BadInput: the model cannot be built, or the data do not fit the task or are too few.
     """
     recipe = {
-        "config": OmegaConf.to_container(config.composed, resolve=True),
+        "config": config.settings,
         "alphabet": corpus.alphabet,
         "corpus": corpus.name,
         "corpus_sha256": corpus.sha256,
@@ -265,8 +263,10 @@ def _failures_recorded(
             )
         except OSError as refused:  # the disk that made the run fail; the run's error is raised
             print(f"{directory.status_file} could not be written: {refused}", file=sys.stderr)
-        if raised_by_a_callback(error):
-            raise BadInput(first_line(error)) from error
+        *_, (frame, _line) = traceback.walk_tb(error.__traceback__)
+        in_callback = frame.f_globals["__name__"].startswith("lightning.pytorch.callbacks")
+        if in_callback and isinstance(error, MisconfigurationException | RuntimeError):
+            raise BadInput(first_line(error)) from error  # it refuses its settings only now
         if isinstance(error, OSError) and error.errno in DISK:
             raise BadInput(f"{directory.path} cannot be written: {error.strerror}") from error
         if isinstance(error, MemoryError | torch.OutOfMemoryError) or NO_MEMORY in str(error):

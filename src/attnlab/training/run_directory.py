@@ -96,30 +96,21 @@ def _plain(override: str) -> str:
     return f"{key}={value}"
 
 
-def fingerprint(cfg: DictConfig, *inputs: str) -> str:
+def fingerprint(settings: dict[str, Any], *inputs: str) -> str:
     """A digest of the resolved configuration and of what the run reads.
 
     Args:
-        cfg: the composed configuration.
-        inputs: the SHA-256 of the corpus and, if there is one, of the weights to continue.
+        settings: plain values.
+        inputs: the SHA-256 of the corpus and, if there is one, of the weights to start from.
     """
-    return _digest(_resolved(cfg), *inputs)
-
-
-def _digest(settings: dict[str, Any], *inputs: str) -> str:
     counted = {key: value for key, value in settings.items() if key not in PLACE}
     content = json.dumps([counted, *inputs], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def differences(saved: dict[str, Any], cfg: DictConfig) -> list[str]:
-    """The dotted keys of `identity` in which two configurations differ.
-
-    Args:
-        saved: the plain values that a run stored, which are not resolved again.
-        cfg: the composed configuration.
-    """
-    old, new = identity(saved), identity(_resolved(cfg))
+def differences(saved: dict[str, Any], settings: dict[str, Any]) -> list[str]:
+    """The dotted keys of `identity` in which two configurations of plain values differ."""
+    old, new = identity(saved), identity(settings)
     return sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
 
 
@@ -133,18 +124,35 @@ def _counts(key: str) -> bool:
     return not any(f"{key}.".startswith(f"{shown}.") for shown in ONLY_SHOWN)
 
 
-def _resolved(cfg: DictConfig) -> dict[str, Any]:
-    settings = OmegaConf.to_container(cfg, resolve=True)
-    assert isinstance(settings, dict)
-    return {str(key): value for key, value in settings.items()}
+def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings under dotted keys."""
+    rows: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, dict) and value:
+            rows |= flat(value, f"{prefix}{key}.")
+        else:
+            rows[f"{prefix}{key}"] = value
+    return rows
 
 
-def _final_name(name: str, *, temporary: bool) -> str:
-    """The name itself, or for a temporary file the name that it was to get, "" for others."""
-    if not temporary:
-        return name
+def _final_name(name: str) -> str:
+    """For a temporary file the name that it was to get, "" for others."""
     found = TEMPORARY.fullmatch(name)
     return found["name"] if found else ""
+
+
+def _read_checked(file: Path, entries: dict[str, Any]) -> dict[str, Any]:
+    """Read a JSON file of ours and check the types of the entries that others rely on."""
+    try:
+        content = read_json(file)
+    except OSError as error:
+        raise BadInput(f"{file} cannot be read: {error.strerror}; {RERUN}") from error
+    except ValueError as error:
+        raise BadInput(f"{file} is damaged ({first_line(error)}); {RERUN}") from error
+    for key, kind in entries.items():
+        if not isinstance(content.get(key), kind) or isinstance(content[key], bool):
+            raise BadInput(f"{file} is damaged ({key} is not as a run writes it); {RERUN}")
+    return content
 
 
 class Busy(BadInput):
@@ -196,11 +204,14 @@ class RunDirectory:
         # status.json is the first that a run writes, so whoever looks at the rest first and then
         # for it cannot take a run that another process is just beginning for something else.
         others = self.path.exists() and any(
-            f.name != ".lock" and _final_name(f.name, temporary=True) != self.status_file.name
+            f.name != ".lock" and _final_name(f.name) != self.status_file.name
             for f in self.path.iterdir()
         )
-        if others and not (self.status_file.exists() or self.status_file.is_symlink()):
+        if others and not self._has_status():
             raise BadInput(f"{self.path} is not empty and holds no run; use another name=")
+
+    def _has_status(self) -> bool:
+        return self.status_file.exists() or self.status_file.is_symlink()
 
     def status(self) -> dict[str, Any]:
         """What status.json says; empty where no run has begun.
@@ -209,13 +220,10 @@ class RunDirectory:
             BadInput: the directory holds something else, or the file is damaged.
         """
         self.check_holds_no_other_files()
-        if self.status_file.exists() or self.status_file.is_symlink():
-            return self._checked(self.status_file, STATUS)
-        return {}
+        return _read_checked(self.status_file, STATUS) if self._has_status() else {}
 
     def is_done(self) -> bool:
-        """Whether a run ended here with a result: it finished, a callback stopped it, or it
-        diverged."""
+        """Whether a run ended here with a result: finished, stopped by a callback, or diverged."""
         return self.status().get("status") in {"finished", "stopped", "diverged"}
 
     def metrics(self) -> dict[str, Any]:
@@ -224,22 +232,9 @@ class RunDirectory:
         Raises:
             BadInput: it is missing or damaged.
         """
-        return self._checked(self.metrics_file, METRICS)
+        return _read_checked(self.metrics_file, METRICS)
 
-    def _checked(self, file: Path, entries: dict[str, Any]) -> dict[str, Any]:
-        """Read a JSON file of ours and check the types of the entries that others rely on."""
-        try:
-            content = read_json(file)
-        except OSError as error:
-            raise BadInput(f"{file} cannot be read: {error.strerror}; {RERUN}") from error
-        except ValueError as error:
-            raise BadInput(f"{file} is damaged ({first_line(error)}); {RERUN}") from error
-        for key, kind in entries.items():
-            if not isinstance(content.get(key), kind) or isinstance(content[key], bool):
-                raise BadInput(f"{file} is damaged ({key} is not as a run writes it); {RERUN}")
-        return content
-
-    def check_is_ours(self, cfg: DictConfig, *inputs: str) -> None:
+    def check_is_ours(self, settings: dict[str, Any], *inputs: str) -> None:
         """Refuse a directory that holds a run of another configuration or of other inputs.
 
         `fingerprint` has the arguments.
@@ -248,13 +243,13 @@ class RunDirectory:
             BadInput: it does; the sentence names the settings that differ.
         """
         held = self.status().get("fingerprint")
-        if held in (None, fingerprint(cfg, *inputs)):
+        if held in (None, fingerprint(settings, *inputs)):
             return
         file = self.path / ".hydra" / "config.yaml"
         try:
             saved = read_yaml(file)
-            differing = differences(saved, cfg)
-            if not differing and _digest(saved, *inputs) == held:
+            differing = differences(saved, settings)
+            if not differing and fingerprint(saved, *inputs) == held:
                 return  # what differs is only what is shown of the run
         except (OSError, ValueError, AttributeError, TypeError) as error:
             differing = [f"{file} cannot be read: {first_line(error)}"]
@@ -273,17 +268,22 @@ class RunDirectory:
             for folder, names in WRITTEN.items()
             if (self.path / folder).is_dir()
             for file in (self.path / folder).iterdir()
-            if names.fullmatch(_final_name(file.name, temporary=temporary))
+            if names.fullmatch(_final_name(file.name) if temporary else file.name)
             and stat.S_ISREG(file.lstat().st_mode)
         ]
 
     def begin(
-        self, cfg: DictConfig, overrides: Iterable[str], digest: str, *, resumes: bool = False
+        self,
+        settings: dict[str, Any],
+        overrides: Iterable[str],
+        digest: str,
+        *,
+        resumes: bool = False,
     ) -> None:
         """Claim the directory by the status "running", and write `.hydra/`.
 
         Args:
-            cfg: the composed configuration.
+            settings: the resolved configuration.
             overrides: as typed.
             digest: the run's fingerprint.
             resumes: keep the files of the interrupted part; otherwise those that an earlier run,
@@ -294,11 +294,9 @@ class RunDirectory:
             for file in self._written(temporary=False):
                 if file != self.status_file:
                     file.unlink()
-        for name, content in (
-            ("config.yaml", OmegaConf.to_yaml(cfg)),
-            ("overrides.yaml", OmegaConf.to_yaml(OmegaConf.create(list(overrides)))),
-        ):
-            write_atomically(self.path / ".hydra" / name, content.encode())
+        for name, content in (("config", settings), ("overrides", list(overrides))):
+            text = OmegaConf.to_yaml(OmegaConf.create(content))
+            write_atomically(self.path / ".hydra" / f"{name}.yaml", text.encode())
 
     def set_status(
         self,
@@ -309,37 +307,10 @@ class RunDirectory:
         reason: str | None = None,
         more: dict[str, Any] | None = None,
     ) -> None:
-        """Replace status.json.
-
-        Args:
-            status: what became of the run.
-            fingerprint: of the configuration and of what the run reads.
-            step: the last step that was done.
-            reason: why it was stopped, diverged or failed.
-            more: further entries.
-        """
+        """Replace status.json: the last step that was done, the reason of an end before
+        `max_steps`, and more entries."""
         content = {"status": status, "step": step, "reason": reason} | (more or {})
         write_json(self.status_file, content | {"time": now(), "fingerprint": fingerprint})
-
-
-def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings under dotted keys."""
-    rows: dict[str, Any] = {}
-    for key, value in settings.items():
-        if isinstance(value, dict) and value:
-            rows |= flat(value, f"{prefix}{key}.")
-        else:
-            rows[f"{prefix}{key}"] = value
-    return rows
-
-
-def hyperparameters(config: dict[str, Any]) -> dict[str, Any]:
-    """The settings that can change the result, and the name, as every logger gets them.
-
-    A run may resume with other loggers and probes, and MLflow refuses a parameter that changes.
-    """
-    apart = PLACE - {"name"}
-    return {key: x for key, x in flat(config).items() if key not in apart and _counts(key)}
 
 
 def now() -> str:

@@ -5,7 +5,6 @@ of them share the directory of the sweep, where a failed run leaves a note.
 """
 
 import inspect
-import io
 import math
 import operator
 import os
@@ -13,7 +12,6 @@ import shlex
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +25,9 @@ from rich.console import Console
 
 from attnlab.errors import BadInput, first_line
 from attnlab.files import read_json, training_command, write_atomically, write_json
-from attnlab.training.comparison import PairedRuns, own_settings, pair, paired_table
 from attnlab.training.instantiate import locate
 from attnlab.training.run_directory import Busy, variant_of
+from attnlab.training.summary import PairedRuns, own_settings, pair, paired_table
 
 # As the user set it, before train.py sets it for Hydra.
 WANTS_TRACEBACK = os.environ.get("HYDRA_FULL_ERROR") == "1"
@@ -67,8 +65,8 @@ def attempt(do: Callable[[], float], hydra: HydraConf, arguments: Sequence[str])
         outcome, reason = "failed", f"{type(error).__name__}: {first_line(error)}"
         trace = traceback.format_exc()
     print(f"{shlex.join(arguments)}: {outcome}, {reason}", flush=True)
-    folder, number = Path(hydra.runtime.output_dir), hydra.job.num
-    _note(folder, number, arguments, outcome, reason, trace)
+    folder = Path(hydra.runtime.output_dir)
+    _note(folder, hydra.job.num, arguments, outcome, reason, trace)
     return math.nan
 
 
@@ -80,16 +78,6 @@ def _note(
     write_json(folder / f"failed_run_{number:06}.json", note | {"overrides": list(overrides)})
 
 
-class _Tee(io.StringIO):
-    """Keeps what is printed, and prints it."""
-
-    def write(self, text: str) -> int:
-        assert sys.__stdout__ is not None
-        sys.__stdout__.write(text)
-        sys.__stdout__.flush()
-        return super().write(text)
-
-
 def do_job(
     job: tuple[int, Sequence[str]],
     *,
@@ -97,7 +85,7 @@ def do_job(
     config: DictConfig,
     task: tuple[str, str],
     singletons: dict[Any, Any],
-) -> tuple[float, str]:
+) -> float:
     """Do one run of a sweep, in a worker of the launcher `pool`.
 
     Args:
@@ -107,7 +95,7 @@ def do_job(
         singletons: what Hydra knows in the process of the sweep.
 
     Returns:
-        what the function returned, and the last line that the run printed.
+        what the function returned.
     """
     number, overrides = job
     setup_globals()
@@ -116,15 +104,12 @@ def do_job(
     with open_dict(run_config):
         run_config.hydra.job.id = run_config.hydra.job.num = number
     function = inspect.unwrap(operator.attrgetter(task[1])(sys.modules[task[0]]))
-    with redirect_stdout(_Tee()) as printed:
-        done = run_job(function, run_config, "hydra.sweep.dir", "hydra.sweep.subdir", context)
-    return done.return_value, (printed.getvalue().splitlines() or [""])[-1]
+    done = run_job(function, run_config, "hydra.sweep.dir", "hydra.sweep.subdir", context)
+    return float(done.return_value)
 
 
-def note_death(
-    folder: Path, number: int, overrides: Sequence[str], log: Path
-) -> tuple[float, str]:
-    """Record that the process of a run died; returns what `do_job` would.
+def note_death(folder: Path, number: int, overrides: Sequence[str], log: Path) -> str:
+    """Leave a note that the process of a run died; returns it as a line.
 
     Args:
         folder: the sweep's.
@@ -134,15 +119,7 @@ def note_death(
     """
     reason = f"its process died (out of memory?); see {log}"
     _note(folder, number, overrides, "failed", reason)
-    return math.nan, f"{' '.join(overrides)}: failed, {reason}"
-
-
-def time_left(elapsed: float, ended: int, runs: int) -> str:
-    """The time that the other runs of a sweep take if they go on like this; "" at the end."""
-    seconds = elapsed / ended * (runs - ended)
-    if not seconds:
-        return ""
-    return f", {seconds:.0f} s left" if seconds < 100 else f", {seconds / 60:.0f} min left"
+    return f"{' '.join(overrides)}: failed, {reason}"
 
 
 def share_threads(hydra: HydraConf) -> None:

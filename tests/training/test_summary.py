@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 from rich.console import Console
 
-from attnlab.training.comparison import compare, own_settings, pair, paired_table, remarks
+from attnlab.training.summary import compare, own_settings, pair, paired_table, remarks
 
 
 def write_run(

@@ -1,27 +1,108 @@
-"""Compare a run with runs of the same settings and seed that differ in their attention alone."""
+"""What a run and a sweep end with: figures, paired differences in loss, and what to do next.
+
+Runs are paired with those of the same settings and seed that differ in their attention alone.
+"""
 
 import json
 import math
+import os
+import shlex
+import shutil
 import statistics
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Group
+from rich.box import SIMPLE, SIMPLE_HEAD
+from rich.console import Console, Group
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from attnlab.errors import BadInput
-from attnlab.files import read_yaml
-from attnlab.training.run_directory import RunDirectory, identity
+from attnlab.files import read_yaml, training_command
+from attnlab.training.run_directory import RunDirectory, identity, last_of, variant_of
+
+if TYPE_CHECKING:
+    from attnlab.training.run import Result
 
 READS_AHEAD = 1e-3  # weight on later positions above which a validation loss is no longer one
 EQUAL_HEADS = 0.9995
 # What the files of a damaged run raise when they are read.
 UNREADABLE = (BadInput, OSError, ValueError, KeyError, TypeError, AttributeError)
+
+
+def show(result: "Result", overrides: Sequence[str]) -> None:
+    """Print the table that a run ends with, and what to do next.
+
+    Args:
+        result: of the run.
+        overrides: as typed; the suggested comparison repeats those that are not of attention.
+    """
+    metrics, module, folder = result.metrics, result.module, result.folder
+    loss = f"{metrics['val_loss']:.4f} nats per {module.unit} over all validation data"
+    if "val_floor" in metrics:
+        loss += f"; the text's exact entropy is {metrics['val_floor']:.4f}"
+    speed = f"{metrics['tokens_per_second']:,.0f} tokens/s on {metrics['device']}"
+    if metrics["precision"] != "32-true":
+        speed += f", {metrics['precision']}"
+    rows = {"status": outcome_in_words(result)}
+    if metrics["status"] == "diverged":
+        rows["reason"] = str(RunDirectory(folder).status()["reason"])
+    rows |= {"corpus": metrics["corpus"]["name"], "validation loss": loss}
+    rows |= module.summary_rows(metrics) | compare(folder, variant_of(module.baseline))
+    table = Table(show_header=False, box=SIMPLE, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, text in (rows | remarks(metrics) | {"speed": speed}).items():
+        table.add_row(name, text)
+    print(f"\n run directory     {folder}")  # never broken, so that it can be copied
+    Console(highlight=False, markup=False).print(table)
+    by_name = folder.name.startswith("seed=")  # and not by hydra.run.dir
+    outputs = shlex.quote(str(folder.parents[2] if by_name else folder))
+    print("Next:")  # in plain lines, which can be copied however narrow the terminal is
+    print(f"  {_command('tensorboard')} --logdir {outputs}")
+    print(f"  {_command('attnlab')} runs {shlex.quote(str(folder.parents[1]))}")
+    last = folder / "checkpoints" / "last.ckpt"
+    if last.exists() and "val_accuracy" not in metrics:  # the symbols of a task are not a text
+        for verb in module.verbs:
+            print(f"  {_command('attnlab')} {verb} {shlex.quote(str(folder))}")
+    # The baseline, or for the baseline a common ablation.
+    settings = last_of(overrides)
+    attn = [o for key, o in settings.items() if key.split(".")[0] == "attn"]
+    once = ("force", "continue_from")
+    other = [module.baseline if set(attn) - {module.baseline} else module.contrast]
+    other += [o for key, o in settings.items() if o not in attn and key not in once]
+    other.sort(key=lambda word: not word.startswith("--"))  # as Hydra parses
+    program, first = training_command().split()
+    print(f"  {_command(program)} {first} {shlex.join(other)}")
+
+
+def _command(name: str) -> str:
+    """A command of this environment; its path if the shell would not find it by name."""
+    ours = Path(sys.executable).with_name(name)
+    found = shutil.which(name)
+    if found is not None and Path(found).samefile(ours):
+        return name
+    return os.path.relpath(ours)
+
+
+def outcome_in_words(result: "Result") -> str:
+    """How the run ended: finished, or when and why not."""
+    metrics = result.metrics
+    outcome = str(metrics["status"])
+    if outcome == "diverged":
+        outcome += f" at step {metrics['diverged_at_step']}"
+        last = metrics["last_finite_loss"]
+        outcome += f", last finite loss {last:.4f}" if math.isfinite(last) else ", from the start"
+    if outcome == "stopped":
+        status = RunDirectory(result.folder).status()
+        outcome += f" at step {status['step']} of {status['max_steps']}, {status['reason']}"
+    if not result.fresh:
+        outcome += "; already done, use force=true to rerun"
+    return outcome
 
 
 @dataclass(frozen=True)
@@ -33,6 +114,7 @@ class FinishedRun:
         variant: the file of conf/attn.
         seed: of the run.
         metrics: the content of metrics.json.
+        loss: validation loss; infinite if the run diverged.
         attention: the settings of attn, as JSON.
         rest: all other settings that can change the result, and the corpus, as JSON.
     """
@@ -41,13 +123,9 @@ class FinishedRun:
     variant: str
     seed: int
     metrics: dict[str, Any]
+    loss: float
     attention: str
     rest: str
-
-    @property
-    def loss(self) -> float:
-        """Validation loss; infinite if the run diverged."""
-        return math.inf if self.metrics["status"] == "diverged" else self.metrics["val_loss"]
 
     @property
     def label(self) -> str:
@@ -58,25 +136,25 @@ class FinishedRun:
 def read_finished(root: Path) -> list[FinishedRun]:
     """The runs of `<root>/<settings>/seed=<n>` that ended with a result, sorted by directory.
 
-    Runs that are unfinished or unreadable are left out.
+    Runs that are unfinished or unreadable are left out; `attnlab runs` lists damaged runs.
     """
     runs = []
-    for file in sorted(root.glob("*/seed=*/metrics.json")):
+    for folder in sorted(file.parent for file in root.glob("*/seed=*/metrics.json")):
         try:
-            directory = RunDirectory(file.parent)
+            directory = RunDirectory(folder)
             if not directory.is_done():
                 continue
             metrics = directory.metrics()
-            settings = read_yaml(file.parent / ".hydra" / "config.yaml")
+            settings = read_yaml(folder / ".hydra" / "config.yaml")
             attention = json.dumps(settings.pop("attn"), sort_keys=True)
             rest = identity(settings)
-            seed = int(rest.pop("seed"))
+            seed, variant = int(rest.pop("seed")), str(metrics["variant"])
             rest["corpus"] = metrics["corpus"]["sha256"]
-            variant, _ = str(metrics["variant"]), float(metrics["val_loss"])
+            loss = math.inf if metrics["status"] == "diverged" else float(metrics["val_loss"])
         except UNREADABLE:
-            continue  # `attnlab runs` lists damaged runs
-        rest_json = json.dumps(rest, sort_keys=True)
-        runs.append(FinishedRun(file.parent, variant, seed, metrics, attention, rest_json))
+            continue
+        whole = json.dumps(rest, sort_keys=True)
+        runs.append(FinishedRun(folder, variant, seed, metrics, loss, attention, whole))
     return runs
 
 
@@ -94,27 +172,22 @@ def compare(folder: Path, baseline: str = "sdpa") -> dict[str, str]:
     rows = {}
     for group in pair(folder.parent.parent, baseline):
         for reference, run in zip(group.at_baseline, group.runs, strict=True):
-            if folder == run.folder:
-                rows[f"vs attn={baseline}, seed {run.seed}"] = difference(reference, run)
-            elif folder == reference.folder:
-                variant = run.label.split(",")[0]
-                rows[f"{variant}, seed {run.seed}"] = difference(reference, run)
+            if folder not in (run.folder, reference.folder):
+                continue
+            diverged = [x.label for x in (reference, run) if math.isinf(x.loss)]
+            text = f"{run.loss - reference.loss:+.4f} nats"
+            if diverged:
+                text = f"{' and '.join(diverged)} diverged"
+            elif reads_ahead(run.metrics):
+                text += ", not comparable"
+            name = f"vs attn={baseline}" if folder == run.folder else run.label.split(",")[0]
+            rows[f"{name}, seed {run.seed}"] = text
     return rows
-
-
-def difference(first: FinishedRun, second: FinishedRun) -> str:
-    """Validation loss of the second run minus that of the first, in words."""
-    if math.isinf(first.loss) or math.isinf(second.loss):
-        diverged = [run.label for run in (first, second) if math.isinf(run.loss)]
-        return f"{' and '.join(diverged)} diverged"
-    text = f"{second.loss - first.loss:+.4f} nats"
-    return f"{text}, not comparable" if reads_ahead(second.metrics) else text
 
 
 def reads_ahead(metrics: dict[str, Any]) -> bool:
     """Whether the model puts weight on the future, as far as its probes measured that."""
-    mass = metrics["probes"].get("attn/future_mass", 0.0)
-    return bool(mass > READS_AHEAD)
+    return bool(metrics["probes"].get("attn/future_mass", 0.0) > READS_AHEAD)
 
 
 def remarks(metrics: dict[str, Any]) -> dict[str, str]:
@@ -156,8 +229,9 @@ class PairedRuns:
     def differences(self) -> list[float]:
         """Validation loss minus the baseline's, of the seeds at which neither diverged."""
         pairs = zip(self.runs, self.at_baseline, strict=True)
-        found = [a.loss - b.loss for a, b in pairs if not math.isinf(b.loss)]
-        return [x for x in found if math.isfinite(x)]
+        return [
+            a.loss - b.loss for a, b in pairs if math.isfinite(a.loss) and math.isfinite(b.loss)
+        ]
 
 
 def pair(root: Path, baseline: str = "sdpa") -> list[PairedRuns]:
@@ -197,15 +271,8 @@ def own_settings(groups: Sequence[PairedRuns]) -> list[list[str]]:
 
 
 def paired_table(groups: Sequence[PairedRuns], baseline: str = "sdpa") -> Group:
-    """The paired differences as a table, the baseline above the variants of its settings.
-
-    Args:
-        groups: as `pair` returns them.
-        baseline: the variant that the others are compared with.
-
-    Returns:
-        the table, and below it what a reader of the losses must know.
-    """
+    """The paired differences as a table, the baseline above the variants of its settings, and
+    below it what a reader of the losses must know."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("validation loss, paired by seed", overflow="fold")
     for column in ("n", "mean", "median diff", "lowest", "highest"):
@@ -227,18 +294,13 @@ def paired_table(groups: Sequence[PairedRuns], baseline: str = "sdpa") -> Group:
             middle = statistics.median(differences)
             cells = [f"{x:+.4f}" for x in (middle, min(differences), max(differences))]
         table.add_row(escape(group.attention), *_loss_cells(group.runs), *cells)
-        notes |= dict.fromkeys(f"{group.attention}: {text}" for text in _notes(group))
+        if lost := len(group.runs) - len(differences):
+            notes[f"{group.attention}: {lost} of {len(group.runs)} pairs diverged"] = None
+        for name, text in remarks(group.runs[0].metrics).items():
+            notes[f"{group.attention}: {name} {text}"] = None
     return Group(table, *(Text(note) for note in notes))
 
 
 def _loss_cells(runs: Sequence[FinishedRun]) -> list[str]:
     finite = [run.loss for run in runs if math.isfinite(run.loss)]
     return [str(len(runs)), f"{statistics.fmean(finite):.4f}" if finite else "-"]
-
-
-def _notes(group: PairedRuns) -> list[str]:
-    lost = len(group.runs) - len(group.differences)
-    notes = [f"{lost} of {len(group.runs)} pairs diverged"] if lost else []
-    for name, text in remarks(group.runs[0].metrics).items():
-        notes.append(f"{name} {text}")
-    return notes
