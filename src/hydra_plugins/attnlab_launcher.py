@@ -41,12 +41,7 @@ class PoolLauncher(Launcher):
     ) -> Sequence[JobReturn]:
         """Do the runs, and print a line with the time that is left as each ends.
 
-        Args:
-            job_overrides: the command line of each run.
-            initial_job_idx: the number of the first run; a sweeper may launch several times.
-
-        Returns:
-            what each run returned; NaN for one whose process died.
+        A run whose process died returns NaN. A sweeper may launch several times.
 
         Raises:
             BadInput: `n_jobs` is no positive number.

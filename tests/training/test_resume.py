@@ -246,7 +246,7 @@ FORMS = (
 @pytest.mark.parametrize("how", FORMS, ids=lambda how: how[:12])
 def test_a_damaged_file_is_one_sentence(name: str, how: str, tmp_path: Path) -> None:
     folder = RunDirectory(tmp_path)
-    folder.set_status("finished", "print", step=2)
+    folder.set_status("finished", "print", {"step": 2})
     folder.metrics_file.write_text("{}")
     damage(tmp_path / name, how)
     with within_a_second(), pytest.raises(BadInput, match=name):

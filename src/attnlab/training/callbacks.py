@@ -104,10 +104,8 @@ class Divergence(L.Callback):
         self._last = self._last.to(pl_module.device)
 
     @property
-    def reason(self) -> str | None:
-        """A sentence for status.json; None if the run did not diverge."""
-        if self.step is None:
-            return None
+    def reason(self) -> str:
+        """A sentence for status.json, if the run diverged."""
         where = "" if self.first is None else f": {in_words(self.first)}"
         return f"the loss or its gradient is not finite{where}"
 

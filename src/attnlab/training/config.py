@@ -58,25 +58,13 @@ class RunConfig:
     Args:
         settings: all resolved values, for what is stored of them: `.hydra/`, the fingerprint,
             hyperparameters, and the recipe in a checkpoint.
-        seed, force, checkpoint_every, continue_from: see conf/train.yaml.
-        batch_size: B, over all devices.
-        module: the class of the task.
-        data: makes the data.
         model: called with the vocabulary size; makes the model with the initial weights of `seed`.
-        optimizer: called with the model and the number of steps; makes the optimizer and its
-            schedule.
-        probes, callbacks: each makes a Lightning callback.
-        loggers: each makes a logger, called with the run directory and the step from which the run
-            resumes (None for a new run).
-        trainer: makes Lightning's Trainer.
+        loggers: each is called with the run directory and the step from which the run resumes
+            (None for a new run).
     """
 
     settings: dict[str, Any]
-    seed: int
     force: bool
-    checkpoint_every: int
-    continue_from: str | None
-    batch_size: int
     module: "type[TaskModule]"
     data: "Callable[[], TaskData]"
     model: "Callable[[int], Any]"
@@ -88,30 +76,22 @@ class RunConfig:
 
 
 def read_config(cfg: DictConfig) -> RunConfig:
-    """Check a configuration and turn it into what it names.
-
-    Unknown keys, types and ranges are checked first, before PyTorch and Lightning are imported.
-
-    Args:
-        cfg: the composed configuration of conf/train.yaml.
+    """Check a composed configuration of conf/train.yaml and turn it into what it names.
 
     Raises:
         BadInput: with the first error found.
     """
     _check_settings(cfg)
     _check_trainer(cfg)
-    module = _module(cfg)
+    # Only now, since importing PyTorch and Lightning takes seconds.
     from attnlab.training.loggers import make_logger
 
+    module = _module(cfg)
     settings = OmegaConf.to_container(cfg)
     assert isinstance(settings, dict)
     return RunConfig(
         settings={str(key): value for key, value in settings.items()},
-        seed=cfg.seed,
         force=cfg.force,
-        checkpoint_every=cfg.checkpoint_every,
-        continue_from=cfg.continue_from,
-        batch_size=cfg.data.batch_size,
         module=module,
         data=data_factory(cfg.data),
         model=_initialized(cfg, module),
@@ -156,18 +136,15 @@ def _check_trainer(cfg: DictConfig) -> None:
             # One batch, 1, is not 1.0, all of them.
             if value != accepted or type(value) is not type(accepted):
                 raise BadInput(f"trainer.{key} = {value} is not supported: {reason}")
-    if cfg.trainer.precision not in PRECISIONS:
-        raise BadInput(
-            f"trainer.precision = {cfg.trainer.precision} must be one of {', '.join(PRECISIONS)}"
-        )
+    precision, devices, batch = cfg.trainer.precision, cfg.trainer.devices, cfg.data.batch_size
+    if precision not in PRECISIONS:
+        raise BadInput(f"trainer.precision = {precision} must be one of {', '.join(PRECISIONS)}")
     clip = checked(cfg.trainer.gradient_clip_val, float | None, "trainer.gradient_clip_val")
     if clip is not None and not clip >= 0:
         raise BadInput(f"trainer.gradient_clip_val = {clip} must be at least 0, or null")
-    devices = cfg.trainer.devices
-    if isinstance(devices, int) and devices > 1 and cfg.data.batch_size % devices:
+    if isinstance(devices, int) and devices > 1 and batch % devices:
         raise BadInput(
-            f"data.batch_size = {cfg.data.batch_size} must be a multiple of "
-            f"trainer.devices = {devices}"
+            f"data.batch_size = {batch} must be a multiple of trainer.devices = {devices}"
         )
 
 
@@ -223,11 +200,7 @@ def model_factory(model: DictConfig, attn: DictConfig) -> "Callable[[int], nn.Mo
 
 def _initialized(cfg: DictConfig, module: "type[TaskModule]") -> "Callable[[int], nn.Module]":
     """`model_factory` with initial weights and a trial run of the attention."""
-    init = {
-        name: hint
-        for name, hint in parameters(module.init_weights, "module").items()
-        if name not in ("net", "seed")
-    }
+    init = dict(list(parameters(module.init_weights, "module").items())[2:])  # not net and seed
     # With the keys of the initialization apart, every other key must be the model's.
     build(cfg.model, "model", apart=init, given=("attn", "vocab_size"))
     settings = {name: checked(cfg.model[name], init[name], f"model.{name}") for name in init}

@@ -40,8 +40,7 @@ def build(
     `Variant`: keys that are fields of `AttentionConfig` go into the config, others to the target.
 
     Args:
-        node: with `_target_`.
-        path: of the node in the configuration, for messages.
+        node, path: the node and its place in the configuration, for messages.
         apart: keys of the node that are not the target's.
         given: parameters that the caller of the result adds; a node may not set them.
 

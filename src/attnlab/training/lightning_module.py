@@ -60,9 +60,9 @@ class TaskModule(L.LightningModule):
         net: the model.
         corpus: the data.
         optim: called with the model and the number of steps.
-        batch_size: B, over all devices.
-        seed: of the streams "data" and "dropout".
-        recipe: plain values to rebuild the model from, kept in every checkpoint.
+        recipe: plain values to rebuild the model from, kept in every checkpoint: the alphabet, and
+            "config", the resolved configuration of the run. The seed in it is that of the streams
+            "data" and "dropout"; its batch size is B, over all devices.
     """
 
     model_class: ClassVar[type[nn.Module]]  # what model._target_ must build
@@ -78,25 +78,17 @@ class TaskModule(L.LightningModule):
     init_weights: ClassVar[Callable[..., None]]
 
     def __init__(
-        self,
-        net: nn.Module,
-        corpus: TaskData,
-        optim: OptimizerFactory,
-        *,
-        batch_size: int,
-        seed: int,
-        recipe: dict[str, Any],
+        self, net: nn.Module, corpus: TaskData, optim: OptimizerFactory, *, recipe: dict[str, Any]
     ) -> None:
         super().__init__()
         self.net = net
         self.corpus = corpus
         self.optim = optim
-        self.batch_size = batch_size
-        self.seed = seed
+        config = recipe["config"]
+        self.batch_size, self.seed = int(config["data"]["batch_size"]), int(config["seed"])
         self.recipe = recipe
         # For every logger. A run may resume with other loggers and probes, which are left out
         # because MLflow refuses a parameter that changes.
-        config = recipe["config"]
         self.save_hyperparameters(identity(config) | {"name": config.get("name")})
         self.loss = torch.tensor(math.nan)  # of the last batch
         self.grad_norm = torch.tensor(0.0)  # of the last step, before clipping
@@ -131,12 +123,10 @@ class TaskModule(L.LightningModule):
             raise BadInput(
                 f"{checkpoint_path} holds a {type(net).__name__}: not for {cls.__name__}"
             )
-        config = recipe["config"]
         try:
-            sizes = {"batch_size": int(config["data"]["batch_size"]), "seed": int(config["seed"])}
+            return cls(net, corpus, optim, recipe=recipe).eval()  # type: ignore[arg-type]
         except (KeyError, TypeError, ValueError) as error:
             raise BadInput(f"{checkpoint_path} does not say its batch_size and seed") from error
-        return cls(net, corpus, optim, **sizes, recipe=recipe).eval()  # type: ignore[arg-type]
 
     def forward(self, *inputs: Tensor) -> Any:
         """What the model gives for a batch's inputs."""

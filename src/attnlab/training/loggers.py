@@ -50,11 +50,7 @@ def shown() -> dict[str, Any]:
 def make_logger(node: DictConfig, path: str, folder: Path, resume_step: int | None) -> Logger:
     """A logger that writes into the run directory, unless its node names another `save_dir`.
 
-    Args:
-        node: with `_target_`.
-        path: of the node in the configuration, for messages.
-        folder: the run directory.
-        resume_step: the step from which the run resumes; None for a new run.
+    The run resumes from `resume_step`, unless that is None.
 
     Raises:
         BadInput: the node does not fit its target, or a package is missing.
@@ -90,15 +86,8 @@ def log_settings(
     variant: str,
     resume_step: int | None,
 ) -> None:
-    """Write settings, columns and layout at the start of a run.
-
-    Args:
-        trainer: with the loggers of the run.
-        settings: the resolved configuration.
-        folder: the run directory.
-        variant: the file of conf/attn.
-        resume_step: the step from which the run resumes; None for a new run.
-    """
+    """Write settings, columns and layout at the start of a run, or of the rest of a run that
+    resumes from `resume_step`."""
     for logger in trainer.loggers if resume_step is not None else ():
         if isinstance(logger, CSVLogger):
             _restore_csv_rows(logger, resume_step or 0)

@@ -97,9 +97,7 @@ def train(cfg: DictConfig) -> float:
 def directory_by_hydra(hydra: HydraConf, folder: Path) -> Path | None:
     """The run directory that `hydra.run.dir=` or `hydra.sweep.dir=` names; None without them.
 
-    Args:
-        hydra: Hydra's own configuration.
-        folder: what the run is called otherwise. Its last two parts name it inside a sweep.
+    The last two parts of `folder`, what the run is called otherwise, name it inside a sweep.
 
     Raises:
         BadInput: `hydra.sweep.subdir` is changed.
@@ -118,12 +116,7 @@ def directory_by_hydra(hydra: HydraConf, folder: Path) -> Path | None:
 
 
 def without_defaults(cfg: DictConfig, hydra: HydraConf) -> list[str]:
-    """The overrides that change something: spelling out a default gives the same run directory.
-
-    Args:
-        cfg: the configuration that Hydra composed from all of them.
-        hydra: Hydra's own configuration.
-    """
+    """The overrides that change something: spelling out a default gives the same directory."""
     overrides = last_of(hydra.overrides.task)
     choices = {key: o for key, o in overrides.items() if key in hydra.runtime.choices}
     values = {key: o for key, o in overrides.items() if key not in choices and key not in APART}
@@ -207,12 +200,11 @@ def one_sentence() -> Iterator[None]:
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
-    """Raise an exception on SIGTERM, as on Ctrl-C: locks are released, partial files removed."""
     raise Terminated
 
 
 def _thread_failed(told: threading.ExceptHookArgs) -> None:
-    """TensorBoard's thread passes the error of a full disk on to the main one, which prints it."""
+    # TensorBoard's passes the error of a full disk on to the main thread, which prints it.
     if not (isinstance(told.exc_value, OSError) and told.exc_value.errno in DISK):
         threading.__excepthook__(told)
 
@@ -225,27 +217,24 @@ def _warning(
 
 
 def _say(error: BaseException) -> None:
-    print(f"error: {in_one_sentence(error)}", file=sys.stderr)
-
-
-def in_one_sentence(error: BaseException) -> str:
-    """The message of an error in one sentence, without misleading advice."""
-    if isinstance(error, MissingConfigException) and error.options:
-        return missing_file(str(error.missing_cfg_file), list(error.options))
-    if isinstance(error, OSError) and error.strerror:
-        return of_the_disk(error)
+    """Print an error as one sentence, without misleading advice."""
     sentence = " ".join(str(error).split())
-    if not isinstance(error, ValueError | HydraException | OmegaConfBaseException | OSError):
-        return f"Hydra cannot compose these settings ({type(error).__name__}: {sentence})"
     # Hydra advises to add the misspelled key, which attnlab would refuse as well.
     unknown = re.match(r"Could not override '(\S+)'\. To append ", sentence)
-    return sentence if unknown is None else _unknown_setting(unknown[1], error.__cause__)
+    if isinstance(error, MissingConfigException) and error.options:
+        sentence = missing_file(str(error.missing_cfg_file), list(error.options))
+    elif isinstance(error, OSError) and error.strerror:
+        sentence = of_the_disk(error)
+    elif not isinstance(error, ValueError | HydraException | OmegaConfBaseException | OSError):
+        sentence = f"Hydra cannot compose these settings ({type(error).__name__}: {sentence})"
+    elif unknown is not None:
+        sentence = _unknown_setting(unknown[1], error.__cause__)
+    print(f"error: {sentence}", file=sys.stderr)
 
 
 def _unknown_setting(name: str, cause: BaseException | None) -> str:
     """The message for a dotted setting; OmegaConf's error holds the known keys beside it."""
-    every = f"{training_command()} --cfg job shows them all"
-    meant = None
+    advice = f"; {training_command()} --cfg job shows them all"
     if isinstance(cause, OmegaConfBaseException) and isinstance(cause.parent_node, DictConfig):
         unknown, key = str(cause.full_key), str(cause.key)
         known = [*map(str, cause.parent_node), *(GROUPS_UNSEEN if unknown == key else ())]
@@ -258,18 +247,12 @@ def _unknown_setting(name: str, cause: BaseException | None) -> str:
             whole = meant + name.removeprefix(unknown)
             if OmegaConf.select(cause.parent_node._get_root(), whole) is not None:
                 meant = whole  # the rest of it is right
-    if meant is None:
-        return f"{name} is not a setting; {every}"
-    return f"{name} is not a setting; did you mean {meant}? ({every})"
+            advice = f"; did you mean {meant}? ({advice.removeprefix('; ')})"
+    return f"{name} is not a setting{advice}"
 
 
 def missing_file(path: str, options: list[str]) -> str:
-    """The message for an option that its config group does not have.
-
-    Args:
-        path: group and name, such as attn/unscald.
-        options: the options of the group.
-    """
+    """The message for an option, such as attn/unscald, that its config group does not have."""
     parts = path.split("/")
     depth = 2 if parts[0] == "hydra" else 1  # a name may have a directory: attn=cross/dot
     group, name = "/".join(parts[:depth]), "/".join(parts[depth:])

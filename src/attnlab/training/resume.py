@@ -21,7 +21,10 @@ from attnlab.training.checkpoints import read_checkpoint
 from attnlab.training.lightning_module import TaskData, TaskModule
 from attnlab.training.run_directory import RERUN, RunDirectory, differences, flat
 
-PARTS = ("epoch", "global_step", "state_dict", "loops", "callbacks", "optimizer_states")
+PARTS = (
+    *("epoch", "global_step", "state_dict", "loops", "callbacks"),
+    *("optimizer_states", "lr_schedulers"),
+)
 # Settings in which a continued run may differ, alone or with all keys below them: the steps that
 # are done depend on none of them but through the learning rate.
 FREE = (
@@ -85,9 +88,9 @@ def prepare_resume(checkpoint: dict[str, Any], lit: TaskModule, trainer: L.Train
     """
     lit.to(DTYPES.get(str(trainer.precision)))
     callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    part = "global_step"
+    part = ""
     try:
-        for part in (*PARTS, "lr_schedulers"):
+        for part in PARTS:
             if part not in checkpoint:
                 raise ValueError("it is missing")
         part, step = "global_step", checkpoint["global_step"]
@@ -96,15 +99,12 @@ def prepare_resume(checkpoint: dict[str, Any], lit: TaskModule, trainer: L.Train
         part = "epoch"
         if checkpoint["epoch"] not in (0, 1):
             raise ValueError(f"{checkpoint['epoch']!r} must be 0 or 1")
-        part, weights = "state_dict", lit.state_dict()
-        check_form(dict(checkpoint["state_dict"]), weights)
         averages = any(isinstance(callback, WeightAveraging) for callback in callbacks)
         for part in AVERAGES:
             if (part in checkpoint) != averages:
                 raise ValueError("it is missing" if averages else "no callback has written it")
-        if averages:
-            part = "current_model_state"
-            check_form(dict(checkpoint[part]), weights)
+        for part in ("state_dict", *(AVERAGES[:1] if averages else ())):
+            check_form(dict(checkpoint[part]), lit.state_dict())
         part = "loops"
         _check_loops(checkpoint["loops"], trainer, step)
         part = "callbacks"
@@ -122,11 +122,8 @@ def prepare_resume(checkpoint: dict[str, Any], lit: TaskModule, trainer: L.Train
 
 
 def check_form(found: Any, expected: Any, name: str = "") -> None:
-    """Refuse values that differ from the expected ones in keys, types, shapes or dtypes.
-
-    Raises:
-        ValueError: they do; the message names the place.
-    """
+    """Refuse, by a ValueError that names the place, values that differ from the expected ones in
+    keys, types, shapes or dtypes."""
     if isinstance(expected, dict):
         if not isinstance(found, dict) or found.keys() != expected.keys():
             have = found.keys() if isinstance(found, dict) else set()
@@ -140,13 +137,10 @@ def check_form(found: Any, expected: Any, name: str = "") -> None:
         for i, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
             check_form(ours, theirs, f"{name}.{i}".lstrip("."))
     elif isinstance(expected, Tensor):
-        if not isinstance(found, Tensor):
-            raise ValueError(f"{name}: must be a tensor")
-        if (found.shape, found.dtype) != (expected.shape, expected.dtype):
-            raise ValueError(
-                f"{name}: {tuple(found.shape)} {found.dtype} must be {tuple(expected.shape)} "
-                f"{expected.dtype}"
-            )
+        form = f"{tuple(expected.shape)} {expected.dtype}"
+        given = f"{tuple(found.shape)} {found.dtype}" if isinstance(found, Tensor) else str(found)
+        if given != form:
+            raise ValueError(f"{name}: {given} must be {form}")
     elif isinstance(found, bool) != isinstance(expected, bool) or (
         isinstance(expected, int | float) and not isinstance(found, int | float)
     ):
@@ -162,8 +156,6 @@ def _check_loops(loops: dict[str, Any], trainer: L.Trainer, step: int) -> None:
     if not step * accumulate <= batches < (step + 1) * accumulate:
         raise ValueError(f"{batches} batches do not make {step} steps")
     for name, count in found.items():
-        if not isinstance(count, int):
-            continue
         if "automatic_optimization" in name or "scheduler_progress" in name:
             allowed = {step}
         elif name.startswith("epoch_loop.batch_progress") and not name.endswith("is_last_batch"):
@@ -174,7 +166,7 @@ def _check_loops(loops: dict[str, Any], trainer: L.Trainer, step: int) -> None:
             allowed = {0, 1}
         else:
             continue
-        if count not in allowed:
+        if isinstance(count, int) and count not in allowed:
             raise ValueError(f"{name} = {count} does not belong to step {step}")
 
 
@@ -182,11 +174,11 @@ def _check_callbacks(found: dict[str, Any], callbacks: list[L.Callback]) -> None
     """The state of every callback, except that a run may resume with other probes."""
     for callback in callbacks:
         key, state = callback.state_key, callback.state_dict()
-        if isinstance(callback, Probe) and key not in found:
+        if not state or (isinstance(callback, Probe) and key not in found):
             continue
-        if state and key not in found:
+        if key not in found:
             raise ValueError(f"{key} is missing")
-        if state and found[key].keys() != state.keys():
+        if found[key].keys() != state.keys():
             raise ValueError(f"{key} must have {', '.join(state)}")
     if found["Divergence"]["bad_step"] != -1:
         raise ValueError("Divergence says that the run diverged")
@@ -238,17 +230,11 @@ def _groups(state: dict[str, Any]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class EarlierRun:
-    """The run that another one continues.
-
-    Args:
-        directory: of the run.
-        checkpoint: its last one.
-        sha256: of its weights, which belongs to the identity of the continued run.
-    """
+    """The run that another one continues."""
 
     directory: RunDirectory
-    checkpoint: dict[str, Any]
-    sha256: str
+    checkpoint: dict[str, Any]  # the last one
+    sha256: str  # of its weights, which belongs to the identity of the continued run
 
     @property
     def record(self) -> dict[str, Any]:

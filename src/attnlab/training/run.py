@@ -55,19 +55,12 @@ NO_MEMORY = "can't allocate memory"  # of PyTorch's RuntimeError on a CPU
 
 @dataclass
 class Result:
-    """What a run left.
+    """What a run left."""
 
-    Args:
-        folder: the run directory.
-        metrics: the content of metrics.json.
-        module: the class of the task.
-        fresh: False if the run was finished before, and nothing was done.
-    """
-
-    folder: Path
-    metrics: dict[str, Any]
-    module: type[TaskModule]
-    fresh: bool = True
+    folder: Path  # the run directory
+    metrics: dict[str, Any]  # the content of metrics.json
+    module: type[TaskModule]  # the class of the task
+    fresh: bool = True  # False if the run had ended before, and nothing was done
 
 
 def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[str] = ()) -> Result:
@@ -90,7 +83,7 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
             f"{config.module.needs}"
         )
     earlier_run = None
-    if config.continue_from is not None:
+    if config.settings["continue_from"] is not None:
         earlier_run = read_earlier_run(config.settings, corpus)
     inputs = [corpus.sha256, *([] if earlier_run is None else [earlier_run.sha256])]
     directory, digest = RunDirectory(folder), fingerprint(config.settings, *inputs)
@@ -104,7 +97,8 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
         checkpoint = read_resumable(directory, config.settings, corpus)
         resume_step = int(checkpoint["global_step"])
     clock, divergence = Clock(), Divergence()
-    keeper = RunCheckpoints(directory.last_checkpoint.parent, config.checkpoint_every, divergence)
+    every = config.settings["checkpoint_every"]
+    keeper = RunCheckpoints(folder / "checkpoints", every, divergence)
     trainer = make_trainer(config, folder, [clock, divergence, keeper], resume_step)
     if checkpoint is None and earlier_run is not None:
         checkpoint = continued(earlier_run, lit, trainer)
@@ -127,20 +121,20 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
             begin_continued(checkpoint, earlier_run, directory, trainer.max_steps)
         log_settings(trainer, config.settings, folder, variant, resume_step)
         _fit(trainer, lit, resume)
-        metrics: dict[str, Any] = {"variant": variant, "seed": config.seed, "unit": lit.unit}
+        metrics: dict[str, Any] = {"variant": variant, "seed": lit.seed, "unit": lit.unit}
         metrics |= {} if earlier_run is None else {"continued_from": earlier_run.record}
         metrics |= outcome(divergence, keeper)
         metrics |= measured(trainer, lit, clock) | provenance(trainer, corpus)
         metrics["probes"] = {key: x for probe in probes for key, x in probe.record.items()}
         write_json(directory.metrics_file, metrics)
         log_results(trainer, metrics)
-        more: dict[str, dict[str, Any]] = {
-            "stopped": {"max_steps": trainer.max_steps},
-            "diverged": {"last_finite_loss": divergence.last_finite_loss},
-        }
-        status = metrics["status"]
-        step, why = divergence.step or trainer.global_step, divergence.reason or keeper.stopped
-        directory.set_status(status, digest, step=step, reason=why, more=more.get(status))
+        entries: dict[str, Any] = {"step": divergence.step or trainer.global_step}
+        if metrics["status"] == "stopped":
+            entries |= {"reason": keeper.stopped, "max_steps": trainer.max_steps}
+        if metrics["status"] == "diverged":
+            last = divergence.last_finite_loss
+            entries |= {"reason": divergence.reason, "last_finite_loss": last}
+        directory.set_status(metrics["status"], digest, entries)
     return Result(folder, metrics, config.module)
 
 
@@ -168,14 +162,8 @@ def make_module(config: RunConfig, corpus: TaskData) -> TaskModule:
         "corpus": corpus.name,
         "corpus_sha256": corpus.sha256,
     }
-    lit = config.module(
-        config.model(len(corpus.alphabet)),
-        corpus,
-        config.optimizer,
-        batch_size=config.batch_size,
-        seed=config.seed,
-        recipe=recipe,
-    )
+    net = config.model(len(corpus.alphabet))
+    lit = config.module(net, corpus, config.optimizer, recipe=recipe)
     lit.check_data()
     return lit
 
@@ -183,17 +171,8 @@ def make_module(config: RunConfig, corpus: TaskData) -> TaskModule:
 def make_trainer(
     config: RunConfig, folder: Path, callbacks: list[L.Callback], resume_step: int | None = None
 ) -> L.Trainer:
-    """Lightning's Trainer with our callbacks, the probes, and the user's callbacks and loggers.
-
-    Args:
-        config: of the run.
-        folder: where loggers and ModelCheckpoint write.
-        callbacks: the run's own.
-        resume_step: the step from which the run resumes; None for a new run.
-
-    Raises:
-        BadInput: Lightning refuses, for example since a device is missing.
-    """
+    """Lightning's Trainer with the run's own callbacks, the probes, and the user's callbacks and
+    loggers; BadInput if Lightning refuses, for example since a device is missing."""
     _silence_lightning()
     bar = config.trainer.keywords.get("enable_progress_bar", True) and sys.stderr.isatty()
     shown: L.Callback = Progress(refresh_rate=10) if bar else Lines()
@@ -246,21 +225,19 @@ def _failures_recorded(
     try:
         yield
     except SystemExit as end:  # SIGTERM, or Lightning's answer to Ctrl-C
-        terminated = isinstance(end, Terminated | SIGTERMException)
         will = "starts over"
         if not config.force and directory.last_checkpoint.exists():
             # A run may be interrupted before it resumed.
             will = "resumes" + (f" from step {keeper.saved_step}" if keeper.saved_step else "")
         with suppress(OSError, BadInput):  # "running" without a lock means the same
             if not directory.is_done():
-                directory.set_status("interrupted", digest, step=trainer.global_step)
+                directory.set_status("interrupted", digest, {"step": trainer.global_step})
         print(f"\nInterrupted at step {trainer.global_step}; the same command {will}.")
-        raise SystemExit(143 if terminated else 130) from None
+        raise SystemExit(143 if isinstance(end, Terminated | SIGTERMException) else 130) from None
     except Exception as error:
         try:
-            directory.set_status(
-                "failed", digest, step=trainer.global_step, reason=traceback.format_exc()
-            )
+            why = {"step": trainer.global_step, "reason": traceback.format_exc()}
+            directory.set_status("failed", digest, why)
         except OSError as refused:  # the disk that made the run fail; the run's error is raised
             print(f"{directory.status_file} could not be written: {refused}", file=sys.stderr)
         *_, (frame, _line) = traceback.walk_tb(error.__traceback__)
@@ -355,19 +332,17 @@ def git_state() -> dict[str, Any] | None:
 
     None where the package is not run from a clone.
     """
-    source = Path(__file__).parent
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(Path(__file__).parent), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+        return done.stdout.strip()
+
     try:
-        commit = _git(source, "rev-parse", "HEAD")
-        if not _git(source, "ls-files", "--", __file__):
+        commit = git("rev-parse", "HEAD")
+        if not git("ls-files", "--", __file__):
             return None  # an installed package below somebody else's repository
         rows = ":(top,exclude)experiments/*/rows.jsonl"  # appended while claims run
-        changed = _git(source, "status", "--porcelain", "--", ":/", rows)
-        return {"commit": commit, "dirty": bool(changed)}
+        return {"commit": commit, "dirty": bool(git("status", "--porcelain", "--", ":/", rows))}
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(folder), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
-    return done.stdout.strip()

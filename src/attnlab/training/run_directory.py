@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from attnlab.errors import BadInput, first_line
 from attnlab.files import TEMPORARY, read_json, read_yaml, write_atomically, write_json
 
+Settings = dict[str, Any]
 Status = Literal["running", "finished", "stopped", "diverged", "failed", "interrupted"]
 
 # Named by the directory in another way, or without influence on what the run computes.
@@ -56,11 +57,6 @@ def variant_of(choice: str) -> str:
 def folder_for(cfg: DictConfig, variant: str, overrides: Iterable[str]) -> Path:
     """Where a run goes: `<outputs>/<name>/attn=<variant>[,<what else was changed>]/seed=<n>`.
 
-    Args:
-        cfg: the composed configuration, for outputs, name and seed.
-        variant: the file of conf/attn, as `variant_of` has it.
-        overrides: what was changed, such as optim.lr=0.01.
-
     Raises:
         BadInput: the name is not a plain directory name, or the directory would lie in a run's.
     """
@@ -96,25 +92,21 @@ def _plain(override: str) -> str:
     return f"{key}={value}"
 
 
-def fingerprint(settings: dict[str, Any], *inputs: str) -> str:
-    """A digest of the resolved configuration and of what the run reads.
-
-    Args:
-        settings: plain values.
-        inputs: the SHA-256 of the corpus and, if there is one, of the weights to start from.
-    """
+def fingerprint(settings: Settings, *inputs: str) -> str:
+    """A digest of the resolved configuration and of what the run reads, by its SHA-256: the corpus
+    and, if there are any, the weights to start from."""
     counted = {key: value for key, value in settings.items() if key not in PLACE}
     content = json.dumps([counted, *inputs], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def differences(saved: dict[str, Any], settings: dict[str, Any]) -> list[str]:
+def differences(saved: Settings, settings: Settings) -> list[str]:
     """The dotted keys of `identity` in which two configurations of plain values differ."""
     old, new = identity(saved), identity(settings)
     return sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
 
 
-def identity(settings: dict[str, Any]) -> dict[str, Any]:
+def identity(settings: Settings) -> Settings:
     """The settings that can change the result of a run, under dotted keys."""
     return {key: x for key, x in flat(settings).items() if key not in PLACE and _counts(key)}
 
@@ -124,9 +116,9 @@ def _counts(key: str) -> bool:
     return not any(f"{key}.".startswith(f"{shown}.") for shown in ONLY_SHOWN)
 
 
-def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(settings: Settings, prefix: str = "") -> Settings:
     """Nested settings under dotted keys."""
-    rows: dict[str, Any] = {}
+    rows: Settings = {}
     for key, value in settings.items():
         if isinstance(value, dict) and value:
             rows |= flat(value, f"{prefix}{key}.")
@@ -141,7 +133,7 @@ def _final_name(name: str) -> str:
     return found["name"] if found else ""
 
 
-def _read_checked(file: Path, entries: dict[str, Any]) -> dict[str, Any]:
+def _read_checked(file: Path, entries: Settings) -> Settings:
     """Read a JSON file of ours and check the types of the entries that others rely on."""
     try:
         content = read_json(file)
@@ -160,11 +152,7 @@ class Busy(BadInput):
 
 
 class RunDirectory:
-    """A run directory on the disk.
-
-    Args:
-        path: of the directory; it need not exist.
-    """
+    """A run directory on the disk, which need not exist."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -196,11 +184,7 @@ class RunDirectory:
             lock.release()
 
     def check_holds_no_other_files(self) -> None:
-        """Refuse a directory that is not empty and holds no run, with force=true too.
-
-        Raises:
-            BadInput: it is such a directory.
-        """
+        """Refuse, by BadInput, a directory that is not empty and holds no run; even with force."""
         # status.json is the first that a run writes, so whoever looks at the rest first and then
         # for it cannot take a run that another process is just beginning for something else.
         others = self.path.exists() and any(
@@ -213,7 +197,7 @@ class RunDirectory:
     def _has_status(self) -> bool:
         return self.status_file.exists() or self.status_file.is_symlink()
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> Settings:
         """What status.json says; empty where no run has begun.
 
         Raises:
@@ -226,22 +210,13 @@ class RunDirectory:
         """Whether a run ended here with a result: finished, stopped by a callback, or diverged."""
         return self.status().get("status") in {"finished", "stopped", "diverged"}
 
-    def metrics(self) -> dict[str, Any]:
-        """What metrics.json says.
-
-        Raises:
-            BadInput: it is missing or damaged.
-        """
+    def metrics(self) -> Settings:
+        """What metrics.json says; BadInput if it is missing or damaged."""
         return _read_checked(self.metrics_file, METRICS)
 
-    def check_is_ours(self, settings: dict[str, Any], *inputs: str) -> None:
-        """Refuse a directory that holds a run of another configuration or of other inputs.
-
-        `fingerprint` has the arguments.
-
-        Raises:
-            BadInput: it does; the sentence names the settings that differ.
-        """
+    def check_is_ours(self, settings: Settings, *inputs: str) -> None:
+        """Refuse, by BadInput, a directory that holds a run of another configuration or of other
+        inputs; `fingerprint` has the arguments."""
         held = self.status().get("fingerprint")
         if held in (None, fingerprint(settings, *inputs)):
             return
@@ -273,21 +248,12 @@ class RunDirectory:
         ]
 
     def begin(
-        self,
-        settings: dict[str, Any],
-        overrides: Iterable[str],
-        digest: str,
-        *,
-        resumes: bool = False,
+        self, settings: Settings, overrides: Iterable[str], digest: str, *, resumes: bool = False
     ) -> None:
         """Claim the directory by the status "running", and write `.hydra/`.
 
-        Args:
-            settings: the resolved configuration.
-            overrides: as typed.
-            digest: the run's fingerprint.
-            resumes: keep the files of the interrupted part; otherwise those that an earlier run,
-                or one that was killed before its first checkpoint, has written are removed.
+        A run that resumes keeps the files of the interrupted part; otherwise those that an earlier
+        run, or one that was killed before its first checkpoint, has written are removed.
         """
         self.set_status("running", digest)
         if not resumes:
@@ -298,19 +264,11 @@ class RunDirectory:
             text = OmegaConf.to_yaml(OmegaConf.create(content))
             write_atomically(self.path / ".hydra" / f"{name}.yaml", text.encode())
 
-    def set_status(
-        self,
-        status: Status,
-        fingerprint: str,
-        *,
-        step: int = 0,
-        reason: str | None = None,
-        more: dict[str, Any] | None = None,
-    ) -> None:
-        """Replace status.json: the last step that was done, the reason of an end before
-        `max_steps`, and more entries."""
-        content = {"status": status, "step": step, "reason": reason} | (more or {})
-        write_json(self.status_file, content | {"time": now(), "fingerprint": fingerprint})
+    def set_status(self, status: Status, digest: str, entries: Settings | None = None) -> None:
+        """Replace status.json, with the last step, the reason of an end before `max_steps`, and
+        other entries."""
+        content = {"status": status, "step": 0, "reason": None} | (entries or {})
+        write_json(self.status_file, content | {"time": now(), "fingerprint": digest})
 
 
 def now() -> str:

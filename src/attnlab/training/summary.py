@@ -35,12 +35,8 @@ UNREADABLE = (BadInput, OSError, ValueError, KeyError, TypeError, AttributeError
 
 
 def show(result: "Result", overrides: Sequence[str]) -> None:
-    """Print the table that a run ends with, and what to do next.
-
-    Args:
-        result: of the run.
-        overrides: as typed; the suggested comparison repeats those that are not of attention.
-    """
+    """Print the table that a run ends with, and what to do next: the suggested comparison repeats
+    the overrides that are not of attention."""
     metrics, module, folder = result.metrics, result.module, result.folder
     loss = f"{metrics['val_loss']:.4f} nats per {module.unit} over all validation data"
     if "val_floor" in metrics:
@@ -107,25 +103,15 @@ def outcome_in_words(result: "Result") -> str:
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """What a comparison needs to know about a run.
-
-    Args:
-        folder: the run directory.
-        variant: the file of conf/attn.
-        seed: of the run.
-        metrics: the content of metrics.json.
-        loss: validation loss; infinite if the run diverged.
-        attention: the settings of attn, as JSON.
-        rest: all other settings that can change the result, and the corpus, as JSON.
-    """
+    """What a comparison needs to know about a run."""
 
     folder: Path
-    variant: str
+    variant: str  # the file of conf/attn
     seed: int
-    metrics: dict[str, Any]
-    loss: float
-    attention: str
-    rest: str
+    metrics: dict[str, Any]  # the content of metrics.json
+    loss: float  # on the validation data; infinite if the run diverged
+    attention: str  # the settings of attn, as JSON
+    rest: str  # all other settings that can change the result, and the corpus, as JSON
 
     @property
     def label(self) -> str:
@@ -159,15 +145,11 @@ def read_finished(root: Path) -> list[FinishedRun]:
 
 
 def compare(folder: Path, baseline: str = "sdpa") -> dict[str, str]:
-    """Paired differences between one run and the others of its settings and seed.
+    """Paired differences between the run in `<root>/<settings>/seed=<n>` and the others of its
+    settings and seed, as rows for its table: name -> text.
 
-    Args:
-        folder: the directory of a finished run, `<root>/<settings>/seed=<n>`.
-        baseline: the variant that the others are compared with.
-
-    Returns:
-        rows for the table of a run, name -> text. For the baseline, one row for every other
-        variant; for another variant, the row against the baseline.
+    For the baseline, one row for every other variant; for another variant, the row against the
+    baseline.
     """
     rows = {}
     for group in pair(folder.parent.parent, baseline):
@@ -205,19 +187,12 @@ def remarks(metrics: dict[str, Any]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class PairedRuns:
-    """Runs of one attention, each beside the baseline's run of its seed and its other settings.
+    """Runs of one attention, each beside the baseline's run of its seed and its other settings."""
 
-    Args:
-        label: the name of their directories, such as attn=unscaled,model.n_head=1.
-        shared: the overrides in it that are not about attention, which the baseline has too.
-        runs: one per seed.
-        at_baseline: the baseline's, in the same order.
-    """
-
-    label: str
-    shared: tuple[str, ...]
-    runs: tuple[FinishedRun, ...]
-    at_baseline: tuple[FinishedRun, ...]
+    label: str  # the name of their directories, such as attn=unscaled,model.n_head=1
+    shared: tuple[str, ...]  # the overrides in it that the baseline has too, not about attention
+    runs: tuple[FinishedRun, ...]  # one per seed
+    at_baseline: tuple[FinishedRun, ...]  # the baseline's, in the same order
 
     @property
     def attention(self) -> str:
@@ -235,14 +210,8 @@ class PairedRuns:
 
 
 def pair(root: Path, baseline: str = "sdpa") -> list[PairedRuns]:
-    """Pair every other attention with the baseline, over all seeds that both have.
-
-    Runs are paired within their other settings: those of two initializations stay apart.
-
-    Args:
-        root: a directory of runs, outputs/<name>.
-        baseline: the variant that the others are compared with.
-    """
+    """Pair every other attention in outputs/<name> with the baseline, over all seeds that both
+    have, within their other settings: those of two initializations stay apart."""
     runs = read_finished(root)
     plain = [run for run in runs if run.variant == baseline and ",attn." not in run.label]
     base = {(x.seed, x.rest): x for x in runs if plain and x.attention == plain[0].attention}

@@ -48,12 +48,9 @@ def attempt(do: Callable[[], float], hydra: HydraConf, arguments: Sequence[str])
     """Do one run of a sweep; a failure is recorded, and the others continue.
 
     Args:
-        do: does the run.
+        do: does the run and returns its loss; NaN stands for a failure.
         hydra: Hydra's own configuration.
         arguments: the command line of this run by itself.
-
-    Returns:
-        what `do` returns; NaN where it failed.
     """
     try:
         return do()
@@ -91,11 +88,8 @@ def do_job(
     Args:
         job: its number and its overrides.
         context, config: Hydra's, of the sweep.
-        task: module and name of the function that `hydra.main` wraps.
+        task: module and name of the function that `hydra.main` wraps; its result is returned.
         singletons: what Hydra knows in the process of the sweep.
-
-    Returns:
-        what the function returned.
     """
     number, overrides = job
     setup_globals()
@@ -109,14 +103,7 @@ def do_job(
 
 
 def note_death(folder: Path, number: int, overrides: Sequence[str], log: Path) -> str:
-    """Leave a note that the process of a run died; returns it as a line.
-
-    Args:
-        folder: the sweep's.
-        number: of the run.
-        overrides: of the run.
-        log: of the process.
-    """
+    """Note in the sweep's directory that the process of a run died; returns that as a line."""
     reason = f"its process died (out of memory?); see {log}"
     _note(folder, number, overrides, "failed", reason)
     return f"{' '.join(overrides)}: failed, {reason}"
@@ -155,7 +142,19 @@ class SweepSummary(Callback):
         _compare(config)
         notes = [read_json(file) | {"file": file} for file in _notes(config.hydra.sweep.dir)]
         for outcome, heading in HEADINGS.items():
-            _show(heading, [note for note in notes if note["outcome"] == outcome])
+            those = [note for note in notes if note["outcome"] == outcome]
+            if those:
+                print(
+                    f"{heading}, {len(those)} of this sweep's runs; each by itself:",
+                    file=sys.stderr,
+                )
+            for note in those:
+                print(f"  {training_command()} {shlex.join(note['overrides'])}", file=sys.stderr)
+                print(f"    # {' '.join(note['reason'].split())}", file=sys.stderr)
+                if WANTS_TRACEBACK:
+                    print(note["traceback"], file=sys.stderr)
+                elif note["traceback"] and outcome == "failed":
+                    print(f"    # the traceback is in {note['file']}", file=sys.stderr)
         outcomes = {note["outcome"] for note in notes}
         if outcomes & {"refused", "failed"}:
             raise SystemExit(1 if "failed" in outcomes else 2)
@@ -209,16 +208,3 @@ def _draw(groups: Sequence[PairedRuns], baseline: str, unit: str, file: Path) ->
             differences = group.differences if key == name else []
             found[key] = SettingResult(key, differences, curves, shares)
     write_atomically(file, png(pixels(sweep_figure(list(found.values()), unit))))
-
-
-def _show(heading: str, notes: list[dict[str, Any]]) -> None:
-    if not notes:
-        return
-    print(f"{heading}, {len(notes)} of this sweep's runs; each by itself:", file=sys.stderr)
-    for note in notes:
-        print(f"  {training_command()} {shlex.join(note['overrides'])}", file=sys.stderr)
-        print(f"    # {' '.join(note['reason'].split())}", file=sys.stderr)
-        if WANTS_TRACEBACK:
-            print(note["traceback"], file=sys.stderr)
-        elif note["traceback"] and note["outcome"] == "failed":
-            print(f"    # the traceback is in {note['file']}", file=sys.stderr)
