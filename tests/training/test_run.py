@@ -23,7 +23,7 @@ from attnlab.runs import read_curves
 from attnlab.training.callbacks import AtomicCheckpointIO
 from attnlab.training.checkpoints import load_model, read_checkpoint
 from tests.commands import train_py
-from tests.conftest import ROOT, SMALL, VARIANTS, weights_of
+from tests.conftest import ROOT, SMALL, VARIANTS, plain, weights_of
 from tests.forked import RUN, at_call, begin, ended, folder_of
 from tests.marks import sampled
 
@@ -212,12 +212,12 @@ def test_resuming_with_another_text_is_refused(
     from attnlab.training.run_directory import RunDirectory
 
     folder, cfg = RunDirectory(train().folder), small()
-    assert read_resumable(folder, cfg, read_config(cfg).data()) is not None
+    assert read_resumable(folder, plain(cfg), read_config(cfg).data()) is not None
     changed = tmp_path / "text.txt"
     changed.write_text(text_file.read_text()[::-1])
     corpus = read_config(small(f"data.path={changed}")).data()
     with pytest.raises(BadInput, match=r"trained on data other than the current text\.txt"):
-        read_resumable(folder, cfg, corpus)
+        read_resumable(folder, plain(cfg), corpus)
 
 
 def test_force_redoes_a_run(train: Train) -> None:
