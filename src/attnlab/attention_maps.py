@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from rich.table import Table
 
-from attnlab.data.corpora import encode
+from attnlab.data.corpora import encode, unit_of
 from attnlab.errors import BadInput
 from attnlab.plotting import heatmaps
 from attnlab.probes import measures
@@ -57,8 +57,7 @@ def look(
     Raises:
         BadInput: the text does not fit the model, or the model, layer or head does not exist.
     """
-    unit = "token" if target.startswith("hf:") else "character"
-    seen, labels = views_of(target, text, trust=trust)
+    seen, labels, unit = views_of(target, text, trust=trust)
     chosen, panels, words = _chosen("layer", seen, layer), [], []
     for view in chosen:
         entropies = measures.entropy(view.pattern[:1], view.mask).tolist()
@@ -70,24 +69,26 @@ def look(
     return Look(heatmaps.grid(panels, labels, columns=columns, heading=target), words)
 
 
-def views_of(target: str, text: str, *, trust: bool = False) -> tuple[list[View], list[str]]:
+def views_of(target: str, text: str, *, trust: bool = False) -> tuple[list[View], list[str], str]:
     """Run a model on a text; `look` has the arguments and errors.
 
     Returns:
-        one view per layer, and the characters or tokens.
+        one view per layer, the symbols, and what one of them is, such as "character".
     """
     if target.startswith("hf:"):
         from attnlab.interop.transformers_maps import views_of_transformers
 
-        return views_of_transformers(target.removeprefix("hf:"), text)
+        return *views_of_transformers(target.removeprefix("hf:"), text), "token"
     net, alphabet = load_model(target, trust=trust)
-    if len(text) < 2:
-        raise BadInput(f"text = {text!r} must have at least two characters")
-    if len(text) > net.block_size:
+    ids = encode(text, alphabet)
+    if len(ids) < 2:
+        raise BadInput(f"text = {text!r} must have at least two {unit_of(alphabet)}s")
+    if len(ids) > net.block_size:
         raise BadInput(
-            f"text is {len(text)} long; the model sees block_size = {net.block_size} at most"
+            f"text is {len(ids)} long; the model sees block_size = {net.block_size} at most"
         )
-    return list(views(net, encode(text, alphabet)[None])), list(text)
+    labels = [alphabet[i] for i in ids.tolist()]
+    return list(views(net, ids[None])), labels, unit_of(alphabet)
 
 
 def _chosen(what: str, items: Sequence[T], number: int | None) -> Sequence[T]:

@@ -347,7 +347,7 @@ def export(
     out: Annotated[Path, Option(help="A new directory, for transformers to load.")],
     trust: Trust = False,
 ) -> None:
-    """Export a model as a GPT-2 of transformers, with a character tokenizer."""
+    """Export a model as a GPT-2 of transformers, with its tokenizer."""
     from attnlab import interop
     from attnlab.training.checkpoints import load_model
 

@@ -1,6 +1,5 @@
 """What `attnlab evaluate` and `attnlab patch` do with a trained model."""
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,8 @@ from rich.table import Table
 
 from attnlab.claims.configs import compose_config, hydra_conf
 from attnlab.data.batches import IGNORED
-from attnlab.data.corpora import Corpus, decode, encode
+from attnlab.data.corpora import Corpus, encode
+from attnlab.data.tokenizers import Tokenizer
 from attnlab.errors import BadInput
 from attnlab.files import lab_path
 from attnlab.probes import measures
@@ -48,8 +48,14 @@ def evaluate(
     corpus = data_factory(cfg.data)()
     if not isinstance(corpus, GPTModule.data_class):
         raise BadInput(f"data = {corpus.name} are not for a GPT; choose a text")
+    if isinstance(alphabet, Tokenizer):
+        if not isinstance(corpus, Corpus):
+            raise BadInput(f"data = {corpus.name} are no text, which the model's tokenizer needs")
+        corpus = Corpus.from_pieces(corpus.name, [corpus.text], alphabet)
+        of_model = torch.arange(len(alphabet))
+    else:  # id in the data -> id in the model
+        of_model = encode("".join(corpus.alphabet), alphabet)
     corpus.check_length(net.block_size)
-    of_model = encode("".join(corpus.alphabet), alphabet)  # id in the data -> id in the model
     sums, counts = torch.zeros(2, net.block_size, dtype=torch.float64)
     with eval_mode(net):
         for x, y in corpus.held_out("val", net.block_size):
@@ -57,13 +63,14 @@ def evaluate(
             targets = torch.where(scored, of_model[y.clamp(min=0)], IGNORED)
             sums[: y.shape[1]] += measures.cross_entropies(net(of_model[x]), targets).sum(0)
             counts[: y.shape[1]] += scored.sum(0)
-    total = float(sums.sum())
-    found = {"corpus": corpus.name, "predictions": int(counts.sum())}
-    found |= {"loss": total / float(counts.sum()), "bits_per_byte": None}
-    if isinstance(corpus, Corpus):
-        read = len(decode(corpus.val[1:], corpus.alphabet).encode())
-        found["bits_per_byte"] = total / math.log(2) / read
-    return found | {"by_position": (sums / counts).tolist()}
+    loss = float(sums.sum() / counts.sum())
+    return {
+        "corpus": corpus.name,
+        "predictions": int(counts.sum()),
+        "loss": loss,
+        "bits_per_byte": corpus.bits_per_byte(loss) if isinstance(corpus, Corpus) else None,
+        "by_position": (sums / counts).tolist(),
+    }
 
 
 def evaluation_table(found: dict[str, Any]) -> Table:
@@ -101,9 +108,9 @@ def patch(
     for n in (len(first), len(second)):
         if not 1 <= n <= net.block_size:
             raise BadInput(f"a text has {n} symbols; the model takes 1 to {net.block_size}")
-    if answers is not None and len(answers) != 2:
+    symbols = None if answers is None else tuple(encode(answers, alphabet).tolist())
+    if symbols is not None and len(symbols) != 2:
         raise BadInput(f"answers = {answers!r} must be two symbols")
-    symbols = tuple(encode(answers, alphabet).tolist()) if answers else None
     heads, (right, wrong) = patch_heads(net, first, second, symbols)
     return {"answers": [alphabet[right], alphabet[wrong]], "heads": heads}
 

@@ -156,16 +156,14 @@ def _model(target: str, text: str | None, *, trust: bool) -> dict[str, Any]:
     """What the page shows of one model: its history, or one snapshot of the trained model."""
     folder = Path(target)
     run = read_run(folder) if (folder / "status.json").is_file() else None
-    about = {
-        "unit": "token" if target.startswith("hf:") else "character",
-        "note": _note(run) if run else "",
-    }
+    note = _note(run) if run else ""
     found = read_history(folder) if run and text is None else None
     if found:
-        return about | found.model_dump()
-    seen, tokens = views_of(target, TEXT if text is None else text, trust=trust)
+        unit = str(run.metrics.get("unit", "character")) if run else "character"
+        return {"unit": unit, "note": note} | found.model_dump()
+    seen, tokens, unit = views_of(target, TEXT if text is None else text, trust=trust)
     now = snapshot(seen, run.step if run else 0)
-    return about | history(tokens, seen, [now])
+    return {"unit": unit, "note": note} | history(tokens, seen, [now])
 
 
 def _note(run: Run) -> str:

@@ -6,7 +6,7 @@ from functools import partial
 
 from torch import Tensor
 
-from attnlab.data.corpora import encode
+from attnlab.data.corpora import decode, encode
 from attnlab.generation import sample
 from attnlab.model import GPT
 
@@ -84,5 +84,5 @@ def open_generator(target: str, *, trust: bool = False) -> TextGenerator:
     return TextGenerator(
         net,
         lambda text: encode(text, alphabet),
-        lambda ids: "".join(alphabet[i] for i in ids),
+        lambda ids: decode(ids, alphabet),
     )

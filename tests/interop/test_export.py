@@ -20,7 +20,7 @@ from attnlab.cli import app
 from attnlab.errors import BadInput
 from attnlab.generation import sample
 from attnlab.init import init_weights
-from attnlab.interop import character_tokenizer, export, to_gpt2
+from attnlab.interop import export, to_gpt2, tokenizer_of
 from attnlab.model import GPT, gelu_tanh, relu_squared, rms_norm
 from tests.conftest import weights_of
 
@@ -87,7 +87,7 @@ def test_the_folder_generates_in_a_process_that_lacks_attnlab(tmp_path: Path) ->
 
 @given(st.text(ALPHABET, max_size=40))
 def test_the_tokenizer_has_a_token_a_character(text: str) -> None:
-    tokenizer = character_tokenizer(ALPHABET, T)
+    tokenizer = tokenizer_of(ALPHABET, T)
     encoded = tokenizer(text)["input_ids"]
     assert encoded == [ALPHABET.index(symbol) for symbol in text]
     assert tokenizer.decode(encoded) == text
@@ -95,7 +95,7 @@ def test_the_tokenizer_has_a_token_a_character(text: str) -> None:
 
 def test_the_exported_tokenizer_refuses_unknown_characters() -> None:
     with pytest.raises(Exception, match="WordLevel error"):
-        character_tokenizer(ALPHABET, T)("a Z")
+        tokenizer_of(ALPHABET, T)("a Z")
 
 
 def only_two(q: Tensor, k: Tensor) -> Tensor:

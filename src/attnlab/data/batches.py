@@ -28,18 +28,6 @@ def random_windows(ids: Tensor, block_size: int) -> Draw:
     return draw
 
 
-def fixed_windows(ids: Tensor, block_size: int, count: int) -> Batch:
-    """Cut windows out of a text at even distances, the same ones at every call.
-
-    Returns:
-        inputs and targets, int64 (<= count, T) each.
-    """
-    last = len(ids) - block_size - 1
-    starts = torch.linspace(0, last, count).long().unique()
-    windows = ids[starts[:, None] + torch.arange(block_size + 1)].long()
-    return windows[:, :-1], windows[:, 1:]
-
-
 @dataclass(eq=False)
 class TrainBatches(IterableDataset[Batch]):
     """Random batches, the same at step n for every variant, resumed run and rank.

@@ -1,10 +1,13 @@
-"""Corpora of characters: a text as ids, its alphabet, its split, and what is known about it."""
+"""Corpora: a text as ids, its alphabet, its split, and what is known about it."""
 
 import codecs
 import hashlib
 import lzma
+import math
+import re
 import stat
 import sys
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,105 +18,107 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnlab.data.batches import (
-    Batch,
-    Draw,
-    Part,
-    ValidationBatches,
-    fixed_windows,
-    random_windows,
-)
+from attnlab.data.batches import Batch, Draw, Part, ValidationBatches, random_windows
+from attnlab.data.tokenizers import Subwords, Tokenizer, open_tokenizer
 from attnlab.errors import BadInput
 
+CHARACTERS = "characters"
+Alphabet = Sequence[str]  # the id of a symbol is its place; a str is one of characters
 MAX_ALPHABET = 1000
 VALIDATION_SHARE = 0.1
 TINYSHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
-PIECE_BYTES = 2**22  # read and encoded at a time
+PIECE_BYTES = 2**20  # read at a time
+PIECE = 2**20  # characters that are encoded at a time
+LINE_END = re.compile(r"\S\n(?=\S)")
 PROGRESS_BYTES = 10**8  # a line of progress each
 
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """A text as ids, split by position: the first 90 % trains, the rest validates.
+    """A text as ids, split by position: the first 90 % of its characters train, the rest validate.
 
     Args:
         name: as recorded in metrics.json.
-        alphabet: the symbols in order of their code points; the id of a symbol is its index.
-        ids: the whole text, (N,); uint8, or uint16 where the alphabet has more than 256 symbols.
-        sha256: of the text as UTF-8.
+        alphabet: the symbols, the id of each is its index: the text's characters in order of their
+            code points, or `Bytes` or `Subwords`.
+        train, val: the ids of both parts, (N_train,) and (N_val,); uint8, uint16 or uint32, as few
+            bytes as the alphabet allows.
+        characters: of the whole text.
+        val_bytes: of the validation text as UTF-8, without its first symbol, which no model
+            predicts.
+        sha256: of the text as UTF-8, and of the content of its tokenizer.
         val_floor: entropy of the validation text in nats per character, given the whole past,
             where the source is known exactly. No model without a leak gets below it, except by
             chance.
     """
 
     name: str
-    alphabet: str
-    ids: Tensor
+    alphabet: Alphabet
+    train: Tensor
+    val: Tensor
+    characters: int
+    val_bytes: int
     sha256: str
     val_floor: float | None = None
 
     @classmethod
     def from_pieces(
-        cls, name: str, pieces: Iterable[str], val_floor: float | None = None
+        cls,
+        name: str,
+        pieces: Iterable[str],
+        tokenizer: str | Tokenizer = CHARACTERS,
+        val_floor: float | None = None,
     ) -> "Corpus":
-        """Encode a text that comes in pieces, in up to three bytes of memory a character."""
-        digest = hashlib.sha256()
-        # Until the alphabet is known, ids count first appearances, from 1; 0 is not yet seen.
-        provisional = np.zeros(sys.maxunicode + 1, dtype=np.uint16)
-        seen: list[int] = []  # code points
-        encoded: list[NDArray[np.uint16]] = []
-        for piece in pieces:
-            digest.update(piece.encode())
-            points = _code_points(piece)
-            ids = provisional[points]
-            if not ids.all():
-                new = np.unique(points[ids == 0])
-                if len(seen) + len(new) > MAX_ALPHABET:
-                    raise BadInput(
-                        f"{name} has an alphabet of more than {MAX_ALPHABET:,} symbols, too many "
-                        "for a character model; remove rare symbols from the text"
-                    )
-                provisional[new] = np.arange(len(seen), len(seen) + len(new)) + 1
-                seen += new.tolist()
-                ids = provisional[points]
-            encoded.append(ids)
-        alphabet = sorted(seen)
-        dtype = np.uint8 if len(alphabet) <= 256 else np.uint16
-        final = np.zeros(len(alphabet) + 1, dtype=dtype)
-        final[provisional[alphabet]] = np.arange(len(alphabet))
-        whole = np.empty(sum(map(len, encoded)), dtype=dtype)
-        end = len(whole)
-        while encoded:  # from the end, so that each piece is freed once it is copied
-            ids = encoded.pop()
-            whole[end - len(ids) : end] = final[ids]
-            end -= len(ids)
-        return cls(
-            name=name,
-            alphabet="".join(map(chr, alphabet)),
-            ids=torch.from_numpy(whole),
-            sha256=digest.hexdigest(),
-            val_floor=val_floor,
-        )
+        """Encode a text that comes in pieces.
+
+        It is kept as UTF-8 until all of its characters are known. Each piece is encoded alone.
+
+        Args:
+            name: as recorded in metrics.json.
+            pieces: of the text.
+            tokenizer: "characters", a setting for `open_tokenizer`, or the tokenizer.
+            val_floor: see `Corpus`.
+
+        Raises:
+            BadInput: there are more than 1,000 characters; or there is no such tokenizer, or it
+                changes the text.
+        """
+        if isinstance(tokenizer, str) and tokenizer != CHARACTERS:
+            tokenizer = open_tokenizer(tokenizer)
+        digest, kept, characters = hashlib.sha256(), deque[bytes](), 0
+        seen = np.zeros(sys.maxunicode + 1, dtype=np.bool_)
+        for piece in _regrouped(pieces):
+            kept.append(piece.encode())
+            digest.update(kept[-1])
+            characters += len(piece)
+            seen[_code_points(piece)] = True
+            if tokenizer == CHARACTERS and seen.sum() > MAX_ALPHABET:
+                raise BadInput(
+                    f"{name} has an alphabet of more than {MAX_ALPHABET:,} symbols, too many "
+                    "for a character model; remove rare symbols, or use data.tokenizer=bytes"
+                )
+        if isinstance(tokenizer, Subwords):
+            digest.update(tokenizer.stored.encode())
+        letters = "".join(map(chr, np.flatnonzero(seen)))
+        alphabet = letters if isinstance(tokenizer, str) else tokenizer
+        split = split_at(characters)
+        train, _ = _encoded(_taken(kept, split), alphabet, name)
+        val, size = _encoded(_taken(kept, characters - split), alphabet, name)
+        if len(val):
+            size -= _size_of(int(val[0]), alphabet)
+        return cls(name, alphabet, train, val, characters, size, digest.hexdigest(), val_floor)
 
     @property
     def record(self) -> dict[str, Any]:
         """The entry in metrics.json."""
-        return {"name": self.name, "sha256": self.sha256, "characters": len(self.ids)}
+        counted = {"name": self.name, "sha256": self.sha256, "characters": self.characters}
+        more = {f"{unit_of(self.alphabet)}s": len(self.train) + len(self.val)}
+        return counted | more
 
     @property
     def text(self) -> str:
         """The whole text, decoded from the ids."""
-        return decode(self.ids, self.alphabet)
-
-    @property
-    def train(self) -> Tensor:
-        """The ids of the first 90 %, (N_train,)."""
-        return self.ids[: split_at(len(self.ids))]
-
-    @property
-    def val(self) -> Tensor:
-        """The ids of the last 10 %, (N_val,)."""
-        return self.ids[split_at(len(self.ids)) :]
+        return decode(self.train, self.alphabet) + decode(self.val, self.alphabet)
 
     def train_draw(self, block_size: int) -> Draw:
         """Draws training batches: random windows of the first 90 %."""
@@ -126,15 +131,26 @@ class Corpus:
 
     def windows(self, part: Part, block_size: int, count: int) -> Batch:
         """At most `count` windows at even distances: x and y, (count, T) int64 each."""
-        return fixed_windows(self.val if part == "val" else self.train, block_size, count)
+        ids = self.val if part == "val" else self.train
+        starts = torch.linspace(0, len(ids) - block_size - 1, count).long().unique()
+        windows = ids[starts[:, None] + torch.arange(block_size + 1)].long()
+        return windows[:, :-1], windows[:, 1:]
+
+    def bits_per_byte(self, loss: float) -> float:
+        """The validation loss in bits per byte of UTF-8, whatever the tokenizer.
+
+        Args:
+            loss: in nats per prediction.
+        """
+        return loss * (len(self.val) - 1) / (math.log(2) * self.val_bytes)
 
     def check_length(self, block_size: int) -> None:
-        """Refuse, by BadInput, a text whose validation part is shorter than a window plus one."""
-        if len(self.val) < block_size + 1:
-            need = 10 * (block_size + 1)
+        """Refuse, by BadInput, a text whose parts are shorter than a window plus one."""
+        if min(len(self.train), len(self.val)) < block_size + 1:
             raise BadInput(
-                f"{self.name} has {len(self.ids):,} characters, too few for windows of "
-                f"block_size = {block_size}: about {need:,} are needed"
+                f"{self.name} has {len(self.train) + len(self.val):,} {unit_of(self.alphabet)}s, "
+                f"too few for windows of block_size = {block_size}: about "
+                f"{10 * (block_size + 1):,} are needed"
             )
 
 
@@ -143,40 +159,99 @@ def split_at(length: int) -> int:
     return int(length * (1 - VALIDATION_SHARE))
 
 
-def encode(text: str, alphabet: str) -> Tensor:
-    """Characters to ids: the indices of the characters in the (sorted) alphabet.
+def to_plain(alphabet: Alphabet) -> Any:
+    """An alphabet as a checkpoint stores it: a text or symbols, or {"tokenizer": its content}."""
+    return {"tokenizer": alphabet.stored} if isinstance(alphabet, Tokenizer) else alphabet
 
-    Returns:
-        (N,) int64.
+
+def unit_of(alphabet: Alphabet) -> str:
+    """What one symbol is: "character", "byte" or "token"."""
+    return alphabet.unit if isinstance(alphabet, Tokenizer) else "character"
+
+
+def encode(text: str, alphabet: Alphabet) -> Tensor:
+    """A text to ids, (N,) int64.
 
     Raises:
-        BadInput: the text has characters that are not in the alphabet.
+        BadInput: the text has characters that are not in an alphabet of characters.
     """
-    points, known = _code_points(text), _code_points(alphabet)
-    ids = np.searchsorted(known, points).clip(max=len(known) - 1)
-    strangers = sorted({chr(point) for point in points[known[ids] != points]})
+    if isinstance(alphabet, Tokenizer):
+        return torch.from_numpy(alphabet.encode(text))
+    points, known = _code_points(text), _code_points("".join(alphabet))
+    places = np.zeros(sys.maxunicode + 1, dtype=np.int64)  # from 1; 0 is not in the alphabet
+    places[known] = np.arange(len(known)) + 1
+    ids = places[points]
+    strangers = sorted({chr(point) for point in points[ids == 0]})
     if strangers:
         shown = ", ".join(map(repr, strangers[:5])) + ", ..." * (len(strangers) > 5)
-        raise BadInput(f"the model's alphabet lacks {shown}; it is {alphabet!r}")
-    return torch.from_numpy(ids.astype(np.int64))
+        raise BadInput(f"the model's alphabet lacks {shown}; it is {''.join(alphabet)!r}")
+    return torch.from_numpy(ids - 1)
 
 
-def decode(ids: Tensor, alphabet: str) -> str:
-    """Ids (N,) back to characters."""
-    return _code_points(alphabet)[ids.cpu().numpy()].tobytes().decode("utf-32-le")
+def decode(ids: Tensor | Sequence[int], alphabet: Alphabet) -> str:
+    """Ids (N,) back to a text."""
+    if isinstance(alphabet, Tokenizer):
+        return alphabet.decode(np.asarray(ids).tolist())
+    points = _code_points("".join(alphabet))[np.asarray(ids)]
+    return points.tobytes().decode("utf-32-le")
 
 
 def _code_points(text: str) -> NDArray[np.uint32]:
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
 
 
-def tinyshakespeare() -> Corpus:
+def _regrouped(pieces: Iterable[str]) -> Iterator[str]:
+    """The same text in pieces of a million characters at most, which end with a line if possible.
+
+    A tokenizer then finds the same tokens as in the whole text.
+    """
+    text = ""
+    for piece in pieces:
+        text += piece
+        while len(text) > PIECE:
+            cut = max((m.end() for m in LINE_END.finditer(text, 0, PIECE + 1)), default=PIECE)
+            yield text[:cut]
+            text = text[cut:]
+    yield text
+
+
+def _taken(kept: deque[bytes], count: int) -> Iterator[str]:
+    """Remove the first `count` characters, piece by piece."""
+    while count:
+        piece = kept.popleft().decode()
+        if len(piece) > count:
+            kept.appendleft(piece[count:].encode())
+        yield piece[:count]
+        count -= len(piece[:count])
+
+
+def _size_of(i: int, alphabet: Alphabet) -> int:
+    """How many bytes of a text a symbol stands for."""
+    return alphabet.size_of(i) if isinstance(alphabet, Tokenizer) else len(alphabet[i].encode())
+
+
+def _encoded(pieces: Iterable[str], alphabet: Alphabet, name: str) -> tuple[Tensor, int]:
+    """The ids of a text, and its length as UTF-8."""
+    V, size = len(alphabet), 0
+    dtype = torch.uint8 if V <= 2**8 else torch.uint16 if V <= 2**16 else torch.uint32
+    parts = [torch.empty(0, dtype=dtype)]
+    for piece in pieces:
+        ids = encode(piece, alphabet)
+        if isinstance(alphabet, Subwords) and decode(ids, alphabet) != piece:
+            raise BadInput(
+                f"data.tokenizer changes the text of {name}, so its loss would be that of another "
+                "text; use one of bytes, such as GPT-2's"
+            )
+        parts.append(ids.to(dtype))
+        size += len(piece.encode())
+    return torch.cat(parts), size
+
+
+def tinyshakespeare(tokenizer: str = CHARACTERS) -> Corpus:
     """TinyShakespeare: 1,115,394 characters of Shakespeare's plays, in the public domain.
 
-    Collected by Andrej Karpathy for char-rnn (2015); part of the package.
-
-    Raises:
-        BadInput: the file in the package is damaged.
+    Collected by Andrej Karpathy for char-rnn (2015); part of the package. The tokenizer is one of
+    `open_tokenizer`. Raises BadInput if the file in the package is damaged.
     """
     file = Path(__file__).with_name("tinyshakespeare.txt.xz")
     try:
@@ -185,11 +260,15 @@ def tinyshakespeare() -> Corpus:
         raise BadInput(f"{file} cannot be read: {error}; install attnlab again") from error
     if hashlib.sha256(content).hexdigest() != TINYSHAKESPEARE_SHA256:
         raise BadInput(f"{file} is not TinyShakespeare; install attnlab again")
-    return Corpus.from_pieces("tinyshakespeare", [content.decode("ascii")])
+    return Corpus.from_pieces("tinyshakespeare", [content.decode("ascii")], tokenizer)
 
 
-def text(path: str) -> Corpus:
+def text(path: str, tokenizer: str = CHARACTERS) -> Corpus:
     """A text file of your own, in UTF-8; newlines are kept as they are.
+
+    Args:
+        path: of the file.
+        tokenizer: see `open_tokenizer`.
 
     Raises:
         BadInput: the file is missing, not a regular file, not UTF-8, or empty, or its alphabet
@@ -200,7 +279,7 @@ def text(path: str) -> Corpus:
         status = file.stat()  # before opening: opening a FIFO waits for its writer
         if not stat.S_ISREG(status.st_mode):
             raise BadInput(f"data.path = {path} is not a regular file; give a text file")
-        corpus = Corpus.from_pieces(file.name, _read_pieces(file, status.st_size))
+        corpus = Corpus.from_pieces(file.name, _read_pieces(file, status.st_size), tokenizer)
     except UnicodeDecodeError as error:
         raise BadInput(f"data.path = {path} is not UTF-8: {error.reason}") from error
     except OSError as error:
@@ -209,7 +288,7 @@ def text(path: str) -> Corpus:
         if isinstance(error, BadInput):
             raise
         raise BadInput(f"data.path = {path!r} is not a path: {error}") from error
-    if not len(corpus.ids):
+    if not corpus.characters:
         raise BadInput(f"data.path = {path} is empty")
     return corpus
 

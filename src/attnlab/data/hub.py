@@ -19,6 +19,7 @@ def hub(
     limit: int = 1_000_000,
     config_name: str | None = None,
     revision: str | None = None,
+    tokenizer: str = "characters",
 ) -> Corpus:
     """Stream text columns of a Hugging Face dataset, or of a local directory, up to a limit.
 
@@ -33,6 +34,7 @@ def hub(
         limit: characters to take, from the start.
         config_name: the configuration of the dataset, where it has several.
         revision: a branch, tag, or commit on the hub.
+        tokenizer: see `attnlab.data.tokenizers.open_tokenizer`.
 
     Raises:
         BadInput: there is no such dataset, configuration, split, or column; it cannot be read; or
@@ -48,7 +50,8 @@ def hub(
     folder = _folder(dataset)
     try:
         rows = _stream(str(folder or dataset), columns, split, config_name, revision)
-        text = "".join(_first(limit, rows, columns, dataset))
+        name = "/".join(part for part in (dataset, config_name, split) if part)
+        corpus = Corpus.from_pieces(name, _first(limit, rows, columns, dataset), tokenizer)
     except BadInput:
         raise
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
@@ -56,10 +59,9 @@ def hub(
         raise BadInput(
             f"data.dataset = {dataset} cannot be loaded: {told}{first_line(error)}"
         ) from error
-    if not text:
+    if not corpus.characters:
         raise BadInput(f"data.dataset = {dataset} is empty")
-    name = "/".join(part for part in (dataset, config_name, split) if part)
-    return Corpus.from_pieces(name, [text])
+    return corpus
 
 
 def _folder(dataset: str) -> Path | None:

@@ -4,7 +4,7 @@ Requires the extra `hf`; importing this package does not import transformers.
 """
 
 from attnlab.interop.bert import PaddedSelfAttention, from_bert
-from attnlab.interop.export import character_tokenizer, export, to_gpt2
+from attnlab.interop.export import export, to_gpt2, tokenizer_of
 from attnlab.interop.gpt2 import attention_from_gpt2, block_from_gpt2, from_gpt2
 from attnlab.interop.transformers_loading import load_attention_model, load_language_model
 
@@ -12,11 +12,11 @@ __all__ = [
     "PaddedSelfAttention",
     "attention_from_gpt2",
     "block_from_gpt2",
-    "character_tokenizer",
     "export",
     "from_bert",
     "from_gpt2",
     "load_attention_model",
     "load_language_model",
     "to_gpt2",
+    "tokenizer_of",
 ]

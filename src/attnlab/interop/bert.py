@@ -21,7 +21,7 @@ class PaddedSelfAttention(SelfAttention):
     """Self-attention over padded sequences: no query attends to padding.
 
     `padding` (B, T) bool marks the tokens of the next batch, True = may be attended, like the
-    `attention_mask` of transformers. None, the default, means no padding.
+    `attention_mask` of transformers. None means no padding.
     """
 
     padding: Tensor | None = None
@@ -42,9 +42,7 @@ class PaddedSelfAttention(SelfAttention):
             )
         padded = mask & self.padding[:, None, None, :]  # (B, 1, T, T)
         if not padded.any(-1).all():
-            raise ValueError(
-                "padding leaves a query without keys; every row needs at least one token"
-            )
+            raise ValueError("padding leaves a query without keys; each row needs a token")
         return padded
 
 
@@ -73,9 +71,10 @@ def from_bert(layer: "Layer") -> PaddedSelfAttention:
     relative = config.to_dict().get("position_embedding_type", "absolute")
     if relative != "absolute":
         raise BadInput(f"position_embedding_type = {relative} must be absolute")
+    C = config.hidden_size
     ours = PaddedSelfAttention(
         AttentionConfig(
-            config.hidden_size,
+            C,
             config.num_attention_heads,
             block_size=config.max_position_embeddings,
             dropout=float(config.attention_probs_dropout_prob),
@@ -83,13 +82,13 @@ def from_bert(layer: "Layer") -> PaddedSelfAttention:
         )
     )
     maps = (inner.query, inner.key, inner.value)
+    weight, bias = torch.eye(C), torch.zeros(C)
+    if isinstance(layer, BertAttention):
+        weight, bias = layer.output.dense.weight, layer.output.dense.bias
     weights = {
         "qkv.weight": torch.cat([linear.weight for linear in maps]),  # (3C, C)
         "qkv.bias": torch.cat([linear.bias for linear in maps]),
-        "proj.weight": torch.eye(config.hidden_size),
-        "proj.bias": torch.zeros(config.hidden_size),
+        "proj.weight": weight,
+        "proj.bias": bias,
     }
-    if isinstance(layer, BertAttention):
-        weights["proj.weight"] = layer.output.dense.weight
-        weights["proj.bias"] = layer.output.dense.bias
     return filled(ours, weights, inner)

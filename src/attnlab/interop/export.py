@@ -13,6 +13,8 @@ from attnlab.attention.kernels import manual, sdpa
 from attnlab.attention.layer import Attention, SelfAttention
 from attnlab.attention.masks import build_mask, causal, name_of
 from attnlab.attention.torch_mha import TorchMHA
+from attnlab.data.corpora import Alphabet
+from attnlab.data.tokenizers import Bytes, Subwords
 from attnlab.errors import BadInput, first_line
 from attnlab.interop.gpt2 import ACTIVATIONS, EPS, to_their_names
 from attnlab.interop.transformers_loading import transformers
@@ -25,11 +27,11 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-9  # of logits in fp64, relative to their size: rounding only
 
 
-def export(net: GPT, alphabet: str, folder: Path) -> None:
+def export(net: GPT, alphabet: Alphabet, folder: Path) -> None:
     """Write a directory from which transformers generates text: config, weights, tokenizer.
 
-    The tokenizer has one token per character; text with an unknown character is an error there
-    too. The directory is written completely or not at all.
+    A character model's tokenizer has one token per character; text with an unknown character is an
+    error there too. The directory is written completely or not at all.
 
     Args:
         net: the model.
@@ -42,7 +44,7 @@ def export(net: GPT, alphabet: str, folder: Path) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadInput(f"out = {folder} already exists and is not empty; name a new directory")
     model = to_gpt2(net)
-    tokenizer = character_tokenizer(alphabet, net.block_size)
+    tokenizer = tokenizer_of(alphabet, net.block_size)
     from safetensors import SafetensorError  # its own error where the disk is full
 
     try:
@@ -57,14 +59,23 @@ def export(net: GPT, alphabet: str, folder: Path) -> None:
         raise BadInput(f"out = {folder} cannot be written: {reason}") from error
 
 
-def character_tokenizer(alphabet: str, block_size: int) -> Any:
-    """A `PreTrainedTokenizerFast` whose token i is the character alphabet[i]."""
+def tokenizer_of(alphabet: Alphabet, block_size: int) -> Any:
+    """A `PreTrainedTokenizerFast` whose token i is the symbol alphabet[i]."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-    tokenizer = Tokenizer(models.WordLevel({symbol: i for i, symbol in enumerate(alphabet)}))
-    every_one = Regex(r"[\s\S]")
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(every_one, "isolated")
-    tokenizer.decoder = decoders.Fuse()
+    if isinstance(alphabet, Subwords):
+        tokenizer = Tokenizer.from_str(alphabet.stored)
+    elif isinstance(alphabet, Bytes):  # a letter stands for each byte, and no pair is merged
+        letters = sorted(pre_tokenizers.ByteLevel.alphabet())  # the rest is in order from 256 on
+        own = [ord(letter) for letter in letters if ord(letter) < 256]
+        values = [*own, *(i for i in range(256) if i not in own)]
+        tokenizer = Tokenizer(models.BPE(dict(zip(letters, values, strict=True)), []))
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        tokenizer.decoder = decoders.ByteLevel()
+    else:
+        tokenizer = Tokenizer(models.WordLevel({symbol: i for i, symbol in enumerate(alphabet)}))
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+        tokenizer.decoder = decoders.Fuse()
     return transformers().PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         model_max_length=block_size,
@@ -100,8 +111,9 @@ def _config(net: GPT) -> "GPT2Config":
     """The configuration of a GPT-2 that computes the same function; BadInput if there is none."""
     blocks = [block for block in net.blocks if type(block) is Block]
     if type(net) is not GPT or len(blocks) < len(net.blocks):
-        kind = type(net).__name__
-        raise BadInput(f"model = {kind}: only GPT with its own blocks can become a GPT-2")
+        raise BadInput(
+            f"model = {type(net).__name__}: only GPT with its own blocks can become a GPT-2"
+        )
     if net.wpe is None:
         raise BadInput("model.learned_positions = false: GPT-2 has learned positions")
     if len(net.smear):
@@ -150,8 +162,9 @@ def _checked(attn: nn.Module, block_size: int) -> Attention:
         if attn.gain is not None:
             raise BadInput("attn.qk_norm = true: GPT-2 does not normalize queries and keys")
         if attn.rotary is not None:
-            rotary = f"attn.rotary = {attn.rotary:g}"
-            raise BadInput(f"{rotary}: GPT-2 does not rotate queries and keys")
+            raise BadInput(
+                f"attn.rotary = {attn.rotary:g}: GPT-2 does not rotate queries and keys"
+            )
     if not torch.equal(build_mask(attn.may_attend, block_size), build_mask(causal, block_size)):
         raise BadInput(f"attn.may_attend = {name_of(attn.may_attend)}: GPT-2 is causal")
     usual = 1 / math.sqrt(attn.head_size)

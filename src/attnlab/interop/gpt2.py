@@ -31,20 +31,14 @@ ACTIVATIONS: dict[str, Activation] = {
     "relu2": relu_squared,
     "silu": F.silu,
 }
-# The linear maps of a block: our name -> GPT-2's name.
-LINEAR = {
-    "attn.qkv": "attn.c_attn",
-    "attn.proj": "attn.c_proj",
-    "mlp.fc": "mlp.c_fc",
-    "mlp.proj": "mlp.c_proj",
-}
+# Our name -> GPT-2's name: of the blocks, and of their linear maps.
+NAMES = {"blocks": "h", "qkv": "c_attn", "proj": "c_proj", "fc": "c_fc"}
 
 
 def attention_from_gpt2(layer: "GPT2Attention") -> SelfAttention:
     """A self-attention layer of GPT-2 in ours: same queries, keys, values, pattern and output.
 
-    Raises:
-        BadInput: it is a cross-attention.
+    Raises BadInput if it is a cross-attention.
     """
     if layer.is_cross_attention:
         raise BadInput("a cross-attention of GPT-2 reads two sequences; our layers read one")
@@ -52,18 +46,9 @@ def attention_from_gpt2(layer: "GPT2Attention") -> SelfAttention:
     scale = (config.n_embd // config.n_head) ** -0.5 if config.scale_attn_weights else 1.0
     if config.scale_attn_by_inverse_layer_idx:
         scale /= layer.layer_idx + 1
-    ours = SelfAttention(
-        AttentionConfig(
-            config.n_embd,
-            config.n_head,
-            block_size=config.n_positions,
-            dropout=float(config.attn_pdrop),
-            scale=scale,
-        )
-    )
-    weights = {f"attn.{name}": weight for name, weight in layer.state_dict().items()}
-    renamed = from_their_names(weights)
-    return filled(ours, {n.removeprefix("attn."): w for n, w in renamed.items()}, layer)
+    shape, dropout = (config.n_embd, config.n_head, config.n_positions), float(config.attn_pdrop)
+    ours = SelfAttention(AttentionConfig(*shape, dropout=dropout, scale=scale))
+    return filled(ours, from_their_names(layer.state_dict()), layer)
 
 
 def block_from_gpt2(block: "GPT2Block") -> Block:
@@ -122,12 +107,12 @@ def from_gpt2(model: "GPT2LMHeadModel", attn: AttentionFactory | None = None) ->
 
 def from_their_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """GPT-2's parameters under our names, linear maps transposed from (in, out) to (out, in)."""
-    return _renamed(weights, {theirs: ours for ours, theirs in LINEAR.items()}, ("h", "blocks"))
+    return _renamed(weights, {theirs: ours for ours, theirs in NAMES.items()})
 
 
 def to_their_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Our parameters under GPT-2's names, linear maps transposed from (out, in) to (in, out)."""
-    return _renamed(weights, LINEAR, ("blocks", "h"))
+    return _renamed(weights, NAMES)
 
 
 def filled(ours: M, weights: Mapping[str, Tensor], theirs: nn.Module) -> M:
@@ -138,17 +123,12 @@ def filled(ours: M, weights: Mapping[str, Tensor], theirs: nn.Module) -> M:
     return ours
 
 
-def _renamed(
-    weights: Mapping[str, Tensor], linear: Mapping[str, str], blocks: tuple[str, str]
-) -> dict[str, Tensor]:
+def _renamed(weights: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:
     result = {}
     for name, weight in weights.items():
-        head, _, rest = name.partition(".")
-        new = f"{blocks[1]}.{rest}" if head == blocks[0] else name
-        turned = [(old, other) for old, other in linear.items() if old in new]
-        for old, other in turned:
-            new = new.replace(old, other)
-        result[new] = weight.T if turned and weight.ndim == 2 else weight
+        parts = name.split(".")
+        linear = parts[-2] in names and weight.ndim == 2
+        result[".".join(names.get(part, part) for part in parts)] = weight.T if linear else weight
     return result
 
 
@@ -156,17 +136,16 @@ def _check_block(config: "GPT2Config") -> None:
     """Refuse what our blocks cannot express by a BadInput that names the first such setting."""
     if config.add_cross_attention:
         raise BadInput("add_cross_attention = true: our blocks have only self-attention")
-    if config.n_inner not in (None, 4 * config.n_embd):
+    width, eps, activation = (
+        4 * config.n_embd,
+        config.layer_norm_epsilon,
+        config.activation_function,
+    )
+    if config.n_inner not in (None, width):
+        raise BadInput(f"n_inner = {config.n_inner} must be 4 * n_embd = {width}, as in our MLP")
+    if activation not in ACTIVATIONS:
         raise BadInput(
-            f"n_inner = {config.n_inner} must be 4 * n_embd = {4 * config.n_embd}, the width of "
-            f"our MLP"
+            f"activation_function = {activation} must be one of {', '.join(ACTIVATIONS)}"
         )
-    if config.activation_function not in ACTIVATIONS:
-        raise BadInput(
-            f"activation_function = {config.activation_function} must be one of "
-            f"{', '.join(ACTIVATIONS)}"
-        )
-    if config.layer_norm_epsilon != EPS:
-        raise BadInput(
-            f"layer_norm_epsilon = {config.layer_norm_epsilon:g} must be {EPS:g}, as in ours"
-        )
+    if eps != EPS:
+        raise BadInput(f"layer_norm_epsilon = {eps:g} must be {EPS:g}, as in ours")

@@ -46,8 +46,7 @@ def load_language_model(name: str) -> tuple["GPT2LMHeadModel", Any]:
 def encode(tokenizer: Any, text: str) -> Tensor:
     """Encode a text as ids, (N,) int64, with the special tokens that the tokenizer adds.
 
-    Raises:
-        BadInput: the tokenizer cannot encode the text.
+    Raises BadInput if it cannot encode the text.
     """
     try:
         return torch.tensor(tokenizer(text)["input_ids"], dtype=torch.long)
@@ -56,7 +55,6 @@ def encode(tokenizer: Any, text: str) -> Tensor:
 
 
 def _load(name: str, families: tuple[str, ...], model_class: str) -> tuple[Any, Any]:
-    """Load a model of one of the families and its tokenizer."""
     library = transformers()
     try:
         # Code in the directory of a model is never run.

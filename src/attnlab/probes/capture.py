@@ -4,8 +4,8 @@ import base64
 import math
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -79,13 +79,10 @@ def inputs_of(net: nn.Module, layers: Iterable[nn.Module], ids: Tensor) -> list[
     def keep(module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
         inputs.append((args[0] if args else options["hidden_states"]).detach())
 
-    hooks = [layer.register_forward_pre_hook(keep, with_kwargs=True) for layer in layers]
-    try:
-        with eval_mode(net):
-            net(ids)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with ExitStack() as hooks, eval_mode(net):
+        for layer in layers:
+            hooks.enter_context(layer.register_forward_pre_hook(keep, with_kwargs=True))
+        net(ids)
     return inputs
 
 
@@ -94,18 +91,17 @@ def views(net: GPT, ids: Tensor) -> Iterator[View]:
     layers = attention_layers(net)
     for number, (attn, x) in enumerate(zip(layers, inputs_of(net, layers, ids), strict=True)):
         with eval_mode(net):
-            view = view_of(number, attn, x)
-        yield replace(view, ids=ids)
+            view = view_of(number, attn, x, ids)
+        yield view
 
 
-def view_of(number: int, attn: nn.Module, x: Tensor) -> View:
+def view_of(number: int, attn: nn.Module, x: Tensor, ids: Tensor | None = None) -> View:
     """One attention layer on what arrives at it, (B, T, C)."""
     pattern = attn.pattern(x).float()  # type: ignore[operator]
-    mask = mask_of(attn, x, pattern)
-    if not isinstance(attn, Attention):
-        return View(number, attn, pattern, mask, None, None)
-    _, _, values = attn.split(x)
-    return View(number, attn, pattern, mask, attn.scores(x).float(), values.float())
+    mask, scores, values = mask_of(attn, x, pattern), None, None
+    if isinstance(attn, Attention):
+        scores, values = attn.scores(x).float(), attn.split(x)[2].float()
+    return View(number, attn, pattern, mask, scores, values, ids)
 
 
 def mask_of(attn: nn.Module, x: Tensor, pattern: Tensor) -> Tensor:
@@ -298,30 +294,27 @@ def first_nonfinite(net: GPT, ids: Tensor) -> Finding | None:
         {"layer": number or None, "quantity": words}, None where all is finite.
     """
     found = first_nonfinite_weight(net)
-    if found is not None:
-        return found
-    for layer, quantity, values in _quantities(net, ids):
-        if not values.isfinite().all():
-            return {"layer": layer, "quantity": quantity}
-    return None
+    return found or _first_nonfinite(_quantities(net, ids))
 
 
 def first_nonfinite_weight(net: nn.Module) -> Finding | None:
     """The first parameter that is not finite, in the order of the model."""
-    for name, weight in net.named_parameters():
-        if not weight.isfinite().all():
-            return {"layer": None, "quantity": f"weight {name}"}
-    return None
+    return _first_nonfinite((None, f"weight {n}", w) for n, w in net.named_parameters())
 
 
 def first_nonfinite_gradient(net: nn.Module) -> Finding | None:
     """The first bad gradient of the backward pass: that of the last parameter that has one."""
-    for name, weight in reversed(list(net.named_parameters())):
-        if weight.grad is not None and not weight.grad.isfinite().all():
-            number = name.split(".")[1] if name.startswith("blocks.") else None
-            layer = None if number is None else int(number)
-            return {"layer": layer, "quantity": f"gradient of {name}"}
-    return None
+    return _first_nonfinite(
+        (int(n.split(".")[1]) if n.startswith("blocks.") else None, f"gradient of {n}", w.grad)
+        for n, w in reversed(list(net.named_parameters()))
+        if w.grad is not None
+    )
+
+
+def _first_nonfinite(quantities: Iterable[tuple[int | None, str, Tensor]]) -> Finding | None:
+    wrong = ((layer, name) for layer, name, values in quantities if not values.isfinite().all())
+    layer, name = next(wrong, (None, None))
+    return None if name is None else {"layer": layer, "quantity": name}
 
 
 def in_words(found: Finding) -> str:

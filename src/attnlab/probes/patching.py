@@ -4,6 +4,7 @@ Letters: B batch, T time, V symbols, H heads, D channels of a head.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -98,19 +99,15 @@ def patch_heads(
 
 def _run(net: GPT, ids: Tensor, change: Callable[[int, Tensor], Tensor]) -> Tensor:
     """The logits when `change(layer, (B, T, H, D))` acts on what arrives at each `proj`."""
-    hooks = []
 
     def hook(number: int, n_head: int, module: nn.Module, args: tuple[Any, ...]) -> Tensor:
         return change(number, args[0].unflatten(-1, (n_head, -1))).flatten(-2)
 
-    try:
+    with ExitStack() as hooks, eval_mode(net):
         for number, attn in enumerate(attention_layers(net)):
             if not isinstance(attn, Attention) or isinstance(attn, TorchMHA):
                 raise BadInput(f"{type(attn).__name__} does not pass its heads through `proj`")
-            hooks.append(attn.proj.register_forward_pre_hook(partial(hook, number, attn.n_head)))
-        with eval_mode(net):
-            logits: Tensor = net(ids)
-    finally:
-        for each in hooks:
-            each.remove()
+            bound = partial(hook, number, attn.n_head)
+            hooks.enter_context(attn.proj.register_forward_pre_hook(bound))
+        logits: Tensor = net(ids)
     return logits

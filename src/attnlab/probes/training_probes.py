@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,8 +102,8 @@ class Patterns(Probe):
             self.record = {tag: x for tag, x in values.items() if tag.count("/") == 1}
         if draw:
             self._drawn.append(step)
-            text = decode(self._ids[0, :SHOWN], pl_module.corpus.alphabet)
-            _draw(trainer, seen, text, step)
+            labels = [pl_module.corpus.alphabet[i] for i in self._ids[0, :SHOWN].tolist()]
+            _draw(trainer, seen, labels, step)
 
 
 class History(Probe):
@@ -186,8 +186,8 @@ class History(Probe):
                 logits = net(x.to(pl_module.device))
         loss = measures.mean_loss(logits, y.to(pl_module.device))
         self._snapshots.append(snapshot(seen, step, float(loss)))
-        text = decode(self._ids[0], pl_module.corpus.alphabet)
-        content = json.dumps(history(text, seen, self._snapshots), separators=(",", ":"))
+        tokens = [pl_module.corpus.alphabet[i] for i in self._ids[0].tolist()]
+        content = json.dumps(history(tokens, seen, self._snapshots), separators=(",", ":"))
         write_atomically(Path(trainer.default_root_dir) / "history.json", content.encode())
 
 
@@ -303,7 +303,7 @@ class Predictions(Probe):
                 with eval_mode(net):
                     prompt = corpus.val[:1].long().to(device)
                     ids = list(sample(net, prompt, self.sample_chars, temperature=0.8))
-                text = decode(torch.tensor(ids), corpus.alphabet)
+                text = decode(ids, corpus.alphabet)
             except BadInput as error:  # logits that are not finite: a result, not a crash
                 text = str(error)
             base.log_text(trainer, "sample", text, step)
@@ -344,10 +344,10 @@ def _numbers(values: dict[str, Tensor]) -> dict[str, float]:
     return dict(zip(values, numbers, strict=True))
 
 
-def _draw(trainer: L.Trainer, seen: list[View], text: str, step: int) -> None:
+def _draw(trainer: L.Trainer, seen: list[View], labels: list[str], step: int) -> None:
     """Log heatmaps of the first window, histograms of all windows, and the heads' similarity."""
     for view in seen:
-        page = heatmap(view, text, f"layer {view.layer}, step {step}")
+        page = heatmap(view, labels, f"layer {view.layer}, step {step}")
         log_image(trainer, f"pattern/L{view.layer}", page, step)
         rows = measures.rows_with_choice(view.mask)
         entropies = torch.special.entr(view.pattern).sum(-1)[..., rows]
@@ -364,13 +364,13 @@ def _draw(trainer: L.Trainer, seen: list[View], text: str, step: int) -> None:
         log_image(trainer, "head_similarity", page, step)
 
 
-def heatmap(view: View, text: str, heading: str) -> heatmaps.Pixels:
-    """Draw all heads of a layer on the first window of the batch, which begins with `text`."""
-    T = len(text)
+def heatmap(view: View, labels: Sequence[str], heading: str) -> heatmaps.Pixels:
+    """Draw all heads of a layer on the first window of the batch, which begins with `labels`."""
+    T = len(labels)
     entropies = measures.entropy(view.pattern[:1], view.mask).tolist()
     mask, patterns = view.mask[:T, :T].cpu().numpy(), view.pattern[0, :, :T, :T].float().cpu()
     panels = [
         heatmaps.Panel(f"L{view.layer}H{h}  entropy {entropy:.2f}", patterns[h].numpy(), mask)
         for h, entropy in enumerate(entropies)
     ]
-    return heatmaps.grid(panels, text, columns=2, heading=heading)
+    return heatmaps.grid(panels, labels, columns=2, heading=heading)

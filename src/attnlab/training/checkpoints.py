@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 import torch
 
+from attnlab.data.corpora import Alphabet
 from attnlab.errors import BadInput, first_line
 from attnlab.files import is_sealed, make_importable, open_file
 from attnlab.model import GPT
@@ -99,11 +100,13 @@ class StoredModel:
     Args:
         file: the checkpoint.
         recipe: "config" (the resolved configuration of the run), "alphabet", and "corpus".
+        alphabet: of the recipe.
         weights: by parameter name.
     """
 
     file: Path
     recipe: dict[str, Any]
+    alphabet: Alphabet
     weights: dict[str, torch.Tensor]
 
     def fill(self, net: torch.nn.Module) -> torch.nn.Module:
@@ -139,11 +142,11 @@ def read_stored_model(target: Path) -> StoredModel:
         raise BadInput(f"there is no run directory or checkpoint {target}")
     file = _last_checkpoint(RunDirectory(target)) if target.is_dir() else target
     checkpoint = read_checkpoint(file)
-    recipe = check_recipe(checkpoint["attnlab"]["recipe"], file)
-    return StoredModel(file, recipe, check_weights(checkpoint.get("state_dict"), file))
+    recipe, alphabet = check_recipe(checkpoint["attnlab"]["recipe"], file)
+    return StoredModel(file, recipe, alphabet, check_weights(checkpoint.get("state_dict"), file))
 
 
-def load_model(target: Path | str, *, trust: bool = False) -> tuple[GPT, str]:
+def load_model(target: Path | str, *, trust: bool = False) -> tuple[GPT, Alphabet]:
     """The language model of a run directory (its last checkpoint) or of a checkpoint, in
     evaluation mode.
 
@@ -154,34 +157,36 @@ def load_model(target: Path | str, *, trust: bool = False) -> tuple[GPT, str]:
             public names of attnlab and a list of PyTorch's activations are used.
 
     Returns:
-        the model on the CPU, and its alphabet: symbol i is alphabet[i].
+        the model on the CPU, and its alphabet: symbol i is alphabet[i], and
+        `attnlab.data.corpora.encode` turns a text into ids.
 
     Raises:
         BadInput: there is no such thing, it is damaged, it holds another model than a GPT, or it
             names code that is not attnlab's and `trust` is false.
     """
-    net, recipe = load_with_recipe(Path(target), trust=trust)
+    net, stored = load_stored(Path(target), trust=trust)
     if not isinstance(net, GPT):
         raise BadInput(f"{target} holds a {type(net).__name__}, and a GPT is needed")
-    alphabet = "".join(recipe["alphabet"])
+    alphabet = stored.alphabet
+    alphabet = "".join(alphabet) if isinstance(alphabet, tuple) else alphabet
     if len(alphabet) != net.vocab_size:
         raise BadInput(f"the alphabet in {target} must be of single characters")
     return net, alphabet
 
 
-def load_with_recipe(
-    target: Path, *, trust: bool = False
-) -> tuple[torch.nn.Module, dict[str, Any]]:
-    """The model of any task, in evaluation mode, and the recipe in its checkpoint: configuration,
-    alphabet and corpus. `load_model` has the arguments."""
+def load_stored(target: Path, *, trust: bool = False) -> tuple[torch.nn.Module, StoredModel]:
+    """The model of any task, in evaluation mode, and what its checkpoint says about it.
+
+    `load_model` has the arguments.
+    """
     stored = read_stored_model(target)
     model, attn = nodes_to_build(stored.recipe, stored.file, trust=trust)
     if trust:
         make_importable(Path.cwd())
     else:
-        check_sizes(model, stored.recipe["alphabet"], stored.weights, stored.file)
-    net = model_factory(model, attn)(len(stored.recipe["alphabet"]))
-    return stored.fill(net), stored.recipe
+        check_sizes(model, stored.alphabet, stored.weights, stored.file)
+    net = model_factory(model, attn)(len(stored.alphabet))
+    return stored.fill(net), stored
 
 
 def _last_checkpoint(folder: RunDirectory) -> Path:

@@ -20,14 +20,14 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from attnlab.attention import SelfAttention, kernels
 from attnlab.attention.masks import name_of
 from attnlab.data.batches import IGNORED, Batch, TrainBatches
-from attnlab.data.corpora import Corpus
+from attnlab.data.corpora import Corpus, unit_of
 from attnlab.data.sequences import Sequences
 from attnlab.errors import BadInput
 from attnlab.init import init_weights
 from attnlab.model import GPT, Block
 from attnlab.probes.capture import Finding, first_nonfinite
 from attnlab.rng import seed_default, stream_seed
-from attnlab.training.checkpoints import load_with_recipe
+from attnlab.training.checkpoints import load_stored
 from attnlab.training.run_directory import identity
 
 OptimizerFactory = Callable[[torch.nn.Module, int], tuple[Optimizer, LRScheduler]]
@@ -118,13 +118,13 @@ class TaskModule(L.LightningModule):
         Raises:
             BadInput: the checkpoint is missing or damaged, or belongs to another task.
         """
-        net, recipe = load_with_recipe(Path(checkpoint_path), trust=trust)
+        net, stored = load_stored(Path(checkpoint_path), trust=trust)
         if not isinstance(net, cls.model_class):
             raise BadInput(
                 f"{checkpoint_path} holds a {type(net).__name__}: not for {cls.__name__}"
             )
         try:
-            return cls(net, corpus, optim, recipe=recipe).eval()  # type: ignore[arg-type]
+            return cls(net, corpus, optim, recipe=stored.recipe).eval()  # type: ignore[arg-type]
         except (KeyError, TypeError, ValueError) as error:
             raise BadInput(f"{checkpoint_path} does not say its batch_size and seed") from error
 
@@ -311,12 +311,14 @@ class GPTModule(TaskModule):
         return batches * self.batch_size * self.net.block_size
 
     def extra_metrics(self, seconds_a_batch: float) -> dict[str, Any]:
-        figures: dict[str, Any] = {"attention": self._attention()}
+        unit = unit_of(self.corpus.alphabet)
+        figures: dict[str, Any] = {"unit": unit, "attention": self._attention()}
         if self.corpus.val_floor is not None:
             figures["val_floor"] = self.corpus.val_floor
         if isinstance(self.corpus, Sequences):
-            figures["val_accuracy"] = self.accuracy()
-        return figures
+            return figures | {"val_accuracy": self.accuracy()}
+        loss = self.val_losses[self.trainer.global_step]
+        return figures | {"val_bits_per_byte": self.corpus.bits_per_byte(loss)}
 
     def accuracy(self) -> float:
         """The share of the validation's predictions whose most likely symbol is right; NaN if any

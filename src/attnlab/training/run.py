@@ -24,6 +24,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from attnlab.data.corpora import to_plain
 from attnlab.errors import DISK, BadInput, Terminated, first_line
 from attnlab.files import write_json
 from attnlab.probes.base import Probe
@@ -158,7 +159,7 @@ def make_module(config: RunConfig, corpus: TaskData) -> TaskModule:
     """
     recipe = {
         "config": config.settings,
-        "alphabet": corpus.alphabet,
+        "alphabet": to_plain(corpus.alphabet),
         "corpus": corpus.name,
         "corpus_sha256": corpus.sha256,
     }

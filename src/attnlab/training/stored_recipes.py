@@ -13,6 +13,8 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor
 
+from attnlab.data.corpora import Alphabet
+from attnlab.data.tokenizers import from_plain
 from attnlab.errors import BadInput, printable
 from attnlab.files import check_plain
 from attnlab.model import GPT
@@ -31,8 +33,8 @@ LARGEST_BLOCK = 2**14  # a mask of block_size x block_size is built to check it:
 LONGEST = 100  # characters of a value that a message quotes
 
 
-def check_recipe(recipe: Any, file: Path) -> dict[str, Any]:
-    """Refuse a recipe that does not hold a configuration and an alphabet as plain values.
+def check_recipe(recipe: Any, file: Path) -> tuple[dict[str, Any], Alphabet]:
+    """The recipe and its alphabet, if it holds a configuration and an alphabet as plain values.
 
     Raises:
         BadInput: with the checkpoint's file.
@@ -42,16 +44,10 @@ def check_recipe(recipe: Any, file: Path) -> dict[str, Any]:
         model, attn = recipe["config"]["model"], recipe["config"]["attn"]
         if not all(isinstance(node, dict) for node in (model, attn)):
             raise ValueError("model and attn must be groups of settings")
-        alphabet = recipe["alphabet"]
-        symbols = list(alphabet) if isinstance(alphabet, str | list | tuple) else []
-        if not symbols or not all(isinstance(symbol, str) and symbol for symbol in symbols):
-            raise ValueError("alphabet must be a text or a list of texts")
-        "".join(symbols).encode()  # refuses half a surrogate pair
-        if len(set(symbols)) < len(symbols):
-            raise ValueError("alphabet holds a symbol twice")
+        alphabet = from_plain(recipe["alphabet"])
     except (KeyError, TypeError, ValueError) as error:
         raise BadInput(f"the recipe of {file} cannot be read: {_cut(error)}") from error
-    return dict(recipe)
+    return dict(recipe), alphabet
 
 
 def nodes_to_build(recipe: Mapping[str, Any], file: Path, *, trust: bool) -> list[DictConfig]:
@@ -119,7 +115,7 @@ def check_weights(weights: Any, file: Path) -> dict[str, Tensor]:
 
 
 def check_sizes(
-    model: DictConfig, alphabet: str | list[str], weights: Mapping[str, Tensor], file: Path
+    model: DictConfig, alphabet: Alphabet, weights: Mapping[str, Tensor], file: Path
 ) -> None:
     """Refuse a recipe that asks for a larger model than the file holds.
 

@@ -38,7 +38,9 @@ def show(result: "Result", overrides: Sequence[str]) -> None:
     """Print the table that a run ends with, and what to do next: the suggested comparison repeats
     the overrides that are not of attention."""
     metrics, module, folder = result.metrics, result.module, result.folder
-    loss = f"{metrics['val_loss']:.4f} nats per {module.unit} over all validation data"
+    loss = f"{metrics['val_loss']:.4f} nats per {metrics['unit']} over all validation data"
+    if "val_bits_per_byte" in metrics:
+        loss += f" ({metrics['val_bits_per_byte']:.4f} bits per byte)"
     if "val_floor" in metrics:
         loss += f"; the text's exact entropy is {metrics['val_floor']:.4f}"
     speed = f"{metrics['tokens_per_second']:,.0f} tokens/s on {metrics['device']}"

@@ -181,7 +181,7 @@ def _compare(config: DictConfig) -> None:
     Console(highlight=False).print(paired_table(groups, baseline))
     try:
         file = root / "comparison.png"
-        _draw(groups, baseline, str(module.unit), file)
+        _draw(groups, baseline, str(groups[0].runs[0].metrics["unit"]), file)
         print(f"\nPicture: {file}")
     except Exception as error:  # the runs are done, and a picture can be drawn again
         reason = f"{type(error).__name__}: {first_line(error)}"
