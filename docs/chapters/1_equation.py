@@ -11,6 +11,15 @@
 #
 # This chapter computes it for three tokens with d = 2: first in exact fractions, then with the
 # lab's function, and then with its layer.
+#
+# **You will learn** to
+#
+# - compute the output of attention by hand for three tokens;
+# - say what each of query, key, value, score, weight, and output is;
+# - block keys with a mask, and say why it comes before the softmax;
+# - find the four matrices of a self-attention layer.
+#
+# **Prerequisites:** matrix products and the softmax. Chapter 0 shows what came before attention.
 
 # %%
 import math
@@ -118,15 +127,18 @@ with styled():
     left.set_yticks(range(3), ["1", "2", "3"])
     left.grid(False)
     right.fill(*V.T, alpha=0.15, color=COLORS[0])
-    right.plot(*V.T, "s", color=COLORS[0], label="values")
-    right.plot(*output.T, "o", color=COLORS[1], label="outputs")
+    right.plot(*V.T, "s", color=COLORS[0])
+    right.plot(*output.T, "o", color=COLORS[1])
     for i in range(3):
         right.annotate(f"{i + 1}", V[i], xytext=(7, 7), textcoords="offset points")
         right.annotate(f"{i + 1}", output[i], xytext=(-16, -4), textcoords="offset points")
+    right.text(0.97, -0.1, "values", color=COLORS[0], ha="right")
+    right.text(output[0, 0], output[0, 1] - 0.12, "outputs", color=COLORS[1], ha="right")
     right.set(title="outputs lie between the values", xlim=(-0.15, 1.2), ylim=(-0.15, 1.2))
-    right.legend(loc="lower left")
+    right.set(xlabel="first channel", ylabel="second channel")
     picture = svg(figure, "triangle")
-HTML(picture)
+ALT = "Left, the pattern of three queries and three keys as fractions. Right, the three outputs, which lie inside the triangle of the three values"
+HTML(f'<div role="img" aria-label="{ALT}">{picture}</div>')
 
 # %% [markdown]
 # ## A mask
@@ -197,6 +209,13 @@ _, shifted = attention(Q, K, V, bias=constant.expand(3, 3))
 assert torch.allclose(shifted, pattern, atol=1e-12)
 
 # %% [markdown]
+# ## Summary
+#
+# - The output of a query is an average of the values. Its weights are the softmax of the scaled scores.
+# - Weights are positive and sum to 1, so an output lies between the values.
+# - A mask removes keys before the softmax, and the other weights grow.
+# - Without a mask, attention does not know the order of its inputs.
+#
 # ## Exercises
 #
 # **1.** Without the division by √d, what are the weights of the third query? Are they fractions?
@@ -238,3 +257,11 @@ K_new = math.sqrt(2) * torch.tensor([[math.log(n), 0.0] for n in (1, 2, 3)])
 _, solved = attention(Q, K_new, V)
 assert torch.allclose(solved[0], torch.tensor([1.0, 2.0, 3.0]) / 6)
 solved[0]
+
+# %% [markdown]
+# ## References
+#
+# - Vaswani et al. (2017), [Attention is all you need](https://arxiv.org/abs/1706.03762), section 3.2.1.
+# - Bahdanau, Cho, Bengio (2015), [Neural machine translation by jointly learning to align and
+#   translate](https://arxiv.org/abs/1409.0473), where attention is an average of encoder states.
+# - PyTorch's [scaled_dot_product_attention](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html).

@@ -4,6 +4,14 @@
 # Scores are divided by √D, where D is the width of a head. This chapter measures what happens
 # without the division: to the weights, their entropy, the gradient, and training. The effect on
 # training depends on how large queries and keys are at the start, as the map at the end shows.
+#
+# **You will learn** to
+#
+# - derive the standard deviation of a dot product from the width of a head;
+# - measure saturation: the largest weight, the entropy, and the gradient through the softmax;
+# - predict from the initialization whether leaving out the scale matters.
+#
+# **Prerequisites:** chapter 1, variance, and the chain rule.
 
 # %%
 import math
@@ -16,7 +24,7 @@ from IPython.display import HTML, Markdown
 
 from attnlab.attention import attention
 from attnlab.files import lab_path
-from attnlab.plotting.drawing import COLORS, panels, styled, svg
+from attnlab.plotting.drawing import COLORS, label_lines, panels, styled, svg
 from attnlab.probes import measures
 from attnlab.probes.measures import random_energy
 from attnlab.runs import read_runs
@@ -119,12 +127,14 @@ with styled():
     for place in (left, right):
         place.axvline(critical, color="grey", ls="--", lw=1.2)
         place.set_xscale("log", base=2)
-        place.set(xlabel="D")
+        place.set(xlabel="width D, channels")
     left.set(ylabel="nats", title="entropy; lines: theory", ylim=(0, None))
-    right.set(title="trace of the Jacobian, 1 − Σ p²", ylim=(0, 1.05))
-    left.legend(loc="lower left")
+    right.set(ylabel="trace", title="trace of the Jacobian, 1 − Σ p²", ylim=(0, 1.05))
+    label_lines(left)
+    label_lines(right)
     picture = svg(figure, "entropy")
-HTML(picture)
+ALT = "Entropy and trace by width. With the scale both are constant; without it both fall, steeply beyond the dashed line"
+HTML(f'<div role="img" aria-label="{ALT}">{picture}</div>')
 
 # %%
 assert found["entropy error"] < 0.1 and found["trace error"] < 0.05
@@ -225,13 +235,18 @@ with styled():
             place.text(j, i, f"{penalty[s, r]:+.2f}", ha="center", va="center", color=ink)
     below = sum(predicted[s] < line for s in SIGMAS)
     place.axvline(below - 0.5, color="black", ls="--")
-    place.set_xticks(range(len(SIGMAS)), [f"σ = {s}" for s in SIGMAS])
-    place.set_yticks(range(len(RATES)), [f"rate {r}" for r in RATES])
-    place.set(title="validation loss, unscaled − scaled, nats")
+    place.set_xticks(range(len(SIGMAS)), SIGMAS)
+    place.set_yticks(range(len(RATES)), RATES)
+    place.set(
+        title="validation loss, unscaled − scaled",
+        xlabel="standard deviation of the query and key weights",
+        ylabel="learning rate",
+    )
     place.grid(False)
-    figure.colorbar(colors)
+    figure.colorbar(colors, label="nats")
     picture = svg(figure, "map")
-HTML(picture)
+ALT = "A table of six cells: leaving out the scale costs more to the right of the dashed line, where scores are large"
+HTML(f'<div role="img" aria-label="{ALT}">{picture}</div>')
 
 # %%
 left_of_line = [penalty[s, r] for s in SIGMAS for r in RATES if predicted[s] < line]
@@ -251,6 +266,13 @@ Markdown(
 # %% [markdown]
 # So the sentence "training breaks without the scale" needs a precondition: scores that vary widely
 # at the start. And "breaks" means here that the loss decreases more slowly.
+#
+# ## Summary
+#
+# - Dot products of independent vectors of unit variance have a standard deviation of √D.
+# - Scores that vary by more than √(2 ln n) saturate the softmax: one key of n gets almost all weight.
+# - A saturated row gets almost no gradient. The other rows learn as before.
+# - Whether training suffers depends on the size of queries and keys, not on the formula alone.
 #
 # ## Exercises
 #
@@ -303,3 +325,12 @@ assert torch.allclose(attention(q, k, v, scale=1.0)[1], attention(factor * q, fa
 #
 #     python train.py -m attn=sdpa,unscaled model.init=gpt2,unit model.n_head=1 data=plays seed=0,1,2 name=init
 #     attnlab runs outputs/init
+
+# %% [markdown]
+# ## References
+#
+# - Vaswani et al. (2017), [Attention is all you need](https://arxiv.org/abs/1706.03762), section 3.2.1
+#   and footnote 4.
+# - Derrida (1981), [Random-energy model](https://doi.org/10.1103/PhysRevB.24.2613).
+# - Yang et al. (2022), [Tensor programs V](https://arxiv.org/abs/2203.03466), which scales by 1/D.
+# - Henry et al. (2020), [Query-key normalization for transformers](https://arxiv.org/abs/2010.04245).

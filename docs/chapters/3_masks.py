@@ -4,6 +4,15 @@
 # A wrong mask does not raise an error. Shapes fit and the loss decreases, often faster than it
 # should, but the model is useless. This chapter plants seven common mistakes, trains a model with
 # each, and detects them by testing which outputs depend on which inputs.
+#
+# **You will learn** to
+#
+# - name seven mistakes with masks and reshapes, and the symptom of each;
+# - prove a leak by changing one token, without looking into the model;
+# - use the entropy of a text as a floor that no causal model can pass;
+# - guard your own decoder with one line in its tests.
+#
+# **Prerequisites:** chapters 1 and 2.
 
 # %%
 import inspect
@@ -97,19 +106,23 @@ for name, difference in VARIANTS.items():
 
 
 # %% tags=["drawing"]
-def pictures(maps, name):
+def pictures(maps, name, across, down, what, alt):
     with styled():
         figure = Figure(figsize=(12, 6.6))
-        for place, (title, values) in zip(figure.subplots(2, 4).flat, maps.items(), strict=True):
-            place.imshow(values.clamp(0, 1).sqrt(), cmap="magma_r", vmin=0, vmax=1)
+        places = figure.subplots(2, 4)
+        for place, (title, values) in zip(places.flat, maps.items(), strict=True):
+            image = place.imshow(values.clamp(0, 1).sqrt(), cmap="magma_r", vmin=0, vmax=1)
             place.set_title(title.replace("softmax_over", "softmax\nover"), fontsize=13)
             place.set_xticks([])
             place.set_yticks([])
             place.grid(False)
-        return HTML(svg(figure, name))
+            place.set(xlabel=across, ylabel=down)
+        figure.colorbar(image, label=f"√({what})", ax=places)
+        return HTML(f'<div role="img" aria-label="{alt}">{svg(figure, name)}</div>')
 
 
-pictures(patterns, "patterns")
+ALT = "The patterns of the eight variants; four of them have weight above the diagonal, on the future"
+pictures(patterns, "patterns", "key", "query", "weight", ALT)
 
 # %%
 future = {name: float(p.triu(1).sum(-1)[:-1].mean()) for name, p in patterns.items()}
@@ -205,7 +218,8 @@ for name, report in reports.items():
     assert seen.isfinite().all()
     reads[name] = seen.float()
 
-pictures(reads, "reads")
+ALT = "Maps of which position reads which token; all but sdpa and finite_fill read the future"
+pictures(reads, "reads", "token changed", "position", "share of the largest change", ALT)
 
 # %%
 for name, seen in reads.items():
@@ -250,6 +264,13 @@ assert "off by one" in complaint
 print(complaint)
 
 # %% [markdown]
+# ## Summary
+#
+# - A wrong mask raises no error. The loss often looks better than that of the right model.
+# - A pattern that looks causal is no proof: a softmax over blocked keys leaks through its denominator.
+# - Changing one token and watching the earlier logits is a proof. `assert_causal` does it for every pair.
+# - Fill with −∞, before the softmax, over the keys.
+#
 # ## Exercises
 #
 # **1.** `attention` takes a mask as `may_attend` or as `blocked`. Show that they are opposites, and
@@ -304,3 +325,12 @@ ahead
 #
 #     python train.py attn=peek_one preset=micro data=plays name=leak
 #     attnlab checkup outputs/leak/attn=peek_one,data=plays,preset=micro/seed=0 --prove
+
+# %% [markdown]
+# ## References
+#
+# - Vaswani et al. (2017), [Attention is all you need](https://arxiv.org/abs/1706.03762), section 3.2.3.
+# - PyTorch's [scaled_dot_product_attention](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html)
+#   (True = may attend) and [MultiheadAttention](https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html)
+#   (True = blocked).
+# - Published code with each mistake: the table in [checkup.md](../checkup.md).

@@ -4,6 +4,14 @@
 # Multi-head attention runs several attentions in parallel, each in its own slice of the channels.
 # This chapter takes the layer apart and reassembles it. It then shows what makes heads different,
 # and what happens if nothing does.
+#
+# **You will learn** to
+#
+# - split channels into heads and merge them, and test the transposes;
+# - write a layer as a sum over heads;
+# - say what makes heads different, and when they stay identical.
+#
+# **Prerequisites:** chapters 1 and 3.
 
 # %%
 import subprocess
@@ -211,9 +219,18 @@ Markdown(
 last = [seen[name][-1] for name in VARIANTS]
 cosines = [measures.pattern_similarity(view.pattern, view.mask).numpy() for view in last]
 page = heatmaps.matrices(list(VARIANTS.values()), cosines, "cosine of the patterns of two heads")
-Image(png(page))
+Image(
+    png(page), alt="Cosines between four heads: mixed for independent ones, 1 for identical ones"
+)
 
 # %% [markdown]
+# ## Summary
+#
+# - A head is attention on D = C / H channels; the layer is the sum of what its heads write.
+# - The number of parameters does not depend on the number of heads.
+# - Heads are interchangeable: "head 2" of two trainings have nothing in common.
+# - Heads that start equal, with equal output slices, get equal gradients and stay equal.
+#
 # ## Exercises
 #
 # **1.** With two key-value heads for four query heads (`attn=gqa`), which heads share, and how many
@@ -257,3 +274,13 @@ measures.effective_heads(noise)
 #
 #     python train.py -m attn=sdpa,single_head preset=micro data=plays seed=0,1,2,3,4,5 name=width
 #     attnlab runs outputs/width
+
+# %% [markdown]
+# ## References
+#
+# - Vaswani et al. (2017), [Attention is all you need](https://arxiv.org/abs/1706.03762), section 3.2.2.
+# - Michel, Levy, Neubig (2019), [Are sixteen heads really better than one?](https://arxiv.org/abs/1905.10650)
+# - Shazeer (2019), [Fast transformer decoding](https://arxiv.org/abs/1911.02150), multi-query attention.
+# - Ainslie et al. (2023), [GQA](https://arxiv.org/abs/2305.13245), grouped-query attention.
+# - Elhage et al. (2021), [A mathematical framework for transformer
+#   circuits](https://transformer-circuits.pub/2021/framework/index.html).

@@ -4,6 +4,15 @@
 # "Attention is quadratic." What is quadratic, and what does a fused kernel such as FlashAttention
 # change? This chapter counts operations, and measures time and memory on the machine that built
 # this page.
+#
+# **You will learn** to
+#
+# - count the operations of attention and of its projections;
+# - measure time and memory, and fit their exponents;
+# - compute exact attention block by block, without storing the pattern;
+# - say what a KV cache stores.
+#
+# **Prerequisites:** chapters 1 and 4.
 
 # %%
 import math
@@ -19,7 +28,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from attnlab.attention import attention, kernels
 from attnlab.attention.masks import build_mask, causal
-from attnlab.plotting.drawing import COLORS, panels, styled, svg
+from attnlab.plotting.drawing import COLORS, label_lines, panels, styled, svg
 
 H, D = 4, 32
 LENGTHS = (128, 256, 512, 1024)
@@ -143,14 +152,15 @@ with styled():
     for color, name in zip(COLORS, KERNELS, strict=False):
         for place, what, cost, unit in ((left, "time", took, 1e3), (right, "memory", held, 1e-6)):
             place.plot(LENGTHS, [unit * cost[name, T] for T in LENGTHS], "o-", color=color,
-                       label=f"{name}: T to the power {powers[what, name]:.2f}")  # fmt: skip
-    for place, label in ((left, "ms, forward and backward"), (right, "peak memory, MB")):
+                       label=f"{name}: T^{powers[what, name]:.2f}")  # fmt: skip
+    for place, label in ((left, "time, ms, forward and backward"), (right, "peak memory, MB")):
         place.set_xscale("log", base=2)
         place.set_yscale("log")
-        place.set(xlabel="T", ylabel=label)
-        place.legend(fontsize=11)
+        place.set(xlabel="sequence length T, tokens", ylabel=label)
+        label_lines(place)
     picture = svg(figure, "cost")
-HTML(picture)
+ALT = "Time and memory by sequence length on logarithmic axes; memory grows twice as steeply for the written-out kernel"
+HTML(f'<div role="img" aria-label="{ALT}">{picture}</div>')
 
 # %%
 assert powers["memory", "manual"] > 1.7  # T × T numbers are kept for the backward pass
@@ -228,6 +238,14 @@ assert numbers_kept(1024, 4, 4) == 4 * numbers_kept(1024, 4, 1)
 table(["attn=", "key-value heads", "cached numbers at T = 1,024, four layers"], rows)
 
 # %% [markdown]
+# ## Summary
+#
+# - Scores take T² operations per channel. Projections take C² per token, and dominate for T below 2 C.
+# - The written-out kernel stores T × T numbers per head. A fused kernel stores blocks, and its memory is
+#   linear in T.
+# - The online softmax is exact, not an approximation.
+# - A KV cache avoids repeated work in generation. Fewer key-value heads make it smaller.
+#
 # ## Exercises
 #
 # **1.** How much memory does the T × T pattern of H heads take in fp32 at T = 8,192? Compare with q,
@@ -266,3 +284,11 @@ f"{int(window.sum()):,}, {share:.0%} of the causal ones"
 #     python benchmarks/attention.py        # time and memory by length, up to T = 2,048
 #     python train.py -m attn=sdpa,manual model.block_size=64,256 data=plays trainer.max_steps=100 name=cost
 #     attnlab runs outputs/cost
+
+# %% [markdown]
+# ## References
+#
+# - Dao et al. (2022), [FlashAttention](https://arxiv.org/abs/2205.14135).
+# - Milakov, Gimelshein (2018), [Online normalizer calculation for softmax](https://arxiv.org/abs/1805.02867).
+# - Rabe, Staats (2021), [Self-attention does not need O(n²) memory](https://arxiv.org/abs/2112.05682).
+# - Shazeer (2019), [Fast transformer decoding](https://arxiv.org/abs/1911.02150), on the KV cache.

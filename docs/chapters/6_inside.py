@@ -4,6 +4,15 @@
 # This chapter trains a model with two layers of four heads on the built-in plays. It then examines
 # the heads with pictures, with numbers, and by removing each one. A pattern shows what a head
 # attends to, but only an intervention shows whether that matters.
+#
+# **You will learn** to
+#
+# - read a heatmap of a head, and describe it in numbers;
+# - compare a measure with what even weights would give;
+# - measure what a head contributes by removing it;
+# - say what a pattern does not show.
+#
+# **Prerequisites:** chapters 3 and 4.
 
 # %%
 import subprocess
@@ -19,7 +28,7 @@ from attnlab.attention.masks import build_mask, causal
 from attnlab.attention_maps import look
 from attnlab.data.plays import plays
 from attnlab.files import lab_path
-from attnlab.plotting.drawing import COLORS, panels, styled, svg
+from attnlab.plotting.drawing import COLORS, label_lines, panels, styled, svg
 from attnlab.probes import measures
 from attnlab.probes.capture import eval_mode, views
 from attnlab.runs import read_runs
@@ -160,18 +169,22 @@ with styled():
     figure, (left, right) = panels(2)
     labels = [f"L{layer}H{h}" for layer, h in harm]
     left.bar(labels, list(harm.values()), color=[COLORS[layer] for layer, _ in harm])
-    left.tick_params(axis="x", rotation=60)
-    left.set(ylabel="nats a character", title="loss without this head, minus loss")
+    left.tick_params(axis="x", labelsize=10)
+    left.set(
+        xlabel="head", ylabel="nats per character", title="loss without this head, minus loss"
+    )
     for head, color in (
         (heaviest, COLORS[1]),
         (min(harm, key=lambda head: harm[head]), COLORS[2]),
     ):
         rise = (loss_without([head]) - whole).view(8, 8).mean(-1)
         right.plot(range(0, 64, 8), rise, "o-", color=color, label=f"L{head[0]}H{head[1]}")
-    right.set(xlabel="position in the window", title="the same difference, by position")
-    right.legend()
+    right.set(xlabel="position in the window, characters", ylabel="nats per character")
+    right.set(title="the same difference, by position")
+    label_lines(right)
     picture = svg(figure, "silenced")
-HTML(picture)
+ALT = "Bars of the loss that the removal of each head costs, and its course over the positions for two of them"
+HTML(f'<div role="img" aria-label="{ALT}">{picture}</div>')
 
 # %%
 assert harm[heaviest] > 0.02
@@ -196,6 +209,12 @@ Markdown(
 )
 
 # %% [markdown]
+# ## Summary
+#
+# - A picture of one passage is an anecdote. Measures over many windows, with a baseline, are evidence.
+# - Weight on a position shows where a head reads, not whether the model needs it. Removal shows that.
+# - Effects of removals do not add up, because later heads read earlier ones and can replace each other.
+#
 # ## Exercises
 #
 # **1.** Is the most local head local because of positions or because of characters? Look at it on a
@@ -235,3 +254,14 @@ divergence
 #
 #     attnlab look hf:openai-community/gpt2 --text "the cat sat on the mat" --layer 4
 #     python train.py preset=micro data=plays probes=default      # and TensorBoard shows every head during training
+
+# %% [markdown]
+# ## References
+#
+# - Clark et al. (2019), [What does BERT look at?](https://arxiv.org/abs/1906.04341)
+# - Michel, Levy, Neubig (2019), [Are sixteen heads really better than one?](https://arxiv.org/abs/1905.10650)
+# - Jain, Wallace (2019), [Attention is not explanation](https://arxiv.org/abs/1902.10186), and Wiegreffe,
+#   Pinter (2019), [Attention is not not explanation](https://arxiv.org/abs/1908.04626).
+# - Xiao et al. (2024), [Efficient streaming language models with attention
+#   sinks](https://arxiv.org/abs/2309.17453).
+# - Olsson et al. (2022), [In-context learning and induction heads](https://arxiv.org/abs/2209.11895).

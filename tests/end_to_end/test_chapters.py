@@ -42,8 +42,9 @@ def test_the_site_folds_solutions_and_hides_how_sentences_are_made(file: Path) -
 @each_chapter
 def test_sentences_hold_no_measured_number(file: Path) -> None:
     """Numbers with decimals are put into a sentence by the cell that measured them."""
-    prose = [cell.source for cell in read(file).cells if cell.cell_type == "markdown"]
-    assert re.findall(r"(?<![\w.])\d+\.\d+(?!\w)", _without_code("\n".join(prose))) in (
+    assert re.findall(
+        r"(?<![\w.])\d+\.\d+(?!\w)", _without_code(_prose(file).partition("## References")[0])
+    ) in (
         [],
         ["0.02"],
     )
@@ -63,9 +64,26 @@ def test_a_chapter_that_disagrees_with_the_library_fails(tmp_path: Path) -> None
         execute(file, tmp_path)
 
 
+@each_chapter
+def test_a_chapter_has_the_parts_of_a_course(file: Path) -> None:
+    prose = _prose(file)
+    assert "**You will learn** to\n\n- " in prose and "**Prerequisites:** " in prose
+    headings = re.findall(r"^## (.*)$", prose, re.MULTILINE)
+    assert headings[-3:] == ["Summary", "Exercises", "References"]
+    references = prose.partition("## References")[2]
+    assert len(re.findall(r"\]\(https://", references)) >= 3
+
+
+@each_chapter
+def test_every_picture_has_an_alternative_text(file: Path) -> None:
+    code = "\n".join(cell.source for cell in read(file).cells if cell.cell_type == "code")
+    assert code.count("HTML(") == code.count('role="img" aria-label="')
+    assert len(re.findall(r"\bImage\(", code)) == len(re.findall(r"\balt=", code))
+
+
 def test_the_list_names_every_chapter() -> None:
     text = (HERE / "README.md").read_text(encoding="utf-8")
-    assert len(CHAPTERS) == 6
+    assert len(CHAPTERS) == 9
     assert all(f"({file.name})" in text for file in CHAPTERS)
 
 
@@ -73,5 +91,11 @@ def _tagged(file: Path, tag: str) -> list[str]:
     return [c.source for c in read(file).cells if tag in c.metadata.get("tags", [])]
 
 
+def _prose(file: Path) -> str:
+    cells = read(file).cells
+    return "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+
+
 def _without_code(text: str) -> str:
-    return re.sub(r"`[^`]*`", "", text)
+    """Without code and addresses, which hold numbers of their own."""
+    return re.sub(r"`[^`]*`|\]\([^)]*\)", "", text)

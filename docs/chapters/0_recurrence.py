@@ -1,0 +1,318 @@
+# %% [markdown]
+# # 0. What attention replaced
+#
+# Before attention, sequences were read by recurrent networks: one state, updated at each token. This
+# chapter measures what that costs: how far gradients reach, how many steps must follow one another,
+# and how hard it is to recall a token from far back. Attention was invented to remove these costs.
+#
+# **You will learn** to
+#
+# - say what a recurrent state is, and why it is a bottleneck;
+# - measure how the gradient of an output depends on the distance of an input;
+# - count operations and sequential steps of a recurrent layer and of attention;
+# - say which property attention gives up, so that it needs masks and positions.
+#
+# **Prerequisites:** matrix products, the chain rule, and PyTorch's `nn.Module`.
+
+# %%
+import math
+
+import torch
+import torch.nn.functional as F
+from IPython.display import HTML, Markdown
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from attnlab.attention import AttentionConfig, SelfAttention, attention
+from attnlab.attention.masks import build_mask, causal
+from attnlab.plotting.drawing import COLORS, label_lines, panels, styled, svg
+
+stream = torch.Generator().manual_seed(0)
+torch.manual_seed(0)
+
+
+def table(head, rows):
+    lines = [head, ["---"] * len(head), *rows]
+    return Markdown("\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines))
+
+
+# %% [markdown]
+# ## A state of fixed size
+#
+# A simple recurrent network (Elman 1990) reads one token after another:
+#
+#     hₜ = tanh(W hₜ₋₁ + U xₜ)
+#
+# Everything it knows about the past is in h, a vector of C numbers, whether the text has ten tokens or a
+# thousand. It is causal without a mask: hₜ cannot depend on later tokens. The loop below is the same as
+# PyTorch's module.
+
+# %%
+C, T = 64, 64
+recurrent = nn.RNN(C, C, batch_first=True)
+x = torch.randn(1, T, C, generator=stream)
+
+
+def by_hand(x):
+    h, states = torch.zeros(len(x), C), []
+    for t in range(x.shape[1]):
+        h = torch.tanh(
+            h @ recurrent.weight_hh_l0.T + x[:, t] @ recurrent.weight_ih_l0.T
+            + recurrent.bias_hh_l0 + recurrent.bias_ih_l0
+        )  # fmt: skip
+        states.append(h)
+    return torch.stack(states, 1)
+
+
+with torch.no_grad():
+    assert torch.allclose(by_hand(x), recurrent(x)[0], atol=1e-5)
+    changed = x.clone()
+    changed[:, -1] += 1.0
+    assert torch.equal(recurrent(changed)[0][:, :-1], recurrent(x)[0][:, :-1])  # causal
+
+# %% [markdown]
+# ## Path length
+#
+# From token i to output t, the signal of a recurrent network passes t − i times through W and tanh. Its
+# gradient is a product of as many matrices, which shrinks or grows exponentially (Bengio et al. 1994).
+# Gates make it shrink more slowly (GRU, Cho et al. 2014). In attention, every output reads every earlier
+# token in a single step.
+#
+# We measure the norm of the derivative of the last output with respect to each input, for layers as they
+# are initialized.
+
+
+# %%
+def reach(layer, x):
+    """The norm of d(last output) / d(input), by distance: T numbers, that of the last token first."""
+    x = x.clone().requires_grad_()
+    last = layer(x)[0, -1]
+    directions = torch.randn(8, C, generator=torch.Generator().manual_seed(1)) / math.sqrt(C)
+    squares = torch.zeros(T)
+    for direction in directions:
+        (gradient,) = torch.autograd.grad(last @ direction, x, retain_graph=True)
+        squares += gradient[0].square().sum(-1)
+    return squares.sqrt().flip(0)
+
+
+gated = nn.GRU(C, C, batch_first=True)
+attending = SelfAttention(AttentionConfig(C, 1, block_size=T, bias=False))
+found = {
+    "tanh": reach(lambda x: recurrent(x)[0], x),
+    "GRU": reach(lambda x: gated(x)[0], x),
+    "attention": reach(attending, x),
+}
+relative = {name: norms / norms.max() for name, norms in found.items()}
+far = {name: float(norms[-16:].mean()) for name, norms in relative.items()}  # 48 and more back
+
+assert far["tanh"] < 1e-6 and far["GRU"] < 1e-3
+assert far["attention"] > 0.01
+
+# %% tags=["drawing"]
+with styled():
+    figure, (place,) = panels(1, width=7.4, height=4.0)
+    for color, (name, norms) in zip(COLORS, relative.items(), strict=False):
+        place.plot(range(T), norms.clamp(min=1e-12), color=color, label=name)
+    place.set_yscale("log")
+    place.set(xlabel="distance of the input, tokens", ylabel="gradient, share of the largest")
+    label_lines(place)
+    picture = svg(figure, "reach")
+ALT = "The gradient falls exponentially with distance in recurrent networks, and not in attention"
+HTML(f'<div role="img" aria-label="{ALT}">{picture}</div>')
+
+# %% tags=["say"]
+Markdown(
+    f"On inputs 48 or more tokens back, the gradient of the tanh network is {far['tanh']:.0e} of its "
+    f"largest value and that of the GRU {far['GRU']:.0e}. That of attention is "
+    f"{far['attention']:.2f}: it does not depend on the distance, only on the weight of the token."
+)
+
+# %% [markdown]
+# ## Recall
+#
+# Does the distance matter for learning? The task: T random symbols; name the first one at the end. The
+# models have the same width and the same training. Attention gets an embedding of the position, without
+# which it could not know which symbol is the first.
+
+
+# %%
+SYMBOLS, WIDTH = 8, 32
+
+
+class Reader(nn.Module):
+    """Embed symbols, mix them, and read the answer off the last position."""
+
+    def __init__(self, mixer, T):
+        super().__init__()
+        self.symbol = nn.Embedding(SYMBOLS, WIDTH)
+        self.place = nn.Embedding(T, WIDTH)
+        self.mixer = mixer
+        self.head = nn.Linear(WIDTH, SYMBOLS)
+
+    def forward(self, ids):
+        y = self.mixer(self.symbol(ids) + self.place.weight)
+        y = y[0] if isinstance(y, tuple) else y
+        return self.head(y[:, -1])
+
+
+def accuracy_after_training(kind, T, steps=250):
+    torch.manual_seed(0)
+    draws = torch.Generator().manual_seed(1)
+    mixers = {
+        "GRU": lambda: nn.GRU(WIDTH, WIDTH, batch_first=True),
+        "attention": lambda: SelfAttention(AttentionConfig(WIDTH, 1, block_size=T, bias=False)),
+    }
+    model = Reader(mixers[kind](), T)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+    for _ in range(steps):
+        ids = torch.randint(SYMBOLS, (64, T), generator=draws)
+        loss = F.cross_entropy(model(ids), ids[:, 0])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    ids = torch.randint(SYMBOLS, (512, T), generator=draws)
+    with torch.no_grad():
+        return float((model(ids).argmax(-1) == ids[:, 0]).float().mean())
+
+
+DISTANCES = (4, 16, 64)
+right = {
+    (kind, T): accuracy_after_training(kind, T) for kind in ("GRU", "attention") for T in DISTANCES
+}
+table(
+    ["tokens", "GRU", "attention"],
+    [[T, f"{right['GRU', T]:.0%}", f"{right['attention', T]:.0%}"] for T in DISTANCES],
+)
+
+# %%
+assert right["GRU", 4] > 0.9 and right["GRU", 64] < 0.5
+assert min(right["attention", T] for T in DISTANCES) > 0.9
+
+# %% tags=["say"]
+Markdown(
+    f"After 250 steps, the GRU recalls the first of 4 symbols ({right['GRU', 4]:.0%}), and guesses at 64 "
+    f"({right['GRU', 64]:.0%}; chance is {1 / SYMBOLS:.0%}). Attention recalls it at every distance, "
+    "because its gradient takes one step to the first symbol and not 63."
+)
+
+# %% [markdown]
+# ## Operations and steps
+#
+# A recurrent layer multiplies a state by a (C, C) matrix at each token, and its T steps must follow one
+# another. Attention compares all pairs of tokens, and all at once. The operations of one layer, in units
+# of multiplications and additions:
+
+
+# %%
+def operations(T, C):
+    return {
+        "tanh": 2 * T * 2 * C * C,  # W h and U x
+        "GRU": 3 * 2 * T * 2 * C * C,  # the same for two gates and the candidate
+        "attention, scores and average": 2 * 2 * T * T * C,
+        "attention with its projections": 2 * 2 * T * T * C + 2 * T * 4 * C * C,
+    }
+
+
+with FlopCounterMode(display=False) as counter:
+    q, k, v = torch.randn(3, 1, 1, 32, 512)
+    attention(q, k, v)
+assert counter.get_total_flops() == operations(32, 512)["attention, scores and average"]
+
+rows = [
+    [name, *(f"{operations(T, 512)[name] / 1e6:,.0f}" for T in (32, 512, 8192)), steps]
+    for name, steps in zip(operations(1, 1), ("T", "T", "1", "1"), strict=True)
+]
+table(["million operations, C = 512", "T = 32", "T = 512", "T = 8,192", "sequential steps"], rows)
+
+# %%
+few, many = operations(32, 512), operations(8192, 512)
+assert few["attention, scores and average"] < few["tanh"] < few["attention with its projections"]
+assert many["attention with its projections"] > many["GRU"]
+
+# %% tags=["say"]
+Markdown(
+    "The often repeated sentence that attention is cheaper than recurrence for T < C counts the scores "
+    f"only: at T = 32 they take {few['attention, scores and average'] / 1e6:.0f} million operations and "
+    f"the tanh network {few['tanh'] / 1e6:.0f}, but with its projections attention takes "
+    f"{few['attention with its projections'] / 1e6:.0f}. What made attention fast is the last column: no "
+    "step waits for another, so a GPU can do all at once."
+)
+
+# %% [markdown]
+# ## What attention gives up
+#
+# A recurrent network knows the order of its inputs and cannot see the future. Attention without a mask
+# has neither property: it is a function of a *set*. So a decoder needs a causal mask (chapter 3) and,
+# usually, positions.
+
+# %%
+order = torch.randperm(T, generator=stream)
+q = torch.randn(1, 1, C, generator=stream)
+assert torch.allclose(attention(q, x, x)[0], attention(q, x[:, order], x[:, order])[0], atol=1e-5)
+with torch.no_grad():
+    assert not torch.allclose(recurrent(x)[0][:, -1], recurrent(x[:, order])[0][:, -1], atol=1e-2)
+    future = torch.cat([x[:, :1], x[:, 1:] + 1], 1)
+    assert torch.allclose(attending(future)[:, 0], attending(x)[:, 0])  # by its causal mask
+assert bool((build_mask(causal, 4) == torch.ones(4, 4).tril().bool()).all())
+
+# %% [markdown]
+# Attention did not replace recurrence at once. Bahdanau et al. (2015) added it to a recurrent
+# encoder and decoder, because a whole sentence did not fit into one state: at each word, the decoder
+# reads the states of the encoder again, weighted by attention. Vaswani et al. (2017) kept the attention
+# and removed the recurrence. `experiments/bahdanau` trains such a translator.
+#
+# ## Summary
+#
+# - A recurrent network keeps its past in one vector, and its gradient decays exponentially with distance.
+# - Attention connects any two positions in one step, so the gradient does not depend on the distance.
+# - It takes more operations for long texts, T² instead of T, but they need not follow one another.
+# - It has no order and no direction of time of its own: positions and masks add them.
+#
+# ## Exercises
+#
+# **1.** A convolution of width 3 connects neighbors. How many layers does it take until the last of 64
+# positions depends on the first?
+
+# %% tags=["solution"]
+# Each layer reaches one position further to each side: 63 layers. Dilation makes it logarithmic.
+layers, reached = 0, 0
+while reached < 63:
+    layers, reached = layers + 1, reached + 1
+dilated = math.ceil(math.log2(64))
+assert (layers, dilated) == (63, 6)
+{"plain": layers, "with dilations 1, 2, 4, ...": dilated}
+
+# %% [markdown]
+# **2.** By which factor does the gradient of the tanh network shrink per token? Compare with the largest
+# singular value of W and with its spectral radius.
+
+# %% tags=["solution"]
+# The radius decides over many steps; tanh only makes it smaller. PyTorch draws W from a uniform
+# distribution of standard deviation 1/√(3C), so the radius is near 1/√3.
+per_token = float((found["tanh"][30] / found["tanh"][10]) ** (1 / 20))
+W = recurrent.weight_hh_l0.detach()
+radius = float(torch.linalg.eigvals(W).abs().max())
+norm = float(torch.linalg.matrix_norm(W, 2))
+assert per_token < radius < norm and abs(radius - 1 / math.sqrt(3)) < 0.12
+{"per token": per_token, "spectral radius": radius, "largest singular value": norm}
+
+# %% [markdown]
+# **3.** How many numbers must be kept to generate the next token after T tokens, in each kind of layer?
+
+# %% tags=["solution"]
+# The state does not grow. The cache of keys and values does, see chapter 5.
+kept = {T: {"recurrent": C, "attention": 2 * T * C} for T in (64, 1024)}
+assert kept[1024]["attention"] == 16 * kept[64]["attention"]
+kept
+
+# %% [markdown]
+# ## References
+#
+# - Elman (1990), [Finding structure in time](https://doi.org/10.1207/s15516709cog1402_1).
+# - Bengio, Simard, Frasconi (1994), [Learning long-term dependencies with gradient descent is
+#   difficult](https://doi.org/10.1109/72.279181).
+# - Hochreiter, Schmidhuber (1997), [Long short-term memory](https://doi.org/10.1162/neco.1997.9.8.1735).
+# - Cho et al. (2014), [Learning phrase representations using RNN encoder-decoder](https://arxiv.org/abs/1406.1078).
+# - Bahdanau, Cho, Bengio (2015), [Neural machine translation by jointly learning to align and
+#   translate](https://arxiv.org/abs/1409.0473).
+# - Vaswani et al. (2017), [Attention is all you need](https://arxiv.org/abs/1706.03762), table 1.

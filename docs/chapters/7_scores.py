@@ -1,0 +1,348 @@
+# %% [markdown]
+# # 7. Other scores, padding, and two sequences
+#
+# The dot product is one way to compare a query with a key. This chapter compares it with the additive
+# score of Bahdanau and the general score of Luong, lets one sequence attend to another, and handles
+# texts of different lengths.
+#
+# **You will learn** to
+#
+# - compute dot, scaled, general, and additive scores, and say how their size depends on the width;
+# - show which of them are the same function of the input, and what each costs;
+# - use cross-attention, in which queries and keys come from different sequences;
+# - mask padding, and test that it is not read.
+#
+# **Prerequisites:** chapters 1 to 3.
+
+# %%
+import math
+
+import torch
+from IPython.display import HTML, Markdown
+
+from attnlab.attention import CrossAttention, attention, scores
+from attnlab.attention.masks import build_mask, causal
+from attnlab.plotting.drawing import COLORS, label_lines, panels, styled, svg
+
+stream = torch.Generator().manual_seed(0)
+torch.manual_seed(0)
+
+
+def table(head, rows):
+    lines = [head, ["---"] * len(head), *rows]
+    return Markdown("\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines))
+
+
+def normal(*shape):
+    return torch.randn(*shape, generator=stream, dtype=torch.float64)
+
+
+# %% [markdown]
+# ## Four scores
+#
+# | score | formula | weights of its own | source |
+# |---|---|---|---|
+# | dot | q · k | none | Luong et al. 2015 |
+# | scaled dot | q · k / √D | none | Vaswani et al. 2017 |
+# | general | q W k | W, (D, D) | Luong et al. 2015 |
+# | additive | v · tanh(W q + U k) | W, U (A, D) and v (A,) | Bahdanau et al. 2015 |
+#
+# `attention` takes any of them as `score`. The scaled dot product is its default.
+
+# %%
+D, T, S = 16, 5, 7
+q, k, v = normal(1, T, D), normal(1, S, D), normal(1, S, D)
+general_matrix = normal(D, D)
+additive = scores.Additive(D, D, 32).double()
+
+
+def general(q, k):
+    return q @ general_matrix @ k.mT
+
+
+patterns = {
+    "dot": attention(q, k, v, score=scores.dot)[1],
+    "scaled dot": attention(q, k, v)[1],
+    "general": attention(q, k, v, score=general)[1],
+    "additive": attention(q, k, v, score=additive)[1].detach(),
+}
+for pattern in patterns.values():
+    assert pattern.shape == (1, T, S) and torch.allclose(
+        pattern.sum(-1), torch.ones(1, T).double()
+    )
+
+# %% [markdown]
+# ## Their size
+#
+# A softmax of large scores selects a single key (chapter 2). For independent queries and keys of unit
+# variance, the standard deviation of the scores at the start of training depends on the width:
+
+# %%
+WIDTHS = (4, 16, 64, 256, 1024)
+spread = {name: [] for name in ("dot", "scaled dot", "additive")}
+for width in WIDTHS:
+    a, b = normal(200, width), normal(200, width)
+    with torch.no_grad():
+        added = scores.Additive(width, width, width).double()(a, b)
+    spread["dot"].append(float((a @ b.T).std()))
+    spread["scaled dot"].append(float((a @ b.T).std() / math.sqrt(width)))
+    spread["additive"].append(float(added.std()))
+
+assert all(abs(s / math.sqrt(w) - 1) < 0.15 for s, w in zip(spread["dot"], WIDTHS, strict=True))
+assert all(abs(s - 1) < 0.15 for s in spread["scaled dot"])
+assert all(s < 1 for s in spread["additive"])
+
+# %% tags=["drawing"]
+with styled():
+    figure, (place,) = panels(1, width=7.4, height=3.8)
+    for color, (name, values) in zip(COLORS, spread.items(), strict=False):
+        place.plot(WIDTHS, values, "o-", color=color, label=name)
+    place.set_xscale("log", base=2)
+    place.set_yscale("log")
+    place.set(xlabel="width D, channels", ylabel="standard deviation of scores")
+    label_lines(place)
+    picture = svg(figure, "spread")
+ALT = "Dot products grow like the root of the width; scaled and additive scores do not grow"
+HTML(f'<div role="img" aria-label="{ALT}">{picture}</div>')
+
+# %% tags=["say"]
+Markdown(
+    f"At D = {WIDTHS[-1]}, dot products have a standard deviation of {spread['dot'][-1]:.0f}, scaled ones "
+    f"of {spread['scaled dot'][-1]:.2f}, and additive scores of {spread['additive'][-1]:.2f}: tanh and the "
+    "initialization of v bound them. Additive attention was known to outperform dot products for large "
+    "widths; Vaswani et al. suspected their size, and added the scale."
+)
+
+# %% [markdown]
+# ## What they can express
+#
+# In self-attention, queries are already a projection of the input, `q = X W_q`. The general score then
+# adds nothing: its W can be multiplied into W_q. (Training may still differ, because the gradient of a
+# product of two matrices is not that of one. `attn=general` trains it.)
+
+# %%
+by_its_matrix = attention(q, k, v, score=general)[1]
+in_the_queries = attention(q @ general_matrix, k, v, scale=1.0)[1]
+assert torch.allclose(by_its_matrix, in_the_queries, atol=1e-12)
+
+# %% [markdown]
+# A matrix of dot products has at most rank D. The additive score has no such limit, because of the tanh.
+# Without the tanh it would be useless: W q would add the same number to all scores of a row, which the
+# softmax removes.
+
+# %%
+a, b = normal(40, 3), normal(40, 3)
+wide = scores.Additive(3, 3, 64).double()
+ranks = {
+    "dot": int(torch.linalg.matrix_rank(a @ b.T)),
+    "additive": int(torch.linalg.matrix_rank(wide(a, b).detach(), rtol=1e-6)),
+}
+assert ranks["dot"] == 3 < ranks["additive"]
+
+
+def without_tanh(q, k):
+    return ((q @ wide.query.weight.T)[:, None] + (k @ wide.key.weight.T)[None]) @ wide.v
+
+
+rows_alike = attention(a, b, b, score=without_tanh)[1].detach()
+assert torch.allclose(
+    rows_alike, rows_alike[:1].expand_as(rows_alike)
+)  # the query does not matter
+
+# %% tags=["say"]
+Markdown(
+    f"For queries and keys of width 3, the 40 × 40 dot products have rank {ranks['dot']}, and the additive "
+    f"scores have rank {ranks['additive']} (singular values above a millionth of the largest)."
+)
+
+# %% [markdown]
+# ## What they cost
+#
+# Additive scores are computed for all pairs at once, as dot products are. They are not sequential. But
+# the tanh has T × S × A inputs, where a dot product needs T × S sums only. `scores.additive` therefore
+# works in chunks of queries and recomputes them in the backward pass, so its memory is bounded.
+
+# %%
+one_by_one = torch.cat([additive(q[:, t : t + 1], k) for t in range(T)], dim=1)
+assert torch.allclose(one_by_one, additive(q, k), atol=1e-12)
+
+numbers = {length: (length * length, length * length * 64) for length in (64, 1024)}
+assert numbers[1024][1] == 64 * numbers[1024][0]
+table(
+    ["T = S", "scores", "numbers inside the tanh, A = 64"],
+    [[length, f"{n:,}", f"{inside:,}"] for length, (n, inside) in numbers.items()],
+)
+
+# %% [markdown]
+# ## Cross-attention
+#
+# In a translator, the decoder's queries attend to the encoder's states, called the memory. Everything is
+# as before, except that queries come from one sequence and keys and values from another. The pattern has
+# one row per query and one column per position of the memory, and there is no causal mask: the whole
+# source may be read.
+
+# %%
+layer = CrossAttention(n_embd=16, n_head=2, memory_size=24).double()
+x, memory = normal(1, 5, 16), normal(1, 7, 24)
+with torch.no_grad():
+    y, pattern = layer(x, memory), layer.pattern(x, memory)
+    assert y.shape == (1, 5, 16) and pattern.shape == (1, 2, 5, 7)
+
+    order = torch.randperm(7, generator=stream)  # the memory is a set
+    assert torch.allclose(layer(x, memory[:, order]), y, atol=1e-12)
+
+# %% [markdown]
+# What it is used for, in miniature: if the query of output position t asks for input position S − t, the
+# pattern is an anti-diagonal. A trained translator learns such alignments; see `docs/translation.md`.
+
+# %%
+places = 6.0 * torch.eye(6, dtype=torch.float64)
+read, aligned = attention(places.flip(0), places, torch.arange(6.0)[:, None].double())
+assert aligned.argmax(-1).tolist() == [5, 4, 3, 2, 1, 0]
+assert torch.allclose(read.flatten(), torch.arange(5.0, -1.0, -1.0).double(), atol=1e-4)
+
+# %% tags=["drawing"]
+with styled():
+    figure, (place,) = panels(1, width=4.6, height=3.6)
+    image = place.imshow(aligned, cmap="Blues", vmin=0, vmax=1)
+    place.set(xlabel="key: position in the memory", ylabel="query: output position")
+    place.grid(False)
+    figure.colorbar(image, label="weight")
+    picture = svg(figure, "aligned")
+ALT = (
+    "A heatmap whose weights lie on the anti-diagonal: output 0 reads memory 5, output 5 memory 0"
+)
+HTML(f'<div role="img" aria-label="{ALT}">{picture}</div>')
+
+# %% [markdown]
+# ## Padding
+#
+# Texts of a batch have different lengths, and the shorter ones are padded. Padded keys must not be read.
+# The mask has the shape (B, 1, S): the same for each query of a text.
+
+# %%
+lengths = torch.tensor([7, 4, 2])
+memory = normal(3, 7, D)
+queries = normal(3, T, D)
+may_attend = (torch.arange(7) < lengths[:, None])[:, None]  # (B, 1, S)
+masked, pattern = attention(queries, memory, memory, may_attend=may_attend)
+
+garbage = memory.masked_fill(~may_attend.mT, 1e3)  # whatever the padding holds
+assert torch.equal(attention(queries, garbage, garbage, may_attend=may_attend)[0], masked)
+for n, length in enumerate(lengths.tolist()):  # the same as each text alone
+    alone, _ = attention(queries[n], memory[n, :length], memory[n, :length])
+    assert torch.allclose(masked[n], alone, atol=1e-12)
+
+# %% [markdown]
+# The three patterns; padded keys are gray:
+
+# %% tags=["drawing"]
+with styled():
+    figure, places = panels(3, width=3.9, height=2.9)
+    for n, (place, weights) in enumerate(zip(places, pattern, strict=True)):
+        shown = weights.masked_fill(~may_attend[n], math.nan)
+        place.set_facecolor("lightgray")
+        image = place.imshow(shown, cmap="Blues", vmin=0, vmax=1)
+        place.set(title=f"length {int(lengths[n])}", xlabel="key", ylabel="query")
+        place.grid(False)
+    figure.colorbar(image, label="weight", ax=places)
+    picture = svg(figure, "padding")
+ALT = "Three patterns: the weights stop at the length of each text, and the keys after it are gray"
+HTML(f'<div role="img" aria-label="{ALT}">{picture}</div>')
+
+# %% [markdown]
+# Three mistakes are common. Without a mask, outputs depend on how long the *other* texts of the batch are.
+# If queries are masked instead of keys, whole rows are blocked, and the softmax of such a row is 0/0. And
+# a mask (B, S) without the middle axis broadcasts as (T, S) whenever B = T, silently. `attention` refuses
+# the second, and a shape that does not fit:
+
+# %%
+unmasked, _ = attention(queries, memory, memory)
+moved = float((unmasked - masked)[1:].abs().max())
+assert moved > 0.1
+
+complaints = []
+for wrong in (may_attend.mT.expand(3, 7, 7)[:, :T], may_attend[:, 0]):
+    try:
+        attention(queries, memory, memory, may_attend=wrong)
+    except ValueError as error:
+        complaints.append(str(error))
+assert len(complaints) == 2 and "sees no key" in complaints[0]
+print(*complaints, sep="\n")
+
+# %% [markdown]
+# A decoder needs both masks: `causal & not padding`. With padding on the right, causality alone already
+# keeps real tokens from reading it, but the loss at padded positions must be ignored as well.
+
+# %%
+ids = normal(1, 6, D)
+lower = build_mask(causal, 6)
+padded = torch.cat([ids, normal(1, 2, D)], 1)
+with_padding, _ = attention(padded, padded, padded, may_attend=build_mask(causal, 8))
+assert torch.allclose(
+    with_padding[:, :6], attention(ids, ids, ids, may_attend=lower)[0], atol=1e-12
+)
+
+# %% [markdown]
+# ## Summary
+#
+# - All scores measure how well a key fits a query. Scaled dot products need no weights of their own and
+#   are a matrix product, which is what hardware is good at.
+# - The general score equals another W_q. The additive score can express more and needs memory T × S × A.
+# - Cross-attention takes queries from one sequence, and keys and values from another.
+# - Padding is masked over the keys. Test it by changing what the padding holds: nothing may change.
+#
+# ## Exercises
+#
+# **1.** Cosine scores divide q and k by their lengths. What is the largest weight that the softmax over
+# n keys can then give, without a gain?
+
+# %% tags=["solution"]
+# Scores lie between -1 and 1, so at best one is 1 and the others are -1. `attn=cosine` has a gain.
+n = 64
+best = math.e / (math.e + (n - 1) / math.e)
+assert best < 0.2
+f"{best:.2f} with {n} keys"
+
+# %% [markdown]
+# **2.** Compute the pattern of the additive score with one query of width 4 and keys of width 6. Which
+# shapes do its weights have?
+
+# %% tags=["solution"]
+mixed = scores.Additive(query_size=4, key_size=6, hidden_size=8).double()
+_, weights = attention(normal(1, 4), normal(5, 6), normal(5, 3), score=mixed)
+assert weights.shape == (1, 5)
+{name: tuple(p.shape) for name, p in mixed.named_parameters()}
+
+# %% [markdown]
+# **3.** Pad the texts on the left instead. What else must change in a GPT with learned positions?
+
+# %% tags=["solution"]
+# The positions: the first real token would be at another position in each text. A causal mask alone no
+# longer hides the padding, which now comes before the text.
+left = torch.cat([normal(1, 2, D), ids], 1)
+read_padding, _ = attention(left, left, left, may_attend=build_mask(causal, 8))
+assert not torch.allclose(
+    read_padding[:, 2:], attention(ids, ids, ids, may_attend=lower)[0], atol=1e-2
+)
+
+# %% [markdown]
+# **4.** Does the quality of a translator depend on the score? Read the verdict of the claim `bahdanau`,
+# then train the pairs yourself.
+
+# %% [markdown] tags=["solution"]
+# The verdict with its numbers is in `experiments/bahdanau/README.md`. To run it:
+#
+#     attnlab reproduce bahdanau
+
+# %% [markdown]
+# ## References
+#
+# - Bahdanau, Cho, Bengio (2015), [Neural machine translation by jointly learning to align and
+#   translate](https://arxiv.org/abs/1409.0473), appendix A.1.2.
+# - Luong, Pham, Manning (2015), [Effective approaches to attention-based neural machine
+#   translation](https://arxiv.org/abs/1508.04025), section 3.1.
+# - Vaswani et al. (2017), [Attention is all you need](https://arxiv.org/abs/1706.03762), section 3.2.
+# - PyTorch's [scaled_dot_product_attention](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html)
+#   and [MultiheadAttention](https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html),
+#   whose masks have opposite meanings.

@@ -1,0 +1,299 @@
+# %% [markdown]
+# # 8. One function, many kernels; and precision
+#
+# There are several ways to compute attention: written out, PyTorch's fused function, and
+# `nn.MultiheadAttention`. They are the same function, up to rounding. This chapter measures how much
+# rounding, in which number format, and which mistakes only show in 16 bits.
+#
+# **You will learn** to
+#
+# - test that two implementations agree, in their outputs and in their gradients;
+# - choose a tolerance from the format of the numbers;
+# - say why scores and softmax are computed in fp32 when a model is trained in bf16 or fp16;
+# - fill masks so that they hold in every format.
+#
+# **Prerequisites:** chapters 1 and 3, and how floating-point numbers are stored.
+
+# %%
+import math
+
+import torch
+import torch.nn.functional as F
+from IPython.display import HTML, Markdown
+from torch import nn
+
+from attnlab.attention import AttentionConfig, SelfAttention, TorchMHA, kernels
+from attnlab.attention.masks import build_mask, causal
+from attnlab.plotting.drawing import COLORS, label_lines, panels, styled, svg
+
+stream = torch.Generator().manual_seed(0)
+B, H, T, D = 2, 4, 64, 32
+MASK, SCALE = build_mask(causal, T), D**-0.5
+
+
+def table(head, rows):
+    lines = [head, ["---"] * len(head), *rows]
+    return Markdown("\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines))
+
+
+def inputs(dtype=torch.float64):
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(3, B, H, T, D, generator=generator, dtype=torch.float64).to(dtype)
+
+
+# %% [markdown]
+# ## SDPA equals the formula
+#
+# `F.scaled_dot_product_attention` never stores the pattern (chapter 5), but it computes the same sums. We
+# compare it with four lines that follow the formula, in outputs and gradients.
+
+
+# %%
+def written_out(q, k, v):
+    s = q @ k.mT * SCALE
+    s = s.masked_fill(~MASK, float("-inf"))
+    pattern = s.softmax(-1)
+    return pattern @ v
+
+
+def fused(q, k, v):
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def with_gradients(function, dtype):
+    q, k, v = (x.requires_grad_() for x in inputs(dtype))
+    y = function(q, k, v)
+    weights = torch.linspace(-1, 1, y.numel(), dtype=torch.float64).view(y.shape)
+    (y.double() * weights).sum().backward()
+    return [y.detach().double(), *(x.grad.double() for x in (q, k, v))]
+
+
+def apart(one, other):
+    return [float((a - b).abs().max() / b.std()) for a, b in zip(one, other, strict=True)]
+
+
+PAIR = {"fp64": torch.float64, "fp32": torch.float32}
+rows, largest = [], {}
+for name, dtype in PAIR.items():
+    differences = apart(with_gradients(fused, dtype), with_gradients(written_out, dtype))
+    largest[name] = max(differences)
+    rows.append([name, f"{torch.finfo(dtype).eps:.1e}", *(f"{x:.1e}" for x in differences)])
+
+assert all(largest[name] < 100 * torch.finfo(d).eps for name, d in PAIR.items())
+table(["format", "eps", "output", "gradient of q", "of k", "of v"], rows)
+
+# %% tags=["say"]
+Markdown(
+    f"Relative to the standard deviation of each, the largest difference is {largest['fp64']:.0e} in fp64 "
+    f"and {largest['fp32']:.0e} in fp32: some tens of eps, the distance from 1 to the next number. "
+    "They are not equal bit for bit, because the order of the sums differs. So tests compare with a "
+    "tolerance, and in fp64 a true difference cannot hide in it."
+)
+
+# %% [markdown]
+# ## nn.MultiheadAttention, with the same weights
+#
+# `attn=torch_mha` is PyTorch's layer behind the lab's interface. Two conventions differ: its bool masks
+# mean *blocked* where SDPA's mean *may attend*, and it averages the pattern over heads unless told
+# otherwise.
+
+# %%
+config = AttentionConfig(H * D, H, block_size=T)
+ours, theirs = SelfAttention(config).double(), TorchMHA(config).double()
+theirs.load_state_dict(ours.state_dict())
+x = torch.randn(2, T, H * D, generator=stream, dtype=torch.float64)
+with torch.no_grad():
+    layers_apart = float((ours(x) - theirs(x)).abs().max())
+    assert layers_apart < 1e-12
+    assert torch.allclose(ours.pattern(x), theirs.pattern(x), atol=1e-12)
+
+    plain = nn.MultiheadAttention(H * D, H, batch_first=True).double()
+    blocked, _ = plain(x, x, x, attn_mask=~MASK)  # True = blocked
+    changed = x.clone()
+    changed[:, -1] += 1
+    assert torch.equal(
+        plain(changed, changed, changed, attn_mask=~MASK)[0][:, :-1], blocked[:, :-1]
+    )
+
+# %% tags=["say"]
+Markdown(
+    f"Our layer and PyTorch's differ by {layers_apart:.0e} in fp64. The claim `kernels_agree` "
+    "(`experiments/kernels_agree/README.md`) trains all three and compares the losses."
+)
+
+# %% [markdown]
+# ## Sixteen bits
+#
+# | format | bits of the exponent | bits of the mantissa |
+# |---|---|---|
+# | fp32 | 8 | 23 |
+# | fp16 | 5 | 10 |
+# | bf16 | 8 | 7 |
+#
+# fp16 has smaller steps; bf16 has the range of fp32.
+
+# %%
+FORMATS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+rows = [
+    [name, f"{torch.finfo(d).eps:.1e}", f"{torch.finfo(d).max:.1e}", f"{torch.finfo(d).tiny:.1e}"]
+    for name, d in FORMATS.items()
+]
+assert torch.finfo(torch.bfloat16).eps == 8 * torch.finfo(torch.float16).eps
+table(["format", "eps", "largest number", "smallest normal number"], rows)
+
+# %% [markdown]
+# How far is attention from exact if everything is computed in 16 bits, and if only the inputs have 16 bits
+# but scores and softmax are computed in fp32? The second is what the lab's `manual` and PyTorch's kernels
+# do. We multiply the queries to make scores larger, as they become during training.
+
+
+# %%
+def all_in(dtype, factor):
+    q, k, v = inputs(dtype)
+    return written_out(q * factor, k, v)
+
+
+def scores_in_fp32(dtype, factor):
+    q, k, v = inputs(dtype)
+    return kernels.manual(q * factor, k, v, mask=MASK, scale=SCALE, dropout=0.0)
+
+
+def error(function, dtype, factor):
+    q, k, v = inputs(dtype).double()  # the same rounded inputs, so only the computation differs
+    exact = written_out((q.to(dtype) * factor).double(), k, v)
+    y = function(dtype, factor).double()
+    return float((y - exact).square().mean().sqrt() / exact.std())
+
+
+FACTORS = (1, 4, 16, 64)
+lines = {
+    "bf16, all of it": [error(all_in, torch.bfloat16, f) for f in FACTORS],
+    "fp16, all of it": [error(all_in, torch.float16, f) for f in FACTORS],
+    "bf16, scores in fp32": [error(scores_in_fp32, torch.bfloat16, f) for f in FACTORS],
+    "fp16, scores in fp32": [error(scores_in_fp32, torch.float16, f) for f in FACTORS],
+}
+all_bf16, all_fp16, kept_bf16, kept_fp16 = lines.values()
+assert 4 < all_bf16[0] / all_fp16[0] < 12  # three bits less: eight times
+assert all_bf16[-1] > 3 * all_bf16[0]  # grows with the scores ...
+assert max(kept_bf16) < 3 * min(kept_bf16) < all_bf16[-1]  # ... unless they are in fp32
+
+# %% tags=["drawing"]
+with styled():
+    figure, (place,) = panels(1, width=7.4, height=4.2)
+    for number, (name, values) in enumerate(lines.items()):
+        dash = "-" if "all" in name else "--"
+        place.plot(FACTORS, values, "o" + dash, color=COLORS[number % 2], label=name)
+    place.set_xscale("log", base=2)
+    place.set_yscale("log")
+    place.set(xlabel="standard deviation of the scores", ylabel="error, share of the output's std")
+    label_lines(place)
+    picture = svg(figure, "precision")
+ALT = "The error in 16 bits grows with the size of scores, unless scores and softmax are in fp32"
+HTML(f'<div role="img" aria-label="{ALT}">{picture}</div>')
+
+# %% tags=["say"]
+Markdown(
+    f"With scores of unit size, bf16 errs {all_bf16[0] / all_fp16[0]:.1f} times as much as fp16; three bits "
+    f"less in the mantissa make 8. With scores 64 times as large, all in bf16 the error is "
+    f"{all_bf16[-1]:.1%} of the output's standard deviation, and {kept_bf16[-1]:.2%} with scores in fp32. "
+    "A rounding error of a score is a *relative* error of its weight, e to that power, so large scores need "
+    "small errors. The claim `precision` declares these comparisons."
+)
+
+# %% [markdown]
+# ## Masks in sixteen bits
+#
+# −1e9 does not fit into fp16. −1e4 does, but scores can be smaller. −∞ is a number in all formats and
+# always works, provided that each query has a key.
+
+# %%
+s = torch.zeros(2, 2, dtype=torch.float16)
+lower = build_mask(causal, 2)
+try:
+    s.masked_fill(~lower, -1e9)
+except RuntimeError as refused:
+    complaint = str(refused)
+assert "overflow" in complaint
+
+assert s.masked_fill(~lower, float("-inf")).softmax(-1).tolist() == [[1, 0], [0.5, 0.5]]
+assert bool(torch.full((2,), float("-inf")).softmax(-1).isnan().all())  # no key: 0/0
+assert torch.full((2,), -1e9).softmax(-1).tolist() == [
+    0.5,
+    0.5,
+]  # no key: equal weights, unnoticed
+complaint
+
+# %% [markdown]
+# ## Overflow
+#
+# exp overflows at a score of 89 in fp32 and of 12 in fp16. A softmax subtracts the largest score of a row
+# first, which changes nothing in exact arithmetic (chapter 1).
+
+# %%
+limits = {name: math.log(torch.finfo(dtype).max) for name, dtype in FORMATS.items()}
+large = torch.tensor([100.0, 99.0])
+assert not bool((large.exp() / large.exp().sum()).isfinite().all())
+assert bool(large.softmax(-1).isfinite().all())
+{name: round(limit, 1) for name, limit in limits.items()}
+
+# %% [markdown]
+# To train in mixed precision, add `trainer.precision=bf16-mixed`: weights and updates stay in fp32, matrix
+# products run in bf16, and the lab's scores in fp32. fp16 also needs its loss scaled up, or small gradients
+# become 0; Lightning does it with `16-mixed`.
+#
+# ## Summary
+#
+# - SDPA, the formula and `nn.MultiheadAttention` are one function. They differ by rounding.
+# - Compare implementations in fp64, outputs and gradients, with a tolerance of some tens of eps.
+# - bf16 has three bits less than fp16 and errs eight times as much. In both, large scores are the danger.
+# - Keep scores and softmax in fp32, and fill masks with −∞.
+#
+# ## Exercises
+#
+# **1.** Which numbers follow 256 in bf16 and in fp16? What does that mean for positions stored in bf16?
+
+# %% tags=["solution"]
+# Two apart in bf16: positions 256 and 257 become one.
+steps = {
+    name: float(torch.tensor(256.0, dtype=d).nextafter(torch.tensor(9e3, dtype=d)))
+    for name, d in FORMATS.items()
+    if name != "fp32"
+}
+assert steps == {"fp16": 256.25, "bf16": 258.0}
+assert float(torch.tensor(257, dtype=torch.bfloat16)) == 256.0
+steps
+
+# %% [markdown]
+# **2.** Sum 4,096 ones in bf16, one after another. Where does it stop, and why?
+
+# %% tags=["solution"]
+# At 256: the next number is 258, and 257 is rounded back to 256. Products accumulate in fp32 for this
+# reason.
+total = torch.tensor(0, dtype=torch.bfloat16)
+for _ in range(4096):
+    total = total + 1
+assert float(total) == 256
+float(total), float(torch.ones(4096, dtype=torch.bfloat16).sum())
+
+# %% [markdown]
+# **3.** Why is the error of q and k rounded to bf16 (and nothing else) also larger for larger scores?
+
+# %% tags=["solution"]
+# The rounded inputs give other scores. Their error grows with the scores, and no kernel can repair it.
+shift = {}
+for factor in (1, 16):
+    q, k, v = inputs()
+    rounded = [x.to(torch.bfloat16).double() for x in (q * factor, k, v)]
+    shift[factor] = float((written_out(*rounded) - written_out(q * factor, k, v)).std())
+assert shift[16] > 2 * shift[1]
+shift
+
+# %% [markdown]
+# ## References
+#
+# - Micikevicius et al. (2018), [Mixed precision training](https://arxiv.org/abs/1710.03740).
+# - Dao et al. (2022), [FlashAttention](https://arxiv.org/abs/2205.14135).
+# - PyTorch: [Numerical accuracy](https://docs.pytorch.org/docs/stable/notes/numerical_accuracy.html) and
+#   [scaled_dot_product_attention](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html).
+# - Goldberg (1991), [What every computer scientist should know about floating-point
+#   arithmetic](https://doi.org/10.1145/103162.103163).
