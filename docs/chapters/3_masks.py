@@ -287,7 +287,7 @@ except ValueError as error:
 
 # %% [markdown]
 # **2.** Write a kernel with an eighth mistake: add the boolean mask to the scores. Does the checkup
-# recognize it?
+# recognize it? (Without `mask_style`, it takes the kernel for one that adds masks of 0 and −∞.)
 
 
 # %% tags=["solution"]
@@ -295,8 +295,8 @@ def added(q, k, v, *, mask, scale):
     return (kernels.scores(q, k, scale=scale) + mask).softmax(-1) @ v
 
 
-report = checkup_kernel(added)
-assert not report.healthy
+report = checkup_kernel(added, mask_style="attend")  # True = may attend
+assert report.causes == ("added_bool",)
 print(report.diagnoses[0].headline)
 
 # %% [markdown]
