@@ -17,8 +17,10 @@ from attnlab.interop.transformers_loading import transformers
 from attnlab.model import GPT
 from attnlab.training.checkpoints import load_model
 from attnlab.training.config import RunConfig, read_config
+from attnlab.training.initial_weights import read_initial_weights
 from attnlab.training.lightning_module import GPTModule
 from attnlab.training.resume import read_earlier_run, read_resumable
+from attnlab.training.run import make_module
 from attnlab.training.run import run as train
 from attnlab.training.run_directory import RunDirectory
 from attnlab.training.summary import compare, pair, paired_table
@@ -52,6 +54,9 @@ READERS: dict[str, Callable[[Path, RunConfig], object]] = {
     ),
     "continue_from": lambda run, config: read_earlier_run(
         config.settings | {"continue_from": str(run)}, config.data()
+    ),
+    "init_from": lambda run, config: read_initial_weights(str(run)).fill(
+        make_module(config, config.data())
     ),
     "compare": lambda run, config: compare(run, BASELINE),
     "table of a sweep": lambda run, config: paired_table(pair(run.parent.parent, BASELINE)),
@@ -172,7 +177,7 @@ def test_a_hostile_run_runs_no_code_and_changes_nothing_outside(
         assert contents(outside) == before, verb
         assert sys.path == path and "evil" not in sys.modules, verb
         assert time.process_time() - start < SLOWEST, verb
-        if verb in ("train", "resume", "continue_from") and not name.startswith(
+        if verb in ("train", "resume", "continue_from", "init_from") and not name.startswith(
             ("file: ", "link: ")
         ):
             assert refused, f"{verb} takes it for its own"

@@ -5,11 +5,12 @@ The two differ in names, in how a linear map is stored (GPT-2's `Conv1D` has (in
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import attnlab.model
 from attnlab.attention.layer import SelfAttention
 from attnlab.attention.variant import AttentionConfig, Variant
 from attnlab.errors import BadInput
@@ -103,6 +104,23 @@ def from_gpt2(model: "GPT2LMHeadModel", attn: AttentionFactory | None = None) ->
         activation=ACTIVATIONS[config.activation_function],
     )
     return filled(net, from_their_names(model.transformer.state_dict()), model)
+
+
+def settings_of_gpt2(config: "GPT2Config") -> dict[str, Any]:
+    """The settings of the group `model` with which a GPT is the one of `from_gpt2`."""
+    activation = ACTIVATIONS[config.activation_function].__name__
+    own = activation in attnlab.model.__all__
+    return {
+        "n_layer": config.n_layer,
+        "n_head": config.n_head,
+        "n_embd": config.n_embd,
+        "block_size": config.n_positions,
+        "bias": True,
+        "norm": "layer_norm",
+        "activation": activation if own else f"torch.nn.functional.{activation}",
+        "learned_positions": True,
+        "smear": 0,
+    }
 
 
 def from_their_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -43,6 +43,13 @@ def load_language_model(name: str) -> tuple["GPT2LMHeadModel", Any]:
     return _load(name, ("gpt2",), "GPT2LMHeadModel")
 
 
+def load_gpt2(name: str) -> "GPT2LMHeadModel":
+    """Load a GPT-2 with its head, in eval mode, which may lack a tokenizer; see
+    `load_attention_model`."""
+    model: GPT2LMHeadModel = _load(name, ("gpt2",), "GPT2LMHeadModel", tokenizer=False)[0]
+    return model
+
+
 def encode(tokenizer: Any, text: str) -> Tensor:
     """Encode a text as ids, (N,) int64, with the special tokens that the tokenizer adds.
 
@@ -54,7 +61,9 @@ def encode(tokenizer: Any, text: str) -> Tensor:
         raise BadInput(f"the tokenizer cannot encode {text!r}: {first_line(error)}") from error
 
 
-def _load(name: str, families: tuple[str, ...], model_class: str) -> tuple[Any, Any]:
+def _load(
+    name: str, families: tuple[str, ...], model_class: str, *, tokenizer: bool = True
+) -> tuple[Any, Any]:
     library = transformers()
     try:
         # Code in the directory of a model is never run.
@@ -62,6 +71,8 @@ def _load(name: str, families: tuple[str, ...], model_class: str) -> tuple[Any, 
         if family in families:
             loader = getattr(library, model_class)
             model = loader.from_pretrained(name, trust_remote_code=False).eval()
+            if not tokenizer:
+                return model, None
             return model, library.AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     except Exception as error:  # transformers and the hub have no common error
         if Path(name).is_dir():

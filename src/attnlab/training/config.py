@@ -30,6 +30,7 @@ SETTINGS: dict[str, Any] = {
     "force": bool,
     "checkpoint_every": int,
     "continue_from": str | None,
+    "init_from": str | None,
 }
 COUNTS = (
     "data.batch_size",
@@ -120,6 +121,8 @@ def _check_settings(cfg: DictConfig) -> None:
             raise BadInput(f"{key} = {cfg.get(key)} must be one of the files of conf/{key}")
     if missing:
         raise BadInput(f"{missing[0]} must be given: {missing[0]}=...")
+    if cfg.continue_from is not None and cfg.init_from is not None:
+        raise BadInput("init_from starts a new run and continue_from goes on with one; use either")
     if cfg.seed < 0:
         raise BadInput(f"seed = {cfg.seed} must be at least 0")
     for key in COUNTS:

@@ -153,7 +153,9 @@ def arrange_arguments() -> None:
     typed = sys.argv[1:]
     flags = [word for word in typed if word in ("-m", "--multirun")]
     overrides = [word for word in typed if word not in flags]
-    quoted = [re.sub(r"^(continue_from)=([^'\"]+)$", r"\1='\2'", word) for word in overrides]
+    quoted = [
+        re.sub(r"^(continue_from|init_from)=([^'\"]+)$", r"\1='\2'", word) for word in overrides
+    ]
     sys.argv[1:] = flags + quoted
 
 

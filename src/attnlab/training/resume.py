@@ -1,6 +1,5 @@
 """Starts a run from a checkpoint: its own, checked as a whole, or that of an ended run."""
 
-import hashlib
 import math
 from copy import deepcopy
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from attnlab.files import check_plain, read_file, write_atomically
 from attnlab.probes.base import Probe
 from attnlab.training.callbacks import AtomicCheckpointIO
 from attnlab.training.checkpoints import read_checkpoint
+from attnlab.training.initial_weights import digest_of
 from attnlab.training.lightning_module import TaskData, TaskModule
 from attnlab.training.run_directory import RERUN, RunDirectory, differences, flat
 
@@ -28,7 +28,7 @@ PARTS = (
 # Settings in which a continued run may differ, alone or with all keys below them: the steps that
 # are done depend on none of them but through the learning rate.
 FREE = (
-    *("continue_from", "checkpoint_every", "callbacks"),
+    *("continue_from", "init_from", "checkpoint_every", "callbacks"),
     *("trainer.max_steps", "trainer.min_steps", "trainer.max_time", "trainer.val_check_interval"),
     *("optim.min_lr", "optim.warmup_steps", "optim.decay"),
 )
@@ -268,7 +268,7 @@ def read_earlier_run(settings: dict[str, Any], corpus: TaskData) -> EarlierRun:
     if differing:
         raise BadInput(
             f"{name} has another configuration ({', '.join(differing[:4])}); use its settings "
-            f"and change only {', '.join(FREE[1:])}"
+            f"and change only {', '.join(FREE[2:])}"
         )
     if recipe.get("corpus_sha256") != corpus.sha256:
         raise BadInput(f"{name} was trained on data other than the current {corpus.name}")
@@ -277,10 +277,7 @@ def read_earlier_run(settings: dict[str, Any], corpus: TaskData) -> EarlierRun:
             f"trainer.max_steps = {max_steps} must be more than the {step} steps that {named} "
             "has done"
         )
-    digest = hashlib.sha256()
-    for x in checkpoint["state_dict"].values():
-        digest.update(x.flatten().view(torch.uint8).numpy().tobytes())
-    return EarlierRun(directory, checkpoint, digest.hexdigest())
+    return EarlierRun(directory, checkpoint, digest_of(checkpoint["state_dict"]))
 
 
 def continued(earlier: EarlierRun, lit: TaskModule, trainer: L.Trainer) -> dict[str, Any]:

@@ -40,6 +40,7 @@ from attnlab.training.callbacks import (
     outcome,
 )
 from attnlab.training.config import RunConfig
+from attnlab.training.initial_weights import read_initial_weights
 from attnlab.training.lightning_module import TaskData, TaskModule
 from attnlab.training.loggers import close_services, log_results, log_settings
 from attnlab.training.resume import (
@@ -86,13 +87,18 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
     earlier_run = None
     if config.settings["continue_from"] is not None:
         earlier_run = read_earlier_run(config.settings, corpus)
-    inputs = [corpus.sha256, *([] if earlier_run is None else [earlier_run.sha256])]
+    initial = None
+    if config.settings["init_from"] is not None:
+        initial = read_initial_weights(config.settings["init_from"])
+    inputs = [corpus.sha256, *(x.sha256 for x in (earlier_run, initial) if x is not None)]
     directory, digest = RunDirectory(folder), fingerprint(config.settings, *inputs)
     directory.check_holds_no_other_files()
     if done := _earlier_result(config, directory, inputs):
         return done
 
     lit = make_module(config, corpus)
+    if initial is not None:
+        initial.fill(lit)
     checkpoint = resume_step = None
     if not config.force and directory.last_checkpoint.exists():
         checkpoint = read_resumable(directory, config.settings, corpus)
@@ -124,6 +130,8 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
         _fit(trainer, lit, resume)
         metrics: dict[str, Any] = {"variant": variant, "seed": lit.seed, "unit": lit.unit}
         metrics |= {} if earlier_run is None else {"continued_from": earlier_run.record}
+        if initial is not None:
+            metrics["init_from"] = {"source": initial.source, "sha256": initial.sha256}
         metrics |= outcome(divergence, keeper)
         metrics |= measured(trainer, lit, clock) | provenance(trainer, corpus)
         metrics["probes"] = {key: x for probe in probes for key, x in probe.record.items()}
