@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from attnlab.data.batches import TrainBatches, ValidationBatches
 from attnlab.errors import BadInput
@@ -15,9 +15,9 @@ from attnlab.runs import read_curves
 from attnlab.training.callbacks import RunCheckpoints
 from attnlab.training.checkpoints import load_model
 from attnlab.training.config import read_config
-from tests.conftest import weights_of
+from tests.conftest import settings, weights_of
 from tests.forked import same_weights
-from tests.interop.folders import shaken
+from tests.interop import folders
 from tests.training.test_resume import rewrite
 
 Train = Callable[..., Any]
@@ -34,7 +34,7 @@ def gpt2_folder(folder: Path, **changed: Any) -> Path:
     dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
     config = GPT2Config(**(sizes | dropout | changed), bos_token_id=None, eos_token_id=None)
     model = GPT2LMHeadModel(config)
-    shaken(model)
+    folders.shaken(model)
     model.save_pretrained(folder)
     return folder
 
@@ -61,6 +61,27 @@ def test_a_gpt2_starts_at_the_loss_of_transformers(
     whole = sum(loss(x, y, "sum") for x, y in batches) / sum(y.numel() for _, y in batches)
     assert run.metrics["val_loss"] == pytest.approx(whole, abs=1e-5)
     assert run.metrics["init_from"]["source"] == f"hf:{folder}"
+
+
+def test_a_gpt2_reads_a_text_with_its_own_tokenizer(train: Train, tmp_path: Path) -> None:
+    folder = folders.gpt2_folder(tmp_path / "gpt2")
+    sizes = ("model.n_layer=3", "model.n_head=4", "model.n_embd=32", "model.block_size=48")
+    text = tmp_path / "lines.txt"
+    text.write_text("\n".join(folders.LINES * 60))
+    data = (f"data.path={text}", f"data.tokenizer={folder}")
+    run = train(f"init_from=hf:{folder}", *sizes, *data, *FITS, *STILL)
+    theirs = GPT2LMHeadModel.from_pretrained(folder).eval()
+    corpus = read_config(settings("data=text", *data)).data()
+    words = AutoTokenizer.from_pretrained(folder)(text.read_text())["input_ids"]
+    assert words == [*corpus.train.tolist(), *corpus.val.tolist()]
+    losses, count = 0.0, 0
+    for x, y in corpus.held_out("val", 48):
+        with torch.no_grad():
+            logits = theirs(x).logits.flatten(0, 1)
+        losses += float(F.cross_entropy(logits, y.flatten(), reduction="sum"))
+        count += y.numel()
+    assert run.metrics["val_loss"] == pytest.approx(losses / count, abs=1e-5)
+    assert run.metrics["unit"] == "token"
 
 
 def test_a_run_starts_from_the_weights_of_another_and_trains_on(train: Train) -> None:

@@ -21,6 +21,7 @@ from tests.conftest import ROOT
 FINISHED = {
     "status": "finished",
     "val_loss": 1.9,
+    "unit": "character",
     "corpus": {"name": "plays"},
     "tokens_per_second": 9.0,
     "device": "cpu",
