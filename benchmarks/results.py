@@ -149,10 +149,15 @@ def sweeps(found: dict[str, Any]) -> str:
             *(f"{found[name][f'{kind}_ratio']:.2f}" for kind in ("training", "whole")),
         ]
         for name in found
-        if name not in {"machine", "command"}
+        if name not in {"machine", "command", "launcher"}
     ]
     head = ["sweep", "characters a second in training", "over the whole command"]
-    said = "One process a core with one thread each (joblib), over one process with all cores."
+    said = (
+        f"One process a core with one thread each (`hydra/launcher={found['launcher']}`), over "
+        "one process with all cores (`hydra/launcher=basic`)."
+    )
+    if found["launcher"] != "pool":
+        said += " Measured before sweeps had their own pool, which the command now uses."
     return table(head, rows) + f"\n\n{said}"
 
 

@@ -79,6 +79,7 @@ def main() -> None:
     if options.jobs < 2:
         raise SystemExit("there is one core here: nothing to share")
     results: dict[str, Any] = {"machine": {"cores": os.cpu_count(), "type": platform.machine()}}
+    results["launcher"] = "pool"
     for preset in options.presets:
         results[preset] = paired(preset, options.steps, options.rounds, options.jobs)
     text = json.dumps(results, indent=2)

@@ -67,6 +67,17 @@ def test_the_next_run_changes_one_thing(
     assert lines[-1].endswith(next_)
 
 
+def test_the_next_commands_are_those_that_work(
+    train: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = ending(train("attn.kernel=attnlab.attention.kernels.manual", "logger=none"), capsys)
+    assert any(line.endswith(" --trust") for line in own if " sample " in line), own
+    assert not any("--logdir" in line for line in own)  # without a logger
+    lab = ending(train("logger=tensorboard", folder="lab"), capsys)
+    assert any("tensorboard --logdir" in line for line in lab)
+    assert not any("--trust" in line for line in lab)
+
+
 def test_a_divergence_says_why(
     train: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -61,12 +61,17 @@ def show(result: "Result", overrides: Sequence[str]) -> None:
     by_name = folder.name.startswith("seed=")  # and not by hydra.run.dir
     outputs = shlex.quote(str(folder.parents[2] if by_name else folder))
     print("Next:")  # in plain lines, which can be copied however narrow the terminal is
-    print(f"  {_command('tensorboard')} --logdir {outputs}")
+    if any(folder.glob("events.out.tfevents.*")):
+        print(f"  {_command('tensorboard')} --logdir {outputs}")
     print(f"  {_command('attnlab')} runs {shlex.quote(str(folder.parents[1]))}")
     last = folder / "checkpoints" / "last.ckpt"
     if last.exists() and "val_accuracy" not in metrics:  # the symbols of a task are not a text
+        config = read_yaml(folder / ".hydra" / "config.yaml")
+        named = [x for group in ("model", "attn") for x in config[group].values()]
+        own = any("." in x and not x.startswith("torch.") for x in named if isinstance(x, str))
         for verb in module.verbs:
-            print(f"  {_command('attnlab')} {verb} {shlex.quote(str(folder))}")
+            trust = " --trust" if own else ""  # the model has parts of the user's own
+            print(f"  {_command('attnlab')} {verb} {shlex.quote(str(folder))}{trust}")
     # The baseline, or for the baseline a common ablation.
     settings = last_of(overrides)
     attn = [o for key, o in settings.items() if key.split(".")[0] == "attn"]
