@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from aligner import Aligner
 from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from pair_batches import Batch, PairBatches, steps_an_epoch
 from sentence_pairs import PAD, Pairs, pairs
@@ -148,12 +149,17 @@ def figure(evidence: Evidence) -> Figure:
 
 def _draw_alignment(axes: Axes, values: Mapping[str, Any]) -> None:
     """Draw a pattern: English words from left to right, their translation downward."""
-    axes.imshow(torch.tensor(values["pattern"]).sqrt().numpy(), cmap="magma_r", vmin=0, vmax=1)
-    axes.set_xticks(range(len(values["source"]) + 1), [*values["source"], "."], rotation=60)
-    axes.set_yticks(range(len(values["target"]) + 1), [*values["target"], "."])
-    axes.tick_params(labelsize=11)
+    shown = axes.imshow(
+        torch.tensor(values["pattern"]).numpy(), cmap="magma_r", norm=PowerNorm(0.5, 0, 1)
+    )
+    source, target = [*values["source"], "."], [*values["target"], "."]
+    # Every other word is one line lower, so that words of any length fit side by side.
+    axes.set_xticks(range(len(source)), ["\n" * (n % 2) + word for n, word in enumerate(source)])
+    axes.set_yticks(range(len(target)), target)
+    axes.tick_params(labelsize=10)
     axes.grid(visible=False)
-    axes.set(title="Pattern of scaled dot")
+    axes.set(title="Pattern of scaled dot", xlabel="key: source", ylabel="query: translation")
+    axes.figure.colorbar(shown, ax=axes, shrink=0.8, label="weight", ticks=(0, 0.01, 0.1, 0.4, 1))
 
 
 LONG = ("trainer.max_steps=1500", "trainer.val_check_interval=500")

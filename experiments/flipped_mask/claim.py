@@ -36,7 +36,7 @@ from attnlab.data.corpora import Corpus, tinyshakespeare
 from attnlab.data.plays import Plays
 from attnlab.init import init_weights
 from attnlab.model import GPT
-from attnlab.plotting.drawing import COLORS, dots, panels
+from attnlab.plotting.drawing import DASHES, color_of, dots, label_lines, looks, panels
 from attnlab.rng import generator
 
 MASKS = {
@@ -195,30 +195,34 @@ def worse(first: float, second: float) -> float:
 def figure(evidence: Evidence) -> Figure:
     bets, text = evidence.shown("proof_uniform"), evidence.shown("loss")
     read = evidence.shown("last_position")
-    drawing, axes = panels(3, width=4.7, height=4.4)
+    drawing, axes = panels(3, width=5.2, height=4.4)
     if bets is not None:
-        for name, color in zip(MASKS, COLORS, strict=False):
-            for row in bets.each("history"):
-                history = row[f"uniform {name}"]
-                axes[0].plot(range(1, len(history) + 1), history, color=color, alpha=0.6)
-            axes[0].plot([], [], color=color, label=name)
-        axes[0].axhline(math.log(1e9), color="black", linestyle="--")
-        axes[0].annotate("proof: p < 1e-9", (0, math.log(1e9) + 1), va="bottom", fontsize=12)
+        for name in MASKS:
+            color, dash = looks(MASKS)[name]
+            for seed, row in enumerate(bets.each("history")):
+                steps, bet = zip(*enumerate(row[f"uniform {name}"], 1), strict=True)
+                style = {"color": color, "ls": DASHES[dash], "lw": 1.4, "alpha": 0.7}
+                axes[0].plot(steps, bet, label="_" if seed else name, **style)
+        axes[0].axhline(math.log(1e9), color="black", lw=1, ls="--", label="_")
+        place, right = (1, math.log(1e9) - 2), axes[0].get_yaxis_transform()
+        style = {"ha": "right", "va": "top", "fontsize": 11}
+        axes[0].annotate("above: proof, p < 1e-9", place, xycoords=right, **style)
         axes[0].set(ylim=(-60, 45), xlabel="step", ylabel="ln M (nats)", title="Uniform tokens")
-        axes[0].legend(fontsize=12)
+        label_lines(axes[0])
     if text is not None:
         others = evidence.shown("other_masks")
         dots(axes[1], [*text.scores.items(), *(others.scores.items() if others else ())])
-        axes[1].axhline(1.40, color="black", linestyle="--")
+        axes[1].axhline(1.40, color="black", lw=1, ls="--")
+        told, right = "no causal model reaches 1.40", axes[1].get_yaxis_transform()
+        axes[1].annotate(told, (1, 1.43), xycoords=right, ha="right", fontsize=11)
         axes[1].set(ylabel="validation loss (nats)", title="TinyShakespeare", ylim=(0, None))
-        axes[1].tick_params(axis="x", labelsize=12, rotation=20)
     if read is not None:
-        for arm, color in zip(read.rows, (COLORS[1], COLORS[0]), strict=False):
+        for arm in read.rows:
             curves = np.array(read.each("by position", arm))
             if len(curves):
-                axes[2].plot(curves.mean(0), color=color, label=arm)
+                axes[2].plot(curves.mean(0), color=color_of(arm), label=arm)
         axes[2].set(xlabel="position in the window", ylabel="loss (nats)", title="By position")
-        axes[2].legend(fontsize=12)
+        label_lines(axes[2])
     return drawing
 
 

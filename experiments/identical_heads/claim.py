@@ -53,17 +53,16 @@ def figure(evidence: Evidence) -> Figure:
         groups.append(("free output", apart.each("relative", "free output")))
         if dropped is not None:
             groups.append(("tied, dropout", dropped.each("relative", "tied, dropout")))
-        dots(axes[0], groups)
+        looks = ("identical_heads", "identical_qkv", "identical_heads")
+        dots(axes[0], groups, looks[: len(groups)])
         axes[0].set(ylabel="difference of heads / size", title="Do the heads stay equal?")
     if price is not None:
         groups = [(arm, scores) for arm, scores in price.scores.items() if scores]
         baseline = price.scores["independent"]
-        dots(
-            axes[1],
-            [(n, [a - b for a, b in zip(v, baseline, strict=True)]) for n, v in groups],
-        )
+        apart_from = [(n, [a - b for a, b in zip(v, baseline, strict=True)]) for n, v in groups]
+        variants = {arm.name: arm.overrides[0].removeprefix("attn=") for arm in PRICED}
+        dots(axes[1], apart_from, [variants[name] for name, _ in groups])
         axes[1].set(ylabel="loss minus independent (nats)", title="What it costs")
-        axes[1].tick_params(axis="x", labelsize=11)
     return drawing
 
 
@@ -76,6 +75,7 @@ FREE = Arm("free output", ("attn=identical_qkv", OFTEN))
 DROPOUT = Arm("tied, dropout", ("attn=identical_heads", "model.dropout=0.1", OFTEN))
 NARROW = Arm("one narrow head", ("attn=sdpa", "attn.head_init=single_active"))
 WIDE = Arm("one wide head", ("attn=single_head",))
+PRICED = (TIED, INDEPENDENT, FREE, NARROW, WIDE)
 TIED_LATE = Arm("tied output, late", (*TIED.overrides, *LATE))
 INDEPENDENT_LATE = Arm("independent, late", (*INDEPENDENT.overrides, *LATE))
 EQUAL = RunMetric(distance, "largest difference", diverged=math.inf)
@@ -144,7 +144,7 @@ initialization the heads diverge further, by 6.5 and 4.9 times the size of a wei
             AtMost(0.04),
             role="secondary",
             pilot=Pilot(0.009, 0.0033),
-            arms=(TIED, INDEPENDENT, FREE, NARROW, WIDE),
+            arms=PRICED,
         ),
         Trained(
             "price_late",

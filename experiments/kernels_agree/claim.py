@@ -14,7 +14,7 @@ from attnlab.claims import Arm, Bound, Claim, Measured, Pilot, Trained, Within
 from attnlab.claims.results import Evidence
 from attnlab.init import init_weights
 from attnlab.model import GPT
-from attnlab.plotting.drawing import COLORS, dots, panels
+from attnlab.plotting.drawing import COLORS, dots, label_lines, panels
 from attnlab.rng import generator
 
 LAYERS: dict[str, partial[nn.Module]] = {
@@ -92,12 +92,11 @@ def figure(evidence: Evidence) -> Figure:
     drawing, axes = panels(2, width=6)
     if apart is not None:
         for i, dtype in enumerate(("float32", "float64")):
-            for row in apart.each(dtype):
-                floored = [max(apart, 1e-17) for apart in row]
-                axes[0].plot(range(1, 51), floored, color=COLORS[i], alpha=0.4, linewidth=1)
-            axes[0].plot([], [], color=COLORS[i], label=dtype)
+            for seed, row in enumerate(apart.each(dtype)):
+                floored, label = [max(apart, 1e-17) for apart in row], "_" if seed else dtype
+                axes[0].plot(range(1, 51), floored, color=COLORS[i], alpha=0.4, lw=1, label=label)
         axes[0].set(yscale="log", xlabel="step", ylabel="loss apart (nats)", title="One function")
-        axes[0].legend()
+        label_lines(axes[0])
     if trained is not None and other is not None:
         dots(axes[1], [("manual", trained.values), ("torch_mha", other.values)])
         for margin in (-0.005, 0.005):

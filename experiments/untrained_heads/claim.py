@@ -18,16 +18,17 @@ def figure(evidence: Evidence) -> Figure:
     shares = 100 * np.array(found.each("peaks"))  # (seeds, words)
     places = np.arange(len(WORDS))
     colors = [COLORS[1] if word == ANSWER else "0.6" for word in places]
-    axes[0].bar(places, shares.mean(0), color=colors)
-    axes[0].errorbar(places, shares.mean(0), shares.std(0), fmt="none", ecolor="0.2", lw=1.5)
-    axes[0].axhline(100 / len(WORDS), color="black", linestyle="--", linewidth=1.5)
-    axes[0].set_xticks(places, WORDS, rotation=60, ha="right", fontsize=11)
+    axes[0].barh(places, shares.mean(0), color=colors)
+    axes[0].errorbar(shares.mean(0), places, xerr=shares.std(0), fmt="none", ecolor="0.2", lw=1.5)
+    axes[0].axvline(100 / len(WORDS), color="black", linestyle="--", linewidth=1.5)
+    axes[0].set_yticks(places, WORDS, fontsize=11)
+    axes[0].invert_yaxis()  # the sentence is read downward
     axes[0].set(
-        ylabel="heads that peak there (%)",
-        ylim=(0, 14),
+        xlabel="heads that peak there (%)",
+        xlim=(0, 14),
         title=f'Where heads look from "{WORDS[QUERY]}"',
     )
-    axes[0].text(len(WORDS) - 0.6, 12.6, "dashed: chance", ha="right", fontsize=12)
+    axes[0].text(100 / len(WORDS) + 1.2, 0, "dashed: chance", va="center", fontsize=12)
     for x, (name, color) in enumerate((("cosine", COLORS[6]), ("cosine, identity", COLORS[0]))):
         values = found.each(name)
         spread = np.linspace(-0.15, 0.15, len(values)) if len(values) > 1 else np.zeros(1)

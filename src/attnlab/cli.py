@@ -295,6 +295,20 @@ def explore(
 
 
 @app.command()
+def compare(
+    targets: Annotated[list[Path], Argument(help="Run directories, or directories of them.")],
+    html: Annotated[Path, Option(help="The file.")] = Path("compare.html"),
+    trust: Trust = False,
+) -> None:
+    """Write one HTML page that compares runs: losses, differences, settings and heads."""
+    from attnlab import compare as library
+    from attnlab.files import write_atomically
+
+    write_atomically(html, library.compare(targets, trust=trust).encode())
+    print(printable(str(html)))
+
+
+@app.command()
 def evaluate(
     target: Annotated[str, Argument(help=f"{RUN}.")],
     data: Annotated[

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -17,7 +17,7 @@ from attnlab.attention_maps import views_of
 from attnlab.errors import BadInput, first_line, printable
 from attnlab.files import read_file, write_atomically
 from attnlab.probes.capture import history, snapshot
-from attnlab.runs import Run, labels, read_run
+from attnlab.runs import labels, read_run
 
 LARGEST_HISTORY = 2**24  # bytes of history.json
 MOST_BYTES = 2**26  # that its maps may have in memory
@@ -111,8 +111,11 @@ def explore(
     """
     targets = [str(target)] if other is None else [str(target), str(other)]
     names = _names(targets)
-    models = [_model(each, text, trust=trust) for each in targets]
-    runs = [{"name": name} | model for name, model in zip(names, models, strict=True)]
+    runs = [
+        {"name": name, "note": _note(each), "unit": unit} | shown.model_dump()
+        for name, each in zip(names, targets, strict=True)
+        for shown, unit in [history_of(each, text, trust=trust)]
+    ]
     title = " and ".join(names)
     data = json.dumps({"title": title, "runs": runs}, allow_nan=False, separators=(",", ":"))
     template = files("attnlab").joinpath("explorer.html").read_text(encoding="utf-8")
@@ -152,21 +155,27 @@ def _names(targets: Sequence[str]) -> list[str]:
     return seeds if len(set(seeds)) == len(seeds) else list(map(printable, targets))
 
 
-def _model(target: str, text: str | None, *, trust: bool) -> dict[str, Any]:
-    """What the page shows of one model: its history, or one snapshot of the trained model."""
-    folder = Path(target)
-    run = read_run(folder) if (folder / "status.json").is_file() else None
-    note = _note(run) if run else ""
-    found = read_history(folder) if run and text is None else None
-    if found:
-        unit = str(run.metrics.get("unit", "character")) if run else "character"
-        return {"unit": unit, "note": note} | found.model_dump()
+def history_of(target: str, text: str | None = None, *, trust: bool) -> tuple[PatternHistory, str]:
+    """The history of a run or, without one or for a text, one snapshot of the trained model.
+
+    Returns:
+        the history, and what one position is, such as "character".
+
+    Raises:
+        BadInput: as for `explore`.
+    """
+    run = read_run(Path(target)) if (Path(target) / "status.json").is_file() else None
+    if run and text is None and (found := read_history(run.folder)):
+        return found, str(run.metrics.get("unit", "character"))
     seen, tokens, unit = views_of(target, TEXT if text is None else text, trust=trust)
     now = snapshot(seen, run.step if run else 0)
-    return {"unit": unit, "note": note} | history(tokens, seen, [now])
+    return PatternHistory(**history(tokens, seen, [now])), unit
 
 
-def _note(run: Run) -> str:
+def _note(target: str) -> str:
+    if not (Path(target) / "status.json").is_file():
+        return ""
+    run = read_run(Path(target))
     note, loss = f"{run.status} at step {run.step:,}", run.metrics.get("val_loss")
     known = isinstance(loss, float) and math.isfinite(loss)
     return f"{note}, validation loss {loss:.4f}" if known else note

@@ -120,7 +120,7 @@ def table(groups: Sequence[Group], columns: Sequence[str], *, each: bool) -> Tab
         status = [escape(seed)] if each else []
         status += [_status(group)] if with_status else []
         status += [] if each else [str(len(group.runs))]
-        cells = [escape(_cell(group, key)) for key in columns]
+        cells = [escape(cell(group, key)) for key in columns]
         result.add_row(escape(names[first.group]), *status, *cells)
     return result
 
@@ -201,7 +201,8 @@ def _rank(group: Group, key: str) -> tuple[int, float, str] | None:
     return None if math.isnan(mean) else (0, mean, "")
 
 
-def _cell(group: Group, key: str) -> str:
+def cell(group: Group, key: str) -> str:
+    """The mean and standard deviation of a key over the runs of a group, or their words."""
     mean, sd = group.mean(key), group.sd(key)
     if mean is None or len(group.runs) == 1:
         words = sorted({shown(run.values[key]) for run in group.runs if key in run.values})

@@ -201,6 +201,10 @@ def test_the_command(tmp_path: Path) -> None:
     folders = [invented.run(tmp_path, name, invented.content()) for name in ("sdpa", "flipped")]
     ended = commands.attnlab("explore", str(folders[0]))
     assert (ended.code, ended.out) == (0, f"{folders[0] / 'explore.html'}\n")
+    first = (folders[0] / "explore.html").read_bytes()
+    ended = commands.attnlab("explore", *map(str, folders))
+    assert ended.out == f"{folders[0] / 'explore-attn=flipped-seed=0.html'}\n"
+    assert (folders[0] / "explore.html").read_bytes() == first
     out = tmp_path / "both.html"
     ended = commands.attnlab("explore", *map(str, folders), "-o", str(out))
     assert (ended.code, ended.out) == (0, f"{out}\n")

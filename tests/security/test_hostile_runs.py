@@ -41,6 +41,7 @@ VERBS: dict[str, Callable[[Path, Path], list[str]]] = {
     "runs": lambda run, out: ["runs", str(run.parent.parent)],
     "runs --each --json": lambda run, out: ["runs", str(run), "--each", "--json"],
     "plot": lambda run, out: ["plot", str(run)],
+    "compare": lambda run, out: ["compare", str(run), "--html", f"{out}/page"],
 }
 BASELINE = "sdpa"
 
@@ -189,7 +190,7 @@ def _reads_nothing_of_it(verb: str, name: str) -> bool:
     beside = name.startswith(("file: settings", "file: metrics", "file: events", "file: over"))
     if number % 16 == 0:
         return False
-    if verb == "plot":
+    if verb in ("plot", "compare"):
         return name in hostile.RECIPES
     return verb in ("checkup", "export") and beside
 

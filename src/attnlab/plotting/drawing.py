@@ -194,7 +194,10 @@ def dots(
         if len(values):  # none if all runs of an arm diverged
             axes.plot(x + np.asarray(spread), values, MARKERS[kind], color=color, alpha=0.75)
             axes.hlines(float(np.mean(values)), x - 0.28, x + 0.28, color=color)
-    axes.set_xticks(range(len(groups)), [name.replace(" ", "\n") for name, _ in groups])
+    names = [name.replace(" ", "\n") for name, _ in groups]
+    longest = max((len(line) for name in names for line in name.split("\n")), default=1)
+    room = 72 * axes.get_window_extent().width / axes.figure.dpi / (len(names) + 0.2)  # points
+    axes.set_xticks(range(len(names)), names, fontsize=min(14, room / (0.55 * longest)))
     axes.set_xlim(-0.6, len(groups) - 0.4)
 
 

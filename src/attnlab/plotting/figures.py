@@ -33,6 +33,11 @@ Curve = list[tuple[int, float]]  # (step, value)
 PANELS_A_ROW = 4
 DONE = {"finished", "stopped", "running", "interrupted"}
 BASELINE = "sdpa"
+SHARES = {  # measures of a run -> what a figure calls them
+    "attn/future_mass": "weight on the future",
+    "attn/saturated_rows": "saturated rows",
+    "attn/head_similarity": "similarity of heads",
+}
 CLOSE = 0.2  # nats; curves that lie nearer look like one
 
 
@@ -127,16 +132,20 @@ def check(runs: Sequence[RunCurves]) -> None:
         )
 
 
-def losses(runs: Sequence[RunCurves]) -> Figure | None:
+def losses(runs: Sequence[RunCurves], columns: int | None = None) -> Figure | None:
     """Draw the training and validation loss, mean and standard deviation over seeds.
 
     Where curves end within 0.2 nats of the baseline's, a third panel shows their differences from
     it, paired by seed.
+
+    Args:
+        runs: with the losses of one unit.
+        columns: panels per row; None puts all in one.
     """
     groups = _by_name(runs)
     style, unit = looks(groups), runs[0].unit
     tag, close = _close(groups)
-    figure, axes = panels(3 if close else 2, width=5.6, height=4.8)
+    figure, axes = panels(3 if close else 2, width=5.6, height=4.8, columns=columns)
     drawn = False
     for place, of in zip(axes, ("train/loss", "val/loss"), strict=False):
         for name, found in groups.items():
@@ -208,27 +217,33 @@ def positions(runs: Sequence[RunCurves]) -> Figure | None:
     return figure
 
 
-def sweep_figure(settings: Sequence[SettingResult], unit: str) -> Figure:
+def sweep_figure(
+    settings: Sequence[SettingResult], unit: str, columns: int | None = None
+) -> Figure | None:
     """Draw paired differences, loss by position, and what attention does at the end.
 
-    Panels for which no run has numbers are left out.
+    Panels for which no run has numbers are left out; None if all are.
 
     Args:
         settings: the baseline and what is compared with it.
         unit: what one prediction is, "character".
+        columns: panels per row; None puts all in one.
 
     Raises:
         ValueError: there are more settings than lines that can be told apart.
     """
     style = looks(each.name for each in settings)
-    drawers = [_differences]
-    if any(each.by_position for each in settings):
-        drawers.append(_positions)
-    if any(each.shares for each in settings):
-        drawers.append(_shares)
+    drawers = {
+        _differences: any(each.differences for each in settings),
+        _positions: any(each.by_position for each in settings),
+        _shares: any(each.shares for each in settings),
+    }
+    shown = [drawer for drawer, has_numbers in drawers.items() if has_numbers]
+    if not shown:
+        return None
     with styled():
-        figure, axes = panels(len(drawers), width=5.6, height=4.4)
-        for place, drawer in zip(axes, drawers, strict=True):
+        figure, axes = panels(len(shown), width=5.6, height=4.4, columns=columns)
+        for place, drawer in zip(axes, shown, strict=True):
             drawer(place, settings, style, unit)
     return figure
 

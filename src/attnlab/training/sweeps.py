@@ -37,11 +37,6 @@ HEADINGS = {
     "failed": "error: failed",
 }
 # What the picture of a sweep shows of attention: measures of the probes between 0 and 1.
-SHARES = {
-    "attn/future_mass": "weight on the future",
-    "attn/saturated_rows": "saturated rows",
-    "attn/head_similarity": "similarity of heads",
-}
 
 
 def attempt(do: Callable[[], float], hydra: HydraConf, arguments: Sequence[str]) -> float:
@@ -192,7 +187,7 @@ def _compare(config: DictConfig) -> None:
 
 def _draw(groups: Sequence[PairedRuns], baseline: str, unit: str, file: Path) -> None:
     from attnlab.plotting.drawing import pixels, png
-    from attnlab.plotting.figures import SettingResult, sweep_figure
+    from attnlab.plotting.figures import SHARES, SettingResult, sweep_figure
 
     found: dict[str, SettingResult] = {}
     for group, settings in zip(groups, own_settings(groups), strict=True):
@@ -207,4 +202,5 @@ def _draw(groups: Sequence[PairedRuns], baseline: str, unit: str, file: Path) ->
             }
             differences = group.differences if key == name else []
             found[key] = SettingResult(key, differences, curves, shares)
-    write_atomically(file, png(pixels(sweep_figure(list(found.values()), unit))))
+    if figure := sweep_figure(list(found.values()), unit):
+        write_atomically(file, png(pixels(figure)))

@@ -1,0 +1,157 @@
+"""One HTML page that compares runs: results, curves, paired differences, heads, and settings."""
+
+import math
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import jinja2
+import numpy as np
+
+from attnlab.errors import BadInput
+from attnlab.explorer import history_of
+from attnlab.plotting import figures, heatmaps
+from attnlab.plotting.drawing import looks, png, styled, svg
+from attnlab.runs import Group, Run, curves_of, labels, read_runs
+from attnlab.runs_table import cell, shown
+from attnlab.training.run_directory import hyperparameters
+
+
+def compare(targets: Iterable[str | Path], *, trust: bool = False) -> str:
+    """Compare runs on one HTML page, which loads nothing.
+
+    Runs that differ in their seed alone are one setting. Each setting is compared, seed by seed,
+    with the one of `sdpa` that changes least or, without `sdpa`, with the first.
+
+    Args:
+        targets: run directories, or directories of them.
+        trust: as for `attnlab.training.checkpoints.load_model`, which opens runs without a
+            history.
+
+    Raises:
+        BadInput: there are no runs, more settings than lines that can be told apart, or losses of
+            different units.
+    """
+    found = [run for target in targets for run in read_runs(Path(target))]
+    runs = list({run.folder.resolve(): run for run in found}.values())
+    curves, names = curves_of(runs), labels(runs)
+    figures.check(curves)
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(names[run.group], []).append(run)
+    plain = [name for name, of in groups.items() if of[0].values["attn"] == figures.BASELINE]
+    baseline = min(plain, key=len) if plain else next(iter(groups))
+    groups = {baseline: groups[baseline]} | groups  # shown first
+    texts = {str(run.values["corpus.sha256"]) for run in runs if "corpus.sha256" in run.values}
+    # Losses on different texts have no difference.
+    results = {n: _result(n, of, groups[baseline], len(texts) < 2) for n, of in groups.items()}
+    style = looks(groups)
+    settings = [
+        {
+            "name": name,
+            "color": style[name][0],
+            "runs": ", ".join(_ends(of)),
+            "loss": cell(Group(tuple(run for run in of if run.status != "diverged")), "val_loss"),
+            "difference": _difference(results[name].differences),
+            "heads_of": of[0].folder.name,
+            "heads": _heads(of[0], trust=trust),
+        }
+        for name, of in groups.items()
+    ]
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    template = files("attnlab").joinpath("compare.html.j2").read_text(encoding="utf-8")
+    return environment.from_string(template).render(
+        settings=settings,
+        baseline=baseline,
+        unit=curves[0].unit,
+        texts=len(texts),
+        pictures=dict(_pictures(curves, list(results.values()))),
+        differing=_differing({name: of[0].config for name, of in groups.items()}),
+    )
+
+
+def _result(
+    name: str, runs: Sequence[Run], baseline: Sequence[Run], same_text: bool
+) -> figures.SettingResult:
+    """What a setting ended with; a run that diverged has no difference."""
+    of_base, of_runs = (
+        {run.values.get("seed"): Group((run,)).mean("val_loss") for run in of}
+        for of in (baseline, runs)
+    )
+    pairs = [(loss, of_base.get(seed)) for seed, loss in of_runs.items()]
+    apart = [a - b for a, b in pairs if a is not None and b is not None]
+    group, compared = Group(tuple(runs)), runs is not baseline and same_text
+    return figures.SettingResult(
+        name,
+        [difference for difference in apart if compared and math.isfinite(difference)],
+        [run.values["loss_by_position"] for run in runs if run.values.get("loss_by_position")],
+        {told: x for tag, told in figures.SHARES.items() if (x := group.numbers(tag))},
+    )
+
+
+def _ends(runs: Sequence[Run]) -> Iterator[str]:
+    """How many runs ended in each way, and at which steps."""
+    for status in dict.fromkeys(run.status for run in runs):
+        steps = sorted(run.step for run in runs if run.status == status)
+        first_and_last = dict.fromkeys((steps[0], steps[-1]))
+        yield f"{len(steps)} {status} at step {' to '.join(f'{x:,}' for x in first_and_last)}"
+
+
+def _difference(differences: Sequence[float]) -> str:
+    if not differences:
+        return "-"
+    low, high = min(differences), max(differences)
+    spread = f" ({low:+.4f} to {high:+.4f}, {len(differences)} seeds)"
+    return f"{median(differences):+.4f}{spread if len(differences) > 1 else ' (1 seed)'}"
+
+
+def _pictures(
+    curves: Sequence[figures.RunCurves], results: Sequence[figures.SettingResult]
+) -> Iterator[tuple[str, str]]:
+    """What a figure shows, and the figure as SVG."""
+    with styled():
+        of_training = figures.losses(curves, columns=1)
+        at_end = figures.sweep_figure(results, curves[0].unit, columns=1)
+        for told, figure in (("Losses by step", of_training), ("At the end", at_end)):
+            if figure:
+                yield told, svg(figure, told)
+
+
+def _heads(run: Run, *, trust: bool) -> list[list[dict[str, Any]]] | str:
+    """The maps of a run's heads by layer as PNG, or why there are none."""
+    try:
+        history, _ = history_of(str(run.folder), trust=trust)
+    except BadInput as error:
+        return str(error)
+    T, last = len(history.tokens), history.snapshots[-1]
+    levels, masks = (
+        np.frombuffer(zlib.decompress(b64decode(content)), np.uint8).reshape(-1, T, T)
+        for content in (last.weights, history.mask)
+    )
+    weights = np.where(levels == 255, np.nan, (levels / 254.0) ** 2).astype(np.float32)
+    entropies, of_heads = last.measures.get("entropy"), iter(weights)
+    layers: list[list[dict[str, Any]]] = []
+    for layer, count in enumerate(history.heads):
+        layers.append([])
+        for head in range(count):
+            panel = heatmaps.Panel("", next(of_heads), masks[layer].astype(bool))
+            picture = b64encode(png(heatmaps.shades(panel))).decode()
+            entropy = entropies[layer][head] if entropies else None
+            told = "NaN" if entropy is None else f"{entropy:.2f}"
+            layers[-1].append({"name": f"L{layer}H{head}", "entropy": told, "png": picture})
+    return layers
+
+
+def _differing(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Settings that are not the same everywhere -> the value of each."""
+    known = {name: hyperparameters(dict(config)) for name, config in configs.items()}
+    keys = dict.fromkeys(key for config in known.values() for key in config)
+    rows = {key: [shown(config.get(key)) for config in known.values()] for key in keys}
+    apart = ("seed", "name")
+    return {key: row for key, row in rows.items() if len(set(row)) > 1 and key not in apart}

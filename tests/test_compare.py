@@ -1,0 +1,121 @@
+"""`attnlab compare`: one page with the differences from the baseline, seed by seed."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnlab.attention.masks import causal, flipped
+from attnlab.compare import compare
+from attnlab.errors import BadInput
+from tests import commands
+from tests.browser import Browser, chromium
+from tests.explorer import invented
+
+
+def run(root: Path, variant: str, seed: int, loss: float, **changes: Any) -> Path:
+    """A run directory with a validation loss, and a history where the seed is 0."""
+    mask = flipped if variant == "flipped" else causal
+    kept = invented.content(may_attend=mask) if seed == 0 else None
+    status = changes.pop("status", "finished")
+    folder = invented.run(root, variant, kept, seed=seed, status=status)
+    metrics = {"status": status, "variant": variant, "seed": seed, "val_loss": loss}
+    metrics |= {"corpus": {"sha256": "a"}, "loss_by_position": [loss + 1, loss]}
+    metrics |= {"unit": "character"} | changes
+    (folder / "metrics.json").write_text(json.dumps(metrics))
+    settings = {"seed": seed, "attn": {"scale": 1.0 if variant == "unscaled" else None}}
+    (folder / ".hydra" / "config.yaml").write_text(json.dumps(settings | {"optim": {"lr": 0.1}}))
+    return folder
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    for seed, base in enumerate((2.0, 3.0)):
+        run(tmp_path, "sdpa", seed, base)
+        run(tmp_path, "unscaled", seed, base + 0.1 + seed / 100)
+    run(tmp_path, "flipped", 0, 0.5)
+    run(tmp_path, "flipped", 1, float("nan"), status="diverged")
+    return tmp_path
+
+
+def rows(page: str) -> dict[str, list[str]]:
+    """The cells of each row of the page's tables, by the first cell."""
+    found = {}
+    for row in re.findall(r"<tr>(.*?)</tr>", page, re.DOTALL):
+        cells = [re.sub("<.*?>", "", x) for x in re.findall(r"<t[dh].*?</t[dh]>", row)]
+        found[cells[0]] = cells[1:]
+    return found
+
+
+def test_differences_are_paired_by_seed_and_a_diverged_run_has_none(runs: Path) -> None:
+    table = rows(compare([runs]))
+    assert table["sdpa"][:2] == ["2.50±0.71", "baseline"]
+    assert table["unscaled"][1] == "+0.1050 (+0.1000 to +0.1100, 2 seeds)"
+    assert table["flipped"][1] == "-1.5000 (1 seed)"
+    assert table["flipped"][2] == "1 finished at step 30, 1 diverged at step 30"
+    assert table["attn.scale"] == ["-", "-", "1.0000"]  # sdpa, the baseline, comes first
+    assert "optim.lr" not in table  # the same everywhere
+
+
+def test_runs_are_named_one_by_one_or_by_their_directory(runs: Path) -> None:
+    both = [runs / "attn=sdpa" / "seed=0", runs / "attn=unscaled"]
+    table = rows(compare([*both, both[0]]))
+    assert table["sdpa"][2] == "1 finished at step 30"
+    assert table["unscaled"][1] == "+0.1000 (1 seed)"  # seed 1 has no partner
+    assert "flipped" not in table
+
+
+def test_losses_on_different_texts_have_no_difference(runs: Path) -> None:
+    run(runs / "other", "unscaled", 0, 2.5, corpus={"sha256": "b"})
+    page = compare([runs / "attn=sdpa", runs / "other"])
+    assert "2 different texts" in page
+    assert "+0.5" not in page
+
+
+def test_heads_are_shown_or_it_is_said_why_not(runs: Path) -> None:
+    page = compare([runs])
+    assert page.count("data:image/png;base64,") == 3 * invented.LAYERS * invented.HEADS
+    assert "unscaled, L1H2: pattern with an entropy of 0." in page
+    (runs / "attn=sdpa" / "seed=0" / "history.json").unlink()
+    assert "No maps: " in compare([runs])
+
+
+def test_the_page_asks_for_nothing_and_escapes_names(runs: Path) -> None:
+    run(runs, "<b>bold<!b>", 0, 2.2)
+    page = compare([runs])
+    assert "&lt;b&gt;bold" in page and "<b>bold" not in page
+    outside = re.findall(r"""(?:src|href)\s*=\s*["'](?!#|data:)[^"']*""", page)
+    assert outside == [] and "url(http" not in page and "<script" not in page
+
+
+def test_the_command(runs: Path) -> None:
+    out = runs / "page.html"
+    ended = commands.attnlab("compare", str(runs), "--html", str(out))
+    assert (ended.code, ended.out) == (0, f"{out}\n")
+    assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
+    ended = commands.attnlab("compare", str(runs / "nowhere"), "--html", str(out))
+    assert ended.code == 2 and "there is no directory" in ended.error
+    run(runs, "words", 0, 2.0, unit="word")
+    with pytest.raises(BadInput, match="cannot share an axis"):
+        compare([runs])
+
+
+@pytest.fixture
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+@pytest.mark.long
+def test_a_browser_shows_the_page_at_any_width_without_a_request(
+    runs: Path, browser: Browser
+) -> None:
+    (runs / "page.html").write_text(compare([runs]), encoding="utf-8")
+    for width in (1280, 390):
+        browser.open(runs / "page.html", width=width, dark=width == 390)
+        assert browser.run("document.documentElement.scrollWidth") <= width
+        assert browser.run("[...document.images].every(image => image.naturalWidth > 0)")
+    assert browser.messages() == [] and browser.requests() == []
