@@ -18,7 +18,7 @@ from attnlab.plotting import figures, heatmaps
 from attnlab.plotting.drawing import looks, png, styled, svg
 from attnlab.runs import Group, Run, curves_of, labels, read_runs
 from attnlab.runs_table import cell, shown
-from attnlab.training.run_directory import hyperparameters
+from attnlab.training.run_directory import identity
 
 
 def compare(targets: Iterable[str | Path], *, trust: bool = False) -> str:
@@ -150,8 +150,7 @@ def _heads(run: Run, *, trust: bool) -> list[list[dict[str, Any]]] | str:
 
 def _differing(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
     """Settings that are not the same everywhere -> the value of each."""
-    known = {name: hyperparameters(dict(config)) for name, config in configs.items()}
+    known = {name: identity(dict(config)) for name, config in configs.items()}
     keys = dict.fromkeys(key for config in known.values() for key in config)
     rows = {key: [shown(config.get(key)) for config in known.values()] for key in keys}
-    apart = ("seed", "name")
-    return {key: row for key, row in rows.items() if len(set(row)) > 1 and key not in apart}
+    return {key: row for key, row in rows.items() if len(set(row)) > 1 and key != "seed"}
