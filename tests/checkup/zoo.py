@@ -4,11 +4,15 @@ python -m tests.checkup.zoo            # writes docs/checkup-zoo.md; about ten m
 python -m tests.checkup.zoo llama bert # prints some of them
 """
 
+import multiprocessing
+import os
+import resource
 import signal
 import sys
 import time
 import warnings
 from importlib.metadata import version
+from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 
@@ -27,6 +31,7 @@ AHEAD_BY_DESIGN = set(
     xmod""".split()
 )
 LIMIT = 60  # CPU seconds for one architecture
+MEMORY = 12 * 2**30  # address space for one architecture, bytes
 HEAD = """# Every causal architecture of transformers
 
 `python -m tests.checkup.zoo` builds each causal language model of transformers {version} tiny and
@@ -44,8 +49,8 @@ class TooSlow(BaseException):
     """An architecture took longer than LIMIT. A checkup does not catch this."""
 
 
-def examine(kind: str) -> tuple[Report | None, str, float]:
-    """The report, or None and why there is none; CPU seconds without building the model."""
+def examine(kind: str) -> tuple[str, str, float]:
+    """The verdict, a line of the table, and CPU seconds without building the model."""
 
     def stop(*_: object) -> None:
         raise TooSlow(f"stopped after {LIMIT} s")
@@ -58,16 +63,40 @@ def examine(kind: str) -> tuple[Report | None, str, float]:
         begin = time.process_time()
         report = checkup(loaded.model, vocab_size=loaded.vocab_size, block_size=24)
     except (BadInput, TooSlow) as error:
-        return None, str(error), 0.0
+        return row(kind, None, str(error), 0.0)
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-    return report, "", time.process_time() - begin
+    return row(kind, report, "", time.process_time() - begin)
 
 
-def row(kind: str, report: Report | None, reason: str, seconds: float) -> tuple[str, str]:
-    """The verdict, and a line of the table."""
+def examine_alone(kind: str) -> tuple[str, str, float]:
+    """`examine` in a process of its own, whose memory is limited."""
+
+    def work(end: Connection) -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        warnings.simplefilter("ignore")
+        end.send(examine(kind))
+
+    fork = multiprocessing.get_context("fork")  # the imports are done once
+    here, there = fork.Pipe(duplex=False)
+    process = fork.Process(target=work, args=(there,))
+    process.start()
+    there.close()
+    try:
+        return here.recv()
+    except EOFError:
+        process.join()
+        return row(kind, None, f"the process ended with code {process.exitcode}", 0.0)
+    finally:
+        process.join()
+
+
+def row(
+    kind: str, report: Report | None, reason: str, seconds: float
+) -> tuple[str, str, float]:
+    """The verdict, a line of the table, and the seconds."""
     if report is None:
-        return "not built", f"| {kind} | not built | | {printable(reason)} |"
+        return "not built", f"| {kind} | not built | | {printable(reason)} |", seconds
     said = [d.headline for d in report.diagnoses]
     if report.error:
         verdict, said = "failed", [report.error.splitlines()[-1]]
@@ -76,23 +105,22 @@ def row(kind: str, report: Report | None, reason: str, seconds: float) -> tuple[
         verdict = "reads ahead by design" if ahead else "**fault**"
     else:
         verdict = "suspicious" if said else "healthy"
-    return verdict, f"| {kind} | {verdict} | {seconds:.1f} | {'; '.join(said)} |"
+    return verdict, f"| {kind} | {verdict} | {seconds:.1f} | {'; '.join(said)} |", seconds
 
 
 def main() -> None:
     """Write the page, or print the rows of the model types on the command line."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    os.environ["HF_HUB_OFFLINE"] = "1"
     verdicts, lines, times = [], [], []
     for kind in sys.argv[1:] or sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES):
-        report, reason, seconds = examine(kind)
-        verdict, line = row(kind, report, reason, seconds)
+        verdict, line, seconds = examine_alone(kind)
         print(line, flush=True)
         verdicts.append(verdict)
         lines.append(line)
-        if report is not None:
+        if verdict != "not built":
             times.append(seconds)
     if sys.argv[1:]:
         return
