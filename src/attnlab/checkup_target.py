@@ -112,7 +112,11 @@ def load_target(target: str, *, trust: bool = False) -> Target:
             f"package.module:factory, path/to/file.py:factory, hf:<model type> or a directory of "
             f"transformers"
         )
-    return Target(_made(_module(place), name, target), target)
+    module = _module(place)
+    if not hasattr(module, name):
+        public = ", ".join(n for n in vars(module) if not n.startswith("_")) or "nothing"
+        raise BadInput(f"{target}: the module has no {name}; it has {public}")
+    return Target(_made(getattr(module, name), target), target)
 
 
 def _module(place: str) -> ModuleType:
@@ -143,21 +147,16 @@ def _errors_as_bad_input(what: str) -> Iterator[None]:
         raise BadInput(f"{what}: {first_line(error, with_class=True)}") from error
 
 
-def _made(module: ModuleType, name: str, target: str) -> Callable[..., object]:
+def _made(made: object, target: str) -> Callable[..., object]:
     """The model that a name refers to: the object itself, or what it returns without arguments."""
-    if not hasattr(module, name):
-        public = ", ".join(n for n in vars(module) if not n.startswith("_")) or "nothing"
-        raise BadInput(f"{target}: the module has no {name}; it has {public}")
-    made = getattr(module, name)
     if isinstance(made, nn.Module):
         return made
     if not callable(made):
         raise BadInput(f"{target} is a {type(made).__name__}, not a model or a factory of one")
-    empty = inspect.Parameter.empty
     needed = [
         p
         for p in inspect.signature(made).parameters.values()
-        if p.default is empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
     ]
     if needed and not inspect.isclass(made):
         return made  # a function of tokens

@@ -91,9 +91,7 @@ def examine_alone(kind: str) -> tuple[str, str, float]:
         process.join()
 
 
-def row(
-    kind: str, report: Report | None, reason: str, seconds: float
-) -> tuple[str, str, float]:
+def row(kind: str, report: Report | None, reason: str, seconds: float) -> tuple[str, str, float]:
     """The verdict, a line of the table, and the seconds."""
     if report is None:
         return "not built", f"| {kind} | not built | | {printable(reason)} |", seconds

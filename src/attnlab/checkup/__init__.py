@@ -12,8 +12,8 @@ from attnlab.checkup.assertions import (
 from attnlab.checkup.attention_layer import checkup_attention
 from attnlab.checkup.findings import Diagnosis, Finding, Report, Status
 from attnlab.checkup.kernel import checkup_kernel
+from attnlab.checkup.loss_path import check_batch
 from attnlab.checkup.runner import checkup
-from attnlab.checkup.targets import check_batch
 
 __all__ = [
     "CheckupFailed",

@@ -6,12 +6,11 @@ diagnoses, and BadInput if the model cannot be called as described or has no suc
 
 from collections.abc import Callable, Collection, Mapping
 
-import torch
 from torch import Tensor
 
 from attnlab.checkup import serving
 from attnlab.checkup.examination import Examination
-from attnlab.checkup.findings import FAULT, NOT_APPLICABLE, Diagnosis, Report
+from attnlab.checkup.findings import FAULT, NOT_APPLICABLE, SUSPICIOUS, Diagnosis, Report
 from attnlab.checkup.loss_path import Loss, labeled_loss
 from attnlab.checkup.model_adapter import Model
 from attnlab.checkup.runner import checkup, prepared
@@ -49,11 +48,8 @@ def assert_causal(
         model, vocab_size=vocab_size, block_size=block_size, ids=ids, example=example,
         seconds=seconds, seed=seed,
     )  # fmt: skip
-    leaks = [
-        d
-        for d in report.diagnoses
-        if d.status is FAULT and d.cause not in _NOT_CAUSALITY and CAUSALITY & set(d.detectors)
-    ]
+    faults = [d for d in report.diagnoses if d.status is FAULT and d.cause not in _NOT_CAUSALITY]
+    leaks = [d for d in faults if CAUSALITY & set(d.detectors)]
     _fail_for(report, leaks, "is not causal")
 
 
@@ -82,9 +78,8 @@ def assert_healthy(
         model, vocab_size=vocab_size, block_size=block_size, ids=ids, example=example, loss=loss,
         seconds=seconds, seed=seed,
     )  # fmt: skip
-    counted = [d for d in report.diagnoses if d.cause not in ignore]
-    if fail_on == "fault":
-        counted = [d for d in counted if d.status is FAULT]
+    statuses = (FAULT,) if fail_on == "fault" else (FAULT, SUSPICIOUS)
+    counted = [d for d in report.diagnoses if d.cause not in ignore and d.status in statuses]
     _fail_for(report, counted, "is not healthy")
 
 
@@ -139,14 +134,14 @@ def _assert_one(
     seed: int,
 ) -> None:
     """Run one detector alone; what it cannot examine is refused, not passed."""
-    with prepared(model, vocab_size, block_size) as (adapter, notes):
-        examination = Examination(adapter, torch.Generator().manual_seed(seed))
+    with prepared(model, vocab_size, block_size, seed=seed) as adapter:
+        examination = Examination(adapter)
         examination.raise_precision()
         examine(examination)
     finding = examination.findings[-1]
     if finding.status is NOT_APPLICABLE:
         raise BadInput(f"{finding.detector} cannot be examined: {finding.headline}")
-    report = Report(type(model).__name__, examination.settings | notes, (finding,))
+    report = Report(type(model).__name__, examination.settings, (finding,))
     _fail_for(report, list(report.diagnoses), f"fails the test of {finding.detector}")
 
 

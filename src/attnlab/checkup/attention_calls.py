@@ -5,39 +5,30 @@ Letters: N heads (times the batch, which is 1 here), T time, D channels of a hea
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
+Product = tuple[str, int]  # a module and the number of a matrix product in it
+
 
 @dataclass
 class AttentionCall:
-    """One attention call, step by step.
+    """One attention call, step by step."""
 
-    Args:
-        module: name of the innermost running module, "" for the model itself.
-        queries, keys: (N, T, D), the operands of the product; None if scores are not a product.
-        raw: (N, T, T) scores, as the product returned them or as they first appeared.
-        factors: numbers other than 1 that the scores were multiplied by, before or after.
-        masked: the softmax's input in its original shape; None if no softmax was seen.
-        softened: the softmax's output.
-        pattern: (N, T, T), the weights that average the values.
-        values: (N, T, E).
-        scale_before: the part of the scale applied to queries or keys before the product.
-        axis: the softmax's axis counted from the end, -1 for the keys; None if unknown.
-    """
-
-    module: str
-    queries: Tensor | None
-    keys: Tensor | None
-    raw: Tensor
-    factors: list[float] = field(default_factory=list)
-    masked: Tensor | None = None
-    softened: Tensor | None = None
-    pattern: Tensor | None = None
-    values: Tensor | None = None
-    scale_before: float = 1.0
-    axis: int | None = None
+    module: str  # name of the innermost running module, "" for the model itself
+    queries: Tensor | None  # (N, T, D), of the product; None if scores are not a product
+    keys: Tensor | None  # (N, T, D)
+    raw: Tensor  # (N, T, T) scores, as the product returned them or as they first appeared
+    product: Product | None = None  # which one computed them
+    factors: list[float] = field(default_factory=list)  # of the scores, before or after, without 1
+    masked: Tensor | None = None  # the softmax's input in its shape; None if no softmax was seen
+    softened: Tensor | None = None  # the softmax's output
+    pattern: Tensor | None = None  # (N, T, T), the weights that average the values
+    values: Tensor | None = None  # (N, T, E)
+    scale_before: float = 1.0  # the part of the scale applied before the product
+    axis: int | None = None  # the softmax's, counted from the end, -1 for the keys; or unknown
 
     @property
     def place(self) -> str:
@@ -75,12 +66,14 @@ class AttentionCall:
         return math.prod(self.factors)
 
 
-def recompute_fused(module: str, values: dict[str, object], before: list[float]) -> AttentionCall:
+def recompute_fused(
+    product: Product, values: dict[str, Any], before: list[float]
+) -> AttentionCall:
     """Compute in fp64, step by step, what a fused kernel computes from the same arguments."""
-    q, k, v = (values[key].detach().double() for key in ("query", "key", "value"))  # type: ignore[attr-defined]
+    q, k, v = (values[key].detach().double() for key in ("query", "key", "value"))
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     given = values.get("scale")
-    scale = 1 / math.sqrt(q.shape[-1]) if given is None else float(given)  # type: ignore[arg-type]
+    scale = 1 / math.sqrt(q.shape[-1]) if given is None else float(given)
     raw = q @ k.mT  # (B, N, T, T)
     masked = raw * scale
     bias = values.get("attn_mask", values.get("attn_bias"))
@@ -92,10 +85,11 @@ def recompute_fused(module: str, values: dict[str, object], before: list[float])
     pattern = masked.softmax(-1)
     pattern = pattern.masked_fill((masked == -math.inf).all(-1, keepdim=True), 0.0)
     return AttentionCall(
-        module,
+        product[0],
         merge_batch(q),
         merge_batch(k),
         merge_batch(raw),
+        product,
         factors=[*before, scale],
         masked=masked,
         softened=pattern,

@@ -1,35 +1,34 @@
 """Detectors that only call the model: ids in, logits out. Letters: B batch, T time, V symbols."""
 
 import time
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from attnlab.checkup.dependence import Dependence, changes
 from attnlab.checkup.diagnoses import read_causes
-from attnlab.checkup.findings import FAULT, NOT_APPLICABLE, OK, SUSPICIOUS, Finding
+from attnlab.checkup.findings import FAULT, SUSPICIOUS, Finding, passed, skipped
 from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter
 from attnlab.checkup.recognize import explain, explain_scramble
-from attnlab.checkup.trace import RandomOperations
+from attnlab.checkup.trace import SeenOperations, draws_random_numbers
 
 
 def accepted_lengths(adapter: ModelAdapter) -> list[int]:
     """The sequence lengths to examine, longest first: those that the model accepts."""
     T = adapter.block_size
-    wanted = [T, T - 1, T // 2 + 1, T // 2, T // 3, 7, 3, 2, 1]
     lengths = []
-    for length in sorted({n for n in wanted if 1 <= n <= T}, reverse=True):
-        try:
-            adapter.logits(adapter.pool[:1].expand(2, length))
-        except REFUSALS:
-            continue
-        lengths.append(length)
+    for length in sorted({T, T - 1, T // 2 + 1, T // 2, T // 3, 7, 3, 2, 1}, reverse=True):
+        if 1 <= length <= T:
+            try:
+                adapter.logits(adapter.pool[:1].expand(2, length))
+            except REFUSALS:
+                continue
+            lengths.append(length)
     return lengths
 
 
-def finite(
-    adapter: ModelAdapter, lengths: list[int], generator: torch.Generator
-) -> tuple[Finding, list[int]]:
+def finite(adapter: ModelAdapter, lengths: list[int]) -> tuple[Finding, list[int]]:
     """Are all logits numbers, for random tokens and for extreme ones, at every length?
 
     Returns:
@@ -38,71 +37,59 @@ def finite(
     T = lengths[0]
     low, high = adapter.pool[0].expand(T), adapter.pool[-1].expand(T)
     extreme = torch.stack([low, high, torch.where(torch.arange(T) % 2 == 0, low, high)])
-    inputs = [torch.cat([adapter.tokens(generator, 2, T), extreme])]
-    inputs += [adapter.tokens(generator, 2, n) for n in lengths[1:]]
+    inputs = [torch.cat([adapter.tokens(2, T), extreme])]
+    inputs += [adapter.tokens(2, n) for n in lengths[1:]]
     bad = [~adapter.logits(ids).isfinite().all(-1) for ids in inputs]  # (B, T) each
     usable = [n for n, wrong in zip(lengths, bad, strict=True) if not wrong.any()]
     first = next((wrong for wrong in bad if wrong.any()), None)
-    if first is not None:
-        return _not_finite(first), usable
-    return Finding("finite", OK, f"all logits are finite at {len(lengths)} lengths"), usable
-
-
-def _not_finite(bad: Tensor) -> Finding:
-    rows = bad.any(0).nonzero().flatten().tolist()
-    T = bad.shape[1]
-    numbers = {"share": float(bad.double().mean()), "T": float(T)}
+    if first is None:
+        return passed("finite", f"all logits are finite at {len(lengths)} lengths"), usable
+    rows, T = first.any(0).nonzero().flatten().tolist(), first.shape[1]
+    numbers = {"share": float(first.double().mean()), "T": float(T)}
     if T > 1 and rows in ([0], [T - 1]):  # in a sequence of one token, other causes are likelier
         only = f"only position {rows[0]} of {T} gives NaN or infinity"
         headline = f"{only}: the mask leaves query {rows[0]} without keys"
-        return Finding("finite", FAULT, headline, "empty_row", numbers)
+        return Finding("finite", FAULT, headline, "empty_row", numbers), usable
     where = f"positions {rows[0]} to {rows[-1]}" if len(rows) < T else "all positions"
     headline = f"{where} give NaN or infinity in a sequence of {T}"
-    return Finding("finite", FAULT, headline, "not_finite", numbers)
+    return Finding("finite", FAULT, headline, "not_finite", numbers), usable
 
 
-def deterministic(
-    adapter: ModelAdapter, lengths: list[int], generator: torch.Generator
-) -> Finding:
+def deterministic(adapter: ModelAdapter, T: int) -> Finding:
     """Do the same tokens give the same logits in eval mode, whatever is computed in between?"""
-    ids, others = adapter.tokens(generator, 2, 2, lengths[0])
+    name = "same twice"
+    ids, others = adapter.tokens(2, 2, T)
     torch.manual_seed(1)
-    first = adapter.logits(ids)
-    second = adapter.logits(ids)
-    adapter.logits(others)
-    third = adapter.logits(ids)
+    first, second, _, third = (adapter.logits(x) for x in (ids, ids, others, ids))
     torch.manual_seed(1)
     again = adapter.logits(ids)
     numbers = {"change": relative(second, first), "after other tokens": relative(third, first)}
     change = max(numbers.values())
     if change <= 1e-5:
-        return Finding("same twice", OK, "the same tokens give the same logits twice", "", numbers)
+        return passed(name, "the same tokens give the same logits twice", numbers)
     if relative(again, first) > 1e-5:
         headline = f"the same tokens later give different logits (by {change:.2g} of their std)"
-        return Finding("same twice", FAULT, headline, "keeps_state", numbers)
+        return Finding(name, FAULT, headline, "keeps_state", numbers)
     headline = (
         f"in eval mode the same tokens give different logits the second time (by "
         f"{numbers['change']:.2g} of their standard deviation), and equal ones with the same "
         f"random seed"
     )
-    with RandomOperations() as seen, torch.no_grad():
+    with SeenOperations(draws_random_numbers) as seen, torch.no_grad():
         adapter.raw(ids)
-    if any(part in name for name in seen.names for part in ("drop", "bernoulli", "attention")):
-        headline += ": dropout is left on"
-        return Finding("same twice", FAULT, headline, "dropout_on", numbers)
+    if any(part in op for op in seen.names for part in ("drop", "bernoulli", "attention")):
+        return Finding(name, FAULT, f"{headline}: dropout is left on", "dropout_on", numbers)
     by = f": {', '.join(sorted(seen.names))} draws random numbers" if seen.names else ""
-    return Finding("same twice", SUSPICIOUS, headline + by, "random_in_eval", numbers)
+    return Finding(name, SUSPICIOUS, headline + by, "random_in_eval", numbers)
 
 
-def rows_independent(
-    adapter: ModelAdapter, lengths: list[int], generator: torch.Generator
-) -> Finding:
+def rows_independent(adapter: ModelAdapter, T: int) -> Finding:
     """Do the sequences of a batch leave each other's logits unchanged?"""
     if adapter.rows == 1:
-        return Finding("batch", NOT_APPLICABLE, "the model takes one sequence at a time")
-    B, T = 5, lengths[0]
-    ids = adapter.tokens(generator, B, T)
-    other = torch.cat([adapter.others(ids[:1]), adapter.tokens(generator, B - 1, T)])
+        return skipped("batch", "the model takes one sequence at a time")
+    B = 5
+    ids = adapter.tokens(B, T)
+    other = torch.cat([adapter.next_ids(ids[:1]), adapter.tokens(B - 1, T)])
     whole = adapter.logits(ids)
     changes = torch.zeros(B, B, T, dtype=torch.float64)  # row changed, row read, position
     for row in range(B):
@@ -110,27 +97,23 @@ def rows_independent(
         changed[row] = other[row]
         changes[row] = (adapter.logits(changed) - whole).abs().amax(-1)
     between = changes * ~torch.eye(B, dtype=torch.bool)[..., None]
-    numbers = {"by other rows": float(between.max() / (whole.std() or 1.0))}
-    if numbers["by other rows"] > 1e-6:
-        if _mixes_rows_instead_of_time(adapter, ids, whole):
-            headline = (
-                "a token changes the logits of other sequences at its own position, and no other "
-                "position of its own sequence: the batch and time axes are exchanged"
-            )
-            return Finding("batch", FAULT, headline, "batch_time_swapped", numbers)
-        source, target = divmod(int(between.amax(-1).argmax()), B)
+    by_others = float(between.max() / (whole.std() or 1.0))
+    numbers = {"by other rows": by_others}
+    if by_others > 1e-6 and _mixes_rows_instead_of_time(adapter, ids, whole):
         headline = (
-            f"changing row {source} of a batch changes the logits of row {target} (by "
-            f"{numbers['by other rows']:.2g} of their standard deviation)"
+            "a token changes the logits of other sequences at its own position, and no other "
+            "position of its own sequence: the batch and time axes are exchanged"
         )
+        return Finding("batch", FAULT, headline, "batch_time_swapped", numbers)
+    if by_others > 1e-6:
+        source, target = divmod(int(between.amax(-1).argmax()), B)
+        which = f"changing row {source} of a batch changes the logits of row {target}"
+        headline = f"{which} (by {by_others:.2g} of their standard deviation)"
         return Finding("batch", FAULT, headline, "rows_mix", numbers)
     alone = numbers["alone"] = relative(adapter.logits(ids[:1]), whole[:1])
     if alone <= 1e-4:
-        headline = "the rows of a batch do not influence each other"
-        return Finding("batch", OK, headline, "", numbers)
-    headline = (
-        f"a sequence alone gets different logits (by {alone:.2g} of their std) than in a batch"
-    )
+        return passed("batch", "the rows of a batch do not influence each other", numbers)
+    headline = f"a sequence alone gets other logits (by {alone:.2g} of their std) than in a batch"
     return Finding("batch", SUSPICIOUS, headline, "batch_size", numbers)
 
 
@@ -139,7 +122,7 @@ def _mixes_rows_instead_of_time(adapter: ModelAdapter, ids: Tensor, whole: Tenso
     B, T = ids.shape
     for row, position in ((0, 0), (0, T // 2), (B - 1, 0), (B - 1, T // 2)):
         changed = ids.clone()
-        changed[row, position] = adapter.others(ids)[row, position]
+        changed[row, position] = adapter.next_ids(ids)[row, position]
         moved = (adapter.logits(changed) - whole).abs().amax(-1) > 1e-6 * whole.std()  # (B, T)
         moved[:, position] = False
         if moved.any():
@@ -157,11 +140,10 @@ def future(
     if not leaking:
         scramble = explain_scramble(maps[0].reads, maps[0].tried, shapes)
         if scramble is not None:
-            cause, headline = scramble
-            return Finding(detector, FAULT, headline, cause, numbers, maps=maps_)
+            return Finding(detector, FAULT, scramble[1], scramble[0], numbers, maps=maps_)
         columns = int(maps[0].tried.sum())
         headline = f"no position depends on later ones ({columns} of {maps[0].T} tokens changed)"
-        return Finding(detector, OK, headline, "", numbers, maps=maps_)
+        return replace(passed(detector, headline, numbers), maps=maps_)
     worst = leaking[0]
     clean = [m.T for m in maps if m.T < worst.T and not bool(m.ahead.any())]
     reads = worst.reads | (worst.ahead & ~worst.tried)
@@ -191,19 +173,18 @@ def past(whole: Dependence, jittered: Dependence | None) -> Finding:
             back = int((pairs[:, 0] - pairs[:, 1]).max())
             share = len(pairs) / int((earlier & map_.tried).sum())
             numbers = {"furthest back": float(back), "share of pairs": share}
-            headline = f"the past is used, up to {back} positions back{state}"
-            return Finding("past", OK, headline, "", numbers)
+            return passed("past", f"the past is used, up to {back} positions back{state}", numbers)
     headline = "no position depends on an earlier one: the past is not used"
     return Finding("past", FAULT, headline, "no_past")
 
 
 def gradients(map_: Tensor | None, whole: Dependence) -> Finding:
     """Does a gradient reach later tokens? Also counts where gradients and changes disagree."""
+    name = "gradient"
     if map_ is None:
-        headline = "no gradient can be followed from the logits to the token embeddings"
-        return Finding("gradient", NOT_APPLICABLE, headline)
+        return skipped(name, "no gradient can be followed from the logits to the token embeddings")
     if not bool(map_.isfinite().all()):
-        return Finding("gradient", FAULT, "some gradients are NaN or infinite", "not_finite")
+        return Finding(name, FAULT, "some gradients are NaN or infinite", "not_finite")
     tolerance = max(whole.tolerance, 1e-6)
     differ = int((((map_ > tolerance) != whole.reads)[:, whole.tried]).sum())
     ahead = map_.triu(1)
@@ -212,32 +193,28 @@ def gradients(map_: Tensor | None, whole: Dependence) -> Finding:
     numbers = {"largest ahead": largest, "pairs that differ": float(differ)}
     maps = {"the same by gradients": map_}
     if largest <= tolerance:
-        headline = (
-            f"no gradient reaches later tokens; {differ} pairs disagree with changing the tokens"
-        )
-        return Finding("gradient", OK, headline, "", numbers, maps=maps)
+        headline = f"no gradient reaches later tokens; {differ} pairs differ from changing tokens"
+        return replace(passed(name, headline, numbers), maps=maps)
     headline = f"the logits at {t} have a gradient from token {j} ({largest:.2g} of the largest)"
-    return Finding("gradient", FAULT, headline, "reads_ahead", numbers, maps=maps)
+    return Finding(name, FAULT, headline, "reads_ahead", numbers, maps=maps)
 
 
-def prefixes(adapter: ModelAdapter, lengths: list[int], generator: torch.Generator) -> Finding:
+def prefixes(adapter: ModelAdapter, lengths: list[int]) -> Finding:
     """Does a prefix alone get the same logits as in a longer sequence?"""
-    shorter = lengths[1:]
+    longest, *shorter = lengths
     if not shorter:
-        headline = f"the model takes only sequences of {lengths[0]}"
-        return Finding("prefixes", NOT_APPLICABLE, headline)
-    ids = adapter.tokens(generator, 2, lengths[0])
+        return skipped("prefixes", f"the model takes only sequences of {longest}")
+    ids = adapter.tokens(2, longest)
     whole = adapter.logits(ids)
     changes = {n: relative(adapter.logits(ids[:, :n]), whole[:, :n]) for n in shorter}
     n = max(changes, key=lambda n: changes[n])
     numbers = {"largest change": changes[n], "at length": float(n)}
     if changes[n] <= 1e-3:
         headline = "a prefix gets the same logits alone and in a longer sequence"
-        return Finding("prefixes", OK, headline, "", numbers)
-    headline = (
-        f"the first {n} tokens alone get different logits (by {changes[n]:.2g} of their std) "
-        f"than at the start of {lengths[0]}"
-    )
+        return passed("prefixes", headline, numbers)
+    which = "the first token alone gets" if n == 1 else f"the first {n} tokens alone get"
+    change = f"different logits (by {changes[n]:.2g} of their std)"
+    headline = f"{which} {change} than at the start of {longest}"
     return Finding("prefixes", FAULT, headline, "prefix_differs", numbers)
 
 
@@ -253,7 +230,7 @@ def every_token(adapter: ModelAdapter, T: int, seconds: float) -> Finding:
     for part in ends[: n + n % 2].split(T - 1):
         ids = torch.cat([part, adapter.pool[place % n]])[:T]
         cuts = torch.tensor([T - 1, T // 2])[:, None]
-        change = changes(adapter, ids, torch.where(place >= cuts, adapter.others(ids), ids))
+        change = changes(adapter, ids, torch.where(place >= cuts, adapter.next_ids(ids), ids))
         tried = min(tried + len(part), n)
         early = (change > adapter.tolerance * change.max()) & (place < cuts)  # (2, T)
         if not bool(change.isfinite().all()):
@@ -269,7 +246,7 @@ def every_token(adapter: ModelAdapter, T: int, seconds: float) -> Finding:
         if time.thread_time() - begin > seconds:
             break
     headline = f"no token id opens a leak ({tried} of {n} ids were tried)"
-    return Finding("tokens", OK, headline, "", numbers | {"tried": float(tried)})
+    return passed("tokens", headline, numbers | {"tried": float(tried)})
 
 
 def relative(a: Tensor, b: Tensor) -> float:

@@ -15,18 +15,11 @@ from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter, hooked
 
 @dataclass(frozen=True)
 class Dependence:
-    """Which logits were seen to depend on which tokens.
+    """Which logits were seen to depend on which tokens, as shares of the largest change."""
 
-    Args:
-        single: (T, T), the largest change of the logits at t when token j alone changes, as a
-            share of the largest change anywhere; NaN in columns that were not tried.
-        suffix: (T, T), the same when all tokens from j on change.
-        tolerance: the share up to which a change counts as rounding.
-    """
-
-    single: Tensor
-    suffix: Tensor
-    tolerance: float
+    single: Tensor  # (T, T), of the logits at t when token j alone changes; NaN where not tried
+    suffix: Tensor  # (T, T), the same when all tokens from j on change
+    tolerance: float  # the share up to which a change counts as rounding
 
     @property
     def T(self) -> int:  # noqa: N802
@@ -56,9 +49,7 @@ class Dependence:
         return float(above[~above.isnan()].max())
 
 
-def dependence(
-    adapter: ModelAdapter, T: int, generator: torch.Generator, *, rounds: int, seconds: float
-) -> Dependence:
+def dependence(adapter: ModelAdapter, T: int, *, rounds: int, seconds: float) -> Dependence:
     """Change every token alone, and every suffix, of several random sequences.
 
     If the model is too slow for all tokens, as many as fit into the time are changed: the ends,
@@ -74,14 +65,15 @@ def dependence(
     columns = torch.arange(T)
     for base in range(rounds):
         for alternative in range(rounds):
-            ids = adapter.tokens(generator, T)
-            other = adapter.others(ids, generator)
+            ids = adapter.tokens(T)
+            other = adapter.other_ids(ids)
             if base == alternative == 0:
                 columns = _affordable(adapter, ids, seconds)
-            alone = torch.where(torch.eye(T, dtype=torch.bool)[columns], other, ids)
+            place = torch.arange(T)
+            alone = torch.where(place == columns[:, None], other, ids)
             _raise(single, columns, changes(adapter, ids, alone))
             if alternative == 0:
-                after = torch.where(torch.arange(T) >= columns[:, None], other, ids)
+                after = torch.where(place >= columns[:, None], other, ids)
                 _raise(suffix, columns, changes(adapter, ids, after))
             if time.thread_time() - begin > seconds:
                 break
@@ -103,8 +95,7 @@ def changes(adapter: ModelAdapter, ids: Tensor, changed: Tensor) -> Tensor:
 
 def _raise(map_: Tensor, columns: Tensor, found: Tensor) -> None:
     """Keep the larger value. NaN in a map means not tried yet; a NaN change is kept for good."""
-    old = map_[:, columns]
-    new = found.mT  # (T readers, columns)
+    old, new = map_[:, columns], found.mT  # (T readers, columns)
     map_[:, columns] = torch.where(old.isnan(), new, torch.maximum(old, new))
 
 
@@ -125,17 +116,16 @@ def _affordable(adapter: ModelAdapter, ids: Tensor, seconds: float) -> Tensor:
     return torch.tensor(sorted(chosen[: max(count, 8)]))
 
 
-def gradient_map(adapter: ModelAdapter, T: int, generator: torch.Generator) -> Tensor | None:
+def gradient_map(adapter: ModelAdapter, T: int) -> Tensor | None:
     """The map by backpropagation: row t holds the gradient of t's logits by each token.
 
     Returns:
         (T, T) as shares of the largest entry; None if the tokens do not enter through an
         nn.Embedding or no gradient flows.
     """
-    module = adapter.module
-    if module is None or adapter.rows < 2:
+    if not adapter.is_module or adapter.rows < 2:
         return None
-    ids = adapter.tokens(generator, 1, T)
+    ids = adapter.tokens(1, T)
     entered: list[Tensor] = []
 
     def keep(_: nn.Module, args: tuple[Tensor, ...], __: object, output: Tensor) -> None:
@@ -145,21 +135,19 @@ def gradient_map(adapter: ModelAdapter, T: int, generator: torch.Generator) -> T
                 output.requires_grad_()
             entered.append(output)
 
-    embeddings = [m for m in module.modules() if isinstance(m, nn.Embedding)]
+    embeddings = [m for m in adapter.module.modules() if isinstance(m, nn.Embedding)]
     try:
         with hooked(embeddings, keep), torch.enable_grad():
             logits = adapter.raw(ids)[0]  # (T, V)
             if not entered or not logits.requires_grad:
                 return None
-            weights = torch.randn(logits.shape, generator=generator).to(logits)
             rows = [
                 torch.autograd.grad(asked, entered, retain_graph=True, allow_unused=True)
-                for asked in (logits * weights).sum(-1)
+                for asked in (logits * adapter.random_like(logits)).sum(-1)
             ]
     except REFUSALS:
         return None  # a missing gradient is not a verdict; changing tokens gives one
     map_ = torch.zeros(T, T, dtype=torch.float64)
     for t, grads in enumerate(rows):
         map_[t] = sum(g[0].detach().cpu().double().norm(dim=-1) for g in grads if g is not None)
-    largest = float(map_.max())
-    return map_ / largest if largest > 0 else map_
+    return map_ / (float(map_.max()) or 1.0)

@@ -10,19 +10,12 @@ import yaml
 
 @dataclass(frozen=True)
 class Cause:
-    """One cause, an entry of causes.yaml.
+    """One cause, an entry of causes.yaml."""
 
-    Args:
-        title: a few words, for tables.
-        advice: how to fix it.
-        explains: causes whose findings are only symptoms if this one is present.
-        rank: smaller is more specific; symptoms are assigned to the most specific cause.
-    """
-
-    title: str
-    advice: str
-    explains: frozenset[str] = frozenset()
-    rank: int = 1
+    title: str  # a few words, for tables
+    advice: str  # how to fix it
+    explains: frozenset[str] = frozenset()  # causes whose findings are then only symptoms
+    rank: int = 1  # smaller is more specific; symptoms go to the most specific cause
 
 
 @cache

@@ -10,12 +10,19 @@ import torch
 from attnlab.checkup import blackbox, loss_path, serving, whitebox
 from attnlab.checkup.attention_calls import AttentionCall
 from attnlab.checkup.dependence import Dependence, dependence, gradient_map
-from attnlab.checkup.findings import FAULT, NOT_APPLICABLE, OK, SUSPICIOUS, Finding
-from attnlab.checkup.locate import Place, first_leak, reads_of
+from attnlab.checkup.findings import (
+    FAULT,
+    NOT_APPLICABLE,
+    OK,
+    SUSPICIOUS,
+    Finding,
+    passed,
+    skipped,
+)
+from attnlab.checkup.locate import Place, choices_in, first_leak, reads_of
 from attnlab.checkup.loss_path import Loss
 from attnlab.checkup.martingale import prove_by_training
 from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter
-from attnlab.checkup.preserve_state import working_copy
 from attnlab.checkup.recognize import Explanation, explain_scramble
 from attnlab.checkup.stress import (
     disturbed,
@@ -25,8 +32,7 @@ from attnlab.checkup.stress import (
     trained_briefly,
     try_trace,
 )
-from attnlab.checkup.trace import Product
-from attnlab.errors import BadInput, first_line
+from attnlab.errors import first_line
 
 # Causes named from a map alone, which knows nothing of the inside of the model.
 _CAUSES_OF_MAPS = {
@@ -40,7 +46,6 @@ class Examination:
 
     Args:
         adapter: the model, in its own precision.
-        generator: of the random tokens.
         seconds: a budget; detectors that would begin later are left out. None for the usual time
             for each map and no limit for the whole.
         loss: see `checkup`.
@@ -49,14 +54,9 @@ class Examination:
     """
 
     def __init__(
-        self,
-        adapter: ModelAdapter,
-        generator: torch.Generator,
-        seconds: float | None = None,
-        loss: Loss | None = None,
+        self, adapter: ModelAdapter, seconds: float | None = None, loss: Loss | None = None
     ) -> None:
         self.adapter = adapter
-        self.generator = generator
         self.deadline = math.inf if seconds is None else time.perf_counter() + seconds
         self.seconds = 0.8 if seconds is None else seconds / 12  # for one map
         self.loss = loss
@@ -70,69 +70,62 @@ class Examination:
             "block_size": adapter.size_note or str(adapter.block_size),
             "lengths": ", ".join(map(str, self.lengths)),
         }
+        if adapter.in_place:
+            self.settings["copy"] = adapter.in_place
 
     def run(self, prove: bool) -> None:
         """Run every detector that applies."""
-        finite, usable = blackbox.finite(self.adapter, self.lengths, self.generator)
+        finite, usable = blackbox.finite(self.adapter, self.lengths)
         self.findings.append(finite)
         measurable = self.lengths[0] in usable
         if measurable:
             self.lengths = usable
-            self._same_answers()
+            same = blackbox.deterministic(self.adapter, self.lengths[0])
+            self.findings.append(same)
+            if same.cause in ("dropout_on", "random_in_eval"):
+                self.adapter = replace(self.adapter, seeded=True, rows=1)
+            self.rows()
+            if self.findings[-1].cause in ("rows_mix", "batch_time_swapped"):
+                self.adapter = replace(self.adapter, rows=1)
         self.raise_precision()
-        calls, scores, blind = self._trace()
+        calls, blind = self._trace()
         inside = self._inside(calls, blind)
         if measurable:
             self._outside(calls)
             maps = ("future", "disturbed", "gradient")
             if not any(f.detector in maps and f.status is FAULT for f in self.findings):
-                self._hidden(calls, scores)
-
-            self._attempt(
-                "precision", serving.low_precision, self.adapter, self.precise, self.generator
-            )
-            self._training_path(inside, calls)
-            if prove and self.adapter.copies:
-                self.findings.append(prove_by_training(self.adapter, self.generator))
+                self._hidden(calls)
+            self._attempt("precision", serving.low_precision, self.adapter, self.precise)
+            if self.precise.is_module:
+                self._training_path(inside, calls)
+            if prove:
+                self.findings.append(prove_by_training(self.adapter))
         self.findings += inside
-        self._blame_outside(calls)
+        for i, finding in enumerate(self.findings):
+            self.findings[i] = self._blamed_outside(finding, calls)
         self._note_coverage()
-
-    def _same_answers(self) -> None:
-        """Determinism and independent rows; decides how the model is called from here on."""
-        same = blackbox.deterministic(self.adapter, self.lengths, self.generator)
-        self.findings.append(same)
-        if same.cause in ("dropout_on", "random_in_eval"):
-            self.adapter = replace(self.adapter, seeded=True, rows=1)
-        self.rows()
-        if self.findings[-1].cause in ("rows_mix", "batch_time_swapped"):
-            self.adapter = replace(self.adapter, rows=1)
 
     def rows(self) -> None:
         """Are the sequences of a batch independent of each other?"""
-        found = blackbox.rows_independent(self.adapter, self.lengths, self.generator)
-        self.findings.append(found)
+        self.findings.append(blackbox.rows_independent(self.adapter, self.lengths[0]))
 
     def check_loss(self, loss: Loss, *, shifts_in_data: bool) -> None:
         """By how much are the targets shifted in the loss?"""
-        ids = self.precise.tokens(self.generator, 4, self.lengths[0])
+        ids = self.precise.tokens(4, self.lengths[0])
         found = loss_path.check_loss(self.precise, loss, ids, shifts_in_data=shifts_in_data)
         self.findings.append(found)
 
     def raise_precision(self) -> None:
         """Use the model in fp64 if it runs in it: leaks then stand out from rounding."""
-        own, module, T = self.adapter.dtype, self.adapter.module, self.adapter.block_size
+        own, T = self.adapter.dtype, self.adapter.block_size
         ids = self.adapter.pool[torch.arange(T) % len(self.adapter.pool)]
-        for dtype in (torch.float64, torch.float32):
-            if module is None or own == torch.float64:
-                break
-            copy, reason = working_copy(module)
-            if reason:
-                break
-            precise = replace(self.adapter, model=copy.to(dtype))
+        raised = self.adapter.copies and own != torch.float64
+        for dtype in (torch.float64, torch.float32) if raised else ():
             try:
+                precise = self.adapter.copied()
+                precise.module.to(dtype)
                 logits = torch.cat([precise.logits(x[None]) for x in (ids, ids[:1].expand(T))])
-            except (*REFUSALS, BadInput):
+            except REFUSALS:
                 continue
             if bool(logits.isfinite().all()):  # a cast can overflow, as that of finfo.min does
                 self.precise = precise
@@ -140,28 +133,26 @@ class Examination:
         names = (str(dtype or "unknown") for dtype in (own, self.precise.dtype or torch.float32))
         self.settings["dtype"] = ", maps in ".join(n.removeprefix("torch.") for n in names)
 
-    def _trace(self) -> tuple[list[AttentionCall], list[Product], str]:
+    def _trace(self) -> tuple[list[AttentionCall], str]:
         """Record the attention calls, at a T that no weight has as a size."""
         T = self.precise.block_size
         if len(self.lengths) > 1:
             sizes = {n for p in self.precise.parameters() for n in p.shape}
             T = next((n for n in range(T, 10, -1) if n not in sizes), T)
-        found = try_trace(self.precise, T, self.generator)
+        found = try_trace(self.precise, T)
         self.settings["attention calls seen"] = str(len(found[0]))
         return found
 
     def _inside(self, calls: list[AttentionCall], blind: str) -> list[Finding]:
         """What the attention calls themselves show."""
         if not calls:
-            return [Finding("inside", NOT_APPLICABLE, blind)]
+            return [skipped("inside", blind)]
         found = [f for call in calls for f in (whitebox.rows(call), whitebox.mask(call)) if f]
         detectors = {f.detector for f in found}
         if "rows" not in detectors:
-            headline = "the weights of every query sum to 1 over the keys"
-            found.append(Finding("rows", OK, headline))
+            found.append(passed("rows", "the weights of every query sum to 1 over the keys"))
         if "mask" not in detectors:
-            headline = f"all {len(calls)} attention patterns are causal"
-            found.append(Finding("mask", OK, headline))
+            found.append(passed("mask", f"all {len(calls)} attention patterns are causal"))
         critical = math.sqrt(2 * math.log(self.adapter.block_size))
         found += whitebox.scale(calls, critical, whitebox.looks_untrained(self.adapter))
         return [*found, *whitebox.heads(calls), whitebox.head_order(calls)]
@@ -178,112 +169,108 @@ class Examination:
         future = self._located(blackbox.future(maps, shapes), self.precise)
         self.findings.append(future)
         noisy_map = None
-        if self.precise.module is not None and self.precise.copies:
-            self.noisy = disturbed(self.precise, self.generator)
+        if self.precise.copies:
+            self.noisy = disturbed(self.precise)
             noisy_map = self._finite_map(self.noisy, self.lengths[0], rounds=1)
-        if self.noisy and future.status is OK and noisy_map and bool(noisy_map.ahead.any()):
-            found = blackbox.future([noisy_map], shapes, detector="disturbed")
-            self.findings.append(self._located(found, self.noisy))
+            if future.status is OK and noisy_map and bool(noisy_map.ahead.any()):
+                found = blackbox.future([noisy_map], shapes, detector="disturbed")
+                self.findings.append(self._located(found, self.noisy))
         if future.cause not in ("flipped_mask", "inverted_mask"):  # which say so already
             self.findings.append(blackbox.past(maps[0], noisy_map))
         # fp32 has the fused kernels of training, whose gradients may differ.
         asked = self.adapter if self.adapter.dtype == torch.float32 else self.precise
-        slopes = gradient_map(asked, maps[0].T, self.generator)
-        self.findings.append(blackbox.gradients(slopes, maps[0]))
-        self.findings.append(blackbox.prefixes(self.precise, self.lengths, self.generator))
+        self.findings.append(blackbox.gradients(gradient_map(asked, maps[0].T), maps[0]))
+        self.findings.append(blackbox.prefixes(self.precise, self.lengths))
 
-    def _hidden(self, calls: list[AttentionCall], scores: list[Product]) -> None:
+    def _hidden(self, calls: list[AttentionCall]) -> None:
         """What shows only for some tokens, under large scores, in another state, with a cache."""
-        generator, T, half = self.generator, self.lengths[0], self.seconds / 2
+        T, half = self.lengths[0], self.seconds / 2
         self._attempt("tokens", blackbox.every_token, self.precise, T, half)
         if calls:
-            length = calls[0].raw.shape[-1]
-            self._attempt("stress", stress, self.precise, scores, calls, generator, length)
-        if self.precise.module is not None and self.precise.copies:
+            self._attempt("stress", stress, self.precise, calls)
+        if self.precise.copies:
             for state in (
                 ("trained", "after a short training", "learned_leak",
-                 lambda: trained_briefly(self.adapter, generator, self.precise.dtype)),
+                 lambda: trained_briefly(self.adapter, self.precise.dtype)),
                 ("training mode", "in training mode", "training_leak",
                  lambda: in_training_mode(self.precise)),
             ):  # fmt: skip
-                self._attempt(state[0], leaks_when, *state, T, generator, half)
+                self._attempt(state[0], leaks_when, *state, T, half)
         self.serve("cache", serving.cache)
         self.serve("padding", serving.padding)
 
     def _training_path(self, inside: list[Finding], calls: list[AttentionCall]) -> None:
         """The shift in the loss and the gradients of the weights; consequences are left out."""
-        module, loss = self.precise.module, self.loss
-        if module is None:
-            return
+        loss = self.loss
         if loss is None and self.precise.takes("labels"):
             loss = loss_path.labeled_loss(None)
         if loss is not None:
             self.check_loss(loss, shifts_in_data=self.loss is None)
-        self.findings.append(loss_path.tied(module))
+        self.findings.append(loss_path.tied(self.precise.module))
         seen = [*self.findings, *inside]
         if self.noisy and all(f.status is not FAULT and f.cause != "head_order" for f in seen):
             sizes = {call.head_size for call in calls if call.queries is not None}
             D = sizes.pop() if len(sizes) == 1 else 0
-            self.findings += loss_path.weights(self.noisy, self.generator, self.loss, D)
+            self.findings += loss_path.weights(self.noisy, self.loss, D)
 
     def _located(self, finding: Finding, model: ModelAdapter) -> Finding:
         """Add the module that first lets the future through to the evidence of a leak."""
         if finding.status is not FAULT or finding.cause == "not_finite":
             return finding
-        place = first_leak(model, self.lengths[0], self.generator)
+        place = first_leak(model, self.lengths[0])
         if place is None:
             return finding
         self.places[finding.detector] = place
         return replace(finding, evidence=(place.sentence, *finding.evidence))
 
-    def serve(
-        self, detector: str, examine: Callable[[ModelAdapter, torch.Generator], Finding]
-    ) -> None:
+    def serve(self, detector: str, examine: Callable[[ModelAdapter], Finding]) -> None:
         """Run a detector in fp64, and in the model's own precision if only the cast gives NaN."""
-        self._attempt(detector, examine, self.precise, self.generator)
+        self._attempt(detector, examine, self.precise)
         if self.precise is not self.adapter and any(
             math.isnan(x) for x in self.findings[-1].numbers.values()
         ):
             self.findings.pop()
-            self._attempt(detector, examine, self.adapter, self.generator)
+            self._attempt(detector, examine, self.adapter)
 
     def _attempt(self, detector: str, examine: Callable[..., Finding], *args: object) -> None:
         """Run a detector that calls the model in an unusual way, which it may not support."""
         if time.perf_counter() > self.deadline:
-            headline = "not examined: the time was spent before; give more seconds"
-            self.findings.append(Finding(detector, NOT_APPLICABLE, headline))
-            return
-        try:
-            finding = examine(*args)
-        except REFUSALS as error:
-            headline = f"the model does not support this ({first_line(error, with_class=True)})"
-            finding = Finding(detector, NOT_APPLICABLE, headline)
+            reason = "not examined: the time was spent before; give more seconds"
+            finding = skipped(detector, reason)
+        else:
+            try:
+                finding = examine(*args)
+            except REFUSALS as error:
+                reason = first_line(error, with_class=True)
+                finding = skipped(detector, f"the model does not support this ({reason})")
         self.findings.append(finding)
 
-    def _blame_outside(self, calls: list[AttentionCall]) -> None:
+    def _blamed_outside(self, finding: Finding, calls: list[AttentionCall]) -> Finding:
         """If every attention pattern is causal but the model is not, the fault lies elsewhere."""
+        model = {"future": self.precise, "disturbed": self.noisy}.get(finding.detector)
+        if model is None or finding.cause not in _CAUSES_OF_MAPS:
+            return finding
+        what = finding.headline.split(": ")[0]
+        place = self.places.get(finding.detector)
+        if not calls:
+            if place is not None and place.is_of_torch:  # a convolution, a normalization
+                return replace(finding, cause="outside", headline=what)
+            return finding
         wrong = {f.detector for f in self.findings if f.status in (FAULT, SUSPICIOUS)}
-        for i, finding in enumerate(self.findings):
-            model = {"future": self.precise, "disturbed": self.noisy}.get(finding.detector)
-            if model is None or finding.cause not in _CAUSES_OF_MAPS:
-                continue
-            what = finding.headline.split(": ")[0]
-            place = self.places.get(finding.detector)
-            if not calls:
-                if place is not None and place.is_of_torch:  # a convolution, a normalization
-                    self.findings[i] = replace(finding, cause="outside", headline=what)
-                continue
-            if wrong & {"mask", "rows", "stress"}:
-                continue
-            scramble = self._scramble(place, model, calls)
-            if place is not None and scramble is not None:
-                headline = f"{place.name}: {scramble[1]}"
-                self.findings[i] = replace(finding, cause=scramble[0], headline=headline)
-                continue
-            map_ = self._finite_map(model, calls[0].raw.shape[-1], rounds=2)
-            if map_ is None or bool(map_.ahead.any()):  # without a map, nothing speaks against it
-                headline = f"{what}, though every attention pattern is causal"
-                self.findings[i] = replace(finding, cause="outside", headline=headline)
+        if wrong & {"mask", "rows", "stress"}:
+            return finding
+        scramble = self._scramble(place, model, calls)
+        if place is not None and scramble is not None:
+            headline = f"{place.name}: {scramble[1]}"
+            return replace(finding, cause=scramble[0], headline=headline)
+        map_ = self._finite_map(model, calls[0].raw.shape[-1], rounds=2)
+        if map_ is not None and not bool(map_.ahead.any()):
+            return finding
+        headline = f"{what}, though every attention pattern is causal"
+        chosen = choices_in(place, model, self.lengths[0]) if place is not None else ""
+        if chosen:
+            headline += f": {chosen} over the positions of the sequence makes tokens compete"
+        return replace(finding, cause="outside", headline=headline)
 
     def _scramble(
         self, place: Place | None, model: ModelAdapter, calls: list[AttentionCall]
@@ -291,7 +278,7 @@ class Examination:
         """A reshape that the whole map hides, seen in the one module that leaks first."""
         T, H = self.lengths[0], len(calls[0].raw)
         try:
-            reads = None if place is None else reads_of(place, model, T, self.generator)
+            reads = None if place is None else reads_of(place, model, T)
         except (*REFUSALS, StopIteration):
             return None
         every = torch.ones(T, dtype=torch.bool)
@@ -318,4 +305,4 @@ class Examination:
 
     def _map(self, model: ModelAdapter, T: int, *, rounds: int) -> Dependence:
         """Who reads whom, from as many sequences, and replacements of each token, as rounds."""
-        return dependence(model, T, self.generator, rounds=rounds, seconds=self.seconds)
+        return dependence(model, T, rounds=rounds, seconds=self.seconds)

@@ -26,25 +26,25 @@ _SEVERITY = [FAULT, SUSPICIOUS, OK, NOT_APPLICABLE]
 
 @dataclass(frozen=True)
 class Finding:
-    """What one detector found.
+    """What one detector found."""
 
-    Args:
-        detector: its name, as in the table in docs/checkup.md.
-        status: the result.
-        headline: one sentence that names positions, layers and numbers.
-        cause: a key of `attnlab.checkup.diagnoses.causes()`; "" if nothing is wrong.
-        numbers: the measurements, by name.
-        evidence: further sentences that say how it is known.
-        maps: (T, T) maps by title, for the HTML page.
-    """
-
-    detector: str
+    detector: str  # its name, as in the table in docs/checkup.md
     status: Status
-    headline: str
-    cause: str = ""
-    numbers: Mapping[str, float] = field(default_factory=dict)
-    evidence: tuple[str, ...] = ()
-    maps: Mapping[str, Tensor] = field(default_factory=dict)
+    headline: str  # one sentence that names positions, layers and numbers
+    cause: str = ""  # a key of `attnlab.checkup.diagnoses.causes()`; "" if nothing is wrong
+    numbers: Mapping[str, float] = field(default_factory=dict)  # the measurements, by name
+    evidence: tuple[str, ...] = ()  # further sentences that say how it is known
+    maps: Mapping[str, Tensor] = field(default_factory=dict)  # (T, T) by title, for the HTML page
+
+
+def passed(detector: str, headline: str, numbers: Mapping[str, float] | None = None) -> Finding:
+    """Nothing is wrong."""
+    return Finding(detector, OK, headline, "", numbers or {})
+
+
+def skipped(detector: str, reason: str) -> Finding:
+    """The detector does not apply."""
+    return Finding(detector, NOT_APPLICABLE, reason)
 
 
 @dataclass(frozen=True)
@@ -61,21 +61,13 @@ class Diagnosis:
 
 @dataclass(frozen=True)
 class Report:
-    """All findings on one model.
+    """All findings on one model."""
 
-    Args:
-        subject: the name of what was examined.
-        settings: sizes, dtype and the like, as text.
-        findings: one per detector at least, in the order in which they ran.
-        seconds: how long it took.
-        error: if the model raised an error during the examination, its traceback; otherwise "".
-    """
-
-    subject: str
-    settings: Mapping[str, str]
-    findings: tuple[Finding, ...]
+    subject: str  # the name of what was examined
+    settings: Mapping[str, str]  # sizes, dtype and the like, as text
+    findings: tuple[Finding, ...]  # one per detector at least, in the order in which they ran
     seconds: float = 0.0
-    error: str = ""
+    error: str = ""  # the traceback if the model raised an error during the examination
 
     @property
     def healthy(self) -> bool:
@@ -105,11 +97,7 @@ class Report:
         return tuple(merged)
 
     def finding(self, detector: str) -> Finding:
-        """The most severe finding of a detector.
-
-        Raises:
-            KeyError: no detector of that name has run.
-        """
+        """The most severe finding of a detector; KeyError if no detector of that name has run."""
         found = [f for f in self.findings if f.detector == detector]
         if not found:
             known = [f.detector for f in self.findings]
@@ -118,12 +106,12 @@ class Report:
 
     def to_json(self) -> str:
         """The whole report except the maps, as a JSON document; NaN and infinity are text."""
-        findings = []
-        for finding in self.findings:
-            plain = {name: value for name, value in vars(finding).items() if name != "maps"}
+
+        def plain(finding: Finding) -> dict[str, object]:
             numbers = finding.numbers.items()
-            plain["numbers"] = {n: x if math.isfinite(x) else str(x) for n, x in numbers}
-            findings.append(plain)
+            shown = {"numbers": {n: x if math.isfinite(x) else str(x) for n, x in numbers}}
+            return {name: x for name, x in vars(finding).items() if name != "maps"} | shown
+
         report = {
             "subject": self.subject,
             "healthy": self.healthy,
@@ -131,25 +119,25 @@ class Report:
             "error": self.error,
             "settings": dict(self.settings),
             "diagnoses": [vars(d) for d in self.diagnoses],
-            "findings": findings,
+            "findings": [plain(finding) for finding in self.findings],
         }
         return json.dumps(report, indent=2, ensure_ascii=False)
 
     def to_html(self) -> str:
         """A self-contained page with drawings of the maps."""
-        from attnlab.checkup.html import page
+        from attnlab.checkup.rendering import page
 
         return page(self)
 
     def to_text(self) -> str:
         """The report as it is printed, without colors."""
-        from attnlab.checkup.terminal import text
+        from attnlab.checkup.rendering import text
 
         return text(self)
 
     def print(self) -> None:
         """Print the report to the terminal."""
-        from attnlab.checkup.terminal import show
+        from attnlab.checkup.rendering import show
 
         show(self)
 

@@ -10,17 +10,23 @@ import contextlib
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 
 import torch
 from torch import Tensor
 
-from attnlab.checkup.findings import FAULT, NOT_APPLICABLE, OK, SUSPICIOUS, Finding, Report
-from attnlab.checkup.kernel_adapter import LAYOUTS, MASK_STYLES, KernelAdapter, adapt_kernel
+from attnlab.checkup.findings import FAULT, OK, SUSPICIOUS, Finding, Report, passed, skipped
+from attnlab.checkup.kernel_adapter import (
+    LAYOUTS,
+    MASK_STYLES,
+    Inputs,
+    KernelAdapter,
+    adapt_kernel,
+)
 from attnlab.checkup.model_adapter import REFUSALS
 from attnlab.checkup.preserve_state import preserve_state
-from attnlab.checkup.references import RIGHT, Recipe, Step, compute, departures, mistakes
+from attnlab.checkup.references import Recipe, departures, mistakes
 from attnlab.errors import BadInput, first_line
 
 B, H, T, D = 2, 3, 11, 5
@@ -64,35 +70,16 @@ def checkup_kernel(
         kernel, plain = _recognize(adapt_kernel(fn), causal, mask_style, layout, generator)
         findings = _examine(kernel, plain, generator)
     name = str(fn.__name__) if hasattr(fn, "__name__") else type(fn).__name__
-    meaning = MASK_STYLES[kernel.mask_style] if kernel.mask else "none"
-    found = ", found by trying" if kernel.mask and mask_style is None else ""
-    settings = {"B, H, T, D": f"{B}, {H}, {T}, {D}", "layout": kernel.layout}
-    settings["mask"] = meaning + found
+    settings = {"B, H, T, D": f"{B}, {H}, {T}, {D}", "layout": kernel.layout, "mask": "none"}
+    if kernel.takes("mask"):
+        found = ", found by trying" if mask_style is None else ""
+        settings["mask"] = MASK_STYLES[kernel.mask_style] + found
     return Report(name, settings, tuple(findings), time.perf_counter() - begin)
 
 
-@dataclass(frozen=True)
-class _Inputs:
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    mask: Tensor
-    scale: float | None
-
-    @property
-    def factor(self) -> float:
-        return self.q.shape[-1] ** -0.5 if self.scale is None else self.scale
-
-    def reference(self, recipe: Recipe = RIGHT, fill: float = -1e4) -> Tensor:
-        return compute(recipe, self.q, self.k, self.v, self.mask, self.factor, fill)
-
-    def given_to(self, kernel: KernelAdapter) -> Tensor:
-        return kernel(self.q, self.k, self.v, self.mask, self.scale)
-
-
-def _inputs(generator: torch.Generator, mask: Tensor, scale: float | None) -> _Inputs:
+def _inputs(generator: torch.Generator, mask: Tensor, scale: float | None) -> Inputs:
     q, k, v = 2 * torch.randn(3, B, H, T, D, generator=generator)
-    return _Inputs(q, k, v, mask, scale)
+    return Inputs(q, k, v, mask, scale)
 
 
 def _recognize(
@@ -101,12 +88,13 @@ def _recognize(
     mask_style: str | None,
     layout: str | None,
     generator: torch.Generator,
-) -> tuple[KernelAdapter, _Inputs]:
+) -> tuple[KernelAdapter, Inputs]:
     """Find the layout and the meaning of the mask with which the kernel is right, if any."""
     lower = torch.ones(T, T, dtype=torch.bool).tril()
-    expected = lower if kernel.mask or kernel.causal or causal else torch.ones_like(lower)
-    plain = _inputs(generator, expected, 0.3 if kernel.scale else None)
-    styles = (mask_style,) if mask_style or not kernel.mask else tuple(MASK_STYLES)
+    masked = kernel.takes("mask") or kernel.takes("causal") or causal
+    expected = lower if masked else torch.ones_like(lower)
+    plain = _inputs(generator, expected, 0.3 if kernel.takes("scale") else None)
+    styles = (mask_style,) if mask_style or not kernel.takes("mask") else tuple(MASK_STYLES)
     works: list[KernelAdapter] = []
     reasons = []
     for shape, style in product((layout,) if layout else LAYOUTS, styles):
@@ -114,8 +102,8 @@ def _recognize(
             break  # a function of four axes can be right by chance with fewer
         tried = replace(kernel, layout=shape, mask_style=style or "attend")
         try:
-            y = plain.given_to(tried)
-        except (*REFUSALS, BadInput) as error:
+            y = tried(plain)
+        except REFUSALS as error:
             reasons.append(first_line(error))
             continue
         if _error(y, plain.reference()) <= 1e-4:
@@ -126,65 +114,69 @@ def _recognize(
     return works[0], plain
 
 
-def _examine(kernel: KernelAdapter, plain: _Inputs, generator: torch.Generator) -> list[Finding]:
-    first, again = plain.given_to(kernel), plain.given_to(kernel)
+def _examine(kernel: KernelAdapter, plain: Inputs, generator: torch.Generator) -> list[Finding]:
+    first, again = kernel(plain), kernel(plain)
     if not torch.equal(first, again) and float((first - again).abs().max()) > 1e-4:
         headline = "the same inputs give different outputs the second time: dropout is left on"
         return [Finding("same twice", FAULT, headline, "dropout_on")]
     found = _compare(plain, first)
-    if found[0].status is OK:
-        found += _further(kernel, plain, generator)
-    return found
+    if found[0].status is not OK:
+        return found
+    found += [_stressed(kernel, plain), _backward(kernel, plain), _halved(kernel, plain)]
+    if kernel.takes("dropout"):
+        found.append(_dropped(kernel, plain))
+    if kernel.takes("mask"):
+        found.append(_empty_row(kernel, plain))
+        mask = torch.rand(T, T, generator=generator) < 0.5
+        inputs = _inputs(generator, mask | torch.eye(T, dtype=torch.bool), plain.scale)
+        found += _compare(inputs, kernel(inputs), "another mask")
+    if kernel.takes("scale"):
+        inputs = _inputs(generator, plain.mask, None)
+        with contextlib.suppress(*REFUSALS):  # of kernels whose scale must be given
+            found += _compare(inputs, kernel(inputs), "its own scale")
+    return [*found, _grouped(kernel, plain, generator)]
 
 
-def _compare(inputs: _Inputs, y: Tensor, detector: str = "reference") -> list[Finding]:
+def _compare(inputs: Inputs, y: Tensor, detector: str = "reference") -> list[Finding]:
     """Is the output correct, or wrong in a known way, or in two?"""
     right = inputs.reference()
     error = _error(y, right)
     numbers = {"error": error}
     if error <= 1e-4:
-        return [Finding(detector, OK, f"agrees with fp64 to {error:.1e}", "", numbers)]
+        return [passed(detector, f"agrees with fp64 to {error:.1e}", numbers)]
     wrong = [h for h in range(y.shape[1]) if _error(y[:, h], right[:, h]) > 1e-4]
-    for recipe, steps in departures(2):
+    for recipe in departures(2):
         if _error(y[:, wrong], inputs.reference(recipe)[:, wrong]) <= 1e-4:
             where = f"in heads {wrong} of {H} only: " if len(wrong) < H else ""
-            return _named(detector, steps, where, numbers)
-    return [_unnamed(inputs, y, right, detector, numbers)]
-
-
-def _unnamed(
-    inputs: _Inputs, y: Tensor, right: Tensor, detector: str, numbers: dict[str, float]
-) -> Finding:
-    """Describe an output that agrees with none of the wrong references."""
-    error = numbers["error"]
+            return _named(detector, recipe, where, numbers)
     if not bool(y.isfinite().all()):
-        wrong = (~y.isfinite()).any(-1)
-        headline = f"{int(wrong.sum())} of {wrong.numel()} rows are not finite"
-        return Finding(detector, FAULT, headline, "not_finite", numbers)
+        rows = (~y.isfinite()).any(-1)
+        headline = f"{int(rows.sum())} of {rows.numel()} rows are not finite"
+        return [Finding(detector, FAULT, headline, "not_finite", numbers)]
     if error <= 5e-2:
         headline = f"differs from fp64 by {error:.1e}, as half precision does"
-        return Finding(detector, SUSPICIOUS, headline, "imprecise", numbers)
+        return [Finding(detector, SUSPICIOUS, headline, "imprecise", numbers)]
     gain = float((y.detach().double() * right).sum() / right.square().sum())
     if _error(y, gain * right) <= 1e-4:
         headline = f"the output is {gain:.3g} times what it should be: rows do not sum to 1"
-        return Finding(detector, FAULT, headline, "row_sums", numbers)
-    near = {steps[0]: _error(y, inputs.reference(recipe)) for recipe, steps in departures(1)}
+        return [Finding(detector, FAULT, headline, "row_sums", numbers)]
+    near = {step: _error(y, inputs.reference(dict([step]))) for step in mistakes()}
     closest = min(near, key=lambda step: near[step])
     headline = f"differs from fp64 by {error:.2g} of its standard deviation, by an unknown mistake"
     evidence = (f"closest: {mistakes()[closest][1]}, off by {near[closest]:.2g}",)
-    return Finding(detector, FAULT, headline, "wrong", numbers, evidence)
+    return [Finding(detector, FAULT, headline, "wrong", numbers, evidence)]
 
 
-def _named(
-    detector: str, steps: list[Step], where: str, numbers: dict[str, float]
-) -> list[Finding]:
-    evidence = ("the output agrees with a reference that has exactly this mistake",)
-    if len(steps) > 1:
-        both = " and ".join(mistakes()[step][1] for step in steps)
-        evidence = (f"the output agrees with a reference in which {both}",)
+def _named(detector: str, recipe: Recipe, where: str, numbers: dict[str, float]) -> list[Finding]:
+    """One finding for each mistake of a recipe that gives exactly this output."""
+    made = [mistakes()[step] for step in recipe.items()]
+    evidence = "the output agrees with a reference that has exactly this mistake"
+    if len(made) > 1:
+        both = " and ".join(sentence for _, sentence in made)
+        evidence = f"the output agrees with a reference in which {both}"
     return [
-        Finding(detector, FAULT, where + sentence, cause, numbers, evidence)
-        for cause, sentence in (mistakes()[step] for step in steps)
+        Finding(detector, FAULT, where + sentence, cause, numbers, (evidence,))
+        for cause, sentence in made
     ]
 
 
@@ -198,129 +190,111 @@ def _error(y: Tensor, reference: Tensor) -> float:
     return float((y - right).abs().max() / (right.std() if right.std() > 0 else 1.0))
 
 
-def _further(kernel: KernelAdapter, plain: _Inputs, generator: torch.Generator) -> list[Finding]:
-    """Compare on other inputs, once the plain ones agree."""
-    found = [_stressed(kernel, plain), _backward(kernel, plain), _halved(kernel, plain)]
-    if kernel.dropout:
-        found.append(_dropped(kernel, plain))
-    if kernel.mask:
-        found.append(_empty_row(kernel, plain))
-        mask = torch.rand(T, T, generator=generator) < 0.5
-        inputs = _inputs(generator, mask | torch.eye(T, dtype=torch.bool), plain.scale)
-        found += _compare(inputs, inputs.given_to(kernel), "another mask")
-    if kernel.scale:
-        inputs = _inputs(generator, plain.mask, None)
-        with contextlib.suppress(*REFUSALS):  # of kernels whose scale must be given
-            found += _compare(inputs, inputs.given_to(kernel), "its own scale")
-    return [*found, _grouped(kernel, plain, generator)]
-
-
-def _stressed(kernel: KernelAdapter, plain: _Inputs) -> Finding:
+def _stressed(kernel: KernelAdapter, plain: Inputs) -> Finding:
     """Does the mask hold under scores of 2e5, without overflow?"""
     factor = 2e5 / float((plain.q @ plain.k.mT).abs().max() * plain.factor)
     strong = replace(plain, q=plain.q * factor)
-    y = strong.given_to(kernel)
+    y = kernel(strong)
     if not bool(y.isfinite().all()):
         return Finding("stress", FAULT, "scores of 2e5 give NaN or infinity", "overflow")
     if _error(y, strong.reference()) <= 1e-3:
-        return Finding("stress", OK, "the mask holds under scores of 2e5")
+        return passed("stress", "the mask holds under scores of 2e5")
     for fill in (-1e2, -1e3, -1e4, -3e4, -65504.0, -1e5):
-        if _error(y, strong.reference(Recipe(mask="finite"), fill)) <= 1e-3:
+        if _error(y, strong.reference({"mask": "finite"}, fill)) <= 1e-3:
             headline = f"blocked scores are {fill:g}, a finite number that scores can exceed"
             return Finding("stress", FAULT, headline, "finite_fill")
     headline = "under scores of 2e5 the output differs from the reference"
     return Finding("stress", SUSPICIOUS, headline, "stress")
 
 
-def _backward(kernel: KernelAdapter, plain: _Inputs) -> Finding:
+def _backward(kernel: KernelAdapter, plain: Inputs) -> Finding:
     """Do the gradients agree with the reference?"""
-    exact = [x.double().requires_grad_() for x in (plain.q, plain.k, plain.v)]
-    right = compute(RIGHT, exact[0], exact[1], exact[2], plain.mask, plain.factor)
-    leaves = [x.clone().requires_grad_() for x in (plain.q, plain.k, plain.v)]
-    y = kernel(leaves[0], leaves[1], leaves[2], plain.mask, plain.scale)
+
+    def leaves(dtype: torch.dtype) -> list[Tensor]:
+        return [x.detach().to(dtype, copy=True).requires_grad_() for x in qkv]
+
+    qkv = (plain.q, plain.k, plain.v)
+    exact, given = leaves(torch.float64), leaves(plain.q.dtype)
+    right = Inputs(*exact, plain.mask, plain.scale).reference()
+    y = kernel(Inputs(*given, plain.mask, plain.scale))
     if not y.requires_grad:
-        return Finding("backward", NOT_APPLICABLE, "no gradient flows")
+        return skipped("backward", "no gradient flows")
     weights = torch.linspace(-1, 1, y.numel()).reshape(y.shape)
-    given = torch.autograd.grad((y * weights).sum(), leaves)
+    slopes = torch.autograd.grad((y * weights).sum(), given)
     expected = torch.autograd.grad((right * weights.double()).sum(), exact)
-    errors = {n: _error(g, e) for n, g, e in zip("qkv", given, expected, strict=True)}
+    errors = {n: _error(g, e) for n, g, e in zip("qkv", slopes, expected, strict=True)}
     worst = max(errors, key=lambda name: errors[name])
     if errors[worst] <= 1e-3:
-        return Finding("backward", OK, "gradients agree with fp64", "", errors)
+        return passed("backward", "gradients agree with fp64", errors)
     headline = f"the gradient of {worst} is off by {errors[worst]:.2g} of its standard deviation"
     return Finding("backward", FAULT, headline, "wrong", errors)
 
 
-def _halved(kernel: KernelAdapter, plain: _Inputs) -> Finding:
+def _halved(kernel: KernelAdapter, plain: Inputs) -> Finding:
     """Are scores and softmax computed in fp32 for bf16 inputs with large scores?"""
     q, k, v = (x.to(torch.bfloat16) for x in (8 * plain.q, plain.k, plain.v))
     inputs = replace(plain, q=q, k=k, v=v)
     try:
-        y = inputs.given_to(kernel)
+        off = _error(kernel(inputs), inputs.reference())
     except REFUSALS as error:
-        headline = f"does not take bf16: {first_line(error)}"
-        return Finding("precision", NOT_APPLICABLE, headline)
-    off = _error(y, inputs.reference())
+        return skipped("precision", f"does not take bf16: {first_line(error)}")
     numbers = {"error in bf16": off}
     if off <= 5e-2:
-        return Finding("precision", OK, f"off by {off:.1e} in bf16", "", numbers)
+        return passed("precision", f"off by {off:.1e} in bf16", numbers)
     headline = f"in bf16 with large scores the output is off by {off:.2g} of its std"
     return Finding("precision", SUSPICIOUS, headline, "low_precision", numbers)
 
 
-def _empty_row(kernel: KernelAdapter, plain: _Inputs) -> Finding:
+def _empty_row(kernel: KernelAdapter, plain: Inputs) -> Finding:
     """Does a query without keys harm the others?"""
-    mask = plain.mask.clone()
+    name, mask = "empty row", plain.mask.clone()
     mask[3] = False
+    inputs = replace(plain, mask=mask)
     try:
-        y = replace(plain, mask=mask).given_to(kernel)
-    except (*REFUSALS, BadInput) as error:
-        return Finding("empty row", OK, f"a query without keys is refused: {first_line(error)}")
+        y = kernel(inputs)
+    except REFUSALS as error:
+        return passed(name, f"a query without keys is refused: {first_line(error)}")
     others = torch.arange(T) != 3
-    if _error(y[:, :, others], replace(plain, mask=mask).reference()[:, :, others]) > 1e-4:
+    if _error(y[:, :, others], inputs.reference()[:, :, others]) > 1e-4:
         headline = "a query without keys changes the output of others"
-        return Finding("empty row", FAULT, headline, "empty_row")
+        return Finding(name, FAULT, headline, "empty_row")
     row = y[:, :, 3]
     what = "an average of all values" if bool(row.any()) else "zeros"
     what = what if bool(row.isfinite().all()) else "NaN"
-    return Finding("empty row", OK, f"a query without keys gets {what}")
+    return passed(name, f"a query without keys gets {what}")
 
 
-def _dropped(kernel: KernelAdapter, plain: _Inputs) -> Finding:
+def _dropped(kernel: KernelAdapter, plain: Inputs) -> Finding:
     """Is the expected output under dropout the output without?"""
     torch.manual_seed(0)
-    n, y = 300, plain.given_to(kernel).detach().double()
-    drawn = torch.stack(
-        [kernel(plain.q, plain.k, plain.v, plain.mask, plain.scale, 0.3) for _ in range(n)]
-    ).double()
+    n, y = 300, kernel(plain).detach().double()
+    drawn = torch.stack([kernel(plain, dropout=0.3) for _ in range(n)]).double()
     spread = drawn.std(0)
     if not bool(spread.any()):
-        headline = "dropout has no effect"
-        return Finding("dropout", SUSPICIOUS, headline, "dropout_ignored")
+        return Finding("dropout", SUSPICIOUS, "dropout has no effect", "dropout_ignored")
     off = float(((drawn.mean(0) - y) / (spread / n**0.5 + 1e-6)).square().mean().sqrt())
     numbers = {"error in standard errors": off}
     if off < 2:  # 1 if the expectation is right
-        return Finding("dropout", OK, "dropout keeps the expected output", "", numbers)
+        return passed("dropout", "dropout keeps the expected output", numbers)
     headline = f"with dropout, the mean output is off by {off:.1f} standard errors"
     return Finding("dropout", FAULT, headline, "dropout_scale", numbers)
 
 
-def _grouped(kernel: KernelAdapter, plain: _Inputs, generator: torch.Generator) -> Finding:
+def _grouped(kernel: KernelAdapter, plain: Inputs, generator: torch.Generator) -> Finding:
     """Are fewer key-value heads than query heads expanded in the right order?"""
     name = "grouped heads"
     q = torch.randn(B, 6, T, D, generator=generator)
     k, v = torch.randn(2, B, 3, T, D, generator=generator)
     try:
-        y = kernel(q, k, v, plain.mask, plain.scale)
-    except (*REFUSALS, BadInput):
-        headline = "takes only equal numbers of query and key-value heads"
-        return Finding(name, NOT_APPLICABLE, headline)
+        y = kernel(replace(plain, q=q, k=k, v=v))
+    except REFUSALS:
+        return skipped(name, "takes only equal numbers of query and key-value heads")
     repeated, tiled = (
-        compute(RIGHT, q, k[:, heads], v[:, heads], plain.mask, plain.factor)
+        replace(plain, q=q, k=k[:, heads], v=v[:, heads]).reference()
         for heads in ([0, 0, 1, 1, 2, 2], [0, 1, 2, 0, 1, 2])
     )
     if _error(y, repeated) <= 1e-4:
-        return Finding(name, OK, "query head h uses key-value head h // 2 of 6 and 3")
+        return passed(name, "query head h uses key-value head h // 2 of 6 and 3")
     if _error(y, tiled) <= 1e-4:
         headline = "query head h uses key-value head h mod 3: they were tiled, not repeated"
         return Finding(name, FAULT, headline, "head_order")

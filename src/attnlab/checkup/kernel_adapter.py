@@ -5,12 +5,13 @@ Letters: B batch, H heads, T time, D channels of a head.
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from attnlab.checkup.references import RIGHT, Recipe, compute
 from attnlab.errors import BadInput
 
 MASK_STYLES = {
@@ -29,57 +30,67 @@ _NAMES = {
 
 
 @dataclass(frozen=True)
+class Inputs:
+    """What a kernel is given."""
+
+    q: Tensor  # (B, H, T, D)
+    k: Tensor
+    v: Tensor
+    mask: Tensor  # (T, T) bool, True = may attend
+    scale: float | None  # of the scores; None for 1/sqrt(D)
+
+    @property
+    def factor(self) -> float:
+        """The scale as a number."""
+        return self.q.shape[-1] ** -0.5 if self.scale is None else self.scale
+
+    def reference(self, recipe: Recipe = RIGHT, fill: float = -1e4) -> Tensor:
+        """The right output, or a wrong one; see `compute`."""
+        return compute(recipe, self.q, self.k, self.v, self.mask, self.factor, fill)
+
+
+@dataclass(frozen=True)
 class KernelAdapter:
-    """A kernel, the names of its arguments ("" for those it lacks), and what they mean."""
+    """A kernel, the arguments that it has by kind ("mask", "scale", ...), and what they mean."""
 
     function: Callable[..., object]
-    mask: str
-    scale: str
-    causal: str
-    dropout: str
+    names: Mapping[str, str]
     mask_style: str = "attend"
     layout: str = LAYOUTS[0]
 
-    def __call__(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor,
-        scale: float | None,
-        dropout: float = 0.0,
-    ) -> Tensor:
-        """(B, H, T, D) three times, (T, T) bool with True = may attend -> (B, H, T, D).
+    def takes(self, kind: str) -> bool:
+        """Whether the kernel has this argument."""
+        return kind in self.names
+
+    def __call__(self, inputs: Inputs, dropout: float = 0.0) -> Tensor:
+        """The output (B, H, T, D).
 
         Raises:
             BadInput: the kernel returns something else.
         """
-        named: dict[str, object] = {}
-        if self.mask:
-            zeros = torch.zeros(mask.shape, dtype=q.dtype)
-            styles = {"block": ~mask, "add": zeros.masked_fill(~mask, -math.inf)}
-            named[self.mask] = styles.get(self.mask_style, mask)
-        elif self.causal:
-            named[self.causal] = True
-        if self.scale and scale is not None:
-            named[self.scale] = scale
-        if self.dropout:
-            named[self.dropout] = dropout
-        q, k, v = q.clone(), k.clone(), v.clone()
+        mask, scale = inputs.mask, inputs.scale
+        zeros = torch.zeros(mask.shape, dtype=inputs.q.dtype)
+        styles = {"block": ~mask, "add": zeros.masked_fill(~mask, -math.inf)}
+        values = {
+            "mask": styles.get(self.mask_style, mask),
+            "scale": scale,
+            "causal": None if self.takes("mask") else True,
+            "dropout": dropout,
+        }
+        named = {n: values[kind] for kind, n in self.names.items() if values[kind] is not None}
+        q, k, v = inputs.q.clone(), inputs.k.clone(), inputs.v.clone()
         B, H, T, _ = q.shape
         expected = (B, H, T, v.shape[-1])
         if self.layout == "(T, D)":
             flat = zip(*(x.flatten(0, 1) for x in (q, k, v)), strict=True)
-            parts = [_tensor(self.function(*one, **named), expected) for one in flat]
-            output: object = torch.stack(parts)
-        elif self.layout == "(B H, T, D)":
-            output = self.function(*(x.flatten(0, 1) for x in (q, k, v)), **named)
-        elif self.layout == "(B, T, H, D)":
-            output = self.function(*(x.transpose(1, 2) for x in (q, k, v)), **named)
+            y = torch.stack([_tensor(self.function(*one, **named), expected) for one in flat])
         else:
-            output = self.function(q, k, v, **named)
-        y = _tensor(output, expected)
-        if y.shape == (B, T, H * v.shape[-1]):  # it merges heads itself
+            if self.layout == "(B H, T, D)":
+                q, k, v = (x.flatten(0, 1) for x in (q, k, v))
+            elif self.layout == "(B, T, H, D)":
+                q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+            y = _tensor(self.function(q, k, v, **named), expected)
+        if y.shape == (B, T, H * expected[-1]):  # it merges heads itself
             y = y.unflatten(-1, (H, -1)).transpose(1, 2)
         elif self.layout == "(B, T, H, D)" and y.ndim == 4:
             y = y.transpose(1, 2)
@@ -103,6 +114,5 @@ def adapt_kernel(fn: Callable[..., object]) -> KernelAdapter:
         known = set(inspect.signature(fn).parameters)
     except (ValueError, TypeError):  # built-ins such as F.scaled_dot_product_attention
         known = {"attn_mask", "scale", "is_causal", "dropout_p"}
-    return KernelAdapter(
-        fn, *(next((n for n in names if n in known), "") for names in _NAMES.values())
-    )
+    found = {kind: [n for n in names if n in known] for kind, names in _NAMES.items()}
+    return KernelAdapter(fn, {kind: names[0] for kind, names in found.items() if names})

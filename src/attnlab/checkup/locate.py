@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter, hooked, tensors_in
+from attnlab.checkup.trace import SeenOperations, ranks_along
 
 
 @dataclass(frozen=True)
@@ -34,17 +35,17 @@ class Place:
         return own and not list(self.module.children())
 
 
-def first_leak(adapter: ModelAdapter, T: int, generator: torch.Generator) -> Place | None:
+def first_leak(adapter: ModelAdapter, T: int) -> Place | None:
     """The innermost module whose output at early positions changes, but whose inputs do not.
 
     Returns:
         None if the model is no module, or if nothing changes early for a few changed suffixes.
     """
-    if adapter.module is None:
+    if not adapter.is_module:
         return None
     names = {module: name for name, module in adapter.module.named_modules()}
-    ids = adapter.tokens(generator, 1, T)
-    other = adapter.others(ids, generator)
+    ids = adapter.tokens(1, T)
+    other = adapter.other_ids(ids)
     for cut in dict.fromkeys((T // 2, 1, T - 1, T // 4, 3 * T // 4, 6, 11)):
         if not 0 < cut < T:
             continue
@@ -61,9 +62,9 @@ def first_leak(adapter: ModelAdapter, T: int, generator: torch.Generator) -> Pla
     return None
 
 
-def reads_of(place: Place, adapter: ModelAdapter, T: int, generator: torch.Generator) -> Tensor:
+def reads_of(place: Place, adapter: ModelAdapter, T: int) -> Tensor:
     """(T, T) bool: which of its inputs each output of this one module depends on, by gradients."""
-    ids = adapter.tokens(generator, 1, T)
+    ids = adapter.tokens(1, T)
     seen: list[list[Tensor]] = []
 
     def keep(_: nn.Module, args: tuple, named: dict[str, object], output: object) -> None:
@@ -74,10 +75,29 @@ def reads_of(place: Place, adapter: ModelAdapter, T: int, generator: torch.Gener
     with hooked([place.module], keep), torch.enable_grad():
         adapter.raw(ids)
         x, y = seen[0]
-        asked = (y[0] * torch.randn(y[0].shape, generator=generator).to(y)).flatten(1).sum(-1)
+        asked = (y[0] * adapter.random_like(y[0])).flatten(1).sum(-1)
         slopes = [torch.autograd.grad(a, x, retain_graph=True)[0][0].flatten(1) for a in asked]
     sizes = torch.stack(slopes).norm(dim=-1).cpu().double()  # (T, T)
     return sizes > 1e-10 * sizes.max()
+
+
+def choices_in(place: Place, adapter: ModelAdapter, T: int) -> str:
+    """Operations in this one module that rank the T positions, as expert choice and hashing do."""
+    given: list[tuple[tuple, dict[str, object]]] = []
+
+    def keep(_: nn.Module, args: tuple, named: dict[str, object], output: object) -> None:
+        given.append((args, named))
+
+    try:
+        with torch.no_grad():
+            with hooked([place.module], keep):
+                adapter.raw(adapter.tokens(1, T))
+            args, named = given[0]
+            with SeenOperations(lambda func, x: ranks_along(func, x, T)) as seen:
+                place.module(*args, **named)
+    except REFUSALS:  # of being called alone
+        return ""
+    return " and ".join(sorted(seen.names))
 
 
 Recorded = tuple[nn.Module, list[Tensor], list[Tensor]]  # inputs and outputs before the cut
@@ -92,7 +112,6 @@ def _record(adapter: ModelAdapter, ids: Tensor, cut: int) -> list[Recorded]:
         given = [*args, *named.values()]
         found.append((module, _early(given, T, cut), _early([output], T, cut)))
 
-    assert adapter.module is not None
     with hooked(adapter.module.modules(), keep), torch.no_grad():
         adapter.raw(ids)
     return found
@@ -103,7 +122,7 @@ def _early(values: Iterable[object], T: int, cut: int) -> list[Tensor]:
     early = []
     for x in (x for value in values for x in tensors_in(value)):
         axes = [axis for axis in range(x.ndim) if x.shape[axis] == T]
-        if len(axes) == 2 and axes == [1, 2] and x.ndim == 3:  # (B, T, C) with C = T
+        if axes == [1, 2] and x.ndim == 3:  # (B, T, C) with C = T
             axes = [1]
         if len(axes) == 1:
             early.append(x.detach().narrow(axes[0], 0, cut).clone())

@@ -9,12 +9,54 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from attnlab.checkup.findings import FAULT, NOT_APPLICABLE, OK, SUSPICIOUS, Finding
+from attnlab.checkup.findings import FAULT, SUSPICIOUS, Finding, passed, skipped
 from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter, find_logits, hooked, tensors_in
-from attnlab.checkup.targets import check_batch
-from attnlab.errors import BadInput, first_line
+from attnlab.errors import first_line
 
 Loss = Callable[[nn.Module, Tensor], Tensor]  # the model and ids (B, T) -> the training loss
+
+
+def check_batch(x: Tensor, y: Tensor) -> Finding:
+    """Measure how far the targets are shifted against the inputs.
+
+    The model cannot show this mistake: it is causal, and learns to copy or to skip. Negative
+    entries, such as -100 for ignored targets, do not count.
+
+    Args:
+        x, y: (B, T) int64, inputs and targets as they reach the loss.
+
+    Raises:
+        ValueError: the shapes differ.
+    """
+    if x.shape != y.shape or x.ndim != 2:
+        raise ValueError(
+            f"inputs {tuple(x.shape)} and targets {tuple(y.shape)} must both be (B, T)"
+        )
+    shares = {shift: _agreement(x, y, shift) for shift in (-1, 0, 1, 2)}
+    numbers = {f"y[t] = x[t{shift:+d}]": share for shift, share in shares.items()}
+    best = max(shares, key=lambda shift: shares[shift])
+    if shares[1] >= 0.999:
+        return passed("targets", "targets are the next tokens", numbers)
+    if shares[best] < 0.999:
+        headline = "targets are not the inputs, shifted by any number from -1 to 2"
+        return Finding("targets", SUSPICIOUS, headline, "wrong_targets", numbers)
+    cause, headline = {
+        -1: ("wrong_targets", "y[t] = x[t-1]: targets are shifted backwards"),
+        0: ("not_shifted", "y[t] = x[t]: targets are not shifted, so the model copies its input"),
+        2: ("shifted_twice", "y[t] = x[t+2]: targets are shifted twice"),
+    }[best]
+    return Finding("targets", FAULT, headline, cause, numbers)
+
+
+def _agreement(x: Tensor, y: Tensor, shift: int) -> float:
+    """Share of the targets that equal the input `shift` positions later."""
+    T = x.shape[1]
+    if abs(shift) >= T:
+        return 0.0
+    inputs = x[:, max(shift, 0) : T + min(shift, 0)]
+    targets = y[:, max(-shift, 0) : T - max(shift, 0)]
+    counted = targets >= 0
+    return float((inputs == targets)[counted].double().mean()) if counted.any() else 0.0
 
 
 def labeled_loss(labels: Tensor | None) -> Loss:
@@ -40,39 +82,31 @@ def check_loss(
         ids: (B, T) random ids.
         shifts_in_data: whether the data may be shifted instead, so that no shift is no fault.
     """
-    module = adapter.module
-    assert module is not None
     seen: list[tuple[Tensor, Tensor]] = []
 
     def keep(_: nn.Module, args: tuple, named: dict[str, object], output: object) -> None:
         given = next(x for value in (*args, *named.values()) for x in tensors_in(value))
-        logits = find_logits(output, tuple(given.shape), adapter.vocab_size)
-        seen.append((given, logits))
+        seen.append((given, find_logits(output, tuple(given.shape), adapter.vocab_size)))
 
     try:
-        with hooked([module], keep), torch.enable_grad():
-            value = loss(module, ids.to(adapter.device))
+        with hooked([adapter.module], keep), torch.enable_grad():
+            value = loss(adapter.module, ids.to(adapter.device))
             given, logits = seen[-1]
             (slope,) = torch.autograd.grad(value, logits, allow_unused=True)
-    except (*REFUSALS, BadInput, StopIteration) as error:
-        headline = f"the loss cannot be followed ({first_line(error, with_class=True)})"
-        return Finding("targets", NOT_APPLICABLE, headline)
+    except (*REFUSALS, StopIteration) as error:
+        reason = first_line(error, with_class=True)
+        return skipped("targets", f"the loss cannot be followed ({reason})")
     if slope is None:
-        headline = "the loss is not computed from the logits that the model returns"
-        return Finding("targets", NOT_APPLICABLE, headline)
+        return skipped("targets", "the loss is not computed from the logits the model returns")
     targets = slope.argmin(-1).where(slope.abs().sum(-1) > 0, -100)  # (B, T)
     found = check_batch(given.cpu(), targets.cpu())
     if found.cause == "not_shifted" and shifts_in_data:
-        headline = (
-            "the model compares labels with logits at the same place: shift them in the data"
-        )
-        return Finding("targets", OK, headline, "", found.numbers)
+        where = "the model compares labels with logits at the same place: shift them in the data"
+        return passed("targets", where, found.numbers)
     return replace(found, headline=f"measured in the loss: {found.headline}")
 
 
-def weights(
-    adapter: ModelAdapter, generator: torch.Generator, loss: Loss | None, head_size: int
-) -> list[Finding]:
+def weights(adapter: ModelAdapter, loss: Loss | None, head_size: int) -> list[Finding]:
     """Does a gradient reach all weights?
 
     Args:
@@ -82,26 +116,22 @@ def weights(
         head_size: D, to recognize one head that gets no gradient; 0 if unknown.
     """
     module = adapter.module
-    assert module is not None
     ran: set[nn.Module] = set()
     module.zero_grad()
     try:
         with hooked(module.modules(), lambda m, *_: ran.add(m)), torch.enable_grad():
-            for training in (
-                True,
-                False,
-            ) * 3:  # routers learn from few tokens, or in one mode only
-                ids = adapter.tokens(generator, 4, adapter.block_size)
+            # Routers learn from few tokens, or in one mode only.
+            for training in (True, False, True, False, True, False):
+                ids = adapter.tokens(4, adapter.block_size)
                 module.train(training)
                 if loss is None:
                     logits = adapter.raw(ids)
-                    random = torch.randn(logits.shape, generator=generator).to(logits)
-                    (logits * random).sum().backward()
+                    (logits * adapter.random_like(logits)).sum().backward()
                 else:
                     loss(module, ids.to(adapter.device)).backward()
     except REFUSALS as error:
-        headline = f"no gradient can be computed ({first_line(error, with_class=True)})"
-        return [Finding("weights", NOT_APPLICABLE, headline)]
+        reason = first_line(error, with_class=True)
+        return [skipped("weights", f"no gradient can be computed ({reason})")]
     finally:
         module.eval()
     learning = {
@@ -117,8 +147,7 @@ def weights(
         more = f" and {len(still) - 4} more" if len(still) > 4 else ""
         headline = f"no gradient reaches {', '.join(still[:4])}{more}"
         found.append(Finding("weights", SUSPICIOUS, headline, "no_gradient"))
-    ok = f"a gradient reaches all {len(learning)} parameters"
-    return found or [Finding("weights", OK, ok)]
+    return found or [passed("weights", f"a gradient reaches all {len(learning)} parameters")]
 
 
 def _silent_heads(module: nn.Module, D: int) -> list[Finding]:
@@ -148,4 +177,4 @@ def tied(module: nn.Module) -> Finding:
         if all(p is not t for t in tables) and any(torch.equal(p, t) for t in tables):
             headline = f"{name} equals an embedding in value but is another tensor"
             return Finding("tied", SUSPICIOUS, headline, "tied_by_copy")
-    return Finding("tied", OK, "no weights are copies of an embedding")
+    return passed("tied", "no weights are copies of an embedding")

@@ -1,22 +1,12 @@
 """Prove that a predictor reads ahead, by betting on text whose probabilities are known.
 
-Let q_t be the predictor's probability of token x_t and p_t the exact probability given the past.
-If q_t depends on earlier tokens only, M_n = prod_t q_t(x_t) / p_t(x_t) is a nonnegative
-supermartingale that starts at 1, so by Ville's inequality (Ville 1939)
-
-    P(M_n >= 1/alpha for any n) <= alpha.
-
-Once M passes 1/alpha, the predictor reads ahead (or its probabilities do not sum to 1), with error
-probability alpha, whatever the mechanism and whenever you look. The predictor may be trained
-meanwhile, as long as every text is scored before it is trained on.
-
 Letters: B batch, T time, V symbols.
 """
 
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,9 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.checkup.adam import Adam, open_weights
-from attnlab.checkup.findings import FAULT, NOT_APPLICABLE, OK, Finding
+from attnlab.checkup.findings import FAULT, Finding, passed, skipped
 from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter
-from attnlab.checkup.preserve_state import working_copy
 from attnlab.errors import first_line
 from attnlab.rng import generator
 
@@ -37,6 +26,16 @@ ScoredText = tuple[Tensor, Tensor]  # ids (B, T + 1); ln p of ids[:, 1:] given t
 @dataclass
 class Martingale:
     """The logarithm of M, in nats: now, at its highest, and after every batch.
+
+    Let q_t be the predictor's probability of token x_t and p_t the exact one given the past. If
+    q_t depends on earlier tokens only, M_n = prod_t q_t(x_t) / p_t(x_t) is a nonnegative
+    supermartingale that starts at 1, so by Ville's inequality (Ville 1939)
+
+        P(M_n >= 1/alpha for any n) <= alpha.
+
+    Once M passes 1/alpha, the predictor reads ahead (or its probabilities do not sum to 1), with
+    error probability alpha, whatever the mechanism and whenever you look. The predictor may be
+    trained meanwhile, as long as every text is scored before it is trained on.
 
     The stake is divided evenly over the batches: each batch adds its share, so that what an
     untrained predictor loses at first does not burden later bets. A mixture of supermartingales is
@@ -158,15 +157,14 @@ def train_and_bet(
 
 
 def bet_on_uniform_text(
-    student: ModelAdapter, *, seed: int, batch_size: int, steps: int, seconds: float = math.inf
+    student: ModelAdapter, *, batch_size: int, steps: int, seconds: float = math.inf
 ) -> Martingale:
     """Train a model in place on uniform random tokens, which only a leak makes predictable.
 
     Raises:
         RuntimeError: no gradient flows.
     """
-    assert student.module is not None
-    V = student.vocab_size
+    V, seed = student.vocab_size, student.generator.initial_seed()
     text = uniform_text(V, student.block_size, seed, min(batch_size, student.rows))
     with torch.enable_grad():
         return train_and_bet(
@@ -179,25 +177,21 @@ def bet_on_uniform_text(
         )
 
 
-def prove_by_training(
-    adapter: ModelAdapter, random: torch.Generator, *, steps: int = 400, seconds: float = 40.0
-) -> Finding:
+def prove_by_training(adapter: ModelAdapter, *, steps: int = 400, seconds: float = 40) -> Finding:
     """The checkup's detector: bet on uniform tokens, which no causal model can predict."""
-    if adapter.module is None:
-        return Finding("proof", NOT_APPLICABLE, "only a torch module can be trained")
-    copy, reason = working_copy(adapter.module)
-    if reason:
-        return Finding("proof", NOT_APPLICABLE, reason)
-    student, seed = replace(adapter, model=copy.float()), random.initial_seed()
+    if not adapter.copies:
+        return skipped("proof", "only a torch module that can be copied can be trained")
     try:
-        bet = bet_on_uniform_text(student, seed=seed, batch_size=16, steps=steps, seconds=seconds)
+        student = adapter.copied()
+        student.module.float()
+        bet = bet_on_uniform_text(student, batch_size=16, steps=steps, seconds=seconds)
     except REFUSALS as error:
-        return Finding("proof", NOT_APPLICABLE, f"training failed: {first_line(error)}")
+        return skipped("proof", f"training failed: {first_line(error)}")
     n, digits = len(bet.history), bet.highest / math.log(10)
     numbers = {"log10 of the highest M": digits, "steps": float(n), "alpha": bet.alpha}
     if not bet.proven:
         headline = f"no proof of a leak in {n} steps (the highest odds were 10^{digits:.1f})"
-        return Finding("proof", OK, headline, "", numbers)
+        return passed("proof", headline, numbers)
     headline = (
         f"after {n} training steps the model predicts uniform random tokens: odds of "
         f"10^{digits:.1f} against every model that reads only the past"

@@ -1,5 +1,6 @@
 """One way to call any model: from ids to logits. Letters: B batch, T time, V symbols."""
 
+import copy
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from attnlab.errors import BadInput, first_line
 
-# What a model raises when it is called in a way that it does not support.
+# What a model raises when it is called in a way that it does not support, BadInput among them.
 REFUSALS = (
     RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError, AssertionError,
 )  # fmt: skip
@@ -23,35 +24,22 @@ Model = Callable[..., object]
 
 @dataclass(frozen=True)
 class ModelAdapter:
-    """A model behind a common signature.
+    """A model behind a common signature, and the random tokens to examine it with."""
 
-    Args:
-        model: any callable from ids (B, T) to logits (B, T, V), or to something that holds them.
-        vocab_size: ids are below it.
-        block_size: the largest T.
-        convention: "torch" passes tensors, "numpy" arrays, "targets" passes the ids twice (for
-            models that return all logits only if they get targets); anything else is the keyword
-            for the ids.
-        rows: how many sequences one call may hold; 1 if rows mix.
-        seeded: seed torch before each call, so that dropout drops the same entries.
-        copies: whether the module can be copied, to add noise or train.
-        size_note: block_size in words for the report, if it is not the model's own.
-        text: (N, L) real ids, of which sequences are cut; None to draw them uniformly.
-        pad: the id for padding, which is never drawn; -1 if there is none.
-        extra: keyword inputs, as many rows as the text or none.
-    """
-
-    model: Model
-    vocab_size: int
-    block_size: int
+    model: Model  # from ids (B, T) to logits (B, T, V), or to something that holds them
+    vocab_size: int  # ids are below it
+    block_size: int  # the largest T
+    generator: torch.Generator  # of the tokens
+    # "torch" passes tensors, "numpy" arrays, "targets" the ids twice (for models that return all
+    # logits only if they get targets); anything else is the keyword for the ids.
     convention: str = "torch"
-    rows: int = 64
-    seeded: bool = False
-    copies: bool = True
-    size_note: str = ""
-    text: Tensor | None = None
-    pad: int = -1
-    extra: Mapping[str, object] = field(default_factory=dict)
+    rows: int = 64  # how many sequences one call may hold; 1 if rows mix
+    seeded: bool = False  # seed torch before each call, so that dropout drops the same entries
+    in_place: str = ""  # why a module cannot be copied, to add noise or train; "" if it can
+    size_note: str = ""  # block_size in words for the report, if it is not the model's own
+    text: Tensor | None = None  # (N, L) real ids, of which sequences are cut; None: uniform ones
+    pad: int = -1  # the id for padding, which is never drawn; -1 if there is none
+    extra: Mapping[str, object] = field(default_factory=dict)  # as many rows as the text or none
 
     @cached_property
     def pool(self) -> Tensor:
@@ -60,9 +48,24 @@ class ModelAdapter:
         return ids[ids != self.pad]
 
     @property
-    def module(self) -> nn.Module | None:
-        """The model as a torch module, or None."""
-        return self.model if isinstance(self.model, nn.Module) else None
+    def is_module(self) -> bool:
+        """Whether the model is a torch module."""
+        return isinstance(self.model, nn.Module)
+
+    @property
+    def module(self) -> nn.Module:
+        """The model, if it is a torch module."""
+        assert isinstance(self.model, nn.Module)
+        return self.model
+
+    @property
+    def copies(self) -> bool:
+        """Whether it is a module that can be copied."""
+        return self.is_module and not self.in_place
+
+    def copied(self) -> "ModelAdapter":
+        """The same with a deep copy of the module."""
+        return replace(self, model=copy.deepcopy(self.module))
 
     @property
     def dtype(self) -> torch.dtype | None:
@@ -71,11 +74,7 @@ class ModelAdapter:
 
     @property
     def tolerance(self) -> float:
-        """The share of the largest change that counts as rounding.
-
-        The rows of one call are computed in the same way, so true zeros are usually exact; the
-        tolerance is for kernels that round.
-        """
+        """The share of the largest change that counts as rounding, in kernels that round."""
         half = {torch.bfloat16: 2e-2, torch.float16: 2e-3, torch.float64: 1e-8}
         return half.get(self.dtype or torch.float32, 1e-5)
 
@@ -86,38 +85,42 @@ class ModelAdapter:
 
     def takes(self, *names: str) -> bool:
         """Whether the module's forward has these parameters."""
-        module = self.module
-        return module is not None and (
-            inspect.signature(module.forward).parameters.keys() >= set(names)
-        )
+        if not self.is_module:
+            return False
+        return inspect.signature(self.module.forward).parameters.keys() >= set(names)
 
     def parameters(self) -> list[Tensor]:
         """The parameters of the module, if it is one."""
-        return list(self.module.parameters()) if self.module is not None else []
+        return list(self.module.parameters()) if self.is_module else []
 
-    def tokens(self, generator: torch.Generator, *shape: int) -> Tensor:
+    def tokens(self, *shape: int) -> Tensor:
         """(..., T) ids on the CPU: uniform ones, or windows of the text."""
         if self.text is None:
-            return self.pool[torch.randint(len(self.pool), shape, generator=generator)]
-        rows = torch.randint(len(self.text), (*shape[:-1], 1), generator=generator)
-        last = self.text.shape[1] - shape[-1]
-        start = torch.randint(last + 1, (*shape[:-1], 1), generator=generator)
+            return self.pool[self._below(len(self.pool), *shape)]
+        rows = self._below(len(self.text), *shape[:-1], 1)
+        start = self._below(self.text.shape[1] - shape[-1] + 1, *shape[:-1], 1)
         return self.text[rows, start + torch.arange(shape[-1])]
 
-    def others(self, ids: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Another id at every position: a random one, or the next without a generator."""
-        n = len(self.pool)
-        shift = torch.ones_like(ids)
-        if generator is not None:
-            shift = 1 + torch.randint(n - 1, ids.shape, generator=generator)
-        return self.pool[(torch.searchsorted(self.pool, ids) + shift) % n]
+    def next_ids(self, ids: Tensor) -> Tensor:
+        """Another id at every position: the next one of the pool."""
+        return self._shifted(ids, torch.ones_like(ids))
+
+    def other_ids(self, ids: Tensor) -> Tensor:
+        """Another id at every position: a random one."""
+        return self._shifted(ids, 1 + self._below(len(self.pool) - 1, *ids.shape))
+
+    def _below(self, n: int, *shape: int) -> Tensor:
+        return torch.randint(n, shape, generator=self.generator)
+
+    def _shifted(self, ids: Tensor, by: Tensor) -> Tensor:
+        return self.pool[(torch.searchsorted(self.pool, ids) + by) % len(self.pool)]
+
+    def random_like(self, x: Tensor) -> Tensor:
+        """Standard normal numbers."""
+        return torch.randn(x.shape, generator=self.generator).to(x)
 
     def logits(self, ids: Tensor) -> Tensor:
-        """(B, T) int64 -> (B, T, V) fp64 on the CPU, without gradients.
-
-        Raises:
-            BadInput: nothing in the output can be the logits.
-        """
+        """(B, T) int64 -> (B, T, V) fp64 on the CPU, without gradients."""
         with torch.no_grad():
             parts = [self.raw(part).to("cpu", torch.float64) for part in ids.split(self.rows)]
         return torch.cat(parts).detach()
@@ -130,26 +133,21 @@ class ModelAdapter:
         extra = {name: self._fitted(name, *ids.shape) for name in self.extra}
         if self.convention == "numpy":
             output = self.model(own.numpy(), **extra)
-        elif self.convention == "targets":
-            output = self.model(own, own.clone(), **extra)
-        elif self.convention == "torch":
-            output = self.model(own, **extra)
+        elif self.convention in ("torch", "targets"):
+            args = (own,) if self.convention == "torch" else (own, own.clone())
+            output = self.model(*args, **extra)
         else:
             output = self.model(**{self.convention: own}, **extra)
         return find_logits(output, tuple(ids.shape), self.vocab_size)
 
     def _fitted(self, name: str, B: int, T: int) -> object:
         """A keyword input for B sequences of T tokens: its first row, cut along time."""
-        value = self.extra[name]
-        if (
-            self.text is None
-            or not isinstance(value, Tensor)
-            or value.shape[:1] != self.text.shape[:1]
-        ):
+        value, text = self.extra[name], self.text
+        if text is None or not isinstance(value, Tensor) or value.shape[:1] != text.shape[:1]:
             return value
         x = value[:1]
         for axis in range(1, x.ndim):
-            if x.shape[axis] == self.text.shape[1]:
+            if x.shape[axis] == text.shape[1]:
                 x = x.narrow(axis, 0, T)
         if x.ndim == 1 and "len" in name:
             x = x.clamp(max=T)
@@ -159,11 +157,7 @@ class ModelAdapter:
 def with_example(
     adapter: ModelAdapter, ids: Tensor | None, example: Mapping[str, object]
 ) -> ModelAdapter:
-    """Draw tokens from real ids, and pass further inputs by keyword; see `checkup`.
-
-    Raises:
-        BadInput: there are no ids, or they are not (N, L) and below vocab_size.
-    """
+    """Draw tokens from real ids, and pass further inputs by keyword; see `checkup`."""
     key, V = "torch", adapter.vocab_size
     if ids is None:
         found = [k for k, v in example.items() if isinstance(v, Tensor) and v.dtype == torch.long]
@@ -193,11 +187,7 @@ def hooked(modules: Iterable[nn.Module], hook: Callable[..., None]) -> Iterator[
 
 
 def find_logits(output: object, shape: tuple[int, ...], vocab_size: int) -> Tensor:
-    """Find the logits in what a model returns.
-
-    Raises:
-        BadInput: nothing in it has the shape (B, T, V).
-    """
+    """Find the logits (B, T, V) in what a model returns; BadInput if it has none."""
     arrays = list(tensors_in(output))
     fitting = [a for a in arrays if a.ndim == 3 and a.shape[:2] == shape and a.is_floating_point()]
     if fitting:
@@ -234,17 +224,11 @@ def adapt(
     ids: Tensor | None = None,
     example: Mapping[str, object] | None = None,
     longest: int = 256,
+    seed: int = 0,
 ) -> ModelAdapter:
-    """Find out how to call a model and with which sizes.
+    """Find out how to call a model and with which sizes; the arguments are those of `checkup`.
 
-    Args:
-        model: see `ModelAdapter`.
-        vocab_size: None if the model or its config has it.
-        block_size: likewise; 64 if neither has it. A size found there is capped at `longest`.
-        ids, example: see `with_example`.
-
-    Raises:
-        BadInput: a size is missing or impossible, or no way of calling gives logits.
+    A block_size found in the model is capped at `longest`.
     """
     if not callable(model):
         kind = type(model).__name__
@@ -266,7 +250,8 @@ def adapt(
     tables = [m for m in modules if isinstance(m, nn.Embedding) and m.num_embeddings == V]
     pads = [size_from(model, ("pad_token_id",)), *(table.padding_idx for table in tables)]
     pad = next((p for p in pads if p is not None and V >= 4), -1)
-    adapter = ModelAdapter(model, V, T, size_note=note, pad=pad)
+    generator = torch.Generator().manual_seed(seed)
+    adapter = ModelAdapter(model, V, T, generator, size_note=note, pad=pad)
     if ids is not None or example is not None:
         adapter = with_example(adapter, ids, example or {})
     if adapter.block_size < 3:

@@ -1,6 +1,7 @@
 """The checkup of a whole model: prepare a copy, examine it, restore everything, report."""
 
 import contextlib
+import copy
 import io
 import time
 import traceback
@@ -8,15 +9,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import torch
 from torch import Tensor, nn
 
 from attnlab.checkup.examination import Examination
 from attnlab.checkup.findings import NOT_APPLICABLE, Report
-from attnlab.checkup.loss_path import Loss, check_loss, labeled_loss
-from attnlab.checkup.model_adapter import Model, ModelAdapter, adapt
-from attnlab.checkup.preserve_state import preserve_state, working_copy
-from attnlab.checkup.targets import check_batch
+from attnlab.checkup.loss_path import Loss, check_batch, check_loss, labeled_loss
+from attnlab.checkup.model_adapter import REFUSALS, Model, ModelAdapter, adapt
+from attnlab.checkup.preserve_state import preserve_state
 from attnlab.errors import BadInput
 
 
@@ -44,7 +43,8 @@ def checkup(
             or a sequence that holds them; tensors, or arrays of NumPy or JAX.
         vocab_size: V; None if the model or its config has it.
         block_size: the largest T to examine; None if the model or its config has it (at most 256
-            positions are then examined, or 4096 with `seconds`, and the report says so).
+            positions are then examined, or 4096 with `seconds`, and the report says so), and 64 if
+            neither has it.
         ids: (N, L) int64 real token ids; sequences are cut out of them instead of drawn.
         example: further inputs by keyword, such as masks and lengths, with N rows or none; may
             hold the ids too, as a tokenizer returns them. The first row is used.
@@ -68,23 +68,20 @@ def checkup(
     if seconds is not None and seconds <= 0:
         raise BadInput(f"seconds = {seconds} must be above 0")
     longest = 256 if seconds is None else 4096
-    with prepared(model, vocab_size, block_size, ids, example, longest) as (adapter, notes):
-        generator = torch.Generator().manual_seed(seed)
-        examination = Examination(adapter, generator, seconds, loss)
+    with prepared(model, vocab_size, block_size, ids, example, longest, seed) as adapter:
+        examination = Examination(adapter, seconds, loss)
         error = _run(examination, prove)
         if batch is not None:
             x, y = batch
             found = check_batch(x, y)
-            if adapter.takes(
-                "labels"
-            ):  # the batch as it reaches the loss, if that can be followed
+            if adapter.takes("labels"):  # as they reach the loss, if that can be followed
                 inside = check_loss(adapter, labeled_loss(y), x)
                 found = found if inside.status is NOT_APPLICABLE else inside
             examination.findings.append(found)
-    findings, settings = examination.findings, examination.settings | notes
     owner = _module_of(model)
     title = name if name is not None else type(model if owner is None else owner).__name__
-    return Report(title, settings, tuple(findings), time.perf_counter() - begin, error)
+    seconds = time.perf_counter() - begin
+    return Report(title, examination.settings, tuple(examination.findings), seconds, error)
 
 
 def _run(examination: Examination, prove: bool) -> str:
@@ -118,18 +115,20 @@ def prepared(
     ids: Tensor | None = None,
     example: Mapping[str, object] | None = None,
     longest: int = 256,
-) -> Iterator[tuple[ModelAdapter, dict[str, str]]]:
-    """A copy of the model in eval mode and how to call it, with notes; restores everything."""
-    owner = _module_of(model)
+    seed: int = 0,
+) -> Iterator[ModelAdapter]:
+    """A copy of the model in eval mode and how to call it; restores everything; see `adapt`."""
+    owner, reason = _module_of(model), ""
     # Some models print.
     with preserve_state(owner), contextlib.redirect_stdout(io.StringIO()):
-        notes: dict[str, str] = {}
-        if owner is not None and owner is not model:
-            owner.eval()
         if isinstance(model, nn.Module):
-            model, reason = working_copy(model)
+            try:
+                model = copy.deepcopy(model)
+            except REFUSALS as error:
+                reason = f"the model cannot be copied ({error}), so it is examined in place"
+        if isinstance(model, nn.Module):
             model.eval()
-            if reason:
-                notes["copy"] = reason
-        adapter = adapt(model, vocab_size, block_size, ids, example, longest)
-        yield replace(adapter, copies=not notes), notes
+        elif owner is not None:
+            owner.eval()
+        adapter = adapt(model, vocab_size, block_size, ids, example, longest, seed)
+        yield replace(adapter, in_place=reason)

@@ -7,41 +7,38 @@ import torch
 from torch import Tensor
 
 from attnlab.checkup.blackbox import relative
-from attnlab.checkup.findings import NOT_APPLICABLE, OK, SUSPICIOUS, Finding
+from attnlab.checkup.findings import SUSPICIOUS, Finding, passed, skipped
 from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter
-from attnlab.checkup.preserve_state import working_copy
-from attnlab.errors import BadInput, first_line
+from attnlab.errors import first_line
 
 _PADDING_NAMES = (
     "attention_mask", "key_padding_mask", "src_key_padding_mask", "padding_mask", "pad_mask",
 )  # fmt: skip
 
 
-def cache(adapter: ModelAdapter, generator: torch.Generator) -> Finding:
+def cache(adapter: ModelAdapter) -> Finding:
     """Does decoding with a cache give the logits of one pass? (Hugging Face's convention.)"""
-    module = adapter.module
-    if module is None or not adapter.takes("past_key_values", "use_cache"):
-        return Finding("cache", NOT_APPLICABLE, "the model takes no past_key_values")
-    T = min(adapter.block_size, 24)
-    ids = adapter.tokens(generator, 2, T).to(adapter.device)
+    if not adapter.takes("past_key_values", "use_cache"):
+        return skipped("cache", "the model takes no past_key_values")
+    module, T = adapter.module, min(adapter.block_size, 24)
+    ids = adapter.tokens(2, T).to(adapter.device)
     with torch.no_grad():
         whole = module(ids).logits
-        start = module(ids[:, : T // 2], use_cache=True)
-        parts, state = [start.logits], start.past_key_values
+        step = module(ids[:, : T // 2], use_cache=True)
+        parts = [step.logits]
         for t in range(T // 2, T):
+            state = step.past_key_values
             step = module(ids[:, t : t + 1], past_key_values=state, use_cache=True)
             parts.append(step.logits)
-            state = step.past_key_values
     change = relative(torch.cat(parts, 1), whole)
-    numbers = {"change": change}
     if change <= 1e-3:
         headline = "decoding token by token with the cache gives the logits of one pass"
-        return Finding("cache", OK, headline, "", numbers)
+        return passed("cache", headline, {"change": change})
     headline = f"with the cache, the logits differ by {change:.2g} of their standard deviation"
-    return Finding("cache", SUSPICIOUS, headline, "cache_differs", numbers)
+    return Finding("cache", SUSPICIOUS, headline, "cache_differs", {"change": change})
 
 
-def padding(adapter: ModelAdapter, generator: torch.Generator) -> Finding:
+def padding(adapter: ModelAdapter) -> Finding:
     """Is padding ignored, on the left and on the right, in rows of different lengths?
 
     The mask's polarity is found by trying: with the right one, changing padded tokens changes
@@ -49,31 +46,28 @@ def padding(adapter: ModelAdapter, generator: torch.Generator) -> Finding:
     """
     name = next((n for n in _PADDING_NAMES if adapter.takes(n)), "")
     if not name:
-        return Finding("padding", NOT_APPLICABLE, "the model takes no padding mask")
+        return skipped("padding", "the model takes no padding mask")
     T = min(adapter.block_size, 24)
-    ids = adapter.tokens(generator, 3, T)
-    other = adapter.others(ids, generator)
+    ids = adapter.tokens(3, T)
+    other = adapter.other_ids(ids)
     lengths = torch.tensor([T, 2 * T // 3, T // 3])[:, None]
     place = torch.arange(T)
     changes: dict[str, float] = {}
-    for polarity, dtype in (("1 = token", torch.long), ("True = padding", torch.bool)):
+    for polarity in ("1 = token", "True = padding"):
         for side, real in (("left", place >= T - lengths), ("right", place < lengths)):
-            given = real.to(dtype) if dtype == torch.long else ~real
-            masked = replace(
-                adapter, rows=3, extra={**adapter.extra, name: given.to(adapter.device)}
-            )
+            given = (real.long() if polarity == "1 = token" else ~real).to(adapter.device)
+            masked = replace(adapter, rows=3, extra={**adapter.extra, name: given})
             try:
                 first, second = (masked.logits(x) for x in (ids, torch.where(real, ids, other)))
             except REFUSALS:  # of a mask of this type
                 continue
-            change = relative(second[real], first[real])
-            changes[f"{side}, {polarity}"] = change
+            changes[f"{side}, {polarity}"] = relative(second[real], first[real])
         if all(changes.get(f"{side}, {polarity}", 1) <= 1e-4 for side in ("left", "right")):
             headline = f"padding is read on neither side ({name}: {polarity})"
-            return Finding("padding", OK, headline, "", changes)
+            return passed("padding", headline, changes)
     if not changes:
-        return Finding("padding", NOT_APPLICABLE, f"{name} is refused as a padding mask")
-    side, change = max(list(changes.items())[:2], key=lambda pair: (pair[1] != pair[1], pair[1]))
+        return skipped("padding", f"{name} is refused as a padding mask")
+    side, change = max(list(changes.items())[:2], key=_nan_last)
     effect = f"changes the other logits by {change:.2g} of their std"
     if math.isnan(change):
         effect = "gives NaN at real tokens"
@@ -81,32 +75,33 @@ def padding(adapter: ModelAdapter, generator: torch.Generator) -> Finding:
     return Finding("padding", SUSPICIOUS, headline, "padding_read", changes)
 
 
-def low_precision(
-    adapter: ModelAdapter, precise: ModelAdapter, generator: torch.Generator
-) -> Finding:
+def low_precision(adapter: ModelAdapter, precise: ModelAdapter) -> Finding:
     """How far do bf16 and the model's own precision deviate from fp64?"""
-    if adapter.module is None or precise.module is None:
-        headline = "only a torch module can change its precision"
-        return Finding("precision", NOT_APPLICABLE, headline)
-    ids = adapter.tokens(generator, 2, adapter.block_size)
+    if not adapter.is_module:
+        return skipped("precision", "only a torch module can change its precision")
+    ids = adapter.tokens(2, adapter.block_size)
     reference = precise.logits(ids)
     numbers = {"own precision": _deviation(adapter.logits(ids), reference)}
-    copy, reason = working_copy(adapter.module)
-    if not reason:
+    if adapter.copies:
+        low = adapter.copied()
+        low.module.to(torch.bfloat16)
         try:
-            low = replace(adapter, model=copy.to(torch.bfloat16)).logits(ids)
-        except (*REFUSALS, BadInput) as error:
-            headline = f"does not run in bf16: {first_line(error)}"
-            return Finding("precision", NOT_APPLICABLE, headline, "", numbers)
-        numbers["bfloat16"] = _deviation(low, reference)
-    # NaN counts as the worst.
-    worst, largest = max(numbers.items(), key=lambda pair: (math.isnan(pair[1]), pair[1]))
+            numbers["bfloat16"] = _deviation(low.logits(ids), reference)
+        except REFUSALS as error:
+            reason = f"does not run in bf16: {first_line(error)}"
+            return replace(skipped("precision", reason), numbers=numbers)
+    worst, largest = max(numbers.items(), key=_nan_last)
     shown = ", ".join(f"{key} {value:.1e}" for key, value in numbers.items())
     if largest <= 0.25:
         headline = f"errors relative to the standard deviation: {shown}"
-        return Finding("precision", OK, headline, "", numbers)
+        return passed("precision", headline, numbers)
     headline = f"in {worst} the logits deviate by {largest:.2g} of their standard deviation"
     return Finding("precision", SUSPICIOUS, headline, "low_precision", numbers)
+
+
+def _nan_last(pair: tuple[str, float]) -> tuple[bool, float]:
+    """The order of measurements in which NaN is the largest."""
+    return math.isnan(pair[1]), pair[1]
 
 
 def _deviation(logits: Tensor, reference: Tensor) -> float:

@@ -3,7 +3,6 @@
 Letters: B batch, T time, V symbols.
 """
 
-import copy
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -12,12 +11,12 @@ from torch import Tensor
 
 from attnlab.checkup.attention_calls import AttentionCall
 from attnlab.checkup.dependence import dependence
-from attnlab.checkup.findings import FAULT, NOT_APPLICABLE, OK, SUSPICIOUS, Finding
+from attnlab.checkup.findings import FAULT, SUSPICIOUS, Finding, passed, skipped
 from attnlab.checkup.locate import first_leak
 from attnlab.checkup.martingale import bet_on_uniform_text
 from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter
 from attnlab.checkup.recognize import explain
-from attnlab.checkup.trace import AttentionTracer, Product, trace
+from attnlab.checkup.trace import AttentionTracer, trace
 from attnlab.errors import first_line
 
 # A published model has scores below -1e5 (TransformerLens issue 318).
@@ -25,33 +24,29 @@ STRESS_SCORE = 2e5
 
 
 @torch.no_grad()
-def disturbed(adapter: ModelAdapter, generator: torch.Generator) -> ModelAdapter:
+def disturbed(adapter: ModelAdapter) -> ModelAdapter:
     """A copy with noise on all weights, which opens gates that start at 0 a little."""
-    model = copy.deepcopy(adapter.module)
-    assert model is not None
-    for parameter in model.parameters():
+    noisy = adapter.copied()
+    for parameter in noisy.module.parameters():
         if parameter.is_floating_point():
-            size = 0.1 * float(parameter.detach().float().square().mean().sqrt()) + 0.01
-            noise = torch.randn(parameter.shape, generator=generator) * size
-            parameter.add_(noise.to(parameter))
-    return replace(adapter, model=model)
+            size = 0.1 * float(parameter.float().square().mean().sqrt()) + 0.01
+            parameter.add_(adapter.random_like(parameter), alpha=size)
+    return noisy
 
 
-def trained_briefly(
-    adapter: ModelAdapter, generator: torch.Generator, dtype: torch.dtype | None
-) -> ModelAdapter:
+def trained_briefly(adapter: ModelAdapter, dtype: torch.dtype | None) -> ModelAdapter:
     """A copy after a short training, which opens paths that start closed, then in dtype."""
-    assert adapter.module is not None
-    copied = copy.deepcopy(adapter.module)
-    student = replace(adapter, model=copied)
-    bet_on_uniform_text(student, seed=generator.initial_seed(), batch_size=4, steps=10)
-    return replace(student, model=copied.to(dtype))
+    student = adapter.copied()
+    bet_on_uniform_text(student, batch_size=4, steps=10)
+    student.module.to(dtype)
+    return student
 
 
 def in_training_mode(adapter: ModelAdapter) -> ModelAdapter:
     """A copy in training mode that drops the same entries in every call, one sequence each."""
-    assert adapter.module is not None
-    return replace(adapter, model=copy.deepcopy(adapter.module).train(), rows=1, seeded=True)
+    student = replace(adapter.copied(), rows=1, seeded=True)
+    student.module.train()
+    return student
 
 
 def leaks_when(
@@ -60,7 +55,6 @@ def leaks_when(
     cause: str,
     make: Callable[[], ModelAdapter],
     T: int,
-    generator: torch.Generator,
     seconds: float,
 ) -> Finding:
     """Does a later token change an earlier logit in another state of the model?
@@ -74,61 +68,54 @@ def leaks_when(
         seconds: for the map.
     """
     adapter = make()
-    ids = adapter.tokens(generator, 1, T)
+    ids = adapter.tokens(1, T)
     first, again = adapter.logits(ids), adapter.logits(ids)
     if not bool(first.isfinite().all()):
-        # A training that diverges is no fault of the model.
-        status = NOT_APPLICABLE if cause == "learned_leak" else FAULT
-        return Finding(detector, status, f"{state}, logits are not finite", "not_finite")
+        headline = f"{state}, logits are not finite"
+        if cause == "learned_leak":  # a training that diverges is no fault of the model
+            return skipped(detector, headline)
+        return Finding(detector, FAULT, headline, "not_finite")
     if not torch.equal(first, again):
         headline = f"{state}, logits are random even with a fixed seed and cannot be compared"
-        return Finding(detector, NOT_APPLICABLE, headline)
-    map_ = dependence(adapter, T, generator, rounds=1, seconds=seconds)
+        return skipped(detector, headline)
+    map_ = dependence(adapter, T, rounds=1, seconds=seconds)
     numbers = {"largest ahead": map_.largest_ahead}
     if not bool(map_.ahead.any()):
         headline = f"{state}, nothing reads ahead ({int(map_.tried.sum())} of {T} tokens changed)"
-        return Finding(detector, OK, headline, "", numbers)
+        return passed(detector, headline, numbers)
     found = explain(map_.reads, map_.tried) or ("", "earlier logits change with later tokens")
-    place = first_leak(adapter, T, generator)
+    place = first_leak(adapter, T)
     evidence = () if place is None else (place.sentence,)
     maps = {state: map_.single}
     return Finding(detector, FAULT, f"{state}, {found[1]}", cause, numbers, evidence, maps)
 
 
-def stress(
-    adapter: ModelAdapter,
-    scores: list[Product],
-    calls: list[AttentionCall],
-    generator: torch.Generator,
-    T: int,
-) -> Finding:
+def stress(adapter: ModelAdapter, calls: list[AttentionCall]) -> Finding:
     """Multiply all scores until the largest is 2e5: does the mask still hold?
 
     Args:
-        scores: the products that compute them, from an `AttentionTracer` of the same model.
-        calls: what that tracer recorded.
-        T: length of the sequences, as in that trace.
+        calls: what an `AttentionTracer` recorded in the same model.
     """
+    T, scores = calls[0].raw.shape[-1], frozenset(c.product for c in calls if c.product)
     products = [call for call in calls if call.queries is not None]
-    module = adapter.module
-    if not products or module is None:
-        headline = "scores are not a product, so they cannot be multiplied from outside"
-        return Finding("stress", NOT_APPLICABLE, headline)
+    if not products:
+        reason = "scores are not a product, so they cannot be multiplied from outside"
+        return skipped("stress", reason)
     largest = max(
         float(call.raw.detach().abs().amax(-1).median()) * abs(call.scale) for call in products
     )
     if not 0 < largest < STRESS_SCORE:
-        return Finding("stress", NOT_APPLICABLE, f"scores reach {largest:.3g} already")
-    ids = adapter.tokens(generator, T)
-    other = adapter.others(ids)
+        return skipped("stress", f"scores reach {largest:.3g} already")
+    ids = adapter.tokens(T)
+    other = adapter.next_ids(ids)
     cuts = sorted({1, T // 4, T // 2, T - 1})
     batch = torch.stack([ids, *(torch.where(torch.arange(T) >= cut, other, ids) for cut in cuts)])
 
     def boosted(row: Tensor, factor: float) -> Tensor:
         """(1, T, V) fp64, with all scores multiplied, as by larger query and key weights."""
         found: list[Tensor] = []
-        tracer = AttentionTracer(T, factor, frozenset(scores))
-        trace(module, lambda: found.append(adapter.raw(row[None]).detach()), tracer)
+        tracer = AttentionTracer(T, factor, scores)
+        trace(adapter.module, lambda: found.append(adapter.raw(row[None]).detach()), tracer)
         return found[0].to("cpu", torch.float64)
 
     ahead, total = 0.0, 1e-30
@@ -141,44 +128,28 @@ def stress(
         change = (logits[1:] - logits[:1]).abs().amax(-1)  # (cuts, T)
         ahead = max(ahead, *(float(change[i, :cut].max()) for i, cut in enumerate(cuts)))
         total = max(total, float(change.max()))
-    share = ahead / total
-    found = {"largest score": STRESS_SCORE, "ahead": share}
-    if share <= 1e-6:
-        return Finding("stress", OK, "the mask holds under scores of 2e5", "", found)
-    return Finding("stress", FAULT, *_how_it_fails(calls, share), numbers=found)
-
-
-def _how_it_fails(calls: list[AttentionCall], share: float) -> tuple[str, str]:
-    """A sentence and a cause: the mask is a finite number, or something else fails."""
+    numbers = {"largest score": STRESS_SCORE, "ahead": ahead / total}
+    if ahead / total <= 1e-6:
+        return passed("stress", "the mask holds under scores of 2e5", numbers)
     lowest = [float(call.scores.triu(1).min()) for call in calls if call.scores is not None]
     fill = next((x for x in lowest if -1e8 < x < -20), None)
     if fill is None:
-        headline = f"under scores of 2e5 earlier logits change with later tokens ({share:.2g})"
-        return headline, "stress"
+        what = f"earlier logits change with later tokens ({ahead / total:.2g})"
+        return Finding("stress", FAULT, f"under scores of 2e5 {what}", "stress", numbers)
     headline = (
         f"blocked scores are about {fill:.3g}, a finite number that scores can exceed: under "
         f"scores of 2e5 the mask fails"
     )
-    return headline, "finite_fill"
+    return Finding("stress", FAULT, headline, "finite_fill", numbers)
 
 
-def try_trace(
-    adapter: ModelAdapter, T: int, generator: torch.Generator
-) -> tuple[list[AttentionCall], list[Product], str]:
-    """Record one forward pass over one sequence.
-
-    Returns:
-        the attention calls, the products of their scores, and why there are none.
-    """
-    module = adapter.module
-    if module is None:
-        return [], [], "the model is not a torch module, so its inside cannot be recorded"
-    tracer = AttentionTracer(T)
-    ids = adapter.tokens(generator, 1, T)
+def try_trace(adapter: ModelAdapter, T: int) -> tuple[list[AttentionCall], str]:
+    """The attention calls of one forward pass over one sequence, and why there are none."""
+    if not adapter.is_module:
+        return [], "the model is not a torch module, so its inside cannot be recorded"
+    ids = adapter.tokens(1, T)
     try:
-        calls = trace(module, lambda: adapter.raw(ids), tracer)
+        calls = trace(adapter.module, lambda: adapter.raw(ids), AttentionTracer(T))
     except REFUSALS as error:
-        return [], [], f"the inside cannot be recorded ({first_line(error)})"
-    pairs = zip(tracer.products, tracer.calls, strict=True)
-    scores = [product for product, call in pairs if product and call.pattern is not None]
-    return calls, scores, "" if calls else "no attention was seen inside"
+        return [], f"the inside cannot be recorded ({first_line(error)})"
+    return calls, "" if calls else "no attention was seen inside"

@@ -1,27 +1,21 @@
 """Record the attention inside any torch model by watching its tensor operations.
 
-A dispatch mode sees every matrix product. One that turns two (T, D) operands into T x T numbers
-computes scores; the next product with what became of them averages the values. In between lie the
-scale, the mask and the softmax, however they are written. Scores that are not a product, such as
-additive ones, are recognized by the softmax of T x T numbers. Fused kernels are seen with their
-arguments.
-
 Letters: N heads (times the batch, which is 1 here), T time, D channels of a head.
 """
 
 import math
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attnlab.checkup.attention_calls import AttentionCall, merge_batch, recompute_fused
+from attnlab.checkup.attention_calls import AttentionCall, Product, merge_batch, recompute_fused
 
 aten = torch.ops.aten
 Operation = torch._ops.OpOverload
-Product = tuple[str, int]  # a module and the number of a matrix product in it
 _PRODUCTS = {aten.bmm.default, aten.mm.default, aten.baddbmm.default}
 _SOFTMAXES = {aten._softmax.default, aten._safe_softmax.default}
 _SOFTMAX_STARTS = {aten.amax, aten.max, aten.exp}  # of a softmax that is written out
@@ -39,6 +33,10 @@ _KEEP_FACTORS = {
 class AttentionTracer(TorchDispatchMode):
     """Record every attention call of one forward pass over one sequence of T tokens.
 
+    A matrix product that turns two (T, D) operands into T x T numbers computes scores; the next
+    product with what became of them averages the values. In between lie the scale, the mask and
+    the softmax, however they are written. Scores that are not a product, such as additive ones,
+    are recognized by the softmax of T x T numbers. Fused kernels are seen with their arguments.
     Tensors are identified by their data pointer.
 
     Args:
@@ -54,7 +52,6 @@ class AttentionTracer(TorchDispatchMode):
         self.boost = boost
         self.at = at
         self.calls: list[AttentionCall] = []
-        self.products: list[Product | None] = []  # the one that computed each call's scores
         self.module = ""
         self._count: Counter[str] = Counter()  # of products, by module
         self._call_of: dict[int, AttentionCall] = {}  # the call that a tensor's numbers belong to
@@ -72,10 +69,10 @@ class AttentionTracer(TorchDispatchMode):
             return self._product(func, args, given)
         if "scaled_dot_product" in str(func) and "backward" not in str(func):
             return self._fused_kernel(func, args, given)
-        items = [item for a in args for item in (a if isinstance(a, (list, tuple)) else [a])]
-        inputs = [item.data_ptr() for item in items if isinstance(item, Tensor)]
         out = func(*args, **given)
         if isinstance(out, Tensor):
+            items = [item for a in args for item in (a if isinstance(a, (list, tuple)) else [a])]
+            inputs = [item.data_ptr() for item in items if isinstance(item, Tensor)]
             self._alive.append(out)
             self._follow_call(func, args, inputs, out)
             self._follow_factors(func, args, inputs, out)
@@ -99,10 +96,11 @@ class AttentionTracer(TorchDispatchMode):
             merge_batch(a),
             merge_batch(b).mT,
             merge_batch(raw),
+            product,
             factors=list(factors),
             scale_before=math.prod(before),
         )
-        self._add(call, product)
+        self.calls.append(call)
         self._alive.append(out)
         self._call_of[out.data_ptr()] = call
         self._factors[out.data_ptr()] = factors
@@ -113,23 +111,18 @@ class AttentionTracer(TorchDispatchMode):
         if product in self.at:
             return func(args[0] * self.boost, *args[1:], **given)
         out = func(*args, **given)
-        names = [argument.name for argument in func._schema.arguments]
-        values = {**dict(zip(names, args, strict=False)), **given}
+        values = _named(func, args, given)
         # Keys of another text, or further keys, give no T x T pattern.
         square = values["query"].shape[-2] == values["key"].shape[-2] == self.T
         if square and self.boost == 1.0:
             before = [f for x in args[:2] for f in self._factors.get(x.data_ptr(), [])]
-            self._add(recompute_fused(self.module, values, before), product)
+            self.calls.append(recompute_fused(product, values, before))
         return out
 
     def _next_product(self) -> Product:
         """Products are counted by module: experts multiply only if a token needs them."""
         self._count[self.module] += 1
         return self.module, self._count[self.module]
-
-    def _add(self, call: AttentionCall, product: Product | None) -> None:
-        self.calls.append(call)
-        self.products.append(product)
 
     def _is_square(self, x: Tensor) -> bool:
         """Whether a tensor may hold scores; none is recorded while scores are boosted."""
@@ -166,7 +159,7 @@ class AttentionTracer(TorchDispatchMode):
         raw = self._first_square.get(masked.data_ptr(), masked)
         raw = (raw if raw.shape == masked.shape else masked).detach().clone()
         call = AttentionCall(self.module, None, None, merge_batch(raw))
-        self._add(call, None)
+        self.calls.append(call)
         return call
 
     def _record_softmax(
@@ -199,22 +192,39 @@ class AttentionTracer(TorchDispatchMode):
             call.factors = list(self._factors[new])
 
 
-class RandomOperations(TorchDispatchMode):
-    """Collect the names of the operations that draw random numbers.
+class SeenOperations(TorchDispatchMode):
+    """Collect the names of operations.
 
-    A fused kernel does if its dropout_p is not 0.
+    Args:
+        wanted: which, from an operation and its arguments by name.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: Callable[[Operation, dict[str, Any]], bool]) -> None:
         super().__init__()
+        self.wanted = wanted
         self.names: set[str] = set()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        named = [argument.name for argument in func._schema.arguments]
-        given = {**dict(zip(named, args, strict=False)), **(kwargs or {})}
-        if torch.Tag.nondeterministic_seeded in func.tags and given.get("dropout_p", 1):
+        if self.wanted(func, _named(func, args, kwargs or {})):
             self.names.add(str(func.overloadpacket).removeprefix("aten."))
         return func(*args, **(kwargs or {}))
+
+
+def draws_random_numbers(func: Operation, given: dict[str, Any]) -> bool:
+    """Whether an operation draws random numbers; a fused kernel does if dropout_p is not 0."""
+    return torch.Tag.nondeterministic_seeded in func.tags and bool(given.get("dropout_p", 1))
+
+
+def ranks_along(func: Operation, given: dict[str, Any], T: int) -> bool:
+    """Whether an operation ranks numbers along an axis of size T."""
+    ranks = func.overloadpacket in (aten.topk, aten.sort, aten.kthvalue)
+    return ranks and given["self"].shape[given.get("dim", -1)] == T
+
+
+def _named(func: Operation, args: tuple, given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of an operation by name."""
+    names = [argument.name for argument in func._schema.arguments]
+    return {**dict(zip(names, args, strict=False)), **given}
 
 
 def trace(
@@ -222,26 +232,22 @@ def trace(
 ) -> list[AttentionCall]:
     """Run a forward pass under a tracer and return the completed attention calls.
 
-    The tracer learns which module is running. Gradients are enabled, because without them
-    PyTorch's own modules use kernels that hide everything.
+    Gradients are enabled, because without them PyTorch's own modules use kernels that hide
+    everything.
     """
     running: list[str] = []
+    names = {part: name for name, part in module.named_modules()}
 
-    def enter(name: str) -> Callable[..., None]:
-        def hook(_: nn.Module, inputs: object) -> None:
-            running.append(name)
-            tracer.module = name
+    def enter(part: nn.Module, _: object) -> None:
+        running.append(names[part])
+        tracer.module = names[part]
 
-        return hook
-
-    def leave(_: nn.Module, inputs: object, output: object) -> None:
+    def leave(part: nn.Module, _: object, output: object) -> None:
         running.pop()
         tracer.module = running[-1] if running else ""
 
-    handles = []
-    for name, part in module.named_modules():
-        handles.append(part.register_forward_pre_hook(enter(name)))
-        handles.append(part.register_forward_hook(leave))
+    handles = [part.register_forward_pre_hook(enter) for part in names]
+    handles += [part.register_forward_hook(leave) for part in names]
     try:
         with torch.enable_grad(), tracer:
             forward()

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attnlab.checkup.attention_calls import AttentionCall
 from attnlab.checkup.diagnoses import read_causes
-from attnlab.checkup.findings import FAULT, NOT_APPLICABLE, OK, SUSPICIOUS, Finding
+from attnlab.checkup.findings import FAULT, SUSPICIOUS, Finding, passed, skipped
 from attnlab.checkup.model_adapter import ModelAdapter
 from attnlab.checkup.recognize import explain_pattern
 
@@ -19,32 +19,26 @@ from attnlab.checkup.recognize import explain_pattern
 def rows(call: AttentionCall) -> Finding | None:
     """Do the weights of every query sum to 1 over the keys? If not, over what?"""
     assert call.pattern is not None
-    pattern = call.weights
-    if not bool(pattern.isfinite().all()):
-        return _not_finite(call, pattern)
-    sums = pattern.sum(-1)
-    off = float((sums - 1).abs().max())
-    low_precision = call.pattern.dtype in (torch.bfloat16, torch.float16)
-    if off <= (1e-2 if low_precision else 1e-4):
-        return None
-    if call.has_sink and float(sums.max()) <= 1 + 1e-4:
-        return None
-    cause, sentence = _normalized_over(call, pattern)
-    # Sinks and linear attention are not normalized on purpose, so these are only suspicious.
-    status = SUSPICIOUS if cause in ("row_sums", "no_softmax") else FAULT
-    low, high = float(sums.min()), float(sums.max())
-    headline = f"{call.place}: {sentence} (rows sum to {low:.3g} to {high:.3g})"
-    return Finding("rows", status, headline, cause, {"largest deviation": off})
-
-
-def _not_finite(call: AttentionCall, pattern: Tensor) -> Finding:
-    if call.axis == -3:
+    pattern, status = call.weights, FAULT
+    finite = pattern.isfinite().all(-1)  # (N, T)
+    if not bool(finite.all()) and call.axis == -3:
         headline = f"{call.place}: the softmax runs over the heads and gives NaN"
         return Finding("rows", FAULT, headline, "softmax_heads")
-    empty = (~pattern.isfinite().all(-1)).any(0).nonzero().flatten().tolist()
-    some = f"row {empty[0]}" if len(empty) == 1 else f"rows {empty[0]} to {empty[-1]}"
-    headline = f"{call.place}: {some} of the pattern are NaN: queries without keys"
-    return Finding("rows", FAULT, headline, "empty_row")
+    if not bool(finite.all()):
+        empty = (~finite).any(0).nonzero().flatten().tolist()
+        some = f"row {empty[0]}" if len(empty) == 1 else f"rows {empty[0]} to {empty[-1]}"
+        headline = f"{call.place}: {some} of the pattern are NaN: queries without keys"
+        return Finding("rows", FAULT, headline, "empty_row")
+    sums = pattern.sum(-1)
+    low, high, off = float(sums.min()), float(sums.max()), float((sums - 1).abs().max())
+    low_precision = call.pattern.dtype in (torch.bfloat16, torch.float16)
+    if off <= (1e-2 if low_precision else 1e-4) or (call.has_sink and high <= 1 + 1e-4):
+        return None
+    cause, sentence = _normalized_over(call, pattern)
+    if cause in ("row_sums", "no_softmax"):  # on purpose in sinks and linear attention
+        status = SUSPICIOUS
+    headline = f"{call.place}: {sentence} (rows sum to {low:.3g} to {high:.3g})"
+    return Finding("rows", status, headline, cause, {"largest deviation": off})
 
 
 def _normalized_over(call: AttentionCall, pattern: Tensor) -> tuple[str, str]:
@@ -58,7 +52,8 @@ def _normalized_over(call: AttentionCall, pattern: Tensor) -> tuple[str, str]:
     soft = call.softened
     if soft is not None and soft.numel() == pattern.numel():
         unmasked = soft.double().reshape(pattern.shape)
-        if bool((unmasked.triu(1) > 1e-12).any()) and not bool((pattern.triu(1) > 1e-12).any()):
+        ahead = [bool((weights.triu(1) > 1e-12).any()) for weights in (unmasked, pattern)]
+        if ahead == [True, False]:
             sentence = "the mask is applied after the softmax, whose sum includes the future"
             return "post_softmax_mask", sentence
     if soft is None and not bool((pattern >= 0).all()):
@@ -75,19 +70,15 @@ def _all_ones(values: Tensor) -> bool:
 def mask(call: AttentionCall) -> Finding | None:
     """What does the mask of this call let through, and by which mistake?"""
     pattern = call.weights.nan_to_num(nan=0.0)  # `rows` reports NaN
-    if not bool(pattern.triu(1).any()):
-        found = explain_pattern((pattern > 1e-12).any(0))
-        if found is None:
-            return None
-        return Finding("mask", FAULT, f"{call.place}: {found[1]}", found[0])
     mass = pattern.triu(1).sum(-1).mean(-1)  # (N,), the weight on the future
     heads = (mass > 1e-12).nonzero().flatten().tolist()
+    if not bool(pattern.triu(1).any()):
+        found = explain_pattern((pattern > 1e-12).any(0))
+        return found and Finding("mask", FAULT, f"{call.place}: {found[1]}", found[0])
     which = "all heads" if len(heads) == len(mass) else f"heads {heads}"
     numbers = {"mass on the future": float(mass.max()), "heads": float(len(heads))}
-    named = _recognize_fill(call)
-    if named is None:
-        named = explain_pattern((pattern[heads] > 1e-12).any(0))
-        assert named is not None, "there is weight above the diagonal"
+    named = _recognize_fill(call) or explain_pattern((pattern[heads] > 1e-12).any(0))
+    assert named is not None, "there is weight above the diagonal"
     maps = {f"pattern of {call.place}, head {heads[0]}": call.weights[heads[0]]}
     headline = f"{call.place}, {which}: {named[1]}"
     return Finding("mask", FAULT, headline, named[0], numbers, maps=maps)
@@ -98,16 +89,13 @@ def _recognize_fill(call: AttentionCall) -> tuple[str, str] | None:
     masked = call.scores
     if masked is None:
         return None
-    T = masked.shape[-1]
-    above = torch.ones(T, T, dtype=torch.bool).triu(1)
-    blocked = masked[:, above]
-    if bool((blocked.abs() < 1e-6).all()):
+    above = torch.ones(masked.shape[-2:], dtype=torch.bool).triu(1)
+    if bool((masked[:, above].abs() < 1e-6).all()):
         return "zero_fill", "blocked scores are 0, so blocked keys keep a weight of e^0"
     added = masked - call.raw.detach().double() * (call.scale / call.scale_before)
-    if _is_binary(added[:, above]) and _is_binary(added[:, ~above]):
-        up, down = float(added[:, above].mean()), float(added[:, ~above].mean())
-        if abs(up - down) > 0.5:
-            return "added_bool", "a 0/1 mask is added to the scores, which blocks nothing"
+    up, down = added[:, above], added[:, ~above]
+    if _is_binary(up) and _is_binary(down) and abs(float(up.mean() - down.mean())) > 0.5:
+        return "added_bool", "a 0/1 mask is added to the scores, which blocks nothing"
     return None
 
 
@@ -131,31 +119,26 @@ def scale(calls: list[AttentionCall], critical: float, untrained: bool) -> list[
             groups[scale_cause(call)].append(call)
     findings = []
     for cause, group in groups.items():
-        spread = max(spread_of(call) for call in group)
-        D = group[0].head_size
+        spread, D, factor = max(map(spread_of, group)), group[0].head_size, group[0].scale
         numbers = {
-            "scale": group[0].scale,
+            "scale": factor,
             "1/sqrt(D)": 1 / math.sqrt(D),
             "spread": spread,
             "critical spread": critical,
         }
         frozen = untrained and spread > critical
+        if not cause and not frozen:
+            told = f"scores are scaled by 1/sqrt(D); their standard deviation is {spread:.2g}"
+            findings.append(passed("scale", told, numbers))
+            continue
+        told = f"the scores of the untrained model vary by {spread:.2g}, more than the critical"
+        told = f"{told} {critical:.2g}"
+        if cause:
+            told = read_causes()["scales"][cause].format(scale=factor, D=D)
         names = list(dict.fromkeys(call.place for call in group))
         places = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
-        if cause:
-            status = FAULT if frozen else SUSPICIOUS
-            told = read_causes()["scales"][cause].format(scale=group[0].scale, D=D)
-            headline = f"{places}: {told}"
-        elif frozen:
-            status, cause = SUSPICIOUS, "frozen_scores"
-            headline = (
-                f"{places}: the scores of the untrained model vary by {spread:.2g}, more than the "
-                f"critical {critical:.2g}"
-            )
-        else:
-            status = OK
-            headline = f"scores are scaled by 1/sqrt(D); their standard deviation is {spread:.2g}"
-        findings.append(Finding("scale", status, headline, cause, numbers))
+        status, named = FAULT if cause and frozen else SUSPICIOUS, cause or "frozen_scores"
+        findings.append(Finding("scale", status, f"{places}: {told}", named, numbers))
     return findings
 
 
@@ -210,13 +193,12 @@ def heads(calls: list[AttentionCall]) -> list[Finding]:
         N = len(call.raw)
         if N < 2 or float(call.raw.detach().std()) < 1e-12:
             continue
-        same = _all_equal(call.raw) and (call.values is None or _all_equal(call.values))
-        if same:
+        if _all_equal(call.raw) and (call.values is None or _all_equal(call.values)):
             headline = f"{call.place}: all {N} heads have the same scores and values"
             found.append(Finding("heads", FAULT, headline, "identical_heads", {"heads": float(N)}))
-    if found or any(len(call.raw) > 1 for call in calls):
-        return found or [Finding("heads", OK, "the heads of every layer differ")]
-    return [Finding("heads", NOT_APPLICABLE, "no layer with several heads was seen")]
+    if not any(len(call.raw) > 1 for call in calls):
+        return [skipped("heads", "no layer with several heads was seen")]
+    return found or [passed("heads", "the heads of every layer differ")]
 
 
 def _all_equal(x: Tensor) -> bool:
@@ -244,8 +226,8 @@ def head_order(calls: list[AttentionCall]) -> Finding:
             )
             return Finding(name, SUSPICIOUS, headline, "head_order")
     if not grouped:
-        return Finding(name, NOT_APPLICABLE, "no grouped key-value heads were seen")
-    return Finding(name, OK, "neighboring query heads share a key-value head")
+        return skipped(name, "no grouped key-value heads were seen")
+    return passed(name, "neighboring query heads share a key-value head")
 
 
 def looks_untrained(adapter: ModelAdapter) -> bool:
@@ -254,21 +236,16 @@ def looks_untrained(adapter: ModelAdapter) -> bool:
     The largest singular value of an m x n matrix of independent entries with standard deviation s
     is about s (sqrt(m) + sqrt(n)) (Marchenko and Pastur 1967); training adds larger ones.
     """
-    matrices = [p for p in adapter.parameters() if p.ndim == 2 and p.is_floating_point()]
-    ratios = sorted(_relative_norm(p) for p in matrices if min(p.shape) >= 8)
-    return not ratios or ratios[len(ratios) // 2] < 1.3
-
-
-def _relative_norm(parameter: Tensor) -> float:
-    """The largest singular value, relative to that of independent entries."""
-    matrix = parameter.detach().float()
-    matrix = matrix[:, : 4 * matrix.shape[0]][: 4 * matrix.shape[1]]
-    size = float(matrix.square().mean().sqrt())
-    if size == 0:
-        return 0.0
-    x = torch.ones(matrix.shape[1], device=matrix.device)
-    for _ in range(20):  # power iteration
-        x = matrix.mT @ (matrix @ x)
-        x = x / x.norm().clamp_min(1e-30)
-    edge = size * (math.sqrt(matrix.shape[0]) + math.sqrt(matrix.shape[1]))
-    return float((matrix @ x).norm()) / edge
+    ratios = []
+    for p in adapter.parameters():
+        if p.ndim == 2 and p.is_floating_point() and min(p.shape) >= 8:
+            matrix = p.detach().float()
+            matrix = matrix[:, : 4 * matrix.shape[0]][: 4 * matrix.shape[1]]
+            x = torch.ones(matrix.shape[1], device=matrix.device)
+            for _ in range(20):  # power iteration
+                x = matrix.mT @ (matrix @ x)
+                x = x / x.norm().clamp_min(1e-30)
+            spread = float(matrix.square().mean().sqrt())
+            edge = spread * (math.sqrt(matrix.shape[0]) + math.sqrt(matrix.shape[1]))
+            ratios.append(float((matrix @ x).norm()) / (edge or 1.0))
+    return not ratios or sorted(ratios)[len(ratios) // 2] < 1.3
