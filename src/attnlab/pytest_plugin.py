@@ -26,9 +26,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _seconds(item: pytest.Item) -> float | None:
     marker = item.get_closest_marker("attnlab")
-    if marker is None:
-        return None
-    return marker.args[0] if marker.args else marker.kwargs["seconds"]
+    return marker and (marker.args[0] if marker.args else marker.kwargs["seconds"])
 
 
 @pytest.fixture
@@ -57,9 +55,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     """Attach the reports of a failed test."""
     outcome: Any = yield
     result = outcome.get_result()
-    if not result.failed or call.excinfo is None:
-        return
-    error: Any = call.excinfo.value
-    own = [error.report] if type(error).__name__ == "CheckupFailed" else []
-    for report in [*item.stash.get(_MADE, []), *own]:
-        result.sections.append((f"checkup of {report.subject}", report.to_text()))
+    if result.failed and call.excinfo is not None:
+        error: Any = call.excinfo.value
+        own = [error.report] if type(error).__name__ == "CheckupFailed" else []
+        for report in [*item.stash.get(_MADE, []), *own]:
+            result.sections.append((f"checkup of {report.subject}", report.to_text()))

@@ -9,11 +9,10 @@ from attnlab.checkup.assertions import (
     assert_padding_ignored,
     assert_rows_independent,
 )
-from attnlab.checkup.attention_layer import checkup_attention
 from attnlab.checkup.findings import Diagnosis, Finding, Report, Status
 from attnlab.checkup.kernel import checkup_kernel
 from attnlab.checkup.loss_path import check_batch
-from attnlab.checkup.runner import checkup
+from attnlab.checkup.runner import checkup, checkup_attention
 
 __all__ = [
     "CheckupFailed",

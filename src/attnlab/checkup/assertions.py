@@ -16,12 +16,11 @@ from attnlab.checkup.model_adapter import Model
 from attnlab.checkup.runner import checkup, prepared
 from attnlab.errors import BadInput
 
-# Detectors whose faults mean that logits depend on later tokens ...
+# Detectors whose faults mean that logits depend on later tokens, unless one of these is the cause.
 CAUSALITY = {
     "finite", "future", "disturbed", "gradient", "prefixes", "mask", "tokens", "stress", "trained",
     "training mode", "proof",
 }  # fmt: skip
-# ... unless this is their cause.
 _NOT_CAUSALITY = {"dropout_on", "self_blocked", "keeps_state"}
 
 

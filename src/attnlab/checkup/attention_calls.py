@@ -84,20 +84,10 @@ def recompute_fused(
         masked = masked.masked_fill(blocked, -math.inf)
     pattern = masked.softmax(-1)
     pattern = pattern.masked_fill((masked == -math.inf).all(-1, keepdim=True), 0.0)
-    return AttentionCall(
-        product[0],
-        merge_batch(q),
-        merge_batch(k),
-        merge_batch(raw),
-        product,
-        factors=[*before, scale],
-        masked=masked,
-        softened=pattern,
-        pattern=merge_batch(pattern),
-        values=merge_batch(v),
-        scale_before=math.prod(before),
-        axis=-1,
-    )
+    q, k, v, raw, weights = (merge_batch(x) for x in (q, k, v, raw, pattern))
+    call = AttentionCall(product[0], q, k, raw, product, [*before, scale], masked, pattern)
+    call.pattern, call.values, call.scale_before, call.axis = weights, v, math.prod(before), -1
+    return call
 
 
 def merge_batch(x: Tensor) -> Tensor:

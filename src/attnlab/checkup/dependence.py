@@ -1,7 +1,6 @@
 """Which position reads which: change one token, or a whole suffix, and see which logits change.
 
-Letters: B batch, T time, V symbols, C channels. A map is (T, T): row t is the reader, column j is
-what it reads, as in an attention pattern.
+Letters: T time, V symbols. A map is (T, T): row t is the reader, column j is what it reads.
 """
 
 import time
@@ -52,9 +51,6 @@ class Dependence:
 def dependence(adapter: ModelAdapter, T: int, *, rounds: int, seconds: float) -> Dependence:
     """Change every token alone, and every suffix, of several random sequences.
 
-    If the model is too slow for all tokens, as many as fit into the time are changed: the ends,
-    the middle and the powers of two first, where constants in masks show.
-
     Args:
         rounds: how many random sequences, and how many replacements of each token.
         seconds: of this thread, so that other processes do not change what is looked at; after
@@ -100,7 +96,7 @@ def _raise(map_: Tensor, columns: Tensor, found: Tensor) -> None:
 
 
 def _affordable(adapter: ModelAdapter, ids: Tensor, seconds: float) -> Tensor:
-    """As many columns as fit into the time, the likeliest places of a fault first."""
+    """As many columns as fit into the time: the ends, the middle and the powers of two first."""
     T = len(ids)
     rows = min(adapter.rows, 8, T)
     begin = time.thread_time()
@@ -110,7 +106,7 @@ def _affordable(adapter: ModelAdapter, ids: Tensor, seconds: float) -> Tensor:
     if count >= T:
         return torch.arange(T)
     powers = [2**e + d for e in range(2, 13) for d in (0, 1)]
-    first = [T - 1, T // 2, 1, 0, T - 2, *powers]
+    first = [T - 1, T // 2, 1, 0, T - 2, *powers]  # where constants in masks show
     spread = torch.linspace(0, T - 1, max(count, 2)).round().int().tolist()
     chosen = [j for j in dict.fromkeys([*first, *spread]) if 0 <= j < T]
     return torch.tensor(sorted(chosen[: max(count, 8)]))
@@ -119,9 +115,7 @@ def _affordable(adapter: ModelAdapter, ids: Tensor, seconds: float) -> Tensor:
 def gradient_map(adapter: ModelAdapter, T: int) -> Tensor | None:
     """The map by backpropagation: row t holds the gradient of t's logits by each token.
 
-    Returns:
-        (T, T) as shares of the largest entry; None if the tokens do not enter through an
-        nn.Embedding or no gradient flows.
+    As shares of the largest; None if tokens enter through no nn.Embedding or no gradient flows.
     """
     if not adapter.is_module or adapter.rows < 2:
         return None
@@ -141,13 +135,17 @@ def gradient_map(adapter: ModelAdapter, T: int) -> Tensor | None:
             logits = adapter.raw(ids)[0]  # (T, V)
             if not entered or not logits.requires_grad:
                 return None
-            rows = [
-                torch.autograd.grad(asked, entered, retain_graph=True, allow_unused=True)
-                for asked in (logits * adapter.random_like(logits)).sum(-1)
-            ]
+            map_ = slopes(logits * adapter.random_like(logits), entered)
     except REFUSALS:
         return None  # a missing gradient is not a verdict; changing tokens gives one
-    map_ = torch.zeros(T, T, dtype=torch.float64)
-    for t, grads in enumerate(rows):
-        map_[t] = sum(g[0].detach().cpu().double().norm(dim=-1) for g in grads if g is not None)
     return map_ / (float(map_.max()) or 1.0)
+
+
+def slopes(y: Tensor, inputs: list[Tensor]) -> Tensor:
+    """(T, T) fp64: how much the sum of each row of y (T, ...) depends on x[0, j], all x added."""
+    map_ = torch.zeros(len(y), len(y), dtype=torch.float64)
+    for t, asked in enumerate(y.flatten(1).sum(-1)):
+        for grad in torch.autograd.grad(asked, inputs, retain_graph=True, allow_unused=True):
+            if grad is not None:
+                map_[t] += grad[0].flatten(1).cpu().double().norm(dim=-1)
+    return map_

@@ -7,31 +7,15 @@ from dataclasses import replace
 
 import torch
 
-from attnlab.checkup import blackbox, loss_path, serving, whitebox
+from attnlab.checkup import blackbox, loss_path, serving, stress, whitebox
 from attnlab.checkup.attention_calls import AttentionCall
 from attnlab.checkup.dependence import Dependence, dependence, gradient_map
-from attnlab.checkup.findings import (
-    FAULT,
-    NOT_APPLICABLE,
-    OK,
-    SUSPICIOUS,
-    Finding,
-    passed,
-    skipped,
-)
+from attnlab.checkup.findings import FAULT, NOT_APPLICABLE, OK, Finding, passed, skipped
 from attnlab.checkup.locate import Place, choices_in, first_leak, reads_of
 from attnlab.checkup.loss_path import Loss
 from attnlab.checkup.martingale import prove_by_training
 from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter
 from attnlab.checkup.recognize import Explanation, explain_scramble
-from attnlab.checkup.stress import (
-    disturbed,
-    in_training_mode,
-    leaks_when,
-    stress,
-    trained_briefly,
-    try_trace,
-)
 from attnlab.errors import first_line
 
 # Causes named from a map alone, which knows nothing of the inside of the model.
@@ -139,9 +123,9 @@ class Examination:
         if len(self.lengths) > 1:
             sizes = {n for p in self.precise.parameters() for n in p.shape}
             T = next((n for n in range(T, 10, -1) if n not in sizes), T)
-        found = try_trace(self.precise, T)
-        self.settings["attention calls seen"] = str(len(found[0]))
-        return found
+        calls, blind = stress.try_trace(self.precise, T)
+        self.settings["attention calls seen"] = str(len(calls))
+        return calls, blind
 
     def _inside(self, calls: list[AttentionCall], blind: str) -> list[Finding]:
         """What the attention calls themselves show."""
@@ -170,7 +154,7 @@ class Examination:
         self.findings.append(future)
         noisy_map = None
         if self.precise.copies:
-            self.noisy = disturbed(self.precise)
+            self.noisy = stress.disturbed(self.precise)
             noisy_map = self._finite_map(self.noisy, self.lengths[0], rounds=1)
             if future.status is OK and noisy_map and bool(noisy_map.ahead.any()):
                 found = blackbox.future([noisy_map], shapes, detector="disturbed")
@@ -187,17 +171,18 @@ class Examination:
         T, half = self.lengths[0], self.seconds / 2
         self._attempt("tokens", blackbox.every_token, self.precise, T, half)
         if calls:
-            self._attempt("stress", stress, self.precise, calls)
+            self._attempt("stress", stress.stress, self.precise, calls)
         if self.precise.copies:
-            for state in (
-                ("trained", "after a short training", "learned_leak",
-                 lambda: trained_briefly(self.adapter, self.precise.dtype)),
-                ("training mode", "in training mode", "training_leak",
-                 lambda: in_training_mode(self.precise)),
-            ):  # fmt: skip
-                self._attempt(state[0], leaks_when, *state, T, half)
+            for state, make in (("trained", self._trained), ("training mode", self._in_training)):
+                self._attempt(state, stress.leaks_when, state, make, T, half)
         self.serve("cache", serving.cache)
         self.serve("padding", serving.padding)
+
+    def _trained(self) -> ModelAdapter:
+        return stress.trained_briefly(self.adapter, self.precise.dtype)
+
+    def _in_training(self) -> ModelAdapter:
+        return stress.in_training_mode(self.precise)
 
     def _training_path(self, inside: list[Finding], calls: list[AttentionCall]) -> None:
         """The shift in the loss and the gradients of the weights; consequences are left out."""
@@ -256,8 +241,7 @@ class Examination:
             if place is not None and place.is_of_torch:  # a convolution, a normalization
                 return replace(finding, cause="outside", headline=what)
             return finding
-        wrong = {f.detector for f in self.findings if f.status in (FAULT, SUSPICIOUS)}
-        if wrong & {"mask", "rows", "stress"}:
+        if any(f.cause and f.detector in ("mask", "rows", "stress") for f in self.findings):
             return finding
         scramble = self._scramble(place, model, calls)
         if place is not None and scramble is not None:

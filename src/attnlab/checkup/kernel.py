@@ -25,8 +25,8 @@ from attnlab.checkup.kernel_adapter import (
     adapt_kernel,
 )
 from attnlab.checkup.model_adapter import REFUSALS
-from attnlab.checkup.preserve_state import preserve_state
 from attnlab.checkup.references import Recipe, departures, mistakes
+from attnlab.checkup.runner import preserve_state
 from attnlab.errors import BadInput, first_line
 
 B, H, T, D = 2, 3, 11, 5

@@ -1,7 +1,4 @@
-"""Find the module that first lets the future through, between the input and the logits.
-
-Letters: B batch, T time, C channels.
-"""
+"""Find the module that first lets the future through. Letters: B batch, T time, C channels."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from attnlab.checkup.dependence import slopes
 from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter, hooked, tensors_in
 from attnlab.checkup.trace import SeenOperations, ranks_along
 
@@ -38,17 +36,15 @@ class Place:
 def first_leak(adapter: ModelAdapter, T: int) -> Place | None:
     """The innermost module whose output at early positions changes, but whose inputs do not.
 
-    Returns:
-        None if the model is no module, or if nothing changes early for a few changed suffixes.
+    None if the model is no module, or if nothing changes early for a few changed suffixes.
     """
     if not adapter.is_module:
         return None
     names = {module: name for name, module in adapter.module.named_modules()}
     ids = adapter.tokens(1, T)
     other = adapter.other_ids(ids)
-    for cut in dict.fromkeys((T // 2, 1, T - 1, T // 4, 3 * T // 4, 6, 11)):
-        if not 0 < cut < T:
-            continue
+    cuts = dict.fromkeys((T // 2, 1, T - 1, T // 4, 3 * T // 4, 6, 11))
+    for cut in (cut for cut in cuts if 0 < cut < T):
         changed = torch.where(torch.arange(T) >= cut, other, ids)
         try:
             before, after = _record(adapter, ids, cut), _record(adapter, changed, cut)
@@ -75,9 +71,7 @@ def reads_of(place: Place, adapter: ModelAdapter, T: int) -> Tensor:
     with hooked([place.module], keep), torch.enable_grad():
         adapter.raw(ids)
         x, y = seen[0]
-        asked = (y[0] * adapter.random_like(y[0])).flatten(1).sum(-1)
-        slopes = [torch.autograd.grad(a, x, retain_graph=True)[0][0].flatten(1) for a in asked]
-    sizes = torch.stack(slopes).norm(dim=-1).cpu().double()  # (T, T)
+        sizes = slopes(y[0] * adapter.random_like(y[0]), [x])  # (T, T)
     return sizes > 1e-10 * sizes.max()
 
 
@@ -130,10 +124,9 @@ def _early(values: Iterable[object], T: int, cut: int) -> list[Tensor]:
 
 
 def _differ(before: list[Tensor], after: list[Tensor]) -> bool:
-    for a, b in zip(before, after, strict=False):
-        a, b = a.double(), b.double()
-        if a.shape == b.shape and a.numel():
-            scale = float(a.abs().max())
-            if float((a - b).abs().max()) > 1e-7 * scale + 1e-30:
-                return True
-    return False
+    pairs = [(a.double(), b.double()) for a, b in zip(before, after, strict=False)]
+    return any(
+        bool((a - b).abs().max() > 1e-7 * a.abs().max() + 1e-30)
+        for a, b in pairs
+        if a.shape == b.shape and a.numel()
+    )

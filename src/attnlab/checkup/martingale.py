@@ -7,13 +7,13 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attnlab.checkup.adam import Adam, open_weights
 from attnlab.checkup.findings import FAULT, Finding, passed, skipped
 from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter
 from attnlab.errors import first_line
@@ -41,13 +41,10 @@ class Martingale:
     untrained predictor loses at first does not burden later bets. A mixture of supermartingales is
     a supermartingale; it costs ln(batches) nats of evidence.
 
-    Args:
-        batches: the most batches that `update` will be called with.
-        alpha: the error probability of a proof.
     """
 
-    batches: int
-    alpha: float = ALPHA
+    batches: int  # the most that `update` will be called with
+    alpha: float = ALPHA  # the error probability of a proof
     log: float = -math.inf
     highest: float = 0.0
     history: list[float] = field(default_factory=list)
@@ -89,12 +86,10 @@ class ExactSource(Protocol):
 
 def uniform_text(vocab_size: int, T: int, seed: int, batch_size: int = 16) -> Iterator[ScoredText]:
     """Endless new batches of independent uniform tokens: ln p = -ln V."""
-    step = 0
-    while True:
+    for step in count():
         stream = generator(seed, "uniform", step)
         ids = torch.randint(vocab_size, (batch_size, T + 1), generator=stream)
         yield ids, torch.full((batch_size, T), -math.log(vocab_size))
-        step += 1
 
 
 def plays_text(
@@ -106,14 +101,42 @@ def plays_text(
     the past than the source does, which only lowers M for causal predictors.
     """
     index = {symbol: i for i, symbol in enumerate(source.alphabet)}
-    step = 0
-    while True:
+    for step in count():
         # A million texts per seed, each drawn from its own seed and used once.
         text, log_p = source.generate(seed * 1_000_000 + step, batch_size * T + 1)
         ids = torch.tensor([index[symbol] for symbol in text])
         windows = ids.unfold(0, T + 1, T)  # (B, T + 1), each overlaps the next by one symbol
         yield windows, torch.as_tensor(log_p[1:]).view(batch_size, T)
-        step += 1
+
+
+class Adam:
+    """Adam (Kingma and Ba 2015, algorithm 1) with the gradient clipped to a norm of 1.
+
+    Importing PyTorch's optimizers takes seconds, too slow for a checkup.
+    """
+
+    def __init__(self, weights: list[nn.Parameter], lr: float) -> None:
+        self.weights = weights
+        self.lr = lr
+        self.n = 0
+        self.first = [torch.zeros_like(w) for w in weights]
+        self.second = [torch.zeros_like(w) for w in weights]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Take one step with the current gradients, and clear them."""
+        self.n += 1
+        a, b = 0.9, 0.99
+        norms = [w.grad.norm() for w in self.weights if w.grad is not None]
+        clip = min(1.0, 1.0 / max(float(torch.stack(norms).norm()), 1e-12)) if norms else 1.0
+        for weight, m, v in zip(self.weights, self.first, self.second, strict=True):
+            if weight.grad is None:
+                continue
+            m.lerp_(weight.grad * clip, 1 - a)
+            v.lerp_((weight.grad * clip).square(), 1 - b)
+            size = (v / (1 - b**self.n)).sqrt_().add_(1e-8)
+            weight.addcdiv_(m, size, value=-self.lr / (1 - a**self.n))
+            weight.grad = None
 
 
 def train_and_bet(
@@ -159,22 +182,19 @@ def train_and_bet(
 def bet_on_uniform_text(
     student: ModelAdapter, *, batch_size: int, steps: int, seconds: float = math.inf
 ) -> Martingale:
-    """Train a model in place on uniform random tokens, which only a leak makes predictable.
-
-    Raises:
-        RuntimeError: no gradient flows.
-    """
+    """Train a model in place on uniform random tokens, which only a leak makes predictable."""
     V, seed = student.vocab_size, student.generator.initial_seed()
     text = uniform_text(V, student.block_size, seed, min(batch_size, student.rows))
+    weights = [p for p in student.module.parameters() if p.is_floating_point()]
+    for weight in weights:
+        weight.requires_grad_()
+        weight.grad = None
+
+    def net(ids: Tensor) -> Tensor:
+        return student.raw(ids)[..., :V].float()
+
     with torch.enable_grad():
-        return train_and_bet(
-            lambda ids: student.raw(ids)[..., :V].float(),
-            text,
-            weights=open_weights(student.module),
-            steps=steps,
-            lr=3e-3,
-            seconds=seconds,
-        )
+        return train_and_bet(net, text, weights=weights, steps=steps, lr=3e-3, seconds=seconds)
 
 
 def prove_by_training(adapter: ModelAdapter, *, steps: int = 400, seconds: float = 40) -> Finding:

@@ -1,7 +1,4 @@
-"""Recognize the mistake behind a map of which position reads which.
-
-All functions are pure. A map is bool (T, T): row t is the reader, column j is what it reads.
-"""
+"""Recognize the mistake behind a map: bool (T, T), row t is the reader, column j what it reads."""
 
 from collections.abc import Iterable
 
@@ -44,9 +41,9 @@ def explain(
             return "flipped_mask", f"{headline}: the mask is flipped"
         headline = "a position reads exactly what a causal mask blocks"
         return "inverted_mask", f"{headline}: the mask's polarity is inverted"
-    scrambled = explain_scramble(reads, tried, shapes)
-    if scrambled is not None:
-        return scrambled
+    reshaped = explain_scramble(reads, tried, shapes)
+    if reshaped is not None:
+        return reshaped
     if clean_up_to >= T // 4:
         rows = ahead.any(-1).nonzero().flatten().tolist()
         return _few(ahead, tried) or (
@@ -63,20 +60,16 @@ def explain(
 
 
 def explain_pattern(support: Tensor) -> Explanation | None:
-    """Name the mistake in the mask of one layer, from where its pattern is not zero.
+    """Name the mistake in the mask of one layer, from where its pattern (T, T) is not zero.
 
-    Args:
-        support: (T, T) bool, queries in rows.
-
-    Returns:
-        None if the support is causal, or a causal window.
+    None if that is causal, or a causal window.
     """
-    if support.triu(1).any():
-        cause, headline = explain(support, torch.ones(len(support), dtype=torch.bool)) or ("", "")
-        if cause == "off_by_one" and "up to" in headline:  # in one layer
-            seen = headline.split(":")[0]
-            return "window_ahead", f"{seen}: the mask is a window that looks ahead"
-        return cause, headline
+    found = explain(support, torch.ones(len(support), dtype=torch.bool))
+    if found is not None and found[0] == "off_by_one" and "up to" in found[1]:  # in one layer
+        seen = found[1].split(":")[0]
+        return "window_ahead", f"{seen}: the mask is a window that looks ahead"
+    if found is not None:
+        return found
     if support.any() and not support.diagonal()[1:].any():
         headline = "no query attends to its own position: the diagonal of the mask is blocked"
         return "self_blocked", headline
@@ -91,9 +84,9 @@ def _peek(ahead: Tensor, future: Tensor) -> Explanation | None:
     k = int(distance[ahead].max())
     if k > T // 2 or bool((ahead != (future & (distance <= k))).any()):
         return None
-    far = f"t+{k} and nothing later" if k == 1 else f"up to t+{k} and nothing later"
-    layers = "" if k == 1 else f", as in {k} layers that each look one ahead"
-    return "off_by_one", f"position t reads {far}: the mask's diagonal is off by one{layers}"
+    to, layers = ("", "") if k == 1 else ("up to ", f", as in {k} layers that look one ahead each")
+    why = f"the mask's diagonal is off by one{layers}"
+    return "off_by_one", f"position t reads {to}t+{k} and nothing later: {why}"
 
 
 def _blocks(ahead: Tensor, future: Tensor) -> Explanation | None:

@@ -1,22 +1,27 @@
-"""The checkup of a whole model: prepare a copy, examine it, restore everything, report."""
+"""The checkup of a model or a layer: prepare a copy, examine it, restore everything, report."""
 
 import contextlib
 import copy
 import io
+import random
+import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 
 from attnlab.checkup.examination import Examination
 from attnlab.checkup.findings import NOT_APPLICABLE, Report
 from attnlab.checkup.loss_path import Loss, check_batch, check_loss, labeled_loss
-from attnlab.checkup.model_adapter import REFUSALS, Model, ModelAdapter, adapt
-from attnlab.checkup.preserve_state import preserve_state
+from attnlab.checkup.model_adapter import REFUSALS, Model, ModelAdapter, adapt, size_from
 from attnlab.errors import BadInput
+
+Call = Callable[[nn.Module, Tensor], object]
+_WIDTH_NAMES = ("n_embd", "embed_dim", "hidden_size", "d_model")
 
 
 def checkup(
@@ -84,6 +89,60 @@ def checkup(
     return Report(title, examination.settings, tuple(examination.findings), seconds, error)
 
 
+def checkup_attention(
+    layer: nn.Module,
+    *,
+    n_embd: int | None = None,
+    block_size: int = 32,
+    call: Call | None = None,
+    seed: int = 0,
+) -> Report:
+    """Examine a layer that mixes positions, as `checkup` examines a model.
+
+    Args:
+        layer: maps (B, T, C) to (B, T, C), or to a tuple that holds it.
+        n_embd: C; None if the layer or its first linear map has it.
+        block_size: the largest T.
+        call: how to call the layer if it takes more than x, for example
+            `lambda layer, x: layer(x, x, x, attn_mask=mask(x.shape[1]))`.
+        seed: of the random inputs.
+
+    Raises:
+        attnlab.errors.BadInput: C is unknown, or the layer does not accept such input.
+    """
+    C = n_embd if n_embd is not None else size_from(layer, _WIDTH_NAMES)
+    if C is None:
+        linear = next((m for m in layer.modules() if isinstance(m, nn.Linear)), None)
+        if linear is None:
+            raise BadInput("the layer has no width that can be read; give n_embd")
+        C = linear.in_features
+    vocab_size = min(C, 31)
+    if vocab_size < 2:
+        raise BadInput(f"n_embd = {C} must be at least 2")
+    model = _Embedded(layer, vocab_size, C, call)
+    model.train(layer.training)
+    return checkup(
+        model, vocab_size=vocab_size, block_size=block_size, seed=seed, name=type(layer).__name__
+    )
+
+
+class _Embedded(nn.Module):
+    """A layer behind a random embedding, so that it can be examined like a model."""
+
+    def __init__(self, layer: nn.Module, vocab_size: int, C: int, call: Call | None) -> None:
+        super().__init__()
+        self.layer = layer
+        self.call = call
+        generator = torch.Generator().manual_seed(0)
+        table = torch.randn(vocab_size, C, generator=generator)
+        floats = [p for p in layer.parameters() if p.is_floating_point()]
+        self.table = nn.Embedding.from_pretrained(table.to(floats[0]) if floats else table)
+
+    def forward(self, ids: Tensor) -> object:
+        x = self.table(ids)  # (B, T) -> (B, T, C)
+        return self.layer(x) if self.call is None else self.call(self.layer, x)
+
+
 def _run(examination: Examination, prove: bool) -> str:
     """Run the detectors; "", or the traceback from the first frame of the user's own code on."""
     try:
@@ -132,3 +191,45 @@ def prepared(
             owner.eval()
         adapter = adapt(model, vocab_size, block_size, ids, example, longest, seed)
         yield replace(adapter, in_place=reason)
+
+
+@contextlib.contextmanager
+def preserve_state(model: nn.Module | None) -> Iterator[None]:
+    """Restore a model, PyTorch's global switches and the random states, also after an error."""
+    grad, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
+    fastpath = torch.backends.mha.get_fastpath_enabled()
+    python = random.getstate()
+    numpy = sys.modules["numpy"].random.get_state() if "numpy" in sys.modules else None
+    restore = _snapshot(nn.Module() if model is None else model)
+    with torch.random.fork_rng(range(torch.cuda.device_count())):
+        try:
+            yield
+        finally:
+            restore()
+            torch.set_grad_enabled(grad)
+            torch.set_default_dtype(dtype)
+            torch.backends.mha.set_fastpath_enabled(fastpath)
+            random.setstate(python)
+            if numpy is not None:
+                sys.modules["numpy"].random.set_state(numpy)
+
+
+def _snapshot(model: nn.Module) -> Callable[[], None]:
+    """Remember the modes, values and gradients of a model; the result restores them."""
+    modes = {module: module.training for module in model.modules()}
+    values = [(t, t.detach().clone()) for t in (*model.parameters(), *model.buffers())]
+    grads = [(p, p.requires_grad, p.grad) for p in model.parameters()]
+    values += [(grad, grad.detach().clone()) for _, _, grad in grads if grad is not None]
+
+    @torch.no_grad()
+    def restore() -> None:
+        for module, training in modes.items():
+            module.training = training
+        for p, requires_grad, grad in grads:
+            p.requires_grad_(requires_grad)
+            p.grad = grad
+        for tensor, value in values:
+            if not torch.equal(tensor, value):
+                tensor.copy_(value)
+
+    return restore

@@ -49,24 +49,24 @@ def in_training_mode(adapter: ModelAdapter) -> ModelAdapter:
     return student
 
 
-def leaks_when(
-    detector: str,
-    state: str,
-    cause: str,
-    make: Callable[[], ModelAdapter],
-    T: int,
-    seconds: float,
-) -> Finding:
+_STATES = {
+    "trained": ("after a short training", "learned_leak"),
+    "training mode": ("in training mode", "training_leak"),
+}
+
+
+def leaks_when(detector: str, make: Callable[[], ModelAdapter], T: int, seconds: float) -> Finding:
     """Does a later token change an earlier logit in another state of the model?
 
     Such leaks pass every test of the model as it is: a gate that starts at 0, a mask that depends
     on `self.training`, a BatchNorm over time.
 
     Args:
-        state: in words, for the headline.
+        detector: "trained" or "training mode".
         make: brings a copy into that state.
         seconds: for the map.
     """
+    state, cause = _STATES[detector]
     adapter = make()
     ids = adapter.tokens(1, T)
     first, again = adapter.logits(ids), adapter.logits(ids)

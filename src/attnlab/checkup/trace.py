@@ -87,19 +87,13 @@ class AttentionTracer(TorchDispatchMode):
         out = func(*args, **given)
         if self._averages_values(a, b) or not self._is_square(out) or a.shape[-1] == self.T:
             return out
-        before = [*self._factors.get(a.data_ptr(), []), *self._factors.get(b.data_ptr(), [])]
+        before = self._factors_of(a, b)
         alpha = float(given.get("alpha", 1))
         factors = before if alpha == 1 else [*before, alpha]
         raw = a @ b if bias else out  # without a mask or a bias that is added in the same step
-        call = AttentionCall(
-            self.module,
-            merge_batch(a),
-            merge_batch(b).mT,
-            merge_batch(raw),
-            product,
-            factors=list(factors),
-            scale_before=math.prod(before),
-        )
+        q, k, raw = merge_batch(a), merge_batch(b).mT, merge_batch(raw)
+        scale = math.prod(before)
+        call = AttentionCall(self.module, q, k, raw, product, list(factors), scale_before=scale)
         self.calls.append(call)
         self._alive.append(out)
         self._call_of[out.data_ptr()] = call
@@ -115,9 +109,11 @@ class AttentionTracer(TorchDispatchMode):
         # Keys of another text, or further keys, give no T x T pattern.
         square = values["query"].shape[-2] == values["key"].shape[-2] == self.T
         if square and self.boost == 1.0:
-            before = [f for x in args[:2] for f in self._factors.get(x.data_ptr(), [])]
-            self.calls.append(recompute_fused(product, values, before))
+            self.calls.append(recompute_fused(product, values, self._factors_of(*args[:2])))
         return out
+
+    def _factors_of(self, a: Tensor, b: Tensor) -> list[float]:
+        return [*self._factors.get(a.data_ptr(), []), *self._factors.get(b.data_ptr(), [])]
 
     def _next_product(self) -> Product:
         """Products are counted by module: experts multiply only if a token needs them."""
@@ -144,28 +140,17 @@ class AttentionTracer(TorchDispatchMode):
         """Assign an operation's output to the attention call that its inputs belong to."""
         call = next((self._call_of[p] for p in inputs if p in self._call_of), None)
         if call is None and func in _SOFTMAXES and self._is_square(args[0]):
-            call = self._call_without_product(args[0])
+            # Its scores were not a product: the softmax shows that they are scores.
+            raw = self._first_square.get(args[0].data_ptr(), args[0])
+            raw = (raw if raw.shape == args[0].shape else args[0]).detach().clone()
+            call = AttentionCall(self.module, None, None, merge_batch(raw))
+            self.calls.append(call)
         if call is None:
             if self._is_square(out):
                 squares = (self._first_square[p] for p in inputs if p in self._first_square)
                 self._first_square[out.data_ptr()] = next(squares, out)
             return
-        self._record_softmax(call, func, args, out)
-        if out.numel() >= 0.9 * call.raw.numel():  # not the sums and maxima of scores
-            self._call_of[out.data_ptr()] = call
-
-    def _call_without_product(self, masked: Tensor) -> AttentionCall:
-        """A call whose scores were not a product: its softmax shows that they are scores."""
-        raw = self._first_square.get(masked.data_ptr(), masked)
-        raw = (raw if raw.shape == masked.shape else masked).detach().clone()
-        call = AttentionCall(self.module, None, None, merge_batch(raw))
-        self.calls.append(call)
-        return call
-
-    def _record_softmax(
-        self, call: AttentionCall, func: Operation, args: tuple, out: Tensor
-    ) -> None:
-        """Keep the softmax's input and output, whether it is one operation or written out."""
+        # The softmax's input and output, whether it is one operation or written out.
         starts = func in _SOFTMAXES or func.overloadpacket in _SOFTMAX_STARTS
         if starts and call.masked is None:
             call.masked = args[0].detach().clone()
@@ -174,6 +159,8 @@ class AttentionTracer(TorchDispatchMode):
         ends = func in _SOFTMAXES or func is aten.div.Tensor  # exp(x) / sum
         if ends and call.masked is not None and call.softened is None:
             call.softened = out.detach().clone()
+        if out.numel() >= 0.9 * call.raw.numel():  # not the sums and maxima of scores
+            self._call_of[out.data_ptr()] = call
 
     def _follow_factors(
         self, func: Operation, args: tuple, inputs: list[int], out: Tensor
@@ -193,11 +180,7 @@ class AttentionTracer(TorchDispatchMode):
 
 
 class SeenOperations(TorchDispatchMode):
-    """Collect the names of operations.
-
-    Args:
-        wanted: which, from an operation and its arguments by name.
-    """
+    """Collect the names of the operations that are wanted, judged with their named arguments."""
 
     def __init__(self, wanted: Callable[[Operation, dict[str, Any]], bool]) -> None:
         super().__init__()
