@@ -184,9 +184,10 @@ def tiny_transformer(model_type: str, seed: int = 0) -> Target:
         near = sorted(name for name in names if name[:2] == model_type[:2]) or ["gpt2", "llama"]
         raise BadInput(f"there is no causal model type {model_type!r}; try {', '.join(near)}")
     reasons = []
-    for layers in (2, 8):  # hybrids have attention in every fourth layer only, for example
+    # Hybrids have attention in every fourth layer only, for example; vision parts can be large.
+    for layers, parts in ((2, "text"), (8, "text"), (2, "")):
         try:
-            model, vocab_size = _tiny_model(known[model_type], layers, seed)
+            model, vocab_size = _tiny_model(tiny_config(known[model_type], layers, parts), seed)
         except Exception as error:
             reasons.append(" ".join(str(error).split())[:300])
         else:
@@ -194,12 +195,9 @@ def tiny_transformer(model_type: str, seed: int = 0) -> Target:
     raise BadInput(f"a tiny {model_type} cannot be built: {reasons[0]}")
 
 
-def _tiny_model(
-    config_class: Callable[..., object], layers: int, seed: int
-) -> tuple[nn.Module, int | None]:
+def _tiny_model(config: Any, seed: int) -> tuple[nn.Module, int | None]:
     """A model that runs, and its vocabulary's size if the configuration has it."""
     build = transformers_loading.transformers().AutoModelForCausalLM.from_config
-    config: Any = tiny_config(config_class, layers)
     with torch.device("meta"):
         count = sum(p.numel() for p in build(config).parameters())
     if count > _MOST_WEIGHTS:
@@ -214,8 +212,8 @@ def _tiny_model(
     return model, config.get_text_config().vocab_size
 
 
-def tiny_config(config_class: Callable[..., object], layers: int = 2) -> object:
-    """A configuration with small values for all sizes that it has, and its parts."""
+def tiny_config(config_class: Callable[..., object], layers: int, parts: str) -> object:
+    """A configuration with small values for all sizes that it has, and for such parts of it."""
     usual: Any = config_class()
     names = set(vars(usual)) | set(usual.attribute_map)
     named = yaml.safe_load(files("attnlab").joinpath("tiny_sizes.yaml").read_text())
@@ -232,6 +230,6 @@ def tiny_config(config_class: Callable[..., object], layers: int = 2) -> object:
     if "attention_types" in names:  # of GPT-Neo, one entry per layer
         sizes["attention_types"] = [[["global", "local"], layers // 2]]
     for name, part in usual.sub_configs.items():
-        if "text" in name and hasattr(part, "attribute_map"):
-            sizes[name] = tiny_config(part, layers)
+        if parts in name and hasattr(part, "attribute_map"):
+            sizes[name] = tiny_config(part, layers, parts)
     return config_class(**sizes)

@@ -1,7 +1,7 @@
 """Examine a tiny random model of every causal architecture of transformers.
 
 python -m tests.checkup.zoo            # writes docs/checkup-zoo.md; about ten minutes
-python -m tests.checkup.zoo llama bert # prints some of them
+python -m tests.checkup.zoo llama bert # replaces their rows in the page
 """
 
 import multiprocessing
@@ -49,8 +49,8 @@ class TooSlow(BaseException):
     """An architecture took longer than LIMIT. A checkup does not catch this."""
 
 
-def examine(kind: str) -> tuple[str, str, float]:
-    """The verdict, a line of the table, and CPU seconds without building the model."""
+def examine(kind: str) -> str:
+    """A line of the table, with CPU seconds without building the model."""
 
     def stop(*_: object) -> None:
         raise TooSlow(f"stopped after {LIMIT} s")
@@ -69,7 +69,7 @@ def examine(kind: str) -> tuple[str, str, float]:
     return row(kind, report, "", time.process_time() - begin)
 
 
-def examine_alone(kind: str) -> tuple[str, str, float]:
+def examine_alone(kind: str) -> str:
     """`examine` in a process of its own, whose memory is limited."""
 
     def work(end: Connection) -> None:
@@ -83,7 +83,7 @@ def examine_alone(kind: str) -> tuple[str, str, float]:
     process.start()
     there.close()
     try:
-        return here.recv()
+        return str(here.recv())
     except EOFError:
         process.join()
         return row(kind, None, f"the process ended with code {process.exitcode}", 0.0)
@@ -91,10 +91,10 @@ def examine_alone(kind: str) -> tuple[str, str, float]:
         process.join()
 
 
-def row(kind: str, report: Report | None, reason: str, seconds: float) -> tuple[str, str, float]:
-    """The verdict, a line of the table, and the seconds."""
+def row(kind: str, report: Report | None, reason: str, seconds: float) -> str:
+    """A line of the table."""
     if report is None:
-        return "not built", f"| {kind} | not built | | {printable(reason)} |", seconds
+        return f"| {kind} | not built | | {printable(reason)} |"
     said = [d.headline for d in report.diagnoses]
     if report.error:
         verdict, said = "failed", [report.error.splitlines()[-1]]
@@ -103,29 +103,35 @@ def row(kind: str, report: Report | None, reason: str, seconds: float) -> tuple[
         verdict = "reads ahead by design" if ahead else "**fault**"
     else:
         verdict = "suspicious" if said else "healthy"
-    return verdict, f"| {kind} | {verdict} | {seconds:.1f} | {'; '.join(said)} |", seconds
+    return f"| {kind} | {verdict} | {seconds:.1f} | {'; '.join(said)} |"
+
+
+def write(rows: dict[str, str]) -> None:
+    """Write the page, with the rows by model type."""
+    cells = [[cell.strip() for cell in line.split("|")] for _, line in sorted(rows.items())]
+    verdicts = sorted(cell[2].strip("*") for cell in cells)
+    parts = [f"{verdicts.count(v)} {v}" for v in dict.fromkeys(verdicts)]
+    middle = median(float(cell[3]) for cell in cells if cell[3])
+    counts = f"{len(rows)} model types: {', '.join(parts)}. Median {middle:.1f} s."
+    text = HEAD.format(version=version("transformers"), counts=counts)
+    lines = [line for _, line in sorted(rows.items())]
+    PAGE.write_text(text + "\n".join(lines) + "\n", encoding="utf-8")
 
 
 def main() -> None:
-    """Write the page, or print the rows of the model types on the command line."""
+    """Examine the model types on the command line, or all, and write their rows."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     torch.set_num_threads(1)
     os.environ["HF_HUB_OFFLINE"] = "1"
-    verdicts, lines, times = [], [], []
+    rows = {}
+    if sys.argv[1:] and PAGE.exists():
+        _, table = PAGE.read_text(encoding="utf-8").split("|---|---|---|---|\n")
+        rows = {line.split("|")[1].strip(): line for line in table.splitlines()}
     for kind in sys.argv[1:] or sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES):
-        verdict, line, seconds = examine_alone(kind)
-        print(line, flush=True)
-        verdicts.append(verdict)
-        lines.append(line)
-        if verdict != "not built":
-            times.append(seconds)
-    if sys.argv[1:]:
-        return
-    parts = [f"{verdicts.count(v)} {v.strip('*')}" for v in dict.fromkeys(sorted(verdicts))]
-    counts = f"{len(lines)} model types: {', '.join(parts)}. Median {median(times):.1f} s."
-    text = HEAD.format(version=version("transformers"), counts=counts)
-    PAGE.write_text(text + "\n".join(lines) + "\n", encoding="utf-8")
+        rows[kind] = examine_alone(kind)
+        print(rows[kind], flush=True)
+        write(rows)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from attnlab.checkup.dependence import Dependence, changes
 from attnlab.checkup.diagnoses import read_causes
-from attnlab.checkup.findings import FAULT, SUSPICIOUS, Finding, passed, skipped
+from attnlab.checkup.findings import FAULT, SUSPICIOUS, Finding, number_of, passed, skipped, span
 from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter
 from attnlab.checkup.recognize import explain, explain_scramble
 from attnlab.checkup.trace import SeenOperations, draws_random_numbers
@@ -43,15 +43,16 @@ def finite(adapter: ModelAdapter, lengths: list[int]) -> tuple[Finding, list[int
     usable = [n for n, wrong in zip(lengths, bad, strict=True) if not wrong.any()]
     first = next((wrong for wrong in bad if wrong.any()), None)
     if first is None:
-        return passed("finite", f"all logits are finite at {len(lengths)} lengths"), usable
+        headline = f"all logits are finite at {number_of(len(lengths), 'length')}"
+        return passed("finite", headline), usable
     rows, T = first.any(0).nonzero().flatten().tolist(), first.shape[1]
     numbers = {"share": float(first.double().mean()), "T": float(T)}
     if T > 1 and rows in ([0], [T - 1]):  # in a sequence of one token, other causes are likelier
         only = f"only position {rows[0]} of {T} gives NaN or infinity"
         headline = f"{only}: the mask leaves query {rows[0]} without keys"
         return Finding("finite", FAULT, headline, "empty_row", numbers), usable
-    where = f"positions {rows[0]} to {rows[-1]}" if len(rows) < T else "all positions"
-    headline = f"{where} give NaN or infinity in a sequence of {T}"
+    where = span("position", rows) if len(rows) < T else "all positions"
+    headline = f"NaN or infinity at {where} in a sequence of {T}"
     return Finding("finite", FAULT, headline, "not_finite", numbers), usable
 
 
@@ -157,8 +158,8 @@ def future(
     )
     if found is None:  # only changing whole suffixes shows it
         rows = worst.ahead.any(-1).nonzero().flatten().tolist()
-        some = f"positions {rows[0]} to {rows[-1]} change when all later tokens change together"
-        found = "reads_ahead", some
+        where = f"the logits at {span('position', rows)}"
+        found = "reads_ahead", f"{where} change when all later tokens change together"
     return Finding(detector, FAULT, found[1], found[0], numbers, evidence, maps_)
 
 
@@ -173,7 +174,8 @@ def past(whole: Dependence, jittered: Dependence | None) -> Finding:
             back = int((pairs[:, 0] - pairs[:, 1]).max())
             share = len(pairs) / int((earlier & map_.tried).sum())
             numbers = {"furthest back": float(back), "share of pairs": share}
-            return passed("past", f"the past is used, up to {back} positions back{state}", numbers)
+            far = f"up to {number_of(back, 'position')} back{state}"
+            return passed("past", f"the past is used, {far}", numbers)
     headline = "no position depends on an earlier one: the past is not used"
     return Finding("past", FAULT, headline, "no_past")
 

@@ -10,7 +10,7 @@ import torch
 from attnlab.checkup import blackbox, loss_path, serving, stress, whitebox
 from attnlab.checkup.attention_calls import AttentionCall
 from attnlab.checkup.dependence import Dependence, dependence, gradient_map
-from attnlab.checkup.findings import FAULT, NOT_APPLICABLE, OK, Finding, passed, skipped
+from attnlab.checkup.findings import FAULT, NOT_APPLICABLE, OK, Finding, number_of, passed, skipped
 from attnlab.checkup.locate import Place, choices_in, first_leak, reads_of
 from attnlab.checkup.loss_path import Loss
 from attnlab.checkup.martingale import prove_by_training
@@ -136,7 +136,8 @@ class Examination:
         if "rows" not in detectors:
             found.append(passed("rows", "the weights of every query sum to 1 over the keys"))
         if "mask" not in detectors:
-            found.append(passed("mask", f"all {len(calls)} attention patterns are causal"))
+            headline = f"nothing reads ahead in {number_of(len(calls), 'attention pattern')}"
+            found.append(passed("mask", headline))
         critical = math.sqrt(2 * math.log(self.adapter.block_size))
         found += whitebox.scale(calls, critical, whitebox.looks_untrained(self.adapter))
         return [*found, *whitebox.heads(calls), whitebox.head_order(calls)]

@@ -47,6 +47,17 @@ def skipped(detector: str, reason: str) -> Finding:
     return Finding(detector, NOT_APPLICABLE, reason)
 
 
+def number_of(n: int, noun: str) -> str:
+    """ "1 step", "2 steps"."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def span(noun: str, places: list[int]) -> str:
+    """ "row 3", "rows 3 to 5"."""
+    first, last = places[0], places[-1]
+    return f"{noun} {first}" if first == last else f"{noun}s {first} to {last}"
+
+
 @dataclass(frozen=True)
 class Diagnosis:
     """One cause with all findings that it explains."""

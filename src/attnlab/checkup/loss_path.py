@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from attnlab.checkup.findings import FAULT, SUSPICIOUS, Finding, passed, skipped
+from attnlab.checkup.findings import FAULT, SUSPICIOUS, Finding, number_of, passed, skipped
 from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter, find_logits, hooked, tensors_in
 from attnlab.errors import first_line
 
@@ -147,7 +147,7 @@ def weights(adapter: ModelAdapter, loss: Loss | None, head_size: int) -> list[Fi
         more = f" and {len(still) - 4} more" if len(still) > 4 else ""
         headline = f"no gradient reaches {', '.join(still[:4])}{more}"
         found.append(Finding("weights", SUSPICIOUS, headline, "no_gradient"))
-    return found or [passed("weights", f"a gradient reaches all {len(learning)} parameters")]
+    return found or [passed("weights", f"a gradient reaches {number_of(len(learning), 'weight')}")]
 
 
 def _silent_heads(module: nn.Module, D: int) -> list[Finding]:

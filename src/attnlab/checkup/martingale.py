@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attnlab.checkup.findings import FAULT, Finding, passed, skipped
+from attnlab.checkup.findings import FAULT, Finding, number_of, passed, skipped
 from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter
 from attnlab.errors import first_line
 from attnlab.rng import generator
@@ -210,10 +210,11 @@ def prove_by_training(adapter: ModelAdapter, *, steps: int = 400, seconds: float
     n, digits = len(bet.history), bet.highest / math.log(10)
     numbers = {"log10 of the highest M": digits, "steps": float(n), "alpha": bet.alpha}
     if not bet.proven:
-        headline = f"no proof of a leak in {n} steps (the highest odds were 10^{digits:.1f})"
+        tried = number_of(n, "step")
+        headline = f"no proof of a leak in {tried} (the highest odds were 10^{digits:.1f})"
         return passed("proof", headline, numbers)
     headline = (
-        f"after {n} training steps the model predicts uniform random tokens: odds of "
+        f"after {number_of(n, 'training step')} the model predicts uniform random tokens: odds of "
         f"10^{digits:.1f} against every model that reads only the past"
     )
     return Finding("proof", FAULT, headline, "proof", numbers)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from attnlab.checkup.diagnoses import read_causes
+from attnlab.checkup.findings import number_of
 
 # A cause (a key of `attnlab.checkup.diagnoses.causes()`) and a sentence about this map.
 Explanation = tuple[str, str]
@@ -54,8 +55,8 @@ def explain(
     if bool((ahead == future).all()):
         return "no_mask", f"every position reads all {T} positions, including later ones"
     t, j = ahead.nonzero()[0].tolist()
-    some = f"{int(ahead.sum())} of {int(future.sum())} pairs read ahead, position {t} reads {j}"
-    some_first = "reads_some_ahead", f"{some} first"
+    some = f"{int(ahead.sum())} of {number_of(int(future.sum()), 'pair')} read ahead"
+    some_first = "reads_some_ahead", f"{some}, position {t} reads {j} first"
     return _peek(ahead, future) or _few(ahead, tried) or _blocks(ahead, future) or some_first
 
 
@@ -107,7 +108,7 @@ def _few(ahead: Tensor, tried: Tensor) -> Explanation | None:
         return None
     pairs = [f"{t} reads {j}" for t, j in ahead.nonzero().tolist()[:6]]
     hidden = int(ahead.sum()) - len(pairs)
-    more = f"; and {hidden} more pairs" if hidden > 0 else ""
+    more = f"; and {number_of(hidden, 'more pair')}" if hidden > 0 else ""
     rest = "no other pair does" if bool(tried.all()) else "not all other pairs were tried"
     return "single_leaks", f"position {'; '.join(pairs)}{more}; {rest}"
 

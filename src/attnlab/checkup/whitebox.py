@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attnlab.checkup.attention_calls import AttentionCall
 from attnlab.checkup.diagnoses import read_causes
-from attnlab.checkup.findings import FAULT, SUSPICIOUS, Finding, passed, skipped
+from attnlab.checkup.findings import FAULT, SUSPICIOUS, Finding, passed, skipped, span
 from attnlab.checkup.model_adapter import ModelAdapter
 from attnlab.checkup.recognize import explain_pattern
 
@@ -26,8 +26,9 @@ def rows(call: AttentionCall) -> Finding | None:
         return Finding("rows", FAULT, headline, "softmax_heads")
     if not bool(finite.all()):
         empty = (~finite).any(0).nonzero().flatten().tolist()
-        some = f"row {empty[0]}" if len(empty) == 1 else f"rows {empty[0]} to {empty[-1]}"
-        headline = f"{call.place}: {some} of the pattern are NaN: queries without keys"
+        headline = (
+            f"{call.place}: NaN in {span('row', empty)} of the pattern: no keys to attend to"
+        )
         return Finding("rows", FAULT, headline, "empty_row")
     sums = pattern.sum(-1)
     low, high, off = float(sums.min()), float(sums.max()), float((sums - 1).abs().max())
