@@ -209,14 +209,10 @@ def _stressed(kernel: KernelAdapter, plain: Inputs) -> Finding:
 
 def _backward(kernel: KernelAdapter, plain: Inputs) -> Finding:
     """Do the gradients agree with the reference?"""
-
-    def leaves(dtype: torch.dtype) -> list[Tensor]:
-        return [x.detach().to(dtype, copy=True).requires_grad_() for x in qkv]
-
-    qkv = (plain.q, plain.k, plain.v)
-    exact, given = leaves(torch.float64), leaves(plain.q.dtype)
-    right = Inputs(*exact, plain.mask, plain.scale).reference()
-    y = kernel(Inputs(*given, plain.mask, plain.scale))
+    exact = [x.double().requires_grad_() for x in (plain.q, plain.k, plain.v)]
+    right = replace(plain, q=exact[0], k=exact[1], v=exact[2]).reference()
+    given = [x.clone().requires_grad_() for x in (plain.q, plain.k, plain.v)]
+    y = kernel(replace(plain, q=given[0], k=given[1], v=given[2]))
     if not y.requires_grad:
         return skipped("backward", "no gradient flows")
     weights = torch.linspace(-1, 1, y.numel()).reshape(y.shape)

@@ -25,10 +25,8 @@ def rows(call: AttentionCall) -> Finding | None:
         headline = f"{call.place}: the softmax runs over the heads and gives NaN"
         return Finding("rows", FAULT, headline, "softmax_heads")
     if not bool(finite.all()):
-        empty = (~finite).any(0).nonzero().flatten().tolist()
-        headline = (
-            f"{call.place}: NaN in {span('row', empty)} of the pattern: no keys to attend to"
-        )
+        empty = span("row", (~finite).any(0).nonzero().flatten().tolist())
+        headline = f"{call.place}: NaN in {empty} of the pattern: queries without keys"
         return Finding("rows", FAULT, headline, "empty_row")
     sums = pattern.sum(-1)
     low, high, off = float(sums.min()), float(sums.max()), float((sums - 1).abs().max())
