@@ -45,7 +45,7 @@ MENU = {
     ],
     "See it": ["explore", "instruments"],
     "How to": ["attention", "own", "checkup", "interop", "sweeps", "lightning", "translation"],
-    "Evidence": ["claims", "experiments/index", "benchmarks/RESULTS"],
+    "Evidence": ["claims", "experiments/index", "checkup-zoo", "benchmarks/RESULTS"],
     "Reference": ["api", "decisions", "security", "survival"],
 }
 LINK = re.compile(r"\[(?P<name>[^\]]*)\]\((?P<target>[^)#:]+)(?P<anchor>#[^)]*)?\)")

@@ -62,6 +62,7 @@ def test_few_leaks_beside_sound_patterns_are_outside_attention(model: str, seed:
     fault = next(p for p in FAULTS if p.name == "expert_choice")
     report = checkup(fault.build(model, seed), vocab_size=V, block_size=fault.block_size)
     assert report.causes == ("outside",), [d.headline for d in report.diagnoses]
+    assert "topk over the positions" in report.diagnoses[0].headline
 
 
 class OpenAtFullLength(nn.Module):

@@ -233,3 +233,21 @@ def test_report_can_be_written(capsys: pytest.CaptureFixture[str]) -> None:
     assert "diagonal" in page
     report.print()
     assert "off by one" in capsys.readouterr().out
+
+
+class OtherForOne(nn.Module):
+    """A causal model with other logits for a sequence of one token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = small()
+
+    def forward(self, ids: Tensor) -> Tensor:
+        logits: Tensor = self.net(ids)
+        return logits + 5.0 * (ids.shape[1] == 1) * torch.arange(V)
+
+
+def test_one_token_is_in_the_singular() -> None:
+    report = checkup(OtherForOne(), vocab_size=V, block_size=T)
+    assert report.causes == ("prefix_differs",)
+    assert report.diagnoses[0].headline.startswith("the first token alone gets different logits")
