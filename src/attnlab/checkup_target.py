@@ -1,7 +1,4 @@
-"""What `attnlab checkup TARGET` does: load a target, examine it, write the reports.
-
-Letters: V symbols, T time.
-"""
+"""What `attnlab checkup TARGET` does: load a target, examine it, write the reports."""
 
 import importlib
 import importlib.util

@@ -1,7 +1,4 @@
-"""One attention call inside a model, as recorded by `attnlab.checkup.trace`.
-
-Letters: N heads (times the batch, which is 1 here), T time, D channels of a head.
-"""
+"""One recorded attention call. Letters: N heads (the batch is 1), T time, D head channels."""
 
 import math
 from dataclasses import dataclass, field

@@ -1,7 +1,4 @@
-"""Which position reads which: change one token, or a whole suffix, and see which logits change.
-
-Letters: T time, V symbols. A map is (T, T): row t is the reader, column j is what it reads.
-"""
+"""Which position reads which, by changing tokens. A map is (T, T): row t is the reader."""
 
 import time
 from dataclasses import dataclass

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -174,16 +175,12 @@ class Examination:
         if calls:
             self._attempt("stress", stress.stress, self.precise, calls)
         if self.precise.copies:
-            for state, make in (("trained", self._trained), ("training mode", self._in_training)):
+            trained = partial(stress.trained_briefly, self.adapter, self.precise.dtype)
+            training = partial(stress.in_training_mode, self.precise)
+            for state, make in (("trained", trained), ("training mode", training)):
                 self._attempt(state, stress.leaks_when, state, make, T, half)
         self.serve("cache", serving.cache)
         self.serve("padding", serving.padding)
-
-    def _trained(self) -> ModelAdapter:
-        return stress.trained_briefly(self.adapter, self.precise.dtype)
-
-    def _in_training(self) -> ModelAdapter:
-        return stress.in_training_mode(self.precise)
 
     def _training_path(self, inside: list[Finding], calls: list[AttentionCall]) -> None:
         """The shift in the loss and the gradients of the weights; consequences are left out."""

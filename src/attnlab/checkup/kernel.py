@@ -1,10 +1,4 @@
-"""The checkup of a kernel: compare a function of queries, keys and values with fp64 attention.
-
-All sizes are distinct primes, so that a wrong axis cannot hide. If the output differs, it is
-compared with references that are wrong on purpose, and the one that agrees names the mistake.
-
-Letters: B batch, H heads, T time, D channels of a head.
-"""
+"""The checkup of a kernel. Letters: B batch, H heads, T time, D channels of a head."""
 
 import contextlib
 import math
@@ -25,11 +19,11 @@ from attnlab.checkup.kernel_adapter import (
     adapt_kernel,
 )
 from attnlab.checkup.model_adapter import REFUSALS
-from attnlab.checkup.references import Recipe, departures, mistakes
+from attnlab.checkup.references import departures, mistakes
 from attnlab.checkup.runner import preserve_state
 from attnlab.errors import BadInput, first_line
 
-B, H, T, D = 2, 3, 11, 5
+B, H, T, D = 2, 3, 11, 5  # distinct primes, so that a wrong axis cannot hide
 
 
 def checkup_kernel(
@@ -71,7 +65,7 @@ def checkup_kernel(
         findings = _examine(kernel, plain, generator)
     name = str(fn.__name__) if hasattr(fn, "__name__") else type(fn).__name__
     settings = {"B, H, T, D": f"{B}, {H}, {T}, {D}", "layout": kernel.layout, "mask": "none"}
-    if kernel.takes("mask"):
+    if "mask" in kernel.names:
         found = ", found by trying" if mask_style is None else ""
         settings["mask"] = MASK_STYLES[kernel.mask_style] + found
     return Report(name, settings, tuple(findings), time.perf_counter() - begin)
@@ -91,10 +85,10 @@ def _recognize(
 ) -> tuple[KernelAdapter, Inputs]:
     """Find the layout and the meaning of the mask with which the kernel is right, if any."""
     lower = torch.ones(T, T, dtype=torch.bool).tril()
-    masked = kernel.takes("mask") or kernel.takes("causal") or causal
+    masked = "mask" in kernel.names or "causal" in kernel.names or causal
     expected = lower if masked else torch.ones_like(lower)
-    plain = _inputs(generator, expected, 0.3 if kernel.takes("scale") else None)
-    styles = (mask_style,) if mask_style or not kernel.takes("mask") else tuple(MASK_STYLES)
+    plain = _inputs(generator, expected, 0.3 if "scale" in kernel.names else None)
+    styles = (mask_style,) if mask_style or "mask" not in kernel.names else tuple(MASK_STYLES)
     works: list[KernelAdapter] = []
     reasons = []
     for shape, style in product((layout,) if layout else LAYOUTS, styles):
@@ -123,14 +117,14 @@ def _examine(kernel: KernelAdapter, plain: Inputs, generator: torch.Generator) -
     if found[0].status is not OK:
         return found
     found += [_stressed(kernel, plain), _backward(kernel, plain), _halved(kernel, plain)]
-    if kernel.takes("dropout"):
+    if "dropout" in kernel.names:
         found.append(_dropped(kernel, plain))
-    if kernel.takes("mask"):
+    if "mask" in kernel.names:
         found.append(_empty_row(kernel, plain))
         mask = torch.rand(T, T, generator=generator) < 0.5
         inputs = _inputs(generator, mask | torch.eye(T, dtype=torch.bool), plain.scale)
         found += _compare(inputs, kernel(inputs), "another mask")
-    if kernel.takes("scale"):
+    if "scale" in kernel.names:
         inputs = _inputs(generator, plain.mask, None)
         with contextlib.suppress(*REFUSALS):  # of kernels whose scale must be given
             found += _compare(inputs, kernel(inputs), "its own scale")
@@ -148,7 +142,13 @@ def _compare(inputs: Inputs, y: Tensor, detector: str = "reference") -> list[Fin
     for recipe in departures(2):
         if _error(y[:, wrong], inputs.reference(recipe)[:, wrong]) <= 1e-4:
             where = f"in heads {wrong} of {H} only: " if len(wrong) < H else ""
-            return _named(detector, recipe, where, numbers)
+            made = [mistakes()[step] for step in recipe.items()]
+            both = " and ".join(sentence for _, sentence in made)
+            evidence = (f"the output agrees with a reference in which {both}",)
+            return [
+                Finding(detector, FAULT, where + sentence, cause, numbers, evidence)
+                for cause, sentence in made
+            ]
     if not bool(y.isfinite().all()):
         rows = (~y.isfinite()).any(-1)
         headline = f"{int(rows.sum())} of {rows.numel()} rows are not finite"
@@ -165,19 +165,6 @@ def _compare(inputs: Inputs, y: Tensor, detector: str = "reference") -> list[Fin
     headline = f"differs from fp64 by {error:.2g} of its standard deviation, by an unknown mistake"
     evidence = (f"closest: {mistakes()[closest][1]}, off by {near[closest]:.2g}",)
     return [Finding(detector, FAULT, headline, "wrong", numbers, evidence)]
-
-
-def _named(detector: str, recipe: Recipe, where: str, numbers: dict[str, float]) -> list[Finding]:
-    """One finding for each mistake of a recipe that gives exactly this output."""
-    made = [mistakes()[step] for step in recipe.items()]
-    evidence = "the output agrees with a reference that has exactly this mistake"
-    if len(made) > 1:
-        both = " and ".join(sentence for _, sentence in made)
-        evidence = f"the output agrees with a reference in which {both}"
-    return [
-        Finding(detector, FAULT, where + sentence, cause, numbers, (evidence,))
-        for cause, sentence in made
-    ]
 
 
 def _error(y: Tensor, reference: Tensor) -> float:

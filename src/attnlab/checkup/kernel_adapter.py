@@ -1,7 +1,4 @@
-"""One way to call any attention kernel: the names, meanings and shapes of its arguments.
-
-Letters: B batch, H heads, T time, D channels of a head.
-"""
+"""One way to call any kernel. Letters: B batch, H heads, T time, D channels of a head."""
 
 import inspect
 import math
@@ -58,10 +55,6 @@ class KernelAdapter:
     mask_style: str = "attend"
     layout: str = LAYOUTS[0]
 
-    def takes(self, kind: str) -> bool:
-        """Whether the kernel has this argument."""
-        return kind in self.names
-
     def __call__(self, inputs: Inputs, dropout: float = 0.0) -> Tensor:
         """The output (B, H, T, D).
 
@@ -74,7 +67,7 @@ class KernelAdapter:
         values = {
             "mask": styles.get(self.mask_style, mask),
             "scale": scale,
-            "causal": None if self.takes("mask") else True,
+            "causal": None if "mask" in self.names else True,
             "dropout": dropout,
         }
         named = {n: values[kind] for kind, n in self.names.items() if values[kind] is not None}

@@ -1,7 +1,4 @@
-"""The path of training: which token each logit is compared with, and which weights learn.
-
-Letters: B batch, T time, V symbols, D channels of a head.
-"""
+"""The loss: which token a logit is compared with, which weights learn. B batch, T time."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,4 @@
-"""Prove that a predictor reads ahead, by betting on text whose probabilities are known.
-
-Letters: B batch, T time, V symbols.
-"""
+"""Prove that a predictor reads ahead, by betting on text whose probabilities are known."""
 
 import math
 import time

@@ -1,7 +1,4 @@
-"""Correct attention in fp64, and every mistake that has a name.
-
-Letters: B batch, H heads, T time, D channels of a head.
-"""
+"""Attention in fp64, right and with every mistake that has a name. Letters as in `kernel`."""
 
 import math
 from collections.abc import Iterator, Mapping

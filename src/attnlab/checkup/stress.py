@@ -1,7 +1,4 @@
-"""Leaks that open in another state of the model: with noise, under large scores, after training.
-
-Letters: B batch, T time, V symbols.
-"""
+"""Leaks that open in another state: with noise, under large scores, after training."""
 
 from collections.abc import Callable
 from dataclasses import replace

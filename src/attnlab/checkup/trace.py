@@ -1,7 +1,4 @@
-"""Record the attention inside any torch model by watching its tensor operations.
-
-Letters: N heads (times the batch, which is 1 here), T time, D channels of a head.
-"""
+"""Record the attention inside any torch model. Letters: N heads, T time, D head channels."""
 
 import math
 from collections import Counter

@@ -1,7 +1,4 @@
-"""Detectors that read the attention calls recorded inside a model (`attnlab.checkup.trace`).
-
-Letters: N heads, T time, D channels of a head.
-"""
+"""Detectors that read recorded attention calls. Letters: N heads, T time, D head channels."""
 
 import math
 from collections import defaultdict
