@@ -185,9 +185,10 @@ def grade_statements(answers: Mapping[int, str | None]) -> list[Grade]:
         row = rows[number - 1]
         told = f"Test it: {row.command}"
         if answer == row.verdict:
-            told = f"We found: {row.found} {row.condition}".strip()
+            told = f"We found: {row.found.rstrip('.')}."
+            told += f" Often left out: {row.condition}" if row.condition else ""
         passed = None if answer is None else answer == row.verdict
-        grades.append(Grade(f"{number}. {row.text}", passed, told if answer else ""))
+        grades.append(Grade(f"{number}. {row.text.rstrip('.')}", passed, told if answer else ""))
     return grades
 
 

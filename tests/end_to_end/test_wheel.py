@@ -102,6 +102,10 @@ def test_it_grades_exercises(run: Run) -> None:
     assert "causal_mask: not right yet" in said and int(said.split()[-1]) >= 30
 
 
+def test_it_runs_a_chapter_that_trains_and_calls_a_claim(run: Run) -> None:
+    run(str(ROOT / "docs" / "chapters" / "2_scale.py"), program="python")
+
+
 def test_help_and_bad_input_name_the_installed_command(run: Run) -> None:
     assert "attn: additive" in run("train", "--help")
     said = run("train", "optim.lrr=1", code=2)

@@ -135,7 +135,7 @@ def test_statements_are_graded_by_the_published_verdicts() -> None:
     assert len(rows) >= 30
     right = grade_statements({n: row.verdict for n, row in enumerate(rows, 1)})
     assert all(result.passed for result in right)
-    assert rows[0].found in right[0].message
+    assert rows[0].found in right[0].message and rows[0].condition in right[0].message
     wrong, undone = grade_statements({1: "does not hold", 2: None})
     assert wrong.passed is False and "attnlab reproduce unscaled" in wrong.message
     assert undone.passed is None and undone.message == ""
