@@ -8,6 +8,7 @@ Sphinx, for which every warning is an error. Nothing is downloaded.
     python docs/build.py --pages build/site/html     # a minute; runs neither chapters nor training
 """
 
+import os
 import re
 import shutil
 import subprocess
@@ -209,7 +210,9 @@ def main() -> None:
         for file in CHAPTERS:
             nbformat.write(for_sphinx(read(file)), SOURCE / "chapters" / f"{file.stem}.ipynb")
     else:
-        # Processes of their own, since a kernel's client needs an event loop of its own.
+        # Processes of their own, since a kernel's client needs an event loop of its own; with one
+        # thread each, they do not compete for the cores.
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
         with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
             list(pool.map(chapter, CHAPTERS))
         explorer_pages()

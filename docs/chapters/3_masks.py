@@ -166,7 +166,10 @@ floor = runs["sdpa"].metrics["val_floor"]
 # models.
 
 # %%
-reports = {name: checkup(load_model(runs[name].folder)[0], name=name) for name in VARIANTS}
+reports = {
+    name: checkup(load_model(runs[name].folder)[0], name=name, seconds=120)  # it takes one or two
+    for name in VARIANTS
+}
 rows = []
 for name, report in reports.items():
     told = report.diagnoses[0].headline if report.diagnoses else "healthy"
