@@ -78,7 +78,12 @@ def init_weights(net: GPT, seed: int, scheme: str = "unit", qk_std: float | None
     if qk_std is not None and not (math.isfinite(qk_std) and qk_std >= 0):
         raise ValueError(f"qk_std = {qk_std} must be a number of at least 0, or null")
     of_model = SCHEMES[scheme](net) if qk_std is None else gpt2(net, qk_std)
-    of_layers = _rules_of_layers(net)
+    of_layers = {
+        f"{prefix}.{name}": rule
+        for prefix, module in net.named_modules()
+        for cls in reversed(type(module).__mro__)  # a subclass has the last word
+        for name, rule in vars(cls).get("init_rules", {}).items()
+    }
     rules = of_layers | of_model | of_layers  # those of the layers are the first and the last word
     for name, parameter in net.named_parameters():
         rule = next((rule for glob, rule in rules.items() if fnmatchcase(name, glob)), None)
@@ -95,11 +100,7 @@ def init_weights(net: GPT, seed: int, scheme: str = "unit", qk_std: float | None
 
 
 def _queries_keys_values(qk_std: float, *, shared: Shared = None) -> Rule:
-    """Rule for `qkv.weight`: the rows that a layer has are the first of those that others draw.
-
-    A shared projection is that of the queries.
-    """
-
+    # The rows that a layer has are the first of those that others draw, the queries' if shared.
     def draw(weight: Tensor, stream: torch.Generator) -> None:
         rows, C = weight.shape
         q, k, v = torch.randn(3, C, C, generator=stream)
@@ -109,13 +110,3 @@ def _queries_keys_values(qk_std: float, *, shared: Shared = None) -> Rule:
         weight.copy_(torch.cat(parts))
 
     return draw
-
-
-def _rules_of_layers(net: GPT) -> dict[str, Rule]:
-    """The `init_rules` of attention classes, under the full names of their parameters."""
-    return {
-        f"{prefix}.{name}": rule
-        for prefix, module in net.named_modules()
-        for cls in reversed(type(module).__mro__)  # a subclass has the last word
-        for name, rule in vars(cls).get("init_rules", {}).items()
-    }

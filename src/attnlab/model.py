@@ -3,7 +3,7 @@
 Letters: B batch, T time, C channels, V symbols.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
@@ -175,9 +175,8 @@ class GPT(nn.Module):
         smear: int = 0,
     ) -> None:
         super().__init__()
-        sizes = {"vocab_size": vocab_size, "block_size": block_size}
-        sizes |= {"n_layer": n_layer, "n_head": n_head, "n_embd": n_embd}
-        check_sizes(sizes)
+        check_sizes({"vocab_size": vocab_size, "block_size": block_size, "n_layer": n_layer})
+        check_sizes({"n_head": n_head, "n_embd": n_embd})
         check_dropout(dropout)
         if not 0 <= smear < block_size:
             raise ValueError(f"smear = {smear} must be at least 0 and less than {block_size = }")
@@ -207,9 +206,9 @@ class GPT(nn.Module):
         stop = start + ids.shape[1]
         if stop > self.block_size:
             raise ValueError(f"{stop} positions do not fit into block_size = {self.block_size}")
-        x = self.wte(ids)
-        if len(self.smear):
-            x = _smeared(x, list(self.smear))
+        symbols = x = self.wte(ids)
+        for back, weight in enumerate(self.smear, start=1):  # the rows before, times (C,)
+            x = x + F.pad(symbols, (0, 0, back, 0))[:, : ids.shape[1]] * weight
         if self.wpe is not None:
             x = x + self.wpe(torch.arange(start, stop, device=ids.device))
         return self.dropout(x)
@@ -224,11 +223,3 @@ class GPT(nn.Module):
         for block in self.blocks:
             x = block(x)
         return self.unembed(x)
-
-
-def _smeared(x: Tensor, weights: Sequence[Tensor]) -> Tensor:
-    """Add to each row of x (B, T, C) the k rows before it, times k weights (C,)."""
-    y = x
-    for back, weight in enumerate(weights, start=1):
-        y = y + F.pad(x, (0, 0, back, 0))[:, : x.shape[1]] * weight
-    return y

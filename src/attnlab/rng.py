@@ -24,11 +24,8 @@ def generator(seed: int, stream: str, step: int = 0) -> torch.Generator:
 
 
 def seed_default(seed: int, device: torch.device) -> None:
-    """Seed the generators that dropout draws from: those of the CPU and of the device.
-
-    `torch.manual_seed` does so for every kind of device and records the call stack for each
-    missing one, which takes most of a millisecond at every step.
-    """
+    """Seed the generators that dropout draws from: those of the CPU and of the device."""
+    # torch.manual_seed records the call stack for each missing device, a millisecond a step.
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)

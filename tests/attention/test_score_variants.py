@@ -131,7 +131,8 @@ def test_probes_read_the_mask_of_a_users_score_mod() -> None:
     ("given", "sentence"),
     [
         ({"window": 0}, "window = 0 must be at least 1"),
-        ({"softcap": 0.0}, "softcap = 0.0 must be a positive number"),
+        ({"softcap": 0.0}, "softcap = 0 must be from 1e-30 to 1e30, or null"),
+        ({"softcap": 1e-300}, "softcap = 1e-300 must be from 1e-30 to 1e30, or null"),
         ({"softcap": 5.0, "kernel": kernels.linear}, "linear does not support softcap"),
         ({"score_mod": alibi, "kernel": kernels.linear}, "linear does not support softcap and sc"),
     ],

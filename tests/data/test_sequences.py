@@ -68,7 +68,8 @@ def test_held_out_sequences_are_the_same_every_time_and_differ_from_the_training
     ("make", "given", "sentence"),
     [
         (mqar, {"pairs": 16}, r"data\.pairs = 16 must be from 1 to 15"),
-        (mqar, {"symbols": 0}, r"data\.pairs = 8"),
+        (mqar, {"symbols": 0}, r"data\.symbols = 0 must be from 1 to 499"),
+        (mqar, {"symbols": 4}, r"data\.pairs = 8 must be from 1 to 4"),
         (mqar, {"symbols": 500}, r"data\.symbols = 500"),
         (copy, {"length": 33}, r"data\.length = 33 must be even"),
         (copy, {"symbols": 1}, r"data\.symbols = 1"),

@@ -98,7 +98,7 @@ SETTINGS = [
     ("data=text data.path={tmp}/empty.txt", "is empty"),
     ("data=text data.path={tmp}/short.txt", "too few for windows of block_size = 64"),
     ("data=text data.path={tmp}/large.txt", "an alphabet of more than 1,000 symbols"),
-    ("data=text data.path={tmp}", "is not a regular file"),
+    ("data=text data.path={tmp}", "cannot be read: Is a directory"),
     ("data=text data.path={tmp}/fifo", "is not a regular file"),
     ("data=text data.path=/dev/zero", "is not a regular file"),
     ("data.path={tmp}/short.txt", "data.path"),

@@ -58,16 +58,10 @@ class CrossAttention(nn.Module):
     def forward(
         self, x: Tensor, memory: Tensor, memory_may_attend: Tensor | None = None
     ) -> Tensor:
-        """(B, T, C) and (B, S, M) -> (B, T, C).
+        """Queries from x (B, T, C), keys and values from memory (B, S, M) -> (B, T, C).
 
-        Args:
-            x: gives the queries.
-            memory: gives the keys and values.
-            memory_may_attend: (B, S) bool, False where the memory is padding; None means no
-                padding.
-
-        Raises:
-            ValueError: the mask has another shape or dtype, or leaves a sequence without memory.
+        `memory_may_attend` is (B, S) bool, False where the memory is padding; None means no
+        padding. It is a ValueError if it leaves a sequence without memory.
         """
         q, k, v = self.split(x, memory)
         mask = _mask(memory, memory_may_attend)

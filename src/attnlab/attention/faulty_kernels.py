@@ -5,7 +5,7 @@ They have the signature of `attnlab.attention.kernels`; the line with the commen
 
 from torch import Tensor
 
-from attnlab.attention.kernels import Kernel, manual, mix, scores
+from attnlab.attention.kernels import manual, mix, scores
 
 
 def zero_fill(
@@ -53,10 +53,4 @@ def unmerged_heads(
     return y.reshape(B, T, H, -1).transpose(1, 2)  # not y.transpose(1, 2)
 
 
-FAULTY: tuple[Kernel, ...] = (
-    zero_fill,
-    finite_fill,
-    post_softmax_mask,
-    softmax_over_queries,
-    unmerged_heads,
-)
+FAULTY = (zero_fill, finite_fill, post_softmax_mask, softmax_over_queries, unmerged_heads)

@@ -123,8 +123,8 @@ def sdpa(
 ) -> Tensor:
     """PyTorch's fused kernel, with its causal fast path for any predicate that means causal.
 
-    It silently returns zeros for a query without keys; `SelfAttention` refuses such a mask. Scores
-    that are adjusted are computed by `manual`.
+    It silently returns zeros for a query without keys; `SelfAttention` refuses such a mask. With
+    `mod`, `manual` computes.
     """
     if mod is not None:
         return manual(q, k, v, mask=mask, scale=scale, dropout=dropout, mod=mod)
@@ -148,8 +148,7 @@ def sdpa(
 def sdpa_dtype(q: Tensor) -> torch.dtype:
     """What `sdpa` computes in: fp32 for short bf16 sequences on a CPU, else the dtype of q.
 
-    Up to that length the fused kernel is faster in fp32, conversions included, because its
-    backward pass in bf16 is slow there; benchmarks/attention.py measures it.
+    The fused backward pass in bf16 is slow there; benchmarks/attention.py measures it.
     """
     if q.device.type == "cpu" and q.dtype == torch.bfloat16 and q.shape[-2] <= 256:
         return torch.float32

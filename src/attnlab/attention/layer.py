@@ -237,8 +237,8 @@ class SelfAttention(Attention):
                 f"the kernel sdpa silently returns zeros; use kernel = manual"
             )
         self.softcap, self.score_mod = config.softcap, config.score_mod
-        if self.softcap is not None and not 0 < self.softcap < math.inf:
-            raise ValueError(f"softcap = {self.softcap} must be a positive number, or null")
+        if self.softcap is not None and not 1e-30 <= self.softcap <= 1e30:  # finite in fp32
+            raise ValueError(f"softcap = {self.softcap:g} must be from 1e-30 to 1e30, or null")
         self.adjusts = self.softcap is not None or self.score_mod is not None
         if self.adjusts and not kernels.takes_mod(config.kernel):
             raise ValueError(

@@ -4,14 +4,14 @@ import codecs
 import hashlib
 import lzma
 import math
+import os
 import re
-import stat
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from torch import Tensor
 from attnlab.data.batches import Batch, Draw, Part, ValidationBatches, random_windows
 from attnlab.data.tokenizers import Subwords, Tokenizer, open_tokenizer
 from attnlab.errors import BadInput
+from attnlab.files import open_file
 
 CHARACTERS = "characters"
 Alphabet = Sequence[str]  # the id of a symbol is its place; a str is one of characters
@@ -276,10 +277,8 @@ def text(path: str, tokenizer: str = CHARACTERS) -> Corpus:
     """
     try:
         file = Path(path).expanduser()
-        status = file.stat()  # before opening: opening a FIFO waits for its writer
-        if not stat.S_ISREG(status.st_mode):
-            raise BadInput(f"data.path = {path} is not a regular file; give a text file")
-        corpus = Corpus.from_pieces(file.name, _read_pieces(file, status.st_size), tokenizer)
+        with open_file(file, at_most=sys.maxsize) as stream:
+            corpus = Corpus.from_pieces(file.name, _read_pieces(file.name, stream), tokenizer)
     except UnicodeDecodeError as error:
         raise BadInput(f"data.path = {path} is not UTF-8: {error.reason}") from error
     except OSError as error:
@@ -293,24 +292,20 @@ def text(path: str, tokenizer: str = CHARACTERS) -> Corpus:
     return corpus
 
 
-def _read_pieces(file: Path, size: int) -> Iterator[str]:
+def _read_pieces(name: str, stream: BinaryIO) -> Iterator[str]:
     """The text of a file; what it cannot decode is named by its place in the file."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    done = 0
-    with file.open("rb") as stream:
-        while content := stream.read(PIECE_BYTES):
-            before, done = done, done + len(content)
-            yield _decoded(decoder, content, done, final=False)
-            if size > PROGRESS_BYTES and before // PROGRESS_BYTES < done // PROGRESS_BYTES:
-                told = f"reading {file.name}: {done / 1e6:,.0f} of {size / 1e6:,.0f} MB"
-                print(told, file=sys.stderr, flush=True)
-    yield _decoded(decoder, b"", done, final=True)
-
-
-def _decoded(decoder: codecs.IncrementalDecoder, content: bytes, done: int, *, final: bool) -> str:
-    try:
-        return decoder.decode(content, final)
-    except UnicodeDecodeError as error:
-        at = done - len(error.object) + error.start
-        error.reason = f"byte {at} is {error.object[error.start]:#x}"
-        raise
+    decoder, done = codecs.getincrementaldecoder("utf-8")(), 0
+    size = os.fstat(stream.fileno()).st_size
+    content = b"..."
+    while content:
+        content = stream.read(PIECE_BYTES)
+        before, done = done, done + len(content)
+        try:
+            yield decoder.decode(content, final=not content)
+        except UnicodeDecodeError as error:
+            at = done - len(error.object) + error.start
+            error.reason = f"byte {at} is {error.object[error.start]:#x}"
+            raise
+        if size > PROGRESS_BYTES and before // PROGRESS_BYTES < done // PROGRESS_BYTES:
+            told = f"reading {name}: {done / 1e6:,.0f} of {size / 1e6:,.0f} MB"
+            print(told, file=sys.stderr, flush=True)

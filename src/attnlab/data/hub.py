@@ -47,37 +47,30 @@ def hub(
     columns = [column] if isinstance(column, str) else column
     if not columns:
         raise BadInput("data.column = [] must name at least one column")
-    folder = _folder(dataset)
     try:
-        rows = _stream(str(folder or dataset), columns, split, config_name, revision)
+        folder = Path(dataset).expanduser()
+        if folder.is_file():
+            raise BadInput(
+                f"data.dataset = {dataset} is a file; give its directory, or use data=text"
+            )
+        if not folder.is_dir() and (not HUB_NAME.fullmatch(dataset) or dataset.startswith(".")):
+            raise BadInput(
+                f"data.dataset = {dataset} does not exist; give a directory or hub name"
+            )
+        source = str(folder) if folder.is_dir() else dataset
+        rows = _stream(source, columns, split, config_name, revision)
         name = "/".join(part for part in (dataset, config_name, split) if part)
         corpus = Corpus.from_pieces(name, _first(limit, rows, columns, dataset), tokenizer)
     except BadInput:
         raise
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-        told = "" if folder else "there is no such directory here, and "
+        told = "" if Path(dataset).is_dir() else "there is no such directory here, and "
         raise BadInput(
             f"data.dataset = {dataset} cannot be loaded: {told}{first_line(error)}"
         ) from error
     if not corpus.characters:
         raise BadInput(f"data.dataset = {dataset} is empty")
     return corpus
-
-
-def _folder(dataset: str) -> Path | None:
-    """The local directory that is meant; None for a name on the hub, BadInput if neither."""
-    try:
-        folder = Path(dataset).expanduser()
-        if folder.is_dir():
-            return folder
-        exists = folder.exists()
-    except (OSError, RuntimeError, ValueError) as error:
-        raise BadInput(f"data.dataset = {dataset!r} is not a path: {error}") from error
-    if exists:
-        raise BadInput(f"data.dataset = {dataset} is a file; give its directory, or use data=text")
-    if not HUB_NAME.fullmatch(dataset) or dataset.startswith("."):
-        raise BadInput(f"data.dataset = {dataset} does not exist; give a directory or hub name")
-    return None
 
 
 def _stream(

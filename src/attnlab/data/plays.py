@@ -147,17 +147,13 @@ def _line(scene: Scene) -> Choices:
     return _lines("keep" if scene.speaker == scene.holder else "want")
 
 
-def _newcomers(scene: Scene) -> Choices:
-    return _people(tuple(name for name in names() if name not in scene.cast), "enter")
-
-
 # Choices are cached, since a play asks for them at every line.
 ASKS: dict[str, Callable[[Scene], Choices]] = {
     "line": _line,
     "opening": lambda s: ANSWERS if s.topic else _line(s),
     "header": lambda s: _headers(s.others(s.speaker), s.addressed),
     "after": lambda s: _one(Slot("after two" if len(s.cast) == 2 else "after three")),
-    "enter": _newcomers,
+    "enter": lambda s: _people(tuple(name for name in names() if name not in s.cast), "enter"),
     "leaver": lambda s: _people(s.others(s.holder), "leave"),
     "everyone": lambda s: _one(", ".join(s.cast[:-1]) + " and " + s.cast[-1]),
     "other": lambda s: _people(s.others(s.speaker), "address"),

@@ -87,32 +87,17 @@ class _Node:
     def __init__(self, readings: Readings) -> None:
         self.readings = readings
         self.asks = _front_slots(readings)
-        self.waits = ""
-        if () in readings:
-            self.waits = "tail"
-        elif self.asks:
-            self.waits = "scene"
-        elif any(isinstance(parts[0], Act) for parts in readings):
-            self.waits = "act"
-        self.chars = ""
-        self.cuts: list[float] = []
-        self.probs: list[float] = []
-        self.logs: list[float] = []
-        self.forks: list[Readings] = []
-        self.next: list[Move | None] = []
-        if not self.waits:
-            self._fork()
-
-    def _fork(self) -> None:
+        acts = any(isinstance(part, Act) for part, *_ in filter(None, readings))
+        self.waits = "tail" if () in readings else "scene" if self.asks else "act" if acts else ""
         forks: dict[str, Readings] = {}
-        for parts, weight in self.readings.items():
+        for parts, weight in () if self.waits else readings.items():
             head, tail = str(parts[0]), parts[1:]
             rest = (head[1:], *tail) if len(head) > 1 else tail
             fork = forks.setdefault(head[0], {})
             fork[rest] = fork.get(rest, 0) + weight
         self.chars = "".join(sorted(forks))
         self.forks = [forks[char] for char in self.chars]
-        self.next = [None] * len(forks)
+        self.next: list[Move | None] = [None] * len(forks)
         weights = [sum(fork.values()) for fork in self.forks]
         total = sum(weights)
         # Integer division rounds correctly, so these are the same floats on every platform.
@@ -173,10 +158,8 @@ class Automaton(Generic[S]):
         return move
 
     def _enter(self, readings: Readings, rules: Mapping[str, Choices]) -> Move:
-        """The node of these readings with the slots at their front filled, and their common end.
-
-        Without the common end, a word is spelled by the same nodes in every frame.
-        """
+        """The node of readings with the slots at their front filled, and their common end."""
+        # Without the common end, a word is spelled by the same nodes in every frame.
         core, ending = _without_common_end(_fill(readings, rules))
         key = frozenset(core.items())
         node = self._nodes.get(key)
@@ -231,11 +214,9 @@ def _without_common_end(readings: Readings) -> tuple[Readings, Parts]:
 
 
 def _fill(readings: Readings, rules: Mapping[str, Choices]) -> Readings:
-    """Replace rules at the front of readings by their choices; weights in lowest terms.
-
-    One rule at a time: where it stands, the weight is divided among its choices by their shares;
-    all other weights are multiplied by the sum of the shares, so that all stay in proportion.
-    """
+    """Replace rules at the front of readings by their choices; weights in lowest terms."""
+    # Where a rule stands, its choices share the weight; all other weights are multiplied by the
+    # sum of the shares, so that all stay in proportion.
     while open_rules := [name for name in _front_slots(readings) if name in rules]:
         front, choices = Slot(open_rules[0]), rules[open_rules[0]]
         total = sum(share for share, _ in choices)

@@ -8,7 +8,7 @@ from (seed, step).
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -39,11 +39,7 @@ class Sequences:
     length: int
     draw: Draw
     settings: str
-
-    @property
-    def val_floor(self) -> float:
-        """The loss of a model that knows the answers."""
-        return 0.0
+    val_floor: ClassVar[float] = 0.0  # the loss of a model that knows the answers
 
     @property
     def sha256(self) -> str:
@@ -91,17 +87,12 @@ def mqar(length: int, pairs: int = 8, symbols: int = 32) -> Sequences:
     """Multi-query associative recall (Arora et al. 2023, section 3): recall a value by its key.
 
     `pairs` different keys, each followed by its value, then random ones of these keys up to the
-    end. The answer to each is its value.
-
-    Args:
-        length: T, more than 2 * pairs.
-        pairs: keys in a sequence.
-        symbols: keys to choose from; there are as many values.
-
-    Raises BadInput if a number is out of range.
+    length T. The answer to each is its value. There are `symbols` keys to choose from, and as many
+    values. Raises BadInput if a number is out of range.
     """
-    _check("pairs", pairs, 1, min(symbols, (length - 1) // 2))
+    _check("length", length, 3, 2**20)
     _check("symbols", symbols, 1, 499)
+    _check("pairs", pairs, 1, min(symbols, (length - 1) // 2))
 
     def draw(B: int, g: torch.Generator) -> Batch:
         keys = _distinct(B, symbols, pairs, g)

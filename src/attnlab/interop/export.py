@@ -77,9 +77,7 @@ def tokenizer_of(alphabet: Alphabet, block_size: int) -> Any:
         tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
         tokenizer.decoder = decoders.Fuse()
     return transformers().PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        model_max_length=block_size,
-        clean_up_tokenization_spaces=False,
+        tokenizer_object=tokenizer, model_max_length=block_size, clean_up_tokenization_spaces=False
     )
 
 

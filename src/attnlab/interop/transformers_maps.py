@@ -16,15 +16,12 @@ from attnlab.probes.capture import View, inputs_of, view_of
 def views_of_transformers(name: str, text: str) -> tuple[list[View], list[str]]:
     """Compute the patterns of every attention layer of a BERT or GPT-2 on a text.
 
-    Args:
-        name: a local directory, or a name on the hub.
-        text: encoded by the model's own tokenizer, with its special tokens.
+    `name` is a local directory or a name on the hub. The model's own tokenizer encodes the text,
+    with its special tokens. Raises BadInput if there is no such model, or if the text has too few
+    or too many tokens.
 
     Returns:
         one view per layer, and the tokens.
-
-    Raises:
-        BadInput: there is no such model, or the text has too few or too many tokens.
     """
     model, tokenizer = load_attention_model(name)
     ids = encode(tokenizer, text)

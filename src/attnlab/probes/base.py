@@ -1,38 +1,22 @@
 """What all probes share: a callback that observes, and functions that log what it measured."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import lightning.pytorch as L
 from lightning.pytorch.loggers import MLFlowLogger, TensorBoardLogger, WandbLogger
 from tensorboard.compat.proto.summary_pb2 import Summary
 from torch import Tensor, nn
 
-from attnlab.data.corpora import Corpus
-from attnlab.data.sequences import Sequences
 from attnlab.errors import BadInput
 from attnlab.model import GPT
 from attnlab.plotting.drawing import Pixels, png
 
 
-@runtime_checkable
-class LanguageModule(Protocol):
-    """What the probes read of the LightningModule that trains a GPT.
-
-    Args:
-        net: the model.
-        corpus: its text, or its task.
-        val_losses: step -> validation loss, nats per character.
-    """
-
-    net: GPT
-    corpus: Corpus | Sequences
-    val_losses: dict[int, float]
-
-
 class Probe(L.Callback):
     """A callback that changes neither the weights nor the random state.
 
+    It reads `net`, `corpus` and `val_losses` (step -> nats per prediction) of the LightningModule.
     `record` holds what it measured last; it goes into metrics.json.
     """
 
@@ -72,15 +56,12 @@ def log_scalars(trainer: L.Trainer, values: Mapping[str, float], step: int) -> N
 
 
 def log_image(trainer: L.Trainer, tag: str, picture: Pixels, step: int) -> None:
-    """Log a picture to TensorBoard, Weights & Biases and MLflow.
-
-    For TensorBoard it is encoded here, which is several times faster than `add_image`.
-    """
+    """Log a picture to TensorBoard, Weights & Biases and MLflow."""
     for logger in trainer.loggers if trainer.is_global_zero else ():
         if isinstance(logger, TensorBoardLogger):
-            height, width, _ = picture.shape
+            (height, width, _), content = picture.shape, png(picture)  # faster than `add_image`
             encoded = Summary.Image(
-                height=height, width=width, colorspace=3, encoded_image_string=png(picture)
+                height=height, width=width, colorspace=3, encoded_image_string=content
             )
             summary = Summary(value=[Summary.Value(tag=tag, image=encoded)])
             logger.experiment._get_file_writer().add_summary(summary, step)
@@ -92,8 +73,8 @@ def log_image(trainer: L.Trainer, tag: str, picture: Pixels, step: int) -> None:
 
 def log_text(trainer: L.Trainer, tag: str, text: str, step: int) -> None:
     """Log a text to TensorBoard, as preformatted Markdown."""
+    indented = "\n".join(f"    {line}" for line in text.split("\n"))
     for logger in tensorboards(trainer):
-        indented = "\n".join(f"    {line}" for line in text.split("\n"))
         logger.experiment.add_text(tag, indented, step)
 
 

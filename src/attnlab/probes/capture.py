@@ -3,7 +3,7 @@
 import base64
 import math
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -52,6 +52,11 @@ class View:
     def outputs(self) -> Tensor | None:
         """What each head says, (B, H, T, D)."""
         return None if self.values is None else self.pattern.to(self.values.dtype) @ self.values
+
+    @property
+    def is_softmax(self) -> bool:
+        """Whether the pattern is a softmax over the keys, as far as the layer says."""
+        return not isinstance(self.attn, Attention) or self.attn.is_softmax
 
 
 @contextmanager
@@ -144,7 +149,7 @@ def pattern_measures(pattern: Tensor, mask: Tensor) -> dict[str, Tensor]:
 def by_head(view: View) -> dict[str, Tensor]:
     """The numbers that each head has, (H,) under each name."""
     named = pattern_measures(view.pattern, view.mask)
-    if is_softmax(view.attn):
+    if view.is_softmax:
         named["jacobian_trace"] = measures.jacobian_trace(view.pattern, view.mask)
     if view.ids is not None:
         named["induction_mass"] = measures.induction_mass(view.pattern, view.ids)
@@ -152,9 +157,7 @@ def by_head(view: View) -> dict[str, Tensor]:
         named["score_std"] = measures.score_std(view.scores, view.mask)
         named["largest_score"] = measures.largest_score(view.scores, view.mask)
     if view.pattern.shape[1] > 1:
-        named |= {
-            name: measures.with_others(matrix) for name, matrix in between_heads(view).items()
-        }
+        named |= {name: measures.with_others(x) for name, x in between_heads(view).items()}
     return named
 
 
@@ -173,17 +176,12 @@ def between_heads(view: View) -> dict[str, Tensor]:
     return named
 
 
-def is_softmax(attn: nn.Module) -> bool:
-    """Whether a layer's pattern is a softmax over the keys, as far as the layer says."""
-    return not isinstance(attn, Attention) or attn.is_softmax
-
-
 def by_layer(view: View) -> dict[str, Tensor]:
     """The numbers that a layer has as a whole, () under each name."""
     named = {"head_difference": measures.largest_difference(view.pattern, dim=1)}
     if view.outputs is not None:
         named["effective_heads"] = measures.effective_heads(view.outputs)
-    if view.scores is not None and is_softmax(view.attn):
+    if view.scores is not None and view.is_softmax:
         std = measures.score_std(view.scores, view.mask).square().mean().sqrt()
         rows = measures.rows_with_choice(view.mask)
         entropy, trace = measures.random_energy(float(std), view.mask.sum(-1)[rows].cpu())
@@ -193,14 +191,8 @@ def by_layer(view: View) -> dict[str, Tensor]:
 
 
 def scalars(seen: Iterable[View], *, heads: bool = True) -> dict[str, float]:
-    """All numbers under their tags: `attn/entropy`, and `attn/entropy/L0H1` or `attn/entropy/L0`.
-
-    The first is the mean over all layers and heads.
-
-    Args:
-        seen: views of the layers.
-        heads: whether each head has its own tag, or each layer.
-    """
+    """All numbers under their tags: `attn/entropy`, the mean over all layers and heads, and
+    `attn/entropy/L0H1` of each head, or `attn/entropy/L0` of each layer if not `heads`."""
     values: dict[str, Tensor] = {}
     parts: dict[str, list[Tensor]] = {}
     for view in seen:
@@ -215,10 +207,13 @@ def scalars(seen: Iterable[View], *, heads: bool = True) -> dict[str, float]:
             parts.setdefault(name, []).append(of_layer[None])
             values[f"attn/{name}/{place}"] = of_layer
     values |= {f"attn/{name}": torch.cat(found).mean() for name, found in parts.items()}
-    if not values:
-        return {}
-    numbers = torch.stack([x.cpu() for x in values.values()]).tolist()
-    return dict(zip(values, numbers, strict=True))
+    return numbers({tag: x.cpu() for tag, x in values.items()})
+
+
+def numbers(values: Mapping[str, Tensor]) -> dict[str, float]:
+    """Tensors () as Python numbers, with one transfer from the device."""
+    found = torch.stack(list(values.values())).tolist() if values else []
+    return dict(zip(values, found, strict=True))
 
 
 def snapshot(seen: Sequence[View], step: int, loss: float | None = None) -> dict[str, Any]:
@@ -226,8 +221,7 @@ def snapshot(seen: Sequence[View], step: int, loss: float | None = None) -> dict
 
     Args:
         seen: views of all layers on one text.
-        step: of the training.
-        loss: of the model, nats per prediction.
+        step, loss: of the training, the loss in nats per prediction.
 
     Returns:
         "step", "loss", "weights" (the patterns of all layers as `packed` bytes), "equal" (layer ->
@@ -284,11 +278,7 @@ def _plain(x: float) -> float | None:
 
 
 def first_nonfinite(net: GPT, ids: Tensor) -> Finding | None:
-    """The first layer and quantity that is not finite, in the order of the computation.
-
-    Args:
-        net: with the weights that the failing step began with.
-        ids: the failing batch, (B, T).
+    """The first quantity that is not finite, in the order of the computation, on ids (B, T).
 
     Returns:
         {"layer": number or None, "quantity": words}, None where all is finite.

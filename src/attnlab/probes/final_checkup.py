@@ -1,11 +1,12 @@
 """The probe that runs a checkup on the trained model."""
 
 from pathlib import Path
+from typing import Any
 
 import lightning.pytorch as L
 
 from attnlab.checkup import checkup
-from attnlab.probes.base import LanguageModule, Probe, log_scalars, log_text
+from attnlab.probes.base import Probe, log_scalars, log_text
 
 
 class Checkup(Probe):
@@ -22,8 +23,7 @@ class Checkup(Probe):
         super().__init__()
         self.prove = prove
 
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert isinstance(pl_module, LanguageModule)
+    def on_train_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         report = checkup(pl_module.net, prove=self.prove, name="the trained model")
         self.record = {"checkup.healthy": report.healthy, "checkup.causes": list(report.causes)}
         log_scalars(trainer, {"checkup/healthy": float(report.healthy)}, trainer.global_step)

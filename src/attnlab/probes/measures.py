@@ -291,10 +291,11 @@ def _cosine(gram: Tensor, nothing: Tensor | float = 0.0) -> Tensor:
 
 def _by_quadrature(s: float, n: Tensor) -> tuple[Tensor, Tensor]:
     # Trapezoids converge exponentially for these smooth, decaying integrands.
-    g = _grid(8.0, step=min(0.25, 0.5 / s))  # a standard Gaussian
+    step, half = min(0.25, 0.5 / s), 8 * s + 12 + float(n.max().log())
+    g = torch.arange(-8.0, 8.0 + step, step, dtype=torch.float64)  # a standard Gaussian
+    u = torch.arange(-half, half + 0.2, 0.2, dtype=torch.float64)
     density = torch.exp(-g.square() / 2)
     density /= density.sum()
-    u = _grid(8 * s + 12 + float(n.max().log()), step=0.2)
     tw = torch.exp(u[:, None] + s * g)  # t e^score
     decay = torch.exp(-tw) * density
     phi = decay.sum(-1)
@@ -302,7 +303,3 @@ def _by_quadrature(s: float, n: Tensor) -> tuple[Tensor, Tensor]:
     log_z = 0.2 * (torch.exp(-torch.exp(u)) - phi**n).sum(-1)
     trace = 1 - 0.2 * (n * squares * phi ** (n - 1)).sum(-1, keepdim=True)
     return log_z - s**2 * trace[:, 0], trace[:, 0]
-
-
-def _grid(half: float, step: float) -> Tensor:
-    return torch.arange(-half, half + step, step, dtype=torch.float64)

@@ -87,12 +87,13 @@ def patch_heads(
     rows: list[dict[str, float]] = []
     for (layer, head), output in head_outputs(net, texts).items():
         row: dict[str, float] = {"layer": layer, "head": head}
-        for names, given in ((("lost", "restored"), output.flip(0)), (("ablated", ""), 0.0)):
+        interventions: dict[str, Tensor | float] = {"lost": output.flip(0), "ablated": 0.0}
+        for name, given in interventions.items():
             logits = logits_with(net, texts, {(layer, head): given})[:, -1].double()
             on_clean, on_corrupt = (logits[:, right] - logits[:, wrong]).tolist()
-            row[names[0]] = (first - on_clean) / apart
-            if names[1]:
-                row[names[1]] = (on_corrupt - second) / apart
+            row[name] = (first - on_clean) / apart
+            if name == "lost":
+                row["restored"] = (on_corrupt - second) / apart
         rows.append(row)
     return sorted(rows, key=lambda row: -abs(row["restored"])), (right, wrong)
 

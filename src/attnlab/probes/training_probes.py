@@ -2,14 +2,13 @@
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as L
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from attnlab.attention.layer import Attention
@@ -21,8 +20,8 @@ from attnlab.generation import sample
 from attnlab.model import GPT
 from attnlab.plotting import heatmaps
 from attnlab.probes import base, measures
-from attnlab.probes.base import LanguageModule, Probe, at_least, log_image, log_scalars
-from attnlab.probes.capture import View, eval_mode, history, scalars, snapshot, views
+from attnlab.probes.base import Probe, at_least, log_image, log_scalars
+from attnlab.probes.capture import View, eval_mode, history, numbers, scalars, snapshot, views
 
 SHOWN = 64  # positions in a picture
 MOST_WEIGHTS = 900_000  # in a history; each takes 0.6 to 1.1 bytes of its file
@@ -32,6 +31,8 @@ SHORTEST = 32  # text for which a history has all its snapshots
 class Patterns(Probe):
     """Measures every layer's attention on fixed windows of the validation text.
 
+    Raises BadInput, like the other probes, if a number is too small.
+
     Args:
         every: steps between measurements, besides those at the start, at validations and at the
             end; null for these alone.
@@ -39,9 +40,6 @@ class Patterns(Probe):
         images: draw heatmaps, similarities and histograms at the start, at the first measurement
             after it, and at the end.
         windows: number of windows.
-
-    Raises:
-        BadInput: a number is below 1.
     """
 
     def __init__(self, *, every: int | None, heads: bool, images: bool, windows: int) -> None:
@@ -56,26 +54,22 @@ class Patterns(Probe):
         self._measured = -1  # the last step with numbers
         self._drawn: list[int] = []  # the steps with pictures
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert isinstance(pl_module, LanguageModule)
-        block_size = pl_module.net.block_size
-        x, _ = pl_module.corpus.windows("val", block_size, self.windows)
+    def on_train_start(self, trainer: L.Trainer, pl_module: Any) -> None:
+        x, _ = pl_module.corpus.windows("val", pl_module.net.block_size, self.windows)
         self._ids = x.to(pl_module.device)
         if trainer.global_step == 0:  # a resumed run was measured where it stopped
             self._measure(trainer, pl_module)
 
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any
-    ) -> None:
+    def on_train_batch_end(self, trainer: L.Trainer, pl_module: Any, *_: Any) -> None:
         step = trainer.global_step
         if step > 0 and self.every is not None and step % self.every == 0:
             self._measure(trainer, pl_module)
 
-    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         if trainer.state.fn == "fit":
             self._measure(trainer, pl_module)
 
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         self._measure(trainer, pl_module, last=True)
 
     def state_dict(self) -> dict[str, list[int]]:
@@ -84,10 +78,7 @@ class Patterns(Probe):
     def load_state_dict(self, state_dict: dict[str, list[int]]) -> None:
         self._drawn = state_dict["drawn"]
 
-    def _measure(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, *, last: bool = False
-    ) -> None:
-        assert isinstance(pl_module, LanguageModule)
+    def _measure(self, trainer: L.Trainer, pl_module: Any, *, last: bool = False) -> None:
         step = trainer.global_step
         measure = step != self._measured
         draw = self.images and step not in self._drawn and (last or len(self._drawn) < 2)
@@ -117,9 +108,6 @@ class History(Probe):
         steps: number of snapshots, most of them early, where patterns change most; 0 for none.
         chars: length of the text at most; it is the start of the validation text.
         windows: of the validation text, for the loss at each snapshot.
-
-    Raises:
-        BadInput: a number is too small.
     """
 
     def __init__(self, *, steps: int, chars: int, windows: int) -> None:
@@ -135,8 +123,7 @@ class History(Probe):
         self._snapshots: list[dict[str, Any]] = []
         self._restored_chars = 0
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert isinstance(pl_module, LanguageModule)
+    def on_train_start(self, trainer: L.Trainer, pl_module: Any) -> None:
         if not self.steps or not trainer.is_global_zero:
             return
         ids = pl_module.corpus.val[: min(self.chars, pl_module.net.block_size)].long()
@@ -158,13 +145,11 @@ class History(Probe):
         if trainer.global_step in self._due:
             self._keep(trainer, pl_module)
 
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any
-    ) -> None:
+    def on_train_batch_end(self, trainer: L.Trainer, pl_module: Any, *_: Any) -> None:
         if trainer.global_step in self._due:
             self._keep(trainer, pl_module)
 
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         if self._due:
             self._keep(trainer, pl_module)
 
@@ -174,8 +159,7 @@ class History(Probe):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._snapshots, self._restored_chars = state_dict["snapshots"], state_dict["chars"]
 
-    def _keep(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert isinstance(pl_module, LanguageModule)
+    def _keep(self, trainer: L.Trainer, pl_module: Any) -> None:
         net, step = pl_module.net, trainer.global_step
         if self._snapshots and self._snapshots[-1]["step"] == step:
             return
@@ -196,9 +180,6 @@ class Gradients(Probe):
 
     Args:
         every: steps between measurements.
-
-    Raises:
-        BadInput: it is below 1.
     """
 
     def __init__(self, *, every: int) -> None:
@@ -207,28 +188,22 @@ class Gradients(Probe):
         self.every = every
         self._before: dict[str, Tensor] = {}
 
-    def on_before_optimizer_step(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Optimizer
-    ) -> None:
-        assert isinstance(pl_module, LanguageModule)
+    def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: Any, *_: Any) -> None:
         step = trainer.global_step + 1  # the one that is being made
         if (step % self.every and step != 1) or not trainer.is_global_zero:
             return
-        log_scalars(trainer, _numbers(gradient_norms(pl_module.net)), step)
+        log_scalars(trainer, numbers(gradient_norms(pl_module.net)), step)
         self._before = {tag: weight.detach().clone() for tag, weight in parts(pl_module.net)}
 
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any
-    ) -> None:
+    def on_train_batch_end(self, trainer: L.Trainer, pl_module: Any, *_: Any) -> None:
         if not self._before:
             return
-        assert isinstance(pl_module, LanguageModule)
         ratios = {
             f"update/{tag}": measures.update_ratio(self._before[tag], weight.detach())
             for tag, weight in parts(pl_module.net)
         }
         self._before = {}
-        log_scalars(trainer, _numbers(ratios), trainer.global_step)
+        log_scalars(trainer, numbers(ratios), trainer.global_step)
 
 
 class Predictions(Probe):
@@ -239,10 +214,7 @@ class Predictions(Probe):
 
     Args:
         train_windows: number of these windows.
-        sample_chars: length of the sample; 0 for none.
-
-    Raises:
-        BadInput: a number is too small.
+        sample_chars: length of the sample in symbols; 0 for none.
     """
 
     def __init__(self, *, train_windows: int, sample_chars: int) -> None:
@@ -256,8 +228,7 @@ class Predictions(Probe):
         self._losses = torch.empty(0)
         self._counts = torch.empty(0)
 
-    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert isinstance(pl_module, LanguageModule)
+    def on_validation_start(self, trainer: L.Trainer, pl_module: Any) -> None:
         zeros = torch.zeros(pl_module.net.block_size, device=pl_module.device)
         self._losses, self._counts = zeros.clone(), zeros
         self._hook = pl_module.net.register_forward_hook(self._keep)
@@ -266,15 +237,14 @@ class Predictions(Probe):
         self._logits = logits
 
     def on_validation_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch, *_: Any
+        self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Batch, *_: Any
     ) -> None:
         T = batch[1].shape[1]
         losses = measures.cross_entropies(self._logits, batch[1])
         self._losses[:T] += losses.sum(0)
         self._counts[:T] += (batch[1] != IGNORED).sum(0)
 
-    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert isinstance(pl_module, LanguageModule)
+    def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         if self._hook is not None:
             self._hook.remove()
         self._logits = torch.empty(0)
@@ -336,22 +306,22 @@ def gradient_norms(net: GPT) -> dict[str, Tensor]:
     return norms | {f"grad/{tag}": grad.norm() for tag, grad in parts(net, gradients=True)}
 
 
-def _numbers(values: dict[str, Tensor]) -> dict[str, float]:
-    """To Python with one transfer from the device."""
-    if not values:
-        return {}
-    numbers = torch.stack(list(values.values())).tolist()
-    return dict(zip(values, numbers, strict=True))
-
-
 def _draw(trainer: L.Trainer, seen: list[View], labels: list[str], step: int) -> None:
     """Log heatmaps of the first window, histograms of all windows, and the heads' similarity."""
+    T = len(labels)
     for view in seen:
-        page = heatmap(view, labels, f"layer {view.layer}, step {step}")
+        entropies = measures.entropy(view.pattern[:1], view.mask).tolist()
+        mask, patterns = view.mask[:T, :T].cpu().numpy(), view.pattern[0, :, :T, :T].float().cpu()
+        panels = [
+            heatmaps.Panel(f"L{view.layer}H{h}  entropy {entropy:.2f}", patterns[h].numpy(), mask)
+            for h, entropy in enumerate(entropies)
+        ]
+        heading = f"layer {view.layer}, step {step}"
+        page = heatmaps.grid(panels, labels, columns=2, heading=heading)
         log_image(trainer, f"pattern/L{view.layer}", page, step)
         rows = measures.rows_with_choice(view.mask)
-        entropies = torch.special.entr(view.pattern).sum(-1)[..., rows]
-        base.log_histogram(trainer, f"row_entropy/L{view.layer}", entropies.flatten(), step)
+        of_rows = torch.special.entr(view.pattern).sum(-1)[..., rows]
+        base.log_histogram(trainer, f"row_entropy/L{view.layer}", of_rows.flatten(), step)
         if view.scores is not None:
             visible = view.scores[..., view.mask].flatten()
             base.log_histogram(trainer, f"scores/L{view.layer}", visible, step)
@@ -362,15 +332,3 @@ def _draw(trainer: L.Trainer, seen: list[View], labels: list[str], step: int) ->
             f"cosine of the heads' patterns, step {step}",
         )
         log_image(trainer, "head_similarity", page, step)
-
-
-def heatmap(view: View, labels: Sequence[str], heading: str) -> heatmaps.Pixels:
-    """Draw all heads of a layer on the first window of the batch, which begins with `labels`."""
-    T = len(labels)
-    entropies = measures.entropy(view.pattern[:1], view.mask).tolist()
-    mask, patterns = view.mask[:T, :T].cpu().numpy(), view.pattern[0, :, :T, :T].float().cpu()
-    panels = [
-        heatmaps.Panel(f"L{view.layer}H{h}  entropy {entropy:.2f}", patterns[h].numpy(), mask)
-        for h, entropy in enumerate(entropies)
-    ]
-    return heatmaps.grid(panels, labels, columns=2, heading=heading)
