@@ -47,27 +47,24 @@ __all__ = [
     "read_runs",
 ]
 
-_MODULES = {
-    name: module
-    for module, names in {
-        "attnlab.model": "GPT",
-        "attnlab.attention": "Attention AttentionConfig CrossAttention SelfAttention TorchMHA "
-        "Variant",
-        "attnlab.checkup": "assert_causal checkup_attention checkup_kernel",
-        "attnlab.explorer": "explore",
-        "attnlab.interop": "from_bert from_gpt2",
-        "attnlab.init": "init_weights",
-        "attnlab.training.checkpoints": "load_model",
-        "attnlab.runs": "read_runs",
-    }.items()
-    for name in names.split()
+_ELSEWHERE = {
+    "assert_causal": "attnlab.checkup",
+    "checkup_attention": "attnlab.checkup",
+    "checkup_kernel": "attnlab.checkup",
+    "explore": "attnlab.explorer",
+    "from_bert": "attnlab.interop",
+    "from_gpt2": "attnlab.interop",
+    "GPT": "attnlab.model",
+    "init_weights": "attnlab.init",
+    "load_model": "attnlab.training.checkpoints",
+    "read_runs": "attnlab.runs",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+    if name not in __all__:
         raise AttributeError(f"module 'attnlab' has no attribute {name!r}")
-    return vars(import_module(_MODULES[name]))[name]
+    return vars(import_module(_ELSEWHERE.get(name, "attnlab.attention")))[name]
 
 
 def __dir__() -> list[str]:

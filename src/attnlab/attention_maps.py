@@ -76,7 +76,7 @@ def views_of(target: str, text: str, *, trust: bool = False) -> tuple[list[View]
         one view per layer, the symbols, and what one of them is, such as "character".
     """
     if target.startswith("hf:"):
-        from attnlab.interop.transformers_maps import views_of_transformers
+        from attnlab.interop.transformers_loading import views_of_transformers
 
         return *views_of_transformers(target.removeprefix("hf:"), text), "token"
     net, alphabet = load_model(target, trust=trust)

@@ -23,12 +23,8 @@ def gpt2(net: GPT, qk_std: float = 0.02) -> dict[str, Rule]:
     """GPT-2's rules: standard deviation 0.02, residual projections smaller by 1/sqrt(2 L)
     (Radford et al. 2019, section 2.3), biases 0, norms and gains 1, smearing weights 0.2.
 
-    Args:
-        net: the model, with L layers.
-        qk_std: standard deviation of the query and key weights.
-
-    Returns:
-        pattern of parameter names -> rule; the first match applies.
+    Returns pattern of parameter names -> rule; the first match applies. `qk_std` is the standard
+    deviation of the query and key weights.
     """
     residual = normal(0.02 / math.sqrt(2 * len(net.blocks)))
     sharing = {

@@ -5,7 +5,7 @@ Letters: B batch, T time, C channels, V symbols.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -31,12 +31,7 @@ __all__ = [
 # Makes the attention layer of one block: an attention class, or a `Variant` of one.
 AttentionFactory = Callable[[AttentionConfig], nn.Module]
 Activation = Callable[[Tensor], Tensor]
-
-
-class NormFactory(Protocol):
-    """Makes a normalization of the last dimension."""
-
-    def __call__(self, n_embd: int, *, bias: bool) -> nn.Module: ...
+NormFactory = Callable[..., nn.Module]  # of the last dimension: (n_embd, *, bias)
 
 
 def layer_norm(n_embd: int, *, bias: bool) -> nn.Module:

@@ -33,16 +33,6 @@ def seed_default(seed: int, device: torch.device) -> None:
         torch.mps.manual_seed(seed)
 
 
-def zeros(weight: Tensor, stream: torch.Generator) -> None:
-    """Fill with zeros."""
-    weight.zero_()
-
-
-def ones(weight: Tensor, stream: torch.Generator) -> None:
-    """Fill with ones."""
-    weight.fill_(1.0)
-
-
 def constant(value: float) -> Rule:
     """Fill with one number."""
 
@@ -50,6 +40,9 @@ def constant(value: float) -> Rule:
         weight.fill_(value)
 
     return fill
+
+
+zeros, ones = constant(0.0), constant(1.0)
 
 
 def normal(std: float) -> Rule:

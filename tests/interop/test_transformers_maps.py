@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from attnlab.attention_maps import look
 from attnlab.cli import app
 from attnlab.errors import BadInput
-from attnlab.interop.transformers_maps import views_of_transformers
+from attnlab.interop.transformers_loading import views_of_transformers
 from attnlab.plotting import heatmaps
 from attnlab.probes.measures import future_mass
 from tests.interop.folders import bert_folder, gpt2_folder

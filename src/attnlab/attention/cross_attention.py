@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.attention import kernels
-from attnlab.attention.variant import check_dropout, check_sizes
+from attnlab.attention.variant import check_divides, check_dropout, check_sizes
 
 
 class CrossAttention(nn.Module):
@@ -43,10 +43,7 @@ class CrossAttention(nn.Module):
         memory_size = n_embd if memory_size is None else memory_size
         check_sizes({"n_head": n_head, "n_embd": n_embd, "memory_size": memory_size})
         check_dropout(dropout)
-        if n_embd % n_head:
-            raise ValueError(
-                f"n_head = {n_head} does not divide n_embd = {n_embd}; heads have equal widths"
-            )
+        check_divides("n_head", n_head, "n_embd", n_embd)
         self.n_head = n_head
         self.scale = 1 / math.sqrt(n_embd // n_head)
         self.dropout = dropout

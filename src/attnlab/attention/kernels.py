@@ -5,7 +5,7 @@ Letters: B batch, H heads, T time, D channels of a head.
 Every kernel has the signature `(q, k, v, *, mask, scale, dropout)`: q, k (B, H, T, D); v
 (B, H, T, E), where E is D in a layer; mask (T, T) bool with True = may attend; scale multiplies
 the scores; dropout is the probability of dropping an entry of the pattern. It returns (B, H, T, E)
-and is linear in v, which is what lets `SelfAttention.pattern` read off the pattern of any kernel.
+and is linear in v, so that `SelfAttention.pattern` can read off the pattern of any kernel.
 
 A kernel may also take `mod`, a function of the scaled scores (B, H, T, T) that acts before the
 mask. Only such kernels can be combined with `score_mod` and `softcap`.
@@ -13,7 +13,6 @@ mask. Only such kernels can be combined with `score_mod` and `softcap`.
 
 import math
 from collections.abc import Callable
-from inspect import signature
 from typing import Protocol
 
 import torch
@@ -160,8 +159,3 @@ def sdpa_dtype(q: Tensor) -> torch.dtype:
 ROWWISE: tuple[Kernel, ...] = (manual, sdpa, softmax1, sigmoid, linear)
 # Kernels whose pattern is not a softmax over the keys.
 NO_SOFTMAX: tuple[Kernel, ...] = (softmax1, sigmoid)
-
-
-def takes_mod(kernel: Kernel) -> bool:
-    """Whether a kernel can adjust the scores."""
-    return "mod" in signature(kernel).parameters

@@ -4,6 +4,7 @@ Letters: B batch, T time, C channels, H heads, D = C // H.
 """
 
 import math
+from inspect import signature
 from typing import Any, ClassVar
 
 import torch
@@ -19,7 +20,13 @@ from attnlab.attention.masks import (
 )
 from attnlab.attention.positions import alibi, log_length, rotate
 from attnlab.attention.rms_norm import rms_normalize
-from attnlab.attention.variant import AttentionConfig, Scale, check_dropout, check_sizes
+from attnlab.attention.variant import (
+    AttentionConfig,
+    Scale,
+    check_divides,
+    check_dropout,
+    check_sizes,
+)
 from attnlab.rng import Rule, ones
 
 LAB_SCORE_MODS = (None, alibi, log_length)  # they block no key, and look at no later one
@@ -28,10 +35,7 @@ LAB_SCORE_MODS = (None, alibi, log_length)  # they block no key, and look at no 
 class KVCache:
     """Keys and values of the text so far, so that they are not computed again when it grows.
 
-    One layer has one cache, for one text or for B texts that grow together.
-
-    Args:
-        size: the largest number of positions.
+    One layer has one cache of at most `size` positions, for B texts that grow together.
     """
 
     def __init__(self, size: int) -> None:
@@ -85,16 +89,8 @@ class Attention(nn.Module):
         check_sizes({"n_head": self.n_head})
         check_dropout(config.dropout)
         self.n_kv_head = self.n_head if config.n_kv_head is None else config.n_kv_head
-        for name, part, whole, size in (
-            ("n_head", self.n_head, "n_embd", C),
-            ("n_kv_head", self.n_kv_head, "n_head", self.n_head),
-        ):
-            if part < 1 or size % part:
-                divisors = ", ".join(str(d) for d in range(1, size + 1) if size % d == 0)
-                raise ValueError(
-                    f"{name} = {part} does not divide {whole} = {size}; "
-                    f"it must be one of {divisors}"
-                )
+        check_divides("n_head", self.n_head, "n_embd", C)
+        check_divides("n_kv_head", self.n_kv_head, "n_head", self.n_head)
         if config.shared not in (None, "qk", "qkv"):
             raise ValueError(f"shared = {config.shared} must be qk, qkv or null")
         if config.shared and self.n_kv_head != self.n_head:
@@ -103,10 +99,8 @@ class Attention(nn.Module):
                 f"remove n_kv_head = {self.n_kv_head}"
             )
         self.head_size = C // self.n_head
-        named: dict[Scale, float] = {
-            None: 1 / math.sqrt(self.head_size),
-            "1/D": 1 / self.head_size,
-        }
+        D = self.head_size
+        named: dict[Scale, float] = {None: 1 / math.sqrt(D), "1/D": 1 / D}
         scale = named.get(config.scale, config.scale)
         if not isinstance(scale, float | int) or not math.isfinite(scale):
             raise ValueError(
@@ -122,25 +116,19 @@ class Attention(nn.Module):
         self.dropout = config.dropout
         self.head_init = config.head_init
         self.shared = config.shared
-        kv = self.n_kv_head * self.head_size
+        kv = self.n_kv_head * D
         # How many rows of qkv are queries, keys and values; fewer parts where they are shared.
         self.qkv_sizes = {None: [C, kv, kv], "qk": [C, C], "qkv": [C]}[config.shared]
         self.qkv = nn.Linear(C, sum(self.qkv_sizes), bias=config.bias)
         self.proj = nn.Linear(C, C, bias=config.bias)
 
     def split_qkv(self, rows: Tensor, dim: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-        """The parts for queries, keys and values of a tensor laid out like the rows of `qkv`.
-
-        Parts are views, the same one where a projection is shared.
-        """
+        """The views for queries, keys and values of a tensor laid out like the rows of `qkv`."""
         parts = rows.split(self.qkv_sizes, dim)
         return parts[0], parts[0 if self.shared else 1], parts[-1]
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Project to queries, keys and values: (B, T, C) -> three of (B, H, T, D).
-
-        Keys and values that serve several heads are repeated for them.
-        """
+        """Project to queries, keys and values: (B, T, C) -> three of (B, H, T, D)."""
         q, k, v = (self._heads(part) for part in self.split_qkv(self.qkv(x), dim=-1))
         return q, self._repeat(k), self._repeat(v)
 
@@ -240,7 +228,7 @@ class SelfAttention(Attention):
         if self.softcap is not None and not 1e-30 <= self.softcap <= 1e30:  # finite in fp32
             raise ValueError(f"softcap = {self.softcap:g} must be from 1e-30 to 1e30, or null")
         self.adjusts = self.softcap is not None or self.score_mod is not None
-        if self.adjusts and not kernels.takes_mod(config.kernel):
+        if self.adjusts and "mod" not in signature(config.kernel).parameters:
             raise ValueError(
                 f"the kernel {name_of(config.kernel)} does not support softcap and score_mod; "
                 f"remove them, or use kernel = manual"
@@ -334,10 +322,7 @@ class SelfAttention(Attention):
         return self.kernel(q, k, v, mask=mask, scale=self.scale, dropout=dropout, **options)
 
     def pattern(self, x: Tensor) -> Tensor:
-        """What the kernel does with the values, read off by giving it the identity as v.
-
-        Every kernel is linear in v, so one formula serves them all, including faulty ones.
-        """
+        """What the kernel does with the values, read off by giving it the identity as v."""
         q, k, _ = self.split(x)
         B, _, T, _ = q.shape
         one_hot = torch.eye(T, dtype=q.dtype, device=q.device).expand(B, self.n_head, T, T)

@@ -50,19 +50,11 @@ LEAVES_QUERIES_WITHOUT_KEYS = frozenset({strict_flip})
 
 
 def build_mask(may_attend: Predicate, T: int, device: torch.device | str = "cpu") -> Tensor:
-    """The mask of a predicate as a matrix.
+    """The mask of a predicate as a matrix (T queries, T keys) bool, True = may attend.
 
-    The same arguments give the same tensor object, which must not be changed in place. A mask that
-    equals the causal one is that object, so `kernels.sdpa` recognizes it without comparing values
-    at every step.
-
-    Args:
-        may_attend: takes query indices (T, 1) and key indices (1, T), both int64.
-        T: number of positions.
-        device: of the mask.
-
-    Returns:
-        (T queries, T keys) bool, True = may attend.
+    The predicate takes query indices (T, 1) and key indices (1, T), both int64. The same arguments
+    give the same tensor object, which must not be changed in place. A mask that equals the causal
+    one is that object, so `kernels.sdpa` recognizes it without comparing values at every step.
 
     Raises:
         ValueError: a query is left without any key, or the predicate does not give a bool matrix.

@@ -9,10 +9,7 @@ from torch import Tensor
 def alibi(scores: Tensor, q: Tensor, k: Tensor) -> Tensor:
     """Subtract a multiple of the distance, 2^(-8 h / H) in head h of 1 to H (Press et al. 2022).
 
-    Args:
-        scores: (..., H, T, S).
-        q: positions of the queries, (T, 1).
-        k: positions of the keys, (1, S).
+    The scores are (..., H, T, S), and the positions of the queries (T, 1), of the keys (1, S).
     """
     H = scores.shape[-3]
     slopes = 2.0 ** (-8 * torch.arange(1, H + 1, device=scores.device, dtype=scores.dtype) / H)
@@ -30,9 +27,8 @@ def log_length(scores: Tensor, q: Tensor, k: Tensor) -> Tensor:
 def rotate(x: Tensor, base: float = 10_000.0, start: int = 0) -> Tensor:
     """Turn each pair of channels (2i, 2i + 1) by the angle position * base^(-2i/D).
 
-    These are the rotary positions of Su et al. (2021, section 3.2.2).
-
-    The score of a query at m and a key at n then depends only on their contents and on m - n.
+    With these rotary positions (Su et al. 2021, section 3.2.2), the score of a query at m and a
+    key at n depends only on their contents and on m - n.
 
     Args:
         x: (..., T, D), D even; computed in fp32 at least, the dtype is kept.

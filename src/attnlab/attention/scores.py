@@ -43,12 +43,7 @@ class Additive(nn.Module):
 
     For queries and keys of variance 1, initial scores have a variance of at most 1, like scaled
     dot products: W and U start by PyTorch's rule, v at 1/sqrt(A). A positive v is no restriction:
-    tanh is odd, so the signs are in the rows of W and U.
-
-    Args:
-        query_size: D_q.
-        key_size: D_k.
-        hidden_size: A.
+    tanh is odd, so the signs are in the rows of W and U. The sizes are D_q, D_k and A.
     """
 
     def __init__(self, query_size: int, key_size: int, hidden_size: int) -> None:
@@ -70,8 +65,7 @@ def additive(a: Tensor, b: Tensor, v: Tensor) -> Tensor:
     the backward pass recomputes instead of storing.
 
     Args:
-        a: projected queries (..., T, A).
-        b: projected keys (..., S, A).
+        a, b: projected queries (..., T, A) and keys (..., S, A).
         v: (A,), or (H, A) where a and b are (B, H, ..., A).
 
     Returns:

@@ -74,14 +74,9 @@ class AttentionConfig:
     softcap: float | None = None
 
     def require_default(self, *names: str, by: str) -> None:
-        """Refuse settings that a layer does not honor.
+        """Refuse, by ValueError, settings that the layer `by` does not honor.
 
-        Args:
-            names: fields that must have their default value.
-            by: name of the layer, for the message.
-
-        Raises:
-            ValueError: one of the fields has another value.
+        Each of the named fields must have its default value.
         """
         for name in names:
             value = vars(self)[name]
@@ -144,6 +139,15 @@ def check_sizes(sizes: Mapping[str, int]) -> None:
     for name, size in sizes.items():
         if size < 1:
             raise ValueError(f"{name} = {size} must be at least 1")
+
+
+def check_divides(name: str, part: int, whole: str, size: int) -> None:
+    """Refuse a number that does not divide `size` by a ValueError that lists those that do."""
+    if part < 1 or size % part:
+        divisors = ", ".join(str(d) for d in range(1, size + 1) if size % d == 0)
+        raise ValueError(
+            f"{name} = {part} does not divide {whole} = {size}; it must be one of {divisors}"
+        )
 
 
 def check_dropout(dropout: float) -> None:

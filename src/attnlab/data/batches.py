@@ -77,13 +77,8 @@ class ValidationBatches(Sequence[Batch]):
     """The whole text in windows that do not overlap, so that each character is predicted once.
 
     The first character has no past and is not predicted; the last window may be shorter. The
-    batches are pairs x, y of shape (<= batch_size, <= block_size), int64, that hold N - 1
-    predictions in all.
-
-    Args:
-        ids: (N,) of any integer dtype, N >= 2.
-        block_size: T.
-        batch_size: windows in a batch.
+    batches of ids (N,) are pairs x, y of shape (<= batch_size, <= block_size), int64, that hold
+    N - 1 predictions in all.
     """
 
     ids: Tensor

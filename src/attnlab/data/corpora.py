@@ -70,15 +70,10 @@ class Corpus:
         tokenizer: str | Tokenizer = CHARACTERS,
         val_floor: float | None = None,
     ) -> "Corpus":
-        """Encode a text that comes in pieces.
+        """Encode a text that comes in pieces, each alone.
 
-        It is kept as UTF-8 until all of its characters are known. Each piece is encoded alone.
-
-        Args:
-            name: as recorded in metrics.json.
-            pieces: of the text.
-            tokenizer: "characters", a setting for `open_tokenizer`, or the tokenizer.
-            val_floor: see `Corpus`.
+        The tokenizer is "characters", a setting for `open_tokenizer`, or the tokenizer itself. The
+        text is kept as UTF-8 until all of its characters are known.
 
         Raises:
             BadInput: there are more than 1,000 characters; or there is no such tokenizer, or it
@@ -105,16 +100,16 @@ class Corpus:
         split = split_at(characters)
         train, _ = _encoded(_taken(kept, split), alphabet, name)
         val, size = _encoded(_taken(kept, characters - split), alphabet, name)
-        if len(val):
-            size -= _size_of(int(val[0]), alphabet)
+        for i in val[:1].tolist():  # the symbol without a past
+            own = len(letters[i].encode()) if isinstance(tokenizer, str) else tokenizer.size_of(i)
+            size -= own
         return cls(name, alphabet, train, val, characters, size, digest.hexdigest(), val_floor)
 
     @property
     def record(self) -> dict[str, Any]:
         """The entry in metrics.json."""
-        counted = {"name": self.name, "sha256": self.sha256, "characters": self.characters}
-        more = {f"{unit_of(self.alphabet)}s": len(self.train) + len(self.val)}
-        return counted | more
+        found = {"name": self.name, "sha256": self.sha256, "characters": self.characters}
+        return found | {f"{unit_of(self.alphabet)}s": len(self.train) + len(self.val)}
 
     @property
     def text(self) -> str:
@@ -138,11 +133,7 @@ class Corpus:
         return windows[:, :-1], windows[:, 1:]
 
     def bits_per_byte(self, loss: float) -> float:
-        """The validation loss in bits per byte of UTF-8, whatever the tokenizer.
-
-        Args:
-            loss: in nats per prediction.
-        """
+        """The validation loss, given in nats per prediction, in bits per byte of UTF-8."""
         return loss * (len(self.val) - 1) / (math.log(2) * self.val_bytes)
 
     def check_length(self, block_size: int) -> None:
@@ -224,11 +215,6 @@ def _taken(kept: deque[bytes], count: int) -> Iterator[str]:
             kept.appendleft(piece[count:].encode())
         yield piece[:count]
         count -= len(piece[:count])
-
-
-def _size_of(i: int, alphabet: Alphabet) -> int:
-    """How many bytes of a text a symbol stands for."""
-    return alphabet.size_of(i) if isinstance(alphabet, Tokenizer) else len(alphabet[i].encode())
 
 
 def _encoded(pieces: Iterable[str], alphabet: Alphabet, name: str) -> tuple[Tensor, int]:

@@ -48,16 +48,10 @@ class Grammar(Generic[S]):
     The text is one endless `Slot("play")`. Weights are positive integers. A rule begins with a
     literal or another rule, never with itself. An act must be certain once its place is reached:
     readings that differ in it raise ValueError when the text gets there.
-
-    Args:
-        rules: choices that are always the same.
-        scene: the first scene, a hashable value.
-        asks: choices that depend on the scene.
-        acts: changes of the scene.
     """
 
-    rules: Mapping[str, Choices]
-    scene: S
+    rules: Mapping[str, Choices]  # the same in every scene
+    scene: S  # the first one, hashable
     asks: Mapping[str, Callable[[S], Choices]] = field(default_factory=dict)
     acts: Mapping[str, Callable[[S, str], S]] = field(default_factory=dict)
 
@@ -176,7 +170,11 @@ class Automaton(Generic[S]):
             elif node.waits == "scene":
                 given = tuple((name, self._grammar.asks[name](scene)) for name in node.asks)
             else:
-                act = _certain_act(node.readings)
+                act, *others = {parts[0] for parts in node.readings}
+                if others or not isinstance(act, Act):
+                    raise ValueError(
+                        f"the text leaves open what happens in the scene: {[act, *others]}"
+                    )
                 scene = self._grammar.acts[act.verb](scene, act.object)
             node, ending = self._moves.get((node, given)) or self._move(node, given)
             tail = ending + tail
@@ -192,14 +190,6 @@ class Automaton(Generic[S]):
             readings = {parts[1:]: weight for parts, weight in readings.items()}
         move = self._moves[node, given] = self._enter(readings, rules)
         return move
-
-
-def _certain_act(readings: Readings) -> Act:
-    heads = {parts[0] for parts in readings}
-    act = next(iter(heads))
-    if len(heads) > 1 or not isinstance(act, Act):
-        raise ValueError(f"the text leaves open what happens in the scene: {heads}")
-    return act
 
 
 def _without_common_end(readings: Readings) -> tuple[Readings, Parts]:

@@ -31,12 +31,8 @@ def export(net: GPT, alphabet: Alphabet, folder: Path) -> None:
     """Write a directory from which transformers generates text: config, weights, tokenizer.
 
     A character model's tokenizer has one token per character; text with an unknown character is an
-    error there too. The directory is written completely or not at all.
-
-    Args:
-        net: the model.
-        alphabet: symbol i is alphabet[i].
-        folder: must not exist, or be empty.
+    error there too. The directory, which must not exist or be empty, is written completely or not
+    at all.
 
     Raises:
         BadInput: GPT-2 cannot express the model, or the directory is not empty.
@@ -85,10 +81,7 @@ def to_gpt2(net: GPT) -> "GPT2LMHeadModel":
     """Our GPT as a `GPT2LMHeadModel` with the same logits, in evaluation mode, on the CPU.
 
     Biases that our GPT lacks become zeros. The logits of both models are compared on a random
-    text, so that no difference goes unnoticed.
-
-    Raises:
-        BadInput: GPT-2 cannot express the model.
+    text, so that no difference goes unnoticed. Raises BadInput if GPT-2 cannot express the model.
     """
     config = _config(net)
     model = transformers().GPT2LMHeadModel(config).to(net.wte.weight.dtype).eval()

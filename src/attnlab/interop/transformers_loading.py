@@ -1,6 +1,7 @@
-"""Load a model of transformers with its tokenizer, from a local directory or the hub."""
+"""Models of transformers with their tokenizers, and the patterns that our layers compute."""
 
 import logging
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -8,7 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from attnlab.attention.layer import SelfAttention
 from attnlab.errors import BadInput, first_line
+from attnlab.interop.bert import from_bert
+from attnlab.interop.gpt2 import attention_from_gpt2
+from attnlab.probes.capture import View, inputs_of, view_of
 
 if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel, PreTrainedModel
@@ -28,12 +33,8 @@ def transformers() -> ModuleType:
 def load_attention_model(name: str) -> tuple["PreTrainedModel", Any]:
     """Load a BERT or GPT-2 without its head, in eval mode, and its tokenizer.
 
-    Args:
-        name: a local directory, or a hub name ("google-bert/bert-base-uncased"), which is
-            downloaded once.
-
-    Raises:
-        BadInput: there is no such model, the hub cannot be reached, or it is of another family.
+    The name is a local directory, or one on the hub ("google-bert/bert-base-uncased"), which is
+    downloaded once. Raises BadInput if it cannot be loaded or is of another family.
     """
     return _load(name, ("bert", "gpt2"), "AutoModel")
 
@@ -59,6 +60,36 @@ def encode(tokenizer: Any, text: str) -> Tensor:
         return torch.tensor(tokenizer(text)["input_ids"], dtype=torch.long)
     except Exception as error:  # the tokenizers library raises no narrower type
         raise BadInput(f"the tokenizer cannot encode {text!r}: {first_line(error)}") from error
+
+
+def views_of_transformers(name: str, text: str) -> tuple[list[View], list[str]]:
+    """Compute the patterns of every attention layer of a BERT or GPT-2 on a text.
+
+    `name` is a local directory or a name on the hub. The model's own tokenizer encodes the text,
+    with its special tokens. Raises BadInput if there is no such model, or if the text has too few
+    or too many tokens.
+
+    Returns:
+        one view per layer, and the tokens.
+    """
+    model, tokenizer = load_attention_model(name)
+    ids = encode(tokenizer, text)
+    limit = int(model.config.max_position_embeddings)
+    if not 2 <= len(ids) <= limit:
+        raise BadInput(f"text has {len(ids)} tokens; it must have 2 to {limit}")
+    body: Any = model
+    ours: list[SelfAttention]
+    if model.config.model_type == "bert":
+        layers = [layer.attention for layer in body.encoder.layer]
+        ours = [from_bert(layer) for layer in layers]
+    else:
+        layers = [block.attn for block in body.h]
+        ours = [attention_from_gpt2(layer) for layer in layers]
+    inputs = inputs_of(model, layers, ids[None])
+    with torch.no_grad():
+        views = [view_of(n, *pair) for n, pair in enumerate(zip(ours, inputs, strict=True))]
+    decode = partial(tokenizer.decode, clean_up_tokenization_spaces=False)
+    return views, [decode([i]) for i in ids.tolist()]
 
 
 def _load(

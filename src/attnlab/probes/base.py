@@ -73,8 +73,8 @@ def log_image(trainer: L.Trainer, tag: str, picture: Pixels, step: int) -> None:
 
 def log_text(trainer: L.Trainer, tag: str, text: str, step: int) -> None:
     """Log a text to TensorBoard, as preformatted Markdown."""
-    indented = "\n".join(f"    {line}" for line in text.split("\n"))
     for logger in tensorboards(trainer):
+        indented = "\n".join(f"    {line}" for line in text.split("\n"))
         logger.experiment.add_text(tag, indented, step)
 
 

@@ -112,10 +112,9 @@ def view_of(number: int, attn: nn.Module, x: Tensor, ids: Tensor | None = None) 
 def mask_of(attn: nn.Module, x: Tensor, pattern: Tensor) -> Tensor:
     """The (T, T) mask of a layer for x (B, T, C), True = may attend.
 
-    The lab's layers and kernels say it, and so does a class that overrides `mask`. Any other class
-    or kernel may apply a mask of its own, whatever `may_attend` says, so its mask is read off: the
-    keys to which its pattern (B, H, T, T) gives weight, for x, or for an input of zeros, whose
-    equal scores no softmax rounds to 0.
+    The lab's layers and kernels say it, and so does a class that overrides `mask`. Any other mask
+    is read off: the keys to which the pattern (B, H, T, T) gives weight, for x, or for an input of
+    zeros, whose equal scores no softmax rounds to 0.
     """
     if isinstance(attn, Attention):
         lab_layer = type(attn).pattern in LAB_PATTERNS
@@ -251,10 +250,9 @@ def history(
 
 
 def quantized(pattern: Tensor, mask: Tensor) -> Tensor:
-    """A pattern (H, T, T) as bytes, round(254 sqrt(p)), 255 where it is NaN.
+    """A pattern (H, T, T), cut to [0, 1], as bytes round(254 sqrt(p)), 255 where it is NaN.
 
-    The square root keeps small weights apart. Blocked keys have a byte above 0 if they have any
-    weight, so that no leak is rounded away. Weights below 0 count as 0, and above 1 as 1.
+    A blocked key with any weight has a byte above 0, so that no leak is rounded away.
     """
     levels = (254 * pattern.clamp(0, 1).sqrt()).round()
     levels = levels.where(mask | (pattern == 0), levels.clamp(min=1))

@@ -147,22 +147,13 @@ def js_divergence(pattern: Tensor, mask: Tensor) -> Tensor:
 
 
 def qk_similarity(qkv: Tensor, n_head: int) -> Tensor:
-    """Cosine between the forms W_Q^T W_K of two heads: (H, H). No change of basis matters.
-
-    Args:
-        qkv: the weight (3C, C) of the layer's projection.
-    """
+    """Cosine between the forms W_Q^T W_K of two heads, in qkv (3C, C): (H, H), in any basis."""
     q, k, _ = qkv.unflatten(0, (3, n_head, -1))  # each (H, D, C)
     return _cosine(_inner_products(q, k))
 
 
 def ov_similarity(qkv: Tensor, proj: Tensor, n_head: int) -> Tensor:
-    """Cosine between the forms W_O W_V of two heads: (H, H). No change of basis matters.
-
-    Args:
-        qkv: the weight (3C, C) of the layer's projection.
-        proj: the weight (C, C) of its output.
-    """
+    """Cosine between the forms W_O W_V of two heads, in qkv (3C, C) and proj (C, C): (H, H)."""
     _, _, v = qkv.unflatten(0, (3, n_head, -1))  # (H, D, C)
     out = proj.unflatten(1, (n_head, -1)).permute(1, 2, 0)  # (H, D, C)
     return _cosine(_inner_products(out, v))
@@ -209,11 +200,7 @@ def induction_mass(pattern: Tensor, ids: Tensor) -> Tensor:
     """Weight on the symbols that followed earlier occurrences of the query's symbol: (H,).
 
     This is the prefix-matching score of an induction head (Olsson et al. 2022), a mean over the
-    queries whose symbol occurred before; NaN if there is none.
-
-    Args:
-        pattern: (B, H, T, T).
-        ids: the symbols, (B, T).
+    queries whose symbol, of ids (B, T), occurred before; NaN if there is none.
     """
     same = ids[:, :, None] == ids[:, None, :]  # (B, T, T)
     # Key j follows a j - 1 like the query.

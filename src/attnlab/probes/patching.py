@@ -34,10 +34,7 @@ def head_outputs(net: GPT, ids: Tensor) -> dict[Head, Tensor]:
 def logits_with(net: GPT, ids: Tensor, replaced: Mapping[Head, Tensor | float]) -> Tensor:
     """The logits (B, T, V) on ids (B, T) with the outputs of some heads replaced.
 
-    Args:
-        net: the model, which is not changed.
-        ids: the text.
-        replaced: layer and head -> output (B, T, D), or a number; 0 silences the head.
+    `replaced` maps layer and head to an output (B, T, D) or a number; 0 silences the head.
     """
 
     def replace(layer: int, heads: Tensor) -> Tensor:
