@@ -30,7 +30,7 @@ def write_run(
     (folder / ".hydra" / "config.yaml").write_text(yaml.safe_dump(config))
     metrics = {"variant": variant, "seed": seed, "val_loss": loss, "status": status}
     metrics |= {"corpus": {"sha256": "0" * 64}, "steps": 8, "tokens_per_second": 1e4}
-    metrics |= {"device": "cpu", "precision": "32-true"}
+    metrics |= {"device": "cpu", "precision": "32-true", "unit": "character"}
     metrics["probes"] = {f"attn/{name}": value for name, value in probes.items()}
     (folder / "metrics.json").write_text(json.dumps(metrics))
     (folder / "status.json").write_text(
