@@ -19,15 +19,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Look:
-    """The result of `attnlab look`.
+    """The result of `attnlab look`."""
 
-    Args:
-        page: the heatmaps, (height, width, 3) bytes, a row for each layer.
-        words: (layer, head, description).
-    """
-
-    page: heatmaps.Pixels
-    words: list[tuple[int, int, str]]
+    page: heatmaps.Pixels  # the heatmaps, a row for each layer
+    words: list[tuple[int, int, str]]  # layer, head, description
 
     def table(self) -> Table:
         """The descriptions, one row for each head."""

@@ -1,8 +1,4 @@
-"""Read the scalars of a run from its TensorBoard event files.
-
-TensorBoard's `EventAccumulator` verifies checksums in Python and unpacks images and histograms. It
-takes 40 ms per run and this reader 1 ms, which matters when hundreds of runs are drawn.
-"""
+"""Read the scalars of a run from its TensorBoard event files, 40 times as fast as TensorBoard."""
 
 import struct
 from collections.abc import Iterator

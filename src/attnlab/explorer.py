@@ -71,15 +71,10 @@ class PatternHistory(BaseModel):
 
 @dataclass(frozen=True)
 class Explorer:
-    """The page, which a notebook shows.
+    """The page, which a notebook shows."""
 
-    Args:
-        title: names the models.
-        page: the HTML; it loads nothing.
-    """
-
-    title: str
-    page: str
+    title: str  # names the models
+    page: str  # the HTML, which loads nothing
 
     def save(self, file: Path | str) -> None:
         """Write the page."""

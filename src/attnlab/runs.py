@@ -168,24 +168,20 @@ def curves_of(runs: Sequence[Run]) -> list[RunCurves]:
     ]
 
 
-def load(root: str | Path, *, curves: bool = False) -> "pandas.DataFrame":
+def load(root: str | Path | Sequence[Run], *, curves: bool = False) -> "pandas.DataFrame":
     """Read all runs below a directory into a data frame.
 
     Args:
-        root: `outputs`, a sweep in it, or a run directory.
+        root: `outputs`, a sweep in it, or a run directory; or runs that were read.
         curves: one row for each logged value (run, attn, seed, tag, step, value) instead of one
             row for each run, with its settings and metrics as columns.
 
     Raises:
         BadInput: there is no such directory or no run in it.
     """
-    return frame(read_runs(Path(root)), curves=curves)
-
-
-def frame(runs: Sequence[Run], *, curves: bool = False) -> "pandas.DataFrame":
-    """Runs as a data frame; `load` has the arguments."""
     import pandas  # takes half a second
 
+    runs = read_runs(Path(root)) if isinstance(root, str | Path) else root
     names = labels(runs)
     named = [({"run": names[run.group], "folder": str(run.folder)}, run) for run in runs]
     if not curves:
@@ -201,8 +197,8 @@ def frame(runs: Sequence[Run], *, curves: bool = False) -> "pandas.DataFrame":
 
 
 def write_parquet(runs: Sequence[Run], file: Path) -> None:
-    """Write `frame(runs)` as a Parquet file; columns of mixed types are written as text."""
-    table = frame(runs)
+    """Write `load(runs)` as a Parquet file; columns of mixed types are written as text."""
+    table = load(runs)
     for key in table.columns:
         kinds = {type(value) for value in table[key] if value is not None and value == value}
         if len(kinds) > 1 and kinds != {int, float}:

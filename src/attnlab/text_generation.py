@@ -15,19 +15,12 @@ UNFINISHED = "\ufffd"  # decoded in place of the bytes of an incomplete characte
 
 @dataclass(frozen=True)
 class TextGenerator:
-    """A model that continues a text.
+    """A model that continues a text."""
 
-    Args:
-        net: in evaluation mode.
-        encode: a text to ids (N,).
-        decode: ids to a text.
-        end: the id that ends a text; None where there is none.
-    """
-
-    net: GPT
-    encode: Callable[[str], Tensor]
-    decode: Callable[[Sequence[int]], str]
-    end: int | None = None
+    net: GPT  # in evaluation mode
+    encode: Callable[[str], Tensor]  # a text to ids (N,)
+    decode: Callable[[Sequence[int]], str]  # ids to a text
+    end: int | None = None  # the id that ends a text, if there is one
 
     def generate(
         self, prompt: str, chars: int, *, temperature: float, seed: int, cache: bool = True

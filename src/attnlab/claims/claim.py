@@ -1,8 +1,4 @@
-"""A claim: a sentence, the predictions that test it, and the settings in which it is tested.
-
-Plain data and small functions. `experiments/<claim>/claim.py` defines one as `CLAIM`; the rest of
-this package runs and judges it without knowing which one it is.
-"""
+"""A claim: a sentence, the predictions that test it, and the settings in which it is tested."""
 
 from __future__ import annotations
 
@@ -36,31 +32,20 @@ class Arm:
 
 @dataclass(frozen=True)
 class RunMetric:
-    """A metric that metrics.json does not hold, read from the run directory after training.
+    """A metric that metrics.json does not hold, read from the run directory after training."""
 
-    Args:
-        read: takes the directory of a finished run and returns numbers (JSON).
-        value: the one of them that is judged.
-        diverged: the score of a run that diverged: inf or -inf, whichever is the worse side, or
-            NaN where a diverged run says nothing about this metric.
-    """
-
-    read: Callable[[Path], Values]
-    value: str
+    read: Callable[[Path], Values]  # takes the directory of a finished run; numbers (JSON)
+    value: str  # the one of them that is judged
+    # The score of a run that diverged: inf or -inf, whichever is worse, or NaN: it says nothing.
     diverged: float = math.nan
 
 
 @dataclass(frozen=True)
 class Pilot:
-    """What a pilot (seeds from 1000 on) measured; the power of a prediction is computed from it.
+    """What a pilot (seeds from 1000 on) measured, from which the power is computed."""
 
-    Args:
-        effect: mean of the judged value; for an event or a proof, the share of seeds.
-        sd: standard deviation of the judged value over seeds.
-    """
-
-    effect: float
-    sd: float = 0.0
+    effect: float  # mean of the judged value; for an event or a proof, the share of seeds
+    sd: float = 0.0  # standard deviation of the judged value over seeds
 
 
 def difference(first: float, second: float) -> float:

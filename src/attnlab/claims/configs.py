@@ -10,7 +10,7 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from attnlab.claims.claim import Claim, Prediction, Trained
@@ -67,9 +67,8 @@ def compose_config(
         chosen = [*added, *overrides, f"seed={seed}"]
         cfg = compose("train", chosen, return_hydra_config=True)
         variant = variant_of(str(cfg.hydra.runtime.choices.attn))
-        OmegaConf.set_struct(cfg, False)
-        del cfg["hydra"]
-        OmegaConf.set_struct(cfg, True)
+        with open_dict(cfg):
+            del cfg["hydra"]
     except (HydraException, OmegaConfBaseException) as error:
         sentence = " ".join(str(error).split())
         raise BadInput(f"{' '.join(overrides)} cannot be composed: {sentence}") from error
@@ -77,11 +76,7 @@ def compose_config(
 
 
 class ConfigResolver:
-    """Resolves the overrides of arms, each once: Hydra takes a tenth of a second.
-
-    Args:
-        paths: the directories; `hydra_conf` must be open while it is called.
-    """
+    """Resolves the overrides of arms, each once, while `hydra_conf` is open."""
 
     def __init__(self, paths: Paths) -> None:
         self.paths = paths

@@ -1,10 +1,4 @@
-"""How the value of one seed answers a prediction: yes, no, or neither.
-
-A criterion takes one value (a paired difference where two arms are compared) and answers "yes",
-"below" or "above" (no, on that side of the threshold), or "neither". A NaN is always "neither".
-Its `share` is the share of seeds that say yes if a pilot was right: if values are normal, or, of
-events and proofs, the share that the pilot measured.
-"""
+"""How the value of one seed answers a prediction; a NaN is neither yes nor no."""
 
 import math
 from dataclasses import dataclass
@@ -12,12 +6,16 @@ from typing import ClassVar, Literal
 
 from attnlab.claims.statistics import normal_cdf
 
+# No is "below" or "above", on that side of the threshold.
 Answer = Literal["yes", "below", "above", "neither"]
 
 
 @dataclass(frozen=True)
 class AtLeast:
-    """The value lies above `threshold`, in most seeds."""
+    """The value lies above `threshold`, in most seeds.
+
+    `share` is, of every criterion, the share of seeds that say yes if the pilot was right.
+    """
 
     threshold: float
     unit: str = "nats"

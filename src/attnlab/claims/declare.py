@@ -1,9 +1,4 @@
-"""Declarations: what a claim fixed before its first run, in a file that is committed.
-
-`experiments/<claim>/declared.json` holds thresholds, arms with their resolved settings, seeds, the
-last look, and a digest of the claim's code; one reference loss per arm pins the training code. Any
-difference makes a new version; the old versions keep their verdicts.
-"""
+"""Declarations: what a claim fixed before its first run, in a file that is committed."""
 
 import json
 import math

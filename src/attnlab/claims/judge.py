@@ -1,11 +1,4 @@
-"""From answers to verdicts, of each prediction and of the sentence.
-
-The rule: every seed answers every prediction with yes or no. A prediction is confirmed if all of
-the first 10 seeds say yes, or, where the claim declared further looks, 17 of 20 or 31 of 40; it is
-refuted if as many lie on one other side, and otherwise open. If in truth at most half of all seeds
-say yes, it is confirmed with probability 0.23 % at most, whatever the noise, so 21 claims together
-err with less than 5 % and nothing is left to correct.
-"""
+"""From answers to verdicts, by the rule of docs/claims.md: enough seeds must agree."""
 
 import math
 from collections.abc import Sequence

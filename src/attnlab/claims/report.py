@@ -74,16 +74,10 @@ def publish(family: Sequence[Evidence], paths: Paths, readme: Path) -> list[Path
             pages["figure.svg"] = drawn.read_bytes()
             if len(pages["figure.svg"]) > LARGEST_FIGURE:
                 raise BadInput(f"{drawn} is larger than {LARGEST_FIGURE:,} bytes")
-        page = (
-            _templates()
-            .get_template("claim.md")
-            .render(
-                evidence=evidence,
-                figure=drawn.exists(),
-                declared=read_json(directory / "declared.json"),
-                provenance=provenance([evidence]),
-            )
-        )
+        told = {"evidence": evidence, "figure": drawn.exists()}
+        told["declared"] = read_json(directory / "declared.json")
+        told["provenance"] = provenance([evidence])
+        page = _templates().get_template("claim.md").render(told)
         lines = [line.rstrip() for line in page.strip().splitlines()]
         pages["README.md"] = ("\n".join(lines) + "\n").encode()
         for file, content in pages.items():

@@ -1,8 +1,4 @@
-"""A digest of a claim's functions and of all they call in its directory and in this package.
-
-Stored measurements and declarations depend on it. Comments, layout, docstrings, and the code of
-figures do not count; neither does the module that a name is imported from elsewhere.
-"""
+"""A digest of functions and of all they call in a claim's directory and in this package."""
 
 import ast
 import hashlib

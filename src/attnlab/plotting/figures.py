@@ -43,44 +43,26 @@ CLOSE = 0.2  # nats; curves that lie nearer look like one
 
 @dataclass(frozen=True)
 class RunCurves:
-    """What the figures show of one run.
+    """What the figures show of one run."""
 
-    Args:
-        name: of its setting; runs that differ by their seed alone share it.
-        variant: the name of its attention.
-        seed: pairs it with runs of other settings.
-        status: finished, diverged, ...
-        step: the last one.
-        unit: what one prediction is, "character".
-        scalars: tag -> (step, value) in order.
-        by_position: validation loss at each position, nats.
-    """
-
-    name: str
-    variant: str
-    seed: object
-    status: str
-    step: int
-    unit: str
-    scalars: Mapping[str, Curve]
-    by_position: Sequence[float] = ()
+    name: str  # of its setting; runs that differ by their seed alone share it
+    variant: str  # the name of its attention
+    seed: object  # pairs it with runs of other settings
+    status: str  # finished, diverged, ...
+    step: int  # the last one
+    unit: str  # what one prediction is, "character"
+    scalars: Mapping[str, Curve]  # by their tags
+    by_position: Sequence[float] = ()  # validation loss, nats
 
 
 @dataclass(frozen=True)
 class SettingResult:
-    """What the runs of one setting ended with, over its seeds.
+    """What the runs of one setting ended with, over its seeds."""
 
-    Args:
-        name: of the setting; a variant's own name gives it the variant's color.
-        differences: validation loss minus the baseline's of the same seed, nats; empty for the
-            baseline.
-        by_position: validation loss at each position, nats, one sequence per run.
-        shares: name of a measure between 0 and 1 -> its value in each run.
-    """
-
-    name: str
-    differences: Sequence[float] = ()
-    by_position: Sequence[Sequence[float]] = ()
+    name: str  # a variant's own name gives it the variant's color
+    differences: Sequence[float] = ()  # of the validation loss from the same seed's baseline, nats
+    by_position: Sequence[Sequence[float]] = ()  # validation loss of each run, nats
+    # A measure between 0 and 1 -> its value in each run.
     shares: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 

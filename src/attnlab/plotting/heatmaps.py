@@ -1,7 +1,4 @@
-"""Heatmaps of attention patterns and of cosines between heads, and the loss by position.
-
-Every function draws (height, width, 3) bytes.
-"""
+"""Heatmaps of patterns and of cosines between heads, and the loss by position, as pixels."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,17 +26,11 @@ SPECIAL = {"\n": "↵", " ": "␣", "\t": "→"}
 
 @dataclass(frozen=True)
 class Panel:
-    """One heatmap.
+    """One heatmap."""
 
-    Args:
-        title: the line above it.
-        values: (rows, columns).
-        mask: (rows, columns) bool, where a query may attend; None where nothing is blocked.
-    """
-
-    title: str
-    values: Matrix
-    mask: npt.NDArray[np.bool_] | None = None
+    title: str  # the line above it
+    values: Matrix  # (rows, columns)
+    mask: npt.NDArray[np.bool_] | None = None  # True = may attend; None blocks nothing
 
 
 def grid(panels: Sequence[Panel], text: Sequence[str], *, columns: int, heading: str) -> Pixels:
