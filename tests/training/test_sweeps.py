@@ -393,3 +393,67 @@ def test_a_picture_that_cannot_be_drawn_is_a_warning(
     captured = capsys.readouterr()
     assert "+0.2500" in captured.out
     assert "no picture was drawn" in captured.err
+
+
+def tuned(text_file: Path, folder: Path, *changed: str) -> list[str]:
+    """A search of the learning rate for each of two variants, of runs of 20 steps."""
+    sizes = [s for s in SMALL if not s.startswith(("trainer", "model.n_layer"))]
+    steps = ["trainer.max_steps=20", "trainer.val_check_interval=20", "model.n_layer=1"]
+    command = ["-m", "experiment=tune", *sizes, *steps, "optim.min_lr=0", "logger=none"]
+    command += [f"data.path={text_file}", f"outputs={folder}/o", "hydra/launcher=basic"]
+    return [*command, f"hydra.sweeper.storage=sqlite:///{folder}/tune.db", *changed]
+
+
+def trials_of(folder: Path) -> dict[str, list[Any]]:
+    """The trials of each variant."""
+    import optuna
+
+    storage = f"sqlite:///{folder}/tune.db"
+    return {
+        next(word for word in name.split() if word.startswith("attn=")): optuna.load_study(
+            study_name=name, storage=storage
+        ).trials
+        for name in optuna.get_all_study_names(storage)
+    }
+
+
+@pytest.mark.long
+def test_optuna_finds_the_better_of_two_rates_for_each_variant_and_resumes(
+    text_file: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("optuna")
+    planted = "optim.lr=choice(1e-7,1e-2)"
+    two = tuned(text_file, tmp_path, "attn=sdpa,unscaled", planted, "hydra.sweeper.batch=2")
+    code, said = ended([*two, "hydra.sweeper.n_trials=4"], tmp_path)
+    assert code == 0, said
+    assert {arm: len(found) for arm, found in trials_of(tmp_path).items()} == {
+        "attn=sdpa": 4,
+        "attn=unscaled": 4,
+    }
+    code, said = ended([*two, "hydra.sweeper.n_trials=12"], tmp_path)  # eight more of each
+    assert code == 0, said
+    for found in trials_of(tmp_path).values():
+        assert len(found) == 12
+        rates = {trial.params["optim.lr"]: trial.value for trial in found}
+        assert rates["0.01"] < rates["1e-07"] - 0.1
+    assert said.count("Best of 12 trials") == 2
+    best = [line for line in said.splitlines() if line.startswith("  python train.py -m ")]
+    assert len(best) == 2 and all(line.endswith("optim.lr=0.01 seed=0,1,2") for line in best)
+    code, said = ended([*two, "optim.lr=1e-2", "attn=sdpa", "seed=0,1"], tmp_path)  # as suggested
+    assert code == 0 and "seed=1: finished" in said, said
+
+
+@pytest.mark.long
+def test_optuna_searches_an_interval_in_a_pool_and_a_divergence_is_the_worst(
+    text_file: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("optuna")
+    interval = "optim.lr=tag(log,interval(1e-6,1e6))"
+    command = tuned(text_file, tmp_path, "attn=sdpa", interval, "hydra.sweeper.n_trials=8")
+    pool = [word.replace("launcher=basic", "launcher=pool") for word in command]
+    code, said = ended([*pool, "hydra.launcher.n_jobs=2"], tmp_path, pooled())
+    assert code == 0, said
+    (found,) = trials_of(tmp_path).values()
+    assert len({trial.params["optim.lr"] for trial in found}) == 8
+    worst = [trial.value for trial in found if trial.value == float("inf")]
+    assert 0 < len(worst) < 8 and said.count("diverged at step") == len(worst)

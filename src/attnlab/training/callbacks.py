@@ -122,9 +122,7 @@ class Divergence(L.Callback):
 
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: Any, *_: Any) -> None:
         loss = pl_module.loss  # Lightning's outputs hold it divided by the accumulated batches
-        finite = loss.isfinite()
-        if trainer.precision != "16-mixed":  # whose loss scaling overflows by design
-            finite = finite & pl_module.grad_norm.isfinite()
+        finite = loss.isfinite() & pl_module.grad_norm.isfinite()
         fine = self._bad_step < 0
         self._last = torch.where(fine & loss.isfinite(), loss, self._last)
         self._bad_step = torch.where(fine & ~finite, trainer.global_step, self._bad_step)

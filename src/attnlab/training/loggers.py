@@ -32,6 +32,7 @@ from attnlab.errors import BadInput, first_line
 from attnlab.files import read_json, read_yaml, write_json
 from attnlab.probes.base import log_scalars, tensorboards
 from attnlab.training.instantiate import build, locate
+from attnlab.training.run_directory import Settings
 
 # Loggers of services: the arguments for the name and for the id of their entry.
 SERVICES: dict[Any, tuple[str, str]] = {
@@ -80,11 +81,7 @@ def make_logger(node: DictConfig, path: str, folder: Path, resume_step: int | No
 
 
 def log_settings(
-    trainer: L.Trainer,
-    settings: dict[str, Any],
-    folder: Path,
-    variant: str,
-    resume_step: int | None,
+    trainer: L.Trainer, settings: Settings, folder: Path, variant: str, resume_step: int | None
 ) -> None:
     """Write settings, columns and layout at the start of a run, or of the rest of a run that
     resumes from `resume_step`."""
@@ -162,7 +159,7 @@ def log_results(trainer: L.Trainer, record: dict[str, Any]) -> None:
         logger.experiment.close()
 
 
-def hyperparameters(settings: dict[str, Any], variant: str) -> dict[str, float | str]:
+def hyperparameters(settings: Settings, variant: str) -> dict[str, float | str]:
     """The whole configuration but the seed under dotted keys, the same keys for every run."""
     rest = {key: x for key, x in settings.items() if key not in ("seed", "outputs", "force")}
     row: dict[str, float | str] = {"attn": variant}
