@@ -4,18 +4,22 @@ Hydra finds launchers in the namespace `hydra_plugins`, and imports this module 
 so whatever takes time is imported in the functions.
 """
 
+import inspect
 import math
+import operator
 import os
+import sys
 import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from hydra.core.singleton import Singleton
-from hydra.core.utils import JobReturn, JobStatus, configure_log, setup_globals
+from hydra.core.utils import JobReturn, JobStatus, configure_log, run_job, setup_globals
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig
+from omegaconf import DictConfig, open_dict
 
 MOST_ON_A_GPU = 8  # processes that share a GPU by default
 
@@ -49,7 +53,7 @@ class PoolLauncher(Launcher):
         import torch
 
         from attnlab.errors import BadInput
-        from attnlab.training.sweeps import do_job, note_death
+        from attnlab.training.sweeps import note_failure
         from attnlab.workers import cores, run_tasks
 
         if self.n_jobs is not None and (type(self.n_jobs) is not int or self.n_jobs < 1):
@@ -63,7 +67,7 @@ class PoolLauncher(Launcher):
         threads = max(1, int(given) if given.isdigit() else cores() // jobs)
         print(f"{len(job_overrides)} runs in {jobs} processes; their output: {folder}/logs")
         do = partial(
-            do_job,
+            _do_job,
             context=self.context,
             config=self.config,
             task=(self.task.__module__, self.task.__qualname__),
@@ -77,7 +81,9 @@ class PoolLauncher(Launcher):
             ended[number] = JobReturn(overrides, status=JobStatus.COMPLETED)
             ended[number].return_value = math.nan if result is None else result
             if result is None:
-                line = note_death(folder, number, overrides, log)
+                reason = f"its process died (out of memory?); see {log}"
+                note_failure(folder, number, overrides, "failed", reason)
+                line = f"{' '.join(overrides)}: failed, {reason}"
             else:
                 line = log.read_text(errors="replace").splitlines()[-1]
             # What the others take if they go on like this.
@@ -86,3 +92,23 @@ class PoolLauncher(Launcher):
             more = f", {left} left" if len(ended) < len(tasks) else ""
             print(f"{line} ({len(ended)} of {len(tasks)}{more})", flush=True)
         return [ended[number] for number, _ in tasks]
+
+
+def _do_job(
+    job: tuple[int, Sequence[str]],
+    context: HydraContext,
+    config: DictConfig,
+    task: tuple[str, str],
+    singletons: dict[Any, Any],
+) -> float:
+    """In a worker: do the run of a number and its overrides, by the function that `hydra.main`
+    wraps, given by its module and name."""
+    number, overrides = job
+    setup_globals()
+    Singleton.set_state(Singleton.get_state() | {"instances": singletons})
+    run_config = context.config_loader.load_sweep_config(config, list(overrides))
+    with open_dict(run_config):
+        run_config.hydra.job.id = run_config.hydra.job.num = number
+    function = inspect.unwrap(operator.attrgetter(task[1])(sys.modules[task[0]]))
+    done = run_job(function, run_config, "hydra.sweep.dir", "hydra.sweep.subdir", context)
+    return float(done.return_value)

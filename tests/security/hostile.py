@@ -18,7 +18,7 @@ from torch import Tensor
 from attnlab.attention import SelfAttention
 from attnlab.files import seal
 from attnlab.model import GPT
-from attnlab.training.stored_recipes import FUNCTIONS  # noqa: F401 - for the tests
+from attnlab.training.checkpoints import FUNCTIONS  # noqa: F401 - for the tests
 
 Build = Callable[[Path, Path], None]  # the run directory, and a folder that must stay as it is
 ALPHABET = "\n abcdefghijklmnopqrstuvwxyz,.T"

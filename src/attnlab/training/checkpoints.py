@@ -1,30 +1,31 @@
 """Checkpoint files: sealed by a digest, read without running code, and opened as models.
 
-What a file holds is not trusted; docs/security.md says what is checked and where.
+A checkpoint holds weights and a recipe: the resolved configuration of the run and its alphabet.
+Whoever wrote the file wrote the recipe, so it is data, checked before anything is imported, built
+or allocated. docs/security.md says what is checked.
 """
 
 import io
 import re
 import warnings
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
+from omegaconf import DictConfig
+from torch import Tensor
 
 from attnlab.data.corpora import Alphabet
-from attnlab.errors import BadInput, first_line
-from attnlab.files import is_sealed, make_importable, open_file
+from attnlab.data.tokenizers import from_plain
+from attnlab.errors import BadInput, first_line, printable
+from attnlab.files import check_plain, is_sealed, make_importable, open_file
 from attnlab.model import GPT
 from attnlab.training.config import model_factory
 from attnlab.training.run_directory import RunDirectory
-from attnlab.training.stored_recipes import (
-    check_recipe,
-    check_sizes,
-    check_weights,
-    nodes_to_build,
-)
 
 # The entries of an archive of `torch.save`, below one directory.
 ENTRIES = re.compile(
@@ -33,6 +34,18 @@ ENTRIES = re.compile(
     re.ASCII,
 )
 MOST_ENTRIES = 100_000
+# Elementwise functions of PyTorch, for `model.activation`.
+FUNCTIONS = frozenset(
+    f"torch.nn.functional.{name}"
+    for name in (
+        *("celu", "elu", "gelu", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu"),
+        *("logsigmoid", "mish", "relu", "relu6", "selu", "sigmoid", "silu", "softplus"),
+        *("softsign", "tanh", "tanhshrink"),
+    )
+) | {"torch.relu", "torch.sigmoid", "torch.sin", "torch.tanh"}
+INIT = ("init", "qk_std")  # keys of the group `model` for the initial weights
+LARGEST_BLOCK = 2**14  # a mask of block_size x block_size is built to check it: 256 MB
+LONGEST = 100  # characters of a value that a message quotes
 
 
 def read_checkpoint(file: Path) -> dict[str, Any]:
@@ -70,12 +83,8 @@ def read_checkpoint(file: Path) -> dict[str, Any]:
 
 
 def _check_archive(stream: BinaryIO) -> None:
-    """Refuse an archive with entries that `torch.save` does not write, or that would unpack to
-    more than the file holds.
-
-    Raises:
-        ValueError: it is no such archive.
-    """
+    """Refuse, by ValueError, an archive with entries that `torch.save` does not write, or that
+    would unpack to more than the file holds."""
     try:
         with zipfile.ZipFile(stream) as archive:
             entries = archive.infolist()
@@ -95,19 +104,12 @@ def _check_archive(stream: BinaryIO) -> None:
 
 @dataclass(frozen=True)
 class StoredModel:
-    """What a checkpoint says about its model. Nothing is built or imported yet.
+    """What a checkpoint says about its model. Nothing is built or imported yet."""
 
-    Args:
-        file: the checkpoint.
-        recipe: "config" (the resolved configuration of the run), "alphabet", and "corpus".
-        alphabet: of the recipe.
-        weights: by parameter name.
-    """
-
-    file: Path
-    recipe: dict[str, Any]
+    file: Path  # the checkpoint
+    recipe: dict[str, Any]  # "config", "alphabet" in plain values, and "corpus"
     alphabet: Alphabet
-    weights: dict[str, torch.Tensor]
+    weights: dict[str, Tensor]  # by parameter name
 
     def fill(self, net: torch.nn.Module) -> torch.nn.Module:
         """Put the weights into a model, in evaluation mode; warns of those that are not finite.
@@ -142,8 +144,16 @@ def read_stored_model(target: Path) -> StoredModel:
         raise BadInput(f"there is no run directory or checkpoint {target}")
     file = _last_checkpoint(RunDirectory(target)) if target.is_dir() else target
     checkpoint = read_checkpoint(file)
-    recipe, alphabet = check_recipe(checkpoint["attnlab"]["recipe"], file)
-    return StoredModel(file, recipe, alphabet, check_weights(checkpoint.get("state_dict"), file))
+    recipe = checkpoint["attnlab"]["recipe"]
+    try:
+        check_plain(recipe)
+        if not all(isinstance(recipe["config"][group], dict) for group in ("model", "attn")):
+            raise ValueError("model and attn must be groups of settings")
+        alphabet = from_plain(recipe["alphabet"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadInput(f"the recipe of {file} cannot be read: {_cut(error)}") from error
+    weights = _checked_weights(checkpoint.get("state_dict"), file)
+    return StoredModel(file, dict(recipe), alphabet, weights)
 
 
 def load_model(target: Path | str, *, trust: bool = False) -> tuple[GPT, Alphabet]:
@@ -180,11 +190,11 @@ def load_stored(target: Path, *, trust: bool = False) -> tuple[torch.nn.Module, 
     `load_model` has the arguments.
     """
     stored = read_stored_model(target)
-    model, attn = nodes_to_build(stored.recipe, stored.file, trust=trust)
+    model, attn = _nodes_to_build(stored.recipe, stored.file, trust=trust)
     if trust:
         make_importable(Path.cwd())
     else:
-        check_sizes(model, stored.alphabet, stored.weights, stored.file)
+        _check_sizes(model, stored.alphabet, stored.weights, stored.file)
     net = model_factory(model, attn)(len(stored.alphabet))
     return stored.fill(net), stored
 
@@ -198,3 +208,96 @@ def _last_checkpoint(folder: RunDirectory) -> Path:
     ended = {"diverged": "diverged at", "failed": "failed after"}.get(str(status.get("status")))
     why = f": the run {ended} step {status['step']}" if ended else " yet"
     raise BadInput(f"{folder.path} has no checkpoint{why}")
+
+
+def _nodes_to_build(recipe: Mapping[str, Any], file: Path, *, trust: bool) -> list[DictConfig]:
+    """The nodes `model` and `attn` of a recipe, once they are known to be safe to build.
+
+    Raises:
+        BadInput: a value is an interpolation; or, without trust, it is an import path or nested,
+            or its key is no setting of a GPT.
+    """
+    nodes, own = [], []
+    for group in ("model", "attn"):
+        settings = recipe["config"][group]
+        for key, value in settings.items():
+            name = f"{group}.{key}"
+            if isinstance(value, str) and ("${" in value or value == "???"):
+                raise BadInput(
+                    f"{_cut(name)} = {_cut(value)} in {file} is not a resolved value, which every "
+                    "run of attnlab stores"
+                )
+            if trust:
+                continue
+            if isinstance(value, dict | list):
+                raise BadInput(f"{_cut(name)} in {file} must be a single value")
+            if not isinstance(value, str):
+                continue
+            if "." in value and (key == "_target_" or value not in FUNCTIONS):
+                own.append(f"{name} = {value}")
+        nodes.append(DictConfig(settings))
+    if own:
+        raise BadInput(
+            f"{file} asks for code that is not part of attnlab ({_cut(', '.join(own), 3)}); "
+            "if you trust the file, allow it to run with --trust (in Python: trust=True)"
+        )
+    known = {"_target_", "_partial_", *INIT, *signature(GPT).parameters}
+    unknown = [] if trust else [key for key in recipe["config"]["model"] if key not in known]
+    if unknown:
+        raise BadInput(
+            f"model.{_cut(unknown[0])} in {file} is not a setting of this version's GPT"
+        )
+    return nodes
+
+
+def _checked_weights(weights: Any, file: Path) -> dict[str, Tensor]:
+    """The weights of a checkpoint by the names that the model has for them; BadInput if one is not
+    a dense tensor on the CPU, or claims more values than are stored."""
+    if not isinstance(weights, dict):
+        raise BadInput(f"{file} holds no weights")
+    for name, x in weights.items():
+        if not isinstance(name, str) or not isinstance(x, Tensor):
+            raise BadInput(f"{file} holds weights that are not tensors: {_cut(name)}")
+        plain = x.layout == torch.strided and x.device.type == "cpu"
+        if not plain or x.is_quantized or x.is_complex() or x.is_nested:
+            raise BadInput(f"{_cut(name)} in {file} is not a dense tensor of numbers")
+        if x.numel() * x.element_size() > x.untyped_storage().nbytes():
+            raise BadInput(f"{_cut(name)} in {file} claims more values than are stored")
+    return {name.removeprefix("net."): x for name, x in weights.items()}
+
+
+def _check_sizes(
+    model: DictConfig, alphabet: Alphabet, weights: Mapping[str, Tensor], file: Path
+) -> None:
+    """Refuse, by BadInput, a recipe that asks for a larger model than the file holds.
+
+    Every model of ours stores at least an embedding (V, C) and in each layer a matrix (C, C), so
+    that what is allocated to be filled with the weights is bounded by what is stored.
+    """
+    storages = [x.untyped_storage() for x in weights.values()]
+    stored = sum({s.data_ptr(): s.nbytes() for s in storages}.values())  # bytes
+    width, layers, smear = (model.get(name, 0) for name in ("n_embd", "n_layer", "smear"))
+    sizes = {"n_embd": width, "n_layer": layers, "smear": smear}
+    sizes["block_size"] = block = model.get("block_size", 0)
+    for name, size in sizes.items():
+        if type(size) is not int:
+            raise BadInput(f"model.{name} in {file} must be a whole number")
+    positions = block if model.get("learned_positions", True) else 0
+    too_large = {
+        "n_embd": width * max(width, len(alphabet)) > stored,
+        "n_layer": max(layers, 0) > len(weights) or layers * width**2 > stored,
+        "smear": max(smear, 0) > len(weights),
+        "block_size": positions * width > stored or block > LARGEST_BLOCK,
+    }
+    for name, large in too_large.items():
+        if large:
+            raise BadInput(
+                f"model.{name} = {_cut(sizes[name])} in {file} asks for a larger model than the "
+                "file holds"
+            )
+
+
+def _cut(value: Any, times: int = 1) -> str:
+    """A value of a file as a message may quote it."""
+    text = printable(repr(value)[:LONGEST] if isinstance(value, int) else str(value))
+    return text if len(text) <= times * LONGEST else f"{text[: times * LONGEST]}..."

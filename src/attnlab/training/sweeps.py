@@ -4,9 +4,7 @@ Hydra's launchers start the runs in this process or in others, on this machine o
 of them share the directory of the sweep, where a failed run leaves a note.
 """
 
-import inspect
 import math
-import operator
 import os
 import shlex
 import sys
@@ -16,11 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from hydra.conf import HydraConf
-from hydra.core.singleton import Singleton
-from hydra.core.utils import run_job, setup_globals
 from hydra.experimental.callback import Callback
-from hydra.types import HydraContext
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig
 from rich.console import Console
 
 from attnlab.errors import BadInput, first_line
@@ -58,50 +53,16 @@ def attempt(do: Callable[[], float], hydra: HydraConf, arguments: Sequence[str])
         trace = traceback.format_exc()
     print(f"{shlex.join(arguments)}: {outcome}, {reason}", flush=True)
     folder = Path(hydra.runtime.output_dir)
-    _note(folder, hydra.job.num, arguments, outcome, reason, trace)
+    note_failure(folder, hydra.job.num, arguments, outcome, reason, trace)
     return math.nan
 
 
-def _note(
+def note_failure(
     folder: Path, number: int, overrides: Sequence[str], outcome: str, reason: str, trace: str = ""
 ) -> None:
     """Leave a note of what went wrong with a run in the sweep's directory."""
     note = {"outcome": outcome, "reason": reason, "traceback": trace}
     write_json(folder / f"failed_run_{number:06}.json", note | {"overrides": list(overrides)})
-
-
-def do_job(
-    job: tuple[int, Sequence[str]],
-    *,
-    context: HydraContext,
-    config: DictConfig,
-    task: tuple[str, str],
-    singletons: dict[Any, Any],
-) -> float:
-    """Do one run of a sweep, in a worker of the launcher `pool`.
-
-    Args:
-        job: its number and its overrides.
-        context, config: Hydra's, of the sweep.
-        task: module and name of the function that `hydra.main` wraps; its result is returned.
-        singletons: what Hydra knows in the process of the sweep.
-    """
-    number, overrides = job
-    setup_globals()
-    Singleton.set_state(Singleton.get_state() | {"instances": singletons})
-    run_config = context.config_loader.load_sweep_config(config, list(overrides))
-    with open_dict(run_config):
-        run_config.hydra.job.id = run_config.hydra.job.num = number
-    function = inspect.unwrap(operator.attrgetter(task[1])(sys.modules[task[0]]))
-    done = run_job(function, run_config, "hydra.sweep.dir", "hydra.sweep.subdir", context)
-    return float(done.return_value)
-
-
-def note_death(folder: Path, number: int, overrides: Sequence[str], log: Path) -> str:
-    """Note in the sweep's directory that the process of a run died; returns that as a line."""
-    reason = f"its process died (out of memory?); see {log}"
-    _note(folder, number, overrides, "failed", reason)
-    return f"{' '.join(overrides)}: failed, {reason}"
 
 
 def share_threads(hydra: HydraConf) -> None:
