@@ -43,13 +43,8 @@ class PoolLauncher(Launcher):
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
-        """Do the runs, and print a line with the time that is left as each ends.
-
-        A run whose process died returns NaN. A sweeper may launch several times.
-
-        Raises:
-            BadInput: `n_jobs` is no positive number.
-        """
+        """Do the runs, and print a line with the time that is left as each ends; a run whose
+        process died returns NaN. A sweeper may launch several times."""
         import torch
 
         from attnlab.errors import BadInput

@@ -49,11 +49,7 @@ class OptunaSweeper(Sweeper):
         )
 
     def sweep(self, arguments: list[str]) -> None:
-        """Do the trials of all arms, and print the best one of each.
-
-        Raises:
-            BadInput: Optuna is not installed.
-        """
+        """Do the trials of all arms, and print the best one of each."""
         from attnlab.errors import BadInput
         from attnlab.files import training_command
 

@@ -77,11 +77,8 @@ class RunConfig:
 
 
 def read_config(cfg: DictConfig) -> RunConfig:
-    """Check a composed configuration of conf/train.yaml and turn it into what it names.
-
-    Raises:
-        BadInput: with the first error found.
-    """
+    """Check a composed configuration of conf/train.yaml and turn it into what it names; BadInput
+    with the first error found."""
     _check_settings(cfg)
     _check_trainer(cfg)
     # Only now, since importing PyTorch and Lightning takes seconds.
@@ -175,10 +172,8 @@ def data_factory(node: DictConfig) -> "Callable[[], TaskData]":
 def model_factory(model: DictConfig, attn: DictConfig) -> "Callable[[int], nn.Module]":
     """What makes a model of a vocabulary size, with PyTorch's default weights.
 
-    Keys of `model` that its class does not take are left out; `read_config` refuses them.
-
-    Raises:
-        BadInput: here or when it is called: the values do not fit together.
+    Keys of `model` that its class does not take are left out; `read_config` refuses them. Raises
+    BadInput, here or when it is called, if the values do not fit together.
     """
     target = locate(str(model._target_), "model._target_")
     taken = parameters(target, "model._target_")

@@ -41,11 +41,8 @@ class InitialWeights:
         return digest_of(self.weights)
 
     def fill(self, lit: TaskModule) -> None:
-        """Put the weights into the model of a new run.
-
-        Raises:
-            BadInput: the run has another model or other symbols; the sentence says what to set.
-        """
+        """Put the weights into the model of a new run; BadInput says what to set if it has another
+        model or other symbols."""
         name = f"init_from = {self.source}"
         ours, free = lit.recipe["config"]["model"], set(FREE)
         if self.model.get("learned_positions") is False:

@@ -84,10 +84,7 @@ def locate(name: str, path: str, hint: Any = type) -> Any:
             that the path begins with if it does; with dots, an import path.
         path: of the value in the configuration, for messages.
         hint: `type` for a class, or what the function must be: a `Callable[...]`, or a protocol
-            with `__call__`.
-
-    Raises:
-        BadInput: there is no such thing, or it is of another kind.
+            with `__call__`. BadInput if it is of another kind.
     """
     if "." not in name:
         return _public(name, path, hint)
@@ -127,11 +124,7 @@ def _public(name: str, path: str, hint: Any) -> Any:
 
 def parameters(target: Any, path: str) -> dict[str, Any]:
     """Names of what a callable takes, with their types: Any where there is no annotation, or one
-    that is imported for type checkers only.
-
-    Raises:
-        BadInput: the callable has no signature.
-    """
+    that is imported for type checkers only. BadInput if it has no signature."""
     function = inspect.unwrap(target.__init__ if inspect.isclass(target) else target)
     module = inspect.getmodule(function)
     scope = vars(module) if module else {}
@@ -149,11 +142,7 @@ def parameters(target: Any, path: str) -> dict[str, Any]:
 
 
 def checked(value: Any, hint: Any, path: str) -> Any:
-    """The value if its annotation permits it; the name of a function becomes the function.
-
-    Raises:
-        BadInput: it does not.
-    """
+    """The value if its annotation permits it; the name of a function becomes the function."""
     options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     calls = [option for option in options if _is_call(option)]
     if isinstance(value, str) and calls:

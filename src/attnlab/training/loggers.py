@@ -51,10 +51,7 @@ def shown() -> dict[str, Any]:
 def make_logger(node: DictConfig, path: str, folder: Path, resume_step: int | None) -> Logger:
     """A logger that writes into the run directory, unless its node names another `save_dir`.
 
-    The run resumes from `resume_step`, unless that is None.
-
-    Raises:
-        BadInput: the node does not fit its target, or a package is missing.
+    `resume_step` is None for a new run. BadInput if the node does not fit or a package is missing.
     """
     target = locate(str(node._target_), f"{path}._target_")
     given: dict[str, Any] = {}

@@ -98,9 +98,6 @@ def directory_by_hydra(hydra: HydraConf, folder: Path) -> Path | None:
     """The run directory that `hydra.run.dir=` or `hydra.sweep.dir=` names; None without them.
 
     The last two parts of `folder`, what the run is called otherwise, name it inside a sweep.
-
-    Raises:
-        BadInput: `hydra.sweep.subdir` is changed.
     """
     keys = {override.lstrip("+").partition("=")[0] for override in hydra.overrides.hydra}
     if "hydra.sweep.subdir" in keys:

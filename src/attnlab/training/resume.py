@@ -39,11 +39,8 @@ DTYPES = {"64-true": torch.float64, "bf16-true": torch.bfloat16}
 def read_resumable(
     directory: RunDirectory, settings: dict[str, Any], corpus: TaskData
 ) -> dict[str, Any]:
-    """The checkpoint from which a run resumes.
-
-    Raises:
-        BadInput: the checkpoint is damaged, or it belongs to another configuration or corpus.
-    """
+    """The checkpoint from which a run resumes; BadInput if it is damaged, or belongs to another
+    configuration or corpus."""
     file = directory.last_checkpoint
     checkpoint = read_run_checkpoint(file)
     recipe = checkpoint["attnlab"]["recipe"]
@@ -59,11 +56,7 @@ def read_resumable(
 
 
 def read_run_checkpoint(file: Path) -> dict[str, Any]:
-    """A checkpoint that says its step, and its configuration in plain values.
-
-    Raises:
-        BadInput: it does not, or it is missing or damaged.
-    """
+    """A checkpoint that says its step, and its configuration in plain values; BadInput if not."""
     checkpoint = read_checkpoint(file)
     recipe = checkpoint["attnlab"]["recipe"]
     try:
@@ -77,14 +70,11 @@ def read_run_checkpoint(file: Path) -> dict[str, Any]:
 
 
 def prepare_resume(checkpoint: dict[str, Any], lit: TaskModule, trainer: L.Trainer) -> None:
-    """Refuse a checkpoint whose parts are missing, malformed, or of different steps.
+    """Refuse, by BadInput, a checkpoint whose parts are missing, malformed, or of different steps.
 
     Lightning restores what it finds and silently starts the rest from zero. It also loads weights
     before it converts the module, which would round those of a run in 64-true; so the module is
     converted here.
-
-    Raises:
-        BadInput: the sentence names the part.
     """
     lit.to(DTYPES.get(str(trainer.precision)))
     callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
@@ -244,12 +234,8 @@ class EarlierRun:
 
 
 def read_earlier_run(settings: dict[str, Any], corpus: TaskData) -> EarlierRun:
-    """The run that `continue_from` names in the settings of the run that continues it.
-
-    Raises:
-        BadInput: there is no such run, it has not ended, or it would have trained differently with
-            this configuration.
-    """
+    """The run that `continue_from` names in the settings of the run that continues it; BadInput if
+    there is none, it has not ended, or it would have trained differently with these settings."""
     named, max_steps = settings["continue_from"], settings["trainer"]["max_steps"]
     directory = RunDirectory(Path(named).expanduser())
     name = f"continue_from = {named}"
@@ -285,9 +271,6 @@ def continued(earlier: EarlierRun, lit: TaskModule, trainer: L.Trainer) -> dict[
 
     It is the earlier run's last checkpoint with the recipe of the new run and the learning rate of
     the new schedule at this step. Callbacks that the earlier run did not have start fresh.
-
-    Raises:
-        BadInput: the schedule cannot be moved to the step.
     """
     checkpoint = deepcopy(earlier.checkpoint)
     checkpoint["attnlab"]["recipe"] = lit.recipe

@@ -57,8 +57,7 @@ def variant_of(choice: str) -> str:
 def folder_for(cfg: DictConfig, variant: str, overrides: Iterable[str]) -> Path:
     """Where a run goes: `<outputs>/<name>/attn=<variant>[,<what else was changed>]/seed=<n>`.
 
-    Raises:
-        BadInput: the name is not a plain directory name, or the directory would lie in a run's.
+    BadInput if the name is not a plain directory name, or the directory would lie in a run's.
     """
     name = str(cfg.name)
     if not name or name in {".", ".."} or any(c in name for c in "/\\\0") or len(name) > 100:
@@ -162,12 +161,8 @@ class RunDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the directory for this process; the lock of a dead process is free at once.
-
-        Raises:
-            Busy: another process holds it.
-            BadInput: it cannot be written.
-        """
+        """Hold the directory for this process; the lock of a dead process is free at once. Busy if
+        another process holds it, BadInput if it cannot be written."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = FileLock(self.path / ".lock", timeout=PATIENCE)
@@ -198,11 +193,8 @@ class RunDirectory:
         return self.status_file.exists() or self.status_file.is_symlink()
 
     def status(self) -> Settings:
-        """What status.json says; empty where no run has begun.
-
-        Raises:
-            BadInput: the directory holds something else, or the file is damaged.
-        """
+        """What status.json says; empty where no run has begun. BadInput if the directory holds
+        something else, or the file is damaged."""
         self.check_holds_no_other_files()
         return _read_checked(self.status_file, STATUS) if self._has_status() else {}
 
