@@ -119,7 +119,7 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
         _fit(trainer, lit, resume)
         return Result(folder, measured(trainer, lit, clock), config.module)
 
-    with directory.locked(), _failures_recorded(config, directory, digest, trainer, keeper):
+    with directory.locked(), _failures_recorded(directory, digest, trainer, keeper, config.force):
         # Again: another process may have used the directory meanwhile.
         if done := _earlier_result(config, directory, inputs):
             return done
@@ -160,11 +160,8 @@ def _earlier_result(
 
 
 def make_module(config: RunConfig, corpus: TaskData) -> TaskModule:
-    """The LightningModule of a run, its model with the initial weights.
-
-    Raises:
-        BadInput: the model cannot be built, or the data do not fit the task or are too few.
-    """
+    """The LightningModule of a run, its model with the initial weights; BadInput if the model
+    cannot be built, or the data are too few for it."""
     recipe = {
         "config": config.settings,
         "alphabet": to_plain(corpus.alphabet),
@@ -224,18 +221,14 @@ def _fit(trainer: L.Trainer, lit: TaskModule, resume: Path | None) -> None:
 
 @contextmanager
 def _failures_recorded(
-    config: RunConfig,
-    directory: RunDirectory,
-    digest: str,
-    trainer: L.Trainer,
-    keeper: RunCheckpoints,
+    directory: RunDirectory, digest: str, trainer: L.Trainer, keeper: RunCheckpoints, force: bool
 ) -> Iterator[None]:
     """Record why a run failed in its directory; an interrupted run can be resumed."""
     try:
         yield
     except SystemExit as end:  # SIGTERM, or Lightning's answer to Ctrl-C
         will = "starts over"
-        if not config.force and directory.last_checkpoint.exists():
+        if not force and directory.last_checkpoint.exists():
             # A run may be interrupted before it resumed.
             will = "resumes" + (f" from step {keeper.saved_step}" if keeper.saved_step else "")
         with suppress(OSError, BadInput):  # "running" without a lock means the same

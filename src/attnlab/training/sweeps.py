@@ -31,7 +31,6 @@ HEADINGS = {
     "refused": "error: refused",
     "failed": "error: failed",
 }
-# What the picture of a sweep shows of attention: measures of the probes between 0 and 1.
 
 
 def attempt(do: Callable[[], float], hydra: HydraConf, arguments: Sequence[str]) -> float:
