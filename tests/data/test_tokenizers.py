@@ -46,7 +46,7 @@ SUBWORDS = Subwords(bpe().to_str())
 def test_bytes_and_subwords_give_back_any_text(written: str) -> None:
     for alphabet in (Bytes(), SUBWORDS):
         ids = encode(written, alphabet)
-        assert decode(ids, alphabet) == written
+        assert decode(ids, alphabet) == decode(ids.tolist(), alphabet) == written
         assert sum(alphabet.size_of(i) for i in ids.tolist()) == len(written.encode())
     assert encode(written, Bytes()).tolist() == list(written.encode())
     assert encode(written, SUBWORDS).tolist() == bpe().encode(written).ids

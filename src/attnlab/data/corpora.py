@@ -182,10 +182,10 @@ def encode(text: str, alphabet: Alphabet) -> Tensor:
 
 def decode(ids: Tensor | Sequence[int], alphabet: Alphabet) -> str:
     """Ids (N,) back to a text."""
+    places = ids.cpu().numpy() if isinstance(ids, Tensor) else np.array(ids, dtype=np.int64)
     if isinstance(alphabet, Tokenizer):
-        return alphabet.decode(np.asarray(ids).tolist())
-    points = _code_points("".join(alphabet))[np.asarray(ids)]
-    return points.tobytes().decode("utf-32-le")
+        return alphabet.decode(places.tolist())
+    return _code_points("".join(alphabet))[places].tobytes().decode("utf-32-le")
 
 
 def _code_points(text: str) -> NDArray[np.uint32]:
