@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from attnlab.claims.claim import BUDGETS
 from attnlab.claims.configs import hydra_conf
@@ -209,11 +209,9 @@ def print_verdicts(family: Sequence[Evidence], paths: Paths, console: Console) -
     console.print(f"verdicts  {paths.results / 'verdicts.json'}")
 
 
-def _table(*columns: str) -> Table:
-    rows = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for column in columns:
-        rows.add_column(column, overflow="fold")
-    return rows
+def _table(*names: str) -> Table:
+    columns = (Column(name, overflow="fold") for name in names)
+    return Table(*columns, box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
 
 
 def duration(seconds: float) -> str:

@@ -93,10 +93,8 @@ class Evidence:
 class RowStore:
     """The rows of some claims: read once, appended to as tasks finish.
 
-    Each claim has rows of its own, also of runs that it shares with others: a run that was made
-    for another claim may be older than this claim's declaration.
-
-    With `fresh`, the committed rows are left alone, as if there were none.
+    Each claim has rows of its own, also of runs that it shares with others, which may be older
+    than its declaration. With `fresh`, the committed rows are left alone, as if there were none.
     """
 
     def __init__(self, paths: Paths, claims: list[str], *, fresh: bool = False) -> None:
