@@ -70,8 +70,7 @@ def compose_config(
         with open_dict(cfg):
             del cfg["hydra"]
     except (HydraException, OmegaConfBaseException) as error:
-        sentence = " ".join(str(error).split())
-        raise BadInput(f"{' '.join(overrides)} cannot be composed: {sentence}") from error
+        raise BadInput(f"{' '.join(overrides)} cannot be composed: {error}") from error
     return cfg, variant
 
 

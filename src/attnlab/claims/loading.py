@@ -82,8 +82,7 @@ def _faults(claim: Claim) -> Iterator[str]:
         if not isinstance(each, Trained | Measured):
             yield f"{each.name} must be Trained or Measured"
         if each.seeds is not None and (each.role != "shown" or each.seeds < 1):
-            hint = "seeds is for predictions that are only shown; the others follow last_look"
-            yield f"{each.name}: {hint}"
+            yield f"{each.name}: seeds is for what is only shown; the others follow last_look"
         if isinstance(each, Trained) and not each.arms:
             yield f"{each.name} has no arms"
         for arm in each.arms if isinstance(each, Trained) else ():

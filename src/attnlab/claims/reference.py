@@ -54,15 +54,14 @@ def reference_losses(claim: Claim, jobs: int, resolve: ConfigResolver) -> dict[s
     """
     paths = resolve.paths
     file = paths.outputs / "reference_losses.json"
-    code = hashlib.sha256()
     package = Path(attnlab.__file__).parent.rglob("*.py")
     project = paths.experiments / claim.name  # with a conf, it may hold training code of its own
     own = project.glob("*.py") if (project / "conf").is_dir() else ()
-    for source in sorted([*package, *own]):
-        code.update(source.read_bytes())
+    sources = b"".join(source.read_bytes() for source in sorted([*package, *own]))
+    code = hashlib.sha256(sources).hexdigest()[:12]
     known = read_json(file) if file.exists() else {}
     arms = resolve.arms(claim)
-    keys = {arm: f"{config.digest}-{code.hexdigest()[:12]}" for arm, config in arms.items()}
+    keys = {arm: f"{config.digest}-{code}" for arm, config in arms.items()}
     with tempfile.TemporaryDirectory() as scratch:
         tasks = [
             ClaimTask(

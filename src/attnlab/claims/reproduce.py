@@ -39,9 +39,8 @@ def find_paths(experiments: Path | None, conf: Path | None, outputs: Path, budge
     if budget not in BUDGETS:
         raise BadInput(f"--budget {budget} is unknown; it must be {' or '.join(BUDGETS)}")
     if experiments is None:
-        experiments = Path("experiments")
-        if not any(experiments.glob("*/claim.py")):
-            experiments = lab_path("experiments")
+        here = any(Path().glob("experiments/*/claim.py"))
+        experiments = Path("experiments") if here else lab_path("experiments")
     if conf is None:
         conf = Path("conf") if Path("conf", "train.yaml").is_file() else lab_path("conf")
     # Workers and run directories must not depend on the current directory.
@@ -178,9 +177,8 @@ def list_claims(paths: Paths, names: Sequence[str]) -> None:
             for each in claim.predictions
         ]
         rows.add_row(claim.name, claim.says, ", ".join(known))
-    console = Console(soft_wrap=True)
-    console.print(rows)
-    console.print(f"In parentheses: not run at --budget {paths.budget}.")
+    Console(soft_wrap=True).print(rows)
+    print(f"In parentheses: not run at --budget {paths.budget}.")
 
 
 def print_verdicts(family: Sequence[Evidence], paths: Paths, console: Console) -> None:
@@ -203,8 +201,8 @@ def print_verdicts(family: Sequence[Evidence], paths: Paths, console: Console) -
     console.print(rows)
     for evidence in family:
         for name in evidence.failed:
-            told = f"{name}: {evidence.found[name].remark}"
-            console.print(f"[bold red]{evidence.claim.name} was not judged[/]: {told}")
+            why = evidence.found[name].remark
+            console.print(f"[bold red]{evidence.claim.name} was not judged[/]: {name}: {why}")
     console.print(f"report    {paths.results / 'report.html'}")
     console.print(f"verdicts  {paths.results / 'verdicts.json'}")
 

@@ -31,9 +31,7 @@ def median_interval(
     r = 0
     while 1 - 2 * float(special.bdtr(r, n, 0.5)) >= confidence:
         r += 1
-    if r == 0:
-        return median, math.nan, math.nan
-    return median, x[r - 1], x[n - r]
+    return (median, x[r - 1], x[n - r]) if r else (median, math.nan, math.nan)
 
 
 def reach_probability(share: float, looks: Sequence[tuple[int, int]]) -> float:
