@@ -70,7 +70,8 @@ def compose_config(
         with open_dict(cfg):
             del cfg["hydra"]
     except (HydraException, OmegaConfBaseException) as error:
-        raise BadInput(f"{' '.join(overrides)} cannot be composed: {error}") from error
+        sentence = " ".join(f"{' '.join(overrides)} cannot be composed: {error}".split())
+        raise BadInput(sentence) from error
     return cfg, variant
 
 
