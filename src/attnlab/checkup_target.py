@@ -222,7 +222,7 @@ def tiny_config(config_class: Callable[..., object], layers: int, parts: str) ->
     }
     if "kv_lora_rank" in names:  # latent attention has a key for every query head
         sizes["num_key_value_heads"] = sizes["num_attention_heads"]
-    if {"expand", "head_dim"} <= names:  # of Mamba 2: all heads are as wide as the inner layer
+    if {"expand", "head_dim", "num_heads"} <= names:  # of Mamba 2: heads fill the inner layer
         sizes["head_dim"] = usual.expand * sizes["hidden_size"] // sizes["num_heads"]
     if "attention_types" in names:  # of GPT-Neo, one entry per layer
         sizes["attention_types"] = [[["global", "local"], layers // 2]]

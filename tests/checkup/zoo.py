@@ -63,10 +63,11 @@ def examine(kind: str) -> str:
         begin = time.process_time()
         report = checkup(loaded.model, vocab_size=loaded.vocab_size, block_size=24)
     except (BadInput, TooSlow) as error:
-        return row(kind, None, str(error), 0.0)
+        verdict = "too slow" if isinstance(error, TooSlow) else "not built"
+        return f"| {kind} | {verdict} | | {printable(str(error))} |"
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-    return row(kind, report, "", time.process_time() - begin)
+    return row(kind, report, time.process_time() - begin)
 
 
 def examine_alone(kind: str) -> str:
@@ -86,15 +87,13 @@ def examine_alone(kind: str) -> str:
         return str(here.recv())
     except EOFError:
         process.join()
-        return row(kind, None, f"the process ended with code {process.exitcode}", 0.0)
+        return f"| {kind} | failed | | the process ended with code {process.exitcode} |"
     finally:
         process.join()
 
 
-def row(kind: str, report: Report | None, reason: str, seconds: float) -> str:
+def row(kind: str, report: Report, seconds: float) -> str:
     """A line of the table."""
-    if report is None:
-        return f"| {kind} | not built | | {printable(reason)} |"
     said = [d.headline for d in report.diagnoses]
     if report.error:
         verdict, said = "failed", [report.error.splitlines()[-1]]
