@@ -110,7 +110,7 @@ def write(rows: dict[str, str]) -> None:
     cells = [[cell.strip() for cell in line.split("|")] for _, line in sorted(rows.items())]
     verdicts = sorted(cell[2].strip("*") for cell in cells)
     parts = [f"{verdicts.count(v)} {v}" for v in dict.fromkeys(verdicts)]
-    middle = median(float(cell[3]) for cell in cells if cell[3])
+    middle = median([float(cell[3]) for cell in cells if cell[3]] or [0.0])
     counts = f"{len(rows)} model types: {', '.join(parts)}. Median {middle:.1f} s."
     text = HEAD.format(version=version("transformers"), counts=counts)
     lines = [line for _, line in sorted(rows.items())]
