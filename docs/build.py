@@ -202,6 +202,13 @@ def broken_links(output: Path) -> list[str]:
     return broken
 
 
+def raw_tables(output: Path) -> list[str]:
+    """Chapters in which a table of Markdown is shown as text."""
+    pages = sorted(output.glob("chapters/*.html"))
+    raw = [page for page in pages if re.search(r"\| (---|—) \|", page.read_text(encoding="utf-8"))]
+    return [f"{page.relative_to(output)} shows a table as text" for page in raw]
+
+
 def main() -> None:
     arguments = [a for a in sys.argv[1:] if a != "--pages"]
     output = Path(arguments[0]) if arguments else SOURCE.parent / "html"
@@ -220,10 +227,14 @@ def main() -> None:
         add_notebooks()
     # -W: warnings are errors; -E: read all pages again.
     code = build_main(["-b", "html", "-E", "-q", "-W", "--keep-going", str(SOURCE), str(output)])
-    broken = broken_links(output)
+    broken = broken_links(output) + raw_tables(output)
     print(*broken, sep="\n", end="\n" if broken else "")
     good = code == 0 and not broken
-    print(output / "index.html" if good else "the site has warnings or broken links, see above")
+    print(
+        output / "index.html"
+        if good
+        else "the site has warnings, broken links or raw tables, see above"
+    )
     raise SystemExit(not good)
 
 

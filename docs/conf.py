@@ -9,6 +9,7 @@ version = release = version_of("attnlab")
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 nb_execution_mode = "off"  # docs/build.py has run the chapters
 nb_merge_streams = True
+nb_render_markdown_format = "myst"  # the default, CommonMark, has no tables
 myst_heading_anchors = 3
 default_role = "code"  # of docstrings, which mark code as Markdown does
 

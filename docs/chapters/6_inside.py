@@ -22,13 +22,13 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from IPython.display import HTML, Markdown
+from IPython.display import HTML, Image, Markdown
 
 from attnlab.attention.masks import build_mask, causal
 from attnlab.attention_maps import look
 from attnlab.data.plays import plays
 from attnlab.files import lab_path
-from attnlab.plotting.drawing import COLORS, label_lines, panels, styled, svg
+from attnlab.plotting.drawing import COLORS, label_lines, panels, png, styled, svg
 from attnlab.probes import measures
 from attnlab.probes.capture import eval_mode, views
 from attnlab.runs import read_runs
@@ -72,7 +72,7 @@ Markdown(
 start = text.index("\n\n") + 2
 passage = text[start : start + 40]
 seen = look(str(run.folder), passage)
-seen.page
+Image(png(seen.page), alt="The patterns of the eight heads, with the passage on both axes")
 
 # %% [markdown]
 # A description of each head:
@@ -136,7 +136,8 @@ Markdown(
 
 # %%
 sharp = min(found, key=lambda head: found[head]["effective keys"])
-look(str(run.folder), passage, layer=sharp[0], head=sharp[1]).page
+enlarged = look(str(run.folder), passage, layer=sharp[0], head=sharp[1]).page
+Image(png(enlarged), alt="The pattern of one head, with the passage on both axes")
 
 # %% [markdown]
 # ## Removing heads

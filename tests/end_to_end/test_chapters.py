@@ -22,6 +22,9 @@ def test_chapter_runs_and_draws(file: Path, tmp_path: Path) -> None:
     assert not [o for o in outputs if o.output_type == "stream" and o.name == "stderr"]
     shown = [kind for o in outputs for kind in o.get("data", {})]
     assert "<svg" in str(outputs) or "image/png" in shown
+    assert not [
+        o for o in outputs if "uint8" in str(o.get("data", {}).get("text/plain"))
+    ]  # a picture
 
 
 @each_chapter

@@ -40,6 +40,13 @@ def test_broken_links_are_found(tmp_path: Path) -> None:
     ]
 
 
+def test_tables_that_stay_text_are_found(tmp_path: Path) -> None:
+    (tmp_path / "chapters").mkdir()
+    (tmp_path / "chapters" / "1_a.html").write_text("<p>| D | S | | — | — | | 8 | 2 |</p>")
+    (tmp_path / "chapters" / "2_b.html").write_text("<table><tr><td>8</td></tr></table>")
+    assert build.raw_tables(tmp_path) == ["chapters/1_a.html shows a table as text"]
+
+
 @pytest.mark.long
 def test_every_page_builds_without_a_warning(tmp_path: Path) -> None:
     command = [sys.executable, "docs/build.py", "--pages", str(tmp_path / "html")]
