@@ -46,7 +46,7 @@ MENU = {
     ],
     "See it": ["explore", "instruments"],
     "How to": ["attention", "own", "checkup", "interop", "sweeps", "lightning", "translation"],
-    "Evidence": ["claims", "experiments/index", "checkup-zoo", "benchmarks/RESULTS"],
+    "Evidence": ["claims", "experiments/README", "checkup-zoo", "benchmarks/RESULTS"],
     "Reference": ["api", "decisions", "security", "survival"],
 }
 LINK = re.compile(r"\[(?P<name>[^\]]*)\]\((?P<target>[^)#:]+)(?P<anchor>#[^)]*)?\)")
@@ -66,10 +66,11 @@ def collect() -> None:
         (SOURCE / file.parent.relative_to(ROOT)).mkdir(parents=True, exist_ok=True)
         shutil.copy(file, SOURCE / file.relative_to(ROOT))
     claims = sorted(ROOT.glob("experiments/*/README.md"))
+    table = ROOT / "experiments" / "README.md"
     for file in [*ROOT.glob("docs/**/*.md"), *claims, ROOT / "benchmarks" / "RESULTS.md"]:
         write(place_of(file), with_links(file))
     stems = [f"{file.parent.name}/README" for file in claims]
-    write("experiments/index.md", "# The claims\n\n" + toctree(stems))
+    write(place_of(table), with_links(table) + "\n" + toctree(stems, "Claims"))
     listed = {page for pages in MENU.values() for page in pages}
     others = sorted({file.stem for file in ROOT.glob("docs/*.md")} - listed)  # new guides
     menu = MENU | {"How to": MENU["How to"] + others}

@@ -1,5 +1,7 @@
 """The claims of this repository: each loads, composes, and can be swept by train.py too."""
 
+import shutil
+
 import pytest
 
 from attnlab.claims import AtLeast, Measured, Trained
@@ -9,6 +11,7 @@ from attnlab.claims.judge import power
 from attnlab.claims.loading import load_claims
 from attnlab.claims.paths import Paths
 from attnlab.claims.plan import ClaimSet, make_plan
+from attnlab.claims.report import write_tables
 from attnlab.claims.reproduce import first_look
 from attnlab.plotting.drawing import styled, svg
 from tests.claims.simulated import evidence_of
@@ -17,6 +20,16 @@ from tests.conftest import CONF, ROOT
 EXPERIMENTS = ROOT / "experiments"
 CLAIMS = load_claims(EXPERIMENTS)
 NAMES = [claim.name for claim in CLAIMS]
+
+
+def test_the_tables_of_claims_follow_the_published_verdicts(tmp_path):
+    for file in EXPERIMENTS.glob("*/verdict.json"):
+        copy = tmp_path / "experiments" / file.parent.name / file.name
+        copy.parent.mkdir(parents=True)
+        shutil.copy(file, copy)
+    shutil.copy(ROOT / "README.md", tmp_path)
+    for written in write_tables(tmp_path / "experiments", tmp_path / "README.md"):
+        assert written.read_text() == (ROOT / written.relative_to(tmp_path)).read_text()
 
 
 def test_all_claims_are_there_in_order():

@@ -9,7 +9,7 @@ from attnlab.claims import Arm, AtLeast, AtMost, Claim, Trained
 from attnlab.claims.evaluate import judge_prediction, verdict
 from attnlab.claims.judge import judge_claim
 from attnlab.claims.paths import Paths
-from attnlab.claims.report import number, publish, write_report
+from attnlab.claims.report import number, publish, write_report, write_tables
 from attnlab.claims.results import Evidence, PredictionResult
 from attnlab.errors import BadInput
 from attnlab.files import write_json
@@ -111,13 +111,32 @@ def test_publish_needs_committed_declarations_and_the_marks(family, paths):
     readme.write_text("x\n<!-- verdicts --><!-- /verdicts -->\ny\n")
     write_report(family, paths)
     publish(family, paths, readme)
-    table = readme.read_text()
+    table = (paths.experiments / "README.md").read_text()
     assert "| **does not hold**: here (predicted otherwise). | Says <b> & \\|. |" in table
     assert "| 0.1 nats (0.1 to 0.1) | 0 of 10 |" in table
-    assert table.startswith("x\n") and table.endswith("\ny\n")
     page = (paths.experiments / "wins" / "README.md").read_text()
     assert r"Says <b> & \|." in page and "| 1 | today | all | holds |" in page
     assert (paths.experiments / "wins" / "figure.svg").stat().st_size < 200_000
+
+
+def test_the_readme_shows_the_first_three_claims_and_a_page_shows_all(tmp_path):
+    experiments, readme = tmp_path / "experiments", tmp_path / "README.md"
+    for order, name in enumerate(("d", "c", "b", "a")):
+        row = {"order": order, "verdict": "**holds**: x", "says": "p", "measured": "1", "n": "2"}
+        write_json(experiments / name / "verdict.json", {"says": f"Says {name}.", "row": row})
+    readme.write_text("x\n<!-- verdicts -->old<!-- /verdicts -->\ny\n")
+    page = experiments / "README.md"
+    assert write_tables(experiments, readme) == [readme, page]
+    text = readme.read_text()
+    assert text.startswith("x\n<!-- verdicts -->\n") and text.endswith("<!-- /verdicts -->\ny\n")
+    assert re.findall(r"\]\((.*?)\)", text) == [
+        *(f"experiments/{name}/README.md" for name in "dcb"),
+        "experiments/README.md",
+    ]
+    assert "| Says d. | **holds**: x | 1 | 2 |" in text and "[All 4 claims]" in text
+    assert re.findall(r"\| \[.\]\((.*?)\)", page.read_text()) == [
+        f"{name}/README.md" for name in "dcba"
+    ]
 
 
 def test_what_changed_after_the_declaration_is_not_published(family, paths):

@@ -21,6 +21,7 @@ from attnlab.plotting.drawing import styled, svg
 from attnlab.training.run_directory import now
 
 BEGIN, END = "<!-- verdicts -->", "<!-- /verdicts -->"
+IN_README = 3  # claims, by their order
 LARGEST_FIGURE = 200_000  # bytes; what a repository should hold
 
 
@@ -47,9 +48,10 @@ def _figure(paths: Paths, claim: str) -> Path:
 
 
 def publish(family: Sequence[Evidence], paths: Paths, readme: Path) -> list[Path]:
-    """Write README.md, figure.svg and verdict.json beside each claim.py, and the README's table.
+    """Write README.md, figure.svg and verdict.json beside each claim.py, and the tables of claims.
 
-    In the README, only the block between the two marks is replaced. Returns what was written.
+    In the project's README, only the block between the two marks is replaced. Returns what was
+    written.
 
     Raises:
         BadInput: a claim was changed after it was declared, or run before that was committed; a
@@ -85,8 +87,7 @@ def publish(family: Sequence[Evidence], paths: Paths, readme: Path) -> list[Path
         row = {"order": evidence.claim.order} | headline(evidence)
         write_json(directory / "verdict.json", verdict(evidence) | {"row": row})
         written += [directory / file for file in (*pages, "verdict.json")]
-    _write_table(paths, readme)
-    return [*written, readme]
+    return written + write_tables(paths.experiments, readme)
 
 
 def headline(evidence: Evidence) -> dict[str, str]:
@@ -116,21 +117,24 @@ def _share(successes: int, n: int) -> str:
     return f"{low:.0%} to {high:.0%}"
 
 
-def _write_table(paths: Paths, readme: Path) -> None:
-    """Replace the table in the README by the published verdicts of all claims."""
-    files = paths.experiments.glob("*/verdict.json")
-    published = {file.parent.name: read_json(file) for file in files}
-    rows = sorted(
-        (item for item in published.items() if "row" in item[1]),
-        key=lambda item: (item[1]["row"]["order"], item[0]),
-    )
-    table = _templates().get_template("verdicts.md").render(rows=rows).strip()
+def write_tables(experiments: Path, readme: Path) -> list[Path]:
+    """Write the published verdicts of all claims to a page, and of the first ones to the README.
+
+    Raises:
+        BadInput: the README lacks the marks between which its table stands.
+    """
+    published = {file.parent.name: read_json(file) for file in experiments.glob("*/verdict.json")}
+    rows = sorted(published.items(), key=lambda item: (item[1]["row"]["order"], item[0]))
     text = readme.read_text(encoding="utf-8") if readme.exists() else ""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end or BEGIN in rest or END in after:
         raise BadInput(f"{readme} must hold {BEGIN} and {END} once; the table goes between them")
+    table = _templates().get_template("verdicts.md").render(rows=rows, shown=IN_README).strip()
     write_atomically(readme, f"{before}{BEGIN}\n{table}\n{END}{after}".encode())
+    page = experiments / "README.md"
+    write_atomically(page, _templates().get_template("all_claims.md").render(rows=rows).encode())
+    return [readme, page]
 
 
 @cache
