@@ -191,12 +191,8 @@ class GPT(nn.Module):
     def embed(self, ids: Tensor, start: int = 0) -> Tensor:
         """Symbols to the residual stream: (B, T) int64 -> (B, T, C).
 
-        Args:
-            ids: the symbols.
-            start: position of the first symbol; earlier symbols are not smeared into it.
-
-        Raises:
-            ValueError: the positions go beyond `block_size`.
+        The first symbol is at position `start`, and earlier ones are not smeared into it. Raises
+        ValueError if the positions go beyond `block_size`.
         """
         stop = start + ids.shape[1]
         if stop > self.block_size:

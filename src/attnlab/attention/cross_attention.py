@@ -14,8 +14,7 @@ from attnlab.attention.variant import check_divides, check_dropout, check_sizes
 
 
 class CrossAttention(nn.Module):
-    """Multi-head attention with queries from x, keys and values from a memory
-    (Vaswani et al. 2017, section 3.2.3).
+    """Multi-head attention from x to a memory (Vaswani et al. 2017, section 3.2.3).
 
     Args:
         n_embd: C.

@@ -83,10 +83,8 @@ def _scores(q: Tensor, k: Tensor, scale: float | None, score: Score | None) -> T
     """(..., T, S), fp32 at least."""
     if score is None:
         dtype = torch.promote_types(q.dtype, k.dtype)
-        width = max(q.shape[-1], 1)
-        return kernels.scores(
-            q.to(dtype), k.to(dtype), scale=1 / math.sqrt(width) if scale is None else scale
-        )
+        scale = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else scale
+        return kernels.scores(q.to(dtype), k.to(dtype), scale=scale)
     scores = score(q, k)
     expected = (*q.shape[:-1], k.shape[-2])
     if scores.shape != expected:
@@ -134,13 +132,11 @@ def _as_bias(bias: Tensor, scores: Tensor) -> Tensor:
 
 
 def _check_broadcast(name: str, mask: Tensor, scores: Tensor) -> None:
-    fits = mask.ndim <= scores.ndim and all(
-        ours in (1, theirs)
-        for ours, theirs in zip(reversed(mask.shape), reversed(scores.shape), strict=False)
-    )
-    if not fits:
+    try:
+        mask.expand(scores.shape)
+    except RuntimeError as error:
         raise ValueError(
             f"{name} of shape {tuple(mask.shape)} does not broadcast to the scores "
             f"{tuple(scores.shape)}; a mask of padded keys is "
             f"{(*scores.shape[:1], *(1,) * (scores.ndim - 2), scores.shape[-1])}"
-        )
+        ) from error

@@ -34,13 +34,10 @@ Mod = Callable[[Tensor], Tensor] | None
 
 
 def scores(q: Tensor, k: Tensor, *, scale: float, mod: Mod = None) -> Tensor:
-    """Scaled dot products, in fp32 at least (Vaswani et al. 2017, equation 1, before the softmax).
+    """Scaled dot products, (B, H, T queries, T keys) (Vaswani et al. 2017, in equation 1).
 
-    A sum of D products in bf16 is off by several hundredths, which a softmax of large scores
-    turns into another pattern; SDPA's kernels accumulate in fp32 for the same reason.
-
-    Returns:
-        (B, H, T queries, T keys), fp32, or fp64 where the inputs are.
+    They are fp32, or fp64 where the inputs are: a sum of D products in bf16 is off by several
+    hundredths, which a softmax of large scores turns into another pattern.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     with torch.autocast(q.device.type, enabled=False):
@@ -99,10 +96,8 @@ def linear(
     """f(q) . f(k) over its sum, with f = elu + 1 (Katharopoulos et al. 2020, equations 7 and 9).
 
     It computes the (T, T) pattern, so any mask works: the function is that of linear attention,
-    the cost is not. Its queries and keys are not scaled.
-
-    Raises:
-        ValueError: the scale is not the default, 1/sqrt(D).
+    the cost is not. Raises ValueError if the scale is not the default, 1/sqrt(D), since its
+    queries and keys are not scaled.
     """
     if not math.isclose(scale, 1 / math.sqrt(q.shape[-1])):
         raise ValueError(f"the kernel linear has no scale; remove scale = {scale:g}")

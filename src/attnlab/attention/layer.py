@@ -10,23 +10,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from attnlab.attention import kernels
-from attnlab.attention.masks import (
-    LEAVES_QUERIES_WITHOUT_KEYS,
-    build_mask,
-    looks_back,
-    name_of,
-    window,
-)
+from attnlab.attention import kernels, masks
+from attnlab.attention.masks import build_mask, name_of
 from attnlab.attention.positions import alibi, log_length, rotate
 from attnlab.attention.rms_norm import rms_normalize
-from attnlab.attention.variant import (
-    AttentionConfig,
-    Scale,
-    check_divides,
-    check_dropout,
-    check_sizes,
-)
+from attnlab.attention.variant import AttentionConfig, check_divides, check_dropout, check_sizes
 from attnlab.rng import Rule, ones
 
 LAB_SCORE_MODS = (None, alibi, log_length)  # they block no key, and look at no later one
@@ -98,10 +86,9 @@ class Attention(nn.Module):
                 f"shared = {config.shared} needs as many heads of keys as of queries; "
                 f"remove n_kv_head = {self.n_kv_head}"
             )
-        self.head_size = C // self.n_head
-        D = self.head_size
-        named: dict[Scale, float] = {None: 1 / math.sqrt(D), "1/D": 1 / D}
-        scale = named.get(config.scale, config.scale)
+        self.head_size = D = C // self.n_head
+        scale = 1 / math.sqrt(D) if config.scale is None else config.scale
+        scale = 1 / D if scale == "1/D" else scale
         if not isinstance(scale, float | int) or not math.isfinite(scale):
             raise ValueError(
                 f"scale = {scale} must be a finite number, 1/D, or null for 1/sqrt(D)"
@@ -111,7 +98,7 @@ class Attention(nn.Module):
         self.may_attend = config.may_attend
         if config.window is not None:
             check_sizes({"window": config.window})
-            self.may_attend = window(config.may_attend, config.window)
+            self.may_attend = masks.window(config.may_attend, config.window)
         build_mask(self.may_attend, config.block_size)
         self.dropout = config.dropout
         self.head_init = config.head_init
@@ -210,7 +197,7 @@ class SelfAttention(Attention):
 
     def __init__(self, config: AttentionConfig) -> None:
         super().__init__(config)
-        rotary = config.rotary
+        self.rotary = rotary = config.rotary
         if rotary is not None and not (1 <= rotary < math.inf):
             raise ValueError(f"rotary = {rotary} must be a base of at least 1, or null")
         if rotary is not None and self.head_size % 2:
@@ -219,7 +206,10 @@ class SelfAttention(Attention):
                 f"n_embd / n_head = {config.n_embd} / {self.n_head} = {self.head_size}, "
                 f"must be even"
             )
-        if config.kernel is kernels.sdpa and config.may_attend in LEAVES_QUERIES_WITHOUT_KEYS:
+        if (
+            config.kernel is kernels.sdpa
+            and config.may_attend in masks.LEAVES_QUERIES_WITHOUT_KEYS
+        ):
             raise ValueError(
                 f"the mask {name_of(config.may_attend)} leaves a query without keys, for which "
                 f"the kernel sdpa silently returns zeros; use kernel = manual"
@@ -234,7 +224,6 @@ class SelfAttention(Attention):
                 f"remove them, or use kernel = manual"
             )
         self.kernel = config.kernel
-        self.rotary = rotary
         self.gain = nn.Parameter(torch.ones(self.n_head)) if config.qk_norm else None
         self.is_softmax = config.kernel not in kernels.NO_SOFTMAX
         plain = not self.adjusts and config.kernel is not kernels.linear
@@ -244,7 +233,7 @@ class SelfAttention(Attention):
             type(self) is SelfAttention
             and self.kernel in kernels.ROWWISE
             and self.score_mod in LAB_SCORE_MODS
-            and looks_back(self.may_attend, self.block_size)
+            and masks.looks_back(self.may_attend, self.block_size)
         )
 
     def split(self, x: Tensor, start: int = 0) -> tuple[Tensor, Tensor, Tensor]:

@@ -55,9 +55,7 @@ def build_mask(may_attend: Predicate, T: int, device: torch.device | str = "cpu"
     The predicate takes query indices (T, 1) and key indices (1, T), both int64. The same arguments
     give the same tensor object, which must not be changed in place. A mask that equals the causal
     one is that object, so `kernels.sdpa` recognizes it without comparing values at every step.
-
-    Raises:
-        ValueError: a query is left without any key, or the predicate does not give a bool matrix.
+    Raises ValueError if a query is left without any key, or if the result is no bool matrix.
     """
     return _build_mask(may_attend, T, torch.device(device))
 
@@ -96,18 +94,13 @@ def looks_back(may_attend: Predicate, T: int) -> bool:
     return same and not bool(mask.triu(1).any())
 
 
-def name_of(function: Callable[..., object]) -> str:
-    """The name of a function, partial or callable object in messages, without addresses."""
-    if isinstance(function, partial):
-        given = [*map(_shown, function.args)]
-        given += [f"{key}={_shown(value)}" for key, value in function.keywords.items()]
-        return f"{name_of(function.func)}({', '.join(given)})"
-    if hasattr(function, "__name__"):
-        return str(function.__name__)
-    cls = type(function)
-    unnamed = cls.__repr__ is object.__repr__  # type: ignore[comparison-overlap]
-    return cls.__name__ if unnamed else repr(function)
-
-
-def _shown(value: object) -> str:
-    return name_of(value) if callable(value) else repr(value)
+def name_of(value: object) -> str:
+    """A function, partial, callable object or plain value in messages, without addresses."""
+    if isinstance(value, partial):
+        given = [*map(name_of, value.args)]
+        given += [f"{key}={name_of(x)}" for key, x in value.keywords.items()]
+        return f"{name_of(value.func)}({', '.join(given)})"
+    if hasattr(value, "__name__"):
+        return str(value.__name__)
+    unnamed = type(value).__repr__ is object.__repr__
+    return type(value).__name__ if unnamed else str(value)

@@ -32,7 +32,7 @@ def rotate(x: Tensor, base: float = 10_000.0, start: int = 0) -> Tensor:
 
     Args:
         x: (..., T, D), D even; computed in fp32 at least, the dtype is kept.
-        base: the longest wavelength is below 2 pi times this; 10,000 in the paper.
+        base: the longest wavelength is below 2 pi times this.
         start: position of the first row.
     """
     T, D = x.shape[-2:]
@@ -40,8 +40,7 @@ def rotate(x: Tensor, base: float = 10_000.0, start: int = 0) -> Tensor:
     pairs = torch.view_as_complex(x.to(dtype).unflatten(-1, (D // 2, 2)).contiguous())
     length = 1 << (start + T - 1).bit_length()  # a power of 2, so a growing text needs few tables
     turns = _turns(length, D, base, x.device, pairs.dtype)[start : start + T]  # (T, D/2)
-    turned = pairs * turns  # (..., T, D/2)
-    return torch.view_as_real(turned).flatten(-2).to(x.dtype)
+    return torch.view_as_real(pairs * turns).flatten(-2).to(x.dtype)
 
 
 @lru_cache(maxsize=64)

@@ -10,9 +10,7 @@ from torch.autograd.function import once_differentiable
 def rms_normalize(x: Tensor, eps: float = 1e-5) -> Tensor:
     """Divide by the root mean square over the last dimension (Zhang and Sennrich 2019, eq. 4).
 
-    Args:
-        x: (..., C), not all of it much smaller than sqrt(eps); dtype and shape are kept.
-        eps: added to the mean square.
+    `eps` is added to the mean square of x (..., C), whose dtype and shape are kept.
     """
     y: Tensor = _RMSNormalize.apply(x, eps)
     return y

@@ -59,23 +59,16 @@ class Additive(nn.Module):
 
 
 def additive(a: Tensor, b: Tensor, v: Tensor) -> Tensor:
-    """v . tanh(a_t + b_s) for every pair, in bounded memory.
+    """v . tanh(a_t + b_s) for every pair, in bounded memory: (..., T, S), fp32 at least.
 
-    The tanh has T * S * A inputs. If that exceeds `BUDGET`, queries are processed in chunks, which
-    the backward pass recomputes instead of storing.
-
-    Args:
-        a, b: projected queries (..., T, A) and keys (..., S, A).
-        v: (A,), or (H, A) where a and b are (B, H, ..., A).
-
-    Returns:
-        (..., T, S), fp32 at least.
+    The projected queries a are (..., T, A), the keys b (..., S, A), and v is (A,), or (H, A) where
+    a and b are (B, H, ..., A). If the T * S * A inputs of the tanh exceed `BUDGET`, queries are
+    processed in chunks, which the backward pass recomputes instead of storing.
     """
     dtype = torch.promote_types(a.dtype, torch.float32)
     a, b, v = a.to(dtype), b.to(dtype), v.to(dtype)
     v = v[:, None] if v.ndim == 1 else v[:, None, :, None]  # (A, 1) or (H, 1, A, 1)
-    row = max(1, b.numel())  # the numbers of one query, over the batch
-    chunk = max(1, BUDGET // row)
+    chunk = max(1, BUDGET // max(1, b.numel()))  # b has as many numbers as the tanh of one query
     if a.shape[-2] <= chunk:
         return _additive(a, b, v)
     parts = [

@@ -32,14 +32,8 @@ class TorchMHA(Attention):
                 f"nn.MultiheadAttention handles differently in training and evaluation; "
                 f"use attn=manual"
             )
-        mha = nn.MultiheadAttention(
-            config.n_embd,
-            self.n_head,
-            config.dropout,
-            config.bias,
-            batch_first=True,
-            device="meta",
-        )
+        settings = (config.n_embd, self.n_head, config.dropout, config.bias)
+        mha = nn.MultiheadAttention(*settings, batch_first=True, device="meta")
         self._mha = (mha,)  # so that its (never allocated) parameters stay out of our state dict
 
     def forward(self, x: Tensor) -> Tensor:

@@ -74,14 +74,11 @@ class AttentionConfig:
     softcap: float | None = None
 
     def require_default(self, *names: str, by: str) -> None:
-        """Refuse, by ValueError, settings that the layer `by` does not honor.
-
-        Each of the named fields must have its default value.
-        """
+        """Refuse, by ValueError, those named settings of the layer `by` that are not defaults."""
         for name in names:
             value = vars(self)[name]
             if value != DEFAULTS[name]:
-                raise ValueError(f"{by} does not support {name} = {_shown(value)}; remove it")
+                raise ValueError(f"{by} does not support {name} = {name_of(value)}; remove it")
 
 
 DEFAULTS: dict[str, Any] = {f.name: f.default for f in fields(AttentionConfig)}
@@ -114,7 +111,7 @@ class Variant:
         for name, value in changed.items():
             if value != DEFAULTS[name] and name not in merged.names_read:
                 raise ValueError(
-                    f"{type(layer).__name__} ignores {name} = {_shown(value)}; remove it, or use "
+                    f"{type(layer).__name__} ignores {name} = {name_of(value)}; remove it, or use "
                     f"config.{name} in the constructor"
                 )
         return layer
@@ -154,7 +151,3 @@ def check_dropout(dropout: float) -> None:
     """Refuse a probability outside [0, 1) by a ValueError."""
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout = {dropout} must be at least 0 and less than 1")
-
-
-def _shown(value: object) -> str:
-    return name_of(value) if callable(value) else str(value)

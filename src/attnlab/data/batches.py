@@ -32,25 +32,16 @@ def random_windows(ids: Tensor, block_size: int) -> Draw:
 class TrainBatches(IterableDataset[Batch]):
     """Random batches, the same at step n for every variant, resumed run and rank.
 
-    Args:
-        draw: makes a batch of B rows from a random stream.
-        batch_size: B, of all ranks together.
-        seed: of the stream "data".
-        steps: the number of batches from the start of training to its end.
-        start: the first step that is still to come.
-        rank, world_size: of a distributed run; a rank takes every world_size-th row.
-
-    Raises:
-        BadInput: the batch size is not a positive multiple of the world size.
+    Raises BadInput if the batch size is not a positive multiple of the world size.
     """
 
-    draw: Draw
+    draw: Draw  # makes a batch of B rows from a random stream
     _: KW_ONLY
-    batch_size: int
-    seed: int
-    steps: int
-    start: int = 0
-    rank: int = 0
+    batch_size: int  # B, of all ranks together
+    seed: int  # of the stream "data"
+    steps: int  # the number of batches from the start of training to its end
+    start: int = 0  # the first step that is still to come
+    rank: int = 0  # of a distributed run; it takes every world_size-th row
     world_size: int = 1
 
     def __post_init__(self) -> None:

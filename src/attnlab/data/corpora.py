@@ -38,28 +38,18 @@ PROGRESS_BYTES = 10**8  # a line of progress each
 class Corpus:
     """A text as ids, split by position: the first 90 % of its characters train, the rest validate.
 
-    Args:
-        name: as recorded in metrics.json.
-        alphabet: the symbols, the id of each is its index: the text's characters in order of their
-            code points, or `Bytes` or `Subwords`.
-        train, val: the ids of both parts, (N_train,) and (N_val,); uint8, uint16 or uint32, as few
-            bytes as the alphabet allows.
-        characters: of the whole text.
-        val_bytes: of the validation text as UTF-8, without its first symbol, which no model
-            predicts.
-        sha256: of the text as UTF-8, and of the content of its tokenizer.
-        val_floor: entropy of the validation text in nats per character, given the whole past,
-            where the source is known exactly. No model without a leak gets below it, except by
-            chance.
+    The ids are uint8, uint16 or uint32, as few bytes as the alphabet allows.
     """
 
-    name: str
-    alphabet: Alphabet
-    train: Tensor
-    val: Tensor
-    characters: int
-    val_bytes: int
-    sha256: str
+    name: str  # as recorded in metrics.json
+    alphabet: Alphabet  # characters in the order of their code points, or `Bytes` or `Subwords`
+    train: Tensor  # ids (N_train,)
+    val: Tensor  # ids (N_val,)
+    characters: int  # of the whole text
+    val_bytes: int  # as UTF-8, without the first symbol, which no model predicts
+    sha256: str  # of the text as UTF-8, and of the content of its tokenizer
+    # Entropy of the validation text in nats per character, given the whole past, where the source
+    # is known exactly. No model without a leak gets below it, except by chance.
     val_floor: float | None = None
 
     @classmethod
@@ -72,15 +62,13 @@ class Corpus:
     ) -> "Corpus":
         """Encode a text that comes in pieces, each alone.
 
-        The tokenizer is "characters", a setting for `open_tokenizer`, or the tokenizer itself. The
-        text is kept as UTF-8 until all of its characters are known.
-
-        Raises:
-            BadInput: there are more than 1,000 characters; or there is no such tokenizer, or it
-                changes the text.
+        The tokenizer is "characters", a setting for `open_tokenizer`, or the tokenizer itself.
+        Raises BadInput if there are more than 1,000 characters; or if there is no such tokenizer,
+        or it changes the text.
         """
         if isinstance(tokenizer, str) and tokenizer != CHARACTERS:
             tokenizer = open_tokenizer(tokenizer)
+        # The text is kept as UTF-8 until all of its characters are known.
         digest, kept, characters = hashlib.sha256(), deque[bytes](), 0
         seen = np.zeros(sys.maxunicode + 1, dtype=np.bool_)
         for piece in _regrouped(pieces):
@@ -162,11 +150,7 @@ def unit_of(alphabet: Alphabet) -> str:
 
 
 def encode(text: str, alphabet: Alphabet) -> Tensor:
-    """A text to ids, (N,) int64.
-
-    Raises:
-        BadInput: the text has characters that are not in an alphabet of characters.
-    """
+    """A text to ids, (N,) int64; BadInput if the alphabet lacks one of its characters."""
     if isinstance(alphabet, Tokenizer):
         return torch.from_numpy(alphabet.encode(text))
     points, known = _code_points(text), _code_points("".join(alphabet))
@@ -253,13 +237,8 @@ def tinyshakespeare(tokenizer: str = CHARACTERS) -> Corpus:
 def text(path: str, tokenizer: str = CHARACTERS) -> Corpus:
     """A text file of your own, in UTF-8; newlines are kept as they are.
 
-    Args:
-        path: of the file.
-        tokenizer: see `open_tokenizer`.
-
-    Raises:
-        BadInput: the file is missing, not a regular file, not UTF-8, or empty, or its alphabet
-            is too large.
+    The tokenizer is one of `open_tokenizer`. Raises BadInput if the file is missing, not a regular
+    file, not UTF-8, or empty, or if its alphabet is too large.
     """
     try:
         file = Path(path).expanduser()

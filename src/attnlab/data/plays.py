@@ -74,13 +74,9 @@ class Scene(NamedTuple):
 
 
 class Plays(Automaton[Scene]):
-    """The distribution of the plays, exact at every character.
+    """The distribution of the plays, exact at every character."""
 
-    Attributes:
-        alphabet: all characters that can occur, sorted (ASCII).
-    """
-
-    alphabet: str
+    alphabet: str  # all characters that can occur, sorted (ASCII)
 
     def __init__(self) -> None:
         rules = _rules()

@@ -123,12 +123,10 @@ class Automaton(Generic[S]):
 
         The text begins at the start state, is the same on every platform (only
         `random.Random(seed).random()` is used), and is a prefix of every longer text of that seed.
+        Raises ValueError if the seed or the length is negative.
 
         Returns:
             the text, `length` characters, and ln p in nats, (length,).
-
-        Raises:
-            ValueError: the seed or the length is negative.
         """
         if seed < 0 or length < 0:
             raise ValueError(f"seed {seed} and length {length} must not be negative")
@@ -156,10 +154,9 @@ class Automaton(Generic[S]):
         # Without the common end, a word is spelled by the same nodes in every frame.
         core, ending = _without_common_end(_fill(readings, rules))
         key = frozenset(core.items())
-        node = self._nodes.get(key)
-        if node is None:
-            node = self._nodes[key] = _Node(core)
-        return node, ending
+        if key not in self._nodes:
+            self._nodes[key] = _Node(core)
+        return self._nodes[key], ending
 
     def _settle(self, node: _Node, tail: Parts, scene: S) -> State[S]:
         """Take from the tail and the scene what is needed for the next character."""
@@ -188,8 +185,7 @@ class Automaton(Generic[S]):
             rules = {**rules, **dict(given)}
         else:
             readings = {parts[1:]: weight for parts, weight in readings.items()}
-        move = self._moves[node, given] = self._enter(readings, rules)
-        return move
+        return self._moves.setdefault((node, given), self._enter(readings, rules))
 
 
 def _without_common_end(readings: Readings) -> tuple[Readings, Parts]:

@@ -23,22 +23,15 @@ SYMBOLS = " " + "".join(c for c in map(chr, range(33, 1500)) if c.isprintable())
 
 @dataclass(frozen=True, eq=False)
 class Sequences:
-    """A task whose sequences are generated.
+    """A task whose sequences are generated."""
 
-    Args:
-        name: as recorded in metrics.json.
-        alphabet: the symbols; the id of a symbol is its index.
-        length: T.
-        draw: makes a batch of B sequences: x and y, (B, T) int64 each, y the next symbol where it
-            is certain, and `IGNORED` elsewhere.
-        settings: of the task, for its identity.
-    """
-
-    name: str
-    alphabet: str
-    length: int
+    name: str  # as recorded in metrics.json
+    alphabet: str  # the id of a symbol is its index
+    length: int  # T
+    # Makes a batch of B sequences: x and y, (B, T) int64 each, y the next symbol where it is
+    # certain, and `IGNORED` elsewhere.
     draw: Draw
-    settings: str
+    settings: str  # of the task, for its identity
     val_floor: ClassVar[float] = 0.0  # the loss of a model that knows the answers
 
     @property
@@ -53,10 +46,8 @@ class Sequences:
 
     @cached_property
     def _held_out(self) -> dict[str, Batch]:
-        return {
-            part: self.draw(HELD_OUT, generator(0, f"{part} {self.settings}"))
-            for part in ("val", "train")
-        }
+        streams = {part: generator(0, f"{part} {self.settings}") for part in ("val", "train")}
+        return {part: self.draw(HELD_OUT, stream) for part, stream in streams.items()}
 
     @property
     def val(self) -> Tensor:

@@ -1,7 +1,4 @@
-"""Tokenizers other than characters: bytes, and files of the library `tokenizers`.
-
-Each is a sequence of symbols, and the id of a symbol is its place in it.
-"""
+"""Tokenizers other than characters, as sequences of symbols; the id of a symbol is its place."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,11 +42,8 @@ class Bytes(Sequence[str]):
 class Subwords(Sequence[str]):
     """The tokens of a tokenizer of the library `tokenizers`, such as GPT-2's.
 
-    Args:
-        content: of its file, tokenizer.json.
-
-    Raises:
-        BadInput: the library is not installed, or cannot read the content.
+    `content` is that of its tokenizer.json. Raises BadInput if the library cannot read it, or is
+    not installed.
     """
 
     unit = "token"
@@ -93,12 +87,9 @@ Tokenizer = Bytes | Subwords
 def open_tokenizer(setting: str) -> Tokenizer:
     """The tokenizer of `data.tokenizer`.
 
-    Args:
-        setting: "bytes", or the path of a tokenizer.json or of a directory with one,
-            or with the vocab.json and merges.txt of GPT-2.
-
-    Raises:
-        BadInput: there is no such file, or it is not a tokenizer.
+    The setting is "bytes", or the path of a tokenizer.json or of a directory with one, or with the
+    vocab.json and merges.txt of GPT-2. Raises BadInput if there is no such file, or if it is not
+    a tokenizer.
     """
     if setting == Bytes.stored:
         return Bytes()

@@ -16,7 +16,7 @@ from attnlab.attention.torch_mha import TorchMHA
 from attnlab.data.corpora import Alphabet
 from attnlab.data.tokenizers import Bytes, Subwords
 from attnlab.errors import BadInput, first_line
-from attnlab.interop.gpt2 import ACTIVATIONS, EPS, to_their_names
+from attnlab.interop.gpt2 import ACTIVATIONS, EPS, THEIRS, renamed
 from attnlab.interop.transformers_loading import transformers
 from attnlab.model import GPT, Block
 from attnlab.rng import generator
@@ -31,11 +31,8 @@ def export(net: GPT, alphabet: Alphabet, folder: Path) -> None:
     """Write a directory from which transformers generates text: config, weights, tokenizer.
 
     A character model's tokenizer has one token per character; text with an unknown character is an
-    error there too. The directory, which must not exist or be empty, is written completely or not
-    at all.
-
-    Raises:
-        BadInput: GPT-2 cannot express the model, or the directory is not empty.
+    error there too. The directory is written completely or not at all. Raises BadInput if GPT-2
+    cannot express the model, or if the directory exists and is not empty.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadInput(f"out = {folder} already exists and is not empty; name a new directory")
@@ -87,7 +84,7 @@ def to_gpt2(net: GPT) -> "GPT2LMHeadModel":
     model = transformers().GPT2LMHeadModel(config).to(net.wte.weight.dtype).eval()
     body = model.transformer
     zeros = {n: torch.zeros_like(p) for n, p in body.named_parameters() if n.endswith("bias")}
-    weights = to_their_names(net.state_dict())
+    weights = renamed(net.state_dict(), THEIRS)
     for name, weight in weights.items():
         if not weight.isfinite().all():
             raise BadInput(f"{name} is not finite: the training of this model diverged")

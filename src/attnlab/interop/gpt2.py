@@ -1,8 +1,4 @@
-"""GPT-2 from transformers in our layer, block and model.
-
-The two differ in names, in how a linear map is stored (GPT-2's `Conv1D` has (in, out), ours has
-(out, in)) and in what they can express. What our model cannot express is refused.
-"""
+"""GPT-2 from transformers in our layer, block and model."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -32,8 +28,9 @@ ACTIVATIONS: dict[str, Activation] = {
     "relu2": relu_squared,
     "silu": F.silu,
 }
-# Our name -> GPT-2's name: of the blocks, and of their linear maps.
-NAMES = {"blocks": "h", "qkv": "c_attn", "proj": "c_proj", "fc": "c_fc"}
+# Our name -> GPT-2's name, and back: of the blocks, and of their linear maps.
+THEIRS = {"blocks": "h", "qkv": "c_attn", "proj": "c_proj", "fc": "c_fc"}
+OURS = {theirs: ours for ours, theirs in THEIRS.items()}
 
 
 def attention_from_gpt2(layer: "GPT2Attention") -> SelfAttention:
@@ -49,7 +46,7 @@ def attention_from_gpt2(layer: "GPT2Attention") -> SelfAttention:
         scale /= layer.layer_idx + 1
     shape, dropout = (config.n_embd, config.n_head, config.n_positions), float(config.attn_pdrop)
     ours = SelfAttention(AttentionConfig(*shape, dropout=dropout, scale=scale))
-    return filled(ours, from_their_names(layer.state_dict()), layer)
+    return filled(ours, renamed(layer.state_dict(), OURS), layer)
 
 
 def block_from_gpt2(block: "GPT2Block") -> Block:
@@ -63,7 +60,7 @@ def block_from_gpt2(block: "GPT2Block") -> Block:
         dropout=float(config.resid_pdrop),
         activation=ACTIVATIONS[config.activation_function],
     )
-    return filled(ours, from_their_names(block.state_dict()), block)
+    return filled(ours, renamed(block.state_dict(), OURS), block)
 
 
 def from_gpt2(model: "GPT2LMHeadModel", attn: AttentionFactory | None = None) -> GPT:
@@ -100,7 +97,7 @@ def from_gpt2(model: "GPT2LMHeadModel", attn: AttentionFactory | None = None) ->
         bias=True,
         activation=ACTIVATIONS[config.activation_function],
     )
-    return filled(net, from_their_names(model.transformer.state_dict()), model)
+    return filled(net, renamed(model.transformer.state_dict(), OURS), model)
 
 
 def settings_of_gpt2(config: "GPT2Config") -> dict[str, Any]:
@@ -120,16 +117,6 @@ def settings_of_gpt2(config: "GPT2Config") -> dict[str, Any]:
     }
 
 
-def from_their_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """GPT-2's parameters under our names, linear maps transposed from (in, out) to (out, in)."""
-    return _renamed(weights, {theirs: ours for ours, theirs in NAMES.items()})
-
-
-def to_their_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Our parameters under GPT-2's names, linear maps transposed from (out, in) to (in, out)."""
-    return _renamed(weights, NAMES)
-
-
 def filled(ours: M, weights: Mapping[str, Tensor], theirs: nn.Module) -> M:
     """Load weights into our module, and give it the mode, dtype and device of theirs."""
     example = next(theirs.parameters())
@@ -138,7 +125,8 @@ def filled(ours: M, weights: Mapping[str, Tensor], theirs: nn.Module) -> M:
     return ours
 
 
-def _renamed(weights: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:
+def renamed(weights: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:
+    """Rename parameters, and transpose linear maps: GPT-2 stores (in, out), we store (out, in)."""
     result = {}
     for name, weight in weights.items():
         parts = name.split(".")
@@ -151,16 +139,14 @@ def _check_block(config: "GPT2Config") -> None:
     """Refuse what our blocks cannot express by a BadInput that names the first such setting."""
     if config.add_cross_attention:
         raise BadInput("add_cross_attention = true: our blocks have only self-attention")
-    width, eps, activation = (
-        4 * config.n_embd,
-        config.layer_norm_epsilon,
-        config.activation_function,
-    )
+    width, activation = 4 * config.n_embd, config.activation_function
     if config.n_inner not in (None, width):
         raise BadInput(f"n_inner = {config.n_inner} must be 4 * n_embd = {width}, as in our MLP")
     if activation not in ACTIVATIONS:
         raise BadInput(
             f"activation_function = {activation} must be one of {', '.join(ACTIVATIONS)}"
         )
-    if eps != EPS:
-        raise BadInput(f"layer_norm_epsilon = {eps:g} must be {EPS:g}, as in ours")
+    if config.layer_norm_epsilon != EPS:
+        raise BadInput(
+            f"layer_norm_epsilon = {config.layer_norm_epsilon:g} must be {EPS:g}, as in ours"
+        )

@@ -1,6 +1,7 @@
 """Models of transformers with their tokenizers, and the patterns that our layers compute."""
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -45,8 +46,7 @@ def load_language_model(name: str) -> tuple["GPT2LMHeadModel", Any]:
 
 
 def load_gpt2(name: str) -> "GPT2LMHeadModel":
-    """Load a GPT-2 with its head, in eval mode, which may lack a tokenizer; see
-    `load_attention_model`."""
+    """Load what `load_language_model` loads, but without its tokenizer, which may be missing."""
     model: GPT2LMHeadModel = _load(name, ("gpt2",), "GPT2LMHeadModel", tokenizer=False)[0]
     return model
 
@@ -78,16 +78,13 @@ def views_of_transformers(name: str, text: str) -> tuple[list[View], list[str]]:
     if not 2 <= len(ids) <= limit:
         raise BadInput(f"text has {len(ids)} tokens; it must have 2 to {limit}")
     body: Any = model
-    ours: list[SelfAttention]
-    if model.config.model_type == "bert":
-        layers = [layer.attention for layer in body.encoder.layer]
-        ours = [from_bert(layer) for layer in layers]
-    else:
-        layers = [block.attn for block in body.h]
-        ours = [attention_from_gpt2(layer) for layer in layers]
+    of_bert = model.config.model_type == "bert"
+    layers = [x.attention for x in body.encoder.layer] if of_bert else [x.attn for x in body.h]
+    to_ours: Callable[[Any], SelfAttention] = from_bert if of_bert else attention_from_gpt2
     inputs = inputs_of(model, layers, ids[None])
     with torch.no_grad():
-        views = [view_of(n, *pair) for n, pair in enumerate(zip(ours, inputs, strict=True))]
+        pairs = enumerate(zip(map(to_ours, layers), inputs, strict=True))
+        views = [view_of(n, *pair) for n, pair in pairs]
     decode = partial(tokenizer.decode, clean_up_tokenization_spaces=False)
     return views, [decode([i]) for i in ids.tolist()]
 
@@ -106,9 +103,7 @@ def _load(
                 return model, None
             return model, library.AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     except Exception as error:  # transformers and the hub have no common error
-        if Path(name).is_dir():
-            raise BadInput(f"{name} does not contain a model: {first_line(error)}") from error
-        raise BadInput(
-            f"{name} is not a local directory and failed to load from the hub: {first_line(error)}"
-        ) from error
+        nowhere = "is not a local directory and failed to load from the hub"
+        told = "does not contain a model" if Path(name).is_dir() else nowhere
+        raise BadInput(f"{name} {told}: {first_line(error)}") from error
     raise BadInput(f"{name} is a {family}; it must be a {' or '.join(families)}")

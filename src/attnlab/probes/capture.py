@@ -19,7 +19,7 @@ from attnlab.attention.torch_mha import TorchMHA
 from attnlab.model import GPT
 from attnlab.probes import measures
 
-Finding = dict[str, int | str | None]
+Finding = dict[str, int | str | None]  # {"layer": number or None, "quantity": words}
 
 # They take their mask from the layer's `mask`, or leave it out by a known mistake.
 LAB_PATTERNS = (SelfAttention.pattern, AdditiveAttention.pattern, TorchMHA.pattern)
@@ -28,30 +28,15 @@ LAB_KERNELS = (*kernels.ROWWISE, *FAULTY)
 
 @dataclass(frozen=True)
 class View:
-    """What one layer does with a batch.
+    """What one layer does with a batch."""
 
-    Args:
-        layer: its number, from 0.
-        attn: the layer itself.
-        pattern: (B, H, T, T).
-        mask: (T, T) bool, see `mask_of`.
-        scores: (B, H, T, T) before mask and softmax; None where the layer does not say.
-        values: (B, H, T, D); None where the layer does not say.
-        ids: the symbols (B, T); None where they are not known.
-    """
-
-    layer: int
+    layer: int  # its number, from 0
     attn: nn.Module
-    pattern: Tensor
-    mask: Tensor
-    scores: Tensor | None
-    values: Tensor | None
-    ids: Tensor | None = None
-
-    @property
-    def outputs(self) -> Tensor | None:
-        """What each head says, (B, H, T, D)."""
-        return None if self.values is None else self.pattern.to(self.values.dtype) @ self.values
+    pattern: Tensor  # (B, H, T, T)
+    mask: Tensor  # (T, T) bool, see `mask_of`
+    scores: Tensor | None  # (B, H, T, T) before mask and softmax; None if the layer does not say
+    values: Tensor | None  # (B, H, T, D); None if the layer does not say
+    ids: Tensor | None = None  # the symbols (B, T); None if they are not known
 
     @property
     def is_softmax(self) -> bool:
@@ -178,8 +163,9 @@ def between_heads(view: View) -> dict[str, Tensor]:
 def by_layer(view: View) -> dict[str, Tensor]:
     """The numbers that a layer has as a whole, () under each name."""
     named = {"head_difference": measures.largest_difference(view.pattern, dim=1)}
-    if view.outputs is not None:
-        named["effective_heads"] = measures.effective_heads(view.outputs)
+    if view.values is not None:
+        outputs = view.pattern.to(view.values.dtype) @ view.values  # (B, H, T, D)
+        named["effective_heads"] = measures.effective_heads(outputs)
     if view.scores is not None and view.is_softmax:
         std = measures.score_std(view.scores, view.mask).square().mean().sqrt()
         rows = measures.rows_with_choice(view.mask)
@@ -218,14 +204,10 @@ def numbers(values: Mapping[str, Tensor]) -> dict[str, float]:
 def snapshot(seen: Sequence[View], step: int, loss: float | None = None) -> dict[str, Any]:
     """What `attnlab explore` shows of one text at one step, as plain values; NaN is None.
 
-    Args:
-        seen: views of all layers on one text.
-        step, loss: of the training, the loss in nats per prediction.
-
     Returns:
-        "step", "loss", "weights" (the patterns of all layers as `packed` bytes), "equal" (layer ->
-        head -> the first head of the layer with the same pattern, bit for bit), and "measures"
-        (name -> layer -> head).
+        "step", "loss" in nats per prediction, "weights" (the patterns of all layers as `packed`
+        bytes), "equal" (layer -> head -> the first head of the layer with the same pattern, bit
+        for bit), and "measures" (name -> layer -> head).
     """
     measured: dict[str, list[list[float | None]]] = {}
     for view in seen:
@@ -276,13 +258,8 @@ def _plain(x: float) -> float | None:
 
 
 def first_nonfinite(net: GPT, ids: Tensor) -> Finding | None:
-    """The first quantity that is not finite, in the order of the computation, on ids (B, T).
-
-    Returns:
-        {"layer": number or None, "quantity": words}, None where all is finite.
-    """
-    found = first_nonfinite_weight(net)
-    return found or _first_nonfinite(_quantities(net, ids))
+    """The first quantity that is not finite, in the order of the computation, on ids (B, T)."""
+    return first_nonfinite_weight(net) or _first_nonfinite(_quantities(net, ids))
 
 
 def first_nonfinite_weight(net: nn.Module) -> Finding | None:

@@ -10,7 +10,7 @@ from attnlab.probes.base import Probe, log_scalars, log_text
 
 
 class Checkup(Probe):
-    """Examine the trained model, as `attnlab checkup` would.
+    """Examines the trained model, as `attnlab checkup` would.
 
     It writes `checkup.healthy` and `checkup.causes` to metrics.json, logs the scalar
     `checkup/healthy`, and leaves `checkup.json` and `checkup.html` in the run directory.

@@ -62,18 +62,12 @@ def saturated_rows(pattern: Tensor, mask: Tensor, above: float = 0.99) -> Tensor
 
 
 def jacobian_trace(pattern: Tensor, mask: Tensor) -> Tensor:
-    """Trace of the softmax Jacobian diag(p) - p p^T, which is 1 - sum p^2: (H,).
-
-    It says how much gradient can pass.
-    """
+    """Trace 1 - sum p^2 of the softmax Jacobian diag(p) - p p^T, (H,): how gradients pass."""
     return _mean(1 - pattern.square().sum(-1), rows_with_choice(mask))
 
 
 def future_mass(pattern: Tensor) -> Tensor:
-    """Weight on later positions, over all queries that have one: (H,), exactly 0 where causal.
-
-    It is NaN where T = 1.
-    """
+    """Weight on later positions, over queries that have one: (H,), 0 if causal, NaN if T = 1."""
     T = pattern.shape[-1]
     later = torch.ones(T, T, dtype=pattern.dtype, device=pattern.device).triu(1)
     return (pattern * later).sum((-2, -1)).mean(0) / (T - 1 or torch.nan)

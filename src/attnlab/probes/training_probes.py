@@ -37,8 +37,7 @@ class Patterns(Probe):
         every: steps between measurements, besides those at the start, at validations and at the
             end; null for these alone.
         heads: log tags for each head, not only for each layer.
-        images: draw heatmaps, similarities and histograms at the start, at the first measurement
-            after it, and at the end.
+        images: draw pictures at the start, at the first measurement after it, and at the end.
         windows: number of windows.
     """
 
@@ -105,8 +104,8 @@ class History(Probe):
     resumed run has each of them once.
 
     Args:
-        steps: number of snapshots, most of them early, where patterns change most; 0 for none.
-        chars: length of the text at most; it is the start of the validation text.
+        steps: number of snapshots, most of them early; 0 for none.
+        chars: length at most of the text, which is the start of the validation text.
         windows: of the validation text, for the loss at each snapshot.
     """
 
@@ -176,11 +175,7 @@ class History(Probe):
 
 
 class Gradients(Probe):
-    """Logs the norms of gradients before clipping, and the ratio of each update to its weight.
-
-    Args:
-        every: steps between measurements.
-    """
+    """Logs the norms of gradients before clipping, and the ratio of each update to its weight."""
 
     def __init__(self, *, every: int) -> None:
         super().__init__()
@@ -224,9 +219,7 @@ class Predictions(Probe):
         self.train_windows = train_windows
         self.sample_chars = sample_chars
         self._hook: RemovableHandle | None = None
-        self._logits = torch.empty(0)
-        self._losses = torch.empty(0)
-        self._counts = torch.empty(0)
+        self._logits = self._losses = self._counts = torch.empty(0)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: Any) -> None:
         zeros = torch.zeros(pl_module.net.block_size, device=pl_module.device)
@@ -239,10 +232,9 @@ class Predictions(Probe):
     def on_validation_batch_end(
         self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Batch, *_: Any
     ) -> None:
-        T = batch[1].shape[1]
-        losses = measures.cross_entropies(self._logits, batch[1])
-        self._losses[:T] += losses.sum(0)
-        self._counts[:T] += (batch[1] != IGNORED).sum(0)
+        y = batch[1]
+        self._losses[: y.shape[1]] += measures.cross_entropies(self._logits, y).sum(0)
+        self._counts[: y.shape[1]] += (y != IGNORED).sum(0)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         if self._hook is not None:
@@ -280,10 +272,7 @@ class Predictions(Probe):
 
 
 def parts(net: GPT, *, gradients: bool = False) -> Iterator[tuple[str, Tensor]]:
-    """The attention weights by layer, or their gradients: "L0/q" (rows, C), k, v, "L0/out" (C, C).
-
-    Weights without a gradient are left out.
-    """
+    """Attention weights, or their gradients if any: "L0/q" (rows, C), k, v, "L0/out" (C, C)."""
     for number, block in enumerate(net.blocks):
         attn = block.attn
         if isinstance(attn, Attention):
