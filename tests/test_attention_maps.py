@@ -143,3 +143,32 @@ def test_a_page_that_cannot_be_written_is_a_sentence(
         main()
     assert ended.value.code == 2
     assert capsys.readouterr().err.startswith(f"error: {tmp_path}/file: ")
+
+
+def test_layer_and_head_of_a_run(train: Callable[..., Any]) -> None:
+    folder = str(train().folder)
+    assert [name[:2] for name in look(folder, "the fox", head=1).words] == [(0, 1), (1, 1)]
+    assert [name[:2] for name in look(folder, "the fox", layer=1).words] == [(1, 0), (1, 1)]
+    whole, one = look(folder, "the fox"), look(folder, "the fox", layer=1, head=0)
+    assert one.words == whole.words[2:3]
+    for given, sentence in [({"layer": 2}, "layer = 2"), ({"head": -1}, "head = -1")]:
+        with pytest.raises(BadInput, match=f"{sentence} must be one of 0 to 1"):
+            look(folder, "the fox", **given)
+
+
+def test_words_are_written_along_both_axes() -> None:
+    mask = np.tri(4, dtype=bool)
+    panel = heatmaps.Panel("", mask.astype(np.float32) / 4, mask)
+    words = ["[CLS]", " look", "##ing", "a very long token indeed"]
+    page = heatmaps.grid([panel], words, columns=1, heading="")
+    blank = heatmaps.grid([panel], [" "] * 4, columns=1, heading="")
+    assert page.shape > blank.shape  # room for the words
+    ink = (page < 100).all(-1).sum() - (blank < 100).all(-1).sum()
+    assert ink > 2 * 4 * 20  # pixels, of four words twice
+
+
+def test_twelve_heads_of_a_long_text_fit_a_page() -> None:
+    mask = np.tri(128, dtype=bool)
+    panel = heatmaps.Panel("L0H0", mask.astype(np.float32) / 128, mask)
+    page = heatmaps.grid([panel] * 12, [" token"] * 128, columns=12, heading="")
+    assert page.shape[1] <= heatmaps.LARGEST_WIDTH

@@ -57,12 +57,9 @@ class Attention(nn.Module):
     transposed as (out, in): `W_q`, `W_k`, `W_v` and `W_o` are (in, out), `x @ layer.W_q` are the
     queries of all heads except for the bias, and its columns h D to (h + 1) D belong to head h.
 
-    Args:
-        config: shape and settings; the mask is built at `block_size` to check it.
-
     Raises:
         ValueError: the heads do not divide the width, a number is out of its range, or the mask
-            leaves a query without keys.
+            leaves a query without keys at `block_size`.
     """
 
     init_rules: ClassVar[dict[str, Rule]] = {}
@@ -186,11 +183,8 @@ class Attention(nn.Module):
 class SelfAttention(Attention):
     """Multi-head self-attention with any kernel (Vaswani et al. 2017, section 3.2).
 
-    It honors every setting of `AttentionConfig`.
-
-    Raises:
-        ValueError: see `Attention`; also where rotary positions need an even D, or the kernel
-            hides that the mask leaves a query without keys.
+    It honors every setting of `AttentionConfig`. Raises the errors of `Attention`, and ValueError
+    where rotary positions need an even D, or the kernel hides a query without keys.
     """
 
     init_rules: ClassVar[dict[str, Rule]] = {"gain": ones}

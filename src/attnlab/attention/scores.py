@@ -94,11 +94,8 @@ class AdditiveAttention(Attention):
 
     The projections to q and k are the W and U of the paper, and v starts as that of `Additive`.
     With the small weights of GPT-2's initialization tanh is nearly linear, and a head starts by
-    looking at the same keys from everywhere.
-
-    Raises:
-        ValueError: see `Attention`; also for a kernel, a scale, shared heads, qk_norm, rotary,
-            score_mod or softcap.
+    looking at the same keys from everywhere. Raises the errors of `Attention`, and ValueError for
+    a kernel, a scale, shared heads, qk_norm, rotary, score_mod or softcap.
     """
 
     init_rules: ClassVar[dict[str, Rule]] = {"v": unit_variance}
@@ -138,9 +135,7 @@ class GeneralAttention(SelfAttention):
     q W takes the place of q, so any kernel works. W starts as the identity: the layer is then
     bit-identical to `SelfAttention`, and only what training makes of W differs. Since q and
     k are projections already, W adds no function to the layer, only another way to train it.
-
-    Raises:
-        ValueError: see `SelfAttention`; also for shared heads, qk_norm or rotary.
+    Raises the errors of `SelfAttention`, and ValueError for shared heads, qk_norm or rotary.
     """
 
     init_rules: ClassVar[dict[str, Rule]] = {"W": identity}

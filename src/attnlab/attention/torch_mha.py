@@ -15,11 +15,9 @@ class TorchMHA(Attention):
     """PyTorch's own layer, called with our `qkv` and `proj` in place of its parameters.
 
     Its only scale is 1/sqrt(D). Another one is multiplied into the query rows of weight and bias,
-    which is exact; scaling the layer's input would be wrong where there is a bias.
-
-    Raises:
-        ValueError: see `Attention`; also for a kernel, shared heads or projections, qk_norm,
-            rotary, score_mod, softcap, or a mask that leaves a query without keys.
+    which is exact; scaling the layer's input would be wrong where there is a bias. Raises the
+    errors of `Attention`, and ValueError for a kernel, shared heads or projections, qk_norm,
+    rotary, score_mod, softcap, or a mask that leaves a query without keys.
     """
 
     def __init__(self, config: AttentionConfig) -> None:

@@ -1,7 +1,7 @@
 """Text columns of a dataset on the Hugging Face hub, or of files in a local directory."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,8 @@ def hub(
     """Stream text columns of a Hugging Face dataset, or of a local directory, up to a limit.
 
     Only what is needed for `limit` characters is fetched: a chunk of a text or JSON file, a row
-    group of a Parquet file. Nothing is written to the cache of datasets.
+    group of a Parquet file. Nothing is written to the cache of datasets. Raises BadInput if there
+    is no such dataset, configuration, split, or column; if it cannot be read; or if it is empty.
 
     Args:
         dataset: a name on the hub such as "roneneldan/TinyStories", or a directory of text, CSV,
@@ -35,10 +36,6 @@ def hub(
         config_name: the configuration of the dataset, where it has several.
         revision: a branch, tag, or commit on the hub.
         tokenizer: see `attnlab.data.tokenizers.open_tokenizer`.
-
-    Raises:
-        BadInput: there is no such dataset, configuration, split, or column; it cannot be read; or
-            it is empty.
     """
     import datasets  # takes a second
 
@@ -58,9 +55,10 @@ def hub(
                 f"data.dataset = {dataset} does not exist; give a directory or hub name"
             )
         source = str(folder) if folder.is_dir() else dataset
-        rows = _stream(source, columns, split, config_name, revision)
+        builder = datasets.load_dataset_builder(source, config_name, revision=revision)
+        pieces = _first(limit, builder, split, columns, dataset)
         name = "/".join(part for part in (dataset, config_name, split) if part)
-        corpus = Corpus.from_pieces(name, _first(limit, rows, columns, dataset), tokenizer)
+        corpus = Corpus.from_pieces(name, pieces, tokenizer)
     except BadInput:
         raise
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
@@ -73,26 +71,16 @@ def hub(
     return corpus
 
 
-def _stream(
-    dataset: str, columns: list[str], split: str, config_name: str | None, revision: str | None
-) -> Iterable[dict[str, Any]]:
-    from datasets import load_dataset_builder
-
-    builder = load_dataset_builder(dataset, config_name, revision=revision)
+def _first(
+    limit: int, builder: Any, split: str, columns: list[str], dataset: str
+) -> Iterator[str]:
+    """The first `limit` characters of the columns, a newline after each value."""
     kind = type(builder.config).__name__
     if kind in ("TextConfig", "JsonConfig"):
         builder.config.chunksize = CHUNK_BYTES
     elif kind == "ParquetConfig" and set(columns) <= set(builder.info.features or ()):
         builder.config.columns = columns
-    rows: Iterable[dict[str, Any]] = builder.as_streaming_dataset(split=split)
-    return rows
-
-
-def _first(
-    limit: int, rows: Iterable[dict[str, Any]], columns: list[str], dataset: str
-) -> Iterator[str]:
-    """The first `limit` characters of the columns, a newline after each value."""
-    for row in rows:
+    for row in builder.as_streaming_dataset(split=split):
         for column in columns:
             if column not in row:
                 known = ", ".join(row)

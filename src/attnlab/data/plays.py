@@ -40,12 +40,8 @@ def names() -> tuple[str, ...]:
 def plays(length: int = 600_000, seed: int = 0) -> Corpus:
     """Little plays drawn from a grammar; their exact entropy is the floor of the loss.
 
-    Args:
-        length: of the text, in characters.
-        seed: of the text, not of the run, so that all runs read the same plays.
-
-    Raises:
-        BadInput: a number is out of range.
+    The length is in characters. The seed is that of the text, not of the run, so that all runs
+    read the same plays. Raises BadInput if a number is out of range.
     """
     for name, value, least in (("length", length, 1), ("seed", seed, 0)):
         if not least <= value < 2**63:

@@ -71,10 +71,7 @@ def parse(frame: str) -> Parts:
 
 
 class _Node:
-    """A set of readings, without the parts in which all of them end (the tail of the state).
-
-    It forks into the next characters, or it waits for the tail, the scene, or an act.
-    """
+    """Readings without their common end: it forks by character, or waits for more of the state."""
 
     __slots__ = ("asks", "chars", "cuts", "forks", "logs", "next", "probs", "readings", "waits")
 

@@ -1,6 +1,6 @@
 """BERT's self-attention in our layer."""
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,8 +13,6 @@ from attnlab.interop.gpt2 import filled
 
 if TYPE_CHECKING:
     from transformers.models.bert.modeling_bert import BertAttention, BertSelfAttention
-
-    Layer: TypeAlias = BertAttention | BertSelfAttention
 
 
 class PaddedSelfAttention(SelfAttention):
@@ -29,8 +27,7 @@ class PaddedSelfAttention(SelfAttention):
     def mask(self, x: Tensor) -> Tensor:
         """The mask for x (B, T, C), True = may attend: (T, T), or (B, 1, T, T) with padding.
 
-        Raises:
-            ValueError: the padding is not for x, or leaves a row without keys.
+        Raises ValueError if the padding is not for x, or leaves a row without keys.
         """
         mask = super().mask(x)
         if self.padding is None:
@@ -46,8 +43,10 @@ class PaddedSelfAttention(SelfAttention):
         return padded
 
 
-def from_bert(layer: "Layer") -> PaddedSelfAttention:
+def from_bert(layer: "BertAttention | BertSelfAttention") -> PaddedSelfAttention:
     """A self-attention layer of BERT in ours: same queries, keys, values, pattern and output.
+
+    Raises BadInput for a cross-attention, or for relative positions.
 
     Args:
         layer: a `BertAttention`, whose `output.dense` becomes our `proj` (dropout, residual and
@@ -56,9 +55,6 @@ def from_bert(layer: "Layer") -> PaddedSelfAttention:
 
     Returns:
         in the mode and dtype of the layer, on its device; causal if BERT is a decoder.
-
-    Raises:
-        BadInput: it is a cross-attention, or has relative positions.
     """
     from transformers.models.bert.modeling_bert import BertAttention, BertSelfAttention
 

@@ -13,10 +13,8 @@ class Checkup(Probe):
     """Examines the trained model, as `attnlab checkup` would.
 
     It writes `checkup.healthy` and `checkup.causes` to metrics.json, logs the scalar
-    `checkup/healthy`, and leaves `checkup.json` and `checkup.html` in the run directory.
-
-    Args:
-        prove: also try to prove a leak by training a copy on fresh uniform tokens.
+    `checkup/healthy`, and leaves `checkup.json` and `checkup.html` in the run directory. With
+    `prove`, it also tries to prove a leak by training a copy on fresh uniform tokens.
     """
 
     def __init__(self, *, prove: bool) -> None:

@@ -205,11 +205,8 @@ class Predictions(Probe):
     """Logs the loss at each position, the gap to the training text and a sample at validations.
 
     The loss at each position comes from the validation's own forward passes, hence from the whole
-    text. `val/gap` is the validation loss minus the loss on fixed windows of the training text.
-
-    Args:
-        train_windows: number of these windows.
-        sample_chars: length of the sample in symbols; 0 for none.
+    text. `val/gap` is the validation loss minus the loss on `train_windows` fixed windows of the
+    training text. The sample has `sample_chars` symbols; 0 for none.
     """
 
     def __init__(self, *, train_windows: int, sample_chars: int) -> None:
@@ -219,11 +216,10 @@ class Predictions(Probe):
         self.train_windows = train_windows
         self.sample_chars = sample_chars
         self._hook: RemovableHandle | None = None
-        self._logits = self._losses = self._counts = torch.empty(0)
+        self._logits = self._sums = torch.empty(0)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: Any) -> None:
-        zeros = torch.zeros(pl_module.net.block_size, device=pl_module.device)
-        self._losses, self._counts = zeros.clone(), zeros
+        self._sums = torch.zeros(2, pl_module.net.block_size, device=pl_module.device)
         self._hook = pl_module.net.register_forward_hook(self._keep)
 
     def _keep(self, module: nn.Module, args: tuple[Any, ...], logits: Tensor) -> None:
@@ -233,15 +229,14 @@ class Predictions(Probe):
         self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Batch, *_: Any
     ) -> None:
         y = batch[1]
-        self._losses[: y.shape[1]] += measures.cross_entropies(self._logits, y).sum(0)
-        self._counts[: y.shape[1]] += (y != IGNORED).sum(0)
+        of_batch = torch.stack([measures.cross_entropies(self._logits, y), y != IGNORED])
+        self._sums[:, : y.shape[1]] += of_batch.sum(1)  # losses and counts, (2, B, T) -> (2, T)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         if self._hook is not None:
             self._hook.remove()
         self._logits = torch.empty(0)
-        losses = trainer.strategy.reduce(self._losses, reduce_op="sum")
-        counts = trainer.strategy.reduce(self._counts, reduce_op="sum")
+        losses, counts = trainer.strategy.reduce(self._sums, reduce_op="sum")
         by_position = losses / counts  # NaN where nothing is predicted
         if not trainer.is_global_zero:
             return
