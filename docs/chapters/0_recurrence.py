@@ -112,10 +112,9 @@ assert far["attention"] > 0.01
 with styled():
     figure, (place,) = panels(1, width=7.4, height=4.0)
     for color, (name, norms) in zip(COLORS, relative.items(), strict=False):
-        place.plot(range(T), norms, color=color, label=name)
+        place.plot(range(T), norms.masked_fill(norms < 1e-12, math.nan), color=color, label=name)
     place.set_yscale("log")
     place.set(xlabel="distance of the input, tokens", ylabel="gradient, share of the largest")
-    place.set_ylim(1e-12, 3)
     label_lines(place)
     picture = svg(figure, "reach")
 ALT = "The gradient falls exponentially with distance in recurrent networks, and not in attention"
