@@ -95,12 +95,9 @@ def _chosen(what: str, items: Sequence[T], number: int | None) -> Sequence[T]:
 
 
 def where_it_looks(view: View, head: int, unit: str = "character") -> str:
-    """Describe what a head attends to in the first window of the batch.
+    """Describe what a head of a layer attends to in the first window of the batch.
 
-    Args:
-        view: of the head's layer.
-        head: its number.
-        unit: what one position is, "character" or "token".
+    The unit is what one position is, "character" or "token".
     """
     found = pattern_measures(view.pattern[:1, [head]], view.mask)
     of = {name: float(value) for name, value in found.items()}

@@ -19,10 +19,15 @@ if TYPE_CHECKING:
 
 RUN = "A run directory or a checkpoint"
 MAPS = f"{RUN}, or hf:NAME for a BERT or GPT-2 (a local directory or a name on the hub)."
+EXAMINED = (
+    f"{RUN}, package.module:factory, path/to/file.py:factory, hf:<model type>, or a local "
+    "directory of transformers."
+)
 TRUST = (
     "Allow the run to import your own classes, from the current directory too. They run as your "
     "code: only for runs that you made."
 )
+HERE = "by default here, or else attnlab's own."
 Trust = Annotated[bool, Option("--trust", help=TRUST)]
 AsJson = Annotated[bool, Option("--json", help="Print JSON.")]
 Where = Annotated[
@@ -78,7 +83,6 @@ def sample(
     with fast_imports():
         from attnlab import text_generation
 
-    with fast_imports():  # of the model's own classes
         generator = text_generation.open_generator(target, trust=trust)
     pieces = generator.generate(prompt, chars, temperature=temperature, seed=seed, cache=cache)
     first = next(pieces, "")  # bad input is refused before anything is printed
@@ -92,13 +96,7 @@ def sample(
 
 @app.command()
 def checkup(
-    target: Annotated[
-        str,
-        Argument(
-            help="A run directory or checkpoint, package.module:factory, path/to/file.py:factory, "
-            "hf:<model type>, or a local directory of transformers."
-        ),
-    ],
+    target: Annotated[str, Argument(help=EXAMINED)],
     vocab_size: Annotated[int | None, Option(help="If the model does not have it.")] = None,
     block_size: Annotated[int | None, Option(help="The longest sequence to try.")] = None,
     prove: Annotated[bool, Option("--prove", help="Train a copy to prove a leak.")] = False,
@@ -147,12 +145,8 @@ def reproduce(
     fresh: Annotated[bool, Option("--fresh", help="Ignore the committed rows.")] = False,
     declare: Annotated[bool, Option("--declare", help="Declare what is predicted.")] = False,
     publish: Annotated[bool, Option("--publish", help="Write the READMEs too.")] = False,
-    experiments: Annotated[
-        Path | None, Option(help="Holds <claim>/claim.py.", show_default="here, or attnlab's own")
-    ] = None,
-    conf: Annotated[
-        Path | None, Option(help="Hydra's configuration.", show_default="here, or attnlab's own")
-    ] = None,
+    experiments: Annotated[Path | None, Option(help=f"<claim>/claim.py, {HERE}")] = None,
+    conf: Annotated[Path | None, Option(help=f"Hydra's configuration, {HERE}")] = None,
     outputs: Annotated[Path, Option(help="For runs and report.")] = Path("outputs/reproduce"),
 ) -> None:
     """Run the claims and judge them; resumes where an earlier call stopped."""
@@ -185,9 +179,7 @@ def reproduce(
 
 @app.command()
 def runs(
-    directory: Annotated[Path, Argument(help="outputs, a sweep in it, or a run.")] = Path(
-        "outputs"
-    ),
+    directory: Annotated[Path, Argument(help="All runs, a sweep, or a run.")] = Path("outputs"),
     where: Where = None,
     sort: Annotated[str | None, Option(help="Sort by a setting or a metric.")] = None,
     descending: Annotated[bool, Option("--descending", help="Largest first.")] = False,
@@ -231,22 +223,19 @@ def runs(
 def plot(
     directory: Annotated[Path, Argument(help="A sweep: outputs/<name>.")],
     where: Where = None,
-    out: Annotated[
-        Path | None, Option(help="For the figures.", show_default="<directory>/plots")
-    ] = None,
+    out: Annotated[Path | None, Option(help="For the figures; if omitted, plots in it.")] = None,
 ) -> None:
     """Draw losses, entropy by layer and loss by position, over seeds, as PNG and SVG."""
+    from attnlab.plotting.figures import draw
     from attnlab.runs import curves_of, read_runs
     from attnlab.runs_table import select
 
-    found = select(read_runs(directory), where or [])
+    found, plots = select(read_runs(directory), where or []), out or directory / "plots"
     if not found:
         raise BadInput(f"no runs in {directory} match --where {' and '.join(where or [])}")
-    from attnlab.plotting.figures import draw
-
-    if out is None and (directory / "plots").is_symlink():
-        raise BadInput(f"{directory / 'plots'} is a symbolic link; name a directory with --out")
-    for file in draw(curves_of(found), directory / "plots" if out is None else out):
+    if out is None and plots.is_symlink():
+        raise BadInput(f"{plots} is a symbolic link; name a directory with --out")
+    for file in draw(curves_of(found), plots):
         print(printable(str(file)))
 
 

@@ -62,6 +62,12 @@ def compare(targets: Iterable[str | Path], *, trust: bool = False) -> str:
         }
         for name, of in groups.items()
     ]
+    with styled():
+        drawn = {
+            "Losses by step": figures.losses(curves, columns=1),
+            "At the end": figures.sweep_figure([*results.values()], curves[0].unit, columns=1),
+        }
+        pictures = {told: svg(figure, told) for told, figure in drawn.items() if figure}
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
@@ -71,7 +77,7 @@ def compare(targets: Iterable[str | Path], *, trust: bool = False) -> str:
         baseline=baseline,
         unit=curves[0].unit,
         texts=len(texts),
-        pictures=dict(_pictures(curves, list(results.values()))),
+        pictures=pictures,
         differing=_differing({name: of[0].config for name, of in groups.items()}),
     )
 
@@ -109,18 +115,6 @@ def _difference(differences: Sequence[float]) -> str:
     low, high = min(differences), max(differences)
     spread = f" ({low:+.4f} to {high:+.4f}, {len(differences)} seeds)"
     return f"{median(differences):+.4f}{spread if len(differences) > 1 else ' (1 seed)'}"
-
-
-def _pictures(
-    curves: Sequence[figures.RunCurves], results: Sequence[figures.SettingResult]
-) -> Iterator[tuple[str, str]]:
-    """What a figure shows, and the figure as SVG."""
-    with styled():
-        of_training = figures.losses(curves, columns=1)
-        at_end = figures.sweep_figure(results, curves[0].unit, columns=1)
-        for told, figure in (("Losses by step", of_training), ("At the end", at_end)):
-            if figure:
-                yield told, svg(figure, told)
 
 
 def _heads(run: Run, *, trust: bool) -> list[list[dict[str, Any]]] | str:

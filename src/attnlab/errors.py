@@ -28,12 +28,9 @@ class Terminated(SystemExit):
 def first_line(error: BaseException, *, with_class: bool = False) -> str:
     """The first line of an error's message, or its class where it has none.
 
-    Args:
-        error: the error; some libraries write pages.
-        with_class: put the class in front, "ValueError: ...".
+    `with_class` puts the class in front, as in "ValueError: ...".
     """
-    name, message = type(error).__name__, str(error).strip()
-    line = message.partition("\n")[0].rstrip()
+    name, line = type(error).__name__, str(error).strip().partition("\n")[0].rstrip()
     if not line:
         return name
     return f"{name}: {line}" if with_class else line
@@ -50,8 +47,7 @@ def printable(text: str) -> str:
 
 def of_the_disk(error: OSError) -> str:
     """The error of a disk, with its file."""
-    where = f"{error.filename}: " if error.filename else ""
-    return f"{where}{error.strerror}"
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
 
 
 def with_its_place(error: BaseException) -> str:

@@ -5,7 +5,7 @@ import json
 import math
 import zlib
 from base64 import b64decode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -17,17 +17,13 @@ from attnlab.attention_maps import views_of
 from attnlab.errors import BadInput, first_line, printable
 from attnlab.files import read_file, write_atomically
 from attnlab.probes.capture import history, snapshot
-from attnlab.runs import labels, read_run
+from attnlab.runs import Run, labels, read_run
 
 LARGEST_HISTORY = 2**24  # bytes of history.json
 MOST_BYTES = 2**26  # that its maps may have in memory
 TEXT = "To be, or not to be"
 WITHOUT = "use --text to show the trained model alone"
 Count = Annotated[int, Field(ge=0, le=2**53)]  # an integer in JavaScript, too
-FRAME = (
-    '<iframe srcdoc="{page}" style="width: 100%; height: 900px; border: 0" '
-    'sandbox="allow-scripts allow-downloads" title="{title}"></iframe>'
-)
 
 
 class Snapshot(BaseModel):
@@ -81,7 +77,11 @@ class Explorer:
         write_atomically(Path(file), self.page.encode())
 
     def _repr_html_(self) -> str:
-        return FRAME.format(page=html.escape(self.page), title=html.escape(self.title))
+        return (
+            f'<iframe srcdoc="{html.escape(self.page)}" title="{html.escape(self.title)}" '
+            'style="width: 100%; height: 900px; border: 0" '
+            'sandbox="allow-scripts allow-downloads"></iframe>'
+        )
 
 
 def explore(
@@ -95,8 +95,7 @@ def explore(
 
     Args:
         target: a run directory or a checkpoint, or "hf:" and the local directory or hub name of a
-            BERT or GPT-2. The history of a run directory, if it has one, is shown step by
-            step.
+            BERT or GPT-2. The history of a run directory, if any, is shown step by step.
         other: a second model to compare with.
         text: show the trained models on this text instead.
         trust: as for `attnlab.training.checkpoints.load_model`.
@@ -105,9 +104,10 @@ def explore(
         BadInput: there is no such model, the text does not fit it, or its history is damaged.
     """
     targets = [str(target)] if other is None else [str(target), str(other)]
-    names = _names(targets)
+    found = {each: run for each in targets if (run := _run_of(each))}
+    names = _names(targets, found)
     runs = [
-        {"name": name, "note": _note(each), "unit": unit} | shown.model_dump()
+        {"name": name, "note": _note(found.get(each)), "unit": unit} | shown.model_dump()
         for name, each in zip(names, targets, strict=True)
         for shown, unit in [history_of(each, text, trust=trust)]
     ]
@@ -139,9 +139,12 @@ def read_history(folder: Path) -> PatternHistory | None:
         raise BadInput(f"{file} cannot be read: {first_line(error)}; {WITHOUT}") from error
 
 
-def _names(targets: Sequence[str]) -> list[str]:
+def _run_of(target: str) -> Run | None:
+    return read_run(Path(target)) if (Path(target) / "status.json").is_file() else None
+
+
+def _names(targets: Sequence[str], runs: Mapping[str, Run]) -> list[str]:
     """Short names that tell the models apart."""
-    runs = {t: read_run(Path(t)) for t in targets if (Path(t) / "status.json").is_file()}
     of_groups = labels(list(runs.values()))
     short = [of_groups[runs[t].group] if t in runs else printable(t) for t in targets]
     if len(set(short)) == len(short):
@@ -159,7 +162,7 @@ def history_of(target: str, text: str | None = None, *, trust: bool) -> tuple[Pa
     Raises:
         BadInput: as for `explore`.
     """
-    run = read_run(Path(target)) if (Path(target) / "status.json").is_file() else None
+    run = _run_of(target)
     if run and text is None and (found := read_history(run.folder)):
         return found, str(run.metrics.get("unit", "character"))
     seen, tokens, unit = views_of(target, TEXT if text is None else text, trust=trust)
@@ -167,10 +170,9 @@ def history_of(target: str, text: str | None = None, *, trust: bool) -> tuple[Pa
     return PatternHistory(**history(tokens, seen, [now])), unit
 
 
-def _note(target: str) -> str:
-    if not (Path(target) / "status.json").is_file():
+def _note(run: Run | None) -> str:
+    if run is None:
         return ""
-    run = read_run(Path(target))
     note, loss = f"{run.status} at step {run.step:,}", run.metrics.get("val_loss")
     known = isinstance(loss, float) and math.isfinite(loss)
     return f"{note}, validation loss {loss:.4f}" if known else note

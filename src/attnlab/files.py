@@ -101,11 +101,10 @@ def read_json(file: Path) -> dict[str, Any]:
         OSError: the file is missing or not readable.
         BadInput: it does not hold a JSON object.
     """
+    text = read_file(file, at_most=LARGEST_JSON)
     try:
-        content = json.loads(read_file(file, at_most=LARGEST_JSON))
+        content = json.loads(text)
     except (RecursionError, ValueError) as error:
-        if isinstance(error, BadInput):
-            raise
         raise BadInput(f"{file} is not valid JSON") from error
     if not isinstance(content, dict):
         raise BadInput(f"{file} must hold a JSON object, not {type(content).__name__}")
@@ -187,9 +186,8 @@ def make_importable(conf: Path) -> None:
 def fast_imports() -> Iterator[None]:
     """Turn the garbage collector off during imports, which halves their time.
 
-    Imports create hardly any garbage, but the collector scans all that PyTorch and Lightning
-    define again and again, and once more when the process exits. So what was imported is also
-    exempt from later collections.
+    Imports create hardly any garbage, but the collector would scan what they define again and
+    again, and at exit. So what was imported is also exempt from later collections.
     """
     before, was_enabled = len(sys.modules), gc.isenabled()
     gc.disable()
@@ -203,13 +201,10 @@ def fast_imports() -> Iterator[None]:
 
 
 def make_named_importable(overrides: Iterable[str]) -> None:
-    """Let Python import the modules in the current directory if an override names one.
+    """Let Python import the modules here if an override (attn._target_=mine.Layer) names one.
 
     A directory is not on the path just because a command is run in it. Installed modules come
     first, so that a file there replaces none of them.
-
-    Args:
-        overrides: as typed, such as attn._target_=my_module.MyAttention.
     """
     here = Path.cwd()
     for override in overrides:

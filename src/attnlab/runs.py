@@ -22,31 +22,21 @@ if TYPE_CHECKING:
     import pandas
 
 STATUSES = {"finished", "stopped", "diverged", "failed", "running", "interrupted"}
-Value = Any
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run directory.
-
-    Args:
-        folder: the directory.
-        status: finished, stopped, diverged, failed, running, interrupted or damaged.
-        step: the last one done, or the one at which the run diverged.
-        metrics: metrics.json under flat keys; empty without the file.
-        config: the configuration under dotted keys.
-        overrides: as typed, such as "optim.lr=0.01".
-    """
+    """One run directory."""
 
     folder: Path
-    status: str
-    step: int = 0
-    metrics: dict[str, Value] = field(default_factory=dict)
-    config: dict[str, Value] = field(default_factory=dict)
-    overrides: tuple[str, ...] = ()
+    status: str  # one of STATUSES, or damaged
+    step: int = 0  # the last one done, or the one at which the run diverged
+    metrics: dict[str, Any] = field(default_factory=dict)  # metrics.json under flat keys
+    config: dict[str, Any] = field(default_factory=dict)  # under dotted keys
+    overrides: tuple[str, ...] = ()  # as typed, such as "optim.lr=0.01"
 
     @cached_property
-    def values(self) -> dict[str, Value]:
+    def values(self) -> dict[str, Any]:
         """All settings and metrics under their keys, to show, sort by or filter by."""
         variant = self.folder.parent.name.split(",")[0].removeprefix("attn=")
         named = {"attn": self.metrics.get("variant", variant), "status": self.status}
@@ -88,10 +78,9 @@ def read_run(folder: Path) -> Run:
         )
         plain = {key.removeprefix("probes."): x for key, x in metrics.items()}
         run = Run(folder, word, step, plain, flat(config or {}), tuple(map(str, overrides or ())))
-        sound = _is_sound(run)
+        if not _is_sound(run):
+            return Run(folder, "damaged")
     except Exception:  # parsers raise anything on a damaged file
-        return Run(folder, "damaged")
-    if not sound:
         return Run(folder, "damaged")
     stale = word == "running" and not _is_locked(folder)
     return replace(run, status="interrupted") if stale else run

@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from attnlab.errors import BadInput, printable
-from attnlab.runs import Group, Run, Value, labels
+from attnlab.runs import Group, Run, labels
 
 # The default columns; those that no run has are left out.
 USUAL = ("val_loss", "attn/entropy", "attn/head_similarity", "attn/future_mass")
@@ -97,12 +97,9 @@ def title(runs: Sequence[Run], root: str, of: int) -> str:
 
 
 def table(groups: Sequence[Group], columns: Sequence[str], *, each: bool) -> Table:
-    """One row per group: the mean and standard deviation over its seeds, or the one run's value.
+    """One row per group: the mean and standard deviation of the columns over its seeds.
 
-    Args:
-        groups: from `attnlab.runs.group`, or one run each.
-        columns: settings and metrics.
-        each: whether groups are single runs, which are shown with their seed and status.
+    With `each`, groups are single runs, which are shown with their seed, status and values.
     """
     names = labels([run for group in groups for run in group.runs])
     with_status = each or any(group.first.status != "finished" for group in groups)
@@ -117,11 +114,10 @@ def table(groups: Sequence[Group], columns: Sequence[str], *, each: bool) -> Tab
     for group in groups:
         first = group.first
         seed = printable(str(first.values.get("seed", first.folder.name.removeprefix("seed="))))
-        status = [escape(seed)] if each else []
-        status += [_status(group)] if with_status else []
-        status += [] if each else [str(len(group.runs))]
-        cells = [escape(cell(group, key)) for key in columns]
-        result.add_row(escape(names[first.group]), *status, *cells)
+        before = [escape(names[first.group])] + ([escape(seed)] if each else [])
+        before += [_status(group)] if with_status else []
+        before += [] if each else [str(len(group.runs))]
+        result.add_row(*before, *(escape(cell(group, key)) for key in columns))
     return result
 
 
@@ -171,19 +167,12 @@ def shown(value: Any) -> str:
     return printable(str(value))
 
 
-def _holds(value: Value, sign: str, wanted: str) -> bool:
+def _holds(value: Any, sign: str, wanted: str) -> bool:
     number = _number(wanted)
     if number is not None and isinstance(value, int | float) and not isinstance(value, bool):
         return bool(COMPARE[sign](float(value), number))
-    if sign in {"=", "!="}:
-        return bool(COMPARE[sign](_word(value), wanted))
-    return False
-
-
-def _word(value: Value) -> str:
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return str(value)
+    word = json.dumps(value) if value is None or isinstance(value, bool) else str(value)
+    return sign in {"=", "!="} and bool(COMPARE[sign](word, wanted))
 
 
 def _number(text: str) -> float | None:

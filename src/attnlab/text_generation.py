@@ -53,12 +53,8 @@ class TextGenerator:
 def open_generator(target: str, *, trust: bool = False) -> TextGenerator:
     """Load a run directory or checkpoint, or a GPT-2 of transformers by "hf:" and its name.
 
-    Args:
-        target: the directory, file or name.
-        trust: as for `attnlab.training.checkpoints.load_model`.
-
     Raises:
-        BadInput: there is no such model, or it is not a GPT-2.
+        BadInput: as for `attnlab.training.checkpoints.load_model`, or it is not a GPT-2.
     """
     if target.startswith("hf:"):
         from attnlab.interop import from_gpt2, transformers_loading
@@ -75,7 +71,5 @@ def open_generator(target: str, *, trust: bool = False) -> TextGenerator:
 
     net, alphabet = load_model(target, trust=trust)
     return TextGenerator(
-        net,
-        lambda text: encode(text, alphabet),
-        lambda ids: decode(ids, alphabet),
+        net, partial(encode, alphabet=alphabet), partial(decode, alphabet=alphabet)
     )

@@ -48,13 +48,11 @@ KNOWN: dict[str, LineStyle] = {
 }
 MOST = len(COLORS) * len(DASHES)  # lines that can be told apart
 
-STYLE = Path(__file__).with_name("lab.mplstyle")
-
 
 @contextmanager
 def styled() -> Iterator[None]:
     """Draw in the style of the lab, whatever the caller's is."""
-    with matplotlib.rc_context(fname=STYLE):
+    with matplotlib.rc_context(fname=Path(__file__).with_name("lab.mplstyle")):
         yield
 
 
@@ -63,9 +61,6 @@ def looks(names: Iterable[str]) -> dict[str, LineStyle]:
 
     A known variant has its own, also with further words after it ("unscaled optim.lr=0.01") where
     nothing else in the figure has it. The other names take those that are left, in order.
-
-    Returns:
-        name -> color, and the index in `DASHES` and `MARKERS`.
 
     Raises:
         ValueError: there are more than `MOST` names.
@@ -124,19 +119,15 @@ def label_lines(axes: Axes) -> None:
 
     Names that would overlap are moved apart; a thin line leads from each to its curve.
     """
-    lines = [
-        line
-        for line in axes.get_lines()
-        if not str(line.get_label()).startswith("_") and np.isfinite(line.get_ydata()).any()
-    ]
     right = axes.get_xlim()[1]
     to_axes = axes.transData + axes.transAxes.inverted()  # also where an axis is logarithmic
     ends = []
-    for line in lines:
+    for line in axes.get_lines():
         x, y = (np.asarray(data, dtype=float) for data in line.get_data())
-        last = np.flatnonzero(np.isfinite(y))[-1]
-        height = float(np.clip(to_axes.transform((x[last], y[last]))[1], 0, 1))
-        ends.append((height, x[last], y[last], line))
+        finite = np.flatnonzero(np.isfinite(y))
+        if len(finite) and not str(line.get_label()).startswith("_"):
+            last = x[finite[-1]], y[finite[-1]]
+            ends.append((float(np.clip(to_axes.transform(last)[1], 0, 1)), *last, line))
     ends.sort(key=lambda end: end[:2])
     names = [textwrap.wrap(str(end[3].get_label()), 34, break_long_words=False) for end in ends]
     inches = axes.get_window_extent().height / axes.figure.dpi
@@ -212,9 +203,7 @@ def _plain_ticks(figure: Figure) -> None:
 def svg(figure: Figure, name: str) -> str:
     """Draw a figure as SVG text, the same bytes each time.
 
-    Args:
-        figure: to be drawn.
-        name: keeps the ids of several figures on one page apart.
+    The name keeps the ids of several figures on one page apart.
     """
     _plain_ticks(figure)
     with matplotlib.rc_context({"svg.hashsalt": name, "svg.fonttype": "path"}):

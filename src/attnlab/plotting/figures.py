@@ -7,7 +7,6 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 import numpy as np
@@ -29,6 +28,7 @@ from attnlab.plotting.drawing import (
 )
 
 Curve = list[tuple[int, float]]  # (step, value)
+Styles = Mapping[str, LineStyle]  # by the names of settings
 
 PANELS_A_ROW = 4
 DONE = {"finished", "stopped", "running", "interrupted"}
@@ -67,11 +67,7 @@ class SettingResult:
 
 
 def draw(runs: Sequence[RunCurves], folder: Path) -> list[Path]:
-    """Draw every figure for which the runs have the numbers, as PNG and SVG.
-
-    Args:
-        runs: of one sweep.
-        folder: where the files go; created if missing.
+    """Draw every figure for which the runs of a sweep have the numbers, as PNG and SVG.
 
     Returns:
         the files.
@@ -95,12 +91,7 @@ def draw(runs: Sequence[RunCurves], folder: Path) -> list[Path]:
 
 
 def check(runs: Sequence[RunCurves]) -> None:
-    """Refuse what one figure cannot show.
-
-    Raises:
-        BadInput: there are more settings than lines that can be told apart, or losses of
-            different units.
-    """
+    """Refuse, by BadInput, settings that lines cannot tell apart and losses of different units."""
     units, found = sorted({run.unit for run in runs}), len(_by_name(runs))
     if len(units) > 1:
         raise BadInput(
@@ -127,17 +118,17 @@ def losses(runs: Sequence[RunCurves], columns: int | None = None) -> Figure | No
     groups = _by_name(runs)
     style, unit = looks(groups), runs[0].unit
     tag, close = _close(groups)
+    tags = ("train/loss", "val/loss")
+    if not any(run.status not in DONE or any(map(run.scalars.get, tags)) for run in runs):
+        return None
     figure, axes = panels(3 if close else 2, width=5.6, height=4.8, columns=columns)
-    drawn = False
-    for place, of in zip(axes, ("train/loss", "val/loss"), strict=False):
+    for place, of in zip(axes, tags, strict=False):
         for name, found in groups.items():
             whole = [run.scalars.get(of, []) for run in found if run.status in DONE]
-            drawn |= _band(place, whole, f"{name} (n={len(whole)})", style[name])
-            drawn |= _ended(place, [run for run in found if run.status not in DONE], of, style)
+            _band(place, whole, f"{name} (n={len(whole)})", style[name])
+            _ended(place, [run for run in found if run.status not in DONE], of, style)
         title = "training" if of == "train/loss" else "validation"
         place.set(title=title, xlabel="step", ylabel=f"loss (nats per {unit})")
-    if not drawn:
-        return None
     axes[1].sharey(axes[0])
     for place in axes:
         place.set_xlim(0, 1.02 * max(run.step for run in runs))
@@ -207,32 +198,25 @@ def sweep_figure(
     Panels for which no run has numbers are left out; None if all are.
 
     Args:
-        settings: the baseline and what is compared with it.
+        settings: the baseline and what is compared with it; ValueError for more than `MOST`.
         unit: what one prediction is, "character".
         columns: panels per row; None puts all in one.
-
-    Raises:
-        ValueError: there are more settings than lines that can be told apart.
     """
     style = looks(each.name for each in settings)
-    drawers = {
-        _differences: any(each.differences for each in settings),
-        _positions: any(each.by_position for each in settings),
-        _shares: any(each.shares for each in settings),
-    }
-    shown = [drawer for drawer, has_numbers in drawers.items() if has_numbers]
-    if not shown:
+    drawers = []
+    drawers += [_differences] if any(each.differences for each in settings) else []
+    drawers += [_positions] if any(each.by_position for each in settings) else []
+    drawers += [_shares] if any(each.shares for each in settings) else []
+    if not drawers:
         return None
     with styled():
-        figure, axes = panels(len(shown), width=5.6, height=4.4, columns=columns)
-        for place, drawer in zip(axes, shown, strict=True):
+        figure, axes = panels(len(drawers), width=5.6, height=4.4, columns=columns)
+        for place, drawer in zip(axes, drawers, strict=True):
             drawer(place, settings, style, unit)
     return figure
 
 
-def _differences(
-    place: Axes, settings: Sequence[SettingResult], style: Mapping[str, LineStyle], unit: str
-) -> None:
+def _differences(place: Axes, settings: Sequence[SettingResult], style: Styles, unit: str) -> None:
     """Draw every seed's difference, and the median as a bar."""
     shown = [each for each in reversed(settings) if each.differences]
     for y, each in enumerate(shown):
@@ -248,9 +232,7 @@ def _differences(
     place.set(title="each seed minus the baseline", xlabel=f"validation loss (nats per {unit})")
 
 
-def _positions(
-    place: Axes, settings: Sequence[SettingResult], style: Mapping[str, LineStyle], unit: str
-) -> None:
+def _positions(place: Axes, settings: Sequence[SettingResult], style: Styles, unit: str) -> None:
     """Draw the mean over runs of the loss at each position."""
     for each in settings:
         _band(place, [list(enumerate(x)) for x in each.by_position], each.name, style[each.name])
@@ -259,9 +241,7 @@ def _positions(
     label_lines(place)
 
 
-def _shares(
-    place: Axes, settings: Sequence[SettingResult], style: Mapping[str, LineStyle], unit: str
-) -> None:
+def _shares(place: Axes, settings: Sequence[SettingResult], style: Styles, unit: str) -> None:
     """Draw the measures as rows of dots, one for each setting, at its mean over runs."""
     names = list(dict.fromkeys(name for each in settings for name in each.shares))
     for n, each in enumerate(settings):
@@ -284,12 +264,9 @@ def _by_name(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:
 
 
 def _close(groups: Mapping[str, Sequence[RunCurves]]) -> tuple[str, dict[str, list[Curve]]]:
-    """The tag that is compared, and the curves of close settings minus the baseline's, by seed.
-
-    The validation loss is compared if it has at least three points, else the training loss, which
-    all runs of a seed take over the same batches.
-    """
+    """The tag that is compared, and the curves of close settings minus the baseline's, by seed."""
     done = {name: [run for run in found if run.status in DONE] for name, found in groups.items()}
+    # The training loss has more points, and all runs of a seed take it over the same batches.
     points = [len(run.scalars.get("val/loss", ())) for found in done.values() for run in found]
     tag = "val/loss" if points and min(points) > 2 else "train/loss"
     bases = [name for name, found in groups.items() if found[0].variant == BASELINE]
@@ -309,42 +286,35 @@ def _close(groups: Mapping[str, Sequence[RunCurves]]) -> tuple[str, dict[str, li
     return tag, close
 
 
-def _band(place: Axes, curves: Sequence[Curve], label: str, look: LineStyle) -> bool:
-    """Draw the mean of the curves with a band of one standard deviation; whether there was one."""
+def _band(place: Axes, curves: Sequence[Curve], label: str, look: LineStyle) -> None:
+    """Draw the mean of the curves with a band of one standard deviation."""
     whole = [dict(curve) for curve in curves if curve]
     if not whole:
-        return False
+        return
     steps = sorted(set.intersection(*map(set, whole)))
     values = np.array([[curve[step] for step in steps] for curve in whole])
-    mean, style = values.mean(0), _style(look)
+    mean, (color, dash) = values.mean(0), look
     alone = "o" if len(steps) == 1 else ""  # one validation makes no line
-    place.plot(steps, mean, marker=alone, label=label, **style)
+    place.plot(steps, mean, marker=alone, label=label, color=color, linestyle=DASHES[dash])
     if len(whole) > 1:
         sd = values.std(0, ddof=1)
-        place.fill_between(steps, mean - sd, mean + sd, alpha=0.2, lw=0, color=style["color"])
-    return True
+        place.fill_between(steps, mean - sd, mean + sd, alpha=0.2, lw=0, color=color)
 
 
-def _ended(
-    place: Axes, runs: Sequence[RunCurves], tag: str, style: Mapping[str, LineStyle]
-) -> bool:
-    """Draw each run that diverged or failed as a thin line to a cross; whether there was one."""
+def _ended(place: Axes, runs: Sequence[RunCurves], tag: str, style: Styles) -> None:
+    """Draw each run that diverged or failed as a thin line to a cross."""
     for number, run in enumerate(runs):
         curve = [(step, x) for step, x in run.scalars.get(tag, []) if math.isfinite(x)]
         curve = curve or [(run.step, math.nan)]
         label = "_" if number else f"{run.name}: {run.status}"  # one name for all its seeds
-        look = _style(style[run.name]) | {"lw": 1}
-        place.plot(*zip(*curve, strict=True), label=label, **look)
-        place.plot(*curve[-1], "x", color=look["color"], markersize=11)
+        color, dash = style[run.name]
+        steps, values = zip(*curve, strict=True)
+        place.plot(steps, values, label=label, color=color, linestyle=DASHES[dash], lw=1)
+        place.plot(*curve[-1], "x", color=color, markersize=11)
         if not number and math.isfinite(curve[-1][1]):
             place.annotate(
-                label, curve[-1], (9, -4), textcoords="offset points", size=11, color=look["color"]
+                label, curve[-1], (9, -4), textcoords="offset points", size=11, color=color
             )
-    return bool(runs)
-
-
-def _style(look: LineStyle) -> dict[str, Any]:
-    return {"color": look[0], "linestyle": DASHES[look[1]]}
 
 
 def _by_layer(scalars: Mapping[str, Curve]) -> dict[int, Curve]:
