@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from rich.table import Table
 
@@ -13,8 +12,6 @@ from attnlab.plotting import heatmaps
 from attnlab.probes import measures
 from attnlab.probes.capture import View, pattern_measures, views
 from attnlab.training.checkpoints import load_model
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -53,10 +50,10 @@ def look(
         BadInput: the text does not fit the model, or the model, layer or head does not exist.
     """
     seen, labels, unit = views_of(target, text, trust=trust)
-    chosen, panels, words = _chosen("layer", seen, layer), [], []
-    for view in chosen:
+    chosen, panels, words = _chosen("layer", len(seen), layer), [], []
+    for view in (seen[n] for n in chosen):
         entropies = measures.entropy(view.pattern[:1], view.mask).tolist()
-        for n in _chosen("head", range(len(entropies)), head):
+        for n in _chosen("head", len(entropies), head):
             words.append((view.layer, n, where_it_looks(view, n, unit)))
             title = f"L{view.layer}H{n}  entropy {entropies[n]:.2f}"
             panels.append(heatmaps.Panel(title, view.pattern[0, n].numpy(), view.mask.numpy()))
@@ -86,12 +83,10 @@ def views_of(target: str, text: str, *, trust: bool = False) -> tuple[list[View]
     return list(views(net, ids[None])), labels, unit_of(alphabet)
 
 
-def _chosen(what: str, items: Sequence[T], number: int | None) -> Sequence[T]:
-    if number is None:
-        return items
-    if not 0 <= number < len(items):
-        raise BadInput(f"{what} = {number} must be one of 0 to {len(items) - 1}")
-    return [items[number]]
+def _chosen(what: str, count: int, number: int | None) -> Sequence[int]:
+    if number is not None and not 0 <= number < count:
+        raise BadInput(f"{what} = {number} must be one of 0 to {count - 1}")
+    return range(count) if number is None else [number]
 
 
 def where_it_looks(view: View, head: int, unit: str = "character") -> str:

@@ -132,6 +132,7 @@ def label_lines(axes: Axes) -> None:
     names = [textwrap.wrap(str(end[3].get_label()), 34, break_long_words=False) for end in ends]
     inches = axes.get_window_extent().height / axes.figure.dpi
     heights = [0.19 * len(rows) / inches for rows in names]
+    arrow = {"arrowstyle": "-", "relpos": (0, 0.5), "shrinkA": 0}
     places = spread_apart([end[0] for end in ends], heights)
     for (_, x, y, line), rows, place in zip(ends, names, places, strict=True):
         axes.annotate(
@@ -142,13 +143,7 @@ def label_lines(axes: Axes) -> None:
             color=line.get_color(),
             va="center",
             fontsize=11,
-            arrowprops={
-                "arrowstyle": "-",
-                "relpos": (0, 0.5),
-                "color": line.get_color(),
-                "linestyle": line.get_linestyle(),
-                "shrinkA": 0,
-            },
+            arrowprops=arrow | {"color": line.get_color(), "linestyle": line.get_linestyle()},
             annotation_clip=False,
         )
     axes.set_xlim(right=right)
@@ -171,12 +166,9 @@ def spread_apart(places: Sequence[float], heights: Sequence[float]) -> list[floa
 def dots(
     axes: Axes, groups: Sequence[tuple[str, Sequence[float]]], variants: Sequence[str] = ()
 ) -> None:
-    """Draw every value of every group, and each group's mean as a horizontal bar.
+    """Draw every value of every named group, and each group's mean as a horizontal bar.
 
-    Args:
-        axes: the panel.
-        groups: names with values.
-        variants: one a group, whose look it takes; without them, names decide.
+    A group has the look of its variant or, without variants, of its name.
     """
     style = looks(name for name, _ in groups)
     for x, (name, values) in enumerate(groups):

@@ -1,6 +1,5 @@
 """Figures of runs: losses, entropy by layer, loss by position, and paired differences."""
 
-import io
 import math
 import re
 import textwrap
@@ -15,20 +14,10 @@ from matplotlib.figure import Figure
 
 from attnlab.errors import BadInput
 from attnlab.files import write_atomically
-from attnlab.plotting.drawing import (
-    DASHES,
-    MARKERS,
-    MOST,
-    LineStyle,
-    label_lines,
-    looks,
-    panels,
-    styled,
-    svg,
-)
+from attnlab.plotting import drawing
 
 Curve = list[tuple[int, float]]  # (step, value)
-Styles = Mapping[str, LineStyle]  # by the names of settings
+Styles = Mapping[str, drawing.LineStyle]  # by the names of settings
 
 PANELS_A_ROW = 4
 DONE = {"finished", "stopped", "running", "interrupted"}
@@ -78,12 +67,13 @@ def draw(runs: Sequence[RunCurves], folder: Path) -> list[Path]:
     check(runs)
     files = []
     for name, make in (("loss", losses), ("entropy", entropies), ("position", positions)):
-        with styled():
+        with drawing.styled():
             if (figure := make(runs)) is None:
                 continue
-            picture = io.BytesIO()
-            figure.savefig(picture, format="png", dpi=110)
-            contents = {"png": picture.getvalue(), "svg": svg(figure, name).encode()}
+            contents = {
+                "png": drawing.png(drawing.pixels(figure)),
+                "svg": drawing.svg(figure, name).encode(),
+            }
         for suffix, content in contents.items():
             files.append(folder / f"{name}.{suffix}")
             write_atomically(files[-1], content)  # never through a symbolic link
@@ -98,9 +88,9 @@ def check(runs: Sequence[RunCurves]) -> None:
             f"losses per {' and per '.join(units)} cannot share an axis; "
             f"choose runs of one task with --where unit={units[0]}"
         )
-    if found > MOST:
+    if found > drawing.MOST:
         raise BadInput(
-            f"{found} settings are too many for one figure, which can show {MOST}; "
+            f"{found} settings are too many for one figure, which can show {drawing.MOST}; "
             "choose some with --where attn=unscaled, or give the directory of one sweep"
         )
 
@@ -116,12 +106,12 @@ def losses(runs: Sequence[RunCurves], columns: int | None = None) -> Figure | No
         columns: panels per row; None puts all in one.
     """
     groups = _by_name(runs)
-    style, unit = looks(groups), runs[0].unit
+    style, unit = drawing.looks(groups), runs[0].unit
     tag, close = _close(groups)
     tags = ("train/loss", "val/loss")
     if not any(run.status not in DONE or any(map(run.scalars.get, tags)) for run in runs):
         return None
-    figure, axes = panels(3 if close else 2, width=5.6, height=4.8, columns=columns)
+    figure, axes = drawing.panels(3 if close else 2, width=5.6, height=4.8, columns=columns)
     for place, of in zip(axes, tags, strict=False):
         for name, found in groups.items():
             whole = [run.scalars.get(of, []) for run in found if run.status in DONE]
@@ -132,7 +122,7 @@ def losses(runs: Sequence[RunCurves], columns: int | None = None) -> Figure | No
     axes[1].sharey(axes[0])
     for place in axes:
         place.set_xlim(0, 1.02 * max(run.step for run in runs))
-    label_lines(axes[1])
+    drawing.label_lines(axes[1])
     if close:
         axes[2].axhline(0, color="black", lw=1)
         for name, curves in close.items():
@@ -142,7 +132,7 @@ def losses(runs: Sequence[RunCurves], columns: int | None = None) -> Figure | No
         kind = "validation" if tag == "val/loss" else "training"
         axes[2].set(title=f"{kind}, minus {BASELINE}", xlabel="step", ylim=(-reach, reach))
         axes[2].set_ylabel(f"paired difference (nats per {unit})")
-        label_lines(axes[2])
+        drawing.label_lines(axes[2])
     return figure
 
 
@@ -155,19 +145,19 @@ def entropies(runs: Sequence[RunCurves]) -> Figure | None:
     read = {name: seeds for name, seeds in read.items() if any(seeds)}
     if not read:
         return None
-    figure, axes = panels(len(read), width=4.2, columns=PANELS_A_ROW, share=True)
+    figure, axes = drawing.panels(len(read), width=4.2, columns=PANELS_A_ROW, share=True)
     layers = 1 + max(layer for seeds in read.values() for seed in seeds for layer in seed)
     shades = matplotlib.colormaps["viridis"](np.linspace(0, 0.85, layers))
     axes[0].set(xlim=(0, 1.02 * max(run.step for run in runs)), ylim=(0, 1.05))
     for place, (name, seeds) in zip(axes, read.items(), strict=True):
         for layer in range(layers):
             curves = [seed[layer] for seed in seeds if layer in seed]
-            look = (matplotlib.colors.to_hex(shades[layer]), layer % len(DASHES))
+            look = (matplotlib.colors.to_hex(shades[layer]), layer % len(drawing.DASHES))
             _band(place, curves, f"layer {layer}", look)
         title = textwrap.fill(name, 30, break_long_words=False, break_on_hyphens=False)
         longest = max(map(len, title.split("\n")))
         place.set_title(title, fontsize=min(13, 13 * 32 / longest))
-        label_lines(place)
+        drawing.label_lines(place)
     for place in axes[-PANELS_A_ROW:]:
         place.set_xlabel("step")
         place.tick_params(labelbottom=True)
@@ -179,15 +169,11 @@ def entropies(runs: Sequence[RunCurves]) -> Figure | None:
 def positions(runs: Sequence[RunCurves]) -> Figure | None:
     """Draw the final validation loss at each position, over seeds."""
     done = [run for run in runs if run.status in DONE and len(run.by_position)]
-    if not done:
-        return None
     settings = [
         SettingResult(f"{name} (n={len(found)})", by_position=[run.by_position for run in found])
         for name, found in _by_name(done).items()
     ]
-    figure, (place,) = panels(1, width=8.0, height=4.8)
-    _positions(place, settings, looks(each.name for each in settings), runs[0].unit)
-    return figure
+    return sweep_figure(settings, runs[0].unit)
 
 
 def sweep_figure(
@@ -202,15 +188,15 @@ def sweep_figure(
         unit: what one prediction is, "character".
         columns: panels per row; None puts all in one.
     """
-    style = looks(each.name for each in settings)
+    style = drawing.looks(each.name for each in settings)
     drawers = []
     drawers += [_differences] if any(each.differences for each in settings) else []
     drawers += [_positions] if any(each.by_position for each in settings) else []
     drawers += [_shares] if any(each.shares for each in settings) else []
     if not drawers:
         return None
-    with styled():
-        figure, axes = panels(len(drawers), width=5.6, height=4.4, columns=columns)
+    with drawing.styled():
+        figure, axes = drawing.panels(len(drawers), width=5.6, height=4.4, columns=columns)
         for place, drawer in zip(axes, drawers, strict=True):
             drawer(place, settings, style, unit)
     return figure
@@ -222,7 +208,7 @@ def _differences(place: Axes, settings: Sequence[SettingResult], style: Styles, 
     for y, each in enumerate(shown):
         color, kind = style[each.name]
         spread = np.linspace(-0.15, 0.15, len(each.differences))
-        place.plot(each.differences, y + spread, MARKERS[kind], color=color, alpha=0.75)
+        place.plot(each.differences, y + spread, drawing.MARKERS[kind], color=color, alpha=0.75)
         place.vlines(float(np.median(each.differences)), y - 0.3, y + 0.3, color=color, lw=3)
     place.axvline(0, color="black", lw=1)
     place.locator_params(axis="x", nbins=5)
@@ -238,7 +224,7 @@ def _positions(place: Axes, settings: Sequence[SettingResult], style: Styles, un
         _band(place, [list(enumerate(x)) for x in each.by_position], each.name, style[each.name])
     place.set(title="loss by position", xlabel="position", ylim=(0, None))
     place.set_ylabel(f"validation loss (nats per {unit})")
-    label_lines(place)
+    drawing.label_lines(place)
 
 
 def _shares(place: Axes, settings: Sequence[SettingResult], style: Styles, unit: str) -> None:
@@ -249,7 +235,7 @@ def _shares(place: Axes, settings: Sequence[SettingResult], style: Styles, unit:
         shift = 0.25 * (1 - 2 * n / max(1, len(settings) - 1))
         rows = [y + shift for y, name in enumerate(names) if name in each.shares]
         means = [float(np.mean(each.shares[name])) for name in names if name in each.shares]
-        place.plot(means, rows, MARKERS[kind], color=color, label=each.name)
+        place.plot(means, rows, drawing.MARKERS[kind], color=color, label=each.name)
     place.set_yticks(range(len(names)), [textwrap.fill(name, 14) for name in names])
     place.set(title="attention at the end", xlim=(-0.04, 1.04), ylim=(-0.6, len(names) - 0.4))
     place.set_xlabel("mean over layers and heads")
@@ -286,7 +272,7 @@ def _close(groups: Mapping[str, Sequence[RunCurves]]) -> tuple[str, dict[str, li
     return tag, close
 
 
-def _band(place: Axes, curves: Sequence[Curve], label: str, look: LineStyle) -> None:
+def _band(place: Axes, curves: Sequence[Curve], label: str, look: drawing.LineStyle) -> None:
     """Draw the mean of the curves with a band of one standard deviation."""
     whole = [dict(curve) for curve in curves if curve]
     if not whole:
@@ -295,7 +281,7 @@ def _band(place: Axes, curves: Sequence[Curve], label: str, look: LineStyle) -> 
     values = np.array([[curve[step] for step in steps] for curve in whole])
     mean, (color, dash) = values.mean(0), look
     alone = "o" if len(steps) == 1 else ""  # one validation makes no line
-    place.plot(steps, mean, marker=alone, label=label, color=color, linestyle=DASHES[dash])
+    place.plot(steps, mean, marker=alone, label=label, color=color, linestyle=drawing.DASHES[dash])
     if len(whole) > 1:
         sd = values.std(0, ddof=1)
         place.fill_between(steps, mean - sd, mean + sd, alpha=0.2, lw=0, color=color)
@@ -309,7 +295,7 @@ def _ended(place: Axes, runs: Sequence[RunCurves], tag: str, style: Styles) -> N
         label = "_" if number else f"{run.name}: {run.status}"  # one name for all its seeds
         color, dash = style[run.name]
         steps, values = zip(*curve, strict=True)
-        place.plot(steps, values, label=label, color=color, linestyle=DASHES[dash], lw=1)
+        place.plot(steps, values, label=label, color=color, linestyle=drawing.DASHES[dash], lw=1)
         place.plot(*curve[-1], "x", color=color, markersize=11)
         if not number and math.isfinite(curve[-1][1]):
             place.annotate(

@@ -63,11 +63,7 @@ def alignment(
 ) -> Pixels:
     """Draw the attention between two sentences: target words downward, source words to the right.
 
-    Args:
-        pattern: (T, S) weights; T and S count the ends of the sentences.
-        source: S - 1 words.
-        target: T - 1 words.
-        heading: the line above.
+    The pattern is (T, S) for T - 1 target and S - 1 source words, and the ends of the sentences.
     """
     down, across = (*target, "⏎"), (*source, "⏎")
     return _page([Panel("", pattern)], heading, down, across, ("target", "source"), 1, 26)
@@ -102,11 +98,8 @@ def _page(
     size = max(8, min(12, cell - 1))  # of the labels
     left, below = (40 + int(max(map(_font(size).getlength, labels))) for labels in (down, across))
     rows = -(-len(panels) // columns)
-    page = Image.new(
-        "RGB",
-        (max(left + columns * (wide + 24) + 70, 360), 40 + rows * (high + 32) + below),
-        PAPER,
-    )
+    width = max(left + columns * (wide + 24) + 70, 360)
+    page = Image.new("RGB", (width, 40 + rows * (high + 32) + below), PAPER)
     draw = ImageDraw.Draw(page)
     fits = page.width // 8 - 2  # characters of the heading
     heading = heading if len(heading) <= fits else heading[: fits - 1] + "…"
@@ -122,14 +115,12 @@ def _page(
                 ink = PAPER if abs(value) > 0.7 else INK
                 draw.text(center, f"{value:.2f}", ink, _font(11), "mm")
         if column == 0:
-            for i in _labeled(len(down), cell):
-                label = down[i] if cell >= 6 else str(i)
+            for i, label in _labels(down, cell):
                 draw.text((x - 6, y + (i + 0.5) * cell), label, INK, _font(size), "rm")
             middle = y + (high - _font(11).getlength(axes[0])) / 2
             draw.text((4, middle), axes[0], INK, _font(11, upright=True))
         if number + columns >= len(panels):
-            for j in _labeled(len(across), cell):
-                label = across[j] if cell >= 6 else str(j)
+            for j, label in _labels(across, cell):
                 place = (x + (j + 0.5) * cell, y + high + 5)
                 if len(label) <= 2 or cell < 6:
                     draw.text(place, label, INK, _font(size), "mt")
@@ -183,9 +174,10 @@ def _font(size: int, *, upright: bool = False) -> Font:
     return ImageFont.TransposedFont(font, Image.Transpose.ROTATE_90) if upright else font
 
 
-def _labeled(count: int, cell: int) -> range:
-    """The rows or columns with a label: all, or some of them where there is no room."""
-    return range(0, count, 1 if cell >= 6 else max(1, count // 5))
+def _labels(symbols: Sequence[str], cell: int) -> list[tuple[int, str]]:
+    """The symbols with their places or, where there is no room, the numbers of some places."""
+    some = range(0, len(symbols), max(1, len(symbols) // 5))
+    return list(enumerate(symbols)) if cell >= 6 else [(i, str(i)) for i in some]
 
 
 def _label(symbol: str) -> str:
