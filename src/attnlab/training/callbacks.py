@@ -105,7 +105,7 @@ class Divergence(L.Callback):
 
     @property
     def reason(self) -> str:
-        """A sentence for status.json, if the run diverged."""
+        """Why the run diverged, for status.json."""
         where = "" if self.first is None else f": {in_words(self.first)}"
         return f"the loss or its gradient is not finite{where}"
 
@@ -216,8 +216,7 @@ class RunCheckpoints(Checkpoint):
             self._save(trainer)
 
     def on_fit_end(self, trainer: L.Trainer, *_: Any) -> None:
-        if trainer.global_step != self.saved_step:  # stopped before its first step
-            self._save(trainer)
+        self.on_train_end(trainer)  # Lightning skips that if a run stops before its first step
 
     def _save(self, trainer: L.Trainer) -> None:
         if self.divergence.step is None:
@@ -236,10 +235,8 @@ class RunCheckpoints(Checkpoint):
 
 
 def why_stopped(trainer: L.Trainer) -> str | None:
-    """Why a callback stops a run before `max_steps`; None if none does.
-
-    Lightning's own state says "finished" in both cases.
-    """
+    """Why a callback stops a run before `max_steps`; None if none does. Lightning's own state says
+    "finished" in both cases."""
     if not trainer.should_stop or trainer.global_step >= trainer.max_steps:
         return None
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
@@ -252,18 +249,20 @@ def why_stopped(trainer: L.Trainer) -> str | None:
     return "a callback set trainer.should_stop"
 
 
-def outcome(divergence: Divergence, checkpoints: RunCheckpoints) -> dict[str, Any]:
-    """How a run that returned ended, for metrics.json: finished, stopped or diverged."""
+def outcome(
+    trainer: L.Trainer, divergence: Divergence, checkpoints: RunCheckpoints
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """How a run that returned ended, for metrics.json and for status.json."""
     if divergence.step is not None:
-        return {
-            "status": "diverged",
-            "diverged_at_step": divergence.step,
-            "last_finite_loss": divergence.last_finite_loss,
-            "first_nonfinite": divergence.first,
-        }
+        last = {"last_finite_loss": divergence.last_finite_loss}
+        told = {"status": "diverged", "diverged_at_step": divergence.step} | last
+        status = {"step": divergence.step, "reason": divergence.reason} | last
+        return told | {"first_nonfinite": divergence.first}, status
+    status = {"step": trainer.global_step}
     if checkpoints.stopped:
-        return {"status": "stopped", "stopped_because": checkpoints.stopped}
-    return {"status": "finished"}
+        status |= {"reason": checkpoints.stopped, "max_steps": trainer.max_steps}
+        return {"status": "stopped", "stopped_because": checkpoints.stopped}, status
+    return {"status": "finished"}, status
 
 
 class Progress(TQDMProgressBar):

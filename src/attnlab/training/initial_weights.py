@@ -40,6 +40,11 @@ class InitialWeights:
         """Of the weights; it belongs to the identity of the run that starts from them."""
         return digest_of(self.weights)
 
+    @property
+    def record(self) -> dict[str, Any]:
+        """The entry in metrics.json."""
+        return {"init_from": {"source": self.source, "sha256": self.sha256}}
+
     def fill(self, lit: TaskModule) -> None:
         """Put the weights into the model of a new run; BadInput says what to set if it has another
         model or other symbols."""

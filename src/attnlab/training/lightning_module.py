@@ -28,7 +28,7 @@ from attnlab.model import GPT, Block
 from attnlab.probes.capture import Finding, first_nonfinite
 from attnlab.rng import seed_default, stream_seed
 from attnlab.training.checkpoints import load_stored
-from attnlab.training.run_directory import identity
+from attnlab.training.run_directory import flat, identity
 
 OptimizerFactory = Callable[[torch.nn.Module, int], tuple[Optimizer, LRScheduler]]
 Reduction = Literal["mean", "sum"]
@@ -53,16 +53,15 @@ class TaskData(Protocol):
 class TaskModule(L.LightningModule):
     """A model with its batches, its optimizer and its streams of randomness.
 
-    A task is a subclass. Its class attributes say which model, attention and data belong to it,
-    and its methods say what a batch is and what the loss of one is. Batches are tuples of tensors.
+    A subclass is a task: its class attributes say which model, attention and data belong to it,
+    its methods what a batch, a tuple of tensors, and its loss are.
 
     Args:
         net: the model.
         corpus: the data.
         optim: called with the model and the number of steps.
         recipe: plain values to rebuild the model from, kept in every checkpoint: the alphabet, and
-            "config", the resolved configuration of the run. The seed in it is that of the streams
-            "data" and "dropout"; its batch size is B, over all devices.
+            "config", the resolved configuration of the run. Its batch size is B, over all devices.
     """
 
     model_class: ClassVar[type[nn.Module]]  # what model._target_ must build
@@ -85,7 +84,7 @@ class TaskModule(L.LightningModule):
         self.corpus = corpus
         self.optim = optim
         config = recipe["config"]
-        self.batch_size, self.seed = int(config["data"]["batch_size"]), int(config["seed"])
+        self.batch_size, self.seed = config["data"]["batch_size"], config["seed"]
         self.recipe = recipe
         # For every logger. A run may resume with other loggers and probes, which are left out
         # because MLflow refuses a parameter that changes.
@@ -123,13 +122,12 @@ class TaskModule(L.LightningModule):
             raise BadInput(
                 f"{checkpoint_path} holds a {type(net).__name__}: not for {cls.__name__}"
             )
-        try:
-            return cls(net, corpus, optim, recipe=stored.recipe).eval()  # type: ignore[arg-type]
-        except (KeyError, TypeError, ValueError) as error:
-            raise BadInput(f"{checkpoint_path} does not say its batch_size and seed") from error
+        settings = flat(stored.recipe["config"])
+        if any(type(settings.get(key)) is not int for key in ("data.batch_size", "seed")):
+            raise BadInput(f"{checkpoint_path} does not say its batch_size and seed")
+        return cls(net, corpus, optim, recipe=stored.recipe).eval()  # type: ignore[arg-type]
 
     def forward(self, *inputs: Tensor) -> Any:
-        """What the model gives for a batch's inputs."""
         return self.net(*inputs)
 
     @staticmethod
@@ -222,17 +220,14 @@ class TaskModule(L.LightningModule):
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         loss = self.batch_loss(batch, "sum")
         if batch_idx == 0:
-            # One tensor of all sums: a small one kept a batch would keep malloc from reusing the
-            # memory of the logits, at 2 MB a batch.
+            # One tensor: small ones in between keep malloc from reusing the memory of the logits.
             self._sums = loss.new_zeros(len(self._share))
         self._sums[batch_idx] = loss
 
     def on_validation_epoch_end(self) -> None:
-        sums = self._sums
-        total = (sums.cpu() if sums.device.type == "mps" else sums).double().sum()
-        total = self.trainer.strategy.reduce(total, reduce_op="sum")
-        predictions = sum(map(self.predictions, self.val_batches()))
-        loss = float(total) / predictions
+        sums = self._sums.cpu() if self._sums.device.type == "mps" else self._sums
+        total = self.trainer.strategy.reduce(sums.double().sum(), reduce_op="sum")
+        loss = float(total) / sum(map(self.predictions, self.val_batches()))
         self.val_losses[self.trainer.global_step] = loss
         # For callbacks that monitor it. The callback Scalars gives it to the loggers.
         self.log("val/loss", loss, logger=False, sync_dist=True)

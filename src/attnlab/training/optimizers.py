@@ -86,16 +86,17 @@ def check(
     lr: float, min_lr: float, warmup_steps: int, betas: Sequence[float], weight_decay: float
 ) -> None:
     """Refuse settings of `conf/optim` that are out of range."""
-    if not (0 < lr < math.inf):
-        raise BadInput(f"optim.lr = {lr} must be a positive number")
-    if not min_lr >= 0:
-        raise BadInput(f"optim.min_lr = {min_lr} must be at least 0")
-    if warmup_steps < 0:
-        raise BadInput(f"optim.warmup_steps = {warmup_steps} must be at least 0")
-    if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
-        raise BadInput(f"optim.betas = {list(betas)} must be two numbers in [0, 1)")
-    if not (0 <= weight_decay < math.inf):
-        raise BadInput(f"optim.weight_decay = {weight_decay} must be at least 0")
+    fine = len(betas) == 2 and all(0 <= beta < 1 for beta in betas)
+    _require(0 < lr < math.inf, f"lr = {lr} must be a positive number")
+    _require(min_lr >= 0, f"min_lr = {min_lr} must be at least 0")
+    _require(warmup_steps >= 0, f"warmup_steps = {warmup_steps} must be at least 0")
+    _require(fine, f"betas = {list(betas)} must be two numbers in [0, 1)")
+    _require(0 <= weight_decay < math.inf, f"weight_decay = {weight_decay} must be at least 0")
+
+
+def _require(holds: bool, sentence: str) -> None:
+    if not holds:
+        raise BadInput(f"optim.{sentence}")
 
 
 class Together(Optimizer):
@@ -153,15 +154,13 @@ def muon(
     gives it the size of AdamW's (Liu et al. 2025, section 2.2).
 
     Args:
-        net, max_steps, warmup_steps: as for `adamw`.
-        lr: Muon's largest learning rate, after the warm-up.
-        min_lr: Muon's learning rate of the last step; AdamW's falls by the same factor.
+        net, max_steps, warmup_steps, decay: as for `adamw`.
+        lr, min_lr: Muon's; AdamW's learning rate falls by the same factor.
         betas: decay rates of AdamW's two moments.
         weight_decay: decoupled, on Muon's matrices only.
         adamw_lr: AdamW's largest learning rate.
         momentum: of Muon, with Nesterov's correction.
         ns_steps: Newton-Schulz iterations of the orthogonalization.
-        decay: how the rates fall, `cosine` or `linear`.
 
     Raises:
         BadInput: a number is out of range, or this PyTorch does not have Muon.
@@ -169,12 +168,9 @@ def muon(
     check(lr, min_lr, warmup_steps, betas, weight_decay)
     if not hasattr(torch.optim, "Muon"):
         raise BadInput(f"optim=muon needs PyTorch 2.9 or later; this is {torch.__version__}")
-    if not (0 < adamw_lr < math.inf):
-        raise BadInput(f"optim.adamw_lr = {adamw_lr} must be a positive number")
-    if not 0 <= momentum < 1:
-        raise BadInput(f"optim.momentum = {momentum} must be in [0, 1)")
-    if not 1 <= ns_steps < 100:
-        raise BadInput(f"optim.ns_steps = {ns_steps} must be from 1 to 99")
+    _require(0 < adamw_lr < math.inf, f"adamw_lr = {adamw_lr} must be a positive number")
+    _require(0 <= momentum < 1, f"momentum = {momentum} must be in [0, 1)")
+    _require(1 <= ns_steps < 100, f"ns_steps = {ns_steps} must be from 1 to 99")
     matrices, others = list[nn.Parameter](), list[nn.Parameter]()
     for name, p in net.named_parameters():
         inside = p.ndim == 2 and "blocks." in name and name.endswith(".weight")

@@ -19,7 +19,14 @@ from attnlab.training.callbacks import AtomicCheckpointIO
 from attnlab.training.checkpoints import read_checkpoint
 from attnlab.training.initial_weights import digest_of
 from attnlab.training.lightning_module import TaskData, TaskModule
-from attnlab.training.run_directory import RERUN, RunDirectory, differences, flat
+from attnlab.training.run_directory import (
+    RERUN,
+    RunDirectory,
+    Settings,
+    differences,
+    flat,
+    is_among,
+)
 
 PARTS = (
     *("epoch", "global_step", "state_dict", "loops", "callbacks"),
@@ -37,36 +44,34 @@ DTYPES = {"64-true": torch.float64, "bf16-true": torch.bfloat16}
 
 
 def read_resumable(
-    directory: RunDirectory, settings: dict[str, Any], corpus: TaskData
+    directory: RunDirectory, settings: Settings, corpus: TaskData
 ) -> dict[str, Any]:
     """The checkpoint from which a run resumes; BadInput if it is damaged, or belongs to another
     configuration or corpus."""
     file = directory.last_checkpoint
-    checkpoint = read_run_checkpoint(file)
-    recipe = checkpoint["attnlab"]["recipe"]
-    # Plain values are compared, and nothing is built from them: a run is what its command says.
-    differing = differences(recipe["config"], settings)
+    checkpoint, differing, trained_on = _read_compared(file, settings)
     if differing:
         raise BadInput(
             f"{file} belongs to another configuration ({', '.join(differing[:4])}); {RERUN}"
         )
-    if recipe.get("corpus_sha256") != corpus.sha256:
+    if trained_on != corpus.sha256:
         raise BadInput(f"{file} was trained on data other than the current {corpus.name}; {RERUN}")
     return checkpoint
 
 
-def read_run_checkpoint(file: Path) -> dict[str, Any]:
-    """A checkpoint that says its step, and its configuration in plain values; BadInput if not."""
+def _read_compared(file: Path, settings: Settings) -> tuple[dict[str, Any], list[str], Any]:
+    """A checkpoint that says its step, the settings in which its run differs, and its corpus."""
     checkpoint = read_checkpoint(file)
     recipe = checkpoint["attnlab"]["recipe"]
     try:
         check_plain(recipe)
-        recipe["config"].items()
+        # Plain values are compared; nothing is built from them: a run is what its command says.
+        differing = differences(recipe["config"], settings)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise BadInput(f"{file} does not say which run it belongs to; {RERUN}") from None
     if type(checkpoint.get("global_step")) is not int:
         raise BadInput(f"{file} does not say its step; {RERUN}")
-    return checkpoint
+    return checkpoint, differing, recipe.get("corpus_sha256")
 
 
 def prepare_resume(checkpoint: dict[str, Any], lit: TaskModule, trainer: L.Trainer) -> None:
@@ -84,7 +89,7 @@ def prepare_resume(checkpoint: dict[str, Any], lit: TaskModule, trainer: L.Train
             if part not in checkpoint:
                 raise ValueError("it is missing")
         part, step = "global_step", checkpoint["global_step"]
-        if type(step) is not int or not 0 <= step <= trainer.max_steps:
+        if not 0 <= step <= trainer.max_steps:
             raise ValueError(f"{step!r} is not between 0 and trainer.max_steps")
         part = "epoch"
         if checkpoint["epoch"] not in (0, 1):
@@ -229,11 +234,11 @@ class EarlierRun:
     @property
     def record(self) -> dict[str, Any]:
         """The entry in metrics.json."""
-        step = self.checkpoint["global_step"]
-        return {"run": str(self.directory.path), "step": step, "sha256": self.sha256}
+        run, step = str(self.directory.path), self.checkpoint["global_step"]
+        return {"continued_from": {"run": run, "step": step, "sha256": self.sha256}}
 
 
-def read_earlier_run(settings: dict[str, Any], corpus: TaskData) -> EarlierRun:
+def read_earlier_run(settings: Settings, corpus: TaskData) -> EarlierRun:
     """The run that `continue_from` names in the settings of the run that continues it; BadInput if
     there is none, it has not ended, or it would have trained differently with these settings."""
     named, max_steps = settings["continue_from"], settings["trainer"]["max_steps"]
@@ -244,21 +249,15 @@ def read_earlier_run(settings: dict[str, Any], corpus: TaskData) -> EarlierRun:
     status = directory.status()["status"]
     if status not in ("finished", "stopped"):
         raise BadInput(f"{name} is {status}; only a finished or stopped run can be continued")
-    checkpoint = read_run_checkpoint(directory.last_checkpoint)
-    recipe, step = checkpoint["attnlab"]["recipe"], checkpoint["global_step"]
-    differing = [
-        key
-        for key in differences(recipe["config"], settings)
-        if not any(f"{key}.".startswith(f"{free}.") for free in FREE)
-    ]
-    if differing:
+    checkpoint, differing, trained_on = _read_compared(directory.last_checkpoint, settings)
+    if differing := [key for key in differing if not is_among(key, FREE)]:
         raise BadInput(
             f"{name} has another configuration ({', '.join(differing[:4])}); use its settings "
             f"and change only {', '.join(FREE[2:])}"
         )
-    if recipe.get("corpus_sha256") != corpus.sha256:
+    if trained_on != corpus.sha256:
         raise BadInput(f"{name} was trained on data other than the current {corpus.name}")
-    if max_steps <= step:
+    if max_steps <= (step := checkpoint["global_step"]):
         raise BadInput(
             f"trainer.max_steps = {max_steps} must be more than the {step} steps that {named} "
             "has done"

@@ -1,7 +1,4 @@
-"""One run, from a configuration to a trained model and its run directory.
-
-`attnlab.training.checkpoints.load_model` opens what it leaves.
-"""
+"""One run, from a configuration to a trained model and its run directory."""
 
 import logging
 import math
@@ -40,17 +37,18 @@ from attnlab.training.callbacks import (
     outcome,
 )
 from attnlab.training.config import RunConfig
-from attnlab.training.initial_weights import read_initial_weights
+from attnlab.training.initial_weights import InitialWeights, read_initial_weights
 from attnlab.training.lightning_module import TaskData, TaskModule
 from attnlab.training.loggers import close_services, log_results, log_settings
 from attnlab.training.resume import (
+    EarlierRun,
     begin_continued,
     continued,
     prepare_resume,
     read_earlier_run,
     read_resumable,
 )
-from attnlab.training.run_directory import RunDirectory, fingerprint
+from attnlab.training.run_directory import RunDirectory, Settings, fingerprint
 
 NO_MEMORY = "can't allocate memory"  # of PyTorch's RuntimeError on a CPU
 
@@ -77,46 +75,35 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
     Raises:
         BadInput: the configuration cannot be run. Nothing was written then.
     """
-    corpus = config.data()
-    if not isinstance(corpus, config.module.data_class):
-        target, module = config.settings["data"]["_target_"], config.settings["module"]
-        raise BadInput(
-            f"data._target_ = {target} is not for module = {module}, which needs "
-            f"{config.module.needs}"
-        )
-    earlier_run = None
-    if config.settings["continue_from"] is not None:
-        earlier_run = read_earlier_run(config.settings, corpus)
-    initial = None
-    if config.settings["init_from"] is not None:
-        initial = read_initial_weights(config.settings["init_from"])
-    inputs = [corpus.sha256, *(x.sha256 for x in (earlier_run, initial) if x is not None)]
+    corpus = _load_data(config)
+    origin = _read_origin(config.settings, corpus)
+    inputs = [corpus.sha256, *([] if origin is None else [origin.sha256])]
     directory, digest = RunDirectory(folder), fingerprint(config.settings, *inputs)
     directory.check_holds_no_other_files()
     if done := _earlier_result(config, directory, inputs):
         return done
 
     lit = make_module(config, corpus)
-    if initial is not None:
-        initial.fill(lit)
+    if isinstance(origin, InitialWeights):
+        origin.fill(lit)
     checkpoint = resume_step = None
     if not config.force and directory.last_checkpoint.exists():
         checkpoint = read_resumable(directory, config.settings, corpus)
-        resume_step = int(checkpoint["global_step"])
+        resume_step = checkpoint["global_step"]
     clock, divergence = Clock(), Divergence()
     every = config.settings["checkpoint_every"]
     keeper = RunCheckpoints(folder / "checkpoints", every, divergence)
     trainer = make_trainer(config, folder, [clock, divergence, keeper], resume_step)
-    if checkpoint is None and earlier_run is not None:
-        checkpoint = continued(earlier_run, lit, trainer)
+    if checkpoint is None and isinstance(origin, EarlierRun):
+        checkpoint = continued(origin, lit, trainer)
     if checkpoint is not None:
         prepare_resume(checkpoint, lit, trainer)
-    resume = None if checkpoint is None else directory.last_checkpoint
+    start = None if checkpoint is None else directory.last_checkpoint
     probes = [c for c in trainer.callbacks if isinstance(c, Probe)]  # type: ignore[attr-defined]
     for probe in probes:
         probe.check(lit.net)
     if not trainer.is_global_zero:  # another process of a distributed run; the first one records
-        _fit(trainer, lit, resume)
+        _fit(trainer, lit, start)
         return Result(folder, measured(trainer, lit, clock), config.module)
 
     with directory.locked(), _failures_recorded(directory, digest, trainer, keeper, config.force):
@@ -124,27 +111,39 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
         if done := _earlier_result(config, directory, inputs):
             return done
         directory.begin(config.settings, overrides, digest, resumes=resume_step is not None)
-        if earlier_run is not None and checkpoint is not None and resume_step is None:
-            begin_continued(checkpoint, earlier_run, directory, trainer.max_steps)
+        if resume_step is None and checkpoint is not None and isinstance(origin, EarlierRun):
+            begin_continued(checkpoint, origin, directory, trainer.max_steps)
         log_settings(trainer, config.settings, folder, variant, resume_step)
-        _fit(trainer, lit, resume)
+        _fit(trainer, lit, start)
+        told, status = outcome(trainer, divergence, keeper)
         metrics: dict[str, Any] = {"variant": variant, "seed": lit.seed, "unit": lit.unit}
-        metrics |= {} if earlier_run is None else {"continued_from": earlier_run.record}
-        if initial is not None:
-            metrics["init_from"] = {"source": initial.source, "sha256": initial.sha256}
-        metrics |= outcome(divergence, keeper)
+        metrics |= ({} if origin is None else origin.record) | told
         metrics |= measured(trainer, lit, clock) | provenance(trainer, corpus)
         metrics["probes"] = {key: x for probe in probes for key, x in probe.record.items()}
         write_json(directory.metrics_file, metrics)
         log_results(trainer, metrics)
-        entries: dict[str, Any] = {"step": divergence.step or trainer.global_step}
-        if metrics["status"] == "stopped":
-            entries |= {"reason": keeper.stopped, "max_steps": trainer.max_steps}
-        if metrics["status"] == "diverged":
-            last = divergence.last_finite_loss
-            entries |= {"reason": divergence.reason, "last_finite_loss": last}
-        directory.set_status(metrics["status"], digest, entries)
+        directory.set_status(metrics["status"], digest, status)
     return Result(folder, metrics, config.module)
+
+
+def _load_data(config: RunConfig) -> TaskData:
+    """The data of a run; BadInput if they are of another task."""
+    corpus = config.data()
+    if isinstance(corpus, config.module.data_class):
+        return corpus
+    target, module = config.settings["data"]["_target_"], config.settings["module"]
+    raise BadInput(
+        f"data._target_ = {target} is not for module = {module}, which needs {config.module.needs}"
+    )
+
+
+def _read_origin(settings: Settings, corpus: TaskData) -> EarlierRun | InitialWeights | None:
+    """What a run starts from instead of drawn weights, if anything."""
+    if settings["continue_from"] is not None:
+        return read_earlier_run(settings, corpus)
+    if settings["init_from"] is not None:
+        return read_initial_weights(settings["init_from"])
+    return None
 
 
 def _earlier_result(
@@ -296,19 +295,14 @@ def measured(trainer: L.Trainer, lit: TaskModule, clock: Clock) -> dict[str, Any
     }
 
 
-@torch.inference_mode()
 def evaluate(trainer: L.Trainer, lit: TaskModule, batches: Sequence[Any]) -> float:
     """Mean loss over batches, in nats per prediction, in the precision of the training."""
     device = trainer.strategy.root_device
-    net = lit.net.to(device)
-    was_training = net.training
-    net.eval()
     total, count = 0.0, 0
-    with trainer.precision_plugin.forward_context():
+    with eval_mode(lit.net.to(device)), trainer.precision_plugin.forward_context():
         for batch in batches:
             count += lit.predictions(batch)
             total += float(lit.batch_loss(move_data_to_device(batch, device), "sum"))
-    net.train(was_training)
     return total / count
 
 
@@ -330,10 +324,8 @@ def provenance(trainer: L.Trainer, corpus: TaskData) -> dict[str, Any]:
 
 
 def git_state() -> dict[str, Any] | None:
-    """Commit of the source tree, and whether files differ from it (rows of claims aside).
-
-    None where the package is not run from a clone.
-    """
+    """Commit of the source tree, and whether files differ from it (rows of claims aside); None
+    where the package is not run from a clone."""
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(Path(__file__).parent), *arguments]

@@ -5,7 +5,7 @@ import json
 import re
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -38,11 +38,16 @@ WRITTEN = {
     ".hydra": re.compile(r"(config|overrides)\.yaml"),
     "checkpoints": re.compile(r"(last|best|step_[0-9]{6,})\.ckpt"),
 }
-# The entries of status.json and metrics.json that are relied on.
+# The entries of status.json and metrics.json that are relied on, and those of each status.
 STATUS = {"status": str, "step": int, "fingerprint": str}
 METRICS = {
-    **{"status": str, "variant": str, "steps": int, "corpus": dict, "probes": dict},
+    **{"status": str, "variant": str, "unit": str, "steps": int, "corpus": dict, "probes": dict},
     **{"val_loss": int | float, "tokens_per_second": int | float, "device": str, "precision": str},
+    **{"corpus.name": str, "corpus.sha256": str},
+}
+ENDS = {
+    "stopped": {"reason": str, "max_steps": int},
+    "diverged": {"reason": str, "last_finite_loss": int | float},
 }
 RERUN = "use force=true to rerun"
 # Seconds to wait for a lock: listing runs holds it for a moment, to see whether a run is active.
@@ -63,7 +68,9 @@ def folder_for(cfg: DictConfig, variant: str, overrides: Iterable[str]) -> Path:
     if not name or name in {".", ".."} or any(c in name for c in "/\\\0") or len(name) > 100:
         raise BadInput(f"name = {name!r} must be a plain directory name, without / or \\")
     changed = sorted(
-        _plain(o) for key, o in last_of(overrides).items() if key not in APART and _counts(key)
+        _plain(override)
+        for key, override in last_of(overrides).items()
+        if key not in APART and not is_among(key, ONLY_SHOWN)
     )
     run = ",".join([f"attn={variant}", *changed])
     if len(run.encode()) > LONGEST_NAME:
@@ -107,12 +114,13 @@ def differences(saved: Settings, settings: Settings) -> list[str]:
 
 def identity(settings: Settings) -> Settings:
     """The settings that can change the result of a run, under dotted keys."""
-    return {key: x for key, x in flat(settings).items() if key not in PLACE and _counts(key)}
+    apart = (*PLACE, *ONLY_SHOWN)
+    return {key: x for key, x in flat(settings).items() if not is_among(key, apart)}
 
 
-def _counts(key: str) -> bool:
-    """Whether a setting can change the weights of a run."""
-    return not any(f"{key}.".startswith(f"{shown}.") for shown in ONLY_SHOWN)
+def is_among(key: str, settings: Iterable[str]) -> bool:
+    """Whether a dotted key is one of some settings or lies below one."""
+    return any(f"{key}.".startswith(f"{setting}.") for setting in settings)
 
 
 def flat(settings: Settings, prefix: str = "") -> Settings:
@@ -132,7 +140,7 @@ def _final_name(name: str) -> str:
     return found["name"] if found else ""
 
 
-def _read_checked(file: Path, entries: Settings) -> Settings:
+def _read_checked(file: Path, entries: Settings, ends: Mapping[str, Settings]) -> Settings:
     """Read a JSON file of ours and check the types of the entries that others rely on."""
     try:
         content = read_json(file)
@@ -140,8 +148,9 @@ def _read_checked(file: Path, entries: Settings) -> Settings:
         raise BadInput(f"{file} cannot be read: {error.strerror}; {RERUN}") from error
     except ValueError as error:
         raise BadInput(f"{file} is damaged ({first_line(error)}); {RERUN}") from error
-    for key, kind in entries.items():
-        if not isinstance(content.get(key), kind) or isinstance(content[key], bool):
+    found = flat(content) | content
+    for key, kind in (entries | ends.get(str(content.get("status")), {})).items():
+        if not isinstance(found.get(key), kind) or isinstance(found[key], bool):
             raise BadInput(f"{file} is damaged ({key} is not as a run writes it); {RERUN}")
     return content
 
@@ -196,7 +205,7 @@ class RunDirectory:
         """What status.json says; empty where no run has begun. BadInput if the directory holds
         something else, or the file is damaged."""
         self.check_holds_no_other_files()
-        return _read_checked(self.status_file, STATUS) if self._has_status() else {}
+        return _read_checked(self.status_file, STATUS, ENDS) if self._has_status() else {}
 
     def is_done(self) -> bool:
         """Whether a run ended here with a result: finished, stopped by a callback, or diverged."""
@@ -204,7 +213,7 @@ class RunDirectory:
 
     def metrics(self) -> Settings:
         """What metrics.json says; BadInput if it is missing or damaged."""
-        return _read_checked(self.metrics_file, METRICS)
+        return _read_checked(self.metrics_file, METRICS, {})
 
     def check_is_ours(self, settings: Settings, *inputs: str) -> None:
         """Refuse, by BadInput, a directory that holds a run of another configuration or of other

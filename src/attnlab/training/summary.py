@@ -10,7 +10,7 @@ import shlex
 import shutil
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,20 @@ UNREADABLE = (BadInput, OSError, ValueError, KeyError, TypeError, AttributeError
 def show(result: "Result", overrides: Sequence[str]) -> None:
     """Print the table that a run ends with, and what to do next: the suggested comparison repeats
     the overrides that are not of attention."""
-    metrics, module, folder = result.metrics, result.module, result.folder
+    table = Table(show_header=False, box=SIMPLE, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, text in _rows(result).items():
+        table.add_row(name, text)
+    print(f"\n run directory     {result.folder}")  # never broken, so that it can be copied
+    Console(highlight=False, markup=False).print(table)
+    print("Next:")  # in plain lines, which can be copied however narrow the terminal is
+    for command in _next_commands(result, overrides):
+        print(f"  {command}")
+
+
+def _rows(result: "Result") -> dict[str, str]:
+    metrics, module = result.metrics, result.module
     loss = f"{metrics['val_loss']:.4f} nats per {metrics['unit']} over all validation data"
     if "val_bits_per_byte" in metrics:
         loss += f" ({metrics['val_bits_per_byte']:.4f} bits per byte)"
@@ -48,30 +61,27 @@ def show(result: "Result", overrides: Sequence[str]) -> None:
         speed += f", {metrics['precision']}"
     rows = {"status": outcome_in_words(result)}
     if metrics["status"] == "diverged":
-        rows["reason"] = str(RunDirectory(folder).status()["reason"])
+        rows["reason"] = RunDirectory(result.folder).status()["reason"]
     rows |= {"corpus": metrics["corpus"]["name"], "validation loss": loss}
-    rows |= module.summary_rows(metrics) | compare(folder, variant_of(module.baseline))
-    table = Table(show_header=False, box=SIMPLE, pad_edge=False)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, text in (rows | remarks(metrics) | {"speed": speed}).items():
-        table.add_row(name, text)
-    print(f"\n run directory     {folder}")  # never broken, so that it can be copied
-    Console(highlight=False, markup=False).print(table)
+    rows |= module.summary_rows(metrics) | compare(result.folder, variant_of(module.baseline))
+    return rows | remarks(metrics) | {"speed": speed}
+
+
+def _next_commands(result: "Result", overrides: Sequence[str]) -> Iterator[str]:
+    module, folder = result.module, result.folder
     by_name = folder.name.startswith("seed=")  # and not by hydra.run.dir
     outputs = shlex.quote(str(folder.parents[2] if by_name else folder))
-    print("Next:")  # in plain lines, which can be copied however narrow the terminal is
     if any(folder.glob("events.out.tfevents.*")):
-        print(f"  {_command('tensorboard')} --logdir {outputs}")
-    print(f"  {_command('attnlab')} runs {shlex.quote(str(folder.parents[1]))}")
+        yield f"{_command('tensorboard')} --logdir {outputs}"
+    yield f"{_command('attnlab')} runs {shlex.quote(str(folder.parents[1]))}"
     last = folder / "checkpoints" / "last.ckpt"
-    if last.exists() and "val_accuracy" not in metrics:  # the symbols of a task are not a text
+    if last.exists() and "val_accuracy" not in result.metrics:  # a task's symbols are not a text
         config = read_yaml(folder / ".hydra" / "config.yaml")
         named = [x for group in ("model", "attn") for x in config[group].values()]
         own = any("." in x and not x.startswith("torch.") for x in named if isinstance(x, str))
         for verb in module.verbs:
             trust = " --trust" if own else ""  # the model has parts of the user's own
-            print(f"  {_command('attnlab')} {verb} {shlex.quote(str(folder))}{trust}")
+            yield f"{_command('attnlab')} {verb} {shlex.quote(str(folder))}{trust}"
     # The baseline, or for the baseline a common ablation.
     settings = last_of(overrides)
     attn = [o for key, o in settings.items() if key.split(".")[0] == "attn"]
@@ -80,7 +90,7 @@ def show(result: "Result", overrides: Sequence[str]) -> None:
     other += [o for key, o in settings.items() if o not in attn and key not in once]
     other.sort(key=lambda word: not word.startswith("--"))  # as Hydra parses
     program, first = training_command().split()
-    print(f"  {_command(program)} {first} {shlex.join(other)}")
+    yield f"{_command(program)} {first} {shlex.join(other)}"
 
 
 def _command(name: str) -> str:
@@ -94,14 +104,13 @@ def _command(name: str) -> str:
 
 def outcome_in_words(result: "Result") -> str:
     """How the run ended: finished, or when and why not."""
-    metrics = result.metrics
-    outcome = str(metrics["status"])
+    status = RunDirectory(result.folder).status()
+    outcome = str(status["status"])
     if outcome == "diverged":
-        outcome += f" at step {metrics['diverged_at_step']}"
-        last = metrics["last_finite_loss"]
-        outcome += f", last finite loss {last:.4f}" if math.isfinite(last) else ", from the start"
+        last = status["last_finite_loss"]
+        since = f"last finite loss {last:.4f}" if math.isfinite(last) else "from the start"
+        outcome += f" at step {status['step']}, {since}"
     if outcome == "stopped":
-        status = RunDirectory(result.folder).status()
         outcome += f" at step {status['step']} of {status['max_steps']}, {status['reason']}"
     if not result.fresh:
         outcome += "; already done, use force=true to rerun"

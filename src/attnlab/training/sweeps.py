@@ -135,9 +135,9 @@ def _compare(config: DictConfig) -> None:
     print()
     Console(highlight=False).print(paired_table(groups, baseline))
     try:
-        file = root / "comparison.png"
-        _draw(groups, baseline, str(groups[0].runs[0].metrics["unit"]), file)
-        print(f"\nPicture: {file}")
+        if picture := _draw(groups, baseline):
+            write_atomically(root / "comparison.png", picture)
+            print(f"\nPicture: {root / 'comparison.png'}")
     except Exception as error:  # the runs are done, and a picture can be drawn again
         reason = f"{type(error).__name__}: {first_line(error)}"
         print(f"\nwarning: no picture was drawn, {reason}", file=sys.stderr)
@@ -145,7 +145,8 @@ def _compare(config: DictConfig) -> None:
     print(f"         attnlab plot {shlex.quote(str(root))}")
 
 
-def _draw(groups: Sequence[PairedRuns], baseline: str, unit: str, file: Path) -> None:
+def _draw(groups: Sequence[PairedRuns], baseline: str) -> bytes | None:
+    """The comparison as a PNG file; None if there is nothing to draw."""
     from attnlab.plotting.drawing import pixels, png
     from attnlab.plotting.figures import SHARES, SettingResult, sweep_figure
 
@@ -162,5 +163,5 @@ def _draw(groups: Sequence[PairedRuns], baseline: str, unit: str, file: Path) ->
             }
             differences = group.differences if key == name else []
             found[key] = SettingResult(key, differences, curves, shares)
-    if figure := sweep_figure(list(found.values()), unit):
-        write_atomically(file, png(pixels(figure)))
+    figure = sweep_figure(list(found.values()), groups[0].runs[0].metrics["unit"])
+    return None if figure is None else png(pixels(figure))
