@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -40,26 +39,30 @@ def run_tasks(
     workers = {n: make_worker(n, logs, threads) for n in range(min(jobs, len(tasks)))}
     waiting, idle = list(reversed(tasks)), list(workers)
     running: dict[Future[R], tuple[int, T]] = {}
-    with _environment(threads):
-        try:
-            while waiting or running:
-                while waiting and idle:
-                    number, task = idle.pop(), waiting.pop()
-                    running[workers[number].submit(do, task)] = number, task
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    number, task = running.pop(future)
-                    result, error = None, future.exception()
-                    if isinstance(error, BrokenProcessPool):
-                        workers[number] = make_worker(number, logs, threads)
-                    elif not isinstance(error, SystemExit):  # SIGTERM ended the task alone
-                        result = future.result()
-                    idle.append(number)
-                    yield task, result, _log(logs, number)
-        finally:  # also where the caller was interrupted: runs resume in the next call
-            for child in set(multiprocessing.active_children()) - others:
-                child.kill()
-            for worker in workers.values():
-                worker.shutdown(cancel_futures=True)
+    before = dict(os.environ)
+    libraries = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    os.environ |= dict.fromkeys(libraries, str(threads)) | {"HYDRA_FULL_ERROR": "1"}
+    try:
+        while waiting or running:
+            while waiting and idle:
+                number, task = idle.pop(), waiting.pop()
+                running[workers[number].submit(do, task)] = number, task
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                number, task = running.pop(future)
+                result, error = None, future.exception()
+                if isinstance(error, BrokenProcessPool):
+                    workers[number] = make_worker(number, logs, threads)
+                elif not isinstance(error, SystemExit):  # SIGTERM ended the task alone
+                    result = future.result()
+                idle.append(number)
+                yield task, result, _log(logs, number)
+    finally:  # also where the caller was interrupted: runs resume in the next call
+        for child in set(multiprocessing.active_children()) - others:
+            child.kill()
+        for worker in workers.values():
+            worker.shutdown(cancel_futures=True)
+        os.environ.clear()
+        os.environ |= before
 
 
 def cores() -> int:
@@ -98,17 +101,3 @@ def start_worker(log: str, threads: int) -> None:
     import torch
 
     torch.set_num_threads(threads)
-
-
-@contextmanager
-def _environment(threads: int) -> Iterator[None]:
-    """Set the variables of numerical libraries for the processes that start inside the block."""
-    before = dict(os.environ)
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-        os.environ[name] = str(threads)
-    os.environ["HYDRA_FULL_ERROR"] = "1"
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)

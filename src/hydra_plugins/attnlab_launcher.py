@@ -43,8 +43,8 @@ class PoolLauncher(Launcher):
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
-        """Do the runs, and print a line with the time that is left as each ends; a run whose
-        process died returns NaN. A sweeper may launch several times."""
+        """Do the runs, and print a line with the time that is left as each ends; NaN for a run
+        whose process died. A sweeper may launch several times."""
         import torch
 
         from attnlab.errors import BadInput
@@ -81,11 +81,9 @@ class PoolLauncher(Launcher):
                 line = f"{' '.join(overrides)}: failed, {reason}"
             else:
                 line = log.read_text(errors="replace").splitlines()[-1]
-            # What the others take if they go on like this.
-            seconds = (time.monotonic() - began) / len(ended) * (len(tasks) - len(ended))
-            left = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
-            more = f", {left} left" if len(ended) < len(tasks) else ""
-            print(f"{line} ({len(ended)} of {len(tasks)}{more})", flush=True)
+            left = (time.monotonic() - began) / len(ended) * (len(tasks) - len(ended))  # seconds
+            more = f", {left:.0f} s left" if left < 100 else f", {left / 60:.0f} min left"
+            print(f"{line} ({len(ended)} of {len(tasks)}{more if left else ''})", flush=True)
         return [ended[number] for number, _ in tasks]
 
 
@@ -96,8 +94,7 @@ def _do_job(
     task: tuple[str, str],
     singletons: dict[Any, Any],
 ) -> float:
-    """In a worker: do the run of a number and its overrides, by the function that `hydra.main`
-    wraps, given by its module and name."""
+    """In a worker: do a run by the function that `hydra.main` wraps, given by module and name."""
     number, overrides = job
     setup_globals()
     Singleton.set_state(Singleton.get_state() | {"instances": singletons})

@@ -58,18 +58,7 @@ class OptunaSweeper(Sweeper):
         except ImportError as error:
             raise BadInput("hydra/sweeper=optuna needs Optuna: pip install optuna") from error
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        given = [f"{key!s}={value}" for key, value in self.params.items()] + arguments
-        parsed = OverridesParser.create().parse_overrides(given)
-        typed = {override.get_key_element(): override for override in parsed}  # the last counts
-        space = {key: x for key, o in typed.items() if (x := distribution(o)) is not None}
-        values = [
-            [f"{key}={value}" for value in o.sweep_string_iterator()]
-            if o.is_sweep_override()
-            else [str(o.input_line)]
-            for key, o in typed.items()
-            if key not in space
-        ]
-        arms = list(itertools.product(*values))
+        arms, space = self._arms_and_space(arguments)
         if not space:  # typed values have replaced what `params` searches
             self.launcher.launch(arms, initial_job_idx=0)
             return
@@ -100,6 +89,22 @@ class OptunaSweeper(Sweeper):
             print(f"Best of {len(study.trials)} trials: val loss {study.best_value:.4f}")
             best = shlex.join([*arm, *_drawn(study.best_params)])
             print(f"  {training_command()} -m {best} seed=0,1,2")
+
+    def _arms_and_space(
+        self, arguments: list[str]
+    ) -> "tuple[list[tuple[str, ...]], dict[str, BaseDistribution]]":
+        given = [f"{key!s}={value}" for key, value in self.params.items()] + arguments
+        parsed = OverridesParser.create().parse_overrides(given)
+        typed = {override.get_key_element(): override for override in parsed}  # the last counts
+        space = {key: x for key, o in typed.items() if (x := distribution(o)) is not None}
+        values = [
+            [f"{key}={value}" for value in o.sweep_string_iterator()]
+            if o.is_sweep_override()
+            else [str(o.input_line)]
+            for key, o in typed.items()
+            if key not in space
+        ]
+        return list(itertools.product(*values)), space
 
 
 def distribution(override: Override) -> "BaseDistribution | None":

@@ -29,13 +29,17 @@ def write_run(
     config |= {"name": "lab", "outputs": "outputs", "force": False} | (settings or {})
     (folder / ".hydra" / "config.yaml").write_text(yaml.safe_dump(config))
     metrics = {"variant": variant, "seed": seed, "val_loss": loss, "status": status}
-    metrics |= {"corpus": {"sha256": "0" * 64}, "steps": 8, "tokens_per_second": 1e4}
+    metrics |= {
+        "corpus": {"name": "plays", "sha256": "0" * 64},
+        "steps": 8,
+        "tokens_per_second": 1e4,
+    }
     metrics |= {"device": "cpu", "precision": "32-true", "unit": "character"}
+    metrics |= {"tokens_per_second": 1e4}
     metrics["probes"] = {f"attn/{name}": value for name, value in probes.items()}
     (folder / "metrics.json").write_text(json.dumps(metrics))
-    (folder / "status.json").write_text(
-        json.dumps({"status": status, "step": 8, "fingerprint": ""})
-    )
+    told = {"status": status, "step": 8, "fingerprint": "", "reason": "", "last_finite_loss": 2.0}
+    (folder / "status.json").write_text(json.dumps(told))
     return folder
 
 

@@ -1,8 +1,7 @@
 """Checkpoint files: sealed by a digest, read without running code, and opened as models.
 
-A checkpoint holds weights and a recipe: the resolved configuration of the run and its alphabet.
-Whoever wrote the file wrote the recipe, so it is data, checked before anything is imported, built
-or allocated. docs/security.md says what is checked.
+Whoever wrote the file wrote the recipe in it (the configuration of the run and its alphabet), so
+it is checked before anything is imported, built or allocated. docs/security.md says how.
 """
 
 import io
@@ -49,11 +48,8 @@ LONGEST = 100  # characters of a value that a message quotes
 
 
 def read_checkpoint(file: Path) -> dict[str, Any]:
-    """Load a checkpoint onto the CPU; a pickle in it that would run code is refused.
-
-    Raises:
-        BadInput: the file is missing, damaged, or not one of ours.
-    """
+    """Load a checkpoint onto the CPU; BadInput if the file is missing, damaged, not one of ours,
+    or holds a pickle that would run code."""
     try:
         with open_file(file) as stream:
             try:
@@ -113,10 +109,7 @@ class StoredModel:
 
     def fill(self, net: torch.nn.Module) -> torch.nn.Module:
         """Put the weights into a model, in evaluation mode; warns of those that are not finite.
-
-        Raises:
-            BadInput: the model has other parameters.
-        """
+        BadInput if the model has other parameters."""
         try:
             net.load_state_dict(self.weights)
         except RuntimeError as error:
@@ -135,11 +128,8 @@ class StoredModel:
 
 
 def read_stored_model(target: Path) -> StoredModel:
-    """Read a checkpoint, or the last one of a run directory, and check that it is plain data.
-
-    Raises:
-        BadInput: there is no such thing, or it is damaged.
-    """
+    """Read a checkpoint, or the last one of a run directory, and check that it is plain data;
+    BadInput if there is no such thing, or it is damaged."""
     if not target.exists():
         raise BadInput(f"there is no run directory or checkpoint {target}")
     file = _last_checkpoint(RunDirectory(target)) if target.is_dir() else target
@@ -185,10 +175,8 @@ def load_model(target: Path | str, *, trust: bool = False) -> tuple[GPT, Alphabe
 
 
 def load_stored(target: Path, *, trust: bool = False) -> tuple[torch.nn.Module, StoredModel]:
-    """The model of any task, in evaluation mode, and what its checkpoint says about it.
-
-    `load_model` has the arguments.
-    """
+    """The model of any task, in evaluation mode, and what its checkpoint says about it;
+    `load_model` has the arguments."""
     stored = read_stored_model(target)
     model, attn = _nodes_to_build(stored.recipe, stored.file, trust=trust)
     if trust:
@@ -211,12 +199,8 @@ def _last_checkpoint(folder: RunDirectory) -> Path:
 
 
 def _nodes_to_build(recipe: Mapping[str, Any], file: Path, *, trust: bool) -> list[DictConfig]:
-    """The nodes `model` and `attn` of a recipe, once they are known to be safe to build.
-
-    Raises:
-        BadInput: a value is an interpolation; or, without trust, it is an import path or nested,
-            or its key is no setting of a GPT.
-    """
+    """The nodes `model` and `attn` of a recipe; BadInput if a value is an interpolation or,
+    without trust, an import path or nested, or a key is no setting of a GPT."""
     nodes, own = [], []
     for group in ("model", "attn"):
         settings = recipe["config"][group]
@@ -231,9 +215,8 @@ def _nodes_to_build(recipe: Mapping[str, Any], file: Path, *, trust: bool) -> li
                 continue
             if isinstance(value, dict | list):
                 raise BadInput(f"{_cut(name)} in {file} must be a single value")
-            if not isinstance(value, str):
-                continue
-            if "." in value and (key == "_target_" or value not in FUNCTIONS):
+            ours = value in FUNCTIONS and key != "_target_"
+            if isinstance(value, str) and "." in value and not ours:
                 own.append(f"{name} = {value}")
         nodes.append(DictConfig(settings))
     if own:
@@ -269,11 +252,8 @@ def _checked_weights(weights: Any, file: Path) -> dict[str, Tensor]:
 def _check_sizes(
     model: DictConfig, alphabet: Alphabet, weights: Mapping[str, Tensor], file: Path
 ) -> None:
-    """Refuse, by BadInput, a recipe that asks for a larger model than the file holds.
-
-    Every model of ours stores at least an embedding (V, C) and in each layer a matrix (C, C), so
-    that what is allocated to be filled with the weights is bounded by what is stored.
-    """
+    """Refuse a recipe that asks for a larger model than the file holds: every model of ours stores
+    an embedding (V, C) and in each layer a matrix (C, C), which bounds what is allocated."""
     storages = [x.untyped_storage() for x in weights.values()]
     stored = sum({s.data_ptr(): s.nbytes() for s in storages}.values())  # bytes
     width, layers, smear = (model.get(name, 0) for name in ("n_embd", "n_layer", "smear"))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from inspect import isclass, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -77,18 +77,15 @@ class RunConfig:
 
 
 def read_config(cfg: DictConfig) -> RunConfig:
-    """Check a composed configuration of conf/train.yaml and turn it into what it names; BadInput
-    with the first error found."""
+    """Check a composed configuration of conf/train.yaml; BadInput with the first error found."""
     _check_settings(cfg)
     _check_trainer(cfg)
     # Only now, since importing PyTorch and Lightning takes seconds.
     from attnlab.training.loggers import make_logger
 
     module = _module(cfg)
-    settings = OmegaConf.to_container(cfg)
-    assert isinstance(settings, dict)
     return RunConfig(
-        settings={str(key): value for key, value in settings.items()},
+        settings=cast(dict[str, Any], OmegaConf.to_container(cfg)),
         force=cfg.force,
         module=module,
         data=data_factory(cfg.data),
@@ -170,10 +167,10 @@ def data_factory(node: DictConfig) -> "Callable[[], TaskData]":
 
 
 def model_factory(model: DictConfig, attn: DictConfig) -> "Callable[[int], nn.Module]":
-    """What makes a model of a vocabulary size, with PyTorch's default weights.
+    """What makes a model of a vocabulary size, with PyTorch's default weights; BadInput, here or
+    when it is called, if the values do not fit together.
 
-    Keys of `model` that its class does not take are left out; `read_config` refuses them. Raises
-    BadInput, here or when it is called, if the values do not fit together.
+    Keys of `model` that its class does not take are left out; `read_config` refuses them.
     """
     target = locate(str(model._target_), "model._target_")
     taken = parameters(target, "model._target_")

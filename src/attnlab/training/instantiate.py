@@ -123,8 +123,8 @@ def _public(name: str, path: str, hint: Any) -> Any:
 
 
 def parameters(target: Any, path: str) -> dict[str, Any]:
-    """Names of what a callable takes, with their types: Any where there is no annotation, or one
-    that is imported for type checkers only. BadInput if it has no signature."""
+    """What a callable takes: name -> type, Any where there is no annotation, or one that is
+    imported for type checkers only. BadInput if it has no signature."""
     function = inspect.unwrap(target.__init__ if inspect.isclass(target) else target)
     module = inspect.getmodule(function)
     scope = vars(module) if module else {}

@@ -1,9 +1,8 @@
 """Loggers of a run, and what TensorBoard needs besides numbers.
 
-Any logger of Lightning works. In Weights & Biases and MLflow a run is named like its directory,
-and a resumed run continues the same entry. TensorBoard also gets columns for HParams, which shows
-the mean over seeds, and a layout of charts: in each run's own events, so that they are found
-whatever directory TensorBoard is given.
+In Weights & Biases and MLflow a run is named like its directory, and a resumed run continues the
+same entry. TensorBoard also gets columns for HParams and a layout of charts, in each run's own
+events, so that they are found whatever directory it is given.
 """
 
 import csv
@@ -66,9 +65,8 @@ def make_logger(node: DictConfig, path: str, folder: Path, resume_step: int | No
     if target is TensorBoardLogger and resume_step is not None:
         # TensorBoard drops what the interrupted part logged after its checkpoint.
         given["purge_step"] = resume_step + 1
-    make = build(node, path, given=tuple(given))
     try:
-        logger: Logger = make(**given)
+        logger: Logger = build(node, path, given=given)(**given)
     except ModuleNotFoundError as error:
         extra = path.rpartition(".")[2]
         raise BadInput(
@@ -82,15 +80,13 @@ def log_settings(
 ) -> None:
     """Write settings, columns and layout at the start of a run, or of the rest of a run that
     resumes from `resume_step`."""
-    for logger in trainer.loggers if resume_step is not None else ():
-        if isinstance(logger, CSVLogger):
-            _restore_csv_rows(logger, resume_step or 0)
+    for logger in trainer.loggers:
+        if isinstance(logger, CSVLogger) and resume_step is not None:
+            _restore_csv_rows(logger, resume_step)
     _open_services(trainer, folder)
     row = hyperparameters(settings, variant)
     layout = {
-        category: {
-            title: ["Multiline", [f"^{t}$" for t in tags]] for title, tags in charts.items()
-        }
+        category: {x: ["Multiline", [f"^{tag}$" for tag in tags]] for x, tags in charts.items()}
         for category, charts in shown()["charts"].items()
     }
     group = f"{folder.parent.parent.name}/{folder.parent.name}"  # all but the seed

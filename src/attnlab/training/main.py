@@ -52,38 +52,12 @@ def train(cfg: DictConfig) -> float:
     for source in hydra.runtime.config_sources:
         if source.provider == "command-line":  # --config-dir
             make_importable(Path(source.path))
-    overrides = list(hydra.overrides.task)
-    make_named_importable(overrides)
-    # A configuration that was saved by a run and is given by --config-path has made no choices.
-    variant = variant_of(str(hydra.runtime.choices.get("attn", "as_saved")))
-
-    def trained() -> "Result":
-        with fast_imports():  # PyTorch, and Lightning once the settings are checked
-            from attnlab.training.config import read_config
-
-            config = read_config(cfg)
-            from attnlab.training.run import run
-        usual = folder_for(cfg, variant, without_defaults(cfg, hydra))
-        folder = directory_by_hydra(hydra, usual) or usual
-        return run(config, folder, variant=variant, overrides=overrides)
-
-    def one_of_many() -> float:
-        if cfg.trainer.devices not in (1, "1"):
-            # Lightning would start its other processes with the command line of the whole sweep.
-            raise BadInput(
-                f"trainer.devices = {cfg.trainer.devices}: runs on several devices cannot be "
-                "swept in one process; start them one by one, or sweep with trainer.devices=1"
-            )
-        result = trained()
-        loss = f"val loss {result.metrics['val_loss']:.4f} on {result.metrics['corpus']['name']}"
-        print(f"{result.folder}: {outcome_in_words(result)}, {loss}", flush=True)
-        return float(result.metrics["val_loss"])
-
+    make_named_importable(hydra.overrides.task)
     if hydra.mode == RunMode.MULTIRUN:
         share_threads(hydra)
-        return attempt(one_of_many, hydra, arguments_of(hydra))
+        return attempt(lambda: _train_one_of_many(cfg, hydra), hydra, arguments_of(hydra))
     try:
-        result = trained()
+        result = _train(cfg, hydra)
     except BadInput as error:
         if WANTS_TRACEBACK:
             raise
@@ -91,6 +65,32 @@ def train(cfg: DictConfig) -> float:
         raise SystemExit(2) from None
     if os.environ.get("LOCAL_RANK", "0") == "0":
         show(result, arguments_of(hydra))
+    return float(result.metrics["val_loss"])
+
+
+def _train(cfg: DictConfig, hydra: HydraConf) -> "Result":
+    # A configuration that was saved by a run and is given by --config-path has made no choices.
+    variant = variant_of(str(hydra.runtime.choices.get("attn", "as_saved")))
+    with fast_imports():  # PyTorch, and Lightning once the settings are checked
+        from attnlab.training.config import read_config
+
+        config = read_config(cfg)
+        from attnlab.training.run import run
+    usual = folder_for(cfg, variant, without_defaults(cfg, hydra))
+    folder = directory_by_hydra(hydra, usual) or usual
+    return run(config, folder, variant=variant, overrides=hydra.overrides.task)
+
+
+def _train_one_of_many(cfg: DictConfig, hydra: HydraConf) -> float:
+    if cfg.trainer.devices not in (1, "1"):
+        # Lightning would start its other processes with the command line of the whole sweep.
+        raise BadInput(
+            f"trainer.devices = {cfg.trainer.devices}: runs on several devices cannot be "
+            "swept in one process; start them one by one, or sweep with trainer.devices=1"
+        )
+    result = _train(cfg, hydra)
+    loss = f"val loss {result.metrics['val_loss']:.4f} on {result.metrics['corpus']['name']}"
+    print(f"{result.folder}: {outcome_in_words(result)}, {loss}", flush=True)
     return float(result.metrics["val_loss"])
 
 
@@ -142,11 +142,8 @@ def arguments_of(hydra: HydraConf) -> list[str]:
 
 
 def arrange_arguments() -> None:
-    """Let -m stand among the overrides, and a run directory be typed as it is called.
-
-    Hydra's parser takes flags before or after all overrides, and its grammar takes a value with
-    "=" or "," only in quotes.
-    """
+    """Let -m stand among the overrides, where Hydra does not take it, and a run directory be typed
+    without quotes, which Hydra's grammar needs around "=" and ","."""
     typed = sys.argv[1:]
     flags = [word for word in typed if word in ("-m", "--multirun")]
     overrides = [word for word in typed if word not in flags]
@@ -158,10 +155,8 @@ def arrange_arguments() -> None:
 
 @contextmanager
 def one_sentence() -> Iterator[None]:
-    """Report an error that the user can fix in one sentence, with exit code 2.
-
-    HYDRA_FULL_ERROR=1 shows the traceback instead.
-    """
+    """Report an error that the user can fix in one sentence, with exit code 2; HYDRA_FULL_ERROR=1
+    shows the traceback instead."""
     if WANTS_TRACEBACK:
         yield
         return

@@ -45,7 +45,7 @@ METRICS = {
     **{"val_loss": int | float, "tokens_per_second": int | float, "device": str, "precision": str},
     **{"corpus.name": str, "corpus.sha256": str},
 }
-ENDS = {
+ENDS: dict[str, Settings] = {
     "stopped": {"reason": str, "max_steps": int},
     "diverged": {"reason": str, "last_finite_loss": int | float},
 }
@@ -213,7 +213,10 @@ class RunDirectory:
 
     def metrics(self) -> Settings:
         """What metrics.json says; BadInput if it is missing or damaged."""
-        return _read_checked(self.metrics_file, METRICS, {})
+        found = _read_checked(self.metrics_file, METRICS, {})
+        if found["status"] != (ended := self.status().get("status")):
+            raise BadInput(f"{self.metrics_file} is damaged (its status is not {ended}); {RERUN}")
+        return found
 
     def check_is_ours(self, settings: Settings, *inputs: str) -> None:
         """Refuse, by BadInput, a directory that holds a run of another configuration or of other

@@ -104,8 +104,8 @@ def _command(name: str) -> str:
 
 def outcome_in_words(result: "Result") -> str:
     """How the run ended: finished, or when and why not."""
-    status = RunDirectory(result.folder).status()
-    outcome = str(status["status"])
+    outcome = str(result.metrics["status"])
+    status = RunDirectory(result.folder).status() if outcome != "finished" else {}
     if outcome == "diverged":
         last = status["last_finite_loss"]
         since = f"last finite loss {last:.4f}" if math.isfinite(last) else "from the start"
