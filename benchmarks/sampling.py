@@ -19,10 +19,9 @@ from pathlib import Path
 import torch
 
 from attnlab.attention import SelfAttention
-from attnlab.generation import sample
 from attnlab.init import init_weights
 from attnlab.interop import to_gpt2
-from attnlab.model import GPT
+from attnlab.model import GPT, sample
 from attnlab.training.run import git_state
 
 V, BLOCK = 65, 1280

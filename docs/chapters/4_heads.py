@@ -22,8 +22,8 @@ import torch
 from IPython.display import Image, Markdown
 
 from attnlab.attention import AttentionConfig, SelfAttention, attention
-from attnlab.attention.head_init import identical, identical_qkv, independent
 from attnlab.attention.masks import build_mask, causal
+from attnlab.attention.variant import identical, identical_qkv, independent
 from attnlab.data.plays import plays
 from attnlab.files import lab_path
 from attnlab.plotting import heatmaps

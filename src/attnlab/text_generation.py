@@ -7,8 +7,7 @@ from functools import partial
 from torch import Tensor
 
 from attnlab.data.corpora import decode, encode
-from attnlab.generation import sample
-from attnlab.model import GPT
+from attnlab.model import GPT, sample
 
 UNFINISHED = "\ufffd"  # decoded in place of the bytes of an incomplete character
 
@@ -30,7 +29,7 @@ class TextGenerator:
         A token may be part of a character; it is held back until the character is complete.
 
         Raises:
-            BadInput: as for `attnlab.generation.sample`, or the model does not know a character.
+            BadInput: as for `attnlab.model.sample`, or the model does not know a character.
         """
         ids = self.encode(prompt)
         # A character is four bytes at most, and a token at least one; `sample` refuses chars < 0.

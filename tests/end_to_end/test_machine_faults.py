@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from attnlab.attention import Attention, head_init
+from attnlab.attention import Attention, variant
 from tests.forked import (
     FORK,
     RUN,
@@ -218,10 +218,10 @@ def nan_heads(layer: Attention) -> None:
 
 def test_weights_that_are_nan_are_a_divergence(command: list[str], tmp_path: Path) -> None:
     def prepare() -> None:
-        head_init.nan = nan_heads  # type: ignore[attr-defined]
+        variant.nan = nan_heads  # type: ignore[attr-defined]
 
     code, said = ended(
-        [*command, "attn.head_init=attnlab.attention.head_init.nan"], tmp_path, prepare
+        [*command, "attn.head_init=attnlab.attention.variant.nan"], tmp_path, prepare
     )
     assert (code, "Traceback" in said) == (0, False), said
     status = json.loads((folder_of(tmp_path / "o") / "status.json").read_text())

@@ -18,10 +18,9 @@ from typer.testing import CliRunner
 from attnlab.attention import SelfAttention, TorchMHA, Variant, faulty_kernels, kernels, masks
 from attnlab.cli import app
 from attnlab.errors import BadInput
-from attnlab.generation import sample
 from attnlab.init import init_weights
 from attnlab.interop import export, to_gpt2, tokenizer_of
-from attnlab.model import GPT, gelu_tanh, relu_squared, rms_norm
+from attnlab.model import GPT, gelu_tanh, relu_squared, rms_norm, sample
 from tests.conftest import weights_of
 
 ALPHABET = "\n !\"'-.abcdefgé🙂"

@@ -12,8 +12,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from attnlab.attention import SelfAttention, Variant
 from attnlab.attention.kernels import manual
 from attnlab.errors import BadInput
-from attnlab.generation import sample
 from attnlab.interop import attention_from_gpt2, block_from_gpt2, from_gpt2, to_gpt2
+from attnlab.model import sample
 
 V, T = 61, 24
 

@@ -13,9 +13,8 @@ import torch
 from omegaconf import OmegaConf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from attnlab.attention.head_init import identical, identical_qkv
 from attnlab.attention.layer import SelfAttention
-from attnlab.attention.variant import Variant
+from attnlab.attention.variant import Variant, identical, identical_qkv
 from attnlab.errors import BadInput
 from attnlab.init import init_weights
 from attnlab.model import GPT

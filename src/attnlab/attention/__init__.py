@@ -14,14 +14,20 @@ from attnlab.attention.faulty_kernels import (
     zero_fill,
 )
 from attnlab.attention.functional import attention
-from attnlab.attention.head_init import identical, identical_qkv, independent, single_active
 from attnlab.attention.kernels import linear, manual, sdpa, sigmoid, softmax1
 from attnlab.attention.layer import Attention, KVCache, SelfAttention
 from attnlab.attention.masks import bidirectional, causal, flipped, peek_one, strict_flip
 from attnlab.attention.positions import alibi, log_length
 from attnlab.attention.scores import AdditiveAttention, GeneralAttention
 from attnlab.attention.torch_mha import TorchMHA
-from attnlab.attention.variant import AttentionConfig, Variant
+from attnlab.attention.variant import (
+    AttentionConfig,
+    Variant,
+    identical,
+    identical_qkv,
+    independent,
+    single_active,
+)
 
 __all__ = [
     "AdditiveAttention",

@@ -16,8 +16,7 @@ from attnlab.data.batches import IGNORED, Batch
 from attnlab.data.corpora import decode
 from attnlab.errors import BadInput
 from attnlab.files import write_atomically
-from attnlab.generation import sample
-from attnlab.model import GPT
+from attnlab.model import GPT, sample
 from attnlab.plotting import heatmaps
 from attnlab.probes import base, measures
 from attnlab.probes.base import Probe, at_least, log_image, log_scalars

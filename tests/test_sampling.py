@@ -5,9 +5,8 @@ import torch
 
 from attnlab.attention import SelfAttention
 from attnlab.errors import BadInput
-from attnlab.generation import sample
 from attnlab.init import init_weights
-from attnlab.model import GPT
+from attnlab.model import GPT, sample
 
 PROMPT = torch.arange(5)
 

@@ -13,8 +13,7 @@ from torch import Tensor
 from attnlab.attention import SelfAttention, Variant
 from attnlab.attention.layer import KVCache
 from attnlab.attention.masks import build_mask, looks_back
-from attnlab.generation import CachedDecoder, sample, supports_cache
-from attnlab.model import GPT, rms_norm
+from attnlab.model import GPT, CachedDecoder, rms_norm, sample, supports_cache
 from attnlab.training.config import read_config
 from tests.conftest import SMALL, VARIANTS, settings
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from attnlab.attention import AttentionConfig, SelfAttention, head_init
+from attnlab.attention import AttentionConfig, SelfAttention, variant
 
 C, H, D = 64, 8, 8
 
@@ -28,19 +28,19 @@ def qkv_spread(layer: SelfAttention) -> float:
 
 
 def test_independent_leaves_the_weights() -> None:
-    assert qkv_spread(layer_with(head_init.independent)) > 0.1
+    assert qkv_spread(layer_with(variant.independent)) > 0.1
 
 
 def test_identical_qkv_leaves_the_output_free() -> None:
-    layer = layer_with(head_init.identical_qkv)
+    layer = layer_with(variant.identical_qkv)
     assert qkv_spread(layer) == 0
     assert spread(layer.proj.weight.unflatten(1, (H, D)), 1) > 0.1
 
 
 def test_identical_ties_the_output_too_and_keeps_the_size_of_the_branch() -> None:
     layer, free = (
-        layer_with(head_init.identical, bias=False),
-        layer_with(head_init.independent, bias=False),
+        layer_with(variant.identical, bias=False),
+        layer_with(variant.independent, bias=False),
     )
     assert qkv_spread(layer) == 0
     assert spread(layer.proj.weight.unflatten(1, (H, D)), 1) == 0
@@ -50,7 +50,7 @@ def test_identical_ties_the_output_too_and_keeps_the_size_of_the_branch() -> Non
 
 
 def test_heads_of_one_layer_keep_query_key_and_value_apart() -> None:
-    layer = layer_with(head_init.identical_qkv)
+    layer = layer_with(variant.identical_qkv)
     q, k, v = layer.qkv.weight.unflatten(0, (3, H, D))[:, 0]
     assert not torch.equal(q, k)
     assert not torch.equal(k, v)
