@@ -1,13 +1,25 @@
 """The module of a GPT by itself."""
 
 import math
+from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 
+from attnlab.errors import BadInput
 from attnlab.training.config import read_config
 from attnlab.training.lightning_module import GPTModule
 from attnlab.training.run import make_module
 from tests.conftest import settings
+from tests.security import hostile
+
+
+class Refusing(GPTModule):
+    """A user's module that finds something wrong."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        raise ValueError("my own check")
 
 
 def test_the_accuracy_of_a_diverged_model_is_nan() -> None:
@@ -18,3 +30,14 @@ def test_the_accuracy_of_a_diverged_model_is_nan() -> None:
     with torch.no_grad():
         module.net.wte.weight[3] = math.nan
     assert math.isnan(module.accuracy())
+
+
+def test_loading_tells_a_missing_setting_from_an_error_of_a_users_module(tmp_path: Path) -> None:
+    content = hostile.checkpoint()
+    run = hostile.run(tmp_path / "whole", hostile.saved(content))
+    with pytest.raises(ValueError, match="my own check"):
+        Refusing.load_from_checkpoint(run)
+    del content["attnlab"]["recipe"]["config"]["seed"]
+    run = hostile.run(tmp_path / "seedless", hostile.saved(content))
+    with pytest.raises(BadInput, match="does not say its batch_size and seed"):
+        Refusing.load_from_checkpoint(run)

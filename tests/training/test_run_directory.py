@@ -1,5 +1,6 @@
 """Run folders: names, fingerprints, and what is refused."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from omegaconf import OmegaConf
 from attnlab.errors import BadInput
 from attnlab.training.run_directory import RunDirectory, differences, fingerprint, folder_for
 from tests.conftest import plain, settings
+from tests.training.test_summary import write_run
 
 CFG = OmegaConf.create({"outputs": "outputs", "name": "lab", "seed": 3})
 
@@ -110,6 +112,23 @@ def test_a_damaged_status_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "status.json").write_text("{")
     with pytest.raises(BadInput, match="is damaged"):
         RunDirectory(tmp_path).status()
+
+
+@pytest.mark.parametrize(
+    ("entry", "value", "named"),
+    [
+        *(("unit", None, "unit"), ("corpus", {"sha256": "0"}, "corpus.name")),
+        *(("val_loss", "low", "val_loss"), ("status", "diverged", "status")),
+    ],
+)
+def test_damaged_metrics_are_one_sentence(
+    tmp_path: Path, entry: str, value: object, named: str
+) -> None:
+    directory = RunDirectory(write_run(tmp_path, "sdpa", 0, 2.0))
+    metrics = directory.metrics()
+    directory.metrics_file.write_text(json.dumps(metrics | {entry: value}))
+    with pytest.raises(BadInput, match=rf"metrics.json is damaged \(.*{named}"):
+        directory.metrics()
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:

@@ -382,6 +382,17 @@ def test_a_sweep_ends_with_a_table_and_a_picture(
     assert (root / "comparison.png").stat().st_size > 10_000
 
 
+def test_no_picture_is_named_if_there_is_nothing_to_draw(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for variant in ("sdpa", "unscaled"):
+        write_run(tmp_path / "lab", variant, 0, float("nan"), status="diverged")
+    summary(tmp_path)
+    printed = capsys.readouterr().out
+    assert "1 of 1 pairs diverged" in printed and "Picture" not in printed
+    assert not (tmp_path / "lab" / "comparison.png").exists()
+
+
 def test_a_picture_that_cannot_be_drawn_is_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

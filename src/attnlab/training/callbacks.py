@@ -21,8 +21,7 @@ from attnlab.training.checkpoints import read_checkpoint
 class Scalars(L.Callback):
     """Logs losses, the norm of the gradient and the learning rate, by the number of steps done.
 
-    `self.log` collects every value at every step, which takes up to a tenth of a small model's
-    step. It is used at validations only, for callbacks that monitor `val/loss`.
+    `self.log` would collect every value at every step, up to a tenth of a small model's time.
     """
 
     def on_train_batch_end(
@@ -84,9 +83,8 @@ class Clock(L.Callback):
 class Divergence(L.Callback):
     """Stops a run whose loss or gradient is not finite, and records the step.
 
-    A non-finite gradient makes the weights non-finite in the same step. The check runs on the
-    device. On a GPU its result is read every 10 steps, because each read waits for the GPU; in
-    the first steps it is read every time, since a model that cannot work fails there.
+    The check runs on the device. On a GPU its result is read every 10 steps, because each read
+    waits for the GPU; in the first steps, where a model that cannot work fails, every time.
     """
 
     def __init__(self) -> None:
@@ -168,20 +166,13 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 class RunCheckpoints(Checkpoint):
     """Keeps `last.ckpt`, from which a run resumes, and `best.ckpt`, of the lowest validation loss.
 
-    Lightning's ModelCheckpoint ranks NaN as the best loss, and it does not save the last step of a
-    run. A diverged step is never saved.
-
-    Args:
-        folder: where the files go.
-        every: steps between two writes of `last.ckpt`. Validations and the end of the training
-            write it too.
-        divergence: knows whether the weights are still finite.
+    `last.ckpt` is written after `every` steps, at validations and at the end, but never for a
+    diverged step. Lightning's ModelCheckpoint ranks NaN as the best loss, and it does not save the
+    last step of a run.
     """
 
     def __init__(self, folder: Path, every: int, divergence: Divergence) -> None:
-        self.folder = folder
-        self.every = every
-        self.divergence = divergence
+        self.folder, self.every, self.divergence = folder, every, divergence
         self.saved_step: int | None = None  # of the last.ckpt on the disk
         self.stopped: str | None = None  # why a callback stopped the run before max_steps
 

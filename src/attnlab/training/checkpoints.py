@@ -256,9 +256,8 @@ def _check_sizes(
     an embedding (V, C) and in each layer a matrix (C, C), which bounds what is allocated."""
     storages = [x.untyped_storage() for x in weights.values()]
     stored = sum({s.data_ptr(): s.nbytes() for s in storages}.values())  # bytes
-    width, layers, smear = (model.get(name, 0) for name in ("n_embd", "n_layer", "smear"))
-    sizes = {"n_embd": width, "n_layer": layers, "smear": smear}
-    sizes["block_size"] = block = model.get("block_size", 0)
+    sizes = {name: model.get(name, 0) for name in ("n_embd", "n_layer", "smear", "block_size")}
+    width, layers, smear, block = sizes.values()
     for name, size in sizes.items():
         if type(size) is not int:
             raise BadInput(f"model.{name} in {file} must be a whole number")

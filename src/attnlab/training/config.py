@@ -23,22 +23,12 @@ if TYPE_CHECKING:
 
 GROUPS = {"attn", "model", "data", "optim", "trainer", "probes", "callbacks", "logger"}
 SETTINGS: dict[str, Any] = {
-    "name": str | int | float,
-    "module": str,
-    "outputs": str,
-    "seed": int,
-    "force": bool,
-    "checkpoint_every": int,
-    "continue_from": str | None,
-    "init_from": str | None,
+    **{"name": str | int | float, "module": str, "outputs": str, "seed": int, "force": bool},
+    **{"checkpoint_every": int, "continue_from": str | None, "init_from": str | None},
 }
 COUNTS = (
-    "data.batch_size",
-    "checkpoint_every",
-    "trainer.max_steps",
-    "trainer.val_check_interval",
-    "trainer.log_every_n_steps",
-    "trainer.accumulate_grad_batches",
+    *("data.batch_size", "checkpoint_every", "trainer.max_steps", "trainer.val_check_interval"),
+    *("trainer.log_every_n_steps", "trainer.accumulate_grad_batches"),
 )
 # Gradients of a scaled fp16 loss are clipped wrongly beside a fused optimizer, so no 16-mixed.
 PRECISIONS = ("auto", "fastest", "32-true", "bf16-mixed", "bf16-true", "64-true")
@@ -54,25 +44,17 @@ def refused() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """A checked configuration: plain settings, and a factory for each object of a run.
+    """A checked configuration: plain settings, and a factory for each object of a run."""
 
-    Args:
-        settings: all resolved values, for what is stored of them: `.hydra/`, the fingerprint,
-            hyperparameters, and the recipe in a checkpoint.
-        model: called with the vocabulary size; makes the model with the initial weights of `seed`.
-        loggers: each is called with the run directory and the step from which the run resumes
-            (None for a new run).
-    """
-
-    settings: dict[str, Any]
+    settings: dict[str, Any]  # all values, resolved
     force: bool
     module: "type[TaskModule]"
     data: "Callable[[], TaskData]"
-    model: "Callable[[int], Any]"
+    model: "Callable[[int], Any]"  # vocabulary size -> the model with its initial weights
     optimizer: "OptimizerFactory"
     probes: "list[Callable[[], L.Callback]]"
     callbacks: "list[Callable[[], L.Callback]]"
-    loggers: "list[Callable[[Path, int | None], Logger]]"
+    loggers: "list[Callable[[Path, int | None], Logger]]"  # run directory, step if it resumes
     trainer: "partial[L.Trainer]"
 
 

@@ -54,9 +54,8 @@ class InitialWeights:
             free.add("block_size")
         other = {k: x for k, x in self.model.items() if k not in free and ours.get(k) != x}
         if other:
-            needed = [
-                f"model.{k}={x if isinstance(x, str) else json.dumps(x)}" for k, x in other.items()
-            ]
+            shown = {k: x if isinstance(x, str) else json.dumps(x) for k, x in other.items()}
+            needed = [f"model.{k}={x}" for k, x in shown.items()]
             raise BadInput(f"{name} needs {printable(' '.join(needed)[:LONGEST])}")
         if self.alphabet not in (None, lit.recipe["alphabet"]):
             raise BadInput(
@@ -81,21 +80,13 @@ class InitialWeights:
 
 
 def read_initial_weights(source: str) -> InitialWeights:
-    """What `init_from` names, read as data: nothing that a file asks for is built or imported.
-
-    Args:
-        source: a run directory or a checkpoint, or "hf:" and the local directory or hub name of a
-            GPT-2.
-
-    Raises:
-        BadInput: there is no such thing, it is damaged, or our GPT cannot express it.
-    """
+    """What `init_from` names: a run directory, a checkpoint, or "hf:" and a GPT-2's directory or
+    hub name. Nothing that a file asks for is built or imported; BadInput if there is no such
+    thing, it is damaged, or our GPT cannot express it."""
     if not source.startswith("hf:"):
         stored = read_stored_model(Path(source).expanduser())
-        recipe = stored.recipe
-        return InitialWeights(
-            source, stored.weights, recipe["config"]["model"], recipe["alphabet"]
-        )
+        model, alphabet = stored.recipe["config"]["model"], stored.recipe["alphabet"]
+        return InitialWeights(source, stored.weights, model, alphabet)
     from attnlab.interop.gpt2 import from_gpt2, settings_of_gpt2
     from attnlab.interop.transformers_loading import load_gpt2
 

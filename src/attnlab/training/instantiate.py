@@ -45,8 +45,7 @@ def build(
         given: parameters that the caller of the result adds; a node may not set them.
 
     Raises:
-        BadInput: the target cannot be found, does not take a key, a value has the wrong type, or
-            one is missing.
+        BadInput: the target cannot be found, or it does not take these keys and values.
     """
     target = locate(str(node._target_), f"{path}._target_")
     if node.get("_partial_", True) is not True:

@@ -42,12 +42,9 @@ class TaskData(Protocol):
     @property
     def sha256(self) -> str: ...
     @property
-    def alphabet(self) -> Sequence[str]:
-        """The symbols that the model predicts; a symbol's id is its place here."""
-
+    def alphabet(self) -> Sequence[str]: ...  # a symbol's id is its place here
     @property
-    def record(self) -> dict[str, Any]:
-        """The entry of the data in metrics.json."""
+    def record(self) -> dict[str, Any]: ...  # the entry in metrics.json
 
 
 class TaskModule(L.LightningModule):
@@ -86,8 +83,7 @@ class TaskModule(L.LightningModule):
         config = recipe["config"]
         self.batch_size, self.seed = config["data"]["batch_size"], config["seed"]
         self.recipe = recipe
-        # For every logger. A run may resume with other loggers and probes, which are left out
-        # because MLflow refuses a parameter that changes.
+        # For every logger, without loggers and probes: MLflow refuses a parameter that changes.
         self.save_hyperparameters(identity(config) | {"name": config.get("name")})
         self.loss = torch.tensor(math.nan)  # of the last batch
         self.grad_norm = torch.tensor(0.0)  # of the last step, before clipping
@@ -109,10 +105,8 @@ class TaskModule(L.LightningModule):
 
         Args:
             checkpoint_path: a checkpoint, or a run directory for its last one.
-            corpus: the data, to validate or train on.
-            optim: the optimizer, to train on.
-            trust: allow the checkpoint to name your own classes, which runs their code; see
-                `attnlab.training.checkpoints.load_model`.
+            corpus, optim: the data and the optimizer, to validate or train.
+            trust: see `attnlab.training.checkpoints.load_model`.
 
         Raises:
             BadInput: the checkpoint is missing or damaged, or belongs to another task.
@@ -255,7 +249,6 @@ class GPTModule(TaskModule):
 
     @staticmethod
     def init_weights(net: GPT, seed: int, *, init: str, qk_std: float | None) -> None:
-        """Draw the weights; `attnlab.init.init_weights` has the arguments."""
         init_weights(net, seed, init, qk_std)
 
     @staticmethod

@@ -48,10 +48,8 @@ def shown() -> dict[str, Any]:
 
 
 def make_logger(node: DictConfig, path: str, folder: Path, resume_step: int | None) -> Logger:
-    """A logger that writes into the run directory, unless its node names another `save_dir`.
-
-    `resume_step` is None for a new run. BadInput if the node does not fit or a package is missing.
-    """
+    """A logger that writes into the run directory, unless its node names another `save_dir`;
+    BadInput if the node does not fit or a package is missing."""
     target = locate(str(node._target_), f"{path}._target_")
     given: dict[str, Any] = {}
     if target in SERVICES:
@@ -78,8 +76,7 @@ def make_logger(node: DictConfig, path: str, folder: Path, resume_step: int | No
 def log_settings(
     trainer: L.Trainer, settings: Settings, folder: Path, variant: str, resume_step: int | None
 ) -> None:
-    """Write settings, columns and layout at the start of a run, or of the rest of a run that
-    resumes from `resume_step`."""
+    """Write settings, columns and layout at the start of a run, or of its rest."""
     for logger in trainer.loggers:
         if isinstance(logger, CSVLogger) and resume_step is not None:
             _restore_csv_rows(logger, resume_step)
@@ -172,15 +169,12 @@ def _value(key: str, value: Any) -> float | str:
 def _columns(row: dict[str, float | str]) -> Summary:
     """The columns with their types, without which TensorBoard cannot filter."""
     types = {str: api_pb2.DATA_TYPE_STRING, float: api_pb2.DATA_TYPE_FLOAT64}
-    experiment = api_pb2.Experiment(
-        hparam_infos=[
-            api_pb2.HParamInfo(name=name, type=types[type(value)]) for name, value in row.items()
-        ],
-        metric_infos=[
-            api_pb2.MetricInfo(name=api_pb2.MetricName(tag=_tag(name)), display_name=heading)
-            for name, heading in shown()["results"].items()
-        ],
-    )
+    hparams = [api_pb2.HParamInfo(name=name, type=types[type(x)]) for name, x in row.items()]
+    metrics = [
+        api_pb2.MetricInfo(name=api_pb2.MetricName(tag=_tag(name)), display_name=heading)
+        for name, heading in shown()["results"].items()
+    ]
+    experiment = api_pb2.Experiment(hparam_infos=hparams, metric_infos=metrics)
     content = plugin_data_pb2.HParamsPluginData(experiment=experiment)
     return _summary(metadata.EXPERIMENT_TAG, content)
 

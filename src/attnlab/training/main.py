@@ -95,11 +95,9 @@ def _train_one_of_many(cfg: DictConfig, hydra: HydraConf) -> float:
 
 
 def directory_by_hydra(hydra: HydraConf, folder: Path) -> Path | None:
-    """The run directory that `hydra.run.dir=` or `hydra.sweep.dir=` names; None without them.
-
-    The last two parts of `folder`, what the run is called otherwise, name it inside a sweep.
-    """
-    keys = {override.lstrip("+").partition("=")[0] for override in hydra.overrides.hydra}
+    """The run directory that `hydra.run.dir=` or `hydra.sweep.dir=` names, inside a sweep by the
+    last two parts of `folder`, what the run is called otherwise; None without them."""
+    keys = last_of(hydra.overrides.hydra)
     if "hydra.sweep.subdir" in keys:
         raise BadInput(
             "hydra.sweep.subdir is not supported: runs of a sweep are named by their settings "
@@ -144,13 +142,9 @@ def arguments_of(hydra: HydraConf) -> list[str]:
 def arrange_arguments() -> None:
     """Let -m stand among the overrides, where Hydra does not take it, and a run directory be typed
     without quotes, which Hydra's grammar needs around "=" and ","."""
-    typed = sys.argv[1:]
-    flags = [word for word in typed if word in ("-m", "--multirun")]
-    overrides = [word for word in typed if word not in flags]
-    quoted = [
-        re.sub(r"^(continue_from|init_from)=([^'\"]+)$", r"\1='\2'", word) for word in overrides
-    ]
-    sys.argv[1:] = flags + quoted
+    run = re.compile(r"^(continue_from|init_from)=([^'\"]+)$")
+    quoted = [run.sub(r"\1='\2'", word) for word in sys.argv[1:]]
+    sys.argv[1:] = sorted(quoted, key=lambda word: word not in ("-m", "--multirun"))
 
 
 @contextmanager
@@ -173,17 +167,15 @@ def one_sentence() -> Iterator[None]:
         print("\nInterrupted; the same command resumes.")
         raise SystemExit(130) from None
     except BrokenExecutor as error:  # joblib's; it gives up what had not begun
-        print(
-            f"error: a process of the sweep was killed; the same command resumes. ({error})",
-            file=sys.stderr,
-        )
+        told = f"a process of the sweep was killed; the same command resumes. ({error})"
+        print(f"error: {told}", file=sys.stderr)
         raise SystemExit(1) from None
     except Exception as error:
         *_, (frame, _line) = traceback.walk_tb(error.__traceback__)
         # Hydra itself fails by a plain ValueError (probes=null) or otherwise (attn=[1]).
         in_hydra = frame.f_globals["__name__"].partition(".")[0] in ("hydra", "omegaconf")
-        told = isinstance(error, BadInput | HydraException | OmegaConfBaseException | OSError)
-        if not (told or in_hydra):
+        known = isinstance(error, BadInput | HydraException | OmegaConfBaseException | OSError)
+        if not (known or in_hydra):
             raise
         _say(error)
         raise SystemExit(2) from None
@@ -211,7 +203,6 @@ def _warning(
 
 
 def _say(error: BaseException) -> None:
-    """Print an error as one sentence, without misleading advice."""
     sentence = " ".join(str(error).split())
     # Hydra advises to add the misspelled key, which attnlab would refuse as well.
     unknown = re.match(r"Could not override '(\S+)'\. To append ", sentence)

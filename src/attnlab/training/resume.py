@@ -77,10 +77,9 @@ def _read_compared(file: Path, settings: Settings) -> tuple[dict[str, Any], list
 def prepare_resume(checkpoint: dict[str, Any], lit: TaskModule, trainer: L.Trainer) -> None:
     """Refuse, by BadInput, a checkpoint whose parts are missing, malformed, or of different steps.
 
-    Lightning restores what it finds and silently starts the rest from zero. It also loads weights
-    before it converts the module, which would round those of a run in 64-true; so the module is
-    converted here.
+    Lightning restores what it finds and silently starts the rest from zero.
     """
+    # Lightning loads weights before it converts the module, which would round those in 64-true.
     lit.to(DTYPES.get(str(trainer.precision)))
     callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
     part = ""
@@ -266,11 +265,8 @@ def read_earlier_run(settings: Settings, corpus: TaskData) -> EarlierRun:
 
 
 def continued(earlier: EarlierRun, lit: TaskModule, trainer: L.Trainer) -> dict[str, Any]:
-    """The checkpoint with which a run begins that continues an earlier one.
-
-    It is the earlier run's last checkpoint with the recipe of the new run and the learning rate of
-    the new schedule at this step. Callbacks that the earlier run did not have start fresh.
-    """
+    """The checkpoint with which a run begins that continues an earlier one: its last one, with the
+    recipe and the learning rate of the new run. New callbacks start fresh."""
     checkpoint = deepcopy(earlier.checkpoint)
     checkpoint["attnlab"]["recipe"] = lit.recipe
     new = {c.state_key: c.state_dict() for c in trainer.callbacks}  # type: ignore[attr-defined]
@@ -286,8 +282,7 @@ def continued(earlier: EarlierRun, lit: TaskModule, trainer: L.Trainer) -> dict[
         )
     rates = _rates(schedule, checkpoint["global_step"])
     checkpoint["lr_schedulers"][0]["_last_lr"] = rates
-    (state,) = checkpoint["optimizer_states"]
-    for group, rate in zip(_groups(state), rates, strict=True):
+    for group, rate in zip(_groups(checkpoint["optimizer_states"][0]), rates, strict=True):
         group["lr"] = rate
     return checkpoint
 

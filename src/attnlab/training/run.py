@@ -26,6 +26,7 @@ from attnlab.errors import DISK, BadInput, Terminated, first_line
 from attnlab.files import write_json
 from attnlab.probes.base import Probe
 from attnlab.probes.capture import eval_mode
+from attnlab.training import resume
 from attnlab.training.callbacks import (
     AtomicCheckpointIO,
     Clock,
@@ -40,14 +41,7 @@ from attnlab.training.config import RunConfig
 from attnlab.training.initial_weights import InitialWeights, read_initial_weights
 from attnlab.training.lightning_module import TaskData, TaskModule
 from attnlab.training.loggers import close_services, log_results, log_settings
-from attnlab.training.resume import (
-    EarlierRun,
-    begin_continued,
-    continued,
-    prepare_resume,
-    read_earlier_run,
-    read_resumable,
-)
+from attnlab.training.resume import EarlierRun
 from attnlab.training.run_directory import RunDirectory, Settings, fingerprint
 
 NO_MEMORY = "can't allocate memory"  # of PyTorch's RuntimeError on a CPU
@@ -66,14 +60,8 @@ class Result:
 def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[str] = ()) -> Result:
     """Train one model, or resume an interrupted run, or return what a finished run left.
 
-    Args:
-        config: as `attnlab.training.config.read_config` gives it.
-        folder: the run directory, as `attnlab.training.run_directory.folder_for` names it.
-        variant: the file of conf/attn, for metrics.json.
-        overrides: as typed, for `.hydra/overrides.yaml`.
-
-    Raises:
-        BadInput: the configuration cannot be run. Nothing was written then.
+    The run is recorded in `folder` as one of a `variant`, the file of conf/attn, and of overrides
+    as typed. Raises BadInput if the configuration cannot be run; nothing was written then.
     """
     corpus = _load_data(config)
     origin = _read_origin(config.settings, corpus)
@@ -88,16 +76,16 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
         origin.fill(lit)
     checkpoint = resume_step = None
     if not config.force and directory.last_checkpoint.exists():
-        checkpoint = read_resumable(directory, config.settings, corpus)
+        checkpoint = resume.read_resumable(directory, config.settings, corpus)
         resume_step = checkpoint["global_step"]
     clock, divergence = Clock(), Divergence()
     every = config.settings["checkpoint_every"]
     keeper = RunCheckpoints(folder / "checkpoints", every, divergence)
     trainer = make_trainer(config, folder, [clock, divergence, keeper], resume_step)
     if checkpoint is None and isinstance(origin, EarlierRun):
-        checkpoint = continued(origin, lit, trainer)
+        checkpoint = resume.continued(origin, lit, trainer)
     if checkpoint is not None:
-        prepare_resume(checkpoint, lit, trainer)
+        resume.prepare_resume(checkpoint, lit, trainer)
     start = None if checkpoint is None else directory.last_checkpoint
     probes = [c for c in trainer.callbacks if isinstance(c, Probe)]  # type: ignore[attr-defined]
     for probe in probes:
@@ -112,7 +100,7 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
             return done
         directory.begin(config.settings, overrides, digest, resumes=resume_step is not None)
         if resume_step is None and checkpoint is not None and isinstance(origin, EarlierRun):
-            begin_continued(checkpoint, origin, directory, trainer.max_steps)
+            resume.begin_continued(checkpoint, origin, directory, trainer.max_steps)
         log_settings(trainer, config.settings, folder, variant, resume_step)
         _fit(trainer, lit, start)
         told, status = outcome(trainer, divergence, keeper)
@@ -140,7 +128,7 @@ def _load_data(config: RunConfig) -> TaskData:
 def _read_origin(settings: Settings, corpus: TaskData) -> EarlierRun | InitialWeights | None:
     """What a run starts from instead of drawn weights, if anything."""
     if settings["continue_from"] is not None:
-        return read_earlier_run(settings, corpus)
+        return resume.read_earlier_run(settings, corpus)
     if settings["init_from"] is not None:
         return read_initial_weights(settings["init_from"])
     return None
@@ -161,12 +149,8 @@ def _earlier_result(
 def make_module(config: RunConfig, corpus: TaskData) -> TaskModule:
     """The LightningModule of a run, its model with the initial weights; BadInput if the model
     cannot be built, or the data are too few for it."""
-    recipe = {
-        "config": config.settings,
-        "alphabet": to_plain(corpus.alphabet),
-        "corpus": corpus.name,
-        "corpus_sha256": corpus.sha256,
-    }
+    recipe = {"config": config.settings, "alphabet": to_plain(corpus.alphabet)}
+    recipe |= {"corpus": corpus.name, "corpus_sha256": corpus.sha256}
     net = config.model(len(corpus.alphabet))
     lit = config.module(net, corpus, config.optimizer, recipe=recipe)
     lit.check_data()
@@ -176,8 +160,8 @@ def make_module(config: RunConfig, corpus: TaskData) -> TaskModule:
 def make_trainer(
     config: RunConfig, folder: Path, callbacks: list[L.Callback], resume_step: int | None = None
 ) -> L.Trainer:
-    """Lightning's Trainer with the run's own callbacks, the probes, and the user's callbacks and
-    loggers; BadInput if Lightning refuses, for example since a device is missing."""
+    """Lightning's Trainer with all callbacks and loggers; BadInput if Lightning refuses, for
+    example since a device is missing."""
     _silence_lightning()
     bar = config.trainer.keywords.get("enable_progress_bar", True) and sys.stderr.isatty()
     shown: L.Callback = Progress(refresh_rate=10) if bar else Lines()
@@ -203,7 +187,7 @@ def make_trainer(
         raise BadInput(f"the trainer cannot be made: {reason}") from error
 
 
-def _fit(trainer: L.Trainer, lit: TaskModule, resume: Path | None) -> None:
+def _fit(trainer: L.Trainer, lit: TaskModule, start: Path | None) -> None:
     """Train, and validate at the last step if that was not due."""
     deterministic: Any = torch.utils.deterministic
     before = deterministic.fill_uninitialized_memory
@@ -211,7 +195,7 @@ def _fit(trainer: L.Trainer, lit: TaskModule, resume: Path | None) -> None:
     # written. None of ours does, and filling takes up to a tenth of a step of many small tensors.
     deterministic.fill_uninitialized_memory = False
     try:
-        trainer.fit(lit, ckpt_path=resume)
+        trainer.fit(lit, ckpt_path=start)
         if trainer.global_step not in lit.val_losses:
             trainer.validate(lit, verbose=False)
     finally:
@@ -277,12 +261,11 @@ def _silence_lightning() -> None:
 def measured(trainer: L.Trainer, lit: TaskModule, clock: Clock) -> dict[str, Any]:
     """The metrics: losses in nats per prediction, over the whole data or a fixed piece of it."""
     batches = trainer.global_step * trainer.accumulate_grad_batches
+    finite = [x for x in lit.val_losses.values() if math.isfinite(x)]
     figures: dict[str, Any] = {
         "val_loss": lit.val_losses[trainer.global_step],
         "train_loss": evaluate(trainer, lit, lit.train_piece()),
-        "best_val_loss": min(
-            (x for x in lit.val_losses.values() if math.isfinite(x)), default=math.nan
-        ),
+        "best_val_loss": min(finite, default=math.nan),
     }
     with eval_mode(lit.net), trainer.precision_plugin.forward_context():
         figures |= lit.extra_metrics(clock.seconds_a_batch)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 import stat
 import time
@@ -60,10 +61,8 @@ def variant_of(choice: str) -> str:
 
 
 def folder_for(cfg: DictConfig, variant: str, overrides: Iterable[str]) -> Path:
-    """Where a run goes: `<outputs>/<name>/attn=<variant>[,<what else was changed>]/seed=<n>`.
-
-    BadInput if the name is not a plain directory name, or the directory would lie in a run's.
-    """
+    """Where a run goes: `<outputs>/<name>/attn=<variant>[,<what else was changed>]/seed=<n>`;
+    BadInput if the name is not a plain directory name, or the directory would lie in a run's."""
     name = str(cfg.name)
     if not name or name in {".", ".."} or any(c in name for c in "/\\\0") or len(name) > 100:
         raise BadInput(f"name = {name!r} must be a plain directory name, without / or \\")
@@ -99,8 +98,8 @@ def _plain(override: str) -> str:
 
 
 def fingerprint(settings: Settings, *inputs: str) -> str:
-    """A digest of the resolved configuration and of what the run reads, by its SHA-256: the corpus
-    and, if there are any, the weights to start from."""
+    """A digest of the resolved configuration and of what the run reads: the SHA-256 of the corpus
+    and of any weights to start from."""
     counted = {key: value for key, value in settings.items() if key not in PLACE}
     content = json.dumps([counted, *inputs], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
@@ -195,17 +194,15 @@ class RunDirectory:
             f.name != ".lock" and _final_name(f.name) != self.status_file.name
             for f in self.path.iterdir()
         )
-        if others and not self._has_status():
+        if others and not os.path.lexists(self.status_file):
             raise BadInput(f"{self.path} is not empty and holds no run; use another name=")
-
-    def _has_status(self) -> bool:
-        return self.status_file.exists() or self.status_file.is_symlink()
 
     def status(self) -> Settings:
         """What status.json says; empty where no run has begun. BadInput if the directory holds
         something else, or the file is damaged."""
         self.check_holds_no_other_files()
-        return _read_checked(self.status_file, STATUS, ENDS) if self._has_status() else {}
+        there = os.path.lexists(self.status_file)  # also a link to nothing
+        return _read_checked(self.status_file, STATUS, ENDS) if there else {}
 
     def is_done(self) -> bool:
         """Whether a run ended here with a result: finished, stopped by a callback, or diverged."""
@@ -254,11 +251,8 @@ class RunDirectory:
     def begin(
         self, settings: Settings, overrides: Iterable[str], digest: str, *, resumes: bool = False
     ) -> None:
-        """Claim the directory by the status "running", and write `.hydra/`.
-
-        A run that resumes keeps the files of the interrupted part; otherwise those that an earlier
-        run, or one that was killed before its first checkpoint, has written are removed.
-        """
+        """Claim the directory by the status "running", and write `.hydra/`; unless the run
+        resumes, remove what an earlier run, or one without a checkpoint, has written."""
         self.set_status("running", digest)
         if not resumes:
             for file in self._written(temporary=False):
@@ -269,8 +263,7 @@ class RunDirectory:
             write_atomically(self.path / ".hydra" / f"{name}.yaml", text.encode())
 
     def set_status(self, status: Status, digest: str, entries: Settings | None = None) -> None:
-        """Replace status.json, with the last step, the reason of an end before `max_steps`, and
-        other entries."""
+        """Replace status.json; `entries` may be the last step, why the run ended, and others."""
         content = {"status": status, "step": 0, "reason": None} | (entries or {})
         write_json(self.status_file, content | {"time": now(), "fingerprint": digest})
 

@@ -21,7 +21,6 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from attnlab.errors import BadInput
 from attnlab.files import read_yaml, training_command
 from attnlab.training.run_directory import RunDirectory, identity, last_of, variant_of
 
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
 
 READS_AHEAD = 1e-3  # weight on later positions above which a validation loss is no longer one
 EQUAL_HEADS = 0.9995
-# What the files of a damaged run raise when they are read.
-UNREADABLE = (BadInput, OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
 def show(result: "Result", overrides: Sequence[str]) -> None:
@@ -136,10 +133,8 @@ class FinishedRun:
 
 
 def read_finished(root: Path) -> list[FinishedRun]:
-    """The runs of `<root>/<settings>/seed=<n>` that ended with a result, sorted by directory.
-
-    Runs that are unfinished or unreadable are left out; `attnlab runs` lists damaged runs.
-    """
+    """The runs of `<root>/<settings>/seed=<n>` that ended with a result, sorted by directory;
+    `attnlab runs` lists those that are damaged."""
     runs = []
     for folder in sorted(file.parent for file in root.glob("*/seed=*/metrics.json")):
         try:
@@ -153,7 +148,7 @@ def read_finished(root: Path) -> list[FinishedRun]:
             seed, variant = int(rest.pop("seed")), str(metrics["variant"])
             rest["corpus"] = metrics["corpus"]["sha256"]
             loss = math.inf if metrics["status"] == "diverged" else float(metrics["val_loss"])
-        except UNREADABLE:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):  # it is damaged
             continue
         whole = json.dumps(rest, sort_keys=True)
         runs.append(FinishedRun(folder, variant, seed, metrics, loss, attention, whole))
@@ -161,12 +156,8 @@ def read_finished(root: Path) -> list[FinishedRun]:
 
 
 def compare(folder: Path, baseline: str = "sdpa") -> dict[str, str]:
-    """Paired differences between the run in `<root>/<settings>/seed=<n>` and the others of its
-    settings and seed, as rows for its table: name -> text.
-
-    For the baseline, one row for every other variant; for another variant, the row against the
-    baseline.
-    """
+    """Paired differences between the run in `<root>/<settings>/seed=<n>` and the baseline, or for
+    the baseline every other variant, as rows for its table: name -> text."""
     rows = {}
     for group in pair(folder.parent.parent, baseline):
         for reference, run in zip(group.at_baseline, group.runs, strict=True):
@@ -220,9 +211,7 @@ class PairedRuns:
     def differences(self) -> list[float]:
         """Validation loss minus the baseline's, of the seeds at which neither diverged."""
         pairs = zip(self.runs, self.at_baseline, strict=True)
-        return [
-            a.loss - b.loss for a, b in pairs if math.isfinite(a.loss) and math.isfinite(b.loss)
-        ]
+        return [a.loss - b.loss for a, b in pairs if math.isfinite(a.loss + b.loss)]
 
 
 def pair(root: Path, baseline: str = "sdpa") -> list[PairedRuns]:
@@ -246,18 +235,15 @@ def pair(root: Path, baseline: str = "sdpa") -> list[PairedRuns]:
 
 
 def own_settings(groups: Sequence[PairedRuns]) -> list[list[str]]:
-    """The settings of each group that not all groups share; none if only the attention differs.
-
-    Names of directories that were cut differ even then.
-    """
+    """The settings of each group that not all groups share; none if only the attention differs
+    (names of directories that were cut differ even then)."""
     apart = len({group.runs[0].rest for group in groups}) > 1
     shared = set.intersection(*(set(group.shared) for group in groups)) if groups else set()
     return [[part for part in group.shared if apart and part not in shared] for group in groups]
 
 
 def paired_table(groups: Sequence[PairedRuns], baseline: str = "sdpa") -> Group:
-    """The paired differences as a table, the baseline above the variants of its settings, and
-    below it what a reader of the losses must know."""
+    """The paired differences, the baseline above the variants of its settings, with notes."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("validation loss, paired by seed", overflow="fold")
     for column in ("n", "mean", "median diff", "lowest", "highest"):

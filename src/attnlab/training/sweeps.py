@@ -10,6 +10,7 @@ import shlex
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from rich.console import Console
 from attnlab.errors import BadInput, first_line
 from attnlab.files import read_json, training_command, write_atomically, write_json
 from attnlab.training.instantiate import locate
-from attnlab.training.run_directory import Busy, variant_of
+from attnlab.training.run_directory import Busy, last_of, variant_of
 from attnlab.training.summary import PairedRuns, own_settings, pair, paired_table
 
 # As the user set it, before train.py sets it for Hydra.
@@ -34,13 +35,8 @@ HEADINGS = {
 
 
 def attempt(do: Callable[[], float], hydra: HydraConf, arguments: Sequence[str]) -> float:
-    """Do one run of a sweep; a failure is recorded, and the others continue.
-
-    Args:
-        do: does the run and returns its loss; NaN stands for a failure.
-        hydra: Hydra's own configuration.
-        arguments: the command line of this run by itself.
-    """
+    """Do one run of a sweep, by a function that returns its loss; a failure is recorded under the
+    command line of the run by itself, and NaN stands for its loss."""
     try:
         return do()
     except Busy as error:
@@ -65,11 +61,8 @@ def note_failure(
 
 
 def share_threads(hydra: HydraConf) -> None:
-    """In a process of a launcher, compute with the threads that are its share.
-
-    The pool, joblib and Ray set OMP_NUM_THREADS; a job of submitit has the cores that it asked
-    for, or one. In the launcher `basic`, which has no processes, there is nothing to share.
-    """
+    """In a process of a launcher, compute with the threads that are its share: of OMP_NUM_THREADS,
+    which the pool, joblib and Ray set, or of submitit's setting. `basic` has no processes."""
     import torch  # takes a second, and Hydra imports this file before it reads the command line
 
     if hydra.runtime.choices["hydra/launcher"] == "basic":
@@ -82,9 +75,8 @@ def share_threads(hydra: HydraConf) -> None:
 
 
 class SweepSummary(Callback):
-    """Ends a sweep with its comparison, the runs that failed, and the commands that repeat those.
-
-    The comparison is a table of paired differences and `<outputs>/<name>/comparison.png`.
+    """Ends a sweep with a table of paired differences, `<outputs>/<name>/comparison.png`, and the
+    commands that repeat failed runs.
 
     Ends the process with code 1 if a run failed, and with 2 if runs were only refused.
     """
@@ -95,21 +87,19 @@ class SweepSummary(Callback):
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
         _compare(config)
+        tell = partial(print, file=sys.stderr)
         notes = [read_json(file) | {"file": file} for file in _notes(config.hydra.sweep.dir)]
         for outcome, heading in HEADINGS.items():
             those = [note for note in notes if note["outcome"] == outcome]
             if those:
-                print(
-                    f"{heading}, {len(those)} of this sweep's runs; each by itself:",
-                    file=sys.stderr,
-                )
+                tell(f"{heading}, {len(those)} of this sweep's runs; each by itself:")
             for note in those:
-                print(f"  {training_command()} {shlex.join(note['overrides'])}", file=sys.stderr)
-                print(f"    # {' '.join(note['reason'].split())}", file=sys.stderr)
+                tell(f"  {training_command()} {shlex.join(note['overrides'])}")
+                tell(f"    # {' '.join(note['reason'].split())}")
                 if WANTS_TRACEBACK:
-                    print(note["traceback"], file=sys.stderr)
+                    tell(note["traceback"])
                 elif note["traceback"] and outcome == "failed":
-                    print(f"    # the traceback is in {note['file']}", file=sys.stderr)
+                    tell(f"    # the traceback is in {note['file']}")
         outcomes = {note["outcome"] for note in notes}
         if outcomes & {"refused", "failed"}:
             raise SystemExit(1 if "failed" in outcomes else 2)
@@ -123,12 +113,10 @@ def _notes(sweep_dir: str) -> list[Path]:
 
 def _compare(config: DictConfig) -> None:
     """Print the paired differences between the variants of the sweep, if any, and draw them."""
-    typed_keys = {each.partition("=")[0] for each in config.hydra.overrides.hydra}
     root = Path(str(config.outputs)) / str(config.name)
-    if "hydra.sweep.dir" in typed_keys:
+    if "hydra.sweep.dir" in last_of(config.hydra.overrides.hydra):
         root = Path(str(config.hydra.sweep.dir))
-    module = locate(str(config.module), "module")
-    baseline = variant_of(str(module.baseline))
+    baseline = variant_of(str(locate(str(config.module), "module").baseline))
     groups = pair(root, baseline)
     if not groups:
         return
