@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnlab.attention import AttentionConfig, attention, head_init, scores
+from attnlab.attention import AttentionConfig, attention, scores, variant
 from attnlab.attention.scores import AdditiveAttention
 
 B, T, C, H = 2, 9, 24, 4
@@ -62,7 +62,7 @@ def test_scores_of_unit_queries_and_keys_start_with_a_variance_below_1() -> None
 
 
 def test_heads_that_start_identical_have_one_pattern() -> None:
-    ours = layer(head_init=head_init.identical)
-    head_init.identical(ours)
+    ours = layer(head_init=variant.identical)
+    variant.identical(ours)
     pattern = ours.pattern(x_of())
     torch.testing.assert_close(pattern, pattern[:, :1].expand_as(pattern))

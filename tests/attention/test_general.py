@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnlab.attention import AttentionConfig, SelfAttention, attention, head_init, kernels
+from attnlab.attention import AttentionConfig, SelfAttention, attention, kernels, variant
 from attnlab.attention.scores import GeneralAttention
 from attnlab.init import init_weights
 from attnlab.model import GPT
@@ -72,7 +72,7 @@ def test_the_forms_of_the_heads_equal_their_matrices() -> None:
 
 
 def test_heads_that_start_identical_have_one_pattern() -> None:
-    ours = layer(head_init=head_init.identical)
-    head_init.identical(ours)
+    ours = layer(head_init=variant.identical)
+    variant.identical(ours)
     pattern = ours.pattern(x_of())
     torch.testing.assert_close(pattern, pattern[:, :1].expand_as(pattern))

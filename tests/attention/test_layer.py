@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnlab.attention import AttentionConfig, SelfAttention, head_init, kernels
+from attnlab.attention import AttentionConfig, SelfAttention, kernels, variant
 from attnlab.probes import measures
 from tests import oracle
 from tests.attention.score_modules import Cosine
@@ -136,8 +136,8 @@ def test_a_number_that_does_not_divide_the_heads_is_refused(n_kv_head: int) -> N
 
 @pytest.mark.parametrize("n_kv_head", [1, 2])
 def test_identical_heads_that_share_have_one_pattern(n_kv_head: int) -> None:
-    ours = layer(n_kv_head=n_kv_head, head_init=head_init.identical)
-    head_init.identical(ours)
+    ours = layer(n_kv_head=n_kv_head, head_init=variant.identical)
+    variant.identical(ours)
     pattern = ours.pattern(x_of())
     torch.testing.assert_close(pattern, pattern[:, :1].expand_as(pattern))
     similarity = measures.qk_similarity(ours.qkv_of_heads().detach(), H)
@@ -146,7 +146,7 @@ def test_identical_heads_that_share_have_one_pattern(n_kv_head: int) -> None:
 
 def test_a_lone_head_cannot_share_its_values() -> None:
     with pytest.raises(ValueError, match="n_kv_head = 2 must be n_head = 4"):
-        head_init.single_active(layer(n_kv_head=2))
+        variant.single_active(layer(n_kv_head=2))
 
 
 def test_qk_norm_is_the_cosine_score() -> None:
@@ -196,7 +196,7 @@ def test_a_shared_projection_is_the_usual_layer_with_equal_weights(
     usual.load_state_dict(repeated)
     torch.testing.assert_close(ours(x), usual(x), rtol=0, atol=1e-10)
     torch.testing.assert_close(ours.qkv_of_heads(), usual.qkv.weight, rtol=0, atol=0)
-    head_init.identical(ours)
+    variant.identical(ours)
     pattern = ours.pattern(x)
     torch.testing.assert_close(pattern, pattern[:, :1].expand_as(pattern))
 
@@ -208,7 +208,7 @@ def test_shared_projections_need_as_many_heads_of_keys_as_of_queries() -> None:
 
 def test_the_equal_heads_of_a_shared_projection_can_be_one() -> None:
     ours = layer(shared="qkv")
-    head_init.single_active(ours)
+    variant.single_active(ours)
     x = x_of()
     ours(x).square().sum().backward()
     assert not ours.qkv.weight.grad[D:].any()

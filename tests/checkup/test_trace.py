@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attnlab.attention import AttentionConfig, SelfAttention, Variant, head_init, masks
+from attnlab.attention import AttentionConfig, SelfAttention, Variant, masks, variant
 from attnlab.attention.scores import AdditiveAttention
 from attnlab.checkup import Report, Status, assert_causal, checkup
 from attnlab.checkup.model_adapter import adapt
@@ -59,7 +59,7 @@ def test_a_healthy_layer_has_no_findings() -> None:
         ({"may_attend": masks.flipped}, "flipped_mask"),
         ({"may_attend": masks.bidirectional}, "no_mask"),
         ({"may_attend": masks.peek_one}, "off_by_one"),
-        ({"head_init": head_init.identical}, "identical_heads"),
+        ({"head_init": variant.identical}, "identical_heads"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -17,9 +17,9 @@ from attnlab.attention import (
     TorchMHA,
     Variant,
     faulty_kernels,
-    head_init,
     kernels,
     masks,
+    variant,
 )
 from attnlab.init import init_weights
 from attnlab.model import GPT, Block
@@ -240,7 +240,7 @@ MASKS: dict[str, masks.Predicate] = {
     "blocks": blocks,
     "last_key": last_key,
 }
-HEADS = {"identical_heads": head_init.identical, "identical_qkv": head_init.identical_qkv}
+HEADS = {"identical_heads": variant.identical, "identical_qkv": variant.identical_qkv}
 
 
 class BatchFirst(nn.Module):
@@ -276,7 +276,7 @@ class Layers:
             kernel=KERNELS.get(fault, kernels.sdpa),
             may_attend=MASKS.get(fault, masks.causal),
             scale=scales.get(fault),
-            head_init=HEADS.get(fault, head_init.independent),
+            head_init=HEADS.get(fault, variant.independent),
         )
         return SelfAttention(changed)
 
