@@ -1,8 +1,4 @@
-"""Worker processes that import once, use their share of the cores, and end with their parent.
-
-Each worker is a `ProcessPoolExecutor` of its own: when a process dies (out of memory, a signal),
-only the task that it was doing fails, and the others continue.
-"""
+"""Worker processes that import once, use their share of the cores, and end with their parent."""
 
 import multiprocessing
 import os
@@ -73,7 +69,7 @@ def cores() -> int:
 
 
 def make_worker(number: int, logs: Path, threads: int) -> ProcessPoolExecutor:
-    """An executor of one process, which prints to a log of its own."""
+    """An executor of one process, whose death fails only its own task, with a log of its own."""
     context = multiprocessing.get_context("spawn")  # threads of PyTorch do not survive a fork
     return ProcessPoolExecutor(1, context, start_worker, (str(_log(logs, number)), threads))
 

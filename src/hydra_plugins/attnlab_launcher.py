@@ -1,8 +1,4 @@
-"""Hydra's launcher `pool`: a sweep in processes of this machine that import once for all runs.
-
-Hydra finds launchers in the namespace `hydra_plugins`, and imports this module for every command,
-so whatever takes time is imported in the functions.
-"""
+"""Hydra's launcher `pool`: a sweep in processes of this machine that import once for all runs."""
 
 import inspect
 import math
@@ -21,6 +17,7 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict
 
+# Hydra imports this module for every command, so functions import whatever takes time.
 MOST_ON_A_GPU = 8  # processes that share a GPU by default
 
 

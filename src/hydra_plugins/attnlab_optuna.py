@@ -1,7 +1,4 @@
-"""Hydra's sweeper `optuna`: searches for the best values of settings, for each arm by itself.
-
-Hydra finds sweepers in the namespace `hydra_plugins`, and imports this module for every command.
-"""
+"""Hydra's sweeper `optuna`: searches for the best values of settings, for each arm by itself."""
 
 import itertools
 import math

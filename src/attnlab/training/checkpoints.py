@@ -1,8 +1,4 @@
-"""Checkpoint files: sealed by a digest, read without running code, and opened as models.
-
-Whoever wrote the file wrote the recipe in it (the configuration of the run and its alphabet), so
-it is checked before anything is imported, built or allocated. docs/security.md says how.
-"""
+"""Checkpoint files: sealed by a digest, read without running code, and opened as models."""
 
 import io
 import re
@@ -26,6 +22,7 @@ from attnlab.model import GPT
 from attnlab.training.config import model_factory
 from attnlab.training.run_directory import RunDirectory
 
+# docs/security.md says what is checked before anything is imported, built or allocated.
 # The entries of an archive of `torch.save`, below one directory.
 ENTRIES = re.compile(
     r"[\w.~-]+/(data\.pkl|byteorder|version|\.format_version|\.storage_alignment"

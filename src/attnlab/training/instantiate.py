@@ -76,14 +76,13 @@ def build(
 
 
 def locate(name: str, path: str, hint: Any = type) -> Any:
-    """The class or function that a name stands for.
+    """The class or function that a name stands for; BadInput if there is none that fits.
 
     Args:
-        name: without a dot, a public name of `attnlab.attention` or `attnlab.model`, of the one
-            that the path begins with if it does; with dots, an import path.
+        name: an import path, or without a dot a public name of `attnlab.attention` or
+            `attnlab.model`, of the one that the path begins with if it does.
         path: of the value in the configuration, for messages.
-        hint: `type` for a class, or what the function must be: a `Callable[...]`, or a protocol
-            with `__call__`. BadInput if it is of another kind.
+        hint: `type` for a class, or the type of the function, which is called.
     """
     if "." not in name:
         return _public(name, path, hint)

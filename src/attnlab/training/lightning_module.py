@@ -1,7 +1,4 @@
-"""What Lightning trains: the interface of a task, and the one we ship, next-character prediction.
-
-Another task is a subclass of `TaskModule`, named by `module=` in the configuration.
-"""
+"""What Lightning trains: the interface of a task, and ours, next-character prediction."""
 
 import math
 from abc import abstractmethod
@@ -50,8 +47,8 @@ class TaskData(Protocol):
 class TaskModule(L.LightningModule):
     """A model with its batches, its optimizer and its streams of randomness.
 
-    A subclass is a task: its class attributes say which model, attention and data belong to it,
-    its methods what a batch, a tuple of tensors, and its loss are.
+    A subclass is a task, which the setting `module` names: its class attributes say which model,
+    attention and data belong to it, its methods what a batch (a tuple of tensors) and its loss are.
 
     Args:
         net: the model.

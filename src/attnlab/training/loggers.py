@@ -1,9 +1,4 @@
-"""Loggers of a run, and what TensorBoard needs besides numbers.
-
-In Weights & Biases and MLflow a run is named like its directory, and a resumed run continues the
-same entry. TensorBoard also gets columns for HParams and a layout of charts, in each run's own
-events, so that they are found whatever directory it is given.
-"""
+"""Loggers of a run, and what TensorBoard needs besides numbers: HParams, a layout of charts."""
 
 import csv
 import inspect
@@ -34,10 +29,7 @@ from attnlab.training.instantiate import build, locate
 from attnlab.training.run_directory import Settings
 
 # Loggers of services: the arguments for the name and for the id of their entry.
-SERVICES: dict[Any, tuple[str, str]] = {
-    WandbLogger: ("name", "id"),
-    MLFlowLogger: ("run_name", "run_id"),
-}
+SERVICES: dict[Any, Any] = {WandbLogger: ("name", "id"), MLFlowLogger: ("run_name", "run_id")}
 ENTRIES = "loggers.json"  # class of a logger -> id of its entry
 
 

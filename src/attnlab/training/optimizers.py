@@ -100,12 +100,9 @@ def _require(holds: bool, sentence: str) -> None:
 
 
 class Together(Optimizer):
-    """Several optimizers that are stepped, scheduled and saved as one.
+    """Several optimizers of disjoint parameters that are stepped, scheduled and saved as one.
 
     Its parameter groups are those of its parts, so that a schedule reaches each of them.
-
-    Args:
-        parts: optimizers of disjoint parameters.
     """
 
     def __init__(self, parts: Sequence[Optimizer]) -> None:

@@ -1,7 +1,4 @@
-"""What a run and a sweep end with: figures, paired differences in loss, and what to do next.
-
-Runs are paired with those of the same settings and seed that differ in their attention alone.
-"""
+"""What a run and a sweep end with: figures, paired differences in loss, and what to do next."""
 
 import json
 import math

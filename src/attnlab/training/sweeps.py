@@ -1,8 +1,4 @@
-"""Sweeps: a run that fails does not stop the others, and is listed at the end.
-
-Hydra's launchers start the runs in this process or in others, on this machine or elsewhere. All
-of them share the directory of the sweep, where a failed run leaves a note.
-"""
+"""Sweeps: a run that fails does not stop the others; it leaves a note in the sweep's directory."""
 
 import math
 import os
