@@ -6,7 +6,7 @@ Letters: B batch, T time, C channels, V symbols.
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -35,7 +35,12 @@ __all__ = [
 # Makes the attention layer of one block: an attention class, or a `Variant` of one.
 AttentionFactory = Callable[[AttentionConfig], nn.Module]
 Activation = Callable[[Tensor], Tensor]
-NormFactory = Callable[..., nn.Module]  # of the last dimension: (n_embd, *, bias)
+
+
+class NormFactory(Protocol):
+    """Makes a normalization of the last dimension; `model.norm` is checked against this call."""
+
+    def __call__(self, n_embd: int, *, bias: bool) -> nn.Module: ...
 
 
 def layer_norm(n_embd: int, *, bias: bool) -> nn.Module:

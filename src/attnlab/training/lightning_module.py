@@ -48,7 +48,7 @@ class TaskModule(L.LightningModule):
     """A model with its batches, its optimizer and its streams of randomness.
 
     A subclass is a task, which the setting `module` names: its class attributes say which model,
-    attention and data belong to it, its methods what a batch (a tuple of tensors) and its loss are.
+    attention and data belong to it, its methods what a batch is, a tuple of tensors, and its loss.
 
     Args:
         net: the model.
