@@ -1,22 +1,29 @@
 """What the tests share: one thread a process, small texts, and a run in a line."""
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hypothesis import HealthCheck
 from hypothesis import settings as examples
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from attnlab.rng import seed_default
 
 ROOT = Path(__file__).parent.parent
 CONF = ROOT / "conf"
 VARIANTS = sorted(file.stem for file in (CONF / "attn").glob("*.yaml"))
+VALUE = re.compile(r"(?!hydra\.)[a-z]\w*(\.\w+)*=")  # an override that adds or removes nothing
 SMALL = [
     "model.n_layer=2",
     "model.n_head=2",
@@ -47,7 +54,7 @@ def one_thread() -> None:
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     """PyTorch starts every process from another seed, and a failure must be repeatable."""
-    torch.manual_seed(0)
+    seed_default(0, torch.device("cpu"))
 
 
 @pytest.fixture(autouse=True)
@@ -57,8 +64,27 @@ def no_determinism_left() -> Iterator[None]:
 
 
 def settings(*overrides: str) -> DictConfig:
-    """The composed configuration of conf/train.yaml."""
-    return deepcopy(_composed(overrides))
+    """The composed configuration of conf/train.yaml.
+
+    Composing takes a tenth of a second, so it is done once for each choice of files. A file of
+    conf/attn changes nothing outside of `attn` (tests/contracts/test_conf.py), and values are set
+    afterwards, as Hydra does.
+    """
+    values = [o for o in overrides if VALUE.match(o) and not (CONF / o.partition("=")[0]).is_dir()]
+    files = tuple(o for o in overrides if o not in values)
+    variants = [o for o in files if o.removeprefix("attn=") in VARIANTS]
+    others = tuple(o for o in files if o not in variants)
+    if len(variants) == 1 and others and not any("attn" in o for o in others):
+        cfg = deepcopy(_composed(others))
+        cfg.attn = deepcopy(_composed((variants[0],)).attn)
+    else:
+        cfg = deepcopy(_composed(files))
+    try:
+        for value in map(_parsed, values):
+            OmegaConf.update(cfg, value.key_or_group, value.value(), merge=True)
+    except OmegaConfBaseException:
+        return deepcopy(_composed(overrides))  # or Hydra's own error
+    return cfg
 
 
 def plain(cfg: DictConfig) -> dict[str, Any]:
@@ -66,6 +92,11 @@ def plain(cfg: DictConfig) -> dict[str, Any]:
     values = OmegaConf.to_container(cfg, resolve=True)
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items()}
+
+
+@cache
+def _parsed(override: str) -> Override:
+    return OverridesParser.create().parse_override(override)
 
 
 @lru_cache(maxsize=256)

@@ -159,11 +159,11 @@ def test_seeding_the_generators_of_a_device_is_seeding_them_all() -> None:
     assert torch.equal(torch.rand(5), expected)
 
 
-@pytest.mark.parametrize("kind", ["cuda", "mps"])
+@pytest.mark.parametrize(("kind", "name"), [("cuda", "manual_seed_all"), ("mps", "manual_seed")])
 def test_the_generator_of_the_device_is_seeded_too(
-    kind: str, monkeypatch: pytest.MonkeyPatch
+    kind: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
-    monkeypatch.setattr(getattr(torch, kind), "manual_seed", seen.append)
+    monkeypatch.setattr(getattr(torch, kind), name, seen.append)
     seed_default(7, torch.device(kind))
     assert seen == [7]

@@ -24,12 +24,12 @@ def generator(seed: int, stream: str, step: int = 0) -> torch.Generator:
 
 
 def seed_default(seed: int, device: torch.device) -> None:
-    """Seed the generators that dropout draws from: those of the CPU and of the device."""
-    # torch.manual_seed records the call stack for each missing device, a millisecond a step.
+    """Seed the generators that dropout draws from: those of the CPU, the device, and CUDA."""
+    # torch.manual_seed records the call stack for each missing device, a millisecond a call.
     torch.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        torch.cuda.manual_seed(seed)
-    elif device.type == "mps":
+    if device.type == "cuda" or torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(seed)
+    if device.type == "mps":
         torch.mps.manual_seed(seed)
 
 

@@ -193,13 +193,15 @@ def test_what_does_not_fit_is_one_sentence_and_nothing_is_written(
 def test_settings_of_a_translator_are_refused_for_a_gpt(
     overrides: list[str], sentence: str, tmp_path: Path
 ) -> None:
-    cfg = project_settings("data=plays", *overrides)
+    cfg = project_settings("data=plays", "data.length=2000", *overrides)
     with pytest.raises(BadInput, match=sentence):
         run(read_config(cfg), tmp_path / "run", variant="sdpa", overrides=overrides)
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("overrides", [["preset=translation", "data=plays"], ["data=pairs"]])
+@pytest.mark.parametrize(
+    "overrides", [["preset=translation", "data=plays", "data.length=2000"], ["data=pairs"]]
+)
 def test_a_model_and_data_of_two_tasks_are_one_sentence(
     overrides: list[str], tmp_path: Path
 ) -> None:

@@ -38,9 +38,9 @@ def test_a_leak_of_one_rare_token_is_found_and_its_id_is_named(separator: int) -
 
 
 def test_how_many_ids_were_tried_is_said() -> None:
-    report = checkup(Separator(2000, None), vocab_size=2000, block_size=T, seconds=60)
+    report = checkup(Separator(500, None), vocab_size=500, block_size=T, seconds=60)
     assert report.diagnoses == ()
-    assert report.settings["tokens"] == "uniform; 2000 of 2000 ids tried each"
+    assert report.settings["tokens"] == "uniform; 500 of 500 ids tried each"
     short = checkup(Separator(60_000, None), vocab_size=60_000, block_size=T, seconds=0.01)
     tried = short.settings["tokens"]
     assert "60000" not in tried.replace("of 60000", "")
@@ -137,7 +137,10 @@ def test_padding_ids_are_not_drawn_as_text() -> None:
 
 def test_a_budget_lifts_the_cap_and_names_what_it_left_out() -> None:
     model = in_gpt.build("healthy", 300, 1, 2)
-    assert checkup(model).settings["lengths"].startswith("256, ")
+    capped = checkup(model)
+    assert capped.settings["lengths"].startswith("256, ")
+    assert "256 of the model's 300" in capped.settings["block_size"]
+    assert checkup(model, block_size=20).settings["block_size"] == "20"
     hurried = checkup(model, seconds=0.05)
     assert hurried.settings["lengths"].startswith("300, ")
     assert "no time" not in hurried.error

@@ -1,4 +1,4 @@
-"""Leaks in training mode only, rows, short sequences, caps, and a model that fails on the way."""
+"""Leaks in training mode only, rows, short sequences, and a model that fails on the way."""
 
 import pytest
 import torch
@@ -130,12 +130,6 @@ def test_a_model_that_fails_on_the_way_leaves_the_findings_so_far(error: Excepti
     assert "checkup/runner.py" not in report.error
     with pytest.raises(AssertionError, match=str(error)):
         assert_causal(Fails(error, after=25), vocab_size=V, block_size=T)
-
-
-def test_a_capped_block_size_is_reported() -> None:
-    model = in_gpt.build("healthy", 300, 1, 2)
-    assert "256 of the model's 300" in checkup(model).settings["block_size"]
-    assert checkup(model, block_size=20).settings["block_size"] == "20"
 
 
 def test_assert_causal_asserts_causality_alone() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from functools import lru_cache
 
 import pytest
 
@@ -32,10 +33,17 @@ def paths(project):
     return found
 
 
+@lru_cache
+def resolver(paths, sweep):
+    """What composes the arms; each once while the sweep's file has this text."""
+    return ConfigResolver(paths)
+
+
 def declared(paths, losses=None):
     """Declare the claim as it is now, or read its declaration where no losses are given."""
     with hydra_conf(paths.conf):
-        claim, resolve = load_claim(own_claim.file(paths, "claim.py")), ConfigResolver(paths)
+        claim = load_claim(own_claim.file(paths, "claim.py"))
+        resolve = resolver(paths, (paths.conf / "experiment" / "mine.yaml").read_text())
         if losses is None:
             return read_declared(claim, resolve)
         return declare(claim, resolve, losses)

@@ -20,20 +20,22 @@ def test_a_run_goes_through_few_files(tmp_path: Path, text_file: Path) -> None:
             del sys.modules[module]  # what they call while they are imported counts too
         found = set()
 
-        def record(frame: FrameType, event: str, _: object) -> None:
+        def called(frame: FrameType, event: str, _: object) -> None:
             code = frame.f_code
             # The body of a class or a module is no function, nor is a comprehension in one.
             named = code.co_flags & inspect.CO_OPTIMIZED and code.co_name[0] != "<"
-            if event != "call" or not named or code.co_filename in found:
+            if not named or code.co_filename in found:
                 return
             if code.co_filename.startswith(f"{ROOT}/src/attnlab"):
                 found.add(code.co_filename)
                 with traced.open("a") as stream:
                     stream.write(f"{Path(code.co_filename).relative_to(ROOT)}\n")
 
-        sys.setprofile(record)
+        sys.settrace(called)
 
-    chosen = ["attn=unscaled", "trainer.max_steps=4", "data=text", f"data.path={text_file}"]
+    small = ["model.n_layer=1", "model.block_size=16", "data.batch_size=2"]
+    chosen = [*small, "attn=unscaled", "trainer.max_steps=4", "data=text"]
+    chosen.append(f"data.path={text_file}")
     code, said = ended([*chosen, f"outputs={tmp_path}"], tmp_path, trace)
     assert code == 0, said
     files = traced.read_text().split()

@@ -1,7 +1,7 @@
 """Who gets the whole configuration after it has been checked: what stores or compares it."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 from tests.commands import train_py
 from tests.conftest import ROOT, SMALL
 
+TraceFunction = Callable[[FrameType, str, Any], Any]
 SOURCE = str(ROOT / "src" / "attnlab")
 ALLOWED = {
     "main.without_defaults": "the name of the run directory",
@@ -39,16 +40,19 @@ def recorded() -> Iterator[set[str]]:
     found: set[str] = set()
     checked: list[FrameType] = []
 
-    def record(frame: FrameType, event: str, _: Any) -> None:
+    def returned(frame: FrameType, event: str, _: Any) -> TraceFunction:
+        if event == "return":
+            checked.append(frame)
+        return returned
+
+    def called(frame: FrameType, event: str, _: Any) -> TraceFunction | None:
         code = frame.f_code
         if not code.co_filename.startswith(SOURCE):
-            return
+            return None
         name = f"{Path(code.co_filename).stem}.{code.co_name}"
-        if (event, name) == ("call", "main.train"):
+        if name == "main.train":
             checked.clear()  # of the run before
-        if (event, name) == ("return", "config.read_config"):
-            checked.append(frame)
-        if event == "call" and checked:
+        if checked:
             count = code.co_argcount + code.co_kwonlyargcount
             given = [frame.f_locals.get(name) for name in code.co_varnames[:count]]
             # As Hydra composed it, or as plain values.
@@ -56,12 +60,14 @@ def recorded() -> Iterator[set[str]]:
                 isinstance(x, DictConfig | dict) and {"attn", "trainer"} <= x.keys() for x in given
             ):
                 found.add(name)
+        return returned if name == "config.read_config" else None
 
-    sys.setprofile(record)
+    before = sys.gettrace()
+    sys.settrace(called)
     try:
         yield found
     finally:
-        sys.setprofile(None)
+        sys.settrace(before)
 
 
 @pytest.mark.slow

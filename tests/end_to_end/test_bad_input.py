@@ -268,7 +268,7 @@ def never_a_traceback(override: str, folder: Path, text: Path) -> None:
 
 @pytest.mark.slow
 @given(override=OVERRIDES)
-@examples(max_examples=12)
+@examples(max_examples=6)
 def test_generated_settings(
     override: str, tmp_path_factory: pytest.TempPathFactory, text_file: Path
 ) -> None:
@@ -286,7 +286,9 @@ def test_many_generated_settings(
 
 @NO_GPU
 def test_a_gpu_that_is_not_there(tmp: Path) -> None:
-    ended = train_py("trainer.accelerator=gpu", "data=plays", f"outputs={tmp}/o")
+    ended = train_py(
+        "trainer.accelerator=gpu", "data=plays", "data.length=9000", f"outputs={tmp}/o"
+    )
     assert refused(ended, "gpu"), ended
 
 

@@ -14,7 +14,7 @@ each_chapter = pytest.mark.parametrize("file", CHAPTERS, ids=lambda file: file.s
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "file", sampled(CHAPTERS, lambda file: file == CHAPTERS[0]), ids=lambda file: file.stem
+    "file", sampled(CHAPTERS, lambda file: file == CHAPTERS[1]), ids=lambda file: file.stem
 )
 def test_chapter_runs_and_draws(file: Path, tmp_path: Path) -> None:
     notebook = execute(file, tmp_path)

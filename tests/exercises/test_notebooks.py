@@ -9,7 +9,7 @@ from nbformat import NotebookNode
 
 from docs import notebooks
 from docs.chapters.build import CHAPTERS, execute
-from tests.marks import sampled
+from tests.marks import LONG, sampled
 
 FILES = notebooks.EXERCISES
 each_file = pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -52,8 +52,13 @@ def test_a_stub_keeps_the_signature_and_hides_the_solution(file: Path) -> None:
             assert shown.source == cell.source
 
 
-@pytest.mark.slow
-def test_all_notebooks_are_written_and_install_the_same_package(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "faults", [notebooks.SHOWN[::6], pytest.param(notebooks.SHOWN, marks=LONG)]
+)
+def test_all_notebooks_are_written_and_install_the_same_package(
+    faults: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notebooks, "SHOWN", faults)
     files = notebooks.write_all(tmp_path)
     assert len(files) == len(FILES) + 1 + len(CHAPTERS)
     for file in files:

@@ -162,7 +162,7 @@ DAMAGED: dict[str, Callable[[dict[str, Any]], Any]] = {
     "no heads": lambda kept: kept | {"heads": [0, 3]},
     "too many heads": lambda kept: kept | {"heads": [10**9, 3]},
     "a mask of another size": lambda kept: kept | {"mask": bomb(3)},
-    "maps that unpack to a gigabyte": lambda kept: with_snapshot(kept, weights=bomb(2**30)),
+    "maps that unpack to far more": lambda kept: with_snapshot(kept, weights=bomb(2**26)),
     "maps that are no base64": lambda kept: with_snapshot(kept, weights="<b>"),
     "maps that are not compressed": lambda kept: with_snapshot(kept, weights="AAAA"),
     "truncated maps": lambda kept: with_snapshot(

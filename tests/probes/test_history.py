@@ -2,6 +2,7 @@
 
 import base64
 import json
+import shutil
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from attnlab.probes.training_probes import Predictions
 from attnlab.training.checkpoints import load_model
 from attnlab.training.config import read_config
 from attnlab.training.run import run
+from tests.conftest import SMALL, settings
 from tests.marks import sampled
 
 Train = Callable[..., Any]
@@ -42,10 +44,18 @@ def steps(content: dict[str, Any]) -> list[int]:
     return [each["step"] for each in content["snapshots"]]
 
 
-def test_the_last_snapshot_is_the_trained_model(train: Train) -> None:
-    result = train(*KEPT)
-    content = read(result.folder)
-    net, alphabet = load_model(result.folder)
+@pytest.fixture(scope="module")
+def kept(text_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with a history; tests that write into it copy it first."""
+    folder = tmp_path_factory.mktemp("kept") / "run"
+    cfg = settings(*SMALL, f"data.path={text_file}", *KEPT)
+    run(read_config(cfg), folder, variant="sdpa", overrides=KEPT)
+    return folder
+
+
+def test_the_last_snapshot_is_the_trained_model(kept: Path) -> None:
+    content = read(kept)
+    net, alphabet = load_model(kept)
     text = "".join(content["tokens"])
     seen = list(views(net, encode(text, alphabet)[None]))
     weights = (maps(content, -1) / 254.0).square()
@@ -57,8 +67,8 @@ def test_the_last_snapshot_is_the_trained_model(train: Train) -> None:
     assert largest == pytest.approx(rows.numpy(), rel=1e-4)
 
 
-def test_snapshots_are_early_and_at_both_ends(train: Train) -> None:
-    assert steps(read(train(*KEPT, folder="a").folder)) == [0, 1, 3, 6]
+def test_snapshots_are_early_and_at_both_ends(kept: Path, train: Train) -> None:
+    assert steps(read(kept)) == [0, 1, 3, 6]
     assert steps(read(train(*KEPT, "probes.history.steps=1", folder="b").folder)) == [0, 6]
     assert steps(read(train(*KEPT, "probes.history.steps=99", folder="c").folder)) == list(
         range(7)
@@ -112,17 +122,16 @@ def test_a_run_that_resumes_with_another_text_starts_its_history_again(
     assert (len(content["tokens"]), steps(content)) == (5, [6])
 
 
-def test_a_continued_run_keeps_as_many_snapshots(train: Train) -> None:
-    earlier = train(*KEPT, folder="earlier").folder
+def test_a_continued_run_keeps_as_many_snapshots(kept: Path, train: Train) -> None:
     steps_12 = ("probes=default", "probes.history.steps=4", "trainer.max_steps=12")
-    later = train(*steps_12, f"continue_from={earlier}", folder="later").folder
-    assert steps(read(earlier)) == [0, 1, 3, 6]
+    later = train(*steps_12, f"continue_from={kept}", folder="later").folder
     assert steps(read(later)) == [0, 1, 6, 12]  # 2 is due, and 1 is the nearest
-    assert read(later)["snapshots"][:2] == read(earlier)["snapshots"][:2]
+    assert read(later)["snapshots"][:2] == read(kept)["snapshots"][:2]
 
 
-def test_force_replaces_the_history(train: Train) -> None:
-    first = read(train(*KEPT).folder)
+def test_force_replaces_the_history(kept: Path, train: Train, tmp_path: Path) -> None:
+    shutil.copytree(kept, tmp_path / "run")
+    first = read(kept)
     folder = train(*KEPT, "force=true", "optim.lr=0.1").folder
     assert steps(read(folder)) == steps(first)
     assert read(folder)["snapshots"][-1] != first["snapshots"][-1]
@@ -137,10 +146,10 @@ def test_nan_stays_nan(train: Train) -> None:
     assert content["snapshots"][0]["measures"]["entropy"] == [[None, None], [None, None]]
 
 
-@pytest.mark.parametrize(("variant", "equal"), [("identical_heads", [0, 0]), ("sdpa", [0, 1])])
-def test_equal_heads_are_named(variant: str, equal: list[int], train: Train) -> None:
-    content = read(train(f"attn={variant}", *KEPT).folder)
-    assert all(each["equal"] == [equal, equal] for each in content["snapshots"])
+def test_equal_heads_are_named(kept: Path, train: Train) -> None:
+    identical = train("attn=identical_heads", *KEPT).folder
+    for folder, equal in ((identical, [0, 0]), (kept, [0, 1])):
+        assert all(each["equal"] == [equal, equal] for each in read(folder)["snapshots"])
 
 
 def test_many_heads_have_a_shorter_text_and_fewer_snapshots(
