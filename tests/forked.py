@@ -8,12 +8,14 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import torch
 
 from attnlab import cli, workers
+from tests.commands import train_py
 from tests.conftest import ROOT, SMALL, weights_of
 
 RUN = [*SMALL, "trainer.max_steps=12", "trainer.val_check_interval=4", "checkpoint_every=2"]
@@ -38,12 +40,16 @@ class Command:
         return self.process.exitcode, self.said.read_text()
 
 
+@cache
 def import_once() -> None:
-    """Import what a run needs, so that forked processes have it."""
+    """Import and compose what a run needs, so that forked processes have it."""
     import tensorboard.summary  # noqa: F401
     import torch.utils.tensorboard  # noqa: F401
 
     from attnlab.training import run  # noqa: F401
+
+    refused = train_py(*RUN, f"data.path={ROOT / 'README.md'}", "trainer.devices=0")
+    assert refused.code == 2, refused
 
 
 def begin(

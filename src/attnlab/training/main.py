@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -116,9 +117,11 @@ def without_defaults(cfg: DictConfig, hydra: HydraConf) -> list[str]:
     choices = {key: o for key, o in overrides.items() if key in hydra.runtime.choices}
     values = {key: o for key, o in overrides.items() if key not in choices and key not in APART}
 
+    sources = tuple((source.provider, source.path) for source in hydra.runtime.config_sources)
+
     def composed(*chosen: str) -> DictConfig:
-        everything = [*hydra.overrides.hydra, *chosen]
-        return compose(hydra.job.config_name, everything, return_hydra_config=True)
+        everything = (*hydra.overrides.hydra, *chosen)
+        return _composed(hydra.job.config_name, everything, sources)
 
     changing = []
     for key, override in choices.items():
@@ -131,6 +134,13 @@ def without_defaults(cfg: DictConfig, hydra: HydraConf) -> list[str]:
             if OmegaConf.select(plain, key, default=MISSING) != OmegaConf.select(cfg, key):
                 changing.append(override)
     return changing
+
+
+@cache  # a run of a sweep asks for the same as the one before
+def _composed(
+    name: str, overrides: tuple[str, ...], sources: tuple[tuple[str, str], ...]
+) -> DictConfig:
+    return compose(name, list(overrides), return_hydra_config=True)
 
 
 def arguments_of(hydra: HydraConf) -> list[str]:
