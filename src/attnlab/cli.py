@@ -223,7 +223,7 @@ def runs(
 def plot(
     directory: Annotated[Path, Argument(help="A sweep: outputs/<name>.")],
     where: Where = None,
-    out: Annotated[Path | None, Option(help="For the figures; if omitted, plots in it.")] = None,
+    out: Annotated[Path | None, Option(help="By default plots in the directory.")] = None,
 ) -> None:
     """Draw losses, entropy by layer and loss by position, over seeds, as PNG and SVG."""
     from attnlab.plotting.figures import draw
@@ -245,7 +245,7 @@ def look(
     text: Annotated[str, Option(help="The text to attend to.")] = "To be, or not to be",
     layer: Annotated[int | None, Option(help="Only this layer, from 0.")] = None,
     head: Annotated[int | None, Option(help="Only this head, from 0.")] = None,
-    out: Annotated[Path | None, Option(help="The file.", show_default="look.png in it")] = None,
+    out: Annotated[Path | None, Option(help="By default look.png in it.")] = None,
     trust: Trust = False,
 ) -> None:
     """Draw the attention map of every head on a text, and describe it in words."""
@@ -268,7 +268,7 @@ def explore(
     other: Annotated[str | None, Argument(help="A second model to compare with.")] = None,
     text: Annotated[str | None, Option(help="Show the trained models on this text.")] = None,
     out: Annotated[
-        Path | None, Option("--out", "-o", help="The file.", show_default="explore.html in it")
+        Path | None, Option("--out", "-o", help="By default explore.html in it.")
     ] = None,
     trust: Trust = False,
 ) -> None:
@@ -319,9 +319,7 @@ def patch(
     target: Annotated[str, Argument(help=f"{RUN}.")],
     clean: Annotated[str, Option(help="A text after which the first answer is right.")],
     corrupt: Annotated[str, Option(help="An equally long text with the other answer.")],
-    answers: Annotated[
-        str | None, Option(help="The two symbols.", show_default="the likeliest after each")
-    ] = None,
+    answers: Annotated[str | None, Option(help="Both; by default the likeliest.")] = None,
     json: AsJson = False,
     trust: Trust = False,
 ) -> None:

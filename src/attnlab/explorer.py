@@ -156,11 +156,7 @@ def _names(targets: Sequence[str], runs: Mapping[str, Run]) -> list[str]:
 def history_of(target: str, text: str | None = None, *, trust: bool) -> tuple[PatternHistory, str]:
     """The history of a run or, without one or for a text, one snapshot of the trained model.
 
-    Returns:
-        the history, and what one position is, such as "character".
-
-    Raises:
-        BadInput: as for `explore`.
+    Returns it with what one position is, such as "character"; BadInput as for `explore`.
     """
     run = _run_of(target)
     if run and text is None and (found := read_history(run.folder)):

@@ -175,14 +175,14 @@ def load(root: str | Path | Sequence[Run], *, curves: bool = False) -> "pandas.D
     named = [({"run": names[run.group], "folder": str(run.folder)}, run) for run in runs]
     if not curves:
         return pandas.DataFrame([name | run.values for name, run in named])
-    of_run = ["run", "folder", "attn", "seed"]
     rows = [
         [*name.values(), run.values["attn"], run.values.get("seed"), tag, step, value]
         for name, run in named
         for tag, curve in read_curves(run.folder, ".*").items()
         for step, value in curve
     ]
-    return pandas.DataFrame(rows, columns=[*of_run, "tag", "step", "value"])
+    columns = ["run", "folder", "attn", "seed", "tag", "step", "value"]
+    return pandas.DataFrame(rows, columns=columns)
 
 
 def write_parquet(runs: Sequence[Run], file: Path) -> None:

@@ -55,9 +55,13 @@ def select(runs: Sequence[Run], conditions: Sequence[str]) -> list[Run]:
             raise BadInput(f"where = {condition} must be KEY=VALUE, or with !=, <, >, <=, >=")
         key, sign, wanted = found.groups()
         check_key(runs, key)
-        if sign not in {"=", "!="} and _number(wanted) is None:
+        try:
+            number = float(wanted)
+        except ValueError:
+            number = None
+        if sign not in {"=", "!="} and number is None:
             raise BadInput(f"where = {condition}: {sign} needs a number, not {wanted!r}")
-        runs = [run for run in runs if _holds(run.values.get(key), sign, wanted)]
+        runs = [run for run in runs if _holds(run.values.get(key), sign, wanted, number)]
     return list(runs)
 
 
@@ -167,19 +171,11 @@ def shown(value: Any) -> str:
     return printable(str(value))
 
 
-def _holds(value: Any, sign: str, wanted: str) -> bool:
-    number = _number(wanted)
+def _holds(value: Any, sign: str, wanted: str, number: float | None) -> bool:
     if number is not None and isinstance(value, int | float) and not isinstance(value, bool):
         return bool(COMPARE[sign](float(value), number))
     word = json.dumps(value) if value is None or isinstance(value, bool) else str(value)
     return sign in {"=", "!="} and bool(COMPARE[sign](word, wanted))
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 def _rank(group: Group, key: str) -> tuple[int, float, str] | None:

@@ -173,11 +173,11 @@ def positions(runs: Sequence[RunCurves]) -> Figure | None:
         SettingResult(f"{name} (n={len(found)})", by_position=[run.by_position for run in found])
         for name, found in _by_name(done).items()
     ]
-    return sweep_figure(settings, runs[0].unit)
+    return sweep_figure(settings, runs[0].unit, width=8.0)
 
 
 def sweep_figure(
-    settings: Sequence[SettingResult], unit: str, columns: int | None = None
+    settings: Sequence[SettingResult], unit: str, columns: int | None = None, width: float = 5.6
 ) -> Figure | None:
     """Draw paired differences, loss by position, and what attention does at the end.
 
@@ -187,6 +187,7 @@ def sweep_figure(
         settings: the baseline and what is compared with it; ValueError for more than `MOST`.
         unit: what one prediction is, "character".
         columns: panels per row; None puts all in one.
+        width: of a panel, in inches.
     """
     style = drawing.looks(each.name for each in settings)
     drawers = []
@@ -196,7 +197,7 @@ def sweep_figure(
     if not drawers:
         return None
     with drawing.styled():
-        figure, axes = drawing.panels(len(drawers), width=5.6, height=4.4, columns=columns)
+        figure, axes = drawing.panels(len(drawers), width=width, height=4.4, columns=columns)
         for place, drawer in zip(axes, drawers, strict=True):
             drawer(place, settings, style, unit)
     return figure
