@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attnlab.attention import kernels
 from attnlab.checkup import Status, checkup_kernel
-from attnlab.checkup.references import RIGHT, compute, mistakes
+from attnlab.checkup.references import Inputs, departures, mistakes
 from attnlab.errors import BadInput
 from tests.faults import in_gpt
 
@@ -192,20 +192,19 @@ def test_the_reference_is_sdpa() -> None:
     q, k, v = torch.randn(3, 2, 3, 11, 5, dtype=torch.float64)
     mask = torch.ones(11, 11, dtype=torch.bool).tril()
     right = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=0.3)
-    torch.testing.assert_close(compute(RIGHT, q, k, v, mask, 0.3), right)
+    torch.testing.assert_close(Inputs(q, k, v, mask, 0.3).reference(), right)
 
 
 def test_every_wrong_recipe_differs_from_the_right_kernel() -> None:
-    from attnlab.checkup.references import departures
-
     generator = torch.Generator().manual_seed(0)
     q, k, v = 2 * torch.randn(3, 2, 3, 11, 5, generator=generator)
     mask = torch.ones(11, 11, dtype=torch.bool).tril()
-    right = compute(RIGHT, q, k, v, mask, 0.3)
+    inputs = Inputs(q, k, v, mask, 0.3)
+    right = inputs.reference()
     same = [
         next(iter(recipe.items()))
         for recipe in departures(1)
-        if torch.allclose(compute(recipe, q, k, v, mask, 0.3), right, atol=1e-6)
+        if torch.allclose(inputs.reference(recipe), right, atol=1e-6)
     ]
     assert len(mistakes()) > 25
     # Two can be seen only with larger scores, or with another mask.

@@ -52,12 +52,6 @@ class AttentionCall:
         return self.masked.detach().double().reshape(self.raw.shape)
 
     @property
-    def has_sink(self) -> bool:
-        """Whether the softmax had one more key than there are tokens, which takes some weight."""
-        n = self.raw.shape[0] * self.raw.shape[1]
-        return self.masked is not None and self.masked.numel() == self.raw.numel() + n
-
-    @property
     def scale(self) -> float:
         """The product of all factors of the scores."""
         return math.prod(self.factors)

@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 import torch
 
@@ -16,7 +15,7 @@ from attnlab.checkup.locate import Place, choices_in, first_leak, reads_of
 from attnlab.checkup.loss_path import Loss
 from attnlab.checkup.martingale import prove_by_training
 from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter
-from attnlab.checkup.recognize import Explanation, explain_scramble
+from attnlab.checkup.recognize import explain_scramble
 from attnlab.errors import first_line
 
 # Causes named from a map alone, which knows nothing of the inside of the model.
@@ -175,10 +174,9 @@ class Examination:
         if calls:
             self._attempt("stress", stress.stress, self.precise, calls)
         if self.precise.copies:
-            trained = partial(stress.trained_briefly, self.adapter, self.precise.dtype)
-            training = partial(stress.in_training_mode, self.precise)
-            for state, make in (("trained", trained), ("training mode", training)):
-                self._attempt(state, stress.leaks_when, state, make, T, half)
+            own, dtype = self.adapter, self.precise.dtype
+            self._attempt("trained", stress.trained, own, dtype, T, half)
+            self._attempt("training mode", stress.training_mode, self.precise, T, half)
         self.serve("cache", serving.cache)
         self.serve("padding", serving.padding)
 
@@ -241,10 +239,14 @@ class Examination:
             return finding
         if any(f.cause and f.detector in ("mask", "rows", "stress") for f in self.findings):
             return finding
-        scramble = self._scramble(place, model, calls)
-        if place is not None and scramble is not None:
-            headline = f"{place.name}: {scramble[1]}"
-            return replace(finding, cause=scramble[0], headline=headline)
+        reads = None if place is None else reads_of(place, model, self.lengths[0])
+        if place is not None and reads is not None:
+            # A reshape that the whole map hides is seen in the one module that leaks first.
+            every = torch.ones(len(reads), dtype=torch.bool)
+            scramble = explain_scramble(reads, every, [(1, len(calls[0].raw))])
+            if scramble is not None:
+                headline = f"{place.name}: {scramble[1]}"
+                return replace(finding, cause=scramble[0], headline=headline)
         map_ = self._finite_map(model, calls[0].raw.shape[-1], rounds=2)
         if map_ is not None and not bool(map_.ahead.any()):
             return finding
@@ -253,18 +255,6 @@ class Examination:
         if chosen:
             headline += f": {chosen} over the positions of the sequence makes tokens compete"
         return replace(finding, cause="outside", headline=headline)
-
-    def _scramble(
-        self, place: Place | None, model: ModelAdapter, calls: list[AttentionCall]
-    ) -> Explanation | None:
-        """A reshape that the whole map hides, seen in the one module that leaks first."""
-        T, H = self.lengths[0], len(calls[0].raw)
-        try:
-            reads = None if place is None else reads_of(place, model, T)
-        except (*REFUSALS, StopIteration):
-            return None
-        every = torch.ones(T, dtype=torch.bool)
-        return None if reads is None else explain_scramble(reads, every, [(1, H)])
 
     def _note_coverage(self) -> None:
         """Say what was looked at, so that nothing is left out silently."""

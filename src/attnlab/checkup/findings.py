@@ -141,10 +141,15 @@ class Report:
         return page(self)
 
     def to_text(self) -> str:
-        """The report as it is printed, without colors."""
-        from attnlab.checkup.rendering import text
+        """The report as it is printed, in 100 columns without colors."""
+        from rich.console import Console
 
-        return text(self)
+        from attnlab.checkup.rendering import show
+
+        console = Console(width=100, color_system=None)
+        with console.capture() as captured:
+            show(self, console)
+        return captured.get()
 
     def print(self) -> None:
         """Print the report to the terminal."""

@@ -11,15 +11,9 @@ import torch
 from torch import Tensor
 
 from attnlab.checkup.findings import FAULT, OK, SUSPICIOUS, Finding, Report, passed, skipped
-from attnlab.checkup.kernel_adapter import (
-    LAYOUTS,
-    MASK_STYLES,
-    Inputs,
-    KernelAdapter,
-    adapt_kernel,
-)
+from attnlab.checkup.kernel_adapter import LAYOUTS, MASK_STYLES, KernelAdapter, adapt_kernel
 from attnlab.checkup.model_adapter import REFUSALS
-from attnlab.checkup.references import departures, mistakes
+from attnlab.checkup.references import Inputs, departures, mistakes
 from attnlab.checkup.runner import preserve_state
 from attnlab.errors import BadInput, first_line
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnlab.checkup.references import RIGHT, Recipe, compute
+from attnlab.checkup.references import Inputs
 from attnlab.errors import BadInput
 
 MASK_STYLES = {
@@ -27,26 +27,6 @@ _NAMES = {
 
 
 @dataclass(frozen=True)
-class Inputs:
-    """What a kernel is given."""
-
-    q: Tensor  # (B, H, T, D)
-    k: Tensor
-    v: Tensor
-    mask: Tensor  # (T, T) bool, True = may attend
-    scale: float | None  # of the scores; None for 1/sqrt(D)
-
-    @property
-    def factor(self) -> float:
-        """The scale as a number."""
-        return self.q.shape[-1] ** -0.5 if self.scale is None else self.scale
-
-    def reference(self, recipe: Recipe = RIGHT, fill: float = -1e4) -> Tensor:
-        """The right output, or a wrong one; see `compute`."""
-        return compute(recipe, self.q, self.k, self.v, self.mask, self.factor, fill)
-
-
-@dataclass(frozen=True)
 class KernelAdapter:
     """A kernel, the arguments that it has by kind ("mask", "scale", ...), and what they mean."""
 
@@ -56,34 +36,27 @@ class KernelAdapter:
     layout: str = LAYOUTS[0]
 
     def __call__(self, inputs: Inputs, dropout: float = 0.0) -> Tensor:
-        """The output (B, H, T, D).
-
-        Raises:
-            BadInput: the kernel returns something else.
-        """
-        mask, scale = inputs.mask, inputs.scale
-        zeros = torch.zeros(mask.shape, dtype=inputs.q.dtype)
-        styles = {"block": ~mask, "add": zeros.masked_fill(~mask, -math.inf)}
+        """The output (B, H, T, D); BadInput if the kernel returns something else."""
+        blocked = ~inputs.mask
+        zeros = torch.zeros(blocked.shape, dtype=inputs.q.dtype)
+        styles = {"block": blocked, "add": zeros.masked_fill(blocked, -math.inf)}
         values = {
-            "mask": styles.get(self.mask_style, mask),
-            "scale": scale,
+            "mask": styles.get(self.mask_style, inputs.mask),
+            "scale": inputs.scale,
             "causal": None if "mask" in self.names else True,
             "dropout": dropout,
         }
         named = {n: values[kind] for kind, n in self.names.items() if values[kind] is not None}
         q, k, v = inputs.q.clone(), inputs.k.clone(), inputs.v.clone()
-        B, H, T, _ = q.shape
-        expected = (B, H, T, v.shape[-1])
-        if self.layout == "(T, D)":
-            flat = zip(*(x.flatten(0, 1) for x in (q, k, v)), strict=True)
-            y = torch.stack([_tensor(self.function(*one, **named), expected) for one in flat])
-        else:
-            if self.layout == "(B H, T, D)":
-                q, k, v = (x.flatten(0, 1) for x in (q, k, v))
-            elif self.layout == "(B, T, H, D)":
-                q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-            y = _tensor(self.function(q, k, v, **named), expected)
-        if y.shape == (B, T, H * expected[-1]):  # it merges heads itself
+        expected = B, H, T, D = tuple(q.shape)
+        if self.layout in ("(B H, T, D)", "(T, D)"):
+            q, k, v = (x.flatten(0, 1) for x in (q, k, v))
+        elif self.layout == "(B, T, H, D)":
+            q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        given = zip(q, k, v, strict=True) if self.layout == "(T, D)" else [(q, k, v)]
+        outputs = [_tensor(self.function(*one, **named), expected) for one in given]
+        y = torch.stack(outputs) if self.layout == "(T, D)" else outputs[0]
+        if y.shape == (B, T, H * D):  # it merges heads itself
             y = y.unflatten(-1, (H, -1)).transpose(1, 2)
         elif self.layout == "(B, T, H, D)" and y.ndim == 4:
             y = y.transpose(1, 2)

@@ -58,8 +58,11 @@ def first_leak(adapter: ModelAdapter, T: int) -> Place | None:
     return None
 
 
-def reads_of(place: Place, adapter: ModelAdapter, T: int) -> Tensor:
-    """(T, T) bool: which of its inputs each output of this one module depends on, by gradients."""
+def reads_of(place: Place, adapter: ModelAdapter, T: int) -> Tensor | None:
+    """(T, T) bool: which of its inputs each output of this one module depends on, by gradients.
+
+    None if these cannot be followed.
+    """
     ids = adapter.tokens(1, T)
     seen: list[list[Tensor]] = []
 
@@ -68,10 +71,13 @@ def reads_of(place: Place, adapter: ModelAdapter, T: int) -> Tensor:
         found = [[x for value in end for x in tensors_in(value)] for end in ends]
         seen.append([next(x for x in end if x.shape[:2] == (1, T)) for end in found])
 
-    with hooked([place.module], keep), torch.enable_grad():
-        adapter.raw(ids)
-        x, y = seen[0]
-        sizes = slopes(y[0] * adapter.random_like(y[0]), [x])  # (T, T)
+    try:
+        with hooked([place.module], keep), torch.enable_grad():
+            adapter.raw(ids)
+            x, y = seen[0]
+            sizes = slopes(y[0] * adapter.random_like(y[0]), [x])  # (T, T)
+    except (*REFUSALS, StopIteration):
+        return None
     return sizes > 1e-10 * sizes.max()
 
 

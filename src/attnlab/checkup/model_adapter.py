@@ -3,7 +3,7 @@
 import copy
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
@@ -102,19 +102,16 @@ class ModelAdapter:
         start = self._below(self.text.shape[1] - shape[-1] + 1, *shape[:-1], 1)
         return self.text[rows, start + torch.arange(shape[-1])]
 
-    def next_ids(self, ids: Tensor) -> Tensor:
-        """Another id at every position: the next one of the pool."""
-        return self._shifted(ids, torch.ones_like(ids))
+    def next_ids(self, ids: Tensor, by: Tensor | int = 1) -> Tensor:
+        """Another id at every position: the next one of the pool, or the one after `by` steps."""
+        return self.pool[(torch.searchsorted(self.pool, ids) + by) % len(self.pool)]
 
     def other_ids(self, ids: Tensor) -> Tensor:
         """Another id at every position: a random one."""
-        return self._shifted(ids, 1 + self._below(len(self.pool) - 1, *ids.shape))
+        return self.next_ids(ids, 1 + self._below(len(self.pool) - 1, *ids.shape))
 
     def _below(self, n: int, *shape: int) -> Tensor:
         return torch.randint(n, shape, generator=self.generator)
-
-    def _shifted(self, ids: Tensor, by: Tensor) -> Tensor:
-        return self.pool[(torch.searchsorted(self.pool, ids) + by) % len(self.pool)]
 
     def random_like(self, x: Tensor) -> Tensor:
         """Standard normal numbers."""
@@ -179,12 +176,10 @@ def with_example(
 @contextmanager
 def hooked(modules: Iterable[nn.Module], hook: Callable[..., None]) -> Iterator[None]:
     """Call hook(module, args, keywords, output) after each forward pass of these modules."""
-    handles = [module.register_forward_hook(hook, with_kwargs=True) for module in modules]
-    try:
+    with ExitStack() as handles:
+        for module in modules:
+            handles.enter_context(module.register_forward_hook(hook, with_kwargs=True))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def find_logits(output: object, shape: tuple[int, ...], vocab_size: int) -> Tensor:

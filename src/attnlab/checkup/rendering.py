@@ -15,14 +15,6 @@ _STYLE = {OK: "green", FAULT: "bold red", SUSPICIOUS: "yellow", NOT_APPLICABLE: 
 _LEAST = 1e-8  # shares below this are drawn as nothing
 
 
-def text(report: Report) -> str:
-    """What `show` prints, in 100 columns without colors."""
-    console = Console(width=100, color_system=None)
-    with console.capture() as captured:
-        show(report, console)
-    return captured.get()
-
-
 def show(report: Report, console: Console | None = None) -> None:
     """Print the findings of all detectors, then one paragraph per diagnosis."""
     console = Console() if console is None else console

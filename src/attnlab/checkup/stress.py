@@ -1,6 +1,5 @@
 """Leaks that open in another state: with noise, under large scores, after training."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -31,40 +30,24 @@ def disturbed(adapter: ModelAdapter) -> ModelAdapter:
     return noisy
 
 
-def trained_briefly(adapter: ModelAdapter, dtype: torch.dtype | None) -> ModelAdapter:
-    """A copy after a short training, which opens paths that start closed, then in dtype."""
+def trained(adapter: ModelAdapter, dtype: torch.dtype | None, T: int, seconds: float) -> Finding:
+    """Does a short training, then in dtype, open a path such as a gate that starts at 0?"""
     student = adapter.copied()
     bet_on_uniform_text(student, batch_size=4, steps=10)
     student.module.to(dtype)
-    return student
+    return _leaks("trained", student, "after a short training", T, seconds)
 
 
-def in_training_mode(adapter: ModelAdapter) -> ModelAdapter:
-    """A copy in training mode that drops the same entries in every call, one sequence each."""
-    student = replace(adapter.copied(), rows=1, seeded=True)
+def training_mode(adapter: ModelAdapter, T: int, seconds: float) -> Finding:
+    """Does training mode open one, by a mask that depends on it or a BatchNorm over time?"""
+    student = replace(adapter.copied(), rows=1, seeded=True)  # drops the same in every call
     student.module.train()
-    return student
+    return _leaks("training mode", student, "in training mode", T, seconds)
 
 
-_STATES = {
-    "trained": ("after a short training", "learned_leak"),
-    "training mode": ("in training mode", "training_leak"),
-}
-
-
-def leaks_when(detector: str, make: Callable[[], ModelAdapter], T: int, seconds: float) -> Finding:
-    """Does a later token change an earlier logit in another state of the model?
-
-    Such leaks pass every test of the model as it is: a gate that starts at 0, a mask that depends
-    on `self.training`, a BatchNorm over time.
-
-    Args:
-        detector: "trained" or "training mode".
-        make: brings a copy into that state.
-        seconds: for the map.
-    """
-    state, cause = _STATES[detector]
-    adapter = make()
+def _leaks(detector: str, adapter: ModelAdapter, state: str, T: int, seconds: float) -> Finding:
+    """Does a later token change an earlier logit in this state of the model?"""
+    cause = "learned_leak" if detector == "trained" else "training_leak"
     ids = adapter.tokens(1, T)
     first, again = adapter.logits(ids), adapter.logits(ids)
     if not bool(first.isfinite().all()):

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -226,14 +227,11 @@ def trace(
         running.pop()
         tracer.module = running[-1] if running else ""
 
-    handles = [part.register_forward_pre_hook(enter) for part in names]
-    handles += [part.register_forward_hook(leave) for part in names]
-    try:
-        with torch.enable_grad(), tracer:
-            forward()
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as handles, torch.enable_grad(), tracer:
+        for part in names:
+            handles.enter_context(part.register_forward_pre_hook(enter))
+            handles.enter_context(part.register_forward_hook(leave))
+        forward()
     return [call for call in tracer.calls if call.pattern is not None]
 
 

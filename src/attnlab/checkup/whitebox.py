@@ -28,7 +28,10 @@ def rows(call: AttentionCall) -> Finding | None:
     sums = pattern.sum(-1)
     low, high, off = float(sums.min()), float(sums.max()), float((sums - 1).abs().max())
     low_precision = call.pattern.dtype in (torch.bfloat16, torch.float16)
-    if off <= (1e-2 if low_precision else 1e-4) or (call.has_sink and high <= 1 + 1e-4):
+    # A sink is one more key of the softmax, which takes some weight.
+    raw, masked = call.raw, call.masked
+    has_sink = masked is not None and masked.numel() == raw.numel() + raw[..., 0].numel()
+    if off <= (1e-2 if low_precision else 1e-4) or (has_sink and high <= 1 + 1e-4):
         return None
     cause, sentence = _normalized_over(call, pattern)
     if cause in ("row_sums", "no_softmax"):  # on purpose in sinks and linear attention
