@@ -150,11 +150,9 @@ def _made(made: object, target: str) -> Callable[..., object]:
         return made
     if not callable(made):
         raise BadInput(f"{target} is a {type(made).__name__}, not a model or a factory of one")
-    needed = [
-        p
-        for p in inspect.signature(made).parameters.values()
-        if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-    ]
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    arguments = inspect.signature(made).parameters.values()
+    needed = any(p.default is p.empty and p.kind in kinds for p in arguments)
     if needed and not inspect.isclass(made):
         return made  # a function of tokens
     with _errors_as_bad_input(f"{target} cannot be called without arguments"):
@@ -164,12 +162,11 @@ def _made(made: object, target: str) -> Callable[..., object]:
     return model
 
 
-def tiny_transformer(model_type: str, seed: int = 0) -> Target:
+def tiny_transformer(model_type: str) -> Target:
     """A small random model of an architecture of transformers, built from its config only.
 
     Args:
         model_type: as in configurations, for example "llama".
-        seed: of its weights; the global random state is restored.
 
     Raises:
         BadInput: transformers has no such causal model, or no small one can be built.
@@ -184,7 +181,7 @@ def tiny_transformer(model_type: str, seed: int = 0) -> Target:
     # Hybrids have attention in every fourth layer only, for example; vision parts can be large.
     for layers, parts in ((2, "text"), (8, "text"), (2, "")):
         try:
-            model, vocab_size = _tiny_model(tiny_config(known[model_type], layers, parts), seed)
+            model, vocab_size = _tiny_model(tiny_config(known[model_type], layers, parts))
         except Exception as error:
             reasons.append(" ".join(str(error).split())[:300])
         else:
@@ -192,18 +189,16 @@ def tiny_transformer(model_type: str, seed: int = 0) -> Target:
     raise BadInput(f"a tiny {model_type} cannot be built: {reasons[0]}")
 
 
-def _tiny_model(config: Any, seed: int) -> tuple[nn.Module, int | None]:
+def _tiny_model(config: Any) -> tuple[nn.Module, int | None]:
     """A model that runs, and its vocabulary's size if the configuration has it."""
     build = transformers_loading.transformers().AutoModelForCausalLM.from_config
     with torch.device("meta"):
         count = sum(p.numel() for p in build(config).parameters())
     if count > _MOST_WEIGHTS:
-        raise ValueError(
-            f"it has {count:,} weights even in its smallest version; write a factory with your "
-            f"own config"
-        )
+        large = f"it has {count:,} weights even in its smallest version"
+        raise ValueError(f"{large}; write a factory with your own config")
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         model: nn.Module = build(config)
         model(torch.arange(2, 8)[None])
     return model, config.get_text_config().vocab_size

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attnlab.attention import kernels
 from attnlab.checkup import Status, checkup_kernel
-from attnlab.checkup.references import Inputs, departures, mistakes
+from attnlab.checkup.kernel_adapter import Inputs, departures, mistakes
 from attnlab.errors import BadInput
 from tests.faults import in_gpt
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import torch
 
-from attnlab.checkup.diagnoses import causes
-from attnlab.checkup.findings import Report, Status
+from attnlab.checkup.findings import Report, Status, causes
 from attnlab.checkup.runner import checkup
 from tests.faults import in_gpt, in_llama, served
 from tests.faults.planted import FAULTS, PlantedFault

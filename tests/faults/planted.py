@@ -14,7 +14,7 @@ class PlantedFault:
 
     Args:
         name: as the two models know it, "name@layer" for one layer only.
-        causes: names from `attnlab.checkup.diagnoses.causes()` that count as correct.
+        causes: names from `attnlab.checkup.findings.causes()` that count as correct.
         block_size, n_layer, n_head: of both models.
         conf: the file of conf/attn with the same fault, if there is one.
         shift: how far the targets are shifted, for faults in the data.

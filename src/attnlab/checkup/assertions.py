@@ -5,6 +5,7 @@ diagnoses, and BadInput if the model cannot be called as described or has no suc
 """
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -12,7 +13,7 @@ from attnlab.checkup import serving
 from attnlab.checkup.examination import Examination
 from attnlab.checkup.findings import FAULT, NOT_APPLICABLE, SUSPICIOUS, Diagnosis, Report
 from attnlab.checkup.loss_path import Loss, labeled_loss
-from attnlab.checkup.model_adapter import Model
+from attnlab.checkup.model_adapter import Model, adapt
 from attnlab.checkup.runner import checkup, prepared
 from attnlab.errors import BadInput
 
@@ -48,8 +49,7 @@ def assert_causal(
         seconds=seconds, seed=seed,
     )  # fmt: skip
     faults = [d for d in report.diagnoses if d.status is FAULT and d.cause not in _NOT_CAUSALITY]
-    leaks = [d for d in faults if CAUSALITY & set(d.detectors)]
-    _fail_for(report, leaks, "is not causal")
+    _fail_for(report, [d for d in faults if CAUSALITY & set(d.detectors)], "is not causal")
 
 
 def assert_healthy(
@@ -68,7 +68,7 @@ def assert_healthy(
     """Assert that a checkup finds nothing wrong: causality, scale, heads, cache, padding, ...
 
     Args:
-        ignore: causes that do not count, keys of `attnlab.checkup.diagnoses.causes()`.
+        ignore: causes that do not count, keys of `attnlab.checkup.findings.causes()`.
         fail_on: "fault", or "suspicious" to fail on suspicions too.
     """
     if fail_on not in ("fault", "suspicious"):
@@ -133,8 +133,9 @@ def _assert_one(
     seed: int,
 ) -> None:
     """Run one detector alone; what it cannot examine is refused, not passed."""
-    with prepared(model, vocab_size, block_size, seed=seed) as adapter:
-        examination = Examination(adapter)
+    with prepared(model) as (own, in_place):
+        adapter = adapt(own, vocab_size, block_size, seed=seed)
+        examination = Examination(replace(adapter, in_place=in_place))
         examination.raise_precision()
         examine(examination)
     finding = examination.findings[-1]

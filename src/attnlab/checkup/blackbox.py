@@ -7,8 +7,16 @@ import torch
 from torch import Tensor
 
 from attnlab.checkup.dependence import Dependence, changes
-from attnlab.checkup.diagnoses import read_causes
-from attnlab.checkup.findings import FAULT, SUSPICIOUS, Finding, number_of, passed, skipped, span
+from attnlab.checkup.findings import (
+    FAULT,
+    SUSPICIOUS,
+    Finding,
+    number_of,
+    passed,
+    read_causes,
+    skipped,
+    span,
+)
 from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter
 from attnlab.checkup.recognize import explain, explain_scramble
 from attnlab.checkup.trace import SeenOperations, draws_random_numbers
@@ -29,11 +37,7 @@ def accepted_lengths(adapter: ModelAdapter) -> list[int]:
 
 
 def finite(adapter: ModelAdapter, lengths: list[int]) -> tuple[Finding, list[int]]:
-    """Are all logits numbers, for random tokens and for extreme ones, at every length?
-
-    Returns:
-        the finding, and the lengths at which they are.
-    """
+    """Are all logits numbers, for random and extreme tokens? And the lengths at which they are."""
     T = lengths[0]
     low, high = adapter.pool[0].expand(T), adapter.pool[-1].expand(T)
     extreme = torch.stack([low, high, torch.where(torch.arange(T) % 2 == 0, low, high)])
@@ -94,8 +98,7 @@ def rows_independent(adapter: ModelAdapter, T: int) -> Finding:
     whole = adapter.logits(ids)
     changes = torch.zeros(B, B, T, dtype=torch.float64)  # row changed, row read, position
     for row in range(B):
-        changed = ids.clone()
-        changed[row] = other[row]
+        changed = torch.where(torch.arange(B)[:, None] == row, other, ids)
         changes[row] = (adapter.logits(changed) - whole).abs().amax(-1)
     between = changes * ~torch.eye(B, dtype=torch.bool)[..., None]
     by_others = float(between.max() / (whole.std() or 1.0))
@@ -223,10 +226,10 @@ def prefixes(adapter: ModelAdapter, lengths: list[int]) -> Finding:
 def every_token(adapter: ModelAdapter, T: int, seconds: float) -> Finding:
     """Does a particular token open a leak, such as a separator that sees everything?
 
-    Every id is placed once, those at both ends first, where special ids are. Then the last token
-    is changed, and the second half. After about `seconds`, the remaining ids are left out.
+    After about `seconds`, the remaining ids are left out.
     """
     begin, n, place = time.thread_time(), len(adapter.pool), torch.arange(T)
+    # From both ends, where special ids are.
     ends = torch.stack([adapter.pool, adapter.pool.flip(0)], 1).flatten()
     tried, numbers = 0, {"ids": float(n)}
     for part in ends[: n + n % 2].split(T - 1):

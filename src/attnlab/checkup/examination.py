@@ -29,12 +29,8 @@ class Examination:
     """The detectors of one checkup and what they share.
 
     Args:
-        adapter: the model, in its own precision.
         seconds: a budget; detectors that would begin later are left out. None for the usual time
             for each map and no limit for the whole.
-        loss: see `checkup`.
-
-    `findings` grows as the detectors run, so that an error in the model leaves those so far.
     """
 
     def __init__(
@@ -47,7 +43,7 @@ class Examination:
         self.lengths = blackbox.accepted_lengths(adapter)
         self.precise = adapter  # in fp64 if the model runs in it
         self.noisy: ModelAdapter | None = None  # a copy with noise on its weights
-        self.findings: list[Finding] = []
+        self.findings: list[Finding] = []  # those so far, also after an error in the model
         self.places: dict[str, Place] = {}  # which module leaks, by detector
         self.settings = {
             "vocab_size": str(adapter.vocab_size),
@@ -149,8 +145,8 @@ class Examination:
         shapes = [(layers, H) for layers in range(1, 9) for H in (2, 3, 4, 6, 8, 12, 16)]
         if calls:
             shapes = [(len(calls), len(calls[0].raw))]
-        maps = [self._map(self.precise, lengths[0], rounds=2)]
-        maps += [self._map(self.precise, T, rounds=1) for T in lengths[1:]]
+        maps = [dependence(self.precise, lengths[0], rounds=2, seconds=self.seconds)]
+        maps += [dependence(self.precise, T, rounds=1, seconds=self.seconds) for T in lengths[1:]]
         future = self._located(blackbox.future(maps, shapes), self.precise)
         self.findings.append(future)
         noisy_map = None
@@ -215,16 +211,15 @@ class Examination:
 
     def _attempt(self, detector: str, examine: Callable[..., Finding], *args: object) -> None:
         """Run a detector that calls the model in an unusual way, which it may not support."""
-        if time.perf_counter() > self.deadline:
-            reason = "not examined: the time was spent before; give more seconds"
-            finding = skipped(detector, reason)
-        else:
+        reason = "not examined: the time was spent before; give more seconds"
+        if time.perf_counter() <= self.deadline:
             try:
-                finding = examine(*args)
+                self.findings.append(examine(*args))
+                return
             except REFUSALS as error:
-                reason = first_line(error, with_class=True)
-                finding = skipped(detector, f"the model does not support this ({reason})")
-        self.findings.append(finding)
+                line = first_line(error, with_class=True)
+                reason = f"the model does not support this ({line})"
+        self.findings.append(skipped(detector, reason))
 
     def _blamed_outside(self, finding: Finding, calls: list[AttentionCall]) -> Finding:
         """If every attention pattern is causal but the model is not, the fault lies elsewhere."""
@@ -270,11 +265,7 @@ class Examination:
     def _finite_map(self, model: ModelAdapter, T: int, *, rounds: int) -> Dependence | None:
         """The map, or None if the model refuses or returns NaN."""
         try:
-            map_ = self._map(model, T, rounds=rounds)
+            map_ = dependence(model, T, rounds=rounds, seconds=self.seconds)
         except REFUSALS:
             return None
         return map_ if bool(map_.single[:, map_.tried].isfinite().all()) else None
-
-    def _map(self, model: ModelAdapter, T: int, *, rounds: int) -> Dependence:
-        """Who reads whom, from as many sequences, and replacements of each token, as rounds."""
-        return dependence(model, T, rounds=rounds, seconds=self.seconds)

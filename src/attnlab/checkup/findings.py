@@ -1,14 +1,50 @@
-"""The result of a checkup: one finding or more per detector, and a report that merges them."""
+"""The result of a checkup: the causes that it can name, its findings, and their report."""
 
 import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cache
+from importlib.resources import files
+from typing import Any
 
+import yaml
 from torch import Tensor
 
-from attnlab.checkup.diagnoses import causes
+
+@dataclass(frozen=True)
+class Cause:
+    """One cause, an entry of causes.yaml."""
+
+    title: str  # a few words, for tables
+    advice: str  # how to fix it
+    explains: frozenset[str] = frozenset()  # causes whose findings are then only symptoms
+    rank: int = 1  # smaller is more specific; symptoms go to the most specific cause
+
+
+@cache
+def read_causes() -> dict[str, Any]:
+    """The content of causes.yaml."""
+    text = files("attnlab.checkup").joinpath("causes.yaml").read_text(encoding="utf-8")
+    read: dict[str, Any] = yaml.safe_load(text)
+    return read
+
+
+@cache
+def causes() -> dict[str, Cause]:
+    """All causes by name."""
+    groups: dict[str, list[str]] = read_causes()["groups"]
+
+    def members(names: list[str]) -> frozenset[str]:
+        """Names of causes, with those of all groups among them."""
+        parts = [members(groups[name]) if name in groups else {name} for name in names]
+        return frozenset().union(*parts)
+
+    return {
+        name: Cause(**entry | {"explains": members(entry.get("explains", []))})
+        for name, entry in read_causes()["causes"].items()
+    }
 
 
 class Status(str, Enum):
@@ -31,7 +67,7 @@ class Finding:
     detector: str  # its name, as in the table in docs/checkup.md
     status: Status
     headline: str  # one sentence that names positions, layers and numbers
-    cause: str = ""  # a key of `attnlab.checkup.diagnoses.causes()`; "" if nothing is wrong
+    cause: str = ""  # a key of `causes()`; "" if nothing is wrong
     numbers: Mapping[str, float] = field(default_factory=dict)  # the measurements, by name
     evidence: tuple[str, ...] = ()  # further sentences that say how it is known
     maps: Mapping[str, Tensor] = field(default_factory=dict)  # (T, T) by title, for the HTML page
@@ -92,7 +128,7 @@ class Report:
 
     @property
     def causes(self) -> tuple[str, ...]:
-        """The names of the causes, faults first: keys of `attnlab.checkup.diagnoses.causes()`."""
+        """The names of the causes, faults first: keys of `attnlab.checkup.findings.causes()`."""
         return tuple(d.cause for d in self.diagnoses)
 
     @property

@@ -3,7 +3,7 @@
 import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import product
 
@@ -11,9 +11,16 @@ import torch
 from torch import Tensor
 
 from attnlab.checkup.findings import FAULT, OK, SUSPICIOUS, Finding, Report, passed, skipped
-from attnlab.checkup.kernel_adapter import LAYOUTS, MASK_STYLES, KernelAdapter, adapt_kernel
+from attnlab.checkup.kernel_adapter import (
+    LAYOUTS,
+    MASK_STYLES,
+    Inputs,
+    KernelAdapter,
+    adapt_kernel,
+    departures,
+    mistakes,
+)
 from attnlab.checkup.model_adapter import REFUSALS
-from attnlab.checkup.references import Inputs, departures, mistakes
 from attnlab.checkup.runner import preserve_state
 from attnlab.errors import BadInput, first_line
 
@@ -55,7 +62,15 @@ def checkup_kernel(
     begin = time.perf_counter()
     with preserve_state(None):
         generator = torch.Generator().manual_seed(seed)
-        kernel, plain = _recognize(adapt_kernel(fn), causal, mask_style, layout, generator)
+        kernel = adapt_kernel(fn)
+        lower = torch.ones(T, T, dtype=torch.bool).tril()
+        masked = "mask" in kernel.names or "causal" in kernel.names or causal
+        expected = lower if masked else torch.ones_like(lower)
+        plain = _inputs(generator, expected, 0.3 if "scale" in kernel.names else None)
+        layouts = (layout,) if layout else LAYOUTS
+        unknown = "mask" in kernel.names and mask_style is None
+        styles = tuple(MASK_STYLES) if unknown else (mask_style or "attend",)
+        kernel = _recognize(kernel, plain, product(layouts, styles))
         findings = _examine(kernel, plain, generator)
     name = str(fn.__name__) if hasattr(fn, "__name__") else type(fn).__name__
     settings = {"B, H, T, D": f"{B}, {H}, {T}, {D}", "layout": kernel.layout, "mask": "none"}
@@ -71,35 +86,26 @@ def _inputs(generator: torch.Generator, mask: Tensor, scale: float | None) -> In
 
 
 def _recognize(
-    kernel: KernelAdapter,
-    causal: bool,
-    mask_style: str | None,
-    layout: str | None,
-    generator: torch.Generator,
-) -> tuple[KernelAdapter, Inputs]:
+    kernel: KernelAdapter, plain: Inputs, ways: Iterable[tuple[str, str]]
+) -> KernelAdapter:
     """Find the layout and the meaning of the mask with which the kernel is right, if any."""
-    lower = torch.ones(T, T, dtype=torch.bool).tril()
-    masked = "mask" in kernel.names or "causal" in kernel.names or causal
-    expected = lower if masked else torch.ones_like(lower)
-    plain = _inputs(generator, expected, 0.3 if "scale" in kernel.names else None)
-    styles = (mask_style,) if mask_style or "mask" not in kernel.names else tuple(MASK_STYLES)
     works: list[KernelAdapter] = []
     reasons = []
-    for shape, style in product((layout,) if layout else LAYOUTS, styles):
+    for shape, style in ways:
         if works and shape.count(",") != works[0].layout.count(","):
             break  # a function of four axes can be right by chance with fewer
-        tried = replace(kernel, layout=shape, mask_style=style or "attend")
+        tried = replace(kernel, layout=shape, mask_style=style)
         try:
             y = tried(plain)
         except REFUSALS as error:
             reasons.append(first_line(error))
             continue
         if _error(y, plain.reference()) <= 1e-4:
-            return tried, plain
+            return tried
         works.append(tried)
     if not works:
         raise BadInput(f"the kernel cannot be called with (B, H, T, D) tensors: {reasons[0]}")
-    return works[0], plain
+    return works[0]
 
 
 def _examine(kernel: KernelAdapter, plain: Inputs, generator: torch.Generator) -> list[Finding]:

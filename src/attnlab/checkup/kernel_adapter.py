@@ -1,14 +1,20 @@
-"""One way to call any kernel. Letters: B batch, H heads, T time, D channels of a head."""
+"""One way to call any kernel, and attention in fp64, right and with every mistake that has a name.
+
+Letters: B batch, H heads, T time, D channels of a head.
+"""
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
+from itertools import combinations
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from attnlab.checkup.references import Inputs
+from attnlab.checkup.findings import read_causes
 from attnlab.errors import BadInput
 
 MASK_STYLES = {
@@ -24,13 +30,109 @@ _NAMES = {
     "causal": ("is_causal", "causal"),
     "dropout": ("dropout", "dropout_p", "attn_dropout", "p"),
 }
+Recipe = Mapping[str, object]  # the mistakes of a kernel by kind, as in causes.yaml under kernels
+_RIGHT: Recipe = {}
+
+
+@cache
+def mistakes() -> dict[tuple[str, object], tuple[str, str]]:
+    """Every mistake, as an item of a `Recipe`, with its cause and a sentence."""
+    return {
+        (kind, value): (cause, sentence)
+        for kind, named in read_causes()["kernels"].items()
+        for value, (cause, sentence) in named.items()
+    }
+
+
+def departures(at_most: int) -> Iterator[Recipe]:
+    """Recipes with one mistake, then with two and so on, of different kinds."""
+    for count in range(1, at_most + 1):
+        for steps in combinations(mistakes(), count):
+            if len(dict(steps)) == count:
+                yield dict(steps)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a kernel is given."""
+
+    q: Tensor  # (B, H, T, D), the same number of heads each for a reference
+    k: Tensor
+    v: Tensor
+    mask: Tensor  # (T, T) bool, True = may attend
+    scale: float | None  # of the scores; None for 1/sqrt(D)
+
+    @property
+    def factor(self) -> float:
+        """The scale as a number."""
+        return self.q.shape[-1] ** -0.5 if self.scale is None else self.scale
+
+    def reference(self, recipe: Recipe = _RIGHT, fill: float = -1e4) -> Tensor:
+        """Compute attention with the mistakes of a recipe.
+
+        Args:
+            fill: the value of blocked scores in the recipe mask: finite.
+
+        Returns:
+            (B, H, T, D) fp64, NaN for queries without keys.
+        """
+        B, H, T, D = self.q.shape
+        kinds = ("scale", "mask", "axis", "layout")
+        scaling, masking, axis, layout = (str(recipe.get(kind, "")) for kind in kinds)
+        q, k, v = self.q.double(), self.k.double(), self.v.double()
+        mask, scale = self.mask, self.factor
+        if layout in ("unsplit", "untransposed"):
+            q, k, v = (x.transpose(1, 2).reshape(B, H, T, D) for x in (q, k, v))
+        exchanged = {"q and k exchanged": (k, q, v), "k for v": (q, k, k), "q for k": (q, q, v)}
+        q, k, v = exchanged.get(layout, (q, k, v))
+        factors = {
+            "own": D**-0.5,
+            "and own": scale * D**-0.5,
+            "none": 1.0,
+            "D": 1 / D,
+            "twice": scale * scale,
+            "sqrt(C)": (H * D) ** -0.5,
+            "times sqrt(D)": D**0.5,
+            "sqrt(T)": T**-0.5,
+        }
+        scores = q @ k.mT * factors.get(scaling, scale)
+        cap = recipe.get("cap")
+        if isinstance(cap, float):
+            scores = cap * (scores / cap).tanh()
+        everything = torch.ones_like(mask)
+        visible = {
+            "none": everything,
+            "inverted": ~mask,
+            "transposed": mask.mT,
+            "up by one": everything.tril(1),
+            "down by one": everything.tril(-1),
+            "causal": everything.tril(),
+        }.get(masking, mask)
+        if masking == "added":
+            scores = scores + visible.to(scores)
+        elif masking != "after":
+            # Over other axes, only a finite fill gives finite weights.
+            usual = -1e9 if axis in ("heads", "batch") else -math.inf
+            scores = scores.masked_fill(
+                ~visible, {"zero": 0.0, "finite": fill}.get(masking, usual)
+            )
+        if axis == "none":
+            pattern = scores.masked_fill(~visible, 0.0)
+        else:
+            pattern = scores.softmax({"queries": -2, "heads": 1, "batch": 0}.get(axis, -1))
+        if masking == "after":
+            pattern = pattern * visible
+        y = pattern @ v
+        if layout in ("unmerged", "untransposed"):
+            y = y.reshape(B, T, H, D).transpose(1, 2)
+        return y
 
 
 @dataclass(frozen=True)
 class KernelAdapter:
     """A kernel, the arguments that it has by kind ("mask", "scale", ...), and what they mean."""
 
-    function: Callable[..., object]
+    function: Callable[..., Any]
     names: Mapping[str, str]
     mask_style: str = "attend"
     layout: str = LAYOUTS[0]
@@ -54,8 +156,11 @@ class KernelAdapter:
         elif self.layout == "(B, T, H, D)":
             q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         given = zip(q, k, v, strict=True) if self.layout == "(T, D)" else [(q, k, v)]
-        outputs = [_tensor(self.function(*one, **named), expected) for one in given]
-        y = torch.stack(outputs) if self.layout == "(T, D)" else outputs[0]
+        outputs = [self.function(*one, **named) for one in given]
+        tensors = [y[0] if isinstance(y, tuple) else y for y in outputs]
+        if not all(isinstance(y, Tensor) for y in tensors):
+            raise BadInput(f"the kernel returned {type(tensors[0]).__name__}, not {expected}")
+        y = torch.stack(tensors) if self.layout == "(T, D)" else tensors[0]
         if y.shape == (B, T, H * D):  # it merges heads itself
             y = y.unflatten(-1, (H, -1)).transpose(1, 2)
         elif self.layout == "(B, T, H, D)" and y.ndim == 4:
@@ -65,13 +170,6 @@ class KernelAdapter:
         if y.shape != expected:
             raise BadInput(f"the kernel returned {tuple(y.shape)}, not {expected}")
         return y
-
-
-def _tensor(output: object, expected: tuple[int, ...]) -> Tensor:
-    y = output[0] if isinstance(output, tuple) else output
-    if not isinstance(y, Tensor):
-        raise BadInput(f"the kernel returned {type(y).__name__}, not {expected}")
-    return y
 
 
 def adapt_kernel(fn: Callable[..., object]) -> KernelAdapter:

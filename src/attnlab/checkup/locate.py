@@ -59,10 +59,7 @@ def first_leak(adapter: ModelAdapter, T: int) -> Place | None:
 
 
 def reads_of(place: Place, adapter: ModelAdapter, T: int) -> Tensor | None:
-    """(T, T) bool: which of its inputs each output of this one module depends on, by gradients.
-
-    None if these cannot be followed.
-    """
+    """(T, T) bool: what each output of this one module reads, by gradients; None if they fail."""
     ids = adapter.tokens(1, T)
     seen: list[list[Tensor]] = []
 
@@ -109,8 +106,7 @@ def _record(adapter: ModelAdapter, ids: Tensor, cut: int) -> list[Recorded]:
     found: list[Recorded] = []
 
     def keep(module: nn.Module, args: tuple, named: dict[str, object], output: object) -> None:
-        given = [*args, *named.values()]
-        found.append((module, _early(given, T, cut), _early([output], T, cut)))
+        found.append((module, _early([*args, *named.values()], T, cut), _early([output], T, cut)))
 
     with hooked(adapter.module.modules(), keep), torch.no_grad():
         adapter.raw(ids)

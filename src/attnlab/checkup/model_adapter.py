@@ -86,9 +86,8 @@ class ModelAdapter:
 
     def takes(self, *names: str) -> bool:
         """Whether the module's forward has these parameters."""
-        if not self.is_module:
-            return False
-        return inspect.signature(self.module.forward).parameters.keys() >= set(names)
+        own = inspect.signature(self.module.forward).parameters if self.is_module else {}
+        return own.keys() >= set(names)
 
     def parameters(self) -> list[Tensor]:
         """The parameters of the module, if it is one."""
@@ -222,10 +221,7 @@ def adapt(
     longest: int = 256,
     seed: int = 0,
 ) -> ModelAdapter:
-    """Find out how to call a model and with which sizes; the arguments are those of `checkup`.
-
-    A block_size found in the model is capped at `longest`.
-    """
+    """Find out how to call a model; see `checkup`. A size found is capped at `longest`."""
     if not callable(model):
         kind = type(model).__name__
         raise BadInput(f"a model must be callable, from ids to logits; this is a {kind}")
@@ -266,11 +262,9 @@ _MOST_LOGITS = 2**26  # in one call, half a gigabyte in fp64
 def size_from(model: object, names: tuple[str, ...]) -> int | None:
     """The first of these attributes of the model or its config that is an integer."""
     configs = [getattr(model, name) for name in ("config", "cfg", "args") if hasattr(model, name)]
-    for place in (model, *configs):
-        for name in names:
-            if hasattr(place, name) and isinstance(getattr(place, name), int):
-                return int(getattr(place, name))
-    return None
+    pairs = ((place, name) for place in (model, *configs) for name in names)
+    found = (getattr(place, name) for place, name in pairs if hasattr(place, name))
+    return next((size for size in found if isinstance(size, int)), None)
 
 
 def _first_working_call(adapter: ModelAdapter) -> ModelAdapter:

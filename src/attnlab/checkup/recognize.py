@@ -5,10 +5,9 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from attnlab.checkup.diagnoses import read_causes
-from attnlab.checkup.findings import number_of
+from attnlab.checkup.findings import number_of, read_causes
 
-# A cause (a key of `attnlab.checkup.diagnoses.causes()`) and a sentence about this map.
+# A cause (a key of `attnlab.checkup.findings.causes()`) and a sentence about this map.
 Explanation = tuple[str, str]
 
 
@@ -19,16 +18,13 @@ def explain(
     shapes: Iterable[tuple[int, int]] = (),
     clean_up_to: int = 0,
 ) -> Explanation | None:
-    """Name the mistake that lets positions read ahead.
+    """Name the mistake that lets positions read ahead; None if nothing does.
 
     Args:
         reads: (T, T) bool, for a model of any depth.
         tried: (T,) bool, the columns that were tried.
         shapes: possible (layers, heads) of the model, for mistakes in splitting heads.
         clean_up_to: the longest sequence length without a leak, 0 if there is none.
-
-    Returns:
-        None if nothing reads ahead.
     """
     T = len(reads)
     future = torch.ones(T, T, dtype=torch.bool).triu(1) & tried

@@ -7,8 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
 
-from attnlab.checkup.diagnoses import causes
-from attnlab.checkup.findings import FAULT, NOT_APPLICABLE, OK, SUSPICIOUS, Report
+from attnlab.checkup.findings import FAULT, NOT_APPLICABLE, OK, SUSPICIOUS, Report, causes
 from attnlab.errors import printable
 
 _STYLE = {OK: "green", FAULT: "bold red", SUSPICIOUS: "yellow", NOT_APPLICABLE: "dim"}

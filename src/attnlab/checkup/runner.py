@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from attnlab.checkup.examination import Examination
 from attnlab.checkup.findings import NOT_APPLICABLE, Report
 from attnlab.checkup.loss_path import Loss, check_batch, check_loss, labeled_loss
-from attnlab.checkup.model_adapter import REFUSALS, Model, ModelAdapter, adapt, size_from
+from attnlab.checkup.model_adapter import REFUSALS, Model, adapt, size_from
 from attnlab.errors import BadInput
 
 Call = Callable[[nn.Module, Tensor], object]
@@ -73,7 +73,9 @@ def checkup(
     if seconds is not None and seconds <= 0:
         raise BadInput(f"seconds = {seconds} must be above 0")
     longest = 256 if seconds is None else 4096
-    with prepared(model, vocab_size, block_size, ids, example, longest, seed) as adapter:
+    with prepared(model) as (own, in_place):
+        adapter = adapt(own, vocab_size, block_size, ids, example, longest, seed)
+        adapter = replace(adapter, in_place=in_place)
         examination = Examination(adapter, seconds, loss)
         error = _run(examination, prove)
         if batch is not None:
@@ -112,13 +114,12 @@ def checkup_attention(
     """
     C = n_embd if n_embd is not None else size_from(layer, _WIDTH_NAMES)
     if C is None:
-        linear = next((m for m in layer.modules() if isinstance(m, nn.Linear)), None)
-        if linear is None:
-            raise BadInput("the layer has no width that can be read; give n_embd")
-        C = linear.in_features
-    vocab_size = min(C, 31)
-    if vocab_size < 2:
+        C = next((m.in_features for m in layer.modules() if isinstance(m, nn.Linear)), None)
+    if C is None:
+        raise BadInput("the layer has no width that can be read; give n_embd")
+    if C < 2:
         raise BadInput(f"n_embd = {C} must be at least 2")
+    vocab_size = min(C, 31)
     model = _Embedded(layer, vocab_size, C, call)
     model.train(layer.training)
     return checkup(
@@ -167,16 +168,8 @@ def _module_of(model: Model) -> nn.Module | None:
 
 
 @contextlib.contextmanager
-def prepared(
-    model: Model,
-    vocab_size: int | None,
-    block_size: int | None,
-    ids: Tensor | None = None,
-    example: Mapping[str, object] | None = None,
-    longest: int = 256,
-    seed: int = 0,
-) -> Iterator[ModelAdapter]:
-    """A copy of the model in eval mode and how to call it; restores everything; see `adapt`."""
+def prepared(model: Model) -> Iterator[tuple[Model, str]]:
+    """A copy in eval mode, or the model and why it cannot be copied; restores everything."""
     owner, reason = _module_of(model), ""
     # Some models print.
     with preserve_state(owner), contextlib.redirect_stdout(io.StringIO()):
@@ -185,12 +178,10 @@ def prepared(
                 model = copy.deepcopy(model)
             except REFUSALS as error:
                 reason = f"the model cannot be copied ({error}), so it is examined in place"
-        if isinstance(model, nn.Module):
-            model.eval()
-        elif owner is not None:
-            owner.eval()
-        adapter = adapt(model, vocab_size, block_size, ids, example, longest, seed)
-        yield replace(adapter, in_place=reason)
+        examined = _module_of(model)
+        if examined is not None:
+            examined.eval()
+        yield model, reason
 
 
 @contextlib.contextmanager

@@ -39,11 +39,7 @@ def cache(adapter: ModelAdapter) -> Finding:
 
 
 def padding(adapter: ModelAdapter) -> Finding:
-    """Is padding ignored, on the left and on the right, in rows of different lengths?
-
-    The mask's polarity is found by trying: with the right one, changing padded tokens changes
-    nothing.
-    """
+    """Is padding ignored, on the left and on the right, in rows of different lengths?"""
     name = next((n for n in _PADDING_NAMES if adapter.takes(n)), "")
     if not name:
         return skipped("padding", "the model takes no padding mask")
@@ -53,7 +49,7 @@ def padding(adapter: ModelAdapter) -> Finding:
     lengths = torch.tensor([T, 2 * T // 3, T // 3])[:, None]
     place = torch.arange(T)
     changes: dict[str, float] = {}
-    for polarity in ("1 = token", "True = padding"):
+    for polarity in ("1 = token", "True = padding"):  # found by trying
         for side, real in (("left", place >= T - lengths), ("right", place < lengths)):
             given = (real.long() if polarity == "1 = token" else ~real).to(adapter.device)
             masked = replace(adapter, rows=3, extra={**adapter.extra, name: given})

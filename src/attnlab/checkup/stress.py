@@ -71,11 +71,7 @@ def _leaks(detector: str, adapter: ModelAdapter, state: str, T: int, seconds: fl
 
 
 def stress(adapter: ModelAdapter, calls: list[AttentionCall]) -> Finding:
-    """Multiply all scores until the largest is 2e5: does the mask still hold?
-
-    Args:
-        calls: what an `AttentionTracer` recorded in the same model.
-    """
+    """Multiply all scores of the recorded calls until the largest is 2e5: does the mask hold?"""
     T, scores = calls[0].raw.shape[-1], frozenset(c.product for c in calls if c.product)
     products = [call for call in calls if call.queries is not None]
     if not products:

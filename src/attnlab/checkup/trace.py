@@ -211,11 +211,7 @@ def _named(func: Operation, args: tuple, given: dict[str, Any]) -> dict[str, Any
 def trace(
     module: nn.Module, forward: Callable[[], object], tracer: AttentionTracer
 ) -> list[AttentionCall]:
-    """Run a forward pass under a tracer and return the completed attention calls.
-
-    Gradients are enabled, because without them PyTorch's own modules use kernels that hide
-    everything.
-    """
+    """Run a forward pass under a tracer and return the completed attention calls."""
     running: list[str] = []
     names = {part: name for name, part in module.named_modules()}
 
@@ -227,6 +223,7 @@ def trace(
         running.pop()
         tracer.module = running[-1] if running else ""
 
+    # Without gradients, PyTorch's own modules use kernels that hide everything.
     with ExitStack() as handles, torch.enable_grad(), tracer:
         for part in names:
             handles.enter_context(part.register_forward_pre_hook(enter))

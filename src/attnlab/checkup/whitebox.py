@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from attnlab.checkup.attention_calls import AttentionCall
-from attnlab.checkup.diagnoses import read_causes
-from attnlab.checkup.findings import FAULT, SUSPICIOUS, Finding, passed, skipped, span
+from attnlab.checkup.findings import FAULT, SUSPICIOUS, Finding, passed, read_causes, skipped, span
 from attnlab.checkup.model_adapter import ModelAdapter
 from attnlab.checkup.recognize import explain_pattern
 
@@ -119,24 +118,18 @@ def scale(calls: list[AttentionCall], critical: float, untrained: bool) -> list[
     findings = []
     for cause, group in groups.items():
         spread, D, factor = max(map(spread_of, group)), group[0].head_size, group[0].scale
-        numbers = {
-            "scale": factor,
-            "1/sqrt(D)": 1 / math.sqrt(D),
-            "spread": spread,
-            "critical spread": critical,
-        }
+        numbers = {"scale": factor, "1/sqrt(D)": 1 / math.sqrt(D)}
+        numbers |= {"spread": spread, "critical spread": critical}
         frozen = untrained and spread > critical
         if not cause and not frozen:
             told = f"scores are scaled by 1/sqrt(D); their standard deviation is {spread:.2g}"
             findings.append(passed("scale", told, numbers))
             continue
-        told = f"the scores of the untrained model vary by {spread:.2g}, more than the critical"
-        told = f"{told} {critical:.2g}"
-        if cause:
-            told = read_causes()["scales"][cause].format(scale=factor, D=D)
-        names = list(dict.fromkeys(call.place for call in group))
-        places = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
-        status, named = FAULT if cause and frozen else SUSPICIOUS, cause or "frozen_scores"
+        named, status = cause or "frozen_scores", FAULT if cause and frozen else SUSPICIOUS
+        told = read_causes()["scales"][named]
+        told = told.format(scale=factor, D=D, spread=spread, critical=critical)
+        first, *more = dict.fromkeys(call.place for call in group)
+        places = f"{first} and {len(more)} more" if more else first
         findings.append(Finding("scale", status, f"{places}: {told}", named, numbers))
     return findings
 
@@ -187,16 +180,16 @@ def spread_of(call: AttentionCall) -> float:
 
 def heads(calls: list[AttentionCall]) -> list[Finding]:
     """Do several heads of a layer compute the same thing?"""
-    found = []
-    for call in calls:
+    found, several = [], [call for call in calls if len(call.raw) > 1]
+    if not several:
+        return [skipped("heads", "no layer with several heads was seen")]
+    for call in several:
         N = len(call.raw)
-        if N < 2 or float(call.raw.detach().std()) < 1e-12:
+        if float(call.raw.detach().std()) < 1e-12:
             continue
         if _all_equal(call.raw) and (call.values is None or _all_equal(call.values)):
             headline = f"{call.place}: all {N} heads have the same scores and values"
             found.append(Finding("heads", FAULT, headline, "identical_heads", {"heads": float(N)}))
-    if not any(len(call.raw) > 1 for call in calls):
-        return [skipped("heads", "no layer with several heads was seen")]
     return found or [passed("heads", "the heads of every layer differ")]
 
 
