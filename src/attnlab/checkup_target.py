@@ -163,10 +163,7 @@ def _made(made: object, target: str) -> Callable[..., object]:
 
 
 def tiny_transformer(model_type: str) -> Target:
-    """A small random model of an architecture of transformers, built from its config only.
-
-    Args:
-        model_type: as in configurations, for example "llama".
+    """A small random model of a model type of transformers such as "llama", from its config only.
 
     Raises:
         BadInput: transformers has no such causal model, or no small one can be built.

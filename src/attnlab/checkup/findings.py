@@ -153,12 +153,11 @@ class Report:
 
     def to_json(self) -> str:
         """The whole report except the maps, as a JSON document; NaN and infinity are text."""
-
-        def plain(finding: Finding) -> dict[str, object]:
-            numbers = finding.numbers.items()
-            shown = {"numbers": {n: x if math.isfinite(x) else str(x) for n, x in numbers}}
-            return {name: x for name, x in vars(finding).items() if name != "maps"} | shown
-
+        findings = []
+        for f in self.findings:
+            numbers = {n: x if math.isfinite(x) else str(x) for n, x in f.numbers.items()}
+            shown = {name: x for name, x in vars(f).items() if name != "maps"}
+            findings.append(shown | {"numbers": numbers})
         report = {
             "subject": self.subject,
             "healthy": self.healthy,
@@ -166,7 +165,7 @@ class Report:
             "error": self.error,
             "settings": dict(self.settings),
             "diagnoses": [vars(d) for d in self.diagnoses],
-            "findings": [plain(finding) for finding in self.findings],
+            "findings": findings,
         }
         return json.dumps(report, indent=2, ensure_ascii=False)
 

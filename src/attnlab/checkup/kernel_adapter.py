@@ -68,13 +68,9 @@ class Inputs:
         return self.q.shape[-1] ** -0.5 if self.scale is None else self.scale
 
     def reference(self, recipe: Recipe = _RIGHT, fill: float = -1e4) -> Tensor:
-        """Compute attention with the mistakes of a recipe.
+        """The output (B, H, T, D) fp64 of a recipe, NaN for queries without keys.
 
-        Args:
-            fill: the value of blocked scores in the recipe mask: finite.
-
-        Returns:
-            (B, H, T, D) fp64, NaN for queries without keys.
+        The mistake mask: finite fills blocked scores with `fill`.
         """
         B, H, T, D = self.q.shape
         kinds = ("scale", "mask", "axis", "layout")

@@ -104,10 +104,9 @@ def check_loss(
 
 
 def weights(adapter: ModelAdapter, loss: Loss | None, head_size: int) -> list[Finding]:
-    """Does a gradient reach all weights?
+    """Does a gradient reach all weights of a copy, with noise that opens gates that start at 0?
 
     Args:
-        adapter: a copy with noise on its weights, which opens gates that start at 0.
         loss: what is differentiated; None for a random projection of the logits, which asks about
             modules that run only.
         head_size: D, to recognize one head that gets no gradient; 0 if unknown.

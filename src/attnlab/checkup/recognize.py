@@ -57,10 +57,7 @@ def explain(
 
 
 def explain_pattern(support: Tensor) -> Explanation | None:
-    """Name the mistake in the mask of one layer, from where its pattern (T, T) is not zero.
-
-    None if that is causal, or a causal window.
-    """
+    """Name the mistake in the mask of a layer, if any, from where its pattern (T, T) is not 0."""
     found = explain(support, torch.ones(len(support), dtype=torch.bool))
     if found is not None and found[0] == "off_by_one" and "up to" in found[1]:  # in one layer
         seen = found[1].split(":")[0]

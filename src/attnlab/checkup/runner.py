@@ -107,7 +107,6 @@ def checkup_attention(
         block_size: the largest T.
         call: how to call the layer if it takes more than x, for example
             `lambda layer, x: layer(x, x, x, attn_mask=mask(x.shape[1]))`.
-        seed: of the random inputs.
 
     Raises:
         attnlab.errors.BadInput: C is unknown, or the layer does not accept such input.

@@ -161,10 +161,9 @@ def _normalized(x: Tensor | None) -> bool:
 
 
 def spread_of(call: AttentionCall) -> float:
-    """The standard deviation of a row's unmasked scores, averaged over the rows.
+    """The standard deviation of a row's unmasked scores, averaged over rows with 8 keys or more.
 
-    Only rows with at least 8 keys count. The scores are computed from the pattern, whose logarithm
-    differs from them by a constant per row.
+    The logarithm of the pattern is used, which differs from the scores by a constant per row.
     """
     pattern = call.weights
     visible = pattern > 1e-30
