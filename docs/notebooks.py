@@ -60,8 +60,8 @@ INTRODUCTION = """\
 # Exercises 5: find the error
 
 Each function has one mistake. All of them are planted in the lab's tests, and many were found in
-published code. Above each function is what the checkup saw when it examined a GPT of two layers
-with it. Mend the function and grade it; `grade(..., hint=True)` names the mistake.
+published code. The text above each function says what the checkup saw in a GPT of two layers
+that uses it. Fix the function and grade it; `grade(..., hint=True)` names the mistake.
 
 A kernel takes q, k, v (B, H, T, D), a mask (T, T) in which True means may attend, a scale that
 multiplies the scores, and a probability of dropout, which is 0 in evaluation. A mask is a function

@@ -3,7 +3,7 @@
 #
 # Before attention, sequences were read by recurrent networks: one state, updated at each token. This
 # chapter measures what that costs: how far gradients reach, how many steps must follow one another,
-# and how hard it is to recall a token from far back. Attention was invented to remove these costs.
+# and how hard it is to recall a token from far back. Attention avoids these costs, at the price of others.
 #
 # **You will learn** to
 #
@@ -130,9 +130,9 @@ Markdown(
 # %% [markdown]
 # ## Recall
 #
-# Does the distance matter for learning? The task: T random symbols; name the first one at the end. The
-# models have the same width and the same training. Attention gets an embedding of the position, without
-# which it could not know which symbol is the first.
+# Does the distance matter for learning? The task: read T random symbols and name the first
+# one. The models have the same width and the same training. Both get an embedding of the position:
+# without it, attention could not know which symbol is the first.
 
 
 # %%
@@ -192,15 +192,15 @@ assert min(right["attention", T] for T in DISTANCES) > 0.9
 Markdown(
     f"After 250 steps, the GRU recalls the first of 4 symbols ({right['GRU', 4]:.0%}), and guesses at 64 "
     f"({right['GRU', 64]:.0%}; chance is {1 / SYMBOLS:.0%}). Attention recalls it at every distance, "
-    "because its gradient takes one step to the first symbol and not 63."
+    "because its gradient reaches the first symbol in one step instead of 63."
 )
 
 # %% [markdown]
 # ## Operations and steps
 #
 # A recurrent layer multiplies a state by a (C, C) matrix at each token, and its T steps must follow one
-# another. Attention compares all pairs of tokens, and all at once. The operations of one layer, in units
-# of multiplications and additions:
+# another. Attention compares all pairs of tokens at once. The table counts the multiplications and
+# additions of one layer:
 
 
 # %%
@@ -231,11 +231,11 @@ assert many["attention with its projections"] > many["GRU"]
 
 # %% tags=["say"]
 Markdown(
-    "The often repeated sentence that attention is cheaper than recurrence for T < C counts the scores "
-    f"only: at T = 32 they take {few['attention, scores and average'] / 1e6:.0f} million operations and "
+    "The common statement that attention is cheaper than recurrence for T < C counts only the scores "
+    f"and the average: at T = 32 they take {few['attention, scores and average'] / 1e6:.0f} million operations and "
     f"the tanh network {few['tanh'] / 1e6:.0f}, but with its projections attention takes "
-    f"{few['attention with its projections'] / 1e6:.0f}. What made attention fast is the last column: no "
-    "step waits for another, so a GPU can do all at once."
+    f"{few['attention with its projections'] / 1e6:.0f}. What made attention fast is the last column: "
+    "no step waits for another, so a GPU computes all positions in parallel."
 )
 
 # %% [markdown]
@@ -265,8 +265,8 @@ assert bool((build_mask(causal, 4) == torch.ones(4, 4).tril().bool()).all())
 #
 # - A recurrent network keeps its past in one vector, and its gradient decays exponentially with distance.
 # - Attention connects any two positions in one step, so the gradient does not depend on the distance.
-# - It takes more operations for long texts, T² instead of T, but they need not follow one another.
-# - It has no order and no direction of time of its own: positions and masks add them.
+# - It takes more operations for long texts, T² instead of T, but they run in parallel.
+# - Attention alone ignores order and reads the future: positions and masks change that.
 #
 # ## Exercises
 #
@@ -287,7 +287,7 @@ assert (layers, dilated) == (63, 6)
 # singular value of W and with its spectral radius.
 
 # %% tags=["solution"]
-# The radius decides over many steps; tanh only makes it smaller. PyTorch draws W from a uniform
+# Over many steps the spectral radius decides, and tanh makes the factor smaller. PyTorch draws W from a uniform
 # distribution of standard deviation 1/√(3C), so the radius is near 1/√3.
 per_token = float((found["tanh"][30] / found["tanh"][10]) ** (1 / 20))
 W = recurrent.weight_hh_l0.detach()

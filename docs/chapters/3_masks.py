@@ -9,8 +9,8 @@
 #
 # - name seven mistakes with masks and reshapes, and the symptom of each;
 # - prove a leak by changing one token, without looking into the model;
-# - use the entropy of a text as a floor that no causal model can pass;
-# - guard your own decoder with one line in its tests.
+# - use the entropy of a text as a lower bound on the loss of a causal model;
+# - test your own decoder for leaks with one line.
 #
 # **Prerequisites:** chapters 1 and 2.
 
@@ -270,8 +270,8 @@ print(complaint)
 # ## Summary
 #
 # - A wrong mask raises no error. The loss often looks better than that of the right model.
-# - A pattern that looks causal is no proof: a softmax over blocked keys leaks through its denominator.
-# - Changing one token and watching the earlier logits is a proof. `assert_causal` does it for every pair.
+# - A pattern that looks causal is not a proof: a softmax over blocked keys leaks through its denominator.
+# - If a changed token changes earlier logits, that proves a leak. `assert_causal` tests it.
 # - Fill with −∞, before the softmax, over the keys.
 #
 # ## Exercises

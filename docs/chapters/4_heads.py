@@ -228,7 +228,7 @@ Image(
 #
 # - A head is attention on D = C / H channels; the layer is the sum of what its heads write.
 # - The number of parameters does not depend on the number of heads.
-# - Heads are interchangeable: "head 2" of two trainings have nothing in common.
+# - Heads are interchangeable: "head 2" of two training runs need not have anything in common.
 # - Heads that start equal, with equal output slices, get equal gradients and stay equal.
 #
 # ## Exercises

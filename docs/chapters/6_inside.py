@@ -212,9 +212,9 @@ Markdown(
 # %% [markdown]
 # ## Summary
 #
-# - A picture of one passage is an anecdote. Measures over many windows, with a baseline, are evidence.
-# - Weight on a position shows where a head reads, not whether the model needs it. Removal shows that.
-# - Effects of removals do not add up, because later heads read earlier ones and can replace each other.
+# - One passage may be an exception. Measure over many windows, and compare with a baseline.
+# - Weight on a position shows where a head reads. Removing the head shows whether the model needs it.
+# - The effects of removing several heads do not add up, because later heads read earlier ones and can replace each other.
 #
 # ## Exercises
 #

@@ -109,8 +109,8 @@ HTML(f'<div role="img" aria-label="{ALT}">{picture}</div>')
 Markdown(
     f"At D = {WIDTHS[-1]}, dot products have a standard deviation of {spread['dot'][-1]:.0f}, scaled ones "
     f"of {spread['scaled dot'][-1]:.2f}, and additive scores of {spread['additive'][-1]:.2f}: tanh and the "
-    "initialization of v bound them. Additive attention was known to outperform dot products for large "
-    "widths; Vaswani et al. suspected their size, and added the scale."
+    "initialization of v bound them. Vaswani et al. (2017) report that additive attention outperforms "
+    "unscaled dot products at large widths, suspect the size of the dot products, and add the scale."
 )
 
 # %% [markdown]
@@ -127,8 +127,8 @@ assert torch.allclose(by_its_matrix, in_the_queries, atol=1e-12)
 
 # %% [markdown]
 # A matrix of dot products has at most rank D. The additive score has no such limit, because of the tanh.
-# Without the tanh it would be useless: W q would add the same number to all scores of a row, which the
-# softmax removes.
+# Without the tanh it would be useless: W q would add the same number to all scores of a row, which
+# cancels in the softmax.
 
 # %%
 a, b = normal(40, 3), normal(40, 3)
@@ -159,7 +159,7 @@ Markdown(
 # ## What they cost
 #
 # Additive scores are computed for all pairs at once, as dot products are. They are not sequential. But
-# the tanh has T × S × A inputs, where a dot product needs T × S sums only. `scores.additive` therefore
+# the tanh has T × S × A inputs, while dot products need only T × S numbers. `scores.additive` therefore
 # works in chunks of queries and recomputes them in the backward pass, so its memory is bounded.
 
 # %%
@@ -192,7 +192,7 @@ with torch.no_grad():
     assert torch.allclose(layer(x, memory[:, order]), y, atol=1e-12)
 
 # %% [markdown]
-# What it is used for, in miniature: if the query of output position t asks for input position S − t, the
+# A small example of its use: if the query of output position t asks for input position S − 1 − t, the
 # pattern is an anti-diagonal. A trained translator learns such alignments; see `docs/translation.md`.
 
 # %%
@@ -252,9 +252,9 @@ HTML(f'<div role="img" aria-label="{ALT}">{picture}</div>')
 
 # %% [markdown]
 # Three mistakes are common. Without a mask, outputs depend on how long the *other* texts of the batch are.
-# If queries are masked instead of keys, whole rows are blocked, and the softmax of such a row is 0/0. And
-# a mask (B, S) without the middle axis broadcasts as (T, S) whenever B = T, silently. `attention` refuses
-# the second, and a shape that does not fit:
+# If queries are masked instead of keys, whole rows are blocked, and the softmax of such a row is 0/0. A
+# mask (B, S) without the middle axis broadcasts silently as (T, S) if B = T. `attention` refuses the
+# second mistake, and the third if the shape does not fit:
 
 # %%
 unmasked, _ = attention(queries, memory, memory)
@@ -287,15 +287,16 @@ assert torch.allclose(
 # ## Summary
 #
 # - All scores measure how well a key fits a query. Scaled dot products need no weights of their own and
-#   are a matrix product, which is what hardware is good at.
-# - The general score equals another W_q. The additive score can express more and needs memory T × S × A.
+#   are a matrix product, which hardware computes fast.
+# - The general score is equivalent to another W_q. The additive score can express more, and its tanh has
+#   T × S × A inputs.
 # - Cross-attention takes queries from one sequence, and keys and values from another.
-# - Padding is masked over the keys. Test it by changing what the padding holds: nothing may change.
+# - Padding is masked over the keys. Test it by changing what the padding holds: no output may change.
 #
 # ## Exercises
 #
 # **1.** Cosine scores divide q and k by their lengths. What is the largest weight that the softmax over
-# n keys can then give, without a gain?
+# n keys can give, if the scores are not multiplied by a gain?
 
 # %% tags=["solution"]
 # Scores lie between -1 and 1, so at best one is 1 and the others are -1. `attn=cosine` has a gain.

@@ -2,8 +2,8 @@
 # # 8. One function, many kernels; and precision
 #
 # There are several ways to compute attention: written out, PyTorch's fused function, and
-# `nn.MultiheadAttention`. They are the same function, up to rounding. This chapter measures how much
-# rounding, in which number format, and which mistakes only show in 16 bits.
+# `nn.MultiheadAttention`. They are the same function, up to rounding. This chapter measures the
+# rounding in each number format, and shows mistakes that appear only in 16 bits.
 #
 # **You will learn** to
 #
@@ -85,9 +85,9 @@ table(["format", "eps", "output", "gradient of q", "of k", "of v"], rows)
 # %% tags=["say"]
 Markdown(
     f"Relative to the standard deviation of each, the largest difference is {largest['fp64']:.0e} in fp64 "
-    f"and {largest['fp32']:.0e} in fp32: some tens of eps, the distance from 1 to the next number. "
-    "They are not equal bit for bit, because the order of the sums differs. So tests compare with a "
-    "tolerance, and in fp64 a true difference cannot hide in it."
+    f"and {largest['fp32']:.0e} in fp32: less than 100 eps, where eps is the distance from 1 to the next "
+    "number. The results are not bit-identical, because the order of the sums differs. So tests compare "
+    "with a tolerance, and in fp64 it is small enough to reveal a mistake."
 )
 
 # %% [markdown]
@@ -193,18 +193,18 @@ HTML(f'<div role="img" aria-label="{ALT}">{picture}</div>')
 
 # %% tags=["say"]
 Markdown(
-    f"With scores of unit size, bf16 errs {all_bf16[0] / all_fp16[0]:.1f} times as much as fp16; three bits "
-    f"less in the mantissa make 8. With scores 64 times as large, all in bf16 the error is "
+    f"With scores of unit size, the error of bf16 is {all_bf16[0] / all_fp16[0]:.1f} times that of fp16; "
+    f"three fewer bits in the mantissa predict 8. With scores 64 times as large, all in bf16 the error is "
     f"{all_bf16[-1]:.1%} of the output's standard deviation, and {kept_bf16[-1]:.2%} with scores in fp32. "
-    "A rounding error of a score is a *relative* error of its weight, e to that power, so large scores need "
-    "small errors. The claim `precision` declares these comparisons."
+    "An error ε in a score multiplies e^score by e^ε, so it is a *relative* error of the weight, and "
+    "rounding errors grow with the scores. The claim `precision` tests these comparisons."
 )
 
 # %% [markdown]
 # ## Masks in sixteen bits
 #
-# −1e9 does not fit into fp16. −1e4 does, but scores can be smaller. −∞ is a number in all formats and
-# always works, provided that each query has a key.
+# −1e9 does not fit into fp16. −1e4 does, but scores can be smaller. Every format has −∞, which always
+# masks, provided that each query has a key.
 
 # %%
 s = torch.zeros(2, 2, dtype=torch.float16)
@@ -238,14 +238,15 @@ assert bool(large.softmax(-1).isfinite().all())
 
 # %% [markdown]
 # To train in mixed precision, add `trainer.precision=bf16-mixed`: weights and updates stay in fp32, matrix
-# products run in bf16, and the lab's scores in fp32. fp16 also needs its loss scaled up, or small gradients
-# become 0; Lightning does it with `16-mixed`.
+# products run in bf16, and the lab's scores in fp32. fp16 also needs loss scaling, or small gradients
+# become 0; Lightning scales the loss with `16-mixed`.
 #
 # ## Summary
 #
 # - SDPA, the formula and `nn.MultiheadAttention` are one function. They differ by rounding.
-# - Compare implementations in fp64, outputs and gradients, with a tolerance of some tens of eps.
-# - bf16 has three bits less than fp16 and errs eight times as much. In both, large scores are the danger.
+# - Compare implementations in fp64, outputs and gradients, with a tolerance of about 100 eps.
+# - The mantissa of bf16 has three bits less than that of fp16, so its error is about eight times as large.
+#   In both formats, the error grows with the scores.
 # - Keep scores and softmax in fp32, and fill masks with −∞.
 #
 # ## Exercises
@@ -253,7 +254,7 @@ assert bool(large.softmax(-1).isfinite().all())
 # **1.** Which numbers follow 256 in bf16 and in fp16? What does that mean for positions stored in bf16?
 
 # %% tags=["solution"]
-# Two apart in bf16: positions 256 and 257 become one.
+# Numbers are two apart in bf16: positions 256 and 257 become one.
 steps = {
     name: float(torch.tensor(256.0, dtype=d).nextafter(torch.tensor(9e3, dtype=d)))
     for name, d in FORMATS.items()
@@ -264,7 +265,7 @@ assert float(torch.tensor(257, dtype=torch.bfloat16)) == 256.0
 steps
 
 # %% [markdown]
-# **2.** Sum 4,096 ones in bf16, one after another. Where does it stop, and why?
+# **2.** Sum 4,096 ones in bf16, one after another. Where does the sum stop growing, and why?
 
 # %% tags=["solution"]
 # At 256: the next number is 258, and 257 is rounded back to 256. Products accumulate in fp32 for this
@@ -276,10 +277,10 @@ assert float(total) == 256
 float(total), float(torch.ones(4096, dtype=torch.bfloat16).sum())
 
 # %% [markdown]
-# **3.** Why is the error of q and k rounded to bf16 (and nothing else) also larger for larger scores?
+# **3.** If only q and k are rounded to bf16, why is the error of the output still larger for larger scores?
 
 # %% tags=["solution"]
-# The rounded inputs give other scores. Their error grows with the scores, and no kernel can repair it.
+# The rounded inputs give other scores. Their error grows with the scores, and no kernel can remove it.
 shift = {}
 for factor in (1, 16):
     q, k, v = inputs()

@@ -67,7 +67,7 @@ def check_masked_softmax(answer: Callable[..., Any]) -> None:
                 s.masked_fill(~mask, -math.inf).softmax(-2),
                 f"The softmax runs over the queries. {KEYS_LAST}",
             ),
-            (s.softmax(-1), "The mask is ignored. Does masked_fill return its result to nobody?"),
+            (s.softmax(-1), "The mask is ignored. Use the tensor that masked_fill returns."),
             (s.masked_fill(~mask, -math.inf), "These are the masked scores: take the softmax."),
         ]
         compare(got, kernels.masked_softmax(s, mask), mistakes)

@@ -44,7 +44,10 @@ def check_softmax(answer: Callable[..., Any]) -> None:
             (s.softmax(-2), f"The softmax runs over the queries. {KEYS_LAST}"),
             (s.softmax(0), f"The softmax runs over the first axis. {KEYS_LAST}"),
             (s.softmax(1), f"The softmax runs over the second axis. {KEYS_LAST}"),
-            (e / e.sum(), "All numbers together sum to 1, and each row must: sum over dim=-1."),
+            (
+                e / e.sum(),
+                "All numbers together sum to 1, but each row must sum to 1: sum over dim=-1.",
+            ),
             (e, "Rows do not sum to 1: divide by the sum over dim=-1, with keepdim=True."),
             (s / s.sum(-1, keepdim=True), "Take exp before you divide by the sum."),
         ]
@@ -86,7 +89,7 @@ def check_additive_scores(answer: Callable[..., Any]) -> None:
         (
             (a + b) @ v,
             "The tanh is missing. Without it, the query adds the same number to all scores of its "
-            "row, which the softmax removes.",
+            "row, which cancels in the softmax.",
         ),
         (((a + b) @ v).tanh(), "The tanh comes before v: v . tanh(...), not tanh(v . ...)."),
         ((a.tanh() + b.tanh()) @ v, "Add W q and U k first, then take one tanh of the sum."),
@@ -109,8 +112,9 @@ def check_finite_fill_leak(answer: Callable[..., Any]) -> None:
     ahead = float(pattern.triu(1).sum(-1).max())
     if not ahead > 0.5:
         raise Wrong(
-            f"At most {ahead:.2g} of a row's weight is on the future; more than 0.5 is asked. The "
-            "fill wins where all allowed scores are far below -1e4: make q . k very negative."
+            f"At most {ahead:.2g} of a row's weight is on the future; more than 0.5 is "
+            "required. The fill gets the weight where all allowed scores are far below -1e4: make "
+            "q . k very negative."
         )
 
 
@@ -125,13 +129,13 @@ def check_same_without_scale(answer: Callable[..., Any]) -> None:
         attention(*pair, v, scale=1.0)[1],
         attention(q, k, v)[1],
         [
-            (attention(q, k, v, scale=1.0)[1], "These are the old ones: make them smaller."),
+            (attention(q, k, v, scale=1.0)[1], "q and k are unchanged: make them smaller."),
             (
                 attention(q, k, v, scale=1 / 16)[1],
                 "The scores are divided by D, because q and k are each divided by sqrt(D): divide "
                 "each by D^(1/4).",
             ),
-            (attention(q, k, v, scale=4.0)[1], "They were multiplied: divide."),
+            (attention(q, k, v, scale=4.0)[1], "You multiplied by the factor: divide by it."),
         ],
     )
 

@@ -47,7 +47,7 @@ def compare(targets: Iterable[str | Path], *, trust: bool = False) -> str:
     baseline = min(plain, key=len) if plain else next(iter(groups))
     groups = {baseline: groups[baseline]} | groups  # shown first
     texts = {str(run.values["corpus.sha256"]) for run in runs if "corpus.sha256" in run.values}
-    # Losses on different texts have no difference.
+    # Losses on different texts cannot be compared.
     results = {n: _result(n, of, groups[baseline], len(texts) < 2) for n, of in groups.items()}
     style = looks(groups)
     settings = [

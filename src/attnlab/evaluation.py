@@ -50,7 +50,7 @@ def evaluate(
         raise BadInput(f"data = {corpus.name} are not for a GPT; choose a text")
     if isinstance(alphabet, Tokenizer):
         if not isinstance(corpus, Corpus):
-            raise BadInput(f"data = {corpus.name} are no text, which the model's tokenizer needs")
+            raise BadInput(f"data = {corpus.name} is not text, which the model's tokenizer needs")
         corpus = Corpus.from_pieces(corpus.name, [corpus.text], alphabet)
         of_model = torch.arange(len(alphabet))
     else:  # id in the data -> id in the model

@@ -1,4 +1,4 @@
-"""Hydra's sweeper `optuna`: searches for the best values of settings, for each arm by itself."""
+"""Hydra's sweeper `optuna`: searches for the best values of settings, for each arm separately."""
 
 import itertools
 import math
@@ -24,9 +24,9 @@ class OptunaSweeper(Sweeper):
     diverged or failed counts as infinitely bad.
 
     Args:
-        params: settings and what to search, as they would be typed.
-        n_trials: of each arm, with those that `storage` holds.
-        batch: trials of each arm at a time, which do not learn from one another.
+        params: overrides that say what to search, as on the command line.
+        n_trials: for each arm, including those in `storage`.
+        batch: trials of each arm at a time; they do not use each other's results.
         seed: of the sampler.
         storage: an address such as sqlite:///tune.db, which keeps the trials; null: in memory.
     """
@@ -46,7 +46,7 @@ class OptunaSweeper(Sweeper):
         )
 
     def sweep(self, arguments: list[str]) -> None:
-        """Do the trials of all arms, and print the best one of each."""
+        """Run the trials of all arms and print the best one of each."""
         from attnlab.errors import BadInput
         from attnlab.files import training_command
 

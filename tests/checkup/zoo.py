@@ -36,7 +36,7 @@ HEAD = """# Every causal architecture of transformers
 
 `python -m tests.checkup.zoo` builds each causal language model of transformers {version} tiny and
 with random weights, examines 24 positions, and writes this page. Seconds are CPU seconds on one
-core without imports. A suspicion is no fault: the model does something unusual on purpose.
+core without imports. A suspicious model does something unusual, which may be intended.
 
 {counts}
 

@@ -5,7 +5,7 @@
 # three exercises need chapters 2 and 3.
 #
 # Replace each `raise NotImplementedError` by your code and run the cell below it. `grade` runs your
-# function and the lab's on the same inputs, and names the mistake if it knows it.
+# function and the lab's on the same inputs, and names the mistake if it is a common one.
 #
 # Letters: B batch, H heads, T queries, S keys, D channels of a head.
 
@@ -86,10 +86,10 @@ def additive_scores(q, k, W, U, v):
 grade(additive_scores)
 
 # %% [markdown]
-# ## 5. Without the scale it is a different model?
+# ## 5. Is it a different model without the scale?
 #
 # No: the same patterns are possible. Return other queries and keys, for which scores *without* the
-# division by √D have the pattern that `q` and `k` have with it. Change both by the same factor.
+# division by √D give the pattern that `q` and `k` give with it. Scale both by the same factor.
 
 
 # %% tags=["exercise"]
@@ -105,10 +105,10 @@ def same_without_scale(q, k):
 grade(same_without_scale)
 
 # %% [markdown]
-# ## 6. A fill of −1e4 masks?
+# ## 6. Does a fill of −1e4 mask?
 #
-# Find queries and keys for which it does not: with blocked scores of −1e4, more than half of the weight
-# of some row is on the future. The scores are `q · k / √D`.
+# Not always. Find queries and keys for which more than half of the weight of some row is on the future,
+# although the blocked scores are filled with −1e4. The scores are `q · k / √D`.
 
 
 # %% tags=["exercise"]
@@ -123,9 +123,9 @@ def finite_fill_leak():
 grade(finite_fill_leak)
 
 # %% [markdown]
-# ## 7. The mask may come after the softmax?
+# ## 7. Can the mask come after the softmax?
 #
-# Find two tensors of scores (T, T) that differ in the future only (above the diagonal), and whose
+# No: it leaks. Find two tensors of scores (T, T) that differ in the future only (above the diagonal), and whose
 # patterns differ in the past if the mask is applied after the softmax.
 
 

@@ -1,11 +1,11 @@
 # %% [markdown]
 # # Exercises 2: masks
 #
-# You write the masks of a decoder and a kernel that fulfills the lab's contract. Prerequisite: chapter 3
+# You write the masks of a decoder and a kernel for the lab. Prerequisite: chapter 3
 # of the course; exercise 4 needs chapter 7.
 #
-# Replace each `raise NotImplementedError` by your code and run the cell below it. Everywhere, True in a
-# mask means that the query (row) may attend to the key (column).
+# Replace each `raise NotImplementedError` by your code and run the cell below it. In every
+# mask, True means that the query (row) may attend to the key (column).
 
 # %%
 import torch
@@ -29,8 +29,8 @@ grade(causal_mask)
 # %% [markdown]
 # ## 2. A masked softmax
 #
-# Blocked keys get the weight 0 exactly, for scores of any size and in fp16 too. The caller's tensor
-# stays as it is.
+# Blocked keys get the weight 0 exactly, for scores of any size, also in fp16. Do not modify the caller's
+# tensor.
 
 
 # %% tags=["exercise"]
@@ -87,7 +87,7 @@ grade(cross_attention)
 #
 # This function fits into the lab: `python train.py attn.kernel=yourmodule.kernel` trains with it. `scale`
 # multiplies the scores. `dropout` is the probability of dropping a weight of the pattern; evaluation
-# passes 0. The grader is `checkup_kernel`, the test that the lab's own kernels have to pass.
+# passes 0. The grader is `checkup_kernel`, the test that the lab's own kernels pass.
 
 
 # %% tags=["exercise"]

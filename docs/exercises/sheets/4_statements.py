@@ -1,10 +1,10 @@
 # %% [markdown]
 # # Exercises 4: what textbooks say
 #
-# Each sentence is in textbooks and lectures. Say for each whether it "holds", "holds only if" some
-# condition is met, "does not hold", or is "open". The grader knows the verdicts of the lab: it shows the
-# measurement if you are right, and the command that tests the sentence if you are not. Think of a
-# counterexample first.
+# Each sentence comes from textbooks or lectures. Decide for each whether it "holds", "holds only if" some
+# condition is met, "does not hold", or is "open". Look for a counterexample first. The grader compares
+# your answer with the lab's verdict: if you agree, it shows the measurement; if not, it shows the command
+# that tests the sentence.
 #
 # Models are small character-level GPTs, and D is the width of a head.
 
@@ -15,8 +15,8 @@ for number, statement in enumerate(statements(), 1):
 # %% [markdown]
 # ## Your verdicts
 #
-# Write one of `"holds"`, `"holds only if"`, `"does not hold"` and `"open"` for each number. You can do a
-# few at a time.
+# Write one of `"holds"`, `"holds only if"`, `"does not hold"` and `"open"` for each number. You can
+# answer a few at a time.
 
 # %% tags=["exercise"]
 verdicts = {n: None for n in range(1, len(statements()) + 1)}

@@ -98,7 +98,7 @@ def _check_settings(cfg: DictConfig) -> None:
     if missing:
         raise BadInput(f"{missing[0]} must be given: {missing[0]}=...")
     if cfg.continue_from is not None and cfg.init_from is not None:
-        raise BadInput("init_from starts a new run and continue_from goes on with one; use either")
+        raise BadInput("init_from starts a new run and continue_from continues one; use either")
     if cfg.seed < 0:
         raise BadInput(f"seed = {cfg.seed} must be at least 0")
     for key in COUNTS:
