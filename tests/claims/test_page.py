@@ -133,7 +133,7 @@ def test_the_readme_shows_the_first_three_claims_and_a_page_shows_all(tmp_path):
         *(f"experiments/{name}/README.md" for name in "dcb"),
         "experiments/README.md",
     ]
-    assert "| Says d. | **holds**: x | 1 | 2 |" in text and "[All 4 claims]" in text
+    assert "| Says d. | **holds**: x | p | 1 | 2 |" in text and "[All 4 claims]" in text
     assert re.findall(r"\| \[.\]\((.*?)\)", page.read_text()) == [
         f"{name}/README.md" for name in "dcba"
     ]
