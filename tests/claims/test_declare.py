@@ -6,10 +6,12 @@ from functools import lru_cache
 
 import pytest
 
+from attnlab.claims import reference
 from attnlab.claims.configs import ConfigResolver, hydra_conf
 from attnlab.claims.declare import check_committed, declare, read_declared
 from attnlab.claims.loading import load_claim
 from attnlab.claims.paths import Paths
+from attnlab.claims.plan import ClaimSet, make_plan
 from attnlab.errors import BadInput
 from attnlab.files import read_json, write_json
 from tests.claims import own_claim
@@ -156,6 +158,24 @@ def test_training_code_that_changed_is_noticed_by_the_reference_loss(paths):
     changed = declared(paths, {**LOSSES, "causal": 4.2})
     assert changed.version == 2
     assert "reference loss of causal" in changed.content["changed"][0]
+
+
+@pytest.mark.parametrize(("prediction", "noticed"), [("kept", ""), ("better", "causal: 4.1")])
+def test_only_the_arms_that_are_about_to_be_trained_are_pinned(
+    paths, monkeypatch, prediction, noticed
+):
+    declared(paths, LOSSES)
+
+    def execute(tasks, *_):
+        for task in tasks:
+            yield task, [{"status": "finished", "values": {"train_loss": LOSSES["flipped"]}}]
+
+    monkeypatch.setattr(reference, "execute", execute)
+    with hydra_conf(paths.conf):
+        known = ClaimSet(paths, [load_claim(own_claim.file(paths, "claim.py"))])
+        reference.pin_training_code(make_plan(known, {("mine", prediction): 2}), known, 1)
+    assert noticed in known.declared["mine"].exploratory
+    assert bool(known.declared["mine"].exploratory) == bool(noticed)
 
 
 def test_versions_keep_the_old_verdicts(paths):

@@ -2,7 +2,7 @@
 
 import hashlib
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 
 from rich.console import Console
@@ -46,8 +46,12 @@ def declare_claims(paths: Paths, names: Sequence[str], jobs: int | None = None) 
     console.print("Commit the declarations before you run them.")
 
 
-def reference_losses(claim: Claim, jobs: int, resolve: ConfigResolver) -> dict[str, float]:
+def reference_losses(
+    claim: Claim, jobs: int, resolve: ConfigResolver, only: Set[str] | None = None
+) -> dict[str, float]:
     """The loss of each arm after a few steps; kept until a file with training code changes.
+
+    With `only`, the losses of these arms.
 
     Raises:
         BadInput: an arm cannot be trained.
@@ -60,7 +64,8 @@ def reference_losses(claim: Claim, jobs: int, resolve: ConfigResolver) -> dict[s
     sources = b"".join(source.read_bytes() for source in sorted([*package, *own]))
     code = hashlib.sha256(sources).hexdigest()[:12]
     known = read_json(file) if file.exists() else {}
-    arms = resolve.arms(claim)
+    every = resolve.arms(claim)
+    arms = {arm: every[arm] for arm in every if only is None or arm in only}
     keys = {arm: f"{config.digest}-{code}" for arm, config in arms.items()}
     with tempfile.TemporaryDirectory() as scratch:
         tasks = [
@@ -85,12 +90,20 @@ def reference_losses(claim: Claim, jobs: int, resolve: ConfigResolver) -> dict[s
 
 
 def pin_training_code(plan: Plan, known: ClaimSet, jobs: int) -> None:
-    """Compare the reference losses of claims whose arms are about to be trained."""
-    training = {name for task in plan.todo if task.kind == "run" for name in task.claims}
+    """Compare the reference losses of the arms that are about to be trained."""
+    training = {task.id for task in plan.todo if task.kind == "run"}
     for claim in known.claims:
         mine = known.declared[claim.name]
-        if claim.name in training and not mine.exploratory:
-            mine.changed += changed_losses(mine, reference_losses(claim, jobs, known.resolve))
+        arms = {
+            arm
+            for (name, _), seeds in plan.rows.items()
+            for ids in seeds.values()
+            for arm, (id_, _) in ids.items()
+            if name == claim.name and id_ in training
+        }
+        if arms and not mine.exploratory:
+            losses = reference_losses(claim, jobs, known.resolve, arms)
+            mine.changed += changed_losses(mine, losses)
             for task in plan.tasks.values():
                 if mine.exploratory and claim.name in task.claims:
                     task.claims[claim.name] = False
