@@ -54,6 +54,8 @@ class OptunaSweeper(Sweeper):
             import optuna
         except ImportError as error:
             raise BadInput("hydra/sweeper=optuna needs Optuna: pip install optuna") from error
+        if not all(isinstance(n, int) and n > 0 for n in (self.n_trials, self.batch)):
+            raise BadInput("hydra.sweeper.n_trials and hydra.sweeper.batch must be 1 or more")
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         arms, space = self._arms_and_space(arguments)
         if not space:  # typed values have replaced what `params` searches
@@ -108,12 +110,16 @@ def distribution(override: Override) -> "BaseDistribution | None":
     """What Optuna draws for a setting, `tag(log, ...)` on a logarithmic scale; None for an arm."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
+    from attnlab.errors import BadInput
+
     sweep = override.value()
     if isinstance(sweep, ChoiceSweep) and not sweep.simple_form:
         return CategoricalDistribution(list(override.sweep_string_iterator()))
     if not isinstance(sweep, IntervalSweep):
         return None
     start, end, log = sweep.start or 0, sweep.end or 0, "log" in sweep.tags
+    if start > end or (log and start <= 0):
+        raise BadInput(f"{override.input_line} must go from low to high, with log from above 0")
     if isinstance(start, int) and isinstance(end, int):
         return IntDistribution(start, end, log=log)
     return FloatDistribution(start, end, log=log)

@@ -468,3 +468,21 @@ def test_optuna_searches_an_interval_in_a_pool_and_a_divergence_is_the_worst(
     assert len({trial.params["optim.lr"] for trial in found}) == 8
     worst = [trial.value for trial in found if trial.value == float("inf")]
     assert 0 < len(worst) < 8 and said.count("diverged at step") == len(worst)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ("optim.lr=interval(1e-1,1e-4)", "must go from low to high"),
+        ("optim.lr=tag(log,interval(-1,1))", "from above 0"),
+        ("hydra.sweeper.n_trials=0", "must be 1 or more"),
+        ("hydra.sweeper.batch=two", "must be 1 or more"),
+    ],
+)
+def test_optuna_refuses_a_search_that_is_none(
+    text_file: Path, tmp_path: Path, changed: str, said: str
+) -> None:
+    pytest.importorskip("optuna")
+    code, output = ended(tuned(text_file, tmp_path, changed), tmp_path)
+    assert code == 2 and said in output and "Traceback" not in output, output
+    assert not (tmp_path / "o").exists()
