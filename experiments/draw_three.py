@@ -24,7 +24,7 @@ from attnlab.claims.plan import ClaimSet
 from attnlab.claims.results import Evidence, PredictionResult
 from attnlab.errors import BadInput
 from attnlab.files import write_atomically
-from attnlab.plotting.drawing import STYLE, color_of, svg
+from attnlab.plotting.drawing import color_of, styled, svg
 
 ROOT = Path(__file__).parents[1]
 NAMES = ("unscaled", "flipped_mask", "identical_heads")
@@ -135,7 +135,7 @@ def saturation(place: Axes, unscaled: Evidence, ink: str) -> None:
     place.text(0.97, 0.26, "lines: random energy model", ha="right", transform=place.transAxes,
                fontsize=7)  # fmt: skip
     sizes(place)
-    place.set(ylabel="saturation  $\\Sigma p^2$", ylim=(-0.03, 1))
+    place.set(ylabel="saturation  Σp²", ylim=(-0.03, 1))
 
 
 def by_position(place: Axes, flipped: Evidence, ink: str) -> None:
@@ -160,7 +160,7 @@ def bets(place: Axes, flipped: Evidence, ink: str) -> None:
     place.axhline(HONEST, color=ink, linestyle="--", lw=0.8)
     place.text(99, HONEST - 3, "proof of a leak, p < 1e-9", va="top", ha="right", fontsize=7)
     place.text(9, 34, "flipped", color=FLIPPED)
-    place.text(60, -25, "causal", color=ink)
+    place.text(60, -38, "causal", color=ink)
     place.set(xlabel="step", ylabel="ln M (nats)", xlim=(0, 101), ylim=(-50, 45))
 
 
@@ -221,14 +221,15 @@ def sizes(place: Axes) -> None:
 def style(ink: str) -> dict[str, Any]:
     """Small, transparent, in one ink."""
     inked = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
-    own = {"font.size": 8, "lines.linewidth": 1.6, "axes.linewidth": 0.8, "axes.labelsize": 7.5}
+    own: dict[str, Any] = {
+        "font.size": 8,
+        "lines.linewidth": 1.6,
+        "axes.linewidth": 0.8,
+        "axes.labelsize": 7.5,
+    }
     own |= {"xtick.labelsize": 7, "ytick.labelsize": 7, "axes.facecolor": "none"}
-    return (
-        dict(matplotlib.rc_params_from_file(STYLE, use_default_template=False))
-        | own
-        | {"figure.facecolor": "none", "grid.color": "0.5", "grid.alpha": 0.25}
-        | dict.fromkeys(inked, ink)
-    )
+    own |= {"figure.facecolor": "none", "grid.color": "0.5", "grid.alpha": 0.25}
+    return own | dict.fromkeys(inked, ink)
 
 
 def main() -> None:
@@ -236,7 +237,7 @@ def main() -> None:
     try:
         evidence = read_evidence()
         for name, ink in INKS.items():
-            with matplotlib.rc_context(style(ink)):
+            with styled(), matplotlib.rc_context(style(ink)):
                 text = svg(draw(evidence, ink), name)
             file = ROOT / "docs" / "img" / f"{name}.svg"
             write_atomically(file, text.encode())

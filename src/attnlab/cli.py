@@ -301,7 +301,10 @@ def compare(
 def evaluate(
     target: Annotated[str, Argument(help=f"{RUN}.")],
     data: Annotated[
-        list[str] | None, Argument(help="As for a training: data=text data.path=my.txt")
+        list[str] | None,
+        Argument(
+            help="As for a training: data=text data.path=my.txt; by default TinyShakespeare."
+        ),
     ] = None,
     json: AsJson = False,
     trust: Trust = False,

@@ -52,6 +52,7 @@ class OptunaSweeper(Sweeper):
 
         try:
             import optuna
+            from sqlalchemy.exc import SQLAlchemyError
         except ImportError as error:
             raise BadInput("hydra/sweeper=optuna needs Optuna: pip install optuna") from error
         if not all(isinstance(n, int) and n > 0 for n in (self.n_trials, self.batch)):
@@ -61,10 +62,17 @@ class OptunaSweeper(Sweeper):
         if not space:  # typed values have replaced what `params` searches
             self.launcher.launch(arms, initial_job_idx=0)
             return
+        try:
+            storage = optuna.storages.get_storage(self.storage)
+        except SQLAlchemyError as error:  # its text may show a password
+            raise BadInput(
+                f"hydra.sweeper.storage cannot be opened ({type(error).__name__}); "
+                "name a file as sqlite:///tune.db"
+            ) from error
         studies = [
             optuna.create_study(
                 study_name=" ".join([*arm, *space]),
-                storage=self.storage,
+                storage=storage,
                 sampler=optuna.samplers.TPESampler(seed=self.seed),
                 load_if_exists=True,
             )

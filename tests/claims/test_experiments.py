@@ -1,5 +1,6 @@
 """The claims of this repository: each loads, composes, and can be swept by train.py too."""
 
+import runpy
 import shutil
 
 import pytest
@@ -30,6 +31,15 @@ def test_the_tables_of_claims_follow_the_published_verdicts(tmp_path):
     shutil.copy(ROOT / "README.md", tmp_path)
     for written in write_tables(tmp_path / "experiments", tmp_path / "README.md"):
         assert written.read_text() == (ROOT / written.relative_to(tmp_path)).read_text()
+
+
+@pytest.mark.slow
+def test_the_picture_of_the_three_is_drawn_from_the_committed_rows():
+    draw_three = runpy.run_path(str(EXPERIMENTS / "draw_three.py"))
+    figure = draw_three["draw"](draw_three["read_evidence"](), "black")
+    assert [place.get_title(loc="left") for place in figure.axes[:3]] == [
+        "Without the scale", "With a flipped mask", "With identical heads",
+    ]  # fmt: skip
 
 
 def test_all_claims_are_there_in_order():

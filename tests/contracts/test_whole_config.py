@@ -24,6 +24,8 @@ ALLOWED = {
     "run_directory.differences": "identity",
     "run_directory.check_is_ours": "identity",
     "resume.read_resumable": "identity",
+    "resume._read_compared": "identity",
+    "run._read_origin": "continue_from compares the settings of two runs",
     "files.check_plain": "what a run has saved",
     "run_directory.begin": "the directory .hydra",
     "loggers.log_settings": "hyperparameters",

@@ -477,6 +477,8 @@ def test_optuna_searches_an_interval_in_a_pool_and_a_divergence_is_the_worst(
         ("optim.lr=tag(log,interval(-1,1))", "from above 0"),
         ("hydra.sweeper.n_trials=0", "must be 1 or more"),
         ("hydra.sweeper.batch=two", "must be 1 or more"),
+        ("hydra.sweeper.storage=tune.db", "name a file as sqlite:///tune.db"),
+        ("hydra.sweeper.storage='sqlite:////nowhere/tune.db'", "cannot be opened"),
     ],
 )
 def test_optuna_refuses_a_search_that_is_none(
