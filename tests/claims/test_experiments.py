@@ -33,7 +33,11 @@ def test_the_tables_of_claims_follow_the_published_verdicts(tmp_path):
         assert written.read_text() == (ROOT / written.relative_to(tmp_path)).read_text()
 
 
-@pytest.mark.slow
+def test_the_script_of_the_picture_finds_what_it_imports():
+    assert callable(runpy.run_path(str(EXPERIMENTS / "draw_three.py"))["draw"])
+
+
+@pytest.mark.long
 def test_the_picture_of_the_three_is_drawn_from_the_committed_rows():
     draw_three = runpy.run_path(str(EXPERIMENTS / "draw_three.py"))
     figure = draw_three["draw"](draw_three["read_evidence"](), "black")
