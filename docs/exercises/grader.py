@@ -111,12 +111,12 @@ def grade(answer: Callable[..., Any], *, hint: bool = False) -> Grade:
         hint: in "find the error", say what the checkup thinks the mistake is.
 
     Raises:
-        BadInput: there is no exercise of that name.
+        BadInput: there is no exercise with that name.
     """
     name = answer.__name__
     numbered = re.fullmatch(r"(kernel|mask)_\d+", name)
     if numbered is None and name not in EXERCISES:
-        raise BadInput(f"{name} is no exercise; there are {', '.join(EXERCISES)}")
+        raise BadInput(f"{name} is not an exercise; choose one of {', '.join(EXERCISES)}")
     try:
         if numbered is None:
             EXERCISES[name](answer)

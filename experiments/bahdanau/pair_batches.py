@@ -44,7 +44,7 @@ class PairBatches(IterableDataset[Batch]):
         rank, world_size: of a distributed run; a rank takes every world_size-th pair.
 
     Raises:
-        BadInput: the batch size is no multiple of the world size, or there are fewer pairs.
+        BadInput: the batch size is not a multiple of the world size, or there are fewer pairs.
     """
 
     def __init__(

@@ -101,7 +101,7 @@ def test_an_error_names_the_line_and_an_answer_without_a_known_mistake_a_number(
 def test_an_unknown_name_is_refused() -> None:
     def mask(T: int) -> None: ...
 
-    with pytest.raises(BadInput, match="mask is no exercise; there are scores, "):
+    with pytest.raises(BadInput, match="mask is not an exercise; choose one of scores, "):
         grade(mask)
 
 

@@ -52,7 +52,7 @@ def _leaks(detector: str, adapter: ModelAdapter, state: str, T: int, seconds: fl
     first, again = adapter.logits(ids), adapter.logits(ids)
     if not bool(first.isfinite().all()):
         headline = f"{state}, logits are not finite"
-        if cause == "learned_leak":  # a training that diverges is no fault of the model
+        if cause == "learned_leak":  # a training that diverges is not a fault of the model
             return skipped(detector, headline)
         return Finding(detector, FAULT, headline, "not_finite")
     if not torch.equal(first, again):

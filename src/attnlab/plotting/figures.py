@@ -39,7 +39,7 @@ class RunCurves:
     seed: object  # pairs it with runs of other settings
     status: str  # finished, diverged, ...
     step: int  # the last one
-    unit: str  # what one prediction is, "character"
+    unit: str  # what is predicted, such as "character"
     scalars: Mapping[str, Curve]  # by their tags
     by_position: Sequence[float] = ()  # validation loss, nats
 
@@ -185,7 +185,7 @@ def sweep_figure(
 
     Args:
         settings: the baseline and what is compared with it; ValueError for more than `MOST`.
-        unit: what one prediction is, "character".
+        unit: what is predicted, such as "character".
         columns: panels per row; None puts all in one.
         width: of a panel, in inches.
     """
