@@ -42,7 +42,7 @@ from attnlab.training.initial_weights import InitialWeights, read_initial_weight
 from attnlab.training.lightning_module import TaskData, TaskModule
 from attnlab.training.loggers import close_services, log_results, log_settings
 from attnlab.training.resume import EarlierRun
-from attnlab.training.run_directory import RunDirectory, Settings, fingerprint
+from attnlab.training.run_directory import RunDirectory, Settings, fingerprint, variant_of
 
 NO_MEMORY = "can't allocate memory"  # of PyTorch's RuntimeError on a CPU
 
@@ -105,6 +105,7 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
         _fit(trainer, lit, start)
         told, status = outcome(trainer, divergence, keeper)
         metrics: dict[str, Any] = {"variant": variant, "seed": lit.seed, "unit": lit.unit}
+        metrics["baseline"] = variant_of(lit.baseline)
         metrics |= ({} if origin is None else origin.record) | told
         metrics |= measured(trainer, lit, clock) | provenance(trainer, corpus)
         metrics["probes"] = {key: x for probe in probes for key, x in probe.record.items()}

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnlab.files import read_yaml, training_command
-from attnlab.training.run_directory import RunDirectory, identity, last_of, variant_of
+from attnlab.training.run_directory import RunDirectory, identity, last_of
 
 if TYPE_CHECKING:
     from attnlab.training.run import Result
@@ -57,7 +57,7 @@ def _rows(result: "Result") -> dict[str, str]:
     if metrics["status"] == "diverged":
         rows["reason"] = RunDirectory(result.folder).status()["reason"]
     rows |= {"corpus": metrics["corpus"]["name"], "validation loss": loss}
-    rows |= module.summary_rows(metrics) | compare(result.folder, variant_of(module.baseline))
+    rows |= module.summary_rows(metrics) | compare(result.folder)
     return rows | remarks(metrics) | {"speed": speed}
 
 
@@ -152,11 +152,11 @@ def read_finished(root: Path) -> list[FinishedRun]:
     return runs
 
 
-def compare(folder: Path, baseline: str = "sdpa") -> dict[str, str]:
+def compare(folder: Path) -> dict[str, str]:
     """Paired differences between the run in `<root>/<settings>/seed=<n>` and the baseline, or for
     the baseline every other variant, as rows for its table: name -> text."""
     rows = {}
-    for group in pair(folder.parent.parent, baseline):
+    for group in pair(folder.parent.parent):
         for reference, run in zip(group.at_baseline, group.runs, strict=True):
             if folder not in (run.folder, reference.folder):
                 continue
@@ -166,7 +166,8 @@ def compare(folder: Path, baseline: str = "sdpa") -> dict[str, str]:
                 text = f"{' and '.join(diverged)} diverged"
             elif reads_ahead(run.metrics):
                 text += ", not comparable"
-            name = f"vs attn={baseline}" if folder == run.folder else run.label.split(",")[0]
+            versus = f"vs attn={reference.variant}"
+            name = versus if folder == run.folder else run.label.split(",")[0]
             rows[f"{name}, seed {run.seed}"] = text
     return rows
 
@@ -211,11 +212,15 @@ class PairedRuns:
         return [a.loss - b.loss for a, b in pairs if math.isfinite(a.loss + b.loss)]
 
 
-def pair(root: Path, baseline: str = "sdpa") -> list[PairedRuns]:
+def pair(root: Path) -> list[PairedRuns]:
     """Pair every other attention in outputs/<name> with the baseline, over all seeds that both
     have, within their other settings: those of two initializations stay apart."""
     runs = read_finished(root)
-    plain = [run for run in runs if run.variant == baseline and ",attn." not in run.label]
+    plain = [
+        run
+        for run in runs
+        if run.variant == run.metrics.get("baseline", "sdpa") and ",attn." not in run.label
+    ]
     base = {(x.seed, x.rest): x for x in runs if plain and x.attention == plain[0].attention}
     groups: dict[tuple[str, str], list[FinishedRun]] = {}
     for run in runs:
@@ -239,7 +244,7 @@ def own_settings(groups: Sequence[PairedRuns]) -> list[list[str]]:
     return [[part for part in group.shared if apart and part not in shared] for group in groups]
 
 
-def paired_table(groups: Sequence[PairedRuns], baseline: str = "sdpa") -> Group:
+def paired_table(groups: Sequence[PairedRuns]) -> Group:
     """The paired differences, the baseline above the variants of its settings, with notes."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("validation loss, paired by seed", overflow="fold")
@@ -254,7 +259,7 @@ def paired_table(groups: Sequence[PairedRuns], baseline: str = "sdpa") -> Group:
                 table.add_section()
             if settings:
                 table.add_row(escape(", ".join(settings)))
-            table.add_row(baseline, *_loss_cells(group.at_baseline))
+            table.add_row(group.at_baseline[0].variant, *_loss_cells(group.at_baseline))
             above = section
         differences = group.differences
         cells = ["-"] * 3

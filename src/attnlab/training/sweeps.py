@@ -17,8 +17,7 @@ from rich.console import Console
 
 from attnlab.errors import BadInput, first_line
 from attnlab.files import read_json, training_command, write_atomically, write_json
-from attnlab.training.instantiate import locate
-from attnlab.training.run_directory import Busy, last_of, variant_of
+from attnlab.training.run_directory import Busy, last_of
 from attnlab.training.summary import PairedRuns, own_settings, pair, paired_table
 
 # As the user set it, before train.py sets it for Hydra.
@@ -112,14 +111,13 @@ def _compare(config: DictConfig) -> None:
     root = Path(str(config.outputs)) / str(config.name)
     if "hydra.sweep.dir" in last_of(config.hydra.overrides.hydra):
         root = Path(str(config.hydra.sweep.dir))
-    baseline = variant_of(str(locate(str(config.module), "module").baseline))
-    groups = pair(root, baseline)
+    groups = pair(root)
     if not groups:
         return
     print()
-    Console(highlight=False).print(paired_table(groups, baseline))
+    Console(highlight=False).print(paired_table(groups))
     try:
-        if picture := _draw(groups, baseline):
+        if picture := _draw(groups):
             write_atomically(root / "comparison.png", picture)
             print(f"\nPicture: {root / 'comparison.png'}")
     except Exception as error:  # the runs are done, and a picture can be drawn again
@@ -129,14 +127,15 @@ def _compare(config: DictConfig) -> None:
     print(f"         attnlab plot {shlex.quote(str(root))}")
 
 
-def _draw(groups: Sequence[PairedRuns], baseline: str) -> bytes | None:
+def _draw(groups: Sequence[PairedRuns]) -> bytes | None:
     """The comparison as a PNG file; None if there is nothing to draw."""
     from attnlab.plotting.drawing import pixels, png
     from attnlab.plotting.figures import SHARES, SettingResult, sweep_figure
 
     found: dict[str, SettingResult] = {}
     for group, settings in zip(groups, own_settings(groups), strict=True):
-        plain, name = (" ".join([each, *settings]) for each in (baseline, group.attention))
+        both = (group.at_baseline[0].variant, group.attention)
+        plain, name = (" ".join([each, *settings]) for each in both)
         for key, runs in ((plain, group.at_baseline), (name, group.runs)):
             probes = [run.metrics["probes"] for run in runs]
             curves = [x["loss_by_position"] for x in probes if "loss_by_position" in x]
