@@ -231,7 +231,8 @@ OTHERWISE: dict[str, dict[str, object]] = {
     "64-true": {"trainer.precision": "64-true"},
     "seed 1, two batches a step": {"seed": 1, "trainer.accumulate_grad_batches": 2},
 }
-FAST = {key: GPT[key] for key in GPT if key not in OF_FAST} | MUON | {"preset": "fast"}
+FAST = {key: GPT[key] for key in GPT if key not in OF_FAST} | MUON
+FAST |= {"preset": "fast", "train_loss": "true"}
 RUNS: dict[str, dict[str, object]] = {
     **{variant: GPT | {"attn": variant} for variant in VARIANTS},
     **{

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 GROUPS = {"attn", "model", "data", "optim", "trainer", "probes", "callbacks", "logger"}
 SETTINGS: dict[str, Any] = {
     **{"name": str | int | float, "module": str, "outputs": str, "seed": int, "force": bool},
-    **{"checkpoint_every": int, "continue_from": str | None, "init_from": str | None},
+    **{"train_loss": bool, "checkpoint_every": int},
+    **{"continue_from": str | None, "init_from": str | None},
 }
 COUNTS = (
     *("data.batch_size", "checkpoint_every", "trainer.max_steps", "trainer.val_check_interval"),

@@ -2,11 +2,10 @@
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -131,6 +130,63 @@ class Together(Optimizer):
         self._share()  # the parts have new groups
 
 
+class Muon(Optimizer):
+    """Muon (Jordan et al. 2024): each matrix moves by its orthogonalized Nesterov momentum.
+
+    The update is orthogonal: all singular values near 1. A factor 0.2 sqrt(max(rows, columns))
+    gives it the size of AdamW's (Liu et al. 2025, section 2.2). The numbers are those of
+    `torch.optim.Muon` with `adjust_lr_fn="match_rms_adamw"`; here, matrices of one shape are
+    orthogonalized together, in fewer and larger products.
+    """
+
+    def __init__(
+        self,
+        matrices: Sequence[nn.Parameter],
+        lr: float,
+        weight_decay: float,
+        momentum: float,
+        ns_steps: int,
+    ) -> None:
+        settings = {"lr": lr, "weight_decay": weight_decay, "momentum": momentum}
+        super().__init__(matrices, settings | {"ns_steps": ns_steps})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """One update of the matrices that have a gradient."""
+        for group in self.param_groups:
+            shapes: dict[torch.Size, list[nn.Parameter]] = {}
+            for p in group["params"]:
+                if p.grad is not None:
+                    shapes.setdefault(p.shape, []).append(p)
+            for shape, matrices in shapes.items():
+                nesterov = [self._nesterov(p, group["momentum"]) for p in matrices]
+                updates = orthogonalize(torch.stack(nesterov), group["ns_steps"])
+                rate = group["lr"] * 0.2 * math.sqrt(max(shape))
+                for p, update in zip(matrices, updates, strict=True):
+                    p.mul_(1 - group["lr"] * group["weight_decay"]).add_(update, alpha=-rate)
+
+    def _nesterov(self, p: nn.Parameter, momentum: float) -> Tensor:
+        assert p.grad is not None
+        state = self.state[p]
+        if not state:
+            state["momentum_buffer"] = torch.zeros_like(p.grad)
+        average = state["momentum_buffer"].lerp_(p.grad, 1 - momentum)
+        return p.grad.lerp(average, momentum)
+
+
+def orthogonalize(matrices: Tensor, steps: int) -> Tensor:
+    """Bring the singular values of matrices (N, rows, columns) near 1, by Newton-Schulz iterations
+    in bf16 with the coefficients of Jordan et al. (2024)."""
+    a, b, c = 3.4445, -4.7750, 2.0315
+    tall = matrices.shape[-2] > matrices.shape[-1]
+    x = (matrices.mT if tall else matrices).bfloat16()
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)  # spectral norm at most 1
+    for _ in range(steps):
+        gram = x @ x.mT  # (N, R, R), R the smaller side
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.mT if tall else x
+
+
 def muon(
     net: nn.Module,
     max_steps: int,
@@ -145,10 +201,7 @@ def muon(
     ns_steps: int,
     decay: Decay = cosine,
 ) -> tuple[Optimizer, LambdaLR]:
-    """Muon (Jordan et al. 2024) on the matrices of the blocks; AdamW on embeddings and vectors.
-
-    Muon's update is orthogonal: all singular values near 1. A factor 0.2 sqrt(max(rows, columns))
-    gives it the size of AdamW's (Liu et al. 2025, section 2.2).
+    """`Muon` on the matrices of the blocks; AdamW on embeddings and vectors.
 
     Args:
         net, max_steps, warmup_steps, decay: as for `adamw`.
@@ -160,11 +213,9 @@ def muon(
         ns_steps: Newton-Schulz iterations of the orthogonalization.
 
     Raises:
-        BadInput: a number is out of range, or this PyTorch does not have Muon.
+        BadInput: a number is out of range.
     """
     check(lr, min_lr, warmup_steps, betas, weight_decay)
-    if not hasattr(torch.optim, "Muon"):
-        raise BadInput(f"optim=muon needs PyTorch 2.9 or later; this is {torch.__version__}")
     _require(0 < adamw_lr < math.inf, f"adamw_lr = {adamw_lr} must be a positive number")
     _require(0 <= momentum < 1, f"momentum = {momentum} must be in [0, 1)")
     _require(1 <= ns_steps < 100, f"ns_steps = {ns_steps} must be from 1 to 99")
@@ -174,8 +225,7 @@ def muon(
         (matrices if inside else others).append(p)
     parts: list[Optimizer] = []
     if matrices:
-        make_muon = partial(torch.optim.Muon, momentum=momentum, ns_steps=ns_steps)
-        parts.append(make_muon(matrices, lr, weight_decay, adjust_lr_fn="match_rms_adamw"))
+        parts.append(Muon(matrices, lr, weight_decay, momentum, ns_steps))
     if others:
         first, second = betas
         parts.append(AdamW(others, adamw_lr, (first, second), weight_decay=0.0, fused=True))

@@ -79,7 +79,7 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
         checkpoint = resume.read_resumable(directory, config.settings, corpus)
         resume_step = checkpoint["global_step"]
     clock, divergence = Clock(), Divergence()
-    every = config.settings["checkpoint_every"]
+    every, train_loss = (config.settings[key] for key in ("checkpoint_every", "train_loss"))
     keeper = RunCheckpoints(folder / "checkpoints", every, divergence)
     trainer = make_trainer(config, folder, [clock, divergence, keeper], resume_step)
     if checkpoint is None and isinstance(origin, EarlierRun):
@@ -92,7 +92,7 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
         probe.check(lit.net)
     if not trainer.is_global_zero:  # another process of a distributed run; the first one records
         _fit(trainer, lit, start)
-        return Result(folder, measured(trainer, lit, clock), config.module)
+        return Result(folder, measured(trainer, lit, clock, train_loss), config.module)
 
     with directory.locked(), _failures_recorded(directory, digest, trainer, keeper, config.force):
         # Again: another process may have used the directory meanwhile.
@@ -107,7 +107,7 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
         metrics: dict[str, Any] = {"variant": variant, "seed": lit.seed, "unit": lit.unit}
         metrics["baseline"] = variant_of(lit.baseline)
         metrics |= ({} if origin is None else origin.record) | told
-        metrics |= measured(trainer, lit, clock) | provenance(trainer, corpus)
+        metrics |= measured(trainer, lit, clock, train_loss) | provenance(trainer, corpus)
         metrics["probes"] = {key: x for probe in probes for key, x in probe.record.items()}
         write_json(directory.metrics_file, metrics)
         log_results(trainer, metrics)
@@ -259,13 +259,15 @@ def _silence_lightning() -> None:
         warnings.filterwarnings("ignore", message)
 
 
-def measured(trainer: L.Trainer, lit: TaskModule, clock: Clock) -> dict[str, Any]:
+def measured(
+    trainer: L.Trainer, lit: TaskModule, clock: Clock, train_loss: bool
+) -> dict[str, Any]:
     """The metrics: losses in nats per prediction, over the whole data or a fixed piece of it."""
     batches = trainer.global_step * trainer.accumulate_grad_batches
     finite = [x for x in lit.val_losses.values() if math.isfinite(x)]
     figures: dict[str, Any] = {
         "val_loss": lit.val_losses[trainer.global_step],
-        "train_loss": evaluate(trainer, lit, lit.train_piece()),
+        **({"train_loss": evaluate(trainer, lit, lit.train_piece())} if train_loss else {}),
         "best_val_loss": min(finite, default=math.nan),
     }
     with eval_mode(lit.net), trainer.precision_plugin.forward_context():

@@ -26,7 +26,13 @@ APART = {"attn", "seed", "name", "outputs", "force", "experiment"}
 PLACE = {"name", "outputs", "force"}
 # Settings that only affect what is shown and logged, alone or with all keys below them.
 ONLY_SHOWN = (
-    *("logger", "probes", "trainer.enable_progress_bar", "trainer.enable_model_summary"),
+    *(
+        "logger",
+        "probes",
+        "train_loss",
+        "trainer.enable_progress_bar",
+        "trainer.enable_model_summary",
+    ),
     *("trainer.log_every_n_steps", "trainer.profiler"),
 )
 LONGEST_NAME = 80  # bytes of `attn=...`
