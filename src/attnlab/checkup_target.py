@@ -49,7 +49,8 @@ def examine_target(
     """Examine a target and write the reports that were asked for.
 
     Raises:
-        BadInput: the target or an option is impossible, or a report cannot be written.
+        BadInput: the target or an option is impossible.
+        OSError: a report cannot be written.
     """
     if fail_on not in ("fault", "suspicious"):
         raise BadInput(f"--fail-on {fail_on} must be fault or suspicious")
@@ -67,10 +68,7 @@ def examine_target(
     )
     for path, text in ((json, report.to_json), (html, report.to_html)):
         if path is not None:
-            try:
-                path.write_text(text() + "\n", encoding="utf-8")
-            except OSError as error:
-                raise BadInput(f"{path} cannot be written: {error.strerror}") from error
+            path.write_text(text() + "\n", encoding="utf-8")
     return report
 
 

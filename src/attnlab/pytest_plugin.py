@@ -42,8 +42,24 @@ def attnlab_checkup(request: pytest.FixtureRequest) -> Callable[..., Any]:
     """`attnlab.checkup.checkup`; a failing test shows its reports."""
     from attnlab.checkup import runner
 
-    def examine(model: Callable[..., object], **options: Any) -> Any:
-        report = runner.checkup(model, **{"seconds": _seconds(request.node)} | options)
+    def examine(
+        model: Callable[..., object],
+        *,
+        vocab_size: int | None = None,
+        block_size: int | None = None,
+        ids: Any = None,
+        example: Any = None,
+        loss: Any = None,
+        batch: Any = None,
+        prove: bool = False,
+        seconds: float | None = _seconds(request.node),
+        seed: int = 0,
+        name: str | None = None,
+    ) -> Any:
+        report = runner.checkup(
+            model, vocab_size=vocab_size, block_size=block_size, ids=ids, example=example,
+            loss=loss, batch=batch, prove=prove, seconds=seconds, seed=seed, name=name,
+        )  # fmt: skip
         request.node.stash.setdefault(_MADE, []).append(report)
         return report
 

@@ -4,6 +4,8 @@ A stream starts from (seed, name, step). `attnlab.init` says which parameter has
 """
 
 import hashlib
+import random
+import sys
 from collections.abc import Callable
 
 import torch
@@ -31,6 +33,14 @@ def seed_default(seed: int, device: torch.device) -> None:
         torch.cuda.manual_seed_all(seed)
     if device.type == "mps":
         torch.mps.manual_seed(seed)
+
+
+def seed_all(seed: int, device: torch.device) -> None:
+    """Seed the default generators of torch, of Python, and of NumPy if it is loaded."""
+    seed_default(seed, device)
+    random.seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed)
 
 
 def constant(value: float) -> Rule:

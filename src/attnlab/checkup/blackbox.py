@@ -20,6 +20,7 @@ from attnlab.checkup.findings import (
 from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter
 from attnlab.checkup.recognize import explain, explain_scramble
 from attnlab.checkup.trace import SeenOperations, draws_random_numbers
+from attnlab.rng import seed_all
 
 
 def accepted_lengths(adapter: ModelAdapter) -> list[int]:
@@ -64,9 +65,9 @@ def deterministic(adapter: ModelAdapter, T: int) -> Finding:
     """Do the same tokens give the same logits in eval mode, whatever is computed in between?"""
     name = "same twice"
     ids, others = adapter.tokens(2, 2, T)
-    torch.manual_seed(1)
+    seed_all(1, adapter.device)
     first, second, _, third = (adapter.logits(x) for x in (ids, ids, others, ids))
-    torch.manual_seed(1)
+    seed_all(1, adapter.device)
     again = adapter.logits(ids)
     numbers = {"change": relative(second, first), "after other tokens": relative(third, first)}
     change = max(numbers.values())
@@ -138,6 +139,8 @@ def future(
     maps: list[Dependence], shapes: list[tuple[int, int]], *, detector: str = "future"
 ) -> Finding:
     """Does a later token change an earlier logit? The maps are ordered from the longest down."""
+    if not all(m.finite for m in maps):
+        return Finding(detector, FAULT, "some changed tokens give NaN or infinity", "not_finite")
     leaking = [m for m in maps if bool(m.ahead.any())]
     numbers = {f"largest ahead, T={m.T}": m.largest_ahead for m in maps}
     maps_ = {f"which position reads which, T = {maps[0].T}": maps[0].single}
@@ -150,8 +153,7 @@ def future(
         return replace(passed(detector, headline, numbers), maps=maps_)
     worst = leaking[0]
     clean = [m.T for m in maps if m.T < worst.T and not bool(m.ahead.any())]
-    reads = worst.reads | (worst.ahead & ~worst.tried)
-    found = explain(reads, worst.tried, shapes=shapes, clean_up_to=max(clean, default=0))
+    found = explain(worst.reads, worst.tried, shapes=shapes, clean_up_to=max(clean, default=0))
     if found is not None and worst is not maps[0] and found[0] not in read_causes()["scrambles"]:
         only = f"in sequences of {worst.T} {found[1]}, but nothing reads ahead in {maps[0].T}"
         found = "short_leak", only

@@ -15,6 +15,7 @@ class Dependence:
 
     single: Tensor  # (T, T), of the logits at t when token j alone changes; NaN where not tried
     suffix: Tensor  # (T, T), the same when all tokens from j on change
+    tried: Tensor  # (T,) bool, the tokens that were changed
     tolerance: float  # the share up to which a change counts as rounding
 
     @property
@@ -28,9 +29,9 @@ class Dependence:
         return self.single > self.tolerance
 
     @property
-    def tried(self) -> Tensor:
-        """(T,) bool: the tokens that were changed."""
-        return ~self.single[0].isnan()
+    def finite(self) -> bool:
+        """Whether all logits were finite."""
+        return bool(self.single[:, self.tried].isfinite().all())
 
     @property
     def ahead(self) -> Tensor:
@@ -41,37 +42,34 @@ class Dependence:
     @property
     def largest_ahead(self) -> float:
         """The largest change by a later token, as a share of the largest change anywhere."""
-        above = torch.cat([self.single.triu(1).flatten(), self.suffix.triu(1).flatten()])
-        return float(above[~above.isnan()].max())
+        return float(torch.stack([self.single, self.suffix]).triu(1)[..., self.tried].max())
 
 
 def dependence(adapter: ModelAdapter, T: int, *, rounds: int, seconds: float) -> Dependence:
     """Change every token alone, and every suffix, of several random sequences.
 
     Args:
-        rounds: how many random sequences, and how many replacements of each token.
+        rounds: how many sequences get all their suffixes changed; `rounds` squared are drawn.
         seconds: of this thread, so that other processes do not change what is looked at; after
             about that long no further sequence is begun; one is always completed.
     """
-    begin = time.thread_time()
+    begin, place = time.thread_time(), torch.arange(T)
+    columns = _affordable(adapter, adapter.tokens(T), seconds)
+    alone, after = [], []  # changes (columns, T) by one token and by all from there on
+    for n in range(rounds**2):
+        ids = adapter.tokens(T)
+        other = adapter.other_ids(ids)
+        one, all_later = (place == columns[:, None]), (place >= columns[:, None])
+        alone.append(changes(adapter, ids, torch.where(one, other, ids)))
+        if n % rounds == 0:
+            after.append(changes(adapter, ids, torch.where(all_later, other, ids)))
+        if time.thread_time() - begin > seconds:
+            break
     single, suffix = torch.full((2, T, T), torch.nan, dtype=torch.float64)
-    columns = torch.arange(T)
-    for base in range(rounds):
-        for alternative in range(rounds):
-            ids = adapter.tokens(T)
-            other = adapter.other_ids(ids)
-            if base == alternative == 0:
-                columns = _affordable(adapter, ids, seconds)
-            place = torch.arange(T)
-            alone = torch.where(place == columns[:, None], other, ids)
-            _raise(single, columns, changes(adapter, ids, alone))
-            if alternative == 0:
-                after = torch.where(place >= columns[:, None], other, ids)
-                _raise(suffix, columns, changes(adapter, ids, after))
-            if time.thread_time() - begin > seconds:
-                break
+    single[:, columns], suffix[:, columns] = (torch.stack(x).amax(0).mT for x in (alone, after))
     unit = float(torch.cat([single[:, columns], suffix[:, columns]]).max()) or 1.0
-    return Dependence(single / unit, suffix / unit, adapter.tolerance)
+    tried = torch.isin(place, columns)
+    return Dependence(single / unit, suffix / unit, tried, adapter.tolerance)
 
 
 def changes(adapter: ModelAdapter, ids: Tensor, changed: Tensor) -> Tensor:
@@ -84,12 +82,6 @@ def changes(adapter: ModelAdapter, ids: Tensor, changed: Tensor) -> Tensor:
         logits = adapter.logits(torch.cat([ids[None], part]))
         parts.append((logits[1:] - logits[:1]).abs().amax(-1))
     return torch.cat(parts)
-
-
-def _raise(map_: Tensor, columns: Tensor, found: Tensor) -> None:
-    """Keep the larger value. NaN in a map means not tried yet; a NaN change is kept for good."""
-    old, new = map_[:, columns], found.mT  # (T readers, columns)
-    map_[:, columns] = torch.where(old.isnan(), new, torch.maximum(old, new))
 
 
 def _affordable(adapter: ModelAdapter, ids: Tensor, seconds: float) -> Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from attnlab.checkup import blackbox, loss_path, serving, stress, whitebox
 from attnlab.checkup.attention_calls import AttentionCall
@@ -44,7 +45,8 @@ class Examination:
         self.precise = adapter  # in fp64 if the model runs in it
         self.noisy: ModelAdapter | None = None  # a copy with noise on its weights
         self.findings: list[Finding] = []  # those so far, also after an error in the model
-        self.places: dict[str, Place] = {}  # which module leaks, by detector
+        self.calls: list[AttentionCall] = []  # what was recorded inside, and what it shows
+        self.inside: list[Finding] = []
         self.settings = {
             "vocab_size": str(adapter.vocab_size),
             "block_size": adapter.size_note or str(adapter.block_size),
@@ -68,21 +70,18 @@ class Examination:
             if self.findings[-1].cause in ("rows_mix", "batch_time_swapped"):
                 self.adapter = replace(self.adapter, rows=1)
         self.raise_precision()
-        calls, blind = self._trace()
-        inside = self._inside(calls, blind)
+        self._look_inside()
         if measurable:
-            self._outside(calls)
+            self._outside()
             maps = ("future", "disturbed", "gradient")
             if not any(f.detector in maps and f.status is FAULT for f in self.findings):
-                self._hidden(calls)
+                self._hidden()
             self._attempt("precision", serving.low_precision, self.adapter, self.precise)
             if self.precise.is_module:
-                self._training_path(inside, calls)
+                self._training_path()
             if prove:
                 self.findings.append(prove_by_training(self.adapter))
-        self.findings += inside
-        for i, finding in enumerate(self.findings):
-            self.findings[i] = self._blamed_outside(finding, calls)
+        self.findings += self.inside
         self._note_coverage()
 
     def rows(self) -> None:
@@ -93,6 +92,14 @@ class Examination:
         """By how much are the targets shifted in the loss?"""
         ids = self.precise.tokens(4, self.lengths[0])
         found = loss_path.check_loss(self.precise, loss, ids, shifts_in_data=shifts_in_data)
+        self.findings.append(found)
+
+    def check_batch(self, x: Tensor, y: Tensor) -> None:
+        """By how much are the targets y of a batch shifted, as they reach the loss?"""
+        found = loss_path.check_batch(x, y)
+        if self.adapter.takes("labels"):
+            inside = loss_path.check_loss(self.adapter, loss_path.labeled_loss(y), x)
+            found = found if inside.status is NOT_APPLICABLE else inside
         self.findings.append(found)
 
     def raise_precision(self) -> None:
@@ -113,42 +120,39 @@ class Examination:
         names = (str(dtype or "unknown") for dtype in (own, self.precise.dtype or torch.float32))
         self.settings["dtype"] = ", maps in ".join(n.removeprefix("torch.") for n in names)
 
-    def _trace(self) -> tuple[list[AttentionCall], str]:
-        """Record the attention calls, at a T that no weight has as a size."""
+    def _look_inside(self) -> None:
+        """Record the attention calls, at a T that no weight has as a size, and examine them."""
         T = self.precise.block_size
         if len(self.lengths) > 1:
             sizes = {n for p in self.precise.parameters() for n in p.shape}
             T = next((n for n in range(T, 10, -1) if n not in sizes), T)
-        calls, blind = stress.try_trace(self.precise, T)
-        self.settings["attention calls seen"] = str(len(calls))
-        return calls, blind
-
-    def _inside(self, calls: list[AttentionCall], blind: str) -> list[Finding]:
-        """What the attention calls themselves show."""
-        if not calls:
-            return [skipped("inside", blind)]
-        found = [f for call in calls for f in (whitebox.rows(call), whitebox.mask(call)) if f]
+        self.calls, blind = stress.try_trace(self.precise, T)
+        self.settings["attention calls seen"] = str(len(self.calls))
+        if blind:
+            self.inside = [skipped("inside", blind)]
+            return
+        found = [f for c in self.calls for f in (whitebox.rows(c), whitebox.mask(c)) if f]
         detectors = {f.detector for f in found}
         if "rows" not in detectors:
             found.append(passed("rows", "the weights of every query sum to 1 over the keys"))
         if "mask" not in detectors:
-            headline = f"nothing reads ahead in {number_of(len(calls), 'attention pattern')}"
+            headline = f"nothing reads ahead in {number_of(len(self.calls), 'attention pattern')}"
             found.append(passed("mask", headline))
         critical = math.sqrt(2 * math.log(self.adapter.block_size))
-        found += whitebox.scale(calls, critical, whitebox.looks_untrained(self.adapter))
-        return [*found, *whitebox.heads(calls), whitebox.head_order(calls)]
+        found += whitebox.scale(self.calls, critical, whitebox.looks_untrained(self.adapter))
+        self.inside = [*found, *whitebox.heads(self.calls), whitebox.head_order(self.calls)]
 
-    def _outside(self, calls: list[AttentionCall]) -> None:
+    def _outside(self) -> None:
         """What calling the model shows: who reads whom, at several lengths."""
         lengths = self.lengths[:1] + [n for n in self.lengths[1:] if n > 2][1::2]
         # Without a look inside, try every usual number of layers and heads.
         shapes = [(layers, H) for layers in range(1, 9) for H in (2, 3, 4, 6, 8, 12, 16)]
-        if calls:
-            shapes = [(len(calls), len(calls[0].raw))]
+        if self.calls:
+            shapes = [(len(self.calls), len(self.calls[0].raw))]
         maps = [dependence(self.precise, lengths[0], rounds=2, seconds=self.seconds)]
         maps += [dependence(self.precise, T, rounds=1, seconds=self.seconds) for T in lengths[1:]]
-        future = self._located(blackbox.future(maps, shapes), self.precise)
-        self.findings.append(future)
+        future = blackbox.future(maps, shapes)
+        self.findings.append(self._located(future, self.precise))
         noisy_map = None
         if self.precise.copies:
             self.noisy = stress.disturbed(self.precise)
@@ -163,12 +167,12 @@ class Examination:
         self.findings.append(blackbox.gradients(gradient_map(asked, maps[0].T), maps[0]))
         self.findings.append(blackbox.prefixes(self.precise, self.lengths))
 
-    def _hidden(self, calls: list[AttentionCall]) -> None:
+    def _hidden(self) -> None:
         """What shows only for some tokens, under large scores, in another state, with a cache."""
         T, half = self.lengths[0], self.seconds / 2
         self._attempt("tokens", blackbox.every_token, self.precise, T, half)
-        if calls:
-            self._attempt("stress", stress.stress, self.precise, calls)
+        if self.calls:
+            self._attempt("stress", stress.stress, self.precise, self.calls)
         if self.precise.copies:
             own, dtype = self.adapter, self.precise.dtype
             self._attempt("trained", stress.trained, own, dtype, T, half)
@@ -176,7 +180,7 @@ class Examination:
         self.serve("cache", serving.cache)
         self.serve("padding", serving.padding)
 
-    def _training_path(self, inside: list[Finding], calls: list[AttentionCall]) -> None:
+    def _training_path(self) -> None:
         """The shift in the loss and the gradients of the weights; consequences are left out."""
         loss = self.loss
         if loss is None and self.precise.takes("labels"):
@@ -184,21 +188,49 @@ class Examination:
         if loss is not None:
             self.check_loss(loss, shifts_in_data=self.loss is None)
         self.findings.append(loss_path.tied(self.precise.module))
-        seen = [*self.findings, *inside]
+        seen = [*self.findings, *self.inside]
         if self.noisy and all(f.status is not FAULT and f.cause != "head_order" for f in seen):
-            sizes = {call.head_size for call in calls if call.queries is not None}
+            sizes = {call.head_size for call in self.calls if call.queries is not None}
             D = sizes.pop() if len(sizes) == 1 else 0
             self.findings += loss_path.weights(self.noisy, self.loss, D)
 
     def _located(self, finding: Finding, model: ModelAdapter) -> Finding:
-        """Add the module that first lets the future through to the evidence of a leak."""
+        """Add to a leak the module that first lets the future through, and say what it is."""
         if finding.status is not FAULT or finding.cause == "not_finite":
             return finding
         place = first_leak(model, self.lengths[0])
-        if place is None:
+        if place is not None:
+            finding = replace(finding, evidence=(place.sentence, *finding.evidence))
+        if finding.cause not in _CAUSES_OF_MAPS:
             return finding
-        self.places[finding.detector] = place
-        return replace(finding, evidence=(place.sentence, *finding.evidence))
+        what = finding.headline.split(": ")[0]
+        if not self.calls:  # of torch: a convolution, a normalization
+            outside = place is not None and place.is_of_torch
+            return replace(finding, cause="outside", headline=what) if outside else finding
+        if any(f.cause and f.detector in ("mask", "rows") for f in self.inside):
+            return finding
+        return self._blamed_outside(finding, model, place)
+
+    def _blamed_outside(
+        self, finding: Finding, model: ModelAdapter, place: Place | None
+    ) -> Finding:
+        """If every attention pattern is causal but the model is not, the fault lies elsewhere."""
+        reads = None if place is None else reads_of(place, model, self.lengths[0])
+        if place is not None and reads is not None:
+            # A reshape that the whole map hides is seen in the one module that leaks first.
+            every = torch.ones(len(reads), dtype=torch.bool)
+            scramble = explain_scramble(reads, every, [(1, len(self.calls[0].raw))])
+            if scramble is not None:
+                headline = f"{place.name}: {scramble[1]}"
+                return replace(finding, cause=scramble[0], headline=headline)
+        map_ = self._finite_map(model, self.calls[0].raw.shape[-1], rounds=2)
+        if map_ is not None and not bool(map_.ahead.any()):
+            return finding
+        headline = f"{finding.headline.split(': ')[0]}, though every attention pattern is causal"
+        chosen = choices_in(place, model, self.lengths[0]) if place is not None else ""
+        if chosen:
+            headline += f": {chosen} over the positions of the sequence makes tokens compete"
+        return replace(finding, cause="outside", headline=headline)
 
     def serve(self, detector: str, examine: Callable[[ModelAdapter], Finding]) -> None:
         """Run a detector in fp64, and in the model's own precision if only the cast gives NaN."""
@@ -221,36 +253,6 @@ class Examination:
                 reason = f"the model does not support this ({line})"
         self.findings.append(skipped(detector, reason))
 
-    def _blamed_outside(self, finding: Finding, calls: list[AttentionCall]) -> Finding:
-        """If every attention pattern is causal but the model is not, the fault lies elsewhere."""
-        model = {"future": self.precise, "disturbed": self.noisy}.get(finding.detector)
-        if model is None or finding.cause not in _CAUSES_OF_MAPS:
-            return finding
-        what = finding.headline.split(": ")[0]
-        place = self.places.get(finding.detector)
-        if not calls:
-            if place is not None and place.is_of_torch:  # a convolution, a normalization
-                return replace(finding, cause="outside", headline=what)
-            return finding
-        if any(f.cause and f.detector in ("mask", "rows", "stress") for f in self.findings):
-            return finding
-        reads = None if place is None else reads_of(place, model, self.lengths[0])
-        if place is not None and reads is not None:
-            # A reshape that the whole map hides is seen in the one module that leaks first.
-            every = torch.ones(len(reads), dtype=torch.bool)
-            scramble = explain_scramble(reads, every, [(1, len(calls[0].raw))])
-            if scramble is not None:
-                headline = f"{place.name}: {scramble[1]}"
-                return replace(finding, cause=scramble[0], headline=headline)
-        map_ = self._finite_map(model, calls[0].raw.shape[-1], rounds=2)
-        if map_ is not None and not bool(map_.ahead.any()):
-            return finding
-        headline = f"{what}, though every attention pattern is causal"
-        chosen = choices_in(place, model, self.lengths[0]) if place is not None else ""
-        if chosen:
-            headline += f": {chosen} over the positions of the sequence makes tokens compete"
-        return replace(finding, cause="outside", headline=headline)
-
     def _note_coverage(self) -> None:
         """Say what was looked at, so that nothing is left out silently."""
         ran = {f.detector: f for f in self.findings if f.status is not NOT_APPLICABLE}
@@ -268,4 +270,4 @@ class Examination:
             map_ = dependence(model, T, rounds=rounds, seconds=self.seconds)
         except REFUSALS:
             return None
-        return map_ if bool(map_.single[:, map_.tried].isfinite().all()) else None
+        return map_ if map_.finite else None

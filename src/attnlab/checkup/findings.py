@@ -35,16 +35,11 @@ def read_causes() -> dict[str, Any]:
 def causes() -> dict[str, Cause]:
     """All causes by name."""
     groups: dict[str, list[str]] = read_causes()["groups"]
-
-    def members(names: list[str]) -> frozenset[str]:
-        """Names of causes, with those of all groups among them."""
-        parts = [members(groups[name]) if name in groups else {name} for name in names]
-        return frozenset().union(*parts)
-
-    return {
-        name: Cause(**entry | {"explains": members(entry.get("explains", []))})
-        for name, entry in read_causes()["causes"].items()
-    }
+    found = {}
+    for name, entry in read_causes()["causes"].items():
+        members = [groups.get(other, [other]) for other in entry.get("explains", [])]
+        found[name] = Cause(**entry | {"explains": frozenset().union(*members)})
+    return found
 
 
 class Status(str, Enum):

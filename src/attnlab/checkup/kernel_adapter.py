@@ -76,34 +76,15 @@ class Inputs:
         kinds = ("scale", "mask", "axis", "layout")
         scaling, masking, axis, layout = (str(recipe.get(kind, "")) for kind in kinds)
         q, k, v = self.q.double(), self.k.double(), self.v.double()
-        mask, scale = self.mask, self.factor
         if layout in ("unsplit", "untransposed"):
             q, k, v = (x.transpose(1, 2).reshape(B, H, T, D) for x in (q, k, v))
         exchanged = {"q and k exchanged": (k, q, v), "k for v": (q, k, k), "q for k": (q, q, v)}
         q, k, v = exchanged.get(layout, (q, k, v))
-        factors = {
-            "own": D**-0.5,
-            "and own": scale * D**-0.5,
-            "none": 1.0,
-            "D": 1 / D,
-            "twice": scale * scale,
-            "sqrt(C)": (H * D) ** -0.5,
-            "times sqrt(D)": D**0.5,
-            "sqrt(T)": T**-0.5,
-        }
-        scores = q @ k.mT * factors.get(scaling, scale)
+        scores = q @ k.mT * self._wrong_factor(scaling)
         cap = recipe.get("cap")
         if isinstance(cap, float):
             scores = cap * (scores / cap).tanh()
-        everything = torch.ones_like(mask)
-        visible = {
-            "none": everything,
-            "inverted": ~mask,
-            "transposed": mask.mT,
-            "up by one": everything.tril(1),
-            "down by one": everything.tril(-1),
-            "causal": everything.tril(),
-        }.get(masking, mask)
+        visible = self._wrong_mask(masking)
         if masking == "added":
             scores = scores + visible.to(scores)
         elif masking != "after":
@@ -122,6 +103,34 @@ class Inputs:
         if layout in ("unmerged", "untransposed"):
             y = y.reshape(B, T, H, D).transpose(1, 2)
         return y
+
+    def _wrong_factor(self, mistake: str) -> float:
+        """What scores are multiplied by with this mistake, or with none of these."""
+        _, H, T, D = self.q.shape
+        factors = {
+            "own": D**-0.5,
+            "and own": self.factor * D**-0.5,
+            "none": 1.0,
+            "D": 1 / D,
+            "twice": self.factor**2,
+            "sqrt(C)": (H * D) ** -0.5,
+            "times sqrt(D)": D**0.5,
+            "sqrt(T)": T**-0.5,
+        }
+        return factors.get(mistake, self.factor)
+
+    def _wrong_mask(self, mistake: str) -> Tensor:
+        """(T, T) bool, what may be attended with this mistake, or with none of these."""
+        everything = torch.ones_like(self.mask)
+        masks = {
+            "none": everything,
+            "inverted": ~self.mask,
+            "transposed": self.mask.mT,
+            "up by one": everything.tril(1),
+            "down by one": everything.tril(-1),
+            "causal": everything.tril(),
+        }
+        return masks.get(mistake, self.mask)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """Find the module that first lets the future through. Letters: B batch, T time, C channels."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -41,11 +40,10 @@ def first_leak(adapter: ModelAdapter, T: int) -> Place | None:
     if not adapter.is_module:
         return None
     names = {module: name for name, module in adapter.module.named_modules()}
-    ids = adapter.tokens(1, T)
-    other = adapter.other_ids(ids)
     cuts = dict.fromkeys((T // 2, 1, T - 1, T // 4, 3 * T // 4, 6, 11))
-    for cut in (cut for cut in cuts if 0 < cut < T):
-        changed = torch.where(torch.arange(T) >= cut, other, ids)
+    for cut in [cut for cut in cuts if 0 < cut < T] * 4:  # routers leak for some tokens only
+        ids = adapter.tokens(1, T)
+        changed = torch.where(torch.arange(T) >= cut, adapter.other_ids(ids), ids)
         try:
             before, after = _record(adapter, ids, cut), _record(adapter, changed, cut)
         except REFUSALS:
@@ -60,41 +58,35 @@ def first_leak(adapter: ModelAdapter, T: int) -> Place | None:
 
 def reads_of(place: Place, adapter: ModelAdapter, T: int) -> Tensor | None:
     """(T, T) bool: what each output of this one module reads, by gradients; None if they fail."""
-    ids = adapter.tokens(1, T)
-    seen: list[list[Tensor]] = []
-
-    def keep(_: nn.Module, args: tuple, named: dict[str, object], output: object) -> None:
-        ends = [[*args, *named.values()], [output]]
-        found = [[x for value in end for x in tensors_in(value)] for end in ends]
-        seen.append([next(x for x in end if x.shape[:2] == (1, T)) for end in found])
-
     try:
-        with hooked([place.module], keep), torch.enable_grad():
-            adapter.raw(ids)
-            x, y = seen[0]
+        with torch.enable_grad():
+            args, named, output = _first_call(place, adapter, T)
+            ends = [list(tensors_in(end)) for end in ([*args, *named.values()], output)]
+            x, y = (next(t for t in end if t.shape[:2] == (1, T)) for end in ends)
             sizes = slopes(y[0] * adapter.random_like(y[0]), [x])  # (T, T)
-    except (*REFUSALS, StopIteration):
+    except REFUSALS:
         return None
     return sizes > 1e-10 * sizes.max()
 
 
 def choices_in(place: Place, adapter: ModelAdapter, T: int) -> str:
     """Operations in this one module that rank the T positions, as expert choice and hashing do."""
-    given: list[tuple[tuple, dict[str, object]]] = []
-
-    def keep(_: nn.Module, args: tuple, named: dict[str, object], output: object) -> None:
-        given.append((args, named))
-
     try:
         with torch.no_grad():
-            with hooked([place.module], keep):
-                adapter.raw(adapter.tokens(1, T))
-            args, named = given[0]
+            args, named, _ = _first_call(place, adapter, T)
             with SeenOperations(lambda func, x: ranks_along(func, x, T)) as seen:
                 place.module(*args, **named)
     except REFUSALS:  # of being called alone
         return ""
     return " and ".join(sorted(seen.names))
+
+
+def _first_call(place: Place, adapter: ModelAdapter, T: int) -> tuple[tuple, dict, object]:
+    """The arguments and the output of this one module for a random sequence."""
+    seen: list[tuple[tuple, dict, object]] = []
+    with hooked([place.module], lambda _, *call: seen.append(call)):
+        adapter.raw(adapter.tokens(1, T))
+    return seen[0]
 
 
 Recorded = tuple[nn.Module, list[Tensor], list[Tensor]]  # inputs and outputs before the cut
@@ -106,17 +98,17 @@ def _record(adapter: ModelAdapter, ids: Tensor, cut: int) -> list[Recorded]:
     found: list[Recorded] = []
 
     def keep(module: nn.Module, args: tuple, named: dict[str, object], output: object) -> None:
-        found.append((module, _early([*args, *named.values()], T, cut), _early([output], T, cut)))
+        found.append((module, _early([*args, *named.values()], T, cut), _early(output, T, cut)))
 
     with hooked(adapter.module.modules(), keep), torch.no_grad():
         adapter.raw(ids)
     return found
 
 
-def _early(values: Iterable[object], T: int, cut: int) -> list[Tensor]:
+def _early(values: object, T: int, cut: int) -> list[Tensor]:
     """Copies of the positions before the cut, of all tensors with one axis along time."""
     early = []
-    for x in (x for value in values for x in tensors_in(value)):
+    for x in tensors_in(values):
         axes = [axis for axis in range(x.ndim) if x.shape[axis] == T]
         if axes == [1, 2] and x.ndim == 3:  # (B, T, C) with C = T
             axes = [1]

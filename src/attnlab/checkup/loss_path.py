@@ -82,7 +82,7 @@ def check_loss(
     seen: list[tuple[Tensor, Tensor]] = []
 
     def keep(_: nn.Module, args: tuple, named: dict[str, object], output: object) -> None:
-        given = next(x for value in (*args, *named.values()) for x in tensors_in(value))
+        given = next(tensors_in([*args, *named.values()]))
         seen.append((given, find_logits(output, tuple(given.shape), adapter.vocab_size)))
 
     try:

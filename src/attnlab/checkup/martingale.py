@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,6 +15,9 @@ from attnlab.checkup.findings import FAULT, Finding, number_of, passed, skipped
 from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter
 from attnlab.errors import first_line
 from attnlab.rng import generator
+
+if TYPE_CHECKING:
+    from attnlab.data.plays import Plays
 
 ALPHA = 1e-9
 ScoredText = tuple[Tensor, Tensor]  # ids (B, T + 1); ln p of ids[:, 1:] given the past, (B, T)
@@ -72,15 +75,6 @@ class Martingale:
         self.history.append(self.log)
 
 
-class ExactSource(Protocol):
-    """A source of text that knows the exact probability of each character, such as `Plays`."""
-
-    alphabet: str
-
-    def generate(self, seed: int, length: int) -> tuple[str, Any]:
-        """A text and the natural logarithms of its probabilities, (length,)."""
-
-
 def uniform_text(vocab_size: int, T: int, seed: int, batch_size: int = 16) -> Iterator[ScoredText]:
     """Endless new batches of independent uniform tokens: ln p = -ln V."""
     for step in count():
@@ -89,9 +83,7 @@ def uniform_text(vocab_size: int, T: int, seed: int, batch_size: int = 16) -> It
         yield ids, torch.full((batch_size, T), -math.log(vocab_size))
 
 
-def plays_text(
-    source: ExactSource, T: int, seed: int, batch_size: int = 16
-) -> Iterator[ScoredText]:
+def plays_text(source: "Plays", T: int, seed: int, batch_size: int = 16) -> Iterator[ScoredText]:
     """Endless new batches of `plays`, with the exact ln p given the whole past of the text.
 
     The rows of a batch are consecutive windows of one text. The predictor of a window sees less of

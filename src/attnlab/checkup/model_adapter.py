@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.errors import BadInput, first_line
-from attnlab.rng import seed_default
+from attnlab.rng import seed_all
 
 # What a model raises when it is called in a way that it does not support, BadInput among them.
 REFUSALS = (
@@ -125,7 +125,7 @@ class ModelAdapter:
     def raw(self, ids: Tensor) -> Tensor:
         """One call that keeps gradients and dtype: (B, T) -> (B, T, V)."""
         if self.seeded:
-            seed_default(0, self.device)
+            seed_all(0, self.device)
         own = ids.to(self.device).clone()  # a model may write into its input
         extra = {name: self._fitted(name, *ids.shape) for name in self.extra}
         if self.convention == "numpy":

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.checkup.examination import Examination
-from attnlab.checkup.findings import NOT_APPLICABLE, Report
-from attnlab.checkup.loss_path import Loss, check_batch, check_loss, labeled_loss
+from attnlab.checkup.findings import Report
+from attnlab.checkup.loss_path import Loss
 from attnlab.checkup.model_adapter import REFUSALS, Model, adapt, size_from
 from attnlab.errors import BadInput
 
@@ -75,18 +75,11 @@ def checkup(
     longest = 256 if seconds is None else 4096
     with prepared(model) as (own, in_place):
         adapter = adapt(own, vocab_size, block_size, ids, example, longest, seed)
-        adapter = replace(adapter, in_place=in_place)
-        examination = Examination(adapter, seconds, loss)
+        examination = Examination(replace(adapter, in_place=in_place), seconds, loss)
         error = _run(examination, prove)
         if batch is not None:
-            x, y = batch
-            found = check_batch(x, y)
-            if adapter.takes("labels"):  # as they reach the loss, if that can be followed
-                inside = check_loss(adapter, labeled_loss(y), x)
-                found = found if inside.status is NOT_APPLICABLE else inside
-            examination.findings.append(found)
-    owner = _module_of(model)
-    title = name if name is not None else type(model if owner is None else owner).__name__
+            examination.check_batch(*batch)
+    title = name if name is not None else type(_module_of(model) or model).__name__
     seconds = time.perf_counter() - begin
     return Report(title, examination.settings, tuple(examination.findings), seconds, error)
 
@@ -187,30 +180,29 @@ def prepared(model: Model) -> Iterator[tuple[Model, str]]:
 def preserve_state(model: nn.Module | None) -> Iterator[None]:
     """Restore a model, PyTorch's global switches and the random states, also after an error."""
     module = nn.Module() if model is None else model
-    modes = {part: part.training for part in module.modules()}
-    values = [(t, t.detach().clone()) for t in (*module.parameters(), *module.buffers())]
-    grads = [(p, p.requires_grad, p.grad) for p in module.parameters()]
-    values += [(grad, grad.detach().clone()) for _, _, grad in grads if grad is not None]
-    grad, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
-    fastpath = torch.backends.mha.get_fastpath_enabled()
-    python = random.getstate()
-    numpy = sys.modules["numpy"].random.get_state() if "numpy" in sys.modules else None
-    with torch.random.fork_rng(range(torch.cuda.device_count())):
-        try:
-            yield
-        finally:
-            for part, training in modes.items():
-                part.training = training
-            for p, requires_grad, p_grad in grads:
-                p.requires_grad_(requires_grad)
-                p.grad = p_grad
-            with torch.no_grad():
-                for tensor, value in values:
-                    if not torch.equal(tensor, value):
-                        tensor.copy_(value)
-            torch.set_grad_enabled(grad)
-            torch.set_default_dtype(dtype)
-            torch.backends.mha.set_fastpath_enabled(fastpath)
-            random.setstate(python)
-            if numpy is not None:
-                sys.modules["numpy"].random.set_state(numpy)
+    tensors: list[Tensor] = [*module.parameters(), *module.buffers()]
+    tensors += [p.grad for p in module.parameters() if p.grad is not None]
+    cards = range(torch.cuda.device_count())
+    with torch.random.fork_rng(cards), contextlib.ExitStack() as undo:
+        for tensor in tensors:
+            undo.callback(_restore, tensor, tensor.detach().clone())
+        for p in module.parameters():
+            undo.callback(setattr, p, "grad", p.grad)
+            undo.callback(p.requires_grad_, p.requires_grad)
+        for part in module.modules():
+            undo.callback(setattr, part, "training", part.training)
+        undo.callback(torch.set_grad_enabled, torch.is_grad_enabled())
+        undo.callback(torch.set_default_dtype, torch.get_default_dtype())
+        fastpath = torch.backends.mha
+        undo.callback(fastpath.set_fastpath_enabled, fastpath.get_fastpath_enabled())
+        undo.callback(random.setstate, random.getstate())
+        if "numpy" in sys.modules:
+            numpy_random = sys.modules["numpy"].random
+            undo.callback(numpy_random.set_state, numpy_random.get_state())
+        yield
+
+
+@torch.no_grad()
+def _restore(tensor: Tensor, value: Tensor) -> None:
+    if not torch.equal(tensor, value):
+        tensor.copy_(value)

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from attnlab.checkup.attention_calls import AttentionCall
 from attnlab.checkup.dependence import dependence
@@ -50,7 +49,8 @@ def _leaks(detector: str, adapter: ModelAdapter, state: str, T: int, seconds: fl
     cause = "learned_leak" if detector == "trained" else "training_leak"
     ids = adapter.tokens(1, T)
     first, again = adapter.logits(ids), adapter.logits(ids)
-    if not bool(first.isfinite().all()):
+    map_ = dependence(adapter, T, rounds=1, seconds=seconds)
+    if not map_.finite:
         headline = f"{state}, logits are not finite"
         if cause == "learned_leak":  # a training that diverges is not a fault of the model
             return skipped(detector, headline)
@@ -58,7 +58,6 @@ def _leaks(detector: str, adapter: ModelAdapter, state: str, T: int, seconds: fl
     if not torch.equal(first, again):
         headline = f"{state}, logits are random even with a fixed seed and cannot be compared"
         return skipped(detector, headline)
-    map_ = dependence(adapter, T, rounds=1, seconds=seconds)
     numbers = {"largest ahead": map_.largest_ahead}
     if not bool(map_.ahead.any()):
         headline = f"{state}, nothing reads ahead ({int(map_.tried.sum())} of {T} tokens changed)"
@@ -82,27 +81,21 @@ def stress(adapter: ModelAdapter, calls: list[AttentionCall]) -> Finding:
     )
     if not 0 < largest < STRESS_SCORE:
         return skipped("stress", f"scores reach {largest:.3g} already")
-    ids = adapter.tokens(T)
-    other = adapter.next_ids(ids)
-    cuts = sorted({1, T // 4, T // 2, T - 1})
-    batch = torch.stack([ids, *(torch.where(torch.arange(T) >= cut, other, ids) for cut in cuts)])
-
-    def boosted(row: Tensor, factor: float) -> Tensor:
-        """(1, T, V) fp64, with all scores multiplied, as by larger query and key weights."""
-        found: list[Tensor] = []
-        tracer = AttentionTracer(T, factor, scores)
-        trace(adapter.module, lambda: found.append(adapter.raw(row[None]).detach()), tracer)
-        return found[0].to("cpu", torch.float64)
-
+    ids, place = adapter.tokens(T), torch.arange(T)
+    cuts = torch.tensor(sorted({1, T // 4, T // 2, T - 1}))[:, None]
+    rows = torch.cat([ids[None], torch.where(place >= cuts, adapter.next_ids(ids), ids)])
     ahead, total = 0.0, 1e-30
     for sign in (1, -1):  # of the scores: far above the fill of a mask, and far below
         factor = sign * STRESS_SCORE / largest
-        logits = torch.cat([boosted(row, factor) for row in batch])  # (1 + cuts, T, V)
+        outputs = [
+            trace(adapter, row, AttentionTracer(T, factor, scores)) for row in rows.split(1)
+        ]
+        logits = torch.cat(outputs).detach().to("cpu", torch.float64)  # (1 + cuts, T, V)
         if not bool(logits.isfinite().all()):
             headline = f"scores of {STRESS_SCORE:.0e} give NaN or infinity"
             return Finding("stress", SUSPICIOUS, headline, "overflow")
         change = (logits[1:] - logits[:1]).abs().amax(-1)  # (cuts, T)
-        ahead = max(ahead, *(float(change[i, :cut].max()) for i, cut in enumerate(cuts)))
+        ahead = max(ahead, float(change[place < cuts].max()))
         total = max(total, float(change.max()))
     numbers = {"largest score": STRESS_SCORE, "ahead": ahead / total}
     if ahead / total <= 1e-6:
@@ -123,9 +116,10 @@ def try_trace(adapter: ModelAdapter, T: int) -> tuple[list[AttentionCall], str]:
     """The attention calls of one forward pass over one sequence, and why there are none."""
     if not adapter.is_module:
         return [], "the model is not a torch module, so its inside cannot be recorded"
-    ids = adapter.tokens(1, T)
+    tracer = AttentionTracer(T)
     try:
-        calls = trace(adapter.module, lambda: adapter.raw(ids), AttentionTracer(T))
+        trace(adapter, adapter.tokens(1, T), tracer)
     except REFUSALS as error:
         return [], f"the inside cannot be recorded ({first_line(error)})"
+    calls = [call for call in tracer.calls if call.pattern is not None]
     return calls, "" if calls else "no attention was seen inside"

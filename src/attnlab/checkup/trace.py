@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnlab.checkup.attention_calls import AttentionCall, Product, merge_batch, recompute_fused
+from attnlab.checkup.model_adapter import ModelAdapter
 
 aten = torch.ops.aten
 Operation = torch._ops.OpOverload
@@ -50,7 +51,7 @@ class AttentionTracer(TorchDispatchMode):
         self.boost = boost
         self.at = at
         self.calls: list[AttentionCall] = []
-        self.module = ""
+        self.running: list[str] = []  # names of the modules, from the outermost in
         self._count: Counter[str] = Counter()  # of products, by module
         self._call_of: dict[int, AttentionCall] = {}  # the call that a tensor's numbers belong to
         self._first_square: dict[int, Tensor] = {}  # the first T x T tensor that led to it
@@ -91,7 +92,7 @@ class AttentionTracer(TorchDispatchMode):
         raw = a @ b if bias else out  # without a mask or a bias that is added in the same step
         q, k, raw = merge_batch(a), merge_batch(b).mT, merge_batch(raw)
         scale = math.prod(before)
-        call = AttentionCall(self.module, q, k, raw, product, list(factors), scale_before=scale)
+        call = AttentionCall(product[0], q, k, raw, product, list(factors), scale_before=scale)
         self.calls.append(call)
         self._alive.append(out)
         self._call_of[out.data_ptr()] = call
@@ -115,8 +116,9 @@ class AttentionTracer(TorchDispatchMode):
 
     def _next_product(self) -> Product:
         """Products are counted by module: experts multiply only if a token needs them."""
-        self._count[self.module] += 1
-        return self.module, self._count[self.module]
+        module = self.running[-1]
+        self._count[module] += 1
+        return module, self._count[module]
 
     def _is_square(self, x: Tensor) -> bool:
         """Whether a tensor may hold scores; none is recorded while scores are boosted."""
@@ -141,7 +143,7 @@ class AttentionTracer(TorchDispatchMode):
             # Its scores were not a product: the softmax shows that they are scores.
             raw = self._first_square.get(args[0].data_ptr(), args[0])
             raw = (raw if raw.shape == args[0].shape else args[0]).detach().clone()
-            call = AttentionCall(self.module, None, None, merge_batch(raw))
+            call = AttentionCall(self.running[-1], None, None, merge_batch(raw))
             self.calls.append(call)
         if call is None:
             if self._is_square(out):
@@ -174,7 +176,7 @@ class AttentionTracer(TorchDispatchMode):
             self._factors[new] = known[0]
         call = next((self._call_of[p] for p in inputs if p in self._call_of), None)
         if call is not None and call.masked is None and new in self._factors:
-            call.factors = list(self._factors[new])
+            call.factors = self._factors[new]
 
 
 class SeenOperations(TorchDispatchMode):
@@ -208,28 +210,22 @@ def _named(func: Operation, args: tuple, given: dict[str, Any]) -> dict[str, Any
     return {**dict(zip(names, args, strict=False)), **given}
 
 
-def trace(
-    module: nn.Module, forward: Callable[[], object], tracer: AttentionTracer
-) -> list[AttentionCall]:
-    """Run a forward pass under a tracer and return the completed attention calls."""
-    running: list[str] = []
-    names = {part: name for name, part in module.named_modules()}
+def trace(adapter: ModelAdapter, ids: Tensor, tracer: AttentionTracer) -> Tensor:
+    """The logits of a forward pass under a tracer."""
+    names = {part: name for name, part in adapter.module.named_modules()}
 
     def enter(part: nn.Module, _: object) -> None:
-        running.append(names[part])
-        tracer.module = names[part]
+        tracer.running.append(names[part])
 
     def leave(part: nn.Module, _: object, output: object) -> None:
-        running.pop()
-        tracer.module = running[-1] if running else ""
+        tracer.running.pop()
 
     # Without gradients, PyTorch's own modules use kernels that hide everything.
     with ExitStack() as handles, torch.enable_grad(), tracer:
         for part in names:
             handles.enter_context(part.register_forward_pre_hook(enter))
             handles.enter_context(part.register_forward_hook(leave))
-        forward()
-    return [call for call in tracer.calls if call.pattern is not None]
+        return adapter.raw(ids)
 
 
 def _axis_from_end(args: tuple) -> int | None:

@@ -98,9 +98,7 @@ def _recognize_fill(call: AttentionCall) -> tuple[str, str] | None:
 
 
 def _is_binary(values: Tensor) -> bool:
-    rounded = values.round()
-    close = bool((values - rounded).abs().max() < 1e-3)
-    return close and bool(((rounded == 0) | (rounded == 1)).all())
+    return bool(torch.minimum(values.abs(), (values - 1).abs()).max() < 1e-3)
 
 
 def scale(calls: list[AttentionCall], critical: float, untrained: bool) -> list[Finding]:
@@ -138,16 +136,13 @@ def scale_cause(call: AttentionCall) -> str:
     """The cause for a call's scale, "" for 1/sqrt(D) and for normalized queries and keys."""
     D, N = call.head_size, len(call.raw)
     root = 1 / math.sqrt(D)
-    if D == 1 or _close(call.scale, root) or all(map(_normalized, (call.queries, call.keys))):
+    if D == 1 or all(map(_normalized, (call.queries, call.keys))):
         return ""
-    if _close(call.scale, 1 / D):
-        twice = sum(_close(factor, root) for factor in call.factors) == 2
-        return "double_scale" if twice else "inverse_scale"
-    if _close(call.scale, 1.0):
-        return "no_scale"
-    if _close(call.scale, 1 / root):
-        return "inverted_scale"
-    return "width_scale" if N > 1 and _close(call.scale, 1 / math.sqrt(D * N)) else "other_scale"
+    if _close(call.scale, 1 / D) and sum(_close(factor, root) for factor in call.factors) == 2:
+        return "double_scale"
+    usual = {"": root, "inverse_scale": 1 / D, "no_scale": 1.0, "inverted_scale": 1 / root}
+    usual["width_scale"] = 1 / math.sqrt(D * N)
+    return next((c for c, scale in usual.items() if _close(call.scale, scale)), "other_scale")
 
 
 def _close(a: float, b: float) -> bool:
@@ -183,10 +178,9 @@ def heads(calls: list[AttentionCall]) -> list[Finding]:
     if not several:
         return [skipped("heads", "no layer with several heads was seen")]
     for call in several:
-        N = len(call.raw)
-        if float(call.raw.detach().std()) < 1e-12:
-            continue
-        if _all_equal(call.raw) and (call.values is None or _all_equal(call.values)):
+        N, varies = len(call.raw), float(call.raw.detach().std()) >= 1e-12
+        parts = [x for x in (call.raw, call.values) if x is not None]
+        if varies and all(map(_all_equal, parts)):
             headline = f"{call.place}: all {N} heads have the same scores and values"
             found.append(Finding("heads", FAULT, headline, "identical_heads", {"heads": float(N)}))
     return found or [passed("heads", "the heads of every layer differ")]
@@ -232,11 +226,8 @@ def looks_untrained(adapter: ModelAdapter) -> bool:
         if p.ndim == 2 and p.is_floating_point() and min(p.shape) >= 8:
             matrix = p.detach().float()
             matrix = matrix[:, : 4 * matrix.shape[0]][: 4 * matrix.shape[1]]
-            x = torch.ones(matrix.shape[1], device=matrix.device)
-            for _ in range(20):  # power iteration
-                x = matrix.mT @ (matrix @ x)
-                x = x / x.norm().clamp_min(1e-30)
+            largest = torch.svd_lowrank(matrix, q=2, niter=10)[1][0]
             spread = float(matrix.square().mean().sqrt())
             edge = spread * (math.sqrt(matrix.shape[0]) + math.sqrt(matrix.shape[1]))
-            ratios.append(float((matrix @ x).norm()) / (edge or 1.0))
+            ratios.append(float(largest) / (edge or 1.0))
     return not ratios or sorted(ratios)[len(ratios) // 2] < 1.3

@@ -1,0 +1,244 @@
+"""Confirm what a checkup says of a model of transformers, by measurements of its own.
+
+python -m tests.checkup.confirm gemma2 rwkv   # prints each diagnosis and its confirmation
+
+Nothing here calls the checkup's detectors: a later token, another row or a padded one is changed
+in fp64, gradients are computed, scores are taken from transformers' eager attention, and caches
+are compared by `generate`.
+"""
+
+import re
+import sys
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from attnlab.checkup import Diagnosis, checkup
+from attnlab.checkup_target import tiny_transformer
+
+T = 24
+Answer = tuple[bool, str]  # whether it is confirmed, and what was measured
+
+
+def later_token(model: nn.Module, V: int) -> Answer:
+    """Change one later token: how far do the logits before it move?"""
+    ids = _ids(V)
+    with torch.no_grad():
+        whole = model(ids).logits
+        moved = 0.0
+        for j in range(1, T):
+            logits = model(_changed(ids, j, V)).logits
+            moved = max(moved, _relative(logits[:, :j], whole[:, :j]))
+    return moved > 1e-12, f"one later token moves earlier logits by {moved:.1e} of their std"
+
+
+def finite_fill(model: nn.Module, V: int) -> Answer:
+    """Make queries and keys a million times larger: does the mask still hold?"""
+    small, _ = later_token(model, V)
+    for name, parameter in model.named_parameters():
+        if re.search(r"c_attn\.|q_proj|k_proj", name):
+            parameter.data *= 1e3 if "c_attn" in name else 1e6
+    open_, told = later_token(model, V)
+    return open_ and not small, f"with weights 1e3 times larger, {told}"
+
+
+def no_gradient(model: nn.Module, V: int, headline: str) -> Answer:
+    """Backpropagate the usual loss for ten batches in each mode."""
+    names = re.findall(r"[\w.]+\.(?:weight|bias|position_bias|\w+)", headline)
+    for step in range(20):
+        model.train(step % 2 == 0)
+        ids = _ids(V, rows=4, seed=step)
+        logits = model(ids).logits[:, :-1]
+        F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten()).backward()
+    grads = {name: p.grad for name, p in model.named_parameters()}
+    silent = [n for n in names if grads[n] is None or not bool(grads[n].any())]
+    return len(silent) == len(names), f"{len(silent)} of {len(names)} named weights got none"
+
+
+def padding(model: nn.Module, V: int) -> Answer:
+    """Change a padded token on the left and on the right: do real tokens' logits move?"""
+    ids, moved = _ids(V, rows=2), []
+    for padded in (range(0, T // 3), range(T - T // 3, T)):
+        real = torch.ones(2, T, dtype=torch.long)
+        real[1, list(padded)] = 0
+        other = ids.clone()
+        other[1, list(padded)] = (ids[1, list(padded)] + 1) % V
+        with torch.no_grad():
+            first, second = (model(x, attention_mask=real).logits for x in (ids, other))
+        moved.append(_relative(second[real > 0], first[real > 0]))
+    told = f"padded tokens move other logits by {moved[0]:.1e} (left), {moved[1]:.1e} (right)"
+    return max(moved) > 1e-4, told
+
+
+def other_rows(model: nn.Module, V: int) -> Answer:
+    """Change row 1 of a batch: do the logits of row 0 move?"""
+    ids = _ids(V, rows=2)
+    other = torch.stack([ids[0], (ids[1] + 1) % V])
+    with torch.no_grad():
+        moved = _relative(model(other).logits[0], model(ids).logits[0])
+    return moved > 1e-6, f"row 1 moves the logits of row 0 by {moved:.1e}"
+
+
+def cache(model: Any, V: int) -> Answer:
+    """Compare `generate` with and without its cache."""
+    settings: dict[str, Any] = {"max_new_tokens": 8, "do_sample": False, "output_logits": True}
+    scores = []
+    for use_cache in (True, False):
+        made = model.generate(
+            _ids(V), use_cache=use_cache, return_dict_in_generate=True, **settings
+        )
+        scores.append(torch.stack(made.logits))
+    moved = _relative(*scores)
+    return moved > 1e-3, f"generate with the cache moves the logits by {moved:.1e}"
+
+
+class Seen(TorchFunctionMode):
+    """Keep the inputs of every softmax and the operands of every product of T x T numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.softmax_inputs: list[Tensor] = []
+        self.operands: list[tuple[Tensor, Tensor]] = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        out = func(*args, **(kwargs or {}))
+        if func in (F.softmax, torch.softmax, Tensor.softmax) and args[0].ndim == 4:
+            self.softmax_inputs.append(args[0].detach().double())
+        elif func in (torch.matmul, Tensor.matmul, Tensor.__matmul__) and out.ndim == 4:
+            if out.shape[-2:] == (T, T) and args[0].shape[-2] == args[1].shape[-1] == T:
+                self.operands.append((args[0].detach().double(), args[1].detach().double()))
+        return out
+
+
+def seen(model: Any, V: int) -> tuple[Seen, dict[str, Tensor]]:
+    """What the eager attention computes, and the outputs of all linear maps by name."""
+    model.set_attn_implementation("eager")
+    outputs: dict[str, Tensor] = {}
+    handles = [
+        m.register_forward_hook(lambda _, __, y, n=n: outputs.__setitem__(n, y.detach().double()))
+        for n, m in model.named_modules()
+        if isinstance(m, nn.Linear)
+    ]
+    with torch.no_grad(), Seen() as found:
+        model(_ids(V))
+    for handle in handles:
+        handle.remove()
+    return found, outputs
+
+
+def scale(model: Any, V: int, headline: str) -> Answer:
+    """The factor between q . k of the projections and the score of token 0 for itself.
+
+    Rotary positions do not turn position 0. If the keys have no projection of their own, as in
+    latent attention, the factor of the queries and that after the product are multiplied.
+    """
+    place = headline.split(" and ")[0].split(":")[0]
+    found, outputs = seen(model, V)
+    told = re.search(r"scaled by ([\d.e-]+) instead", headline)
+    claimed = 1.0 if told is None else float(told[1])
+    measured = set()
+    for (q, k), scores in zip(found.operands, found.softmax_inputs, strict=False):
+        q, k = q[0, :, 0], k[0, :, :, 0]  # (H, D) each
+        after = float((scores[0, :, 0, 0] / (q * k).sum(-1)).median())
+        parts = [1.0]
+        for names, x in ((("q_proj", "q_b_proj"), q), (("k_proj",), k)):
+            own = [y for n, y in outputs.items() if n.startswith(place) and n.endswith(names)]
+            if own:
+                before = own[0].flatten(0, 1)[0].view(-1, x.shape[-1])
+                before = before.repeat_interleave(len(x) // len(before), 0)
+                parts.append(float((x.norm(dim=-1) / before.norm(dim=-1)).median()))
+        measured.add(round(after * torch.tensor(parts).prod().item(), 4))
+    D = found.operands[0][0].shape[-1]
+    right = any(abs(x / claimed - 1) < 1e-2 for x in measured) and abs(claimed * D**0.5 - 1) > 1e-2
+    return right, f"score(0, 0) / q . k = {sorted(measured)}, 1/sqrt(D) = {D**-0.5:.4g}"
+
+
+def spread(model: Any, V: int) -> Answer:
+    """The standard deviation of the visible scores of the last query."""
+    found, _ = seen(model, V)
+    rows = [x[0, :, -1] for x in found.softmax_inputs if x.shape[-2] == T]
+    stds = [float(row[row > -1e30].std()) for x in rows for row in x]
+    return max(stds) > 2.5, f"the scores of a query vary by up to {max(stds):.2g}"
+
+
+def shared_keys(model: Any, V: int) -> Answer:
+    """Which query heads have the same keys?"""
+    found, _ = seen(model, V)
+    keys = found.operands[0][1][0]  # (H, D, T)
+    same = [h for h in range(len(keys)) if torch.equal(keys[h], keys[0])]
+    return 1 not in same and len(same) > 1, f"heads {same} have the keys of head 0"
+
+
+def no_softmax(model: Any, V: int, headline: str) -> Answer:
+    """Run the named module alone: is a softmax called?"""
+    place = headline.split(" and ")[0].split(":")[0]
+    calls: list[int] = []
+    found = Seen()
+    module = model.get_submodule(place)
+    enter = module.register_forward_pre_hook(lambda *_: calls.append(len(found.softmax_inputs)))
+    leave = module.register_forward_hook(lambda *_: calls.append(len(found.softmax_inputs)))
+    model.set_attn_implementation("eager")
+    with torch.no_grad(), found:
+        model(_ids(V))
+    enter.remove()
+    leave.remove()
+    return calls[0] == calls[1], f"{calls[1] - calls[0]} softmaxes run in {place}"
+
+
+def confirm(diagnosis: Diagnosis, model: nn.Module, V: int) -> Answer:
+    """Measure what a diagnosis says in another way."""
+    model = deepcopy(model).double().eval()
+    given = re.sub(r" \(.*", "", diagnosis.headline)
+    checks: dict[str, Callable[[], Answer]] = {
+        "finite_fill": lambda: finite_fill(model, V),
+        "no_gradient": lambda: no_gradient(model, V, given),
+        "padding_read": lambda: padding(model, V),
+        "rows_mix": lambda: other_rows(model, V),
+        "cache_differs": lambda: cache(model, V),
+        "frozen_scores": lambda: spread(model, V),
+        "head_order": lambda: shared_keys(model, V),
+        "no_softmax": lambda: no_softmax(model, V, given),
+    }
+    for cause in ("no_scale", "other_scale", "inverse_scale", "double_scale", "width_scale"):
+        checks[cause] = lambda: scale(model, V, given)
+    return checks.get(diagnosis.cause, lambda: later_token(model, V))()
+
+
+def sentence(diagnosis: Diagnosis, model: nn.Module, V: int) -> str:
+    """The answer in words, for the page."""
+    right, told = confirm(diagnosis, model, V)
+    return f"{'confirmed' if right else 'NOT CONFIRMED'}: {told}"
+
+
+def _ids(V: int, rows: int = 1, seed: int = 0) -> Tensor:
+    """Random ids without the first three, which are special in the tiny models."""
+    return torch.randint(3, V, (rows, T), generator=torch.Generator().manual_seed(seed))
+
+
+def _changed(ids: Tensor, j: int, V: int) -> Tensor:
+    other = ids.clone()
+    other[:, j] = 3 + (ids[:, j] - 2) % (V - 3)
+    return other
+
+
+def _relative(a: Tensor, b: Tensor) -> float:
+    return float((a - b).abs().max() / b.std())
+
+
+def main() -> None:
+    """Examine the model types on the command line, and confirm each diagnosis."""
+    for kind in sys.argv[1:]:
+        loaded = tiny_transformer(kind)
+        report = checkup(loaded.model, vocab_size=loaded.vocab_size, block_size=T)
+        for d in report.diagnoses:
+            print(f"{kind}: {d.cause}: {d.headline}")
+            print(f"   {sentence(d, loaded.model, loaded.vocab_size or 0)}")
+
+
+if __name__ == "__main__":
+    main()
