@@ -7,10 +7,13 @@ in fp64, gradients are computed, scores are taken from transformers' eager atten
 are compared by `generate`.
 """
 
+import math
 import re
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,7 +37,8 @@ def later_token(model: nn.Module, V: int) -> Answer:
         for j in range(1, T):
             logits = model(_changed(ids, j, V)).logits
             moved = max(moved, _relative(logits[:, :j], whole[:, :j]))
-    return moved > 1e-12, f"one later token moves earlier logits by {moved:.1e} of their std"
+    rounding = 1e-12 if next(model.parameters()).dtype == torch.float64 else 1e-5
+    return moved > rounding, f"one later token moves earlier logits by {moved:.1e} of their std"
 
 
 def finite_fill(model: nn.Module, V: int) -> Answer:
@@ -102,16 +106,18 @@ class Seen(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.softmax_inputs: list[Tensor] = []
-        self.operands: list[tuple[Tensor, Tensor]] = []
+        self.running: list[str] = []  # names of the modules, from the outermost in
+        self.softmax_inputs: list[tuple[str, Tensor]] = []  # with the module
+        self.operands: list[tuple[str, tuple[Tensor, Tensor]]] = []
 
     def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         out = func(*args, **(kwargs or {}))
         if func in (F.softmax, torch.softmax, Tensor.softmax) and args[0].ndim == 4:
-            self.softmax_inputs.append(args[0].detach().double())
-        elif func in (torch.matmul, Tensor.matmul, Tensor.__matmul__) and out.ndim == 4:
-            if out.shape[-2:] == (T, T) and args[0].shape[-2] == args[1].shape[-1] == T:
-                self.operands.append((args[0].detach().double(), args[1].detach().double()))
+            self.softmax_inputs.append((self.running[-1], args[0].detach().double()))
+        product = func in (torch.matmul, Tensor.matmul, Tensor.__matmul__) and out.ndim == 4
+        if product and (*out.shape[-2:], *args[0].shape[-2:-1]) == (T, T, T):
+            pair = (args[0].detach().double(), args[1].detach().double())
+            self.operands.append((self.running[-1], pair))
         return out
 
 
@@ -119,49 +125,53 @@ def seen(model: Any, V: int) -> tuple[Seen, dict[str, Tensor]]:
     """What the eager attention computes, and the outputs of all linear maps by name."""
     model.set_attn_implementation("eager")
     outputs: dict[str, Tensor] = {}
-    handles = [
-        m.register_forward_hook(lambda _, __, y, n=n: outputs.__setitem__(n, y.detach().double()))
-        for n, m in model.named_modules()
-        if isinstance(m, nn.Linear)
-    ]
-    with torch.no_grad(), Seen() as found:
+    found = Seen()
+
+    def enter(name: str, *_: object) -> None:
+        found.running.append(name)
+
+    def leave(name: str, _: object, __: object, output: object) -> None:
+        found.running.pop()
+        if isinstance(output, Tensor):
+            outputs[name] = output.detach().double()
+
+    with torch.no_grad(), found, ExitStack() as handles:
+        for name, module in model.named_modules():
+            handles.enter_context(module.register_forward_pre_hook(partial(enter, name)))
+            handles.enter_context(module.register_forward_hook(partial(leave, name)))
         model(_ids(V))
-    for handle in handles:
-        handle.remove()
     return found, outputs
 
 
 def scale(model: Any, V: int, headline: str) -> Answer:
-    """The factor between q . k of the projections and the score of token 0 for itself.
+    """The factor of the scores, in two parts.
 
-    Rotary positions do not turn position 0. If the keys have no projection of their own, as in
-    latent attention, the factor of the queries and that after the product are multiplied.
+    After the product: how the scores of one query for two keys differ, against their products.
+    Before it: how long a query and a key of token 0, which rotary positions do not turn, are
+    against the outputs of their projections; 1 for keys without a projection of their own.
     """
     place = headline.split(" and ")[0].split(":")[0]
     found, outputs = seen(model, V)
+    q, k = (x[0] for x in dict(reversed(found.operands))[place])  # (H, T, D), (H, D, T)
+    scores = dict(reversed(found.softmax_inputs))[place]  # (1, H, T, T or more)
+    products = (q[:, 1, None] @ (k[..., 0] - k[..., 1])[..., None]).flatten()  # (H,)
+    parts = [float(((scores[0, :, 1, 0] - scores[0, :, 1, 1]) / products).median())]
+    for names, x in ((("q_proj", "q_b_proj"), q[:, 0]), (("k_proj",), k[:, :, 0])):
+        for name in [n for n in outputs if n.startswith(f"{place}.") and n.endswith(names)]:
+            before = outputs[name].flatten(0, 1)[0].view(-1, x.shape[-1])
+            before = before.repeat_interleave(len(x) // len(before), 0)
+            parts.append(float((x.norm(dim=-1) / before.norm(dim=-1)).median()))
+    measured, usual = math.prod(parts), q.shape[-1] ** -0.5
     told = re.search(r"scaled by ([\d.e-]+) instead", headline)
     claimed = 1.0 if told is None else float(told[1])
-    measured = set()
-    for (q, k), scores in zip(found.operands, found.softmax_inputs, strict=False):
-        q, k = q[0, :, 0], k[0, :, :, 0]  # (H, D) each
-        after = float((scores[0, :, 0, 0] / (q * k).sum(-1)).median())
-        parts = [1.0]
-        for names, x in ((("q_proj", "q_b_proj"), q), (("k_proj",), k)):
-            own = [y for n, y in outputs.items() if n.startswith(place) and n.endswith(names)]
-            if own:
-                before = own[0].flatten(0, 1)[0].view(-1, x.shape[-1])
-                before = before.repeat_interleave(len(x) // len(before), 0)
-                parts.append(float((x.norm(dim=-1) / before.norm(dim=-1)).median()))
-        measured.add(round(after * torch.tensor(parts).prod().item(), 4))
-    D = found.operands[0][0].shape[-1]
-    right = any(abs(x / claimed - 1) < 1e-2 for x in measured) and abs(claimed * D**0.5 - 1) > 1e-2
-    return right, f"score(0, 0) / q . k = {sorted(measured)}, 1/sqrt(D) = {D**-0.5:.4g}"
+    right = abs(measured / claimed - 1) < 1e-2 < abs(claimed / usual - 1)
+    return right, f"the factor is {measured:.4g}, 1/sqrt(D) is {usual:.4g}"
 
 
 def spread(model: Any, V: int) -> Answer:
     """The standard deviation of the visible scores of the last query."""
     found, _ = seen(model, V)
-    rows = [x[0, :, -1] for x in found.softmax_inputs if x.shape[-2] == T]
+    rows = [x[0, :, -1] for _, x in found.softmax_inputs if x.shape[-2] == T]
     stds = [float(row[row > -1e30].std()) for x in rows for row in x]
     return max(stds) > 2.5, f"the scores of a query vary by up to {max(stds):.2g}"
 
@@ -169,7 +179,7 @@ def spread(model: Any, V: int) -> Answer:
 def shared_keys(model: Any, V: int) -> Answer:
     """Which query heads have the same keys?"""
     found, _ = seen(model, V)
-    keys = found.operands[0][1][0]  # (H, D, T)
+    keys = found.operands[0][1][1][0]  # (H, D, T)
     same = [h for h in range(len(keys)) if torch.equal(keys[h], keys[0])]
     return 1 not in same and len(same) > 1, f"heads {same} have the keys of head 0"
 
@@ -177,22 +187,14 @@ def shared_keys(model: Any, V: int) -> Answer:
 def no_softmax(model: Any, V: int, headline: str) -> Answer:
     """Run the named module alone: is a softmax called?"""
     place = headline.split(" and ")[0].split(":")[0]
-    calls: list[int] = []
-    found = Seen()
-    module = model.get_submodule(place)
-    enter = module.register_forward_pre_hook(lambda *_: calls.append(len(found.softmax_inputs)))
-    leave = module.register_forward_hook(lambda *_: calls.append(len(found.softmax_inputs)))
-    model.set_attn_implementation("eager")
-    with torch.no_grad(), found:
-        model(_ids(V))
-    enter.remove()
-    leave.remove()
-    return calls[0] == calls[1], f"{calls[1] - calls[0]} softmaxes run in {place}"
+    found, _ = seen(model, V)
+    calls = [name for name, _ in found.softmax_inputs if name.startswith(place)]
+    return not calls, f"{len(calls)} softmaxes run in {place}"
 
 
 def confirm(diagnosis: Diagnosis, model: nn.Module, V: int) -> Answer:
     """Measure what a diagnosis says in another way."""
-    model = deepcopy(model).double().eval()
+    model = _precise(model, V)
     given = re.sub(r" \(.*", "", diagnosis.headline)
     checks: dict[str, Callable[[], Answer]] = {
         "finite_fill": lambda: finite_fill(model, V),
@@ -207,6 +209,17 @@ def confirm(diagnosis: Diagnosis, model: nn.Module, V: int) -> Answer:
     for cause in ("no_scale", "other_scale", "inverse_scale", "double_scale", "width_scale"):
         checks[cause] = lambda: scale(model, V, given)
     return checks.get(diagnosis.cause, lambda: later_token(model, V))()
+
+
+def _precise(model: nn.Module, V: int) -> nn.Module:
+    """A copy in fp64, or in fp32 if parts of it insist on that."""
+    with torch.no_grad():
+        try:
+            copy = deepcopy(model).double().eval()
+            copy(_ids(V))
+        except RuntimeError:
+            copy = deepcopy(model).float().eval()
+    return copy
 
 
 def sentence(diagnosis: Diagnosis, model: nn.Module, V: int) -> str:

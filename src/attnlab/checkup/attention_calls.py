@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 Product = tuple[str, int]  # a module and the number of a matrix product in it
+Factor = tuple[str, float]  # the module that multiplies, and by what
 
 
 @dataclass
@@ -19,7 +20,7 @@ class AttentionCall:
     keys: Tensor | None  # (N, T, D)
     raw: Tensor  # (N, T, T) scores, as the product returned them or as they first appeared
     product: Product | None = None  # which one computed them
-    factors: list[float] = field(default_factory=list)  # of the scores, before or after, without 1
+    factors: list[Factor] = field(default_factory=list)  # of the scores, before or after
     masked: Tensor | None = None  # the softmax's input in its shape; None if no softmax was seen
     softened: Tensor | None = None  # the softmax's output
     pattern: Tensor | None = None  # (N, T, T), the weights that average the values
@@ -54,11 +55,11 @@ class AttentionCall:
     @property
     def scale(self) -> float:
         """The product of all factors of the scores."""
-        return math.prod(self.factors)
+        return math.prod(x for _, x in self.factors)
 
 
 def recompute_fused(
-    product: Product, values: dict[str, Any], before: list[float]
+    product: Product, values: dict[str, Any], before: list[Factor]
 ) -> AttentionCall:
     """Compute in fp64, step by step, what a fused kernel computes from the same arguments."""
     q, k, v = (values[key].detach().double() for key in ("query", "key", "value"))
@@ -76,8 +77,10 @@ def recompute_fused(
     pattern = masked.softmax(-1)
     pattern = pattern.masked_fill((masked == -math.inf).all(-1, keepdim=True), 0.0)
     q, k, v, raw, weights = (merge_batch(x) for x in (q, k, v, raw, pattern))
-    call = AttentionCall(product[0], q, k, raw, product, [*before, scale], masked, pattern)
-    call.pattern, call.values, call.scale_before, call.axis = weights, v, math.prod(before), -1
+    factors = [*before, (product[0], scale)]
+    call = AttentionCall(product[0], q, k, raw, product, factors, masked, pattern)
+    call.pattern, call.values, call.axis = weights, v, -1
+    call.scale_before = math.prod(x for _, x in before)
     return call
 
 

@@ -10,7 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attnlab.checkup.attention_calls import AttentionCall, Product, merge_batch, recompute_fused
+from attnlab.checkup.attention_calls import (
+    AttentionCall,
+    Factor,
+    Product,
+    merge_batch,
+    recompute_fused,
+)
 from attnlab.checkup.model_adapter import ModelAdapter
 
 aten = torch.ops.aten
@@ -55,7 +61,7 @@ class AttentionTracer(TorchDispatchMode):
         self._count: Counter[str] = Counter()  # of products, by module
         self._call_of: dict[int, AttentionCall] = {}  # the call that a tensor's numbers belong to
         self._first_square: dict[int, Tensor] = {}  # the first T x T tensor that led to it
-        self._factors: dict[int, list[float]] = {}  # what it has been multiplied by
+        self._factors: dict[int, list[Factor]] = {}  # what it has been multiplied by
         self._alive: list[Tensor] = []  # keeps pointers from being used twice
 
     @classmethod
@@ -88,11 +94,11 @@ class AttentionTracer(TorchDispatchMode):
             return out
         before = self._factors_of(a, b)
         alpha = float(given.get("alpha", 1))
-        factors = before if alpha == 1 else [*before, alpha]
+        factors = before if alpha == 1 else [*before, (product[0], alpha)]
         raw = a @ b if bias else out  # without a mask or a bias that is added in the same step
         q, k, raw = merge_batch(a), merge_batch(b).mT, merge_batch(raw)
-        scale = math.prod(before)
-        call = AttentionCall(product[0], q, k, raw, product, list(factors), scale_before=scale)
+        scale = math.prod(x for _, x in before)
+        call = AttentionCall(product[0], q, k, raw, product, factors, scale_before=scale)
         self.calls.append(call)
         self._alive.append(out)
         self._call_of[out.data_ptr()] = call
@@ -111,7 +117,7 @@ class AttentionTracer(TorchDispatchMode):
             self.calls.append(recompute_fused(product, values, self._factors_of(*args[:2])))
         return out
 
-    def _factors_of(self, a: Tensor, b: Tensor) -> list[float]:
+    def _factors_of(self, a: Tensor, b: Tensor) -> list[Factor]:
         return [*self._factors.get(a.data_ptr(), []), *self._factors.get(b.data_ptr(), [])]
 
     def _next_product(self) -> Product:
@@ -154,7 +160,7 @@ class AttentionTracer(TorchDispatchMode):
         starts = func in _SOFTMAXES or func.overloadpacket in _SOFTMAX_STARTS
         if starts and call.masked is None:
             call.masked = args[0].detach().clone()
-            call.factors = list(self._factors.get(args[0].data_ptr(), call.factors))
+            call.factors = self._factors.get(args[0].data_ptr(), call.factors)
             call.axis = _axis_from_end(args)
         ends = func in _SOFTMAXES or func is aten.div.Tensor  # exp(x) / sum
         if ends and call.masked is not None and call.softened is None:
@@ -171,7 +177,7 @@ class AttentionTracer(TorchDispatchMode):
         number = _number(args[1]) if len(args) > 1 else None
         if number is not None and (func in _MULTIPLY or func in _DIVIDE):
             factor = 1 / number if func in _DIVIDE and number else number
-            self._factors[new] = [*(known[0] if known else []), factor]
+            self._factors[new] = [*(known[0] if known else []), (self.running[-1], factor)]
         elif known and func.overloadpacket in _KEEP_FACTORS:
             self._factors[new] = known[0]
         call = next((self._call_of[p] for p in inputs if p in self._call_of), None)

@@ -138,9 +138,13 @@ def scale_cause(call: AttentionCall) -> str:
     root = 1 / math.sqrt(D)
     if D == 1 or all(map(_normalized, (call.queries, call.keys))):
         return ""
-    if _close(call.scale, 1 / D) and sum(_close(factor, root) for factor in call.factors) == 2:
+    if _close(call.scale, 1 / D) and sum(_close(x, root) for _, x in call.factors) == 2:
         return "double_scale"
-    usual = {"": root, "inverse_scale": 1 / D, "no_scale": 1.0, "inverted_scale": 1 / root}
+    # A part of the layer, such as a convolution of the keys, may scale its own output.
+    own = [x for module, x in call.factors if not module.startswith(f"{call.module}.")]
+    if _close(math.prod(own), root):
+        return ""
+    usual = {"inverse_scale": 1 / D, "no_scale": 1.0, "inverted_scale": 1 / root}
     usual["width_scale"] = 1 / math.sqrt(D * N)
     return next((c for c, scale in usual.items() if _close(call.scale, scale)), "other_scale")
 
