@@ -69,7 +69,7 @@ test-all: setup ## run all tests, including the long ones
 	$(PYTEST) --hypothesis-profile=search $(ARGS)
 
 .PHONY: faults
-faults: setup ## run seeded faults and add them to docs/survival.md: FIRST=0 COUNT=250
+faults: setup ## run seeded faults and add them to docs/survival.md: FIRST=0 COUNT=250, or FIRST=again
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.end_to_end.campaign $(FIRST) $(COUNT)
 
 .PHONY: lint

@@ -93,6 +93,9 @@ class OptunaSweeper(Sweeper):
                 loss = float(result.return_value)
                 study.tell(trial, math.inf if math.isnan(loss) else loss)
         for arm, study in zip(arms, studies, strict=True):
+            if math.isinf(study.best_value):
+                print(f"None of {len(study.trials)} trials ended with a loss: {shlex.join(arm)}")
+                continue
             print(f"Best of {len(study.trials)} trials: val loss {study.best_value:.4f}")
             best = shlex.join([*arm, *_drawn(study.best_params)])
             print(f"  {training_command()} -m {best} seed=0,1,2")

@@ -83,6 +83,19 @@ def test_a_clone_resumes_from_the_committed_rows(done, tmp_path):
     assert "0 of them done" in planned and "last look" in planned
 
 
+def test_a_finished_run_with_a_damaged_checkpoint_is_not_judged(done, tmp_path, forked_workers):
+    shutil.copytree(done[0], tmp_path / "copy")
+    (tmp_path / "copy" / "experiments" / "mine" / "rows.jsonl").unlink()
+    file = sorted((tmp_path / "copy").rglob("last.ckpt"))[0]
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1])
+    again = attnlab(tmp_path / "copy", "mine", "--jobs", "2")
+    assert again.code == 1 and f"{file} is not a checkpoint of attnlab" in again.out, again
+    file.write_bytes(whole)
+    assert attnlab(tmp_path / "copy", "mine").code == 0
+    assert verdicts(tmp_path / "copy") == verdicts(done[0])
+
+
 def test_a_plan_writes_nothing(tmp_path):
     folder = own_claim.write(tmp_path)
     rows = folder / "experiments" / "mine" / "rows.jsonl"

@@ -1,12 +1,14 @@
 """Seeded faults over train, sweep, reproduce, export and sample.
 
     python -m tests.end_to_end.campaign 0 250     # or: make faults FIRST=0 COUNT=250
+    python -m tests.end_to_end.campaign again     # or: make faults FIRST=again
 
 Fault n is the same in every call. Each one hits a small command in a forked process, which is then
 repeated without a fault. What is left must equal, bit for bit, what the command leaves where
 nothing happens. A damaged file may instead be refused in one sentence; the command that the
 sentence names (or the repaired file) must then give the same bits. Prints how many faults of which
-kind ended how, and adds them to the table of docs/survival.md.
+kind ended how, and adds them to the table of docs/survival.md. The second line repeats the faults
+that ended otherwise, and replaces their outcomes.
 """
 
 import contextlib
@@ -15,6 +17,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -556,30 +559,62 @@ def table(found: dict[str, list[int]]) -> list[str]:
     ]
 
 
+FAULTS = re.compile(r"Faults (\d+) to (\d+) at commit ")
+WRONG = "Ended otherwise: "
+
+
+def ended_otherwise(page: Path) -> list[int]:
+    """The faults that ended otherwise when they were last tried."""
+    lines = page.read_text(encoding="utf-8").splitlines()
+    wrong = "".join(line.removeprefix(WRONG) for line in lines if line.startswith(WRONG))
+    return [int(number) for number in re.findall(r"\d+", wrong)]
+
+
 def add_to_page(page: Path, outcomes: list[Outcome], commit: str) -> None:
-    """Add the outcomes of a call to the table of docs/survival.md."""
+    """Add the outcomes of a call to the table of docs/survival.md.
+
+    A fault is counted once. The outcome of one that ended otherwise is replaced; other faults that
+    the table has are not counted again.
+    """
     before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     old, _, after = rest.partition(END)
-    total = counts(outcomes)
+    wrong = ended_otherwise(page)
+    counted = {n for a, b in FAULTS.findall(old) for n in range(int(a), int(b) + 1)}
+    again = [each for each in outcomes if each.number in wrong]
+    new = [each for each in outcomes if each.number not in counted]
+    total = counts(again + new)
     for line in old.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if len(cells) == 5 and cells[0] in total:
             total[cells[0]] = [x + int(y) for x, y in zip(total[cells[0]], cells[2:], strict=True)]
+    for each in again:
+        total[each.kind][2] -= 1
     calls = [line for line in old.splitlines() if line.startswith("Faults ")]
-    first, last = outcomes[0].number, outcomes[-1].number
-    calls.append(f"Faults {first} to {last} at commit {commit}.")
+    if new:
+        calls.append(f"Faults {new[0].number} to {new[-1].number} at commit {commit}.")
+    if again:
+        numbers = ", ".join(str(each.number) for each in again)
+        calls.append(f"Faults {numbers} again at commit {commit}, in place of their last outcome.")
+    done = {each.number for each in again + new}
+    wrong = [n for n in wrong if n not in done]
+    wrong += [each.number for each in again + new if each.ended == OTHERWISE]
+    if wrong:
+        calls.append(WRONG + ", ".join(map(str, sorted(wrong))) + ".")
     text = "\n".join([BEGIN, "", *table(total), "", *calls, "", END])
     page.write_text(before + text + after, encoding="utf-8")
 
 
 def main() -> None:
     """Run the faults that the command line names."""
-    first, count = (int(word) for word in sys.argv[1:3])
+    numbers = ended_otherwise(PAGE)
+    if sys.argv[1] != "again":
+        first, count = (int(word) for word in sys.argv[1:3])
+        numbers = list(range(first, first + count))
     describe = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(describe, capture_output=True, text=True).stdout.strip() or "unknown"
     outcomes: list[Outcome] = []
     try:
-        for outcome in run_faults(range(first, first + count)):
+        for outcome in run_faults(numbers):
             outcomes.append(outcome)
     finally:  # also if it is interrupted: the next call goes on with the next number
         if outcomes:

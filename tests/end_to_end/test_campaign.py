@@ -12,6 +12,7 @@ from tests.end_to_end.campaign import (
     SENTENCE,
     Outcome,
     add_to_page,
+    ended_otherwise,
     run_faults,
 )
 
@@ -28,19 +29,36 @@ def test_the_page_adds_up_its_calls(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"Before\n{BEGIN}\n{END}\nafter\n")
     kinds = list(KINDS)
-    outcomes = [
-        Outcome(0, kinds[0], "train", IDENTICAL),
-        Outcome(1, kinds[0], "train", SENTENCE),
-        Outcome(2, kinds[1], "train", OTHERWISE),
-    ]
-    for _ in range(2):
+    for first in (0, 3):
+        outcomes = [
+            Outcome(first, kinds[0], "train", IDENTICAL),
+            Outcome(first + 1, kinds[0], "train", SENTENCE),
+            Outcome(first + 2, kinds[1], "train", OTHERWISE),
+        ]
         add_to_page(page, outcomes, "abc")
     text = page.read_text()
     assert f"| {kinds[0]} | 4 | 2 | 2 | 0 |" in text
     assert f"| {kinds[1]} | 2 | 0 | 0 | 2 |" in text
     assert "| all | 6 | 2 | 2 | 2 |" in text
-    assert "Faults 0 to 2 at commit abc.\nFaults 0 to 2 at commit abc." in text
+    lines = ["Faults 0 to 2 at commit abc.", "Faults 3 to 5 at commit abc."]
+    assert "\n".join([*lines, "Ended otherwise: 2, 5.", "", END]) in text
     assert text.startswith("Before\n") and text.endswith("after\n")
+
+
+def test_a_repeated_fault_is_counted_once(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"{BEGIN}\n{END}")
+    kind = next(iter(KINDS))
+    first = [Outcome(n, kind, "train", OTHERWISE if n else IDENTICAL) for n in range(3)]
+    add_to_page(page, first, "abc")
+    assert ended_otherwise(page) == [1, 2]
+    again = [Outcome(n, kind, "train", OTHERWISE if n == 2 else IDENTICAL) for n in range(4)]
+    add_to_page(page, again, "xyz")
+    text = page.read_text()
+    assert f"| {kind} | 4 | 3 | 0 | 1 |" in text
+    lines = ["Faults 0 to 2 at commit abc.", "Faults 3 to 3 at commit xyz."]
+    lines.append("Faults 1, 2 again at commit xyz, in place of their last outcome.")
+    assert "\n".join([*lines, "Ended otherwise: 2."]) in text
 
 
 def test_the_page_has_a_place_for_the_table() -> None:

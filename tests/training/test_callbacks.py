@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,6 +13,7 @@ import pytest
 import torch
 import yaml
 from lightning.pytorch.loggers import Logger
+from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 
 from attnlab.errors import BadInput
 from attnlab.event_files import read_scalars
@@ -201,6 +203,64 @@ def test_csv_holds_losses_and_settings_of_a_resumed_run(
     assert last == run.metrics["val_loss"]
     assert read_scalars(run.folder)["val/loss"][4] == pytest.approx(last)
     assert yaml.safe_load((run.folder / "hparams.yaml").read_text())["optim.lr"] == 1e-3
+
+
+def interrupted_with_csv(train: Train, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """The settings of a run that ends between the checkpoints of steps 2 and 3."""
+
+    def ended(self: Any, trainer: L.Trainer, *_: Any) -> None:
+        if trainer.global_step == 3:
+            raise SystemExit(143)
+
+    settings = ("logger=csv", "trainer.log_every_n_steps=1", "checkpoint_every=1")
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(RunCheckpoints, "on_train_batch_end", ended)
+        train(*settings)
+    return settings
+
+
+def rows_of(folder: Path) -> list[dict[str, str]]:
+    with (folder / "metrics.csv").open(newline="") as stream:
+        return [{k: x for k, x in row.items() if x} for row in csv.DictReader(stream)]
+
+
+@pytest.mark.parametrize("moment", ["deleted", "half written", "written"])
+def test_a_kill_while_rows_are_restored_loses_none(
+    moment: str, train: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    expected = rows_of(train("logger=csv", "trainer.log_every_n_steps=1", folder="whole").folder)
+    settings = interrupted_with_csv(train, monkeypatch)
+
+    def killed(writer: Any) -> None:
+        file = Path(writer.metrics_file_path)
+        assert not file.exists() and len(writer.metrics) == 3  # steps 1 and 2, validation of 2
+        if moment == "half written":
+            file.write_text("step,train/loss\n1,")
+        if moment == "written":
+            save(writer)
+        raise SystemExit(128 + signal.SIGKILL)
+
+    save = ExperimentWriter.save
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(ExperimentWriter, "save", killed)
+        train(*settings)
+    assert rows_of(train(*settings).folder) == expected
+    assert not list((tmp_path / "run").glob("metrics.csv?*"))
+
+
+def test_a_cut_row_is_dropped_and_a_damaged_table_is_one_sentence(
+    train: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    expected = rows_of(train("logger=csv", "trainer.log_every_n_steps=1", folder="whole").folder)
+    settings = interrupted_with_csv(train, monkeypatch)
+    file = tmp_path / "run" / "metrics.csv"
+    whole = file.read_text()
+    for damage in ("x", "\0", "1,2,3,4,5,6,7,8,9\n"):
+        file.write_text(whole.replace("\n", f"\n{damage}", 1))
+        with pytest.raises(BadInput, match=r"metrics\.csv is damaged .*; delete it"):
+            train(*settings)
+    file.write_text(whole.rstrip().rpartition(",")[0])
+    assert rows_of(train(*settings).folder) == expected
 
 
 class Memory(Logger):

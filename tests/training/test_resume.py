@@ -120,6 +120,45 @@ def test_every_edited_part_is_refused(
     assert train(*SETTINGS, f"optim={optim}").metrics["steps"] == 6
 
 
+def flip_a_bit(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", ["last.ckpt", "best.ckpt"])
+def test_a_finished_run_with_a_damaged_checkpoint_is_refused(name: str, train: Train) -> None:
+    first = train()
+    file = first.folder / "checkpoints" / name
+    flip_a_bit(file)
+    before = {f: f.read_bytes() for f in first.folder.rglob("*") if f.is_file()}
+    with pytest.raises(BadInput, match=rf"checkpoints/{name} .* is damaged.*force=true"):
+        train()
+    assert before == {f: f.read_bytes() for f in first.folder.rglob("*") if f.is_file()}
+    file.unlink()  # which is not damage
+    assert not train().fresh
+    flip_a_bit(train("force=true").folder / "checkpoints" / name)
+    again = train("force=true")
+    assert again.metrics["val_loss"] == first.metrics["val_loss"]
+    assert not train().fresh
+
+
+def test_a_damaged_best_checkpoint_is_neither_kept_nor_copied(
+    train: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    interrupted(train, monkeypatch, 4)
+    best = tmp_path / "run" / "checkpoints" / "best.ckpt"
+    whole = best.read_bytes()
+    flip_a_bit(best)
+    with pytest.raises(BadInput, match=r"best\.ckpt .* is damaged"):
+        train(*SETTINGS)
+    best.write_bytes(whole)
+    flip_a_bit(train(*SETTINGS).folder / "checkpoints" / "best.ckpt")
+    with pytest.raises(BadInput, match=r"run/checkpoints/best\.ckpt .* is damaged"):
+        train(f"continue_from={tmp_path}/run", *SETTINGS, "trainer.max_steps=8", folder="longer")
+    assert not (tmp_path / "longer").exists()
+
+
 RESUMED = [
     (step, extra)
     for step in (1, 2, 5)

@@ -166,6 +166,11 @@ def test_a_killed_sweep_resumes(text_file: Path, tmp_path: Path) -> None:
     assert "seed=0: finished; already done" in said
     assert set(statuses(tmp_path / "o").values()) == {"finished"}
     assert first.stat().st_mtime_ns == before
+    (damaged,) = (tmp_path / "o").rglob("seed=1/checkpoints/last.ckpt")
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    code, said = ended(command, tmp_path)
+    assert code == 2 and f"{damaged} is not a checkpoint of attnlab, or it is damaged" in said
+    assert "seed=0: finished; already done" in said and "Traceback" not in said
 
 
 def test_two_sweeps_at_once_share_the_runs(text_file: Path, tmp_path: Path) -> None:
@@ -488,3 +493,13 @@ def test_optuna_refuses_a_search_that_is_none(
     code, output = ended(tuned(text_file, tmp_path, changed), tmp_path)
     assert code == 2 and said in output and "Traceback" not in output, output
     assert not (tmp_path / "o").exists()
+
+
+def test_a_search_in_which_every_trial_fails_names_no_best_one(
+    text_file: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("optuna")
+    broken = ["attn=sdpa", "model.n_head=choice(3,5)", "hydra.sweeper.n_trials=2"]
+    code, said = ended(tuned(text_file, tmp_path, *broken, "optim.lr=1e-3"), tmp_path)
+    assert code == 2 and "error: refused, 2 of this sweep's runs" in said, said
+    assert "None of 2 trials ended with a loss: attn=sdpa" in said and "Best of" not in said

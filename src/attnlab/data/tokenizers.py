@@ -96,8 +96,10 @@ def open_tokenizer(setting: str) -> Tokenizer:
     try:
         file = Path(setting).expanduser()
         if file.is_dir() and not (file / "tokenizer.json").exists():
-            pair = (str(file / name) for name in ("vocab.json", "merges.txt"))
-            return Subwords(_tokenizers().ByteLevelBPETokenizer(*pair).to_str())
+            pair = [file / name for name in ("vocab.json", "merges.txt")]
+            if not all(map(Path.exists, pair)):
+                raise BadInput("it holds no tokenizer.json, and no vocab.json with merges.txt")
+            return Subwords(_tokenizers().ByteLevelBPETokenizer(*map(str, pair)).to_str())
         file = file / "tokenizer.json" if file.is_dir() else file
         return Subwords(read_file(file, at_most=LARGEST_FILE).decode())
     except Exception as error:  # the library raises no narrower type

@@ -93,6 +93,8 @@ def _load(
     name: str, families: tuple[str, ...], model_class: str, *, tokenizer: bool = True
 ) -> tuple[Any, Any]:
     library = transformers()
+    if not name:
+        raise BadInput("hf: needs a local directory or a name on the hub, as in hf:openai/gpt2")
     try:
         # Code in the directory of a model is never run.
         family = library.AutoConfig.from_pretrained(name, trust_remote_code=False).model_type

@@ -86,12 +86,12 @@ def check(runs: Sequence[RunCurves]) -> None:
     if len(units) > 1:
         raise BadInput(
             f"losses per {' and per '.join(units)} cannot share an axis; "
-            f"choose runs of one task with --where unit={units[0]}"
+            f"choose runs of one unit (attnlab plot: --where unit={units[0]})"
         )
     if found > drawing.MOST:
         raise BadInput(
             f"{found} settings are too many for one figure, which can show {drawing.MOST}; "
-            "choose some with --where attn=unscaled, or give the directory of one sweep"
+            "choose the directory of one sweep, or fewer runs (attnlab plot: --where attn=sdpa)"
         )
 
 

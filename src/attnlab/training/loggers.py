@@ -2,6 +2,7 @@
 
 import csv
 import inspect
+import io
 import json
 import math
 import time
@@ -23,7 +24,7 @@ from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
 from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 
 from attnlab.errors import BadInput, first_line
-from attnlab.files import read_json, read_yaml, write_json
+from attnlab.files import read_file, read_json, read_yaml, write_json
 from attnlab.probes.base import log_scalars, tensorboards
 from attnlab.training.instantiate import build, locate
 from attnlab.training.run_directory import Settings
@@ -87,16 +88,27 @@ def log_settings(
 
 
 def _restore_csv_rows(logger: CSVLogger, resume_step: int) -> None:
-    """Give a CSVLogger the rows of the interrupted part; Lightning's deletes the file."""
+    """Give a CSVLogger the rows of the interrupted part; Lightning's deletes metrics.csv. Until
+    they are written again they are in metrics.csv.kept, so that a kill cannot lose them."""
     file = Path(logger.log_dir) / "metrics.csv"
-    if file.is_file():
-        with file.open(newline="") as stream:
-            rows = list(csv.DictReader(stream))
-        for row in rows:
-            step = int(row.pop("step"))
-            if step <= resume_step:
-                logger.log_metrics({k: float(x) for k, x in row.items() if x}, step)
+    kept = file.with_name("metrics.csv.kept")
+    source = kept if kept.exists() else file
+    if not source.exists():
+        return
+    try:
+        found = list(csv.DictReader(io.StringIO(read_file(source).decode(), newline="")))
+        if found and None in found[-1].values():  # cut off by a kill, after the checkpoint
+            found.pop()
+        steps = [int(row.pop("step")) for row in found]
+        rows: Any = [{key: float(x) for key, x in row.items() if x} for row in found]
+    except (csv.Error, KeyError, TypeError, ValueError) as error:
+        raise BadInput(f"{source} is damaged ({first_line(error)}); delete it") from error
+    source.replace(kept)
+    for step, row in zip(steps, rows, strict=True):
+        if step <= resume_step:
+            logger.log_metrics(row, step)
     logger.save()
+    kept.unlink()
 
 
 def _open_services(trainer: L.Trainer, folder: Path) -> None:

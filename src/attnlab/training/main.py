@@ -222,6 +222,8 @@ def _say(error: BaseException) -> None:
         sentence = of_the_disk(error)
     elif not isinstance(error, ValueError | HydraException | OmegaConfBaseException | OSError):
         sentence = f"Hydra cannot compose these settings ({type(error).__name__}: {sentence})"
+    elif re.search(r"BasicSweeper does not support|interval\(.* requires --multirun", sentence):
+        sentence = "interval(...) is for a search: add -m hydra/sweeper=optuna, or list the values"
     elif unknown is not None:
         sentence = _unknown_setting(unknown[1], error.__cause__)
     print(f"error: {sentence}", file=sys.stderr)

@@ -43,11 +43,22 @@ AVERAGES = ("current_model_state", "averaging_state")  # of Lightning's WeightAv
 DTYPES = {"64-true": torch.float64, "bf16-true": torch.bfloat16}
 
 
+def check_checkpoints(directory: RunDirectory) -> None:
+    """Refuse, by BadInput, a damaged last.ckpt or best.ckpt; a deleted one is not damaged."""
+    for file in (directory.last_checkpoint, directory.last_checkpoint.with_name("best.ckpt")):
+        try:
+            if file.exists():
+                read_checkpoint(file)
+        except BadInput as error:
+            raise BadInput(f"{error}; rerun it with force=true, or delete the file") from error
+
+
 def read_resumable(
     directory: RunDirectory, settings: Settings, corpus: TaskData
 ) -> dict[str, Any]:
     """The checkpoint from which a run resumes; BadInput if it is damaged, or belongs to another
     configuration or corpus."""
+    check_checkpoints(directory)  # best.ckpt may not be written again
     file = directory.last_checkpoint
     checkpoint, differing, trained_on = _read_compared(file, settings)
     if differing:
@@ -248,6 +259,7 @@ def read_earlier_run(settings: Settings, corpus: TaskData) -> EarlierRun:
     status = directory.status()["status"]
     if status not in ("finished", "stopped"):
         raise BadInput(f"{name} is {status}; only a finished or stopped run can be continued")
+    check_checkpoints(directory)  # best.ckpt is copied
     checkpoint, differing, trained_on = _read_compared(directory.last_checkpoint, settings)
     if differing := [key for key in differing if not is_among(key, FREE)]:
         raise BadInput(

@@ -144,6 +144,7 @@ def _earlier_result(
     directory.check_is_ours(config.settings, *inputs)
     if not directory.is_done():
         return None
+    resume.check_checkpoints(directory)
     return Result(directory.path, directory.metrics(), config.module, fresh=False)
 
 

@@ -39,7 +39,7 @@ LONGEST_NAME = 80  # bytes of `attn=...`
 # What a run writes, by directory. Nothing else is ever deleted.
 WRITTEN = {
     ".": re.compile(
-        r"(status|loggers)\.json|metrics\.(json|csv)|history\.json|hparams\.yaml"
+        r"(status|loggers)\.json|metrics\.(json|csv|csv\.kept)|history\.json|hparams\.yaml"
         r"|events\.out\.tfevents\.[0-9]+\..+\.[0-9]+"
     ),
     ".hydra": re.compile(r"(config|overrides)\.yaml"),
