@@ -502,4 +502,4 @@ def test_a_search_in_which_every_trial_fails_names_no_best_one(
     broken = ["attn=sdpa", "model.n_head=choice(3,5)", "hydra.sweeper.n_trials=2"]
     code, said = ended(tuned(text_file, tmp_path, *broken, "optim.lr=1e-3"), tmp_path)
     assert code == 2 and "error: refused, 2 of this sweep's runs" in said, said
-    assert "None of 2 trials ended with a loss: attn=sdpa" in said and "Best of" not in said
+    assert "None of 2 trials ended with a loss: " in said and "Best of" not in said
