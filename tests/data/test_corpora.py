@@ -89,8 +89,16 @@ def test_a_text_needs_a_validation_window() -> None:
 
 
 def test_text_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpora, "PIECE_BYTES", 3)  # letters of two bytes are cut in the middle
+    monkeypatch.setattr(corpora, "PIECE", 1000)
     file = tmp_path / "mine.txt"
+    letters = (
+        "a" + 10_000 * "ö"
+    )  # one is cut at each multiple of 8,192 bytes, which are read at once
+    file.write_bytes(letters.encode())
+    assert text(str(file)).text == letters
+    file.write_bytes(letters.encode() + b"\xff")
+    with pytest.raises(BadInput, match="byte 20001 is 0xff"):
+        text(str(file))
     file.write_bytes("\ufeffGröße\r\n".encode())
     assert text(str(file)).text == "\ufeffGröße\r\n"
     file.write_bytes(b"abcdefgh\xff")
@@ -121,7 +129,7 @@ def test_only_regular_files_are_read(tmp_path: Path) -> None:
 def test_a_large_text_takes_few_bytes_a_character_and_tells_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(corpora, "PIECE_BYTES", 2**18)
+    monkeypatch.setattr(corpora, "PIECE", 2**18)
     monkeypatch.setattr(corpora, "PROGRESS_BYTES", 10**7)
     file = tmp_path / "large.txt"
     file.write_bytes(b"To be, or not to be.\n" * 1_000_000)

@@ -1,7 +1,7 @@
 """Corpora: a text as ids, its alphabet, its split, and what is known about it."""
 
-import codecs
 import hashlib
+import io
 import lzma
 import math
 import os
@@ -28,8 +28,7 @@ Alphabet = Sequence[str]  # the id of a symbol is its place; a str is one of cha
 MAX_ALPHABET = 1000
 VALIDATION_SHARE = 0.1
 TINYSHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
-PIECE_BYTES = 2**20  # read at a time
-PIECE = 2**20  # characters that are encoded at a time
+PIECE = 2**20  # characters that are read and encoded at a time
 LINE_END = re.compile(r"\S\n(?=\S)")
 PROGRESS_BYTES = 10**8  # a line of progress each
 
@@ -259,18 +258,16 @@ def text(path: str, tokenizer: str = CHARACTERS) -> Corpus:
 
 def _read_pieces(name: str, stream: BinaryIO) -> Iterator[str]:
     """The text of a file; what it cannot decode is named by its place in the file."""
-    decoder, done = codecs.getincrementaldecoder("utf-8")(), 0
-    size = os.fstat(stream.fileno()).st_size
-    content = b"..."
-    while content:
-        content = stream.read(PIECE_BYTES)
-        before, done = done, done + len(content)
-        try:
-            yield decoder.decode(content, final=not content)
-        except UnicodeDecodeError as error:
-            at = done - len(error.object) + error.start
-            error.reason = f"byte {at} is {error.object[error.start]:#x}"
-            raise
-        if size > PROGRESS_BYTES and before // PROGRESS_BYTES < done // PROGRESS_BYTES:
-            told = f"reading {name}: {done / 1e6:,.0f} of {size / 1e6:,.0f} MB"
-            print(told, file=sys.stderr, flush=True)
+    size, told = os.fstat(stream.fileno()).st_size, 0
+    reader = io.TextIOWrapper(stream, "utf-8", newline="")
+    try:
+        while piece := reader.read(PIECE):
+            yield piece
+            if (done := stream.tell()) >= told + PROGRESS_BYTES:
+                progress = f"reading {name}: {done / 1e6:,.0f} of {size / 1e6:,.0f} MB"
+                print(progress, file=sys.stderr, flush=True)
+                told = done
+    except UnicodeDecodeError as error:
+        at = stream.tell() - len(error.object) + error.start
+        error.reason = f"byte {at} is {error.object[error.start]:#x}"
+        raise

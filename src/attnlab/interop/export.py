@@ -3,6 +3,8 @@
 import copy
 import math
 import tempfile
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,68 +99,66 @@ def to_gpt2(net: GPT) -> "GPT2LMHeadModel":
 
 def _config(net: GPT) -> "GPT2Config":
     """The configuration of a GPT-2 that computes the same function; BadInput if there is none."""
-    blocks = [block for block in net.blocks if type(block) is Block]
-    if type(net) is not GPT or len(blocks) < len(net.blocks):
-        raise BadInput(
-            f"model = {type(net).__name__}: only GPT with its own blocks can become a GPT-2"
-        )
-    if net.wpe is None:
-        raise BadInput("model.learned_positions = false: GPT-2 has learned positions")
-    if len(net.smear):
-        raise BadInput(f"model.smear = {len(net.smear)}: GPT-2 has no smeared embeddings")
-    for norm in (net.ln_f, *(norm for block in blocks for norm in (block.ln_1, block.ln_2))):
-        if not isinstance(norm, nn.LayerNorm) or norm.eps != EPS:
-            raise BadInput(f"model.norm gives {norm}: GPT-2 has LayerNorms with eps = {EPS:g}")
-    activation = blocks[0].mlp.activation
-    names = [name for name, known in ACTIVATIONS.items() if known is activation]
-    if not names:
-        raise BadInput(
-            f"model.activation = {name_of(activation)}: it must be one of {', '.join(ACTIVATIONS)}"
-        )
-    layers = [_checked(block.attn, net.block_size) for block in blocks]
+    for obstacle in chain(
+        _obstacles(net), *(_of_layer(x.attn, net.block_size) for x in net.blocks)
+    ):
+        raise BadInput(obstacle)
+    first: Any = net.blocks[0]
+    activation = first.mlp.activation
     return transformers().GPT2Config(
         vocab_size=net.vocab_size,
         n_positions=net.block_size,
         n_embd=net.wte.embedding_dim,
-        n_layer=len(blocks),
-        n_head=layers[0].n_head,
-        activation_function=names[0],
-        scale_attn_weights=layers[0].scale != 1,
-        resid_pdrop=blocks[0].dropout.p,
+        n_layer=len(net.blocks),
+        n_head=first.attn.n_head,
+        activation_function=next(name for name, x in ACTIVATIONS.items() if x is activation),
+        scale_attn_weights=first.attn.scale != 1,
+        resid_pdrop=first.dropout.p,
         embd_pdrop=net.dropout.p,
-        attn_pdrop=layers[0].dropout,
+        attn_pdrop=first.attn.dropout,
         bos_token_id=None,  # a character model has no end-of-text symbol
         eos_token_id=None,
     )
 
 
-def _checked(attn: nn.Module, block_size: int) -> Attention:
+def _obstacles(net: GPT) -> Iterator[str]:
+    """What GPT-2 cannot express outside the attention layers."""
+    if type(net) is not GPT or any(type(block) is not Block for block in net.blocks):
+        yield f"model = {type(net).__name__}: only GPT with its own blocks can become a GPT-2"
+    if net.wpe is None:
+        yield "model.learned_positions = false: GPT-2 has learned positions"
+    if len(net.smear):
+        yield f"model.smear = {len(net.smear)}: GPT-2 has no smeared embeddings"
+    for norm in (net.ln_f, *(norm for block in net.blocks for norm in (block.ln_1, block.ln_2))):
+        if not isinstance(norm, nn.LayerNorm) or norm.eps != EPS:
+            yield f"model.norm gives {norm}: GPT-2 has LayerNorms with eps = {EPS:g}"
+    if (activation := net.blocks[0].mlp.activation) not in ACTIVATIONS.values():
+        known = ", ".join(ACTIVATIONS)
+        yield f"model.activation = {name_of(activation)}: it must be one of {known}"
+
+
+def _of_layer(attn: nn.Module, block_size: int) -> Iterator[str]:
+    """What GPT-2 cannot express in an attention layer."""
     if type(attn) not in (SelfAttention, TorchMHA):
-        raise BadInput(f"attn is {type(attn).__name__}: GPT-2 has only scaled dot products")
+        yield f"attn is {type(attn).__name__}: GPT-2 has only scaled dot products"
     assert isinstance(attn, Attention)
     if attn.n_kv_head != attn.n_head:
-        raise BadInput(
-            f"attn.n_kv_head = {attn.n_kv_head}: the heads of GPT-2 do not share keys and values"
-        )
+        yield f"attn.n_kv_head = {attn.n_kv_head}: the heads of GPT-2 do not share keys and values"
     if attn.shared:
-        raise BadInput(f"attn.shared = {attn.shared}: GPT-2 has separate queries, keys and values")
+        yield f"attn.shared = {attn.shared}: GPT-2 has separate queries, keys and values"
     if isinstance(attn, SelfAttention):
         if attn.kernel not in (manual, sdpa):
-            raise BadInput(f"attn.kernel = {name_of(attn.kernel)}: it must be sdpa or manual")
+            yield f"attn.kernel = {name_of(attn.kernel)}: it must be sdpa or manual"
         if attn.adjusts:
-            raise BadInput("attn.score_mod and attn.softcap: GPT-2 does not change its scores")
+            yield "attn.score_mod and attn.softcap: GPT-2 does not change its scores"
         if attn.gain is not None:
-            raise BadInput("attn.qk_norm = true: GPT-2 does not normalize queries and keys")
+            yield "attn.qk_norm = true: GPT-2 does not normalize queries and keys"
         if attn.rotary is not None:
-            raise BadInput(
-                f"attn.rotary = {attn.rotary:g}: GPT-2 does not rotate queries and keys"
-            )
+            yield f"attn.rotary = {attn.rotary:g}: GPT-2 does not rotate queries and keys"
     if not torch.equal(build_mask(attn.may_attend, block_size), build_mask(causal, block_size)):
-        raise BadInput(f"attn.may_attend = {name_of(attn.may_attend)}: GPT-2 is causal")
-    usual = 1 / math.sqrt(attn.head_size)
-    if attn.scale not in (usual, 1.0):
-        raise BadInput(f"attn.scale = {attn.scale:g}: it must be 1/sqrt(D) = {usual:g} or 1")
-    return attn
+        yield f"attn.may_attend = {name_of(attn.may_attend)}: GPT-2 is causal"
+    if attn.scale not in (usual := 1 / math.sqrt(attn.head_size), 1.0):
+        yield f"attn.scale = {attn.scale:g}: it must be 1/sqrt(D) = {usual:g} or 1"
 
 
 @torch.no_grad()

@@ -136,16 +136,13 @@ def renamed(weights: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str
 
 def _check_block(config: "GPT2Config") -> None:
     """Refuse what our blocks cannot express by a BadInput that names the first such setting."""
+    width, activation = 4 * config.n_embd, config.activation_function
     if config.add_cross_attention:
         raise BadInput("add_cross_attention = true: our blocks have only self-attention")
-    width, activation = 4 * config.n_embd, config.activation_function
     if config.n_inner not in (None, width):
         raise BadInput(f"n_inner = {config.n_inner} must be 4 * n_embd = {width}, as in our MLP")
     if activation not in ACTIVATIONS:
-        raise BadInput(
-            f"activation_function = {activation} must be one of {', '.join(ACTIVATIONS)}"
-        )
-    if config.layer_norm_epsilon != EPS:
-        raise BadInput(
-            f"layer_norm_epsilon = {config.layer_norm_epsilon:g} must be {EPS:g}, as in ours"
-        )
+        known = ", ".join(ACTIVATIONS)
+        raise BadInput(f"activation_function = {activation} must be one of {known}")
+    if (eps := config.layer_norm_epsilon) != EPS:
+        raise BadInput(f"layer_norm_epsilon = {eps:g} must be {EPS:g}, as in ours")

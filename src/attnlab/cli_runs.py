@@ -1,0 +1,136 @@
+"""The verbs of `attnlab` about many runs: list them, draw them, compare them, judge claims."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer import Argument, Option
+
+from attnlab.errors import BadInput, printable
+
+TRUST = (
+    "Allow the run to import your own classes, from the current directory too. They run as your "
+    "code: only for runs that you made."
+)
+HERE = "by default here, or else attnlab's own."
+Trust = Annotated[bool, Option("--trust", help=TRUST)]
+AsJson = Annotated[bool, Option("--json", help="Print JSON.")]
+Where = Annotated[
+    list[str] | None,
+    Option(help="Keep runs with attn=unscaled, optim.lr<0.01, ...; may be repeated."),
+]
+
+
+def runs(
+    directory: Annotated[Path, Argument(help="All runs, a sweep, or a run.")] = Path("outputs"),
+    where: Where = None,
+    sort: Annotated[str | None, Option(help="Sort by a setting or a metric.")] = None,
+    descending: Annotated[bool, Option("--descending", help="Largest first.")] = False,
+    columns: Annotated[str | None, Option(help="Settings or metrics, comma-separated")] = None,
+    each: Annotated[bool, Option("--each", help="One row per run, no means.")] = False,
+    csv: Annotated[bool, Option("--csv", help="Print CSV.")] = False,
+    json: AsJson = False,
+    parquet: Annotated[Path | None, Option(help="Write everything about each run.")] = None,
+) -> None:
+    """List runs with their metrics: mean and standard deviation over seeds."""
+    from rich.console import Console
+
+    from attnlab import runs as library
+    from attnlab import runs_table
+
+    there = library.read_runs(directory)
+    found = runs_table.select(there, where or [])
+    if parquet is not None:
+        library.write_parquet(found, parquet)
+        print(parquet)
+        return
+    groups = [library.Group((run,)) for run in found] if each else library.group(found)
+    if sort is not None:
+        groups = runs_table.sort(groups, sort, descending=descending)
+    keys = runs_table.usual(found) if columns is None else [c.strip() for c in columns.split(",")]
+    for key in keys:
+        runs_table.check_key(found, key)
+    if csv or json:
+        rows = runs_table.rows(groups, keys, each=each)
+        print(runs_table.as_csv(rows).rstrip() if csv else runs_table.as_json(rows))
+        return
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    console.print(runs_table.title(found, str(directory), of=len(there)))
+    if found:
+        Console().print(runs_table.table(groups, keys, each=each))
+        if console.is_terminal and sort is None and columns is None:
+            console.print(runs_table.HINT.format(folder=directory), style="dim")
+
+
+def plot(
+    directory: Annotated[Path, Argument(help="A sweep: outputs/<name>.")],
+    where: Where = None,
+    out: Annotated[Path | None, Option(help="By default plots in the directory.")] = None,
+) -> None:
+    """Draw losses, entropy by layer and loss by position, over seeds, as PNG and SVG."""
+    from attnlab.plotting.figures import draw
+    from attnlab.runs import curves_of, read_runs
+    from attnlab.runs_table import select
+
+    found, plots = select(read_runs(directory), where or []), out or directory / "plots"
+    if not found:
+        raise BadInput(f"no runs in {directory} match --where {' and '.join(where or [])}")
+    if out is None and plots.is_symlink():
+        raise BadInput(f"{plots} is a symbolic link; name a directory with --out")
+    for file in draw(curves_of(found), plots):
+        print(printable(str(file)))
+
+
+def compare(
+    targets: Annotated[list[Path], Argument(help="Run directories, or directories of them.")],
+    html: Annotated[Path, Option(help="The file.")] = Path("compare.html"),
+    trust: Trust = False,
+) -> None:
+    """Write one HTML page that compares runs: losses, differences, settings and heads."""
+    from attnlab import compare as library
+    from attnlab.files import write_atomically
+
+    write_atomically(html, library.compare(targets, trust=trust).encode())
+    print(printable(str(html)))
+
+
+def reproduce(
+    claims: Annotated[list[str] | None, Argument(help="Names; all if omitted.")] = None,
+    budget: Annotated[str, Option(help="quick, or full with the long runs.")] = "quick",
+    seeds: Annotated[int | None, Option(help="Look at this many seeds.")] = None,
+    jobs: Annotated[int | None, Option(help="Processes; by default one per core.")] = None,
+    list_: Annotated[bool, Option("--list", help="List the claims; run nothing.")] = False,
+    plan: Annotated[bool, Option("--plan", help="Show runs and time; run nothing.")] = False,
+    fresh: Annotated[bool, Option("--fresh", help="Ignore the committed rows.")] = False,
+    declare: Annotated[bool, Option("--declare", help="Declare what is predicted.")] = False,
+    publish: Annotated[bool, Option("--publish", help="Write the READMEs too.")] = False,
+    experiments: Annotated[Path | None, Option(help=f"<claim>/claim.py, {HERE}")] = None,
+    conf: Annotated[Path | None, Option(help=f"Hydra's configuration, {HERE}")] = None,
+    outputs: Annotated[Path, Option(help="For runs and report.")] = Path("outputs/reproduce"),
+) -> None:
+    """Run the claims and judge them; resumes where an earlier call stopped."""
+    from attnlab.claims import reproduce as library
+
+    names = claims or []
+    paths = library.find_paths(experiments, conf, outputs, budget)
+    if list_:
+        library.list_claims(paths, names)
+        return
+    if (declare or publish) and paths.fixed:
+        raise BadInput(f"--declare and --publish change claims; copy {paths.experiments} to do so")
+    if declare:
+        from attnlab.claims.reference import declare_claims
+
+        declare_claims(paths, names, jobs)
+        return
+    if publish and (fresh or seeds is not None):
+        raise BadInput("--publish uses the committed rows; leave out --fresh and --seeds")
+    family, judged = library.reproduce(
+        paths, names, seeds=seeds, jobs=jobs, fresh=fresh, only_plan=plan
+    )
+    if publish and not plan:
+        from attnlab.claims.report import publish as write_pages
+
+        for file in write_pages(family, paths, paths.experiments.parent / "README.md"):
+            print(f"written   {file}")
+    raise typer.Exit(0 if judged else 1)
