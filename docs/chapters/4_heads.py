@@ -187,7 +187,8 @@ for name, rule in VARIANTS.items():
     seen[name] = list(views(net, ids))
     queries = [view.attn.W_q.T.unflatten(0, (4, -1)).detach() for view in seen[name]]
     apart[name] = max(float(measures.largest_difference(q, dim=0)) for q in queries)
-    effective[name] = [float(measures.effective_heads(view.outputs)) for view in seen[name]]
+    outputs = [view.pattern @ view.values for view in seen[name]]
+    effective[name] = [float(measures.effective_heads(of_layer)) for of_layer in outputs]
     alike = [measures.pattern_similarity(view.pattern, view.mask) for view in seen[name]]
     similarity = sum(float(measures.with_others(a).mean()) for a in alike) / len(alike)
     counts = ", ".join(f"{n:.2f}" for n in effective[name])
