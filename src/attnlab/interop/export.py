@@ -4,7 +4,6 @@ import copy
 import math
 import tempfile
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,9 +98,7 @@ def to_gpt2(net: GPT) -> "GPT2LMHeadModel":
 
 def _config(net: GPT) -> "GPT2Config":
     """The configuration of a GPT-2 that computes the same function; BadInput if there is none."""
-    for obstacle in chain(
-        _obstacles(net), *(_of_layer(x.attn, net.block_size) for x in net.blocks)
-    ):
+    for obstacle in _obstacles(net):
         raise BadInput(obstacle)
     first: Any = net.blocks[0]
     activation = first.mlp.activation
@@ -122,19 +119,22 @@ def _config(net: GPT) -> "GPT2Config":
 
 
 def _obstacles(net: GPT) -> Iterator[str]:
-    """What GPT-2 cannot express outside the attention layers."""
-    if type(net) is not GPT or any(type(block) is not Block for block in net.blocks):
+    """What GPT-2 cannot express, in sentences."""
+    blocks: Any = net.blocks
+    if type(net) is not GPT or any(type(block) is not Block for block in blocks):
         yield f"model = {type(net).__name__}: only GPT with its own blocks can become a GPT-2"
     if net.wpe is None:
         yield "model.learned_positions = false: GPT-2 has learned positions"
     if len(net.smear):
         yield f"model.smear = {len(net.smear)}: GPT-2 has no smeared embeddings"
-    for norm in (net.ln_f, *(norm for block in net.blocks for norm in (block.ln_1, block.ln_2))):
+    for norm in (net.ln_f, *(norm for block in blocks for norm in (block.ln_1, block.ln_2))):
         if not isinstance(norm, nn.LayerNorm) or norm.eps != EPS:
             yield f"model.norm gives {norm}: GPT-2 has LayerNorms with eps = {EPS:g}"
-    if (activation := net.blocks[0].mlp.activation) not in ACTIVATIONS.values():
+    if (activation := blocks[0].mlp.activation) not in ACTIVATIONS.values():
         known = ", ".join(ACTIVATIONS)
         yield f"model.activation = {name_of(activation)}: it must be one of {known}"
+    for block in blocks:
+        yield from _of_layer(block.attn, net.block_size)
 
 
 def _of_layer(attn: nn.Module, block_size: int) -> Iterator[str]:
