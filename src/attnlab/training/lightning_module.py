@@ -1,6 +1,8 @@
 """What Lightning trains: the interface of a task, and ours, next-character prediction."""
 
 import math
+import os
+import shutil
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from attnlab.attention import SelfAttention, kernels
-from attnlab.attention.masks import name_of
+from attnlab.attention.masks import build_mask, name_of
 from attnlab.data.batches import IGNORED, Batch, TrainBatches
 from attnlab.data.corpora import Corpus, unit_of
 from attnlab.data.sequences import Sequences
@@ -80,6 +82,7 @@ class TaskModule(L.LightningModule):
         config = recipe["config"]
         self.batch_size, self.seed = config["data"]["batch_size"], config["seed"]
         self.recipe = recipe
+        self.training_loss = self.batch_loss
         # For every logger, without loggers and probes: MLflow refuses a parameter that changes.
         self.save_hyperparameters(identity(config) | {"name": config.get("name")})
         self.loss = torch.tensor(math.nan)  # of the last batch
@@ -165,6 +168,18 @@ class TaskModule(L.LightningModule):
         """Rows that this task adds to the table at the end of a run: name -> text."""
         return {}
 
+    def compile_training(self) -> None:
+        """Compile the loss of training batches; validation and probes stay as they are.
+
+        Raises:
+            BadInput: there is no C++ compiler, which torch.compile needs on a CPU.
+        """
+        compiler = os.environ.get("CXX", "g++")
+        if not torch.cuda.is_available() and shutil.which(compiler) is None:
+            raise BadInput(f"compile=true needs a C++ compiler, and there is no {compiler}")
+        torch.compiler.assume_constant_result(build_mask)  # cached, and not part of the graph
+        self.training_loss = torch.compile(self.batch_loss)
+
     def train_dataloader(self) -> DataLoader[Any]:
         """The remaining batches; Lightning does not fast-forward a resumed run."""
         trainer, accumulate = self.trainer, self.trainer.accumulate_grad_batches
@@ -193,7 +208,7 @@ class TaskModule(L.LightningModule):
         seed_default(stream_seed(self.seed, stream, batch_idx), self.device)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = self.batch_loss(batch, "mean")
+        loss = self.training_loss(batch, "mean")
         self.loss = loss.detach()
         return loss
 

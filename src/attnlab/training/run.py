@@ -78,6 +78,8 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
     if not config.force and directory.last_checkpoint.exists():
         checkpoint = resume.read_resumable(directory, config.settings, corpus)
         resume_step = checkpoint["global_step"]
+    if config.settings["compile"]:
+        lit.compile_training()
     clock, divergence = Clock(), Divergence()
     every, train_loss = (config.settings[key] for key in ("checkpoint_every", "train_loss"))
     keeper = RunCheckpoints(folder / "checkpoints", every, divergence)
@@ -108,6 +110,7 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
         metrics["baseline"] = variant_of(lit.baseline)
         metrics |= ({} if origin is None else origin.record) | told
         metrics |= measured(trainer, lit, clock, train_loss) | provenance(trainer, corpus)
+        metrics["compiled"] = config.settings["compile"]
         metrics["probes"] = {key: x for probe in probes for key, x in probe.record.items()}
         write_json(directory.metrics_file, metrics)
         log_results(trainer, metrics)
