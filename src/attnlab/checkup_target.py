@@ -173,8 +173,8 @@ def tiny_transformer(model_type: str) -> Target:
         near = sorted(name for name in names if name[:2] == model_type[:2]) or ["gpt2", "llama"]
         raise BadInput(f"there is no causal model type {model_type!r}; try {', '.join(near)}")
     reasons = []
-    # Hybrids have attention in every fourth layer only, for example; vision parts can be large.
-    for layers, parts in ((2, "text"), (8, "text"), (2, "")):
+    # Some hybrids name no kinds of layers and have attention in every fourth; vision can be large.
+    for layers, parts in ((2, "text"), (4, "text"), (8, "text"), (2, "")):
         try:
             model, vocab_size = _tiny_model(tiny_config(known[model_type], layers, parts))
         except Exception as error:
@@ -203,6 +203,9 @@ def tiny_config(config_class: Callable[..., object], layers: int, parts: str) ->
     """A configuration with small values for all sizes that it has, and for such parts of it."""
     usual: Any = config_class()
     names = set(vars(usual)) | set(usual.attribute_map)
+    own = usual.attribute_map.get("layer_types", "layer_types")
+    kinds = list(dict.fromkeys(vars(usual).get(own) or []))  # of hybrids: a layer of each kind
+    layers = max(layers, len(kinds))
     named = yaml.safe_load(files("attnlab").joinpath("tiny_sizes.yaml").read_text())
     sizes: dict[str, Any] = {
         k: layers if size == "layers" else size
@@ -210,6 +213,8 @@ def tiny_config(config_class: Callable[..., object], layers: int, parts: str) ->
         for k in keys
         if k in names
     }
+    if kinds:
+        sizes[own] = (kinds * layers)[:layers]
     if "kv_lora_rank" in names:  # latent attention has a key for every query head
         sizes["num_key_value_heads"] = sizes["num_attention_heads"]
     if {"expand", "head_dim", "num_heads"} <= names:  # of Mamba 2: heads fill the inner layer

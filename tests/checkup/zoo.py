@@ -2,6 +2,7 @@
 
 python -m tests.checkup.zoo            # writes docs/checkup-zoo.md; about ten minutes
 python -m tests.checkup.zoo llama bert # replaces their rows in the page
+python -m tests.checkup.zoo --from m   # replaces the rows of the names from m on
 """
 
 import multiprocessing
@@ -21,6 +22,7 @@ import torch
 from attnlab.checkup import Report, Status, checkup
 from attnlab.checkup_target import tiny_transformer
 from attnlab.errors import BadInput, printable
+from tests.checkup.confirm import sentence
 
 PAGE = Path("docs/checkup-zoo.md")
 # Encoders, whose causal class is meant for cross attention with is_decoder=True, and XLNet, which
@@ -36,12 +38,14 @@ HEAD = """# Every causal architecture of transformers
 
 `python -m tests.checkup.zoo` builds each causal language model of transformers {version} tiny and
 with random weights, examines 24 positions, and writes this page. Seconds are CPU seconds on one
-core without imports. A suspicious model does something unusual, which may be intended.
+core without imports. A suspicious model does something unusual, which may be intended. What was
+found is then measured in another way, by `tests/checkup/confirm.py`, which shares no code with the
+detectors.
 
 {counts}
 
-| model | verdict | seconds | what was found |
-|---|---|---|---|
+| model | verdict | seconds | what was found | measured in another way |
+|---|---|---|---|---|
 """
 
 
@@ -64,10 +68,12 @@ def examine(kind: str) -> str:
         report = checkup(loaded.model, vocab_size=loaded.vocab_size, block_size=24)
     except (BadInput, TooSlow) as error:
         verdict = "too slow" if isinstance(error, TooSlow) else "not built"
-        return f"| {kind} | {verdict} | | {printable(str(error))} |"
+        return f"| {kind} | {verdict} | | {printable(str(error))} | |"
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-    return row(kind, report, time.process_time() - begin)
+    seconds = time.process_time() - begin
+    answers = [sentence(d, loaded.model, loaded.vocab_size or 0) for d in report.diagnoses]
+    return f"{row(kind, report, seconds)} {'; '.join(answers)} |"
 
 
 def examine_alone(kind: str) -> str:
@@ -87,7 +93,7 @@ def examine_alone(kind: str) -> str:
         return str(here.recv())
     except EOFError:
         process.join()
-        return f"| {kind} | failed | | the process ended with code {process.exitcode} |"
+        return f"| {kind} | failed | | the process ended with code {process.exitcode} | |"
     finally:
         process.join()
 
@@ -111,7 +117,13 @@ def write(rows: dict[str, str]) -> None:
     verdicts = sorted(cell[2].strip("*") for cell in cells)
     parts = [f"{verdicts.count(v)} {v}" for v in dict.fromkeys(verdicts)]
     middle = median([float(cell[3]) for cell in cells if cell[3]] or [0.0])
-    counts = f"{len(rows)} model types: {', '.join(parts)}. Median {middle:.1f} s."
+    said = "".join(rows.values())
+    confirmed, not_confirmed = said.count("| confirmed:"), said.count("NOT CONFIRMED")
+    confirmed += said.count("; confirmed:")
+    counts = (
+        f"{len(rows)} model types: {', '.join(parts)}. Median {middle:.1f} s. {confirmed} "
+        f"diagnoses confirmed, {not_confirmed} not confirmed."
+    )
     text = HEAD.format(version=version("transformers"), counts=counts)
     lines = [line for _, line in sorted(rows.items())]
     PAGE.write_text(text + "\n".join(lines) + "\n", encoding="utf-8")
@@ -125,9 +137,12 @@ def main() -> None:
     os.environ["HF_HUB_OFFLINE"] = "1"
     rows = {}
     if sys.argv[1:] and PAGE.exists():
-        _, table = PAGE.read_text(encoding="utf-8").split("|---|---|---|---|\n")
+        _, table = PAGE.read_text(encoding="utf-8").split("|---|---|---|---|---|\n")
         rows = {line.split("|")[1].strip(): line for line in table.splitlines()}
-    for kind in sys.argv[1:] or sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES):
+    kinds = sys.argv[1:] or sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+    if kinds[0] == "--from":
+        kinds = [kind for kind in sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) if kind >= kinds[1]]
+    for kind in kinds:
         rows[kind] = examine_alone(kind)
         print(rows[kind], flush=True)
         write(rows)

@@ -30,6 +30,18 @@ def examined(fault: PlantedFault, model: str) -> Report:
     )
 
 
+def tally(reports: list[tuple[PlantedFault, Report]]) -> str:
+    """How many plantings were found, named rightly, and given a second diagnosis."""
+    found = sum(bool(report.diagnoses) for _, report in reports)
+    right = sum(bool(set(fault.causes) & set(report.causes)) for fault, report in reports)
+    second = sum(len(report.diagnoses) > 1 for _, report in reports)
+    n = len(reports)
+    return (
+        f"{n} plantings: {found} found ({found / n:.0%}), {right} with the right cause "
+        f"({right / n:.0%}), {second} with a second diagnosis"
+    )
+
+
 def row(fault: PlantedFault, reports: dict[str, Report]) -> str:
     """One row of the table: what each detector found in every model, and the diagnosis."""
     signs = {d: "/".join(_sign(report, d) for report in reports.values()) for d in DETECTORS}
@@ -52,9 +64,12 @@ def _sign(report: Report, detector: str) -> str:
 def table() -> tuple[str, int]:
     """The whole table as Markdown, and how many faults were missed."""
     lines = ["| fault | diagnosis | detectors |", "|---|---|---|"]
+    planted = []
     for fault in FAULTS:
         reports = {model: examined(fault, model) for model in fault.models}
+        planted += [(fault, report) for report in reports.values()]
         lines.append(row(fault, reports))
+        print(lines[-1], flush=True)
     others = {"other": lambda: in_llama.build("healthy", 2, 4), "served": lambda: served.build("")}
     for kind in ("sdpa", "manual", "torch_mha", "single_head", *others):
         model = others[kind]() if kind in others else in_gpt.healthy(kind)
@@ -63,9 +78,9 @@ def table() -> tuple[str, int]:
         lines.append(f"| *none: {kind}* | {verdict} | |")
     missed = sum("MISSED" in line for line in lines)
     counted = (
-        f"{len(FAULTS)} faults in up to two models each; {missed} missed. Before the slash: our "
-        f"GPT; after it: the other model. **x** = fault, s = suspicious. Links lead to real code "
-        f"that had the fault."
+        f"{len(FAULTS)} faults in up to two models each, {tally(planted)}; {missed} rows with a "
+        f"miss. Before the slash: our GPT; after it: the other model. **x** = fault, s = "
+        f"suspicious. Links lead to real code that had the fault."
     )
     return "\n".join([counted, "", *lines]), missed
 
@@ -79,7 +94,7 @@ def main() -> None:
     before, rest = text.split(BEGIN)
     after = rest.split(END)[1]
     page.write_text(f"{before}{BEGIN}\n{new}\n{END}{after}", encoding="utf-8")
-    print(f"{page}: {len(FAULTS)} faults, {missed} missed")
+    print(f"{page}: {new.partition('.')[0]}")
     raise SystemExit(1 if missed else 0)
 
 

@@ -69,6 +69,8 @@ class Examination:
             self.rows()
             if self.findings[-1].cause in ("rows_mix", "batch_time_swapped"):
                 self.adapter = replace(self.adapter, rows=1)
+            accepted = blackbox.accepted_lengths(self.adapter)  # alone, too
+            self.lengths = [n for n in accepted if n in usable]
         self.raise_precision()
         self._look_inside()
         if measurable:
