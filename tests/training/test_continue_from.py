@@ -81,6 +81,16 @@ def test_an_interrupted_continued_run_resumes(
     assert same_weights(train(*more).folder, whole.folder)
 
 
+@pytest.mark.parametrize("start", ["continue_from=", "init_from="])
+def test_a_run_does_not_replace_what_it_starts_from(
+    start: str, train: Train, tmp_path: Path
+) -> None:
+    before = {f: f.read_bytes() for f in train().folder.rglob("*") if f.is_file()}
+    with pytest.raises(BadInput, match="is the run to start from"):
+        train(f"{start}{tmp_path}/run", "trainer.max_steps=8", "force=true")
+    assert before == {f: f.read_bytes() for f in (tmp_path / "run").rglob("*") if f.is_file()}
+
+
 def test_a_stopped_run_goes_on(train: Train) -> None:
     stopped = train(*STOPS_AT_4, folder="stopped")
     assert stopped.metrics["status"] == "stopped"

@@ -369,8 +369,9 @@ def test_hydras_own_directories_are_used(text_file: Path, tmp_path: Path) -> Non
     assert code == 0, said
     assert len(list((tmp_path / "swept").glob("attn=*/seed=*/metrics.json"))) == 2
     assert not (tmp_path / "o").exists()
-    code, said = ended([*command, "hydra.sweep.subdir=x"], tmp_path)
-    assert code == 2 and "hydra.sweep.subdir" in said
+    inside = next((tmp_path / "swept").glob("attn=*/seed=0")) / "inner"
+    code, said = ended([*command, f"hydra.run.dir={inside}"], tmp_path)
+    assert code == 2 and f"{inside} lies inside the run directory {inside.parent}" in said
 
 
 def test_a_sweep_ends_with_a_table_and_a_picture(

@@ -100,6 +100,11 @@ def _check_settings(cfg: DictConfig) -> None:
         raise BadInput(f"{missing[0]} must be given: {missing[0]}=...")
     if cfg.continue_from is not None and cfg.init_from is not None:
         raise BadInput("init_from starts a new run and continue_from continues one; use either")
+    for key in ("outputs", "continue_from", "init_from"):
+        try:
+            Path(cfg[key] or "").expanduser()
+        except RuntimeError as error:
+            raise BadInput(f"{key} = {cfg[key]} begins with the name of no user") from error
     if cfg.seed < 0:
         raise BadInput(f"seed = {cfg.seed} must be at least 0")
     for key in COUNTS:

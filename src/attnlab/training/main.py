@@ -79,6 +79,9 @@ def _train(cfg: DictConfig, hydra: HydraConf) -> "Result":
         from attnlab.training.run import run
     usual = folder_for(cfg, variant, without_defaults(cfg, hydra))
     folder = directory_by_hydra(hydra, usual) or usual
+    for above in folder.absolute().parents:
+        if (above / "status.json").exists():
+            raise BadInput(f"{folder} lies inside the run directory {above}")
     return run(config, folder, variant=variant, overrides=hydra.overrides.task)
 
 
@@ -99,14 +102,11 @@ def directory_by_hydra(hydra: HydraConf, folder: Path) -> Path | None:
     """The run directory that `hydra.run.dir=` or `hydra.sweep.dir=` names, inside a sweep by the
     last two parts of `folder`, what the run is called otherwise; None without them."""
     keys = last_of(hydra.overrides.hydra)
-    if "hydra.sweep.subdir" in keys:
-        raise BadInput(
-            "hydra.sweep.subdir is not supported: runs of a sweep are named by their settings "
-            "and their seed; use hydra.sweep.dir"
-        )
     if hydra.mode == RunMode.MULTIRUN:
         sweeps_there = "hydra.sweep.dir" in keys
         return Path(hydra.runtime.output_dir, *folder.parts[-2:]) if sweeps_there else None
+    if given := keys.keys() & {"hydra.sweep.dir", "hydra.sweep.subdir"}:
+        raise BadInput(f"{min(given)} is for a sweep (-m); use hydra.run.dir")
     # "." is conf/train.yaml's, and what Lightning's launcher gives to its other processes.
     return Path(hydra.runtime.output_dir) if hydra.run.dir != "." else None
 
@@ -152,7 +152,7 @@ def arguments_of(hydra: HydraConf) -> list[str]:
 def arrange_arguments() -> None:
     """Let -m stand among the overrides, where Hydra does not take it, and a run directory be typed
     without quotes, which Hydra's grammar needs around "=" and ","."""
-    run = re.compile(r"^(continue_from|init_from)=([^'\"]+)$")
+    run = re.compile(r"^(continue_from|init_from|hydra\.run\.dir)=([^'\"]+)$")
     quoted = [run.sub(r"\1='\2'", word) for word in sys.argv[1:]]
     sys.argv[1:] = sorted(quoted, key=lambda word: word not in ("-m", "--multirun"))
 

@@ -64,7 +64,7 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
     as typed. Raises BadInput if the configuration cannot be run; nothing was written then.
     """
     corpus = _load_data(config)
-    origin = _read_origin(config.settings, corpus)
+    origin = _read_origin(config.settings, corpus, folder)
     inputs = [corpus.sha256, *([] if origin is None else [origin.sha256])]
     directory, digest = RunDirectory(folder), fingerprint(config.settings, *inputs)
     directory.check_holds_no_other_files()
@@ -129,8 +129,14 @@ def _load_data(config: RunConfig) -> TaskData:
     )
 
 
-def _read_origin(settings: Settings, corpus: TaskData) -> EarlierRun | InitialWeights | None:
-    """What a run starts from instead of drawn weights, if anything."""
+def _read_origin(
+    settings: Settings, corpus: TaskData, folder: Path
+) -> EarlierRun | InitialWeights | None:
+    """What a run starts from instead of drawn weights, if anything; BadInput if that is in the
+    run's own directory, where force=true would delete it."""
+    named = Path(settings["continue_from"] or settings["init_from"] or "hf:")
+    if folder.resolve() in ((place := named.expanduser().resolve()), *place.parents):
+        raise BadInput(f"{folder} is the run to start from; use another name= or hydra.run.dir=")
     if settings["continue_from"] is not None:
         return resume.read_earlier_run(settings, corpus)
     if settings["init_from"] is not None:

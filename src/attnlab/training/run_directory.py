@@ -68,7 +68,7 @@ def variant_of(choice: str) -> str:
 
 def folder_for(cfg: DictConfig, variant: str, overrides: Iterable[str]) -> Path:
     """Where a run goes: `<outputs>/<name>/attn=<variant>[,<what else was changed>]/seed=<n>`;
-    BadInput if the name is not a plain directory name, or the directory would lie in a run's."""
+    BadInput if the name is not a plain directory name."""
     name = str(cfg.name)
     if not name or name in {".", ".."} or any(c in name for c in "/\\\0") or len(name) > 100:
         raise BadInput(f"name = {name!r} must be a plain directory name, without / or \\")
@@ -81,11 +81,7 @@ def folder_for(cfg: DictConfig, variant: str, overrides: Iterable[str]) -> Path:
     if len(run.encode()) > LONGEST_NAME:
         digest = hashlib.sha256(run.encode()).hexdigest()[:8]
         run = run.encode()[: LONGEST_NAME - 9].decode(errors="ignore") + "~" + digest
-    folder = Path(str(cfg.outputs)).expanduser() / name / run / f"seed={cfg.seed}"
-    for above in folder.absolute().parents:
-        if (above / "status.json").exists():
-            raise BadInput(f"outputs = {cfg.outputs} lies inside the run directory {above}")
-    return folder
+    return Path(str(cfg.outputs)).expanduser() / name / run / f"seed={cfg.seed}"
 
 
 def last_of(overrides: Iterable[str]) -> dict[str, str]:

@@ -77,6 +77,11 @@ class SweepSummary(Callback):
     """
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        typed = last_of(config.hydra.overrides.hydra).keys()
+        if given := typed & {"hydra.run.dir", "hydra.sweep.subdir"}:
+            told = "its runs are named by their settings and seed; use hydra.sweep.dir"
+            print(f"error: {min(given)} is not for a sweep: {told}", file=sys.stderr)
+            raise SystemExit(2)  # Hydra turns other exceptions of a callback into warnings
         for file in _notes(config.hydra.sweep.dir):  # of an earlier sweep in the same directory
             file.unlink()
 
