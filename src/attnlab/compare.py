@@ -3,7 +3,7 @@
 import math
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from statistics import median
@@ -27,14 +27,13 @@ def compare(targets: Iterable[str | Path], *, trust: bool = False) -> str:
     Runs that differ in their seed alone are one setting. Each setting is compared, seed by seed,
     with the one of `sdpa` that changes least or, without `sdpa`, with the first.
 
+    Raises BadInput if there are no runs, more settings than lines that can be told apart, or
+    losses of different units.
+
     Args:
         targets: run directories, or directories of them.
         trust: as for `attnlab.training.checkpoints.load_model`, which opens runs without a
             history.
-
-    Raises:
-        BadInput: there are no runs, more settings than lines that can be told apart, or losses of
-            different units.
     """
     found = [run for target in targets for run in read_runs(Path(target))]
     runs = list({run.folder.resolve(): run for run in found}.values())
@@ -50,18 +49,6 @@ def compare(targets: Iterable[str | Path], *, trust: bool = False) -> str:
     # Losses on different texts cannot be compared.
     results = {n: _result(n, of, groups[baseline], len(texts) < 2) for n, of in groups.items()}
     style = looks(groups)
-    settings = [
-        {
-            "name": name,
-            "color": style[name][0],
-            "runs": ", ".join(_ends(of)),
-            "loss": cell(Group(tuple(run for run in of if run.status != "diverged")), "val_loss"),
-            "difference": _difference(results[name].differences),
-            "heads_of": of[0].folder.name,
-            "heads": _heads(of[0], trust=trust),
-        }
-        for name, of in groups.items()
-    ]
     with styled():
         drawn = {
             "Losses by step": figures.losses(curves, columns=1),
@@ -73,7 +60,11 @@ def compare(targets: Iterable[str | Path], *, trust: bool = False) -> str:
     )
     template = files("attnlab").joinpath("compare.html.j2").read_text(encoding="utf-8")
     return environment.from_string(template).render(
-        settings=settings,
+        settings=[
+            {"name": name, "color": style[name][0], "heads": _heads(of[0], trust=trust)}
+            | _row(of, results[name].differences)
+            for name, of in groups.items()
+        ],
         baseline=baseline,
         unit=curves[0].unit,
         texts=len(texts),
@@ -101,20 +92,20 @@ def _result(
     )
 
 
-def _ends(runs: Sequence[Run]) -> Iterator[str]:
-    """How many runs ended in each way, and at which steps."""
+def _row(runs: Sequence[Run], differences: Sequence[float]) -> dict[str, str]:
+    """A setting's row in the table: how its runs ended, their loss, and the paired differences."""
+    ends = []
     for status in dict.fromkeys(run.status for run in runs):
         steps = sorted(run.step for run in runs if run.status == status)
-        first_and_last = dict.fromkeys((steps[0], steps[-1]))
-        yield f"{len(steps)} {status} at step {' to '.join(f'{x:,}' for x in first_and_last)}"
-
-
-def _difference(differences: Sequence[float]) -> str:
-    if not differences:
-        return "-"
-    low, high = min(differences), max(differences)
-    spread = f" ({low:+.4f} to {high:+.4f}, {len(differences)} seeds)"
-    return f"{median(differences):+.4f}{spread if len(differences) > 1 else ' (1 seed)'}"
+        at = " to ".join(f"{x:,}" for x in dict.fromkeys((steps[0], steps[-1])))
+        ends.append(f"{len(steps)} {status} at step {at}")
+    told = "-"
+    if differences:
+        spread = f"{min(differences):+.4f} to {max(differences):+.4f}, {len(differences)} seeds"
+        told = f"{median(differences):+.4f} ({spread if len(differences) > 1 else '1 seed'})"
+    loss = cell(Group(tuple(run for run in runs if run.status != "diverged")), "val_loss")
+    first = runs[0].folder.name
+    return {"runs": ", ".join(ends), "loss": loss, "difference": told, "heads_of": first}
 
 
 def _heads(run: Run, *, trust: bool) -> list[list[dict[str, Any]]] | str:

@@ -26,17 +26,14 @@ def evaluate(
 ) -> dict[str, Any]:
     """The loss of a run on the validation part of any data.
 
+    Returns the name of the corpus, the number of predictions, the loss in nats, bits per byte of
+    the text in UTF-8 (None for a task), and the loss at each position (NaN if none is predicted).
+    Raises BadInput if there is no such model or data, or if the model lacks one of its symbols.
+
     Args:
         target: a run directory or a checkpoint.
         overrides: which data, as for a training: data=text data.path=my.txt.
         trust: as for `attnlab.training.checkpoints.load_model`.
-
-    Returns:
-        the name of the corpus, the number of predictions, the loss in nats, bits per byte of the
-        text in UTF-8 (None for a task), and the loss at each position (NaN if none is predicted).
-
-    Raises:
-        BadInput: there is no such model or data, or the data have symbols that the model lacks.
     """
     net, alphabet = load_model(target, trust=trust)
     for override in overrides:

@@ -147,7 +147,8 @@ def rows(groups: Sequence[Group], columns: Sequence[str], *, each: bool) -> list
 
 def as_json(content: Any) -> str:
     """Rows, or any plain values, as JSON; NaN and infinity, which JSON lacks, become words."""
-    return json.dumps(_plain(content), indent=2, allow_nan=False)
+    plain = json.loads(json.dumps(content), parse_constant=lambda word: str(float(word)))
+    return json.dumps(plain, indent=2)
 
 
 def as_csv(rows: Sequence[dict[str, Any]]) -> str:
@@ -206,14 +207,6 @@ def _status(group: Group) -> str:
         return status
     at = f" at {steps[0]}" if len(steps) == 1 else f" at {steps[0]}-{steps[-1]}"
     return f"[{BAD[status]}]{status}{at if steps != [0] else ''}[/]"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {key: _plain(x) for key, x in value.items()}
-    return [_plain(x) for x in value] if isinstance(value, list) else value
 
 
 def _spread(row: dict[str, Any]) -> dict[str, Any]:

@@ -58,11 +58,7 @@ class SettingResult:
 def draw(runs: Sequence[RunCurves], folder: Path) -> list[Path]:
     """Draw every figure for which the runs of a sweep have the numbers, as PNG and SVG.
 
-    Returns:
-        the files.
-
-    Raises:
-        BadInput: as for `check`.
+    Returns the files. Raises BadInput as `check` does.
     """
     check(runs)
     files = []
@@ -99,25 +95,20 @@ def losses(runs: Sequence[RunCurves], columns: int | None = None) -> Figure | No
     """Draw the training and validation loss, mean and standard deviation over seeds.
 
     Where curves end within 0.2 nats of the baseline's, a third panel shows their differences from
-    it, paired by seed.
-
-    Args:
-        runs: with the losses of one unit.
-        columns: panels per row; None puts all in one.
+    it, paired by seed. There are `columns` panels per row; None puts all in one.
     """
     groups = _by_name(runs)
     style, unit = drawing.looks(groups), runs[0].unit
     tag, close = _close(groups)
-    tags = ("train/loss", "val/loss")
+    tags = {"train/loss": "training", "val/loss": "validation"}
     if not any(run.status not in DONE or any(map(run.scalars.get, tags)) for run in runs):
         return None
     figure, axes = drawing.panels(3 if close else 2, width=5.6, height=4.8, columns=columns)
-    for place, of in zip(axes, tags, strict=False):
+    for place, (of, title) in zip(axes, tags.items(), strict=False):
         for name, found in groups.items():
             whole = [run.scalars.get(of, []) for run in found if run.status in DONE]
             _band(place, whole, f"{name} (n={len(whole)})", style[name])
             _ended(place, [run for run in found if run.status not in DONE], of, style)
-        title = "training" if of == "train/loss" else "validation"
         place.set(title=title, xlabel="step", ylabel=f"loss (nats per {unit})")
     axes[1].sharey(axes[0])
     for place in axes:
@@ -129,8 +120,7 @@ def losses(runs: Sequence[RunCurves], columns: int | None = None) -> Figure | No
             _band(axes[2], curves, name, style[name])
         late = [x for curves in close.values() for c in curves for _, x in c[len(c) // 2 :]]
         reach = 1.3 * max(map(abs, late)) or CLOSE
-        kind = "validation" if tag == "val/loss" else "training"
-        axes[2].set(title=f"{kind}, minus {BASELINE}", xlabel="step", ylim=(-reach, reach))
+        axes[2].set(title=f"{tags[tag]}, minus {BASELINE}", xlabel="step", ylim=(-reach, reach))
         axes[2].set_ylabel(f"paired difference (nats per {unit})")
         drawing.label_lines(axes[2])
     return figure
@@ -139,10 +129,10 @@ def losses(runs: Sequence[RunCurves], columns: int | None = None) -> Figure | No
 def entropies(runs: Sequence[RunCurves]) -> Figure | None:
     """Draw the entropy of each layer's patterns against the step, a panel for each setting."""
     read = {
-        name: [_by_layer(run.scalars) for run in found if run.status in DONE]
+        name: seeds
         for name, found in _by_name(runs).items()
+        if any(seeds := [_by_layer(run.scalars) for run in found if run.status in DONE])
     }
-    read = {name: seeds for name, seeds in read.items() if any(seeds)}
     if not read:
         return None
     figure, axes = drawing.panels(len(read), width=4.2, columns=PANELS_A_ROW, share=True)
@@ -181,13 +171,8 @@ def sweep_figure(
 ) -> Figure | None:
     """Draw paired differences, loss by position, and what attention does at the end.
 
-    Panels for which no run has numbers are left out; None if all are.
-
-    Args:
-        settings: the baseline and what is compared with it; ValueError for more than `MOST`.
-        unit: what is predicted, such as "character".
-        columns: panels per row; None puts all in one.
-        width: of a panel, in inches.
+    Panels for which no run has numbers are left out; None if all are. `unit` is what is predicted,
+    such as "character"; there are `columns` panels per row, each `width` inches wide.
     """
     style = drawing.looks(each.name for each in settings)
     drawers = []
@@ -244,10 +229,8 @@ def _shares(place: Axes, settings: Sequence[SettingResult], style: Styles, unit:
 
 
 def _by_name(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:
-    groups: dict[str, list[RunCurves]] = {}
-    for run in runs:
-        groups.setdefault(run.name, []).append(run)
-    return groups
+    names = dict.fromkeys(run.name for run in runs)
+    return {name: [run for run in runs if run.name == name] for name in names}
 
 
 def _close(groups: Mapping[str, Sequence[RunCurves]]) -> tuple[str, dict[str, list[Curve]]]:
@@ -255,9 +238,10 @@ def _close(groups: Mapping[str, Sequence[RunCurves]]) -> tuple[str, dict[str, li
     done = {name: [run for run in found if run.status in DONE] for name, found in groups.items()}
     # The training loss has more points, and all runs of a seed take it over the same batches.
     points = [len(run.scalars.get("val/loss", ())) for found in done.values() for run in found]
-    tag = "val/loss" if points and min(points) > 2 else "train/loss"
-    bases = [name for name, found in groups.items() if found[0].variant == BASELINE]
-    base = min(bases, key=len, default="")
+    tag = "val/loss" if min(points, default=0) > 2 else "train/loss"
+    base = min(
+        (name for name in groups if groups[name][0].variant == BASELINE), key=len, default=""
+    )
     of_base = {run.seed: dict(run.scalars.get(tag, ())) for run in done.get(base, ())}
     close: dict[str, list[Curve]] = {}
     for name, found in done.items():
@@ -291,8 +275,8 @@ def _band(place: Axes, curves: Sequence[Curve], label: str, look: drawing.LineSt
 def _ended(place: Axes, runs: Sequence[RunCurves], tag: str, style: Styles) -> None:
     """Draw each run that diverged or failed as a thin line to a cross."""
     for number, run in enumerate(runs):
-        curve = [(step, x) for step, x in run.scalars.get(tag, []) if math.isfinite(x)]
-        curve = curve or [(run.step, math.nan)]
+        finite = [(step, x) for step, x in run.scalars.get(tag, []) if math.isfinite(x)]
+        curve = finite or [(run.step, math.nan)]
         label = "_" if number else f"{run.name}: {run.status}"  # one name for all its seeds
         color, dash = style[run.name]
         steps, values = zip(*curve, strict=True)

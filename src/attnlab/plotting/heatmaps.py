@@ -21,7 +21,7 @@ INK, PAPER = "#1e1e1e", "#ffffff"
 EDGE, BLOCKED, NOT_A_NUMBER = (0, 130, 60), (222, 222, 226), (0, 190, 230)
 LONGEST = 12  # characters of a token's label
 MOST_NUMBERS = 8  # rows of a matrix whose numbers are written
-SPECIAL = {"\n": "↵", " ": "␣", "\t": "→"}
+SPECIAL = str.maketrans({"\n": "↵", " ": "␣", "\t": "→"})
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def grid(panels: Sequence[Panel], text: Sequence[str], *, columns: int, heading:
     """
     room = (LARGEST_WIDTH - 200) // columns - 150
     cell = max(1, min(16, max(3, 448 // len(text)), room // len(text)))
-    labels = tuple(_label(symbol) for symbol in text)
+    labels = tuple(_cut(symbol.translate(SPECIAL), LONGEST) for symbol in text)
     return _page(panels, heading, labels, labels, ("query", "key"), columns, cell)
 
 
@@ -101,9 +101,7 @@ def _page(
     width = max(left + columns * (wide + 24) + 70, 360)
     page = Image.new("RGB", (width, 40 + rows * (high + 32) + below), PAPER)
     draw = ImageDraw.Draw(page)
-    fits = page.width // 8 - 2  # characters of the heading
-    heading = heading if len(heading) <= fits else heading[: fits - 1] + "…"
-    draw.text((10, 10), heading, INK, _font(13))
+    draw.text((10, 10), _cut(heading, page.width // 8 - 2), INK, _font(13))
     for number, panel in enumerate(panels):
         row, column = divmod(number, columns)
         x, y = left + column * (wide + 24), 60 + row * (high + 32)
@@ -180,6 +178,5 @@ def _labels(symbols: Sequence[str], cell: int) -> list[tuple[int, str]]:
     return list(enumerate(symbols)) if cell >= 6 else [(i, str(i)) for i in some]
 
 
-def _label(symbol: str) -> str:
-    shown = "".join(SPECIAL.get(character, character) for character in symbol)
-    return shown if len(shown) <= LONGEST else shown[: LONGEST - 1] + "…"
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
