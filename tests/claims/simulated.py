@@ -33,6 +33,8 @@ def _measured(seed):
             for factor in (1, 64):
                 values[f"{kernel} {dtype} x{factor}"] = 1e-3 * factor
     values |= {"zero_fill": 0.99, "finite_fill": 0.0}
+    for T in [2**k for k in range(4, 12)]:
+        values |= {f"GRU at {T}": 300 / T, f"RNN at {T}": 100 / T}
     values |= _of_the_textbook_claims()
     for size in (32, 64, 128, 256, 512):
         values |= {f"{score} {size}": 1 + size / 500 for score in ("additive", "scaled dot")}

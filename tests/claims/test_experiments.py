@@ -64,6 +64,9 @@ def test_all_claims_are_there_in_order():
         "shared_projections",
         "nearby_tokens",
         "grammar_heads",
+        "induction_depth",
+        "path_length",
+        "recurrent_cost",
     ]
 
 

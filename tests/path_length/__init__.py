@@ -1,0 +1,7 @@
+"""Tests of experiments/path_length, whose modules are importable as with `--config-dir`."""
+
+from attnlab.files import make_importable
+from tests.conftest import ROOT
+
+PROJECT = ROOT / "experiments" / "path_length"
+make_importable(PROJECT / "conf")
