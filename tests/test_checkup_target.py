@@ -13,6 +13,7 @@ from attnlab.checkup_target import load_target
 from attnlab.cli import app
 from attnlab.errors import BadInput
 from tests.commands import attnlab
+from tests.security import hostile
 
 MODEL = """
 import torch
@@ -160,6 +161,93 @@ def test_exit_codes(kind: str, file: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert ends(unscaled.format(diagonal=0), "--fail-on", "suspicious") == 1
     with pytest.raises(BadInput, match="--fail-on warnings"):
         ends(MODEL.format(diagonal=0), "--fail-on", "warnings")
+
+
+@pytest.mark.slow
+def test_exit_codes_of_published_architectures(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    for kind, code in (("llama", 0), ("bert", 1)):
+        assert invoke(f"hf:{kind}", "--block-size", "12")[0] == code
+        folder = tmp_path / kind
+        load_target(f"hf:{kind}").model.save_pretrained(folder)  # type: ignore[attr-defined]
+        assert invoke(str(folder), "--vocab-size", "61", "--block-size", "12")[0] == code
+    (tmp_path / "llama" / "config.json").write_text("{}")
+    for target in ("hf:zzz", str(tmp_path / "llama")):
+        ended = attnlab("checkup", target)
+        assert (ended.code, ended.error[:7]) == (2, "error: ")
+
+
+OWN = """
+from pathlib import Path
+from attnlab.attention import SelfAttention
+
+class Mine(SelfAttention):
+    calls = 0
+    def forward(self, x):
+        Mine.calls += 1
+        assert Mine.calls < 60, "boom"
+        return super().forward(x)
+"""
+
+
+def test_exit_codes_of_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = {"healthy": {}, "flipped": {"attn.may_attend": "flipped"}}
+    changes["own"] = {"attn._target_": "own_attention.Mine"}
+    folders = {
+        name: hostile.run(tmp_path / name, hostile.saved(hostile.checkpoint(**changed)))
+        for name, changed in changes.items()
+    }
+    (tmp_path / "own_attention.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert invoke(str(folders["healthy"]))[0] == 0
+    assert invoke(str(folders["flipped"]))[0] == 1
+    assert attnlab("checkup", str(folders["own"]), folder=tmp_path).code == 2  # needs --trust
+    code, output = invoke(str(folders["own"]), "--trust")
+    assert code == 3
+    assert "boom" in output
+
+
+@pytest.mark.parametrize("kind", ["hf", "directory"])
+def test_a_published_model_that_fails_on_the_way_ends_with_3(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+    from transformers import LlamaForCausalLM
+
+    target = "hf:llama"
+    if kind == "directory":
+        target = str(tmp_path)
+        load_target("hf:llama").model.save_pretrained(target)  # type: ignore[attr-defined]
+    calls, forward = [], LlamaForCausalLM.forward
+
+    def failing(*args: object, **kwargs: object) -> object:
+        calls.append(1)
+        assert len(calls) < 30, "boom"
+        return forward(*args, **kwargs)
+
+    monkeypatch.setattr(LlamaForCausalLM, "forward", failing)
+    code, output = invoke(target, "--vocab-size", "61", "--block-size", "12")
+    assert code == 3
+    assert "boom" in output
+    assert "finite" in output
+
+
+@pytest.mark.parametrize("kind", ["module", "function"])
+def test_own_code_that_fails_on_the_way_ends_with_3(
+    kind: str, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(file.parent)
+    healthy = MODEL.format(diagonal=0)
+    failing = "        self.n = getattr(self, 'n', 0) + 1\n        assert self.n < 25, 'boom'\n"
+    here = "        x = self.emb(ids)\n"
+    file.write_text(healthy.replace(here, failing + here))
+    sys.modules.pop("their_model", None)
+    importlib.invalidate_caches()
+    name = {"module": "their_model:factory", "function": f"{file}:tokens_in"}[kind]
+    code, output = invoke(name, "--vocab-size", "11", "--block-size", "13")
+    assert code == 3
+    assert "boom" in output
 
 
 def test_a_model_that_fails_on_the_way_ends_with_3_and_its_own_traceback(file: Path) -> None:

@@ -86,6 +86,43 @@ def test_both_polarities_of_a_padding_mask_are_recognized(true_is_padding: bool)
     assert report.finding("padding").headline.endswith(f"(key_padding_mask: {told})")
 
 
+class FinfoOfItsInput(nn.Module):
+    """Two layers that block by the lowest number of their dtype, and cast to fp32 afterwards.
+
+    In fp64 that number becomes -inf, and a query without keys NaN, which the next layer spreads.
+    """
+
+    vocab_size, block_size = 29, T
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.head = nn.Embedding(29, 12), nn.Linear(12, 29)
+
+    def forward(self, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        x, t = self.embed(ids), ids.shape[1]
+        visible = torch.ones(len(ids), t, t, dtype=torch.bool).tril()
+        if attention_mask is not None:
+            visible = visible & attention_mask.bool()[:, None]
+        blocked = x.new_zeros(visible.shape).masked_fill(~visible, torch.finfo(x.dtype).min)
+        for _ in range(2):
+            scores = x @ x.mT / 12**0.5 + blocked
+            x = x + scores.float().softmax(-1).to(x.dtype) @ x
+        logits: Tensor = self.head(x)
+        return logits
+
+
+def test_nan_that_the_cast_to_fp64_makes_is_no_suspicion() -> None:
+    model, keep = FinfoOfItsInput(), torch.ones(1, T, dtype=torch.long)
+    keep[:, :3] = 0
+    ids = torch.arange(T)[None]
+    assert model(ids, keep).isfinite().all()
+    assert model.double()(ids, keep).isnan().any()
+    report = checkup(model.float())
+    assert report.diagnoses == (), [d.headline for d in report.diagnoses]
+    assert "read on neither side" in report.finding("padding").headline
+
+
 def test_padding_that_is_right_on_one_side_only_is_found() -> None:
     report = checkup(Padded(true_is_padding=True, right_only=True))
     assert report.causes == ("padding_read",)

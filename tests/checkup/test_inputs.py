@@ -38,6 +38,18 @@ def test_a_leak_of_one_rare_token_is_found_and_its_id_is_named(separator: int) -
     assert f"token id {separator}," in report.diagnoses[0].headline
 
 
+def test_in_a_large_vocabulary_real_ids_find_what_random_ones_do_not() -> None:
+    separator, V = 19_999, 20_000
+    text = torch.randint(5, 200, (8, 2 * T), generator=torch.Generator().manual_seed(0))
+    text[:, ::7] = separator
+    report = checkup(Separator(V, separator), vocab_size=V, block_size=T, ids=text)
+    assert not report.healthy
+    assert report.causes != ("token_leak",)  # the text itself shows it
+    missed = checkup(Separator(V, 10_000), vocab_size=V, block_size=T)
+    assert missed.healthy
+    assert "of 20000 ids tried each" in missed.settings["tokens"]  # and how few is said
+
+
 def test_how_many_ids_were_tried_is_said() -> None:
     report = checkup(Separator(500, None), vocab_size=500, block_size=T, seconds=60)
     assert report.diagnoses == ()

@@ -84,6 +84,25 @@ def test_every_row_is_compared_with_every_other() -> None:
     assert checkup(EarlierRow(), vocab_size=V, block_size=T).causes[0] == "rows_mix"
 
 
+def test_a_normalization_that_needs_several_values_does_not_end_the_examination() -> None:
+    class BatchStatistics(nn.Module):
+        """BatchNorm without running statistics refuses a batch of one token."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = in_gpt.build("healthy", T, 1, 2)
+            self.norm = nn.BatchNorm1d(V, track_running_stats=False)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            logits: Tensor = self.norm(self.net(ids).mT).mT
+            return logits
+
+    report = checkup(BatchStatistics(), vocab_size=V, block_size=T)
+    assert report.error == ""
+    assert report.exit_code == 1
+    assert report.causes == ("rows_mix", "outside")  # its statistics are over rows and time
+
+
 class NanAtOne(nn.Module):
     """A standard deviation over time is NaN for one token."""
 

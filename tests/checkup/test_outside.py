@@ -1,10 +1,13 @@
 """Models that read ahead although their attention is causal, and what must not pass for one."""
 
+import math
+import random
+
 import pytest
 import torch
 from torch import Tensor, nn
 
-from attnlab.checkup import checkup
+from attnlab.checkup import Status, checkup
 from attnlab.model import GPT
 from tests.faults import in_gpt
 from tests.faults.planted import FAULTS
@@ -63,6 +66,60 @@ def test_few_leaks_beside_sound_patterns_are_outside_attention(model: str, seed:
     report = checkup(fault.build(model, seed), vocab_size=V, block_size=fault.block_size)
     assert report.causes == ("outside",), [d.headline for d in report.diagnoses]
     assert "topk over the positions" in report.diagnoses[0].headline
+
+
+class Buckets(nn.Module):
+    """Causal attention inside buckets that tokens are hashed into."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.kind = kind
+        self.embed, self.head, self.q = nn.Embedding(V, 8), nn.Linear(8, V), nn.Linear(8, 8)
+
+    def buckets(self, ids: Tensor, q: Tensor) -> Tensor:
+        """(B, T) int64."""
+        if self.kind == "hash of the id":  # another one in every process
+            return torch.tensor([[hash(str(i)) % 4 for i in row] for row in ids.tolist()])
+        if self.kind == "torch":
+            planes = torch.randn(8, 3)
+        else:
+            planes = torch.tensor([[random.gauss(0, 1) for _ in range(3)] for _ in range(8)])
+        return (q @ planes.to(q) > 0).long() @ torch.tensor([1, 2, 4])
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.embed(ids)
+        q = self.q(x)
+        bucket = self.buckets(ids, q)
+        t = ids.shape[1]
+        visible = torch.ones(t, t, dtype=torch.bool).tril()
+        visible = visible & (bucket[:, :, None] == bucket[:, None, :])
+        weights = (q @ q.mT / 8**0.5).masked_fill(~visible, -math.inf).softmax(-1)
+        logits: Tensor = self.head(x + weights @ x)
+        return logits
+
+
+@pytest.mark.parametrize("kind", ["torch", "python", "hash of the id"])
+def test_random_hashing_is_not_told_as_a_leak_or_as_dropout(kind: str) -> None:
+    report = checkup(Buckets(kind), vocab_size=V, block_size=T)
+    told = () if kind == "hash of the id" else ("random_in_eval",)
+    assert report.causes == told, [d.headline for d in report.diagnoses]
+    assert report.healthy
+    assert report.finding("future").status is Status.OK
+
+
+class Sorted(Buckets):
+    """Buckets of a fixed size, cut from the sequence in the order of their hashes (Reformer)."""
+
+    def buckets(self, ids: Tensor, q: Tensor) -> Tensor:
+        order = self.q.weight.new_tensor(range(8)) @ q.mT  # (B, T), a hash
+        return order.argsort(-1).argsort(-1) // 4
+
+
+def test_chunks_of_sorted_hashes_are_a_leak_and_the_sort_is_named() -> None:
+    report = checkup(Sorted("fixed"), vocab_size=V, block_size=T)
+    assert report.causes == ("outside",), [d.headline for d in report.diagnoses]
+    assert "sort over the positions" in report.diagnoses[0].headline
 
 
 class OpenAtFullLength(nn.Module):

@@ -54,6 +54,21 @@ def test_a_decoder_is_healthy_and_an_encoder_is_not() -> None:
     assert not examined("bert").healthy  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("kind", ["jamba", "qwen3_next", "kimi_linear", "zamba2"])
+def test_hybrids_are_built_with_every_kind_of_layer(kind: str) -> None:
+    model = tiny_transformer(kind).model
+    kinds = model.config.get_text_config().layer_types  # type: ignore[attr-defined]
+    assert "linear_attention" in kinds
+    assert {"full_attention", "hybrid"} & set(kinds)
+
+
+def test_what_cannot_be_built_says_the_true_reason() -> None:
+    with pytest.raises(BadInput, match="set_default_language"):
+        tiny_transformer("xmod")
+    with pytest.raises(BadInput, match="9,408,238,592 weights"):
+        tiny_transformer("fuyu")
+
+
 def test_unknown_architectures_are_refused() -> None:
     with pytest.raises(BadInput, match="llama"):
         load_target("hf:llamma")

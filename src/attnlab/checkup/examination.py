@@ -70,7 +70,7 @@ class Examination:
             if self.findings[-1].cause in ("rows_mix", "batch_time_swapped"):
                 self.adapter = replace(self.adapter, rows=1)
             accepted = blackbox.accepted_lengths(self.adapter)  # alone, too
-            self.lengths = [n for n in accepted if n in usable]
+            self.lengths = [n for n in accepted if n in usable] or usable
         self.raise_precision()
         self._look_inside()
         if measurable:
