@@ -98,6 +98,7 @@ class FinfoOfItsInput(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.embed, self.head = nn.Embedding(29, 12), nn.Linear(12, 29)
+        nn.init.normal_(self.embed.weight, std=0.5)
 
     def forward(self, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         x, t = self.embed(ids), ids.shape[1]
