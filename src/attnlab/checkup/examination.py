@@ -217,7 +217,7 @@ class Examination:
         self, finding: Finding, model: ModelAdapter, place: Place | None
     ) -> Finding:
         """If every attention pattern is causal but the model is not, the fault lies elsewhere."""
-        reads = None if place is None else reads_of(place, model, self.lengths[0])
+        reads = None if place is None else reads_of(place, model)
         if place is not None and reads is not None:
             # A reshape that the whole map hides is seen in the one module that leaks first.
             every = torch.ones(len(reads), dtype=torch.bool)
@@ -229,7 +229,7 @@ class Examination:
         if map_ is not None and not bool(map_.ahead.any()):
             return finding
         headline = f"{finding.headline.split(': ')[0]}, though every attention pattern is causal"
-        chosen = choices_in(place, model, self.lengths[0]) if place is not None else ""
+        chosen = choices_in(place, model) if place is not None else ""
         if chosen:
             headline += f": {chosen} over the positions of the sequence makes tokens compete"
         return replace(finding, cause="outside", headline=headline)

@@ -12,10 +12,13 @@ from attnlab.checkup.trace import SeenOperations, ranks_along
 
 @dataclass(frozen=True)
 class Place:
-    """A module, by its name ("" for the model itself)."""
+    """A module, by its name ("" for the model itself), and two sequences that show its leak."""
 
     name: str
     module: nn.Module
+    ids: Tensor  # (1, T)
+    changed: Tensor  # (1, T), other ids from the cut on
+    cut: int
 
     @property
     def sentence(self) -> str:
@@ -52,40 +55,49 @@ def first_leak(adapter: ModelAdapter, T: int) -> Place | None:
             before, after, strict=False
         ):
             if _differ(outputs, new_outputs) and not _differ(inputs, new_inputs):
-                return Place(names[module], module)
+                return Place(names[module], module, ids, changed, cut)
     return None
 
 
-def reads_of(place: Place, adapter: ModelAdapter, T: int) -> Tensor | None:
+def reads_of(place: Place, adapter: ModelAdapter) -> Tensor | None:
     """(T, T) bool: what each output of this one module reads, by gradients; None if they fail."""
     try:
         with torch.enable_grad():
-            args, named, output = _first_call(place, adapter, T)
+            args, named, output = _first_call(place, adapter, place.ids)
             ends = [list(tensors_in(end)) for end in ([*args, *named.values()], output)]
-            x, y = (next(t for t in end if t.shape[:2] == (1, T)) for end in ends)
+            x, y = (next(t for t in end if t.shape[:2] == place.ids.shape) for end in ends)
             sizes = slopes(y[0] * adapter.random_like(y[0]), [x])  # (T, T)
     except REFUSALS:
         return None
     return sizes > 1e-10 * sizes.max()
 
 
-def choices_in(place: Place, adapter: ModelAdapter, T: int) -> str:
-    """Operations in this one module that rank the T positions, as expert choice and hashing do."""
+def choices_in(place: Place, adapter: ModelAdapter) -> str:
+    """Operations in this one module that rank positions, as expert choice and hashing do.
+
+    They are named if the leak closes once they return what they do without the changed tokens.
+    """
+    T, cut = place.ids.shape[1], place.cut
+    found = []
     try:
         with torch.no_grad():
-            args, named, _ = _first_call(place, adapter, T)
-            with SeenOperations(lambda func, x: ranks_along(func, x, T)) as seen:
-                place.module(*args, **named)
+            calls = [_first_call(place, adapter, ids) for ids in (place.ids, place.changed)]
+            seen = SeenOperations(lambda func, x: ranks_along(func, x, T))
+            for args, named, _ in calls:
+                seen = SeenOperations(seen.wanted, seen.outputs)
+                with seen:
+                    found.append(_early(place.module(*args, **named), T, cut))
     except REFUSALS:  # of being called alone
         return ""
-    return " and ".join(sorted(seen.names))
+    leaks = _differ(*(_early(output, T, cut) for _, _, output in calls))
+    return " and ".join(sorted(seen.names)) if leaks and not _differ(*found) else ""
 
 
-def _first_call(place: Place, adapter: ModelAdapter, T: int) -> tuple[tuple, dict, object]:
-    """The arguments and the output of this one module for a random sequence."""
+def _first_call(place: Place, adapter: ModelAdapter, ids: Tensor) -> tuple[tuple, dict, object]:
+    """The arguments and the output of this one module for a sequence."""
     seen: list[tuple[tuple, dict, object]] = []
     with hooked([place.module], lambda _, *call: seen.append(call)):
-        adapter.raw(adapter.tokens(1, T))
+        adapter.raw(ids)
     return seen[0]
 
 

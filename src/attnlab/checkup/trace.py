@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Any
 
@@ -186,17 +186,30 @@ class AttentionTracer(TorchDispatchMode):
 
 
 class SeenOperations(TorchDispatchMode):
-    """Collect the names of the operations that are wanted, judged with their named arguments."""
+    """Collect the operations that are wanted, judged with their named arguments.
 
-    def __init__(self, wanted: Callable[[Operation, dict[str, Any]], bool]) -> None:
+    Args:
+        held: outputs that they return, one after the other, instead of their own.
+    """
+
+    def __init__(
+        self,
+        wanted: Callable[[Operation, dict[str, Any]], bool],
+        held: Iterable[object] = (),
+    ) -> None:
         super().__init__()
         self.wanted = wanted
         self.names: set[str] = set()
+        self.outputs: list[object] = []
+        self._held = iter(held)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        out = func(*args, **(kwargs or {}))
         if self.wanted(func, _named(func, args, kwargs or {})):
             self.names.add(str(func.overloadpacket).removeprefix("aten."))
-        return func(*args, **(kwargs or {}))
+            out = next(self._held, out)
+            self.outputs.append(out)
+        return out
 
 
 def draws_random_numbers(func: Operation, given: dict[str, Any]) -> bool:
