@@ -70,6 +70,16 @@ def test_red_with_the_report_for_a_leak(project: Path) -> None:
     assert "fix:" in output
 
 
+def test_a_report_in_a_variable_is_attached_too(project: Path) -> None:
+    (project / "test_theirs.py").write_text(
+        "from attnlab.checkup import checkup\nfrom their_model import Model\n\n"
+        "def test_theirs():\n    report = checkup(Model(1))\n    assert report.healthy\n"
+    )
+    code, output = run_pytest(project)
+    assert code == 1
+    assert output.count("checkup of Model") == 1
+
+
 def test_nothing_is_imported_before_a_test_asks(project: Path) -> None:
     (project / "test_theirs.py").write_text(
         "import sys\n\ndef test_theirs():\n"

@@ -10,13 +10,12 @@
 Nothing of attnlab is imported before a test asks for it.
 """
 
+import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import pytest
-
-_MADE = pytest.StashKey[list[Any]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -39,40 +38,20 @@ def assert_causal(request: pytest.FixtureRequest) -> Callable[..., None]:
 
 @pytest.fixture
 def attnlab_checkup(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    """`attnlab.checkup.checkup`; a failing test shows its reports."""
+    """`attnlab.checkup.checkup`, with the seconds of the test's marker."""
     from attnlab.checkup import runner
 
-    def examine(
-        model: Callable[..., object],
-        *,
-        vocab_size: int | None = None,
-        block_size: int | None = None,
-        ids: Any = None,
-        example: Any = None,
-        loss: Any = None,
-        batch: Any = None,
-        prove: bool = False,
-        seconds: float | None = _seconds(request.node),
-        seed: int = 0,
-        name: str | None = None,
-    ) -> Any:
-        report = runner.checkup(
-            model, vocab_size=vocab_size, block_size=block_size, ids=ids, example=example,
-            loss=loss, batch=batch, prove=prove, seconds=seconds, seed=seed, name=name,
-        )  # fmt: skip
-        request.node.stash.setdefault(_MADE, []).append(report)
-        return report
-
-    return examine
+    return partial(runner.checkup, seconds=_seconds(request.node))
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """Attach the reports of a failed test."""
+    """Attach to a failed test the reports that its frames hold, in variables or in an assert."""
     outcome: Any = yield
     result = outcome.get_result()
     if result.failed and call.excinfo is not None:
-        error: Any = call.excinfo.value
-        own = [error.report] if type(error).__name__ == "CheckupFailed" else []
-        for report in [*item.stash.get(_MADE, []), *own]:
+        frames = [frame for frame, _ in traceback.walk_tb(call.excinfo.tb)]
+        held = [value for frame in frames for value in frame.f_locals.values()]
+        reports = [x for x in held if type(x).__module__ == "attnlab.checkup.findings"]
+        for report in {id(x): x for x in reports if type(x).__name__ == "Report"}.values():
             result.sections.append((f"checkup of {report.subject}", report.to_text()))

@@ -128,14 +128,14 @@ class ModelAdapter:
             seed_all(0, self.device)
         own = ids.to(self.device).clone()  # a model may write into its input
         extra = {name: self._fitted(name, *ids.shape) for name in self.extra}
+        args: list[object] = [own]
         if self.convention == "numpy":
-            output = self.model(own.numpy(), **extra)
-        elif self.convention in ("torch", "targets"):
-            args = (own,) if self.convention == "torch" else (own, own.clone())
-            output = self.model(*args, **extra)
-        else:
-            output = self.model(**{self.convention: own}, **extra)
-        return find_logits(output, tuple(ids.shape), self.vocab_size)
+            args = [own.numpy()]
+        elif self.convention == "targets":
+            args.append(own.clone())
+        elif self.convention != "torch":
+            args, extra[self.convention] = [], own
+        return find_logits(self.model(*args, **extra), tuple(ids.shape), self.vocab_size)
 
     def _fitted(self, name: str, B: int, T: int) -> object:
         """A keyword input for B sequences of T tokens: its first row, cut along time."""
