@@ -1,4 +1,5 @@
-"""Hydra's launcher `pool`: a sweep in processes of this machine that import once for all runs."""
+"""Hydra's launchers `pool` and `stacked`: a sweep in processes that import once for all their
+runs, or in one process that computes the training steps of all runs together."""
 
 import inspect
 import math
@@ -26,10 +27,11 @@ class PoolLauncher(Launcher):
 
     Args:
         n_jobs: how many processes; null for one per core, and at most 8 where there is a GPU.
+        stacked: whether to use no other process, and `attnlab.training.stacking`.
     """
 
-    def __init__(self, n_jobs: int | None = None) -> None:
-        self.n_jobs = n_jobs
+    def __init__(self, n_jobs: int | None = None, *, stacked: bool = False) -> None:
+        self.n_jobs, self.stacked = n_jobs, stacked
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
@@ -57,7 +59,8 @@ class PoolLauncher(Launcher):
         jobs = min(self.n_jobs or usual, len(job_overrides))
         given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
         threads = max(1, int(given) if given.isdigit() else cores() // jobs)
-        print(f"{len(job_overrides)} runs in {jobs} processes; their output: {folder}/logs")
+        where = "one process" if self.stacked else f"{jobs} processes"
+        print(f"{len(job_overrides)} runs in {where}; their output: {folder}/logs")
         do = partial(
             _do_job,
             context=self.context,
@@ -67,9 +70,13 @@ class PoolLauncher(Launcher):
         )
         began, ended = time.monotonic(), dict[int, JobReturn]()
         tasks = list(enumerate(job_overrides, initial_job_idx))
-        for (number, overrides), result, log in run_tasks(
-            do, tasks, jobs, folder / "logs", threads=threads
-        ):
+        if self.stacked:
+            from attnlab.training.stacking import run_stacked
+
+            results = run_stacked(do, tasks, folder / "logs")
+        else:
+            results = run_tasks(do, tasks, jobs, folder / "logs", threads=threads)
+        for (number, overrides), result, log in results:
             ended[number] = JobReturn(overrides, status=JobStatus.COMPLETED)
             ended[number].return_value = math.nan if result is None else result
             if result is None:
@@ -80,7 +87,8 @@ class PoolLauncher(Launcher):
                 line = log.read_text(errors="replace").splitlines()[-1]
             left = (time.monotonic() - began) / len(ended) * (len(tasks) - len(ended))  # seconds
             more = f", {left:.0f} s left" if left < 100 else f", {left / 60:.0f} min left"
-            print(f"{line} ({len(ended)} of {len(tasks)}{more if left else ''})", flush=True)
+            more = more if left and not self.stacked else ""  # a stack's runs end together
+            print(f"{line} ({len(ended)} of {len(tasks)}{more})", flush=True)
         return [ended[number] for number, _ in tasks]
 
 

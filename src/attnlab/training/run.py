@@ -5,6 +5,7 @@ import math
 import platform
 import subprocess
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -43,6 +44,7 @@ from attnlab.training.lightning_module import TaskData, TaskModule
 from attnlab.training.loggers import close_services, log_results, log_settings
 from attnlab.training.resume import EarlierRun
 from attnlab.training.run_directory import RunDirectory, Settings, fingerprint, variant_of
+from attnlab.training.stacking import StackedRun
 
 NO_MEMORY = "can't allocate memory"  # of PyTorch's RuntimeError on a CPU
 
@@ -74,6 +76,8 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
     lit = make_module(config, corpus)
     if isinstance(origin, InitialWeights):
         origin.fill(lit)
+    if isinstance(thread := threading.current_thread(), StackedRun):
+        thread.enter(lit, config.settings, overrides)
     checkpoint = resume_step = None
     if not config.force and directory.last_checkpoint.exists():
         checkpoint = resume.read_resumable(directory, config.settings, corpus)
