@@ -191,7 +191,7 @@ def test_a_finished_stack_is_an_ordinary_sweep_that_is_done(
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ("model.dropout=0.0,0.1", "model.dropout=0.1 cannot be stacked: its model has dropout"),
+        ("model.dropout=0.0,0.1", "model.dropout=0.1 cannot be stacked (its model has dropout"),
         ("model.activation=gelu,relu_squared", "model.activation=relu_squared cannot be stacked"),
         ("attn=sdpa,cosine", "attn=cosine cannot be stacked"),
     ],

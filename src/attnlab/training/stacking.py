@@ -94,14 +94,7 @@ class StackedRun(threading.Thread):
         if isinstance(self.answer, Exception):
             raise self.answer
         assert self.answer is not None
-        loss, gradients = self.answer
-
-        def hand_out(grad: Tensor) -> None:
-            for p, g in zip(self.lit.net.parameters(), gradients, strict=True):
-                if g is not None and p.requires_grad:
-                    p.grad = g * grad if p.grad is None else p.grad + g * grad
-
-        loss.requires_grad_().register_hook(hand_out)
+        loss: Tensor = _KnownGradients.apply(*self.answer, *self.lit.net.parameters())
         return loss
 
     def _wait(self) -> None:
@@ -111,6 +104,19 @@ class StackedRun(threading.Thread):
             self._turn.acquire()
         if self._stopping and self.answer is None:
             raise SystemExit
+
+
+class _KnownGradients(torch.autograd.Function):
+    """A loss that came with its gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor, gradients: Any, *parameters: Tensor) -> Tensor:
+        ctx.gradients = gradients
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return None, None, *(None if g is None else g * grad for g in ctx.gradients)
 
 
 class _Loss(nn.Module):
