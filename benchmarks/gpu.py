@@ -7,6 +7,7 @@ compiled, and compiled with CUDA graphs, alternating with nanoGPT's compiled ste
 rate of a large bf16 matrix product; peak memory; the time to a validation loss of 1.47, within
 2,500 steps; the difference between bf16 and fp32 for the same weights. With `preset=tiny`:
 characters per second of 1, 2, 4, ... commands in parallel, until the number no longer grows.
+With `preset=micro`: runs an hour of sweeps one after the other, and stacked, of 1 to 64 runs.
 Writes benchmarks/gpu.json.
 """
 
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +220,25 @@ def side_by_side(most: int = 16) -> list[dict[str, Any]]:
     return rows
 
 
+def runs_an_hour(
+    counts: Sequence[int] = (1, 4, 16, 64), steps: int = 300, accelerator: str = "cuda"
+) -> list[dict[str, Any]]:
+    """Of `preset=micro`, by whole commands: 4 runs one after the other, then stacks."""
+    rows: list[dict[str, Any]] = []
+    for launcher, count in (("basic", 4), *(("stacked", count) for count in counts)):
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, "train.py", "-m", f"hydra/launcher={launcher}"]
+            command += ["preset=micro", f"seed=range({count})", "probes=none", "logger=none"]
+            command += [f"trainer.max_steps={steps}", f"trainer.val_check_interval={steps}"]
+            command += [f"trainer.accelerator={accelerator}", f"outputs={folder}"]
+            began = time.perf_counter()
+            subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+            seconds = time.perf_counter() - began
+        rows.append({"launcher": launcher, "runs": count, "runs_an_hour": 3600 * count / seconds})
+        print(rows[-1], flush=True)
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nanogpt", type=Path, default=os.environ.get("NANOGPT") or None)
@@ -236,6 +257,7 @@ def main() -> None:
             "steps": steps_at_baby(options.nanogpt, corpus, options.rounds),
             "time_to_loss": time_to_loss(corpus),
             "side_by_side": side_by_side(),
+            "runs_an_hour": runs_an_hour(),
         },
     )
 

@@ -26,7 +26,7 @@ from attnlab.attention import SelfAttention
 from attnlab.attention.kernels import Kernel, Mod
 from attnlab.attention.masks import build_mask
 from attnlab.errors import BadInput, first_line
-from attnlab.training.lightning_module import TaskModule
+from attnlab.training.lightning_module import Reduction, TaskModule
 from attnlab.training.resume import FREE
 from attnlab.training.run_directory import ONLY_SHOWN, PLACE, Settings, flat, is_among
 
@@ -35,7 +35,7 @@ Ended = Iterator[tuple[Any, Any, Path]]
 # Settings in which the runs of a stack may differ, alone or with all keys below them: they act on
 # the weights before or after the forward and backward pass, or not at all.
 OUTSIDE = (
-    *(*PLACE, *ONLY_SHOWN, *FREE, "seed", "optim", "trainer.gradient_clip_val"),
+    *(*PLACE, *ONLY_SHOWN, *FREE, "seed", "optim", "train_loss", "trainer.gradient_clip_val"),
     *("model.init", "model.qk_std", "attn.head_init"),
 )
 NUMBERS = ("attn.scale", "attn.may_attend", "attn.window")  # of a SelfAttention
@@ -84,10 +84,10 @@ class StackedRun(threading.Thread):
     def enter(self, lit: TaskModule, settings: Settings, overrides: Iterable[str]) -> None:
         """Wait until it is known that all runs can be stacked; called before a run writes."""
         self.lit, self.settings, self.overrides = lit, settings, " ".join(overrides)
-        lit.stacked = self
+        lit.training_loss = self.loss
         self._wait()
 
-    def loss(self, batch: Sequence[Tensor]) -> Tensor:
+    def loss(self, batch: Sequence[Tensor], reduction: Reduction) -> Tensor:
         """The loss () of a batch; its backward pass hands out gradients that are known."""
         self.batch = batch
         self._wait()
@@ -182,8 +182,15 @@ class Stack:
 
     def _check(self) -> None:
         for run in self.runs:
-            if run.settings["model"].get("dropout") or list(run.lit.net.buffers()):
-                raise ValueError("its model has dropout or buffers")
+            unfit = {
+                "model.dropout": run.settings["model"].get("dropout"),
+                "compile=true": run.settings["compile"],
+                "logger=wandb": "WandbLogger" in str(run.settings["logger"]),  # one a process
+                "a buffer in a layer": list(run.lit.net.buffers()),
+            }
+            for name, there in unfit.items():
+                if there:
+                    raise ValueError(f"{name} is not supported")
         alone = [_Loss(run.lit).double() for run in self.runs]
         loaders = [DataLoader(run.lit.batches(1, 0, 0, 1), batch_size=None) for run in self.runs]
         batches = [[x[:1] for x in next(iter(loader))] for loader in loaders]
