@@ -115,6 +115,8 @@ def test_the_next_command_works_where_this_one_was_typed(
         (["preset=fast", "optim=adamw"], ["preset=fast", "optim=adamw"]),
         (["hydra.run.dir=x", "model.n_head=2", "model.n_head=4"], []),
         (["+trainer.profiler=simple"], ["+trainer.profiler=simple"]),
+        (["optim.lr=1e-2", "optim.min_lr=1e-7"], ["optim.lr=0.01", "optim.min_lr=1e-07"]),
+        (["model.bias=True", "model.qk_std=1.0"], ["model.bias=true", "model.qk_std=1"]),
     ],
 )
 def test_a_default_that_is_spelled_out_changes_nothing(

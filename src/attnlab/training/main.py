@@ -131,7 +131,11 @@ def without_defaults(cfg: DictConfig, hydra: HydraConf) -> list[str]:
     if values:
         plain = composed(*choices.values())
         for key, override in values.items():
-            if OmegaConf.select(plain, key, default=MISSING) != OmegaConf.select(cfg, key):
+            value = OmegaConf.select(cfg, key)
+            if OmegaConf.select(plain, key, default=MISSING) != value:
+                if isinstance(value, int | float):  # 1e-2 is 0.01, and True is true
+                    told = str(value).lower() if isinstance(value, bool) else f"{value:.15g}"
+                    override = f"{key}={told}"
                 changing.append(override)
     return changing
 
