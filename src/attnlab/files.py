@@ -78,8 +78,9 @@ def open_file(file: Path, *, at_most: int = LARGEST) -> Iterator[BinaryIO]:
         OSError: the file is missing or not readable.
         BadInput: it is not a regular file, or it is too large.
     """
-    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as stream:
+    with open(
+        file, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)
+    ) as stream:
         status = os.fstat(stream.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise BadInput(f"{file} is not a regular file")

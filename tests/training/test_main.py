@@ -63,7 +63,7 @@ def test_the_folder_is_never_broken(
 def test_the_next_run_changes_one_thing(
     typed: list[str], next_: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = ending(Result(Path("o/lab/run/seed=0"), FINISHED, GPTModule), capsys, *typed)
+    lines = ending(Result(Path("o/lab/run/seed=0"), FINISHED, GPTModule, {}), capsys, *typed)
     assert lines[-1].endswith(next_)
 
 
@@ -76,6 +76,17 @@ def test_the_next_commands_are_those_that_work(
     lab = ending(train("logger=tensorboard", folder="lab"), capsys)
     assert any("tensorboard --logdir" in line for line in lab)
     assert not any("--trust" in line for line in lab)
+
+
+def test_a_repeated_command_needs_no_saved_settings(
+    train: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = ending(train(), capsys)
+    saved = train().folder / ".hydra" / "config.yaml"
+    for damage in (lambda: saved.write_text(""), saved.unlink):
+        damage()
+        again = ending(train(), capsys)
+        assert again[-3:] == lines[-3:] and any("already done" in line for line in again)
 
 
 def test_a_divergence_says_why(
@@ -102,7 +113,7 @@ def test_the_next_command_works_where_this_one_was_typed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)  # without train.py
-    lines = ending(Result(Path("o/lab/run/seed=0"), FINISHED, GPTModule), capsys)
+    lines = ending(Result(Path("o/lab/run/seed=0"), FINISHED, GPTModule, {}), capsys)
     assert lines[-1].endswith("attnlab train attn=unscaled")
 
 

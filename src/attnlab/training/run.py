@@ -56,6 +56,7 @@ class Result:
     folder: Path  # the run directory
     metrics: dict[str, Any]  # the content of metrics.json
     module: type[TaskModule]  # the class of the task
+    settings: Settings  # of its command
     fresh: bool = True  # False if the run had ended before, and nothing was done
 
 
@@ -98,7 +99,9 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
         probe.check(lit.net)
     if not trainer.is_global_zero:  # another process of a distributed run; the first one records
         _fit(trainer, lit, start)
-        return Result(folder, measured(trainer, lit, clock, train_loss), config.module)
+        return Result(
+            folder, measured(trainer, lit, clock, train_loss), config.module, config.settings
+        )
 
     with directory.locked(), _failures_recorded(directory, digest, trainer, keeper, config.force):
         # Again: another process may have used the directory meanwhile.
@@ -119,7 +122,7 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
         write_json(directory.metrics_file, metrics)
         log_results(trainer, metrics)
         directory.set_status(metrics["status"], digest, status)
-    return Result(folder, metrics, config.module)
+    return Result(folder, metrics, config.module, config.settings)
 
 
 def _load_data(config: RunConfig) -> TaskData:
@@ -158,7 +161,7 @@ def _earlier_result(
     if not directory.is_done():
         return None
     resume.check_checkpoints(directory)
-    return Result(directory.path, directory.metrics(), config.module, fresh=False)
+    return Result(directory.path, directory.metrics(), config.module, config.settings, fresh=False)
 
 
 def make_module(config: RunConfig, corpus: TaskData) -> TaskModule:

@@ -70,8 +70,7 @@ def _next_commands(result: "Result", overrides: Sequence[str]) -> Iterator[str]:
     yield f"{_command('attnlab')} runs {shlex.quote(str(folder.parents[1]))}"
     last = folder / "checkpoints" / "last.ckpt"
     if last.exists() and "val_accuracy" not in result.metrics:  # a task's symbols are not a text
-        config = read_yaml(folder / ".hydra" / "config.yaml")
-        named = [x for group in ("model", "attn") for x in config[group].values()]
+        named = [x for group in ("model", "attn") for x in result.settings[group].values()]
         own = any("." in x and not x.startswith("torch.") for x in named if isinstance(x, str))
         for verb in module.verbs:
             trust = " --trust" if own else ""  # the model has parts of the user's own
