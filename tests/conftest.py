@@ -23,6 +23,7 @@ from attnlab.rng import seed_default
 ROOT = Path(__file__).parent.parent
 CONF = ROOT / "conf"
 VARIANTS = sorted(file.stem for file in (CONF / "attn").glob("*.yaml"))
+TRAINABLE = [variant for variant in VARIANTS if variant != "flex"]  # on a CPU
 VALUE = re.compile(r"(?!hydra\.)[a-z]\w*(\.\w+)*=")  # an override that adds or removes nothing
 SMALL = [
     "model.n_layer=2",

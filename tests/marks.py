@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
+import torch
 
 
 def sampled(values: Iterable[Any], keep: Callable[[Any], bool]) -> list[Any]:
@@ -17,3 +18,4 @@ def sampled(values: Iterable[Any], keep: Callable[[Any], bool]) -> list[Any]:
 
 
 LONG = pytest.mark.long
+GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU with CUDA")

@@ -1,12 +1,16 @@
 """`attnlab compare`: one page with the differences from the baseline, seed by seed."""
 
+import io
 import json
 import re
+from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from attnlab.attention.masks import causal, flipped
 from attnlab.compare import compare
@@ -81,6 +85,16 @@ def test_heads_are_shown_or_it_is_said_why_not(runs: Path) -> None:
     assert "unscaled, L1H2: pattern with an entropy of 0." in page
     (runs / "attn=sdpa" / "seed=0" / "history.json").unlink()
     assert "No maps: " in compare([runs])
+
+
+def test_maps_show_negative_weights_in_blue(tmp_path: Path) -> None:
+    for variant, negative in (("sdpa", False), ("differential", True)):
+        folder = invented.run(tmp_path, variant, invented.content(negative=negative))
+        maps = re.findall('data:image/png;base64,([^"]*)"', compare([folder]))
+        pixels = [np.asarray(Image.open(io.BytesIO(b64decode(x))).convert("RGB")) for x in maps]
+        red, _, blue = np.concatenate(pixels).astype(int).transpose(2, 0, 1)
+        strong = (blue > red + 60) & (blue > 150)  # bluer than any color of positive weights
+        assert (strong.mean() > 0.01) == negative
 
 
 def test_the_page_asks_for_nothing_and_escapes_names(runs: Path) -> None:

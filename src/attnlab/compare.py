@@ -115,11 +115,12 @@ def _heads(run: Run, *, trust: bool) -> list[list[dict[str, Any]]] | str:
     except BadInput as error:
         return str(error)
     T, last = len(history.tokens), history.snapshots[-1]
-    levels, masks = (
+    levels, negative, masks = (
         np.frombuffer(zlib.decompress(b64decode(content)), np.uint8).reshape(-1, T, T)
-        for content in (last.weights, history.mask)
+        for content in (last.weights, last.negative, history.mask)
     )
     weights = np.where(levels == 255, np.nan, (levels / 254.0) ** 2).astype(np.float32)
+    weights[negative == 1] *= -1
     entropies, of_heads = last.measures.get("entropy"), iter(weights)
     layers: list[list[dict[str, Any]]] = []
     for layer, count in enumerate(history.heads):

@@ -33,6 +33,7 @@ class Snapshot(BaseModel):
     step: Count
     loss: float | None
     weights: str
+    negative: str
     equal: list[list[Count]]
     measures: dict[str, list[list[float | None]]]
 
@@ -57,7 +58,8 @@ class PatternHistory(BaseModel):
         if steps != sorted(set(steps)):
             raise ValueError("its steps do not increase")
         for each in self.snapshots:
-            _check_packed(each.weights, sum(self.heads) * T * T)
+            for content in (each.weights, each.negative):
+                _check_packed(content, sum(self.heads) * T * T)
             tables: list[Sequence[Sequence[object]]] = [each.equal, *each.measures.values()]
             for table in tables:
                 if [len(row) for row in table] != self.heads:

@@ -5,6 +5,7 @@ Letters: B batch, T time, C channels, V symbols.
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -194,7 +195,7 @@ class GPT(nn.Module):
         block = partial(
             Block, n_embd, bias=bias, dropout=dropout, norm=norm, activation=activation
         )
-        self.blocks = nn.ModuleList(block(attn(config)) for _ in range(n_layer))
+        self.blocks = nn.ModuleList(block(attn(replace(config, layer=n))) for n in range(n_layer))
         self.ln_f = norm(n_embd, bias=bias)
 
     def embed(self, ids: Tensor, start: int = 0) -> Tensor:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from attnlab.attention import faulty_kernels, kernels, masks
+from tests.marks import GPU
 
 B, H, T, D = 2, 3, 7, 5
 
@@ -81,6 +82,61 @@ def test_kernels_drop_when_told_to(kernel: kernels.Kernel) -> None:
     torch.manual_seed(0)
     dropped = kernel(q, k, torch.ones_like(v), mask=mask, scale=1.0, dropout=0.5)
     assert not torch.allclose(dropped, torch.ones_like(v))
+
+
+FLEX_MASKS = [masks.causal, masks.bidirectional, masks.peek_one, masks.window(masks.causal, 3)]
+
+
+@pytest.mark.parametrize("predicate", FLEX_MASKS, ids=masks.name_of)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+def test_flex_equals_manual_in_value_on_a_cpu(
+    predicate: masks.Predicate,
+    dtype: torch.dtype,
+    tolerance: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    q, k, v = qkv(dtype)
+    eye = torch.eye(T, dtype=dtype).expand(B, H, T, T)
+    args = {"mask": masks.build_mask(predicate, T), "scale": 0.3, "dropout": 0.0}
+    expected = [kernels.manual(q, k, x, **args) for x in (v, eye)]
+    monkeypatch.setattr(kernels, "manual", None)  # flex computes by itself
+    for x, y in zip((v, eye), expected, strict=True):
+        torch.testing.assert_close(kernels.flex(q, k, x, **args), y, rtol=0, atol=tolerance)
+
+
+def test_flex_has_the_gradients_and_the_dropout_of_manual_on_a_cpu() -> None:
+    """Where PyTorch has none for FlexAttention; training by it is refused."""
+    mask = masks.build_mask(masks.causal, T)
+    seen = []
+    for kernel in (kernels.flex, kernels.manual):
+        inputs = [x.requires_grad_() for x in qkv()]
+        torch.manual_seed(0)
+        y = kernel(*inputs, mask=mask, scale=0.3, dropout=0.5)
+        y.square().sum().backward()
+        seen.append([y, *(x.grad for x in inputs)])
+    assert all(torch.equal(a, b) for a, b in zip(*seen, strict=True))
+
+
+@GPU
+@pytest.mark.parametrize("predicate", FLEX_MASKS, ids=masks.name_of)
+@pytest.mark.parametrize("T", [64, 200])
+def test_flex_equals_manual_in_value_and_gradient_on_a_gpu(
+    predicate: masks.Predicate, T: int
+) -> None:
+    drawn = torch.randn(3, B, H, T, 32, generator=torch.Generator().manual_seed(0))
+    args = {"mask": masks.build_mask(predicate, T, "cuda"), "scale": 0.3, "dropout": 0.0}
+    seen = []
+    for kernel in (kernels.flex, kernels.manual):
+        inputs = [x.cuda().requires_grad_() for x in drawn]
+        y = kernel(*inputs, **args)
+        y.square().sum().backward()
+        seen.append([y, *(x.grad for x in inputs)])
+    for ours, expected in zip(*seen, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-3, atol=1e-4)
+    eye = torch.eye(T, device="cuda").expand(B, H, T, T)
+    with torch.no_grad():
+        patterns = [kernel(*inputs[:2], eye, **args) for kernel in (kernels.flex, kernels.manual)]
+    torch.testing.assert_close(*patterns, rtol=0, atol=1e-5)
 
 
 def pattern_of(kernel: kernels.Kernel) -> Tensor:

@@ -23,6 +23,8 @@ from tests.marks import sampled
 ABLATIONS = [v for v in VARIANTS if "defaults" in OmegaConf.load(CONF / "attn" / f"{v}.yaml")]
 CLAIMS = {
     "manual": ("sdpa", "kernel"),
+    "flex": ("sdpa", "kernel"),
+    "differential": ("sdpa", "_target_"),
     "unscaled": ("sdpa", "scale"),
     "inverse_scale": ("sdpa", "scale"),
     "flipped": ("sdpa", "may_attend"),

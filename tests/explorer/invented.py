@@ -16,14 +16,22 @@ LAYERS, HEADS = 2, 3
 
 
 def patterns(
-    step: int, mask: Tensor, *, seed: int = 0, equal: bool = False, heads: int = HEADS
+    step: int,
+    mask: Tensor,
+    *,
+    seed: int = 0,
+    equal: bool = False,
+    heads: int = HEADS,
+    negative: bool = False,
 ) -> Tensor:
-    """(layers, heads, T, T): a softmax of random scores that grow with the step."""
+    """(layers, heads, T, T): a softmax of random scores that grow with the step, or half of its
+    difference from another one."""
     stream = torch.Generator().manual_seed(seed)
     scores = torch.randn(LAYERS, heads, len(mask), len(mask), generator=stream) * (1 + step / 10)
     if equal:
         scores = scores[:, :1].expand(scores.shape)
-    return scores.masked_fill(~mask, -torch.inf).softmax(-1)
+    weights = scores.masked_fill(~mask, -torch.inf).softmax(-1)
+    return (weights - patterns(step, mask, seed=seed + 1)) / 2 if negative else weights
 
 
 def content(

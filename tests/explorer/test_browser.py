@@ -1,5 +1,6 @@
 """The page in a browser: one pointer, one slider and one keyboard move both models."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -87,6 +88,22 @@ def test_the_words_name_the_largest_weights(browser: Browser, page: Path) -> Non
     assert f"reads “{shown}” ({best}) {weight:.2f}" in words
     pattern = invented.patterns(30, invented.build_mask(invented.causal, len(text)))[0, 0, 22]
     assert best == int(pattern.argmax()) and abs(weight - float(pattern.max())) < 0.004
+
+
+def test_negative_weights_are_green_and_have_a_minus(browser: Browser, tmp_path: Path) -> None:
+    folder = invented.run(tmp_path, "differential", invented.content(negative=True))
+    explore(folder).save(tmp_path / "page.html")
+    browser.open(tmp_path / "page.html")
+    mask = invented.build_mask(invented.causal, len(invented.TEXT))
+    row = invented.patterns(30, mask, negative=True)[0, 0, 22]
+    key = int(row.argmin())
+    browser.point(FIRST, *cell(browser, 22, key))
+    said = re.search(rf"reads “.” \({key}\) −(0\.\d\d),", browser.find(".run0.reads p").text)
+    assert said and abs(float(said[1]) + float(row[key])) < 0.01
+    color = browser.run(f"getComputedStyle(runs[0].spans[{key}]).backgroundColor")
+    red, green, blue = map(int, re.findall(r"\d+", color)[:3])
+    assert green > red and green > blue
+    assert "−1 negative weight" in browser.find(".legend").text
 
 
 def test_a_click_holds_the_query_until_it_is_released(browser: Browser, page: Path) -> None:

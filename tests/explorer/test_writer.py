@@ -222,3 +222,21 @@ def test_a_text_that_does_not_fit_is_refused(train: Callable[..., Any]) -> None:
     ):
         with pytest.raises(BadInput, match=words):
             explore(folder, text=text)
+
+
+def test_the_signs_of_weights_are_kept_beside_their_sizes(tmp_path: Path) -> None:
+    kept = invented.content(negative=True)
+    (shown,) = data(explore(invented.run(tmp_path, "differential", kept)).page)["runs"]
+    T = len(invented.TEXT)
+    mask = invented.build_mask(invented.causal, T)
+    expected = invented.patterns(30, mask, negative=True)
+    sizes, signs = (
+        torch.frombuffer(
+            bytearray(zlib.decompress(base64.b64decode(shown["snapshots"][-1][name]))),
+            dtype=torch.uint8,
+        ).view(invented.LAYERS, invented.HEADS, T, T)
+        for name in ("weights", "negative")
+    )
+    assert signs.sum() > 100
+    weights = (sizes / 254.0).square() * (1 - 2.0 * signs)
+    torch.testing.assert_close(weights, expected, rtol=0, atol=0.004)

@@ -22,7 +22,7 @@ from attnlab.probes import capture, measures
 from attnlab.probes.capture import attention_layers, first_nonfinite, views
 from attnlab.probes.measures import random_energy
 from attnlab.probes.training_probes import Patterns, Predictions
-from tests.conftest import VARIANTS, settings, weights_of
+from tests.conftest import TRAINABLE, settings, weights_of
 from tests.marks import sampled
 
 Train = Callable[..., Any]
@@ -63,7 +63,7 @@ def ids(seed: int = 0, B: int = 3, T: int = 12, V: int = 11) -> torch.Tensor:
 WATCHED = {"torch_mha", "additive", "gqa", "strict_flip"}
 
 
-@pytest.mark.parametrize("variant", sampled(VARIANTS, WATCHED.__contains__))
+@pytest.mark.parametrize("variant", sampled(TRAINABLE, WATCHED.__contains__))
 def test_weights_are_bit_equal_with_and_without_probes(variant: str, train: Train) -> None:
     watched = train(f"attn={variant}", "model.dropout=0.1", *LOGGED, folder="watched")
     alone = train(f"attn={variant}", "model.dropout=0.1", "logger=none", folder="alone")
@@ -76,7 +76,7 @@ def test_weights_are_bit_equal_with_and_without_probes(variant: str, train: Trai
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", TRAINABLE)
 def test_weights_after_200_steps_are_bit_equal(variant: str, train: Train) -> None:
     steps = ("trainer.max_steps=200", "trainer.val_check_interval=50", "model.dropout=0.1")
     watched = train(f"attn={variant}", *steps, "probes=default", folder="watched")

@@ -23,7 +23,7 @@ from attnlab.runs import read_curves
 from attnlab.training.callbacks import AtomicCheckpointIO
 from attnlab.training.checkpoints import load_model, read_checkpoint
 from tests.commands import train_py
-from tests.conftest import ROOT, SMALL, VARIANTS, plain, weights_of
+from tests.conftest import ROOT, SMALL, TRAINABLE, plain, weights_of
 from tests.forked import RUN, at_call, begin, ended, folder_of
 from tests.marks import sampled
 
@@ -41,7 +41,7 @@ def same_weights(a: Path, b: Path) -> bool:
     return ours.keys() == theirs.keys() and all(torch.equal(ours[k], theirs[k]) for k in ours)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", TRAINABLE)
 def test_every_variant_trains_and_says_what_it_was(variant: str, train: Train) -> None:
     result = train(f"attn={variant}")
     assert {f.name for f in result.folder.iterdir()} >= {".hydra", "metrics.json", "status.json"}

@@ -14,11 +14,11 @@ from attnlab.attention.faulty_kernels import (
     zero_fill,
 )
 from attnlab.attention.functional import attention
-from attnlab.attention.kernels import linear, manual, sdpa, sigmoid, softmax1
+from attnlab.attention.kernels import flex, linear, manual, sdpa, sigmoid, softmax1
 from attnlab.attention.layer import Attention, KVCache, SelfAttention
 from attnlab.attention.masks import bidirectional, causal, flipped, peek_one, strict_flip
 from attnlab.attention.positions import alibi, log_length
-from attnlab.attention.scores import AdditiveAttention, GeneralAttention
+from attnlab.attention.scores import AdditiveAttention, DifferentialAttention, GeneralAttention
 from attnlab.attention.torch_mha import TorchMHA
 from attnlab.attention.variant import (
     AttentionConfig,
@@ -34,6 +34,7 @@ __all__ = [
     "Attention",
     "AttentionConfig",
     "CrossAttention",
+    "DifferentialAttention",
     "GeneralAttention",
     "KVCache",
     "SelfAttention",
@@ -44,6 +45,7 @@ __all__ = [
     "bidirectional",
     "causal",
     "finite_fill",
+    "flex",
     "flipped",
     "identical",
     "identical_qkv",

@@ -12,12 +12,15 @@ mask. Only such kernels can be combined with `score_mod` and `softcap`.
 """
 
 import math
+import warnings
 from collections.abc import Callable
-from typing import Protocol
+from functools import cache, lru_cache
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from attnlab.attention.masks import build_mask, causal
 
@@ -149,8 +152,38 @@ def sdpa_dtype(q: Tensor) -> torch.dtype:
     return q.dtype
 
 
+def flex(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float) -> Tensor:
+    """PyTorch's FlexAttention (Dong et al. 2024), which skips blocks of keys that are masked.
+
+    `manual` computes where PyTorch cannot: dropout, gradients on a CPU, a mask of every sequence.
+    Training runs are refused there. Like `sdpa`, it gives zeros for a query without keys.
+    """
+    trains = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
+    if dropout or mask.ndim > 2 or (trains and q.device.type != "cuda"):
+        return manual(q, k, v, mask=mask, scale=scale, dropout=dropout)
+    # Compiled kernels need values of a usual width, which those that read off a pattern are not.
+    attend = _flex_attention(compiled=q.device.type == "cuda" and v.shape[-1] == q.shape[-1])
+    y: Tensor = attend(q, k, v, block_mask=_block_mask(mask), scale=scale)
+    return y
+
+
+@cache  # compiled at the first call, never at import
+def _flex_attention(*, compiled: bool) -> Any:
+    warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
+    return torch.compile(flex_attention) if compiled else flex_attention
+
+
+@lru_cache(maxsize=64)  # by the tensor object, of which `build_mask` gives one
+def _block_mask(mask: Tensor) -> BlockMask:
+    def may_attend(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return mask[i, j]
+
+    with torch.inference_mode(False):  # see `build_mask`
+        return create_block_mask(may_attend, None, None, len(mask), mask.shape[1], mask.device)
+
+
 # Kernels whose output for a query depends on that query, its row of the mask and the keys and
 # values that it may attend to: earlier outputs do not change when a text grows.
-ROWWISE: tuple[Kernel, ...] = (manual, sdpa, softmax1, sigmoid, linear)
+ROWWISE: tuple[Kernel, ...] = (manual, sdpa, softmax1, sigmoid, linear, flex)
 # Kernels whose pattern is not a softmax over the keys.
 NO_SOFTMAX: tuple[Kernel, ...] = (softmax1, sigmoid)

@@ -120,6 +120,10 @@ class Attention(nn.Module):
         """Channels to heads: (B, T, h D) -> (B, h, T, D)."""
         return x.unflatten(-1, (-1, self.head_size)).transpose(1, 2)
 
+    def merge(self, mixed: Tensor) -> Tensor:
+        """The mixed values of the heads as `proj` gets them: (B, H, T, D) -> (B, T, C)."""
+        return mixed.transpose(1, 2).flatten(2)
+
     def _repeat(self, grouped: Tensor) -> Tensor:
         """Keys or values (B, n_kv_head, T, D) for every head of queries: (B, H, T, D)."""
         group = self.n_head // self.n_kv_head
@@ -188,6 +192,7 @@ class SelfAttention(Attention):
     """
 
     init_rules: ClassVar[dict[str, Rule]] = {"gain": ones}
+    caches = True  # see `cacheable`; a subclass must say it itself
 
     def __init__(self, config: AttentionConfig) -> None:
         super().__init__(config)
@@ -200,13 +205,11 @@ class SelfAttention(Attention):
                 f"n_embd / n_head = {config.n_embd} / {self.n_head} = {self.head_size}, "
                 f"must be even"
             )
-        if (
-            config.kernel is kernels.sdpa
-            and config.may_attend in masks.LEAVES_QUERIES_WITHOUT_KEYS
-        ):
+        gives_zeros = config.kernel in (kernels.sdpa, kernels.flex)
+        if gives_zeros and config.may_attend in masks.LEAVES_QUERIES_WITHOUT_KEYS:
             raise ValueError(
                 f"the mask {name_of(config.may_attend)} leaves a query without keys, for which "
-                f"the kernel sdpa silently returns zeros; use kernel = manual"
+                f"the kernel {name_of(config.kernel)} silently returns zeros; use kernel = manual"
             )
         self.softcap, self.score_mod = config.softcap, config.score_mod
         if self.softcap is not None and not 1e-30 <= self.softcap <= 1e30:  # finite in fp32
@@ -224,7 +227,7 @@ class SelfAttention(Attention):
         self.bilinear = plain and rotary is None and not config.qk_norm
         # Earlier outputs must not change when a text grows; this is never assumed of a subclass.
         self.cacheable = (
-            type(self) is SelfAttention
+            "caches" in vars(type(self))
             and self.kernel in kernels.ROWWISE
             and self.score_mod in LAB_SCORE_MODS
             and masks.looks_back(self.may_attend, self.block_size)
@@ -262,6 +265,9 @@ class SelfAttention(Attention):
     def scores(self, x: Tensor) -> Tensor:
         """The scores before mask and softmax: (B, T, C) -> (B, H, T, T), fp32 at least."""
         q, k, _ = self.split(x)
+        return self._scores(q, k)
+
+    def _scores(self, q: Tensor, k: Tensor) -> Tensor:
         if self.kernel is kernels.linear:
             return kernels.linear_scores(q, k)
         return kernels.scores(q, k, scale=self.scale, mod=self._mod())
@@ -296,7 +302,7 @@ class SelfAttention(Attention):
     def _mix(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, start: int = 0) -> Tensor:
         dropout = self.dropout if self.training else 0.0
         y = self._call_kernel(q, k, v, mask=mask, dropout=dropout, start=start)
-        return self.proj(y.transpose(1, 2).flatten(2))  # (B, H, T, D) -> (B, T, C)
+        return self.proj(self.merge(y))
 
     def _call_kernel(
         self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, dropout: float, start: int = 0

@@ -1,4 +1,4 @@
-"""Scores of queries against keys, for `attention` and for layers: dot, additive and general.
+"""Scores of queries against keys, and layers with other scores: additive, general, differential.
 
 Letters: B batch, H heads, T queries, S keys, C channels, D channels of a head, A the hidden width
 of the additive score.
@@ -11,6 +11,7 @@ decoder with an encoder.
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -18,9 +19,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from attnlab.attention import kernels
-from attnlab.attention.layer import Attention, SelfAttention
+from attnlab.attention.layer import SelfAttention
+from attnlab.attention.rms_norm import rms_normalize
 from attnlab.attention.variant import AttentionConfig, check_sizes
-from attnlab.rng import Rule
+from attnlab.rng import Rule, normal
 
 Score = Callable[[Tensor, Tensor], Tensor]
 
@@ -89,39 +91,32 @@ def unit_variance(weight: Tensor, stream: torch.Generator) -> None:
     weight.fill_(weight.shape[-1] ** -0.5)
 
 
-class AdditiveAttention(Attention):
+class AdditiveAttention(SelfAttention):
     """A layer with the scores v . tanh(q + k), v (D,) for each head (Bahdanau et al. 2015, A.1.2).
 
     The projections to q and k are the W and U of the paper, and v starts as that of `Additive`.
     With the small weights of GPT-2's initialization tanh is nearly linear, and a head starts by
-    looking at the same keys from everywhere. Raises the errors of `Attention`, and ValueError for
-    a kernel, a scale, shared heads, qk_norm, rotary, score_mod or softcap.
+    looking at the same keys from everywhere. Raises the errors of `SelfAttention`, and ValueError
+    for a kernel, a scale, shared heads, qk_norm, rotary, score_mod or softcap.
     """
 
     init_rules: ClassVar[dict[str, Rule]] = {"v": unit_variance}
-    bilinear = False
 
     def __init__(self, config: AttentionConfig) -> None:
         unsupported = "kernel scale n_kv_head qk_norm rotary score_mod softcap".split()
         config.require_default(*unsupported, by="AdditiveAttention")
-        super().__init__(replace(config, scale=1.0))
+        super().__init__(replace(config, scale=1.0, kernel=kernels.manual))
+        self.bilinear = False
         self.v = nn.Parameter(torch.full((self.n_head, self.head_size), self.head_size**-0.5))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, T, C) -> (B, T, C)."""
-        q, k, v = self.split(x)
-        pattern = kernels.masked_softmax(additive(q, k, self.v), self.mask(x))
-        y = kernels.mix(pattern, v, dropout=self.dropout if self.training else 0.0)
-        return self.proj(y.transpose(1, 2).flatten(2))  # (B, H, T, D) -> (B, T, C)
-
-    def scores(self, x: Tensor) -> Tensor:
-        """The scores before mask and softmax: (B, T, C) -> (B, H, T, T), fp32 at least."""
-        q, k, _ = self.split(x)
+    def _scores(self, q: Tensor, k: Tensor) -> Tensor:
         return additive(q, k, self.v)
 
-    def pattern(self, x: Tensor) -> Tensor:
-        """The weights that average the values, without dropout: (B, T, C) -> (B, H, T, T)."""
-        return kernels.masked_softmax(self.scores(x), self.mask(x))
+    def _call_kernel(
+        self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, dropout: float, start: int = 0
+    ) -> Tensor:
+        pattern = kernels.masked_softmax(self._scores(q, k), mask)
+        return kernels.mix(pattern, v, dropout=dropout)
 
 
 def identity(weight: Tensor, stream: torch.Generator) -> None:
@@ -155,3 +150,47 @@ class GeneralAttention(SelfAttention):
         """The weight (3C, C) of queries, keys and values, W included."""
         q, k, v = super().qkv_of_heads().unflatten(0, (3, self.n_head, -1))  # each (H, D, C)
         return torch.stack([self.W.mT @ q, k, v]).flatten(0, 2)
+
+
+class DifferentialAttention(SelfAttention):
+    """Each head subtracts a second softmax, times a learned lambda (Ye et al. 2024, eq. 1 to 3).
+
+    Queries and keys are two halves of D/2 channels, whose scores are scaled by 1/sqrt(D/2). The
+    pattern is P1 - lambda P2, so weights may be negative and rows sum to 1 - lambda. Mixed values
+    are divided by their root mean square, without a gain, and multiplied by 1 - lambda_init.
+    For all heads, lambda is exp(a . b) - exp(c . d) + lambda_init, with the rows a to d of
+    `lambdas` (4, D/2), and lambda_init = 0.8 - 0.6 exp(-0.3 l) in layer l = 0, 1, ...
+    Raises the errors of `SelfAttention`, and ValueError for an odd D, qk_norm or rotary.
+    """
+
+    init_rules: ClassVar[dict[str, Rule]] = {"lambdas": normal(0.1)}
+    caches = True
+
+    def __init__(self, config: AttentionConfig) -> None:
+        config.require_default("qk_norm", "rotary", by="DifferentialAttention")
+        super().__init__(config)
+        D = self.head_size
+        if D % 2:
+            raise ValueError(f"DifferentialAttention halves a head, so its width {D} must be even")
+        if config.scale in (None, "1/D"):  # of D/2 channels
+            self.scale *= 2 if config.scale else math.sqrt(2)
+        self.lambda_init = 0.8 - 0.6 * math.exp(-0.3 * config.layer)
+        self.lambdas = nn.Parameter(torch.zeros(4, D // 2))
+        self.is_softmax = self.bilinear = False
+
+    def scores(self, x: Tensor) -> Tensor:
+        """The scores of the first softmax, before its mask: (B, T, C) -> (B, H, T, T)."""
+        q, k, _ = self.split(x)
+        return self._scores(q.chunk(2, dim=-1)[0], k.chunk(2, dim=-1)[0])
+
+    def merge(self, mixed: Tensor) -> Tensor:
+        """The normalized heads as `proj` gets them: (B, H, T, D) -> (B, T, C)."""
+        return super().merge(rms_normalize(mixed) * (1 - self.lambda_init))
+
+    def _call_kernel(
+        self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, dropout: float, start: int = 0
+    ) -> Tensor:
+        (q1, q2), (k1, k2) = q.chunk(2, dim=-1), k.chunk(2, dim=-1)
+        attend = partial(super()._call_kernel, mask=mask, dropout=dropout, start=start)
+        ab, cd = (self.lambdas[::2] * self.lambdas[1::2]).sum(-1)  # a . b and c . d
+        return attend(q1, k1, v) - (ab.exp() - cd.exp() + self.lambda_init) * attend(q2, k2, v)

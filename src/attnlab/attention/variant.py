@@ -83,7 +83,7 @@ def _repeat_first_head(view: Tensor, dim: int) -> None:
 class AttentionConfig:
     """The shape and the settings of an attention layer.
 
-    The first five come from the model, the rest from the variant (conf/attn).
+    `SHAPE` names those that come from the model; the rest are the variant's (conf/attn).
 
     Args:
         n_embd: C.
@@ -116,6 +116,7 @@ class AttentionConfig:
             `score_mod`; None for no cap.
         shared: "qk": keys are the queries (Kitaev et al. 2020, section 2); "qkv": one projection
             gives queries, keys and values. `qkv` then has 2C or C rows.
+        layer: the number of the layer, from 0.
     """
 
     n_embd: int
@@ -135,6 +136,7 @@ class AttentionConfig:
     window: int | None = None
     score_mod: ScoreMod = None
     softcap: float | None = None
+    layer: int = 0
 
     def require_default(self, *names: str, by: str) -> None:
         """Refuse, by ValueError, those named settings of the layer `by` that are not defaults."""
@@ -146,7 +148,7 @@ class AttentionConfig:
 
 DEFAULTS: dict[str, Any] = {f.name: f.default for f in fields(AttentionConfig)}
 # What the model sets; a variant sets the other fields.
-SHAPE = ("n_embd", "n_head", "block_size", "bias", "dropout")
+SHAPE = ("n_embd", "n_head", "block_size", "bias", "dropout", "layer")
 
 
 @dataclass(frozen=True)

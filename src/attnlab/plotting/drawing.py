@@ -29,11 +29,11 @@ DASHES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)))
 # A color for each thing that a variant changes, and a dash for each way to change it. Black is
 # the baseline, under each of the names that it has where it is compared.
 FAMILIES: dict[str, tuple[str, ...]] = {
-    BLACK: ("sdpa|scaled|causal|independent|baseline", "manual", "torch_mha"),
+    BLACK: ("sdpa|scaled|causal|independent|baseline", "manual", "torch_mha", "flex"),
     VERMILION: ("unscaled", "inverse_scale", "cosine", "softcap", "log_length"),
     BLUE: ("flipped", "bidirectional", "peek_one", "strict_flip", "sliding_window"),
     GREEN: ("identical_heads|identical", "identical_qkv", "single_head", "softmax1", "sigmoid"),
-    PURPLE: ("gqa", "mqa", "shared_qk", "shared_qkv"),
+    PURPLE: ("gqa", "mqa", "shared_qk", "shared_qkv", "differential"),
     ORANGE: (
         "zero_fill", "finite_fill", "post_softmax_mask", "softmax_over_queries", "unmerged_heads"
     ),

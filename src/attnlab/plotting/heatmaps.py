@@ -36,8 +36,8 @@ class Panel:
 def grid(panels: Sequence[Panel], text: Sequence[str], *, columns: int, heading: str) -> Pixels:
     """Draw patterns side by side, with queries downwards and keys to the right.
 
-    The color shows the weight on a square-root scale. The green line is the edge of the mask,
-    gray cells are blocked and have no weight, and blue cells are not a number.
+    The color shows the weight on a square-root scale, blue below 0. The green line is the edge of
+    the mask, gray cells are blocked and have no weight, and cyan cells are not a number.
 
     Args:
         panels: patterns (T, T), in reading order.
@@ -126,7 +126,8 @@ def _page(
                     left_of = (place[0] - size / 2, place[1])
                     draw.text(left_of, label, INK, _font(size, upright=True))
             draw.text((x + wide // 2, y + high + below - 18), axes[1], INK, _font(11), "mt")
-    _color_bar(page, draw, page.width - 58, weights)
+    below_0 = not weights or any((panel.values < 0).any() for panel in panels)
+    _color_bar(page, draw, weights, -1 if below_0 else 0)
     return np.asarray(page)
 
 
@@ -149,20 +150,25 @@ def shades(panel: Panel, cell: int = 1, *, weights: bool = True) -> Pixels:
 
 
 def _colors(values: npt.NDArray[np.floating], weights: bool) -> Pixels:
-    """Weights on a square-root scale from 0 to 1, cosines from -1 to 1."""
-    place = np.sqrt(values.clip(0, 1)) if weights else (values.clip(-1, 1) + 1) / 2
-    return matplotlib.colormaps["magma_r" if weights else "RdBu_r"](place, bytes=True)[..., :3]
+    """Weights by the square root of their size, from 0 to 1, and cosines from -1 to 1."""
+    values, maps = values.clip(-1, 1), matplotlib.colormaps
+    if not weights:
+        return maps["RdBu_r"]((values + 1) / 2, bytes=True)[..., :3]
+    above, below = (maps[name](np.abs(values) ** 0.5, bytes=True) for name in ("magma_r", "Blues"))
+    return np.where(values[..., None] < 0, below, above)[..., :3]
 
 
-def _color_bar(page: Image.Image, draw: ImageDraw.ImageDraw, x: int, weights: bool) -> None:
-    top, height = 60, max(60, min(240, page.height - 110))
-    places = np.linspace(1, 0, height)  # from the top
-    values = places**2 if weights else 2 * places - 1
+def _color_bar(page: Image.Image, draw: ImageDraw.ImageDraw, weights: bool, low: int) -> None:
+    x, top, height = page.width - 58, 60, max(60, min(240, page.height - 110))
+    places = np.linspace(1, low, height)  # from the top
+    values = places * np.abs(places) if weights else places
     bar = _colors(values[:, None], weights).repeat(12, 1)
     page.paste(Image.fromarray(bar), (x, top))
-    for value in [0, 0.01, 0.1, 0.3, 0.6, 1] if weights else [-1, -0.5, 0, 0.5, 1]:
-        at = value**0.5 if weights else (value + 1) / 2
-        draw.text((x + 16, top + (1 - at) * height), f"{value:g}", INK, _font(9), "lm")
+    ticks = [0, 0.01, 0.1, 0.3, 0.6, 1] if weights else [0, 0.5, 1]
+    for value in ticks + [-x for x in ticks if low and x > 0.01]:
+        at = np.sign(value) * abs(value) ** 0.5 if weights else value
+        y = top + (1 - at) / (1 - low) * height
+        draw.text((x + 16, y), f"{value:g}", INK, _font(9), "lm")
     draw.text((x, top - 16), "weight" if weights else "cosine", INK, _font(10))
 
 

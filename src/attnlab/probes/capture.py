@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from attnlab.attention import kernels
 from attnlab.attention.faulty_kernels import FAULTY
 from attnlab.attention.layer import LAB_SCORE_MODS, Attention, SelfAttention
-from attnlab.attention.scores import AdditiveAttention
 from attnlab.attention.torch_mha import TorchMHA
 from attnlab.model import GPT
 from attnlab.probes import measures
@@ -22,7 +21,7 @@ from attnlab.probes import measures
 Finding = dict[str, int | str | None]  # {"layer": number or None, "quantity": words}
 
 # They take their mask from the layer's `mask`, or leave it out by a known mistake.
-LAB_PATTERNS = (SelfAttention.pattern, AdditiveAttention.pattern, TorchMHA.pattern)
+LAB_PATTERNS = (SelfAttention.pattern, TorchMHA.pattern)
 LAB_KERNELS = (*kernels.ROWWISE, *FAULTY)
 
 
@@ -206,8 +205,8 @@ def snapshot(seen: Sequence[View], step: int, loss: float | None = None) -> dict
 
     Returns:
         "step", "loss" in nats per prediction, "weights" (the patterns of all layers as `packed`
-        bytes), "equal" (layer -> head -> the first head of the layer with the same pattern, bit
-        for bit), and "measures" (name -> layer -> head).
+        bytes), "negative" (which weights are), "equal" (layer -> head -> the first head of the
+        layer with the same pattern, bit for bit), and "measures" (name -> layer -> head).
     """
     measured: dict[str, list[list[float | None]]] = {}
     for view in seen:
@@ -217,6 +216,7 @@ def snapshot(seen: Sequence[View], step: int, loss: float | None = None) -> dict
         "step": step,
         "loss": None if loss is None else _plain(loss),
         "weights": packed([quantized(view.pattern[0], view.mask) for view in seen]),
+        "negative": packed(view.pattern[0] < 0 for view in seen),
         "equal": [_first_equal(view.pattern[0]) for view in seen],
         "measures": measured,
     }
@@ -232,11 +232,11 @@ def history(
 
 
 def quantized(pattern: Tensor, mask: Tensor) -> Tensor:
-    """A pattern (H, T, T), cut to [0, 1], as bytes round(254 sqrt(p)), 255 where it is NaN.
+    """The size of weights (H, T, T), cut to [0, 1], as bytes round(254 sqrt(p)), 255 for NaN.
 
     A blocked key with any weight has a byte above 0, so that no leak is rounded away.
     """
-    levels = (254 * pattern.clamp(0, 1).sqrt()).round()
+    levels = (254 * pattern.abs().clamp(max=1).sqrt()).round()
     levels = levels.where(mask | (pattern == 0), levels.clamp(min=1))
     return levels.where(~pattern.isnan(), 255).to(torch.uint8)
 

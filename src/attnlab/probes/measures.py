@@ -36,17 +36,17 @@ def entropy(pattern: Tensor, mask: Tensor) -> Tensor:
     More than 1 means that weight lies outside the mask.
     """
     visible = mask.sum(-1).clamp(min=2)  # (T,); a lone key would be 0 / 0
-    return _mean(_row_entropy(pattern) / visible.log(), rows_with_choice(mask))
+    return _mean(row_entropy(pattern) / visible.log(), rows_with_choice(mask))
 
 
 def entropy_nats(pattern: Tensor, mask: Tensor) -> Tensor:
     """Entropy of a row, -sum p ln p: (H,), in [0, ln T] nats."""
-    return _mean(_row_entropy(pattern), rows_with_choice(mask))
+    return _mean(row_entropy(pattern), rows_with_choice(mask))
 
 
 def effective_keys(pattern: Tensor, mask: Tensor) -> Tensor:
     """Perplexity of a row, exp(entropy), the number of keys that share the weight: (H,)."""
-    return _mean(_row_entropy(pattern).exp(), rows_with_choice(mask))
+    return _mean(row_entropy(pattern).exp(), rows_with_choice(mask))
 
 
 def largest_weight(pattern: Tensor, mask: Tensor) -> Tensor:
@@ -67,10 +67,10 @@ def jacobian_trace(pattern: Tensor, mask: Tensor) -> Tensor:
 
 
 def future_mass(pattern: Tensor) -> Tensor:
-    """Weight on later positions, over queries that have one: (H,), 0 if causal, NaN if T = 1."""
+    """Size of the weights on later positions, over queries that have one: (H,), NaN if T = 1."""
     T = pattern.shape[-1]
     later = torch.ones(T, T, dtype=pattern.dtype, device=pattern.device).triu(1)
-    return (pattern * later).sum((-2, -1)).mean(0) / (T - 1 or torch.nan)
+    return (pattern.abs() * later).sum((-2, -1)).mean(0) / (T - 1 or torch.nan)
 
 
 def self_mass(pattern: Tensor, mask: Tensor) -> Tensor:
@@ -92,7 +92,7 @@ def first_mass(pattern: Tensor, mask: Tensor) -> Tensor:
 def distance_back(pattern: Tensor, mask: Tensor) -> Tensor:
     """Mean of (query - key) under the pattern: (H,), in positions; negative if it looks ahead."""
     i = torch.arange(pattern.shape[-1], device=pattern.device)
-    return _mean((pattern * (i[:, None] - i)).sum(-1), rows_with_choice(mask))
+    return _mean((shares(pattern) * (i[:, None] - i)).sum(-1), rows_with_choice(mask))
 
 
 def row_sum_error(pattern: Tensor) -> Tensor:
@@ -131,10 +131,10 @@ def js_divergence(pattern: Tensor, mask: Tensor) -> Tensor:
     It is 0 where the heads look at the same keys. Li et al. (2018) compare heads by the cosine.
     """
     H, rows = pattern.shape[1], rows_with_choice(mask)
-    own = _row_entropy(pattern)  # (B, H, T)
+    share, own = shares(pattern), row_entropy(pattern)  # (B, H, T, T), (B, H, T)
     result = pattern.new_zeros(H, H)
     for a, b in combinations(range(H), 2):
-        middle = _row_entropy((pattern[:, [a]] + pattern[:, [b]]) / 2)
+        middle = row_entropy((share[:, [a]] + share[:, [b]]) / 2)
         apart = _mean(middle - (own[:, [a]] + own[:, [b]]) / 2, rows)
         result[a, b] = result[b, a] = apart.squeeze()
     return result
@@ -178,11 +178,6 @@ def largest_difference(heads: Tensor, dim: int) -> Tensor:
 def update_ratio(before: Tensor, after: Tensor) -> Tensor:
     """Norm of a step over the norm of the weight that it changed, (); 1e-3 is usual."""
     return (after - before).norm() / before.norm()
-
-
-def loss_by_position(logits: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy at each position, in nats: (B, T, V), (B, T) -> (T,), and NaN stays NaN."""
-    return cross_entropies(logits, targets).mean(0)
 
 
 def mean_loss(logits: Tensor, targets: Tensor) -> Tensor:
@@ -240,10 +235,16 @@ def random_energy(std: float, n: Tensor) -> tuple[Tensor, Tensor]:
     return entropy[place], trace[place]
 
 
-def _row_entropy(pattern: Tensor) -> Tensor:
-    """(B, H, T) in nats, of the row over its sum: 0 where a row has no weight at all."""
-    total = pattern.sum(-1, keepdim=True)
-    return torch.special.entr(pattern / total.masked_fill(total == 0, 1.0)).sum(-1)
+def shares(pattern: Tensor) -> Tensor:
+    """The size of each weight over the sum of its row: (B, H, T, T), 0 in a row of zeros."""
+    size = pattern.abs()
+    total = size.sum(-1, keepdim=True)
+    return size / total.masked_fill(total == 0, 1.0)
+
+
+def row_entropy(pattern: Tensor) -> Tensor:
+    """Entropy of the shares of each row: (B, H, T) in nats, 0 where a row has no weight at all."""
+    return torch.special.entr(shares(pattern)).sum(-1)
 
 
 def _mean(values: Tensor, rows: Tensor) -> Tensor:

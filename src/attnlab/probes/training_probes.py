@@ -302,8 +302,7 @@ def _draw(trainer: L.Trainer, seen: list[View], labels: list[str], step: int) ->
         heading = f"layer {view.layer}, step {step}"
         page = heatmaps.grid(panels, labels, columns=2, heading=heading)
         log_image(trainer, f"pattern/L{view.layer}", page, step)
-        rows = measures.rows_with_choice(view.mask)
-        of_rows = torch.special.entr(view.pattern).sum(-1)[..., rows]
+        of_rows = measures.row_entropy(view.pattern)[..., measures.rows_with_choice(view.mask)]
         base.log_histogram(trainer, f"row_entropy/L{view.layer}", of_rows.flatten(), step)
         if view.scores is not None:
             visible = view.scores[..., view.mask].flatten()

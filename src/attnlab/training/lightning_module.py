@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from attnlab.attention import SelfAttention, kernels
+from attnlab.attention import AdditiveAttention, SelfAttention, kernels
 from attnlab.attention.masks import build_mask, name_of
 from attnlab.data.batches import IGNORED, Batch, TrainBatches
 from attnlab.data.corpora import Corpus, unit_of
@@ -130,6 +130,16 @@ class TaskModule(L.LightningModule):
 
     def check_data(self) -> None:
         """Refuse data that are too few, by BadInput, before anything is written."""
+
+    def check_device(self, device: torch.device) -> None:
+        """Refuse, by BadInput, the kernel `flex` where another one would compute in its place."""
+        for layer in self.net.modules():
+            fits = isinstance(layer, SelfAttention) and not layer.dropout and device.type == "cuda"
+            if vars(layer).get("kernel") is kernels.flex and not fits:
+                raise BadInput(
+                    "the kernel flex trains only self-attention, on a CUDA GPU, without dropout; "
+                    "use another kernel, such as attn=sdpa"
+                )
 
     @abstractmethod
     def batches(self, steps: int, start: int, rank: int, world_size: int) -> Dataset[Any]:
@@ -344,7 +354,7 @@ class GPTModule(TaskModule):
     def _attention(self) -> str:
         """The kernel that computed the attention, with its dtype if it chose another."""
         attn = self.net.get_submodule("blocks.0.attn")
-        if not isinstance(attn, SelfAttention):
+        if not isinstance(attn, SelfAttention) or isinstance(attn, AdditiveAttention):
             return type(attn).__name__
         if attn.kernel is not kernels.sdpa:
             return name_of(attn.kernel)

@@ -89,6 +89,7 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
     every, train_loss = (config.settings[key] for key in ("checkpoint_every", "train_loss"))
     keeper = RunCheckpoints(folder / "checkpoints", every, divergence)
     trainer = make_trainer(config, folder, [clock, divergence, keeper], resume_step)
+    lit.check_device(trainer.strategy.root_device)
     if checkpoint is None and isinstance(origin, EarlierRun):
         checkpoint = resume.continued(origin, lit, trainer)
     if checkpoint is not None:
