@@ -66,6 +66,7 @@ def test_all_claims_are_there_in_order():
         "grammar_heads",
         "induction_depth",
         "path_length",
+        "recall_state",
         "recurrent_cost",
     ]
 
