@@ -59,7 +59,8 @@ def page(report: Report) -> str:
 def draw_map(map_: Tensor, title: str) -> str:
     """Draw a (T, T) map of shares from 0 to 1 as SVG text, on a logarithmic scale.
 
-    Entries above the diagonal, where a causal model has nothing, are red; NaN is gray.
+    Blue and orange are those of the explorer: orange entries are above the diagonal, where a
+    causal model has nothing. NaN is gray.
     """
     from matplotlib.colors import LogNorm
 
@@ -69,11 +70,13 @@ def draw_map(map_: Tensor, title: str) -> str:
     seen = values.clamp_min(_LEAST)
     future = values.new_ones(values.shape).triu(1).bool()
     with styled():
-        figure, (axes,) = panels(1, width=4, height=3.6)
+        figure, (axes,) = panels(1, width=5.2, height=3.8)
         axes.set_facecolor("#dddddd")
-        for part, colors in ((~future, "Blues"), (future, "Reds")):
-            shown = seen.masked_fill(~part, float("nan"))
-            axes.imshow(shown.numpy(), cmap=colors, norm=LogNorm(_LEAST, 1), interpolation="none")
-        axes.set(xlabel="position that is read", ylabel="position that reads")
+        for part, colors, name in ((future, "Oranges", "later"), (~future, "Blues", "earlier")):
+            shown = seen.masked_fill(~part, float("nan")).numpy()
+            drawn = axes.imshow(shown, cmap=colors, norm=LogNorm(_LEAST, 1), interpolation="none")
+            bar = figure.colorbar(drawn, shrink=0.8, pad=0.02)
+            bar.ax.set_title(name, fontsize=9)
+        axes.set(xlabel="key: position that is read", ylabel="query: position that reads")
         axes.grid(visible=False)
         return svg(figure, title)

@@ -197,7 +197,7 @@ def _differences(place: Axes, settings: Sequence[SettingResult], style: Styles, 
         place.plot(each.differences, y + spread, drawing.MARKERS[kind], color=color, alpha=0.75)
         place.vlines(float(np.median(each.differences)), y - 0.3, y + 0.3, color=color, lw=3)
     place.axvline(0, color="black", lw=1)
-    place.locator_params(axis="x", nbins=5)
+    place.locator_params(axis="x", nbins=4)
     names = [textwrap.fill(each.name, 20, break_long_words=False) for each in shown]
     place.set_yticks(range(len(shown)), names)
     place.set_ylim(-0.6, len(shown) - 0.4)
