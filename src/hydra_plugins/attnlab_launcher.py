@@ -47,6 +47,7 @@ class PoolLauncher(Launcher):
         import torch
 
         from attnlab.errors import BadInput
+        from attnlab.training.summary import time_left
         from attnlab.training.sweeps import note_failure
         from attnlab.workers import cores, run_tasks
 
@@ -86,8 +87,8 @@ class PoolLauncher(Launcher):
             else:
                 line = log.read_text(errors="replace").splitlines()[-1]
             left = (time.monotonic() - began) / len(ended) * (len(tasks) - len(ended))  # seconds
-            more = f", {left:.0f} s left" if left < 100 else f", {left / 60:.0f} min left"
-            more = more if left and not self.stacked else ""  # a stack's runs end together
+            # A stack's runs end together.
+            more = f", {time_left(left)}" if left and not self.stacked else ""
             print(f"{line} ({len(ended)} of {len(tasks)}{more})", flush=True)
         return [ended[number] for number, _ in tasks]
 

@@ -6,6 +6,7 @@ import math
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import lightning.pytorch as L
@@ -18,7 +19,7 @@ from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from attnlab.errors import BadInput
 from attnlab.event_files import read_scalars
 from attnlab.runs import read_run
-from attnlab.training.callbacks import RunCheckpoints
+from attnlab.training.callbacks import Lines, RunCheckpoints
 from attnlab.training.checkpoints import read_checkpoint
 from tests.conftest import weights_of
 
@@ -309,3 +310,22 @@ def test_a_divergence_is_no_stop(train: Train) -> None:
     run = train(*STOPS_AT_4, "optim.lr=1e30", "trainer.gradient_clip_val=0")
     assert run.metrics["status"] == "diverged"
     assert not math.isfinite(run.metrics["val_loss"])
+
+
+@pytest.mark.parametrize(
+    ("steps", "told"),
+    [(110, "step 10: loss 2.5000, 20 s left\n"), (20, ""), (1210, "4 min left\n")],
+)
+def test_ten_steps_forecast_the_time_left(
+    steps: int, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer = SimpleNamespace(global_step=0, max_steps=steps, is_global_zero=True)
+    module = SimpleNamespace(loss=torch.tensor(2.5))
+    monkeypatch.setattr("time.monotonic", lambda: 0.2 * trainer.global_step)  # 0.2 s a step
+    lines: Any = Lines()
+    lines.on_train_start(trainer, module)
+    for trainer.global_step in range(15):
+        lines.on_train_batch_start(trainer, module, None, 0)
+    said = capsys.readouterr().out
+    assert said.endswith(told)
+    assert said.count("\n") == bool(told)

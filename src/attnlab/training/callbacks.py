@@ -16,6 +16,7 @@ from attnlab.files import seal, write_atomically
 from attnlab.probes.base import log_scalars
 from attnlab.probes.capture import Finding, first_nonfinite_gradient, in_words
 from attnlab.training.checkpoints import read_checkpoint
+from attnlab.training.summary import time_left
 
 
 class Scalars(L.Callback):
@@ -273,7 +274,21 @@ class Progress(TQDMProgressBar):
 
 
 class Lines(L.Callback):
-    """Prints a line at each validation, for output that is not a terminal."""
+    """Prints the loss and the time left after ten steps, and a line at each validation, for output
+    that is not a terminal."""
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: Any) -> None:
+        self._began, self._told_at = time.monotonic(), trainer.global_step + 10
+
+    def on_train_batch_start(self, trainer: L.Trainer, pl_module: Any, *_: Any) -> None:
+        step = trainer.global_step
+        if step == self._told_at and trainer.is_global_zero:
+            self._told_at = -1
+            left = (time.monotonic() - self._began) / 10 * (trainer.max_steps - step)
+            if left > 10:  # seconds; a shorter run needs no forecast
+                print(
+                    f"step {step}: loss {float(pl_module.loss):.4f}, {time_left(left)}", flush=True
+                )
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         if trainer.state.fn == "fit" and trainer.is_global_zero:

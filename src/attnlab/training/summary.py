@@ -95,6 +95,11 @@ def _command(name: str) -> str:
     return os.path.relpath(ours)
 
 
+def time_left(seconds: float) -> str:
+    """A forecast in words, such as "40 s left"."""
+    return f"{seconds:.0f} s left" if seconds < 100 else f"{seconds / 60:.0f} min left"
+
+
 def outcome_in_words(result: "Result") -> str:
     """How the run ended: finished, or when and why not."""
     outcome = str(result.metrics["status"])
