@@ -39,15 +39,14 @@ def look(
 ) -> Look:
     """Run a model on a text and show what its heads attend to.
 
+    Raises BadInput if the text does not fit the model, or the model, layer or head does not exist.
+
     Args:
         target: a run directory or a checkpoint, or "hf:" and the local directory or hub name of
             a BERT or GPT-2.
         text: at least two characters or tokens, at most as many as the model takes.
         layer, head: the only one to show, from 0; None for all.
         trust: as for `attnlab.training.checkpoints.load_model`.
-
-    Raises:
-        BadInput: the text does not fit the model, or the model, layer or head does not exist.
     """
     seen, labels, unit = views_of(target, text, trust=trust)
     chosen, panels, words = _chosen("layer", len(seen), layer), [], []
@@ -64,8 +63,7 @@ def look(
 def views_of(target: str, text: str, *, trust: bool = False) -> tuple[list[View], list[str], str]:
     """Run a model on a text; `look` has the arguments and errors.
 
-    Returns:
-        one view per layer, the symbols, and what one of them is, such as "character".
+    Returns one view per layer, the symbols, and what one of them is, such as "character".
     """
     if target.startswith("hf:"):
         from attnlab.interop.transformers_loading import views_of_transformers

@@ -88,17 +88,14 @@ def patch(
 ) -> dict[str, Any]:
     """The effect of exchanging the output of each head between two texts, see `patch_heads`.
 
+    Returns the answers, and the rows of the heads. Raises BadInput if the texts do not fit the
+    model or each other, or if the model predicts the same.
+
     Args:
         target: a run directory or a checkpoint.
         clean, corrupt: the texts, equally long.
         answers: the symbol that is right after each; None for the likeliest ones.
         trust: as for `attnlab.training.checkpoints.load_model`.
-
-    Returns:
-        the answers, and the rows of the heads.
-
-    Raises:
-        BadInput: the texts do not fit the model or each other, or the model predicts the same.
     """
     net, alphabet = load_model(target, trust=trust)
     first, second = (encode(text, alphabet) for text in (clean, corrupt))

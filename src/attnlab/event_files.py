@@ -15,10 +15,7 @@ def read_scalars(folder: Path) -> dict[str, dict[int, float]]:
     """Read all scalars of a run directory: tag -> step -> the latest value.
 
     A resumed run replaces what was logged before the interruption at its own first step or later,
-    as in TensorBoard.
-
-    Raises:
-        BadInput: a file is damaged.
+    as in TensorBoard. Raises BadInput if a file is damaged.
     """
     from tensorboard.compat.proto.event_pb2 import SessionLog
 

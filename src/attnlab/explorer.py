@@ -95,15 +95,14 @@ def explore(
 ) -> Explorer:
     """Show the attention of every head of a model, or of two side by side.
 
+    Raises BadInput if there is no such model, the text does not fit it, or its history is damaged.
+
     Args:
         target: a run directory or a checkpoint, or "hf:" and the local directory or hub name of a
             BERT or GPT-2. The history of a run directory, if any, is shown step by step.
         other: a second model to compare with.
         text: show the trained models on this text instead.
         trust: as for `attnlab.training.checkpoints.load_model`.
-
-    Raises:
-        BadInput: there is no such model, the text does not fit it, or its history is damaged.
     """
     targets = [str(target)] if other is None else [str(target), str(other)]
     found = {each: run for each in targets if (run := _run_of(each))}
@@ -123,11 +122,7 @@ def explore(
 
 
 def read_history(folder: Path) -> PatternHistory | None:
-    """The history of a run directory; None where it has none.
-
-    Raises:
-        BadInput: the file is damaged.
-    """
+    """The history of a run directory, None where it has none; BadInput if it is damaged."""
     file = folder / "history.json"
     if not file.is_file():
         return None

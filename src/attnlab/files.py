@@ -26,8 +26,7 @@ TEMPORARY = re.compile(r"\.(?P<name>.+)\.attnlab-[0-9]+\.tmp")
 def write_atomically(file: Path, content: bytes) -> None:
     """Write beside the file, flush to the disk, and put it in place in one step.
 
-    Raises:
-        OSError: the disk is full or not writable. The old file is unchanged.
+    Raises OSError if the disk is full or not writable; the old file is then unchanged.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     beside = file.with_name(f".{file.name}.attnlab-{os.getpid()}.tmp")
@@ -68,15 +67,10 @@ def is_sealed(content: bytes) -> bool:
 
 @contextmanager
 def open_file(file: Path, *, at_most: int = LARGEST) -> Iterator[BinaryIO]:
-    """Open a regular file. A pipe, a device or a directory is refused without waiting for it.
+    """Open a regular file of at most so many bytes; a symbolic link is followed.
 
-    Args:
-        file: the file; a symbolic link is followed.
-        at_most: bytes.
-
-    Raises:
-        OSError: the file is missing or not readable.
-        BadInput: it is not a regular file, or it is too large.
+    Raises OSError if it is missing or not readable, and BadInput if it is too large or a pipe, a
+    device or a directory, which is refused without waiting for it.
     """
     with open(
         file, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)
@@ -98,9 +92,7 @@ def read_file(file: Path, *, at_most: int = LARGEST) -> bytes:
 def read_json(file: Path) -> dict[str, Any]:
     """Read what `write_json` wrote.
 
-    Raises:
-        OSError: the file is missing or not readable.
-        BadInput: it does not hold a JSON object.
+    Raises OSError if the file is missing or not readable, and BadInput if it is no JSON object.
     """
     text = read_file(file, at_most=LARGEST_JSON)
     try:
@@ -115,9 +107,8 @@ def read_json(file: Path) -> dict[str, Any]:
 def read_yaml(file: Path) -> Any:
     """Read settings that a run saved: plain values, without tags, aliases or interpolations.
 
-    Raises:
-        OSError: the file is missing or not readable.
-        BadInput: it is not YAML, or holds anything else than plain values.
+    Raises OSError if the file is missing or not readable, and BadInput if it is not YAML or holds
+    anything else than plain values.
     """
     import yaml  # not needed by most commands
 

@@ -60,14 +60,13 @@ SCHEMES: dict[str, Callable[[GPT], dict[str, Rule]]] = {"unit": unit, "gpt2": gp
 def init_weights(net: GPT, seed: int, scheme: str = "unit", qk_std: float | None = None) -> None:
     """Draw every parameter of a GPT, then let each attention layer's `head_init` act.
 
+    Raises ValueError if the scheme is unknown, or if a parameter has no rule.
+
     Args:
         net: the model, changed in place.
         seed: of the stream "weights".
         scheme: "unit" (queries and keys of unit variance) or "gpt2".
         qk_std: standard deviation of the query and key weights; None: as the scheme says.
-
-    Raises:
-        ValueError: the scheme is unknown, or a parameter has no rule.
     """
     if scheme not in SCHEMES:
         raise ValueError(f"init = {scheme} is unknown; it must be one of {', '.join(SCHEMES)}")

@@ -158,15 +158,12 @@ def curves_of(runs: Sequence[Run]) -> list[RunCurves]:
 
 
 def load(root: str | Path | Sequence[Run], *, curves: bool = False) -> "pandas.DataFrame":
-    """Read all runs below a directory into a data frame.
+    """Read all runs below a directory into a data frame; BadInput if there are none.
 
     Args:
         root: `outputs`, a sweep in it, or a run directory; or runs that were read.
         curves: one row for each logged value (run, attn, seed, tag, step, value) instead of one
             row for each run, with its settings and metrics as columns.
-
-    Raises:
-        BadInput: there is no such directory or no run in it.
     """
     import pandas  # takes half a second
 

@@ -11,7 +11,6 @@ from difflib import get_close_matches
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import JustifyMethod
 from rich.markup import escape
 from rich.table import Table
 
@@ -46,8 +45,7 @@ COMPARE: dict[str, Callable[[Any, Any], Any]] = {
 def select(runs: Sequence[Run], conditions: Sequence[str]) -> list[Run]:
     """The runs that meet all conditions, such as attn=unscaled, optim.lr<=0.01 or val_loss<2.
 
-    Raises:
-        BadInput: a condition cannot be parsed, or names a key that no run has.
+    Raises BadInput if a condition cannot be parsed, or names a key that no run has.
     """
     for condition in conditions:
         found = re.fullmatch(r"([^=<>!]+?)\s*(!=|<=|>=|=|<|>)\s*(.*)", condition)
@@ -68,8 +66,7 @@ def select(runs: Sequence[Run], conditions: Sequence[str]) -> list[Run]:
 def sort(groups: Sequence[Group], key: str, *, descending: bool = False) -> list[Group]:
     """Groups by their means of a key, then by the word of their first run; NaN comes last.
 
-    Raises:
-        BadInput: no run has the key.
+    Raises BadInput if no run has the key.
     """
     check_key([run for group in groups for run in group.runs], key)
     ranked = [(rank, group) for group in groups if (rank := _rank(group, key))]
@@ -111,10 +108,10 @@ def table(groups: Sequence[Group], columns: Sequence[str], *, each: bool) -> Tab
     result = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for column in ("run", *apart, *([] if each else ["n"]), *columns):
         heading = HEADINGS.get(column, column.removeprefix("attn/").replace("_", " "))
-        left = column in {"run", "status"}
-        wrap = left or column == "attn"
-        justify: JustifyMethod = "left" if left else "right"
-        result.add_column(heading, justify=justify, overflow="fold", no_wrap=not wrap)
+        left, wrap = column in {"run", "status"}, column in {"run", "status", "attn"}
+        result.add_column(
+            heading, justify="left" if left else "right", overflow="fold", no_wrap=not wrap
+        )
     for group in groups:
         first = group.first
         seed = printable(str(first.values.get("seed", first.folder.name.removeprefix("seed="))))

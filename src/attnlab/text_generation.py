@@ -27,9 +27,7 @@ class TextGenerator:
         """Yield the continuation of a prompt in pieces, up to `chars` characters or the end.
 
         A token may be part of a character; it is held back until the character is complete.
-
-        Raises:
-            BadInput: as for `attnlab.model.sample`, or the model does not know a character.
+        Raises BadInput as `attnlab.model.sample` does, or if the model lacks a character.
         """
         ids = self.encode(prompt)
         # A character is four bytes at most, and a token at least one; `sample` refuses chars < 0.
@@ -52,8 +50,7 @@ class TextGenerator:
 def open_generator(target: str, *, trust: bool = False) -> TextGenerator:
     """Load a run directory or checkpoint, or a GPT-2 of transformers by "hf:" and its name.
 
-    Raises:
-        BadInput: as for `attnlab.training.checkpoints.load_model`, or it is not a GPT-2.
+    Raises BadInput as `attnlab.training.checkpoints.load_model` does, or if it is not a GPT-2.
     """
     if target.startswith("hf:"):
         from attnlab.interop import from_gpt2, transformers_loading

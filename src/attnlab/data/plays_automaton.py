@@ -116,14 +116,11 @@ class Automaton(Generic[S]):
         self.start: State[S] = self._settle(node, tail, grammar.scene)
 
     def generate(self, seed: int, length: int) -> tuple[str, NDArray[np.float64]]:
-        """Draw a text, with the exact ln p of each character given all before it.
+        """Draw a text, and the exact ln p of each character given all before it, (length,) nats.
 
         The text begins at the start state, is the same on every platform (only
         `random.Random(seed).random()` is used), and is a prefix of every longer text of that seed.
         Raises ValueError if the seed or the length is negative.
-
-        Returns:
-            the text, `length` characters, and ln p in nats, (length,).
         """
         if seed < 0 or length < 0:
             raise ValueError(f"seed {seed} and length {length} must not be negative")

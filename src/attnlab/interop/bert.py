@@ -46,15 +46,13 @@ class PaddedSelfAttention(SelfAttention):
 def from_bert(layer: "BertAttention | BertSelfAttention") -> PaddedSelfAttention:
     """A self-attention layer of BERT in ours: same queries, keys, values, pattern and output.
 
+    It has the mode and dtype of the layer, is on its device, and is causal if BERT is a decoder.
     Raises BadInput for a cross-attention, or for relative positions.
 
     Args:
         layer: a `BertAttention`, whose `output.dense` becomes our `proj` (dropout, residual and
             LayerNorm after it are the block's), or the `BertSelfAttention` inside, whose output
             is the heads side by side, so that our `proj` is the identity.
-
-    Returns:
-        in the mode and dtype of the layer, on its device; causal if BERT is a decoder.
     """
     from transformers.models.bert.modeling_bert import BertAttention, BertSelfAttention
 

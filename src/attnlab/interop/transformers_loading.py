@@ -63,14 +63,11 @@ def encode(tokenizer: Any, text: str) -> Tensor:
 
 
 def views_of_transformers(name: str, text: str) -> tuple[list[View], list[str]]:
-    """Compute the patterns of every attention layer of a BERT or GPT-2 on a text.
+    """Compute one view per attention layer of a BERT or GPT-2 on a text, and its tokens.
 
     `name` is a local directory or a name on the hub. The model's own tokenizer encodes the text,
     with its special tokens. Raises BadInput if there is no such model, or if the text has too few
     or too many tokens.
-
-    Returns:
-        one view per layer, and the tokens.
     """
     model, tokenizer = load_attention_model(name)
     ids = encode(tokenizer, text)

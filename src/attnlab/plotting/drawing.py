@@ -61,9 +61,7 @@ def looks(names: Iterable[str]) -> dict[str, LineStyle]:
 
     A known variant has its own, also with further words after it ("unscaled optim.lr=0.01") where
     nothing else in the figure has it. The other names take those that are left, in order.
-
-    Raises:
-        ValueError: there are more than `MOST` names.
+    Raises ValueError if there are more than `MOST` names.
     """
     wanted = sorted(set(names))
     if len(wanted) > MOST:
@@ -94,16 +92,13 @@ def panels(
     columns: int | None = None,
     share: bool = False,
 ) -> tuple[Figure, list[Axes]]:
-    """Make a figure of panels, side by side or in rows.
+    """Make a figure, which opens no window, and its panels in reading order.
 
     Args:
         count: how many.
         width, height: of each, in inches.
         columns: panels per row; None puts all in one.
         share: whether all panels have the same axes.
-
-    Returns:
-        the figure, which opens no window, and its panels in reading order.
     """
     across = min(count, columns or count)
     rows = math.ceil(count / across)
