@@ -21,7 +21,7 @@ from attnlab.checkup.runner import checkup
 from attnlab.errors import BadInput, first_line
 from attnlab.interop import transformers_loading
 
-_MOST_WEIGHTS = 20_000_000
+_MOST_WEIGHTS = 40_000_000
 
 
 @dataclass(frozen=True)
