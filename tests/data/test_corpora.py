@@ -140,3 +140,12 @@ def test_a_large_text_takes_few_bytes_a_character_and_tells_progress(
     assert len(ids(corpus)) == 21_000_000
     assert held < 1.2 * 21e6 and peak < 3.3 * 21e6
     assert "large.txt: 20 of 21 MB" in capsys.readouterr().err
+
+
+def test_windows_of_a_text_of_a_billion_characters_lie_in_it() -> None:
+    """The places of windows are floats of 32 bits, which near 900 million are 64 apart."""
+    train = torch.zeros(1, dtype=torch.uint8).expand(900_457_576)
+    corpus = Corpus("long", "a", train, train[:100_050_842], 1_000_508_418, 100_050_841, "")
+    for part in ("train", "val"):
+        x, y = corpus.windows(part, 64, 32)  # type: ignore[arg-type]
+        assert x.shape == y.shape == (32, 64)

@@ -115,7 +115,8 @@ class Corpus:
     def windows(self, part: Part, block_size: int, count: int) -> Batch:
         """At most `count` windows at even distances: x and y, (count, T) int64 each."""
         ids = self.val if part == "val" else self.train
-        starts = torch.linspace(0, len(ids) - block_size - 1, count).long().unique()
+        last = len(ids) - block_size - 1
+        starts = torch.linspace(0, last, count).long().clamp(max=last).unique()  # fp32 rounds up
         windows = ids[starts[:, None] + torch.arange(block_size + 1)].long()
         return windows[:, :-1], windows[:, 1:]
 
