@@ -78,7 +78,7 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
     if isinstance(origin, InitialWeights):
         origin.fill(lit)
     if isinstance(thread := threading.current_thread(), StackedRun):
-        thread.enter(lit, config.settings, overrides)
+        thread.enter(lit, overrides)
     checkpoint = resume_step = None
     if not config.force and directory.last_checkpoint.exists():
         checkpoint = resume.read_resumable(directory, config.settings, corpus)

@@ -28,7 +28,7 @@ from attnlab.attention.masks import build_mask
 from attnlab.errors import BadInput, first_line
 from attnlab.training.lightning_module import Reduction, TaskModule
 from attnlab.training.resume import FREE
-from attnlab.training.run_directory import ONLY_SHOWN, PLACE, Settings, flat, is_among
+from attnlab.training.run_directory import ONLY_SHOWN, PLACE, flat, is_among
 
 Ended = Iterator[tuple[Any, Any, Path]]
 
@@ -46,13 +46,14 @@ class StackedRun(threading.Thread):
     """A run that computes only while `resume` waits for it.
 
     Args:
-        do: does the run, in this thread.
+        do: does the run, in this thread; called with the task.
+        task: which run.
         log: the file of what it prints.
     """
 
-    def __init__(self, do: Callable[[], Any], log: Path) -> None:
+    def __init__(self, do: Callable[[Any], Any], task: Any, log: Path) -> None:
         super().__init__(daemon=True)  # a second Ctrl-C ends the process at once
-        self.do, self.log, self.stream = do, log, log.open("a", buffering=1)
+        self.do, self.task, self.log, self.stream = do, task, log, log.open("a", buffering=1)
         self.end = Future[Any]()
         self.batch: Sequence[Tensor] = ()
         self.answer: tuple[Tensor, Sequence[Tensor | None]] | Exception | None = None
@@ -62,7 +63,7 @@ class StackedRun(threading.Thread):
     def run(self) -> None:
         """What the thread does."""
         try:
-            self.end.set_result(self.do())
+            self.end.set_result(self.do(self.task))
         except BaseException as error:
             self.end.set_exception(error)
         self._paused.release()
@@ -81,9 +82,9 @@ class StackedRun(threading.Thread):
             if self.ident:
                 self.join()
 
-    def enter(self, lit: TaskModule, settings: Settings, overrides: Iterable[str]) -> None:
+    def enter(self, lit: TaskModule, overrides: Iterable[str]) -> None:
         """Wait until it is known that all runs can be stacked; called before a run writes."""
-        self.lit, self.settings, self.overrides = lit, settings, " ".join(overrides)
+        self.lit, self.overrides = lit, " ".join(overrides)
         lit.training_loss = self.loss
         self._wait()
 
@@ -182,10 +183,11 @@ class Stack:
 
     def _check(self) -> None:
         for run in self.runs:
+            settings = run.lit.recipe["config"]
             unfit = {
-                "model.dropout": run.settings["model"].get("dropout"),
-                "compile=true": run.settings["compile"],
-                "logger=wandb": "WandbLogger" in str(run.settings["logger"]),  # one a process
+                "model.dropout": settings["model"].get("dropout"),
+                "compile=true": settings["compile"],
+                "logger=wandb": "WandbLogger" in str(settings["logger"]),  # one a process
                 "a buffer in a layer": list(run.lit.net.buffers()),
             }
             for name, there in unfit.items():
@@ -232,47 +234,34 @@ class Stack:
 
 
 def run_stacked(do: Callable[[Any], Any], tasks: Sequence[Any], logs: Path) -> Ended:
-    """Call a function that trains a run for each task, as stacks of runs whose models have the
+    """Call a function that trains a run for each task, in stacks of runs whose models have the
     same form, one stack after the other.
 
-    Args:
-        do: called with a task, in a thread of its own.
-        tasks: the runs.
-        logs: the directory of what they print.
-
-    Yields:
-        each task as it ends, what the function returned, and the log.
-
-    Raises:
-        BadInput: a run cannot be stacked. None has begun then.
+    Yields each task as it ends, what the function returned, and the log in `logs`. Raises
+    BadInput, before any run begins, if one cannot be stacked.
     """
     logs.mkdir(parents=True, exist_ok=True)
-    runs = {
-        StackedRun(partial(do, task), logs / f"run-{number}.log"): task
-        for number, task in enumerate(tasks)
-    }
+    runs = [StackedRun(do, task, logs / f"run-{n}.log") for n, task in enumerate(tasks)]
 
     def resume(those: Sequence[StackedRun]) -> Ended:
         for run in those:
             run.resume()
             if run.end.done():
-                yield runs[run], run.end.result(), run.log
+                yield run.task, run.end.result(), run.log
 
     try:
-        yield from resume(list(runs))
+        yield from resume(runs)
         stacks = [Stack(those) for those in _grouped(run for run in runs if not run.end.done())]
         due = time.monotonic() + SECONDS
         for number, stack in enumerate(stacks, start=1):
             print(f"stack {number} of {len(stacks)}: {len(stack.runs)} runs", flush=True)
-            waiting = list(stack.runs)
-            while waiting:
-                yield from resume(waiting)
-                waiting = [run for run in waiting if not run.end.done()]
-                if waiting:
-                    stack.step(waiting)
-                if waiting and time.monotonic() > due:
+            yield from resume(stack.runs)
+            while waiting := [run for run in stack.runs if not run.end.done()]:
+                stack.step(waiting)
+                if time.monotonic() > due:
                     trainer, due = waiting[0].lit.trainer, time.monotonic() + SECONDS
                     print(f"step {trainer.global_step} of {trainer.max_steps}", flush=True)
+                yield from resume(waiting)
     finally:
         for run in runs:
             run.stop()
@@ -284,6 +273,7 @@ def _grouped(runs: Iterable[StackedRun]) -> Iterable[Sequence[StackedRun]]:
     for run in runs:
         plain = any(isinstance(module, SelfAttention) for module in run.lit.net.modules())
         free = (*OUTSIDE, *(NUMBERS if plain else ()))
-        kept = {key: x for key, x in flat(run.settings).items() if not is_among(key, free)}
+        settings = flat(run.lit.recipe["config"])
+        kept = {key: x for key, x in settings.items() if not is_among(key, free)}
         groups.setdefault(json.dumps(kept, sort_keys=True), []).append(run)
     return groups.values()
