@@ -237,10 +237,11 @@ WRONG = '''
 from attnlab.attention.layer import SelfAttention
 
 class Own(SelfAttention):
-    """Multiplies by its scale itself, which a stack does not know."""
+    """Uses its scale outside of the kernel, which a stack does not know."""
 
-    def forward(self, x):
-        return super().forward(x) * self.scale
+    def split(self, x, start=0):
+        q, k, v = super().split(x, start)
+        return q * self.scale, k, v
 '''
 
 

@@ -38,7 +38,7 @@ OUTSIDE = (
     *(*PLACE, *ONLY_SHOWN, *FREE, "seed", "optim", "train_loss", "trainer.gradient_clip_val"),
     *("model.init", "model.qk_std", "attn.head_init"),
 )
-NUMBERS = ("attn.scale", "attn.may_attend", "attn.window")  # of a SelfAttention
+NUMBERS = ("attn.scale", "attn.may_attend", "attn.window")  # which only the kernel uses
 SECONDS = 10.0  # between lines of progress
 
 
@@ -271,8 +271,8 @@ def _grouped(runs: Iterable[StackedRun]) -> Iterable[Sequence[StackedRun]]:
     """The runs whose models have the same form."""
     groups: dict[str, list[StackedRun]] = {}
     for run in runs:
-        plain = any(isinstance(module, SelfAttention) for module in run.lit.net.modules())
-        free = (*OUTSIDE, *(NUMBERS if plain else ()))
+        forwards = (type(module).forward for module in run.lit.net.modules())
+        free = (*OUTSIDE, *(NUMBERS if SelfAttention.forward in forwards else ()))
         settings = flat(run.lit.recipe["config"])
         kept = {key: x for key, x in settings.items() if not is_among(key, free)}
         groups.setdefault(json.dumps(kept, sort_keys=True), []).append(run)
