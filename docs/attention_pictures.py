@@ -65,7 +65,7 @@ def main() -> None:
         zeros = torch.zeros(H, T, T)
         for place, head in zip(places[6:8], (0, H - 1), strict=True):
             bias = alibi(zeros, q, k)[head].where(k <= q, blocked)
-            show(place, f"alibi, head {head + 1} of {H}: added", bias, "Blues_r")
+            show(place, f"alibi, head {head + 1}: added", bias, "Blues_r")
         factor = log_length(torch.ones(1, T, T), q, k)[0].where(k <= q, blocked)
         show(places[8], "log_length: multiplied", factor, "Blues")
         for place, (name, weights) in zip(places[9:], weights_of().items(), strict=True):
