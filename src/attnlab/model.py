@@ -141,7 +141,8 @@ class GPT(nn.Module):
     """Decoder-only transformer with a head tied to the embedding (Radford et al. 2019).
 
     The constructor leaves PyTorch's default weights; `attnlab.init.init_weights` draws the ones
-    that every variant shares.
+    that every variant shares. Raises ValueError if a size is not positive, or the dropout is not
+    in [0, 1).
 
     Args:
         attn: makes the attention of each layer from its config: a class such as `SelfAttention`,
@@ -158,9 +159,6 @@ class GPT(nn.Module):
         smear: number of preceding embeddings that are added to each one, every channel with a
             learned weight, so that symbols know their neighbors before the first attention layer
             (like the smeared keys of Olsson et al. 2022).
-
-    Raises:
-        ValueError: a size is not positive, or the dropout is not in [0, 1).
     """
 
     def __init__(
@@ -229,8 +227,7 @@ class GPT(nn.Module):
 class CachedDecoder:
     """Continues a text with a GPT, keeping the keys and values of what it has read.
 
-    Args:
-        net: in evaluation mode; `supports_cache(net)` must be true.
+    The GPT must be in evaluation mode, and `supports_cache` must be true of it.
     """
 
     def __init__(self, net: GPT) -> None:
@@ -243,16 +240,10 @@ class CachedDecoder:
         return len(self.caches[0])
 
     def read(self, ids: Tensor) -> Tensor:
-        """Read T more symbols; the logits equal those of `net` on the whole text.
+        """Read T more symbols, ids (B, T) int64, and return their logits (B, T, V).
 
-        Args:
-            ids: (B, T) int64, the symbols that follow those read so far.
-
-        Returns:
-            logits (B, T, V).
-
-        Raises:
-            ValueError: the text is longer than `block_size`.
+        The logits equal those of `net` on the whole text. Raises ValueError if the text is longer
+        than `block_size`.
         """
         # Smeared embeddings need the symbols before these, which are then cut off again.
         known, start = self.tail.shape[1], len(self)
@@ -287,11 +278,12 @@ def sample(
     seed: int = 0,
     cache: bool = True,
 ) -> Iterator[int]:
-    """Draw symbols that continue a prompt; the model sees at most the last `block_size`.
+    """Yield symbols that continue a prompt; the model sees at most the last `block_size`.
 
     Keys and values are cached, where the model allows it, until the text fills the block. After
     that each new symbol shifts the window and with it every position, so nothing can be reused
-    and the whole window is read again.
+    and the whole window is read again. Raises BadInput for an empty prompt, a negative length or
+    temperature, or logits that are not finite.
 
     Args:
         net: in evaluation mode.
@@ -300,12 +292,6 @@ def sample(
         temperature: divides the logits; 0 takes the most likely symbol.
         seed: of the random stream "sample".
         cache: False reads the whole window for every symbol: same text, slower.
-
-    Yields:
-        the id of each symbol, as it is drawn.
-
-    Raises:
-        BadInput: an empty prompt, a negative length or temperature, or logits that are NaN.
     """
     if not len(prompt):
         raise BadInput("the prompt is empty; give at least one character")

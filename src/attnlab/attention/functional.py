@@ -31,7 +31,10 @@ def attention(
 
     Each mask is named by its polarity, so that it cannot be read the wrong way. Masks and bias
     broadcast to the scores by PyTorch's rules and can be combined. Pass a padding mask (B, S) as
-    (B, 1, S), or as (B, 1, 1, S) with heads.
+    (B, 1, S), or as (B, 1, 1, S) with heads. Returns the output (..., T, E) in the dtype of v, and
+    the pattern (..., T, S), whose rows sum to 1, in fp32, or in fp64 if q or k is. Raises
+    ValueError if shapes do not fit, a mask holds values other than 0 and 1, a bias is bool, NaN or
+    +inf, or a query sees no key and `empty` is "raise".
 
     Args:
         q: (T, D), (B, T, D) or (B, H, T, D).
@@ -45,14 +48,6 @@ def attention(
             products.
         empty: for a query that sees no key, "raise" an error, or give "zeros" as its output and
             its row of the pattern.
-
-    Returns:
-        output (..., T, E) in the dtype of v, and pattern (..., T, S), whose rows sum to 1, in
-        fp32, or in fp64 if q or k is.
-
-    Raises:
-        ValueError: shapes do not fit, a mask holds values other than 0 and 1, a bias is bool, NaN
-            or +inf, or a query sees no key and `empty` is "raise".
     """
     if empty not in ("raise", "zeros"):
         raise ValueError(f"empty = {empty} must be raise or zeros")

@@ -57,9 +57,8 @@ class Attention(nn.Module):
     transposed as (out, in): `W_q`, `W_k`, `W_v` and `W_o` are (in, out), `x @ layer.W_q` are the
     queries of all heads except for the bias, and its columns h D to (h + 1) D belong to head h.
 
-    Raises:
-        ValueError: the heads do not divide the width, a number is out of its range, or the mask
-            leaves a query without keys at `block_size`.
+    Raises ValueError if the heads do not divide the width, a number is out of its range, or the
+    mask leaves a query without keys at `block_size`.
     """
 
     init_rules: ClassVar[dict[str, Rule]] = {}

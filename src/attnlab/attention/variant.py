@@ -57,10 +57,8 @@ def single_active(layer: "Attention") -> None:
 
     A silent head has neither values nor an output slice, so no gradient ever reaches it. The
     output slice of the first head is multiplied by sqrt(H): the layer then computes the same
-    function as H heads that `identical` made equal.
-
-    Raises:
-        ValueError: heads share their values, so none can be silent alone.
+    function as H heads that `identical` made equal. Raises ValueError if heads share their values,
+    so that none can be silent alone.
     """
     if layer.n_kv_head != layer.n_head:
         raise ValueError(

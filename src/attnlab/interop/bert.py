@@ -46,13 +46,10 @@ class PaddedSelfAttention(SelfAttention):
 def from_bert(layer: "BertAttention | BertSelfAttention") -> PaddedSelfAttention:
     """A self-attention layer of BERT in ours: same queries, keys, values, pattern and output.
 
-    It has the mode and dtype of the layer, is on its device, and is causal if BERT is a decoder.
-    Raises BadInput for a cross-attention, or for relative positions.
-
-    Args:
-        layer: a `BertAttention`, whose `output.dense` becomes our `proj` (dropout, residual and
-            LayerNorm after it are the block's), or the `BertSelfAttention` inside, whose output
-            is the heads side by side, so that our `proj` is the identity.
+    The `output.dense` of a `BertAttention` becomes our `proj` (dropout, residual and LayerNorm
+    after it are the block's). The output of the `BertSelfAttention` inside is the heads side by
+    side, so our `proj` is then the identity. Ours has the mode, dtype and device of theirs, and is
+    causal if BERT is a decoder. Raises BadInput for a cross-attention, or for relative positions.
     """
     from transformers.models.bert.modeling_bert import BertAttention, BertSelfAttention
 

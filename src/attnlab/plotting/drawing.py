@@ -94,11 +94,8 @@ def panels(
 ) -> tuple[Figure, list[Axes]]:
     """Make a figure, which opens no window, and its panels in reading order.
 
-    Args:
-        count: how many.
-        width, height: of each, in inches.
-        columns: panels per row; None puts all in one.
-        share: whether all panels have the same axes.
+    Width and height are those of a panel, in inches. There are `columns` panels per row; None puts
+    all in one. With `share`, all panels have the same axes.
     """
     across = min(count, columns or count)
     rows = math.ceil(count / across)

@@ -203,10 +203,9 @@ def numbers(values: Mapping[str, Tensor]) -> dict[str, float]:
 def snapshot(seen: Sequence[View], step: int, loss: float | None = None) -> dict[str, Any]:
     """What `attnlab explore` shows of one text at one step, as plain values; NaN is None.
 
-    Returns:
-        "step", "loss" in nats per prediction, "weights" (the patterns of all layers as `packed`
-        bytes), "negative" (which weights are), "equal" (layer -> head -> the first head of the
-        layer with the same pattern, bit for bit), and "measures" (name -> layer -> head).
+    Returns "step", "loss" in nats per prediction, "weights" (the patterns of all layers as
+    `packed` bytes), "negative" (which weights are), "equal" (layer -> head -> the first head of
+    the layer with the same pattern, bit for bit), and "measures" (name -> layer -> head).
     """
     measured: dict[str, list[list[float | None]]] = {}
     for view in seen:

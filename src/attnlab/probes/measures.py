@@ -216,12 +216,8 @@ def random_energy(std: float, n: Tensor) -> tuple[Tensor, Tensor]:
         E sum p^2   = n * integral of t^2 E[e^(2 score) exp(-t e^score)] phi(t)^(n-1) du,
         E entropy   = E ln Z - std^2 * (1 - E sum p^2)     (by Gaussian integration by parts).
 
-    Args:
-        std: standard deviation of the scores; NaN gives NaN.
-        n: numbers of keys, (N,), at least 1.
-
-    Returns:
-        entropy in nats and trace 1 - sum p^2, each (N,) fp64.
+    The numbers of keys n are (N,), at least 1; entropy in nats and trace 1 - sum p^2 are (N,)
+    fp64, and NaN where std is.
     """
     counts, place = n.double().unique(return_inverse=True)
     s = min(std, LARGEST_STD)

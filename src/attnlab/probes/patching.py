@@ -57,18 +57,15 @@ def patch_heads(
     with the head's output on the clean one. "lost" disappears on the clean text with the head's
     output on the corrupt one, and "ablated" with an output of zero.
 
+    Returns a row for each head with its layer and number, the most restoring first; and the
+    answers. Raises BadInput if the lengths differ, the texts do not differ in the quantity, or a
+    layer does not pass its heads through `proj`.
+
     Args:
         net: the model.
         clean: the symbols (T,) of the text after which the first answer is right.
         corrupt: those of a text of the same length, after which the second is right.
         answers: the two symbols; None for the most likely one after each text.
-
-    Returns:
-        a row for each head with its layer and number, the most restoring first; and the answers.
-
-    Raises:
-        BadInput: the lengths differ, the texts do not differ in the quantity, or a layer does not
-            pass its heads through `proj`.
     """
     if clean.shape != corrupt.shape:
         raise BadInput(
