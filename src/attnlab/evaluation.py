@@ -26,14 +26,12 @@ def evaluate(
 ) -> dict[str, Any]:
     """The loss of a run on the validation part of any data.
 
+    `overrides` choose the data, as for a training: data=text data.path=my.txt. The other arguments
+    are those of `attnlab.training.checkpoints.load_model`.
+
     Returns the name of the corpus, the number of predictions, the loss in nats, bits per byte of
     the text in UTF-8 (None for a task), and the loss at each position (NaN if none is predicted).
     Raises BadInput if there is no such model or data, or if the model lacks one of its symbols.
-
-    Args:
-        target: a run directory or a checkpoint.
-        overrides: which data, as for a training: data=text data.path=my.txt.
-        trust: as for `attnlab.training.checkpoints.load_model`.
     """
     net, alphabet = load_model(target, trust=trust)
     for override in overrides:
@@ -88,14 +86,9 @@ def patch(
 ) -> dict[str, Any]:
     """The effect of exchanging the output of each head between two texts, see `patch_heads`.
 
-    Returns the answers, and the rows of the heads. Raises BadInput if the texts do not fit the
-    model or each other, or if the model predicts the same.
-
-    Args:
-        target: a run directory or a checkpoint.
-        clean, corrupt: the texts, equally long.
-        answers: the symbol that is right after each; None for the likeliest ones.
-        trust: as for `attnlab.training.checkpoints.load_model`.
+    `answers` holds the symbol that is right after each text; None takes the likeliest ones.
+    Returns them and the rows of the heads. Raises BadInput if the texts do not fit the model or
+    each other, or if the model predicts the same, and as `checkpoints.load_model` does.
     """
     net, alphabet = load_model(target, trust=trust)
     first, second = (encode(text, alphabet) for text in (clean, corrupt))

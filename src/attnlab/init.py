@@ -60,13 +60,9 @@ SCHEMES: dict[str, Callable[[GPT], dict[str, Rule]]] = {"unit": unit, "gpt2": gp
 def init_weights(net: GPT, seed: int, scheme: str = "unit", qk_std: float | None = None) -> None:
     """Draw every parameter of a GPT, then let each attention layer's `head_init` act.
 
-    Raises ValueError if the scheme is unknown, or if a parameter has no rule.
-
-    Args:
-        net: the model, changed in place.
-        seed: of the stream "weights".
-        scheme: "unit" (queries and keys of unit variance) or "gpt2".
-        qk_std: standard deviation of the query and key weights; None: as the scheme says.
+    The scheme is "unit" (queries and keys of unit variance) or "gpt2"; `qk_std`, if given, is the
+    standard deviation of the query and key weights in its place. The seed is that of the stream
+    "weights". Raises ValueError if the scheme is unknown, or a parameter has no rule.
     """
     if scheme not in SCHEMES:
         raise ValueError(f"init = {scheme} is unknown; it must be one of {', '.join(SCHEMES)}")

@@ -20,15 +20,10 @@ def run_tasks(
 ) -> Iterator[tuple[T, R | None, Path]]:
     """Call a function for each task in worker processes.
 
-    Yields each task as it ends, what the function returned (None if its process was killed), and
-    the log of its worker.
-
-    Args:
-        do: can be pickled; called in a worker with a task.
-        tasks: started in this order.
-        jobs: how many processes.
-        logs: the directory of what the workers print.
-        threads: of each process.
+    The function must be one that can be pickled. Tasks start in their order, in `jobs` processes
+    of `threads` threads each, and what they print goes into files in the directory `logs`. Yields
+    each task as it ends, what the function returned (None if its process was killed), and the log
+    of its worker.
     """
     others = set(multiprocessing.active_children())
     workers = {n: make_worker(n, logs, threads) for n in range(min(jobs, len(tasks)))}

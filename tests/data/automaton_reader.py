@@ -18,7 +18,7 @@ def step(automaton: Automaton[Any], state: State[Any], char: str) -> State[Any]:
     """The state after one more character."""
     node, tail, scene = state
     i = node.chars.index(char)
-    node, ending = node.next[i] or automaton._follow(node, i)
+    node, ending = automaton._moves.get((node, i)) or automaton._move(node, i)
     return automaton._settle(node, ending + tail, scene)
 
 

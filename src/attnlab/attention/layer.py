@@ -157,8 +157,11 @@ class Attention(nn.Module):
         return self.proj.weight.T
 
     def scores(self, x: Tensor) -> Tensor:
-        """The scaled scores before mask and softmax: (B, T, C) -> (B, H, T, T), fp32 at least."""
+        """The scores before mask and softmax: (B, T, C) -> (B, H, T, T), fp32 at least."""
         q, k, _ = self.split(x)
+        return self._scores(q, k)
+
+    def _scores(self, q: Tensor, k: Tensor) -> Tensor:
         return kernels.scores(q, k, scale=self.scale)
 
     def mask(self, x: Tensor) -> Tensor:
@@ -260,11 +263,6 @@ class SelfAttention(Attention):
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
         return self._mix(*self.split(x), mask=self.mask(x))
-
-    def scores(self, x: Tensor) -> Tensor:
-        """The scores before mask and softmax: (B, T, C) -> (B, H, T, T), fp32 at least."""
-        q, k, _ = self.split(x)
-        return self._scores(q, k)
 
     def _scores(self, q: Tensor, k: Tensor) -> Tensor:
         if self.kernel is kernels.linear:

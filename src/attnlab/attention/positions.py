@@ -28,12 +28,9 @@ def rotate(x: Tensor, base: float = 10_000.0, start: int = 0) -> Tensor:
     """Turn each pair of channels (2i, 2i + 1) by the angle position * base^(-2i/D).
 
     With these rotary positions (Su et al. 2021, section 3.2.2), the score of a query at m and a
-    key at n depends only on their contents and on m - n.
-
-    Args:
-        x: (..., T, D), D even; computed in fp32 at least, the dtype is kept.
-        base: the longest wavelength is below 2 pi times this.
-        start: position of the first row.
+    key at n depends only on their contents and on m - n. The longest wavelength is below 2 pi
+    times the base. D is even in x (..., T, D), whose first row is at position `start`. It is
+    computed in fp32 at least, and the dtype is kept.
     """
     T, D = x.shape[-2:]
     dtype = torch.promote_types(x.dtype, torch.float32)

@@ -154,14 +154,10 @@ class Variant:
     """An attention class with settings: makes a layer from the model's config.
 
     `GPT(Variant(SelfAttention, {"scale": 1.0}), vocab_size=65)` is what `attn=unscaled` builds.
-
-    Args:
-        layer: called with an `AttentionConfig`, and with the settings that are not its fields.
-        settings: fields of `AttentionConfig`, which replace the model's, and further keyword
-            arguments of the layer.
     """
 
-    layer: Callable[..., nn.Module]
+    layer: Callable[..., nn.Module]  # called with a config and the settings that are not its own
+    # Fields of `AttentionConfig`, which replace the model's, and keyword arguments of the layer.
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, config: AttentionConfig) -> nn.Module:

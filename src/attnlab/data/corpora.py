@@ -177,11 +177,8 @@ def _code_points(text: str) -> NDArray[np.uint32]:
 
 
 def _regrouped(pieces: Iterable[str]) -> Iterator[str]:
-    """The same text in pieces of a million characters at most, which end with a line if possible.
-
-    A tokenizer then finds the same tokens as in the whole text.
-    """
-    text = ""
+    """The same text in pieces of `PIECE` characters at most, which end with a line if possible."""
+    text = ""  # pieces of whole lines have the same tokens as the whole text
     for piece in pieces:
         text += piece
         while len(text) > PIECE:

@@ -82,9 +82,7 @@ class Plays(Automaton[Scene]):
         self.alphabet = "".join(sorted({*letters, *"".join(names())}))
 
 
-@cache
-def _shared() -> Plays:
-    return Plays()  # the second text is faster than the first
+_shared = cache(Plays)  # the second text is faster than the first
 
 
 def _rules() -> dict[str, Choices]:
@@ -125,11 +123,6 @@ def _people(names: tuple[str, ...], verb: str) -> Choices:
 
 
 @cache
-def _lines(about_prop: str) -> Choices:
-    return ((12, (Slot("say"),)), (4, (Slot("ask"),)), (2, (Slot(about_prop),)))
-
-
-@cache
 def _headers(names: tuple[str, ...], addressed: str) -> Choices:
     return tuple(
         (8 if name == addressed else 1, (name + ":\n", Act("speak", name), Slot("opening")))
@@ -137,17 +130,10 @@ def _headers(names: tuple[str, ...], addressed: str) -> Choices:
     )
 
 
-ANSWERS: Choices = ((6, (Slot("reply"),)), (1, (Slot("line"),)))
-
-
-def _line(scene: Scene) -> Choices:
-    return _lines("keep" if scene.speaker == scene.holder else "want")
-
-
 # Choices are cached, since a play asks for them at every line.
 ASKS: dict[str, Callable[[Scene], Choices]] = {
-    "line": _line,
-    "opening": lambda s: ANSWERS if s.topic else _line(s),
+    "line": lambda s: _one(Slot("of holder" if s.speaker == s.holder else "of others")),
+    "opening": lambda s: _one(Slot("answering" if s.topic else "line")),
     "header": lambda s: _headers(s.others(s.speaker), s.addressed),
     "after": lambda s: _one(Slot("after two" if len(s.cast) == 2 else "after three")),
     "enter": lambda s: _people(tuple(name for name in names() if name not in s.cast), "enter"),

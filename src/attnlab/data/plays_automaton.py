@@ -73,7 +73,7 @@ def parse(frame: str) -> Parts:
 class _Node:
     """Readings without their common end: it forks by character, or waits for more of the state."""
 
-    __slots__ = ("asks", "chars", "cuts", "forks", "logs", "next", "probs", "readings", "waits")
+    __slots__ = ("asks", "chars", "cuts", "forks", "logs", "probs", "readings", "waits")
 
     def __init__(self, readings: Readings) -> None:
         self.readings = readings
@@ -88,7 +88,6 @@ class _Node:
             fork[rest] = fork.get(rest, 0) + weight
         self.chars = "".join(sorted(forks))
         self.forks = [forks[char] for char in self.chars]
-        self.next: list[Move | None] = [None] * len(forks)
         weights = [sum(fork.values()) for fork in self.forks]
         total = sum(weights)
         # Integer division rounds correctly, so these are the same floats on every platform.
@@ -132,16 +131,12 @@ class Automaton(Generic[S]):
             i = bisect_right(node.cuts, draw()) if node.cuts else 0
             chars.append(node.chars[i])
             logs.append(node.logs[i])
-            node, ending = node.next[i] or self._follow(node, i)
+            node, ending = self._moves.get((node, i)) or self._move(node, i)
             if ending:
                 tail = ending + tail
             if node.waits:
                 node, tail, scene = self._settle(node, tail, scene)
         return "".join(chars), np.array(logs, dtype=np.float64)
-
-    def _follow(self, node: _Node, i: int) -> Move:
-        move = node.next[i] = self._enter(node.forks[i], self._grammar.rules)
-        return move
 
     def _enter(self, readings: Readings, rules: Mapping[str, Choices]) -> Move:
         """The node of readings with the slots at their front filled, and their common end."""
@@ -177,8 +172,10 @@ class Automaton(Generic[S]):
             readings = {(*parts, given): weight for parts, weight in readings.items()}
         elif node.waits == "scene":
             rules = {**rules, **dict(given)}
-        else:
+        elif node.waits == "act":
             readings = {parts[1:]: weight for parts, weight in readings.items()}
+        else:
+            readings = node.forks[given]
         return self._moves.setdefault((node, given), self._enter(readings, rules))
 
 

@@ -37,13 +37,9 @@ def grid(panels: Sequence[Panel], text: Sequence[str], *, columns: int, heading:
     """Draw patterns side by side, with queries downwards and keys to the right.
 
     The color shows the weight on a square-root scale, blue below 0. The green line is the edge of
-    the mask, gray cells are blocked and have no weight, and cyan cells are not a number.
-
-    Args:
-        panels: patterns (T, T), in reading order.
-        text: T characters, or T tokens.
-        columns: panels per row.
-        heading: the line above all panels.
+    the mask, gray cells are blocked and have no weight, and cyan cells are not a number. The
+    panels are patterns (T, T) of a text of T symbols, with `columns` in each row and the heading
+    above all of them.
     """
     room = (LARGEST_WIDTH - 200) // columns - 150
     cell = max(1, min(16, max(3, 448 // len(text)), room // len(text)))

@@ -276,9 +276,10 @@ def first_nonfinite_gradient(net: nn.Module) -> Finding | None:
 
 
 def _first_nonfinite(quantities: Iterable[tuple[int | None, str, Tensor]]) -> Finding | None:
-    wrong = ((layer, name) for layer, name, values in quantities if not values.isfinite().all())
-    layer, name = next(wrong, (None, None))
-    return None if name is None else {"layer": layer, "quantity": name}
+    for layer, name, values in quantities:
+        if not values.isfinite().all():
+            return {"layer": layer, "quantity": name}
+    return None
 
 
 def in_words(found: Finding) -> str:

@@ -54,10 +54,10 @@ def largest_weight(pattern: Tensor, mask: Tensor) -> Tensor:
     return _mean(pattern.amax(-1), rows_with_choice(mask))
 
 
-def saturated_rows(pattern: Tensor, mask: Tensor, above: float = 0.99) -> Tensor:
-    """Share of rows whose largest weight exceeds a bound: (H,). Hardly any gradient passes."""
+def saturated_rows(pattern: Tensor, mask: Tensor) -> Tensor:
+    """Share of rows whose largest weight exceeds 0.99: (H,). Hardly any gradient passes."""
     largest = pattern.amax(-1)  # (B, H, T)
-    saturated = torch.where(largest.isnan(), largest, (largest > above).to(pattern.dtype))
+    saturated = torch.where(largest.isnan(), largest, (largest > 0.99).to(pattern.dtype))
     return _mean(saturated, rows_with_choice(mask))
 
 

@@ -58,14 +58,9 @@ def patch_heads(
     output on the corrupt one, and "ablated" with an output of zero.
 
     Returns a row for each head with its layer and number, the most restoring first; and the
-    answers. Raises BadInput if the lengths differ, the texts do not differ in the quantity, or a
-    layer does not pass its heads through `proj`.
-
-    Args:
-        net: the model.
-        clean: the symbols (T,) of the text after which the first answer is right.
-        corrupt: those of a text of the same length, after which the second is right.
-        answers: the two symbols; None for the most likely one after each text.
+    answers. The first one is right after the text `clean` (T,), the second after `corrupt`; None
+    takes the most likely symbol after each. Raises BadInput if the lengths differ, the texts do
+    not differ in the quantity, or a layer does not pass its heads through `proj`.
     """
     if clean.shape != corrupt.shape:
         raise BadInput(
