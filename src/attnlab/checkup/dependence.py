@@ -45,13 +45,16 @@ class Dependence:
         return float(torch.stack([self.single, self.suffix]).triu(1)[..., self.tried].max())
 
 
-def dependence(adapter: ModelAdapter, T: int, *, rounds: int, seconds: float) -> Dependence:
+def dependence(
+    adapter: ModelAdapter, T: int, *, rounds: int, seconds: float, again: bool = False
+) -> Dependence:
     """Change every token alone, and every suffix, of several random sequences.
 
     Args:
         rounds: how many sequences get all their suffixes changed; `rounds` squared are drawn.
         seconds: of this thread, so that other processes do not change what is looked at; after
             about that long no further sequence is begun; one is always completed.
+        again: whether this repeats a map with tiny leaks, of which only those that repeat count.
     """
     begin, place = time.thread_time(), torch.arange(T)
     columns = _affordable(adapter, adapter.tokens(T), seconds)
@@ -69,7 +72,17 @@ def dependence(adapter: ModelAdapter, T: int, *, rounds: int, seconds: float) ->
     single[:, columns], suffix[:, columns] = (torch.stack(x).amax(0).mT for x in (alone, after))
     unit = float(torch.cat([single[:, columns], suffix[:, columns]]).max()) or 1.0
     tried = torch.isin(place, columns)
-    return Dependence(single / unit, suffix / unit, tried, adapter.tolerance)
+    found = Dependence(single / unit, suffix / unit, tried, adapter.tolerance)
+    if not again and found.ahead.any() and found.largest_ahead < 1e-6:
+        # Parts in fp32 can round a last bit of fp64 to a larger one: a leak shows twice.
+        second = dependence(adapter, T, rounds=rounds, seconds=seconds, again=True)
+        return Dependence(
+            torch.minimum(found.single, second.single),
+            torch.minimum(found.suffix, second.suffix),
+            tried & second.tried,
+            adapter.tolerance,
+        )
+    return found
 
 
 def changes(adapter: ModelAdapter, ids: Tensor, changed: Tensor) -> Tensor:

@@ -34,6 +34,8 @@ _KEEP_FACTORS = {
     aten.squeeze, aten.select, aten.rsub, aten.stack, aten.copy_, aten.t, aten.alias,
 }  # fmt: skip
 
+_SHIFTS = {aten.add, aten.add_, aten.sub, aten.rsub}
+
 
 class AttentionTracer(TorchDispatchMode):
     """Record every attention call of one forward pass over one sequence of T tokens.
@@ -178,6 +180,8 @@ class AttentionTracer(TorchDispatchMode):
         if number is not None and (func in _MULTIPLY or func in _DIVIDE):
             factor = 1 / number if func in _DIVIDE and number else number
             self._factors[new] = [*(known[0] if known else []), (self.running[-1], factor)]
+        elif number is not None and func.overloadpacket in _SHIFTS:
+            pass  # a x + 1 is not x scaled by a
         elif known and func.overloadpacket in _KEEP_FACTORS:
             self._factors[new] = known[0]
         call = next((self._call_of[p] for p in inputs if p in self._call_of), None)
