@@ -38,8 +38,6 @@ def first_line(error: BaseException, *, with_class: bool = False) -> str:
 
 def printable(text: str) -> str:
     """A text whose control characters, escapes included, are written out, as in \\x1b."""
-    if text.isprintable():
-        return text
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
     )

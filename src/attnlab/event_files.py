@@ -33,10 +33,7 @@ def read_scalars(folder: Path) -> dict[str, dict[int, float]]:
 
 
 def _events(file: Path) -> Iterator[Any]:
-    """The records of a TFRecord file: length (8 bytes), checksum (4), content, checksum (4).
-
-    An incomplete record ends the file: the run is still writing it, or was killed.
-    """
+    """The records of a TFRecord file: length (8 bytes), checksum (4), content, checksum (4)."""
     from google.protobuf.message import DecodeError
     from tensorboard.compat.proto.event_pb2 import Event
 
@@ -46,7 +43,7 @@ def _events(file: Path) -> Iterator[Any]:
         if not length:  # a part of the file that was never written
             raise BadInput(f"{file} is damaged at byte {place}")
         record = content[place + 12 : place + 12 + length]
-        if len(record) < length:
+        if len(record) < length:  # the run is still writing it, or was killed
             return
         try:
             yield Event.FromString(record)

@@ -59,8 +59,8 @@ READERS: dict[str, Callable[[Path, RunConfig], object]] = {
     "init_from": lambda run, config: read_initial_weights(str(run)).fill(
         make_module(config, config.data())
     ),
-    "compare": lambda run, config: compare(run, BASELINE),
-    "table of a sweep": lambda run, config: paired_table(pair(run.parent.parent, BASELINE)),
+    "compare": lambda run, config: compare(run),
+    "table of a sweep": lambda run, config: paired_table(pair(run.parent.parent)),
 }
 OPENING = ("sample", "look", "explore", "evaluate", "patch", "export", "checkup")
 SLOWEST = 2.0  # seconds; a machine may be busy

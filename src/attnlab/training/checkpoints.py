@@ -76,8 +76,7 @@ def read_checkpoint(file: Path) -> dict[str, Any]:
 
 
 def _check_archive(stream: BinaryIO) -> None:
-    """Refuse, by ValueError, an archive with entries that `torch.save` does not write, or that
-    would unpack to more than the file holds."""
+    """Refuse an archive that `torch.save` has not written, or that unpacks to more than it is."""
     try:
         with zipfile.ZipFile(stream) as archive:
             entries = archive.infolist()
@@ -103,25 +102,6 @@ class StoredModel:
     recipe: dict[str, Any]  # "config", "alphabet" in plain values, and "corpus"
     alphabet: Alphabet
     weights: dict[str, Tensor]  # by parameter name
-
-    def fill(self, net: torch.nn.Module) -> torch.nn.Module:
-        """Put the weights into a model, in evaluation mode; warns of those that are not finite.
-        BadInput if the model has other parameters."""
-        try:
-            net.load_state_dict(self.weights)
-        except RuntimeError as error:
-            raise BadInput(
-                f"{self.file} does not hold the weights that its settings ask for; "
-                "was it written by another version of attnlab?"
-            ) from error
-        bad = [name for name, x in self.weights.items() if not bool(x.isfinite().all())]
-        if bad:
-            warnings.warn(
-                f"{self.file} holds weights that are not finite, in {bad[0]}"
-                f"{f' and {len(bad) - 1} more' if bad[1:] else ''}",
-                stacklevel=2,
-            )
-        return net.eval()
 
 
 def read_stored_model(target: Path) -> StoredModel:
@@ -181,7 +161,19 @@ def load_stored(target: Path, *, trust: bool = False) -> tuple[torch.nn.Module, 
     else:
         _check_sizes(model, stored.alphabet, stored.weights, stored.file)
     net = model_factory(model, attn)(len(stored.alphabet))
-    return stored.fill(net), stored
+    try:
+        net.load_state_dict(stored.weights)
+    except RuntimeError as error:
+        raise BadInput(
+            f"{stored.file} does not hold the weights that its settings ask for; "
+            "was it written by another version of attnlab?"
+        ) from error
+    if bad := [name for name, x in stored.weights.items() if not bool(x.isfinite().all())]:
+        more = f" and {len(bad) - 1} more" if bad[1:] else ""
+        warnings.warn(
+            f"{stored.file} holds weights that are not finite, in {bad[0]}{more}", stacklevel=2
+        )
+    return net.eval(), stored
 
 
 def _last_checkpoint(folder: RunDirectory) -> Path:
@@ -196,8 +188,7 @@ def _last_checkpoint(folder: RunDirectory) -> Path:
 
 
 def _nodes_to_build(recipe: Mapping[str, Any], file: Path, *, trust: bool) -> list[DictConfig]:
-    """The nodes `model` and `attn` of a recipe; BadInput if a value is an interpolation or,
-    without trust, an import path or nested, or a key is no setting of a GPT."""
+    """The nodes `model` and `attn` of a recipe, checked before anything is built from them."""
     nodes, own = [], []
     for group in ("model", "attn"):
         settings = recipe["config"][group]
@@ -231,8 +222,7 @@ def _nodes_to_build(recipe: Mapping[str, Any], file: Path, *, trust: bool) -> li
 
 
 def _checked_weights(weights: Any, file: Path) -> dict[str, Tensor]:
-    """The weights of a checkpoint by the names that the model has for them; BadInput if one is not
-    a dense tensor on the CPU, or claims more values than are stored."""
+    """The weights of a checkpoint by the names that the model has for them."""
     if not isinstance(weights, dict):
         raise BadInput(f"{file} holds no weights")
     for name, x in weights.items():
@@ -249,8 +239,8 @@ def _checked_weights(weights: Any, file: Path) -> dict[str, Tensor]:
 def _check_sizes(
     model: DictConfig, alphabet: Alphabet, weights: Mapping[str, Tensor], file: Path
 ) -> None:
-    """Refuse a recipe that asks for a larger model than the file holds: every model of ours stores
-    an embedding (V, C) and in each layer a matrix (C, C), which bounds what is allocated."""
+    """Refuse a recipe that asks for a larger model than the file holds."""
+    # Every model of ours stores an embedding (V, C) and in each layer a matrix (C, C).
     storages = [x.untyped_storage() for x in weights.values()]
     stored = sum({s.data_ptr(): s.nbytes() for s in storages}.values())  # bytes
     sizes = {name: model.get(name, 0) for name in ("n_embd", "n_layer", "smear", "block_size")}

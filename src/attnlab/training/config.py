@@ -33,8 +33,6 @@ COUNTS = (
 )
 # Gradients of a scaled fp16 loss are clipped wrongly beside a fused optimizer, so no 16-mixed.
 PRECISIONS = ("auto", "fastest", "32-true", "bf16-mixed", "bf16-true", "64-true")
-# Arguments of Lightning's Trainer that attnlab sets itself.
-TRAINER_GIVEN = ("callbacks", "logger", "plugins", "default_root_dir", "use_distributed_sampler")
 
 
 @cache
@@ -48,7 +46,6 @@ class RunConfig:
     """A checked configuration: plain settings, and a factory for each object of a run."""
 
     settings: dict[str, Any]  # all values, resolved
-    force: bool
     module: "type[TaskModule]"
     data: "Callable[[], TaskData]"
     model: "Callable[[int], Any]"  # vocabulary size -> the model with its initial weights
@@ -69,7 +66,6 @@ def read_config(cfg: DictConfig) -> RunConfig:
     module = _module(cfg)
     return RunConfig(
         settings=cast(dict[str, Any], OmegaConf.to_container(cfg)),
-        force=cfg.force,
         module=module,
         data=data_factory(cfg.data),
         model=_initialized(cfg, module),
@@ -77,7 +73,7 @@ def read_config(cfg: DictConfig) -> RunConfig:
         probes=[build(node, f"probes.{name}") for name, node in cfg.probes.items()],
         callbacks=[partial(make_callback, x, f"callbacks.{k}") for k, x in cfg.callbacks.items()],
         loggers=[partial(make_logger, x, f"logger.{k}") for k, x in cfg.logger.items()],
-        trainer=build(_for_lightning(cfg.trainer), "trainer", given=TRAINER_GIVEN),
+        trainer=build(_for_lightning(cfg.trainer), "trainer"),
     )
 
 

@@ -88,9 +88,9 @@ def log_settings(
 
 
 def _restore_csv_rows(logger: CSVLogger, resume_step: int) -> None:
-    """Give a CSVLogger the rows of the interrupted part; Lightning's deletes metrics.csv. Until
-    they are written again they are in metrics.csv.kept, so that a kill cannot lose them."""
+    """Give a CSVLogger the rows of the interrupted part; Lightning's deletes metrics.csv."""
     file = Path(logger.log_dir) / "metrics.csv"
+    # Where the rows are until they are written again, so that a kill cannot lose them.
     kept = file.with_name("metrics.csv.kept")
     source = kept if kept.exists() else file
     if not source.exists():

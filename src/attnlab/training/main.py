@@ -170,7 +170,8 @@ def one_sentence() -> Iterator[None]:
         return
     os.environ["HYDRA_FULL_ERROR"] = "1"  # otherwise Hydra prints its own page and exits with 1
     signal.signal(signal.SIGTERM, _terminate)
-    python_format, warnings.formatwarning = warnings.formatwarning, _warning
+    python_format = warnings.formatwarning
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"  # in one line
     hook, threading.excepthook = threading.excepthook, _thread_failed
     try:
         yield
@@ -207,13 +208,6 @@ def _thread_failed(told: threading.ExceptHookArgs) -> None:
     # TensorBoard's passes the error of a full disk on to the main thread, which prints it.
     if not (isinstance(told.exc_value, OSError) and told.exc_value.errno in DISK):
         threading.__excepthook__(told)
-
-
-def _warning(
-    message: Warning | str, category: object, filename: str, lineno: int, line: object = None
-) -> str:
-    """A warning in one line, without the place in the code."""
-    return f"warning: {message}\n"
 
 
 def _say(error: BaseException) -> None:

@@ -28,10 +28,6 @@ from attnlab.training.run_directory import (
     is_among,
 )
 
-PARTS = (
-    *("epoch", "global_step", "state_dict", "loops", "callbacks"),
-    *("optimizer_states", "lr_schedulers"),
-)
 # Settings in which a continued run may differ, alone or with all keys below them: the steps that
 # are done depend on none of them but through the learning rate.
 FREE = (
@@ -95,9 +91,6 @@ def prepare_resume(checkpoint: dict[str, Any], lit: TaskModule, trainer: L.Train
     callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
     part = ""
     try:
-        for part in PARTS:
-            if part not in checkpoint:
-                raise ValueError("it is missing")
         part, step = "global_step", checkpoint["global_step"]
         if not 0 <= step <= trainer.max_steps:
             raise ValueError(f"{step!r} is not between 0 and trainer.max_steps")
@@ -120,9 +113,10 @@ def prepare_resume(checkpoint: dict[str, Any], lit: TaskModule, trainer: L.Train
         if any(type(s) is not int or type(x) is not float or s > step for s, x in losses.items()):
             raise ValueError("it must map steps to losses")
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
+        missing = " is missing" if isinstance(error, KeyError) else ""
         raise BadInput(
             f"the checkpoint of step {checkpoint.get('global_step')} cannot be resumed from, "
-            f"{part}: {error}; {RERUN}"
+            f"{part}: {error}{missing}; {RERUN}"
         ) from error
 
 
@@ -160,19 +154,18 @@ def _check_loops(loops: dict[str, Any], trainer: L.Trainer, step: int) -> None:
     batches = found["epoch_loop.batch_progress.total.ready"]
     if not step * accumulate <= batches < (step + 1) * accumulate:
         raise ValueError(f"{batches} batches do not make {step} steps")
+    allowed = {
+        "epoch_loop.automatic_optimization": {step},
+        "epoch_loop.scheduler_progress": {step},
+        "epoch_loop.batch_progress": {batches, batches - 1},  # a batch that is not yet completed
+        "epoch_loop.state_dict._batches_that_stepped": {step, step - 1},
+        "epoch_loop.manual_optimization": {0, 1},
+        "epoch_progress": {0, 1},
+    }
     for name, count in found.items():
-        if "automatic_optimization" in name or "scheduler_progress" in name:
-            allowed = {step}
-        elif name.startswith("epoch_loop.batch_progress") and not name.endswith("is_last_batch"):
-            allowed = {batches, batches - 1} if name.endswith("completed") else {batches}
-        elif name.endswith("_batches_that_stepped"):
-            allowed = {step, step - 1}
-        elif name.startswith("epoch_progress") or "manual_optimization" in name:
-            allowed = {0, 1}
-        else:
-            continue
-        if isinstance(count, int) and count not in allowed:
-            raise ValueError(f"{name} = {count} does not belong to step {step}")
+        for part, counts in allowed.items():
+            if name.startswith(part) and type(count) is int and count not in counts:
+                raise ValueError(f"{name} = {count} does not belong to step {step}")
 
 
 def _check_callbacks(found: dict[str, Any], callbacks: list[L.Callback]) -> None:
@@ -181,8 +174,6 @@ def _check_callbacks(found: dict[str, Any], callbacks: list[L.Callback]) -> None
         key, state = callback.state_key, callback.state_dict()
         if not state or (isinstance(callback, Probe) and key not in found):
             continue
-        if key not in found:
-            raise ValueError(f"{key} is missing")
         if found[key].keys() != state.keys():
             raise ValueError(f"{key} must have {', '.join(state)}")
     if found["Divergence"]["bad_step"] != -1:

@@ -66,11 +66,10 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
     The run is recorded in `folder` as one of a `variant`, the file of conf/attn, and of overrides
     as typed. Raises BadInput if the configuration cannot be run; nothing was written then.
     """
-    corpus = _load_data(config)
+    corpus, force = _load_data(config), config.settings["force"]
     origin = _read_origin(config.settings, corpus, folder)
     inputs = [corpus.sha256, *([] if origin is None else [origin.sha256])]
     directory, digest = RunDirectory(folder), fingerprint(config.settings, *inputs)
-    directory.check_holds_no_other_files()
     if done := _earlier_result(config, directory, inputs):
         return done
 
@@ -80,7 +79,7 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
     if isinstance(thread := threading.current_thread(), StackedRun):
         thread.enter(lit, overrides)
     checkpoint = resume_step = None
-    if not config.force and directory.last_checkpoint.exists():
+    if not force and directory.last_checkpoint.exists():
         checkpoint = resume.read_resumable(directory, config.settings, corpus)
         resume_step = checkpoint["global_step"]
     if config.settings["compile"]:
@@ -104,7 +103,7 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
             folder, measured(trainer, lit, clock, train_loss), config.module, config.settings
         )
 
-    with directory.locked(), _failures_recorded(directory, digest, trainer, keeper, config.force):
+    with directory.locked(), _failures_recorded(directory, digest, trainer, keeper, force):
         # Again: another process may have used the directory meanwhile.
         if done := _earlier_result(config, directory, inputs):
             return done
@@ -140,8 +139,7 @@ def _load_data(config: RunConfig) -> TaskData:
 def _read_origin(
     settings: Settings, corpus: TaskData, folder: Path
 ) -> EarlierRun | InitialWeights | None:
-    """What a run starts from instead of drawn weights, if anything; BadInput if that is in the
-    run's own directory, where force=true would delete it."""
+    """What a run starts from instead of drawn weights; it may not be what force=true deletes."""
     named = Path(settings["continue_from"] or settings["init_from"] or "hf:")
     if folder.resolve() in ((place := named.expanduser().resolve()), *place.parents):
         raise BadInput(f"{folder} is the run to start from; use another name= or hydra.run.dir=")
@@ -156,7 +154,8 @@ def _earlier_result(
     config: RunConfig, directory: RunDirectory, inputs: Sequence[str]
 ) -> Result | None:
     """What the same run left when it ended before; None if it did not, or with force=true."""
-    if config.force:
+    directory.check_holds_no_other_files()
+    if config.settings["force"]:
         return None
     directory.check_is_ours(config.settings, *inputs)
     if not directory.is_done():

@@ -26,14 +26,8 @@ APART = {"attn", "seed", "name", "outputs", "force", "experiment"}
 PLACE = {"name", "outputs", "force"}
 # Settings that only affect what is shown and logged, alone or with all keys below them.
 ONLY_SHOWN = (
-    *(
-        "logger",
-        "probes",
-        "train_loss",
-        "trainer.enable_progress_bar",
-        "trainer.enable_model_summary",
-    ),
-    *("trainer.log_every_n_steps", "trainer.profiler"),
+    *("logger", "probes", "train_loss", "trainer.enable_progress_bar", "trainer.profiler"),
+    *("trainer.enable_model_summary", "trainer.log_every_n_steps"),
 )
 LONGEST_NAME = 80  # bytes of `attn=...`
 # What a run writes, by directory. Nothing else is ever deleted.

@@ -34,12 +34,11 @@ def attempt(do: Callable[[], float], hydra: HydraConf, arguments: Sequence[str])
     command line of the run by itself, and NaN stands for its loss."""
     try:
         return do()
-    except Busy as error:
-        outcome, reason, trace = "busy", str(error), ""
     except BadInput as error:
-        outcome, reason, trace = "refused", str(error), traceback.format_exc()
+        outcome, reason = "busy" if isinstance(error, Busy) else "refused", str(error)
+        trace = "" if outcome == "busy" else traceback.format_exc()
     except Exception as error:
-        outcome, reason = "failed", f"{type(error).__name__}: {first_line(error)}"
+        outcome, reason = "failed", first_line(error, with_class=True)
         trace = traceback.format_exc()
     print(f"{shlex.join(arguments)}: {outcome}, {reason}", flush=True)
     folder = Path(hydra.runtime.output_dir)
@@ -126,7 +125,7 @@ def _compare(config: DictConfig) -> None:
             write_atomically(root / "comparison.png", picture)
             print(f"\nPicture: {root / 'comparison.png'}")
     except Exception as error:  # the runs are done, and a picture can be drawn again
-        reason = f"{type(error).__name__}: {first_line(error)}"
+        reason = first_line(error, with_class=True)
         print(f"\nwarning: no picture was drawn, {reason}", file=sys.stderr)
     print(f"More:    attnlab runs {shlex.quote(str(root))}")
     print(f"         attnlab plot {shlex.quote(str(root))}")
