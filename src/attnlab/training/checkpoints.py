@@ -125,7 +125,7 @@ def read_stored_model(target: Path) -> StoredModel:
 
 def load_model(target: Path | str, *, trust: bool = False) -> tuple[GPT, Alphabet]:
     """The language model of a run directory (its last checkpoint) or of a checkpoint, in
-    evaluation mode.
+    evaluation mode; BadInput if there is none, or it names code that `trust` does not allow.
 
     Args:
         target: the run directory or the checkpoint.
@@ -136,10 +136,6 @@ def load_model(target: Path | str, *, trust: bool = False) -> tuple[GPT, Alphabe
     Returns:
         the model on the CPU, and its alphabet: symbol i is alphabet[i], and
         `attnlab.data.corpora.encode` turns a text into ids.
-
-    Raises:
-        BadInput: there is no such thing, it is damaged, it holds another model than a GPT, or it
-            names code that is not attnlab's and `trust` is false.
     """
     net, stored = load_stored(Path(target), trust=trust)
     if not isinstance(net, GPT):

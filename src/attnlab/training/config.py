@@ -60,16 +60,19 @@ def read_config(cfg: DictConfig) -> RunConfig:
     """Check a composed configuration of conf/train.yaml; BadInput with the first error found."""
     _check_settings(cfg)
     _check_trainer(cfg)
-    # Only now, since importing PyTorch and Lightning takes seconds.
+    import torch  # only now, since importing PyTorch and Lightning takes seconds
+
     from attnlab.training.loggers import make_logger
 
     module = _module(cfg)
+    optimizer = build(cfg.optim, "optim", given=("net", "max_steps"))
+    optimizer(torch.nn.Linear(1, 1), cfg.trainer.max_steps)  # refuses bad numbers
     return RunConfig(
         settings=cast(dict[str, Any], OmegaConf.to_container(cfg)),
         module=module,
         data=data_factory(cfg.data),
         model=_initialized(cfg, module),
-        optimizer=_optimizer(cfg),
+        optimizer=optimizer,
         probes=[build(node, f"probes.{name}") for name, node in cfg.probes.items()],
         callbacks=[partial(make_callback, x, f"callbacks.{k}") for k, x in cfg.callbacks.items()],
         loggers=[partial(make_logger, x, f"logger.{k}") for k, x in cfg.logger.items()],
@@ -200,15 +203,6 @@ def _initialized(cfg: DictConfig, module: "type[TaskModule]") -> "Callable[[int]
         return net
 
     return make_initialized
-
-
-def _optimizer(cfg: DictConfig) -> "OptimizerFactory":
-    """What makes the optimizer; tried on one layer, so that bad numbers are refused early."""
-    import torch
-
-    optimizer: partial[Any] = build(cfg.optim, "optim", given=("net", "max_steps"))
-    optimizer(torch.nn.Linear(1, 1), cfg.trainer.max_steps)
-    return optimizer
 
 
 def _for_lightning(node: DictConfig) -> DictConfig:

@@ -33,7 +33,8 @@ NOUNS: Mapping[Any, str] = {
 def build(
     node: DictConfig, path: str, *, apart: Collection[str] = (), given: Collection[str] = ()
 ) -> "partial[Any]":
-    """A callable that makes what the node's `_target_` names, with the node's values.
+    """A callable that makes what the node's `_target_` names, with the node's values; BadInput if
+    there is no such target, or it does not take these keys and values.
 
     A string where the target asks for a function is the name of that function. If the target's
     first parameter is an `AttentionConfig` named `config`, the result makes a layer like a
@@ -43,9 +44,6 @@ def build(
         node, path: the node and its place in the configuration, for messages.
         apart: keys of the node that are not the target's.
         given: parameters that the caller of the result adds; a node may not set them.
-
-    Raises:
-        BadInput: the target cannot be found, or it does not take these keys and values.
     """
     target = locate(str(node._target_), f"{path}._target_")
     if node.get("_partial_", True) is not True:

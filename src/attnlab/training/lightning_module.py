@@ -94,22 +94,14 @@ class TaskModule(L.LightningModule):
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]
-        cls,
-        checkpoint_path: Path | str,
-        *,
-        corpus: TaskData | None = None,
-        optim: OptimizerFactory | None = None,
-        trust: bool = False,
+        cls, checkpoint_path: Path | str, *, trust: bool = False
     ) -> "TaskModule":
-        """The module of a run, in evaluation mode, on the CPU.
+        """The module of a run, without data, in evaluation mode, on the CPU; BadInput if the
+        checkpoint is missing or damaged, or belongs to another task.
 
         Args:
             checkpoint_path: a checkpoint, or a run directory for its last one.
-            corpus, optim: the data and the optimizer, to validate or train.
             trust: see `attnlab.training.checkpoints.load_model`.
-
-        Raises:
-            BadInput: the checkpoint is missing or damaged, or belongs to another task.
         """
         net, stored = load_stored(Path(checkpoint_path), trust=trust)
         if not isinstance(net, cls.model_class):
@@ -119,7 +111,7 @@ class TaskModule(L.LightningModule):
         settings = flat(stored.recipe["config"])
         if any(type(settings.get(key)) is not int for key in ("data.batch_size", "seed")):
             raise BadInput(f"{checkpoint_path} does not say its batch_size and seed")
-        return cls(net, corpus, optim, recipe=stored.recipe).eval()  # type: ignore[arg-type]
+        return cls(net, None, None, recipe=stored.recipe).eval()  # type: ignore[arg-type]
 
     def forward(self, *inputs: Tensor) -> Any:
         return self.net(*inputs)
@@ -179,11 +171,8 @@ class TaskModule(L.LightningModule):
         return {}
 
     def compile_training(self) -> None:
-        """Compile the loss of training batches; validation and probes stay as they are.
-
-        Raises:
-            BadInput: there is no C++ compiler, which torch.compile needs on a CPU.
-        """
+        """Compile the loss of training batches; validation and probes stay as they are. BadInput
+        if there is no C++ compiler, which torch.compile needs on a CPU."""
         compiler = os.environ.get("CXX", "g++")
         if not torch.cuda.is_available() and shutil.which(compiler) is None:
             raise BadInput(f"compile=true needs a C++ compiler, and there is no {compiler}")

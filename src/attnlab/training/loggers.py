@@ -2,7 +2,6 @@
 
 import csv
 import inspect
-import io
 import json
 import math
 import time
@@ -96,7 +95,7 @@ def _restore_csv_rows(logger: CSVLogger, resume_step: int) -> None:
     if not source.exists():
         return
     try:
-        found = list(csv.DictReader(io.StringIO(read_file(source).decode(), newline="")))
+        found = list(csv.DictReader(read_file(source).decode().splitlines()))
         if found and None in found[-1].values():  # cut off by a kill, after the checkpoint
             found.pop()
         steps = [int(row.pop("step")) for row in found]

@@ -36,7 +36,8 @@ def adamw(
     weight_decay: float,
     decay: Decay = cosine,
 ) -> tuple[AdamW, LambdaLR]:
-    """AdamW (Loshchilov and Hutter 2019), weight decay on matrices and embeddings only.
+    """AdamW (Loshchilov and Hutter 2019), weight decay on matrices and embeddings only; BadInput
+    if a number is out of range.
 
     Args:
         net: the model to train.
@@ -50,9 +51,6 @@ def adamw(
 
     Returns:
         the optimizer and its schedule, which is stepped after each step.
-
-    Raises:
-        BadInput: a number is out of range.
     """
     check(lr, min_lr, warmup_steps, betas, weight_decay)
     matrices = [p for p in net.parameters() if p.requires_grad and p.dim() >= 2]
@@ -201,7 +199,8 @@ def muon(
     ns_steps: int,
     decay: Decay = cosine,
 ) -> tuple[Optimizer, LambdaLR]:
-    """`Muon` on the matrices of the blocks; AdamW on embeddings and vectors.
+    """`Muon` on the matrices of the blocks, AdamW on embeddings and vectors; BadInput if a number
+    is out of range.
 
     Args:
         net, max_steps, warmup_steps, decay: as for `adamw`.
@@ -211,9 +210,6 @@ def muon(
         adamw_lr: AdamW's largest learning rate.
         momentum: of Muon, with Nesterov's correction.
         ns_steps: Newton-Schulz iterations of the orthogonalization.
-
-    Raises:
-        BadInput: a number is out of range.
     """
     check(lr, min_lr, warmup_steps, betas, weight_decay)
     _require(0 < adamw_lr < math.inf, f"adamw_lr = {adamw_lr} must be a positive number")

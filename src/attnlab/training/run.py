@@ -85,7 +85,7 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
     if config.settings["compile"]:
         lit.compile_training()
     clock, divergence = Clock(), Divergence()
-    every, train_loss = (config.settings[key] for key in ("checkpoint_every", "train_loss"))
+    every = config.settings["checkpoint_every"]
     keeper = RunCheckpoints(folder / "checkpoints", every, divergence)
     trainer = make_trainer(config, folder, [clock, divergence, keeper], resume_step)
     lit.check_device(trainer.strategy.root_device)
@@ -99,9 +99,7 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
         probe.check(lit.net)
     if not trainer.is_global_zero:  # another process of a distributed run; the first one records
         _fit(trainer, lit, start)
-        return Result(
-            folder, measured(trainer, lit, clock, train_loss), config.module, config.settings
-        )
+        return Result(folder, measured(trainer, lit, clock), config.module, config.settings)
 
     with directory.locked(), _failures_recorded(directory, digest, trainer, keeper, force):
         # Again: another process may have used the directory meanwhile.
@@ -116,7 +114,7 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
         metrics: dict[str, Any] = {"variant": variant, "seed": lit.seed, "unit": lit.unit}
         metrics["baseline"] = variant_of(lit.baseline)
         metrics |= ({} if origin is None else origin.record) | told
-        metrics |= measured(trainer, lit, clock, train_loss) | provenance(trainer, corpus)
+        metrics |= measured(trainer, lit, clock) | provenance(trainer, corpus)
         metrics["compiled"] = config.settings["compile"]
         metrics["probes"] = {key: x for probe in probes for key, x in probe.record.items()}
         write_json(directory.metrics_file, metrics)
@@ -276,17 +274,14 @@ def _silence_lightning() -> None:
         warnings.filterwarnings("ignore", message)
 
 
-def measured(
-    trainer: L.Trainer, lit: TaskModule, clock: Clock, train_loss: bool
-) -> dict[str, Any]:
+def measured(trainer: L.Trainer, lit: TaskModule, clock: Clock) -> dict[str, Any]:
     """The metrics: losses in nats per prediction, over the whole data or a fixed piece of it."""
     batches = trainer.global_step * trainer.accumulate_grad_batches
     finite = [x for x in lit.val_losses.values() if math.isfinite(x)]
-    figures: dict[str, Any] = {
-        "val_loss": lit.val_losses[trainer.global_step],
-        **({"train_loss": evaluate(trainer, lit, lit.train_piece())} if train_loss else {}),
-        "best_val_loss": min(finite, default=math.nan),
-    }
+    figures: dict[str, Any] = {"val_loss": lit.val_losses[trainer.global_step]}
+    if lit.recipe["config"]["train_loss"]:
+        figures["train_loss"] = evaluate(trainer, lit, lit.train_piece())
+    figures["best_val_loss"] = min(finite, default=math.nan)
     with eval_mode(lit.net), trainer.precision_plugin.forward_context():
         figures |= lit.extra_metrics(clock.seconds_a_batch)
     return figures | {
