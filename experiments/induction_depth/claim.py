@@ -46,7 +46,10 @@ predict the exception: if every symbol is mixed with its predecessor before the 
 
 All models have 103,000 to 108,000 parameters. Guessing gives 3 % (the dotted line).
 The induction score is the largest weight that a head puts on the symbols that followed earlier
-occurrences of the current one.
+occurrences of the current one. The head of the smeared layer has 0.97 to 0.99. Of the two-layer
+models with seeds 200 to 209, 8 solve the task, and 7 of these have no head above 0.14, so they do
+not work as the papers describe. With learned positions and few periods there seems to be another
+solution, which was not traced. The other two were at 32 % and 54 % after 800 steps.
 """,
     predictions=(
         Trained(
