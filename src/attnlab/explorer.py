@@ -97,12 +97,9 @@ def explore(
 
     Raises BadInput if there is no such model, the text does not fit it, or its history is damaged.
 
-    Args:
-        target: a run directory or a checkpoint, or "hf:" and the local directory or hub name of a
-            BERT or GPT-2. The history of a run directory, if any, is shown step by step.
-        other: a second model to compare with.
-        text: show the trained models on this text instead.
-        trust: as for `attnlab.training.checkpoints.load_model`.
+    A target is what `attnlab.attention_maps.look` takes. The history of a run directory, if any,
+    is shown step by step; with a text, the trained models on this text instead. `trust` is that of
+    `attnlab.training.checkpoints.load_model`.
     """
     targets = [str(target)] if other is None else [str(target), str(other)]
     found = {each: run for each in targets if (run := _run_of(each))}

@@ -282,16 +282,12 @@ def sample(
 
     Keys and values are cached, where the model allows it, until the text fills the block. After
     that each new symbol shifts the window and with it every position, so nothing can be reused
-    and the whole window is read again. Raises BadInput for an empty prompt, a negative length or
-    temperature, or logits that are not finite.
+    and the whole window is read again, as always without `cache`: same text, slower.
 
-    Args:
-        net: in evaluation mode.
-        prompt: ids (N,) int64, N >= 1.
-        length: number of symbols.
-        temperature: divides the logits; 0 takes the most likely symbol.
-        seed: of the random stream "sample".
-        cache: False reads the whole window for every symbol: same text, slower.
+    The model must be in evaluation mode. The prompt is ids (N,) int64, N >= 1. The temperature
+    divides the logits; 0 takes the most likely symbol. The seed is that of the stream "sample".
+    Raises BadInput for an empty prompt, a negative length or temperature, or logits that are not
+    finite.
     """
     if not len(prompt):
         raise BadInput("the prompt is empty; give at least one character")

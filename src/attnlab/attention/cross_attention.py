@@ -16,15 +16,9 @@ from attnlab.attention.variant import check_divides, check_dropout, check_sizes
 class CrossAttention(nn.Module):
     """Multi-head attention from x to a memory (Vaswani et al. 2017, section 3.2.3).
 
-    Raises ValueError if the heads do not divide the width, or a number is out of its range.
-
-    Args:
-        n_embd: C.
-        n_head: H, which divides C.
-        memory_size: M; None where the memory is as wide as x.
-        bias: whether `q`, `kv` and `proj` have biases.
-        dropout: probability of dropping an entry of the pattern, in training only.
-        kernel: see `attnlab.attention.kernels`.
+    `memory_size` is M, None where the memory is as wide as x; the other arguments are those of
+    `AttentionConfig`. Raises ValueError if the heads do not divide the width, or a number is out
+    of its range.
     """
 
     def __init__(

@@ -165,10 +165,9 @@ class Variant:
         own = {name: x for name, x in self.settings.items() if name not in DEFAULTS}
         changed = {name: x for name, x in self.settings.items() if name in DEFAULTS}
         merged = _Watched(**{name: vars(config)[name] for name in DEFAULTS} | changed)
-        merged.names_read.clear()
         layer = self.layer(merged, **own)
         for name, value in changed.items():
-            if value != DEFAULTS[name] and name not in merged.names_read:
+            if value != DEFAULTS[name] and name not in vars(merged).get("names_read", ()):
                 raise ValueError(
                     f"{type(layer).__name__} ignores {name} = {name_of(value)}; remove it, or use "
                     f"config.{name} in the constructor"
@@ -179,14 +178,9 @@ class Variant:
 class _Watched(AttentionConfig):
     """Remembers which fields a constructor reads, so that no setting is ignored silently."""
 
-    @property
-    def names_read(self) -> set[str]:
-        names: set[str] = self.__dict__.setdefault("_names_read", set())
-        return names
-
     def __getattribute__(self, name: str) -> Any:
         if name in DEFAULTS:
-            self.names_read.add(name)
+            vars(self).setdefault("names_read", set()).add(name)
         return super().__getattribute__(name)
 
 

@@ -30,14 +30,9 @@ SHORTEST = 32  # text for which a history has all its snapshots
 class Patterns(Probe):
     """Measures every layer's attention on fixed windows of the validation text.
 
-    Raises BadInput, like the other probes, if a number is too small.
-
-    Args:
-        every: steps between measurements, besides those at the start, at validations and at the
-            end; null for these alone.
-        heads: log tags for each head, not only for each layer.
-        images: draw pictures at the start, at the first measurement after it, and at the end.
-        windows: number of windows.
+    It measures after every `every` steps, at the start, at validations and at the end. The file
+    conf/probes/default.yaml describes the settings of all probes. They raise BadInput if a number
+    is too small.
     """
 
     def __init__(self, *, every: int | None, heads: bool, images: bool, windows: int) -> None:
@@ -100,12 +95,7 @@ class History(Probe):
 
     It writes history.json into the run directory, below 1 MB: where a model has many heads, the
     text is shorter, and then the snapshots are fewer. Checkpoints hold the snapshots too, so a
-    resumed run has each of them once.
-
-    Args:
-        steps: number of snapshots, most of them early; 0 for none.
-        chars: length at most of the text, which is the start of the validation text.
-        windows: of the validation text, for the loss at each snapshot.
+    resumed run has each of them once. The text is the start of the validation text.
     """
 
     def __init__(self, *, steps: int, chars: int, windows: int) -> None:
