@@ -242,23 +242,16 @@ class SelfAttention(Attention):
         """
         if self.gain is None and self.rotary is None:
             return super().split(x)
-        H, kv = self.n_head, self.n_kv_head
-        qkv = self.qkv(x)
-        if self.shared is None:  # queries and keys together: the same is done to both
-            both, v = qkv.split([(H + kv) * self.head_size, kv * self.head_size], dim=-1)
-        else:
-            both, _, v = self.split_qkv(qkv, dim=-1)
-        qk, v = self._heads(both), self._heads(v)
-        exact = torch.promote_types(qk.dtype, torch.float32)  # there and back once for all three
+        q, k, v = (self._heads(part) for part in self.split_qkv(self.qkv(x), dim=-1))
+        exact = torch.promote_types(q.dtype, torch.float32)  # there and back once for all three
+        q, k = q.to(exact), k.to(exact)
         if self.gain is not None:
-            qk = rms_normalize(qk.to(exact))
+            q, k = rms_normalize(q), rms_normalize(k)
         if self.rotary is not None:
-            qk = rotate(qk.to(exact), self.rotary, start)
-        q, k = qk.split([H, kv], dim=1) if self.shared is None else (qk, qk)
+            q, k = rotate(q, self.rotary, start), rotate(k, self.rotary, start)
         if self.gain is not None:
             q = q * self.gain[:, None, None]  # (H, 1, 1)
-        q, k = q.to(v.dtype), k.to(v.dtype)
-        return q, self._repeat(k), self._repeat(v)
+        return q.to(v.dtype), self._repeat(k.to(v.dtype)), self._repeat(v)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
