@@ -46,12 +46,8 @@ def examine_target(
     html: Path | None,
     trust: bool = False,
 ) -> Report:
-    """Examine a target and write the reports that were asked for.
-
-    Raises:
-        BadInput: the target or an option is impossible.
-        OSError: a report cannot be written.
-    """
+    """Examine a target and write the reports that were asked for; BadInput if the target or an
+    option is impossible, OSError if a report cannot be written."""
     if fail_on not in ("fault", "suspicious"):
         raise BadInput(f"--fail-on {fail_on} must be fault or suspicious")
     for path in (json, html):
@@ -73,16 +69,13 @@ def examine_target(
 
 
 def load_target(target: str, *, trust: bool = False) -> Target:
-    """Load the model that a target names.
+    """Load the model that a target names; BadInput if it does not exist or gives no model.
 
     Args:
         target: a run directory or checkpoint, "package.module:factory",
             "path/to/file.py:factory", "hf:<model type>", or a local directory of transformers.
         trust: for a run or checkpoint, as for `attnlab.training.checkpoints.load_model`; for a
             directory of transformers, whether code in it may run.
-
-    Raises:
-        BadInput: it does not exist or does not give a model.
     """
     if target.startswith("hf:"):
         return tiny_transformer(target.removeprefix("hf:"))
@@ -161,11 +154,8 @@ def _made(made: object, target: str) -> Callable[..., object]:
 
 
 def tiny_transformer(model_type: str) -> Target:
-    """A small random model of a model type of transformers such as "llama", from its config only.
-
-    Raises:
-        BadInput: transformers has no such causal model, or no small one can be built.
-    """
+    """A small random model of a model type of transformers such as "llama", from its config only;
+    BadInput if there is no such causal model, or no small one can be built."""
     transformers = transformers_loading.transformers()
     known = transformers.models.auto.configuration_auto.CONFIG_MAPPING
     names = transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES

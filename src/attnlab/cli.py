@@ -249,7 +249,3 @@ def main() -> None:
         sentence = of_the_disk(error) if isinstance(error, OSError) else str(error)
         print(f"error: {printable(' '.join(sentence.split()))}", file=sys.stderr)
         raise SystemExit(2) from None
-
-
-if __name__ == "__main__":
-    main()

@@ -51,12 +51,9 @@ def hydra_conf(conf: Path) -> Iterator[None]:
 def compose_config(
     overrides: Sequence[str], seed: int, experiments: Path
 ) -> tuple[DictConfig, str]:
-    """The composed configuration of one run, and its variant.
+    """The composed configuration of one run, and its variant; BadInput if Hydra cannot compose it.
 
     The overrides name `experiment=<claim>`, whose own configuration is in `<claim>/conf`, if any.
-
-    Raises:
-        BadInput: Hydra cannot compose it.
     """
     claims = [o.removeprefix("experiment=") for o in overrides if o.startswith("experiment=")]
     own = [conf for claim in claims if (conf := experiments / claim / "conf").is_dir()]
@@ -84,11 +81,8 @@ class ConfigResolver:
         self.corpora: dict[str, tuple[str, str]] = {}
 
     def __call__(self, overrides: tuple[str, ...]) -> ResolvedConfig:
-        """Resolve overrides.
-
-        Raises:
-            BadInput: Hydra cannot compose them, or they set what `reproduce` sets.
-        """
+        """Resolve overrides; BadInput if Hydra cannot compose them, or they set what `reproduce`
+        sets."""
         if overrides in self.resolved:
             return self.resolved[overrides]
         for override in overrides:

@@ -78,11 +78,8 @@ def declaration(claim: Claim, resolve: ConfigResolver) -> dict[str, Any]:
 
 
 def read_declared(claim: Claim, resolve: ConfigResolver) -> Declared:
-    """Read a claim's declaration and compare it with the claim as it is now.
-
-    Raises:
-        BadInput: the file is damaged.
-    """
+    """Read a claim's declaration and compare it with the claim as it is now; BadInput if the file
+    is damaged."""
     file = resolve.paths.experiments / claim.name / FILE
     if not file.exists():
         return Declared()
@@ -139,11 +136,8 @@ def changed_losses(declared: Declared, losses: Mapping[str, float]) -> list[str]
 
 
 def check_committed(file: Path, commits: Iterable[str | None]) -> None:
-    """Refuse a declaration that is not in the commits at which the runs were made.
-
-    Raises:
-        BadInput: with the first commit that does not hold this declaration.
-    """
+    """Refuse a declaration that is not in the commits at which the runs were made, by a BadInput
+    with the first commit that does not hold it."""
     now_declared = read_json(file)["declaration"]
     for commit in sorted({str(commit) for commit in commits}):
         command = ["git", "-C", str(file.parent), "show", f"{commit}:./{file.name}"]

@@ -17,9 +17,7 @@ def load_claims(directory: Path, names: Collection[str] = ()) -> list[Claim]:
     """Load claims in the order of the report.
 
     The directory holds `<claim>/claim.py` files that define `CLAIM`; without names, all are read.
-
-    Raises:
-        BadInput: there are no claims, a name is unknown, or a file cannot be loaded.
+    Raises BadInput if there are no claims, a name is unknown, or a file cannot be loaded.
     """
     files = {file.parent.name: file for file in sorted(directory.glob("*/claim.py"))}
     if not files:
@@ -34,11 +32,7 @@ def load_claims(directory: Path, names: Collection[str] = ()) -> list[Claim]:
 
 
 def load_claim(file: Path) -> Claim:
-    """Load one claim.
-
-    Raises:
-        BadInput: the file cannot be run, or does not define a sound `CLAIM`.
-    """
+    """Load one claim; BadInput if its file cannot be run, or defines no sound `CLAIM`."""
     module_name = f"attnlab_claim_{file.parent.name}"
     # A package, so that a claim may keep its theory in a file beside: from .theory import ...
     spec = importlib.util.spec_from_file_location(

@@ -38,11 +38,8 @@ class Paths:
         return self.outputs / "rows" / f"{claim}.jsonl"
 
     def lock(self) -> FileLock:
-        """Hold the outputs for this process; the lock of a dead one is free at once.
-
-        Raises:
-            BadInput: another call holds them, or they cannot be written.
-        """
+        """Hold the outputs for this process; the lock of a dead one is free at once. BadInput if
+        another call holds them, or they cannot be written."""
         lock = FileLock(self.outputs / ".lock", timeout=0)
         try:
             self.outputs.mkdir(parents=True, exist_ok=True)

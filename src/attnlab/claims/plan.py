@@ -77,10 +77,7 @@ class Plan:
 
 def make_plan(known: ClaimSet, counts: Counts) -> Plan:
     """Expand claims; Hydra's directory must be open. A prediction without a count is not run.
-
-    Raises:
-        BadInput: a configuration cannot be composed.
-    """
+    BadInput if a configuration cannot be composed."""
     plan = Plan()
     for claim, prediction in known.predictions:
         source, mine = (claim.name, prediction.name), known.declared[claim.name]

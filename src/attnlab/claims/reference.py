@@ -51,10 +51,7 @@ def reference_losses(
 ) -> dict[str, float]:
     """The loss of each arm after a few steps; kept until a file with training code changes.
 
-    With `only`, the losses of these arms.
-
-    Raises:
-        BadInput: an arm cannot be trained.
+    With `only`, the losses of these arms. Raises BadInput if an arm cannot be trained.
     """
     paths = resolve.paths
     file = paths.outputs / "reference_losses.json"

@@ -51,11 +51,8 @@ def publish(family: Sequence[Evidence], paths: Paths, readme: Path) -> list[Path
     """Write README.md, figure.svg and verdict.json beside each claim.py, and the tables of claims.
 
     In the project's README, only the block between the two marks is replaced. Returns what was
-    written.
-
-    Raises:
-        BadInput: a claim was changed after it was declared, or run before that was committed; a
-            figure is too large, or the README lacks the marks.
+    written. Raises BadInput if a claim was changed after it was declared, or run before that was
+    committed, a figure is too large, or the README lacks the marks.
     """
     for evidence in family:
         name = evidence.claim.name
@@ -118,11 +115,8 @@ def _share(successes: int, n: int) -> str:
 
 
 def write_tables(experiments: Path, readme: Path) -> list[Path]:
-    """Write the published verdicts of all claims to a page, and of the first ones to the README.
-
-    Raises:
-        BadInput: the README lacks the marks between which its table stands.
-    """
+    """Write the published verdicts of all claims to a page, and of the first ones to the README;
+    BadInput if that lacks the marks between which its table stands."""
     published = {file.parent.name: read_json(file) for file in experiments.glob("*/verdict.json")}
     rows = sorted(published.items(), key=lambda item: (item[1]["row"]["order"], item[0]))
     text = readme.read_text(encoding="utf-8") if readme.exists() else ""

@@ -28,13 +28,10 @@ COLORS = {"holds": "green", "does not hold": "red", "holds only if": "cyan"}
 
 
 def find_paths(experiments: Path | None, conf: Path | None, outputs: Path, budget: str) -> Paths:
-    """The directories of a call.
+    """The directories of a call; BadInput if one does not exist, or the budget is unknown.
 
     Without them, `experiments` and `conf` are those of the current directory, or attnlab's own
     if it holds no claims or no train.yaml.
-
-    Raises:
-        BadInput: the budget is unknown, or a directory does not exist.
     """
     if budget not in BUDGETS:
         raise BadInput(f"--budget {budget} is unknown; it must be {' or '.join(BUDGETS)}")
@@ -65,11 +62,8 @@ def reproduce(
 
     With `seeds`, look at this many instead of going look by look; `fresh` ignores the committed
     rows; `only_plan` prints what would be run and how long it would take, and runs nothing.
-    Returns the evidence of every claim, and whether all were judged.
-
-    Raises:
-        BadInput: a name, a number, a directory or a claim is not sound, or another call is
-            running.
+    Returns the evidence of every claim, and whether all were judged. Raises BadInput if a name, a
+    number, a directory or a claim is not sound, or another call is running.
     """
     for option, value in (("seeds", seeds), ("jobs", jobs)):
         if value is not None and value < 1:

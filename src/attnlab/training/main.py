@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -116,13 +116,8 @@ def without_defaults(cfg: DictConfig, hydra: HydraConf) -> list[str]:
     overrides = last_of(hydra.overrides.task)
     choices = {key: o for key, o in overrides.items() if key in hydra.runtime.choices}
     values = {key: o for key, o in overrides.items() if key not in choices and key not in APART}
-
     sources = tuple((source.provider, source.path) for source in hydra.runtime.config_sources)
-
-    def composed(*chosen: str) -> DictConfig:
-        everything = (*hydra.overrides.hydra, *chosen)
-        return _composed(hydra.job.config_name, everything, sources)
-
+    composed = partial(_composed, hydra.job.config_name, sources, *hydra.overrides.hydra)
     changing = []
     for key, override in choices.items():
         others = [o for o in choices.values() if o != override]
@@ -141,9 +136,7 @@ def without_defaults(cfg: DictConfig, hydra: HydraConf) -> list[str]:
 
 
 @cache  # a run of a sweep asks for the same as the one before
-def _composed(
-    name: str, overrides: tuple[str, ...], sources: tuple[tuple[str, str], ...]
-) -> DictConfig:
+def _composed(name: str, sources: tuple[tuple[str, str], ...], *overrides: str) -> DictConfig:
     return compose(name, list(overrides), return_hydra_config=True)
 
 
