@@ -23,12 +23,8 @@ MOST_ON_A_GPU = 8  # processes that share a GPU by default
 
 
 class PoolLauncher(Launcher):
-    """Runs the runs of a sweep side by side, each with its share of the cores.
-
-    Args:
-        n_jobs: how many processes; null for one per core, and at most 8 where there is a GPU.
-        stacked: whether to use no other process, and `attnlab.training.stacking`.
-    """
+    """Runs the runs of a sweep side by side, each with its share of the cores: in `n_jobs`
+    processes, see conf/hydra/launcher/pool.yaml, or `stacked`, see `attnlab.training.stacking`."""
 
     def __init__(self, n_jobs: int | None = None, *, stacked: bool = False) -> None:
         self.n_jobs, self.stacked = n_jobs, stacked

@@ -21,14 +21,9 @@ class OptunaSweeper(Sweeper):
     """Searches `interval(...)` and `choice(...)`; each combination of the other values is an arm.
 
     The sampler is the tree-structured Parzen estimator (Bergstra et al. 2011). A trial that
-    diverged or failed counts as infinitely bad.
-
-    Args:
-        params: overrides that say what to search, as on the command line.
-        n_trials: for each arm, including those in `storage`.
-        batch: trials of each arm at a time; they do not use each other's results.
-        seed: of the sampler.
-        storage: an address such as sqlite:///tune.db, which keeps the trials; null: in memory.
+    diverged or failed counts as infinitely bad. conf/hydra/sweeper/optuna.yaml describes the
+    settings: `params` are overrides that say what to search, `n_trials` counts those in `storage`,
+    too, and the trials of a `batch` do not use each other's results.
     """
 
     def __init__(

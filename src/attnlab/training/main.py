@@ -44,11 +44,8 @@ PLUGINS = {
 
 
 def train(cfg: DictConfig) -> float:
-    """Train with the configuration that Hydra composed, and show the result.
-
-    Returns:
-        the validation loss, for Hydra's sweepers; NaN if a run of a sweep failed.
-    """
+    """Train with the configuration that Hydra composed, and show the result. Returns the loss on
+    the validation data, for Hydra's sweepers; NaN if a run of a sweep failed."""
     hydra = HydraConfig.get()
     for source in hydra.runtime.config_sources:
         if source.provider == "command-line":  # --config-dir

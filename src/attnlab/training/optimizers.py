@@ -36,21 +36,12 @@ def adamw(
     weight_decay: float,
     decay: Decay = cosine,
 ) -> tuple[AdamW, LambdaLR]:
-    """AdamW (Loshchilov and Hutter 2019), weight decay on matrices and embeddings only; BadInput
-    if a number is out of range.
+    """AdamW (Loshchilov and Hutter 2019), weight decay on matrices and embeddings only.
 
-    Args:
-        net: the model to train.
-        max_steps: where the schedule ends.
-        lr: the largest learning rate, after the warm-up.
-        min_lr: the learning rate of the last step.
-        warmup_steps: steps of linear warm-up, 0 for none.
-        betas: decay rates of the two moments.
-        weight_decay: decoupled.
-        decay: how the rate falls, `cosine` or `linear`.
-
-    Returns:
-        the optimizer and its schedule, which is stepped after each step.
+    The learning rate rises linearly to `lr` in `warmup_steps`, 0 for none, and then falls to
+    `min_lr` at the last step by `decay`, `cosine` or `linear`. `betas` are the decay rates of the
+    two moments; the weight decay is decoupled. Returns the optimizer and its schedule, which is
+    stepped after each step. Raises BadInput if a number is out of range.
     """
     check(lr, min_lr, warmup_steps, betas, weight_decay)
     matrices = [p for p in net.parameters() if p.requires_grad and p.dim() >= 2]
@@ -199,17 +190,12 @@ def muon(
     ns_steps: int,
     decay: Decay = cosine,
 ) -> tuple[Optimizer, LambdaLR]:
-    """`Muon` on the matrices of the blocks, AdamW on embeddings and vectors; BadInput if a number
-    is out of range.
+    """`Muon` on the matrices of the blocks, AdamW on embeddings and vectors.
 
-    Args:
-        net, max_steps, warmup_steps, decay: as for `adamw`.
-        lr, min_lr: Muon's; AdamW's learning rate falls by the same factor.
-        betas: decay rates of AdamW's two moments.
-        weight_decay: decoupled, on Muon's matrices only.
-        adamw_lr: AdamW's largest learning rate.
-        momentum: of Muon, with Nesterov's correction.
-        ns_steps: Newton-Schulz iterations of the orthogonalization.
+    `lr` and `min_lr` are Muon's; AdamW's learning rate falls from `adamw_lr` by the same factor.
+    `betas` are AdamW's; the weight decay is decoupled, on Muon's matrices only. `momentum` has
+    Nesterov's correction, and `ns_steps` counts the Newton-Schulz iterations. The rest is as for
+    `adamw`. Raises BadInput if a number is out of range.
     """
     check(lr, min_lr, warmup_steps, betas, weight_decay)
     _require(0 < adamw_lr < math.inf, f"adamw_lr = {adamw_lr} must be a positive number")
