@@ -24,16 +24,13 @@ from attnlab.training.run_directory import identity
 def compare(targets: Iterable[str | Path], *, trust: bool = False) -> str:
     """Compare runs on one HTML page, which loads nothing.
 
-    Runs that differ in their seed alone are one setting. Each setting is compared, seed by seed,
-    with the one of `sdpa` that changes least or, without `sdpa`, with the first.
+    The targets are run directories, or directories of them; `trust` is as for
+    `attnlab.training.checkpoints.load_model`, which opens runs without a history. Runs that differ
+    in their seed alone are one setting. Each setting is compared, seed by seed, with the one of
+    `sdpa` that changes least or, without `sdpa`, with the first.
 
     Raises BadInput if there are no runs, more settings than lines that can be told apart, or
     losses of different units.
-
-    Args:
-        targets: run directories, or directories of them.
-        trust: as for `attnlab.training.checkpoints.load_model`, which opens runs without a
-            history.
     """
     found = [run for target in targets for run in read_runs(Path(target))]
     runs = list({run.folder.resolve(): run for run in found}.values())

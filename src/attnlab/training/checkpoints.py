@@ -127,15 +127,10 @@ def load_model(target: Path | str, *, trust: bool = False) -> tuple[GPT, Alphabe
     """The language model of a run directory (its last checkpoint) or of a checkpoint, in
     evaluation mode; BadInput if there is none, or it names code that `trust` does not allow.
 
-    Args:
-        target: the run directory or the checkpoint.
-        trust: allow the file to name your own classes and functions by import path, which runs
-            their code; modules of the current directory can then be imported. Without it, only
-            public names of attnlab and a list of PyTorch's activations are used.
-
-    Returns:
-        the model on the CPU, and its alphabet: symbol i is alphabet[i], and
-        `attnlab.data.corpora.encode` turns a text into ids.
+    `trust` allows the file to name your own classes and functions by import path, which runs their
+    code; modules of the current directory can then be imported. Without it, only public names of
+    attnlab and a list of PyTorch's activations are used. Returns the model on the CPU, and its
+    alphabet: symbol i is alphabet[i], and `attnlab.data.corpora.encode` turns a text into ids.
     """
     net, stored = load_stored(Path(target), trust=trust)
     if not isinstance(net, GPT):

@@ -99,9 +99,8 @@ class TaskModule(L.LightningModule):
         """The module of a run, without data, in evaluation mode, on the CPU; BadInput if the
         checkpoint is missing or damaged, or belongs to another task.
 
-        Args:
-            checkpoint_path: a checkpoint, or a run directory for its last one.
-            trust: see `attnlab.training.checkpoints.load_model`.
+        The path is that of a checkpoint, or of a run directory for its last one; `trust` is as for
+        `attnlab.training.checkpoints.load_model`.
         """
         net, stored = load_stored(Path(checkpoint_path), trust=trust)
         if not isinstance(net, cls.model_class):
