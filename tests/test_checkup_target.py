@@ -192,12 +192,12 @@ class Mine(SelfAttention):
 
 def test_exit_codes_of_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     changes = {"healthy": {}, "flipped": {"attn.may_attend": "flipped"}}
-    changes["own"] = {"attn._target_": "own_attention.Mine"}
+    changes["own"] = {"attn._target_": "attention_that_fails.Mine"}
     folders = {
         name: hostile.run(tmp_path / name, hostile.saved(hostile.checkpoint(**changed)))
         for name, changed in changes.items()
     }
-    (tmp_path / "own_attention.py").write_text(OWN)
+    (tmp_path / "attention_that_fails.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     assert invoke(str(folders["healthy"]))[0] == 0
