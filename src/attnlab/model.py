@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import gelu
 
-from attnlab.attention.layer import Attention, KVCache
+from attnlab.attention.layer import KVCache, SelfAttention
 from attnlab.attention.rms_norm import rms_normalize
 from attnlab.attention.variant import AttentionConfig, check_dropout, check_sizes
 from attnlab.errors import BadInput
@@ -251,7 +251,7 @@ class CachedDecoder:
         x = self.net.embed(text, start=start - known)[:, known:]
         self.tail = text[:, max(0, text.shape[1] - len(self.net.smear)) :]
         for block, cache in zip(self.net.blocks, self.caches, strict=True):
-            assert isinstance(block, Block) and isinstance(block.attn, Attention)
+            assert isinstance(block, Block) and isinstance(block.attn, SelfAttention)
             x = block.around(partial(block.attn.extend, cache=cache), x)
         return self.net.unembed(x)
 
@@ -263,7 +263,7 @@ def supports_cache(net: GPT) -> bool:
     given the whole text.
     """
     return type(net) is GPT and all(
-        type(block) is Block and isinstance(block.attn, Attention) and block.attn.cacheable
+        type(block) is Block and isinstance(block.attn, SelfAttention) and block.attn.cacheable
         for block in net.blocks
     )
 

@@ -128,17 +128,10 @@ def sdpa(
     # build_mask gives one object for all masks that equal the causal one. The fast path multiplies
     # after masking on a CPU, and -inf * 0 is NaN (seen in torch 2.13), hence the positive scale.
     is_causal = scale > 0 and mask is build_mask(causal, q.shape[-2], q.device)
-    dtype = sdpa_dtype(q)
+    allowed = None if is_causal else mask
     with torch.autocast(q.device.type, enabled=False):
-        y = F.scaled_dot_product_attention(
-            q.to(dtype),
-            k.to(dtype),
-            v.to(dtype),
-            attn_mask=None if is_causal else mask,
-            dropout_p=dropout,
-            is_causal=is_causal,
-            scale=scale,
-        )
+        q, k, x = (each.to(sdpa_dtype(q)) for each in (q, k, v))
+        y = F.scaled_dot_product_attention(q, k, x, allowed, dropout, is_causal, scale=scale)
     return y.to(v.dtype)
 
 

@@ -64,7 +64,6 @@ class Attention(nn.Module):
     init_rules: ClassVar[dict[str, Rule]] = {}
     is_softmax = True  # the pattern is a softmax over the keys, so its rows sum to 1
     bilinear = True  # scores are x W_q W_k^T x
-    cacheable = False  # `extend` works; otherwise text is generated without a cache
 
     def __init__(self, config: AttentionConfig) -> None:
         super().__init__()
@@ -167,13 +166,6 @@ class Attention(nn.Module):
     def mask(self, x: Tensor) -> Tensor:
         """The (T, T) mask for x (B, T, C), True = may attend."""
         return build_mask(self.may_attend, x.shape[1], x.device)
-
-    def extend(self, x: Tensor, cache: KVCache) -> Tensor:
-        """What `forward` would give at the positions of x (B, T, C), which follow the cached ones.
-
-        Their keys and values are added to the cache, which must be of this layer alone.
-        """
-        raise NotImplementedError
 
     def pattern(self, x: Tensor) -> Tensor:
         """The weights that average the values, without dropout: (B, T, C) -> (B, H, T, T)."""
@@ -279,7 +271,11 @@ class SelfAttention(Attention):
         return mod
 
     def extend(self, x: Tensor, cache: KVCache) -> Tensor:
-        """What `forward` would give at the positions of x, see `Attention.extend`."""
+        """What `forward` would give at the positions of x (B, T, C), which follow the cached ones.
+
+        Their keys and values are added to the cache, which must be of this layer alone. It needs
+        `cacheable`; otherwise text is generated without a cache.
+        """
         start = len(cache)
         if start == 0:
             mask = self.mask(x)

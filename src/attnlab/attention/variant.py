@@ -84,9 +84,7 @@ class AttentionConfig:
     `SHAPE` names those that come from the model; the rest are the variant's (conf/attn).
 
     Args:
-        n_embd: C.
-        n_head: the model's number of heads.
-        block_size: the largest T.
+        n_embd, n_head, block_size: C, the model's number of heads, and the largest T.
         bias: whether `qkv` and `proj` have biases.
         dropout: probability of dropping an entry of the pattern, in training only.
         kernel: see `attnlab.attention.kernels`.

@@ -63,15 +63,10 @@ def from_bert(layer: "BertAttention | BertSelfAttention") -> PaddedSelfAttention
     if relative != "absolute":
         raise BadInput(f"position_embedding_type = {relative} must be absolute")
     C = config.hidden_size
-    ours = PaddedSelfAttention(
-        AttentionConfig(
-            C,
-            config.num_attention_heads,
-            block_size=config.max_position_embeddings,
-            dropout=float(config.attention_probs_dropout_prob),
-            may_attend=causal if config.is_decoder else bidirectional,
-        )
-    )
+    shape = (C, config.num_attention_heads, config.max_position_embeddings)
+    dropout = float(config.attention_probs_dropout_prob)
+    mask = causal if config.is_decoder else bidirectional
+    ours = PaddedSelfAttention(AttentionConfig(*shape, dropout=dropout, may_attend=mask))
     maps = (inner.query, inner.key, inner.value)
     weight, bias = torch.eye(C), torch.zeros(C)
     if isinstance(layer, BertAttention):

@@ -89,6 +89,8 @@ def to_gpt2(net: GPT) -> "GPT2LMHeadModel":
     for name, weight in weights.items():
         if not weight.isfinite().all():
             raise BadInput(f"{name} is not finite: the training of this model diverged")
+        if name not in body.state_dict() or body.state_dict()[name].shape != weight.shape:
+            raise BadInput(f"GPT-2 has no parameter {name} of shape {tuple(weight.shape)}")
     body.load_state_dict(zeros | weights)
     _check_equal(net, model)
     return model

@@ -82,17 +82,10 @@ def from_gpt2(model: "GPT2LMHeadModel", attn: AttentionFactory | None = None) ->
             f"attn_pdrop = {config.attn_pdrop} must be equal: our GPT has one dropout"
         )
     own = Variant(SelfAttention, {"scale": None if config.scale_attn_weights else 1.0})
-    net = GPT(
-        own if attn is None else attn,
-        config.vocab_size,
-        block_size=config.n_positions,
-        n_layer=config.n_layer,
-        n_head=config.n_head,
-        n_embd=config.n_embd,
-        dropout=float(config.resid_pdrop),
-        bias=True,
-        activation=ACTIVATIONS[config.activation_function],
-    )
+    settings = settings_of_gpt2(config) | {"dropout": float(config.resid_pdrop)}
+    settings["norm"] = attnlab.model.layer_norm  # instead of the functions' names
+    settings["activation"] = ACTIVATIONS[config.activation_function]
+    net = GPT(own if attn is None else attn, config.vocab_size, **settings)
     return filled(net, renamed(model.transformer.state_dict(), OURS), model)
 
 
