@@ -122,8 +122,10 @@ def uninterrupted(text_file: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     ("sent", "code", "said"),
     [
         (signal.SIGTERM, 143, "Terminated; the same command resumes."),
-        (signal.SIGINT, 130, "Interrupted; the same command resumes."),
-        (signal.SIGKILL, -9, ""),
+        pytest.param(
+            signal.SIGINT, 130, "Interrupted; the same command resumes.", marks=pytest.mark.long
+        ),
+        pytest.param(signal.SIGKILL, -9, "", marks=pytest.mark.long),
     ],
 )
 def test_an_interrupted_stack_resumes_as_a_stack(
@@ -154,6 +156,7 @@ def test_an_interrupted_stack_resumes_as_a_stack(
     assert all(same_weights(run, theirs[name]) for name, run in ours.items())
 
 
+@pytest.mark.long
 def test_runs_of_different_forms_become_several_stacks(text_file: Path, tmp_path: Path) -> None:
     changed = ["attn=sdpa,manual", "data.batch_size=2,4", "optim.lr=1e-3,1e-2"]
     largest, said = compared(text_file, tmp_path, *changed)
@@ -161,6 +164,7 @@ def test_runs_of_different_forms_become_several_stacks(text_file: Path, tmp_path
     assert largest < 1e-5
 
 
+@pytest.mark.long
 def test_runs_that_end_early_leave_the_stack(text_file: Path, tmp_path: Path) -> None:
     """Runs of other lengths, one that diverges, and accumulated gradients."""
     changed = ["trainer.max_steps=3,8", "optim.lr=1e-2,1e38", "trainer.accumulate_grad_batches=2"]
@@ -181,6 +185,7 @@ def test_runs_that_end_early_leave_the_stack(text_file: Path, tmp_path: Path) ->
         assert a["train/loss"] == pytest.approx(b["train/loss"], abs=1e-5, nan_ok=True)
 
 
+@pytest.mark.long
 def test_a_finished_stack_is_an_ordinary_sweep_that_is_done(
     text_file: Path, tmp_path: Path
 ) -> None:

@@ -103,6 +103,23 @@ class StoredModel:
     alphabet: Alphabet
     weights: dict[str, Tensor]  # by parameter name
 
+    def fill(self, net: torch.nn.Module) -> torch.nn.Module:
+        """Put the weights into a model, in evaluation mode; warns of those that are not finite.
+        BadInput if the model has other parameters."""
+        try:
+            net.load_state_dict(self.weights)
+        except RuntimeError as error:
+            raise BadInput(
+                f"{self.file} does not hold the weights that its settings ask for; "
+                "was it written by another version of attnlab?"
+            ) from error
+        if bad := [name for name, x in self.weights.items() if not bool(x.isfinite().all())]:
+            more = f" and {len(bad) - 1} more" if bad[1:] else ""
+            warnings.warn(
+                f"{self.file} holds weights that are not finite, in {bad[0]}{more}", stacklevel=2
+            )
+        return net.eval()
+
 
 def read_stored_model(target: Path) -> StoredModel:
     """Read a checkpoint, or the last one of a run directory, and check that it is plain data;
@@ -152,19 +169,7 @@ def load_stored(target: Path, *, trust: bool = False) -> tuple[torch.nn.Module, 
     else:
         _check_sizes(model, stored.alphabet, stored.weights, stored.file)
     net = model_factory(model, attn)(len(stored.alphabet))
-    try:
-        net.load_state_dict(stored.weights)
-    except RuntimeError as error:
-        raise BadInput(
-            f"{stored.file} does not hold the weights that its settings ask for; "
-            "was it written by another version of attnlab?"
-        ) from error
-    if bad := [name for name, x in stored.weights.items() if not bool(x.isfinite().all())]:
-        more = f" and {len(bad) - 1} more" if bad[1:] else ""
-        warnings.warn(
-            f"{stored.file} holds weights that are not finite, in {bad[0]}{more}", stacklevel=2
-        )
-    return net.eval(), stored
+    return stored.fill(net), stored
 
 
 def _last_checkpoint(folder: RunDirectory) -> Path:
