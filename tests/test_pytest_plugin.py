@@ -70,6 +70,7 @@ def test_red_with_the_report_for_a_leak(project: Path) -> None:
     assert "fix:" in output
 
 
+@pytest.mark.long
 def test_a_report_in_a_variable_is_attached_too(project: Path) -> None:
     (project / "test_theirs.py").write_text(
         "from attnlab.checkup import checkup\nfrom their_model import Model\n\n"

@@ -38,6 +38,7 @@ def test_the_experiment_composes_under_its_own_name() -> None:
     assert cfg.name == "bahdanau"
 
 
+@pytest.mark.long
 def test_the_documented_command_trains_and_suggests_the_next_one(tmp_path: Path) -> None:
     command = ["--config-dir", "experiments/bahdanau/conf", "preset=translation"]
     command += [f"outputs={tmp_path}", "trainer.max_steps=2", "probes=none"]

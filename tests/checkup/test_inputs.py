@@ -38,6 +38,7 @@ def test_a_leak_of_one_rare_token_is_found_and_its_id_is_named(separator: int) -
     assert f"token id {separator}," in report.diagnoses[0].headline
 
 
+@pytest.mark.long
 def test_in_a_large_vocabulary_real_ids_find_what_random_ones_do_not() -> None:
     separator, V = 19_999, 20_000
     text = torch.randint(5, 200, (8, 2 * T), generator=torch.Generator().manual_seed(0))
@@ -148,6 +149,7 @@ def test_padding_ids_are_not_drawn_as_text() -> None:
     assert checkup(Pads()).finding("finite").status is Status.OK
 
 
+@pytest.mark.long
 def test_a_budget_lifts_the_cap_and_names_what_it_left_out() -> None:
     model = Separator(7, None)
     model.block_size = 300

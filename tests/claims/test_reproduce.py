@@ -83,6 +83,7 @@ def test_a_clone_resumes_from_the_committed_rows(done, tmp_path):
     assert "0 of them done" in planned and "last look" in planned
 
 
+@pytest.mark.long
 def test_a_finished_run_with_a_damaged_checkpoint_is_not_judged(done, tmp_path, forked_workers):
     shutil.copytree(done[0], tmp_path / "copy")
     (tmp_path / "copy" / "experiments" / "mine" / "rows.jsonl").unlink()
@@ -122,6 +123,7 @@ def test_runs_before_the_declaration_was_committed_are_not_published(done):
     assert "commit the declaration first" in attnlab(done[0], "--publish").error
 
 
+@pytest.mark.long
 def test_failed_tasks_are_named_and_the_others_are_kept(tmp_path, forked_workers):
     folder = own_claim.write(tmp_path)
     claim = folder / "experiments" / "mine" / "claim.py"

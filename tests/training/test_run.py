@@ -378,6 +378,7 @@ def test_a_resumed_run_writes_no_step_twice(train: Train, monkeypatch: pytest.Mo
     assert steps == list(range(1, 13))
 
 
+@pytest.mark.long
 def test_tensorboard_shows_no_point_twice_after_kills(text_file: Path, tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

@@ -121,7 +121,9 @@ def uninterrupted(text_file: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.mark.parametrize(
     ("sent", "code", "said"),
     [
-        (signal.SIGTERM, 143, "Terminated; the same command resumes."),
+        pytest.param(
+            signal.SIGTERM, 143, "Terminated; the same command resumes.", marks=pytest.mark.long
+        ),
         pytest.param(
             signal.SIGINT, 130, "Interrupted; the same command resumes.", marks=pytest.mark.long
         ),

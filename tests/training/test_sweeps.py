@@ -173,6 +173,7 @@ def test_a_killed_sweep_resumes(text_file: Path, tmp_path: Path) -> None:
     assert "seed=0: finished; already done" in said and "Traceback" not in said
 
 
+@pytest.mark.long
 def test_two_sweeps_at_once_share_the_runs(text_file: Path, tmp_path: Path) -> None:
     command = ["-m", *SWEEP, f"data.path={text_file}", f"outputs={tmp_path}/o"]
     both = [begin(command, tmp_path)]
@@ -222,6 +223,7 @@ def test_a_pool_of_processes_gives_the_same_bits(text_file: Path, tmp_path: Path
     assert same_weights(ours, theirs)
 
 
+@pytest.mark.long
 def test_a_run_whose_process_dies_is_listed(text_file: Path, tmp_path: Path) -> None:
     def killed() -> None:
         from attnlab.training.lightning_module import GPTModule
@@ -360,6 +362,7 @@ def test_the_users_own_threads_hold_and_several_devices_are_refused(
     assert threads_of(tmp_path) == [3]
 
 
+@pytest.mark.long
 def test_hydras_own_directories_are_used(text_file: Path, tmp_path: Path) -> None:
     command = [*SMALL, f"data.path={text_file}", f"outputs={tmp_path}/o", "logger=none"]
     code, said = ended([*command, f"hydra.run.dir={tmp_path}/mine"], tmp_path)
