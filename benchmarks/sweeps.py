@@ -1,7 +1,7 @@
 """Characters per second of a sweep: one process with all cores, and several with a share each.
 
     python benchmarks/sweeps.py
-    python benchmarks/sweeps.py --rounds 1 --steps 30 --presets micro     a quick test
+    python benchmarks/sweeps.py --rounds 1 --steps 30 --runs 2     a quick test
 
 Alternates between two ways to train the same runs with `python train.py -m`: one after the other
 in one process, with all cores for PyTorch's threads, and in a pool, one process per core with
@@ -51,16 +51,16 @@ def sweep(preset: str, steps: int, runs: int, jobs: int, outputs: Path) -> dict[
     }
 
 
-def paired(preset: str, steps: int, rounds: int, jobs: int) -> dict[str, Any]:
+def paired(preset: str, steps: int, rounds: int, runs: int, jobs: int) -> dict[str, Any]:
     """Rounds of both, each first in turn; the ratios are of the pairs."""
     pairs: list[dict[int, dict[str, Any]]] = []
     for number in range(rounds):
         pair = {}
         for count in (1, jobs) if number % 2 == 0 else (jobs, 1):
             with tempfile.TemporaryDirectory() as outputs:
-                pair[count] = sweep(preset, steps, jobs, count, Path(outputs))
+                pair[count] = sweep(preset, steps, runs, count, Path(outputs))
         pairs.append(pair)
-    result: dict[str, Any] = {"steps": steps, "runs": jobs, "jobs": jobs, "pairs": pairs}
+    result: dict[str, Any] = {"steps": steps, "runs": runs, "jobs": jobs, "pairs": pairs}
     for kind in ("training", "whole"):
         ratios = [pair[jobs][kind] / pair[1][kind] for pair in pairs]
         result[f"{kind}_ratio"] = statistics.median(ratios)
@@ -70,10 +70,11 @@ def paired(preset: str, steps: int, rounds: int, jobs: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=1000, help="of each run")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=300, help="of each run")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes of the pool")
-    parser.add_argument("--presets", nargs="+", default=["tiny", "micro"])
+    parser.add_argument("--runs", type=int, default=24, help="of each sweep")
+    parser.add_argument("--presets", nargs="+", default=["micro"])
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "sweeps.json")
     options = parser.parse_args()
     if options.jobs < 2:
@@ -81,7 +82,7 @@ def main() -> None:
     results: dict[str, Any] = {"machine": {"cores": os.cpu_count(), "type": platform.machine()}}
     results["launcher"] = "pool"
     for preset in options.presets:
-        results[preset] = paired(preset, options.steps, options.rounds, options.jobs)
+        results[preset] = paired(preset, options.steps, options.rounds, options.runs, options.jobs)
     text = json.dumps(results, indent=2)
     options.out.write_text(text + "\n")
     print(text)
