@@ -156,8 +156,6 @@ def sweeps(found: dict[str, Any]) -> str:
         f"One process a core with one thread each (`hydra/launcher={found['launcher']}`), over "
         "one process with all cores (`hydra/launcher=basic`)."
     )
-    if found["launcher"] != "pool":
-        said += " Measured before sweeps had their own pool, which the command now uses."
     return table(head, rows) + f"\n\n{said}"
 
 
@@ -188,7 +186,7 @@ PARTS: dict[str, tuple[str, str, Callable[[dict[str, Any]], str]]] = {
     "shares": ("Where a run's time goes", "python benchmarks/shares.py", shares),
     "attention": ("Attention by length", "python benchmarks/attention.py", attention),
     "sampling": ("Sampling", "python benchmarks/sampling.py", sampling),
-    "sweeps": ("Sweeps", "python benchmarks/sweeps.py", sweeps),
+    "sweeps": ("Sweeps", "python benchmarks/sweeps.py --rounds 1", sweeps),
     "scale": ("Hundreds of runs", "python benchmarks/scale.py", scale),
 }
 GPU = "a GPU (`make bench-gpu`)"
