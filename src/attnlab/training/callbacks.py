@@ -278,13 +278,15 @@ class Lines(L.Callback):
     that is not a terminal."""
 
     def on_train_start(self, trainer: L.Trainer, pl_module: Any) -> None:
-        self._began, self._told_at = time.monotonic(), trainer.global_step + 10
+        self._told_at = trainer.global_step + 10
 
     def on_train_batch_start(self, trainer: L.Trainer, pl_module: Any, *_: Any) -> None:
         step = trainer.global_step
-        if step == self._told_at and trainer.is_global_zero:
+        if step == self._told_at - 5:
+            self._began = time.monotonic()  # the first steps take longer
+        elif step == self._told_at and trainer.is_global_zero:
             self._told_at = -1
-            left = (time.monotonic() - self._began) / 10 * (trainer.max_steps - step)
+            left = (time.monotonic() - self._began) / 5 * (trainer.max_steps - step)
             if left > 10:  # seconds; a shorter run needs no forecast
                 print(
                     f"step {step}: loss {float(pl_module.loss):.4f}, {time_left(left)}", flush=True
