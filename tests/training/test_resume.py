@@ -73,6 +73,9 @@ CHANGES: dict[str, Change] = {
     ),
     "weights as a list": lambda c: c.update(state_dict=[1]),
     "loops empty": lambda c: c.update(loops={}),
+    "an earlier batch": lambda c: c["loops"]["fit_loop"]["epoch_loop.batch_progress"][
+        "current"
+    ].update(ready=c["global_step"] - 1),
     "loops of another step": lambda c: c["loops"]["fit_loop"]["epoch_loop.batch_progress"][
         "total"
     ].update(ready=1),
