@@ -4,13 +4,16 @@
 
 A cell `<!-- claim -->...<!-- / -->` is filled with the verdict on the claim's sentence, and
 `<!-- claim.prediction -->...<!-- / -->` with the median of a prediction and its interval. Both
-come from experiments/<claim>/verdict.json, which `attnlab reproduce --publish` writes.
+come from experiments/<claim>/verdict.json, which `attnlab reproduce --publish` writes. If there is
+a notice about a verdict, experiments/<claim>/notice.md, it follows the verdict.
 """
 
 import json
 import re
 from pathlib import Path
 from typing import Any
+
+from attnlab.claims.report import read_notice
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "textbook.md"
@@ -33,7 +36,8 @@ def fill(page: str, published: dict[str, Any]) -> str:
         if content is None:
             text = f"*{NOT_PUBLISHED}*"
         elif match["prediction"] is None:
-            text = f"**{content['verdict']}**"
+            notice = content["notice"]
+            text = f"**{content['verdict']}**" + (f" **In doubt**: {notice}" if notice else "")
         else:
             text = _numbers(content["predictions"].get(match["prediction"], {}))
         return f"{begin}{text}<!-- / -->"
@@ -50,6 +54,7 @@ def read_published(experiments: Path) -> dict[str, Any]:
     """The published verdicts, by claim, without verdicts from before there were declarations."""
     found = {
         file.parent.name: json.loads(file.read_text(encoding="utf-8"))
+        | {"notice": read_notice(file.parent)}
         for file in sorted(experiments.glob("*/verdict.json"))
     }
     return {name: content for name, content in found.items() if "predictions" in content}

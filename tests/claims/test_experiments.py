@@ -25,9 +25,9 @@ NAMES = [claim.name for claim in CLAIMS]
 
 
 def test_the_tables_of_claims_follow_the_published_verdicts(tmp_path):
-    for file in EXPERIMENTS.glob("*/verdict.json"):
+    for file in [*EXPERIMENTS.glob("*/verdict.json"), *EXPERIMENTS.glob("*/notice.md")]:
         copy = tmp_path / "experiments" / file.parent.name / file.name
-        copy.parent.mkdir(parents=True)
+        copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, copy)
     shutil.copy(ROOT / "README.md", tmp_path)
     for written in write_tables(tmp_path / "experiments", tmp_path / "README.md"):

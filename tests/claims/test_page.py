@@ -101,20 +101,20 @@ def test_verdicts_contain_the_value_of_every_seed(family):
     assert prediction["median"] == pytest.approx(0.1)
 
 
+def committed(project):
+    """Commit all files of a project in a new repository."""
+    identity = ("-c", "user.name=x", "-c", "user.email=x@example.com")
+    for words in ("init -q", "add -A", "commit -qm x"):
+        subprocess.run(["git", "-C", project, *identity, *words.split()], check=True)
+    command = ["git", "-C", project, "rev-parse", "HEAD"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
 def test_publish_needs_committed_declarations_and_the_marks(family, paths):
     project = paths.experiments.parent
-    identity = ("-c", "user.name=x", "-c", "user.email=x@example.com")
-
-    def git(*arguments):
-        command = ["git", "-C", str(project), *identity, *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-    git("init", "-q")
     with pytest.raises(BadInput, match="commit the declaration first"):
         publish(family, paths, project / "README.md")
-    git("add", "-A")
-    git("commit", "-qm", "x")
-    commit = git("rev-parse", "HEAD")
+    commit = committed(project)
     family = [evidence("wins", AtLeast(0.05), commit), evidence("loses", AtMost(0.05), commit)]
     with pytest.raises(BadInput, match="verdicts"):
         publish(family, paths, project / "README.md")
@@ -196,6 +196,21 @@ def test_the_readme_shows_the_first_three_claims_and_a_page_shows_all(tmp_path):
     assert re.findall(r"\| \[.\]\((.*?)\)", page.read_text()) == [
         f"{name}/README.md" for name in "dcba"
     ]
+
+
+def test_a_notice_is_shown_until_a_new_version_is_published(family, paths):
+    project = paths.experiments.parent
+    readme, directory = project / "README.md", paths.experiments / "wins"
+    readme.write_text("<!-- verdicts --><!-- /verdicts -->")
+    commit = committed(project)
+    family = [evidence("wins", AtLeast(0.05), commit)]
+    for version, kept in ((1, False), (1, True), (2, False)):
+        family[0].version = version
+        (directory / "notice.md").write_text("One\nprocessor.\n")
+        publish(family, paths, readme)
+        pages = (readme, paths.experiments / "README.md", directory / "README.md")
+        assert ["**In doubt**: One processor." in page.read_text() for page in pages] == [kept] * 3
+        assert (directory / "notice.md").exists() == kept
 
 
 def test_exploratory_results_are_not_published(family, paths):

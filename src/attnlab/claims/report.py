@@ -22,6 +22,7 @@ from attnlab.training.run_directory import now
 
 BEGIN, END = "<!-- verdicts -->", "<!-- /verdicts -->"
 IN_README = 3  # claims, by their order
+NOTICE = "notice.md"  # what is doubtful about a published verdict; optional
 LARGEST_FIGURE = 200_000  # bytes, so that the repository stays small
 
 
@@ -46,7 +47,8 @@ def write_report(family: Sequence[Evidence], paths: Paths) -> None:
 def publish(family: Sequence[Evidence], paths: Paths, readme: Path) -> list[Path]:
     """Write README.md, figure.svg and verdict.json beside each claim.py, and the tables of claims.
 
-    In the project's README, only the text between the two marks is replaced. Returns the files.
+    In the project's README, only the text between the two marks is replaced. A new version of a
+    claim removes the notice about the old one. Returns the files.
     Raises BadInput if a claim is exploratory, its declaration was committed after its runs, a
     figure is too large, or the README lacks the marks.
     """
@@ -64,6 +66,8 @@ def publish(family: Sequence[Evidence], paths: Paths, readme: Path) -> list[Path
     for evidence in family:
         name = evidence.claim.name
         directory, pages = paths.experiments / name, {}
+        if _published_version(directory) < evidence.version:
+            (directory / NOTICE).unlink(missing_ok=True)
         if (drawn := paths.results / "figures" / f"{name}.svg").exists():
             pages["figure.svg"] = drawn.read_bytes()
             if len(pages["figure.svg"]) > LARGEST_FIGURE:
@@ -77,11 +81,23 @@ def publish(family: Sequence[Evidence], paths: Paths, readme: Path) -> list[Path
     return written + write_tables(paths.experiments, readme)
 
 
+def _published_version(directory: Path) -> int:
+    file = directory / "verdict.json"
+    return int(read_json(file)["version"]) if file.exists() else 0
+
+
+def read_notice(directory: Path) -> str:
+    """The notice about a published verdict, in one line; empty if there is none."""
+    file = directory / NOTICE
+    return " ".join(file.read_text(encoding="utf-8").split()) if file.exists() else ""
+
+
 def _claim_page(evidence: Evidence, directory: Path, *, figure: bool) -> str:
     name, declared = evidence.claim.name, read_json(directory / "declared.json")
     conf = f"--config-dir experiments/{name}/conf " if (directory / "conf").is_dir() else ""
     found = {"evidence": evidence, "declared": declared, "figure": figure}
     found |= {"provenance": provenance([evidence]), "conf": conf}
+    found |= {"notice": read_notice(directory)}
     page = _templates().get_template("claim.md").render(found)
     return "\n".join(line.rstrip() for line in page.strip().splitlines()) + "\n"
 
@@ -117,7 +133,10 @@ def _share(successes: int, n: int) -> str:
 def write_tables(experiments: Path, readme: Path) -> list[Path]:
     """Write the table of all published claims to a page, and that of the first ones to the README;
     BadInput if the README lacks the marks around its table."""
-    published = {file.parent.name: read_json(file) for file in experiments.glob("*/verdict.json")}
+    published = {
+        file.parent.name: read_json(file) | {"notice": read_notice(file.parent)}
+        for file in experiments.glob("*/verdict.json")
+    }
     rows = sorted(published.items(), key=lambda item: (item[1]["row"]["order"], item[0]))
     text = readme.read_text(encoding="utf-8") if readme.exists() else ""
     before, begin, rest = text.partition(BEGIN)
