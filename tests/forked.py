@@ -14,8 +14,9 @@ from pathlib import Path
 
 import torch
 
-from attnlab import cli, workers
-from tests.commands import train_py
+from attnlab import workers
+from attnlab.commands import cli
+from tests.command_line import train_py
 from tests.conftest import ROOT, SMALL, weights_of
 
 RUN = [*SMALL, "trainer.max_steps=12", "trainer.val_check_interval=4", "checkpoint_every=2"]

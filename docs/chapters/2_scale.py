@@ -27,7 +27,7 @@ from attnlab.files import lab_path
 from attnlab.plotting.drawing import COLORS, label_lines, panels, styled, svg
 from attnlab.probes import measures
 from attnlab.probes.measures import random_energy
-from attnlab.runs import read_runs
+from attnlab.runs.reading import read_runs
 
 stream = torch.Generator().manual_seed(0)
 

@@ -36,7 +36,7 @@ from attnlab.attention import (
 from attnlab.checkup import assert_causal, checkup, checkup_kernel
 from attnlab.files import lab_path
 from attnlab.plotting.drawing import styled, svg
-from attnlab.runs import read_runs
+from attnlab.runs.reading import read_runs
 from attnlab.training.checkpoints import load_model
 
 

@@ -30,7 +30,7 @@ from attnlab.plotting import heatmaps
 from attnlab.plotting.drawing import png
 from attnlab.probes import measures
 from attnlab.probes.capture import views
-from attnlab.runs import read_runs
+from attnlab.runs.reading import read_runs
 from attnlab.training.checkpoints import load_model
 
 stream = torch.Generator().manual_seed(0)

@@ -25,13 +25,13 @@ import torch.nn.functional as F
 from IPython.display import HTML, Image, Markdown
 
 from attnlab.attention.masks import build_mask, causal
-from attnlab.attention_maps import look
 from attnlab.data.plays import plays
 from attnlab.files import lab_path
+from attnlab.pages.attention_maps import look
 from attnlab.plotting.drawing import COLORS, label_lines, panels, png, styled, svg
 from attnlab.probes import measures
 from attnlab.probes.capture import eval_mode, views
-from attnlab.runs import read_runs
+from attnlab.runs.reading import read_runs
 from attnlab.training.checkpoints import load_model
 
 

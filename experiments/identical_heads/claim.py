@@ -28,7 +28,7 @@ def distance(folder: Path) -> Mapping[str, Any]:
 
     "by step" holds pairs of a step and the largest difference between the patterns of two heads.
     """
-    from attnlab.event_files import read_scalars
+    from attnlab.runs.event_files import read_scalars
     from attnlab.training.checkpoints import load_model
 
     net, _ = load_model(folder)

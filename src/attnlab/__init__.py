@@ -18,11 +18,11 @@ if TYPE_CHECKING:
         Variant,
     )
     from attnlab.checkup import assert_causal, checkup_attention, checkup_kernel
-    from attnlab.explorer import explore
     from attnlab.init import init_weights
     from attnlab.interop import from_bert, from_gpt2
     from attnlab.model import GPT
-    from attnlab.runs import read_runs
+    from attnlab.pages.explorer import explore
+    from attnlab.runs.reading import read_runs
     from attnlab.training.checkpoints import load_model
 
 __version__ = "0.1.0"
@@ -51,7 +51,7 @@ _ELSEWHERE = {
     "assert_causal": "attnlab.checkup",
     "checkup_attention": "attnlab.checkup",
     "checkup_kernel": "attnlab.checkup",
-    "explore": "attnlab.explorer",
+    "explore": "attnlab.pages.explorer",
     "from_bert": "attnlab.interop",
     "from_gpt2": "attnlab.interop",
     "GPT": "attnlab.model",

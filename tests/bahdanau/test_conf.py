@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from attnlab.runs.run_directory import flat
 from attnlab.training.config import read_config
-from attnlab.training.run_directory import flat
 from tests.bahdanau import PROJECT, project_settings
 from tests.forked import ended
 

@@ -15,7 +15,7 @@ from sentence_pairs import PAD, pairs
 from translator import load_translator
 
 from attnlab.errors import BadInput
-from attnlab.runs import read_run, read_runs
+from attnlab.runs.reading import read_run, read_runs
 from attnlab.training.checkpoints import load_model
 from attnlab.training.config import read_config
 from attnlab.training.run import run

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from attnlab.checkup import Diagnosis, checkup
-from attnlab.checkup_target import tiny_transformer
+from attnlab.commands.checkup_target import tiny_transformer
 from attnlab.errors import first_line
 
 T = 24

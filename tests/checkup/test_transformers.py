@@ -3,7 +3,7 @@
 import pytest
 
 from attnlab.checkup import checkup
-from attnlab.checkup_target import load_target, tiny_transformer
+from attnlab.commands.checkup_target import load_target, tiny_transformer
 from attnlab.errors import BadInput
 from tests.marks import sampled
 

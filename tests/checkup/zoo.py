@@ -20,7 +20,7 @@ from statistics import median
 import torch
 
 from attnlab.checkup import Report, Status, checkup
-from attnlab.checkup_target import tiny_transformer
+from attnlab.commands.checkup_target import tiny_transformer
 from attnlab.errors import BadInput, printable
 from tests.checkup.confirm import sentence
 

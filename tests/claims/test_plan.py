@@ -15,7 +15,7 @@ from attnlab.claims.reproduce import duration, first_look
 from attnlab.claims.results import RowStore
 from attnlab.claims.source_digest import source_digest
 from attnlab.errors import BadInput
-from attnlab.training.run_directory import RERUN
+from attnlab.runs.run_directory import RERUN
 from tests.claims import own_claim
 from tests.conftest import CONF, ROOT
 

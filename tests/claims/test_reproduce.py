@@ -12,7 +12,7 @@ import time
 import pytest
 
 from attnlab import workers
-from tests import commands
+from tests import command_line as commands
 from tests.claims import own_claim
 from tests.forked import forked_worker, import_once
 

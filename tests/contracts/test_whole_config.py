@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig
 
-from tests.commands import train_py
+from tests.command_line import train_py
 from tests.conftest import ROOT, SMALL
 
 TraceFunction = Callable[[FrameType, str, Any], Any]

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from attnlab import workers
-from attnlab.runs import read_curves
+from attnlab.runs.reading import read_curves
 from attnlab.training.checkpoints import read_checkpoint
 from tests.claims import own_claim
 from tests.conftest import ROOT

@@ -132,7 +132,7 @@ def test_the_clock_is_set_back(command: list[str], whole: Path, tmp_path: Path) 
     code, said = ended(command, tmp_path, a_year_ago)
     assert code == 0, said
     assert same_weights(folder, whole)
-    from attnlab.runs import read_curves, read_run
+    from attnlab.runs.reading import read_curves, read_run
 
     assert read_run(folder).status == "finished"
     steps = [step for step, _ in read_curves(folder, "val/loss")["val/loss"]]
@@ -153,7 +153,7 @@ def test_paths_with_spaces_and_non_latin_letters(
     assert same_weights(folder, whole)
     from typer.testing import CliRunner
 
-    from attnlab.cli import app
+    from attnlab.commands.cli import app
 
     for arguments in (["sample", str(folder), "--chars", "5"], ["runs", str(place)]):
         result = CliRunner().invoke(app, arguments)

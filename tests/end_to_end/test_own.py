@@ -10,7 +10,7 @@ import torch
 from attnlab.files import read_json
 from attnlab.probes.capture import views
 from attnlab.training.checkpoints import load_model
-from tests.commands import attnlab
+from tests.command_line import attnlab
 from tests.conftest import ROOT, SMALL
 
 PAGE = (ROOT / "docs" / "own.md").read_text(encoding="utf-8")

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
+from attnlab.commands.evaluation import evaluate
 from attnlab.data.corpora import Corpus, decode, encode
 from attnlab.errors import BadInput
-from attnlab.evaluation import evaluate
 from attnlab.interop import export
 from attnlab.training.checkpoints import load_model
-from tests.commands import attnlab, train_py
+from tests.command_line import attnlab, train_py
 from tests.data.test_tokenizers import SUBWORDS, bpe
 
 KINDS = ["characters", "bytes", "subwords"]

@@ -82,7 +82,7 @@ PUBLIC = {
     "independent": "attnlab.attention.variant",
     "kernels": "attnlab.attention",
     "load_model": "attnlab.training.checkpoints",
-    "look": "attnlab.attention_maps",
+    "look": "attnlab.pages.attention_maps",
     "manual": "attnlab.attention.kernels",
     "masks": "attnlab.attention",
     "measures": "attnlab.probes",

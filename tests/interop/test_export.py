@@ -16,7 +16,7 @@ from transformers import GPT2LMHeadModel
 from typer.testing import CliRunner
 
 from attnlab.attention import SelfAttention, TorchMHA, Variant, faulty_kernels, kernels, masks
-from attnlab.cli import app
+from attnlab.commands.cli import app
 from attnlab.errors import BadInput
 from attnlab.init import init_weights
 from attnlab.interop import export, to_gpt2, tokenizer_of

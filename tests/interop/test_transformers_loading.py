@@ -11,13 +11,13 @@ from PIL import Image
 from transformers import AutoModel, AutoTokenizer, LlamaConfig
 from typer.testing import CliRunner
 
-from attnlab.attention_maps import look
-from attnlab.cli import app
+from attnlab.commands.cli import app
 from attnlab.errors import BadInput
 from attnlab.interop import load_attention_model, load_language_model
 from attnlab.interop.transformers_loading import views_of_transformers
+from attnlab.pages.attention_maps import look
 from attnlab.probes.measures import future_mass
-from tests.commands import attnlab
+from tests.command_line import attnlab
 from tests.interop.folders import bert_folder, gpt2_folder
 
 TEXTS = {"bert": "looking at the dog, zebra", "gpt2": "to be, naïve 🙂 fox"}

@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from attnlab.cli import app
+from attnlab.commands.cli import app
 from attnlab.errors import BadInput
 from attnlab.plotting import figures
 from attnlab.plotting.drawing import KNOWN
-from attnlab.runs import curves_of, read_curves, read_runs
+from attnlab.runs.reading import curves_of, read_curves, read_runs
 from tests.probes.test_training_probes import LOGGED
 
 
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory: pytest.TempPathFactory, text_file: Path) -> Path:
+    from attnlab.runs.run_directory import folder_for
     from attnlab.training.config import read_config
     from attnlab.training.run import run
-    from attnlab.training.run_directory import folder_for
     from tests.conftest import SMALL, settings
 
     root = tmp_path_factory.mktemp("sweep")

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from attnlab import cli
 from attnlab.checkup import checkup
+from attnlab.commands import cli
 from attnlab.errors import BadInput
 from attnlab.files import make_named_importable
 from attnlab.interop.transformers_loading import transformers
 from attnlab.model import GPT
+from attnlab.runs.run_directory import RunDirectory
 from attnlab.training.checkpoints import load_model
 from attnlab.training.config import RunConfig, read_config
 from attnlab.training.lightning_module import GPTModule
@@ -22,7 +23,6 @@ from attnlab.training.origin import read_earlier_run, read_initial_weights
 from attnlab.training.resume import read_resumable
 from attnlab.training.run import make_module
 from attnlab.training.run import run as train
-from attnlab.training.run_directory import RunDirectory
 from attnlab.training.summary import compare, pair, paired_table
 from tests.conftest import SMALL, settings
 from tests.marks import sampled

@@ -17,8 +17,8 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 
 from attnlab.errors import BadInput
-from attnlab.event_files import read_scalars
-from attnlab.runs import read_run
+from attnlab.runs.event_files import read_scalars
+from attnlab.runs.reading import read_run
 from attnlab.training.callbacks import Divergence, Lines, RunCheckpoints
 from attnlab.training.checkpoints import read_checkpoint
 from tests.conftest import weights_of

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from attnlab.errors import BadInput
-from attnlab.runs import read_curves
+from attnlab.runs.reading import read_curves
 from attnlab.training.callbacks import RunCheckpoints
 from attnlab.training.checkpoints import read_checkpoint
-from tests.commands import train_py
+from tests.command_line import train_py
 from tests.conftest import SMALL
 from tests.forked import same_weights
 from tests.training.test_callbacks import STOPS_AT_4

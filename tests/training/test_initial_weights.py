@@ -11,7 +11,7 @@ from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from attnlab.data.batches import TrainBatches, ValidationBatches
 from attnlab.errors import BadInput
-from attnlab.runs import read_curves
+from attnlab.runs.reading import read_curves
 from attnlab.training.callbacks import RunCheckpoints
 from attnlab.training.checkpoints import load_model
 from attnlab.training.config import read_config

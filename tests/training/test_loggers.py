@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from attnlab.runs import read_runs
+from attnlab.runs.reading import read_runs
+from attnlab.runs.run_directory import folder_for
 from attnlab.training.config import read_config
 from attnlab.training.loggers import hyperparameters, shown
 from attnlab.training.run import run
-from attnlab.training.run_directory import folder_for
 from tests.conftest import SMALL, plain, settings
 from tests.probes.test_training_probes import LOGGED
 

@@ -15,10 +15,10 @@ import torch
 
 from attnlab.errors import BadInput
 from attnlab.files import seal
-from attnlab.runs import read_run
+from attnlab.runs.reading import read_run
+from attnlab.runs.run_directory import RunDirectory
 from attnlab.training.callbacks import RunCheckpoints, Scalars
 from attnlab.training.checkpoints import read_checkpoint
-from attnlab.training.run_directory import RunDirectory
 from tests.conftest import weights_of
 from tests.marks import sampled
 

@@ -19,10 +19,10 @@ import torch
 from attnlab.data.batches import ValidationBatches
 from attnlab.errors import BadInput
 from attnlab.files import seal
-from attnlab.runs import read_curves
+from attnlab.runs.reading import read_curves
 from attnlab.training.callbacks import AtomicCheckpointIO
 from attnlab.training.checkpoints import load_model, read_checkpoint
-from tests.commands import train_py
+from tests.command_line import train_py
 from tests.conftest import ROOT, SMALL, TRAINABLE, plain, weights_of
 from tests.forked import RUN, at_call, begin, ended, folder_of
 from tests.marks import sampled
@@ -205,9 +205,9 @@ def test_a_folder_of_another_configuration_is_refused_and_not_touched(train: Tra
 def test_resuming_with_another_text_is_refused(
     train: Train, small: Callable[..., Any], text_file: Path, tmp_path: Path
 ) -> None:
+    from attnlab.runs.run_directory import RunDirectory
     from attnlab.training.config import read_config
     from attnlab.training.resume import read_resumable
-    from attnlab.training.run_directory import RunDirectory
 
     folder, cfg = RunDirectory(train().folder), small()
     assert read_resumable(folder, plain(cfg), read_config(cfg).data()) is not None

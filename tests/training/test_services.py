@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from attnlab.event_files import read_scalars
+from attnlab.runs.event_files import read_scalars
 from attnlab.training.callbacks import RunCheckpoints
 
 pytestmark = pytest.mark.long

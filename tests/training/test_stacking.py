@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from attnlab.training.run_directory import flat
+from attnlab.runs.run_directory import flat
 from tests.conftest import SMALL
 from tests.forked import at_call, ended, is_one_sentence, same_weights
 from tests.training.test_sweeps import statuses

@@ -18,8 +18,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from attnlab import workers
 from attnlab.errors import BadInput
-from attnlab.runs import read_run
-from attnlab.training.run_directory import Busy
+from attnlab.runs.reading import read_run
+from attnlab.runs.run_directory import Busy
 from attnlab.training.sweeps import SweepSummary, attempt, share_threads
 from hydra_plugins.attnlab_optuna import OptunaSweeper
 from tests.conftest import ROOT, SMALL

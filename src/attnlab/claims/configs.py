@@ -17,7 +17,7 @@ from attnlab.claims.claim import Claim, Prediction, Trained
 from attnlab.claims.paths import Paths
 from attnlab.errors import BadInput
 from attnlab.files import make_importable
-from attnlab.training.run_directory import fingerprint, folder_for, variant_of
+from attnlab.runs.run_directory import fingerprint, folder_for, variant_of
 
 NOT_AN_ARMS = ("name", "outputs", "force", "seed")  # `reproduce` sets them
 

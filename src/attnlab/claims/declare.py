@@ -16,7 +16,7 @@ from attnlab.claims.results import plain
 from attnlab.claims.source_digest import source_digest
 from attnlab.errors import BadInput
 from attnlab.files import read_json, write_json
-from attnlab.training.run_directory import flat, now
+from attnlab.runs.run_directory import flat, now
 
 FILE = "declared.json"
 # Groups of settings that do not affect what a run computes.

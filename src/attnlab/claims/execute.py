@@ -14,7 +14,7 @@ from attnlab.claims.paths import Paths
 from attnlab.claims.plan import ClaimTask
 from attnlab.claims.results import Row
 from attnlab.errors import BadInput
-from attnlab.training.run_directory import RERUN
+from attnlab.runs.run_directory import RERUN
 from attnlab.workers import run_tasks
 
 TIMES = ("wall_seconds", "tokens_per_second")  # of metrics.json; never the same twice

@@ -18,7 +18,7 @@ from attnlab.claims.results import Evidence, PredictionResult
 from attnlab.errors import BadInput
 from attnlab.files import read_json, write_atomically, write_json
 from attnlab.plotting.drawing import styled, svg
-from attnlab.training.run_directory import now
+from attnlab.runs.run_directory import now
 
 BEGIN, END = "<!-- verdicts -->", "<!-- /verdicts -->"
 IN_README = 3  # claims, by their order

@@ -19,8 +19,8 @@ from attnlab.data.tokenizers import from_plain
 from attnlab.errors import BadInput, first_line, printable
 from attnlab.files import check_plain, is_sealed, make_importable, open_file
 from attnlab.model import GPT
+from attnlab.runs.run_directory import RunDirectory
 from attnlab.training.config import model_factory
-from attnlab.training.run_directory import RunDirectory
 
 # docs/security.md says what is checked before anything is imported, built or allocated.
 # The entries of an archive of `torch.save`, below one directory.

@@ -24,8 +24,8 @@ from attnlab.init import init_weights
 from attnlab.model import GPT, Block
 from attnlab.probes.capture import Finding, first_nonfinite
 from attnlab.rng import seed_default, stream_seed
+from attnlab.runs.run_directory import flat, identity
 from attnlab.training.checkpoints import load_stored
-from attnlab.training.run_directory import flat, identity
 
 OptimizerFactory = Callable[[torch.nn.Module, int], tuple[Optimizer, LRScheduler]]
 Reduction = Literal["mean", "sum"]

@@ -27,10 +27,10 @@ from attnlab.errors import BadInput, first_line
 from attnlab.files import read_file, read_json, read_yaml, write_json
 from attnlab.probes.base import Probe, log_scalars, tensorboards
 from attnlab.probes.capture import eval_mode
+from attnlab.runs.run_directory import Settings, variant_of
 from attnlab.training.callbacks import Clock, RunCheckpoints
 from attnlab.training.instantiate import build, locate
 from attnlab.training.lightning_module import TaskModule
-from attnlab.training.run_directory import Settings, variant_of
 
 # Loggers of services, and their arguments for the name and the id of a run.
 SERVICES: dict[Any, Any] = {WandbLogger: ("name", "id"), MLFlowLogger: ("run_name", "run_id")}

@@ -26,7 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from attnlab.errors import DISK, BadInput, Terminated, disk_message
 from attnlab.files import fast_imports, make_importable, make_named_importable, training_command
-from attnlab.training.run_directory import APART, flat, folder_for, last_of, variant_of
+from attnlab.runs.run_directory import APART, flat, folder_for, last_of, variant_of
 from attnlab.training.summary import outcome_in_words, show
 from attnlab.training.sweeps import WANTS_TRACEBACK, attempt, share_threads
 

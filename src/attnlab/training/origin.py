@@ -17,6 +17,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from attnlab.data.batches import TaskData
 from attnlab.errors import BadInput, printable
 from attnlab.files import read_file, write_atomically
+from attnlab.runs.run_directory import RunDirectory, Settings, is_among
 from attnlab.training.callbacks import AtomicCheckpointIO
 from attnlab.training.checkpoints import read_stored_model
 from attnlab.training.lightning_module import TaskModule
@@ -27,7 +28,6 @@ from attnlab.training.resume import (
     param_groups,
     read_compared,
 )
-from attnlab.training.run_directory import RunDirectory, Settings, is_among
 
 FREE_OF_MODEL = {"init", "qk_std", "dropout", "_partial_"}  # may differ for `init_from`
 LONGEST = 300  # characters of the settings that a message quotes

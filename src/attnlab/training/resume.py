@@ -15,9 +15,9 @@ from attnlab.data.batches import TaskData
 from attnlab.errors import BadInput
 from attnlab.files import check_plain
 from attnlab.probes.base import Probe
+from attnlab.runs.run_directory import RERUN, RunDirectory, Settings, differences, flat
 from attnlab.training.checkpoints import read_checkpoint
 from attnlab.training.lightning_module import TaskModule
-from attnlab.training.run_directory import RERUN, RunDirectory, Settings, differences, flat
 
 AVERAGES = ("current_model_state", "averaging_state")  # of Lightning's WeightAveraging
 DTYPES = {"64-true": torch.float64, "bf16-true": torch.bfloat16}

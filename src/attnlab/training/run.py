@@ -26,6 +26,7 @@ from attnlab.data.corpora import to_plain
 from attnlab.errors import DISK, BadInput, Terminated, first_line
 from attnlab.files import write_json
 from attnlab.probes.base import Probe
+from attnlab.runs.run_directory import RunDirectory, Settings, fingerprint
 from attnlab.training import callbacks
 from attnlab.training.callbacks import Clock, RunCheckpoints
 from attnlab.training.config import RunConfig, memory_message
@@ -40,7 +41,6 @@ from attnlab.training.loggers import (
 )
 from attnlab.training.origin import EarlierRun, InitialWeights, read_origin
 from attnlab.training.resume import check_checkpoints, prepare_resume, read_resumable
-from attnlab.training.run_directory import RunDirectory, Settings, fingerprint
 from attnlab.training.stacking import StackedRun
 
 

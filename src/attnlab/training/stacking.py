@@ -26,9 +26,9 @@ from attnlab.attention import SelfAttention
 from attnlab.attention.kernels import Kernel, Mod
 from attnlab.attention.masks import build_mask
 from attnlab.errors import BadInput, first_line
+from attnlab.runs.run_directory import ONLY_SHOWN, PLACE, flat, is_among
 from attnlab.training.lightning_module import Reduction, TaskModule
 from attnlab.training.origin import FREE
-from attnlab.training.run_directory import ONLY_SHOWN, PLACE, flat, is_among
 
 Ended = Iterator[tuple[Any, Any, Path]]
 

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnlab.files import read_yaml, training_command
-from attnlab.training.run_directory import RunDirectory, identity, last_of
+from attnlab.runs.run_directory import RunDirectory, identity, last_of
 
 if TYPE_CHECKING:
     from attnlab.training.run import Result

@@ -11,7 +11,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
-from attnlab import cli
+from attnlab.commands import cli
 from tests.conftest import ROOT
 
 

@@ -12,14 +12,14 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, GPT2LMHeadModel
 from typer.testing import CliRunner
 
-from attnlab import text_generation
 from attnlab.attention import SelfAttention
-from attnlab.cli import app
+from attnlab.commands import text_generation
+from attnlab.commands.cli import app
+from attnlab.commands.text_generation import TextGenerator, open_generator
 from attnlab.data.corpora import decode, encode
 from attnlab.data.tokenizers import Subwords
 from attnlab.errors import BadInput
 from attnlab.model import GPT
-from attnlab.text_generation import TextGenerator, open_generator
 from tests.interop.folders import gpt2_folder
 
 

@@ -13,12 +13,12 @@ import jinja2
 import numpy as np
 
 from attnlab.errors import BadInput
-from attnlab.explorer import history_of
+from attnlab.pages.explorer import history_of
 from attnlab.plotting import figures, heatmaps
 from attnlab.plotting.drawing import looks, png, styled, svg
-from attnlab.runs import Group, Run, curves_of, labels, read_runs
-from attnlab.runs_table import cell, shown
-from attnlab.training.run_directory import identity
+from attnlab.runs.reading import Group, Run, curves_of, labels, read_runs
+from attnlab.runs.run_directory import identity
+from attnlab.runs.runs_table import cell, shown
 from attnlab.training.summary import READS_AHEAD
 
 
@@ -44,7 +44,7 @@ def compare(targets: Iterable[str | Path], *, trust: bool = False) -> str:
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    template = files("attnlab").joinpath("compare.html.j2").read_text(encoding="utf-8")
+    template = files("attnlab.pages").joinpath("compare.html.j2").read_text(encoding="utf-8")
     return environment.from_string(template).render(
         settings=[
             {"name": name, "color": style[name][0], "heads": _heads(of[0], trust=trust)}

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from attnlab import cli_runs
-from attnlab.cli_runs import AsJson, Trust
+from attnlab.commands import cli_runs
+from attnlab.commands.cli_runs import AsJson, Trust
 from attnlab.errors import DISK, BadInput, disk_message, printable
 from attnlab.files import fast_imports, lab_path
 
@@ -65,7 +65,7 @@ def sample(
 ) -> None:
     """Generate text with a trained model."""
     with fast_imports():
-        from attnlab import text_generation
+        from attnlab.commands import text_generation
 
         generator = text_generation.open_generator(target, trust=trust)
     pieces = generator.generate(prompt, chars, temperature=temperature, seed=seed, cache=cache)
@@ -100,7 +100,7 @@ def checkup(
     doing = f"examining {escape(printable(target))}"
     with Console(stderr=True).status(doing, spinner="line"):  # on a terminal
         with fast_imports():
-            from attnlab.checkup_target import examine_target
+            from attnlab.commands.checkup_target import examine_target
 
         report = examine_target(
             target,
@@ -128,8 +128,8 @@ def look(
     trust: Trust = False,
 ) -> None:
     """Draw the attention map of every head on a text, and describe it in words."""
-    from attnlab import attention_maps as library
     from attnlab.files import write_atomically
+    from attnlab.pages import attention_maps as library
     from attnlab.plotting.drawing import png
 
     seen = library.look(target, text, layer=layer, head=head, trust=trust)
@@ -150,7 +150,7 @@ def explore(
 ) -> None:
     """Write one HTML page that shows the attention of a model, or of two side by side."""
     with fast_imports():
-        from attnlab import explorer as library
+        from attnlab.pages import explorer as library
 
     page = library.explore(target, other, text=text, trust=trust)
     second = Path(other.removeprefix("hf:")).absolute().parts[-2:] if other else ()
@@ -171,7 +171,7 @@ def evaluate(
 ) -> None:
     """Measure the loss of a trained model on the validation part of any data."""
     with fast_imports():
-        from attnlab import evaluation
+        from attnlab.commands import evaluation
 
     found = evaluation.evaluate(target, data or [], trust=trust)
     _print_result(evaluation.evaluation_table(found), found, json)
@@ -188,7 +188,7 @@ def patch(
 ) -> None:
     """Find the heads that carry the difference between two texts, by exchanging their outputs."""
     with fast_imports():
-        from attnlab import evaluation
+        from attnlab.commands import evaluation
 
     found = evaluation.patch(target, clean, corrupt, answers, trust=trust)
     _print_result(evaluation.patch_table(found), found, json)
@@ -197,7 +197,7 @@ def patch(
 def _print_result(table: "Table", plain: dict[str, Any], json: bool) -> None:
     from rich.console import Console
 
-    from attnlab.runs_table import as_json
+    from attnlab.runs.runs_table import as_json
 
     if json:
         print(as_json(plain))

@@ -35,8 +35,8 @@ def runs(
     """List runs with their metrics: mean and standard deviation over seeds."""
     from rich.console import Console
 
-    from attnlab import runs as library
-    from attnlab import runs_table
+    from attnlab.runs import reading as library
+    from attnlab.runs import runs_table
 
     there = library.read_runs(directory)
     found = runs_table.select(there, where or [])
@@ -69,8 +69,8 @@ def plot(
 ) -> None:
     """Draw losses, entropy by layer and loss by position, over seeds, as PNG and SVG."""
     from attnlab.plotting.figures import draw
-    from attnlab.runs import curves_of, read_runs
-    from attnlab.runs_table import select
+    from attnlab.runs.reading import curves_of, read_runs
+    from attnlab.runs.runs_table import select
 
     found, plots = select(read_runs(directory), where or []), out or directory / "plots"
     if not found:
@@ -87,8 +87,8 @@ def compare(
     trust: Trust = False,
 ) -> None:
     """Write one HTML page that compares runs: losses, differences, settings and heads."""
-    from attnlab import compare as library
     from attnlab.files import write_atomically
+    from attnlab.pages import compare as library
 
     write_atomically(html, library.compare(targets, trust=trust).encode())
     print(printable(str(html)))

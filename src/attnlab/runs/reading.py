@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 
 from attnlab.errors import BadInput, printable
-from attnlab.event_files import read_scalars
 from attnlab.files import read_json, read_yaml, write_atomically
 from attnlab.plotting.figures import RunCurves
-from attnlab.training.run_directory import APART, flat, last_of
+from attnlab.runs.event_files import read_scalars
+from attnlab.runs.run_directory import APART, flat, last_of
 
 if TYPE_CHECKING:
     import pandas

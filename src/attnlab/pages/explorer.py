@@ -13,11 +13,11 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from attnlab.attention_maps import views_of
 from attnlab.errors import BadInput, first_line, printable
 from attnlab.files import read_file, write_atomically
+from attnlab.pages.attention_maps import views_of
 from attnlab.probes.capture import history, snapshot
-from attnlab.runs import Run, labels, read_run
+from attnlab.runs.reading import Run, labels, read_run
 
 LARGEST_HISTORY = 2**24  # bytes of history.json
 MOST_BYTES = 2**26  # of its maps in memory
@@ -95,9 +95,9 @@ def explore(
 ) -> Explorer:
     """Show the attention of every head of a model, or of two side by side.
 
-    Targets are as for `attnlab.attention_maps.look`, and `trust` as for `load_model`. The page
-    shows the history of a run directory, or, with a text, the trained models on this text. Raises
-    BadInput if there is no such model, the text does not fit it, or its history is damaged.
+    Targets are as for `attnlab.pages.attention_maps.look`, and `trust` as for `load_model`. The
+    page shows the history of a run directory, or, with a text, the trained models on this text.
+    Raises BadInput if there is no such model, the text does not fit it, or its history is damaged.
     """
     targets = [str(target)] if other is None else [str(target), str(other)]
     found = {each: run for each in targets if (run := _run_of(each))}
@@ -109,7 +109,7 @@ def explore(
     ]
     title = " and ".join(names)
     data = json.dumps({"title": title, "runs": runs}, allow_nan=False, separators=(",", ":"))
-    template = files("attnlab").joinpath("explorer.html").read_text(encoding="utf-8")
+    template = files("attnlab.pages").joinpath("explorer.html").read_text(encoding="utf-8")
     head, body = template.split("{{data}}")
     heading = html.escape(title).encode("ascii", "xmlcharrefreplace").decode()
     page = head.replace("{{title}}", heading) + data.replace("<", "\\u003c") + body

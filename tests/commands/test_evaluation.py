@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
+from attnlab.commands.evaluation import evaluate
 from attnlab.errors import BadInput
-from attnlab.evaluation import evaluate
-from tests.commands import attnlab
+from tests.command_line import attnlab
 
 
 def test_a_run_on_its_own_text_has_its_own_loss(

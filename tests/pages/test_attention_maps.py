@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from attnlab.attention.masks import build_mask, causal, flipped
-from attnlab.attention_maps import look, where_it_looks
-from attnlab.cli import app, main
+from attnlab.commands.cli import app, main
 from attnlab.errors import BadInput
+from attnlab.pages.attention_maps import look, where_it_looks
 from attnlab.plotting import heatmaps
 from attnlab.probes.capture import View
 

@@ -14,10 +14,10 @@ import torch
 
 import attnlab
 from attnlab.errors import BadInput
-from attnlab.explorer import Explorer, explore, read_history
-from tests import commands
-from tests.explorer import invented
+from attnlab.pages.explorer import Explorer, explore, read_history
+from tests import command_line as commands
 from tests.interop.folders import bert_folder
+from tests.pages import invented
 
 EVIL = '</script><img src=x onerror="alert(1)"><!--'
 
@@ -128,7 +128,7 @@ def test_two_histories_of_preset_tiny_fit_into_3_mb(tmp_path: Path) -> None:
 
 
 def explore_template() -> bytes:
-    return (Path(attnlab.__file__).parent / "explorer.html").read_bytes()
+    return (Path(attnlab.__file__).parent / "pages" / "explorer.html").read_bytes()
 
 
 def test_the_page_loads_nothing() -> None:

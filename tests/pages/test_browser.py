@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from attnlab.attention.masks import flipped
-from attnlab.explorer import explore
+from attnlab.pages.explorer import explore
 from tests.browser import Browser, chromium
-from tests.explorer import invented
+from tests.pages import invented
 
 pytestmark = pytest.mark.long
 FIRST, SECOND = ".run0.large canvas", ".run1.large canvas"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.tensorboard import SummaryWriter
 
-from attnlab.event_files import read_scalars
+from attnlab.runs.event_files import read_scalars
 
 
 def theirs(folder: Path) -> dict[str, dict[int, float]]:

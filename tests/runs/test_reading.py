@@ -15,11 +15,12 @@ from omegaconf import OmegaConf
 from rich.console import Console
 from typer.testing import CliRunner
 
-from attnlab import runs, runs_table
-from attnlab.cli import app
+from attnlab.commands.cli import app
 from attnlab.errors import BadInput
 from attnlab.files import write_json
-from attnlab.training.run_directory import flat
+from attnlab.runs import reading as runs
+from attnlab.runs import runs_table
+from attnlab.runs.run_directory import flat
 
 
 def invent(

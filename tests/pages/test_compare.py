@@ -13,11 +13,11 @@ import pytest
 from PIL import Image
 
 from attnlab.attention.masks import causal, flipped
-from attnlab.compare import compare
 from attnlab.errors import BadInput
-from tests import commands
+from attnlab.pages.compare import compare
+from tests import command_line as commands
 from tests.browser import Browser, chromium
-from tests.explorer import invented
+from tests.pages import invented
 
 
 def run(root: Path, variant: str, seed: int, loss: float, **changes: Any) -> Path:

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from attnlab.errors import BadInput, printable
-from attnlab.runs import Group, Run, labels
+from attnlab.runs.reading import Group, Run, labels
 
 # The default columns; those that no run has are omitted.
 USUAL = ("val_loss", "attn/entropy", "attn/head_similarity", "attn/future_mass")

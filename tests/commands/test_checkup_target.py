@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from attnlab.checkup_target import load_target
-from attnlab.cli import app
+from attnlab.commands.checkup_target import load_target
+from attnlab.commands.cli import app
 from attnlab.errors import BadInput
-from tests.commands import attnlab
+from tests.command_line import attnlab
 from tests.security import hostile
 
 MODEL = """
@@ -148,7 +148,7 @@ def test_the_command_ends_with_2_and_no_traceback(tmp_path: Path) -> None:
 def test_nothing_heavy_is_imported(file: Path) -> None:
     code = (
         "import sys; from attnlab.checkup import assert_causal; "
-        "from attnlab.checkup_target import load_target; "
+        "from attnlab.commands.checkup_target import load_target; "
         f"m = load_target({str(file) + ':factory'!r}).model; assert_causal(m); "
         "print(*sorted(sys.modules))"
     )
