@@ -57,7 +57,7 @@ _ELSEWHERE = {
     "GPT": "attnlab.model",
     "init_weights": "attnlab.init",
     "load_model": "attnlab.training.checkpoints",
-    "read_runs": "attnlab.runs",
+    "read_runs": "attnlab.runs.reading",
 }
 
 
