@@ -319,3 +319,48 @@ def test_a_function_is_called_by_its_name() -> None:
         return nn.functional.one_hot(ids, V).double().cumsum(1)
 
     assert checkup(their_model, vocab_size=V, block_size=T).subject == "their_model"
+
+
+class Closure(nn.Module):
+    """A layer inside of a function that closes over the original, as in karpathy/minGPT."""
+
+    def __init__(self, fault: str = "healthy") -> None:
+        super().__init__()
+        self.net, self.parts = small(fault), nn.ModuleDict({"up": nn.Linear(V, V)})
+        self.parts["drop"] = nn.Dropout(0.5)
+        parts = self.parts
+        self.mlp = lambda x: parts["drop"](parts["up"](x))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        logits: Tensor = self.net(ids)
+        return logits + self.mlp(logits)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_copy_that_calls_the_original_is_not_trusted(training: bool) -> None:
+    model = Closure().train(training)
+    report = checkup(model, vocab_size=V, block_size=T)
+    assert report.diagnoses == (), [d.headline for d in report.diagnoses]
+    assert "still calls the original" in report.settings["copy"]
+    assert "examined in place" in report.unseen[0]
+    assert model.training is model.parts["drop"].training is training
+    leaky = checkup(Closure("peek_one").train(training), vocab_size=V, block_size=T)
+    assert leaky.causes == ("off_by_one",)
+
+
+class Forgetful(Uncopyable):
+    """A model whose copy has other weights."""
+
+    def __deepcopy__(self, memo: object) -> "Forgetful":
+        return Forgetful()
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.no_grad():
+            self.net.wte.weight.mul_(torch.rand(()))
+
+
+def test_a_copy_with_other_logits_is_not_trusted() -> None:
+    report = checkup(Forgetful(), vocab_size=V, block_size=T)
+    assert report.healthy
+    assert "a copy of the model gives other logits" in report.settings["copy"]

@@ -4,8 +4,8 @@ The arguments are those of `checkup`. Each raises `CheckupFailed`, an AssertionE
 diagnoses, and BadInput if the model cannot be called as described or the property does not apply.
 """
 
+import warnings
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 
 from torch import Tensor
 
@@ -13,14 +13,14 @@ from attnlab.checkup import blackbox, serving
 from attnlab.checkup.examination import Examination
 from attnlab.checkup.findings import Diagnosis, Finding, Report, Status, causes
 from attnlab.checkup.loss_path import Loss, own_loss
-from attnlab.checkup.model_adapter import Model, adapt
+from attnlab.checkup.model_adapter import Model
 from attnlab.checkup.runner import checkup, name_of, prepared
 from attnlab.errors import BadInput
 
 # Detectors whose faults mean that logits depend on later tokens, except for the causes below.
 CAUSALITY = {
-    "finite", "future", "disturbed", "gradient", "prefixes", "mask", "tokens", "stress", "trained",
-    "training mode", "proof",
+    "finite", "future", "disturbed", "gradient", "prefixes", "lengths", "mask", "tokens", "stress",
+    "trained", "training mode", "proof",
 }  # fmt: skip
 _NOT_CAUSALITY = {"dropout_on", "self_blocked"}
 Examine = Callable[[Examination], Finding]
@@ -42,9 +42,14 @@ def assert_causal(
     ids: Tensor | None = None,
     example: Mapping[str, object] | None = None,
     seconds: float | None = None,
+    complete: bool = False,
     seed: int = 0,
 ) -> None:
-    """Assert that no logit depends on later tokens or earlier calls, in eval or training mode."""
+    """Assert that no logit depends on later tokens or earlier calls, in eval or training mode.
+
+    Args:
+        complete: whether to fail, and not only to warn, if something was not looked at.
+    """
     report = checkup(
         model, vocab_size=vocab_size, block_size=block_size, ids=ids, example=example,
         seconds=seconds, seed=seed,
@@ -52,7 +57,9 @@ def assert_causal(
     faults = [
         d for d in report.diagnoses if d.status is Status.FAULT and d.cause not in _NOT_CAUSALITY
     ]
-    _fail_for(report, [d for d in faults if CAUSALITY & set(d.detectors)], "is not causal")
+    _fail_for(
+        report, [d for d in faults if CAUSALITY & set(d.detectors)], "is not causal", complete
+    )
 
 
 def assert_healthy(
@@ -66,6 +73,7 @@ def assert_healthy(
     ignore: Collection[str] = (),
     fail_on: str = "fault",
     seconds: float | None = None,
+    complete: bool = False,
     seed: int = 0,
 ) -> None:
     """Assert that a checkup finds nothing wrong: causality, scale, heads, cache, padding, ...
@@ -73,6 +81,7 @@ def assert_healthy(
     Args:
         ignore: causes that do not count, keys of `attnlab.checkup.findings.causes()`.
         fail_on: "fault", or "suspicious" to fail on suspicions too.
+        complete: whether to fail, and not only to warn, if something was not looked at.
     """
     if fail_on not in ("fault", "suspicious"):
         raise BadInput(f"fail_on = {fail_on} must be fault or suspicious")
@@ -84,7 +93,7 @@ def assert_healthy(
     )  # fmt: skip
     statuses = [Status.FAULT] + [Status.SUSPICIOUS] * (fail_on == "suspicious")
     counted = [d for d in report.diagnoses if d.cause not in ignore and d.status in statuses]
-    _fail_for(report, counted, "is not healthy")
+    _fail_for(report, counted, "is not healthy", complete)
 
 
 def assert_rows_independent(
@@ -92,7 +101,7 @@ def assert_rows_independent(
 ) -> None:
     """Assert that no row of a batch depends on another, nor on the size of the batch."""
     _assert_one(
-        lambda e: blackbox.rows_independent(e.adapter, e.lengths[0]),
+        lambda e: blackbox.check_rows_independent(e.adapter, e.lengths[0]),
         model, vocab_size, block_size, seed,
     )  # fmt: skip
 
@@ -101,14 +110,18 @@ def assert_cache_equal(
     model: Model, *, vocab_size: int | None = None, block_size: int | None = None, seed: int = 0
 ) -> None:
     """Assert that decoding with `past_key_values` gives the logits of one pass."""
-    _assert_one(lambda e: e.serve("cache", serving.cache), model, vocab_size, block_size, seed)
+    _assert_one(
+        lambda e: e.serve("cache", serving.check_cache), model, vocab_size, block_size, seed
+    )
 
 
 def assert_padding_ignored(
     model: Model, *, vocab_size: int | None = None, block_size: int | None = None, seed: int = 0
 ) -> None:
     """Assert that padded tokens are not read, on either side, in rows of different lengths."""
-    _assert_one(lambda e: e.serve("padding", serving.padding), model, vocab_size, block_size, seed)
+    _assert_one(
+        lambda e: e.serve("padding", serving.check_padding), model, vocab_size, block_size, seed
+    )
 
 
 def assert_loss_shifted(
@@ -137,9 +150,8 @@ def _assert_one(
     examine: Examine, model: Model, vocab_size: int | None, block_size: int | None, seed: int
 ) -> None:
     """Run one detector alone; if it does not apply to the model, raise BadInput."""
-    with prepared(model) as (own, in_place):
-        adapter = adapt(own, vocab_size, block_size, seed=seed)
-        examination = Examination(replace(adapter, in_place=in_place))
+    with prepared(model, vocab_size, block_size, seed=seed) as adapter:
+        examination = Examination(adapter)
         examination.raise_precision()
         finding = examine(examination)
     if finding.status is Status.NOT_APPLICABLE:
@@ -148,9 +160,16 @@ def _assert_one(
     _fail_for(report, list(report.diagnoses), f"fails the test of {finding.detector}")
 
 
-def _fail_for(report: Report, diagnoses: list[Diagnosis], verdict: str) -> None:
+def _fail_for(
+    report: Report, diagnoses: list[Diagnosis], verdict: str, complete: bool = False
+) -> None:
     lines = [f"- {d.cause}: {d.headline}. {d.advice}" for d in diagnoses]
     if report.error:
         lines.append(f"- the examination failed:\n{report.error}")
+    unseen = "; ".join(report.unseen)
     if lines:
         raise CheckupFailed("\n".join([f"{report.subject} {verdict}:", *lines]), report)
+    if unseen and complete:
+        raise CheckupFailed(f"{report.subject}: not looked at: {unseen}", report)
+    if unseen:
+        warnings.warn(f"checkup of {report.subject}: not looked at: {unseen}", stacklevel=3)

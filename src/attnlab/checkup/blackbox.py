@@ -28,7 +28,7 @@ def accepted_lengths(adapter: ModelAdapter) -> list[int]:
     return lengths
 
 
-def finite(adapter: ModelAdapter, lengths: list[int]) -> tuple[Finding, list[int]]:
+def check_finite(adapter: ModelAdapter, lengths: list[int]) -> tuple[Finding, list[int]]:
     """Are all logits finite, for random and extreme tokens? And the lengths with only such."""
     T = lengths[0]
     low, high = adapter.pool[0].expand(T), adapter.pool[-1].expand(T)
@@ -52,7 +52,7 @@ def finite(adapter: ModelAdapter, lengths: list[int]) -> tuple[Finding, list[int
     return Finding("finite", FAULT, headline, "not_finite", numbers), usable
 
 
-def deterministic(adapter: ModelAdapter, T: int) -> Finding:
+def check_deterministic(adapter: ModelAdapter, T: int) -> Finding:
     """Do the same tokens give the same logits in eval mode, whatever is computed in between?"""
     name = "same twice"
     ids, others = adapter.tokens(2, 2, T)
@@ -79,7 +79,7 @@ def deterministic(adapter: ModelAdapter, T: int) -> Finding:
     return Finding(name, SUSPICIOUS, headline + by, "random_in_eval", numbers)
 
 
-def rows_independent(adapter: ModelAdapter, T: int) -> Finding:
+def check_rows_independent(adapter: ModelAdapter, T: int) -> Finding:
     """Do the sequences of a batch leave each other's logits unchanged?"""
     if adapter.rows == 1:
         reason = "its logits are random" if adapter.seeded else "it takes one sequence at a time"
@@ -126,7 +126,7 @@ def _mixes_rows_instead_of_time(adapter: ModelAdapter, ids: Tensor, whole: Tenso
     return True
 
 
-def future(maps: list[Dependence], shapes: Shapes, *, detector: str = "future") -> Finding:
+def check_future(maps: list[Dependence], shapes: Shapes, *, detector: str = "future") -> Finding:
     """Does a later token change an earlier logit? The maps are ordered from the longest down."""
     if not all(m.finite for m in maps):
         return Finding(detector, FAULT, "some changed tokens give NaN or infinity", "not_finite")
@@ -157,7 +157,7 @@ def future(maps: list[Dependence], shapes: Shapes, *, detector: str = "future") 
     return Finding(detector, FAULT, found[1], found[0], numbers, evidence, maps_)
 
 
-def past(whole: Dependence, jittered: Dependence | None) -> Finding:
+def check_past(whole: Dependence, jittered: Dependence | None) -> Finding:
     """Is the past used, and how far back?"""
     for map_, state in ((whole, ""), (jittered, " after adding noise to the weights")):
         if map_ is None:
@@ -173,7 +173,7 @@ def past(whole: Dependence, jittered: Dependence | None) -> Finding:
     return Finding("past", FAULT, headline, "no_past")
 
 
-def gradients(map_: Tensor | None, whole: Dependence) -> Finding:
+def check_gradients(map_: Tensor | None, whole: Dependence) -> Finding:
     """Does a gradient reach later tokens? Also counts the pairs where the two maps disagree."""
     name = "gradient"
     if map_ is None:
@@ -197,7 +197,7 @@ def gradients(map_: Tensor | None, whole: Dependence) -> Finding:
     return Finding(name, FAULT, headline, "reads_ahead", numbers, maps=maps)
 
 
-def prefixes(adapter: ModelAdapter, lengths: list[int]) -> Finding:
+def check_prefixes(adapter: ModelAdapter, lengths: list[int]) -> Finding:
     """Does a prefix alone get the same logits as in a longer sequence?"""
     longest, *shorter = lengths
     if not shorter:
@@ -216,7 +216,7 @@ def prefixes(adapter: ModelAdapter, lengths: list[int]) -> Finding:
     return Finding("prefixes", FAULT, headline, "prefix_differs", numbers)
 
 
-def every_token(adapter: ModelAdapter, T: int, seconds: float) -> Finding:
+def check_tokens(adapter: ModelAdapter, T: int, seconds: float) -> Finding:
     """Does a particular token open a leak, such as a separator that sees everything?
 
     After about `seconds`, the remaining ids are left out.

@@ -49,8 +49,8 @@ def dependence(
 
     Args:
         rounds: how many sequences get all their suffixes changed; `rounds` squared are drawn.
-        seconds: of this thread, so that other processes do not change what is looked at; after
-            about that long no further sequence is begun; one is always completed.
+        seconds: of this thread, so that other processes do not change what is looked at; a
+            sequence that would last longer is not begun, except for the first.
         again: whether this repeats a map with tiny leaks, of which only those that repeat count.
     """
     begin, place = time.thread_time(), torch.arange(T)
@@ -63,7 +63,7 @@ def dependence(
         alone.append(changes(adapter, ids, torch.where(one, other, ids)))
         if n % rounds == 0:
             after.append(changes(adapter, ids, torch.where(all_later, other, ids)))
-        if time.thread_time() - begin > seconds:
+        if (time.thread_time() - begin) * (n + 2) / (n + 1) > seconds:
             break
     single, suffix = torch.full((2, T, T), torch.nan, dtype=torch.float64)
     single[:, columns], suffix[:, columns] = (torch.stack(x).amax(0).mT for x in (alone, after))

@@ -13,6 +13,7 @@ from attnlab.checkup import blackbox, loss_path, serving, stress, whitebox
 from attnlab.checkup.attention_calls import AttentionCall
 from attnlab.checkup.dependence import Dependence, dependence, gradient_map
 from attnlab.checkup.findings import Finding, Report, Status, collect, passed, skipped
+from attnlab.checkup.lengths import check_lengths
 from attnlab.checkup.locate import Place, choices_in, first_leak, reads_of
 from attnlab.checkup.loss_path import Loss
 from attnlab.checkup.martingale import prove_by_training
@@ -25,6 +26,13 @@ _CAUSES_OF_MAPS = {
     "flipped_mask", "inverted_mask", "late_leak", "no_mask", "off_by_one", "reads_ahead",
     "reads_some_ahead", "single_leaks",
 }  # fmt: skip
+_COPY = "a torch module that can be copied"
+# What a detector needs besides a function from ids to logits; without it, it is skipped.
+NEEDS = {
+    "disturbed": _COPY, "trained": _COPY, "training mode": _COPY, "weights": _COPY,
+    "precision": "a torch module", "stress": "attention that is recognized",
+}  # fmt: skip
+_NO_TIME = "not examined: no time was left; give more seconds"
 
 
 class Examination:
@@ -50,13 +58,14 @@ class Examination:
             raise BadInput("the model ran once and then failed at every length; it must run again")
         self.precise = adapter  # in fp64 if the model runs in it
         self.noisy: ModelAdapter | None = None  # a copy with noise on its weights
+        self.changed = 0  # how many tokens of the longest map were changed alone
         self.findings: list[Finding] = []
         self.error = ""  # the traceback if the model raised an error on the way
         self.calls: list[AttentionCall] = []  # recorded in one forward pass
         self.inside: list[Finding] = []  # on these calls
         self.settings = {
             "vocab_size": str(adapter.vocab_size),
-            "block_size": adapter.size_note or str(adapter.block_size),
+            "block_size": str(adapter.block_size),
             "lengths": ", ".join(map(str, self.lengths)),
         }
         if adapter.in_place:
@@ -71,19 +80,20 @@ class Examination:
     def report(self, subject: str) -> Report:
         """The report on what has been found so far."""
         seconds = time.perf_counter() - self.begin
-        return Report(subject, self.settings, tuple(self.findings), seconds, self.error)
+        findings, unseen = tuple(self.findings), tuple(self._unseen())
+        return Report(subject, self.settings, findings, seconds, self.error, unseen)
 
     def _detectors(self, prove: bool) -> Iterator[Finding]:
-        finite, usable = blackbox.finite(self.adapter, self.lengths)
+        finite, usable = blackbox.check_finite(self.adapter, self.lengths)
         yield finite
         measurable = self.lengths[0] in usable
         if measurable:
             self.lengths = usable
-            same = blackbox.deterministic(self.adapter, self.lengths[0])
+            same = blackbox.check_deterministic(self.adapter, self.lengths[0])
             yield same
             if same.cause in ("dropout_on", "random_in_eval"):
                 self.adapter = replace(self.adapter, seeded=True, rows=1)
-            rows = blackbox.rows_independent(self.adapter, self.lengths[0])
+            rows = blackbox.check_rows_independent(self.adapter, self.lengths[0])
             yield rows
             if rows.cause in ("rows_mix", "batch_time_swapped"):
                 self.adapter = replace(self.adapter, rows=1)
@@ -99,7 +109,7 @@ class Examination:
             maps = ("future", "disturbed", "gradient")
             if not any(f.detector in maps and f.status is Status.FAULT for f in self.findings):
                 yield from self._hidden()
-            yield self._attempt("precision", serving.low_precision, self.adapter, self.precise)
+            yield self._attempt("precision", serving.check_precision, self.adapter, self.precise)
             if self.precise.is_module:
                 yield from self._training_path()
             if prove:
@@ -149,14 +159,20 @@ class Examination:
         if reason:
             self.inside = [skipped("inside", reason)]
             return
-        found = [f for c in self.calls for f in (whitebox.rows(c), whitebox.mask(c)) if f]
+        found = [
+            f for c in self.calls for f in (whitebox.check_rows(c), whitebox.check_mask(c)) if f
+        ]
         sound = {"rows": "the weights of every query sum to 1 over the keys"}
         sound["mask"] = "nothing reads ahead in any recorded attention pattern"
         wrong = {f.detector for f in found}
         found += [passed(*pair) for pair in sound.items() if pair[0] not in wrong]
         critical = math.sqrt(2 * math.log(self.adapter.block_size))
-        found += whitebox.scale(self.calls, critical, whitebox.looks_untrained(self.adapter))
-        self.inside = [*found, *whitebox.heads(self.calls), whitebox.head_order(self.calls)]
+        found += whitebox.check_scale(self.calls, critical, whitebox.looks_untrained(self.adapter))
+        self.inside = [
+            *found,
+            *whitebox.check_heads(self.calls),
+            whitebox.check_head_order(self.calls),
+        ]
 
     def _outside(self) -> Iterator[Finding]:
         """Which position reads which, at several lengths, from the logits alone."""
@@ -165,50 +181,52 @@ class Examination:
         shapes = [(H, range(1, 9)) for H in (2, 3, 4, 6, 8, 12, 16)]
         if self.calls:
             shapes = [(len(self.calls[0].raw), range(len(self.calls), len(self.calls) + 1))]
-        maps = [dependence(self.precise, lengths[0], rounds=2, seconds=self.seconds)]
-        maps += [dependence(self.precise, T, rounds=1, seconds=self.seconds) for T in lengths[1:]]
-        future = blackbox.future(maps, shapes)
+        maps = [dependence(self.precise, lengths[0], rounds=2, seconds=self._time())]
+        maps += [dependence(self.precise, T, rounds=1, seconds=self._time()) for T in lengths[1:]]
+        self.changed = int(maps[0].tried.sum())
+        future = blackbox.check_future(maps, shapes)
         yield self._located(future, self.precise)
         noisy_map = None
         if self.precise.copies:
             self.noisy = stress.disturbed(self.precise)
             noisy_map = self._finite_map(self.noisy, self.lengths[0], rounds=1)
             if future.status is Status.OK and noisy_map and bool(noisy_map.ahead.any()):
-                found = blackbox.future([noisy_map], shapes, detector="disturbed")
+                found = blackbox.check_future([noisy_map], shapes, detector="disturbed")
                 yield self._located(found, self.noisy)
         if future.cause not in ("flipped_mask", "inverted_mask"):  # which imply an unused past
-            yield blackbox.past(maps[0], noisy_map)
+            yield blackbox.check_past(maps[0], noisy_map)
         # In fp32 the fused kernels of training run, whose gradients may differ.
         asked = self.adapter if self.adapter.dtype == torch.float32 else self.precise
-        time_left = math.inf if self.deadline == math.inf else self.seconds
-        yield blackbox.gradients(gradient_map(asked, maps[0].T, time_left), maps[0])
-        yield blackbox.prefixes(self.precise, self.lengths)
+        time_left = math.inf if self.deadline == math.inf else self._time()
+        yield blackbox.check_gradients(gradient_map(asked, maps[0].T, time_left), maps[0])
+        yield blackbox.check_prefixes(self.precise, self.lengths)
 
     def _hidden(self) -> Iterator[Finding]:
         """Leaks for some tokens only, under large scores, in another state, or with a cache."""
-        T, half = self.lengths[0], self.seconds / 2
-        yield self._attempt("tokens", blackbox.every_token, self.precise, T, half)
-        if self.calls:
-            yield self._attempt("stress", stress.stress, self.precise, self.calls)
-        if self.precise.copies:
-            yield self._attempt("trained", stress.trained, self.adapter, self.precise, T, half)
-            yield self._attempt("training mode", stress.training_mode, self.precise, T, half)
-        yield self.serve("cache", serving.cache)
-        yield self.serve("padding", serving.padding)
+        T, half = self.lengths[0], self._time(1 / 2)
+        yield self._attempt("tokens", blackbox.check_tokens, self.precise, T, half)
+        yield self._attempt("stress", stress.check_stress, self.precise, self.calls)
+        yield self._attempt("trained", stress.check_trained, self.adapter, self.precise, T, half)
+        yield self._attempt("training mode", stress.check_training_mode, self.precise, T, half)
+        shares, at_random = (10, 16) if self.deadline == math.inf else (4, T)
+        longer = self.precise, self.noisy, self._time(shares), at_random
+        yield self._attempt("lengths", check_lengths, *longer)
+        yield self.serve("cache", serving.check_cache)
+        yield self.serve("padding", serving.check_padding)
 
     def _training_path(self) -> Iterator[Finding]:
         """The shift of the targets in the loss, and without another fault, the gradients."""
         loss = self.loss or (loss_path.own_loss if self.precise.takes("labels") else None)
         if loss is not None:
             yield self.check_loss(loss, shifts_in_data=self.loss is None)
-        yield loss_path.tied(self.precise.module)
+        yield loss_path.check_tied(self.precise.module)
         seen = [*self.findings, *self.inside]
         if self.noisy and all(
             f.status is not Status.FAULT and f.cause != "head_order" for f in seen
         ):
             sizes = {call.head_size for call in self.calls if call.queries is not None}
             D = sizes.pop() if len(sizes) == 1 else 0
-            yield from loss_path.weights(self.noisy, self.loss, D)
+            yield from loss_path.check_weights(self.noisy, self.loss, D)
 
     def _located(self, finding: Finding, model: ModelAdapter) -> Finding:
         """Add to a leak the first module that leaks, and refine its cause."""
@@ -254,13 +272,44 @@ class Examination:
 
     def _attempt(self, detector: str, examine: Callable[..., Finding], *args: object) -> Finding:
         """Run a detector that calls the model in an unusual way, which it may not support."""
-        reason = "not examined: no time was left; give more seconds"
-        if time.perf_counter() <= self.deadline:
+        reason = self._lacks(detector) or _NO_TIME
+        if reason is _NO_TIME and time.perf_counter() <= self.deadline:
             try:
                 return examine(*args)
             except REFUSALS as error:
                 reason = f"the model does not support this ({first_line(error, with_class=True)})"
         return skipped(detector, reason)
+
+    def _lacks(self, detector: str) -> str:
+        """Why the model cannot be examined by a detector, "" if it can."""
+        has = {"": True, _COPY: self.precise.copies, "a torch module": self.precise.is_module}
+        need = NEEDS.get(detector, "")
+        return "" if has.get(need, bool(self.calls)) else f"needs {need}"
+
+    def _time(self, shares: float = 1.0) -> float:
+        """The seconds for something that may take so many shares of the time."""
+        return min(shares * self.seconds, max(self.deadline - time.perf_counter(), 0.01))
+
+    def _unseen(self) -> Iterator[str]:
+        """What an unknown size or the budget left out, for one line of the report."""
+        if any(f.status is Status.FAULT for f in self.findings) or self.error:
+            return
+        numbers = {f.detector: f.numbers for f in self.findings}
+        T, declared = max(self.lengths), self.adapter.declared
+        T = max(T, int(numbers.get("lengths", {}).get("positions", 0)))
+        if not declared:
+            yield f"more than {T:,} positions (the model declares no length; give block_size)"
+        elif declared > T:
+            yield f"more than {T:,} of {declared:,} positions"
+        if self.changed < self.lengths[0]:
+            yield f"{self.lengths[0] - self.changed} of {self.lengths[0]} tokens changed alone"
+        ids = numbers.get("tokens", {})
+        if ids.get("tried", 0) < ids.get("ids", 0):
+            yield f"{ids['ids'] - ids['tried']:,.0f} of {ids['ids']:,.0f} token ids"
+        if late := [f.detector for f in self.findings if f.headline == _NO_TIME]:
+            yield f"what {', '.join(late)} would show (no time was left)"
+        if self.adapter.in_place:
+            yield f"other weights and training mode ({self.adapter.in_place})"
 
     def _note_coverage(self) -> None:
         """Record in the settings what was covered."""
@@ -276,7 +325,7 @@ class Examination:
     def _finite_map(self, model: ModelAdapter, T: int, *, rounds: int) -> Dependence | None:
         """The map, or None if the model refuses or returns NaN."""
         try:
-            map_ = dependence(model, T, rounds=rounds, seconds=self.seconds)
+            map_ = dependence(model, T, rounds=rounds, seconds=self._time())
         except REFUSALS:
             return None
         return map_ if map_.finite else None

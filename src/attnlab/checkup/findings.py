@@ -77,9 +77,9 @@ def passed(detector: str, headline: str, numbers: Mapping[str, float] | None = N
     return Finding(detector, OK, headline, "", numbers or {})
 
 
-def skipped(detector: str, reason: str) -> Finding:
+def skipped(detector: str, reason: str, numbers: Mapping[str, float] | None = None) -> Finding:
     """The detector does not apply."""
-    return Finding(detector, NOT_APPLICABLE, reason)
+    return Finding(detector, NOT_APPLICABLE, reason, "", numbers or {})
 
 
 def number_of(n: int, noun: str) -> str:
@@ -114,6 +114,7 @@ class Report:
     findings: tuple[Finding, ...]  # one per detector at least, in the order in which they ran
     seconds: float = 0.0
     error: str = ""  # the traceback if the model raised an error during the examination
+    unseen: tuple[str, ...] = ()  # what was not looked at, for lack of time or knowledge
 
     @property
     def healthy(self) -> bool:

@@ -102,7 +102,7 @@ def check_loss(
     return replace(found, headline=f"measured in the loss: {found.headline}")
 
 
-def weights(adapter: ModelAdapter, loss: Loss | None, head_size: int) -> list[Finding]:
+def check_weights(adapter: ModelAdapter, loss: Loss | None, head_size: int) -> list[Finding]:
     """Does a gradient reach all weights? The model is a copy with noise, which opens closed gates.
 
     Args:
@@ -164,7 +164,7 @@ def _silent_heads(module: nn.Module, D: int) -> list[Finding]:
     return found
 
 
-def tied(module: nn.Module) -> Finding:
+def check_tied(module: nn.Module) -> Finding:
     """Are weights with the same values as an embedding the same tensor?"""
     tables = [m.weight for m in module.modules() if isinstance(m, nn.Embedding)]
     for name, p in module.named_parameters():

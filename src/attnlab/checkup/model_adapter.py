@@ -37,7 +37,7 @@ class ModelAdapter:
     rows: int = 64  # how many sequences one call may hold; 1 if rows mix
     seeded: bool = False  # seed torch before each call, so that dropout drops the same entries
     in_place: str = ""  # why a module cannot be copied, to add noise or train; "" if it can
-    size_note: str = ""  # block_size in words for the report, if it is not the model's own
+    declared: int = 0  # the largest T by the model or its user, not only for maps; 0 if unknown
     text: Tensor | None = None  # (N, L) real ids, of which sequences are cut; None: uniform ones
     pad: int = -1  # the id for padding, which is never drawn; -1 if there is none
     extra: Mapping[str, object] = field(default_factory=dict)  # as many rows as the text or none
@@ -165,7 +165,10 @@ def with_example(
         raise BadInput("ids must be a tensor (N, L) int64")
     extra = {name: value for name, value in example.items() if name != key}
     T = min(adapter.block_size, ids.shape[1])
-    given = replace(adapter, text=ids.cpu(), block_size=T, extra=extra, convention=key)
+    declared = min(adapter.declared or ids.shape[1], ids.shape[1])
+    given = replace(
+        adapter, text=ids.cpu(), block_size=T, declared=declared, extra=extra, convention=key
+    )
     if len(given.pool) < 2 or ids.min() < 0 or ids.max() >= V:
         raise BadInput(f"ids must have two values or more, from 0 to vocab_size - 1 = {V - 1}")
     return given
@@ -232,30 +235,24 @@ def adapt(
     block_size: int | None,
     ids: Tensor | None = None,
     example: Mapping[str, object] | None = None,
-    longest: int = 256,
     seed: int = 0,
 ) -> ModelAdapter:
-    """Find out how to call a model; see `checkup`. A size found is capped at `longest`."""
+    """Find out how to call a model; see `checkup`."""
     if not callable(model):
         raise BadInput(f"a model must be callable, from ids to logits; not {model!r:.50}")
     V = vocab_size if vocab_size is not None else size_from(model, _VOCAB_NAMES)
-    T = block_size if block_size is not None else size_from(model, _BLOCK_NAMES)
+    declared = block_size if block_size is not None else size_from(model, _BLOCK_NAMES) or 0
+    T = declared if block_size is not None else min(declared or 64, LONGEST_MAP)
     if V is None:
         raise BadInput("the model has no vocabulary size; give vocab_size (--vocab-size)")
     if V < 2:
         raise BadInput(f"vocab_size = {V} must be at least 2")
-    note = ""
-    longest = min(longest, max(256, _MOST_LOGITS // (2 * V)))
-    if T is None:
-        T, note = 64, "64 (the model has none; give block_size to examine more)"
-    elif block_size is None and longest < T:
-        T, note = longest, f"{longest} of the model's {T} positions (give block_size for more)"
     modules = model.modules() if isinstance(model, nn.Module) else ()
     tables = [m for m in modules if isinstance(m, nn.Embedding) and m.num_embeddings == V]
     pads = [size_from(model, ("pad_token_id",)), *(table.padding_idx for table in tables)]
     pad = next((p for p in pads if p is not None and V >= 4), -1)
     generator = torch.Generator().manual_seed(seed)
-    adapter = ModelAdapter(model, V, T, generator, size_note=note, pad=pad)
+    adapter = ModelAdapter(model, V, T, generator, declared=declared, pad=pad)
     if ids is not None or example is not None:
         adapter = with_example(adapter, ids, example or {})
     if adapter.block_size < 3:
@@ -268,7 +265,8 @@ _BLOCK_NAMES = (
     "block_size", "max_position_embeddings", "n_positions", "max_seq_len", "max_seq_length",
     "context_length", "seq_len",
 )  # fmt: skip
-_MOST_LOGITS = 2**26  # in one call, half a gigabyte in fp64
+LONGEST_MAP = 256  # by default; `attnlab.checkup.lengths` looks at longer sequences
+MOST_LOGITS = 2**26  # in one call, half a gigabyte in fp64
 
 
 def size_from(model: object, names: tuple[str, ...]) -> int | None:
@@ -288,7 +286,7 @@ def _first_working_call(adapter: ModelAdapter) -> ModelAdapter:
         conventions += ["targets"] if {"targets", "labels", "target", "y"} & set(second) else []
     ids = adapter.pool[torch.arange(2 * T).reshape(2, T) % len(adapter.pool)]
     reasons: list[str] = []
-    for convention, rows in product(conventions, (max(2, min(64, _MOST_LOGITS // (T * V))), 1)):
+    for convention, rows in product(conventions, (max(2, min(64, MOST_LOGITS // (T * V))), 1)):
         tried = replace(adapter, convention=convention, rows=rows)
         try:
             tried.logits(ids)

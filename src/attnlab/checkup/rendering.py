@@ -35,6 +35,8 @@ def show(report: Report, console: Console | None = None) -> None:
     if report.error:
         verdict = "[bold red]The examination failed[/]"
         console.print(f"\n{escape(report.error)}", highlight=False, soft_wrap=True)
+    if report.unseen:
+        console.print(f"Not looked at: {escape('; '.join(report.unseen))}.", highlight=False)
     some = ", with suspicions" if report.healthy and report.diagnoses else ""
     console.print(f"{verdict}{some}; examined in {report.seconds:.1f} s.")
 

@@ -14,8 +14,15 @@ from torch import Tensor, nn
 from attnlab.checkup.examination import Examination
 from attnlab.checkup.findings import Report
 from attnlab.checkup.loss_path import Loss
-from attnlab.checkup.model_adapter import REFUSALS, Model, adapt, size_from
-from attnlab.errors import BadInput
+from attnlab.checkup.model_adapter import (
+    REFUSALS,
+    Model,
+    ModelAdapter,
+    adapt,
+    hooked,
+    size_from,
+)
+from attnlab.errors import BadInput, first_line
 
 Call = Callable[[nn.Module, Tensor], object]
 _WIDTH_NAMES = ("n_embd", "embed_dim", "hidden_size", "d_model")
@@ -44,13 +51,14 @@ def checkup(
         model: any callable from ids (B, T) int64 to logits (B, T, V), or to an object, a mapping
             or a sequence that holds them; tensors, or arrays of NumPy or JAX.
         vocab_size: V; by default that of the model or its config.
-        block_size: the largest T; by default the model's up to 256 (4,096 with `seconds`), or 64.
+        block_size: the largest T of the maps; by default the model's up to 256, or 64. Without
+            it, the lengths up to the model's are examined by prefixes and suffixes.
         ids: (N, L) int64 real token ids to cut the sequences from; random ids by default.
         example: further inputs by keyword, or all that a tokenizer returns; the first row is used.
         loss: from the model and ids (B, T) to the loss, to check its targets and its gradients.
         batch: inputs and targets (B, T) int64 as used in training, to check their shift.
         prove: also train a copy on uniform random tokens to prove a leak (about a minute).
-        seconds: a time budget; the report lists the detectors that were skipped.
+        seconds: a time budget; `Report.unseen` says what was not looked at.
         seed: for the random tokens.
         name: the model's name in the report; its class or function by default.
 
@@ -60,10 +68,8 @@ def checkup(
     Raises:
         attnlab.errors.BadInput: the model cannot be called as described.
     """
-    longest = 256 if seconds is None else 4096
-    with prepared(model) as (own, in_place):
-        adapter = adapt(own, vocab_size, block_size, ids, example, longest, seed)
-        examination = Examination(replace(adapter, in_place=in_place), seconds, loss)
+    with prepared(model, vocab_size, block_size, ids, example, seed) as adapter:
+        examination = Examination(adapter, seconds, loss)
         examination.run(prove, batch)
     return examination.report(name or name_of(model))
 
@@ -134,20 +140,54 @@ def name_of(model: Model) -> str:
 
 
 @contextlib.contextmanager
-def prepared(model: Model) -> Iterator[tuple[Model, str]]:
-    """A copy in eval mode and "", or the model itself and the reason; restores all state after."""
-    owner, reason = _module_of(model), ""
+def prepared(
+    model: Model,
+    vocab_size: int | None,
+    block_size: int | None,
+    ids: Tensor | None = None,
+    example: Mapping[str, object] | None = None,
+    seed: int = 0,
+) -> Iterator[ModelAdapter]:
+    """How to call a copy in eval mode, or the model itself if a copy cannot be trusted.
+
+    All state is restored afterwards.
+    """
+    owner = _module_of(model)
     # What the model prints is discarded.
     with preserve_state(owner), contextlib.redirect_stdout(io.StringIO()):
-        if isinstance(model, nn.Module):
-            try:
-                model = copy.deepcopy(model)
-            except REFUSALS as error:
-                reason = f"the model cannot be copied ({error}), so it is examined in place"
-        examined = _module_of(model)
-        if examined is not None:
-            examined.eval()
-        yield model, reason
+        if owner is not None:
+            owner.eval()
+        if not isinstance(model, nn.Module):
+            yield adapt(model, vocab_size, block_size, ids, example, seed)
+            return
+        try:
+            adapter = adapt(copy.deepcopy(model), vocab_size, block_size, ids, example, seed)
+            reason = _difference(adapter, model)
+        except REFUSALS as error:
+            adapter = adapt(model, vocab_size, block_size, ids, example, seed)
+            reason = f"the model cannot be copied: {first_line(error)}"
+        if reason:
+            adapter = replace(
+                adapter, model=model, in_place=f"{reason}, so it is examined in place"
+            )
+        yield adapter
+
+
+def _difference(adapter: ModelAdapter, model: nn.Module) -> str:
+    """How a new copy differs from the model; "" if it computes the same, all by itself.
+
+    A function that closes over a part of the model, for example, keeps that part in the copy.
+    """
+    ids = adapter.pool[torch.arange(2 * adapter.block_size) % len(adapter.pool)].view(2, -1)
+    calls: list[object] = []
+    copied = replace(adapter, model=copy.deepcopy(model), seeded=True)
+    with hooked(model.modules(), lambda *call: calls.append(call)):
+        logits = copied.logits(ids)
+    if calls:
+        return "a copy of the model still calls the original"
+    original = replace(adapter, model=model, seeded=True).logits(ids)
+    same = torch.allclose(logits, original, rtol=1e-5, atol=0, equal_nan=True)
+    return "" if same else "a copy of the model gives other logits"
 
 
 @contextlib.contextmanager

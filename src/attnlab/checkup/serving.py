@@ -16,7 +16,7 @@ _PADDING_NAMES = (
 )  # fmt: skip
 
 
-def cache(adapter: ModelAdapter) -> Finding:
+def check_cache(adapter: ModelAdapter) -> Finding:
     """Does decoding with a cache give the logits of one pass? (Hugging Face's convention.)"""
     if not adapter.takes("past_key_values", "use_cache"):
         return skipped("cache", "the model takes no past_key_values")
@@ -37,7 +37,7 @@ def cache(adapter: ModelAdapter) -> Finding:
     return Finding("cache", SUSPICIOUS, headline, "cache_differs", {"change": change})
 
 
-def padding(adapter: ModelAdapter) -> Finding:
+def check_padding(adapter: ModelAdapter) -> Finding:
     """Is padding ignored, on the left and on the right, in rows of different lengths?"""
     name = next((n for n in _PADDING_NAMES if adapter.takes(n)), "")
     if not name:
@@ -70,7 +70,7 @@ def padding(adapter: ModelAdapter) -> Finding:
     return Finding("padding", SUSPICIOUS, headline, "padding_read", changes)
 
 
-def low_precision(adapter: ModelAdapter, precise: ModelAdapter) -> Finding:
+def check_precision(adapter: ModelAdapter, precise: ModelAdapter) -> Finding:
     """How far do bf16 and the model's own precision deviate from fp64?"""
     if not adapter.is_module:
         return skipped("precision", "only a torch module can change its precision")

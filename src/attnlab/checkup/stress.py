@@ -31,7 +31,7 @@ def disturbed(adapter: ModelAdapter) -> ModelAdapter:
     return noisy
 
 
-def trained(adapter: ModelAdapter, precise: ModelAdapter, T: int, seconds: float) -> Finding:
+def check_trained(adapter: ModelAdapter, precise: ModelAdapter, T: int, seconds: float) -> Finding:
     """Does a short training open a path, such as a gate that starts at 0?"""
     student = adapter.copied()
     bet_on_uniform_text(student, batch_size=4, steps=10)
@@ -39,7 +39,7 @@ def trained(adapter: ModelAdapter, precise: ModelAdapter, T: int, seconds: float
     return _leaks("trained", student, "after a short training", T, seconds)
 
 
-def training_mode(adapter: ModelAdapter, T: int, seconds: float) -> Finding:
+def check_training_mode(adapter: ModelAdapter, T: int, seconds: float) -> Finding:
     """Does training mode open one, by a mask that depends on it or a BatchNorm over time?"""
     student = replace(adapter.copied(), rows=1, seeded=True)  # drops the same in every call
     student.module.train()
@@ -70,7 +70,7 @@ def _leaks(detector: str, adapter: ModelAdapter, state: str, T: int, seconds: fl
     return Finding(detector, FAULT, f"{state}, {found[1]}", cause, numbers, evidence, maps)
 
 
-def stress(adapter: ModelAdapter, calls: list[AttentionCall]) -> Finding:
+def check_stress(adapter: ModelAdapter, calls: list[AttentionCall]) -> Finding:
     """Multiply all scores of the recorded calls until the largest is 2e5: does the mask hold?"""
     T, scores = calls[0].raw.shape[-1], frozenset(c.product for c in calls if c.product)
     products = [call for call in calls if call.queries is not None]

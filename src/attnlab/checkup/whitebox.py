@@ -12,7 +12,7 @@ from attnlab.checkup.model_adapter import ModelAdapter
 from attnlab.checkup.recognize import explain_pattern
 
 
-def rows(call: AttentionCall) -> Finding | None:
+def check_rows(call: AttentionCall) -> Finding | None:
     """Do the weights of every query sum to 1 over the keys? If not, over what?"""
     assert call.pattern is not None
     pattern, status = call.weights, FAULT
@@ -65,7 +65,7 @@ def _all_ones(values: Tensor) -> bool:
     return len(used) > 0 and bool((used - 1).abs().max() < 1e-4)
 
 
-def mask(call: AttentionCall) -> Finding | None:
+def check_mask(call: AttentionCall) -> Finding | None:
     """What does the mask of this call let through, and by which mistake?"""
     pattern = call.weights.nan_to_num(nan=0.0)  # `rows` reports NaN
     support = pattern > 1e-12  # a finite fill in place of -inf may leave smaller weights
@@ -98,7 +98,7 @@ def _recognize_fill(call: AttentionCall) -> tuple[str, str] | None:
     return None
 
 
-def scale(calls: list[AttentionCall], critical: float, untrained: bool) -> list[Finding]:
+def check_scale(calls: list[AttentionCall], critical: float, untrained: bool) -> list[Finding]:
     """Are the scores scaled by 1/sqrt(D), and how much do they vary?
 
     Some published models use another factor on purpose, so it is suspicious, and a fault only if
@@ -174,7 +174,7 @@ def spread_of(call: AttentionCall) -> float:
     return float(variance[enough].sqrt().mean())
 
 
-def heads(calls: list[AttentionCall]) -> list[Finding]:
+def check_heads(calls: list[AttentionCall]) -> list[Finding]:
     """Do several heads of a layer compute the same thing?"""
     found, several = [], [call for call in calls if len(call.raw) > 1]
     if not several:
@@ -194,7 +194,7 @@ def _all_equal(x: Tensor) -> bool:
     return float((x - x[:1]).abs().max()) <= 1e-5 * float(x.abs().max())
 
 
-def head_order(calls: list[AttentionCall]) -> Finding:
+def check_head_order(calls: list[AttentionCall]) -> Finding:
     """If several query heads share keys: are they neighbors?"""
     name = "grouped heads"
     grouped = 0
