@@ -1,7 +1,6 @@
 """Errors in the user's input, and messages of one sentence."""
 
 import errno
-import signal
 import sysconfig
 import traceback
 from pathlib import Path
@@ -19,10 +18,11 @@ class BadInput(ValueError):
 
 
 class Terminated(SystemExit):
-    """SIGTERM as an exception, so that locks are released and unfinished files removed."""
+    """A signal as an exception, so that locks are released and unfinished files removed."""
 
-    def __init__(self) -> None:
-        super().__init__(128 + signal.SIGTERM)
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
+        self.signal = number
 
 
 def first_line(error: BaseException, *, with_class: bool = False) -> str:

@@ -183,6 +183,7 @@ class RunCheckpoints(Checkpoint):
     def __init__(self, folder: Path, every: int, divergence: Divergence) -> None:
         self.folder, self.every, self.divergence = folder, every, divergence
         self.saved_step: int | None = None  # of the last.ckpt on the disk
+        self.asked = False  # for a last.ckpt after this step
         self.stopped: str | None = None  # why a callback stopped the run before max_steps
 
     def on_fit_start(self, trainer: L.Trainer, *_: Any) -> None:
@@ -199,7 +200,8 @@ class RunCheckpoints(Checkpoint):
         between_steps = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
         # A validation that follows saves, too.
         validates = (batch_idx + 1) % int(trainer.val_check_interval or 1) == 0
-        if between_steps and trainer.global_step % self.every == 0 and not validates:
+        due = self.asked or trainer.global_step % self.every == 0
+        if between_steps and due and not validates:
             self._save(trainer)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cache, partial
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from hydra import compose
@@ -27,6 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 from attnlab.errors import DISK, BadInput, Terminated, disk_message
 from attnlab.files import fast_imports, make_importable, make_named_importable, training_command
 from attnlab.runs.run_directory import APART, flat, folder_for, last_of, variant_of
+from attnlab.training.slurm import USER_SIGNALS, terminate
 from attnlab.training.summary import outcome_in_words, show
 from attnlab.training.sweeps import WANTS_TRACEBACK, attempt, share_threads
 
@@ -159,7 +159,8 @@ def one_sentence() -> Iterator[None]:
         yield
         return
     os.environ["HYDRA_FULL_ERROR"] = "1"  # otherwise Hydra prints its own page and exits with 1
-    signal.signal(signal.SIGTERM, _terminate)
+    for number in (signal.SIGTERM, *USER_SIGNALS):
+        signal.signal(number, terminate)
     python_format = warnings.formatwarning
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"  # in one line
     hook, threading.excepthook = threading.excepthook, _thread_failed
@@ -188,10 +189,6 @@ def one_sentence() -> Iterator[None]:
         warnings.formatwarning = python_format
         threading.excepthook = hook
         del os.environ["HYDRA_FULL_ERROR"]
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    raise Terminated
 
 
 def _thread_failed(failure: threading.ExceptHookArgs) -> None:

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import lightning.pytorch as L
 import torch
@@ -30,6 +31,7 @@ from attnlab.runs.run_directory import RunDirectory, Settings, fingerprint
 from attnlab.training import callbacks
 from attnlab.training.callbacks import Clock, RunCheckpoints
 from attnlab.training.config import RunConfig, memory_message
+from attnlab.training.interruption import Interruption
 from attnlab.training.lightning_module import TaskModule
 from attnlab.training.loggers import (
     close_services,
@@ -41,6 +43,7 @@ from attnlab.training.loggers import (
 )
 from attnlab.training.origin import EarlierRun, InitialWeights, read_origin
 from attnlab.training.resume import check_checkpoints, prepare_resume, read_resumable
+from attnlab.training.slurm import foreign_checkpoints, requeue
 from attnlab.training.stacking import StackedRun
 
 
@@ -73,6 +76,9 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
         origin.fill(lit)
     if isinstance(thread := threading.current_thread(), StackedRun):
         thread.wait_for_stack(lit, overrides)
+    if foreign := foreign_checkpoints(folder):
+        names = ", ".join(file.name for file in foreign)
+        warnings.warn(f"{names} in {folder}: not a checkpoint of attnlab, not read", stacklevel=2)
     resumes = not force and directory.last_checkpoint.exists()
     checkpoint = read_resumable(directory, settings, corpus) if resumes else None
     resume_step = None if checkpoint is None else checkpoint["global_step"]
@@ -145,6 +151,7 @@ def make_trainer(
     divergence, every = callbacks.Divergence(), config.settings["checkpoint_every"]
     checkpoints = RunCheckpoints(folder / "checkpoints", every, divergence)
     own = [clock := Clock(), divergence, checkpoints, callbacks.Scalars()]
+    own.append(Interruption(checkpoints))
     bar = config.trainer.keywords.get("enable_progress_bar", True) and sys.stderr.isatty()
     shown = callbacks.Progress(refresh_rate=10) if bar else callbacks.Lines()
     users = [make() for make in config.callbacks]
@@ -159,7 +166,9 @@ def make_trainer(
             callbacks=[*own, *([] if own_bar else [shown]), *probes, *users],
             logger=[make(folder, resume_step) for make in config.loggers],
             plugins=[callbacks.AtomicCheckpointIO()],
-            default_root_dir=str(folder),
+            # In a job of Slurm, Lightning loads hpc_ckpt_* from here in each fit and validation.
+            # So the name is new; the folder exists once a callback writes there.
+            default_root_dir=str(folder / f"lightning-{uuid4().hex}"),
             use_distributed_sampler=False,  # our batches know their rank
         )
     except BadInput:
@@ -219,8 +228,12 @@ def _recorded_failures(
         with suppress(OSError, BadInput):  # "running" without a lock also means interrupted
             if not directory.is_done():
                 directory.set_status("interrupted", digest, {"step": trainer.global_step})
+        if isinstance(end, Terminated):
+            again = "the job is requeued and" if requeue(end) else "the same command"
+            print(f"\nInterrupted at step {trainer.global_step}; {again} {then}.")
+            raise
         print(f"\nInterrupted at step {trainer.global_step}; the same command {then}.")
-        raise SystemExit(143 if isinstance(end, Terminated | SIGTERMException) else 130) from None
+        raise SystemExit(143 if isinstance(end, SIGTERMException) else 130) from None
     except Exception as error:
         try:
             why = {"step": trainer.global_step, "reason": traceback.format_exc()}
@@ -252,6 +265,7 @@ def _silence_lightning() -> None:
         ".*smaller than the logging interval.*",
         ".*callbacks used to create the checkpoint need to be provided.*",  # probes need not
         ".*Experiment logs directory .* exists and is not empty.*",
+        ".*`srun` command is available on your system but is not used.*",
         ".*isinstance\\(treespec, LeafSpec\\).*",
     ):
         warnings.filterwarnings("ignore", message)

@@ -1,0 +1,53 @@
+"""Delays signals during training until a checkpoint is written."""
+
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+import lightning.pytorch as L
+
+from attnlab.training.callbacks import RunCheckpoints
+from attnlab.training.slurm import USER_SIGNALS, terminate
+
+
+class Interruption(L.Callback):
+    """On a signal that would end the process, asks for a checkpoint at the end of the step, and
+    then calls the handler that the signal had before. A second signal acts at once.
+
+    If that handler returns, training goes on, as the process will be killed. In runs of several
+    processes, which must stop at the same step, signals act as Lightning arranges it.
+    """
+
+    def __init__(self, checkpoints: RunCheckpoints) -> None:
+        self.checkpoints = checkpoints
+        self.received: int | None = None
+        self._handlers: dict[int, Any] = {}
+
+    def on_fit_start(self, trainer: L.Trainer, *_: Any) -> None:
+        # Lightning's own handlers come next. That of SIGTERM would end a validation. If SIGUSR1
+        # had none yet, Lightning's would requeue jobs of Slurm by files that a later fit loads.
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in (signal.SIGINT, signal.SIGTERM, *USER_SIGNALS):
+            handler = signal.getsignal(number)
+            if handler is signal.SIG_DFL:
+                handler = terminate
+                signal.signal(number, handler)
+            if callable(handler) and trainer.world_size == 1:
+                self._handlers[number] = handler
+
+    def on_train_start(self, *_: Any) -> None:
+        for number in self._handlers:
+            signal.signal(number, self._receive)
+
+    def on_train_batch_start(self, trainer: L.Trainer, *_: Any) -> None:
+        if self.received is not None and self.checkpoints.saved_step == trainer.global_step:
+            number, self.received = self.received, None
+            self.checkpoints.asked = False
+            self._handlers[number](number, None)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None:
+            self._handlers[number](number, frame)
+        self.received, self.checkpoints.asked = number, True

@@ -1,0 +1,78 @@
+"""A signal during training: the checkpoint of its step is written before the run ends."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.forked import RUN as USUAL
+from tests.forked import at_call, ended, folder_of, same_weights
+from tests.marks import sampled
+
+RUN = [*USUAL, "checkpoint_every=100", "trainer.val_check_interval=6"]
+PLACES = [("training_step", 4), ("validation_step", 6)]
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 138, signal.SIGUSR2: 140}
+
+
+@pytest.fixture(scope="module")
+def whole(text_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An undisturbed run."""
+    scratch = tmp_path_factory.mktemp("whole")
+    code, said = ended([*RUN, f"data.path={text_file}", f"outputs={scratch}/o"], scratch)
+    assert code == 0, said
+    return folder_of(scratch / "o")
+
+
+def status_of(folder: Path) -> tuple[str, int]:
+    status = json.loads((folder / "status.json").read_text())
+    return status["status"], status["step"]
+
+
+PAIRS = [(sent, *place) for place in PLACES for sent in CODES]
+
+
+@pytest.mark.parametrize(
+    ("sent", "where", "step"), sampled(PAIRS, lambda x: PAIRS.index(x) in (0, 6))
+)
+def test_a_signal_costs_no_step(
+    sent: signal.Signals, where: str, step: int, whole: Path, text_file: Path, tmp_path: Path
+) -> None:
+    command = [*RUN, f"data.path={text_file}", f"outputs={tmp_path}/o"]
+    code, said = ended(command, tmp_path, at_call(4 if step == 4 else 1, where, sent))
+    assert code == CODES[sent], said
+    assert f"Interrupted at step {step}; the same command resumes from step {step}." in said
+    folder = folder_of(tmp_path / "o")
+    assert status_of(folder) == ("interrupted", step)
+    code, said = ended(command, tmp_path)
+    assert code == 0, said
+    assert f"Resuming from step {step}." in said
+    assert same_weights(folder, whole)
+
+
+def test_a_second_signal_acts_at_once(text_file: Path, tmp_path: Path) -> None:
+    def twice() -> None:
+        at_call(4, "training_step", signal.SIGTERM)()
+        at_call(4, "configure_gradient_clipping", signal.SIGTERM)()
+
+    command = [*RUN, f"data.path={text_file}", f"outputs={tmp_path}/o"]
+    code, said = ended(command, tmp_path, twice)
+    assert code == 143, said
+    assert not (folder_of(tmp_path / "o") / "checkpoints").exists()
+
+
+def test_sigterm_in_a_job_of_slurm_writes_a_checkpoint_and_goes_on(
+    whole: Path, text_file: Path, tmp_path: Path
+) -> None:
+    def prepare() -> None:
+        os.environ |= {"SLURM_JOB_ID": "1"}
+        at_call(4, "training_step", signal.SIGTERM)()
+        at_call(6, "training_step", signal.SIGKILL)()
+
+    command = [*RUN, f"data.path={text_file}", f"outputs={tmp_path}/o"]
+    code, said = ended(command, tmp_path, prepare)
+    assert code == -9, said
+    code, said = ended(command, tmp_path)
+    assert "Resuming from step 4." in said
+    assert same_weights(folder_of(tmp_path / "o"), whole)
