@@ -17,7 +17,7 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
-from attnlab.training.loggers import git_state
+from attnlab.training.metrics import git_state
 
 ROOT = Path(__file__).parent.parent
 Steps = Callable[[int], None]

@@ -22,7 +22,7 @@ from attnlab.attention import SelfAttention
 from attnlab.init import init_weights
 from attnlab.interop import to_gpt2
 from attnlab.model import GPT, sample
-from attnlab.training.loggers import git_state
+from attnlab.training.metrics import git_state
 
 V, BLOCK = 65, 1280
 SHAPES = {

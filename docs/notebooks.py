@@ -44,7 +44,7 @@ except ImportError:
 GRADER = """
 import sys
 
-from attnlab.files import lab_path
+from attnlab.installation import lab_path
 
 sys.path.append(str(lab_path("docs")))
 from exercises import {names}"""

@@ -2,7 +2,7 @@
 
 import gc
 
-from attnlab.files import fast_imports
+from attnlab.imports import fast_imports
 
 
 def test_garbage_collection_is_paused_only_during_imports() -> None:

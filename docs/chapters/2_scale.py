@@ -23,7 +23,7 @@ import torch
 from IPython.display import HTML, Markdown
 
 from attnlab.attention import attention
-from attnlab.files import lab_path
+from attnlab.installation import lab_path
 from attnlab.plotting.drawing import COLORS, label_lines, panels, styled, svg
 from attnlab.probes import measures
 from attnlab.probes.measures import random_energy

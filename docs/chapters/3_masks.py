@@ -34,7 +34,7 @@ from attnlab.attention import (
     masks,
 )
 from attnlab.checkup import assert_causal, checkup, checkup_kernel
-from attnlab.files import lab_path
+from attnlab.installation import lab_path
 from attnlab.plotting.drawing import styled, svg
 from attnlab.runs.reading import read_runs
 from attnlab.training.checkpoints import load_model

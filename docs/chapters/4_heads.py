@@ -25,7 +25,7 @@ from attnlab.attention import AttentionConfig, SelfAttention, attention
 from attnlab.attention.masks import build_mask, causal
 from attnlab.attention.variant import identical, identical_qkv, independent
 from attnlab.data.plays import plays
-from attnlab.files import lab_path
+from attnlab.installation import lab_path
 from attnlab.plotting import heatmaps
 from attnlab.plotting.drawing import png
 from attnlab.probes import measures

@@ -26,7 +26,7 @@ from IPython.display import HTML, Image, Markdown
 
 from attnlab.attention.masks import build_mask, causal
 from attnlab.data.plays import plays
-from attnlab.files import lab_path
+from attnlab.installation import lab_path
 from attnlab.pages.attention_maps import look
 from attnlab.plotting.drawing import COLORS, label_lines, panels, png, styled, svg
 from attnlab.probes import measures

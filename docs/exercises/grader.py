@@ -21,7 +21,7 @@ from attnlab.attention.masks import build_mask, causal
 from attnlab.checkup import checkup_kernel
 from attnlab.checkup.findings import Status
 from attnlab.errors import BadInput
-from attnlab.files import lab_path
+from attnlab.installation import lab_path
 
 from .about_heads import (
     check_layer,

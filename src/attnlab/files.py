@@ -1,13 +1,11 @@
-"""Reads untrusted files, writes files that appear whole or not at all, and imports modules."""
+"""Reads untrusted files, and writes files that appear whole or not at all."""
 
-import gc
 import hashlib
 import json
 import os
 import re
 import stat
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -142,67 +140,3 @@ def check_plain(value: Any) -> None:
             rest += [*item.keys(), *item.values()] if isinstance(item, dict) else item
         elif item is not None and type(item) not in (str, int, float, bool):
             raise ValueError(f"{type(item).__name__} is not a plain value")
-
-
-def lab_path(name: str) -> Path:
-    """The path of train.py, conf or experiments: in the wheel's package, or in the clone."""
-    package = Path(__file__).parent
-    installed = package / "lab"
-    return (installed if installed.is_dir() else package.parents[1]) / name
-
-
-def is_installed() -> bool:
-    """Whether train.py, conf and experiments are those of an installed wheel."""
-    return Path(__file__).parent in lab_path("conf").parents
-
-
-def training_command() -> str:
-    """The command that starts a training in the current directory."""
-    in_clone = lab_path("train.py").resolve() == Path("train.py").resolve()
-    return "python train.py" if in_clone else "attnlab train"
-
-
-def make_importable(conf: Path) -> None:
-    """Let Python import the modules in a directory of configuration files and beside it.
-
-    Only for a directory that the user names, or that belongs to a claim that the user runs.
-    """
-    for folder in (conf.resolve(), conf.resolve().parent):
-        if str(folder) not in sys.path:
-            sys.path.insert(0, str(folder))
-
-
-@contextmanager
-def fast_imports() -> Iterator[None]:
-    """Turn the garbage collector off during imports, which halves their time.
-
-    Imports create hardly any garbage, but the collector would scan what they define again and
-    again. Imported objects are also exempt from later collections.
-    """
-    before, was_enabled = len(sys.modules), gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-    if len(sys.modules) > before:
-        gc.freeze()
-
-
-def make_named_importable(overrides: Iterable[str]) -> None:
-    """Let Python import the modules here if an override (attn._target_=mine.Layer) names one.
-
-    The current directory is not on the path otherwise. Installed modules come first, so no file
-    here replaces one of them.
-    """
-    here = Path.cwd()
-    for override in overrides:
-        value = override.partition("=")[2].strip("\"'")
-        module, dot, _ = value.partition(".")
-        if not dot or not all(part.isidentifier() for part in value.split(".")):
-            continue
-        if (here / f"{module}.py").is_file() or (here / module).is_dir():
-            if str(here) not in sys.path:
-                sys.path.append(str(here))
-            return

@@ -1,5 +1,4 @@
-"""Hydra's launchers `pool` and `stacked`: a sweep in processes that import once for all their
-runs, or in one process that computes the training steps of all runs together."""
+"""Hydra's launcher `pool`: a sweep in processes that import once for all their runs."""
 
 import inspect
 import math
@@ -22,11 +21,11 @@ MOST_ON_A_GPU = 8  # processes that share a GPU by default
 
 
 class PoolLauncher(Launcher):
-    """Runs the runs of a sweep side by side, each with its share of the cores: in `n_jobs`
-    processes, see conf/hydra/launcher/pool.yaml, or `stacked`, see `attnlab.training.stacking`."""
+    """Runs the runs of a sweep in `n_jobs` processes, each with its share of the cores; see
+    conf/hydra/launcher/pool.yaml."""
 
-    def __init__(self, n_jobs: int | None = None, *, stacked: bool = False) -> None:
-        self.n_jobs, self.stacked = n_jobs, stacked
+    def __init__(self, n_jobs: int | None = None) -> None:
+        self.n_jobs = n_jobs
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
@@ -39,7 +38,7 @@ class PoolLauncher(Launcher):
     ) -> Sequence[JobReturn]:
         """Do the runs, and print a line with the time left when each ends. Returns the losses, NaN
         for a run whose process died. A sweeper may call this several times."""
-        from attnlab.training.summary import time_left
+        from attnlab.training.callbacks import time_left
         from attnlab.training.sweeps import note_failure
 
         setup_globals()
@@ -57,8 +56,7 @@ class PoolLauncher(Launcher):
             else:
                 line = log.read_text(errors="replace").splitlines()[-1]
             left = (time.monotonic() - began) / len(ended) * (len(tasks) - len(ended))  # seconds
-            # The runs of a stack end together.
-            more = f", {time_left(left)}" if left and not self.stacked else ""
+            more = f", {time_left(left)}" if left else ""
             print(f"{line} ({len(ended)} of {len(tasks)}{more})", flush=True)
         return [ended[number] for number, _ in tasks]
 
@@ -73,8 +71,7 @@ class PoolLauncher(Launcher):
             raise BadInput(f"hydra.launcher.n_jobs = {self.n_jobs} must be at least 1, or null")
         usual = min(cores(), MOST_ON_A_GPU) if torch.cuda.is_available() else cores()
         jobs = min(self.n_jobs or usual, len(tasks))
-        where = "one process" if self.stacked else f"{jobs} processes"
-        print(f"{len(tasks)} runs in {where}; their output is in {logs}")
+        print(f"{len(tasks)} runs in {jobs} processes; their output is in {logs}")
         do = partial(
             _do_job,
             context=self.context,
@@ -82,12 +79,8 @@ class PoolLauncher(Launcher):
             task=(self.task.__module__, self.task.__qualname__),
             singletons=Singleton.get_state()["instances"],
         )
-        if not self.stacked:
-            threads = threads_given() or max(1, cores() // jobs)
-            return run_tasks(do, tasks, jobs, logs, threads=threads)
-        from attnlab.training.stacking import run_stacked
-
-        return run_stacked(do, tasks, logs)
+        threads = threads_given() or max(1, cores() // jobs)
+        return run_tasks(do, tasks, jobs, logs, threads=threads)
 
 
 def _do_job(

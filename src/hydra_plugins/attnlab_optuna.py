@@ -45,7 +45,7 @@ class OptunaSweeper(Sweeper):
     def sweep(self, arguments: list[str]) -> None:
         """Run the trials of all arms and print the best one of each."""
         from attnlab.errors import BadInput
-        from attnlab.files import training_command
+        from attnlab.installation import training_command
 
         if find_spec("optuna") is None:
             raise BadInput("hydra/sweeper=optuna needs Optuna: pip install optuna")

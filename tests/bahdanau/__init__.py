@@ -4,7 +4,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from attnlab.files import make_importable
+from attnlab.imports import make_importable
 from tests.conftest import ROOT, settings
 
 PROJECT = ROOT / "experiments" / "bahdanau"

@@ -33,7 +33,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from attnlab.attention import SelfAttention, TorchMHA, Variant, kernels
 from attnlab.attention import faulty_kernels as faults
 from attnlab.checkup import Report, checkup, checkup_kernel
-from attnlab.files import make_importable
+from attnlab.imports import make_importable
 from attnlab.interop import attention_from_gpt2, block_from_gpt2, from_gpt2
 from attnlab.training.checkpoints import read_checkpoint
 from attnlab.training.config import read_config

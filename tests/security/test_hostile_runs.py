@@ -12,7 +12,7 @@ import torch
 from attnlab.checkup import checkup
 from attnlab.commands import cli
 from attnlab.errors import BadInput
-from attnlab.files import make_named_importable
+from attnlab.imports import make_named_importable
 from attnlab.interop.transformers_loading import transformers
 from attnlab.model import GPT
 from attnlab.runs.run_directory import RunDirectory

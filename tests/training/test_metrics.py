@@ -12,7 +12,7 @@ from attnlab.training.callbacks import Clock
 from attnlab.training.checkpoints import load_model
 from attnlab.training.config import read_config
 from attnlab.training.lightning_module import GPTModule
-from attnlab.training.loggers import measured
+from attnlab.training.metrics import measured
 from attnlab.training.run import make_module
 
 Train = Callable[..., Any]

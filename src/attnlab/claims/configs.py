@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from attnlab.claims.claim import Claim, Prediction, Trained
 from attnlab.claims.paths import Paths
 from attnlab.errors import BadInput
-from attnlab.files import make_importable
+from attnlab.imports import make_importable
 from attnlab.runs.run_directory import fingerprint, folder_for, variant_of
 
 NOT_AN_ARMS = ("name", "outputs", "force", "seed")  # `reproduce` sets them
@@ -108,7 +108,7 @@ class ConfigResolver:
         }
 
     def _corpus(self, data: dict[str, Any]) -> tuple[str, str]:
-        from attnlab.training.config import data_factory
+        from attnlab.training.factories import data_factory
 
         key = json.dumps(data, sort_keys=True)
         if key not in self.corpora:

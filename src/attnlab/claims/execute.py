@@ -67,7 +67,7 @@ def _train(task: ClaimTask, paths: Paths) -> Row:
 
 
 def _measure(task: ClaimTask, paths: Paths) -> Row:
-    from attnlab.training.loggers import git_state
+    from attnlab.training.metrics import git_state
 
     measure = vars(_prediction(task.source, paths))["measure"]
     return {"status": "finished", "values": dict(measure(task.seed)), "git": git_state()}

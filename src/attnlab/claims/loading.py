@@ -10,7 +10,7 @@ from pathlib import Path
 from attnlab.claims.claim import Claim, Measured, Trained
 from attnlab.claims.judge import declared_looks
 from attnlab.errors import BadInput
-from attnlab.files import make_importable
+from attnlab.imports import make_importable
 
 
 def load_claims(directory: Path, names: Collection[str] = ()) -> list[Claim]:

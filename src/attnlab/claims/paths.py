@@ -6,7 +6,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from attnlab.errors import BadInput
-from attnlab.files import is_installed, lab_path
+from attnlab.installation import is_installed, lab_path
 
 
 @dataclass(frozen=True)

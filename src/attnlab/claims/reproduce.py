@@ -22,7 +22,7 @@ from attnlab.claims.plan import ClaimSet, Counts, Plan, make_plan
 from attnlab.claims.reference import pin_training_code
 from attnlab.claims.results import Evidence
 from attnlab.errors import BadInput
-from attnlab.files import lab_path
+from attnlab.installation import lab_path
 from attnlab.workers import cores
 
 COLORS = {"holds": "green", "does not hold": "red", "holds only if": "cyan"}

@@ -14,7 +14,8 @@ from typer import Argument, Option
 from attnlab.commands import cli_runs
 from attnlab.commands.cli_runs import AsJson, Trust
 from attnlab.errors import DISK, BadInput, disk_message, printable
-from attnlab.files import fast_imports, lab_path
+from attnlab.imports import fast_imports
+from attnlab.installation import lab_path
 
 if TYPE_CHECKING:
     from rich.table import Table

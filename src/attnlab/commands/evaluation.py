@@ -12,12 +12,12 @@ from attnlab.data.batches import IGNORED
 from attnlab.data.corpora import CHARACTERS, Corpus, encode
 from attnlab.data.tokenizers import Tokenizer
 from attnlab.errors import BadInput
-from attnlab.files import lab_path
+from attnlab.installation import lab_path
 from attnlab.probes import measures
 from attnlab.probes.capture import eval_mode
 from attnlab.probes.patching import patch_heads
 from attnlab.training.checkpoints import load_model
-from attnlab.training.config import data_factory
+from attnlab.training.factories import data_factory
 from attnlab.training.lightning_module import GPTModule
 
 

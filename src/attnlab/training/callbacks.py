@@ -16,7 +16,6 @@ from attnlab.files import seal, write_atomically
 from attnlab.probes.base import log_scalars
 from attnlab.probes.capture import Finding, first_nonfinite_gradient, in_words
 from attnlab.training.checkpoints import read_checkpoint
-from attnlab.training.summary import time_left
 
 
 class Scalars(L.Callback):
@@ -280,3 +279,8 @@ class Lines(L.Callback):
         if trainer.state.fn == "fit" and trainer.is_global_zero:
             step = trainer.global_step
             print(f"step {step}: val loss {pl_module.val_losses[step]:.4f}", flush=True)
+
+
+def time_left(seconds: float) -> str:
+    """A forecast in words, such as "40 s left"."""
+    return f"{seconds:.0f} s left" if seconds < 100 else f"{seconds / 60:.0f} min left"

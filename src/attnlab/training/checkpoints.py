@@ -17,10 +17,11 @@ from torch import Tensor
 from attnlab.data.corpora import Alphabet
 from attnlab.data.tokenizers import from_plain
 from attnlab.errors import BadInput, first_line, printable
-from attnlab.files import check_plain, is_sealed, make_importable, open_file
+from attnlab.files import check_plain, is_sealed, open_file
+from attnlab.imports import make_importable
 from attnlab.model import GPT
 from attnlab.runs.run_directory import RunDirectory
-from attnlab.training.config import model_factory
+from attnlab.training.factories import model_factory
 
 # docs/security.md says what is checked before anything is imported, built or allocated.
 # The entries of an archive of `torch.save`, below one directory.

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
-from inspect import isclass, signature
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -11,7 +10,14 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from attnlab.errors import BadInput, first_line, with_location
-from attnlab.files import read_yaml
+from attnlab.training.factories import (
+    data_factory,
+    make_callback,
+    make_logger,
+    memory_message,
+    model_factory,
+    refused,
+)
 from attnlab.training.instantiate import build, checked, locate, parameters, unknown
 
 if TYPE_CHECKING:
@@ -36,12 +42,6 @@ COUNTS = (
 PRECISIONS = ("auto", "fastest", "32-true", "bf16-mixed", "bf16-true", "64-true")
 
 
-@cache
-def refused() -> dict[str, Any]:
-    """The arguments of Trainer and the callbacks that a run refuses, and why."""
-    return dict(read_yaml(Path(__file__).with_name("refused.yaml")))
-
-
 @dataclass(frozen=True)
 class RunConfig:
     """A checked configuration: plain settings, and a factory for each object of a run."""
@@ -62,8 +62,6 @@ def read_config(cfg: DictConfig) -> RunConfig:
     _check_settings(cfg)
     _check_trainer(cfg)
     import torch  # only now, since importing PyTorch and Lightning takes seconds
-
-    from attnlab.training.loggers import make_logger
 
     module = _module(cfg)
     optimizer = build(cfg.optim, "optim", given=("net", "max_steps"))
@@ -145,38 +143,6 @@ def _module(cfg: DictConfig) -> "type[TaskModule]":
     return module
 
 
-def data_factory(node: DictConfig) -> "Callable[[], TaskData]":
-    """A function that makes the data of the group `data`."""
-    return build(node, "data", apart=("batch_size",))  # for the batches, not for the data
-
-
-def model_factory(model: DictConfig, attn: DictConfig) -> "Callable[[int], nn.Module]":
-    """A function that makes a model for a vocabulary size, with PyTorch's default weights;
-    BadInput, here or when it is called, if the values do not fit together.
-
-    Keys of `model` that its class does not take are left out; `read_config` refuses them.
-    """
-    target = locate(str(model._target_), "model._target_")
-    taken = parameters(target, "model._target_")
-    apart = [str(key) for key in model if key not in taken]
-    make_model = build(model, "model", apart=apart, given=("attn", "vocab_size"))
-    # The arguments with which the model makes its layers: a GPT gives a config.
-    hint, given = taken.get("attn"), ["config"]
-    if isclass(hint) and "__call__" in vars(hint):
-        given = list(signature(hint.__call__).parameters)[1:]
-    make_attention = build(attn, "attn", given=given)
-
-    def make(vocab_size: int) -> "nn.Module":
-        try:
-            net: nn.Module = make_model(attn=make_attention, vocab_size=vocab_size)
-        except (ValueError, TypeError, RuntimeError, AttributeError) as error:
-            # Constructors name the value that they refuse; other errors are of a user's own code.
-            raise BadInput(memory_message(error) or with_location(error)) from error
-        return net
-
-    return make
-
-
 def _initialized(cfg: DictConfig, module: "type[TaskModule]") -> "Callable[[int], nn.Module]":
     """`model_factory` with a trial run of the attention, and with initial weights."""
     init = dict(list(parameters(module.init_weights, "module").items())[2:])  # not net and seed
@@ -202,17 +168,6 @@ def _initialized(cfg: DictConfig, module: "type[TaskModule]") -> "Callable[[int]
     return make_initialized
 
 
-def memory_message(error: BaseException) -> str | None:
-    """What to do if an error means that memory ran out; None for other errors."""
-    import torch
-
-    in_pytorch = "can't allocate memory" in str(error)  # a RuntimeError, on a CPU
-    if in_pytorch or isinstance(error, MemoryError | torch.OutOfMemoryError):
-        advice = "out of memory; use a smaller data.batch_size, model.block_size or model"
-        return f"{advice} ({first_line(error)})"
-    return None
-
-
 def _for_lightning(node: DictConfig) -> DictConfig:
     """Our trainer settings in Lightning's terms."""
     import torch
@@ -229,24 +184,3 @@ def _for_lightning(node: DictConfig) -> DictConfig:
     if isinstance(node.val_check_interval, int):  # in steps; Lightning counts batches
         node.val_check_interval *= node.accumulate_grad_batches
     return node
-
-
-def make_callback(node: DictConfig, path: str) -> "L.Callback":
-    """Build a callback; BadInput if it would have no effect or break a run."""
-    import lightning.pytorch as L  # takes seconds, and the settings are checked before
-
-    target = locate(str(node._target_), f"{path}._target_")
-    parents = [c.__name__ for c in target.__mro__] if isinstance(target, type) else []
-    for name in parents:
-        if reason := refused()["callbacks"].get(name):
-            raise BadInput(f"{path}: {name} is not supported: {reason}")
-    if parents[:1] == ["BaseFinetuning"]:
-        raise BadInput(f"{path}: BaseFinetuning is not supported: derive a class from it")
-    make = build(node, path)
-    try:
-        callback: L.Callback = make()
-    except Exception as error:  # whatever a user's own class raises
-        raise BadInput(f"{path} cannot be built: {with_location(error)}") from error
-    if not isinstance(callback, L.Callback):
-        raise BadInput(f"{path} = {node._target_} must be a Lightning callback")
-    return callback

@@ -24,7 +24,8 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from attnlab.errors import DISK, BadInput, Terminated, disk_message
-from attnlab.files import fast_imports, make_importable, make_named_importable, training_command
+from attnlab.imports import fast_imports, make_importable, make_named_importable
+from attnlab.installation import training_command
 from attnlab.runs.run_directory import APART, flat, folder_for, last_of, variant_of
 from attnlab.training.slurm import USER_SIGNALS, terminate
 from attnlab.training.summary import outcome_in_words, show

@@ -4,7 +4,6 @@ import logging
 import os
 import shutil
 import sys
-import threading
 import traceback
 import warnings
 from collections.abc import Iterable, Iterator
@@ -30,21 +29,15 @@ from attnlab.probes.base import Probe
 from attnlab.runs.run_directory import RunDirectory, Settings, fingerprint
 from attnlab.training import callbacks
 from attnlab.training.callbacks import Clock, RunCheckpoints
-from attnlab.training.config import RunConfig, memory_message
+from attnlab.training.config import RunConfig
+from attnlab.training.factories import memory_message
 from attnlab.training.interruption import Interruption
 from attnlab.training.lightning_module import TaskModule
-from attnlab.training.loggers import (
-    close_services,
-    ending,
-    log_results,
-    log_settings,
-    measured,
-    provenance,
-)
+from attnlab.training.loggers import close_services, log_results, log_settings
+from attnlab.training.metrics import ending, measured, provenance
 from attnlab.training.origin import EarlierRun, InitialWeights, read_origin
 from attnlab.training.resume import check_checkpoints, prepare_resume, read_resumable
 from attnlab.training.slurm import foreign_checkpoints, requeue
-from attnlab.training.stacking import StackedRun
 
 
 @dataclass
@@ -74,8 +67,6 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
     lit = make_module(config, corpus)
     if isinstance(origin, InitialWeights):
         origin.fill(lit)
-    if isinstance(thread := threading.current_thread(), StackedRun):
-        thread.wait_for_stack(lit, overrides)
     if foreign := foreign_checkpoints(folder):
         names = ", ".join(file.name for file in foreign)
         warnings.warn(f"{names} in {folder}: not a checkpoint of attnlab, not read", stacklevel=2)

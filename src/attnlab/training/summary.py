@@ -18,7 +18,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from attnlab.files import read_yaml, training_command
+from attnlab.files import read_yaml
+from attnlab.installation import training_command
 from attnlab.runs.run_directory import RunDirectory, identity, last_of
 
 if TYPE_CHECKING:
@@ -92,11 +93,6 @@ def _command(name: str) -> str:
     if found is not None and Path(found).samefile(ours):
         return name
     return os.path.relpath(ours)
-
-
-def time_left(seconds: float) -> str:
-    """A forecast in words, such as "40 s left"."""
-    return f"{seconds:.0f} s left" if seconds < 100 else f"{seconds / 60:.0f} min left"
 
 
 def outcome_in_words(result: "Result") -> str:

@@ -1,0 +1,121 @@
+"""Functions that make the objects of a run from nodes of its configuration."""
+
+from collections.abc import Callable
+from functools import cache
+from inspect import isclass, signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig
+
+from attnlab.errors import BadInput, first_line, with_location
+from attnlab.files import read_json, read_yaml
+from attnlab.training.instantiate import build, locate, parameters
+
+if TYPE_CHECKING:
+    import lightning.pytorch as L
+    from lightning.pytorch.loggers import Logger
+    from torch import nn
+
+    from attnlab.data.batches import TaskData
+
+ENTRIES = "loggers.json"  # class of a logger -> id of the run at its service
+
+
+@cache
+def refused() -> dict[str, Any]:
+    """The arguments of Trainer and the callbacks that a run refuses, and why."""
+    return dict(read_yaml(Path(__file__).with_name("refused.yaml")))
+
+
+def data_factory(node: DictConfig) -> "Callable[[], TaskData]":
+    """A function that makes the data of the group `data`."""
+    return build(node, "data", apart=("batch_size",))  # for the batches, not for the data
+
+
+def model_factory(model: DictConfig, attn: DictConfig) -> "Callable[[int], nn.Module]":
+    """A function that makes a model for a vocabulary size, with PyTorch's default weights;
+    BadInput, here or when it is called, if the values do not fit together.
+
+    Keys of `model` that its class does not take are left out; `read_config` refuses them.
+    """
+    target = locate(str(model._target_), "model._target_")
+    taken = parameters(target, "model._target_")
+    apart = [str(key) for key in model if key not in taken]
+    make_model = build(model, "model", apart=apart, given=("attn", "vocab_size"))
+    # The arguments with which the model makes its layers: a GPT gives a config.
+    hint, given = taken.get("attn"), ["config"]
+    if isclass(hint) and "__call__" in vars(hint):
+        given = list(signature(hint.__call__).parameters)[1:]
+    make_attention = build(attn, "attn", given=given)
+
+    def make(vocab_size: int) -> "nn.Module":
+        try:
+            net: nn.Module = make_model(attn=make_attention, vocab_size=vocab_size)
+        except (ValueError, TypeError, RuntimeError, AttributeError) as error:
+            # Constructors name the value that they refuse; other errors are of a user's own code.
+            raise BadInput(memory_message(error) or with_location(error)) from error
+        return net
+
+    return make
+
+
+def memory_message(error: BaseException) -> str | None:
+    """What to do if an error means that memory ran out; None for other errors."""
+    import torch
+
+    in_pytorch = "can't allocate memory" in str(error)  # a RuntimeError, on a CPU
+    if in_pytorch or isinstance(error, MemoryError | torch.OutOfMemoryError):
+        advice = "out of memory; use a smaller data.batch_size, model.block_size or model"
+        return f"{advice} ({first_line(error)})"
+    return None
+
+
+def make_callback(node: DictConfig, path: str) -> "L.Callback":
+    """Build a callback; BadInput if it would have no effect or break a run."""
+    import lightning.pytorch as L  # takes seconds, and the settings are checked before
+
+    target = locate(str(node._target_), f"{path}._target_")
+    parents = [c.__name__ for c in target.__mro__] if isinstance(target, type) else []
+    for name in parents:
+        if reason := refused()["callbacks"].get(name):
+            raise BadInput(f"{path}: {name} is not supported: {reason}")
+    if parents[:1] == ["BaseFinetuning"]:
+        raise BadInput(f"{path}: BaseFinetuning is not supported: derive a class from it")
+    make = build(node, path)
+    try:
+        callback: L.Callback = make()
+    except Exception as error:  # whatever a user's own class raises
+        raise BadInput(f"{path} cannot be built: {with_location(error)}") from error
+    if not isinstance(callback, L.Callback):
+        raise BadInput(f"{path} = {node._target_} must be a Lightning callback")
+    return callback
+
+
+def make_logger(node: DictConfig, path: str, folder: Path, resume_step: int | None) -> "Logger":
+    """A logger that writes into the run directory by default; BadInput if it cannot be made."""
+    from lightning.pytorch.loggers import MLFlowLogger, TensorBoardLogger, WandbLogger
+
+    # Loggers of services, and their arguments for the name and the id of a run.
+    services: dict[Any, Any] = {WandbLogger: ("name", "id"), MLFlowLogger: ("run_name", "run_id")}
+    target = locate(str(node._target_), f"{path}._target_")
+    added: dict[str, Any] = {}
+    if target in services:
+        name, id_ = services[target]
+        added[name] = f"{folder.parent.name}/{folder.name}"
+        if resume_step is not None and (folder / ENTRIES).exists():
+            added[id_] = read_json(folder / ENTRIES).get(target.__name__)
+        added = {key: value for key, value in added.items() if node.get(key) is None}
+    if "save_dir" in signature(target).parameters and "save_dir" not in node:
+        added["save_dir"] = str(folder)
+    if target is TensorBoardLogger and resume_step is not None:
+        # TensorBoard drops what the interrupted part logged after its checkpoint.
+        added["purge_step"] = resume_step + 1
+    try:
+        logger: Logger = build(node, path, given=added)(**added)
+    except ModuleNotFoundError as error:
+        extra = path.rpartition(".")[2]
+        raise BadInput(
+            f"{path} needs a package that is missing; install it with: pip install -e '.[{extra}]'"
+        ) from error
+    return logger
