@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from attnlab.runs.run_directory import flat
+from attnlab.runs.settings import flat
 from attnlab.training.config import read_config
 from tests.bahdanau import PROJECT, project_settings
 from tests.forked import ended

@@ -12,7 +12,7 @@ from omegaconf.errors import ConfigAttributeError
 
 from attnlab.attention import AttentionConfig
 from attnlab.errors import BadInput
-from attnlab.runs.run_directory import flat
+from attnlab.runs.settings import flat
 from attnlab.training.config import read_config
 from attnlab.training.instantiate import build
 from attnlab.training.loggers import hyperparameters

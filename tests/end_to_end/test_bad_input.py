@@ -15,7 +15,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from attnlab.runs.run_directory import flat
+from attnlab.runs.settings import flat
 from attnlab.training.main import missing_file
 from tests.command_line import Ended, attnlab, train_py
 from tests.conftest import ROOT, SMALL, settings

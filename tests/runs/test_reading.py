@@ -20,7 +20,7 @@ from attnlab.errors import BadInput
 from attnlab.files import write_json
 from attnlab.runs import reading as runs
 from attnlab.runs import runs_table
-from attnlab.runs.run_directory import flat
+from attnlab.runs.settings import flat
 
 
 def invent(

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from attnlab.errors import BadInput
-from attnlab.runs.run_directory import RunDirectory, differences, fingerprint, folder_for
+from attnlab.runs.run_directory import RunDirectory, folder_for
+from attnlab.runs.settings import differences, fingerprint
 from tests.conftest import plain, settings
 from tests.training.test_summary import write_run
 

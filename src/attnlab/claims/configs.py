@@ -17,9 +17,10 @@ from attnlab.claims.claim import Claim, Prediction, Trained
 from attnlab.claims.paths import Paths
 from attnlab.errors import BadInput
 from attnlab.imports import make_importable
-from attnlab.runs.run_directory import fingerprint, folder_for, variant_of
+from attnlab.runs.run_directory import folder_for, variant_of
+from attnlab.runs.settings import fingerprint, settings_with
 
-NOT_AN_ARMS = ("name", "outputs", "force", "seed")  # `reproduce` sets them
+NOT_AN_ARMS = [*settings_with("place"), "seed"]  # `reproduce` sets them
 
 
 @dataclass(frozen=True)

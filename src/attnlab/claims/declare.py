@@ -16,11 +16,11 @@ from attnlab.claims.results import plain
 from attnlab.claims.source_digest import source_digest
 from attnlab.errors import BadInput
 from attnlab.files import read_json, write_json
-from attnlab.runs.run_directory import flat, now
+from attnlab.runs.run_directory import now
+from attnlab.runs.settings import flat, settings_with
 
 FILE = "declared.json"
 # Groups of settings that do not affect what a run computes.
-WITHOUT_INFLUENCE = ("logger", "probes", "checkpoint_every")
 REFERENCE_STEPS = 4
 TOLERANCE = 1e-4  # nats between the reference losses of two machines
 MISSING = object()
@@ -151,7 +151,8 @@ def check_committed(file: Path, commits: Iterable[str | None]) -> None:
 
 
 def _settings(config: ResolvedConfig) -> dict[str, Any]:
-    return flat({k: v for k, v in config.settings.items() if k not in WITHOUT_INFLUENCE})
+    apart = settings_with("undeclared")
+    return flat({k: v for k, v in config.settings.items() if k not in apart})
 
 
 def _prediction(prediction: Prediction) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from attnlab.claims.declare import read_declared
 from attnlab.claims.paths import Paths
 from attnlab.claims.results import RowStore
 from attnlab.claims.source_digest import source_digest
-from attnlab.runs.run_directory import flat
+from attnlab.runs.settings import flat
 
 CORE = 60e9  # floating-point operations per second, of one core
 Counts = dict[tuple[str, str], int]  # (claim, prediction) -> how many seeds to look at

@@ -17,8 +17,8 @@ from attnlab.pages.explorer import history_of
 from attnlab.plotting import figures, heatmaps
 from attnlab.plotting.drawing import looks, png, styled, svg
 from attnlab.runs.reading import Group, Run, curves_of, labels, read_runs
-from attnlab.runs.run_directory import identity
 from attnlab.runs.runs_table import cell, shown
+from attnlab.runs.settings import identity
 from attnlab.training.summary import READS_AHEAD
 
 

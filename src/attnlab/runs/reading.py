@@ -18,7 +18,7 @@ from attnlab.errors import BadInput, printable
 from attnlab.files import read_json, read_yaml, write_atomically
 from attnlab.plotting.figures import RunCurves
 from attnlab.runs.event_files import read_scalars
-from attnlab.runs.run_directory import APART, flat, last_of
+from attnlab.runs.settings import flat, last_of, settings_with
 
 if TYPE_CHECKING:
     import pandas
@@ -53,7 +53,8 @@ class Run:
     @property
     def changes(self) -> list[str]:
         """The overrides except for variant, seed and name."""
-        return [o for key, o in last_of(self.overrides).items() if key not in APART]
+        named = settings_with("named")
+        return [o for key, o in last_of(self.overrides).items() if key not in named]
 
 
 def read_runs(root: Path) -> list[Run]:

@@ -1,7 +1,6 @@
 """The run directory: its name, its files, and when a run may write to it."""
 
 import hashlib
-import json
 import os
 import re
 import stat
@@ -9,26 +8,25 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from filelock import FileLock, Timeout
 from omegaconf import DictConfig, OmegaConf
 
 from attnlab.errors import BadInput, first_line
 from attnlab.files import TEMPORARY, read_json, read_yaml, write_atomically, write_json
+from attnlab.runs.settings import (
+    Settings,
+    differences,
+    fingerprint,
+    flat,
+    is_below,
+    last_of,
+    settings_with,
+)
 
-Settings = dict[str, Any]
 Status = Literal["running", "finished", "stopped", "diverged", "failed", "interrupted"]
 
-# Settings that the directory names in another way, or that do not change what a run computes.
-APART = {"attn", "seed", "name", "outputs", "force", "experiment"}
-# Settings that say where a run goes.
-PLACE = {"name", "outputs", "force"}
-# Settings that only affect what is shown and logged, alone or with all keys below them.
-ONLY_SHOWN = (
-    *("logger", "probes", "train_loss", "trainer.enable_progress_bar", "trainer.profiler"),
-    *("trainer.enable_model_summary", "trainer.log_every_n_steps"),
-)
 LONGEST_NAME = 80  # bytes of `attn=...`
 # What a run writes, by directory. Nothing else is ever deleted.
 WRITTEN = {
@@ -69,18 +67,13 @@ def folder_for(cfg: DictConfig, variant: str, overrides: Iterable[str]) -> Path:
     changed = sorted(
         _plain(override)
         for key, override in last_of(overrides).items()
-        if key not in APART and not is_among(key, ONLY_SHOWN)
+        if key not in settings_with("named") and not is_below(key, "shown")
     )
     run = ",".join([f"attn={variant}", *changed])
     if len(run.encode()) > LONGEST_NAME:
         digest = hashlib.sha256(run.encode()).hexdigest()[:8]
         run = run.encode()[: LONGEST_NAME - 9].decode(errors="ignore") + "~" + digest
     return Path(str(cfg.outputs)).expanduser() / name / run / f"seed={cfg.seed}"
-
-
-def last_of(overrides: Iterable[str]) -> dict[str, str]:
-    """The overrides by key; if a key is given twice, the last one counts, as in Hydra."""
-    return {override.lstrip("+~").partition("=")[0]: override for override in overrides}
 
 
 def _plain(override: str) -> str:
@@ -91,41 +84,6 @@ def _plain(override: str) -> str:
         digest = hashlib.sha256(value.encode()).hexdigest()[:6]
         value = "".join(c for c in Path(value).name if c.isprintable()) + f"~{digest}"
     return f"{key}={value}"
-
-
-def fingerprint(settings: Settings, *inputs: str) -> str:
-    """A digest of the configuration and of the SHA-256s of its inputs, corpus and weights."""
-    counted = {key: value for key, value in settings.items() if key not in PLACE}
-    content = json.dumps([counted, *inputs], sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()
-
-
-def differences(saved: Settings, settings: Settings) -> list[str]:
-    """The dotted keys of `identity` in which two configurations of plain values differ."""
-    old, new = identity(saved), identity(settings)
-    return sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
-
-
-def identity(settings: Settings) -> Settings:
-    """The settings that can change the result of a run, under dotted keys."""
-    apart = (*PLACE, *ONLY_SHOWN)
-    return {key: x for key, x in flat(settings).items() if not is_among(key, apart)}
-
-
-def is_among(key: str, settings: Iterable[str]) -> bool:
-    """Whether a dotted key is one of some settings or lies below one."""
-    return any(f"{key}.".startswith(f"{setting}.") for setting in settings)
-
-
-def flat(settings: Settings, prefix: str = "") -> Settings:
-    """Nested settings under dotted keys."""
-    rows: Settings = {}
-    for key, value in settings.items():
-        if isinstance(value, dict) and value:
-            rows |= flat(value, f"{prefix}{key}.")
-        else:
-            rows[f"{prefix}{key}"] = value
-    return rows
 
 
 def _final_name(name: str) -> str:

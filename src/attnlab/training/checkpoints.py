@@ -21,6 +21,7 @@ from attnlab.files import check_plain, is_sealed, open_file
 from attnlab.imports import make_importable
 from attnlab.model import GPT
 from attnlab.runs.run_directory import RunDirectory
+from attnlab.runs.settings import settings_with
 from attnlab.training.factories import model_factory
 
 # docs/security.md says what is checked before anything is imported, built or allocated.
@@ -40,7 +41,6 @@ FUNCTIONS = frozenset(
         *("softsign", "tanh", "tanhshrink"),
     )
 ) | {"torch.relu", "torch.sigmoid", "torch.sin", "torch.tanh"}
-INIT = ("init", "qk_std")  # keys of the group `model` for the initial weights
 LARGEST_BLOCK = 2**14  # a mask of block_size x block_size is built to check it: 256 MB
 LONGEST = 100  # characters of a value that a message quotes
 
@@ -204,7 +204,8 @@ def _nodes_to_build(recipe: Mapping[str, Any], file: Path, *, trust: bool) -> li
             f"{file} asks for code that is not part of attnlab ({_cut(', '.join(own), 3)}); "
             "if you trust the file, allow it to run with --trust (in Python: trust=True)"
         )
-    known = {"_target_", "_partial_", *INIT, *signature(GPT).parameters}
+    start = [setting.removeprefix("model.") for setting in settings_with("start")]
+    known = {"_target_", "_partial_", *start, *signature(GPT).parameters}
     unknown = [] if trust else [key for key in recipe["config"]["model"] if key not in known]
     if unknown:
         raise BadInput(

@@ -24,7 +24,7 @@ from attnlab.init import init_weights
 from attnlab.model import GPT, Block
 from attnlab.probes.capture import Finding, first_nonfinite
 from attnlab.rng import seed_default, stream_seed
-from attnlab.runs.run_directory import flat, identity
+from attnlab.runs.settings import flat, identity
 from attnlab.training.checkpoints import load_stored
 
 OptimizerFactory = Callable[[torch.nn.Module, int], tuple[Optimizer, LRScheduler]]

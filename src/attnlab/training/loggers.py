@@ -17,7 +17,7 @@ from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 from attnlab.errors import BadInput, first_line
 from attnlab.files import read_file, read_yaml, write_json
 from attnlab.probes.base import log_scalars, tensorboards
-from attnlab.runs.run_directory import Settings
+from attnlab.runs.settings import Settings
 from attnlab.training.factories import ENTRIES
 
 
@@ -116,7 +116,8 @@ def log_results(trainer: L.Trainer, record: dict[str, Any]) -> None:
 
 def hyperparameters(settings: Settings, variant: str) -> dict[str, float | str]:
     """The configuration without the seed under dotted keys, the same keys for every run."""
-    rest = {key: x for key, x in settings.items() if key not in ("seed", "outputs", "force")}
+    apart = ("seed", "outputs", "force")  # grouped, or not worth a column
+    rest = {key: x for key, x in settings.items() if key not in apart}
     row: dict[str, float | str] = {"attn": variant}
     for group, keys in shown()["columns"].items():
         node = dict(rest.pop(group))

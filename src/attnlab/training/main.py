@@ -26,7 +26,8 @@ from omegaconf.errors import OmegaConfBaseException
 from attnlab.errors import DISK, BadInput, Terminated, disk_message
 from attnlab.imports import fast_imports, make_importable, make_named_importable
 from attnlab.installation import training_command
-from attnlab.runs.run_directory import APART, flat, folder_for, last_of, variant_of
+from attnlab.runs.run_directory import folder_for, variant_of
+from attnlab.runs.settings import flat, last_of, settings_with
 from attnlab.training.slurm import USER_SIGNALS, terminate
 from attnlab.training.summary import outcome_in_words, show
 from attnlab.training.sweeps import WANTS_TRACEBACK, attempt, share_threads
@@ -34,8 +35,6 @@ from attnlab.training.sweeps import WANTS_TRACEBACK, attempt, share_threads
 if TYPE_CHECKING:
     from attnlab.training.run import Result
 
-# Groups that only set values of other groups, so they are not keys of the configuration.
-GROUPS_UNSEEN = ("preset", "experiment")
 # Plugins of Hydra and the packages that bring them.
 PLUGINS = {
     **{f"hydra/launcher={kind}": f"hydra-{kind}-launcher" for kind in ("joblib", "ray")},
@@ -113,13 +112,14 @@ def without_defaults(cfg: DictConfig, hydra: HydraConf) -> list[str]:
     """The overrides that change something; an override with the default value does not."""
     overrides = last_of(hydra.overrides.task)
     choices = {key: o for key, o in overrides.items() if key in hydra.runtime.choices}
-    values = {key: o for key, o in overrides.items() if key not in choices and key not in APART}
+    named = settings_with("named")
+    values = {key: o for key, o in overrides.items() if key not in choices and key not in named}
     sources = tuple((source.provider, source.path) for source in hydra.runtime.config_sources)
     composed = partial(_composed, hydra.job.config_name, sources, *hydra.overrides.hydra)
     changing = []
     for key, override in choices.items():
         others = [o for o in choices.values() if o != override]
-        if key in APART or composed(*others).hydra.runtime.choices != hydra.runtime.choices:
+        if key in named or composed(*others).hydra.runtime.choices != hydra.runtime.choices:
             changing.append(override)
     if values:
         plain = composed(*choices.values())
@@ -220,7 +220,10 @@ def _unknown_setting(name: str, cause: BaseException | None) -> str:
     advice = f"; {training_command()} --cfg job shows them all"
     if isinstance(cause, OmegaConfBaseException) and isinstance(cause.parent_node, DictConfig):
         unknown, key = str(cause.full_key), str(cause.key)
-        known = [*map(str, cause.parent_node), *(GROUPS_UNSEEN if unknown == key else ())]
+        known = [
+            *map(str, cause.parent_node),
+            *(settings_with("bundle") if unknown == key else ()),
+        ]
         near = get_close_matches(key, known, n=1)
         if not near and unknown == name:
             settings = flat(OmegaConf.to_container(cause.parent_node))  # type: ignore[arg-type]

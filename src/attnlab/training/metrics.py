@@ -15,7 +15,8 @@ from lightning.fabric.utilities.apply_func import move_data_to_device
 from attnlab.data.batches import TaskData
 from attnlab.probes.base import Probe
 from attnlab.probes.capture import eval_mode
-from attnlab.runs.run_directory import Settings, variant_of
+from attnlab.runs.run_directory import variant_of
+from attnlab.runs.settings import Settings
 from attnlab.training.callbacks import Clock, RunCheckpoints
 from attnlab.training.lightning_module import TaskModule
 

@@ -17,7 +17,8 @@ from torch.optim.lr_scheduler import LambdaLR
 from attnlab.data.batches import TaskData
 from attnlab.errors import BadInput, printable
 from attnlab.files import read_file, write_atomically
-from attnlab.runs.run_directory import RunDirectory, Settings, is_among
+from attnlab.runs.run_directory import RunDirectory
+from attnlab.runs.settings import Settings, is_below, settings_with
 from attnlab.training.callbacks import AtomicCheckpointIO
 from attnlab.training.checkpoints import read_stored_model
 from attnlab.training.lightning_module import TaskModule
@@ -29,15 +30,7 @@ from attnlab.training.resume import (
     read_compared,
 )
 
-FREE_OF_MODEL = {"init", "qk_std", "dropout", "_partial_"}  # may differ for `init_from`
 LONGEST = 300  # characters of the settings that a message quotes
-# Settings in which a continued run may differ, alone or with all keys below them. They affect the
-# steps that are done at most through the learning rate.
-FREE = (
-    *("continue_from", "init_from", "checkpoint_every", "callbacks"),
-    *("trainer.max_steps", "trainer.min_steps", "trainer.max_time", "trainer.val_check_interval"),
-    *("optim.min_lr", "optim.warmup_steps", "optim.decay"),
-)
 
 
 def digest_of(weights: Mapping[str, Tensor]) -> str:
@@ -70,10 +63,14 @@ class InitialWeights:
     def fill(self, lit: TaskModule) -> None:
         """Put the weights into the model of a new run; BadInput if model or symbols differ."""
         name = f"init_from = {self.source}"
-        ours, free = lit.recipe["config"]["model"], set(FREE_OF_MODEL)
+        ours, free = lit.recipe["config"]["model"], {"dropout", "_partial_"}
         if self.model.get("learned_positions") is False:
             free.add("block_size")
-        other = {k: x for k, x in self.model.items() if k not in free and ours.get(k) != x}
+        other = {
+            key: value
+            for key, value in self.model.items()
+            if not (key in free or is_below(f"model.{key}", "start") or ours.get(key) == value)
+        }
         if other:
             shown = {k: x if isinstance(x, str) else json.dumps(x) for k, x in other.items()}
             needed = [f"model.{k}={x}" for k, x in shown.items()]
@@ -189,10 +186,10 @@ def read_earlier_run(settings: Settings, corpus: TaskData) -> EarlierRun:
         raise BadInput(f"{name} is {status}; only a finished or stopped run can be continued")
     check_checkpoints(directory)
     checkpoint, differing, trained_on = read_compared(directory.last_checkpoint, settings)
-    if differing := [key for key in differing if not is_among(key, FREE)]:
+    if differing := [key for key in differing if not is_below(key, "free")]:
         raise BadInput(
             f"{name} has another configuration ({', '.join(differing[:4])}); use its settings "
-            f"and change only {', '.join(FREE[2:])}"
+            f"and change only {', '.join(settings_with('free')[2:])}"
         )
     if trained_on != corpus.sha256:
         raise BadInput(f"{name} was trained on data other than the current {corpus.name}")

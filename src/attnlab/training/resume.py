@@ -15,7 +15,8 @@ from attnlab.data.batches import TaskData
 from attnlab.errors import BadInput
 from attnlab.files import check_plain
 from attnlab.probes.base import Probe
-from attnlab.runs.run_directory import RERUN, RunDirectory, Settings, differences, flat
+from attnlab.runs.run_directory import RERUN, RunDirectory
+from attnlab.runs.settings import Settings, differences, flat
 from attnlab.training.checkpoints import read_checkpoint
 from attnlab.training.lightning_module import TaskModule
 

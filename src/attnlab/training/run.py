@@ -26,7 +26,8 @@ from attnlab.data.corpora import to_plain
 from attnlab.errors import DISK, BadInput, Terminated, first_line
 from attnlab.files import write_json
 from attnlab.probes.base import Probe
-from attnlab.runs.run_directory import RunDirectory, Settings, fingerprint
+from attnlab.runs.run_directory import RunDirectory
+from attnlab.runs.settings import Settings, fingerprint
 from attnlab.training import callbacks
 from attnlab.training.callbacks import Clock, RunCheckpoints
 from attnlab.training.config import RunConfig

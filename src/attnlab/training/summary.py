@@ -20,7 +20,8 @@ from rich.text import Text
 
 from attnlab.files import read_yaml
 from attnlab.installation import training_command
-from attnlab.runs.run_directory import RunDirectory, identity, last_of
+from attnlab.runs.run_directory import RunDirectory
+from attnlab.runs.settings import identity, last_of, settings_with
 
 if TYPE_CHECKING:
     from attnlab.training.run import Result
@@ -78,7 +79,7 @@ def _next_commands(result: "Result", overrides: Sequence[str]) -> Iterator[str]:
     # The baseline, or for the baseline a common ablation.
     settings = last_of(overrides)
     attn = [o for key, o in settings.items() if key.split(".")[0] == "attn"]
-    once = ("force", "continue_from")
+    once = settings_with("once")
     other = [module.baseline if set(attn) - {module.baseline} else module.contrast]
     other += [o for key, o in settings.items() if o not in attn and key not in once]
     other.sort(key=lambda word: not word.startswith("--"))  # as Hydra parses

@@ -19,7 +19,8 @@ from rich.console import Console
 from attnlab.errors import BadInput, first_line
 from attnlab.files import read_json, write_atomically, write_json
 from attnlab.installation import training_command
-from attnlab.runs.run_directory import Busy, last_of
+from attnlab.runs.run_directory import Busy
+from attnlab.runs.settings import last_of
 from attnlab.training.summary import PairedRuns, own_settings, pair, paired_table
 from attnlab.workers import threads_given
 
