@@ -54,7 +54,7 @@ def test_a_signal_costs_no_step(
 def test_a_second_signal_acts_at_once(text_file: Path, tmp_path: Path) -> None:
     def twice() -> None:
         at_call(4, "training_step", signal.SIGTERM)()
-        at_call(4, "configure_gradient_clipping", signal.SIGTERM)()
+        at_call(4, "training_step", signal.SIGTERM)()
 
     command = [*RUN, f"data.path={text_file}", f"outputs={tmp_path}/o"]
     code, said = ended(command, tmp_path, twice)
