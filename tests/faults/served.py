@@ -44,12 +44,21 @@ class Served(nn.Module):
         before = 0 if past_key_values is None else past_key_values[0].shape[1]
         first = 0 if self.fault == "cache_restarts" else before
         x = self.embed(input_ids) + self.place(torch.arange(first, first + T))
+        if (
+            self.fault == "cache_smeared" and attention_mask is None
+        ):  # the predecessor is not cached
+            x = x + F.pad(x, (0, 0, 1, -1))
         q, k, v = self.q(x), self.k(x), self.v(x)
         if past_key_values is not None and self.fault != "cache_forgets":
             k, v = (torch.cat(pair, 1) for pair in zip(past_key_values, (k, v), strict=True))
         S = k.shape[1]
-        if self.fault == "cache_top_left":
+        if self.fault == "cache_top_left" or (self.fault == "cache_top_left_in_steps" and T > 1):
             visible = torch.ones(T, S, dtype=torch.bool).tril()
+        elif self.fault == "cache_unmasked" and before:
+            visible = torch.ones(T, S, dtype=torch.bool)
+        elif self.fault == "cache_off_by_one" and before:
+            visible = torch.ones(S, S, dtype=torch.bool).tril()[S - T :]
+            visible[:, before - 1] = False
         else:
             visible = torch.ones(S, S, dtype=torch.bool).tril()[S - T :]
         visible = visible.expand(len(q), T, S)

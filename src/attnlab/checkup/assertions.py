@@ -6,10 +6,12 @@ diagnoses, and BadInput if the model cannot be called as described or the proper
 
 import warnings
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 
 from torch import Tensor
 
 from attnlab.checkup import blackbox, serving
+from attnlab.checkup.caches import Step, check_cache
 from attnlab.checkup.examination import Examination
 from attnlab.checkup.findings import Diagnosis, Finding, Report, Status, causes
 from attnlab.checkup.loss_path import Loss, own_loss
@@ -107,12 +109,24 @@ def assert_rows_independent(
 
 
 def assert_cache_equal(
-    model: Model, *, vocab_size: int | None = None, block_size: int | None = None, seed: int = 0
+    model: Model,
+    step: Step | None = None,
+    *,
+    vocab_size: int | None = None,
+    block_size: int | None = None,
+    seed: int = 0,
 ) -> None:
-    """Assert that decoding with `past_key_values` gives the logits of one pass."""
+    """Assert that decoding with a cache gives the logits of one pass, whatever the steps are.
+
+    Args:
+        step: from the model, the next ids (B, n), and the cache, which is None at first, to the
+            logits (B, n, V) and the cache; None for the `past_key_values` of transformers. With a
+            fourth parameter, it also gets a mask (B, T) of the tokens so far, 0 for padding.
+    """
     _assert_one(
-        lambda e: e.serve("cache", serving.check_cache), model, vocab_size, block_size, seed
-    )
+        lambda e: e.serve("cache", partial(check_cache, step=step)),
+        model, vocab_size, block_size, seed,
+    )  # fmt: skip
 
 
 def assert_padding_ignored(

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from attnlab.checkup import blackbox, loss_path, serving, stress, whitebox
 from attnlab.checkup.attention_calls import AttentionCall
+from attnlab.checkup.caches import check_cache
 from attnlab.checkup.dependence import Dependence, dependence, gradient_map
 from attnlab.checkup.findings import Finding, Report, Status, collect, passed, skipped
 from attnlab.checkup.lengths import check_lengths
@@ -211,7 +212,7 @@ class Examination:
         shares, at_random = (10, 16) if self.deadline == math.inf else (4, T)
         longer = self.precise, self.noisy, self._time(shares), at_random
         yield self._attempt("lengths", check_lengths, *longer)
-        yield self.serve("cache", serving.check_cache)
+        yield self.serve("cache", check_cache)
         yield self.serve("padding", serving.check_padding)
 
     def _training_path(self) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Detectors for what matters when a model is served: caches, padding, low precision."""
+"""Detectors for what matters when a model is served: padding, low precision."""
 
 import math
 from dataclasses import replace
@@ -14,27 +14,6 @@ from attnlab.errors import first_line
 _PADDING_NAMES = (
     "attention_mask", "key_padding_mask", "src_key_padding_mask", "padding_mask", "pad_mask",
 )  # fmt: skip
-
-
-def check_cache(adapter: ModelAdapter) -> Finding:
-    """Does decoding with a cache give the logits of one pass? (Hugging Face's convention.)"""
-    if not adapter.takes("past_key_values", "use_cache"):
-        return skipped("cache", "the model takes no past_key_values")
-    module, T = adapter.module, min(adapter.block_size, 24)
-    ids = adapter.tokens(2, T).to(adapter.device)
-    with torch.no_grad():
-        whole = module(ids).logits
-        step = module(ids[:, : T // 2], use_cache=True)
-        parts = [step.logits]
-        for t in range(T // 2, T):
-            step = module(ids[:, [t]], past_key_values=step.past_key_values, use_cache=True)
-            parts.append(step.logits)
-    change = relative(torch.cat(parts, 1), whole)
-    if change <= 1e-3:
-        headline = "decoding token by token with the cache gives the logits of one pass"
-        return passed("cache", headline, {"change": change})
-    headline = f"with the cache, the logits differ by {change:.2g} of their standard deviation"
-    return Finding("cache", SUSPICIOUS, headline, "cache_differs", {"change": change})
 
 
 def check_padding(adapter: ModelAdapter) -> Finding:

@@ -1,0 +1,148 @@
+"""Decoding with a cache against one pass. Letters: B batch, T time, V symbols."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnlab.checkup.blackbox import relative
+from attnlab.checkup.findings import FAULT, Finding, passed, skipped
+from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter, find_logits, parameter_names
+from attnlab.errors import first_line
+
+# From the model, the next ids (B, n), and the cache (None at first), to the logits (B, n, V) and
+# the cache. With a fourth parameter, it also gets a mask (B, T) of all tokens so far: 1 = token.
+Step = Callable[..., tuple[Tensor, object]]
+_PREFILL, _CHUNK = 12, 3
+
+
+def transformers_step(model: Any, ids: Tensor, cache: Any, mask: Tensor | None) -> Any:
+    """The interface of transformers."""
+    masked = {} if mask is None else {"attention_mask": mask}
+    output = model(ids, past_key_values=cache, use_cache=True, **masked)
+    return output.logits, output.past_key_values
+
+
+def check_cache(adapter: ModelAdapter, step: Step | None = None) -> Finding:
+    """Does decoding with a cache give the logits of one pass, whatever the steps are?
+
+    Args:
+        step: None for the interface of transformers.
+    """
+    if step is None and not adapter.takes("past_key_values", "use_cache"):
+        return skipped(
+            "cache", "the model takes no past_key_values; assert_cache_equal takes step"
+        )
+    masks = adapter.takes("attention_mask") if step is None else len(parameter_names(step)) > 3
+    decoding = _Decoding(adapter, step or transformers_step, masks)
+    T, short = adapter.block_size, min(adapter.block_size, 2 * _PREFILL)
+    plans = {
+        "one token at a time": [1] * short,
+        "after a prefill": [_PREFILL] + [1] * (short - _PREFILL),
+        "several tokens at a time": [_CHUNK] * (short // _CHUNK),
+    }
+    if short + 8 < T:  # beyond a window
+        plans |= {f"up to {T}": [T - 8] + [1] * 8, f"several up to {T}": [T - 8, _CHUNK, _CHUNK]}
+    ids, reason = adapter.tokens(min(2, adapter.rows), T), ""
+    changes: dict[str, float] = {}
+    wrong: dict[str, tuple[int, int]] = {}  # where the first wrong step begins, and its size
+    for name, sizes in plans.items():
+        try:
+            whole = adapter.logits(ids[:, : sum(sizes)])
+            off = decoding.logits(ids, sizes) - whole
+        except REFUSALS as error:
+            reason = first_line(error, with_class=True)
+            continue
+        changes[name] = float(off.abs().max() / whole.std())
+        if not changes[name] <= 1e-3:
+            t = int((off.abs().amax((0, 2)) > 1e-3 * whole.std()).float().argmax())
+            ends = torch.tensor(sizes).cumsum(0)
+            k = int((ends <= t).sum())
+            wrong[name] = int(ends[k]) - sizes[k], sizes[k]
+    if masks and adapter.rows > 1 and changes:
+        changes["rows of different lengths"] = decoding.change_of_padded(ids[:, :short])
+    shown = ", ".join(changes)
+    if not changes:
+        return skipped("cache", f"no step with a cache works ({reason})")
+    if all(change <= 1e-3 for change in changes.values()):
+        headline = f"decoding with a cache gives the logits of one pass: {shown}"
+        return passed("cache", headline, changes)
+    first = next(name for name, change in changes.items() if not change <= 1e-3)
+    headline = f"with the cache, {first}, the logits differ by {changes[first]:.2g} of their std"
+    if first not in wrong:
+        return Finding("cache", FAULT, headline, "cache_mask", changes)
+    begin, size = wrong[first]
+    if all("several" in name for name in wrong) and begin > _CHUNK:
+        headline += f" from position {begin} on: a ring that has no room for them, but for one"
+        return passed("cache", headline, changes)
+    cause, why = decoding.explain(max(begin, _PREFILL), size)
+    return Finding("cache", FAULT, f"{headline}: {why}", cause, changes)
+
+
+class _Decoding:
+    """A model that is decoded step by step."""
+
+    def __init__(self, adapter: ModelAdapter, step: Step, masks: bool) -> None:
+        self.adapter = adapter
+        self.step = step
+        self.masks = masks  # whether the step takes a mask
+
+    @torch.no_grad()
+    def logits(self, ids: Tensor, sizes: list[int], mask: Tensor | None = None) -> Tensor:
+        """(B, sum of sizes, V) fp64 on the CPU, of steps of these sizes."""
+        parts, cache, begin = [], None, 0
+        for size in sizes:
+            new, end = ids[:, begin : begin + size].to(self.adapter.device), begin + size
+            seen = None if mask is None else mask[:, :end].to(new)
+            both = self.step(self.adapter.model, new, cache, *[seen] * self.masks)
+            cache, begin = both[1], end
+            parts.append(find_logits(both[0], tuple(new.shape), self.adapter.vocab_size))
+        return torch.cat(parts, 1).to("cpu", torch.float64)
+
+    def change_of_padded(self, ids: Tensor) -> float:
+        """The largest change in two rows, of which one is padded on the left; 0 if refused."""
+        T = ids.shape[1]
+        real = torch.arange(T) >= torch.tensor([0, _PREFILL // 3])[:, None]
+        try:
+            whole = self.logits(ids, [T], real)
+            decoded = self.logits(ids, [_PREFILL] + [1] * (T - _PREFILL), real)
+        except REFUSALS:
+            return 0.0
+        return relative(decoded[real], whole[real])
+
+    def explain(self, n: int, size: int) -> tuple[str, str]:
+        """The cause of a wrong step of this size after a prefill of n tokens, and a sentence."""
+        T = min(n + size, self.adapter.block_size)
+        n, ids = T - size, self.adapter.tokens(T)
+        one = torch.eye(T, dtype=torch.bool)
+        rows = torch.cat([ids[None], torch.where(one, self.adapter.next_ids(ids), ids)])
+        try:
+            both = [x[:, n:] for x in (self.adapter.logits(rows), self.logits(rows, [n, size]))]
+        except REFUSALS:
+            return "cache_differs", "the reason is not known, as the model takes few rows at once"
+        moved = [(x[1:] - x[:1]).abs().amax(-1).mT for x in both]  # (size, T), by reader
+        whole, cached = (x > 1e-6 * x.max() for x in moved)
+        later, lost = cached[:, n:].triu(1), whole & ~cached
+        if later.any():
+            return "cache_mask", "a token of a cached step reads later tokens of the same step"
+        if whole[:, :n].any() and not cached[:, :n].any():
+            return "cache_dropped", "a cached step does not read the cache"
+        if lost.any():
+            i = int(lost.any(-1).nonzero()[0])
+            missed = lost[i].nonzero().flatten().tolist()
+            where = f"position {n + i} does not read {', '.join(map(str, missed[:4]))}"
+            cause = "cache_off_by_one" if len(missed) == 1 else "cache_mask"
+            return cause, f"{where}{' ...' * (len(missed) > 4)}, which it reads in one pass"
+        if (cached & ~whole).any():
+            i, j = (cached & ~whole).nonzero()[0].tolist()
+            return "cache_off_by_one", f"position {n + i} reads {j}, which it does not in one pass"
+        try:
+            off = self.logits(rows[:1], [T - _CHUNK, _CHUNK]) - self.adapter.logits(rows[:1])
+            sizes = off.abs().amax(-1)[0, -_CHUNK:]
+            smeared = bool(sizes[0] > 5 * sizes[1:].max())
+        except REFUSALS:
+            smeared = False
+        if smeared:
+            return "cache_smeared", "the first token of a cached step misses its predecessor"
+        return "cache_restarts", "it reads the right tokens, as if their positions were wrong"
