@@ -253,7 +253,7 @@ RUNS: dict[str, dict[str, object]] = {
 # Looked at by everything there is; it must not change a bit.
 WATCHED = {
     "logger": "tensorboard",
-    "probes": "default",
+    "probes": "heads",
     "probes.patterns.every": 4,
     "probes.gradients.every": 4,
     "probes.predictions.train_windows": 4,

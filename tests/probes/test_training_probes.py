@@ -27,7 +27,7 @@ from tests.marks import sampled
 
 Train = Callable[..., Any]
 LOGGED = (
-    *("probes=default", "probes.patterns.every=2", "probes.gradients.every=2"),
+    *("probes=heads", "probes.patterns.every=2", "probes.gradients.every=2"),
     *("probes.predictions.sample_chars=5", "probes.predictions.train_windows=4"),
 )
 
@@ -141,9 +141,34 @@ def test_tags_and_times(train: Train) -> None:
     assert found.Scalars("attn/entropy")[-1].value == pytest.approx(sum(heads) / 4)
 
 
-def test_light_probes_write_a_layer_at_validations(train: Train) -> None:
+def test_by_default_ten_numbers_of_attention_are_logged_and_the_entropy_of_layers(
+    train: Train,
+) -> None:
+    """TensorBoard opens the first two groups: the losses, and attention on one page of cards."""
+    few, all_ = (train(f"probes={name}", folder=name) for name in ("default", "heads"))
+    scalars = events(few.folder).Tags()["scalars"]
+    assert {"attn/entropy", "attn/score_std", "attn/head_similarity"} <= set(scalars)
+    assert len([tag for tag in scalars if tag.startswith("attn/")]) == 10
+    assert sorted({tag.split("/")[0] for tag in scalars})[:2] == ["Loss", "attn"]
+    heads = events(all_.folder)
+    for layer in (0, 1):
+        of_heads = [heads.Scalars(f"attn/entropy/L{layer}H{j}")[-1].value for j in (0, 1)]
+        (*_, of_layer) = events(few.folder).Scalars(f"layers/entropy/L{layer}")
+        assert of_layer.value == pytest.approx(sum(of_heads) / 2)
+    assert few.metrics["probes"] == all_.metrics["probes"]  # of which claims use all measures
+    assert "attn/jacobian_trace_predicted" in few.metrics["probes"]
+
+
+def test_losses_are_logged_twice(train: Train) -> None:
+    found = events(train(*LOGGED, "trainer.log_every_n_steps=1").folder)
+    for tag, first in (("train/loss", "Loss/train"), ("val/loss", "Loss/validation")):
+        points = [[(e.step, e.value) for e in found.Scalars(name)] for name in (tag, first)]
+        assert points[0] == points[1] and len(points[0]) > 1
+
+
+def test_light_probes_write_at_validations(train: Train) -> None:
     found = events(train("probes=light").folder)
-    assert "attn/entropy/L0" in found.Tags()["scalars"]
+    assert "layers/entropy/L0" in found.Tags()["scalars"]
     assert "attn/entropy/L0H0" not in found.Tags()["scalars"]
     assert [e.step for e in found.Scalars("attn/entropy")] == [0, 2, 4]
     assert found.Tags()["images"] == ["loss_by_position"]

@@ -294,7 +294,7 @@ def _by_layer(scalars: Mapping[str, Curve]) -> dict[int, Curve]:
     """The entropy of each layer: its own tag, or the mean over the tags of its heads."""
     layers: dict[int, list[dict[int, float]]] = {}
     for tag, curve in scalars.items():
-        if found := re.fullmatch(r"attn/entropy/L(\d{1,4})(?:H\d+)?", tag):
+        if found := re.fullmatch(r"(?:attn|layers)/entropy/L(\d{1,4})(?:H\d+)?", tag):
             layers.setdefault(int(found[1]), []).append(dict(curve))
     return {
         layer: [(step, float(np.mean([head[step] for head in heads]))) for step in steps]

@@ -13,6 +13,9 @@ from attnlab.errors import BadInput
 from attnlab.model import GPT
 from attnlab.plotting.drawing import Pixels, png
 
+# TensorBoard sorts groups of charts by name and opens the first two. A capital letter comes first.
+SHOWN_FIRST = {"train/loss": "Loss/train", "val/loss": "Loss/validation"}
+
 
 class Probe(L.Callback):
     """A callback that changes neither the weights nor the random state.
@@ -51,11 +54,14 @@ def at_least(name: str, value: int | None, least: int) -> None:
 def log_scalars(trainer: L.Trainer, values: Mapping[str, float], step: int) -> None:
     """Log numbers to every logger, NaN as NaN, from the first process.
 
-    TensorBoard gets all of them in one event; one event each would add seconds to a run.
+    TensorBoard gets all of them in one event; one event each would add seconds to a run. It also
+    gets the losses under names that it shows before all others.
     """
     if not trainer.is_global_zero:
         return
-    summary = Summary(value=[Summary.Value(tag=t, simple_value=x) for t, x in values.items()])
+    first = {name: values[tag] for tag, name in SHOWN_FIRST.items() if tag in values}
+    tags = (first | dict(values)).items()
+    summary = Summary(value=[Summary.Value(tag=tag, simple_value=x) for tag, x in tags])
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger):
             logger.experiment._get_file_writer().add_summary(summary, step)

@@ -173,19 +173,17 @@ def by_layer(view: View) -> dict[str, Tensor]:
     return named
 
 
-def scalars(seen: Iterable[View], *, heads: bool = True) -> dict[str, float]:
-    """All measures by tag: `attn/entropy`, the mean over all layers and heads, and
-    `attn/entropy/L0H1` of each head, or `attn/entropy/L0` of each layer if not `heads`."""
+def scalars(seen: Iterable[View]) -> dict[str, float]:
+    """All measures by tag: `attn/entropy`, the mean over all layers and heads, `attn/entropy/L0H1`
+    of each head or, of a whole layer, `attn/effective_heads/L0`, and `layers/entropy/L0`."""
     values: dict[str, Tensor] = {}
     parts: dict[str, list[Tensor]] = {}
     for view in seen:
         place = f"L{view.layer}"
         for name, of_heads in by_head(view).items():
             parts.setdefault(name, []).append(of_heads)
-            if heads:
-                values |= {f"attn/{name}/{place}H{h}": x for h, x in enumerate(of_heads)}
-            else:
-                values[f"attn/{name}/{place}"] = of_heads.mean()
+            values |= {f"attn/{name}/{place}H{h}": x for h, x in enumerate(of_heads)}
+        values[f"layers/entropy/{place}"] = parts["entropy"][-1].mean()
         for name, of_layer in by_layer(view).items():
             parts.setdefault(name, []).append(of_layer[None])
             values[f"attn/{name}/{place}"] = of_layer

@@ -24,13 +24,19 @@ from attnlab.probes.capture import View, eval_mode, history, numbers, scalars, s
 
 SHOWN = 64  # positions in a picture
 MOST_WEIGHTS = 900_000  # in a history; each takes 0.6 to 1.1 bytes of its file
+FEW = {  # of the measures that are logged without `heads`; metrics.json has all
+    *("attn/entropy", "attn/effective_heads", "attn/first_mass", "attn/future_mass"),
+    *("attn/head_similarity", "attn/induction_mass", "attn/jacobian_trace"),
+    *("attn/previous_mass", "attn/saturated_rows", "attn/score_std"),
+}
 SHORTEST = 32  # the shortest text before a history has fewer snapshots instead
 
 
 class Patterns(Probe):
     """Measures every layer's attention on fixed windows of the validation text.
 
-    It measures every `every` steps, at the start, at validations and at the end. See
+    It measures every `every` steps, at the start, at validations and at the end. It logs ten means
+    over all heads and the entropy of each layer or, with `heads`, every measure of every head. See
     conf/probes/default.yaml for the settings of all probes; BadInput if a number is too small.
     """
 
@@ -81,9 +87,10 @@ class Patterns(Probe):
             seen = list(views(pl_module.net, self._ids))
         if measure:
             self._measured = step
-            values = scalars(seen, heads=self.heads)
-            log_scalars(trainer, values, step)
+            values = scalars(seen)
             self.record = {tag: x for tag, x in values.items() if tag.count("/") == 1}
+            few = {tag: x for tag, x in values.items() if tag in FEW or tag.startswith("layers/")}
+            log_scalars(trainer, values if self.heads else few, step)
         if draw:
             self._drawn.append(step)
             labels = [pl_module.corpus.alphabet[i] for i in self._ids[0, :SHOWN].tolist()]

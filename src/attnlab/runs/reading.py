@@ -158,7 +158,7 @@ def curves_of(runs: Sequence[Run]) -> list[RunCurves]:
             status=run.status,
             step=run.step,
             unit=str(run.values.get("unit", unit)),
-            scalars=read_curves(run.folder, r"(train|val)/loss|attn/entropy/L.*"),
+            scalars=read_curves(run.folder, r"(train|val)/loss|(attn|layers)/entropy/L.*"),
             by_position=run.metrics.get("loss_by_position", ()),
             text=run.metrics.get("corpus.sha256"),
         )

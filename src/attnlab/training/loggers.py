@@ -1,7 +1,6 @@
 """What a run tells its loggers: settings, results, and the layout of TensorBoard."""
 
 import csv
-import json
 import math
 import time
 from functools import cache
@@ -17,7 +16,7 @@ from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 from attnlab.errors import BadInput, first_line
 from attnlab.files import read_file, read_yaml, write_json
 from attnlab.probes.base import log_scalars, tensorboards
-from attnlab.runs.settings import Settings
+from attnlab.runs.settings import Settings, flat
 from attnlab.training.factories import ENTRIES
 
 
@@ -115,21 +114,15 @@ def log_results(trainer: L.Trainer, record: dict[str, Any]) -> None:
 
 
 def hyperparameters(settings: Settings, variant: str) -> dict[str, float | str]:
-    """The configuration without the seed under dotted keys, the same keys for every run."""
+    """The columns of HParams, the same for every run: its attention, the numbers that sweeps
+    change, and the other settings except the seed as text."""
     apart = ("seed", "outputs", "force")  # grouped, or not worth a column
-    rest = {key: x for key, x in settings.items() if key not in apart}
+    rest = flat({key: x for key, x in settings.items() if key not in apart})
     row: dict[str, float | str] = {"attn": variant}
-    for group, keys in shown()["columns"].items():
-        node = dict(rest.pop(group))
-        row |= {f"{group}.{k}": _value(f"{group}.{k}", node.pop(k, "-")) for k in keys}
-        row[f"{group}.other"] = json.dumps(node)
-    return row | {"other": json.dumps(rest)}
-
-
-def _value(key: str, value: Any) -> float | str:
-    if key in shown()["numbers"]:
-        return float(value) if isinstance(value, int | float) else math.nan
-    return "null" if value is None else str(value)
+    for heading, key in shown()["columns"].items():
+        value = rest.pop(key, None)
+        row[heading] = float(value) if isinstance(value, int | float) else math.nan
+    return row | {"other": " ".join(f"{key}={value}" for key, value in rest.items())}
 
 
 def _columns(row: dict[str, float | str]) -> Summary:
