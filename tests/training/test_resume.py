@@ -98,6 +98,8 @@ CHANGES: dict[str, Change] = {
     "a callback malformed": lambda c: c["callbacks"].update(Divergence=None),
     "averages that no callback wrote": lambda c: c.update(averaging_state={}),
     "losses malformed": lambda c: c["attnlab"].update(val_losses={"2": "x"}),
+    "of an older attnlab": lambda c: c["attnlab"].pop("versions"),
+    "of another torch": lambda c: c["attnlab"]["versions"].update(torch="1.0"),
     "no recipe": lambda c: c["attnlab"].update(recipe=7),
     "no configuration": lambda c: c["attnlab"]["recipe"].update(config=None),
 }

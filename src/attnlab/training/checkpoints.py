@@ -6,6 +6,8 @@ import warnings
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
 from inspect import signature
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -43,6 +45,12 @@ FUNCTIONS = frozenset(
 ) | {"torch.relu", "torch.sigmoid", "torch.sin", "torch.tanh"}
 LARGEST_BLOCK = 2**14  # a mask of block_size x block_size is built to check it: 256 MB
 LONGEST = 100  # characters of a value that a message quotes
+
+
+@cache
+def versions() -> dict[str, str]:
+    """The versions of the libraries that decide what a checkpoint holds and how a run goes on."""
+    return {name: version(name) for name in ("attnlab", "lightning", "torch")}
 
 
 def read_checkpoint(file: Path) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from attnlab.model import GPT, Block
 from attnlab.probes.capture import Finding, first_nonfinite
 from attnlab.rng import seed_default, stream_seed
 from attnlab.runs.settings import flat, identity
-from attnlab.training.checkpoints import load_stored
+from attnlab.training.checkpoints import load_stored, versions
 
 OptimizerFactory = Callable[[torch.nn.Module, int], tuple[Optimizer, LRScheduler]]
 Reduction = Literal["mean", "sum"]
@@ -201,7 +201,8 @@ class TaskModule(L.LightningModule):
         self.log("val/loss", loss, logger=False, sync_dist=True)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["attnlab"] = {"recipe": self.recipe, "val_losses": dict(self.val_losses)}
+        checkpoint["attnlab"] = {"recipe": self.recipe, "versions": dict(versions())}
+        checkpoint["attnlab"] |= {"val_losses": dict(self.val_losses)}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.val_losses = dict(checkpoint["attnlab"]["val_losses"])

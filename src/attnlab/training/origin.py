@@ -12,7 +12,6 @@ import lightning.pytorch as L
 import torch
 from lightning.pytorch.callbacks import WeightAveraging
 from torch import Tensor
-from torch.optim.lr_scheduler import LambdaLR
 
 from attnlab.data.batches import TaskData
 from attnlab.errors import BadInput, printable
@@ -25,9 +24,9 @@ from attnlab.training.lightning_module import TaskModule
 from attnlab.training.resume import (
     AVERAGES,
     check_checkpoints,
-    learning_rates,
-    param_groups,
+    parts_of,
     read_compared,
+    states_after,
 )
 
 LONGEST = 300  # characters of the settings that a message quotes
@@ -147,15 +146,11 @@ class EarlierRun:
         loop["epoch_loop.batch_progress"]["is_last_batch"] = False
         for progress in loop["epoch_progress"].values():
             progress |= {"processed": 0, "completed": 0}
-        _, schedule = lit.optim(deepcopy(lit.net), trainer.max_steps)
-        if not isinstance(schedule, LambdaLR):
-            kind = type(schedule).__name__
-            raise BadInput(f"continue_from needs a schedule of class LambdaLR, not {kind}")
-        rates = learning_rates(schedule, checkpoint["global_step"])
-        checkpoint["lr_schedulers"][0]["_last_lr"] = rates
-        groups = param_groups(checkpoint["optimizer_states"][0])
-        for group, rate in zip(groups, rates, strict=True):
-            group["lr"] = rate
+        optimizer, schedule = states_after(checkpoint["global_step"], lit, trainer)
+        checkpoint["lr_schedulers"] = [schedule]
+        (stored,) = checkpoint["optimizer_states"]
+        for part, new_part in zip(parts_of(stored), parts_of(optimizer), strict=True):
+            part["param_groups"] = new_part["param_groups"]
         return checkpoint
 
     def begin(self, checkpoint: dict[str, Any], directory: RunDirectory, max_steps: int) -> None:

@@ -1,6 +1,5 @@
 """Reads the checkpoint from which a run resumes, and checks it as a whole."""
 
-import math
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,6 @@ import lightning.pytorch as L
 import torch
 from lightning.pytorch.callbacks import WeightAveraging
 from torch import Tensor
-from torch.optim.lr_scheduler import LambdaLR
 
 from attnlab.data.batches import TaskData
 from attnlab.errors import BadInput
@@ -17,7 +15,7 @@ from attnlab.files import check_plain
 from attnlab.probes.base import Probe
 from attnlab.runs.run_directory import RERUN, RunDirectory
 from attnlab.runs.settings import Settings, differences, flat
-from attnlab.training.checkpoints import read_checkpoint
+from attnlab.training.checkpoints import read_checkpoint, versions
 from attnlab.training.lightning_module import TaskModule
 
 AVERAGES = ("current_model_state", "averaging_state")  # of Lightning's WeightAveraging
@@ -62,6 +60,12 @@ def read_compared(file: Path, settings: Settings) -> tuple[dict[str, Any], list[
         raise BadInput(f"{file} does not say which run it belongs to; {RERUN}") from None
     if type(checkpoint.get("global_step")) is not int:
         raise BadInput(f"{file} does not say its step; {RERUN}")
+    if checkpoint["attnlab"].get("versions") != versions():
+        current = ", ".join(f"{name} {number}" for name, number in versions().items())
+        raise BadInput(
+            f"{file} was written by other versions than {current}, which may compute other bits; "
+            f"{RERUN}, or init_from= to start from its weights"
+        )
     return checkpoint, differing, recipe.get("corpus_sha256")
 
 
@@ -71,141 +75,109 @@ def prepare_resume(checkpoint: dict[str, Any], lit: TaskModule, trainer: L.Train
     # Lightning loads weights before it converts the module, which would round those in 64-true.
     lit.to(DTYPES.get(str(trainer.precision)))
     callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    part = ""
+    averages = any(isinstance(callback, WeightAveraging) for callback in callbacks)
+    part, step = "global_step", checkpoint["global_step"]
     try:
-        part, step = "global_step", checkpoint["global_step"]
         if not 0 <= step <= trainer.max_steps:
             raise ValueError(f"{step!r} is not between 0 and trainer.max_steps")
-        part = "epoch"
-        if checkpoint["epoch"] not in (0, 1):
-            raise ValueError(f"{checkpoint['epoch']!r} must be 0 or 1")
-        averages = any(isinstance(callback, WeightAveraging) for callback in callbacks)
         for part in AVERAGES:
             if (part in checkpoint) != averages:
                 raise ValueError("it is missing" if averages else "no callback has written it")
-        for part in ("state_dict", *(AVERAGES[:1] if averages else ())):
-            check_form(dict(checkpoint[part]), lit.state_dict())
-        part = "loops"
-        _check_loops(checkpoint["loops"], trainer, step)
+        optimizer, schedule = states_after(step, lit, trainer)
+        expected = {"state_dict": lit.state_dict(), "optimizer_states": [optimizer]}
+        expected |= {"lr_schedulers": [schedule]}
+        expected |= {AVERAGES[0]: lit.state_dict()} if averages else {}
+        for part, form in expected.items():
+            check_form(checkpoint[part], form)
+        part = "loops or epoch"
+        _check_loops(checkpoint["loops"]["fit_loop"], checkpoint["epoch"], trainer, step)
         part = "callbacks"
         _check_callbacks(checkpoint["callbacks"], callbacks)
-        part = "optimizer_states or lr_schedulers"
-        _check_optimizer(checkpoint, lit, trainer)
         part, losses = "val_losses", checkpoint["attnlab"]["val_losses"]
         if any(type(s) is not int or type(x) is not float or s > step for s, x in losses.items()):
             raise ValueError("it must map steps to losses")
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
         missing = " is missing" if isinstance(error, KeyError) else ""
         raise BadInput(
-            f"the checkpoint of step {checkpoint.get('global_step')} cannot be resumed from, "
-            f"{part}: {error}{missing}; {RERUN}"
+            f"the checkpoint of step {step} cannot be resumed from, {part}: {error}{missing}; "
+            f"{RERUN}"
         ) from error
 
 
-def check_form(found: Any, expected: Any, name: str = "") -> None:
-    """Refuse, by a ValueError that names the place, other keys, types, shapes or dtypes."""
-    if isinstance(expected, dict):
-        if not isinstance(found, dict) or found.keys() != expected.keys():
-            have = found.keys() if isinstance(found, dict) else set()
-            differing = sorted(map(str, have ^ expected.keys()))
-            raise ValueError(f"{name or 'keys'}: differs in {', '.join(differing[:4])}")
-        for key, value in expected.items():
-            check_form(found[key], value, f"{name}.{key}".lstrip("."))
-    elif isinstance(expected, list | tuple):
-        if not isinstance(found, list | tuple) or len(found) != len(expected):
-            raise ValueError(f"{name}: must have {len(expected)} entries")
-        for i, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
-            check_form(ours, theirs, f"{name}.{i}".lstrip("."))
-    elif isinstance(expected, Tensor):
-        form = f"{tuple(expected.shape)} {expected.dtype}"
-        given = f"{tuple(found.shape)} {found.dtype}" if isinstance(found, Tensor) else str(found)
-        if given != form:
-            raise ValueError(f"{name}: {given} must be {form}")
-    elif isinstance(found, bool) != isinstance(expected, bool) or (
-        isinstance(expected, int | float) and not isinstance(found, int | float)
-    ):
-        raise ValueError(f"{name}: {found!r} must be a {type(expected).__name__}")
-
-
-def _check_loops(loops: dict[str, Any], trainer: L.Trainer, step: int) -> None:
-    """Check Lightning's counters, each of which follows from the step."""
-    found = flat(loops["fit_loop"])
-    check_form(found, flat(trainer.fit_loop.state_dict()))
-    accumulate = trainer.accumulate_grad_batches
-    batches = found["epoch_loop.batch_progress.total.ready"]
-    if not step * accumulate <= batches < (step + 1) * accumulate:
-        raise ValueError(f"{batches} batches do not make {step} steps")
-    counter = "epoch_loop.batch_progress.current"
-    allowed = {
-        "epoch_loop.automatic_optimization": {step},
-        "epoch_loop.scheduler_progress": {step},
-        # Lightning takes the index of the next batch, which seeds dropout, from "ready".
-        **{f"{counter}.{part}": {batches} for part in ("ready", "started", "processed")},
-        f"{counter}.completed": {batches, batches - 1},  # the last one may not be completed yet
-        "epoch_loop.state_dict._batches_that_stepped": {step, step - 1},
-        "epoch_loop.manual_optimization": {0, 1},
-        "epoch_progress": {0, 1},
-    }
-    for name, count in found.items():
-        same = name.replace("batch_progress.total", "batch_progress.current")
-        for part, counts in allowed.items():
-            if same.startswith(part) and type(count) is int and count not in counts:
-                raise ValueError(f"{name} = {count} does not belong to step {step}")
-
-
-def _check_callbacks(found: dict[str, Any], callbacks: list[L.Callback]) -> None:
-    """Check that each callback finds its state; a run may resume with other probes."""
-    for callback in callbacks:
-        key, state = callback.state_key, callback.state_dict()
-        if not state or (isinstance(callback, Probe) and key not in found):
-            continue
-        if found[key].keys() != state.keys():
-            raise ValueError(f"{key} must have {', '.join(state)}")
-    if found["Divergence"]["bad_step"] != -1:
-        raise ValueError("Divergence says that the run diverged")
-
-
-def _check_optimizer(checkpoint: dict[str, Any], lit: TaskModule, trainer: L.Trainer) -> None:
-    """Compare with the optimizer of a copy of the model, after a step of zero gradients."""
-    net, step = deepcopy(lit.net), checkpoint["global_step"]
+def states_after(
+    step: int, lit: TaskModule, trainer: L.Trainer
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The states of optimizer and schedule after so many steps, with zero gradients."""
+    net = deepcopy(lit.net)
     for p in net.parameters():
         p.grad = torch.zeros_like(p)
     optimizer, schedule = lit.optim(net, trainer.max_steps)
     if step:
         optimizer.step()
+    for _ in range(step):
         schedule.step()
-    check_form(checkpoint["optimizer_states"], [optimizer.state_dict()])
-    check_form(checkpoint["lr_schedulers"], [schedule.state_dict()])
-    (found,) = checkpoint["lr_schedulers"]
-    if (found["last_epoch"], found["base_lrs"]) != (step, schedule.state_dict()["base_lrs"]):
-        raise ValueError(f"the schedule is at step {found['last_epoch']}")
-    rates = found["_last_lr"]  # which only the schedule itself can check, unless it is a function
-    if isinstance(schedule, LambdaLR):
-        rates = learning_rates(schedule, step)
-    (states,) = checkpoint["optimizer_states"]
-    groups = param_groups(states), param_groups(optimizer.state_dict())
-    for rate, group, expected in zip(rates, *groups, strict=True):
-        if not math.isclose(group["lr"], rate):
-            raise ValueError(f"the learning rate {group['lr']} must be {rate} at step {step}")
-        if {**group, "lr": 0} != {**expected, "lr": 0}:
-            raise ValueError("the settings of a parameter group differ")
-    moments = [x for part in _parts(states) for x in part["state"].values()]
-    counts = {float(x["step"]) for x in moments if "step" in x}
-    if counts - {float(step)}:
-        raise ValueError(f"the optimizer is at step {max(counts):.0f}")
+    state = optimizer.state_dict()
+    for part in parts_of(state):
+        for moments in part["state"].values():
+            if "step" in moments:
+                moments["step"] = moments["step"] * step
+    return state, schedule.state_dict()
 
 
-def learning_rates(schedule: LambdaLR, step: int) -> list[float]:
-    """The learning rates of the parameter groups after so many steps."""
-    pairs = zip(schedule.base_lrs, schedule.lr_lambdas, strict=True)
-    return [float(base) * factor(step) for base, factor in pairs]
-
-
-def _parts(state: dict[str, Any]) -> list[dict[str, Any]]:
+def parts_of(state: dict[str, Any]) -> list[dict[str, Any]]:
     """The states of the optimizers in a `Together`, or of the one optimizer."""
     return list(state.get("parts", [state]))
 
 
-def param_groups(state: dict[str, Any]) -> list[dict[str, Any]]:
-    """The parameter groups in the state of an optimizer, of all parts of a `Together`."""
-    return [group for part in _parts(state) for group in part["param_groups"]]
+def check_form(value: Any, expected: Any, name: str = "") -> None:
+    """Refuse, by a ValueError that names the place, other keys or plain values, and tensors of
+    another shape or dtype."""
+    if isinstance(expected, dict):
+        keys = value.keys() if isinstance(value, dict) else set()
+        if keys != expected.keys() or not isinstance(value, dict):
+            differing = sorted(map(str, keys ^ expected.keys()))
+            raise ValueError(f"{name or 'keys'}: differs in {', '.join(differing[:4])}")
+        for key, part in expected.items():
+            check_form(value[key], part, f"{name}.{key}".lstrip("."))
+    elif isinstance(expected, list | tuple):
+        if not isinstance(value, list | tuple) or len(value) != len(expected):
+            raise ValueError(f"{name}: must have {len(expected)} entries")
+        for i, (entry, part) in enumerate(zip(value, expected, strict=True)):
+            check_form(entry, part, f"{name}.{i}".lstrip("."))
+    elif isinstance(expected, Tensor):
+        form = f"{tuple(expected.shape)} {expected.dtype}"
+        stored = f"{tuple(value.shape)} {value.dtype}" if isinstance(value, Tensor) else str(value)
+        if stored != form or (name.endswith(".step") and value != expected):
+            raise ValueError(f"{name}: {stored} must be {form}, of the same step")
+    elif type(value) is not type(expected) or value != expected:
+        raise ValueError(f"{name}: {value!r} must be {expected!r}")
+
+
+def _check_loops(loops: dict[str, Any], epoch: int, trainer: L.Trainer, step: int) -> None:
+    """Check Lightning's counters, each of which follows from the step."""
+    counts, expected = flat(loops), flat(trainer.fit_loop.state_dict())
+    if counts.keys() != expected.keys():
+        raise ValueError(f"the counters must be {', '.join(expected)}")
+    # The index of the next batch, which seeds dropout.
+    ready = counts["epoch_loop.batch_progress.current.ready"]
+    if ready // trainer.accumulate_grad_batches != step or epoch not in (0, 1):
+        raise ValueError(f"{ready} batches in epoch {epoch} do not make {step} steps")
+    for name, count in counts.items():
+        once = name.startswith(("epoch_progress", "epoch_loop.manual_optimization"))
+        # A counter of what is completed may be one behind.
+        allowed = (0, 1) if once else (step, step - 1, ready, ready - 1)
+        other = type(count) is int and count not in allowed and ".val_loop." not in name
+        if other or type(count) is not type(expected[name]):
+            raise ValueError(f"{name} = {count} does not belong to step {step}")
+
+
+def _check_callbacks(states: dict[str, Any], callbacks: list[L.Callback]) -> None:
+    """Check that each callback has its state; a run may resume with other probes."""
+    for callback in callbacks:
+        key, state = callback.state_key, callback.state_dict()
+        if not state or (isinstance(callback, Probe) and key not in states):
+            continue
+        if states[key].keys() != state.keys():
+            raise ValueError(f"{key} must have {', '.join(state)}")
+    if states["Divergence"]["bad_step"] != -1:
+        raise ValueError("Divergence says that the run diverged")
