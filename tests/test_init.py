@@ -121,6 +121,30 @@ class WithRule(WithExtra):
     init_rules: ClassVar = {"own": normal(0.5)}
 
 
+class WithModule(SelfAttention):
+    """A parameter inside a module of its own; a subclass has the rule."""
+
+    def __init__(self, config: AttentionConfig) -> None:
+        super().__init__(config)
+        self.gate = nn.Linear(config.n_embd, config.n_head)
+
+
+class TooWide(WithModule):
+    init_rules: ClassVar = {"*.weight": normal(0.5)}
+
+
+def test_rules_name_parameters_relative_to_the_layer() -> None:
+    with pytest.raises(ValueError, match=r"init_rules = {'gate\.weight': attnlab"):
+        init_weights(GPT(WithModule, 65), 0)
+
+
+def test_a_rule_that_matches_an_inherited_parameter_is_refused() -> None:
+    """It would draw `qkv` and `proj` differently from all other variants."""
+    sentence = r"rule '\*\.weight' of TooWide also matches .* qkv\.weight; write 'gate\.weight'"
+    with pytest.raises(ValueError, match=sentence):
+        init_weights(GPT(TooWide, 65), 0)
+
+
 def test_a_parameter_without_a_rule_is_an_error_with_advice() -> None:
     net = GPT(WithExtra, 65)
     with pytest.raises(ValueError, match=r"blocks\.0\.attn\.own has no init.*init_rules"):

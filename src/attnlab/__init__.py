@@ -13,15 +13,18 @@ if TYPE_CHECKING:
         Attention,
         AttentionConfig,
         CrossAttention,
+        Properties,
         SelfAttention,
         TorchMHA,
         Variant,
     )
+    from attnlab.attention.properties import declare
     from attnlab.checkup import assert_causal, checkup_attention, checkup_kernel
     from attnlab.init import init_weights
     from attnlab.interop import from_bert, from_gpt2
     from attnlab.model import GPT
     from attnlab.pages.explorer import explore
+    from attnlab.probes.layer_check import check_layer
     from attnlab.runs.reading import read_runs
     from attnlab.training.checkpoints import load_model
 
@@ -32,13 +35,16 @@ __all__ = [
     "Attention",
     "AttentionConfig",
     "CrossAttention",
+    "Properties",
     "SelfAttention",
     "TorchMHA",
     "Variant",
     "__version__",
     "assert_causal",
+    "check_layer",
     "checkup_attention",
     "checkup_kernel",
+    "declare",
     "explore",
     "from_bert",
     "from_gpt2",
@@ -49,8 +55,10 @@ __all__ = [
 
 _ELSEWHERE = {
     "assert_causal": "attnlab.checkup",
+    "check_layer": "attnlab.probes.layer_check",
     "checkup_attention": "attnlab.checkup",
     "checkup_kernel": "attnlab.checkup",
+    "declare": "attnlab.attention.properties",
     "explore": "attnlab.pages.explorer",
     "from_bert": "attnlab.interop",
     "from_gpt2": "attnlab.interop",

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from fnmatch import fnmatchcase
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnlab.attention.layer import Attention
 from attnlab.attention.variant import Shared
@@ -72,8 +72,7 @@ def init_weights(net: GPT, seed: int, scheme: str = "unit", qk_std: float | None
     of_layers = {
         f"{prefix}.{name}": rule
         for prefix, module in net.named_modules()
-        for cls in reversed(type(module).__mro__)  # a subclass overrides
-        for name, rule in vars(cls).get("init_rules", {}).items()
+        for name, rule in _rules_of(module).items()
     }
     rules = of_layers | of_model | of_layers  # the layers' come first and override the model's
     for name, parameter in net.named_parameters():
@@ -81,13 +80,34 @@ def init_weights(net: GPT, seed: int, scheme: str = "unit", qk_std: float | None
         if rule is None:
             raise ValueError(
                 f"the parameter {name} has no initialization rule; name it in the `init_rules` of "
-                f"its attention class, for example init_rules = {{'{name.rsplit('.', 1)[-1]}': "
-                f"attnlab.init.normal(0.02)}}"
+                f"its attention class, for example init_rules = "
+                f"{{'{name.rpartition('.attn.')[2]}': attnlab.init.normal(0.02)}}"
             )
         rule(parameter, generator(seed, f"weights/{name}"))
     for module in net.modules():
         if isinstance(module, Attention):
             module.head_init(module)
+
+
+def _rules_of(module: nn.Module) -> dict[str, Rule]:
+    """The rules of a module's classes; a subclass overrides. ValueError for a pattern that also
+    matches a parameter of a base class, which all variants draw alike."""
+    rules: dict[str, Rule] = {}
+    names = [name for name, _ in module.named_parameters()]
+    for cls in reversed(type(module).__mro__):
+        inherited = [*rules, "qkv.*", "proj.*"]
+        added = vars(cls).get("init_rules", {})
+        for glob in added:
+            matched = [name for name in names if fnmatchcase(name, glob)]
+            theirs = [n for n in matched if any(fnmatchcase(n, rule) for rule in inherited)]
+            if theirs and glob not in theirs:  # an exact name replaces a rule on purpose
+                full = [repr(name) for name in matched if name not in theirs]
+                raise ValueError(
+                    f"the initialization rule '{glob}' of {cls.__name__} also matches the "
+                    f"inherited parameter {theirs[0]}; write {' and '.join(full) or 'its name'}"
+                )
+        rules |= added
+    return rules
 
 
 def _queries_keys_values(qk_std: float, *, shared: Shared = None) -> Rule:

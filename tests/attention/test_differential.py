@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnlab.attention import AttentionConfig, DifferentialAttention, Variant
+from attnlab.attention import AttentionConfig, DifferentialAttention, Properties, Variant
 from attnlab.attention.layer import KVCache
 from attnlab.checkup import checkup
 from attnlab.init import init_weights
@@ -115,10 +115,10 @@ def test_a_subclass_must_say_that_it_supports_the_cache() -> None:
         pass
 
     class Denies(DifferentialAttention):
-        caches = False
+        properties = Properties()
 
     class Declares(DifferentialAttention):
-        caches = True
+        properties = Properties(cacheable=True)
 
     config = AttentionConfig(C, H, T)
     assert [cls(config).cacheable for cls in (Own, Denies, Declares)] == [False, False, True]
@@ -147,7 +147,8 @@ def test_bad_settings_are_refused(given: dict[str, Any], sentence: str) -> None:
 @pytest.mark.parametrize("n_kv_head", [1, 3])
 def test_keys_and_values_can_be_shared(n_kv_head: int) -> None:
     layer, x = layer_of(n_kv_head=n_kv_head), x_of()
-    y = layer.proj(layer.merge(layer.pattern(x) @ layer.split(x)[2]))
+    v = layer.split(x)[2]
+    y = layer.proj(layer.merge(layer.pattern(x) @ v, x, v))
     torch.testing.assert_close(layer(x), y, rtol=0, atol=1e-12)
 
 

@@ -89,9 +89,12 @@ def test_cached_text_gives_the_same_output(variant: str) -> None:
 @pytest.mark.parametrize("variant", ORACLES)
 def test_the_softmax_of_the_scores_is_the_pattern(variant: str) -> None:
     layer, x = layer_of(variant), x_of()
-    assert layer.is_softmax == (variant not in {"softmax1", "sigmoid"})
+    assert layer.properties.is_softmax == (variant not in {"softmax1", "sigmoid"})
     pattern = kernels.masked_softmax(layer.scores(x), layer.mask(x))
-    assert torch.allclose(pattern, layer.pattern(x), rtol=0, atol=1e-12) == layer.is_softmax
+    assert (
+        torch.allclose(pattern, layer.pattern(x), rtol=0, atol=1e-12)
+        == layer.properties.is_softmax
+    )
 
 
 @pytest.mark.parametrize("variant", ["softmax1", "sigmoid"])

@@ -87,6 +87,12 @@ def test_every_variant_has_a_comment(variant: str) -> None:
     assert (CONF / "attn" / f"{variant}.yaml").read_text().startswith("# ")
 
 
+@pytest.mark.parametrize("file", (CONF / "experiment").glob("*.yaml"), ids=lambda file: file.stem)
+def test_every_experiment_can_use_other_probes(file: Path) -> None:
+    """A value for one probe would be an error with probes=none."""
+    assert "probes" not in OmegaConf.load(file)
+
+
 def test_settings_of_the_tests_equal_those_of_hydra() -> None:
     values = ("model.n_head=2", "attn.scale=0.3", "seed=3", "optim.betas=[0.9,0.95]")
     overrides = (*values, "attn=unscaled", "preset=baby", "+trainer.profiler=simple", "name='1'")

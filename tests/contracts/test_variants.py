@@ -81,7 +81,7 @@ def test_the_output_is_the_pattern_times_the_values(variant: str) -> None:
         p = layer.pattern(x).transpose(1, 2).reshape(2, H, T, T)
         y = (p @ v).reshape(2, T, H * D)
     else:
-        y = layer.merge(layer.pattern(x) @ v)
+        y = layer.merge(layer.pattern(x) @ v, x, v)
     torch.testing.assert_close(layer(x), layer.proj(y), rtol=0, atol=1e-5, equal_nan=True)
 
 

@@ -138,6 +138,7 @@ SETTINGS = [
     ("data._target_=builtins.dict", "error"),
     ("probes=null", "Config group override must be a string"),
     ("logger=null", "Config group override must be a string"),
+    ("attn=[sdpa,linear]", "attn=[sdpa,linear] must name one variant; sweep over several with -m"),
     ("attn=[1,2]", "Hydra cannot compose these settings (TypeError: "),
     ("attn=null", "Config group override must be a string"),
     (

@@ -18,6 +18,7 @@ from attnlab.attention.kernels import flex, linear, manual, sdpa, sigmoid, softm
 from attnlab.attention.layer import Attention, KVCache, SelfAttention
 from attnlab.attention.masks import bidirectional, causal, flipped, peek_one, strict_flip
 from attnlab.attention.positions import alibi, log_length
+from attnlab.attention.properties import Properties
 from attnlab.attention.scores import AdditiveAttention, DifferentialAttention, GeneralAttention
 from attnlab.attention.torch_mha import TorchMHA
 from attnlab.attention.variant import (
@@ -37,6 +38,7 @@ __all__ = [
     "DifferentialAttention",
     "GeneralAttention",
     "KVCache",
+    "Properties",
     "SelfAttention",
     "TorchMHA",
     "Variant",

@@ -6,6 +6,7 @@ They have the signature of `attnlab.attention.kernels`; the commented line is th
 from torch import Tensor
 
 from attnlab.attention.kernels import manual, mix, scores
+from attnlab.attention.properties import Properties, declare
 
 
 def zero_fill(
@@ -16,12 +17,18 @@ def zero_fill(
     return mix(filled.softmax(-1), v, dropout=dropout)
 
 
+declare(zero_fill, Properties(rows_sum_to_1=True, nonnegative=True))
+
+
 def finite_fill(
     q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
 ) -> Tensor:
     """Blocked scores become -1e4, which masks only while all visible scores are far above it."""
     filled = scores(q, k, scale=scale).masked_fill(~mask, -1e4)  # not -inf
     return mix(filled.softmax(-1), v, dropout=dropout)
+
+
+declare(finite_fill, Properties(rows_sum_to_1=True, nonnegative=True))
 
 
 def post_softmax_mask(
@@ -32,12 +39,18 @@ def post_softmax_mask(
     return mix(pattern, v, dropout=dropout)
 
 
+declare(post_softmax_mask, Properties(nonnegative=True))
+
+
 def softmax_over_queries(
     q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
 ) -> Tensor:
     """The softmax runs along the wrong axis: a key's weights over the queries sum to 1."""
     masked = scores(q, k, scale=scale).masked_fill(~mask, float("-inf"))
     return mix(masked.softmax(-2), v, dropout=dropout)  # not dim -1
+
+
+declare(softmax_over_queries, Properties(nonnegative=True))
 
 
 def unmerged_heads(
@@ -53,4 +66,4 @@ def unmerged_heads(
     return y.reshape(B, T, H, -1).transpose(1, 2)  # not y.transpose(1, 2)
 
 
-FAULTY = (zero_fill, finite_fill, post_softmax_mask, softmax_over_queries, unmerged_heads)
+declare(unmerged_heads, Properties(rows_sum_to_1=True, nonnegative=True))

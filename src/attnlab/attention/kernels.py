@@ -9,11 +9,14 @@ and is linear in v, so that `SelfAttention.pattern` can read off the pattern of 
 
 A kernel may also take `mod`, a function of the scaled scores (B, H, T, T) that acts before the
 mask. Only such kernels can be combined with `score_mod` and `softcap`.
+
+Each kernel declares its `Properties`.
 """
 
 import math
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Any, Protocol
 
@@ -23,6 +26,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from attnlab.attention.masks import build_mask, causal
+from attnlab.attention.properties import SOFTMAX, Properties, declare
 
 
 class Kernel(Protocol):
@@ -66,6 +70,9 @@ def manual(
     return mix(pattern, v, dropout=dropout)
 
 
+declare(manual, SOFTMAX)
+
+
 def softmax1(
     q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float, mod: Mod = None
 ) -> Tensor:
@@ -78,6 +85,9 @@ def softmax1(
     sink = masked.new_zeros(*masked.shape[:-1], 1)  # (B, H, T, 1)
     pattern = torch.cat([masked, sink], dim=-1).softmax(-1)[..., :-1]
     return mix(pattern, v, dropout=dropout)
+
+
+declare(softmax1, Properties(nonnegative=True, cacheable=True))
 
 
 def sigmoid(
@@ -93,26 +103,35 @@ def sigmoid(
     return mix(pattern, v, dropout=dropout)
 
 
+declare(sigmoid, Properties(nonnegative=True, cacheable=True))
+
+
 def linear(
     q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
 ) -> Tensor:
     """f(q) . f(k) over its sum, with f = elu + 1 (Katharopoulos et al. 2020, equations 7 and 9).
 
     It computes the (T, T) pattern, so any mask works: the function is that of linear attention,
-    the cost is not. Raises ValueError if the scale is not the default, 1/sqrt(D), since its
-    queries and keys are not scaled.
+    the cost is not.
+    """
+    return mix(masked_softmax(linear_scores(q, k, scale=scale), mask), v, dropout=dropout)
+
+
+def linear_scores(q: Tensor, k: Tensor, *, scale: float, mod: Mod = None) -> Tensor:
+    """ln(f(q) . f(k)), of which linear attention is the softmax: (B, H, T, T), fp32 at least.
+
+    Its queries and keys are not scaled. Raises ValueError for another scale than 1/sqrt(D).
     """
     if not math.isclose(scale, 1 / math.sqrt(q.shape[-1])):
         raise ValueError(f"the kernel linear has no scale; remove scale = {scale:g}")
-    return mix(masked_softmax(linear_scores(q, k), mask), v, dropout=dropout)
-
-
-def linear_scores(q: Tensor, k: Tensor) -> Tensor:
-    """ln(f(q) . f(k)), of which linear attention is the softmax: (B, H, T, T), fp32 at least."""
     dtype = torch.promote_types(q.dtype, torch.float32)
     with torch.autocast(q.device.type, enabled=False):
         similar = (F.elu(q.to(dtype)) + 1) @ (F.elu(k.to(dtype)) + 1).mT
-        return similar.clamp(min=torch.finfo(dtype).tiny).log()
+        logs = similar.clamp(min=torch.finfo(dtype).tiny).log()
+        return logs if mod is None else mod(logs)
+
+
+declare(linear, replace(SOFTMAX, scores=linear_scores))
 
 
 def sdpa(
@@ -145,6 +164,9 @@ def sdpa_dtype(q: Tensor) -> torch.dtype:
     return q.dtype
 
 
+declare(sdpa, replace(SOFTMAX, dtype=sdpa_dtype))
+
+
 def flex(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float) -> Tensor:
     """PyTorch's FlexAttention (Dong et al. 2024), which skips blocks of keys that are masked.
 
@@ -160,6 +182,9 @@ def flex(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout
     return y
 
 
+declare(flex, replace(SOFTMAX, cuda_only=True))
+
+
 @cache  # compiled at the first call, never at import
 def _flex_attention(*, compiled: bool) -> Any:
     warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
@@ -173,10 +198,3 @@ def _block_mask(mask: Tensor) -> BlockMask:
 
     with torch.inference_mode(False):  # see `build_mask`
         return create_block_mask(may_attend, None, None, len(mask), mask.shape[1], mask.device)
-
-
-# Kernels whose output for a query depends on that query, its row of the mask and the keys and
-# values that it may attend to: earlier outputs do not change when a text grows.
-ROWWISE: tuple[Kernel, ...] = (manual, sdpa, softmax1, sigmoid, linear, flex)
-# Kernels whose pattern is not a softmax over the keys.
-NO_SOFTMAX: tuple[Kernel, ...] = (softmax1, sigmoid)

@@ -12,12 +12,11 @@ from torch import Tensor, nn
 
 from attnlab.attention import kernels, masks
 from attnlab.attention.masks import build_mask, name_of
-from attnlab.attention.positions import alibi, log_length, rotate
+from attnlab.attention.positions import rotate
+from attnlab.attention.properties import SOFTMAX, Properties, combined, properties_of
 from attnlab.attention.rms_norm import rms_normalize
 from attnlab.attention.variant import AttentionConfig, check_divides, check_dropout, check_sizes
 from attnlab.rng import Rule, ones
-
-LAB_SCORE_MODS = (None, alibi, log_length)  # they neither block a key nor depend on later ones
 
 
 class KVCache:
@@ -47,7 +46,8 @@ class Attention(nn.Module):
     A subclass adds `forward(x)` (B, T, C) -> (B, T, C) and `pattern(x)` -> (B, H, T, T). If it
     has parameters of its own, it names them in `init_rules`, see `attnlab.init`. If it has a mask
     of its own, it overrides `mask`. It refuses the settings that it does not support, see
-    `AttentionConfig.require_default`.
+    `AttentionConfig.require_default`. It may declare `properties`, which its subclasses do not
+    inherit, since they may compute something else.
 
     The matrices of the textbooks are views of the parameters: writing to one, under
     `torch.no_grad()`, changes the layer. A textbook writes x W, while nn.Linear stores W
@@ -59,11 +59,12 @@ class Attention(nn.Module):
     """
 
     init_rules: ClassVar[dict[str, Rule]] = {}
-    is_softmax = True  # the pattern is a softmax over the keys, so its rows sum to 1
+    properties: Properties | None = None  # of a class: its own; of a layer: with its kernel's
     bilinear = True  # scores are x W_q W_k^T x
 
     def __init__(self, config: AttentionConfig) -> None:
         super().__init__()
+        self.properties = self._declared()
         C = config.n_embd
         self.n_head = config.n_head if config.heads is None else config.heads
         check_sizes({"n_head": self.n_head, "n_embd": C, "block_size": config.block_size})
@@ -101,6 +102,9 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(C, sum(self.qkv_sizes), bias=config.bias)
         self.proj = nn.Linear(C, C, bias=config.bias)
 
+    def _declared(self) -> Properties | None:
+        return vars(type(self)).get("properties")
+
     def split_qkv(self, rows: Tensor, dim: int = 0) -> tuple[Tensor, Tensor, Tensor]:
         """The views for queries, keys and values of a tensor with the rows of `qkv`."""
         parts = rows.split(self.qkv_sizes, dim)
@@ -115,8 +119,12 @@ class Attention(nn.Module):
         """Channels to heads: (B, T, h D) -> (B, h, T, D)."""
         return x.unflatten(-1, (-1, self.head_size)).transpose(1, 2)
 
-    def merge(self, mixed: Tensor) -> Tensor:
-        """The mixed values of the heads as `proj` gets them: (B, H, T, D) -> (B, T, C)."""
+    def merge(self, mixed: Tensor, x: Tensor, v: Tensor) -> Tensor:
+        """The mixed values of the heads as `proj` gets them: (B, H, T, D) -> (B, T, C).
+
+        A subclass may use the input x (B, T, C) and the values v (B, H, T, D) of the same
+        positions, as gates and norms after the mix do.
+        """
         return mixed.transpose(1, 2).flatten(2)
 
     def _repeat(self, grouped: Tensor, dim: int = 1) -> Tensor:
@@ -181,7 +189,7 @@ class SelfAttention(Attention):
     """
 
     init_rules: ClassVar[dict[str, Rule]] = {"gain": ones}
-    caches = True  # see `cacheable`; not inherited
+    properties: Properties | None = SOFTMAX  # of a kernel that is one
 
     def __init__(self, config: AttentionConfig) -> None:
         super().__init__(config)
@@ -193,8 +201,7 @@ class SelfAttention(Attention):
                 f"rotary = {rotary:g} rotates pairs of channels, so n_embd / n_head = "
                 f"{config.n_embd} / {self.n_head} = {self.head_size} must be even"
             )
-        gives_zeros = config.kernel in (kernels.sdpa, kernels.flex)
-        if gives_zeros and config.may_attend in masks.LEAVES_QUERIES_WITHOUT_KEYS:
+        if config.may_attend in masks.LEAVES_QUERIES_WITHOUT_KEYS and _hides(config.kernel):
             raise ValueError(
                 f"the mask {name_of(config.may_attend)} leaves a query without keys, for which "
                 f"the kernel {name_of(config.kernel)} silently returns zeros; use kernel = manual"
@@ -210,16 +217,20 @@ class SelfAttention(Attention):
             )
         self.kernel = config.kernel
         self.gain = nn.Parameter(torch.ones(self.n_head)) if config.qk_norm else None
-        self.is_softmax = config.kernel not in kernels.NO_SOFTMAX
-        plain = not self.adjusts and config.kernel is not kernels.linear
-        self.bilinear = plain and rotary is None and not config.qk_norm
+        of_kernel = properties_of(self.kernel)
+        of_mod = SOFTMAX if self.score_mod is None else properties_of(self.score_mod)
+        self.properties = declared = combined(of_kernel, of_mod, self._declared())
+        self._kernel_scores = (of_kernel and of_kernel.scores) or kernels.scores
+        plain = self._kernel_scores is kernels.scores and not self.adjusts and rotary is None
+        self.bilinear = declared is not None and plain and not config.qk_norm
+        back = declared is not None and masks.looks_back(self.may_attend, self.block_size)
+        if declared is not None and declared.causal_only and not back:
+            raise ValueError(
+                f"{type(self).__name__} with the kernel {name_of(self.kernel)} needs a mask "
+                f"without later keys; remove may_attend = {name_of(self.may_attend)}"
+            )
         # Whether earlier outputs stay the same when a text grows.
-        self.cacheable = (
-            vars(type(self)).get("caches", False)
-            and self.kernel in kernels.ROWWISE
-            and self.score_mod in LAB_SCORE_MODS
-            and masks.looks_back(self.may_attend, self.block_size)
-        )
+        self.cacheable = declared is not None and declared.cacheable and back
 
     def split(self, x: Tensor, start: int = 0) -> tuple[Tensor, Tensor, Tensor]:
         """Queries and keys as the kernel gets them, and values: three of (B, H, T, D).
@@ -241,12 +252,10 @@ class SelfAttention(Attention):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
-        return self._mix(*self.split(x), mask=self.mask(x))
+        return self._mix(x, *self.split(x), mask=self.mask(x))
 
     def _scores(self, q: Tensor, k: Tensor) -> Tensor:
-        if self.kernel is kernels.linear:
-            return kernels.linear_scores(q, k)
-        return kernels.scores(q, k, scale=self.scale, mod=self._mod())
+        return self._kernel_scores(q, k, scale=self.scale, mod=self._mod())
 
     def _mod(self, start: int = 0) -> kernels.Mod:
         """The function that applies softcap and score_mod, for queries from `start` on."""
@@ -274,12 +283,14 @@ class SelfAttention(Attention):
         whole = build_mask(self.may_attend, self.block_size, x.device)
         mask = whole[start:stop, :stop] if start else self.mask(x)
         q, k, v = self.split(x, start)
-        return self._mix(q, *cache.append(k, v), mask=mask, start=start)
+        return self._mix(x, q, *cache.append(k, v), mask=mask, start=start)
 
-    def _mix(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, start: int = 0) -> Tensor:
+    def _mix(
+        self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, start: int = 0
+    ) -> Tensor:
         dropout = self.dropout if self.training else 0.0
         y = self._call_kernel(q, k, v, mask=mask, dropout=dropout, start=start)
-        return self.proj(self.merge(y))
+        return self.proj(self.merge(y, x, v[:, :, start:]))
 
     def _call_kernel(
         self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, dropout: float, start: int = 0
@@ -293,3 +304,9 @@ class SelfAttention(Attention):
         B, _, T, _ = q.shape
         one_hot = torch.eye(T, dtype=q.dtype, device=q.device).expand(B, self.n_head, T, T)
         return self._call_kernel(q, k, one_hot, mask=self.mask(x), dropout=0.0)
+
+
+def _hides(kernel: kernels.Kernel) -> bool:
+    """Whether a kernel gives something else than NaN for a query without keys."""
+    one = torch.zeros(1, 1, 1, 1)
+    return not kernel(one, one, one, mask=one[0, 0] > 0, scale=1.0, dropout=0.0).isnan().all()

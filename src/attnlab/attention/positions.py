@@ -5,6 +5,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from attnlab.attention.properties import SOFTMAX, declare
+
 
 def alibi(scores: Tensor, q: Tensor, k: Tensor) -> Tensor:
     """Subtract a multiple of the distance, 2^(-8 h / H) in head h of 1 to H (Press et al. 2022).
@@ -16,12 +18,18 @@ def alibi(scores: Tensor, q: Tensor, k: Tensor) -> Tensor:
     return scores - slopes[:, None, None] * (q - k).abs()
 
 
+declare(alibi, SOFTMAX)
+
+
 def log_length(scores: Tensor, q: Tensor, k: Tensor) -> Tensor:
     """Multiply by ln n, n the length of the text up to the query (Chiang and Cholak 2022, sec. 5).
 
     The entropy of a row then grows less with the length. The arguments are those of `alibi`.
     """
     return scores * (q + 1).to(scores.dtype).log()
+
+
+declare(log_length, SOFTMAX)
 
 
 def rotate(x: Tensor, base: float = 10_000.0, start: int = 0) -> Tensor:

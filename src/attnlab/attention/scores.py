@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from attnlab.attention import kernels
 from attnlab.attention.layer import SelfAttention
+from attnlab.attention.properties import SOFTMAX, Properties
 from attnlab.attention.rms_norm import rms_normalize
 from attnlab.attention.variant import AttentionConfig, check_sizes
 from attnlab.rng import Rule, normal
@@ -101,6 +102,7 @@ class AdditiveAttention(SelfAttention):
     """
 
     init_rules: ClassVar[dict[str, Rule]] = {"v": unit_variance}
+    properties = replace(SOFTMAX, cacheable=False)
 
     def __init__(self, config: AttentionConfig) -> None:
         unsupported = "kernel scale n_kv_head qk_norm rotary score_mod softcap".split()
@@ -134,6 +136,7 @@ class GeneralAttention(SelfAttention):
     """
 
     init_rules: ClassVar[dict[str, Rule]] = {"W": identity}
+    properties = replace(SOFTMAX, cacheable=False)
 
     def __init__(self, config: AttentionConfig) -> None:
         config.require_default("n_kv_head", "qk_norm", "rotary", by="GeneralAttention")
@@ -164,7 +167,7 @@ class DifferentialAttention(SelfAttention):
     """
 
     init_rules: ClassVar[dict[str, Rule]] = {"lambdas": normal(0.1)}
-    caches = True
+    properties = Properties(cacheable=True)
 
     def __init__(self, config: AttentionConfig) -> None:
         config.require_default("qk_norm", "rotary", by="DifferentialAttention")
@@ -176,16 +179,16 @@ class DifferentialAttention(SelfAttention):
             self.scale *= 2 if config.scale else math.sqrt(2)
         self.lambda_init = 0.8 - 0.6 * math.exp(-0.3 * config.layer)
         self.lambdas = nn.Parameter(torch.zeros(4, D // 2))
-        self.is_softmax = self.bilinear = False
+        self.bilinear = False
 
     def scores(self, x: Tensor) -> Tensor:
         """The scores of the first softmax, before its mask: (B, T, C) -> (B, H, T, T)."""
         q, k, _ = self.split(x)
         return self._scores(q.chunk(2, dim=-1)[0], k.chunk(2, dim=-1)[0])
 
-    def merge(self, mixed: Tensor) -> Tensor:
+    def merge(self, mixed: Tensor, x: Tensor, v: Tensor) -> Tensor:
         """The normalized heads as `proj` gets them: (B, H, T, D) -> (B, T, C)."""
-        return super().merge(rms_normalize(mixed) * (1 - self.lambda_init))
+        return super().merge(rms_normalize(mixed) * (1 - self.lambda_init), x, v)
 
     def _call_kernel(
         self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, dropout: float, start: int = 0

@@ -1,6 +1,7 @@
 """nn.MultiheadAttention under the contract of `Attention`, with the same parameters."""
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -8,6 +9,7 @@ from torch.func import functional_call
 
 from attnlab.attention.layer import Attention
 from attnlab.attention.masks import LEAVES_QUERIES_WITHOUT_KEYS, name_of
+from attnlab.attention.properties import SOFTMAX
 from attnlab.attention.variant import AttentionConfig
 
 
@@ -19,6 +21,8 @@ class TorchMHA(Attention):
     errors of `Attention`, and ValueError for a kernel, shared heads or projections, qk_norm,
     rotary, score_mod, softcap, or a mask that leaves a query without keys.
     """
+
+    properties = replace(SOFTMAX, cacheable=False)
 
     def __init__(self, config: AttentionConfig) -> None:
         unsupported = "kernel n_kv_head qk_norm rotary shared score_mod softcap".split()

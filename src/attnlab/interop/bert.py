@@ -1,5 +1,6 @@
 """BERT's self-attention in our layer."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -7,6 +8,7 @@ from torch import Tensor
 
 from attnlab.attention.layer import SelfAttention
 from attnlab.attention.masks import bidirectional, causal
+from attnlab.attention.properties import SOFTMAX
 from attnlab.attention.variant import AttentionConfig
 from attnlab.errors import BadInput
 from attnlab.interop.gpt2 import filled
@@ -22,6 +24,7 @@ class PaddedSelfAttention(SelfAttention):
     `attention_mask` of transformers. None means no padding.
     """
 
+    properties = replace(SOFTMAX, cacheable=False)
     padding: Tensor | None = None
 
     def mask(self, x: Tensor) -> Tensor:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from attnlab.attention.kernels import manual, sdpa
 from attnlab.attention.layer import Attention, SelfAttention
 from attnlab.attention.masks import build_mask, causal, name_of
 from attnlab.attention.torch_mha import TorchMHA
@@ -147,7 +146,8 @@ def _of_layer(attn: nn.Module, block_size: int) -> Iterator[str]:
     if attn.shared:
         yield f"attn.shared = {attn.shared}: GPT-2 has separate queries, keys and values"
     if isinstance(attn, SelfAttention):
-        if attn.kernel not in (manual, sdpa):
+        declared = attn.properties
+        if declared is None or not declared.is_softmax or declared.scores is not None:
             yield f"attn.kernel = {name_of(attn.kernel)}: it must be sdpa or manual"
         if attn.adjusts:
             yield "attn.score_mod and attn.softcap: GPT-2 does not change its scores"

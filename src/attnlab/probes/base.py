@@ -9,9 +9,10 @@ from lightning.pytorch.loggers import MLFlowLogger, TensorBoardLogger, WandbLogg
 from tensorboard.compat.proto.summary_pb2 import Summary
 from torch import Tensor, nn
 
-from attnlab.errors import BadInput
+from attnlab.errors import BadInput, with_location
 from attnlab.model import GPT
 from attnlab.plotting.drawing import Pixels, png
+from attnlab.probes.layer_check import users_layers
 
 # TensorBoard sorts groups of charts by name and opens the first two. A capital letter comes first.
 SHOWN_FIRST = {"train/loss": "Loss/train", "val/loss": "Loss/validation"}
@@ -36,6 +37,9 @@ class Probe(L.Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.record = json.loads(state_dict["record"])
 
+    def try_on(self, net: GPT) -> None:
+        """Measure an untrained model once; any error leaves the probe out of the run."""
+
     def check(self, net: nn.Module) -> None:
         """Raise BadInput for a model that is not a `subject`."""
         if not isinstance(net, self.subject):
@@ -43,6 +47,31 @@ class Probe(L.Callback):
                 f"the probe {type(self).__name__} measures a {self.subject.__name__}, not a "
                 f"{type(net).__name__}; choose other probes, or probes=none"
             )
+
+
+def measurable(callbacks: list[L.Callback], net: nn.Module) -> list[L.Callback]:
+    """The callbacks without the probes that cannot measure a model with a user's own layers, which
+    are named in a line each. Raises BadInput if a probe is for another class of models."""
+    kept = []
+    for callback in callbacks:
+        if isinstance(callback, Probe):
+            callback.check(net)
+            if isinstance(net, GPT) and users_layers(net):
+                try:
+                    callback.try_on(net)
+                except (
+                    ArithmeticError,
+                    AttributeError,
+                    LookupError,
+                    RuntimeError,
+                    TypeError,
+                    ValueError,
+                ) as error:  # whatever the user's layer raises
+                    name = type(callback).__name__
+                    print(f"the probe {name} is left out: {with_location(error)}")
+                    continue
+        kept.append(callback)
+    return kept
 
 
 def at_least(name: str, value: int | None, least: int) -> None:

@@ -11,18 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnlab.attention import kernels
-from attnlab.attention.faulty_kernels import FAULTY
-from attnlab.attention.layer import LAB_SCORE_MODS, Attention, SelfAttention
-from attnlab.attention.torch_mha import TorchMHA
+from attnlab.attention.layer import Attention, SelfAttention
+from attnlab.attention.properties import properties_of
 from attnlab.model import GPT
 from attnlab.probes import measures
 
 Finding = dict[str, int | str | None]  # {"layer": number or None, "quantity": name}
-
-# They apply the layer's `mask`, or fail to by a known mistake.
-LAB_PATTERNS = (SelfAttention.pattern, TorchMHA.pattern)
-LAB_KERNELS = (*kernels.ROWWISE, *FAULTY)
 
 
 @dataclass(frozen=True)
@@ -33,14 +27,15 @@ class View:
     attn: nn.Module
     pattern: Tensor  # (B, H, T, T)
     mask: Tensor  # (T, T) bool, see `mask_of`
-    scores: Tensor | None  # (B, H, T, T) before mask and softmax; None if unknown
+    scores: Tensor | None  # (B, H, T, T) before mask and softmax; None if nothing is declared
     values: Tensor | None  # (B, H, T, D); None if unknown
     ids: Tensor | None = None  # the symbols (B, T); None if unknown
 
     @property
     def is_softmax(self) -> bool:
-        """Whether the pattern is a softmax over the keys; assumed of other classes."""
-        return not isinstance(self.attn, Attention) or self.attn.is_softmax
+        """Whether the layer declares that its pattern is the softmax of its scores."""
+        declared = properties_of(self.attn)
+        return declared is not None and declared.is_softmax
 
 
 @contextmanager
@@ -88,26 +83,31 @@ def view_of(number: int, attn: nn.Module, x: Tensor, ids: Tensor | None = None) 
     """One attention layer on its input (B, T, C)."""
     pattern = attn.pattern(x).float()  # type: ignore[operator]
     mask, scores, values = mask_of(attn, x, pattern), None, None
-    if isinstance(attn, Attention):
-        scores, values = attn.scores(x).float(), attn.split(x)[2].float()
+    if isinstance(attn, Attention) and attn.properties is not None:
+        scores = attn.scores(x).float()
+    if isinstance(attn, SelfAttention) or scores is not None:
+        values = attn.split(x)[2].float()  # type: ignore[operator]
     return View(number, attn, pattern, mask, scores, values, ids)
 
 
 def mask_of(attn: nn.Module, x: Tensor, pattern: Tensor) -> Tensor:
     """The (T, T) mask of a layer for x (B, T, C), True = may attend.
 
-    It is the layer's `mask` if the layer overrides it or has a kernel of the lab. Any other mask
+    It is the layer's `mask` if the layer overrides it or declares its properties. Any other mask
     is read off the patterns (B, H, T, T) of x and of zeros: the keys that get any weight. The
     scores of zeros are equal, so no weight is rounded to 0.
     """
-    if isinstance(attn, Attention):
-        known = type(attn).pattern in LAB_PATTERNS
-        if isinstance(attn, SelfAttention):
-            known &= attn.kernel in LAB_KERNELS and attn.score_mod in LAB_SCORE_MODS
-        if known or type(attn).mask is not Attention.mask:
-            return attn.mask(x)
-    at_zero = attn.pattern(torch.zeros_like(x[:1])).float()  # type: ignore[operator]
-    weights = torch.cat([pattern, at_zero]).nan_to_num()
+    if isinstance(attn, Attention) and (
+        attn.properties is not None or type(attn).mask is not Attention.mask
+    ):
+        return attn.mask(x)
+    return keys_with_weight(attn, x, pattern)
+
+
+def keys_with_weight(attn: nn.Module, x: Tensor, pattern: Tensor) -> Tensor:
+    """The keys that get any weight in the patterns of x (B, T, C) and of zeros, (T, T) bool."""
+    at_zero = attn.pattern(torch.zeros_like(x[:1]))  # type: ignore[operator]
+    weights = torch.cat([pattern, at_zero.to(pattern)]).nan_to_num()
     return (weights != 0).flatten(0, 1).any(0)
 
 
@@ -150,7 +150,7 @@ def between_heads(view: View) -> dict[str, Tensor]:
         "js_divergence": measures.js_divergence(view.pattern, view.mask),
     }
     attn = view.attn
-    if isinstance(attn, Attention) and len(attn.qkv.weight) == sum(attn.qkv_sizes):
+    if isinstance(attn, Attention) and attn.properties is not None:
         qkv, proj = attn.qkv_of_heads().detach(), attn.proj.weight.detach()
         if attn.bilinear:
             named["qk_similarity"] = measures.qk_similarity(qkv, attn.n_head)

@@ -11,7 +11,6 @@ from typing import Any
 from torch import Tensor, nn, stack
 
 from attnlab.attention.layer import Attention
-from attnlab.attention.torch_mha import TorchMHA
 from attnlab.errors import BadInput
 from attnlab.model import GPT
 from attnlab.probes.capture import attention_layers, eval_mode
@@ -91,15 +90,20 @@ def patch_heads(
 
 def _run(net: GPT, ids: Tensor, change: Callable[[int, Tensor], Tensor]) -> Tensor:
     """The logits when `change(layer, (B, T, H, D))` acts on what arrives at each `proj`."""
+    layers = attention_layers(net)
+    silent = set(range(len(layers)))  # the layers that have not called their `proj`
 
     def hook(number: int, n_head: int, module: nn.Module, args: tuple[Any, ...]) -> Tensor:
+        silent.discard(number)
         return change(number, args[0].unflatten(-1, (n_head, -1))).flatten(-2)
 
     with ExitStack() as hooks, eval_mode(net):
-        for number, attn in enumerate(attention_layers(net)):
-            if not isinstance(attn, Attention) or isinstance(attn, TorchMHA):
-                raise BadInput(f"{type(attn).__name__} does not pass its heads through `proj`")
-            bound = partial(hook, number, attn.n_head)
-            hooks.enter_context(attn.proj.register_forward_pre_hook(bound))
+        for number, attn in enumerate(layers):
+            if isinstance(attn, Attention):
+                bound = partial(hook, number, attn.n_head)
+                hooks.enter_context(attn.proj.register_forward_pre_hook(bound))
         logits: Tensor = net(ids)
+    if silent:
+        name = type(layers[min(silent)]).__name__
+        raise BadInput(f"{name} does not pass its heads through `proj`")
     return logits

@@ -52,6 +52,9 @@ class Patterns(Probe):
         self._measured = -1  # the last step with numbers
         self._drawn: list[int] = []  # the steps with pictures
 
+    def try_on(self, net: GPT) -> None:
+        scalars(views(net, torch.zeros(1, net.block_size, dtype=torch.long)))
+
     def on_train_start(self, trainer: L.Trainer, pl_module: Any) -> None:
         x, _ = pl_module.corpus.windows("val", pl_module.net.block_size, self.windows)
         self._ids = x.to(pl_module.device)
@@ -118,6 +121,9 @@ class History(Probe):
         self._snapshots: list[dict[str, Any]] = []
         self._restored_chars = 0
 
+    def try_on(self, net: GPT) -> None:
+        snapshot(list(views(net, torch.zeros(1, net.block_size, dtype=torch.long))), step=0)
+
     def on_train_start(self, trainer: L.Trainer, pl_module: Any) -> None:
         if not self.steps or not trainer.is_global_zero:
             return
@@ -178,6 +184,9 @@ class Gradients(Probe):
         at_least("probes.gradients.every", every, 1)
         self.every = every
         self._before: dict[str, Tensor] = {}
+
+    def try_on(self, net: GPT) -> None:
+        dict(parts(net))
 
     def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: Any, *_: Any) -> None:
         step = trainer.global_step + 1  # the current one

@@ -11,7 +11,7 @@ Role = Literal["place", "named", "shown", "free", "once", "bundle", "start", "un
 # The roles of settings, each with all keys below it. A setting that is missing here can change the
 # result, so it is part of a run's identity, stands in the name of the run directory if an override
 # changes it, and is the same in a run that continues another.
-#   place       says where a run goes: no part of its identity, and a claim sets it
+#   place       says where a run goes, or whether it is refused: no part of its identity
 #   shown       only changes what is shown and logged: neither in the identity nor in the name
 #   named       the run directory names it in another way than by an override
 #   free        may differ in a run that continues another: it affects the steps that are done at
@@ -24,6 +24,7 @@ ROLES: dict[str, tuple[Role, ...]] = {
     "name": ("place", "named"),
     "outputs": ("place", "named"),
     "force": ("place", "named", "once"),
+    "check_layer": ("place", "named", "undeclared"),
     "attn": ("named",),
     "seed": ("named",),
     "experiment": ("named", "bundle"),

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 GROUPS = {"attn", "model", "data", "optim", "trainer", "probes", "callbacks", "logger"}
 SETTINGS: dict[str, Any] = {
     **{"name": str | int | float, "module": str, "outputs": str, "seed": int, "force": bool},
-    **{"compile": bool, "train_loss": bool, "checkpoint_every": int},
+    **{"compile": bool, "check_layer": bool, "train_loss": bool, "checkpoint_every": int},
     **{"continue_from": str | None, "init_from": str | None},
 }
 COUNTS = (

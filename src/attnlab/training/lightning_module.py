@@ -14,8 +14,9 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from attnlab.attention import AdditiveAttention, SelfAttention, kernels
+from attnlab.attention import AdditiveAttention, SelfAttention
 from attnlab.attention.masks import name_of
+from attnlab.attention.properties import properties_of
 from attnlab.data.batches import IGNORED, Batch, TaskData, TrainBatches
 from attnlab.data.corpora import Corpus, unit_of
 from attnlab.data.sequences import Sequences
@@ -310,13 +311,14 @@ class GPTModule(TaskModule):
         attn = self.net.get_submodule("blocks.0.attn")
         if not isinstance(attn, SelfAttention) or isinstance(attn, AdditiveAttention):
             return type(attn).__name__
-        if attn.kernel is not kernels.sdpa:
-            return name_of(attn.kernel)
+        name, declared = name_of(attn.kernel), properties_of(attn.kernel)
+        if declared is None or declared.dtype is None:
+            return name
         in_bf16 = str(self.trainer.precision).startswith("bf16")
         dtype = torch.bfloat16 if in_bf16 else torch.get_default_dtype()
         q = torch.empty(1, 1, self.net.block_size, 1, dtype=dtype, device=self.device)
-        chosen = kernels.sdpa_dtype(q)
-        return "sdpa" if chosen == dtype else f"sdpa in {chosen}".replace("torch.", "")
+        chosen = declared.dtype(q)
+        return name if chosen == dtype else f"{name} in {chosen}".replace("torch.", "")
 
     def first_nonfinite(self, batch: Batch) -> Finding | None:
         return first_nonfinite(self.net, batch[0])

@@ -68,6 +68,9 @@ def train(cfg: DictConfig) -> float:
 
 def _train(cfg: DictConfig, hydra: HydraConf) -> "Result":
     # With --config-path, a configuration that a run has saved is used without config groups.
+    named = last_of(hydra.overrides.task).get("attn")
+    if named is not None and "attn" not in hydra.runtime.choices:  # Hydra would merge a list
+        raise BadInput(f"{named} must name one variant; sweep over several with -m attn=a,b")
     variant = variant_of(str(hydra.runtime.choices.get("attn", "as_saved")))
     with fast_imports():  # PyTorch, and Lightning once the settings are checked
         from attnlab.training.config import read_config

@@ -19,13 +19,15 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from attnlab.attention import SelfAttention, kernels
-from attnlab.attention.masks import build_mask
+from attnlab.attention import SelfAttention
+from attnlab.attention.masks import build_mask, name_of
+from attnlab.attention.properties import properties_of
 from attnlab.data.batches import TaskData
 from attnlab.data.corpora import to_plain
 from attnlab.errors import DISK, BadInput, Terminated, first_line
 from attnlab.files import write_json
-from attnlab.probes.base import Probe
+from attnlab.probes.base import measurable
+from attnlab.probes.layer_check import check_users_layers
 from attnlab.runs.run_directory import RunDirectory
 from attnlab.runs.settings import Settings, fingerprint
 from attnlab.training import callbacks
@@ -93,7 +95,8 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
         log_settings(trainer, settings, folder, variant, resume_step)
         _fit(trainer, lit, start)
         metrics, status = ending(trainer, checkpoints)
-        metrics |= {"variant": variant} | ({} if origin is None else origin.record)
+        metrics |= {"variant": variant, "check_layer": settings["check_layer"]}
+        metrics |= {} if origin is None else origin.record
         metrics |= measured(trainer, lit, clock) | provenance(trainer, corpus)
         write_json(directory.metrics_file, metrics)
         log_results(trainer, metrics)
@@ -177,14 +180,16 @@ def _prepare(lit: TaskModule, trainer: L.Trainer, checkpoint: dict[str, Any] | N
     for layer in lit.net.modules():
         fits = isinstance(layer, SelfAttention) and not layer.dropout
         fits = fits and trainer.strategy.root_device.type == "cuda"
-        if vars(layer).get("kernel") is kernels.flex and not fits:
+        kernel = vars(layer).get("kernel")
+        declared = properties_of(kernel)
+        if declared is not None and declared.cuda_only and not fits:
             raise BadInput(
-                "the kernel flex trains only self-attention, on a CUDA GPU, without dropout; "
-                "use another kernel, such as attn=sdpa"
+                f"the kernel {name_of(kernel)} trains only self-attention, on a CUDA GPU, without "
+                "dropout; use another kernel, such as attn=sdpa"
             )
-    for callback in trainer.callbacks:  # type: ignore[attr-defined]
-        if isinstance(callback, Probe):
-            callback.check(lit.net)
+    if lit.recipe["config"]["check_layer"]:
+        check_users_layers(lit.net)
+    trainer.callbacks = measurable(trainer.callbacks, lit.net)  # type: ignore[attr-defined]
     if lit.recipe["config"]["compile"]:
         compiler = os.environ.get("CXX", "g++")
         if not torch.cuda.is_available() and shutil.which(compiler) is None:
