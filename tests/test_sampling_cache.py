@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from attnlab.attention import SelfAttention, Variant
-from attnlab.attention.layer import KVCache
+from attnlab.attention.cache import KVCache
 from attnlab.attention.masks import build_mask, looks_back
 from attnlab.model import GPT, CachedDecoder, rms_norm, sample, supports_cache
 from attnlab.training.config import read_config
@@ -204,7 +204,9 @@ def test_a_cache_returns_appended_keys_and_refuses_overflow() -> None:
     k, v = torch.randn(2, 3, 5, 4), torch.randn(2, 3, 5, 6)
     for begin, end in ((0, 2), (2, 3), (3, 5)):
         keys, values = cache.append(k[:, :, begin:end], v[:, :, begin:end])
+        assert len(cache) == begin
+        cache.advance(end - begin)
         assert torch.equal(keys, k[:, :, :end]) and torch.equal(values, v[:, :, :end])
-    assert len(cache) == 5
+    assert len(cache) == 5 and cache.numbers() == k.numel() + v.numel()
     with pytest.raises(ValueError, match="6 positions do not fit into a cache of 5"):
         cache.append(k[:, :, :1], v[:, :, :1])

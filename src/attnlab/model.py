@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import gelu
 
-from attnlab.attention.layer import KVCache, SelfAttention
+from attnlab.attention.cache import KVCache, Memo, takes_memo
+from attnlab.attention.layer import Attention
 from attnlab.attention.rms_norm import RMSNorm
 from attnlab.attention.variant import AttentionConfig, check_dropout, check_sizes
 from attnlab.errors import BadInput
@@ -117,8 +118,9 @@ class Block(nn.Module):
         self.mlp = MLP(n_embd, bias=bias, dropout=dropout, activation=activation)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.around(self.attn, x)
+    def forward(self, x: Tensor, memo: Memo | None = None) -> Tensor:
+        named = takes_memo(type(self.attn).forward)
+        return self.around(partial(self.attn, memo=memo) if named else self.attn, x)
 
     def around(self, attend: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         """The block's output with a function (B, T, C) -> (B, T, C) as its attention."""
@@ -178,7 +180,9 @@ class GPT(nn.Module):
         self.wpe = nn.Embedding(block_size, n_embd) if learned_positions else None
         self.smear = nn.ParameterList(torch.zeros(n_embd) for _ in range(smear))
         self.dropout = nn.Dropout(dropout)
-        config = AttentionConfig(n_embd, n_head, block_size, bias=bias, dropout=dropout)
+        config = AttentionConfig(
+            n_embd, n_head, block_size, bias=bias, dropout=dropout, vocab_size=vocab_size
+        )
         block = partial(
             Block, n_embd, bias=bias, dropout=dropout, norm=norm, activation=activation
         )
@@ -207,9 +211,9 @@ class GPT(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Logits of the next symbol at every position: (B, T) int64 -> (B, T, V)."""
-        x = self.embed(ids)
+        x, memo = self.embed(ids), {"ids": ids}
         for block in self.blocks:
-            x = block(x)
+            x = block(x, memo)
         return self.unembed(x)
 
 
@@ -238,16 +242,19 @@ class CachedDecoder:
         text = torch.cat([self.tail.expand(len(ids), -1).to(ids.device), ids], dim=1)
         x = self.net.embed(text, start=start - known)[:, known:]
         self.tail = text[:, max(0, text.shape[1] - len(self.net.smear)) :]
+        memo = {"ids": ids}
         for block, cache in zip(self.net.blocks, self.caches, strict=True):
-            assert isinstance(block, Block) and isinstance(block.attn, SelfAttention)
-            x = block.around(partial(block.attn.extend, cache=cache), x)
+            assert isinstance(block, Block) and isinstance(block.attn, Attention)
+            extend = partial(block.attn.extend, cache=cache)
+            named = takes_memo(type(block.attn).extend)
+            x = block.around(partial(extend, memo=memo) if named else extend, x)
         return self.net.unembed(x)
 
 
 def supports_cache(net: GPT) -> bool:
     """Whether a `CachedDecoder` gives the logits of the model; never for a subclass of `GPT`."""
     return type(net) is GPT and all(
-        type(block) is Block and isinstance(block.attn, SelfAttention) and block.attn.cacheable
+        type(block) is Block and isinstance(block.attn, Attention) and block.attn.cacheable
         for block in net.blocks
     )
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attnlab.attention import AttentionConfig, DifferentialAttention, Properties, Variant
-from attnlab.attention.layer import KVCache
+from attnlab.attention.cache import KVCache
 from attnlab.checkup import checkup
 from attnlab.init import init_weights
 from attnlab.model import GPT

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attnlab.attention import AttentionConfig, SelfAttention, TorchMHA, Variant, kernels, masks
-from attnlab.attention.layer import KVCache
+from attnlab.attention.cache import KVCache
 from attnlab.attention.positions import alibi, log_length
 from attnlab.model import GPT
 from attnlab.probes.capture import by_head, by_layer, view_of, views

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from attnlab import check_layer
 from attnlab.attention import (
     AttentionConfig,
+    KVCache,
     Properties,
     SelfAttention,
     TorchMHA,
@@ -221,7 +222,7 @@ class Latent(SelfAttention):
         self.qkv = nn.Linear(C, C // 2, bias=False)
         self.up = nn.Linear(C // 2, 3 * C, bias=False)
 
-    def split(self, x: Tensor, start: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    def split(self, x: Tensor, cache: KVCache | None = None) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = map(self._heads, self.up(self.qkv(x)).chunk(3, dim=-1))
         return q, k, v
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attnlab.attention.layer import SelfAttention
 from attnlab.attention.masks import bidirectional, build_mask, causal, flipped
+from attnlab.attention.self_attention import SelfAttention
 from attnlab.attention.variant import AttentionConfig
 from attnlab.probes import measures as m
 from attnlab.probes.measures import random_energy

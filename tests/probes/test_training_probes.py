@@ -13,7 +13,7 @@ import torch
 from omegaconf import OmegaConf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from attnlab.attention.layer import SelfAttention
+from attnlab.attention.self_attention import SelfAttention
 from attnlab.attention.variant import Variant, identical, identical_qkv
 from attnlab.errors import BadInput
 from attnlab.init import init_weights

@@ -27,7 +27,7 @@ from tests.forked import begin, ended, forked_worker, is_one_sentence, same_weig
 from tests.training.test_summary import write_run
 
 FAULTY = '''
-from attnlab.attention.layer import SelfAttention
+from attnlab.attention.self_attention import SelfAttention
 
 class Faulty(SelfAttention):
     """Breaks in the third call, where it is told to."""

@@ -5,6 +5,7 @@
 `kernel: sdpa`, is one of `__all__` here or in `attnlab.model`.
 """
 
+from attnlab.attention.cache import KVCache
 from attnlab.attention.cross_attention import CrossAttention
 from attnlab.attention.faulty_kernels import (
     finite_fill,
@@ -15,11 +16,12 @@ from attnlab.attention.faulty_kernels import (
 )
 from attnlab.attention.functional import attention
 from attnlab.attention.kernels import flex, linear, manual, sdpa, sigmoid, softmax1
-from attnlab.attention.layer import Attention, KVCache, SelfAttention
+from attnlab.attention.layer import Attention
 from attnlab.attention.masks import bidirectional, causal, flipped, peek_one, strict_flip
 from attnlab.attention.positions import alibi, log_length
 from attnlab.attention.properties import Properties
 from attnlab.attention.scores import AdditiveAttention, DifferentialAttention, GeneralAttention
+from attnlab.attention.self_attention import SelfAttention
 from attnlab.attention.torch_mha import TorchMHA
 from attnlab.attention.variant import (
     AttentionConfig,

@@ -12,16 +12,17 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from attnlab.attention import kernels
-from attnlab.attention.layer import SelfAttention
+from attnlab.attention.cache import KVCache
 from attnlab.attention.properties import SOFTMAX, Properties
 from attnlab.attention.rms_norm import rms_normalize
+from attnlab.attention.self_attention import SelfAttention
 from attnlab.attention.variant import AttentionConfig, check_sizes
 from attnlab.rng import Rule, normal
 
@@ -111,13 +112,22 @@ class AdditiveAttention(SelfAttention):
         self.bilinear = False
         self.v = nn.Parameter(torch.full((self.n_head, self.head_size), self.head_size**-0.5))
 
-    def _scores(self, q: Tensor, k: Tensor) -> Tensor:
+    def scores_of(self, q: Tensor, k: Tensor, mod: kernels.Mod) -> Tensor:
+        """v . tanh(q + k): (B, H, T, T)."""
         return additive(q, k, self.v)
 
-    def _call_kernel(
-        self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, dropout: float, start: int = 0
+    def mix(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        mask: Tensor,
+        dropout: float,
+        options: dict[str, Any],
     ) -> Tensor:
-        pattern = kernels.masked_softmax(self._scores(q, k), mask)
+        """The average of the values (B, H, S, D), weighted by the softmax of the scores."""
+        pattern = kernels.masked_softmax(self.scores_of(q, k, None), mask)
         return kernels.mix(pattern, v, dropout=dropout)
 
 
@@ -144,9 +154,9 @@ class GeneralAttention(SelfAttention):
         D = self.head_size
         self.W = nn.Parameter(torch.eye(D).repeat(self.n_head, 1, 1))  # (H, D, D)
 
-    def split(self, x: Tensor, start: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    def split(self, x: Tensor, cache: KVCache | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries times W, keys and values: three of (B, H, T, D)."""
-        q, k, v = super().split(x, start)
+        q, k, v = super().split(x, cache)
         return q @ self.W.to(q.dtype), k, v
 
     def qkv_of_heads(self) -> Tensor:
@@ -184,16 +194,24 @@ class DifferentialAttention(SelfAttention):
     def scores(self, x: Tensor) -> Tensor:
         """The scores of the first softmax, before its mask: (B, T, C) -> (B, H, T, T)."""
         q, k, _ = self.split(x)
-        return self._scores(q.chunk(2, dim=-1)[0], k.chunk(2, dim=-1)[0])
+        return self.scores_of(q.chunk(2, dim=-1)[0], k.chunk(2, dim=-1)[0], self.mod(x))
 
     def merge(self, mixed: Tensor, x: Tensor, v: Tensor) -> Tensor:
         """The normalized heads as `proj` gets them: (B, H, T, D) -> (B, T, C)."""
         return super().merge(rms_normalize(mixed) * (1 - self.lambda_init), x, v)
 
-    def _call_kernel(
-        self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, dropout: float, start: int = 0
+    def mix(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        mask: Tensor,
+        dropout: float,
+        options: dict[str, Any],
     ) -> Tensor:
+        """The difference of two kernels, each with half of the channels of q and k."""
         (q1, q2), (k1, k2) = q.chunk(2, dim=-1), k.chunk(2, dim=-1)
-        attend = partial(super()._call_kernel, mask=mask, dropout=dropout, start=start)
+        attend = partial(super().mix, mask=mask, dropout=dropout, options=options)
         ab, cd = (self.lambdas[::2] * self.lambdas[1::2]).sum(-1)  # a . b and c . d
         return attend(q1, k1, v) - (ab.exp() - cd.exp() + self.lambda_init) * attend(q2, k2, v)

@@ -113,6 +113,7 @@ class AttentionConfig:
         shared: "qk": keys are the queries (Kitaev et al. 2020, section 2); "qkv": one projection
             gives queries, keys and values. `qkv` then has 2C or C rows.
         layer: the number of the layer, from 0.
+        vocab_size: V of the model; 0 for a layer outside a model.
     """
 
     n_embd: int
@@ -133,6 +134,7 @@ class AttentionConfig:
     score_mod: ScoreMod = None
     softcap: float | None = None
     layer: int = 0
+    vocab_size: int = 0
 
     def require_default(self, *names: str, by: str) -> None:
         """Raise ValueError if one of the named settings of the layer `by` is not its default."""
@@ -144,7 +146,7 @@ class AttentionConfig:
 
 DEFAULTS: dict[str, Any] = {f.name: f.default for f in fields(AttentionConfig)}
 # What the model sets; a variant sets the other fields.
-SHAPE = ("n_embd", "n_head", "block_size", "bias", "dropout", "layer")
+SHAPE = ("n_embd", "n_head", "block_size", "bias", "dropout", "layer", "vocab_size")
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from attnlab.attention.layer import SelfAttention
 from attnlab.attention.masks import bidirectional, causal
 from attnlab.attention.properties import SOFTMAX
+from attnlab.attention.self_attention import SelfAttention
 from attnlab.attention.variant import AttentionConfig
 from attnlab.errors import BadInput
 from attnlab.interop.gpt2 import filled

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from attnlab.attention.layer import Attention, SelfAttention
+from attnlab.attention.layer import Attention
 from attnlab.attention.masks import build_mask, causal, name_of
+from attnlab.attention.self_attention import SelfAttention
 from attnlab.attention.torch_mha import TorchMHA
 from attnlab.data.corpora import Alphabet
 from attnlab.data.tokenizers import Bytes, Subwords

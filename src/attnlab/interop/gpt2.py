@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import attnlab.model
-from attnlab.attention.layer import SelfAttention
+from attnlab.attention.self_attention import SelfAttention
 from attnlab.attention.variant import AttentionConfig, Variant
 from attnlab.errors import BadInput
 from attnlab.model import GPT, Activation, AttentionFactory, Block, gelu_tanh, relu_squared

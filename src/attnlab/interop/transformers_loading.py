@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from attnlab.attention.layer import SelfAttention
+from attnlab.attention.self_attention import SelfAttention
 from attnlab.errors import BadInput, first_line
 from attnlab.interop.bert import from_bert
 from attnlab.interop.gpt2 import attention_from_gpt2
@@ -80,8 +80,8 @@ def views_of_transformers(name: str, text: str) -> tuple[list[View], list[str]]:
     to_ours: Callable[[Any], SelfAttention] = from_bert if of_bert else attention_from_gpt2
     inputs = inputs_of(model, layers, ids[None])
     with torch.no_grad():
-        pairs = enumerate(zip(map(to_ours, layers), inputs, strict=True))
-        views = [view_of(n, *pair) for n, pair in pairs]
+        ours = zip(map(to_ours, layers), inputs, strict=True)
+        views = [view_of(n, layer, x) for n, (layer, (x, _)) in enumerate(ours)]
     decode = partial(tokenizer.decode, clean_up_tokenization_spaces=False)
     return views, [decode([i]) for i in ids.tolist()]
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as L
@@ -72,6 +73,12 @@ def measurable(callbacks: list[L.Callback], net: nn.Module) -> list[L.Callback]:
                     continue
         kept.append(callback)
     return kept
+
+
+def run_directory(trainer: L.Trainer) -> Path:
+    """The directory of a run: `default_root_dir` is an empty place in it, so that Lightning reads
+    no checkpoint that it finds."""
+    return Path(trainer.default_root_dir).parent
 
 
 def at_least(name: str, value: int | None, least: int) -> None:

@@ -11,8 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnlab.attention.layer import Attention, SelfAttention
+from attnlab.attention.cache import Memo, takes_memo
+from attnlab.attention.layer import Attention
 from attnlab.attention.properties import properties_of
+from attnlab.attention.self_attention import SelfAttention
 from attnlab.model import GPT
 from attnlab.probes import measures
 
@@ -56,12 +58,15 @@ def attention_layers(net: GPT) -> list[nn.Module]:
     return [block.attn for block in net.blocks]  # type: ignore[misc]
 
 
-def inputs_of(net: nn.Module, layers: Iterable[nn.Module], ids: Tensor) -> list[Tensor]:
-    """The input of each layer of a model, (B, T, C) each, by temporary hooks."""
-    inputs: list[Tensor] = []
+def inputs_of(
+    net: nn.Module, layers: Iterable[nn.Module], ids: Tensor
+) -> list[tuple[Tensor, Memo | None]]:
+    """The input (B, T, C) of each layer of a model, and its memo, by temporary hooks."""
+    inputs: list[tuple[Tensor, Memo | None]] = []
 
     def keep(module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-        inputs.append((args[0] if args else options["hidden_states"]).detach())
+        x = args[0] if args else options["hidden_states"]
+        inputs.append((x.detach(), options.get("memo")))
 
     with ExitStack() as hooks, eval_mode(net):
         for layer in layers:
@@ -73,19 +78,30 @@ def inputs_of(net: nn.Module, layers: Iterable[nn.Module], ids: Tensor) -> list[
 def views(net: GPT, ids: Tensor) -> Iterator[View]:
     """Every attention layer on a batch (B, T), one after the other."""
     layers = attention_layers(net)
-    for number, (attn, x) in enumerate(zip(layers, inputs_of(net, layers, ids), strict=True)):
+    inputs = inputs_of(net, layers, ids)
+    for number, (attn, (x, memo)) in enumerate(zip(layers, inputs, strict=True)):
         with eval_mode(net):
-            view = view_of(number, attn, x, ids)
+            view = view_of(number, attn, x, ids, memo)
         yield view
 
 
-def view_of(number: int, attn: nn.Module, x: Tensor, ids: Tensor | None = None) -> View:
-    """One attention layer on its input (B, T, C)."""
+def called(attn: nn.Module, x: Tensor, memo: Memo | None) -> Tensor:
+    """The output of a layer for x (B, T, C), which gets the memo if it names it."""
+    y: Tensor = attn(x, memo=memo) if takes_memo(type(attn).forward) else attn(x)
+    return y
+
+
+def view_of(
+    number: int, attn: nn.Module, x: Tensor, ids: Tensor | None = None, memo: Memo | None = None
+) -> View:
+    """One attention layer on its input (B, T, C), with the memo of the forward pass."""
     pattern = attn.pattern(x).float()  # type: ignore[operator]
     mask, scores, values = mask_of(attn, x, pattern), None, None
     if isinstance(attn, Attention) and attn.properties is not None:
         scores = attn.scores(x).float()
-    if isinstance(attn, SelfAttention) or scores is not None:
+    if isinstance(attn, SelfAttention):
+        values = attn.values(attn.split(x)[2], memo).float()
+    elif scores is not None:
         values = attn.split(x)[2].float()  # type: ignore[operator]
     return View(number, attn, pattern, mask, scores, values, ids)
 
@@ -288,12 +304,13 @@ def in_words(found: Finding) -> str:
 def _quantities(net: GPT, ids: Tensor) -> Iterator[tuple[int | None, str, Tensor]]:
     layers = attention_layers(net)
     with eval_mode(net):
-        for number, (attn, x) in enumerate(zip(layers, inputs_of(net, layers, ids), strict=True)):
+        inputs = inputs_of(net, layers, ids)
+        for number, (attn, (x, memo)) in enumerate(zip(layers, inputs, strict=True)):
             yield number, "input of the attention", x
             if isinstance(attn, Attention):
                 for name, part in zip(("queries", "keys", "values"), attn.split(x), strict=True):
                     yield number, name, part
                 yield number, "scores", attn.scores(x)
             yield number, "pattern", attn.pattern(x)  # type: ignore[operator]
-            yield number, "output of the attention", attn(x)
+            yield number, "output of the attention", called(attn, x, memo)
         yield None, "logits", net(ids)

@@ -1,13 +1,12 @@
 """The probe that runs a checkup on the trained model."""
 
-from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as L
 
 from attnlab.checkup import checkup
 from attnlab.files import write_atomically
-from attnlab.probes.base import Probe, log_scalars, log_text
+from attnlab.probes.base import Probe, log_scalars, log_text, run_directory
 
 
 class Checkup(Probe):
@@ -32,6 +31,6 @@ class Checkup(Probe):
         lines = [f"{d.status.value}: {d.headline}" for d in report.diagnoses]
         log_text(trainer, "checkup", "\n".join(lines or ["healthy"]), trainer.global_step)
         if trainer.is_global_zero:
-            folder = Path(trainer.default_root_dir)
+            folder = run_directory(trainer)
             write_atomically(folder / "checkup.json", f"{report.to_json()}\n".encode())
             write_atomically(folder / "checkup.html", report.to_html().encode())

@@ -11,13 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnlab.attention.cache import Memo
 from attnlab.attention.kernels import masked_softmax, scores
-from attnlab.attention.layer import Attention, SelfAttention
+from attnlab.attention.layer import Attention
 from attnlab.attention.masks import LEAVES_QUERIES_WITHOUT_KEYS, name_of
 from attnlab.attention.properties import SOFTMAX, Properties, properties_of
+from attnlab.attention.self_attention import SelfAttention
 from attnlab.errors import BadInput
 from attnlab.model import GPT
-from attnlab.probes.capture import eval_mode, keys_with_weight
+from attnlab.probes.capture import called, eval_mode, keys_with_weight
 from attnlab.rng import generator
 
 LENGTH = 16  # positions, of which each is changed in turn
@@ -72,12 +74,13 @@ def check_layer(layer: nn.Module, *, n_embd: int, block_size: int) -> None:
         x = torch.randn(2, block_size, n_embd, generator=stream).to(next(layer.parameters()))
         x[1, :-1] = x[0, :-1]  # only the last position differs
         _check_mask(layer, x)
-        first, pattern = x[:1, :LENGTH], _pattern(layer, x[:1, :LENGTH])
+        first = x[:1, :LENGTH]
+        pattern = _pattern(layer, first)
         mask = keys_with_weight(layer, first, pattern)
         if isinstance(layer, Attention):  # what it should apply
             mask = layer.mask(first).view(-1, *mask.shape).any(0)
         _check_output(layer, first, pattern, mask)
-        if not mask.triu(1).any() and (ahead := _differ(*layer(x)[:, :-1])).any():
+        if not mask.triu(1).any() and (ahead := _differ(*_output(layer, x)[:, :-1])).any():
             raise _leak(layer, int(ahead.nonzero()[0]), block_size - 1)
         if isinstance(layer, Attention) and layer.properties is not None:
             _check_declared(layer, layer.properties, first, pattern)
@@ -111,7 +114,7 @@ def _check_output(layer: nn.Module, x: Tensor, pattern: Tensor, mask: Tensor) ->
     texts = x.repeat(T + 1, 1, 1)  # x, and T copies that differ from it in one position
     i = torch.arange(T)
     texts[i + 1, i] = torch.randn(x.shape[1:], generator=stream).to(x)
-    outputs = layer(texts)
+    outputs = _output(layer, texts)
     if not outputs.isfinite().all() and not _has_empty_rows(layer):
         raise BadInput(f"the output of {_described(layer)} is not finite for random inputs")
     depends = _differ(outputs[:1], outputs[1:]).mT  # (T outputs, T inputs)
@@ -127,7 +130,7 @@ def _check_output(layer: nn.Module, x: Tensor, pattern: Tensor, mask: Tensor) ->
                 f"which has no weight in its pattern; make `pattern` describe `forward`"
             )
     elif layer.properties is None or layer.properties.linear_in_values:
-        v = layer.split(x)[2]
+        v = layer.values(layer.split(x)[2], _memo(layer, x))
         expected = layer.proj(layer.merge(pattern.to(v.dtype) @ v, x, v))
         if (differs := _differ(outputs[:1], expected)).any():
             raise BadInput(
@@ -135,6 +138,21 @@ def _check_output(layer: nn.Module, x: Tensor, pattern: Tensor, mask: Tensor) ->
                 f"not proj(merge(pattern @ values)), so measures of its pattern would be wrong; "
                 f"make `pattern` describe `forward`, or declare linear_in_values=False"
             )
+
+
+def _output(layer: nn.Module, x: Tensor) -> Tensor:
+    return called(layer, x, _memo(layer, x))
+
+
+def _memo(layer: nn.Module, x: Tensor) -> Memo:
+    """An invented memo: the same symbol everywhere, and values that do not depend on x."""
+    B, T, _ = x.shape
+    memo = {"ids": torch.zeros(B, T, dtype=torch.long, device=x.device)}
+    if isinstance(layer, Attention):
+        shape = (layer.n_head, T, layer.head_size)
+        values = torch.randn(shape, generator=generator(0, "check/memo"))
+        memo["values"] = values.to(x).expand(B, *shape)
+    return memo
 
 
 def _check_declared(layer: Attention, declared: Properties, x: Tensor, pattern: Tensor) -> None:
@@ -163,7 +181,8 @@ def find_properties(layer: nn.Module, n_embd: int, block_size: int) -> Propertie
         of_layer = layer.scores(x)
         layer.bilinear = not _differ(of_layer, scores(q, k, scale=layer.scale)).any()
         softmax = masked_softmax(of_layer, layer.mask(x))
-        if _differ(layer.pattern(x), softmax).any() or _differ(layer.split(x)[2], v).any():
+        values = layer.values(layer.split(x)[2], _memo(layer, x))
+        if _differ(layer.pattern(x), softmax).any() or _differ(values, v).any():
             return None
     return replace(SOFTMAX, cacheable=False)
 

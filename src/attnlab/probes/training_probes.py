@@ -3,7 +3,6 @@
 import json
 import math
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as L
@@ -173,7 +172,7 @@ class History(Probe):
         self._snapshots.append(snapshot(seen, step, float(loss)))
         tokens = [pl_module.corpus.alphabet[i] for i in self._ids[0].tolist()]
         content = json.dumps(history(tokens, seen, self._snapshots), separators=(",", ":"))
-        write_atomically(Path(trainer.default_root_dir) / "history.json", content.encode())
+        write_atomically(base.run_directory(trainer) / "history.json", content.encode())
 
 
 class Gradients(Probe):

@@ -23,7 +23,7 @@ from attnlab.data.sequences import Sequences
 from attnlab.errors import BadInput
 from attnlab.init import init_weights
 from attnlab.model import GPT, Block
-from attnlab.probes.capture import Finding, first_nonfinite
+from attnlab.probes.capture import Finding, called, first_nonfinite
 from attnlab.rng import seed_default, stream_seed
 from attnlab.runs.settings import flat, identity
 from attnlab.training.checkpoints import load_stored, versions
@@ -232,10 +232,11 @@ class GPTModule(TaskModule):
     def try_forward(net: GPT) -> None:
         """Run each attention layer on two positions; a ValueError if it changes the shape."""
         net.eval()
-        x = net.embed(torch.zeros(1, min(2, net.block_size), dtype=torch.long))
+        memo = {"ids": torch.zeros(1, min(2, net.block_size), dtype=torch.long)}
+        x = net.embed(memo["ids"])
         for block in net.blocks:
             assert isinstance(block, Block)
-            y = block.attn(x)
+            y = called(block.attn, x, memo)
             if y.shape != x.shape:
                 raise ValueError(
                     f"the attention layer must keep the shape (B, T, C) = {tuple(x.shape)}; "
