@@ -34,9 +34,12 @@ def check_checkpoints(directory: RunDirectory) -> None:
 
 def read_resumable(
     directory: RunDirectory, settings: Settings, corpus: TaskData
-) -> dict[str, Any]:
-    """The checkpoint that a run resumes from; BadInput if it is damaged or of another run."""
+) -> dict[str, Any] | None:
+    """The checkpoint that a run resumes from, if there is one; BadInput if it is damaged or of
+    another run."""
     file = directory.last_checkpoint
+    if not file.exists():
+        return None
     check_checkpoints(directory)  # best.ckpt is kept unless a later loss is lower
     checkpoint, differing, trained_on = read_compared(file, settings)
     if differing:

@@ -60,24 +60,21 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
     The run directory `folder` records `variant`, the name of the file in conf/attn, and the
     overrides as typed. Raises BadInput, before anything is written, if the run is not possible.
     """
-    settings, force, corpus = config.settings, config.settings["force"], _load_data(config)
-    sources = settings["continue_from"], settings["init_from"]
-    origin = None if sources == (None, None) else read_origin(settings, corpus, folder)
+    settings, force, directory = config.settings, config.settings["force"], RunDirectory(folder)
+    corpus = _load_data(config)
+    origin = read_origin(settings, corpus, folder)
     inputs = [corpus.sha256, *([] if origin is None else [origin.sha256])]
-    directory, digest = RunDirectory(folder), fingerprint(settings, *inputs)
-    if done := _past_result(config, directory, inputs):
-        return done
+    digest = fingerprint(settings, *inputs)
+    if past := _past_result(config, directory, inputs):
+        return past
+
     lit = make_module(config, corpus)
     if isinstance(origin, InitialWeights):
         origin.fill(lit)
-    if foreign := foreign_checkpoints(folder):
-        names = ", ".join(file.name for file in foreign)
-        warnings.warn(f"{names} in {folder}: not a checkpoint of attnlab, not read", stacklevel=2)
-    resumes = not force and directory.last_checkpoint.exists()
-    checkpoint = read_resumable(directory, settings, corpus) if resumes else None
+    checkpoint = None if force else read_resumable(directory, settings, corpus)
     resume_step = None if checkpoint is None else checkpoint["global_step"]
     trainer, clock, checkpoints = make_trainer(config, folder, resume_step)
-    continued = origin if not resumes and isinstance(origin, EarlierRun) else None
+    continued = origin if checkpoint is None and isinstance(origin, EarlierRun) else None
     if continued is not None:
         checkpoint = continued.first_checkpoint(lit, trainer)
     _prepare(lit, trainer, checkpoint)
@@ -87,9 +84,9 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
         return Result(folder, measured(trainer, lit, clock), config.module, settings)
 
     with directory.locked(), _recorded_failures(directory, digest, trainer, checkpoints, force):
-        if done := _past_result(config, directory, inputs):  # of another process, meanwhile
-            return done
-        directory.begin(settings, overrides, digest, resumes=resumes)
+        if past := _past_result(config, directory, inputs):  # of another process, meanwhile
+            return past
+        directory.begin(settings, overrides, digest, resumes=resume_step is not None)
         if continued is not None and checkpoint is not None:
             continued.begin(checkpoint, directory, trainer.max_steps)
         log_settings(trainer, settings, folder, variant, resume_step)
@@ -143,6 +140,9 @@ def make_trainer(
     """Lightning's Trainer with all callbacks and loggers, and two of them that measure the run.
     BadInput if Lightning refuses, for example because a device is missing."""
     _silence_lightning()
+    if foreign := foreign_checkpoints(folder):
+        names = ", ".join(file.name for file in foreign)
+        warnings.warn(f"{names} in {folder}: not a checkpoint of attnlab, not read", stacklevel=2)
     divergence, every = callbacks.Divergence(), config.settings["checkpoint_every"]
     checkpoints = RunCheckpoints(folder / "checkpoints", every, divergence)
     own = [clock := Clock(), divergence, checkpoints, callbacks.Scalars()]
