@@ -121,22 +121,22 @@ def read_yaml(file: Path) -> Any:
                 depth -= isinstance(event, yaml.CollectionEndEvent)
                 if depth > DEEPEST:  # at 30,000 levels the C loader overflows its stack
                     raise ValueError("it is nested too deeply")
-        found = yaml.load(content, Loader=loader)
-        check_plain(found)
+        settings = yaml.load(content, Loader=loader)
+        check_plain(settings)
     except (RecursionError, ValueError, yaml.YAMLError) as error:
         raise BadInput(f"{file} does not hold plain settings: {first_line(error)}") from error
-    return found
+    return settings
 
 
 def check_plain(value: Any) -> None:
     """Raise ValueError for values that JSON cannot express and containers that occur twice."""
-    seen, rest = set[int](), [value]
+    containers, rest = set[int](), [value]
     while rest:
         item = rest.pop()
         if isinstance(item, dict | list | tuple):
-            if id(item) in seen and item:
+            if id(item) in containers and item:
                 raise ValueError("a group of values occurs twice")
-            seen.add(id(item))
+            containers.add(id(item))
             rest += [*item.keys(), *item.values()] if isinstance(item, dict) else item
         elif item is not None and type(item) not in (str, int, float, bool):
             raise ValueError(f"{type(item).__name__} is not a plain value")

@@ -63,8 +63,10 @@ def cores() -> int:
 
 def threads_given() -> int | None:
     """The number of threads that the variable OMP_NUM_THREADS gives to this process."""
-    given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]  # more are for nested regions
-    return max(1, int(given)) if given.isdigit() else None
+    setting = os.environ.get("OMP_NUM_THREADS", "").partition(",")[
+        0
+    ]  # more are for nested regions
+    return max(1, int(setting)) if setting.isdigit() else None
 
 
 def make_worker(number: int, logs: Path, threads: int) -> ProcessPoolExecutor:

@@ -106,8 +106,8 @@ class OptunaSweeper(Sweeper):
         self, arguments: list[str]
     ) -> "tuple[list[tuple[str, ...]], dict[str, BaseDistribution]]":
         """The combinations of the values that are not searched, and what Optuna draws."""
-        given = [f"{key!s}={value}" for key, value in self.params.items()] + arguments
-        parsed = OverridesParser.create().parse_overrides(given)
+        overrides = [f"{key!s}={value}" for key, value in self.params.items()] + arguments
+        parsed = OverridesParser.create().parse_overrides(overrides)
         typed = {override.get_key_element(): override for override in parsed}  # the last counts
         space = {key: x for key, o in typed.items() if (x := distribution(o)) is not None}
         values = [

@@ -189,7 +189,7 @@ def _last_checkpoint(folder: RunDirectory) -> Path:
 
 def _nodes_to_build(recipe: Mapping[str, Any], file: Path, *, trust: bool) -> list[DictConfig]:
     """The nodes `model` and `attn` of a recipe, checked before anything is built from them."""
-    nodes, own = [], []
+    nodes, foreign = [], []
     for group in ("model", "attn"):
         settings = recipe["config"][group]
         for key, value in settings.items():
@@ -205,16 +205,18 @@ def _nodes_to_build(recipe: Mapping[str, Any], file: Path, *, trust: bool) -> li
                 raise BadInput(f"{_cut(name)} in {file} must be a single value")
             ours = value in FUNCTIONS and key != "_target_"
             if isinstance(value, str) and "." in value and not ours:
-                own.append(f"{name} = {value}")
+                foreign.append(f"{name} = {value}")
         nodes.append(DictConfig(settings))
-    if own:
+    if foreign:
         raise BadInput(
-            f"{file} asks for code that is not part of attnlab ({_cut(', '.join(own), 3)}); "
+            f"{file} asks for code that is not part of attnlab ({_cut(', '.join(foreign), 3)}); "
             "if you trust the file, allow it to run with --trust (in Python: trust=True)"
         )
     start = [setting.removeprefix("model.") for setting in settings_with("start")]
-    known = {"_target_", "_partial_", *start, *signature(GPT).parameters}
-    unknown = [] if trust else [key for key in recipe["config"]["model"] if key not in known]
+    settings_of_gpt = {"_target_", "_partial_", *start, *signature(GPT).parameters}
+    unknown = (
+        [] if trust else [key for key in recipe["config"]["model"] if key not in settings_of_gpt]
+    )
     if unknown:
         raise BadInput(
             f"model.{_cut(unknown[0])} in {file} is not a setting of this version's GPT"

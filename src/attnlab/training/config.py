@@ -64,7 +64,7 @@ def read_config(cfg: DictConfig) -> RunConfig:
     import torch  # only now, since importing PyTorch and Lightning takes seconds
 
     module = _module(cfg)
-    optimizer = build(cfg.optim, "optim", given=("net", "max_steps"))
+    optimizer = build(cfg.optim, "optim", supplied=("net", "max_steps"))
     optimizer(torch.nn.Linear(1, 1), cfg.trainer.max_steps)  # refuses bad numbers
     return RunConfig(
         settings=cast(dict[str, Any], OmegaConf.to_container(cfg)),
@@ -102,7 +102,9 @@ def _check_settings(cfg: DictConfig) -> None:
         try:
             Path(cfg[key] or "").expanduser()
         except RuntimeError as error:
-            raise BadInput(f"{key} = {cfg[key]} begins with the name of no user") from error
+            raise BadInput(
+                f"{key} = {cfg[key]} begins with a user name that this machine does not have"
+            ) from error
     if cfg.seed < 0:
         raise BadInput(f"seed = {cfg.seed} must be at least 0")
     for key in COUNTS:
@@ -120,8 +122,8 @@ def _check_trainer(cfg: DictConfig) -> None:
             if value != accepted or type(value) is not type(accepted):
                 raise BadInput(f"trainer.{key} = {value} is not supported: {reason}")
     if cfg.trainer.precision not in PRECISIONS:
-        known = ", ".join(PRECISIONS)
-        raise BadInput(f"trainer.precision = {cfg.trainer.precision} must be one of {known}")
+        allowed = ", ".join(PRECISIONS)
+        raise BadInput(f"trainer.precision = {cfg.trainer.precision} must be one of {allowed}")
     clip = checked(cfg.trainer.gradient_clip_val, float | None, "trainer.gradient_clip_val")
     if clip is not None and not clip >= 0:
         raise BadInput(f"trainer.gradient_clip_val = {clip} must be at least 0, or null")
@@ -147,7 +149,7 @@ def _initialized(cfg: DictConfig, module: "type[TaskModule]") -> "Callable[[int]
     """`model_factory` with a trial run of the attention, and with initial weights."""
     init = dict(list(parameters(module.init_weights, "module").items())[2:])  # not net and seed
     # With the keys of the initialization apart, every other key must be the model's.
-    build(cfg.model, "model", apart=init, given=("attn", "vocab_size"))
+    build(cfg.model, "model", apart=init, supplied=("attn", "vocab_size"))
     settings = {name: checked(cfg.model[name], init[name], f"model.{name}") for name in init}
     make = model_factory(cfg.model, cfg.attn)
 

@@ -42,12 +42,12 @@ def model_factory(model: DictConfig, attn: DictConfig) -> "Callable[[int], nn.Mo
     target = locate(str(model._target_), "model._target_")
     taken = parameters(target, "model._target_")
     apart = [str(key) for key in model if key not in taken]
-    make_model = build(model, "model", apart=apart, given=("attn", "vocab_size"))
+    make_model = build(model, "model", apart=apart, supplied=("attn", "vocab_size"))
     # The arguments with which the model makes its layers: a GPT gives a config.
-    hint, given = taken.get("attn"), ["config"]
+    hint, arguments = taken.get("attn"), ["config"]
     if isclass(hint) and "__call__" in vars(hint):
-        given = list(signature(hint.__call__).parameters)[1:]
-    make_attention = build(attn, "attn", given=given)
+        arguments = list(signature(hint.__call__).parameters)[1:]
+    make_attention = build(attn, "attn", supplied=arguments)
 
     def make(vocab_size: int) -> "nn.Module":
         try:
@@ -112,7 +112,7 @@ def make_logger(node: DictConfig, path: str, folder: Path, resume_step: int | No
         # TensorBoard drops what the interrupted part logged after its checkpoint.
         added["purge_step"] = resume_step + 1
     try:
-        logger: Logger = build(node, path, given=added)(**added)
+        logger: Logger = build(node, path, supplied=added)(**added)
     except ModuleNotFoundError as error:
         extra = path.rpartition(".")[2]
         raise BadInput(

@@ -31,7 +31,7 @@ NOUNS: Mapping[Any, str] = {
 
 
 def build(
-    node: DictConfig, path: str, *, apart: Collection[str] = (), given: Collection[str] = ()
+    node: DictConfig, path: str, *, apart: Collection[str] = (), supplied: Collection[str] = ()
 ) -> "partial[Any]":
     """The node's `_target_` as a callable with the node's values as arguments; BadInput if there
     is no such target, or if it does not take these keys and values.
@@ -43,7 +43,7 @@ def build(
     Args:
         node, path: the node and its place in the configuration, for messages.
         apart: keys of the node that are not arguments of the target.
-        given: parameters that the caller of the result sets; a node may not set them.
+        supplied: parameters that the caller of the result sets; a node may not set them.
     """
     target = locate(str(node._target_), f"{path}._target_")
     if node.get("_partial_", True) is not True:
@@ -51,24 +51,24 @@ def build(
     hints = parameters(target, f"{path}._target_")
     first = next(iter(hints), None)
     takes_config = first == "config" and hints["config"] in (AttentionConfig, Any)
-    if given and not hints.keys() & set(given):
-        raise BadInput(f"{path}._target_ = {node._target_} takes none of {', '.join(given)}")
+    if supplied and not hints.keys() & set(supplied):
+        raise BadInput(f"{path}._target_ = {node._target_} takes none of {', '.join(supplied)}")
     if takes_config:
         settings = parameters(AttentionConfig, path)
         hints = {name: hint for name, hint in settings.items() if name not in SHAPE} | hints
-        given = {"config", *given}
-    known = {name: hint for name, hint in hints.items() if name not in given}
+        supplied = {"config", *supplied}
+    accepted = {name: hint for name, hint in hints.items() if name not in supplied}
     values: dict[str, Any] = {}
     for key, value in OmegaConf.to_container(node, resolve=True).items():  # type: ignore[union-attr]
         name = str(key)
         if name in SPECIAL or name in apart:
             continue
-        if name not in known:
-            raise BadInput(unknown(f"{path}.{name}", f"{path}.", known, of=str(node._target_)))
-        values[name] = checked(value, known[name], f"{path}.{name}")
+        if name not in accepted:
+            raise BadInput(unknown(f"{path}.{name}", f"{path}.", accepted, of=str(node._target_)))
+        values[name] = checked(value, accepted[name], f"{path}.{name}")
     for name, parameter in inspect.signature(target).parameters.items():
         needed = parameter.default is parameter.empty and parameter.kind in NAMED
-        if needed and name not in values and name not in given:
+        if needed and name not in values and name not in supplied:
             raise BadInput(f"{path}.{name} must be given: {path}.{name}=...")
     return partial(Variant(target, values)) if takes_config else partial(target, **values)
 
@@ -86,15 +86,15 @@ def locate(name: str, path: str, hint: Any = type) -> Any:
         return _public(name, path, hint)
     logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)  # says the same in three lines
     try:
-        found = hydra.utils.get_object(name)
+        target = hydra.utils.get_object(name)
     except Exception as error:  # Hydra raises whatever the import raised
         reason = first_line(error.__cause__ or error)
         raise BadInput(f"{path} = {name} cannot be imported: {reason}") from error
-    if not callable(found):
+    if not callable(target):
         raise BadInput(f"{path} = {name} is not a class or function")
-    if hint is not type and not _can_be(found, hint):
+    if hint is not type and not _can_be(target, hint):
         raise BadInput(f"{path} = {name} must be called as {_call_of(hint)}")
-    return found
+    return target
 
 
 def _public(name: str, path: str, hint: Any) -> Any:
@@ -103,10 +103,10 @@ def _public(name: str, path: str, hint: Any) -> Any:
     modules = [groups[group]] if group in groups else groups.values()
     names = {name: vars(module)[name] for module in modules for name in module.__all__}
     fitting = {
-        known: found
-        for known, found in names.items()
-        if (hint is type and inspect.isclass(found) and issubclass(found, nn.Module))
-        or (hint is not type and not inspect.isclass(found) and _can_be(found, hint))
+        public: value
+        for public, value in names.items()
+        if (hint is type and inspect.isclass(value) and issubclass(value, nn.Module))
+        or (hint is not type and not inspect.isclass(value) and _can_be(value, hint))
     }
     if name in fitting:
         return fitting[name]
@@ -181,14 +181,14 @@ def _arguments(hint: Any) -> tuple[list[str], list[str]] | None:
     return [p.name for p in names if p.name not in keywords], keywords
 
 
-def _can_be(found: Any, hint: Any) -> bool:
+def _can_be(value: Any, hint: Any) -> bool:
     """Whether a callable takes the arguments of a function type."""
     arguments = _arguments(hint)
     if arguments is None:
         return True
     positional, keywords = arguments
     try:
-        signature = inspect.signature(found)
+        signature = inspect.signature(value)
     except (TypeError, ValueError):  # some builtins have none, and take no keywords of ours
         return not keywords
     try:

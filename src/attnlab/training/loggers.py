@@ -56,11 +56,11 @@ def _restore_csv_rows(logger: CSVLogger, resume_step: int) -> None:
     if not source.exists():
         return
     try:
-        found = list(csv.DictReader(read_file(source).decode().splitlines()))
-        if found and None in found[-1].values():  # cut off by a kill, after the checkpoint
-            found.pop()
-        steps = [int(row.pop("step")) for row in found]
-        rows: Any = [{key: float(x) for key, x in row.items() if x} for row in found]
+        lines = list(csv.DictReader(read_file(source).decode().splitlines()))
+        if lines and None in lines[-1].values():  # cut off by a kill, after the checkpoint
+            lines.pop()
+        steps = [int(row.pop("step")) for row in lines]
+        rows: Any = [{key: float(x) for key, x in row.items() if x} for row in lines]
     except (csv.Error, KeyError, TypeError, ValueError) as error:
         raise BadInput(f"{source} is damaged ({first_line(error)}); delete it") from error
     source.replace(kept)
@@ -101,8 +101,8 @@ def close_services(trainer: L.Trainer) -> None:
 def log_results(trainer: L.Trainer, record: dict[str, Any]) -> None:
     """Log the final results, the content of metrics.json, in the columns for results."""
     diverged = record["status"] == "diverged"
-    found = record | record["probes"] | {"diverged": float(diverged)}
-    values = {_tag(name): found[name] for name in shown()["results"] if name in found}
+    figures = record | record["probes"] | {"diverged": float(diverged)}
+    values = {_tag(name): figures[name] for name in shown()["results"] if name in figures}
     log_scalars(trainer, values, record["steps"])
     status = api_pb2.STATUS_FAILURE if diverged else api_pb2.STATUS_SUCCESS
     end = plugin_data_pb2.SessionEndInfo(status=status, end_time_secs=time.time())

@@ -105,8 +105,8 @@ def directory_by_hydra(hydra: HydraConf, folder: Path) -> Path | None:
     if hydra.mode == RunMode.MULTIRUN:
         sweeps_there = "hydra.sweep.dir" in keys
         return Path(hydra.runtime.output_dir, *folder.parts[-2:]) if sweeps_there else None
-    if given := keys.keys() & {"hydra.sweep.dir", "hydra.sweep.subdir"}:
-        raise BadInput(f"{min(given)} is for a sweep (-m); use hydra.run.dir")
+    if misplaced := keys.keys() & {"hydra.sweep.dir", "hydra.sweep.subdir"}:
+        raise BadInput(f"{min(misplaced)} is for a sweep (-m); use hydra.run.dir")
     # "." is the default in conf/train.yaml, and what Lightning passes to its other processes.
     return Path(hydra.runtime.output_dir) if hydra.run.dir != "." else None
 
@@ -184,8 +184,8 @@ def one_sentence() -> Iterator[None]:
         *_, (frame, _line) = traceback.walk_tb(error.__traceback__)
         # Hydra itself fails by a plain ValueError (probes=null) or otherwise (attn=[1]).
         in_hydra = frame.f_globals["__name__"].partition(".")[0] in ("hydra", "omegaconf")
-        known = isinstance(error, BadInput | HydraException | OmegaConfBaseException | OSError)
-        if not (known or in_hydra):
+        expected = isinstance(error, BadInput | HydraException | OmegaConfBaseException | OSError)
+        if not (expected or in_hydra):
             raise
         _say(error)
         raise SystemExit(2) from None
@@ -223,11 +223,11 @@ def _unknown_setting(name: str, cause: BaseException | None) -> str:
     advice = f"; {training_command()} --cfg job shows them all"
     if isinstance(cause, OmegaConfBaseException) and isinstance(cause.parent_node, DictConfig):
         unknown, key = str(cause.full_key), str(cause.key)
-        known = [
+        names = [
             *map(str, cause.parent_node),
             *(settings_with("bundle") if unknown == key else ()),
         ]
-        near = get_close_matches(key, known, n=1)
+        near = get_close_matches(key, names, n=1)
         if not near and unknown == name:
             settings = flat(OmegaConf.to_container(cause.parent_node))  # type: ignore[arg-type]
             near = [setting for setting in settings if setting.endswith(f".{key}")]
@@ -248,6 +248,6 @@ def missing_file(path: str, options: list[str]) -> str:
     if package := PLUGINS.get(f"{group}={name}"):
         return f"{group}={name} is not installed; install it with: pip install {package}"
     near = get_close_matches(name.lower(), options, n=1)
-    known = f"there are {', '.join(sorted(options))}"
-    hint = f"did you mean {group}={near[0]}? ({known})" if near else known
+    all_options = f"there are {', '.join(sorted(options))}"
+    hint = f"did you mean {group}={near[0]}? ({all_options})" if near else all_options
     return f"there is no {group}={name}; {hint}"

@@ -145,8 +145,8 @@ def make_trainer(
         warnings.warn(f"{names} in {folder}: not a checkpoint of attnlab, not read", stacklevel=2)
     divergence, every = callbacks.Divergence(), config.settings["checkpoint_every"]
     checkpoints = RunCheckpoints(folder / "checkpoints", every, divergence)
-    own = [clock := Clock(), divergence, checkpoints, callbacks.Scalars()]
-    own.append(Interruption(checkpoints))
+    ours = [clock := Clock(), divergence, checkpoints, callbacks.Scalars()]
+    ours.append(Interruption(checkpoints))
     bar = config.trainer.keywords.get("enable_progress_bar", True) and sys.stderr.isatty()
     shown = callbacks.Progress(refresh_rate=10) if bar else callbacks.Lines()
     users = [make() for make in config.callbacks]
@@ -158,7 +158,7 @@ def make_trainer(
     try:
         trainer = config.trainer(
             enable_progress_bar=bar or own_bar,
-            callbacks=[*own, *([] if own_bar else [shown]), *probes, *users],
+            callbacks=[*ours, *([] if own_bar else [shown]), *probes, *users],
             logger=[make(folder, resume_step) for make in config.loggers],
             plugins=[callbacks.AtomicCheckpointIO()],
             # In a job of Slurm, Lightning loads hpc_ckpt_* from here in each fit and validation.
