@@ -137,7 +137,7 @@ class History(Probe):
             self._snapshots = []
         parts = (i / max(1, steps - 1) for i in range(steps))
         self._due = {round(trainer.max_steps * part**1.7) for part in parts}
-        if self._snapshots:  # a continued run may have taken snapshots beyond max_steps
+        if self._snapshots:  # an earlier run that is continued took them at other steps
             there = [each["step"] for each in self._snapshots]
             past = (due for due in self._due if due <= trainer.global_step)
             kept = {min((abs(step - due), step) for step in there)[1] for due in past}

@@ -225,12 +225,11 @@ def _recorded_failures(
         with suppress(OSError, BadInput):  # "running" without a lock also means interrupted
             if not directory.is_done():
                 directory.set_status("interrupted", digest, {"step": trainer.global_step})
-        if isinstance(end, Terminated):
-            again = "the job is requeued and" if requeue(end) else "the same command"
-            print(f"\nInterrupted at step {trainer.global_step}; {again} {then}.")
-            raise
-        print(f"\nInterrupted at step {trainer.global_step}; the same command {then}.")
-        raise SystemExit(143 if isinstance(end, SIGTERMException) else 130) from None
+        requeued = isinstance(end, Terminated) and requeue(end)
+        again = "the job is requeued and" if requeued else "the same command"
+        print(f"\nInterrupted at step {trainer.global_step}; {again} {then}.", flush=True)
+        code = 143 if isinstance(end, SIGTERMException) else 130
+        raise SystemExit(end.code if isinstance(end, Terminated) else code) from None
     except Exception as error:
         try:
             why = {"step": trainer.global_step, "reason": traceback.format_exc()}
