@@ -63,10 +63,8 @@ def cores() -> int:
 
 def threads_given() -> int | None:
     """The number of threads that the variable OMP_NUM_THREADS gives to this process."""
-    setting = os.environ.get("OMP_NUM_THREADS", "").partition(",")[
-        0
-    ]  # more are for nested regions
-    return max(1, int(setting)) if setting.isdigit() else None
+    threads = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]  # more: nested regions
+    return max(1, int(threads)) if threads.isdigit() else None
 
 
 def make_worker(number: int, logs: Path, threads: int) -> ProcessPoolExecutor:
