@@ -20,10 +20,11 @@ from attnlab.claims import (
     Within,
 )
 from attnlab.claims.evaluate import judge_prediction, score
-from attnlab.claims.judge import decide, declared_looks, judge, judge_claim
+from attnlab.claims.judge import decide, judge, judge_claim
 from attnlab.claims.results import Evidence, PredictionResult
 from attnlab.claims.statistics import reach_probability
 from attnlab.errors import BadInput
+from attnlab.runs.seed_statistics import declared_looks
 
 SIMULATIONS = 4000
 ERRORS = {10: 0.00098, 20: 0.00210, 40: 0.00234}

@@ -55,6 +55,12 @@ def content(
     return history(text, views, snapshots)
 
 
+METRICS: dict[str, Any] = {
+    **{"val_loss": 2.5, "unit": "character", "tokens_per_second": 1e4, "device": "cpu"},
+    **{"precision": "32-true", "corpus": {"name": "text", "sha256": "a"}, "probes": {}},
+}
+
+
 def run(
     root: Path,
     variant: str,
@@ -67,8 +73,10 @@ def run(
     folder = root / f"attn={variant}" / f"seed={seed}"
     (folder / ".hydra").mkdir(parents=True)
     last = kept["snapshots"][-1]["step"] if kept else 30
-    (folder / "status.json").write_text(json.dumps({"status": status, "step": last}))
-    metrics = {"status": status, "variant": variant, "val_loss": 2.5, "probes": {}}
+    told = {"status": status, "step": last, "fingerprint": "", "reason": ""}
+    told |= {"last_finite_loss": 2.0, "max_steps": last}
+    (folder / "status.json").write_text(json.dumps(told))
+    metrics = METRICS | {"status": status, "variant": variant, "steps": last}
     (folder / "metrics.json").write_text(json.dumps(metrics))
     (folder / ".hydra" / "config.yaml").write_text(json.dumps({"seed": seed}))
     (folder / ".hydra" / "overrides.yaml").write_text(json.dumps([f"attn={variant}"]))

@@ -15,7 +15,8 @@ from attnlab.commands.cli import app
 from attnlab.errors import BadInput
 from attnlab.plotting import figures
 from attnlab.plotting.drawing import KNOWN
-from attnlab.runs.reading import curves_of, read_curves, read_runs
+from attnlab.runs.frames import curves_of
+from attnlab.runs.reading import read_curves, read_runs
 from tests.probes.test_training_probes import LOGGED
 
 

@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 from attnlab.commands.cli import app
 from attnlab.errors import BadInput
 from attnlab.files import write_json
+from attnlab.runs import frames, pairing, runs_table
 from attnlab.runs import reading as runs
-from attnlab.runs import runs_table
 from attnlab.runs.settings import flat
 
 
@@ -36,17 +36,20 @@ def invent(
     """A run directory as `train.py` writes it."""
     name = ",".join([f"attn={variant}", *overrides])
     folder = root / name / f"seed={seed}"
-    write_json(folder / "status.json", {"status": status, "step": 1 if loss is None else 100})
+    step = 1 if loss is None else 100
+    told = {"status": status, "step": step, "fingerprint": "", "reason": "", "max_steps": 100}
+    write_json(folder / "status.json", told | {"last_finite_loss": 2.0})
     if status in {"finished", "diverged"}:
-        metrics = {
-            "variant": variant,
-            "seed": seed,
-            "val_loss": math.nan if loss is None else loss,
-        }
+        metrics: dict[str, Any] = {"variant": variant, "seed": seed, "status": status}
+        metrics |= {"val_loss": math.nan if loss is None else loss, "steps": 100}
+        metrics |= {"tokens_per_second": 1e4, "device": "cpu", "precision": "32-true"}
+        metrics |= {"unit": "character", "corpus": {"name": "text", "sha256": "a"}}
         metrics["probes"] = {"attn/entropy": 0.5, "attn/future_mass": 0.0}
-        write_json(folder / "metrics.json", metrics | {"corpus": {"name": "text"}})
+        write_json(folder / "metrics.json", metrics)
     settings = {"attn": {"scale": None}, "optim": {"lr": 0.01}, "seed": seed} | (config or {})
     (folder / ".hydra").mkdir()
+    for override in overrides:
+        OmegaConf.update(settings := OmegaConf.create(settings), *override.split("=", 1))
     (folder / ".hydra" / "config.yaml").write_text(OmegaConf.to_yaml(settings))
     typed = [f"attn={variant}", f"seed={seed}", "name=x", *overrides]
     (folder / ".hydra" / "overrides.yaml").write_text(OmegaConf.to_yaml(typed))
@@ -89,13 +92,14 @@ def test_infinite_values_have_a_mean(tmp_path: Path) -> None:
     for seed, loss in enumerate((math.inf, -math.inf)):
         invent(tmp_path, "sdpa", seed, loss=loss)
         invent(tmp_path, "manual", seed, loss=math.inf)
-    means = [group.mean("val_loss") for group in runs.group(runs.read_runs(tmp_path))]
+    means = [group.mean("val_loss") for group in pairing.settings(runs.read_runs(tmp_path))]
     assert means[0] == math.inf and math.isnan(means[1] or 0)
 
 
 def test_groups_have_mean_and_deviation_over_seeds(sweep: Path) -> None:
     groups = {
-        (g.first.values["attn"], g.first.status): g for g in runs.group(runs.read_runs(sweep))
+        (g.first.values["attn"], g.first.status): g
+        for g in pairing.settings(runs.read_runs(sweep))
     }
     assert set(groups) == {
         ("sdpa", "finished"),
@@ -116,34 +120,35 @@ def test_different_settings_are_different_groups(tmp_path: Path) -> None:
     invent(tmp_path, "sdpa", 0, overrides=("optim.lr=0.1", "trainer.max_steps=9"))
     invent(tmp_path, "sdpa", 1, overrides=("optim.lr=0.2", "trainer.max_steps=9"))
     found = runs.read_runs(tmp_path)
-    assert len(runs.group(found)) == 2
-    assert sorted(runs.labels(found).values()) == ["sdpa optim.lr=0.1", "sdpa optim.lr=0.2"]
+    assert len(pairing.settings(found)) == 2
+    assert sorted(pairing.labels(found).values()) == ["sdpa lr=0.1", "sdpa lr=0.2"]
     assert "all with trainer.max_steps=9" in runs_table.title(found, "here", of=len(found))
 
 
 def test_two_sweeps_are_separate_groups(tmp_path: Path) -> None:
     invent(tmp_path / "a", "sdpa", 0)
     invent(tmp_path / "b", "sdpa", 0)
-    assert sorted(runs.labels(runs.read_runs(tmp_path)).values()) == ["a/sdpa", "b/sdpa"]
+    assert sorted(pairing.labels(runs.read_runs(tmp_path)).values()) == ["sdpa (a)", "sdpa (b)"]
 
 
 def test_sweeps_of_one_name_in_two_directories_are_separate_groups(tmp_path: Path) -> None:
     for place in ("a", "b"):
         invent(tmp_path / place / "lab", "sdpa", 0)
     invent(tmp_path / "b" / "lab", "flipped", 0)
-    names = runs.labels(runs.read_runs(tmp_path))
+    names = pairing.labels(runs.read_runs(tmp_path))
     assert names == {
-        tmp_path / "a/lab/attn=sdpa": "sdpa (a/lab/attn=sdpa)",
-        tmp_path / "b/lab/attn=sdpa": "sdpa (b/lab/attn=sdpa)",
-        tmp_path / "b/lab/attn=flipped": "flipped",
+        tmp_path / "a/lab/attn=sdpa/seed=0": "sdpa (a/lab)",
+        tmp_path / "b/lab/attn=sdpa/seed=0": "sdpa (b/lab)",
+        tmp_path / "b/lab/attn=flipped/seed=0": "flipped",
     }
 
 
 def test_a_setting_that_is_true_or_false_has_no_mean(tmp_path: Path) -> None:
     for seed in (0, 1):
         invent(tmp_path, "sdpa", seed, config={"model": {"bias": True}})
-    (group,) = runs.group(runs.read_runs(tmp_path))
-    assert group.mean("model.bias") is None and runs_table.cell(group, "model.bias") == "True"
+    (row,) = pairing.pairs(runs.read_runs(tmp_path))
+    assert row.setting.mean("model.bias") is None
+    assert runs_table.cell(row, "model.bias") == "True"
     (row,) = json.loads(ask(str(tmp_path), "--json", "--columns", "model.bias,corpus.name"))
     assert row["model.bias"] == {"mean": None, "sd": None, "values": [True, True]}
     assert row["corpus.name"]["values"] == ["text", "text"]
@@ -182,17 +187,17 @@ def test_conditions_add_up(sweep: Path) -> None:
 
 def test_sorting_puts_missing_values_last(sweep: Path) -> None:
     found = runs.read_runs(sweep)
-    singles = [runs.Group((run,)) for run in found]
+    singles = runs_table.one_by_one(pairing.pairs(found))
     up, down = (
         [
-            group.first.values.get("val_loss")
-            for group in runs_table.sort(singles, "val_loss", descending=descending)
+            c.setting.first.values.get("val_loss")
+            for c in runs_table.sort(singles, "val_loss", descending=descending)
         ]
         for descending in (False, True)
     )
     assert up[:5] == [2.0, 2.2, 2.4, 2.5, 2.7] and down[:5] == up[:5][::-1]
-    groups = runs_table.sort(runs.group(found), "val_loss", descending=True)
-    assert [g.first.values["attn"] for g in groups][:2] == ["unscaled", "sdpa"]
+    compared = runs_table.sort(pairing.pairs(found), "val_loss", descending=True)
+    assert [c.setting.first.variant for c in compared][:2] == ["unscaled", "sdpa"]
 
 
 def test_interrupted_and_running(tmp_path: Path) -> None:
@@ -228,7 +233,7 @@ def test_a_sweep_of_finished_runs_has_one_line_a_variant(sweep: Path) -> None:
 
 
 def test_json_holds_every_value(sweep: Path) -> None:
-    rows = {(r["attn"], r["status"]): r for r in json.loads(ask(str(sweep), "--json"))}
+    rows = {(r["attn"], r["statuses"][0]): r for r in json.loads(ask(str(sweep), "--json"))}
     assert rows["sdpa", "finished"]["val_loss"]["values"] == [2.0, 2.2, 2.4]
     assert rows["sdpa", "finished"]["n"] == 3
     assert rows["unscaled", "diverged"]["val_loss"]["mean"] == "nan"
@@ -284,15 +289,15 @@ def test_no_runs(tmp_path: Path) -> None:
 def test_a_name_in_brackets_is_not_markup(tmp_path: Path) -> None:
     invent(tmp_path, "sdpa", 0, overrides=("optim.betas=[0.9,0.95]",))
     invent(tmp_path, "sdpa", 1)
-    found = [runs.Group((run,)) for run in runs.read_runs(tmp_path)]
-    table = runs_table.table(found, ["val_loss"], each=True)
+    compared = runs_table.one_by_one(pairing.pairs(runs.read_runs(tmp_path)))
+    table = runs_table.table(compared, ["val_loss"], each=True)
     console = Console(width=80, file=io.StringIO())
     console.print(table)
     assert "[0.9,0.95]" in console.file.getvalue().replace("\n", "").replace(" ", "")
 
 
 def test_runs_become_a_data_frame(sweep: Path) -> None:
-    frame = runs.load(sweep)
+    frame = frames.load(sweep)
     assert len(frame) == 7
     sdpa = frame[frame["attn"] == "sdpa"]
     assert sdpa["val_loss"].tolist() == [2.0, 2.2, 2.4]
@@ -301,7 +306,7 @@ def test_runs_become_a_data_frame(sweep: Path) -> None:
 
 
 def test_curves_become_a_row_for_each_value(train: Any) -> None:
-    frame = runs.load(train("logger=tensorboard").folder, curves=True)
+    frame = frames.load(train("logger=tensorboard").folder, curves=True)
     val = frame[frame["tag"] == "val/loss"]
     assert val["step"].tolist() == [2, 4]
     assert val["value"].notna().all()

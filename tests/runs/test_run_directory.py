@@ -12,7 +12,7 @@ from attnlab.errors import BadInput
 from attnlab.runs.run_directory import RunDirectory, folder_for
 from attnlab.runs.settings import differences, fingerprint
 from tests.conftest import plain, settings
-from tests.training.test_summary import write_run
+from tests.runs.invented import write_run
 
 CFG = OmegaConf.create({"outputs": "outputs", "name": "lab", "seed": 3})
 

@@ -15,6 +15,9 @@ from attnlab.errors import BadInput
 from attnlab.imports import make_named_importable
 from attnlab.interop.transformers_loading import transformers
 from attnlab.model import GPT
+from attnlab.runs.pairing import pairs
+from attnlab.runs.printing import print_comparisons
+from attnlab.runs.reading import read_neighbors
 from attnlab.runs.run_directory import RunDirectory
 from attnlab.training.checkpoints import load_model
 from attnlab.training.config import RunConfig, read_config
@@ -23,7 +26,6 @@ from attnlab.training.origin import read_earlier_run, read_initial_weights
 from attnlab.training.resume import read_resumable
 from attnlab.training.run import make_module
 from attnlab.training.run import run as train
-from attnlab.training.summary import compare, pair, paired_table
 from tests.conftest import SMALL, settings
 from tests.marks import sampled
 from tests.security import hostile
@@ -59,8 +61,7 @@ READERS: dict[str, Callable[[Path, RunConfig], object]] = {
     "init_from": lambda run, config: read_initial_weights(str(run)).fill(
         make_module(config, config.data())
     ),
-    "compare": lambda run, config: compare(run),
-    "table of a sweep": lambda run, config: paired_table(pair(run.parent.parent)),
+    "compare": lambda run, config: print_comparisons(pairs(read_neighbors(run))),
 }
 OPENING = ("sample", "look", "explore", "evaluate", "patch", "export", "checkup")
 SLOWEST = 2.0  # seconds; a machine may be busy

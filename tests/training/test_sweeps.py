@@ -24,7 +24,7 @@ from attnlab.training.sweeps import SweepSummary, attempt, share_threads
 from hydra_plugins.attnlab_optuna import OptunaSweeper
 from tests.conftest import ROOT, SMALL
 from tests.forked import begin, ended, forked_worker, is_one_sentence, same_weights
-from tests.training.test_summary import write_run
+from tests.runs.invented import write_run
 
 FAULTY = '''
 from attnlab.attention.self_attention import SelfAttention
@@ -388,7 +388,7 @@ def test_a_sweep_ends_with_a_table_and_a_picture(
         write_run(root, "unscaled", seed, 2.25)
     summary(tmp_path)
     printed = capsys.readouterr().out
-    assert f"All finished runs in {root}:" in printed and "+0.2500" in printed
+    assert f"All runs in {root}:" in printed and "+0.2500" in printed
     assert str(root / "comparison.png") in printed
     assert (root / "comparison.png").stat().st_size > 10_000
 
@@ -410,7 +410,7 @@ def test_no_figure_is_reported_if_there_is_nothing_to_draw(
         write_run(tmp_path / "lab", variant, 0, float("nan"), status="diverged")
     summary(tmp_path)
     printed = capsys.readouterr().out
-    assert "1 of 1 pairs diverged" in printed and "Picture" not in printed
+    assert "unscaled diverged at step 8 (one seed)" in printed and "Picture" not in printed
     assert not (tmp_path / "lab" / "comparison.png").exists()
 
 

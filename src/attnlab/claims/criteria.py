@@ -5,12 +5,10 @@ NaN only contradicts exact criteria. `share` is the share of seeds that agree by
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from attnlab.claims.statistics import normal_cdf
-
-# "below" and "above" contradict the prediction, on that side of the threshold.
-Answer = Literal["yes", "below", "above", "neither"]
+from attnlab.runs.seed_statistics import Answer
 
 
 @dataclass(frozen=True)

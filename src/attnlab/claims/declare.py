@@ -11,12 +11,13 @@ from typing import Any
 
 from attnlab.claims.claim import Claim, Measured, Prediction, RunMetric, Trained
 from attnlab.claims.configs import ConfigResolver, ResolvedConfig
-from attnlab.claims.judge import decide, declared_looks
+from attnlab.claims.judge import decide
 from attnlab.claims.results import plain
 from attnlab.claims.source_digest import source_digest
 from attnlab.errors import BadInput
 from attnlab.files import read_json, write_json
 from attnlab.runs.run_directory import now
+from attnlab.runs.seed_statistics import declared_looks
 from attnlab.runs.settings import flat, settings_with
 
 FILE = "declared.json"

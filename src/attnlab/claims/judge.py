@@ -4,17 +4,23 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from attnlab.claims import statistics
-from attnlab.claims.criteria import EXACT, Answer, Criterion, Exactly, Happens
+from attnlab.claims.criteria import EXACT, Criterion, Exactly, Happens
+from attnlab.runs.seed_statistics import (
+    LOOKS,
+    Answer,
+    Verdict,
+    count,
+    declared_looks,
+    median_interval,
+    most_against,
+)
 
 if TYPE_CHECKING:
     from attnlab.claims.claim import Prediction
     from attnlab.claims.results import Evidence, PredictionResult
-
-Verdict = Literal["confirmed", "refuted", "open"]
-LOOKS = ((10, 10), (20, 17), (40, 31))  # (seeds, how many must agree)
 
 
 @dataclass(frozen=True)
@@ -33,14 +39,6 @@ class Outcome:
     line: str  # the evidence in plain English
 
 
-def declared_looks(last_look: int) -> tuple[tuple[int, int], ...]:
-    """The looks up to a declared last one; ValueError if that is not 10, 20 or 40."""
-    looks = tuple(look for look in LOOKS if look[0] <= last_look)
-    if not looks or looks[-1][0] != last_look:
-        raise ValueError(f"last_look = {last_look} must be 10, 20 or 40")
-    return looks
-
-
 def decide(answers: Sequence[Answer], last_look: int, exact: bool) -> tuple[Verdict, int, bool]:
     """The verdict, the number of seeds it is based on, and whether a later look could decide.
 
@@ -50,19 +48,7 @@ def decide(answers: Sequence[Answer], last_look: int, exact: bool) -> tuple[Verd
         if any(answer != "yes" for answer in answers):
             return "refuted", len(answers), False
         return ("confirmed" if len(answers) >= LOOKS[0][0] else "open"), len(answers), False
-    looks = declared_looks(last_look)
-    judged = 0
-    for n, bar in looks:
-        if len(answers) < n:
-            break
-        judged = n
-        if answers[:n].count("yes") >= bar:
-            return "confirmed", n, False
-        if _most_against(answers[:n]) >= bar:
-            return "refuted", n, False
-    best = max(answers[:judged].count("yes"), _most_against(answers[:judged]))
-    undecided = any(best + n - judged >= bar for n, bar in looks if n > judged)
-    return "open", judged, undecided
+    return count(answers, last_look)
 
 
 def judge(values: Sequence[float], criterion: Criterion, last_look: int) -> Outcome:
@@ -71,10 +57,10 @@ def judge(values: Sequence[float], criterion: Criterion, last_look: int) -> Outc
     exact = isinstance(criterion, EXACT)
     verdict, judged, undecided = decide(answers, last_look, exact)
     n = judged or len(answers)
-    yes, no = answers[:n].count("yes"), _most_against(answers[:n])
+    yes, no = answers[:n].count("yes"), most_against(answers[:n])
     ordered = [value for value in values[:n] if not math.isnan(value)]
     finite = [value for value in ordered if math.isfinite(value)]
-    median, low, high = statistics.median_interval(ordered) if ordered else [math.nan] * 3
+    median, low, high = median_interval(ordered) if ordered else [math.nan] * 3
     mean = fmean(finite) if finite else math.nan
     line = f"predicted {criterion.wording}; {yes} of {n} seeds agree"
     if no and not exact:
@@ -87,11 +73,6 @@ def judge(values: Sequence[float], criterion: Criterion, last_look: int) -> Outc
             line += f" ({low:.4g} to {high:.4g})"
         line += f", mean {mean:.4g}" if finite else ""
     return Outcome(verdict, yes, no, n, undecided, median, low, high, mean, line)
-
-
-def _most_against(answers: Sequence[Answer]) -> int:
-    """How many contradict on the same side."""
-    return max(answers.count("below"), answers.count("above"))
 
 
 def power(prediction: "Prediction", last_look: int) -> float:

@@ -8,9 +8,9 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from attnlab.claims.claim import Claim, Measured, Trained
-from attnlab.claims.judge import declared_looks
 from attnlab.errors import BadInput
 from attnlab.imports import make_importable
+from attnlab.runs.seed_statistics import declared_looks
 
 
 def load_claims(directory: Path, names: Collection[str] = ()) -> list[Claim]:

@@ -15,7 +15,6 @@ from attnlab.claims.configs import hydra_conf
 from attnlab.claims.criteria import EXACT
 from attnlab.claims.evaluate import evaluate
 from attnlab.claims.execute import execute
-from attnlab.claims.judge import LOOKS
 from attnlab.claims.loading import load_claims
 from attnlab.claims.paths import Paths
 from attnlab.claims.plan import ClaimSet, Counts, Plan, make_plan
@@ -23,6 +22,7 @@ from attnlab.claims.reference import pin_training_code
 from attnlab.claims.results import Evidence
 from attnlab.errors import BadInput
 from attnlab.installation import lab_path
+from attnlab.runs.seed_statistics import LOOKS
 from attnlab.workers import cores
 
 COLORS = {"holds": "green", "does not hold": "red", "holds only if": "cyan"}

@@ -1,33 +1,10 @@
-"""Exact statistics of a few seeds: medians, and the error of repeated looks at a count."""
+"""The error of repeated looks at a count, and the noise of a pilot."""
 
 import math
 from collections.abc import Sequence
 
 import numpy as np
 from scipy import special
-
-
-def median_interval(
-    values: Sequence[float], confidence: float = 0.95
-) -> tuple[float, float, float]:
-    """Median, and the low and high end of an exact interval for it between two order statistics.
-
-    For any distribution, the r-th smallest and the r-th largest of n values enclose the median
-    with probability 1 - 2 P(Binomial(n, 1/2) < r). r is the largest one that reaches `confidence`;
-    if there is none (95 % needs 6 values), both ends are NaN.
-
-    Raises ValueError if there are no values, or one is NaN.
-    """
-    x = sorted(values)
-    if not x or any(math.isnan(value) for value in x):
-        raise ValueError(f"{list(values)} must hold values, and no NaN")
-    n = len(x)
-    middle = (x[(n - 1) // 2], x[n // 2])
-    median = middle[0] if middle[0] == middle[1] else sum(middle) / 2
-    r = 0
-    while 1 - 2 * float(special.bdtr(r, n, 0.5)) >= confidence:
-        r += 1
-    return (median, x[r - 1], x[n - r]) if r else (median, math.nan, math.nan)
 
 
 def reach_probability(share: float, looks: Sequence[tuple[int, int]]) -> float:

@@ -1,12 +1,16 @@
 """The verbs of `attnlab` for many runs: list, plot and compare them, and judge claims."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
 
 from attnlab.errors import BadInput, printable
+
+if TYPE_CHECKING:
+    from attnlab.runs.pairing import Comparison
 
 TRUST = (
     "Allow the run to import your own classes, also from the current directory. Only use it for "
@@ -15,6 +19,11 @@ TRUST = (
 HERE = "by default of this directory, or attnlab's own."
 Trust = Annotated[bool, Option("--trust", help=TRUST)]
 AsJson = Annotated[bool, Option("--json", help="Print JSON.")]
+AsCsv = Annotated[bool, Option("--csv", help="Print CSV.")]
+Baseline = Annotated[
+    str | None,
+    Option(help="Compare with unscaled, n_head=1, ...; by default with the baseline of the task."),
+]
 Where = Annotated[
     list[str] | None,
     Option(help="Only runs with attn=unscaled, optim.lr<0.01, ...; may be repeated."),
@@ -28,38 +37,53 @@ def runs(
     descending: Annotated[bool, Option("--descending", help="Largest first.")] = False,
     columns: Annotated[str | None, Option(help="Settings or metrics, comma-separated")] = None,
     each: Annotated[bool, Option("--each", help="One row per run, no means.")] = False,
-    csv: Annotated[bool, Option("--csv", help="Print CSV.")] = False,
+    csv: AsCsv = False,
     json: AsJson = False,
+    baseline: Baseline = None,
     parquet: Annotated[Path | None, Option(help="Write all data of each run.")] = None,
 ) -> None:
     """List runs with their metrics: mean and standard deviation over seeds."""
     from rich.console import Console
 
-    from attnlab.runs import reading as library
     from attnlab.runs import runs_table
+    from attnlab.runs.frames import write_parquet
+    from attnlab.runs.pairing import pairs
+    from attnlab.runs.reading import read_runs
 
-    there = library.read_runs(directory)
-    found = runs_table.select(there, where or [])
+    there = read_runs(directory)
+    selected = runs_table.select(there, where or [])
     if parquet is not None:
-        library.write_parquet(found, parquet)
+        write_parquet(selected, parquet)
         print(parquet)
         return
-    groups = [library.Group((run,)) for run in found] if each else library.group(found)
+    compared = pairs(selected, baseline)
+    if each:
+        compared = runs_table.one_by_one(compared)
     if sort is not None:
-        groups = runs_table.sort(groups, sort, descending=descending)
-    keys = runs_table.usual(found) if columns is None else [c.strip() for c in columns.split(",")]
+        compared = runs_table.sort(compared, sort, descending=descending)
+    keys = runs_table.usual(compared, runs_table.USUAL)
+    if columns is not None:
+        keys = [column.strip() for column in columns.split(",")]
     for key in keys:
-        runs_table.check_key(found, key)
+        runs_table.check_key(selected, key)
     if csv or json:
-        rows = runs_table.rows(groups, keys, each=each)
-        print(runs_table.as_csv(rows).rstrip() if csv else runs_table.as_json(rows))
+        _print_rows(compared, keys, each=each, csv=csv)
         return
     console = Console(highlight=False, markup=False, soft_wrap=True)
-    console.print(runs_table.title(found, str(directory), of=len(there)))
-    if found:
-        Console().print(runs_table.table(groups, keys, each=each))
+    console.print(runs_table.title(selected, str(directory), of=len(there)))
+    if selected:
+        Console().print(runs_table.table(compared, keys, each=each))
         if console.is_terminal and sort is None and columns is None:
             console.print(runs_table.HINT.format(folder=directory), style="dim")
+
+
+def _print_rows(
+    compared: Sequence["Comparison"], keys: Sequence[str], *, each: bool, csv: bool
+) -> None:
+    from attnlab.runs import plain_rows
+
+    rows = plain_rows.rows(compared, keys, each=each)
+    print(plain_rows.as_csv(rows).rstrip() if csv else plain_rows.as_json(rows))
 
 
 def plot(
@@ -69,7 +93,8 @@ def plot(
 ) -> None:
     """Draw losses, entropy by layer and loss by position, over seeds, as PNG and SVG."""
     from attnlab.plotting.figures import draw
-    from attnlab.runs.reading import curves_of, read_runs
+    from attnlab.runs.frames import curves_of
+    from attnlab.runs.reading import read_runs
     from attnlab.runs.runs_table import select
 
     found, plots = select(read_runs(directory), where or []), out or directory / "plots"
@@ -83,15 +108,31 @@ def plot(
 
 def compare(
     targets: Annotated[list[Path], Argument(help="Run directories, or directories of them.")],
-    html: Annotated[Path, Option(help="The page to write.")] = Path("compare.html"),
+    where: Where = None,
+    baseline: Baseline = None,
+    html: Annotated[Path | None, Option(help="Also write a page with curves and heads.")] = None,
+    csv: AsCsv = False,
+    json: AsJson = False,
     trust: Trust = False,
 ) -> None:
-    """Write one HTML page that compares runs: losses, differences, settings and heads."""
-    from attnlab.files import write_atomically
-    from attnlab.pages import compare as library
+    """Compare runs with the baseline of the same settings, paired by seed: table and sentences."""
+    from attnlab.runs import runs_table
+    from attnlab.runs.pairing import pairs
+    from attnlab.runs.printing import print_comparisons
+    from attnlab.runs.reading import read_runs
 
-    write_atomically(html, library.compare(targets, trust=trust).encode())
-    print(printable(str(html)))
+    runs = [run for target in targets for run in read_runs(target.resolve())]
+    compared = pairs(runs_table.select(runs, where or []), baseline)
+    if csv or json:
+        _print_rows(compared, runs_table.usual(compared, runs_table.COMPARED), each=False, csv=csv)
+    else:
+        print_comparisons(compared)
+    if html is not None:
+        from attnlab.files import write_atomically
+        from attnlab.pages import compare as library
+
+        write_atomically(html, library.compare(targets, trust=trust).encode())
+        print(printable(str(html)))
 
 
 def reproduce(

@@ -1,6 +1,5 @@
 """One HTML page that compares runs: results, curves, paired differences, heads, and settings."""
 
-import math
 import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,81 +15,55 @@ from attnlab.errors import BadInput
 from attnlab.pages.explorer import history_of
 from attnlab.plotting import figures, heatmaps
 from attnlab.plotting.drawing import looks, png, styled, svg
-from attnlab.runs.reading import Group, Run, curves_of, labels, read_runs
+from attnlab.runs.frames import curves_of
+from attnlab.runs.pairing import Comparison, pairs
+from attnlab.runs.reading import Run, read_runs
 from attnlab.runs.runs_table import cell, shown
 from attnlab.runs.settings import identity
-from attnlab.training.summary import READS_AHEAD
 
 
 def compare(targets: Iterable[str | Path], *, trust: bool = False) -> str:
     """Compare runs on one HTML page, which loads nothing.
 
     Targets are run directories, or directories of them; `trust` is as for `load_model`, which
-    opens runs without a history. Runs that differ only in their seed are one setting. Each setting
-    is compared, seed by seed, with the baseline: the setting of `sdpa` with the shortest name or,
-    without `sdpa`, the first setting. Raises BadInput if there are no runs, more settings than a
-    figure can show, or losses in different units.
+    opens runs without a history. Runs that differ only in their seed are one setting, and each
+    is compared with its baseline, see `attnlab.runs.pairing.pairs`. Raises BadInput if there are
+    no runs, more settings than a figure can show, or losses in different units.
     """
     found = [run for target in targets for run in read_runs(Path(target).resolve())]
     runs = list({run.folder: run for run in found}.values())
     curves = curves_of(runs)
     figures.check(curves)
-    groups = _by_setting(runs)
-    baseline = next(iter(groups))
-    texts = {str(run.values["corpus.sha256"]) for run in runs if "corpus.sha256" in run.values}
-    # Losses on different texts cannot be compared.
-    results = {n: _result(n, of, groups[baseline], len(texts) < 2) for n, of in groups.items()}
-    style = looks(groups)
+    compared = pairs(runs)
+    style = looks(c.setting.label for c in compared)
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     template = files("attnlab.pages").joinpath("compare.html.j2").read_text(encoding="utf-8")
     return environment.from_string(template).render(
         settings=[
-            {"name": name, "color": style[name][0], "heads": _heads(of[0], trust=trust)}
-            | _row(of, results[name].differences)
-            for name, of in groups.items()
+            {"name": c.setting.label, "color": style[c.setting.label][0]}
+            | {"heads": _heads(c.setting.first, trust=trust)}
+            | _row(c)
+            for c in compared
         ],
-        baseline=baseline,
+        baseline=next((c.setting.label for c in compared if c.is_baseline), "none"),
         unit=curves[0].unit,
-        texts=len(texts),
-        pictures=_pictures(curves, [*results.values()]),
-        differing=_differing({name: of[0].config for name, of in groups.items()}),
+        texts=len({run.metrics["corpus.sha256"] for run in runs if run.has_result}),
+        pictures=_pictures(curves, [_result(c) for c in compared]),
+        differing=_differing({c.setting.label: c.setting.first.config for c in compared}),
     )
 
 
-def _by_setting(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """The runs of each setting, the baseline first."""
-    names, groups = labels(runs), dict[str, list[Run]]()
-    for run in runs:
-        groups.setdefault(names[run.group], []).append(run)
-    plain = [name for name, of in groups.items() if of[0].values["attn"] == figures.BASELINE]
-    first = min(plain, key=len) if plain else next(iter(groups))
-    return {first: groups[first]} | groups
-
-
-def _result(
-    name: str, runs: Sequence[Run], baseline: Sequence[Run], same_text: bool
-) -> figures.SettingResult:
+def _result(c: Comparison) -> figures.SettingResult:
     """The results of a setting, over its runs that neither diverged nor failed."""
-    of_base, of_runs = (
-        {run.values.get("seed"): Group((run,)).mean("val_loss") for run in _done(of)}
-        for of in (baseline, runs)
-    )
-    pairs = [(loss, of_base.get(seed)) for seed, loss in of_runs.items()]
-    apart = [a - b for a, b in pairs if a is not None and b is not None]
-    group, compared = Group(_done(runs)), runs is not baseline and same_text
+    done = [run for run in c.setting.runs if run.status in figures.DONE]
     return figures.SettingResult(
-        name,
-        [difference for difference in apart if compared and math.isfinite(difference)],
-        [x for run in group.runs if (x := run.values.get("loss_by_position"))],
-        {label: x for tag, label in figures.SHARES.items() if (x := group.numbers(tag))},
+        c.setting.label,
+        c.finite,
+        [x for run in done if (x := run.values.get("loss_by_position"))],
+        {label: x for tag, label in figures.SHARES.items() if (x := c.setting.numbers(tag))},
     )
-
-
-def _done(runs: Sequence[Run]) -> tuple[Run, ...]:
-    """The runs that neither diverged nor failed."""
-    return tuple(run for run in runs if run.status in figures.DONE)
 
 
 def _pictures(
@@ -105,21 +78,21 @@ def _pictures(
         return {title: svg(figure, title) for title, figure in drawn.items() if figure}
 
 
-def _row(runs: Sequence[Run], differences: Sequence[float]) -> dict[str, str]:
+def _row(c: Comparison) -> dict[str, str]:
     """A setting's row in the table: how its runs ended, their loss, and the paired differences."""
-    ends = []
+    ends, runs = [], c.setting.runs
     for status in dict.fromkeys(run.status for run in runs):
         steps = sorted(run.step for run in runs if run.status == status)
         at = " to ".join(f"{x:,}" for x in dict.fromkeys((steps[0], steps[-1])))
         ends.append(f"{len(steps)} {status} at step {at}")
-    difference = "-"
-    if differences:
-        spread = f"{min(differences):+.4f} to {max(differences):+.4f}, {len(differences)} seeds"
-        difference = f"{median(differences):+.4f} ({spread if len(differences) > 1 else '1 seed'})"
-    if any(x > READS_AHEAD for x in Group(_done(runs)).numbers("attn/future_mass")):
+    difference = cell(c, "difference")
+    if c.finite:
+        spread = f"{min(c.finite):+.4f} to {max(c.finite):+.4f}, {len(c.finite)} seeds"
+        difference = f"{median(c.finite):+.4f} ({spread if len(c.finite) > 1 else '1 seed'})"
+    if c.reads_ahead:
         difference += "; reads ahead, so its loss does not measure prediction"
-    row = {"loss": cell(Group(_done(runs)), "val_loss"), "difference": difference}
-    return row | {"runs": ", ".join(ends), "heads_of": runs[0].folder.name}
+    row = {"loss": cell(c, "val_loss"), "difference": difference, "runs": ", ".join(ends)}
+    return row | {"heads_of": runs[0].folder.name}
 
 
 def _heads(run: Run, *, trust: bool) -> list[list[dict[str, Any]]] | str:

@@ -17,7 +17,8 @@ from attnlab.errors import BadInput, first_line, printable
 from attnlab.files import read_file, write_atomically
 from attnlab.pages.attention_maps import views_of
 from attnlab.probes.capture import history, snapshot
-from attnlab.runs.reading import Run, labels, read_run
+from attnlab.runs.pairing import labels
+from attnlab.runs.reading import Run, read_run
 
 LARGEST_HISTORY = 2**24  # bytes of history.json
 MOST_BYTES = 2**26  # of its maps in memory
@@ -138,7 +139,7 @@ def _run_of(target: str) -> Run | None:
 def _names(targets: Sequence[str], runs: Mapping[str, Run]) -> list[str]:
     """Short names of the models; with their seeds if only these differ."""
     of_groups = labels(list(runs.values()))
-    short = [of_groups[runs[t].group] if t in runs else printable(t) for t in targets]
+    short = [of_groups[runs[t].folder] if t in runs else printable(t) for t in targets]
     if len(set(short)) == len(short):
         return short
     return [f"{name} {Path(t).name}" for name, t in zip(short, targets, strict=True)]

@@ -1,29 +1,23 @@
-"""Runs on disk as rows: their settings, statuses and metrics."""
+"""Reads run directories: the settings, status, metrics and curves of runs."""
 
-import io
 import math
-import os
 import re
-import statistics
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from filelock import FileLock, Timeout
 
-from attnlab.errors import BadInput, printable
-from attnlab.files import read_json, read_yaml, write_atomically
-from attnlab.plotting.figures import RunCurves
+from attnlab.errors import BadInput, first_line
+from attnlab.files import read_yaml
 from attnlab.runs.event_files import read_scalars
-from attnlab.runs.settings import flat, last_of, settings_with
-
-if TYPE_CHECKING:
-    import pandas
+from attnlab.runs.run_directory import RunDirectory, variant_of
+from attnlab.runs.settings import flat, identity, last_of
 
 STATUSES = {"finished", "stopped", "diverged", "failed", "running", "interrupted"}
+ENDED = {"finished", "stopped", "diverged"}  # with a result
 
 
 @dataclass(frozen=True)
@@ -36,175 +30,115 @@ class Run:
     metrics: dict[str, Any] = field(default_factory=dict)  # metrics.json under flat keys
     config: dict[str, Any] = field(default_factory=dict)  # under dotted keys
     overrides: tuple[str, ...] = ()  # as typed, such as "optim.lr=0.01"
+    reason: str = ""  # why the run stopped, diverged or failed, or what is damaged
 
     @cached_property
     def values(self) -> dict[str, Any]:
         """All settings and metrics by key, to show, sort and filter by."""
-        variant = self.folder.parent.name.split(",")[0].removeprefix("attn=")
-        named = {"attn": self.metrics.get("variant", variant), "status": self.status}
-        named |= {"step": self.step, "group": self.group.name}
+        named: dict[str, Any] = {"attn": self.variant, "status": self.status}
+        named |= {"step": self.step, "group": self.folder.parent.name}
         return self.config | self.metrics | named
 
-    @property
-    def group(self) -> Path:
-        """The directory shared by runs that differ only in their seed."""
-        return self.folder.parent
+    @cached_property
+    def typed(self) -> dict[str, str]:
+        """The overrides by key."""
+        return last_of(self.overrides)
 
     @property
-    def changes(self) -> list[str]:
-        """The overrides except for variant, seed and name."""
-        named = settings_with("named")
-        return [o for key, o in last_of(self.overrides).items() if key not in named]
+    def variant(self) -> str:
+        """The name of the file in conf/attn."""
+        # A run without a result has stored its variant only if it was typed.
+        named = self.typed.get("attn", self.folder.parent.name.split(",")[0])
+        return str(self.metrics.get("variant", variant_of(named)))
+
+    @cached_property
+    def attention(self) -> dict[str, Any]:
+        """The settings of attn under dotted keys. Null is left out, here and in `rest`, because
+        runs of earlier versions lack settings that are null by default."""
+        return {k: x for k, x in self.config.items() if k.startswith("attn.") and x is not None}
+
+    @cached_property
+    def rest(self) -> dict[str, Any]:
+        """All other settings that can change the result, but for the seed."""
+        kept = identity(self.config).items()
+        return {k: x for k, x in kept if not (k in self.attention or k == "seed" or x is None)}
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether no setting of the variant was changed."""
+        return not any(key.startswith("attn.") for key in self.typed)
+
+    @property
+    def seed(self) -> Any:
+        return self.config.get("seed", self.metrics.get("seed"))
+
+    @property
+    def has_result(self) -> bool:
+        """Whether the run finished, was stopped by a callback, or diverged."""
+        return self.status in ENDED
+
+    @property
+    def loss(self) -> float:
+        """Final validation loss in nats; infinite if the run diverged, NaN without a result."""
+        return (
+            math.inf if self.status == "diverged" else float(self.metrics.get("val_loss", "nan"))
+        )
+
+    @property
+    def place(self) -> Path:
+        """The directory of its sweep."""
+        above = self.folder.parent
+        return above.parent if self.folder.name.startswith("seed=") else above
 
 
 def read_runs(root: Path) -> list[Run]:
     """All runs in or below a directory, sorted by name; BadInput if there are none."""
     if not root.is_dir():
         raise BadInput(f"there is no directory {root}")
-    found = sorted(root.rglob("status.json"), key=_natural)
-    if not found:
+    files = sorted(root.rglob("status.json"), key=_natural)
+    if not files:
         raise BadInput(f"{root} holds no runs: there is no status.json in or below it")
-    return [read_run(file.parent) for file in found]
+    return [read_run(file.parent) for file in files]
+
+
+def read_neighbors(folder: Path) -> list[Run]:
+    """The runs of the sweep of a run, in `<sweep>/<settings>/seed=<n>`, itself among them."""
+    sweep = folder.parent.parent
+    if not folder.name.startswith("seed="):
+        return [read_run(folder)]
+    files = sorted(sweep.glob("*/seed=*/status.json"), key=_natural)
+    return [read_run(file.parent) for file in files]
 
 
 def read_run(folder: Path) -> Run:
-    """One run; "damaged" if its files cannot be read or are not valid. Never raises."""
+    """One run; "damaged", with a reason, if its files cannot be read or are not as a run writes
+    them. Never raises."""
+    directory, saved = RunDirectory(folder), folder / ".hydra"
     try:
-        status = read_json(folder / "status.json")
-        word, step = status["status"], status["step"]
-        metrics_file, saved = folder / "metrics.json", folder / ".hydra"
-        metrics = flat(read_json(metrics_file)) if metrics_file.exists() else {}
+        status = directory.status()
+        word, reason = status["status"], str(status.get("reason") or "")
+        metrics = flat(directory.metrics()) if word in ENDED else {}
         # Saved settings are resolved, so OmegaConf, which is ten times as slow, is not needed.
+        begins = word == "running" and not (saved / "overrides.yaml").exists()
         config, overrides = (
-            read_yaml(file) if (file := saved / name).exists() else None
-            for name in ("config.yaml", "overrides.yaml")
+            ({}, [])
+            if begins
+            else (read_yaml(saved / f"{x}.yaml") for x in ("config", "overrides"))
         )
         plain = {key.removeprefix("probes."): x for key, x in metrics.items()}
-        run = Run(folder, word, step, plain, flat(config or {}), tuple(map(str, overrides or ())))
-        if not _is_sound(run):
-            return Run(folder, "damaged")
-    except Exception:  # parsers raise anything on a damaged file
-        return Run(folder, "damaged")
-    stale = word == "running" and not _is_locked(folder)
-    return replace(run, status="interrupted") if stale else run
-
-
-@dataclass(frozen=True)
-class Group:
-    """Runs that differ only in their seed, or a single run."""
-
-    runs: tuple[Run, ...]
-
-    @property
-    def first(self) -> Run:
-        return self.runs[0]
-
-    def numbers(self, key: str) -> list[float]:
-        """The numbers of a key over the seeds."""
-        found = [run.values.get(key) for run in self.runs]
-        return [float(x) for x in found if isinstance(x, int | float) and not isinstance(x, bool)]
-
-    def mean(self, key: str) -> float | None:
-        """The mean over the seeds; None if no run has a number."""
-        numbers = self.numbers(key)
-        add = math.fsum if all(map(math.isfinite, numbers)) else sum  # fsum refuses inf - inf
-        return add(numbers) / len(numbers) if numbers else None
-
-    def sd(self, key: str) -> float | None:
-        """The sample standard deviation (n - 1); None for fewer than two numbers."""
-        numbers = self.numbers(key)
-        if len(numbers) < 2:
-            return None
-        return statistics.stdev(numbers) if all(map(math.isfinite, numbers)) else math.nan
-
-
-def group(runs: Sequence[Run]) -> list[Group]:
-    """Group runs that differ only in their seed and have the same status."""
-    groups: dict[tuple[Path, str], list[Run]] = {}
-    for run in runs:
-        groups.setdefault((run.group, run.status), []).append(run)
-    return [Group(tuple(found)) for found in groups.values()]
-
-
-def labels(runs: Sequence[Run]) -> dict[Path, str]:
-    """A unique name for each group: its variant, the overrides that not all groups share and, if
-    other groups have the same ones, its directory."""
-    by_group = {run.group: run for run in runs}
-    changes = [set(run.changes) for run in by_group.values()]
-    shared = set.intersection(*changes) if changes else set()
-    names = {run.group.parent.name for run in runs}
-    result = {}
-    for folder, run in by_group.items():
-        apart = [change for change in run.changes if change not in shared]
-        sweep = f"{folder.parent.name}/" if len(names) > 1 else ""
-        result[folder] = printable(" ".join([f"{sweep}{run.values['attn']}", *apart]))
-    unique = [name for name, count in Counter(result.values()).items() if count == 1]
-    parent = os.path.commonpath([folder.absolute() for folder in result] or [Path()])
-    for folder in [folder for folder, name in result.items() if name not in unique]:
-        result[folder] += f" ({printable(os.path.relpath(folder, parent))})"
-    return result
-
-
-def curves_of(runs: Sequence[Run]) -> list[RunCurves]:
-    """The curves of each run, for `attnlab.plotting.figures`."""
-    names = labels(runs)
-    # Unfinished runs have no metrics, so their unit is that of the others.
-    unit = next((str(run.values["unit"]) for run in runs if "unit" in run.values), "character")
-    return [
-        RunCurves(
-            name=names[run.group],
-            variant=str(run.values["attn"]),
-            seed=run.values.get("seed", run.folder.name),
-            status=run.status,
-            step=run.step,
-            unit=str(run.values.get("unit", unit)),
-            scalars=read_curves(run.folder, r"(train|val)/loss|(attn|layers)/entropy/L.*"),
-            by_position=run.metrics.get("loss_by_position", ()),
-            text=run.metrics.get("corpus.sha256"),
-        )
-        for run in runs
-    ]
-
-
-def load(root: str | Path | Sequence[Run], *, curves: bool = False) -> "pandas.DataFrame":
-    """Read all runs below a directory into a data frame; BadInput if there are none.
-
-    `root` is `outputs`, a sweep in it, a run directory, or the result of `read_runs`. A row is a
-    run with its settings and metrics or, with `curves`, a logged value with its tag and step.
-    """
-    import pandas  # takes half a second
-
-    runs = read_runs(Path(root)) if isinstance(root, str | Path) else root
-    names = labels(runs)
-    named = [({"run": names[run.group], "folder": str(run.folder)}, run) for run in runs]
-    if not curves:
-        return pandas.DataFrame([name | run.values for name, run in named])
-    rows = [
-        [*name.values(), run.values["attn"], run.values.get("seed"), tag, step, value]
-        for name, run in named
-        for tag, curve in read_curves(run.folder, ".*").items()
-        for step, value in curve
-    ]
-    columns = ["run", "folder", "attn", "seed", "tag", "step", "value"]
-    return pandas.DataFrame(rows, columns=columns)
-
-
-def write_parquet(runs: Sequence[Run], file: Path) -> None:
-    """Write `load(runs)` as a Parquet file; columns of mixed types, and of mappings, as text."""
-    table = load(runs)
-    for key in table.columns:
-        kinds = {type(value) for value in table[key] if value is not None and value == value}
-        if dict in kinds or (len(kinds) > 1 and kinds != {int, float}):
-            table[key] = [None if value is None else str(value) for value in table[key]]
-    content = io.BytesIO()
-    table.to_parquet(content)
-    write_atomically(file, content.getvalue())
+        if word == "running" and not _is_locked(folder):
+            word = "interrupted"
+        typed = tuple(map(str, overrides))
+        run = Run(folder, word, status["step"], plain, flat(config), typed, reason)
+        return run if _is_sound(run) else Run(folder, "damaged", reason="a value is out of range")
+    except Exception as error:  # parsers raise anything on a damaged file
+        return Run(folder, "damaged", reason=first_line(error))
 
 
 def read_curves(folder: Path, pattern: str) -> dict[str, list[tuple[int, float]]]:
     """The scalars of a run whose tags match: tag -> (step, value), the latest for each step."""
-    found = read_scalars(folder)
-    return {tag: sorted(found[tag].items()) for tag in found if re.fullmatch(pattern, tag)}
+    scalars = read_scalars(folder)
+    return {tag: sorted(scalars[tag].items()) for tag in scalars if re.fullmatch(pattern, tag)}
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
@@ -216,12 +150,11 @@ def _natural(path: Path) -> list[tuple[int, str]]:
 def _is_sound(run: Run) -> bool:
     """Whether the values that tables and figures use have the types that a run writes."""
     values = run.values
-    by_position = values.get("loss_by_position", [])
+    by_position: Sequence[Any] = values.get("loss_by_position", [])
     return (
         run.status in STATUSES
-        and type(run.step) is int
         and run.step >= 0
-        and {type(values.get(key, "")) for key in ("attn", "unit")} == {str}
+        and {type(values.get(key, "")) for key in ("attn", "unit", "baseline")} == {str}
         and type(values.get("seed")) in (int, str, type(None))
         and isinstance(by_position, list)
         and all(type(x) in (int, float) for x in by_position)

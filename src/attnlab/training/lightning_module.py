@@ -280,6 +280,7 @@ class GPTModule(TaskModule):
     def extra_metrics(self, seconds_a_batch: float) -> dict[str, Any]:
         unit = unit_of(self.corpus.alphabet)
         figures: dict[str, Any] = {"unit": unit, "attention": self._attention()}
+        figures["symbols"] = len(self.corpus.alphabet)
         if self.corpus.val_floor is not None:
             figures["val_floor"] = self.corpus.val_floor
         if isinstance(self.corpus, Sequences):

@@ -1,37 +1,32 @@
-"""What is printed after a run or a sweep: results, paired differences, and next commands."""
+"""What is printed after a run: its result, what it means, and the next commands."""
 
-import json
 import math
 import os
 import shlex
 import shutil
-import statistics
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rich.box import SIMPLE, SIMPLE_HEAD
-from rich.console import Console, Group
-from rich.markup import escape
+from rich.box import SIMPLE
+from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
-from attnlab.files import read_yaml
 from attnlab.installation import training_command
+from attnlab.runs.pairing import Comparison, Setting, pairs
+from attnlab.runs.printing import say
+from attnlab.runs.reading import Run, read_neighbors, read_run
 from attnlab.runs.run_directory import RunDirectory
-from attnlab.runs.settings import identity, last_of, settings_with
+from attnlab.runs.sentences import alone, sentence, too_few
+from attnlab.runs.settings import last_of, settings_with
 
 if TYPE_CHECKING:
     from attnlab.training.run import Result
 
-READS_AHEAD = 1e-3  # weight on later positions; with more, the validation loss means nothing
-EQUAL_HEADS = 0.9995
-
 
 def show(result: "Result", overrides: Sequence[str]) -> None:
-    """Print the result of a run and suggest the next commands."""
+    """Print the result of a run, what it means beside its baseline, and what to do next."""
     table = Table(show_header=False, box=SIMPLE, pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
@@ -39,8 +34,11 @@ def show(result: "Result", overrides: Sequence[str]) -> None:
         table.add_row(name, text)
     print(f"\n run directory     {result.folder}")  # never broken, so that it can be copied
     Console(highlight=False, markup=False).print(table)
+    run, compared = _beside(result.folder)
+    say(*([sentence(c) for c in compared if c.pairs] or [alone(Setting((run,)))]))
+    say(too_few(compared))
     print("Next:")  # in plain lines, which can be copied however narrow the terminal is
-    for command in _next_commands(result, overrides):
+    for command in _next_commands(result, run, compared, overrides):
         print(f"  {command}")
 
 
@@ -58,33 +56,60 @@ def _rows(result: "Result") -> dict[str, str]:
     if metrics["status"] == "diverged":
         rows["reason"] = RunDirectory(result.folder).status()["reason"]
     rows |= {"corpus": metrics["corpus"]["name"], "validation loss": loss}
-    rows |= module.summary_rows(metrics) | compare(result.folder)
-    return rows | remarks(metrics) | {"speed": speed}
+    return rows | module.summary_rows(metrics) | {"speed": speed}
 
 
-def _next_commands(result: "Result", overrides: Sequence[str]) -> Iterator[str]:
+def _beside(folder: Path) -> tuple[Run, list[Comparison]]:
+    """A run, and the comparisons of its setting; of its baseline, those of all other settings."""
+    run = read_run(folder)
+    # Only settings that differ in their attention, so that labels are short.
+    compared = pairs([other for other in read_neighbors(folder) if other.rest == run.rest])
+    of_run = [c for c in compared if any(other.folder == folder for other in c.setting.runs)]
+    if of_run and of_run[0].is_baseline:
+        return run, [c for c in compared if run.folder in {other.folder for _, other in c.pairs}]
+    return run, of_run
+
+
+def _next_commands(
+    result: "Result", run: Run, compared: Sequence[Comparison], overrides: Sequence[str]
+) -> Iterator[str]:
+    """Commands that were not run yet: the other arm, then both side by side, then compare."""
     module, folder = result.module, result.folder
-    root = folder.parent.parent
-    outputs = root.parent if folder.name.startswith("seed=") else folder  # of hydra.run.dir
-    if any(folder.glob("events.out.tfevents.*")):
-        yield f"{_command('tensorboard')} --logdir {shlex.quote(str(outputs))}"
-    yield f"{_command('attnlab')} runs {shlex.quote(str(root))}"
+    partners = [
+        other if mine.folder == run.folder else mine
+        for c in compared
+        for mine, other in c.pairs
+        if run.folder in (mine.folder, other.folder)
+    ]
+    settings = last_of(overrides)
+    attn = [text for key, text in settings.items() if key.split(".")[0] == "attn"]
+    if not partners:  # the baseline or, for the baseline, a common ablation
+        other_arm = [module.baseline if set(attn) - {module.baseline} else module.contrast]
+        once = settings_with("once")
+        other_arm += [o for key, o in settings.items() if o not in attn and key not in once]
+        other_arm.sort(key=lambda word: not word.startswith("--"))  # as Hydra parses
+        program, first = training_command().split()
+        yield f"{_command(program)} {first} {shlex.join(other_arm)}"
+    with_history = [other for other in partners if (other.folder / "history.json").exists()]
+    if with_history and (folder / "history.json").exists():
+        both = shlex.join([str(with_history[0].folder), str(folder)])
+        yield f"{_command('attnlab')} explore {both}{_trust(result)}"
+    if partners:
+        yield f"{_command('attnlab')} compare {shlex.quote(str(run.place))}"
     last = folder / "checkpoints" / "last.ckpt"
     if last.exists() and "val_accuracy" not in result.metrics:  # a task's symbols are not a text
-        named = [x for group in ("model", "attn") for x in result.settings[group].values()]
-        own = any("." in x and not x.startswith("torch.") for x in named if isinstance(x, str))
         for verb in module.verbs:
-            trust = " --trust" if own else ""  # the model has parts of the user's own
-            yield f"{_command('attnlab')} {verb} {shlex.quote(str(folder))}{trust}"
-    # The baseline, or for the baseline a common ablation.
-    settings = last_of(overrides)
-    attn = [o for key, o in settings.items() if key.split(".")[0] == "attn"]
-    once = settings_with("once")
-    other = [module.baseline if set(attn) - {module.baseline} else module.contrast]
-    other += [o for key, o in settings.items() if o not in attn and key not in once]
-    other.sort(key=lambda word: not word.startswith("--"))  # as Hydra parses
-    program, first = training_command().split()
-    yield f"{_command(program)} {first} {shlex.join(other)}"
+            yield f"{_command('attnlab')} {verb} {shlex.quote(str(folder))}{_trust(result)}"
+    if any(folder.glob("events.out.tfevents.*")):
+        logs = run.place.parent if folder.name.startswith("seed=") else folder  # of hydra.run.dir
+        yield f"{_command('tensorboard')} --logdir {shlex.quote(str(logs))}  # tab Custom Scalars"
+
+
+def _trust(result: "Result") -> str:
+    """The option without which a model that has parts of the user's own is not opened."""
+    named = [x for group in ("model", "attn") for x in result.settings[group].values()]
+    own = any("." in x and not x.startswith("torch.") for x in named if isinstance(x, str))
+    return " --trust" if own else ""
 
 
 def _command(name: str) -> str:
@@ -109,170 +134,3 @@ def outcome_in_words(result: "Result") -> str:
     if not result.fresh:
         outcome += "; already done, use force=true to rerun"
     return outcome
-
-
-@dataclass(frozen=True)
-class FinishedRun:
-    """What a comparison needs to know about a run."""
-
-    folder: Path
-    variant: str  # the file of conf/attn
-    seed: int
-    metrics: dict[str, Any]  # the content of metrics.json
-    loss: float  # on the validation data; infinite if the run diverged
-    attention: str  # the settings of attn, as JSON
-    rest: str  # all other settings that can change the result, and the corpus, as JSON
-
-    @property
-    def label(self) -> str:
-        """The name of its directory without the seed, such as attn=unscaled,model.n_head=1."""
-        return self.folder.parent.name
-
-
-def read_finished(root: Path) -> list[FinishedRun]:
-    """The undamaged runs `<root>/<settings>/seed=<n>` that ended with a result, in order."""
-    runs = []
-    for folder in sorted(file.parent for file in root.glob("*/seed=*/metrics.json")):
-        try:
-            directory = RunDirectory(folder)
-            if not directory.is_done():
-                continue
-            metrics = directory.metrics()
-            settings = read_yaml(folder / ".hydra" / "config.yaml")
-            attention = json.dumps(settings.pop("attn"), sort_keys=True)
-            rest = identity(settings)
-            seed, variant = int(rest.pop("seed")), str(metrics["variant"])
-            rest["corpus"] = metrics["corpus"]["sha256"]
-            loss = math.inf if metrics["status"] == "diverged" else float(metrics["val_loss"])
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):  # it is damaged
-            continue
-        whole = json.dumps(rest, sort_keys=True)
-        runs.append(FinishedRun(folder, variant, seed, metrics, loss, attention, whole))
-    return runs
-
-
-def compare(folder: Path) -> dict[str, str]:
-    """Paired differences between the run in `<root>/<settings>/seed=<n>` and the baseline, or for
-    the baseline every other variant, as rows for its table: name -> text."""
-    rows = {}
-    for group in pair(folder.parent.parent):
-        for reference, run in zip(group.at_baseline, group.runs, strict=True):
-            if folder not in (run.folder, reference.folder):
-                continue
-            diverged = [x.label for x in (reference, run) if math.isinf(x.loss)]
-            text = f"{run.loss - reference.loss:+.4f} nats"
-            if diverged:
-                text = f"{' and '.join(diverged)} diverged"
-            elif reads_ahead(run.metrics):
-                text += ", not comparable"
-            versus = f"vs attn={reference.variant}"
-            name = versus if folder == run.folder else run.label.split(",")[0]
-            rows[f"{name}, seed {run.seed}"] = text
-    return rows
-
-
-def reads_ahead(metrics: dict[str, Any]) -> bool:
-    """Whether the model puts weight on the future, as far as its probes measured that."""
-    return bool(metrics["probes"].get("attn/future_mass", 0.0) > READS_AHEAD)
-
-
-def remarks(metrics: dict[str, Any]) -> dict[str, str]:
-    """Rows on measurements of the probes that change what the loss means."""
-    probes, rows = metrics["probes"], {}
-    if reads_ahead(metrics):
-        rows["future mass"] = (
-            f"{probes['attn/future_mass']:.2f}: this model reads ahead, so its loss does not "
-            "measure prediction"
-        )
-    if probes.get("attn/head_similarity", 0.0) > EQUAL_HEADS:
-        rows["head similarity"] = f"{probes['attn/head_similarity']:.3f}: the heads are one"
-    return rows
-
-
-@dataclass(frozen=True)
-class PairedRuns:
-    """Runs of one attention, each beside the baseline's run of its seed and its other settings."""
-
-    label: str  # the name of their directories, such as attn=unscaled,model.n_head=1
-    shared: tuple[str, ...]  # the overrides in it that the baseline has too, not about attention
-    runs: tuple[FinishedRun, ...]  # one per seed
-    at_baseline: tuple[FinishedRun, ...]  # the baseline's, in the same order
-
-    @property
-    def attention(self) -> str:
-        """The name of the attention, such as unscaled or sdpa,attn.scale=0.5."""
-        parts = [part for part in self.label.split(",") if part not in self.shared]
-        return ",".join(parts).removeprefix("attn=")
-
-    @property
-    def differences(self) -> list[float]:
-        """Validation loss minus the baseline's, of the seeds at which neither diverged."""
-        pairs = zip(self.runs, self.at_baseline, strict=True)
-        return [a.loss - b.loss for a, b in pairs if math.isfinite(a.loss + b.loss)]
-
-
-def pair(root: Path) -> list[PairedRuns]:
-    """Pair every other attention in outputs/<name> with the baseline, over all seeds that both
-    have, separately for other settings that differ, such as the initialization."""
-    runs = read_finished(root)
-    plain = [
-        run
-        for run in runs
-        if run.variant == run.metrics.get("baseline", "sdpa") and ",attn." not in run.label
-    ]
-    base = {(x.seed, x.rest): x for x in runs if plain and x.attention == plain[0].attention}
-    groups: dict[tuple[str, str], list[FinishedRun]] = {}
-    for run in runs:
-        reference = base.get((run.seed, run.rest))
-        if reference is not None and run.attention != reference.attention:
-            groups.setdefault((run.rest, run.label), []).append(run)
-    paired = []
-    for (_, label), group in sorted(groups.items()):
-        group = sorted(group, key=lambda run: run.seed)
-        shared = tuple(x for x in label.split(",")[1:] if not x.startswith("attn."))
-        others = tuple(base[run.seed, run.rest] for run in group)
-        paired.append(PairedRuns(label, shared, tuple(group), others))
-    return paired
-
-
-def own_settings(groups: Sequence[PairedRuns]) -> list[list[str]]:
-    """The settings of each group that not all groups share; none if only the attention differs
-    (names of directories that were cut differ even then)."""
-    apart = len({group.runs[0].rest for group in groups}) > 1
-    shared = set.intersection(*(set(group.shared) for group in groups)) if groups else set()
-    return [[part for part in group.shared if apart and part not in shared] for group in groups]
-
-
-def paired_table(groups: Sequence[PairedRuns]) -> Group:
-    """The paired differences, the baseline above the variants of its settings, with notes."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("validation loss, paired by seed", overflow="fold")
-    for column in ("n", "mean", "median diff", "lowest", "highest"):
-        table.add_column(column, justify="right", no_wrap=True)
-    notes: dict[str, None] = {}
-    above: tuple[str, tuple[FinishedRun, ...]] | None = None
-    for group, settings in zip(groups, own_settings(groups), strict=True):
-        section = (group.runs[0].rest, group.at_baseline)
-        if section != above:
-            if above is not None:
-                table.add_section()
-            if settings:
-                table.add_row(escape(", ".join(settings)))
-            table.add_row(group.at_baseline[0].variant, *_loss_cells(group.at_baseline))
-            above = section
-        differences = group.differences
-        cells = ["-"] * 3
-        if differences:
-            middle = statistics.median(differences)
-            cells = [f"{x:+.4f}" for x in (middle, min(differences), max(differences))]
-        table.add_row(escape(group.attention), *_loss_cells(group.runs), *cells)
-        if lost := len(group.runs) - len(differences):
-            notes[f"{group.attention}: {lost} of {len(group.runs)} pairs diverged"] = None
-        for name, text in remarks(group.runs[0].metrics).items():
-            notes[f"{group.attention}: {name} {text}"] = None
-    return Group(table, *(Text(note) for note in notes))
-
-
-def _loss_cells(runs: Sequence[FinishedRun]) -> list[str]:
-    finite = [run.loss for run in runs if math.isfinite(run.loss)]
-    return [str(len(runs)), f"{statistics.fmean(finite):.4f}" if finite else "-"]

@@ -14,14 +14,15 @@ from hydra.conf import HydraConf
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
-from rich.console import Console
 
 from attnlab.errors import BadInput, first_line
 from attnlab.files import read_json, write_atomically, write_json
 from attnlab.installation import training_command
+from attnlab.runs.pairing import Comparison, pairs
+from attnlab.runs.printing import print_comparisons
+from attnlab.runs.reading import read_runs
 from attnlab.runs.run_directory import Busy
 from attnlab.runs.settings import last_of
-from attnlab.training.summary import PairedRuns, own_settings, pair, paired_table
 from attnlab.workers import threads_given
 
 # The user's setting, read before train.py changes it for Hydra.
@@ -120,40 +121,35 @@ def _compare(config: DictConfig) -> None:
     root = Path(str(config.outputs)) / str(config.name)
     if "hydra.sweep.dir" in last_of(config.hydra.overrides.hydra):
         root = Path(str(config.hydra.sweep.dir))
-    groups = pair(root)
-    if not groups:
+    if not any(root.rglob("status.json")):
         return
-    print(f"\nAll finished runs in {root}:")
-    Console(highlight=False).print(paired_table(groups))
+    comparisons = pairs(read_runs(root))
+    if not any(c.pairs for c in comparisons):
+        return
+    print(f"\nAll runs in {root}:")
+    print_comparisons(comparisons)
     try:
-        if picture := _draw(groups):
+        if picture := _draw(comparisons):
             write_atomically(root / "comparison.png", picture)
             print(f"\nPicture: {root / 'comparison.png'}")
     except Exception as error:  # the runs are done, and a picture can be drawn again
         reason = first_line(error, with_class=True)
         print(f"\nwarning: no picture was drawn, {reason}", file=sys.stderr)
-    print(f"More:    attnlab runs {shlex.quote(str(root))}")
-    print(f"         attnlab plot {shlex.quote(str(root))}")
+    page = shlex.join([str(root), "--html", str(root / "comparison.html")])
+    print(f"More:    attnlab compare {page}")
+    print(f"         attnlab runs {shlex.quote(str(root))}")
 
 
-def _draw(groups: Sequence[PairedRuns]) -> bytes | None:
+def _draw(comparisons: Sequence[Comparison]) -> bytes | None:
     """The comparison as a PNG file; None if there is nothing to draw."""
     from attnlab.plotting.drawing import pixels, png
     from attnlab.plotting.figures import SHARES, SettingResult, sweep_figure
 
-    found: dict[str, SettingResult] = {}
-    for group, settings in zip(groups, own_settings(groups), strict=True):
-        both = (group.at_baseline[0].variant, group.attention)
-        plain, name = (" ".join([each, *settings]) for each in both)
-        for key, runs in ((plain, group.at_baseline), (name, group.runs)):
-            probes = [run.metrics["probes"] for run in runs]
-            curves = [x["loss_by_position"] for x in probes if "loss_by_position" in x]
-            shares = {
-                label: values
-                for tag, label in SHARES.items()
-                if (values := [float(x[tag]) for x in probes if tag in x])
-            }
-            differences = group.differences if key == name else []
-            found[key] = SettingResult(key, differences, curves, shares)
-    figure = sweep_figure(list(found.values()), groups[0].runs[0].metrics["unit"])
+    results = []
+    for c in comparisons:
+        curves = [x for run in c.setting.runs if (x := run.metrics.get("loss_by_position"))]
+        shares = {name: x for tag, name in SHARES.items() if (x := c.setting.numbers(tag))}
+        results.append(SettingResult(c.setting.label, c.finite, curves, shares))
+    unit = next(str(run.metrics["unit"]) for c in comparisons for run, _ in c.pairs)
+    figure = sweep_figure(results, unit)
     return None if figure is None else png(pixels(figure))

@@ -1,0 +1,195 @@
+"""Says in sentences what a comparison found: which way, how much, against what, in how many seeds,
+and what attention did."""
+
+import math
+import shlex
+from collections.abc import Sequence
+from statistics import median
+
+from attnlab.installation import training_command
+from attnlab.runs.pairing import Comparison, Setting, reads_ahead
+from attnlab.runs.reading import Run
+from attnlab.runs.seed_statistics import LOOKS
+from attnlab.runs.settings import settings_with
+
+EQUAL = 5e-4  # nats; smaller differences are called equal
+SLOWER = 0.02  # nats; from here on a sentence says what became of the training
+EQUAL_HEADS = 0.9995  # similarity of heads that attend alike
+SPREAD = 1.25  # entropies that differ by less than this factor are called about equal
+
+
+def sentence(comparison: Comparison) -> str:
+    """What a setting did against its baseline; empty for the baseline itself."""
+    c = comparison
+    if c.is_baseline:
+        return ""
+    if not c.pairs:
+        return f"{c.setting.label} has no difference: {c.why}."
+    parts = [f"{claim(c)}{_training(c)}.", _stopped(c), attention(c)]
+    return " ".join(part for part in parts if part)
+
+
+def alone(setting: Setting) -> str:
+    """What measures say of a setting without a baseline; empty for ordinary attention."""
+    sentences, ahead = [], _middle(setting.numbers("attn/future_mass"))
+    if any(map(reads_ahead, setting.runs)):
+        sentences.append(
+            f"This model reads the future (weight {ahead:.2g} on later positions), so its loss "
+            "does not measure prediction."
+        )
+    if (alike := _middle(setting.numbers("attn/head_similarity"))) > EQUAL_HEADS:
+        sentences.append(f"All its heads attend alike (similarity {alike:.3f}).")
+    return " ".join(sentences)
+
+
+def claim(comparison: Comparison) -> str:
+    """The first sentence, without its stop, also as a title: which way, how much, against what."""
+    c = comparison
+    if c.is_baseline or c.baseline is None or not c.pairs:
+        return sentence(c).rstrip(".")
+    name, other, n = c.setting.label, c.baseline.label, len(c.pairs)
+    seeds = "one seed" if n == 1 else f"{n} seeds"
+    losses = [_middle([pair[i].loss for pair in c.pairs]) for i in (0, 1)]
+    if c.reads_ahead:
+        ahead = c.setting if any(reads_ahead(run) for run, _ in c.pairs) else c.baseline
+        weight = _middle(ahead.numbers("attn/future_mass"))
+        both = f"the loss of {name}, {losses[0]:.3f} nats against {losses[1]:.3f} of {other},"
+        return (
+            f"{ahead.label} reads the future (weight {weight:.2g} on later positions), so {both} "
+            f"does not compare predictions ({seeds})"
+        )
+    if len(c.finite) < n:
+        return _divergence(c)
+    middle, low, high = c.interval
+    if max(map(abs, c.differences)) < EQUAL:
+        most = max(map(abs, c.differences))
+        size = "exactly" if not most else f"to within {most:.0e} nats"
+        return f"{name} ends with the loss of {other}, {size} ({seeds})"
+    way, count = ("worse", c.worse) if middle > 0 else ("better", c.better)
+    text = f"{name} ends {abs(middle):.{_digits(middle)}f} nats {way} than {other}"
+    if n == 1:
+        return f"{text} with the same seed (one seed)"
+    spread = "" if math.isnan(low) else f", 95 % interval {low:+.3f} to {high:+.3f}"
+    return f"{text} (median of {n} seeds{spread}; {way} in {count} of {n})"
+
+
+def attention(comparison: Comparison) -> str:
+    """What the attention did, by the measures at the end of the runs; empty without measures."""
+    c, sentences = comparison, []
+    if c.baseline is None:
+        return ""
+    alike, of_other = (_middle(s.numbers("attn/head_similarity")) for s in (c.setting, c.baseline))
+    if alike > EQUAL_HEADS:
+        beside = f"; {c.baseline.label} {of_other:.3f}" if not math.isnan(of_other) else ""
+        sentences.append(f"All its heads attend alike (similarity {alike:.3f}{beside}).")
+    entropy, other = (_middle(s.numbers("attn/entropy")) for s in (c.setting, c.baseline))
+    if not math.isnan(entropy + other):
+        how = "Its queries spread their weight about as widely"
+        if entropy * SPREAD < other:
+            how = "Each query spreads little of its weight"
+        elif entropy > other * SPREAD:
+            how = "Each query spreads more of its weight"
+        sentences.append(f"{how} (entropy {entropy:.2f}; {c.baseline.label} {other:.2f}).")
+    return " ".join(sentences)
+
+
+def verdict(comparison: Comparison) -> str:
+    """What counting seeds decides, where there are enough of them; otherwise empty."""
+    c, n = comparison, len(comparison.pairs)
+    if c.baseline is None or n < LOOKS[0][0] or c.reads_ahead:
+        return ""
+    judged, bar = max(look for look in LOOKS if look[0] <= n)
+    counts = f"{c.worse} worse and {c.better} better of {n} seeds, {bar} of {judged} decide"
+    if c.verdict == "open":
+        return f"{c.setting.label}: counting does not decide ({counts})."
+    return f"{c.setting.label} is {c.verdict} than {c.baseline.label} in most seeds ({counts})."
+
+
+def too_few(comparisons: Sequence[Comparison]) -> str:
+    """Says that there are too few seeds, and the command for ten; empty if there are enough."""
+    few = [c for c in comparisons if 0 < len(c.pairs) < LOOKS[0][0] and not c.reads_ahead]
+    undecided = [c for c in few if any(abs(x) >= EQUAL for x in c.differences)]
+    if not undecided:
+        return ""
+    most = max(len(c.pairs) for c in undecided)
+    runs = [s.first for c in undecided for s in (c.baseline, c.setting) if s is not None]
+    commands = "\n".join(f"  {command}" for command in ten_seeds(runs))
+    number = "One seed" if most == 1 else f"{most} seeds"
+    return f"{number} cannot decide; the command for ten is\n{commands}"
+
+
+def ten_seeds(runs: Sequence[Run]) -> list[str]:
+    """The commands that train settings, of which one run each is passed, with ten seeds: one sweep
+    if they are all its combinations."""
+    rows, apart = [], {"attn", "seed", *settings_with("once")}
+    for run in runs:
+        kept = {key: text for key, text in run.typed.items() if key not in apart}
+        row = {"attn": f"attn={run.typed.get('attn', run.variant).removeprefix('attn=')}"} | kept
+        if row not in rows:
+            rows.append(row)
+    keys = dict.fromkeys(key for row in rows for key in row)
+    texts = {key: list(dict.fromkeys(row.get(key, "") for row in rows)) for key in keys}
+    size = math.prod(len(values) for values in texts.values())
+    joins = all(len(x) == 1 or all(t and "," not in t for t in x) for x in texts.values())
+    if size != len(rows) or not joins:
+        return [_sweep(list(row.values())) for row in rows]
+    values = {key: ",".join(text.partition("=")[2] for text in x) for key, x in texts.items()}
+    return [_sweep([f"{texts[key][0].partition('=')[0]}={x}" for key, x in values.items()])]
+
+
+def _sweep(words: Sequence[str]) -> str:
+    return f"{training_command()} -m {shlex.join([*words, 'seed=range(10)'])}"
+
+
+def _training(c: Comparison) -> str:
+    """What became of a training that ended clearly worse, against guessing all symbols alike."""
+    middle, symbols = c.interval[0], c.setting.first.metrics.get("symbols")
+    if c.reads_ahead or len(c.finite) < len(c.pairs) or middle < SLOWER or not symbols:
+        return ""
+    loss, other = (_middle([pair[i].loss for pair in c.pairs]) for i in (0, 1))
+    learned = (math.log(symbols) - loss) / max(math.log(symbols) - other, 1e-9)
+    if learned < 0.1:
+        return f": it learned almost nothing (a guess costs {math.log(symbols):.2f} nats)"
+    return ": training slowed, it did not fail" if learned > 0.5 else ": it learned little"
+
+
+def _stopped(c: Comparison) -> str:
+    """Which runs were stopped before their last step."""
+    stopped = list({id(r): r for pair in c.pairs for r in pair if r.status == "stopped"}.values())
+    if not stopped:
+        return ""
+    run = stopped[0]
+    at = f"step {run.step} of {run.config.get('trainer.max_steps')}"
+    if len(stopped) > 1:
+        return f"{len(stopped)} runs were stopped early, one of them at {at}."
+    return f"{run.variant} with seed {run.seed} was stopped at {at}."
+
+
+def _divergence(c: Comparison) -> str:
+    assert c.baseline is not None
+    n, others, clauses = len(c.pairs), [], []
+    for i, setting in enumerate((c.setting, c.baseline)):
+        diverged = [pair[i] for pair in c.pairs if pair[i].status == "diverged"]
+        steps = sorted(run.step for run in diverged)
+        if diverged:
+            at = f"at step {steps[0]}" + (f" to {steps[-1]}" if steps[0] < steps[-1] else "")
+            seeds = "(one seed)" if n == 1 else f"in {len(diverged)} of {n} seeds"
+            clauses.append(f"{setting.label} diverged {at} {seeds}")
+        else:
+            losses = [pair[i].loss for pair in c.pairs]
+            others.append(f"{setting.label} ended at {_middle(losses):.3f} nats")
+    if c.finite:
+        middle = median(c.finite)
+        way = "worse" if middle > 0 else "better"
+        others.append(f"where neither diverged, it ends {abs(middle):.3f} nats {way}")
+    return "; ".join([*clauses, *others])
+
+
+def _digits(x: float) -> int:
+    return 3 if abs(x) >= 0.01 else 4
+
+
+def _middle(values: Sequence[float]) -> float:
+    """The median of what is a number; NaN if nothing is."""
+    numbers = [x for x in values if not math.isnan(x)]
+    return median(numbers) if numbers else math.nan
