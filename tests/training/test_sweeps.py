@@ -20,7 +20,13 @@ from attnlab import workers
 from attnlab.errors import BadInput
 from attnlab.runs.reading import read_run
 from attnlab.runs.run_directory import Busy
-from attnlab.training.sweeps import SweepSummary, attempt, share_threads
+from attnlab.training.sweeps import (
+    Forecast,
+    SweepSummary,
+    attempt,
+    seed_by_seed,
+    share_threads,
+)
 from hydra_plugins.attnlab_optuna import OptunaSweeper
 from tests.conftest import ROOT, SMALL
 from tests.forked import begin, ended, forked_worker, is_one_sentence, same_weights
@@ -135,6 +141,37 @@ def statuses(outputs: Path) -> dict[str, str]:
     return {
         f.parent.name: json.loads(f.read_text())["status"] for f in outputs.rglob("status.json")
     }
+
+
+def test_a_sweep_runs_seed_by_seed() -> None:
+    typed = [[f"attn={a}", f"seed={s}"] for a in ("sdpa", "unscaled") for s in (3, 1)]
+    order = seed_by_seed(list(enumerate(typed, 7)))
+    assert [number for number, _ in order] == [7, 9, 8, 10]
+    assert [words[1] for _, words in order] == ["seed=3", "seed=3", "seed=1", "seed=1"]
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 3])
+@pytest.mark.parametrize("durations", [[8.0], [6.0, 9.0], [10.0, 8.0, 9.0]])
+def test_the_forecast_is_right_after_the_second_run(jobs: int, durations: list[float]) -> None:
+    """Processes start for 5 s, and settings of different durations follow each other."""
+    runs = [durations[i % len(durations)] for i in range(12)]
+    free, ends = [5.0] * jobs, []
+    for seconds in runs:
+        i = free.index(min(free))
+        free[i] += seconds
+        ends.append((free[i], seconds))
+    forecast, total = Forecast(len(runs), jobs), max(free)
+    for number, (now, seconds) in enumerate(sorted(ends), 1):
+        left = forecast.after(now, seconds)
+        if 2 <= number <= 9:
+            assert (total - now) / 1.5 <= left <= 1.5 * (total - now), (number, left)
+    assert left == 0
+
+
+def test_runs_that_were_done_before_are_not_taken_for_fast_ones() -> None:
+    forecast = Forecast(6, 1)
+    assert [forecast.after(now, None) for now in (0.2, 0.4)] == [0.0, 0.0]
+    assert forecast.after(10.4, 10.0) == 30.0
 
 
 SWEEP = ["hydra/launcher=basic", *SMALL, "logger=none", "seed=0,1", "checkpoint_every=2"]

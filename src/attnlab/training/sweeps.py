@@ -1,8 +1,10 @@
 """Sweeps: a run that fails does not stop the others, and is recorded in the sweep's directory."""
 
+import heapq
 import math
 import os
 import shlex
+import statistics
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -56,6 +58,49 @@ def note_failure(
     """Write a file about a failed run into the sweep's directory."""
     note = {"outcome": outcome, "reason": reason, "traceback": trace, "overrides": [*overrides]}
     write_json(folder / f"failed_run_{number:06}.json", note)
+
+
+def seed_by_seed(tasks: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, Sequence[str]]]:
+    """The runs of a sweep, (number, overrides), with all settings of a seed before the next seed,
+    so that a sweep that is not complete yet has pairs to compare."""
+    seeds = [last_of(overrides).get("seed", "") for _, overrides in tasks]
+    order = list(dict.fromkeys(seeds))
+    return [task for seed in order for task, its in zip(tasks, seeds, strict=True) if its == seed]
+
+
+class Forecast:
+    """When a sweep will end, by the durations of the runs that have ended.
+
+    Args:
+        runs: how many there are.
+        jobs: how many of them run at once.
+    """
+
+    def __init__(self, runs: int, jobs: int) -> None:
+        self.waiting, self.jobs = runs - jobs, jobs
+        self.starts: list[float] = []  # of the runs that are running
+        self.durations: list[float] = []
+
+    def after(self, now: float, seconds: float | None) -> float:
+        """Seconds left when a run has ended; 0 if unknown. `seconds` is what the run took without
+        imports, None if it was already done or its process died."""
+        if not self.starts:  # the first run to end; the others started with it
+            self.starts = [now - (seconds or 0)] * self.jobs
+        began = now - (seconds or 0)
+        self.starts.remove(min(self.starts, key=lambda start: abs(start - began)))
+        if self.waiting:
+            self.starts.append(now)
+            self.waiting -= 1
+        self.durations += [] if seconds is None else [seconds]
+        if not self.durations or not self.starts:
+            return 0.0
+        mean = statistics.fmean(self.durations)
+        longer = [now - start for start in self.starts if now - start > mean]
+        mean = statistics.fmean([*self.durations, *longer])
+        free = sorted(max(now, start + mean) for start in self.starts)
+        for _ in range(self.waiting):
+            heapq.heapreplace(free, free[0] + mean)
+        return max(free) - now
 
 
 def share_threads(hydra: HydraConf) -> None:
