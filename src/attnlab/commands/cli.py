@@ -165,12 +165,12 @@ def evaluate(
     target: Annotated[str, Argument(help=f"{RUN}.")],
     data: Annotated[
         list[str] | None,
-        Argument(help="As for training: data=text data.path=my.txt; by default TinyShakespeare."),
+        Argument(help="data=text data.path=my.txt, by default the run's own; length=256."),
     ] = None,
     json: AsJson = False,
     trust: Trust = False,
 ) -> None:
-    """Measure the loss of a trained model on the validation part of any data."""
+    """Measure a trained model on the validation part of its own or any data, at any length."""
     with fast_imports():
         from attnlab.commands import evaluation
 

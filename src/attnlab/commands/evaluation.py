@@ -1,46 +1,63 @@
 """The commands `attnlab evaluate` and `attnlab patch`."""
 
-from collections.abc import Sequence
+import math
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
+from omegaconf import DictConfig, OmegaConf
 from rich.table import Table
 
 from attnlab.claims.configs import compose_config, hydra_conf
-from attnlab.data.batches import IGNORED
 from attnlab.data.corpora import CHARACTERS, Corpus, encode
 from attnlab.data.tokenizers import Tokenizer
 from attnlab.errors import BadInput
 from attnlab.installation import lab_path
-from attnlab.probes import measures
-from attnlab.probes.capture import eval_mode
 from attnlab.probes.patching import patch_heads
-from attnlab.training.checkpoints import load_model
+from attnlab.training.checkpoints import load_model, load_with_recipe
+from attnlab.training.eval_lengths import at_length, by_position, data_at
 from attnlab.training.factories import data_factory
 from attnlab.training.lightning_module import GPTModule
+
+# Data that are neither read from a file nor downloaded.
+INCLUDED = frozenset({"corpora.tinyshakespeare", "plays.plays"}) | {
+    f"sequences.{task}"
+    for task in ("copy", "fuzzy_recall", "induction", "mqar", "noisy_recall", "parity")
+}
+MOST = 10**7  # in a stored setting of data
 
 
 def evaluate(
     target: Path | str, overrides: Sequence[str], *, trust: bool = False
 ) -> dict[str, Any]:
-    """The loss of a model on the validation part of any data, in the model's own symbols.
+    """The loss of a model on the validation part of its own or any data, in its own symbols.
 
-    `overrides` choose the data, as for a training: data=text data.path=my.txt. The other arguments
-    are those of `attnlab.training.checkpoints.load_model`.
+    `overrides` choose other data, as for a training: data=text data.path=my.txt, or change its
+    own: data.pairs=4. length=256 evaluates in windows of 256, which may be longer than those of
+    the training. The other arguments are those of `attnlab.training.checkpoints.load_model`.
 
-    Returns the name of the corpus, the number of predictions, the loss in nats, bits per byte of
-    the text in UTF-8 (None for a task), and the loss at each position (NaN if none is predicted).
-    Raises BadInput if there is no such model or data, or if the model lacks one of its symbols.
+    Returns the name of the corpus, the length, the largest one in the training, and the number of
+    predictions; the loss in nats, bits per byte of the text in UTF-8 (None for a task), the
+    accuracy, and loss and accuracy at each position (NaN if none is predicted). Raises BadInput if
+    there is no such model or data, if the model lacks one of its symbols, or if the length is too
+    large for it.
     """
-    net, alphabet = load_model(target, trust=trust)
+    net, alphabet, recipe = load_with_recipe(target, trust=trust)
+    lengths = [o.removeprefix("length=") for o in overrides if o.startswith("length=")]
+    length = net.block_size
+    if lengths:
+        if not lengths[-1].isdecimal():
+            raise BadInput(f"length = {lengths[-1]} must be a whole number")
+        length = int(lengths[-1])
+    overrides = [o for o in overrides if not o.startswith("length=")]
     for override in overrides:
         if override.partition("=")[0].split(".")[0] != "data":
             raise BadInput(f"{override} does not choose data; use data=... and data.KEY=...")
-    with hydra_conf(lab_path("conf")):
-        typed = [*overrides, f"model.block_size={net.block_size}"]
-        cfg, _ = compose_config(typed, 0, lab_path("experiments"))
-    corpus = data_factory(cfg.data)()
+    longer = at_length(net, recipe["config"], length)
+    settings = _data_settings(recipe, overrides, net.block_size, trust=trust)
+    corpus = data_factory(settings)()
     if not isinstance(corpus, GPTModule.data_class):
         raise BadInput(f"data = {corpus.name} are not for a GPT; choose a text")
     tokenizer = alphabet if isinstance(alphabet, Tokenizer) else CHARACTERS
@@ -51,22 +68,41 @@ def evaluate(
     of_model = torch.arange(len(alphabet))  # id in the data -> id in the model
     if tokenizer == CHARACTERS:
         of_model = encode("".join(corpus.alphabet), alphabet)
-    corpus.check_length(net.block_size)
-    sums, counts = torch.zeros(2, net.block_size, dtype=torch.float64)
-    with eval_mode(net):
-        for x, y in corpus.held_out("val", net.block_size):
-            scored = y != IGNORED
-            targets = torch.where(scored, of_model[y.clamp(min=0)], IGNORED)
-            sums[: y.shape[1]] += measures.cross_entropies(net(of_model[x]), targets).sum(0)
-            counts[: y.shape[1]] += scored.sum(0)
-    loss = float(sums.sum() / counts.sum())
-    return {
-        "corpus": corpus.name,
-        "predictions": int(counts.sum()),
-        "loss": loss,
-        "bits_per_byte": corpus.bits_per_byte(loss) if isinstance(corpus, Corpus) else None,
-        "by_position": (sums / counts).tolist(),
-    }
+    if not overrides and corpus.sha256 != recipe.get("corpus_sha256"):
+        warnings.warn(f"data = {corpus.name} have changed since the training", stacklevel=2)
+    corpus = data_at(corpus, settings, length)
+    result = by_position(longer, corpus.held_out("val", length), length, of_model)
+    bits = corpus.bits_per_byte(result["loss"]) if isinstance(corpus, Corpus) else None
+    sizes = {"corpus": corpus.name, "length": length, "trained_length": net.block_size}
+    return sizes | {"bits_per_byte": bits} | result
+
+
+def _data_settings(
+    recipe: Mapping[str, Any], overrides: Sequence[str], block_size: int, *, trust: bool
+) -> DictConfig:
+    """The group `data` that the overrides choose or, without data=..., change in a recipe."""
+    if any(override.startswith("data=") for override in overrides):
+        with hydra_conf(lab_path("conf")):
+            typed = [*overrides, f"model.block_size={block_size}"]
+            cfg, _ = compose_config(typed, 0, lab_path("experiments"))
+        return cast(DictConfig, cfg.data)
+    stored = recipe["config"].get("data")
+    if not isinstance(stored, dict) or not isinstance(target := stored.get("_target_"), str):
+        raise BadInput("the run does not say its data; choose some with data=...")
+    if not trust:
+        if target.removeprefix("attnlab.data.") not in INCLUDED:
+            raise BadInput(
+                f"the run's data come from outside of attnlab ({target[:99]}); type its data=... "
+                "and data.KEY=..., or allow it with --trust"
+            )
+        # Numbers only: a tokenizer may be a file, and the model has its own.
+        stored = {key: x for key, x in stored.items() if key == "_target_" or type(x) is int}
+        if large := [key for key, x in stored.items() if type(x) is int and x > MOST]:
+            raise BadInput(f"the run's data.{large[0][:99]} is too large; allow it with --trust")
+    return cast(
+        DictConfig,
+        OmegaConf.merge({"data": stored}, OmegaConf.from_dotlist(list(overrides))).data,
+    )
 
 
 def evaluation_table(found: dict[str, Any]) -> Table:
@@ -74,11 +110,16 @@ def evaluation_table(found: dict[str, Any]) -> Table:
     rows = Table.grid(padding=(0, 2))
     rows.add_row("data", f"{found['corpus']}, {found['predictions']:,} predictions")
     rows.add_row("loss", f"{found['loss']:.4f} nats")
+    rows.add_row("accuracy", f"{found['accuracy']:.2%}")
     if found["bits_per_byte"] is not None:
         rows.add_row("bits per byte", f"{found['bits_per_byte']:.4f}")
-    last = len(found["by_position"]) - 1
+    last, trained = found["length"] - 1, found["trained_length"]
     for t in sorted({0, last, *(2**i for i in range(20) if 2**i < last)}):
-        rows.add_row(f"at position {t}", f"{found['by_position'][t]:.4f}")
+        beyond = " (beyond the trained length)" if t >= trained else ""
+        loss, accuracy = found["by_position"][t], found["accuracy_by_position"][t]
+        if math.isnan(accuracy) and math.isfinite(found["accuracy"]):
+            continue  # nothing is predicted there
+        rows.add_row(f"at position {t}", f"{loss:.4f} nats, {accuracy:.2%}{beyond}")
     return rows
 
 

@@ -18,7 +18,9 @@ from attnlab.errors import BadInput
 from attnlab.rng import generator
 
 HELD_OUT = 512  # sequences of the validation, and of the piece for the final training loss
+# More than 22,000 characters; the same ones in every version of Unicode.
 SYMBOLS = " " + "".join(c for c in map(chr, range(33, 1500)) if c.isprintable())
+SYMBOLS += "".join(map(chr, range(0x4E00, 0x9FA6)))  # ideographs
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,19 +83,87 @@ def mqar(length: int, pairs: int = 8, symbols: int = 32) -> Sequences:
     length T. The answer to each is its value. There are `symbols` keys to choose from, and as many
     values. Raises BadInput if a number is out of range.
     """
+    return _recall("mqar", length, pairs, symbols, noise=0)
+
+
+def noisy_recall(length: int, pairs: int = 8, symbols: int = 32, noise: int = 32) -> Sequences:
+    """`mqar` with `noise` symbols that mean nothing between the pairs, at random places.
+
+    This is the noisy in-context recall of Poli et al. (2024, section 3.1), with all questions at
+    the end. There are `symbols` different symbols of noise. Raises BadInput as `mqar` does.
+    """
+    _check("noise", noise, 1, length - 3)
+    return _recall("noisy_recall", length, pairs, symbols, noise)
+
+
+def _recall(name: str, length: int, pairs: int, symbols: int, noise: int) -> Sequences:
+    kinds = 3 if noise else 2  # of symbols: keys, values, noise
     _check("length", length, 3, 2**20)
-    _check("symbols", symbols, 1, 499)
-    _check("pairs", pairs, 1, min(symbols, (length - 1) // 2))
+    _check("symbols", symbols, 1, (len(SYMBOLS) - 1) // kinds)
+    _check("pairs", pairs, 1, min(symbols, (length - noise - 1) // 2))
 
     def draw(B: int, g: torch.Generator) -> Batch:
         keys = _distinct(B, symbols, pairs, g)
         values = torch.randint(symbols, (B, pairs), generator=g) + symbols
-        asked = torch.randint(pairs, (B, length - 2 * pairs), generator=g)
+        told = 2 * pairs + noise
+        asked = torch.randint(pairs, (B, length - told), generator=g)
         known = torch.stack([keys, values], dim=-1).flatten(1)  # (B, 2 pairs)
+        if noise:
+            place = _distinct(B, pairs + noise, pairs, g).sort(-1).values + torch.arange(pairs)
+            places = torch.stack([place, place + 1], dim=-1).flatten(1)
+            noises = torch.randint(symbols, (B, told), generator=g) + 2 * symbols
+            known = noises.scatter(1, places, known)
         x = torch.cat([known, keys.gather(1, asked)], dim=1)
         return x, torch.cat([torch.full_like(known, IGNORED), values.gather(1, asked)], dim=1)
 
-    return Sequences("mqar", SYMBOLS[1 : 2 * symbols + 1], length, draw, f"{pairs} {symbols}")
+    settings = f"{pairs} {symbols} {noise}" if noise else f"{pairs} {symbols}"
+    return Sequences(name, SYMBOLS[1 : kinds * symbols + 1], length, draw, settings)
+
+
+def fuzzy_recall(length: int, pairs: int = 6, symbols: int = 8) -> Sequences:
+    """`mqar` with keys of two symbols, of which other keys share the first or the second.
+
+    `pairs` keys, each followed by its value; then questions up to the length T, each two symbols
+    long, with the answer at the second.
+    """
+    _check("length", length, 5, 2**20)
+    _check("symbols", symbols, 2, (len(SYMBOLS) - 1) // 3)
+    _check("pairs", pairs, 1, min(symbols**2, (length - 2) // 3))
+
+    def draw(B: int, g: torch.Generator) -> Batch:
+        number = _distinct(B, symbols**2, pairs, g)
+        keys = torch.stack([number // symbols, number % symbols + symbols], dim=-1)
+        values = torch.randint(symbols, (B, pairs, 1), generator=g) + 2 * symbols
+        asked = torch.randint(pairs, (B, (length - 3 * pairs + 1) // 2, 1), generator=g)
+        known = torch.cat([keys, values], dim=-1).flatten(1)  # (B, 3 pairs)
+        answers = values.gather(1, asked)
+        questions = keys.gather(1, asked.expand(-1, -1, 2)).flatten(1)
+        ignored = torch.full_like(answers, IGNORED)
+        y = torch.cat([ignored, answers], dim=-1).flatten(1)
+        x = torch.cat([known, questions], dim=1)
+        return x[:, :length], torch.cat([torch.full_like(known, IGNORED), y], dim=1)[:, :length]
+
+    return Sequences(
+        "fuzzy_recall", SYMBOLS[1 : 3 * symbols + 1], length, draw, f"{pairs} {symbols}"
+    )
+
+
+def parity(length: int, symbols: int = 2) -> Sequences:
+    """Random bits; the answer at every position is whether the number of ones so far is odd.
+
+    No softmax attention of fixed depth represents it at every length (Hahn 2020, theorem 2), and a
+    linear recurrence needs a negative eigenvalue (Grazzi et al. 2024, theorem 1). With more than
+    two symbols, the answer is the sum so far modulo `symbols`. Raises BadInput if a number is out
+    of range.
+    """
+    _check("length", length, 2, 2**20)
+    _check("symbols", symbols, 2, 10)
+
+    def draw(B: int, g: torch.Generator) -> Batch:
+        x = torch.randint(symbols, (B, length), generator=g)
+        return x, x.cumsum(1) % symbols
+
+    return Sequences("parity", "0123456789"[:symbols], length, draw, f"{symbols}")
 
 
 def copy(length: int, symbols: int = 32) -> Sequences:

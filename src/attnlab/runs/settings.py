@@ -44,6 +44,7 @@ ROLES: dict[str, tuple[Role, ...]] = {
     "trainer.min_steps": ("free",),
     "trainer.max_time": ("free",),
     "trainer.val_check_interval": ("free",),
+    "data.eval_lengths": ("free",),
     "optim.min_lr": ("free",),
     "optim.warmup_steps": ("free",),
     "optim.decay": ("free",),

@@ -154,6 +154,14 @@ def load_model(target: Path | str, *, trust: bool = False) -> tuple[GPT, Alphabe
     attnlab and a list of PyTorch's activations are used. Returns the model on the CPU, and its
     alphabet: symbol i is alphabet[i], and `attnlab.data.corpora.encode` turns a text into ids.
     """
+    net, alphabet, _ = load_with_recipe(target, trust=trust)
+    return net, alphabet
+
+
+def load_with_recipe(
+    target: Path | str, *, trust: bool = False
+) -> tuple[GPT, Alphabet, dict[str, Any]]:
+    """What `load_model` returns, and the recipe of the checkpoint; see `StoredModel`."""
     net, stored = load_stored(Path(target), trust=trust)
     if not isinstance(net, GPT):
         raise BadInput(f"{target} holds a {type(net).__name__}, and a GPT is needed")
@@ -161,7 +169,7 @@ def load_model(target: Path | str, *, trust: bool = False) -> tuple[GPT, Alphabe
     alphabet = "".join(alphabet) if isinstance(alphabet, tuple) else alphabet
     if len(alphabet) != net.vocab_size:
         raise BadInput(f"the alphabet in {target} must be of single characters")
-    return net, alphabet
+    return net, alphabet, stored.recipe
 
 
 def load_stored(target: Path, *, trust: bool = False) -> tuple[torch.nn.Module, StoredModel]:

@@ -136,6 +136,8 @@ def _module(cfg: DictConfig) -> "type[TaskModule]":
     module = locate(str(cfg.module), "module")
     if not isinstance(module, type) or not issubclass(module, TaskModule):
         raise BadInput(f"module = {cfg.module} must be a subclass of {TaskModule.__name__}")
+    if cfg.data.get("eval_lengths") and not module.takes_lengths:
+        raise BadInput(f"data.eval_lengths is not for module = {cfg.module}; remove it")
     attn = locate(str(cfg.attn._target_), "attn._target_")
     if isinstance(attn, type) and not issubclass(attn, module.attention_class):
         raise BadInput(

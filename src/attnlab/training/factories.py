@@ -30,7 +30,8 @@ def refused() -> dict[str, Any]:
 
 def data_factory(node: DictConfig) -> "Callable[[], TaskData]":
     """A function that makes the data of the group `data`."""
-    return build(node, "data", apart=("batch_size",))  # for the batches, not for the data
+    # For the batches and the evaluation at the end, not for the data.
+    return build(node, "data", apart=("batch_size", "eval_lengths"))
 
 
 def model_factory(model: DictConfig, attn: DictConfig) -> "Callable[[int], nn.Module]":

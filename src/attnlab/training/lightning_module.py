@@ -27,6 +27,7 @@ from attnlab.probes.capture import Finding, called, first_nonfinite
 from attnlab.rng import seed_default, stream_seed
 from attnlab.runs.settings import flat, identity
 from attnlab.training.checkpoints import load_stored, versions
+from attnlab.training.eval_lengths import at_length, by_position, data_at
 
 OptimizerFactory = Callable[[torch.nn.Module, int], tuple[Optimizer, LRScheduler]]
 Reduction = Literal["mean", "sum"]
@@ -53,6 +54,7 @@ class TaskModule(L.LightningModule):
     unit: ClassVar[str]  # what one prediction is, for messages, axes and metrics.json
     baseline: ClassVar[str]  # settings of attn; the final message suggests one to compare with
     contrast: ClassVar[str]
+    takes_lengths: ClassVar[bool] = False  # whether it supports data.eval_lengths
     verbs: ClassVar[tuple[str, ...]] = ()  # the `attnlab` commands that open a run of this task
     # Static method (net, seed, *, ...) that draws the initial weights. Its keyword parameters are
     # further keys of the group `model`. A ValueError becomes an error message.
@@ -218,6 +220,7 @@ class GPTModule(TaskModule):
     unit = "character"
     baseline = "attn=sdpa"
     contrast = "attn=unscaled"
+    takes_lengths = True
     verbs = ("sample",)
 
     net: GPT
@@ -246,6 +249,21 @@ class GPTModule(TaskModule):
 
     def check_data(self) -> None:
         self.corpus.check_length(self.net.block_size)
+        for length in self._eval_lengths():
+            self._at_length(length)
+
+    def _eval_lengths(self) -> list[int]:
+        """The lengths of `data.eval_lengths`; BadInput if they are none."""
+        lengths = self.recipe["config"]["data"].get("eval_lengths") or []
+        if not isinstance(lengths, list) or any(type(n) is not int for n in lengths):
+            raise BadInput(f"data.eval_lengths = {lengths} must be lengths, such as [64,128]")
+        return lengths
+
+    def _at_length(self, length: int) -> tuple[GPT, Sequence[Batch], int]:
+        """The model, the validation batches, and the length, as `by_position` takes them."""
+        config = self.recipe["config"]
+        corpus = data_at(self.corpus, config["data"], length)
+        return at_length(self.net, config, length), corpus.held_out("val", length), length
 
     def batches(self, steps: int, start: int, rank: int, world_size: int) -> TrainBatches:
         return TrainBatches(
@@ -283,21 +301,14 @@ class GPTModule(TaskModule):
         figures["symbols"] = len(self.corpus.alphabet)
         if self.corpus.val_floor is not None:
             figures["val_floor"] = self.corpus.val_floor
+        if lengths := self._eval_lengths():
+            results = {str(n): by_position(*self._at_length(n)) for n in lengths}
+            figures["by_length"] = results
         if isinstance(self.corpus, Sequences):
-            return figures | {"val_accuracy": self.accuracy()}
+            result = by_position(self.net, self.val_batches(), self.net.block_size)
+            return figures | {"val_accuracy": result["accuracy"]}
         loss = self.val_losses[self.trainer.global_step]
         return figures | {"val_bits_per_byte": self.corpus.bits_per_byte(loss)}
-
-    def accuracy(self) -> float:
-        """The share of right validation predictions; NaN if a logit is not finite."""
-        right = total = 0
-        for x, y in self.val_batches():
-            logits = self.net(x.to(self.device)).cpu()
-            if not logits.isfinite().all():
-                return math.nan
-            right += int((logits.argmax(-1) == y).sum())  # IGNORED is no symbol
-            total += self.predictions((x, y))
-        return right / total
 
     @classmethod
     def summary_rows(cls, metrics: Mapping[str, Any]) -> dict[str, str]:
