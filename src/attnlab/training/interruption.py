@@ -45,9 +45,16 @@ class Interruption(L.Callback):
         if self.received is not None and self.checkpoints.saved_step == trainer.global_step:
             number, self.received = self.received, None
             self.checkpoints.asked = False
-            self._handlers[number](number, None)
+            self._act(number)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None:
-            self._handlers[number](number, frame)
+            self._act(number)
         self.received, self.checkpoints.asked = number, True
+
+    def _act(self, number: int) -> None:
+        try:
+            self._handlers[number](number, None)
+        except Exception as error:  # submitit's, if it does not requeue the job
+            print(error, flush=True)
+            raise SystemExit(128 + number) from error

@@ -28,7 +28,7 @@ from attnlab.imports import fast_imports, make_importable, make_named_importable
 from attnlab.installation import training_command
 from attnlab.runs.run_directory import folder_for, variant_of
 from attnlab.runs.settings import flat, last_of, settings_with
-from attnlab.training.slurm import USER_SIGNALS, terminate
+from attnlab.training.slurm import USER_SIGNALS, requeue, terminate
 from attnlab.training.summary import outcome_in_words, show
 from attnlab.training.sweeps import WANTS_TRACEBACK, attempt, share_threads
 
@@ -36,11 +36,7 @@ if TYPE_CHECKING:
     from attnlab.training.run import Result
 
 # Plugins of Hydra and the packages that bring them.
-PLUGINS = {
-    **{f"hydra/launcher={kind}": f"hydra-{kind}-launcher" for kind in ("joblib", "ray")},
-    "hydra/launcher=submitit_local": "hydra-submitit-launcher",
-    "hydra/launcher=submitit_slurm": "hydra-submitit-launcher",
-}
+PLUGINS = {f"hydra/launcher={kind}": f"hydra-{kind}-launcher" for kind in ("joblib", "ray")}
 
 
 def train(cfg: DictConfig) -> float:
@@ -170,8 +166,9 @@ def one_sentence() -> Iterator[None]:
     hook, threading.excepthook = threading.excepthook, _thread_failed
     try:
         yield
-    except Terminated:
-        print("\nTerminated; the same command resumes.")
+    except Terminated as end:
+        again = "the job is requeued and" if requeue(end) else "the same command"
+        print(f"\nTerminated; {again} resumes.")
         raise
     except KeyboardInterrupt:
         print("\nInterrupted; the same command resumes.")

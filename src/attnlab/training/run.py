@@ -228,8 +228,9 @@ def _recorded_failures(
         requeued = isinstance(end, Terminated) and requeue(end)
         again = "the job is requeued and" if requeued else "the same command"
         print(f"\nInterrupted at step {trainer.global_step}; {again} {then}.", flush=True)
-        code = 143 if isinstance(end, SIGTERMException) else 130
-        raise SystemExit(end.code if isinstance(end, Terminated) else code) from None
+        by_signal = isinstance(end.code, int) and end.code > 128
+        usual = 143 if isinstance(end, SIGTERMException) else 130
+        raise SystemExit(end.code if by_signal else usual) from None
     except Exception as error:
         try:
             why = {"step": trainer.global_step, "reason": traceback.format_exc()}

@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from attnlab.workers import threads_given
 # The user's setting, read before train.py changes it for Hydra.
 WANTS_TRACEBACK = os.environ.get("HYDRA_FULL_ERROR") == "1"
 HEADINGS = {
+    "interrupted": "error: interrupted",
     "busy": "already being trained by another process",
     "refused": "error: refused",
     "failed": "error: failed",
@@ -129,6 +131,11 @@ class SweepSummary(Callback):
             reason = "its runs are named by their settings and seed; use hydra.sweep.dir"
             print(f"error: {min(given)} is not for a sweep: {reason}", file=sys.stderr)
             raise SystemExit(2)  # Hydra turns other exceptions of a callback into warnings
+        target = str(config.hydra.launcher.get("_target_"))
+        if "attnlab_submitit" in target and find_spec("submitit") is None:
+            install = "pip install hydra-submitit-launcher"
+            print(f"error: submitit is not installed; install it with: {install}", file=sys.stderr)
+            raise SystemExit(2)
         for file in _notes(config.hydra.sweep.dir):  # of an earlier sweep in the same directory
             file.unlink()
 
@@ -148,8 +155,8 @@ class SweepSummary(Callback):
                 elif note["traceback"] and outcome == "failed":
                     say(f"    # the traceback is in {note['file']}")
         outcomes = {note["outcome"] for note in notes}
-        if outcomes & {"refused", "failed"}:
-            raise SystemExit(1 if "failed" in outcomes else 2)
+        if outcomes - {"busy"}:
+            raise SystemExit(2 if outcomes <= {"busy", "refused"} else 1)
 
 
 def _notes(sweep_dir: str) -> list[Path]:
