@@ -68,6 +68,12 @@ test-fast: setup ## run the tests except the slow and the long ones
 test-all: setup ## run all tests, including the long ones
 	$(PYTEST) --hypothesis-profile=search $(ARGS)
 
+.PHONY: test-cluster
+test-cluster: setup ## start a Slurm on this machine and test sweeps and requeued jobs on it; needs root and slurm-wlm, munge
+	@if [ "$$(id -u)" != 0 ] || ! command -v slurmctld munged >/dev/null; then \
+	    echo "attnlab: not run; it needs root and: apt-get install --no-install-recommends slurm-wlm munge"; \
+	else OMP_NUM_THREADS=1 bash tests/cluster/slurm.sh run $(BIN)/python -m pytest -v tests/cluster $(ARGS); fi
+
 .PHONY: faults
 faults: setup ## run seeded faults and add the results to docs/survival.md: FIRST=0 COUNT=250, or FIRST=again
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.end_to_end.campaign $(FIRST) $(COUNT)
