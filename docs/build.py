@@ -45,7 +45,16 @@ MENU = {
         "textbook",
     ],
     "Visualization": ["explore", "instruments"],
-    "How to": ["attention", "own", "checkup", "interop", "sweeps", "cluster", "lightning", "translation"],
+    "How to": [
+        "attention",
+        "own",
+        "checkup",
+        "interop",
+        "sweeps",
+        "cluster",
+        "lightning",
+        "translation",
+    ],
     "Evidence": ["claims", "experiments/README", "checkup-zoo", "benchmarks/RESULTS"],
     "Reference": ["api", "decisions", "security", "survival"],
 }

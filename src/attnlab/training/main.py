@@ -163,6 +163,8 @@ def one_sentence() -> Iterator[None]:
         signal.signal(number, terminate)
     python_format = warnings.formatwarning
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"  # in one line
+    # Our files of conf/hydra/launcher have the names of the plugin's, which they replace.
+    warnings.filterwarnings("ignore", "(?s).*is validated against ConfigStore schema")
     hook, threading.excepthook = threading.excepthook, _thread_failed
     try:
         yield
