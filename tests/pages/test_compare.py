@@ -50,7 +50,7 @@ def rows(page: str) -> dict[str, list[str]]:
     found = {}
     for row in re.findall(r"<tr>(.*?)</tr>", page, re.DOTALL):
         cells = [re.sub("<.*?>", "", x) for x in re.findall(r"<t[dh].*?</t[dh]>", row)]
-        found[cells[0]] = cells[1:]
+        found.setdefault(cells[0], cells[1:])  # before the table of heads
     return found
 
 
@@ -60,7 +60,11 @@ def test_differences_are_paired_by_seed_and_a_diverged_run_has_none(runs: Path) 
     assert table["unscaled"][1] == "+0.1050 (+0.1000 to +0.1100, 2 seeds)"
     assert table["flipped"][1] == "-1.5000 (1 seed)"
     assert table["flipped"][2] == "1 finished at step 30, 1 diverged at step 30"
-    assert table["attn.scale"] == ["-", "-", "1.0000"]  # sdpa, the baseline, comes first
+    assert table["attn.scale"] == [
+        "1/sqrt(D)",
+        "1/sqrt(D)",
+        "1",
+    ]  # sdpa, the baseline, comes first
     assert "optim.lr" not in table  # the same everywhere
 
 
@@ -105,21 +109,46 @@ def test_losses_on_different_texts_have_no_difference(runs: Path) -> None:
     assert "+0.5" not in page
 
 
+def test_the_title_states_the_finding_and_sentences_follow(runs: Path) -> None:
+    page = compare([runs / "attn=sdpa", runs / "attn=unscaled"])
+    finding = "unscaled ends 0.105 nats worse than sdpa (median of 2 seeds; worse in 2 of 2)"
+    assert f"<title>{finding}</title>" in page and f"<h1>{finding}</h1>" in page
+    assert f"<p>{finding}." in page
+
+
+def test_the_axes_have_text_as_text(runs: Path) -> None:
+    page = compare([runs])
+    for title in ("each seed minus the baseline", "loss by position"):
+        assert f">{title}</text>" in page
+
+
+def test_heads_are_columns_in_order_and_later_keys_are_orange(runs: Path) -> None:
+    page = compare([runs])
+    headings = re.findall(r"<th>(L[0-9]+H[0-9]+)</th>", page)
+    assert headings == [f"L{i}H{j}" for i in range(invented.LAYERS) for j in range(invented.HEADS)]
+    for variant in ("sdpa", "flipped"):
+        image = re.search(f'base64,([^"]*)" alt="{variant}, L0H0', page)
+        assert image is not None
+        colors = np.asarray(Image.open(io.BytesIO(b64decode(image[1]))).convert("RGB")).astype(int)
+        warm = colors[..., 0] > colors[..., 2] + 40
+        assert warm.any() == (variant == "flipped")
+
+
 def test_heads_are_shown_or_a_reason_is_given(runs: Path) -> None:
     page = compare([runs])
     assert page.count("data:image/png;base64,") == 3 * invented.LAYERS * invented.HEADS
     assert "unscaled, L1H2: pattern with an entropy of 0." in page
     (runs / "attn=sdpa" / "seed=0" / "history.json").unlink()
-    assert "No maps: " in compare([runs])
+    assert "No maps of sdpa: " in compare([runs])
 
 
-def test_maps_show_negative_weights_in_blue(tmp_path: Path) -> None:
+def test_maps_show_negative_weights_in_green(tmp_path: Path) -> None:
     for variant, negative in (("sdpa", False), ("differential", True)):
         folder = invented.run(tmp_path, variant, invented.content(negative=negative))
         maps = re.findall('data:image/png;base64,([^"]*)"', compare([folder]))
         pixels = [np.asarray(Image.open(io.BytesIO(b64decode(x))).convert("RGB")) for x in maps]
-        red, _, blue = np.concatenate(pixels).astype(int).transpose(2, 0, 1)
-        strong = (blue > red + 60) & (blue > 150)  # bluer than any color of positive weights
+        red, green, blue = np.concatenate(pixels).astype(int).transpose(2, 0, 1)
+        strong = (green > red + 30) & (green > blue + 30)
         assert (strong.mean() > 0.01) == negative
 
 

@@ -14,7 +14,8 @@ import torch
 
 import attnlab
 from attnlab.errors import BadInput
-from attnlab.pages.explorer import Explorer, explore, read_history
+from attnlab.pages.explorer import Explorer, explore
+from attnlab.runs.history import read_history
 from tests import command_line as commands
 from tests.interop.folders import bert_folder
 from tests.pages import invented

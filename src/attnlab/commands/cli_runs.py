@@ -24,6 +24,10 @@ Baseline = Annotated[
     str | None,
     Option(help="Compare with unscaled, n_head=1, ...; by default with the baseline of the task."),
 ]
+Format = Annotated[
+    list[str] | None,
+    Option("--format", help="png, svg or pdf; may be repeated; by default png and svg."),
+]
 Where = Annotated[
     list[str] | None,
     Option(help="Only runs with attn=unscaled, optim.lr<0.01, ...; may be repeated."),
@@ -89,20 +93,25 @@ def _print_rows(
 def plot(
     directory: Annotated[Path, Argument(help="A sweep: outputs/<name>.")],
     where: Where = None,
+    baseline: Baseline = None,
     out: Annotated[Path | None, Option(help="By default plots in the directory.")] = None,
+    format_: Format = None,
+    width: Annotated[float | None, Option(help="Inches of a printed column, as 3.3.")] = None,
 ) -> None:
-    """Draw losses, entropy by layer and loss by position, over seeds, as PNG and SVG."""
+    """Draw losses, entropy by layer, loss by position, and the comparison with the baseline."""
     from attnlab.plotting.figures import draw
-    from attnlab.runs.frames import curves_of
+    from attnlab.runs.figure_data import figure_data
+    from attnlab.runs.pairing import pairs
     from attnlab.runs.reading import read_runs
     from attnlab.runs.runs_table import select
 
-    found, plots = select(read_runs(directory), where or []), out or directory / "plots"
-    if not found:
+    selected, plots = select(read_runs(directory), where or []), out or directory / "plots"
+    if not selected:
         raise BadInput(f"no runs in {directory} match --where {' and '.join(where or [])}")
     if out is None and plots.is_symlink():
         raise BadInput(f"{plots} is a symbolic link; name a directory with --out")
-    for file in draw(curves_of(found), plots):
+    data, formats = figure_data(pairs(selected, baseline)), format_ or ("png", "svg")
+    for file in draw(data, plots, formats=formats, width=width):
         print(printable(str(file)))
 
 
@@ -131,7 +140,7 @@ def compare(
         from attnlab.files import write_atomically
         from attnlab.pages import compare as library
 
-        write_atomically(html, library.compare(targets, trust=trust).encode())
+        write_atomically(html, library.compare(targets, baseline=baseline, trust=trust).encode())
         print(printable(str(html)))
 
 

@@ -1,28 +1,32 @@
-"""One HTML page that compares runs: results, curves, paired differences, heads, and settings."""
+"""One HTML page that compares runs: the finding, differences, curves, heads, and settings."""
 
-import zlib
-from base64 import b64decode, b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from base64 import b64encode
+from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import jinja2
-import numpy as np
 
 from attnlab.errors import BadInput
 from attnlab.pages.explorer import history_of
-from attnlab.plotting import figures, heatmaps
-from attnlab.plotting.drawing import looks, png, styled, svg
-from attnlab.runs.frames import curves_of
+from attnlab.plotting import drawing, figures
+from attnlab.plotting.comparisons import head_names, parts
+from attnlab.plotting.curves import FigureData
+from attnlab.runs.figure_data import figure_data, findings
+from attnlab.runs.history import PatternHistory, maps
+from attnlab.runs.labels import in_words
 from attnlab.runs.pairing import Comparison, pairs
-from attnlab.runs.reading import Run, read_runs
-from attnlab.runs.runs_table import cell, shown
+from attnlab.runs.reading import read_runs
+from attnlab.runs.runs_table import cell
+from attnlab.runs.sentences import alone, sentence, verdict
 from attnlab.runs.settings import identity
 
 
-def compare(targets: Iterable[str | Path], *, trust: bool = False) -> str:
+def compare(
+    targets: Iterable[str | Path], *, baseline: str | None = None, trust: bool = False
+) -> str:
     """Compare runs on one HTML page, which loads nothing.
 
     Targets are run directories, or directories of them; `trust` is as for `load_model`, which
@@ -30,55 +34,48 @@ def compare(targets: Iterable[str | Path], *, trust: bool = False) -> str:
     is compared with its baseline, see `attnlab.runs.pairing.pairs`. Raises BadInput if there are
     no runs, more settings than a figure can show, or losses in different units.
     """
-    found = [run for target in targets for run in read_runs(Path(target).resolve())]
-    runs = list({run.folder: run for run in found}.values())
-    curves = curves_of(runs)
-    figures.check(curves)
-    compared = pairs(runs)
-    style = looks(c.setting.label for c in compared)
+    runs = [run for target in targets for run in read_runs(Path(target).resolve())]
+    compared = pairs(runs, baseline)
+    data = figure_data(compared, {})
+    figures.check(data.runs)
+    style = drawing.looks(c.setting.label for c in compared)
+    histories = {c.setting.label: _history(c, trust=trust) for c in compared}
+    heads = {name: _heads(x) for name, x in histories.items() if isinstance(x, PatternHistory)}
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     template = files("attnlab.pages").joinpath("compare.html.j2").read_text(encoding="utf-8")
     return environment.from_string(template).render(
-        settings=[
-            {"name": c.setting.label, "color": style[c.setting.label][0]}
-            | {"heads": _heads(c.setting.first, trust=trust)}
-            | _row(c)
-            for c in compared
-        ],
+        settings=[_row(c) | {"color": style[c.setting.label][0]} for c in compared],
         baseline=next((c.setting.label for c in compared if c.is_baseline), "none"),
-        unit=curves[0].unit,
+        unit=data.runs[0].unit,
         texts=len({run.metrics["corpus.sha256"] for run in runs if run.has_result}),
-        pictures=_pictures(curves, [_result(c) for c in compared]),
+        findings=findings(compared) or [f"{len(compared)} settings"],
+        sentences=[x for c in compared for x in _sentences(c) if x],
+        pictures=_pictures(data),
+        heads=heads,
+        columns=head_names(heads),
+        without={name: x for name, x in histories.items() if isinstance(x, str)},
         differing=_differing({c.setting.label: c.setting.first.config for c in compared}),
     )
 
 
-def _result(c: Comparison) -> figures.SettingResult:
-    """The results of a setting, over its runs that neither diverged nor failed."""
-    done = [run for run in c.setting.runs if run.status in figures.DONE]
-    return figures.SettingResult(
-        c.setting.label,
-        c.finite,
-        [x for run in done if (x := run.values.get("loss_by_position"))],
-        {label: x for tag, label in figures.SHARES.items() if (x := c.setting.numbers(tag))},
-    )
+def _sentences(c: Comparison) -> list[str]:
+    return [alone(c.setting)] if c.is_baseline else [sentence(c), verdict(c)]
 
 
-def _pictures(
-    curves: Sequence[figures.RunCurves], results: Sequence[figures.SettingResult]
-) -> dict[str, str]:
-    """The figures that can be drawn, as SVG under their titles."""
-    with styled():
-        drawn = {
-            "Losses by step": figures.losses(curves, columns=1),
-            "At the end": figures.sweep_figure(results, curves[0].unit, columns=1),
-        }
-        return {title: svg(figure, title) for title, figure in drawn.items() if figure}
+def _pictures(data: FigureData) -> dict[str, str]:
+    """The panels of the comparison as SVG under their titles."""
+    pictures = {}
+    with drawing.styled():
+        for title, draw in parts(data).items():
+            figure, (place,) = drawing.panels(1, width=6.4, height=4.6)
+            draw(place)
+            pictures[title] = drawing.svg(figure, title, text_as="none")
+    return pictures
 
 
-def _row(c: Comparison) -> dict[str, str]:
+def _row(c: Comparison) -> dict[str, Any]:
     """A setting's row in the table: how its runs ended, their loss, and the paired differences."""
     ends, runs = [], c.setting.runs
     for status in dict.fromkeys(run.status for run in runs):
@@ -91,39 +88,38 @@ def _row(c: Comparison) -> dict[str, str]:
         difference = f"{median(c.finite):+.4f} ({spread if len(c.finite) > 1 else '1 seed'})"
     if c.reads_ahead:
         difference += "; reads ahead, so its loss does not measure prediction"
-    row = {"loss": cell(c, "val_loss"), "difference": difference, "runs": ", ".join(ends)}
-    return row | {"heads_of": runs[0].folder.name}
+    row = {"name": c.setting.label, "loss": cell(c, "val_loss"), "runs": ", ".join(ends)}
+    return row | {"difference": difference}
 
 
-def _heads(run: Run, *, trust: bool) -> list[list[dict[str, Any]]] | str:
-    """The maps of a run's heads, layer by layer, as PNG; or why there are none."""
+def _history(c: Comparison, *, trust: bool) -> PatternHistory | str:
+    """The patterns of the first run of a setting, or why there are none."""
     try:
-        history, _ = history_of(str(run.folder), trust=trust)
+        return history_of(str(c.setting.first.folder), trust=trust)[0]
     except BadInput as error:
         return str(error)
-    T, last = len(history.tokens), history.snapshots[-1]
-    levels, negative, masks = (
-        np.frombuffer(zlib.decompress(b64decode(content)), np.uint8).reshape(-1, T, T)
-        for content in (last.weights, last.negative, history.mask)
-    )
-    weights = np.where(levels == 255, np.nan, (levels / 254.0) ** 2).astype(np.float32)
-    weights[negative == 1] *= -1
-    entropies, of_heads = last.measures.get("entropy"), iter(weights)
-    layers: list[list[dict[str, Any]]] = []
-    for layer, count in enumerate(history.heads):
-        layers.append([])
-        for head in range(count):
-            panel = heatmaps.Panel("", next(of_heads), masks[layer].astype(bool))
-            picture = b64encode(png(heatmaps.shades(panel))).decode()
-            entropy = entropies[layer][head] if entropies else None
-            number = "NaN" if entropy is None else f"{entropy:.2f}"
-            layers[-1].append({"name": f"L{layer}H{head}", "entropy": number, "png": picture})
-    return layers
+
+
+def _heads(history: PatternHistory) -> dict[str, dict[str, str]]:
+    """The map of each head as a PNG file in base64, and its entropy, by its name."""
+    entropies = [x for layer in history.snapshots[-1].measures.get("entropy", []) for x in layer]
+    found = {}
+    for number, (name, picture) in enumerate(maps(history).items()):
+        entropy = entropies[number] if entropies else None
+        words = "NaN" if entropy is None else f"{entropy:.2f}"
+        found[name] = {"png": b64encode(drawing.png(picture)).decode(), "entropy": words}
+    return found
 
 
 def _differing(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
     """The configuration keys whose values differ -> the value in each setting."""
-    known = {name: identity(dict(config)) for name, config in configs.items()}
-    keys = dict.fromkeys(key for config in known.values() for key in config)
-    rows = {key: [shown(config.get(key)) for config in known.values()] for key in keys}
+    settings = [identity(dict(config)) for config in configs.values()]
+    keys = dict.fromkeys(key for config in settings for key in config)
+    rows = {key: [_in_words(key, config) for config in settings] for key in keys}
     return {key: row for key, row in rows.items() if len(set(row)) > 1 and key != "seed"}
+
+
+def _in_words(key: str, config: Mapping[str, Any]) -> str:
+    if key == "attn.scale" and key in config and config[key] is None:
+        return "1/sqrt(D)"
+    return in_words(config[key]) if key in config else "-"

@@ -3,69 +3,20 @@
 import html
 import json
 import math
-import zlib
-from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-
-from attnlab.errors import BadInput, first_line, printable
-from attnlab.files import read_file, write_atomically
+from attnlab.errors import printable
+from attnlab.files import write_atomically
 from attnlab.pages.attention_maps import views_of
 from attnlab.probes.capture import history, snapshot
+from attnlab.runs.history import PatternHistory, read_history
 from attnlab.runs.pairing import labels
 from attnlab.runs.reading import Run, read_run
 
-LARGEST_HISTORY = 2**24  # bytes of history.json
-MOST_BYTES = 2**26  # of its maps in memory
 TEXT = "To be, or not to be"
-WITHOUT = "use --text to show the trained model alone"
-Count = Annotated[int, Field(ge=0, le=2**53)]  # an integer in JavaScript, too
-
-
-class Snapshot(BaseModel):
-    """One entry of a history, see `attnlab.probes.capture.snapshot`."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
-    step: Count
-    loss: float | None
-    weights: str
-    negative: str
-    equal: list[list[Count]]
-    measures: dict[str, list[list[float | None]]]
-
-
-class PatternHistory(BaseModel):
-    """The content of history.json, see `attnlab.probes.capture.history`."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
-    tokens: list[str] = Field(min_length=2)
-    heads: list[Count] = Field(min_length=1)
-    mask: str
-    snapshots: list[Snapshot] = Field(min_length=1)
-
-    @model_validator(mode="after")
-    def check(self) -> "PatternHistory":
-        """Refuse, by ValueError, lists and maps whose sizes do not match."""
-        T = len(self.tokens)
-        if min(self.heads) < 1 or (len(self.snapshots) * sum(self.heads) * T * T) > MOST_BYTES:
-            raise ValueError("its sizes are out of range")
-        _check_packed(self.mask, len(self.heads) * T * T)
-        steps = [each.step for each in self.snapshots]
-        if steps != sorted(set(steps)):
-            raise ValueError("its steps do not increase")
-        for each in self.snapshots:
-            for content in (each.weights, each.negative):
-                _check_packed(content, sum(self.heads) * T * T)
-            tables: list[Sequence[Sequence[object]]] = [each.equal, *each.measures.values()]
-            for table in tables:
-                if [len(row) for row in table] != self.heads:
-                    raise ValueError("its heads are not the same everywhere")
-        return self
 
 
 @dataclass(frozen=True)
@@ -117,21 +68,6 @@ def explore(
     return Explorer(title, page)
 
 
-def read_history(folder: Path) -> PatternHistory | None:
-    """The history of a run directory, or None without one; BadInput if it is damaged."""
-    file = folder / "history.json"
-    if not file.is_file():
-        return None
-    try:
-        return PatternHistory.model_validate_json(read_file(file, at_most=LARGEST_HISTORY))
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, ("content", *first["loc"])))[:80]
-        raise BadInput(f"{file} is damaged ({where}: {first['msg']}); {WITHOUT}") from error
-    except (OSError, ValueError) as error:
-        raise BadInput(f"{file} cannot be read: {first_line(error)}; {WITHOUT}") from error
-
-
 def _run_of(target: str) -> Run | None:
     return read_run(Path(target)) if (Path(target) / "status.json").is_file() else None
 
@@ -164,14 +100,3 @@ def _note(run: Run | None) -> str:
     note, loss = f"{run.status} at step {run.step:,}", run.metrics.get("val_loss")
     known = isinstance(loss, float) and math.isfinite(loss)
     return f"{note}, validation loss {loss:.4f}" if known else note
-
-
-def _check_packed(content: str, size: int) -> None:
-    """Refuse, by ValueError, a text that does not unpack to this many bytes."""
-    unpacker = zlib.decompressobj()
-    try:
-        found = unpacker.decompress(b64decode(content, validate=True), size + 1)
-    except zlib.error as error:
-        raise ValueError(str(error)) from error
-    if len(found) != size or not unpacker.eof:
-        raise ValueError(f"a map must have {size:,} bytes")

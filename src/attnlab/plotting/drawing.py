@@ -3,12 +3,14 @@
 import io
 import math
 import textwrap
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib
+import matplotlib.colors
 import matplotlib.image
 import numpy as np
 import numpy.typing as npt
@@ -19,25 +21,32 @@ from matplotlib.ticker import LogFormatter, LogFormatterMathtext, StrMethodForma
 
 Pixels = npt.NDArray[np.uint8]  # (height, width, 3)
 
-# Okabe and Ito (2008), "Color universal design", without yellow, which projectors show poorly.
+# Okabe and Ito (2008), "Color universal design", with brown for yellow.
 BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
-ORANGE, SKY, BLACK = "#E69F00", "#56B4E9", "#000000"
-COLORS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK)
+ORANGE, SKY, BLACK, BROWN = "#E69F00", "#56B4E9", "#000000", "#6B4C2A"
+COLORS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK, BROWN)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DASHES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)))
 
-# One color for each aspect that variants change, and one dash for each way to change it. Black is
-# the baseline, under all names that it has in comparisons.
+# One color for each aspect that variants change, and one dash for each way to change it. The first
+# variants differ in color. Black is the baseline, under all names that it has in comparisons.
 FAMILIES: dict[str, tuple[str, ...]] = {
     BLACK: ("sdpa|scaled|causal|independent|baseline", "manual", "torch_mha", "flex"),
     VERMILION: ("unscaled", "inverse_scale", "cosine", "softcap", "log_length"),
     BLUE: ("flipped", "bidirectional", "peek_one", "strict_flip", "sliding_window"),
-    GREEN: ("identical_heads|identical", "identical_qkv", "single_head", "softmax1", "sigmoid"),
-    PURPLE: ("gqa", "mqa", "shared_qk", "shared_qkv", "differential"),
+    GREEN: ("identical_heads|identical", "identical_qkv", "single_head"),
+    PURPLE: ("gqa", "mqa", "shared_qk", "shared_qkv"),
     ORANGE: (
         "zero_fill", "finite_fill", "post_softmax_mask", "softmax_over_queries", "unmerged_heads"
     ),
-    SKY: ("rotary", "additive", "general", "alibi", "linear"),
+    SKY: ("rotary", "additive", "general", "alibi"),
+    BROWN: ("linear", "sigmoid", "softmax1", "differential"),
+}  # fmt: skip
+# Sizes for a printed column of about 3.3 inches.
+SMALL: dict[Any, Any] = {
+    "figure.dpi": 300, "font.size": 8, "lines.linewidth": 1.1, "lines.markersize": 3,
+    "axes.linewidth": 0.6, "grid.linewidth": 0.4,
+    "xtick.major.width": 0.6, "ytick.major.width": 0.6,
 }  # fmt: skip
 LineStyle = tuple[str, int]  # color, and the index of dash and marker
 KNOWN: dict[str, LineStyle] = {
@@ -46,42 +55,54 @@ KNOWN: dict[str, LineStyle] = {
     for index, names in enumerate(ways)
     for name in names.split("|")
 }
-MOST = len(COLORS) * len(DASHES)  # lines that can be distinguished
+SHADES = 8  # of a color, for the settings of one variant
+MOST = SHADES * len(DASHES)  # lines that can be distinguished
 
 
 @contextmanager
-def styled() -> Iterator[None]:
-    """Draw in the style of the lab instead of the caller's."""
+def styled(*, small: bool = False) -> Iterator[None]:
+    """Draw in the style of the lab instead of the caller's; with `small`, for a printed column."""
     with matplotlib.rc_context(fname=Path(__file__).with_name("lab.mplstyle")):
+        if small:
+            matplotlib.rcParams.update(SMALL)
         yield
 
 
 def looks(names: Iterable[str]) -> dict[str, LineStyle]:
-    """Give each name a color and a dash, different for all names.
+    """Give each name the color of its variant and, among names of one color, a shade or dash of
+    its own.
 
-    A known variant has its own. A name that begins with one ("unscaled optim.lr=0.01") gets it,
-    too, unless another name in the figure has it. Other names take the remaining ones in order.
-    Raises ValueError if there are more than `MOST` names.
+    The variant is the first word of the name ("unscaled" in "lab/unscaled n_head=4"); its color
+    depends on nothing else. Raises ValueError if there are more than `MOST` names.
     """
-    wanted = sorted(set(names))
+    variants = {
+        name: name if name in KNOWN else name.split(" ")[0].rpartition("/")[2] for name in names
+    }
+    wanted = sorted(variants, key=lambda name: (name != variants[name], name not in KNOWN, name))
     if len(wanted) > MOST:
         raise ValueError(f"{len(wanted)} names, but only {MOST} lines can be distinguished")
-    found: dict[str, LineStyle] = {}
-    for own in (wanted, [name.split(" ")[0].rpartition("/")[2] for name in wanted]):
-        for name, known in zip(wanted, own, strict=True):
-            if name not in found and known in KNOWN and KNOWN[known] not in found.values():
-                found[name] = KNOWN[known]
-    free = ((color, dash) for dash in range(len(DASHES)) for color in COLORS)
-    left = (look for look in free if look not in set(found.values()))
+    styles: dict[str, LineStyle] = {}
     for name in wanted:
-        if name not in found:
-            found[name] = next(left)
-    return found
+        color, dash = color_of(variants[name]), KNOWN.get(variants[name], ("", 0))[1]
+        each = len(DASHES) if name == variants[name] else 1  # a variant keeps its very color
+        ways = (
+            (_lighter(color, n // each % SHADES), (dash + n) % len(DASHES)) for n in range(MOST)
+        )
+        styles[name] = next(way for way in ways if way not in styles.values())
+    return styles
 
 
 def color_of(variant: str) -> str:
-    """The color of a known variant in every figure; KeyError for any other name."""
-    return KNOWN[variant][0]
+    """The color of a variant in every figure; that of an unknown one follows from its name."""
+    others = [color for color in COLORS if color != BLACK]
+    unknown = others[zlib.crc32(variant.encode()) % len(others)]
+    return KNOWN.get(variant, (unknown, 0))[0]
+
+
+def _lighter(color: str, shade: int) -> str:
+    """The color itself for shade 0, and mixed with up to 56 % of white for the others."""
+    red, green, blue = (x + 0.08 * shade * (1 - x) for x in matplotlib.colors.to_rgb(color))
+    return matplotlib.colors.to_hex((red, green, blue)).upper()
 
 
 def panels(
@@ -118,9 +139,12 @@ def label_lines(axes: Axes) -> None:
             last = x[finite[-1]], y[finite[-1]]
             ends.append((float(np.clip(to_axes.transform(last)[1], 0, 1)), *last, line))
     ends.sort(key=lambda end: end[:2])
-    names = [textwrap.wrap(str(end[3].get_label()), 34, break_long_words=False) for end in ends]
-    inches = axes.get_window_extent().height / axes.figure.dpi
-    heights = [0.19 * len(rows) / inches for rows in names]
+    size = 0.8 * matplotlib.rcParams["font.size"]  # points
+    box = axes.get_window_extent()
+    width, height = (72 * x / axes.figure.dpi for x in (box.width, box.height))
+    room = max(14, min(34, int(width / size)))  # characters
+    names = [textwrap.wrap(str(end[3].get_label()), room, break_long_words=False) for end in ends]
+    heights = [1.2 * size * len(rows) / height for rows in names]
     arrow = {"arrowstyle": "-", "relpos": (0, 0.5), "shrinkA": 0}
     places = spread_apart([end[0] for end in ends], heights)
     for (_, x, y, line), rows, place in zip(ends, names, places, strict=True):
@@ -131,7 +155,7 @@ def label_lines(axes: Axes) -> None:
             textcoords="axes fraction",
             color=line.get_color(),
             va="center",
-            fontsize=11,
+            fontsize=size,
             arrowprops=arrow | {"color": line.get_color(), "linestyle": line.get_linestyle()},
             annotation_clip=False,
         )
@@ -181,14 +205,26 @@ def _plain_ticks(figure: Figure) -> None:
             axis.set_minor_formatter(LogFormatter())  # only where there are few major ticks
 
 
-def svg(figure: Figure, name: str) -> str:
-    """Draw a figure as SVG text, reproducibly; the name makes its ids unique on a page."""
+def svg(figure: Figure, name: str, *, text_as: Literal["path", "none"] = "path") -> str:
+    """Draw a figure as SVG text, reproducibly; the name makes its ids unique on a page.
+
+    Text becomes paths, which look alike everywhere, or with "none" remains text.
+    """
     _plain_ticks(figure)
-    with matplotlib.rc_context({"svg.hashsalt": name, "svg.fonttype": "path"}):
+    with matplotlib.rc_context({"svg.hashsalt": name, "svg.fonttype": text_as}):
         stream = io.StringIO()
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
     text = stream.getvalue()
     return text[text.index("<svg") :]  # no XML prologue: it goes into a page
+
+
+def pdf(figure: Figure) -> bytes:
+    """Draw a figure as a PDF file, reproducibly, in which text is text in an embedded font."""
+    _plain_ticks(figure)
+    with matplotlib.rc_context({"pdf.fonttype": 42}):  # TrueType, which publishers ask for
+        stream = io.BytesIO()
+        figure.savefig(stream, format="pdf", metadata={"CreationDate": None})
+    return stream.getvalue()
 
 
 def pixels(figure: Figure) -> Pixels:

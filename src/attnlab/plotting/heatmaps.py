@@ -6,6 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import matplotlib
+import matplotlib.colors
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
@@ -19,6 +20,15 @@ LARGEST_WIDTH = 8000  # pixels; some viewers refuse more
 FONT = Path(matplotlib.get_data_path(), "fonts/ttf/DejaVuSansMono.ttf")
 INK, PAPER = "#1e1e1e", "#ffffff"
 EDGE, BLOCKED, NOT_A_NUMBER = (0, 130, 60), (222, 222, 226), (0, 190, 230)
+# The colors of `attnlab explore`, for weights on the past, weights on the future, and below 0.
+PAST, FUTURE, NEGATIVE = (
+    matplotlib.colors.LinearSegmentedColormap.from_list("weights", stops, 255)
+    for stops in (
+        ("#ffffff", "#dfebf7", "#9ecae1", "#4292c6", "#0b519c", "#06264f"),
+        ("#ffffff", "#feead6", "#fdb97d", "#ee7a1b", "#b04303", "#571c02"),
+        ("#ffffff", "#e0f3e2", "#a5d9ab", "#4daf5f", "#167a33", "#063d17"),
+    )
+)
 LONGEST = 12  # characters of a token's label
 MOST_NUMBERS = 8  # rows of a matrix whose numbers are written
 SPECIAL = str.maketrans({"\n": "↵", " ": "␣", "\t": "→"})
@@ -30,16 +40,17 @@ class Panel:
 
     title: str  # the line above it
     values: Matrix  # (rows, columns)
-    mask: npt.NDArray[np.bool_] | None = None  # True = may attend; None blocks nothing
+    # True = may attend; None blocks nothing, and then columns are not positions of the rows' text.
+    mask: npt.NDArray[np.bool_] | None = None
 
 
 def grid(panels: Sequence[Panel], text: Sequence[str], *, columns: int, heading: str) -> Pixels:
     """Draw patterns side by side, with queries downwards and keys to the right.
 
-    The color shows the weight on a square-root scale, blue below 0. The green line is the edge of
-    the mask, gray cells are blocked and have no weight, and cyan cells are not a number. The
-    panels are patterns (T, T) of a text of T symbols, with `columns` in each row and the heading
-    above all of them.
+    The color shows the weight on a square-root scale, blue for the position itself and earlier
+    ones, orange for later ones, and green below 0. The green line is the edge of the mask, gray
+    cells are blocked and have no weight, and cyan cells are not a number. The panels are patterns
+    (T, T) of a text of T symbols, with `columns` in each row and the heading above all of them.
     """
     room = (LARGEST_WIDTH - 200) // columns - 150
     cell = max(1, min(16, max(3, 448 // len(text)), room // len(text)))
@@ -66,14 +77,11 @@ def alignment(
 
 
 def curve(values: Sequence[float], heading: str) -> Pixels:
-    """Draw the loss at each position, in nats, on an axis that begins at 0.
-
-    Values that are not finite are left out.
-    """
+    """Draw the loss at each position, in nats; values that are not finite are left out."""
     with styled():
         figure, (place,) = panels(1, width=6.4, height=3.6)
         place.plot(range(len(values)), values, color=COLORS[0])
-        place.set(xlabel="position", ylabel="loss (nats)", ylim=(0, None))
+        place.set(xlabel="position", ylabel="loss (nats)")
         place.set_title(heading, fontsize=12)
         return pixels(figure)
 
@@ -117,7 +125,7 @@ def _page(
             _label_columns(draw, across, x, y + high + 5, cell, size)
             draw.text((x + wide // 2, y + high + below - 18), axes[1], INK, _font(11), "mt")
     below_0 = not weights or any((panel.values < 0).any() for panel in panels)
-    _color_bar(page, draw, weights, -1 if below_0 else 0)
+    _color_bar(page, draw, weights, -1 if below_0 else 0, panels[0].mask is None)
     return np.asarray(page)
 
 
@@ -136,7 +144,8 @@ def _label_columns(
 def shades(panel: Panel, cell: int = 1, *, weights: bool = True) -> Pixels:
     """The colors of a panel, with `cell` pixels squared per value, and the edge of the mask."""
     finite = np.isfinite(panel.values)
-    colors = _colors(np.where(finite, panel.values, 0), weights)
+    later = np.triu(np.full(panel.values.shape, panel.mask is not None), 1)
+    colors = _colors(np.where(finite, panel.values, 0), weights, later)
     if panel.mask is not None:
         colors[~panel.mask & (panel.values == 0)] = BLOCKED
     colors[~finite] = NOT_A_NUMBER
@@ -151,20 +160,25 @@ def shades(panel: Panel, cell: int = 1, *, weights: bool = True) -> Pixels:
     return colors
 
 
-def _colors(values: npt.NDArray[np.floating], weights: bool) -> Pixels:
+def _colors(
+    values: npt.NDArray[np.floating], weights: bool, later: npt.NDArray[np.bool_]
+) -> Pixels:
     """Colors for weights, by the square root of their size, or for cosines, from -1 to 1."""
-    values, maps = values.clip(-1, 1), matplotlib.colormaps
+    values = values.clip(-1, 1)
     if not weights:
-        return maps["RdBu_r"]((values + 1) / 2, bytes=True)[..., :3]
-    above, below = (maps[name](np.abs(values) ** 0.5, bytes=True) for name in ("magma_r", "Blues"))
-    return np.where(values[..., None] < 0, below, above)[..., :3]
+        return matplotlib.colormaps["RdBu_r"]((values + 1) / 2, bytes=True)[..., :3]
+    root, hue = np.abs(values) ** 0.5, np.where(values < 0, 2, later)[..., None]
+    return np.choose(hue, [map_(root, bytes=True)[..., :3] for map_ in (PAST, FUTURE, NEGATIVE)])
 
 
-def _color_bar(page: Image.Image, draw: ImageDraw.ImageDraw, weights: bool, low: int) -> None:
+def _color_bar(
+    page: Image.Image, draw: ImageDraw.ImageDraw, weights: bool, low: int, one: bool
+) -> None:
+    """Draw the scale from `low` to 1, in the colors of the past and the future unless `one`."""
     x, top, height = page.width - 58, 60, max(60, min(240, page.height - 110))
     places = np.linspace(1, low, height)  # from the top
     values = places * np.abs(places) if weights else places
-    bar = _colors(values[:, None], weights).repeat(12, 1)
+    bar = _colors(values[:, None].repeat(12, 1), weights, np.arange(12) >= (12 if one else 6))
     page.paste(Image.fromarray(bar), (x, top))
     ticks = [0, 0.01, 0.1, 0.3, 0.6, 1] if weights else [0, 0.5, 1]
     for value in ticks + [-x for x in ticks if low and x > 0.01]:

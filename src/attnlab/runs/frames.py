@@ -1,4 +1,4 @@
-"""Runs as data frames, Parquet files, and curves to draw."""
+"""Runs as data frames and Parquet files."""
 
 import io
 from collections.abc import Sequence
@@ -6,33 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnlab.files import write_atomically
-from attnlab.plotting.figures import RunCurves
 from attnlab.runs.pairing import labels
 from attnlab.runs.reading import Run, read_curves, read_runs
 
 if TYPE_CHECKING:
     import pandas
-
-
-def curves_of(runs: Sequence[Run]) -> list[RunCurves]:
-    """The curves of each run, for `attnlab.plotting.figures`."""
-    names = labels(runs)
-    # Unfinished runs have no metrics, so their unit is that of the others.
-    unit = next((str(run.values["unit"]) for run in runs if "unit" in run.values), "character")
-    return [
-        RunCurves(
-            name=names[run.folder],
-            variant=run.variant,
-            seed=run.values.get("seed", run.folder.name),
-            status=run.status,
-            step=run.step,
-            unit=str(run.values.get("unit", unit)),
-            scalars=read_curves(run.folder, r"(train|val)/loss|(attn|layers)/entropy/L.*"),
-            by_position=run.metrics.get("loss_by_position", ()),
-            text=run.metrics.get("corpus.sha256"),
-        )
-        for run in runs
-    ]
 
 
 def load(root: str | Path | Sequence[Run], *, curves: bool = False) -> "pandas.DataFrame":

@@ -194,14 +194,10 @@ def _compare(config: DictConfig) -> None:
 
 def _draw(comparisons: Sequence[Comparison]) -> bytes | None:
     """The comparison as a PNG file; None if there is nothing to draw."""
-    from attnlab.plotting.drawing import pixels, png
-    from attnlab.plotting.figures import SHARES, SettingResult, sweep_figure
+    from attnlab.plotting.comparisons import comparison
+    from attnlab.plotting.drawing import pixels, png, styled
+    from attnlab.runs.figure_data import figure_data
 
-    results = []
-    for c in comparisons:
-        curves = [x for run in c.setting.runs if (x := run.metrics.get("loss_by_position"))]
-        shares = {name: x for tag, name in SHARES.items() if (x := c.setting.numbers(tag))}
-        results.append(SettingResult(c.setting.label, c.finite, curves, shares))
-    unit = next(str(run.metrics["unit"]) for c in comparisons for run, _ in c.pairs)
-    figure = sweep_figure(results, unit)
-    return None if figure is None else png(pixels(figure))
+    with styled():
+        figure = comparison(figure_data(comparisons))
+        return None if figure is None else png(pixels(figure))

@@ -1,0 +1,91 @@
+"""The figure that compares settings with their baselines."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from attnlab.plotting.comparisons import comparison
+from attnlab.plotting.curves import FigureData, RunCurves
+from attnlab.plotting.drawing import color_of
+
+FINDING = "unscaled ends 0.2 nats worse than sdpa"
+
+
+def run(name: str, end: float, *, points: int = 100) -> RunCurves:
+    curve = [(step, end + 3 / step) for step in range(1, points + 1)]
+    tags = {"train/loss": curve, "val/loss": curve[-1:]}
+    return RunCurves(name, "finished", points, "character", tags, [end + 0.01, end])
+
+
+def red(side: int) -> np.ndarray:
+    return np.full((side, side, 3), (255, 0, 0), np.uint8)
+
+
+DATA = FigureData(
+    [run("sdpa", 2.0), run("unscaled", 2.1), run("unscaled", 2.3)],
+    title=FINDING,
+    differences={"unscaled": [0.1, 0.3, math.inf]},
+    maps={"sdpa": {"L0H0": red(32), "L0H1": red(32)}, "unscaled": {"L0H0": red(64)}},
+)
+
+
+def test_the_title_states_the_finding_above_all_panels() -> None:
+    figure = comparison(DATA)
+    assert figure is not None
+    assert figure.get_suptitle() == FINDING
+    titles = [place.get_title() for place in figure.axes]
+    assert titles[:3] == ["loss by step", "each seed minus the baseline", "loss by position"]
+    assert titles[3].startswith("patterns at the end, first seed")
+
+
+def test_a_panel_without_data_is_left_out() -> None:
+    bare = replace(DATA, differences={}, maps={}, runs=[replace(DATA.runs[0], by_position=())])
+    figure = comparison(bare)
+    assert figure is not None and len(figure.axes) == 1
+    assert comparison(replace(bare, runs=[replace(bare.runs[0], scalars={})])) is None
+
+
+def test_curves_are_means_over_seeds_without_the_start() -> None:
+    """Of the training, because there is one validation."""
+    place = comparison(DATA).axes[0]
+    assert place.get_ylabel().startswith("training loss")
+    line = next(line for line in place.lines if line.get_label() == "unscaled")
+    assert line.get_ydata()[-1] == pytest.approx(2.2 + 3 / 100, abs=1e-3)
+    assert len(line.get_ydata()) == 60  # neighboring points of a long curve are averaged
+    assert place.get_ylim()[1] < 2.7  # the first loss is 5
+
+
+def test_each_seed_is_drawn_in_the_color_of_its_variant_and_lost_ones_are_counted() -> None:
+    place = comparison(DATA).axes[1]
+    (seeds, _zero) = place.get_lines()
+    assert list(seeds.get_xdata()) == [0.1, 0.3]
+    assert seeds.get_color() == color_of("unscaled")
+    assert place.get_yticklabels()[0].get_text() == "unscaled (1\ndiverged)"
+
+
+def test_the_axis_of_the_loss_by_position_begins_at_the_data() -> None:
+    place = comparison(DATA).axes[2]
+    assert place.get_lines()[1].get_ydata() == pytest.approx([2.21, 2.2])
+    assert 1.9 < place.get_ylim()[0] < 2.0
+
+
+def test_heads_are_a_grid_of_settings_by_heads() -> None:
+    """Maps of different texts have one size; a head that a setting lacks is white."""
+    place = comparison(DATA).axes[3]
+    assert [label.get_text() for label in place.get_xticklabels()] == ["L0H0", "L0H1"]
+    assert [label.get_text() for label in place.get_yticklabels()] == ["sdpa", "unscaled"]
+    assert place.get_yticklabels()[1].get_color() == color_of("unscaled")
+    (image,) = place.get_images()
+    sheet = np.asarray(image.get_array())
+    painted = (sheet == (255, 0, 0)).all(-1)
+    assert painted.sum() == 3 * 64 * 64
+    assert (sheet[-64:, -64:] == 255).all()
+
+
+def test_many_heads_are_cut_and_the_title_says_so() -> None:
+    many = {f"L{layer}H{head}": red(8) for layer in range(6) for head in range(6)}
+    place = comparison(replace(DATA, maps={"sdpa": many})).axes[3]
+    assert len(place.get_xticklabels()) == 16
+    assert "16 of 36 heads" in place.get_title()
