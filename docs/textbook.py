@@ -37,7 +37,9 @@ def fill(page: str, published: dict[str, Any]) -> str:
             text = f"*{NOT_PUBLISHED}*"
         elif match["prediction"] is None:
             notice = content["notice"]
-            text = f"**{content['verdict']}**" + (f" **In doubt**: {notice}" if notice else "")
+            text = f"**{content['verdict']}**"
+            text += f". {content['tested']}" if content["tested"] else ""
+            text += f" **In doubt**: {notice}" if notice else ""
         else:
             text = _numbers(content["predictions"].get(match["prediction"], {}))
         return f"{begin}{text}<!-- / -->"

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -30,13 +29,11 @@ from attnlab.claims import (
     Trained,
     level,
 )
-from attnlab.claims.results import Evidence
 from attnlab.data.batches import ValidationBatches
 from attnlab.data.corpora import Corpus, tinyshakespeare
 from attnlab.data.plays import Plays
 from attnlab.init import init_weights
 from attnlab.model import GPT
-from attnlab.plotting.drawing import DASHES, color_of, dots, label_lines, looks, panels
 from attnlab.rng import generator
 
 MASKS = {
@@ -192,40 +189,6 @@ def worse(first: float, second: float) -> float:
     return max(first, second)
 
 
-def figure(evidence: Evidence) -> Figure:
-    bets, text = evidence.shown("proof_uniform"), evidence.shown("loss")
-    read = evidence.shown("last_position")
-    drawing, axes = panels(3, width=5.2, height=4.4)
-    if bets is not None:
-        for name in MASKS:
-            color, dash = looks(MASKS)[name]
-            for seed, row in enumerate(bets.each("history")):
-                steps, bet = zip(*enumerate(row[f"uniform {name}"], 1), strict=True)
-                style = {"color": color, "ls": DASHES[dash], "lw": 1.4, "alpha": 0.7}
-                axes[0].plot(steps, bet, label="_" if seed else name, **style)
-        axes[0].axhline(math.log(1e9), color="black", lw=1, ls="--", label="_")
-        place, right = (1, math.log(1e9) - 2), axes[0].get_yaxis_transform()
-        style = {"ha": "right", "va": "top", "fontsize": 11}
-        axes[0].annotate("above: proof, p < 1e-9", place, xycoords=right, **style)
-        axes[0].set(ylim=(-60, 45), xlabel="step", ylabel="ln M (nats)", title="Uniform tokens")
-        label_lines(axes[0])
-    if text is not None:
-        others = evidence.shown("other_masks")
-        dots(axes[1], [*text.scores.items(), *(others.scores.items() if others else ())])
-        axes[1].axhline(1.40, color="black", lw=1, ls="--")
-        label, right = "no causal model reaches 1.40", axes[1].get_yaxis_transform()
-        axes[1].annotate(label, (1, 1.43), xycoords=right, ha="right", fontsize=11)
-        axes[1].set(ylabel="validation loss (nats)", title="TinyShakespeare", ylim=(0, None))
-    if read is not None:
-        for arm in read.rows:
-            curves = np.array(read.each("by position", arm))
-            if len(curves):
-                axes[2].plot(curves.mean(0), color=color_of(arm), label=arm)
-        axes[2].set(xlabel="position in the window", ylabel="loss (nats)", title="By position")
-        label_lines(axes[2])
-    return drawing
-
-
 ARMS = {name: Arm(name, (f"attn={'sdpa' if name == 'causal' else name}",)) for name in MASKS}
 TEXT = RunMetric(by_position_and_by_text, "over bigram")
 LAST = RunMetric(by_position_and_by_text, "last position")
@@ -239,27 +202,6 @@ CLAIM = Claim(
     first_seed=200,
     headline="loss",
     order=2,
-    figure=figure,
-    notes="""
-A causal model cannot predict fresh text better than the source of the text. The proof bets on
-every character at the odds of the source. A model that reads only the past ever multiplies its
-stake by 1e9 with a probability of at most 1e-9 (Ville 1939), so crossing the dashed line on the
-left proves a leak. On uniform tokens this takes a few steps, and it also works on small plays of
-known probability.
-
-On TinyShakespeare, the proof is deterministic: if one future token is replaced, the logits of the
-past must not change by a single bit. No causal model of this kind had a loss below 1.40 nats
-there. The lowest loss that the flipped mask can reach is the loss at the last position divided by
-T, because all other positions see their target: about 2.45 / 64 = 0.04. During generation there is
-no future to read, and the text is worse than that of a bigram model.
-
-Without any mask, the same model may not learn to use the leak in so few steps. Its loss then looks
-normal, although the bet proves that it reads ahead. A normal loss curve does not show that a mask
-is correct.
-
-Pilots (500 steps, seeds 1000 and 1001) had losses of 0.050 and 0.050. After 300 steps, the loss
-was 0.17 (sd 0.05), so the claim uses 500 steps.
-""",
     predictions=(
         Measured(
             "proof_uniform",

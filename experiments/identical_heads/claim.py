@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
-
 from attnlab.claims import (
     Arm,
     AtLeast,
@@ -19,8 +17,6 @@ from attnlab.claims import (
     Within,
     level,
 )
-from attnlab.claims.results import Evidence
-from attnlab.plotting.drawing import dots, panels
 
 
 def distance(folder: Path) -> Mapping[str, Any]:
@@ -41,29 +37,6 @@ def distance(folder: Path) -> Mapping[str, Any]:
     rms = (squares / count) ** 0.5
     by_step = sorted(read_scalars(folder).get("attn/head_difference", {}).items())
     return {"largest difference": largest, "relative": largest / rms, "by step": by_step}
-
-
-def figure(evidence: Evidence) -> Figure:
-    apart, price = evidence.shown("free_output"), evidence.shown("price")
-    exact = evidence.shown("collapse")
-    drawing, axes = panels(2, width=6.4, height=4.6)
-    if apart is not None and exact is not None:
-        groups = [("tied output", exact.each("relative", "tied output"))]
-        dropped = evidence.shown("dropout")
-        groups.append(("free output", apart.each("relative", "free output")))
-        if dropped is not None:
-            groups.append(("tied, dropout", dropped.each("relative", "tied, dropout")))
-        looks = ("identical_heads", "identical_qkv", "identical_heads")
-        dots(axes[0], groups, looks[: len(groups)])
-        axes[0].set(ylabel="difference of heads / size", title="Do the heads stay equal?")
-    if price is not None:
-        groups = [(arm, scores) for arm, scores in price.scores.items() if scores]
-        baseline = price.scores["independent"]
-        apart_from = [(n, [a - b for a, b in zip(v, baseline, strict=True)]) for n, v in groups]
-        variants = {arm.name: arm.overrides[0].removeprefix("attn=") for arm in PRICED}
-        dots(axes[1], apart_from, [variants[name] for name, _ in groups])
-        axes[1].set(ylabel="loss minus independent (nats)", title="What it costs")
-    return drawing
 
 
 LATE = ("trainer.max_steps=2000", "trainer.val_check_interval=2000")
@@ -87,16 +60,6 @@ CLAIM = Claim(
     first_seed=200,
     headline="free_output",
     order=3,
-    figure=figure,
-    notes="""
-Heads with equal weights get equal gradients, so any elementwise optimizer keeps them equal, but
-only if their output slices are also equal and no randomness acts on each head separately. H heads
-are then equivalent to one head of width D whose output changes H times as fast. A single
-difference breaks the symmetry in the first step.
-
-Pilots used seeds 1000 to 1002, with queries and keys of unit variance. With GPT-2's smaller
-initialization, the heads diverge further, by 6.5 and 4.9 times the size of a weight.
-""",
     predictions=(
         Trained(
             "collapse",

@@ -6,15 +6,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from matplotlib.figure import Figure
 from torch import nn
 
 from attnlab.attention import AttentionConfig, SelfAttention, TorchMHA, Variant, kernels
 from attnlab.claims import Arm, Bound, Claim, Measured, Pilot, Trained, Within
-from attnlab.claims.results import Evidence
 from attnlab.init import init_weights
 from attnlab.model import GPT
-from attnlab.plotting.drawing import COLORS, dots, label_lines, panels
 from attnlab.rng import generator
 
 LAYERS: dict[str, partial[nn.Module]] = {
@@ -86,38 +83,12 @@ def _losses(name: str, dtype: torch.dtype, seed: int) -> list[float]:
     return losses
 
 
-def figure(evidence: Evidence) -> Figure:
-    apart, trained = evidence.shown("trajectory"), evidence.shown("manual")
-    other = evidence.shown("torch_mha")
-    drawing, axes = panels(2, width=6)
-    if apart is not None:
-        for i, dtype in enumerate(("float32", "float64")):
-            for seed, row in enumerate(apart.each(dtype)):
-                floored, label = [max(apart, 1e-17) for apart in row], "_" if seed else dtype
-                axes[0].plot(range(1, 51), floored, color=COLORS[i], alpha=0.4, lw=1, label=label)
-        axes[0].set(yscale="log", xlabel="step", ylabel="loss apart (nats)", title="One function")
-        label_lines(axes[0])
-    if trained is not None and other is not None:
-        dots(axes[1], [("manual", trained.values), ("torch_mha", other.values)])
-        for margin in (-0.005, 0.005):
-            axes[1].axhline(margin, color="black", linestyle="--")
-        axes[1].set(ylabel="loss minus SDPA's (nats)", title="After training in fp32")
-    return drawing
-
-
 CLAIM = Claim(
     says="SDPA, manual, and nn.MultiheadAttention are one function.",
     last_look=10,
     first_seed=200,
     headline="torch_mha",
     order=4,
-    figure=figure,
-    notes="""
-Equal weights give equal outputs up to rounding. Training amplifies rounding errors, as any chaotic
-system does, so late differences between curves prove nothing. The claim therefore uses
-trajectories in fp64 and a test of equivalence (margin 0.005 nats, about twice the noise over
-seeds).
-""",
     predictions=(
         Measured(
             "error",

@@ -1,27 +1,6 @@
 """The same total width in different numbers of heads."""
 
-from matplotlib.figure import Figure
-
 from attnlab.claims import Arm, AtMost, Claim, Pilot, Trained
-from attnlab.claims.results import Evidence
-from attnlab.plotting.drawing import dots, panels
-
-
-def figure(evidence: Evidence) -> Figure:
-    found, between = evidence.shown("early"), evidence.shown("between")
-    drawing, axes = panels(1, width=8)
-    if found is not None:
-        baseline = found.scores["1 head"]
-        scores = dict(found.scores) | (dict(between.scores) if between is not None else {})
-        groups = [
-            (name, [a - b for a, b in zip(scores[name], baseline, strict=False)])
-            for name in ("1 head", "2 heads", "4 heads", "8 heads")
-            if name in scores
-        ]
-        dots(axes[0], groups)
-        axes[0].set(ylabel="loss minus that of one head (nats)", title="Heads of one width")
-    return drawing
-
 
 LATE = ("trainer.max_steps=2000", "trainer.val_check_interval=2000")
 FOUR, ONE = Arm("4 heads", ("attn=sdpa",)), Arm("1 head", ("attn=single_head",))
@@ -47,13 +26,6 @@ CLAIM = Claim(
     first_seed=200,
     headline="wide",
     order=8,
-    figure=figure,
-    notes="""
-All arms have the same number of parameters; the width of a head is the total width divided by the
-number of heads. Pilots at width 512 (seeds 1000 and 1001): 2.27 nats with 32 heads, 2.22 with 8,
-2.46 with one. At width 64 (seeds 1000 to 1002), four heads were 0.015 nats better than one, and
-eight no better than two.
-""",
     predictions=(
         Trained(
             "early",

@@ -6,20 +6,15 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from attnlab.attention import kernels, masks
 from attnlab.claims import AtLeast, AtMost, Bound, Claim, Measured, Pilot
-from attnlab.claims.results import Evidence
-from attnlab.plotting.drawing import BLACK, DASHES, MARKERS, PURPLE, label_lines, panels
 from attnlab.rng import generator
 
 T, D = 128, 32
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 SCORES = (1, 64)
-ORDER = ("fp32", "fp16", "bf16")  # of the figure: fewer and fewer bits
-LABELS = {"manual": "manual", "sdpa": "SDPA", "naive": "scores in the inputs' dtype"}
 
 
 def naive(
@@ -61,56 +56,12 @@ def errors(seed: int) -> Mapping[str, Any]:
     return found
 
 
-def rows(evidence: Evidence) -> list[Mapping[str, Any]]:
-    """The largest error of each kernel, averaged over seeds."""
-    found = evidence.shown("bf16_worst")
-    if found is None:
-        return []
-    return [
-        {"kernel": kernel, "scores": f"x{factor}"}
-        | {dtype: _mean(found.each(f"{kernel} {dtype} x{factor}")) for dtype in DTYPES}
-        for factor in SCORES
-        for kernel in KERNELS
-    ]
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
-
-
-def figure(evidence: Evidence) -> Figure:
-    drawing, axes = panels(len(SCORES), width=6.2, share=True)
-    titles = ("Scores of unit size", "Scores 64 times as large")
-    for axis, factor, title in zip(axes, SCORES, titles, strict=True):
-        table = [row for row in rows(evidence) if row["scores"] == f"x{factor}"]
-        for i, row in enumerate(table):
-            heights = [float(row[dtype]) for dtype in ORDER]
-            color = PURPLE if row["kernel"] == "naive" else BLACK
-            label = LABELS[row["kernel"]]
-            line = {"marker": MARKERS[i], "linestyle": DASHES[i], "color": color}
-            axis.plot(range(len(ORDER)), heights, label=label, **line)
-        axis.set_xticks(range(len(ORDER)), ORDER)
-        axis.set(yscale="log", title=title)
-    axes[0].set(ylabel="largest error against fp64")
-    label_lines(axes[-1])
-    return drawing
-
-
 CLAIM = Claim(
     says="bf16 differs most from exact attention, and large scores make it worse.",
     last_look=40,
     first_seed=200,
     headline="bf16_worst",
     order=5,
-    figure=figure,
-    table=rows,
-    notes="""
-bf16 has 8 significant bits and fp16 has 11, so the rounding of bf16 is 8 times as coarse. Scores
-64 times as large represent attention without the scale. If a kernel keeps its scores in bf16, the
-rounding of a score is then as large as the differences between scores, and the softmax selects
-other keys. Kernels that compute scores in fp32 do not have this problem. "naive" is a common
-simple implementation.
-""",
     predictions=(
         Measured(
             "bf16_worst",

@@ -5,15 +5,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from attnlab.attention import kernels, masks
 from attnlab.claims import AtLeast, AtMost, Claim, Measured, Pilot
-from attnlab.claims.results import Evidence
 from attnlab.claims.statistics import slope
-from attnlab.plotting.drawing import BLACK, DASHES, MARKERS, label_lines, panels
 from attnlab.rng import generator
 
 SIZES = [2**k for k in range(5, 13)]  # T = 32 ... 4096
@@ -76,42 +73,12 @@ def _peak(name: str, T: int, seed: int) -> int:
     return peak
 
 
-def figure(evidence: Evidence) -> Figure:
-    drawing, axes = panels(2, width=6)
-    for axis, part, what, title in (
-        (axes[0], "time_manual", "CPU seconds, forward and backward", "Time"),
-        (axes[1], "memory_manual", "peak bytes", "Memory"),
-    ):
-        axis.set_xscale("log", base=2)
-        axis.set_xticks(SIZES[::2], [str(T) for T in SIZES[::2]])
-        axis.set(yscale="log", xlabel="T", ylabel=what, title=title)
-        found = evidence.shown(part)
-        if found is None:
-            continue
-        for i, name in enumerate(KERNELS):
-            best = torch.tensor(found.each(name), dtype=torch.float64).min(0).values
-            line = {"marker": MARKERS[i], "linestyle": DASHES[i], "color": BLACK}
-            axis.plot(SIZES, best, label=name, **line)
-        power = 2 if part == "time_manual" else 1
-        guide = 0.4 * best[-1] * (torch.tensor(FITTED) / SIZES[-1]) ** power  # below SDPA's line
-        axis.plot(FITTED, guide, color="0.5", linewidth=1.2, label=f"slope {power}")
-        label_lines(axis)
-    return drawing
-
-
 CLAIM = Claim(
     says="Attention costs O(T^2).",
     last_look=20,
     first_seed=200,
     headline="time_manual",
     order=7,
-    figure=figure,
-    notes="""
-Exponents are fitted from T = 512 to 4096, on one thread. SDPA computes the same T x T scores, but
-one block at a time, so its time is quadratic and its memory is not. Times are CPU times of one
-machine. They are repetitions, not independent seeds, so their verdict is approximate.
-Pilots used seeds 1000 to 1002.
-""",
     predictions=(
         Measured(
             "time_manual",

@@ -1,20 +1,14 @@
 """Without 1/sqrt(D): worse for the queries and keys it is derived for, not for GPT-2's."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
-from matplotlib.figure import Figure
 
 from attnlab.claims import Arm, AtLeast, AtMost, Bound, Claim, Measured, Pilot, Trained
-from attnlab.claims.results import Evidence
-from attnlab.plotting.drawing import color_of, label_lines, panels
 
-from .theory import KEYS, SIZES, at_initialization, identity
+from .theory import at_initialization, identity
 
-TABLE = (8, 64, 512)
-WIDTHS = (16, 32, 64, 128, 256, 512)  # of heads, at C = 512
 # Standard deviations of query and key weights, and learning rates, of the map. With C = D = 128
 # unscaled scores spread by sqrt(D) C std^2: 0.58 is GPT-2's start, 11.3 unit variance.
 COARSE = ((0.02, 0.0883883476, 0.1767766953), (1e-3, 1e-2))
@@ -94,84 +88,6 @@ def _rate(lr: float) -> tuple[str, ...]:
     return () if lr == 1e-3 else (f"optim.lr={lr:g}", f"optim.min_lr={lr / 10:g}")
 
 
-def figure(evidence: Evidence) -> Figure:
-    start = evidence.shown("entropy")
-    fine, coarse = evidence.shown("map_fine"), evidence.shown("map")
-    drawing, axes = panels(3, width=4.7, height=4.4)
-    if start is not None:
-        for name in ("scaled", "unscaled"):
-            rows = torch.tensor([row[name] for row in start.each("entropy")])
-            theory = start.each("theory")[0][name]
-            axes[0].plot(SIZES, theory, color=color_of(name), label=name)
-            axes[0].plot(SIZES, rows.mean(0), "o", color=color_of(name), label="_measured")
-        axes[0].set_xscale("log", base=2)
-        axes[0].axhline(math.log(KEYS), color="0.5", linestyle=":", label="_uniform")
-        axes[0].set(xlabel="D", ylabel="entropy (nats)", title="Start: theory (lines), measured")
-        label_lines(axes[0])
-    for D in WIDTHS:
-        scores = _scores_of_width(evidence, D)
-        if scores:
-            price = [a - b for a, b in zip(*scores, strict=True)]
-            axes[1].plot([D] * len(price), price, "o", color=color_of("unscaled"), alpha=0.75)
-    axes[1].axhline(0, color="0.3", linewidth=1)
-    axes[1].set_xscale("log", base=2)
-    axes[1].set(xlabel="D", ylabel="unscaled minus scaled (nats)", title="One layer, C = 512")
-    if fine is not None:
-        _draw_map(axes[2], fine.scores, FINE, drawing)
-    elif coarse is not None:
-        _draw_map(axes[2], coarse.scores, COARSE, drawing)
-    return drawing
-
-
-def _scores_of_width(evidence: Evidence, D: int) -> list[list[float]]:
-    """Scores of both arms at one width of heads, from any prediction that has them."""
-    for name in ("wide", "wide_and_narrow", "all_widths"):
-        found = evidence.shown(name)
-        names = [arm.name for arm in _wide_pair(D)]
-        if found is not None and names[0] in found.scores:
-            return [found.scores[each] for each in names]
-    return []
-
-
-def _draw_map(
-    axis: Any, losses: Mapping[str, list[float]], at: tuple[Any, Any], drawing: Figure
-) -> None:
-    stds, rates = at
-    values = torch.tensor([sum(v) / len(v) for v in losses.values()])
-    values = values.view(len(stds), len(rates), 2)
-    grid = values[..., 0] - values[..., 1]
-    bound = max(0.05, float(grid.abs().max()))
-    image = axis.pcolormesh(grid, cmap="PuOr_r", vmin=-bound, vmax=bound, edgecolors="white")
-    axis.set_yticks([i + 0.5 for i in range(len(stds))], [f"{_spread(s):.2g}" for s in stds])
-    axis.set_xticks([i + 0.5 for i in range(len(rates))], [f"{lr:g}" for lr in rates])
-    for i in range(len(stds)):
-        for j in range(len(rates)):
-            value = float(grid[i, j])
-            color = "white" if abs(value) > 0.6 * bound else "black"
-            place = {"ha": "center", "va": "center"}
-            axis.annotate(f"{value:+.2f}", (j + 0.5, i + 0.5), color=color, **place)
-    above = sum(_spread(std) < CONDENSATION for std in stds)  # the line is between two rows
-    axis.axhline(above, color="black", linestyle="--", linewidth=3)
-    axis.set(xlabel="learning rate", ylabel="spread of unscaled scores", title="The map")
-    axis.grid(False)
-    drawing.colorbar(image, ax=axis, label="unscaled minus scaled (nats)")
-
-
-def weights_table(evidence: Evidence) -> list[Mapping[str, Any]]:
-    """The largest weight of a row, averaged over rows."""
-    start = evidence.shown("entropy")
-    if start is None:
-        return []
-    mean = {
-        name: torch.tensor([row[name] for row in start.each("largest")]).mean(0)
-        for name in ("scaled", "unscaled")
-    }
-    return [
-        {"D": D} | {f"largest weight, {name}": float(mean[name][SIZES.index(D)]) for name in mean}
-        for D in TABLE
-    ]
-
-
 LATE = ("trainer.max_steps=2000", "trainer.val_check_interval=2000")
 ONE_HEAD = {"model.n_head": 1, "model.n_embd": 128}
 WIDE = {"model.n_layer": 1, "model.n_embd": 512, "trainer.max_steps": 200}
@@ -182,23 +98,6 @@ CLAIM = Claim(
     first_seed=200,
     headline="wide",
     order=1,
-    figure=figure,
-    table=weights_table,
-    notes="""
-The scale is derived for queries and keys of unit variance, whose dot products have a standard
-deviation of sqrt(D). GPT-2's initialization (0.02) makes them far smaller: at D = 128 and C = 128,
-the standard deviation of the unscaled scores is only 0.58, well below sqrt(2 ln n), at which a
-softmax over n independent scores condenses onto a few keys. The sentence therefore has
-preconditions, and the claim tests it with and without them.
-
-At equal total width (one layer, C = 512, 200 steps), only the width D of a head changes. In pilots
-on seeds 1000 and 1001, leaving out the scale cost .16 and .18 nats at D = 16, .26 and .27 at 32,
-.31 and .30 at 64, .35 and .34 at 128, .36 and .33 at 256, .37 and .26 at 512. The cost does not
-come from one learning rate: at D = 128 it was .27 at 3e-4, .35 at 1e-3, and .37 at 3e-3.
-
-The map shows single seeds on a coarse grid: look at its shape, not at single cells. Its dashed
-line separates scores below the condensation line for n = 64 keys from those above.
-""",
     predictions=(
         Trained(
             "unit_variance",

@@ -5,18 +5,24 @@ import subprocess
 from functools import lru_cache
 
 import pytest
+from rich.console import Console
 
 from attnlab.claims import reference
+from attnlab.claims.code_digest import file_digest
 from attnlab.claims.configs import ConfigResolver, hydra_conf
 from attnlab.claims.declare import check_committed, declare, read_declared
 from attnlab.claims.loading import load_claim
 from attnlab.claims.paths import Paths
 from attnlab.claims.plan import ClaimSet, make_plan
+from attnlab.claims.provenance import _top, machine, repository_state
+from attnlab.claims.reference import changed_values
+from attnlab.claims.rows import read_rows, sealed
 from attnlab.errors import BadInput
 from attnlab.files import read_json, write_json
 from tests.claims import own_claim
 
-LOSSES = {"flipped": 4.0, "causal": 4.1}
+VALUES = {"arm flipped": 4.0, "arm causal": 4.1, "measurement noise": 101.0}
+REFERENCE = {"seed": 1000, "values": VALUES, **machine()}
 
 
 @pytest.fixture(scope="module")
@@ -41,14 +47,14 @@ def resolver(paths, sweep):
     return ConfigResolver(paths)
 
 
-def declared(paths, losses=None):
-    """Declare the current claim, or read its declaration if no losses are given."""
+def declared(paths, reference=None):
+    """Declare the current claim, or read its declaration without reference values."""
     with hydra_conf(paths.conf):
         claim = load_claim(own_claim.file(paths, "claim.py"))
         resolve = resolver(paths, (paths.conf / "experiment" / "mine.yaml").read_text())
-        if losses is None:
+        if reference is None:
             return read_declared(claim, resolve)
-        return declare(claim, resolve, losses)
+        return declare(claim, resolve, reference)
 
 
 def edit(file, old, new):
@@ -63,15 +69,15 @@ def test_nothing_is_declared_implicitly(paths):
 
 
 def test_an_unchanged_claim_keeps_its_version(paths):
-    assert declared(paths, LOSSES).version == 1
+    assert declared(paths, REFERENCE).version == 1
     assert declared(paths).exploratory == ""
-    assert declared(paths, LOSSES).version == 1
+    assert declared(paths, REFERENCE).version == 1
 
 
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
-        ("return 0.0", "return 1.0", "code.scaled"),  # a helper that the contrast calls
+        ("return 0.0", "return 1.0", "code.claim.py"),  # a helper that the contrast calls
         ("AtMost(7.5)", "AtMost(6.0)", "threshold"),
         ("last_look=20", "last_look=10", "looks"),
         ("last_look=20", "last_look=20, first_seed=5", "first_seed"),
@@ -80,53 +86,59 @@ def test_an_unchanged_claim_keeps_its_version(paths):
             'role="shown", seeds=3,\n            arms=(Arm("flipped", ("attn=flipped",)), ',
             "better.seeds: 2 -> 3",
         ),
-        ("seed / 10", "seed / 11", "code.noise"),
-        ("iterdir()", "glob('*.ckpt')", "code.files"),  # reads a metric from the run directory
+        ("seed / 10", "seed / 11", "code.claim.py"),
+        ("iterdir()", "glob('*.ckpt')", "code.claim.py"),  # reads a metric from the run directory
         ('("attn=sdpa",)', '("attn=manual",)', "arm causal: attn.kernel: sdpa -> manual"),
         ("x is small.", "x is large.", "says"),
     ],
 )
 def test_a_changed_claim_is_detected(paths, old, new, told):
-    declared(paths, LOSSES)
+    declared(paths, REFERENCE)
     edit(own_claim.file(paths, "claim.py"), old, new)
     assert told in declared(paths).exploratory
 
 
-def test_changes_behind_decorators_and_in_imported_files_are_detected(paths):
-    file, beside = (
-        own_claim.file(paths, "claim.py"),
-        own_claim.file(paths, "claim.py").with_name("theory.py"),
-    )
+def test_a_change_in_a_file_beside_the_claim_is_detected(paths):
+    beside = own_claim.file(paths, "theory.py")
     beside.write_text("def most():\n    return 10\n")
-    edit(
-        file,
-        "def noise(seed):",
-        "import torch\nfrom .theory import most\n\n\n@torch.no_grad()\ndef noise(seed):",
-    )
-    edit(file, "seed / 10", "seed / most()")
-    declared(paths, LOSSES)
+    declared(paths, REFERENCE)
     edit(beside, "return 10", "return 11")
-    assert "code.noise" in declared(paths).exploratory
+    assert "code.theory.py" in declared(paths).exploratory
     edit(beside, "return 11", "return 10")
     assert declared(paths).exploratory == ""
-    edit(file, "1.0 + seed", "2.0 + seed")
-    assert "code.noise" in declared(paths).exploratory
+    beside.unlink()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        ("return 1", "return 1  # why", True),
+        ("return 1", '"""Why."""\n    return 1', True),
+        ("from a import b", "from moved.a import b", True),
+        ("from a import b", "from a import c as b", False),
+        ("return 1", "return 2", False),
+        ("no_grad", "inference_mode", False),
+    ],
+)
+def test_a_digest_covers_code_and_not_comments_or_places_of_imports(tmp_path, old, new, same):
+    file = tmp_path / "claim.py"
+    text = "from a import b\n@torch.no_grad()\ndef m(s):\n    return 1\n"
+    file.write_text(text)
+    before = file_digest(file)
+    file.write_text(text.replace(old, new))
+    assert (file_digest(file) == before) is same
 
 
 def test_a_changed_number_of_steps_in_conf_is_detected(paths):
-    declared(paths, LOSSES)
+    declared(paths, REFERENCE)
     edit(paths.conf / "experiment" / "mine.yaml", "max_steps: 10", "max_steps: 12")
     changed = declared(paths).changed
     assert "arm flipped: trainer.max_steps: 10 -> 12" in changed
 
 
 def test_comments_figures_and_new_default_settings_do_not_count(paths):
-    first = declared(paths, LOSSES)
-    edit(
-        own_claim.file(paths, "claim.py"),
-        "def shift():",
-        "def figure(e):\n    return 3\n\n\ndef shift():",
-    )
+    first = declared(paths, REFERENCE)
+    own_claim.file(paths, "figure.py").write_text("def figure(e):\n    return 3\n")
     edit(own_claim.file(paths, "claim.py"), "return 0.0", "return 0.0  # nothing")
     content = read_json(own_claim.file(paths, "declared.json"))
     del content["declaration"]["settings"]["model.dropout"]  # newer than the declaration
@@ -138,7 +150,7 @@ def test_comments_figures_and_new_default_settings_do_not_count(paths):
 
 
 def test_undeclared_seeds_do_not_count(paths):
-    declared(paths, LOSSES)
+    declared(paths, REFERENCE)
     claim, mine = load_claim(own_claim.file(paths, "claim.py")), declared(paths)
     prediction = claim.prediction("noise")
     assert [mine.covers(claim, prediction, seed) for seed in (0, 19, 20)] == [True, True, False]
@@ -147,42 +159,47 @@ def test_undeclared_seeds_do_not_count(paths):
 
 
 def test_settings_without_effect_on_the_run_do_not_count(paths):
-    declared(paths, LOSSES)
+    declared(paths, REFERENCE)
     edit(paths.conf / "experiment" / "mine.yaml", "checkpoint_every: 10", "checkpoint_every: 5")
     assert declared(paths).exploratory == ""
 
 
-def test_the_reference_loss_detects_changed_training_code(paths):
-    declared(paths, LOSSES)
-    assert declared(paths, {**LOSSES, "causal": 4.1 + 1e-6}).version == 1  # another machine
-    changed = declared(paths, {**LOSSES, "causal": 4.2})
-    assert changed.version == 2
-    assert "reference loss of causal" in changed.content["changed"][0]
+@pytest.mark.parametrize(
+    ("value", "same_machine", "changed"),
+    [(4.1 + 1e-6, True, False), (4.11, True, True), (4.11, False, False), (4.2, False, True)],
+)
+def test_reference_values_repeat_more_closely_on_the_same_machine(
+    paths, value, same_machine, changed
+):
+    reference = REFERENCE if same_machine else REFERENCE | {"processor": "another one"}
+    mine = declared(paths, reference)
+    assert bool(changed_values(mine, {"arm causal": value})) is changed
 
 
 @pytest.mark.parametrize(("prediction", "noticed"), [("kept", ""), ("better", "causal: 4.1")])
-def test_only_arms_about_to_be_trained_are_compared(paths, monkeypatch, prediction, noticed):
-    declared(paths, LOSSES)
+def test_only_what_is_about_to_be_run_is_compared(paths, monkeypatch, prediction, noticed):
+    declared(paths, REFERENCE)
 
     def execute(tasks, *_):
         for task in tasks:
-            yield task, [{"status": "finished", "values": {"train_loss": LOSSES["flipped"]}}]
+            yield task, [{"status": "finished", "values": {"val_loss": 4.0}, "label": ""}]
 
     monkeypatch.setattr(reference, "execute", execute)
     with hydra_conf(paths.conf):
         known = ClaimSet(paths, [load_claim(own_claim.file(paths, "claim.py"))])
-        reference.pin_training_code(make_plan(known, {("mine", prediction): 2}), known, 1)
+        plan = make_plan(known, {("mine", prediction): 2})
+        reference.pin_training_code(plan, known, 1, Console())
     assert noticed in known.declared["mine"].exploratory
     assert bool(known.declared["mine"].exploratory) == bool(noticed)
 
 
 def test_versions_keep_the_old_verdicts(paths):
-    declared(paths, LOSSES)
+    declared(paths, REFERENCE)
     write_json(own_claim.file(paths, "verdict.json"), {"version": 1, "verdict": "does not hold"})
     edit(own_claim.file(paths, "claim.py"), "AtMost(7.5)", "AtMost(6.0)")
-    assert declared(paths, LOSSES).version == 2
+    assert declared(paths, REFERENCE).version == 2
     edit(own_claim.file(paths, "claim.py"), "AtMost(6.0)", "AtMost(7.0)")
-    content = declared(paths, LOSSES).content
+    content = declared(paths, REFERENCE).content
     assert content["version"] == 3
     assert [old["verdict"] for old in content["history"]] == ["does not hold", "not published"]
     assert "threshold: 6.0 -> 7.0" in content["changed"][0]
@@ -203,6 +220,21 @@ def test_a_damaged_declaration_is_named(paths, content):
         declared(paths)
 
 
+def test_a_new_version_keeps_the_old_rows_and_needs_new_seeds(paths):
+    declared(paths, REFERENCE)
+    rows = own_claim.file(paths, "rows.jsonl")
+    rows.write_text(json.dumps(sealed({"id": "a", "seed": 3, "values": {}})) + "\n")
+    edit(own_claim.file(paths, "claim.py"), "AtMost(7.5)", "AtMost(6.0)")
+    with pytest.raises(BadInput, match=r"seed 3 again, which has rows in .*rows\.jsonl"):
+        declared(paths, REFERENCE)
+    edit(own_claim.file(paths, "claim.py"), "last_look=20", "last_look=20, first_seed=20")
+    content = declared(paths, REFERENCE).content
+    assert content["history"][0]["seeds"] == [3]
+    old = own_claim.file(paths, "rows-v1.jsonl")
+    assert not rows.exists() and read_rows(old)[0]["id"] == "a"
+    old.unlink()
+
+
 def git(directory, *arguments):
     identity = ["-c", "user.name=x", "-c", "user.email=x@example.com"]
     command = ["git", "-C", str(directory), *identity, *arguments]
@@ -215,20 +247,43 @@ def commit(directory):
     return git(directory, "rev-parse", "HEAD")
 
 
-def test_a_declaration_must_be_in_the_commit_of_the_runs(tmp_path):
+def test_rows_need_a_clean_commit_that_contains_the_declaration(tmp_path):
     project = own_claim.write(tmp_path)
     paths = Paths(project / "experiments", project / "conf", project / "out", "quick")
     git(project, "init", "-q")
     before = commit(project)
-    declared(paths, LOSSES)
+    declared(paths, REFERENCE)
     file = own_claim.file(paths, "declared.json")
     after = commit(project)
-    check_committed(file, {after})
-    for commits in ({before, after}, {None}):
-        with pytest.raises(BadInput, match="commit the declaration first"):
-            check_committed(file, commits)
+
+    def rows(*commits, dirty=False):
+        return [{"label": "x", "git": {"commit": each, "dirty": dirty}} for each in commits]
+
+    check_committed(file, rows(after))
+    with pytest.raises(BadInput, match="commit the declaration first"):
+        check_committed(file, rows(after, before))
+    with pytest.raises(BadInput, match="with uncommitted changes"):
+        check_committed(file, rows(after, dirty=True))
+    with pytest.raises(BadInput, match="outside a git repository"):
+        check_committed(file, rows(None))
     content = json.loads(file.read_text())
     content["declaration"]["first_seed"] = 7
     write_json(file, content)
     with pytest.raises(BadInput, match=after[:12]):
-        check_committed(file, {after})
+        check_committed(file, rows(after))
+
+
+def test_the_state_of_a_user_s_own_repository_ignores_rows_and_outputs(tmp_path):
+    project = own_claim.write(tmp_path)
+    paths = Paths(project / "experiments", project / "conf", project / "out", "quick")
+    assert repository_state(paths)["commit"] is None
+    git(project, "init", "-q")
+    made = commit(project)
+    _top.cache_clear()
+    for file in ("rows.jsonl", "pilots.jsonl"):
+        own_claim.file(paths, file).write_text("{}\n")
+    (project / "out").mkdir()
+    (project / "out" / "x").write_text("x")
+    assert repository_state(paths) == {"commit": made, "dirty": False}
+    own_claim.file(paths, "theory.py").write_text("x = 1\n")
+    assert repository_state(paths) == {"commit": made, "dirty": True}

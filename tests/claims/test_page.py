@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import json
 import re
 import subprocess
 
@@ -22,8 +23,9 @@ from attnlab.claims.report import (
 )
 from attnlab.claims.reproduce import print_verdicts
 from attnlab.claims.results import Evidence, PredictionResult
+from attnlab.claims.rows import sealed
 from attnlab.errors import BadInput
-from attnlab.files import write_json
+from attnlab.files import read_json, write_json
 from attnlab.plotting.drawing import dots, panels
 
 
@@ -37,8 +39,11 @@ def evidence(name, criterion, commit=None, n=10):
     prediction = Trained("p", "Says <b> & |.", criterion, where="here", arms=(Arm("a"), Arm("b")))
     rows = {
         arm: [
-            {"status": "finished", "values": {"val_loss": x + i / 100}, "label": "r"}
-            | {"reason": None, "git": {"commit": commit}}
+            sealed(
+                {"id": f"{arm}{i}", "status": "finished", "values": {"val_loss": x + i / 100}}
+                | {"label": "r", "reason": None, "seed": i, "seconds": 1.0}
+                | {"git": {"commit": commit, "dirty": False}}
+            )
             for i in range(n)
         ]
         for arm, x in (("a", 2.5), ("b", 2.4))
@@ -47,6 +52,7 @@ def evidence(name, criterion, commit=None, n=10):
     claim = Claim("A <sentence>.", (prediction,), figure=draw, name=name)
     judge_prediction(result, claim)
     made = Evidence(claim, {"p": result}, version=1)
+    made.rows = {row["id"]: row for row in result.all_rows}
     judge_claim(made)
     return made
 
@@ -59,7 +65,10 @@ def family():
 @pytest.fixture
 def paths(tmp_path):
     found = Paths(tmp_path / "experiments", tmp_path / "conf", tmp_path / "out", "quick")
-    content = {"version": 1, "time": "today", "changed": ["all"], "declaration": {}, "history": []}
+    content = {"version": 1, "time": "today", "changed": ["all"], "history": []}
+    arms = {arm: {"settings": {"optim.lr": 1e-3}} for arm in ("a", "b")}
+    content["declaration"] = {"settings": {"trainer.max_steps": 60}, "arms": arms}
+    content["declaration"] |= {"looks": [[10, 10]], "predictions": {}}
     for name in ("wins", "loses"):
         write_json(found.experiments / name / "declared.json", content)
     return found
@@ -112,7 +121,7 @@ def committed(project):
 
 def test_publish_needs_committed_declarations_and_the_marks(family, paths):
     project = paths.experiments.parent
-    with pytest.raises(BadInput, match="commit the declaration first"):
+    with pytest.raises(BadInput, match="outside a git repository"):
         publish(family, paths, project / "README.md")
     commit = committed(project)
     family = [evidence("wins", AtLeast(0.05), commit), evidence("loses", AtMost(0.05), commit)]
@@ -127,7 +136,7 @@ def test_publish_needs_committed_declarations_and_the_marks(family, paths):
     assert "| 0.1 nats (0.1 to 0.1) | 0 of 10 |" in table
     assert f"- git: {commit[:12]}\n" in (paths.experiments / "wins" / "README.md").read_text()
     page = (paths.experiments / "wins" / "README.md").read_text()
-    assert r"Says <b> & \|." in page and "| 1 | today | all | holds |" in page
+    assert r"Says <b> & \|." in page and "| 1 | today | all | from 0 | holds |" in page
     assert (paths.experiments / "wins" / "figure.svg").stat().st_size < 200_000
 
 
@@ -211,6 +220,32 @@ def test_a_notice_is_shown_until_a_new_version_is_published(family, paths):
         pages = (readme, paths.experiments / "README.md", directory / "README.md")
         assert ["**In doubt**: One processor." in page.read_text() for page in pages] == [kept] * 3
         assert (directory / "notice.md").exists() == kept
+
+
+def test_rows_from_a_dirty_tree_and_used_seeds_are_not_published(paths):
+    project = paths.experiments.parent
+    readme, directory = project / "README.md", paths.experiments / "wins"
+    readme.write_text("<!-- verdicts --><!-- /verdicts -->")
+    made = evidence("wins", AtLeast(0.05), committed(project))
+    publish([made], paths, readme)
+    assert read_json(directory / "verdict.json")["rows"]["a3"] == made.rows["a3"]["digest"]
+    made.rows["a3"]["git"]["dirty"] = True  # published before, so it is not looked at again
+    publish([made], paths, readme)
+    made.rows["c"] = sealed(made.rows["a3"] | {"id": "c", "label": "the new run"})
+    with pytest.raises(BadInput, match="the new run was made with uncommitted changes"):
+        publish([made], paths, readme)
+    del made.rows["c"]
+    (directory / "rows-v0.jsonl").write_text(json.dumps(sealed({"id": "x", "seed": 4})) + "\n")
+    with pytest.raises(BadInput, match=r"seed 4 again, which has rows in .*rows-v0\.jsonl"):
+        publish([made], paths, readme)
+
+
+def test_the_page_shows_what_the_arms_cost(paths):
+    made = evidence("wins", AtLeast(0.05))
+    made.tested = "Tested with one learning rate (0.001)."
+    page = _claim_page(made, paths.experiments / "wins", figure=False)
+    assert "Holds: here. Tested with one learning rate (0.001).\n" in page
+    assert "| a | 0.001 | 60 | 0 | 1 |  |" in page
 
 
 def test_exploratory_results_are_not_published(family, paths):

@@ -8,12 +8,12 @@ from attnlab.claims.configs import ConfigResolver, compose_config, hydra_conf
 from attnlab.claims.declare import declare
 from attnlab.claims.evaluate import evaluate
 from attnlab.claims.execute import execute_task
-from attnlab.claims.loading import load_claim, load_claims
+from attnlab.claims.loading import load_claims
 from attnlab.claims.paths import Paths
 from attnlab.claims.plan import ClaimSet, ClaimTask, make_plan
-from attnlab.claims.reproduce import duration, first_look
-from attnlab.claims.results import RowStore
-from attnlab.claims.source_digest import source_digest
+from attnlab.claims.progress import duration
+from attnlab.claims.reproduce import first_look
+from attnlab.claims.rows import RowStore
 from attnlab.errors import BadInput
 from attnlab.runs.run_directory import RERUN
 from tests.claims import own_claim
@@ -155,7 +155,9 @@ def test_a_metric_is_read_from_a_run_that_a_callback_stopped_and_not_from_a_dive
     for status, values in (("stopped", {"checkpoints": 0}), ("diverged", {})):
         ended = SimpleNamespace(metrics=metrics | {"status": status})
         monkeypatch.setattr(run, "run", lambda *_, ended=ended, **__: ended)
-        task = ClaimTask("id", "run", "mine", 0, 1.0, overrides, str(tmp_path))
+        task = ClaimTask(
+            "id", "run", "mine", 0, 1.0, overrides, str(tmp_path), claims={"mine": True}
+        )
         task.metrics = {"of the run": ("mine", "kept")}
         _, row = execute_task(task, paths)
         assert (row["status"], row["values"]) == (status, values)
@@ -171,7 +173,8 @@ def test_a_damaged_run_is_rerun_by_deleting_it_because_reproduce_has_no_force(
 
     monkeypatch.setattr(run, "run", refuse)
     overrides = ("experiment=mine", "attn=flipped")
-    task = ClaimTask("id", "run", "mine", 0, 1.0, overrides, str(tmp_path / "seed=0"))
+    directory = str(tmp_path / "seed=0")
+    task = ClaimTask("id", "run", "mine", 0, 1.0, overrides, directory, claims={"mine": True})
     (row,) = execute_task(task, paths)
     assert row["status"] == "failed"
     assert row["reason"] == f"metrics.json is damaged; delete {tmp_path}/seed=0 to rerun"
@@ -203,51 +206,6 @@ def test_a_row_that_a_kill_cut_off_is_measured_again_and_other_damage_is_named(p
         own_claim.file(paths, "rows.jsonl").write_bytes(damaged)
         with pytest.raises(BadInput, match="line 1"):
             RowStore(paths, ["mine"])
-
-
-def digest(file, text):
-    file.write_text(text)
-    namespace = {}
-    exec(compile(text, str(file), "exec"), namespace)
-    return source_digest(namespace["m"])
-
-
-def test_a_digest_covers_exactly_the_code_that_a_function_uses(tmp_path):
-    file = tmp_path / "claim.py"
-    text = "import math\nA = 1\ndef use():\n    return A\ndef m(s):\n    return use()\nB = 2\n"
-    before = digest(file, text)
-    for old, new, same in (
-        ("B = 2", "B = 3\ndef figure(e):\n    return B", True),
-        ("return A", "return A  # why", True),
-        ("def use():\n", 'def use():\n    """Why."""\n', True),
-        ("A = 1", "A = 2", False),
-        ("return A", "return A + 1", False),
-    ):
-        assert (digest(file, text.replace(old, new)) == before) is same, new
-
-
-def test_a_digest_sees_through_a_decorator(tmp_path):
-    file = tmp_path / "claim.py"
-    text = "import torch\n@torch.no_grad()\ndef m(s):\n    return 1\n"
-    before = digest(file, text)
-    assert digest(file, text.replace("return 1", "return 2")) != before
-    assert digest(file, text.replace("no_grad", "inference_mode")) != before
-
-
-def test_a_digest_follows_imports_into_files_beside_and_into_the_claims_package(paths):
-    file = own_claim.file(paths, "claim.py")
-    text = file.read_text().replace("def noise(seed", "def unused(seed")
-    file.write_text(
-        text.replace("\n\n\ndef unused", "\nfrom .theory import noise\n\n\ndef unused")
-    )
-    beside = file.with_name("theory.py")
-    digests = []
-    for value in ("1.0", "22.5"):
-        beside.write_text(f'def noise(seed):\n    return {{"x": {value}}}\n')
-        measure = load_claim(file).prediction("noise").measure
-        assert measure(0) == {"x": float(value)}
-        digests.append(source_digest(measure))
-    assert digests[0] != digests[1]
 
 
 @pytest.mark.parametrize(

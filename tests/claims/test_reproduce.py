@@ -12,6 +12,8 @@ import time
 import pytest
 
 from attnlab import workers
+from attnlab.claims.provenance import _top
+from attnlab.claims.rows import read_rows
 from tests import command_line as commands
 from tests.claims import own_claim
 from tests.forked import forked_worker, import_once
@@ -45,9 +47,14 @@ def verdicts(folder):
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory, forked_workers):
-    """A claim that is listed, declared, committed and run."""
+    """A claim in a repository of its own that is listed, declared, committed and run."""
     folder = own_claim.write(tmp_path_factory.mktemp("project"))
+    (folder / "README.md").write_text("<!-- verdicts --><!-- /verdicts -->\n")
     listed, declared = attnlab(folder, "--list"), attnlab(folder, "mine", "--declare")
+    identity = ("-c", "user.name=x", "-c", "user.email=x@example.com")
+    for words in ("init -q", "add experiments conf README.md", "commit -qm x"):
+        subprocess.run(["git", "-C", folder, *identity, *words.split()], check=True)
+    _top.cache_clear()  # forked workers inherit it
     return folder, listed, declared, attnlab(folder, "mine", "--jobs", "2")
 
 
@@ -120,8 +127,20 @@ def test_a_threshold_changed_after_the_declaration_is_exploratory(done):
     own_claim.write(folder)
 
 
-def test_runs_before_the_declaration_was_committed_are_not_published(done):
-    assert "commit the declaration first" in attnlab(done[0], "--publish").error
+def test_a_claim_is_published_from_the_user_s_own_repository(done):
+    folder = done[0]
+    published = attnlab(folder, "--publish")
+    assert published.code == 0, published.error
+    own = folder / "experiments" / "mine"
+    commit = subprocess.run(
+        ["git", "-C", folder, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
+    ).stdout.strip()
+    rows = read_rows(own / "rows.jsonl")
+    assert {row["git"]["commit"] for row in rows} == {commit}
+    assert not any(row["git"]["dirty"] for row in rows)
+    assert all(row["processor"] and row["sources"] and row["time"] for row in rows)
+    assert json.loads((own / "verdict.json").read_text())["rows"].keys() == {r["id"] for r in rows}
+    assert commit[:12] in (own / "README.md").read_text()
 
 
 @pytest.mark.long

@@ -8,10 +8,18 @@ from attnlab.claims.claim import (
     Prediction,
     RunMetric,
     Trained,
+)
+from attnlab.claims.criteria import (
+    AtLeast,
+    AtMost,
+    Bound,
+    Exactly,
+    Happens,
+    Proof,
+    Within,
     difference,
     level,
 )
-from attnlab.claims.criteria import AtLeast, AtMost, Bound, Exactly, Happens, Proof, Within
 
 __all__ = [
     "Arm",

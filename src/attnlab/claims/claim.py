@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from attnlab.claims.criteria import Criterion
+from attnlab.claims.criteria import Criterion, difference
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,14 +48,13 @@ class Pilot:
     sd: float = 0.0  # standard deviation of the judged value over seeds
 
 
-def difference(first: float, second: float) -> float:
-    """The first arm minus the second, paired by seed: same initial weights, same batches."""
-    return first - second
+@dataclass(frozen=True)
+class Choice:
+    """The best learning rate of an arm in the pilots."""
 
-
-def level(first: float) -> float:
-    """The score of the first arm."""
-    return first
+    rate: float
+    losses: Mapping[float, float]  # rate -> mean validation loss over the selection seeds
+    at_edge: bool  # no larger, or no smaller, rate was tried
 
 
 @dataclass(frozen=True)
@@ -74,9 +73,15 @@ class Prediction:
     where: str = ""  # the setting, as it follows "holds only if"
     pilot: Pilot | None = None
     budget: Budget = "quick"  # "full" for long runs
-    seeds: int | None = None  # how many; only for role "shown", the others use `last_look`
+    # How many; only for roles that do not decide, which use `last_look` without it.
+    seeds: int | None = None
     timed: bool = False  # the values are times; a seed is an interleaved pair of measurements
     seconds: float = 0.0  # rough time of one measurement or run; 0 estimates it
+    # Set when the claim is loaded: the prediction of which this is one length, that length, and
+    # the learning rate that the pilots chose for each arm.
+    part_of: str = ""
+    steps: int = 0
+    chosen: Mapping[str, Choice] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -89,6 +94,10 @@ class Trained(Prediction):
     metric: str | RunMetric = "val_loss"  # a loss in metrics.json; inf for a run that diverged
     # Preconditions in every arm: dotted keys of the configuration, and "corpus" for its name.
     given: Mapping[str, Any] = field(default_factory=dict)
+    # Learning rates, ascending, at most a factor sqrt(10) apart; each arm is trained at its best.
+    rates: tuple[float, ...] = ()
+    # Numbers of training steps, such as n and 4 n: one prediction, which must hold at each.
+    lengths: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -112,11 +121,13 @@ class Claim:
     last_look: int = 10  # the largest number of seeds that may be used: 10, 20 or 40
     first_seed: int = 0
     headline: str = ""  # the prediction in the table of verdicts; default: the first primary one
+    order: int = 100  # position in the report
+    # Set when the claim is loaded: the name of its directory, `figure` and `table` of the file
+    # figure.py beside claim.py, and the text of background.md.
+    name: str = ""
     figure: Callable[[Evidence], Figure] | None = None  # draws the evidence
     table: Callable[[Evidence], Sequence[Mapping[str, Any]]] | None = None  # rows below the figure
-    notes: str = ""  # background, in plain paragraphs
-    order: int = 100  # position in the report
-    name: str = ""  # of the directory; set when the claim is loaded
+    notes: str = ""
 
     def prediction(self, name: str) -> Prediction:
         """The prediction of that name."""

@@ -160,3 +160,13 @@ class Bound:
 
 Criterion = AtLeast | AtMost | Within | Happens | Proof | Exactly | Bound
 EXACT = (Exactly, Bound)
+
+
+def difference(first: float, second: float) -> float:
+    """The first arm minus the second, paired by seed: same initial weights, same batches."""
+    return first - second
+
+
+def level(first: float) -> float:
+    """The score of the first arm."""
+    return first

@@ -1,7 +1,6 @@
 """Declarations: what was fixed about a claim before its first run, in a committed file."""
 
 import json
-import math
 import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -10,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from attnlab.claims.claim import Claim, Measured, Prediction, RunMetric, Trained
+from attnlab.claims.code_digest import claim_code
 from attnlab.claims.configs import ConfigResolver, ResolvedConfig
-from attnlab.claims.judge import decide
-from attnlab.claims.results import plain
-from attnlab.claims.source_digest import source_digest
+from attnlab.claims.rows import Row, plain, read_rows
 from attnlab.errors import BadInput
 from attnlab.files import read_json, write_json
 from attnlab.runs.run_directory import now
@@ -21,9 +19,8 @@ from attnlab.runs.seed_statistics import declared_looks
 from attnlab.runs.settings import flat, settings_with
 
 FILE = "declared.json"
-# Groups of settings that do not affect what a run computes.
-REFERENCE_STEPS = 4
-TOLERANCE = 1e-4  # nats between the reference losses of two machines
+# What load_claim or this file sets, and what no verdict depends on.
+APART = ("name", "pilot", "timed", "seconds", "chosen", "rates", "lengths", "part_of", "steps")
 MISSING = object()
 
 
@@ -63,7 +60,7 @@ def declaration(claim: Claim, resolve: ConfigResolver) -> dict[str, Any]:
         "looks": declared_looks(claim.last_look),
         "first_seed": claim.first_seed,
         "predictions": {each.name: _prediction(each) for each in claim.predictions},
-        "code": _code(claim),
+        "code": claim_code(resolve.paths.experiments / claim.name),
         "settings": common,
         "arms": {
             name: {
@@ -96,15 +93,16 @@ def read_declared(claim: Claim, resolve: ConfigResolver) -> Declared:
     return Declared(version, list(chain(*changed.values())), content, digests)
 
 
-def declare(claim: Claim, resolve: ConfigResolver, losses: Mapping[str, float]) -> Declared:
+def declare(claim: Claim, resolve: ConfigResolver, reference: Mapping[str, Any]) -> Declared:
     """Write a new version of a claim's declaration, unless nothing changed.
 
-    `losses` are the reference losses of the arms. Returns the declaration that is now on disk.
+    `reference` holds the reference values. The rows of the old version move to rows-v<n>.jsonl.
+    Returns the declaration that is now on disk. Raises BadInput if an earlier version used a seed.
     """
     old = read_declared(claim, resolve)
-    changed = [*old.changed, *changed_losses(old, losses)]
-    if old.version and not changed:
+    if old.version and not old.changed:
         return old
+    check_seeds(claim, resolve.paths.experiments / claim.name, "rows*.jsonl")
     history = list(old.content.get("history", []))
     directory = resolve.paths.experiments / claim.name
     published = directory / "verdict.json"
@@ -112,35 +110,48 @@ def declare(claim: Claim, resolve: ConfigResolver, losses: Mapping[str, float]) 
     if old.version or last:
         entry = {"version": old.version or last.get("version", 1)}
         entry |= {"time": old.content.get("time"), "changed": old.content.get("changed", [])}
+        if (rows := directory / "rows.jsonl").exists():
+            entry["seeds"] = sorted({row["seed"] for row in read_rows(rows)})
+            rows.rename(directory / f"rows-v{entry['version']}.jsonl")
         same = last.get("version") == entry["version"]
         history.append(entry | {"verdict": last["verdict"] if same else "not published"})
     version = history[-1]["version"] + 1 if history else 1
     content = {
         "version": version,
         "time": now(),
-        "changed": changed if old.version else ["the first declaration that is kept"],
+        "changed": old.changed if old.version else ["the first declaration that is kept"],
         "declaration": declaration(claim, resolve),
-        "reference_losses": dict(losses),
+        "reference": dict(reference),
         "history": history,
     }
     write_json(directory / FILE, content)
     return read_declared(claim, resolve)
 
 
-def changed_losses(declared: Declared, losses: Mapping[str, float]) -> list[str]:
-    """Arms whose reference loss differs from the declared one, because training code changed."""
-    then = declared.content.get("reference_losses", {})
-    return [
-        f"reference loss of {arm}: {then[arm]:.6f} -> {loss:.6f}"
-        for arm, loss in losses.items()
-        if arm in then and not math.isclose(then[arm], loss, rel_tol=0, abs_tol=TOLERANCE)
-    ]
+def check_seeds(claim: Claim, directory: Path, files: str) -> None:
+    """Refuse, by BadInput, a test seed that has a row in one of these files."""
+    test = {seed for each in claim.predictions for seed in claim.declared_seeds(each)}
+    for file in sorted(directory.glob(files)):
+        if used := sorted(test & {row["seed"] for row in read_rows(file)}):
+            raise BadInput(
+                f"{claim.name} would use seed {used[0]} again, which has rows in {file}; a new "
+                "version needs new seeds, so set another first_seed"
+            )
 
 
-def check_committed(file: Path, commits: Iterable[str | None]) -> None:
-    """Refuse, by BadInput, a declaration that is missing in a commit at which runs were made."""
-    now_declared = read_json(file)["declaration"]
-    for commit in sorted({str(commit) for commit in commits}):
+def check_committed(file: Path, rows: Iterable[Row]) -> None:
+    """Refuse, by BadInput, rows without a clean commit that contains the declaration."""
+    now_declared, checked = read_json(file)["declaration"], set()
+    for row in rows:
+        commit, dirty = row["git"]["commit"], row["git"]["dirty"]
+        if commit is None or dirty:
+            why = "with uncommitted changes" if commit else "outside a git repository"
+            raise BadInput(
+                f"the row of {row['label']} was made {why}; commit everything, move the row out "
+                f"of {file.with_name('rows.jsonl')}, and run with new --outputs"
+            )
+        if commit in checked:
+            continue
         command = ["git", "-C", str(file.parent), "show", f"{commit}:./{file.name}"]
         shown = subprocess.run(command, capture_output=True, text=True, check=False)
         then = json.loads(shown.stdout).get("declaration") if shown.returncode == 0 else None
@@ -149,6 +160,7 @@ def check_committed(file: Path, commits: Iterable[str | None]) -> None:
                 f"{file} is not part of commit {commit[:12]}, at which runs were made; commit the "
                 "declaration first, then run without the earlier rows and run directories"
             )
+        checked.add(commit)
 
 
 def _settings(config: ResolvedConfig) -> dict[str, Any]:
@@ -157,8 +169,9 @@ def _settings(config: ResolvedConfig) -> dict[str, Any]:
 
 
 def _prediction(prediction: Prediction) -> dict[str, Any]:
-    apart = ("name", "pilot", "timed", "seconds")
-    content = {key: x for key, x in vars(prediction).items() if key not in apart}
+    content = {key: x for key, x in vars(prediction).items() if key not in APART}
+    if prediction.part_of:
+        content["part_of"] = prediction.part_of
     criterion = prediction.criterion
     content["criterion"] = {"kind": type(criterion).__name__, **asdict(criterion)}
     if isinstance(prediction, Measured):
@@ -170,21 +183,6 @@ def _prediction(prediction: Prediction) -> dict[str, Any]:
         if isinstance(metric := prediction.metric, RunMetric):
             content["metric"] = [metric.read.__name__, metric.value, metric.diverged]
     return content
-
-
-def _code(claim: Claim) -> dict[str, str]:
-    """Function -> digest of it and of what it calls, including the rule of the judge."""
-    functions: list[Any] = []
-    for prediction in claim.predictions:
-        functions.append(type(prediction.criterion))
-        if isinstance(prediction, Measured):
-            functions.append(prediction.measure)
-        if isinstance(prediction, Trained):
-            functions.append(prediction.contrast)
-            if isinstance(prediction.metric, RunMetric):
-                functions.append(prediction.metric.read)
-    named = {"the judge's rule": decide} | {each.__name__: each for each in functions}
-    return {name: source_digest(function) for name, function in sorted(named.items())}
 
 
 def _changes(

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from attnlab.claims.claim import Claim, Measured, Prediction, RunMetric, Trained
+from attnlab.claims.conditions import describe_conditions
 from attnlab.claims.judge import judge, judge_claim
 from attnlab.claims.plan import ClaimSet, Counts, Plan, make_plan
-from attnlab.claims.results import Evidence, PredictionResult, Row, RowStore, plain
+from attnlab.claims.results import Evidence, PredictionResult
+from attnlab.claims.rows import Row, RowStore, plain
 from attnlab.errors import BadInput
 
 
@@ -31,6 +33,8 @@ def evaluate(known: ClaimSet, counts: Counts) -> list[Evidence]:
             rows = known.paths.own_rows(claim.name)
             family[-1].exploratory = f"{rows} has rows of exploratory runs; use new --outputs"
         judge_claim(family[-1])
+        family[-1].tested = describe_conditions(claim, found, known.resolve)
+        family[-1].rows = known.store.committed(claim.name)
     return family
 
 
@@ -121,7 +125,7 @@ def _row(claim: str, id_: str, metric: str, store: RowStore) -> Row | None:
 
 def verdict(evidence: Evidence) -> dict[str, Any]:
     """A claim's verdict with the value of every seed, as JSON; the same for the same rows."""
-    keys = ("verdict", "line", "version", "exploratory")
+    keys = ("verdict", "line", "tested", "version", "exploratory")
     content = {key: vars(evidence)[key] for key in keys}
     predictions = {name: _json(result) for name, result in evidence.found.items()}
     return {"says": evidence.claim.says, **content, "predictions": predictions}
@@ -147,7 +151,7 @@ def _json(result: PredictionResult) -> dict[str, Any]:
 
 def provenance(family: Sequence[Evidence]) -> dict[str, Any]:
     """Commits, versions, devices, precisions and corpora of all runs, each once."""
-    names = ("corpus", "device", "git", "precision", "versions")
+    names = ("corpus", "device", "git", "precision", "processor", "versions")
     rows = [row for each in family for result in each.found.values() for row in result.all_rows]
     kept = {n: {json.dumps(row[n], sort_keys=True) for row in rows if n in row} for n in names}
     return {name: [json.loads(x) for x in sorted(found)] for name, found in kept.items() if found}

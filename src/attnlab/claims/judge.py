@@ -1,18 +1,17 @@
-"""From answers to verdicts, by the rule of docs/claims.md: enough seeds must agree."""
+"""Judges predictions and claims, and says in words what was measured."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attnlab.claims import statistics
 from attnlab.claims.criteria import EXACT, Criterion, Exactly, Happens
+from attnlab.claims.rule import decide, decide_lengths, decide_sentence
 from attnlab.runs.seed_statistics import (
     LOOKS,
-    Answer,
     Verdict,
-    count,
     declared_looks,
     median_interval,
     most_against,
@@ -37,18 +36,6 @@ class Outcome:
     high: float
     mean: float  # of the finite values; no verdict depends on it
     line: str  # the evidence in plain English
-
-
-def decide(answers: Sequence[Answer], last_look: int, exact: bool) -> tuple[Verdict, int, bool]:
-    """The verdict, the number of seeds it is based on, and whether a later look could decide.
-
-    An `exact` criterion needs no statistics: one miss refutes, and the first 10 seeds confirm.
-    """
-    if exact:
-        if any(answer != "yes" for answer in answers):
-            return "refuted", len(answers), False
-        return ("confirmed" if len(answers) >= LOOKS[0][0] else "open"), len(answers), False
-    return count(answers, last_look)
 
 
 def judge(values: Sequence[float], criterion: Criterion, last_look: int) -> Outcome:
@@ -83,14 +70,32 @@ def power(prediction: "Prediction", last_look: int) -> float:
     return statistics.reach_probability(share, declared_looks(last_look))
 
 
+def false_confirmations(declarations: Iterable[Mapping[str, Any]]) -> tuple[int, float]:
+    """How many primary predictions need statistics, and P(any is confirmed falsely), at most.
+
+    Takes the declarations of all claims, as declared.json holds them. Falsely: although at most
+    half of all seeds agree. The lengths of one prediction count once.
+    """
+    errors = {}
+    for number, content in enumerate(declarations):
+        looks = [(int(n), int(bar)) for n, bar in content["looks"]]
+        for name, prediction in content["predictions"].items():
+            exact = prediction["criterion"]["kind"] in [kind.__name__ for kind in EXACT]
+            if prediction["role"] == "primary" and not exact:
+                key = number, prediction.get("part_of") or name
+                errors[key] = statistics.reach_probability(0.5, looks)
+    return len(errors), sum(errors.values())
+
+
 def judge_claim(evidence: "Evidence") -> None:
     """Derive the verdict on the sentence from the primary predictions and the controls."""
     true, false, undecided = list[str](), list[str](), list[str]()  # settings
     primary = [r for r in evidence.found.values() if r.prediction.role == "primary"]
-    for result in primary:
-        speaks_for = (result.verdict == "confirmed") == (result.prediction.bearing == "for")
-        settings = undecided if result.verdict == "open" else true if speaks_for else false
-        settings.append(_setting(result, evidence.claim.last_look))
+    for parts in _predictions(primary):
+        verdict = decide_lengths([x.outcome.verdict if x.outcome else "open" for x in parts])
+        speaks_for = (verdict == "confirmed") == (parts[0].prediction.bearing == "for")
+        settings = undecided if verdict == "open" else true if speaks_for else false
+        settings.append(_setting(parts, verdict, evidence.claim.last_look))
     broken = [
         name
         for name, result in evidence.found.items()
@@ -101,13 +106,11 @@ def judge_claim(evidence: "Evidence") -> None:
         why = f"control {', '.join(broken)} not confirmed" if broken else "runs failed"
         evidence.line = f"Open: {why}."
         return
-    if false:
-        evidence.verdict = "holds only if" if true else "does not hold"
-    elif true and not undecided:
-        evidence.verdict = "holds"
+    evidence.verdict = decide_sentence(len(true), len(false), len(undecided))
     holds = {"open": "Holds so far", "holds only if": "Holds only if"}
-    parts = {holds.get(evidence.verdict, "Holds"): true, "Does not hold": false, "Open": undecided}
-    clauses = [f"{word}: {'; '.join(where)}" for word, where in parts.items() if where]
+    parts_of_line = {holds.get(evidence.verdict, "Holds"): true}
+    parts_of_line |= {"Does not hold": false, "Open": undecided}
+    clauses = [f"{word}: {'; '.join(where)}" for word, where in parts_of_line.items() if where]
     # Most seeds can agree although the mean does not, so runs that diverged are named.
     clauses += [
         f"{result.prediction.name}: {count} of {len(result.rows[arm])} diverged in {arm}"
@@ -119,12 +122,28 @@ def judge_claim(evidence: "Evidence") -> None:
     evidence.line = ". ".join(clauses) + "."
 
 
-def _setting(result: "PredictionResult", last_look: int) -> str:
-    prediction, note = result.prediction, ""
-    if result.verdict == "refuted":
-        note = " (predicted otherwise)"
-    elif result.verdict == "open" and not result.seeds:
-        note = " (not run yet)"
-    elif result.verdict == "open" and prediction.pilot is not None:
-        note = f" (power {power(prediction, last_look):.0%} by its pilot)"
-    return (prediction.where or prediction.says.rstrip(".")) + note
+def _predictions(results: Sequence["PredictionResult"]) -> list[list["PredictionResult"]]:
+    """The results of each prediction, one for each of its lengths."""
+    groups: dict[str, list[PredictionResult]] = {}
+    for result in results:
+        name = result.prediction.part_of or result.prediction.name
+        groups.setdefault(name, []).append(result)
+    return list(groups.values())
+
+
+def _setting(parts: Sequence["PredictionResult"], verdict: Verdict, last_look: int) -> str:
+    prediction, notes = parts[0].prediction, []
+    if verdict == "refuted":
+        notes.append("predicted otherwise")
+    elif verdict == "open" and not any(part.seeds for part in parts):
+        notes.append("not run yet")
+    elif len({part.verdict for part in parts}) > 1:
+        notes += [f"{part.verdict} at {part.prediction.steps:,} steps" for part in parts]
+    elif verdict == "open" and prediction.pilot is not None:
+        notes.append(f"power {power(prediction, last_look):.0%} by its pilot")
+    for part in parts:
+        for arm, choice in part.prediction.chosen.items():
+            if choice.at_edge:
+                notes.append(f"the best rate of {arm} is at the edge of those tried")
+    where = prediction.where or prediction.says.rstrip(".")
+    return f"{where} ({', '.join(notes)})" if notes else where

@@ -1,18 +1,18 @@
 """From claims to tasks; a run that several claims need is one task."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from attnlab.claims.claim import Claim, Measured, RunMetric, Trained
+from attnlab.claims.code_digest import function_digest
 from attnlab.claims.configs import ConfigResolver, ResolvedConfig
-from attnlab.claims.declare import read_declared
+from attnlab.claims.declare import Declared, read_declared
 from attnlab.claims.paths import Paths
-from attnlab.claims.results import RowStore
-from attnlab.claims.source_digest import source_digest
+from attnlab.claims.rows import Kind, RowStore
 from attnlab.runs.settings import flat
 
 CORE = 60e9  # floating-point operations per second, of one core
@@ -22,11 +22,16 @@ Counts = dict[tuple[str, str], int]  # (claim, prediction) -> how many seeds to 
 class ClaimSet:
     """Claims with their declarations, rows and configurations, while `hydra_conf` is open."""
 
-    def __init__(self, paths: Paths, claims: Sequence[Claim], *, fresh: bool = False) -> None:
+    def __init__(
+        self, paths: Paths, claims: Sequence[Claim], *, fresh: bool = False, kind: Kind = "rows"
+    ) -> None:
         self.paths, self.claims = paths, claims
         self.resolve = ConfigResolver(paths)
-        self.store = RowStore(paths, [claim.name for claim in claims], fresh=fresh)
-        self.declared = {claim.name: read_declared(claim, self.resolve) for claim in claims}
+        names = [claim.name for claim in claims]
+        self.store = RowStore(paths, names, fresh=fresh, kind=kind)
+        self.declared = dict.fromkeys(names, Declared())  # pilots are run before
+        if kind == "rows":
+            self.declared = {claim.name: read_declared(claim, self.resolve) for claim in claims}
         self.predictions = [(claim, each) for claim in claims for each in claim.predictions]
 
 
@@ -35,7 +40,7 @@ class ClaimTask:
     """A run with the metrics to be read from it, or a measurement; it is sent to a worker."""
 
     id: str  # of its row
-    kind: Literal["run", "measure", "reference"]  # reference: a few steps, for a reference loss
+    kind: Literal["run", "measure"]
     label: str  # for the progress bar
     seed: int
     seconds: float  # estimate
@@ -47,6 +52,7 @@ class ClaimTask:
     # Claims that need the row -> whether it is part of their declared test.
     claims: dict[str, bool] = field(default_factory=lambda: defaultdict(bool))
     done: bool = False  # all of these claims have the row
+    extra: dict[str, Any] = field(default_factory=dict)  # added to the row
 
 
 @dataclass
@@ -82,7 +88,7 @@ def make_plan(known: ClaimSet, counts: Counts) -> Plan:
         source, mine = (claim.name, prediction.name), known.declared[claim.name]
         seeds = range(claim.first_seed, claim.first_seed + counts.get(source, 0))
         if isinstance(prediction, Measured):
-            needed = _measurements(source, prediction, seeds)
+            needed = _measurements(source, prediction, seeds, mine)
         elif isinstance(prediction, Trained):
             if unmet := _unmet(known, claim, prediction):
                 plan.unmet[source] = unmet
@@ -109,6 +115,8 @@ def make_plan(known: ClaimSet, counts: Counts) -> Plan:
 
 def _unmet(known: ClaimSet, claim: Claim, prediction: Trained) -> str:
     """The first precondition that is not met in some arm, or an empty string."""
+    if prediction.rates and not prediction.chosen:
+        return f"learning rates are chosen first, by attnlab reproduce {claim.name} --select"
     for config in known.resolve.arms(claim, prediction).values():
         settings = flat(config.settings) | {"corpus": config.corpus}
         for key, wanted in prediction.given.items():
@@ -128,23 +136,31 @@ def _runs(
         directory = str(config.run_directory(seed, known.paths.outputs / "runs"))
         seconds = prediction.seconds or run_seconds(config)
         task = ClaimTask(id_, "run", label, seed, seconds, config.overrides, directory)
+        if choice := prediction.chosen.get(arm):
+            base = next(x for x in prediction.arms if x.name == arm).overrides[:-2]
+            task.extra = {"rate": choice.rate, "overrides": list(base)}
         if isinstance(prediction.metric, RunMetric):
-            read = prediction.metric.read
-            metric = f"{id_}-{claim.name}.{read.__name__}-{source_digest(read)}"
+            read, mine = prediction.metric.read, known.declared[claim.name]
+            metric = f"{id_}-{claim.name}.{read.__name__}{_code(read, mine)}"
             task.metrics[metric] = claim.name, prediction.name
         yield arm, task
 
 
 def _measurements(
-    source: tuple[str, str], prediction: Measured, seeds: Iterable[int]
+    source: tuple[str, str], prediction: Measured, seeds: Iterable[int], mine: Declared
 ) -> Iterator[tuple[str, ClaimTask]]:
     """The measurement of each seed; its arm has no name."""
     name = prediction.measure.__name__.strip("<>")
-    code, seconds = source_digest(prediction.measure), prediction.seconds or 5.0
+    code, seconds = _code(prediction.measure, mine), prediction.seconds or 5.0
     for seed in seeds:
-        id_ = f"measure-{source[0]}.{name}-s{seed}-{code}"
+        id_ = f"measure-{source[0]}.{name}-s{seed}{code}"
         label = f"{source[0]}: {name.replace('_', ' ')}, seed {seed}"
         yield "", ClaimTask(id_, "measure", label, seed, seconds, source=source)
+
+
+def _code(function: Callable[..., object], mine: Declared) -> str:
+    """What ends the id of a row: nothing where the declaration fixes the code."""
+    return f"-{function_digest(function)}" if mine.exploratory else ""
 
 
 def run_seconds(config: ResolvedConfig) -> float:

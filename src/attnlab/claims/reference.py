@@ -1,105 +1,129 @@
-"""Reference losses, which show changes of the training code, and declarations with them."""
+"""Reference values: one whole run of each arm and one of each measurement, before a declaration.
 
-import hashlib
-import tempfile
-from collections.abc import Sequence, Set
-from pathlib import Path
+They show changes of the training code: a machine that adds rows repeats them first.
+"""
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
 
 from rich.console import Console
 
-import attnlab
-from attnlab.claims.claim import Claim
-from attnlab.claims.configs import ConfigResolver, hydra_conf
-from attnlab.claims.declare import REFERENCE_STEPS, changed_losses, declare, read_declared
+from attnlab.claims.claim import Claim, Measured, Trained
+from attnlab.claims.declare import Declared
+from attnlab.claims.evaluate import score
 from attnlab.claims.execute import execute
-from attnlab.claims.loading import load_claims
-from attnlab.claims.paths import Paths
-from attnlab.claims.plan import ClaimSet, ClaimTask, Plan
+from attnlab.claims.plan import ClaimSet, Plan, make_plan
+from attnlab.claims.provenance import machine, sources_digest
+from attnlab.claims.rows import Row
 from attnlab.errors import BadInput
 from attnlab.files import read_json, write_json
-from attnlab.workers import cores
 
-SHORT = (
-    f"trainer.max_steps={REFERENCE_STEPS}",
-    f"trainer.val_check_interval={REFERENCE_STEPS}",
-    "logger=none",
-)
-# A short text, so that wide models are validated quickly too.
-SMALL_TEXT = {"tinyshakespeare": ("data=plays", "data.length=20000")}
+EQUAL = 1e-4  # relative to values above 1: the same processor and versions differ by less
+CHAOTIC = 2e-2  # others: rounding errors grow while a model trains
+Values = dict[str, float]  # "arm <name>" -> final loss; "measurement <prediction>" -> value
+Places = dict[str, tuple[str, str]]  # the same keys -> id of a row, and the key of its number
 
 
-def declare_claims(paths: Paths, names: Sequence[str], jobs: int | None = None) -> None:
-    """Write a new version of declared.json for each claim in which something changed."""
-    console = Console(soft_wrap=True)
-    with paths.lock(), hydra_conf(paths.conf):
-        resolve = ConfigResolver(paths)
-        for claim in load_claims(paths.experiments, names):
-            losses = reference_losses(claim, jobs or cores(), resolve)
-            before = read_declared(claim, resolve).version
-            declared = declare(claim, resolve, losses)
-            if declared.version == before:
-                console.print(f"{claim.name}: version {before}, nothing changed")
-                continue
-            console.print(f"{claim.name}: version {declared.version} is declared")
-            for line in declared.content["changed"]:
-                console.print(f"    {line}")
-    console.print("Commit the declarations before you run them.")
+def pilots_at(known: ClaimSet, claim: Claim, seed: int) -> ClaimSet:
+    """The pilots of a claim, from a seed on."""
+    pilots = ClaimSet(known.paths, [replace(claim, first_seed=seed)], kind="pilots")
+    pilots.resolve = known.resolve
+    return pilots
 
 
-def reference_losses(
-    claim: Claim, jobs: int, resolve: ConfigResolver, only: Set[str] | None = None
-) -> dict[str, float]:
-    """The loss of each arm after a few steps, cached until a file with training code changes.
-
-    With `only`, the losses of these arms. Raises BadInput if an arm cannot be trained.
-    """
-    paths = resolve.paths
-    file = paths.outputs / "reference_losses.json"
-    package = Path(attnlab.__file__).parent.rglob("*.py")
-    project = paths.experiments / claim.name  # with a conf, it may have its own training code
-    own = project.glob("*.py") if (project / "conf").is_dir() else ()
-    sources = b"".join(source.read_bytes() for source in sorted([*package, *own]))
-    code = hashlib.sha256(sources).hexdigest()[:12]
-    known = read_json(file) if file.exists() else {}
-    arms = {arm: c for arm, c in resolve.arms(claim).items() if only is None or arm in only}
-    keys = {arm: f"{config.digest}-{code}" for arm, config in arms.items()}
-    with tempfile.TemporaryDirectory() as scratch:
-        tasks = [
-            ClaimTask(
-                keys[arm],
-                "reference",
-                f"{claim.name}: {arm}, {REFERENCE_STEPS} steps for reference",
-                1000,  # the seed of a pilot
-                5.0,
-                (*arms[arm].overrides, *SHORT, *SMALL_TEXT.get(arms[arm].corpus, ())),
-                str(Path(scratch) / str(number)),
-            )
-            for number, arm in enumerate(arms)
-            if keys[arm] not in known
-        ]
-        for task, (row, *_) in execute(tasks, paths, jobs):
-            if row["status"] == "failed":
-                raise BadInput(f"{task.label} failed: {row['reason']}")
-            known[task.id] = row["values"]["train_loss"]
-    write_json(file, known)
-    return {arm: known[key] for arm, key in keys.items()}
+def reference_plan(pilots: ClaimSet) -> tuple[Plan, Places]:
+    """The runs and measurements of one seed, and where each reference value stands in them."""
+    plan = make_plan(pilots, {(claim.name, each.name): 1 for claim, each in pilots.predictions})
+    places: Places = {}
+    for claim, each in pilots.predictions:
+        for arm, (id_, _) in plan.rows[claim.name, each.name].get(claim.first_seed, {}).items():
+            if isinstance(each, Trained):
+                places[f"arm {arm}"] = id_, "val_loss"
+            elif isinstance(each, Measured) and not each.timed:
+                places[f"measurement {each.name}"] = id_, each.value
+    return plan, places
 
 
-def pin_training_code(plan: Plan, known: ClaimSet, jobs: int) -> None:
-    """Compare the reference losses of the arms to be trained; a change makes runs exploratory."""
-    training = {task.id for task in plan.todo if task.kind == "run"}
+def read_reference(places: Places, rows: Mapping[str, Row], seed: int) -> dict[str, Any]:
+    """The reference values of a declaration, as JSON."""
+    values = {key: score(rows[id_], number) for key, (id_, number) in places.items()}
+    return {"seed": seed, "values": values, **machine()}
+
+
+def pin_training_code(plan: Plan, known: ClaimSet, jobs: int, console: Console) -> None:
+    """Repeat the reference values of what is about to be run; a change makes runs exploratory."""
     for claim in known.claims:
         mine = known.declared[claim.name]
-        arms = {
-            arm
-            for (name, _), seeds in plan.rows.items()
-            for ids in seeds.values()
-            for arm, (id_, _) in ids.items()
-            if name == claim.name and id_ in training
-        }
-        if arms and not mine.exploratory:
-            losses = reference_losses(claim, jobs, known.resolve, arms)
-            mine.changed += changed_losses(mine, losses)
-            for task in plan.tasks.values():
-                if mine.exploratory and claim.name in task.claims:
-                    task.claims[claim.name] = False
+        needed = _needed(plan, claim)
+        if mine.exploratory or not needed or known.store.fresh:
+            continue
+        reference = mine.content["reference"]
+        values = _repeat(known, claim, int(reference["seed"]), needed, jobs)
+        mine.changed += changed_values(mine, values)
+        for task in plan.tasks.values():
+            if mine.exploratory and claim.name in task.claims:
+                task.claims[claim.name] = False
+        largest = max(_distance(reference["values"][key], x) for key, x in values.items())
+        exact = f"to {largest:.0e}" if largest else "to the last bit"
+        console.print(f"{claim.name}: {len(values)} reference values repeat {exact}")
+
+
+def _needed(plan: Plan, claim: Claim) -> set[str]:
+    """The reference values of the runs and measurements that are still to be done."""
+    needed = set()
+    for each in claim.predictions:
+        for ids in plan.rows.get((claim.name, each.name), {}).values():
+            left = [arm for arm, (id_, _) in ids.items() if not plan.tasks[id_].done]
+            if isinstance(each, Trained):
+                needed |= {f"arm {arm}" for arm in left}
+            elif left and not each.timed:
+                needed.add(f"measurement {each.name}")
+    return needed
+
+
+def _repeat(
+    known: ClaimSet, claim: Claim, seed: int, needed: Collection[str], jobs: int
+) -> Values:
+    """Values of the code as it is now, kept in the outputs until a source file changes."""
+    code = sources_digest(known.paths, claim.name)
+    file = known.paths.outputs / "references" / f"{claim.name}-{code}.json"
+    kept: Values = read_json(file) if file.exists() else {}
+    plan, places = reference_plan(pilots_at(known, claim, seed))
+    wanted = {key: place for key, place in places.items() if key in needed}
+    ids = {id_ for key, (id_, _) in wanted.items() if key not in kept}
+    scratch = known.paths.outputs / "references" / code
+    tasks = [
+        replace(
+            task, label=f"{task.label}, for reference", directory=str(scratch / id_), metrics={}
+        )
+        for id_, task in plan.tasks.items()
+        if id_ in ids
+    ]
+    for task, (row, *_) in execute(tasks, known.paths, min(jobs, len(tasks))) if tasks else ():
+        if row["status"] == "failed":
+            raise BadInput(f"{task.label}, failed: {row['reason']}")
+        kept |= {key: score(row, name) for key, (id_, name) in wanted.items() if id_ == task.id}
+        write_json(file, kept)
+    return {key: kept[key] for key in wanted}
+
+
+def changed_values(declared: Declared, values: Mapping[str, float]) -> list[str]:
+    """Reference values that differ from the declared ones by more than rounding can explain."""
+    reference = declared.content["reference"]
+    here = machine()
+    same = all(reference.get(key) == here[key] for key in here)
+    return [
+        f"reference value of {key}: {reference['values'][key]:.6g} -> {value:.6g}"
+        for key, value in values.items()
+        if key in reference["values"]
+        and _distance(reference["values"][key], value) > (EQUAL if same else CHAOTIC)
+    ]
+
+
+def _distance(then: float, now: float) -> float:
+    """The difference of two values, relative to those above 1; 0 for equal infinities."""
+    if then == now or (math.isnan(then) and math.isnan(now)):
+        return 0.0
+    return abs(then - now) / max(1.0, abs(then))

@@ -4,14 +4,15 @@ import math
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 import jinja2
 
 from attnlab.claims.claim import Trained
+from attnlab.claims.conditions import parameters_of
 from attnlab.claims.criteria import EXACT, Happens, Proof
-from attnlab.claims.declare import check_committed
+from attnlab.claims.declare import check_committed, check_seeds
 from attnlab.claims.evaluate import provenance, verdict
 from attnlab.claims.paths import Paths
 from attnlab.claims.results import Evidence, PredictionResult
@@ -54,19 +55,21 @@ def publish(family: Sequence[Evidence], paths: Paths, readme: Path) -> list[Path
     """
     for evidence in family:
         name = evidence.claim.name
+        directory = paths.experiments / name
         if evidence.exploratory:
             raise BadInput(
                 f"{name} cannot be published: {evidence.exploratory}; declare it "
                 f"with attnlab reproduce {name} --declare, commit the file, and run the claim"
             )
-        rows = [row for result in evidence.found.values() for row in result.all_rows]
-        commits = {(row.get("git") or {}).get("commit") for row in rows}
-        check_committed(paths.experiments / name / "declared.json", commits)
+        published = _published(directory).get("rows", {})
+        new = [row for id_, row in evidence.rows.items() if id_ not in published]
+        check_committed(directory / "declared.json", new)
+        check_seeds(evidence.claim, directory, "rows-v*.jsonl")
     written = []
     for evidence in family:
         name = evidence.claim.name
         directory, pages = paths.experiments / name, {}
-        if _published_version(directory) < evidence.version:
+        if _published(directory).get("version", 0) < evidence.version:
             (directory / NOTICE).unlink(missing_ok=True)
         if (drawn := paths.results / "figures" / f"{name}.svg").exists():
             pages["figure.svg"] = drawn.read_bytes()
@@ -76,14 +79,16 @@ def publish(family: Sequence[Evidence], paths: Paths, readme: Path) -> list[Path
         for file, content in pages.items():
             write_atomically(directory / file, content)
         row = {"order": evidence.claim.order} | headline(evidence)
-        write_json(directory / "verdict.json", verdict(evidence) | {"row": row})
+        digests = {id_: row["digest"] for id_, row in sorted(evidence.rows.items())}
+        write_json(directory / "verdict.json", verdict(evidence) | {"row": row, "rows": digests})
         written += [directory / file for file in (*pages, "verdict.json")]
     return written + write_tables(paths.experiments, readme)
 
 
-def _published_version(directory: Path) -> int:
+def _published(directory: Path) -> dict[str, Any]:
+    """The content of verdict.json; empty before a claim is published."""
     file = directory / "verdict.json"
-    return int(read_json(file)["version"]) if file.exists() else 0
+    return read_json(file) if file.exists() else {}
 
 
 def read_notice(directory: Path) -> str:
@@ -97,9 +102,33 @@ def _claim_page(evidence: Evidence, directory: Path, *, figure: bool) -> str:
     conf = f"--config-dir experiments/{name}/conf " if (directory / "conf").is_dir() else ""
     found = {"evidence": evidence, "declared": declared, "figure": figure}
     found |= {"provenance": provenance([evidence]), "conf": conf}
-    found |= {"notice": read_notice(directory)}
+    found |= {"notice": read_notice(directory), "arms": _arms(evidence, declared)}
     page = _templates().get_template("claim.md").render(found)
     return "\n".join(line.rstrip() for line in page.strip().splitlines()) + "\n"
+
+
+def _arms(evidence: Evidence, declared: dict[str, Any]) -> list[dict[str, Any]]:
+    """What the arms of judged predictions cost, and their losses in the pilots by rate."""
+    table = {}
+    for name, result in evidence.found.items():
+        prediction = evidence.claim.prediction(name)
+        rows = {arm: rows for arm, rows in result.rows.items() if arm and rows}
+        for arm, of_arm in rows.items() if prediction.role != "shown" else ():
+            content = declared["declaration"]
+            settings = content["settings"] | content["arms"][arm]["settings"]
+            choice = prediction.chosen.get(arm)
+            pilots = choice.losses.items() if choice else ()
+            table[arm] = {
+                "arm": arm,
+                "learning rate": settings.get("optim.lr", ""),
+                "steps": settings.get("trainer.max_steps", ""),
+                "parameters": f"{parameters_of(of_arm[0]):,}",
+                "seconds a run": round(
+                    median(float(r.get("cpu_seconds") or r["seconds"]) for r in of_arm)
+                ),
+                "pilots: loss by rate": ", ".join(f"{rate:g}: {x:.3f}" for rate, x in pilots),
+            }
+    return list(table.values())
 
 
 def headline(evidence: Evidence) -> dict[str, str]:
@@ -107,7 +136,8 @@ def headline(evidence: Evidence) -> dict[str, str]:
     result = evidence.headline
     label, colon, settings = evidence.line.partition(": ")
     line = settings if colon and label.lower() == evidence.verdict else evidence.line
-    row = {"verdict": f"**{evidence.verdict}**: {line}", "says": result.prediction.says}
+    words = f"**{evidence.verdict}**: {line} {evidence.tested}".strip()
+    row = {"verdict": words, "says": result.prediction.says}
     outcome, criterion = result.outcome, result.prediction.criterion
     if outcome is None:
         return row | {"measured": "not run yet", "n": ""}

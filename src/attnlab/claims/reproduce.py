@@ -7,20 +7,22 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Column, Table
 
 from attnlab.claims.claim import BUDGETS
 from attnlab.claims.configs import hydra_conf
 from attnlab.claims.criteria import EXACT
 from attnlab.claims.evaluate import evaluate
-from attnlab.claims.execute import execute
+from attnlab.claims.judge import false_confirmations
 from attnlab.claims.loading import load_claims
 from attnlab.claims.paths import Paths
-from attnlab.claims.plan import ClaimSet, Counts, Plan, make_plan
+from attnlab.claims.plan import ClaimSet, Counts, make_plan
+from attnlab.claims.progress import duration, run_plan
 from attnlab.claims.reference import pin_training_code
 from attnlab.claims.results import Evidence
+from attnlab.claims.rows import read_rows
 from attnlab.errors import BadInput
+from attnlab.files import read_json
 from attnlab.installation import lab_path
 from attnlab.runs.seed_statistics import LOOKS
 from attnlab.workers import cores
@@ -58,13 +60,15 @@ def reproduce(
     jobs: int | None = None,
     fresh: bool = False,
     only_plan: bool = False,
+    minutes: float | None = None,
 ) -> tuple[list[Evidence], bool]:
     """Run what claims still need, judge the claims, and write verdicts.json and the report.
 
     With `seeds`, use this many seeds instead of going from look to look; `fresh` ignores the
-    committed rows; `only_plan` runs nothing and prints how much there is to run. Returns the
-    evidence of every claim, and whether all were judged. Raises BadInput if a name, a number, a
-    directory or a claim is invalid, or another call is running.
+    committed rows; `only_plan` runs nothing and prints how much there is to run. After `minutes`,
+    what runs is stopped, and the same call continues. Returns the evidence of every claim, and
+    whether all were judged. Raises BadInput if a name, a number, a directory or a claim is
+    invalid, or another call is running.
     """
     for option, value in (("seeds", seeds), ("jobs", jobs)):
         if value is not None and value < 1:
@@ -72,6 +76,7 @@ def reproduce(
     claims = load_claims(paths.experiments, names)
     console = Console(soft_wrap=True)
     jobs = jobs or cores()
+    until = time.monotonic() + 60 * minutes if minutes else None
     with nullcontext() if only_plan else paths.lock(), hydra_conf(paths.conf):
         known = ClaimSet(paths, claims, fresh=fresh)
         counts = first_look(known, seeds)
@@ -80,15 +85,19 @@ def reproduce(
             return [], True
         while True:
             plan = make_plan(known, counts)
-            pin_training_code(plan, known, jobs)
-            _run(plan, known, jobs, console)
+            pin_training_code(plan, known, jobs, console)
+            complete = run_plan(plan, known, jobs, console, until)
             family = evaluate(known, counts)
-            if seeds is not None or not next_look(family, counts):
+            if seeds is not None or not complete or not next_look(family, counts):
                 break
         from attnlab.claims.report import write_report  # imports Matplotlib
 
         write_report(family, paths)
     print_verdicts(family, paths, console)
+    if not complete:
+        console.print("The time is over; the same command continues.")
+    if fresh:
+        print_agreement(known, console)
     return family, not any(evidence.failed for evidence in family)
 
 
@@ -134,32 +143,6 @@ def _announcement(known: ClaimSet, counts: Counts, jobs: int, *, to_last_look: b
     return text if plan.todo else f"{text}; nothing to run"
 
 
-def _run(plan: Plan, known: ClaimSet, jobs: int, console: Console) -> None:
-    todo, total = plan.todo, plan.seconds(jobs=1)
-    began, spent = time.perf_counter(), 0.0
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False))
-    hidden = not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
-        shown = bar.add_task("starting", total=len(todo))
-        try:
-            for n, (task, rows) in enumerate(execute(todo, known.paths, min(jobs, len(todo))), 1):
-                for row in rows:
-                    owner = task.metrics.get(row["id"])
-                    claims = task.claims if owner is None else {owner[0]: task.claims[owner[0]]}
-                    known.store.add(row, claims)
-                spent += task.seconds
-                rest = (time.perf_counter() - began) * (total - spent) / max(spent, 1e-9)
-                about = f", about {duration(rest)} left" if n < len(todo) else ""
-                statuses = {str(row["status"]) for row in rows}
-                status = "failed" if "failed" in statuses else str(rows[0]["status"])
-                bar.update(shown, advance=1, description=f"{task.label}: {status}{about}")
-                if hidden:
-                    print(f"[{n}/{len(todo)}] {task.label}: {status}{about}", flush=True)
-        except KeyboardInterrupt:
-            console.print("\nStopped; the same command resumes.")
-            raise SystemExit(130) from None
-
-
 def list_claims(paths: Paths, names: Sequence[str]) -> None:
     """Print all claims of a directory, or the named ones."""
     rows = _table("claim", "textbook sentence", "predictions")
@@ -195,6 +178,12 @@ def print_verdicts(family: Sequence[Evidence], paths: Paths, console: Console) -
         for name in evidence.failed:
             why = escape(f"{name}: {evidence.found[name].remark}")
             console.print(f"[bold red]{evidence.claim.name} was not judged[/]: {why}")
+    declared = [read_json(file) for file in sorted(paths.experiments.glob("*/declared.json"))]
+    count, error = false_confirmations(content["declaration"] for content in declared)
+    console.print(
+        f"{count} declared primary predictions: if at most half of all seeds agree with them, any "
+        f"of them is confirmed with a probability of at most {error:.1%}"
+    )
     console.print(f"report    {paths.results / 'report.html'}")
     console.print(f"verdicts  {paths.results / 'verdicts.json'}")
 
@@ -204,8 +193,19 @@ def _table(*names: str) -> Table:
     return Table(*columns, box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
 
 
-def duration(seconds: float) -> str:
-    """Seconds in seconds, minutes or hours."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+def print_agreement(known: ClaimSet, console: Console) -> None:
+    """How far the losses of this machine agree with the published ones, claim by claim."""
+    for claim in known.claims:
+        published = read_rows(known.paths.experiments / claim.name / "rows.jsonl")
+        then = {row["id"]: row["values"].get("val_loss") for row in published}
+        here = known.store.committed(claim.name)
+        both = [
+            abs(float(loss) - float(then[id_]))
+            for id_, row in here.items()
+            if then.get(id_) is not None and (loss := row["values"].get("val_loss")) is not None
+        ]
+        if both:
+            console.print(
+                f"{claim.name}: {len(both)} losses of this machine agree with the published ones "
+                f"to {max(both):.1g} nats"
+            )

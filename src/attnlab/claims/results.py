@@ -1,20 +1,12 @@
-"""The results of a claim: rows of its runs and measurements, judged predictions, verdicts."""
+"""The results of a claim: judged predictions with their rows, and the verdict."""
 
-import json
-import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from attnlab.claims.claim import Claim, Prediction
 from attnlab.claims.judge import Outcome
-from attnlab.claims.paths import Paths
-from attnlab.errors import BadInput
-from attnlab.files import read_file, write_atomically
-
-Row = dict[str, Any]  # a run or measurement; of exploratory ones, "declared" is False
-Sentence = Literal["holds", "holds only if", "does not hold", "open"]
+from attnlab.claims.rows import Row
+from attnlab.claims.rule import Sentence
 
 
 @dataclass
@@ -70,6 +62,8 @@ class Evidence:
     line: str = ""  # the verdict in plain English
     version: int = 0  # of the declaration; 0 where nothing was declared
     exploratory: str = ""  # why this is not a declared test; empty if it is one
+    tested: str = ""  # at which learning rates, lengths, texts and processors, in a sentence
+    rows: dict[str, Row] = field(default_factory=dict)  # of the declared test, by id
 
     @property
     def failed(self) -> list[str]:
@@ -88,74 +82,3 @@ class Evidence:
         """The result of a prediction that has rows; None where there are none."""
         result = self.found.get(name)
         return result if result is not None and result.values else None
-
-
-class RowStore:
-    """The rows of some claims: read once, appended to as tasks finish.
-
-    Each claim has its own rows, even for runs that it shares with other claims, because such a
-    run may be older than this claim's declaration. With `fresh`, or for installed claims, all rows
-    are kept in the outputs; otherwise, only exploratory rows are, and they are marked.
-    """
-
-    def __init__(self, paths: Paths, claims: list[str], *, fresh: bool = False) -> None:
-        self.paths, self.fresh = paths, fresh
-        self.rows: dict[tuple[str, str], Row] = {}  # claim, id of the row
-        self.failed: dict[str, Row] = {}  # of this call; the next call tries them again
-        self.cut: dict[Path, bytes] = {}  # files with an unfinished last line, without it
-        for claim in claims:
-            for row in self._read(paths.own_rows(claim)):
-                if fresh or paths.fixed or row.get("declared") is False:
-                    self.rows[claim, row["id"]] = row
-            if not fresh:
-                committed = self._read(paths.experiments / claim / "rows.jsonl")
-                self.rows |= {(claim, row["id"]): row for row in committed}
-
-    def get(self, claim: str, id_: str) -> Row | None:
-        """A row; None where there is none. A task that failed in this call has a failed row."""
-        return self.rows.get((claim, id_)) or self.failed.get(id_)
-
-    def add(self, row: Row, claims: dict[str, bool]) -> None:
-        """Keep a row for each claim that does not have it yet; a failed row is not written.
-
-        `claims` maps the names of its claims to whether the row is part of the declared test.
-        """
-        if row["status"] == "failed":
-            self.failed[row["id"]] = row
-            return
-        for claim, declared in claims.items():
-            if (claim, row["id"]) in self.rows:
-                continue
-            kept = row if declared else row | {"declared": False}
-            self.rows[claim, row["id"]] = kept
-            own = self.fresh or not declared or self.paths.fixed
-            committed = self.paths.experiments / claim / "rows.jsonl"
-            file = self.paths.own_rows(claim) if own else committed
-            file.parent.mkdir(parents=True, exist_ok=True)
-            if file in self.cut:
-                write_atomically(file, self.cut.pop(file))
-            with file.open("a", encoding="utf-8") as stream:
-                stream.write(json.dumps(plain(kept)) + "\n")
-
-    def _read(self, file: Path) -> Iterator[Row]:
-        """The rows of a file; an incomplete last line, left by a killed process, is skipped."""
-        lines = read_file(file).splitlines(keepends=True) if file.exists() else []
-        for number, line in enumerate(lines, 1):
-            try:
-                row = json.loads(line)
-                yield row | {"id": row["id"]}
-            except (ValueError, KeyError, TypeError) as error:
-                if number < len(lines):
-                    raise BadInput(f"{file}, line {number} is damaged; remove it") from error
-                self.cut[file] = b"".join(lines[:-1])
-
-
-def plain(content: Any) -> Any:
-    """JSON without NaN and infinities: they become null, "inf" and "-inf"."""
-    if isinstance(content, dict):
-        return {key: plain(value) for key, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [plain(value) for value in content]
-    if isinstance(content, float) and not math.isfinite(content):
-        return None if math.isnan(content) else str(content)
-    return content

@@ -152,8 +152,10 @@ def reproduce(
     list_: Annotated[bool, Option("--list", help="List the claims; run nothing.")] = False,
     plan: Annotated[bool, Option("--plan", help="Show runs and time; run nothing.")] = False,
     fresh: Annotated[bool, Option("--fresh", help="Ignore the committed rows.")] = False,
+    select: Annotated[bool, Option("--select", help="Run the pilots; choose rates.")] = False,
     declare: Annotated[bool, Option("--declare", help="Write declared.json.")] = False,
     publish: Annotated[bool, Option("--publish", help="Also write the claims' pages.")] = False,
+    minutes: Annotated[float | None, Option(help="Stop after this time; resumable.")] = None,
     experiments: Annotated[Path | None, Option(help=f"<claim>/claim.py, {HERE}")] = None,
     conf: Annotated[Path | None, Option(help=f"Hydra's configuration, {HERE}")] = None,
     outputs: Annotated[Path, Option(help="For runs and report.")] = Path("outputs/reproduce"),
@@ -166,17 +168,20 @@ def reproduce(
     if list_:
         library.list_claims(paths, names)
         return
-    if (declare or publish) and paths.fixed:
-        raise BadInput(f"--declare and --publish need a copy of {paths.experiments}")
-    if declare:
-        from attnlab.claims.reference import declare_claims
+    if (select or declare or publish) and paths.fixed:
+        raise BadInput(f"--select, --declare and --publish need a copy of {paths.experiments}")
+    if select or declare:
+        from attnlab.claims import pilots
 
-        declare_claims(paths, names, jobs)
+        if select:
+            pilots.select(paths, names, jobs, minutes)
+        else:
+            pilots.declare_claims(paths, names, jobs)
         return
     if publish and (fresh or seeds is not None):
         raise BadInput("--publish uses the committed rows; leave out --fresh and --seeds")
     family, judged = library.reproduce(
-        paths, names, seeds=seeds, jobs=jobs, fresh=fresh, only_plan=plan
+        paths, names, seeds=seeds, jobs=jobs, fresh=fresh, only_plan=plan, minutes=minutes
     )
     if publish and not plan:
         from attnlab.claims.report import publish as write_pages

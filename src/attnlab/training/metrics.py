@@ -99,7 +99,7 @@ def git_state() -> dict[str, Any] | None:
         commit = git("rev-parse", "HEAD")
         if not git("ls-files", "--", __file__):
             return None  # an installed package below somebody else's repository
-        rows = ":(top,exclude)experiments/*/rows.jsonl"  # appended while claims run
+        rows = ":(top,exclude)experiments/*/*.jsonl"  # appended while claims run
         return {"commit": commit, "dirty": bool(git("status", "--porcelain", "--", ":/", rows))}
     except (OSError, subprocess.SubprocessError):
         return None

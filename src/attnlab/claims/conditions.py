@@ -1,0 +1,90 @@
+"""At what a claim was tested: learning rates, lengths, texts, processors, parameters."""
+
+from collections.abc import Collection, Iterator
+
+from attnlab.claims.claim import Claim, Prediction, Trained
+from attnlab.claims.configs import ConfigResolver
+from attnlab.claims.results import PredictionResult
+from attnlab.claims.rows import Row
+from attnlab.errors import BadInput
+
+ONE_RATE = "at one learning rate"  # a claim of a difference says so, or declares rates
+EQUAL_PARAMETERS = 0.005  # relative
+
+
+def describe_conditions(
+    claim: Claim, results: dict[str, PredictionResult], resolve: ConfigResolver
+) -> str:
+    """What the primary predictions were tested with, in one sentence; empty for measurements."""
+    primary = [each for each in claim.predictions if each.role == "primary"]
+    trained = [each for each in primary if isinstance(each, Trained)]
+    rates, steps, corpora = set[float](), set[int](), set[str]()
+    for prediction in trained:
+        for config in resolve.arms(claim, prediction).values():
+            if "lr" in config.settings["optim"] and not prediction.rates:
+                rates.add(float(config.settings["optim"]["lr"]))
+            if not prediction.part_of:
+                steps.add(int(config.settings["trainer"]["max_steps"]))
+            corpora.add(config.corpus)
+    parts = []
+    if any(each.rates for each in trained):
+        parts.append("each arm at its best learning rate")
+    if rates:
+        parts.append(_one("learning rate", [f"{rate:g}" for rate in sorted(rates)]))
+    if lengths := sorted({each.steps for each in trained if each.part_of}):
+        parts.append(f"{' and '.join(f'{n:,}' for n in lengths)} steps")
+    if steps:
+        parts.append(_one("length", [f"{n:,} steps" for n in sorted(steps)]))
+    if corpora:
+        parts.append(_one("data set", sorted(corpora)))
+    if any(each.timed for each in primary):
+        rows = [row for each in primary if each.timed for row in results[each.name].all_rows]
+        names = {row.get("processor") for row in rows}
+        parts.append("one processor" if len(names) < 2 else f"{len(names)} processors")
+    parts += [text for each in trained for text in _parameters(each, results[each.name])][:1]
+    return f"Tested with {', '.join(parts)}." if parts else ""
+
+
+def _one(what: str, values: Collection[str]) -> str:
+    each = " each" if len(values) > 1 else ""
+    return f"one {what}{each} ({'; '.join(values)})"
+
+
+def parameters_of(row: Row) -> int:
+    """The number of parameters of a run; 0 if it diverged or does not say so."""
+    return int(row["values"].get("parameters") or 0)
+
+
+def _parameters(prediction: Trained, result: PredictionResult) -> Iterator[str]:
+    """Names the arms of a comparison that differ in parameters."""
+    if not _compares(prediction):
+        return
+    counts = {arm: parameters_of(rows[0]) for arm, rows in result.rows.items() if rows}
+    if counts and min(counts.values()) > 0:
+        large, small = max(counts, key=counts.__getitem__), min(counts, key=counts.__getitem__)
+        more = counts[large] / counts[small] - 1
+        if more > EQUAL_PARAMETERS:
+            yield f"unequal parameters ({large} has {more:.1%} more than {small})"
+
+
+def _compares(prediction: Prediction) -> bool:
+    """Whether a prediction compares the losses of arms that are trained alike."""
+    return isinstance(prediction, Trained) and len(prediction.arms) > 1
+
+
+def check_fairness(claim: Claim, pilots: Collection[Row]) -> None:
+    """Refuse, by BadInput, to declare a claim that compares unfairly and does not say so."""
+    processors = {row.get("processor") for row in pilots}
+    for each in claim.predictions:
+        if each.timed and each.role != "shown" and len(processors) < 2:
+            raise BadInput(
+                f"{claim.name}: {each.name} judges times of one processor; set role='shown', or "
+                "add pilots of a second processor"
+            )
+        words = f"{claim.says} {each.says} {each.where}"
+        unfair = isinstance(each, Trained) and _compares(each) and not each.rates
+        if unfair and each.role == "primary" and ONE_RATE not in words:
+            raise BadInput(
+                f"{claim.name}: {each.name} compares arms without rates; declare rates=(...), or "
+                f"say '{ONE_RATE}'"
+            )

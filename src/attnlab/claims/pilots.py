@@ -1,0 +1,157 @@
+"""What precedes a declared test: pilots, which choose learning rates, and the declaration."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+from statistics import fmean, stdev
+
+from rich.console import Console
+
+from attnlab.claims.claim import Claim, Trained
+from attnlab.claims.conditions import check_fairness, parameters_of
+from attnlab.claims.configs import hydra_conf
+from attnlab.claims.declare import check_seeds, declare
+from attnlab.claims.evaluate import evaluate
+from attnlab.claims.loading import load_claims
+from attnlab.claims.paths import Paths
+from attnlab.claims.plan import ClaimSet, ClaimTask, Counts, Plan, make_plan, run_seconds
+from attnlab.claims.progress import run_plan
+from attnlab.claims.reference import pilots_at, read_reference, reference_plan
+from attnlab.claims.rows import Row
+from attnlab.claims.trial import (
+    PILOT_SEED,
+    PILOTS,
+    SELECTION,
+    at_rate,
+    next_rates,
+    rates_tried,
+)
+from attnlab.errors import BadInput
+from attnlab.workers import cores
+
+
+def select(
+    paths: Paths, names: Sequence[str], jobs: int | None = None, minutes: float | None = None
+) -> bool:
+    """Run the pilots of claims: every arm at each of its rates, then at the best one.
+
+    Rows are appended to pilots.jsonl. After `minutes`, no new run starts, and the same call
+    continues. Returns whether all pilots are there. Raises BadInput if a run fails.
+    """
+    console = Console(soft_wrap=True)
+    until = time.monotonic() + 60 * minutes if minutes else None
+    jobs = jobs or cores()
+    with paths.lock(), hydra_conf(paths.conf):
+        while True:  # chosen rates, and rates beyond an edge, follow from the rows so far
+            pilots = _pilots(paths, load_claims(paths.experiments, names))
+            plan = _rates_plan(pilots) or make_plan(pilots, _counts(pilots))
+            if not plan.todo:
+                break
+            if not run_plan(plan, pilots, jobs, console, until):
+                console.print("The time is over; the same command continues.")
+                return False
+            if pilots.store.failed:
+                row = next(iter(pilots.store.failed.values()))
+                raise BadInput(f"{row['label']} failed: {row['reason']}")
+        for claim in pilots.claims:
+            _print_arms(claim, pilots, console)
+        for evidence in evaluate(pilots, _counts(pilots)):
+            for name, result in evidence.found.items():
+                if len(result.values) > 1:
+                    pilot = f"Pilot({fmean(result.values):.3g}, {stdev(result.values):.2g})"
+                    console.print(f"{evidence.claim.name}.{name}: pilot={pilot}")
+    return True
+
+
+def _pilots(paths: Paths, claims: Sequence[Claim]) -> ClaimSet:
+    return ClaimSet(
+        paths, [replace(claim, first_seed=PILOT_SEED) for claim in claims], kind="pilots"
+    )
+
+
+def _counts(pilots: ClaimSet) -> Counts:
+    return {
+        (claim.name, each.name): min(PILOTS, each.seeds or PILOTS)
+        for claim, each in pilots.predictions
+        if pilots.paths.budget == "full" or each.budget == "quick"
+    }
+
+
+def _rates_plan(pilots: ClaimSet) -> Plan | None:
+    """The runs at the rates that are to be tried next; None if all rates are chosen."""
+    plan = Plan()
+    for claim, each in pilots.predictions:
+        if (
+            not isinstance(each, Trained)
+            or each.chosen
+            or (claim.name, each.name) not in _counts(pilots)
+        ):
+            continue
+        rows = pilots.store.committed(claim.name).values()
+        for arm in each.arms:
+            rates = next_rates(each.rates, rates_tried(arm, list(rows))) if each.rates else []
+            for rate, n in product(rates, range(SELECTION)):
+                tried = at_rate(arm, rate)
+                config = pilots.resolve((f"experiment={claim.name}", *tried.overrides))
+                seed = PILOT_SEED + n
+                task = ClaimTask(
+                    f"run-{config.digest}-s{seed}",
+                    "run",
+                    f"{claim.name}: {arm.name}, rate {rate:g}, seed {seed}",
+                    seed,
+                    each.seconds or run_seconds(config),
+                    config.overrides,
+                    str(config.run_directory(seed, pilots.paths.outputs / "runs")),
+                    extra={"rate": rate, "overrides": list(arm.overrides)},
+                    claims={claim.name: True},
+                )
+                if pilots.store.get(claim.name, task.id) is None:
+                    plan.tasks.setdefault(task.id, task)
+    return plan if plan.tasks else None
+
+
+def _print_arms(claim: Claim, pilots: ClaimSet, console: Console) -> None:
+    """Parameters and chosen rate of each arm."""
+    rows = pilots.store.committed(claim.name)
+    for each in claim.predictions:
+        for arm, config in pilots.resolve.arms(claim, each).items():
+            row = rows.get(f"run-{config.digest}-s{PILOT_SEED}")
+            text = f"{parameters_of(row):,} parameters" if row else "no pilot"
+            if choice := each.chosen.get(arm):
+                tried = ", ".join(f"{rate:g}" for rate in choice.losses)
+                text += f", best rate {choice.rate:g} of {tried}"
+                text += ", at the edge" if choice.at_edge else ""
+            console.print(f"{claim.name}: {arm}: {text}")
+
+
+def declare_claims(paths: Paths, names: Sequence[str], jobs: int | None = None) -> None:
+    """Write a new version of declared.json for each claim in which something changed.
+
+    Raises BadInput if a claim compares unfairly, learning rates are not chosen, a seed was used,
+    or a reference run fails.
+    """
+    console = Console(soft_wrap=True)
+    with paths.lock(), hydra_conf(paths.conf):
+        known = ClaimSet(paths, load_claims(paths.experiments, names))
+        for claim in known.claims:
+            old = known.declared[claim.name]
+            if old.version and not old.changed:
+                console.print(f"{claim.name}: version {old.version}, nothing changed")
+                continue
+            check_seeds(claim, paths.experiments / claim.name, "*.jsonl")
+            pilots = pilots_at(known, claim, PILOT_SEED)
+            plan, places = reference_plan(pilots)
+            for (_, name), unmet in plan.unmet.items():
+                raise BadInput(f"{claim.name}: {name}: {unmet}")
+            run_plan(plan, pilots, jobs or cores(), console)
+            rows: dict[str, Row] = pilots.store.committed(claim.name)
+            for row in pilots.store.failed.values():
+                raise BadInput(f"{row['label']} failed: {row['reason']}")
+            check_fairness(claim, rows.values())
+            _print_arms(claim, pilots, console)
+            declared = declare(claim, known.resolve, read_reference(places, rows, PILOT_SEED))
+            console.print(f"{claim.name}: version {declared.version} is declared")
+            for line in declared.content["changed"]:
+                console.print(f"    {line}")
+    console.print("Commit the declarations and pilots before you run them.")
