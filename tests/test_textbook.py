@@ -134,7 +134,9 @@ def test_the_page_is_filled_from_the_published_verdicts():
 
 def test_a_published_verdict_fills_its_cells():
     prediction = {"predicted": "at least 0.1 nats", "median": 0.2, "low": 0.1234, "high": 0.3}
-    published = {"a": {"verdict": "holds", "notice": "", "predictions": {"b": prediction}}}
+    published = {
+        "a": {"verdict": "holds", "notice": "", "tested": "", "predictions": {"b": prediction}}
+    }
     page = "<!-- a --><!-- / --> <!-- a.b -->old<!-- / --> <!-- c --><!-- / -->"
     assert fill(page, published) == (
         "<!-- a -->**holds**<!-- / --> <!-- a.b -->**0.2** nats (0.123 to 0.3)<!-- / --> "
@@ -142,9 +144,9 @@ def test_a_published_verdict_fills_its_cells():
     )
     prediction |= {"median": "inf", "low": None, "high": None}  # of five seeds, as JSON
     assert fill("<!-- a.b --><!-- / -->", published) == "<!-- a.b -->**inf** nats<!-- / -->"
-    published["a"]["notice"] = "One text."
+    published["a"] |= {"notice": "One text.", "tested": "Tested with one length."}
     assert fill("<!-- a --><!-- / -->", published) == (
-        "<!-- a -->**holds** **In doubt**: One text.<!-- / -->"
+        "<!-- a -->**holds**. Tested with one length. **In doubt**: One text.<!-- / -->"
     )
 
 
