@@ -17,6 +17,15 @@ DONE = {"finished", "stopped", "running", "interrupted"}
 
 
 @dataclass(frozen=True)
+class ByLength:
+    """A result of a run at each position of texts that are longer than in its training."""
+
+    trained: int  # the length in the training
+    measure: str  # the label of the axis
+    values: Sequence[float]  # NaN where nothing is predicted
+
+
+@dataclass(frozen=True)
 class RunCurves:
     """The data of one run that the figures show."""
 
@@ -26,6 +35,7 @@ class RunCurves:
     unit: str  # what is predicted, such as "character"
     scalars: Mapping[str, Curve]  # by tag
     by_position: Sequence[float] = ()  # validation loss, nats
+    longer: ByLength | None = None
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from attnlab.plotting.curves import (
     diverged_or_failed,
     panels_for,
 )
+from attnlab.plotting.extrapolation import lengths
 
 PANELS_A_ROW = 4
 FORMATS = ("png", "svg", "pdf")
@@ -45,8 +46,9 @@ def draw(
         raise BadInput(f"format = {wrong[0]} must be one of {', '.join(FORMATS)}")
     if width is not None and not 1 <= width <= 40:
         raise BadInput(f"width = {width:g} must be 1 to 40 inches")
-    files, makers = [], (losses, entropies, positions, comparison)
-    for name, make in zip(("loss", "entropy", "position", "comparison"), makers, strict=True):
+    files, makers = [], (losses, entropies, positions, lengths, comparison)
+    names = ("loss", "entropy", "position", "length", "comparison")
+    for name, make in zip(names, makers, strict=True):
         with drawing.styled(small=width is not None):
             if (figure := make(data, width)) is None:
                 continue

@@ -1,10 +1,11 @@
 """What figures show of comparisons: curves, paired differences, patterns, and the finding."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 
 from attnlab.errors import BadInput
-from attnlab.plotting.curves import FigureData, RunCurves
+from attnlab.plotting.curves import ByLength, FigureData, RunCurves
 from attnlab.plotting.drawing import Pixels
 from attnlab.runs.history import maps, read_history
 from attnlab.runs.pairing import Comparison
@@ -47,6 +48,7 @@ def _curves(run: Run, label: str, unit: str) -> RunCurves:
         unit=str(run.values.get("unit", unit)),
         scalars=read_curves(run.folder, r"(train|val)/loss|(attn|layers)/entropy/L.*"),
         by_position=run.metrics.get("loss_by_position", ()),
+        longer=_longer(run),
     )
 
 
@@ -60,3 +62,15 @@ def _maps_of_runs(comparisons: Sequence[Comparison]) -> dict[str, dict[str, Pixe
         except BadInput:  # the page says what is wrong with it
             continue
     return patterns
+
+
+def _longer(run: Run) -> ByLength | None:
+    """The result at the largest of `data.eval_lengths`, if it is beyond the trained length."""
+    key = "accuracy_by_position" if "val_accuracy" in run.metrics else "by_position"
+    names = re.compile(rf"by_length\.(\d{{1,5}})\.{key}")
+    results = {int(m[1]): x for name, x in run.metrics.items() if (m := names.fullmatch(name))}
+    trained, length = run.values.get("model.block_size"), max(results, default=0)
+    if not isinstance(trained, int) or length <= trained:
+        return None
+    measure = f"loss (nats per {run.values['unit']})" if key == "by_position" else "accuracy"
+    return ByLength(trained, measure, results[length])

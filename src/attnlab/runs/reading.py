@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -150,13 +149,14 @@ def _natural(path: Path) -> list[tuple[int, str]]:
 def _is_sound(run: Run) -> bool:
     """Whether the values that tables and figures use have the types that a run writes."""
     values = run.values
-    by_position: Sequence[Any] = values.get("loss_by_position", [])
+    curves = [x for key, x in values.items() if key.endswith("by_position")]
+    by_position = [x for curve in curves if isinstance(curve, list) for x in curve]
     return (
         run.status in STATUSES
         and run.step >= 0
         and {type(values.get(key, "")) for key in ("attn", "unit", "baseline")} == {str}
         and type(values.get("seed")) in (int, str, type(None))
-        and isinstance(by_position, list)
+        and all(isinstance(curve, list) for curve in curves)
         and all(type(x) in (int, float) for x in by_position)
         and all(abs(x) < 2**63 for x in [*values.values(), *by_position] if type(x) is int)
     )
