@@ -87,7 +87,9 @@ def test_every_variant_has_a_comment(variant: str) -> None:
     assert (CONF / "attn" / f"{variant}.yaml").read_text().startswith("# ")
 
 
-@pytest.mark.parametrize("file", (CONF / "experiment").glob("*.yaml"), ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+    "file", sorted((CONF / "experiment").glob("*.yaml")), ids=lambda file: file.stem
+)
 def test_every_experiment_can_use_other_probes(file: Path) -> None:
     """A value for one probe would be an error with probes=none."""
     assert "probes" not in OmegaConf.load(file)

@@ -138,8 +138,8 @@ SETTINGS = [
     ("data._target_=builtins.dict", "error"),
     ("probes=null", "Config group override must be a string"),
     ("logger=null", "Config group override must be a string"),
-    ("attn=[sdpa,linear]", "attn=[sdpa,linear] must name one variant; sweep over several with -m"),
-    ("attn=[1,2]", "Hydra cannot compose these settings (TypeError: "),
+    ("attn=[sdpa,nope]", "there is no attn=nope; there are additive"),
+    ("attn=[1,2]", "there is no attn=1; there are additive"),
     ("attn=null", "Config group override must be a string"),
     (
         "trainer.precision=16-mixed",

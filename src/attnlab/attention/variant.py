@@ -2,7 +2,7 @@
 settings."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -173,6 +173,20 @@ class Variant:
                     f"config.{name} in the constructor"
                 )
         return layer
+
+
+@dataclass(frozen=True)
+class PerLayer:
+    """Different variants in turn: layer n is made by number n modulo their count.
+
+    `GPT(PerLayer([sliding, full]), vocab_size=65)` alternates, as `attn=[sliding_window,sdpa]`.
+    """
+
+    variants: Sequence[Callable[[AttentionConfig], nn.Module]]
+
+    def __call__(self, config: AttentionConfig) -> nn.Module:
+        """Make one layer."""
+        return self.variants[config.layer % len(self.variants)](config)
 
 
 class _Watched(AttentionConfig):

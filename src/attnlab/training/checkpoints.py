@@ -197,9 +197,14 @@ def _last_checkpoint(folder: RunDirectory) -> Path:
 
 def _nodes_to_build(recipe: Mapping[str, Any], file: Path, *, trust: bool) -> list[DictConfig]:
     """The nodes `model` and `attn` of a recipe, checked before anything is built from them."""
-    nodes, foreign = [], []
-    for group in ("model", "attn"):
-        settings = recipe["config"][group]
+    groups = {group: recipe["config"][group] for group in ("model", "attn")}
+    nodes, foreign = [DictConfig(settings) for settings in groups.values()], []
+    if isinstance(layers := groups["attn"].get("layers"), dict):
+        groups |= {f"attn.layers.{number}": node for number, node in layers.items()}
+        groups["attn"] = {key: x for key, x in groups["attn"].items() if key != "layers"}
+    for group, settings in groups.items():
+        if not isinstance(settings, dict):
+            raise BadInput(f"{_cut(group)} in {file} must be a group of settings")
         for key, value in settings.items():
             name = f"{group}.{key}"
             if isinstance(value, str) and ("${" in value or value == "???"):
@@ -214,7 +219,6 @@ def _nodes_to_build(recipe: Mapping[str, Any], file: Path, *, trust: bool) -> li
             ours = value in FUNCTIONS and key != "_target_"
             if isinstance(value, str) and "." in value and not ours:
                 foreign.append(f"{name} = {value}")
-        nodes.append(DictConfig(settings))
     if foreign:
         raise BadInput(
             f"{file} asks for code that is not part of attnlab ({_cut(', '.join(foreign), 3)}); "

@@ -11,6 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from attnlab.errors import BadInput, first_line, with_location
 from attnlab.training.factories import (
+    attention_nodes,
     data_factory,
     make_callback,
     make_logger,
@@ -59,6 +60,7 @@ class RunConfig:
 
 def read_config(cfg: DictConfig) -> RunConfig:
     """Check a composed configuration of conf/train.yaml; BadInput with the first error found."""
+    cfg = _spread(cfg)
     _check_settings(cfg)
     _check_trainer(cfg)
     import torch  # only now, since importing PyTorch and Lightning takes seconds
@@ -77,6 +79,29 @@ def read_config(cfg: DictConfig) -> RunConfig:
         loggers=[partial(make_logger, x, f"logger.{k}") for k, x in cfg.logger.items()],
         trainer=build(_for_lightning(cfg.trainer), "trainer"),
     )
+
+
+def _spread(cfg: DictConfig) -> DictConfig:
+    """The configuration with each key beside a list of variants in all layers that have it."""
+    if not isinstance(cfg.get("attn"), DictConfig) or "layers" not in cfg.attn:
+        return cfg
+    cfg = cfg.copy()
+    OmegaConf.set_struct(cfg, False)
+    layers, n_layer = cfg.attn.layers, cfg.model.get("n_layer", len(cfg.attn.layers))
+    if len(layers) > n_layer:
+        raise BadInput(
+            f"attn lists {len(layers)} variants for model.n_layer = {n_layer} layers; "
+            "list at most as many"
+        )
+    for key in [key for key in cfg.attn if key != "layers"]:
+        having = [layer for layer in layers.values() if key in layer]
+        if not having:
+            raise BadInput(f"attn.{key} is not a setting of any of the variants in attn")
+        for layer in having:
+            layer[key] = cfg.attn[key]
+        del cfg.attn[key]
+    OmegaConf.set_struct(cfg, True)
+    return cfg
 
 
 def _check_settings(cfg: DictConfig) -> None:
@@ -138,12 +163,13 @@ def _module(cfg: DictConfig) -> "type[TaskModule]":
         raise BadInput(f"module = {cfg.module} must be a subclass of {TaskModule.__name__}")
     if cfg.data.get("eval_lengths") and not module.takes_lengths:
         raise BadInput(f"data.eval_lengths is not for module = {cfg.module}; remove it")
-    attn = locate(str(cfg.attn._target_), "attn._target_")
-    if isinstance(attn, type) and not issubclass(attn, module.attention_class):
-        raise BadInput(
-            f"attn._target_ = {cfg.attn._target_} is not for module = {cfg.module}, which needs "
-            f"{module.needs}"
-        )
+    for path, node in attention_nodes(cfg.attn).items():
+        attn = locate(str(node._target_), f"{path}._target_")
+        if isinstance(attn, type) and not issubclass(attn, module.attention_class):
+            raise BadInput(
+                f"{path}._target_ = {node._target_} is not for module = {cfg.module}, which needs "
+                f"{module.needs}"
+            )
     return module
 
 

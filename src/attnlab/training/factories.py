@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
+from attnlab.attention.variant import PerLayer
 from attnlab.errors import BadInput, first_line, with_location
 from attnlab.files import read_json, read_yaml
 from attnlab.training.instantiate import build, locate, parameters
@@ -48,7 +49,11 @@ def model_factory(model: DictConfig, attn: DictConfig) -> "Callable[[int], nn.Mo
     hint, arguments = taken.get("attn"), ["config"]
     if isclass(hint) and "__call__" in vars(hint):
         arguments = list(signature(hint.__call__).parameters)[1:]
-    make_attention = build(attn, "attn", supplied=arguments)
+    nodes = attention_nodes(attn)
+    makes = [build(node, path, supplied=arguments) for path, node in nodes.items()]
+    if "layers" in attn and arguments != ["config"]:
+        raise BadInput(f"model._target_ = {model._target_} takes one variant of attn, not a list")
+    make_attention = PerLayer(makes) if "layers" in attn else makes[0]
 
     def make(vocab_size: int) -> "nn.Module":
         try:
@@ -59,6 +64,13 @@ def model_factory(model: DictConfig, attn: DictConfig) -> "Callable[[int], nn.Mo
         return net
 
     return make
+
+
+def attention_nodes(attn: DictConfig) -> dict[str, DictConfig]:
+    """The nodes of a list of variants, or the only one, by their place in the configuration."""
+    if "layers" not in attn:
+        return {"attn": attn}
+    return {f"attn.layers.{number}": node for number, node in attn.layers.items()}
 
 
 def memory_message(error: BaseException) -> str | None:

@@ -66,7 +66,7 @@ def _train(cfg: DictConfig, hydra: HydraConf) -> "Result":
     # With --config-path, a configuration that a run has saved is used without config groups.
     named = last_of(hydra.overrides.task).get("attn")
     if named is not None and "attn" not in hydra.runtime.choices:  # Hydra would merge a list
-        raise BadInput(f"{named} must name one variant; sweep over several with -m attn=a,b")
+        raise BadInput(f"{named} is a list; where this comes from, write the variants as a+b")
     variant = variant_of(str(hydra.runtime.choices.get("attn", "as_saved")))
     with fast_imports():  # PyTorch, and Lightning once the settings are checked
         from attnlab.training.config import read_config
@@ -144,11 +144,26 @@ def arguments_of(hydra: HydraConf) -> list[str]:
 
 
 def arrange_arguments() -> None:
-    """Accept -m among the overrides, where Hydra does not, and a run directory without the quotes
-    that Hydra's grammar needs around "=" and ","."""
+    """Accept -m among the overrides, where Hydra does not, a run directory without the quotes that
+    Hydra's grammar needs around "=" and ",", and a list of variants."""
     run = re.compile(r"^(continue_from|init_from|hydra\.run\.dir)=([^'\"]+)$")
-    quoted = [run.sub(r"\1='\2'", word) for word in sys.argv[1:]]
+    quoted = [run.sub(r"\1='\2'", word) for word in variants_in_turn(sys.argv[1:])]
     sys.argv[1:] = sorted(quoted, key=lambda word: word not in ("-m", "--multirun"))
+
+
+def variants_in_turn(words: list[str]) -> list[str]:
+    """attn=[a,b] as attn=a+b, which `PeriodSource` composes; Hydra would merge a and b. Then keys
+    of attn are added beside the layers, and `read_config` hands them on."""
+    of_attn = re.compile(r"\[([^][]*)\]")
+    changed = [
+        of_attn.sub(lambda found: found[1].replace(" ", "").replace(",", "+"), word)
+        if word.startswith("attn=")
+        else word
+        for word in words
+    ]
+    if not any(word.startswith("attn=") and "+" in word for word in changed):
+        return changed
+    return [re.sub(r"^attn\.(?!layers\.)", "++attn.", word) for word in changed]
 
 
 @contextmanager
