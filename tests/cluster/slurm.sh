@@ -51,4 +51,4 @@ slurm_stop() { # ends the jobs and the daemons of this directory, and nothing el
     done
     rm -rf "$SLURM_DIR"; export PATH=$SLURM_OLD_PATH; unset SLURM_CONF SLURM_DIR SLURM_OLD_PATH
 }
-if [ "${1:-}" = run ]; then shift; trap slurm_stop EXIT; slurm_start && "$@"; fi
+if [ "${1:-}" = run ]; then shift; trap slurm_stop EXIT; trap "exit 143" INT TERM; slurm_start && "$@"; fi

@@ -76,3 +76,16 @@ def test_sigterm_in_a_job_of_slurm_writes_a_checkpoint_and_goes_on(
     code, said = ended(command, tmp_path)
     assert "Resuming from step 4." in said
     assert same_weights(folder_of(tmp_path / "o"), whole)
+
+
+def test_a_signal_before_the_first_step_waits_for_it(
+    whole: Path, text_file: Path, tmp_path: Path
+) -> None:
+    command = [*RUN, f"data.path={text_file}", f"outputs={tmp_path}/o"]
+    for step in (1, 2):  # also in a run that resumes
+        code, said = ended(command, tmp_path, at_call(1, "train_dataloader", signal.SIGUSR1))
+        assert code == 138, said
+        assert status_of(folder_of(tmp_path / "o")) == ("interrupted", step)
+    code, said = ended(command, tmp_path)
+    assert code == 0, said
+    assert same_weights(folder_of(tmp_path / "o"), whole)

@@ -23,6 +23,7 @@ class Interruption(L.Callback):
         self.checkpoints = checkpoints
         self.received: int | None = None
         self._handlers: dict[int, Any] = {}
+        self._first = 0  # at least one step is done, so that short time limits make progress
 
     def on_fit_start(self, trainer: L.Trainer, *_: Any) -> None:
         # Lightning's own handlers come next. That of SIGTERM would end a validation. If SIGUSR1
@@ -37,12 +38,15 @@ class Interruption(L.Callback):
             if callable(handler) and trainer.world_size == 1:
                 self._handlers[number] = handler
 
-    def on_train_start(self, *_: Any) -> None:
+    def on_train_start(self, trainer: L.Trainer, *_: Any) -> None:
+        self._first = trainer.global_step
         for number in self._handlers:
             signal.signal(number, self._receive)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, USER_SIGNALS)  # train.py has blocked them
 
     def on_train_batch_start(self, trainer: L.Trainer, *_: Any) -> None:
-        if self.received is not None and self.checkpoints.saved_step == trainer.global_step:
+        saved = self.checkpoints.saved_step == trainer.global_step > self._first
+        if self.received is not None and saved:
             number, self.received = self.received, None
             self.checkpoints.asked = False
             self._act(number)

@@ -176,6 +176,8 @@ def one_sentence() -> Iterator[None]:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # otherwise Hydra prints its own page and exits with 1
     for number in (signal.SIGTERM, *USER_SIGNALS):
         signal.signal(number, terminate)
+    # Until the first step, so that a job with a short time limit makes progress.
+    signal.pthread_sigmask(signal.SIG_BLOCK, USER_SIGNALS)
     python_format = warnings.formatwarning
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"  # in one line
     # Our files of conf/hydra/launcher have the names of the plugin's, which they replace.
@@ -206,6 +208,7 @@ def one_sentence() -> Iterator[None]:
     finally:
         warnings.formatwarning = python_format
         threading.excepthook = hook
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, USER_SIGNALS)
         del os.environ["HYDRA_FULL_ERROR"]
 
 
