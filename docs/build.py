@@ -130,17 +130,19 @@ def chapter(file: Path) -> None:
 
 
 def explorer_pages() -> None:
-    """Train runs of preset micro and write the explorer page of each pair."""
+    """Train runs of preset micro, and write the explorer page of each pair and the live page."""
     from attnlab import explore
+    from attnlab.pages.live import live
 
     with tempfile.TemporaryDirectory() as runs:
-        variants = sorted({name for pair in EXPLORED.values() for name in pair})
+        variants = list(dict.fromkeys(name for pair in EXPLORED.values() for name in pair))
         settings = [f"attn={','.join(variants)}", "preset=micro", f"outputs={runs}", "name=site"]
         train = [sys.executable, "train.py", "-m", *settings, "trainer.accelerator=cpu"]
         subprocess.run(train, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-        for name, pair in EXPLORED.items():
-            found = [next(Path(runs).glob(f"site/attn={each}[,]*/seed=0")) for each in pair]
-            explore(*found).save(SOURCE / "extra" / "explore" / f"{name}.html")
+        of = {each: next(Path(runs).glob(f"site/attn={each}[,]*/seed=0")) for each in variants}
+        pages = {name: explore(*(of[each] for each in pair)) for name, pair in EXPLORED.items()}
+        for name, page in (pages | {"live": live(*of.values())}).items():
+            page.save(SOURCE / "extra" / "explore" / f"{name}.html")
             print(f"wrote explore/{name}.html", flush=True)
 
 
@@ -151,11 +153,14 @@ def add_live_pages() -> None:
         f'<a href="explore/{name}.html">{" and ".join(pair)}</a>'
         for name, pair in EXPLORED.items()
     ]
-    live = (
-        f"Explore three pairs of runs of preset micro here: {', '.join(rows)}.\n\n## What you see"
+    here = (
+        f"Explore three pairs of runs of preset micro here: {', '.join(rows)}. Or open the "
+        '<a href="explore/live.html">live page</a>, in which these four models compute.'
     )
     text = page.read_text(encoding="utf-8")
-    page.write_text(text.replace("## What you see", live), encoding="utf-8")
+    page.write_text(
+        text.replace("## What you see", f"{here}\n\n## What you see"), encoding="utf-8"
+    )
 
 
 def add_notebooks() -> None:

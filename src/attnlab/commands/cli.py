@@ -143,19 +143,21 @@ def look(
 
 @app.command()
 def explore(
-    target: Annotated[str, Argument(help=MAPS)],
-    other: Annotated[str | None, Argument(help="A second model to compare with.")] = None,
+    targets: Annotated[list[str], Argument(help=MAPS)],
+    live: Annotated[bool, Option("--live", help="A page in which the models compute.")] = False,
     text: Annotated[str | None, Option(help="Show the trained models on this text.")] = None,
     out: Annotated[Path | None, Option("--out", "-o", help="By default beside the model.")] = None,
     trust: Trust = False,
 ) -> None:
-    """Write one HTML page that shows the attention of a model, or of two side by side."""
+    """Write one HTML page that shows the attention of one or two models; with --live, of more."""
     with fast_imports():
-        from attnlab.pages import explorer as library
+        from attnlab.pages import explorer
+        from attnlab.pages import live as live_page
 
-    page = library.explore(target, other, text=text, trust=trust)
-    second = Path(other.removeprefix("hf:")).absolute().parts[-2:] if other else ()
-    file = out or _beside(target, "-".join(["explore", *second]) + ".html")
+    page = (live_page.live if live else explorer.explore)(*targets, text=text, trust=trust)
+    second = Path(targets[1].removeprefix("hf:")).absolute().parts[-2:] if targets[1:] else ()
+    name = "live" if live else "-".join(["explore", *second])
+    file = out or _beside(targets[0], f"{name}.html")
     page.save(file)
     print(printable(str(file)))
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
-from attnlab.errors import printable
+from attnlab.errors import BadInput, printable
 from attnlab.files import write_atomically
 from attnlab.pages.attention_maps import views_of
 from attnlab.probes.capture import history, snapshot
@@ -38,41 +39,42 @@ class Explorer:
         )
 
 
-def explore(
-    target: str | Path,
-    other: str | Path | None = None,
-    *,
-    text: str | None = None,
-    trust: bool = False,
-) -> Explorer:
+def explore(*models: str | Path, text: str | None = None, trust: bool = False) -> Explorer:
     """Show the attention of every head of a model, or of two side by side.
 
-    Targets are as for `attnlab.pages.attention_maps.look`, and `trust` as for `load_model`. The
+    Models are as for `attnlab.pages.attention_maps.look`, and `trust` as for `load_model`. The
     page shows the history of a run directory, or, with a text, the trained models on this text.
     Raises BadInput if there is no such model, the text does not fit it, or its history is damaged.
     """
-    targets = [str(target)] if other is None else [str(target), str(other)]
-    found = {each: run for each in targets if (run := _run_of(each))}
-    names = _names(targets, found)
+    targets = [str(model) for model in models]
+    if not 1 <= len(targets) <= 2:
+        raise BadInput(f"explore takes 1 or 2 models, not {len(targets)}; --live takes more")
+    found = {each: run for each in targets if (run := run_of(each))}
+    names = names_of(targets, found)
     runs = [
         {"name": name, "note": _note(found.get(each)), "unit": unit} | shown.model_dump()
         for name, each in zip(names, targets, strict=True)
         for shown, unit in [history_of(each, text, trust=trust)]
     ]
     title = " and ".join(names)
-    data = json.dumps({"title": title, "runs": runs}, allow_nan=False, separators=(",", ":"))
-    template = files("attnlab.pages").joinpath("explorer.html").read_text(encoding="utf-8")
-    head, body = template.split("{{data}}")
+    return filled("explorer.html", title, {"title": title, "runs": runs})
+
+
+def filled(template: str, title: str, content: Mapping[str, Any]) -> Explorer:
+    """A template of this folder with a title and JSON, which may hold any text."""
+    page = files("attnlab.pages").joinpath(template).read_text(encoding="utf-8")
+    head, body = page.split("{{data}}")
+    data = json.dumps(content, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     heading = html.escape(title).encode("ascii", "xmlcharrefreplace").decode()
-    page = head.replace("{{title}}", heading) + data.replace("<", "\\u003c") + body
-    return Explorer(title, page)
+    return Explorer(title, head.replace("{{title}}", heading) + data + body)
 
 
-def _run_of(target: str) -> Run | None:
+def run_of(target: str) -> Run | None:
+    """The run of a run directory, or None for another target."""
     return read_run(Path(target)) if (Path(target) / "status.json").is_file() else None
 
 
-def _names(targets: Sequence[str], runs: Mapping[str, Run]) -> list[str]:
+def names_of(targets: Sequence[str], runs: Mapping[str, Run]) -> list[str]:
     """Short names of the models; with their seeds if only these differ."""
     of_groups = labels(list(runs.values()))
     short = [of_groups[runs[t].folder] if t in runs else printable(t) for t in targets]
@@ -86,7 +88,7 @@ def history_of(target: str, text: str | None = None, *, trust: bool) -> tuple[Pa
 
     Also returns the unit of a position, such as "character". Raises BadInput as `explore` does.
     """
-    run = _run_of(target)
+    run = run_of(target)
     if run and text is None and (found := read_history(run.folder)):
         return found, str(run.metrics.get("unit", "character"))
     seen, tokens, unit = views_of(target, TEXT if text is None else text, trust=trust)
