@@ -148,7 +148,7 @@ def test_fp16_holds_its_tolerance_and_says_so(
     browser.open(write_page(tmp_path / "page.html", nets, fp16=True))
     worst = [difference(browser, i, net) for i, net in enumerate(nets.values())]
     assert FP32 < max(worst) < FP16
-    assert "Weights rounded" in browser.find("#lead").text
+    assert "Weights rounded" in said(browser, "#lead")
     assert not browser.find("#alarm").is_displayed()
 
 
@@ -182,7 +182,7 @@ def test_the_page_checks_itself(browser: Browser, tmp_path: Path) -> None:
     text = file.read_text(encoding="utf-8")
     file.write_text(text.replace('"eps":1e-05', '"eps":1e-2'), encoding="utf-8")
     browser.open(file)
-    assert "other numbers than PyTorch" in browser.find("#alarm").text
+    assert "other numbers than PyTorch" in said(browser, "#alarm")
 
 
 def test_patterns_losses_and_probabilities(browser: Browser, page: Path, lesson: Any) -> None:
@@ -200,10 +200,10 @@ def test_patterns_losses_and_probabilities(browser: Browser, page: Path, lesson:
     with torch.no_grad():
         logits = lesson["sdpa"](ids)[0]
     loss = F.cross_entropy(logits[:-1], ids[0, 1:])
-    assert browser.find(".col0 .losses").text.splitlines()[-1] == f"loss on this text {loss:.3f}"
+    assert said(browser, ".col0 .losses").splitlines()[-1] == f"loss on this text {loss:.3f}"
     p, best = logits[-1].softmax(0).max(0)
     symbol = {" ": "␣", "\n": "↵"}.get(ALPHABET[int(best)], ALPHABET[int(best)])
-    assert browser.find(".col0 .bars").text.split()[:2] == [symbol, f"{float(p):.2f}"]
+    assert said(browser, ".col0 .bars").split()[:2] == [symbol, f"{float(p):.2f}"]
 
 
 # ---- controls
@@ -215,8 +215,14 @@ def set_text(browser: Browser, text: str) -> None:
     box.send_keys(text)
 
 
+def said(browser: Browser, selector: str) -> str:
+    """What an element shows, after the next two frames have drawn it."""
+    text = browser.run(f"document.querySelector({selector!r}).innerText")
+    return str(text).replace("\t", " ").strip()
+
+
 def right(browser: Browser) -> str:
-    return str(browser.find(".col1 h2").text)
+    return said(browser, ".col1 h2")
 
 
 def wait_for_validation(browser: Browser) -> list[str]:
@@ -225,7 +231,7 @@ def wait_for_validation(browser: Browser) -> list[str]:
 
     done = "validOf(cols[1].r).count === data.windows.length"
     WebDriverWait(browser.driver, 30).until(lambda _: browser.run(done))
-    rows: list[str] = browser.find(".col1 .losses").text.splitlines()
+    rows: list[str] = said(browser, ".col1 .losses").splitlines()
     return rows
 
 
@@ -241,7 +247,7 @@ def test_the_cards(browser: Browser, page: Path) -> None:
             pressed = f".card:nth-child({card}) button:nth-of-type({button})"
             browser.find(pressed).click()
             assert right(browser) == title
-            assert browser.find(".col0 h2").text == "sdpa, as trained"
+            assert said(browser, ".col0 h2") == "sdpa, as trained"
             on = browser.run("document.querySelectorAll('.acts [aria-pressed=true]').length")
             assert on == 1 and browser.find(pressed).get_attribute("aria-pressed") == "true"
     equal = "[...document.querySelectorAll('.col%d .equal.all')].length"
@@ -259,7 +265,7 @@ def test_without_trained_models_the_cards_name_the_run(browser: Browser, tmp_pat
     assert "no validation loss" in browser.run("$('about').textContent")
     browser.find("#mask label:nth-child(2)").click()
     assert right(browser) == "sdpa, no mask"
-    assert "another experiment than training this way" in browser.find(".col1 .story").text
+    assert "another experiment than training this way" in said(browser, ".col1 .story")
 
 
 @pytest.mark.parametrize("state", ["a flipped mask", "everything"])
@@ -273,12 +279,12 @@ def test_the_validation_loss_of_a_state_is_pytorchs(
             losses.append(
                 float(F.cross_entropy(net(windows[0]).flatten(0, 1), windows[1].flatten()))
             )
-    assert browser.find(".col0 .losses").text.splitlines()[0].endswith(f"{losses[0]:.3f}")
+    assert said(browser, ".col0 .losses").splitlines()[0].endswith(f"{losses[0]:.3f}")
     sw = str({"power": 0, "mask": None, "heads": {}} | STATES[state]).replace("None", "null")
     browser.run(f"(state.right = 0, state.sw = {sw}, compute())")
-    said = wait_for_validation(browser)[0]
+    row = wait_for_validation(browser)[0]
     change = f"{losses[1] - losses[0]:+.3f}".replace("-", "−")
-    assert said == f"validation loss {losses[1]:.3f}{change}"
+    assert row == f"validation loss {losses[1]:.3f}{change}"
 
 
 def test_a_head_is_made_even_copied_and_cut(browser: Browser, page: Path) -> None:
@@ -292,7 +298,7 @@ def test_a_head_is_made_even_copied_and_cut(browser: Browser, page: Path) -> Non
     ):
         browser.find(f"#head label:nth-child({number})").click()
         assert browser.run(row % 0) == expected
-        assert browser.find("#head label:has(input:checked)").text == name
+        assert said(browser, "#head label:has(input:checked)") == name
         assert (browser.run(row % 3) == trained) == (name == "copied")
     assert right(browser) == "sdpa, layer 0 all like head 0"
     browser.find("#head label:nth-child(1)").click()
@@ -308,7 +314,7 @@ def test_the_scale_slider(browser: Browser, page: Path) -> None:
     browser.open(page, at="#model=0")
     browser.find("#power").send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
     assert right(browser) == "sdpa, scores × 2.83"
-    assert browser.find("#scale-told").text == "0.35 → 1"
+    assert said(browser, "#scale-told") == "0.35 → 1"
     scales = browser.run("cols.map(c => c.r.layers[0].scale)")
     assert scales == [pytest.approx(8**-0.5), pytest.approx(1)]
 
@@ -317,7 +323,7 @@ def test_why_a_weight_is_what_it_is(browser: Browser, page: Path, lesson: Any) -
     browser.open(page, at="#model=0")
     set_text(browser, "Ed had a cab")
     browser.run("choose(9, 3)")
-    words = browser.find(".col0 .sum").text
+    words = said(browser, ".col0 .sum")
     net, ids = lesson["sdpa"], encode("Ed had a cab", ALPHABET)[None]
     view = next(views(net, ids))
     score, weight = float(view.scores[0, 0, 9, 3]), float(view.pattern[0, 0, 9, 3])
@@ -327,7 +333,7 @@ def test_why_a_weight_is_what_it_is(browser: Browser, page: Path, lesson: Any) -
     assert f"= score {signed[1]};" in words
     assert f"is {weight:.3f}" in words or f"is {weight:.2f}" in words
     browser.run("choose(3, 9)")
-    assert "blocked by the mask" in browser.find(".col0 .sum").text
+    assert "blocked by the mask" in said(browser, ".col0 .sum")
 
 
 def test_odd_texts(browser: Browser, page: Path) -> None:
@@ -345,7 +351,7 @@ def test_odd_texts(browser: Browser, page: Path) -> None:
         assert browser.find("#results").is_displayed() == shown
     assert browser.run("document.images.length") == 0
     browser.run("($('text').value = 'A', $('text').dispatchEvent(new Event('input')))")
-    assert browser.find(".col0 .losses").text.splitlines()[-1] == "loss on this text –"
+    assert said(browser, ".col0 .losses").splitlines()[-1] == "loss on this text –"
 
 
 def test_writing_on(browser: Browser, page: Path) -> None:
@@ -358,7 +364,7 @@ def test_writing_on(browser: Browser, page: Path) -> None:
         WebDriverWait(browser.driver, 30).until(lambda _: browser.run("!writing"))
         left, other = browser.run("state.wrote")
         assert len([*left]) == browser.run("WRITTEN") and (left == other) == same
-        assert "nats a character" in browser.find(".col1 .judged").text
+        assert "nats a character" in said(browser, ".col1 .judged")
     browser.find("#text").send_keys("a")
     assert browser.run("state.wrote") == ["", ""]
 

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnlab.attention import kernels, masks
-from attnlab.attention.layer import SelfAttention
 from attnlab.attention.positions import alibi, log_length
+from attnlab.attention.self_attention import SelfAttention
 from attnlab.data.corpora import decode, tinyshakespeare
 from attnlab.errors import BadInput, printable
 from attnlab.model import GPT, Block, RMSNorm, gelu, gelu_tanh, relu_squared
