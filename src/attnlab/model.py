@@ -83,19 +83,27 @@ class _ReLUSquared(torch.autograd.Function):
 
 
 class MLP(nn.Module):
-    """Two linear maps around an activation, four times as wide inside."""
+    """Two linear maps around an activation, `ratio` times as wide inside."""
 
     def __init__(
-        self, n_embd: int, *, bias: bool, dropout: float, activation: Activation = gelu
+        self,
+        n_embd: int,
+        *,
+        bias: bool,
+        dropout: float,
+        activation: Activation = gelu,
+        ratio: float = 4,
     ) -> None:
         super().__init__()
         self.activation = activation
-        self.fc = nn.Linear(n_embd, 4 * n_embd, bias=bias)
-        self.proj = nn.Linear(4 * n_embd, n_embd, bias=bias)
+        self.fc = nn.Linear(n_embd, round(ratio * n_embd), bias=bias)
+        self.proj = nn.Linear(round(ratio * n_embd), n_embd, bias=bias)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.dropout(self.proj(self.activation(self.fc(x))))  # (B, T, C) -> 4C -> (B, T, C)
+        return self.dropout(
+            self.proj(self.activation(self.fc(x)))
+        )  # (B, T, C) -> wide -> (B, T, C)
 
 
 class Block(nn.Module):
@@ -110,12 +118,13 @@ class Block(nn.Module):
         dropout: float,
         norm: NormFactory = layer_norm,
         activation: Activation = gelu,
+        mlp_ratio: float = 4,
     ) -> None:
         super().__init__()
         self.ln_1 = norm(n_embd, bias=bias)
         self.attn = attn
         self.ln_2 = norm(n_embd, bias=bias)
-        self.mlp = MLP(n_embd, bias=bias, dropout=dropout, activation=activation)
+        self.mlp = MLP(n_embd, bias=bias, dropout=dropout, activation=activation, ratio=mlp_ratio)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, memo: Memo | None = None) -> Tensor:
@@ -145,6 +154,7 @@ class GPT(nn.Module):
         bias: whether linear maps and LayerNorms have biases.
         norm: before attention, MLP and head: `layer_norm` or `rms_norm`.
         activation: inside the MLP, elementwise.
+        mlp_ratio: width inside the MLP, as a multiple of `n_embd`, rounded.
         learned_positions: whether an embedding of the position is added to that of the symbol;
             without it only `rotary` or the mask can distinguish positions.
         smear: number of preceding embeddings that are added to each one, with a learned weight
@@ -165,6 +175,7 @@ class GPT(nn.Module):
         bias: bool = False,
         norm: NormFactory = layer_norm,
         activation: Activation = gelu,
+        mlp_ratio: float = 4,
         learned_positions: bool = True,
         smear: int = 0,
     ) -> None:
@@ -172,6 +183,8 @@ class GPT(nn.Module):
         sizes = {"vocab_size": vocab_size, "block_size": block_size, "n_layer": n_layer}
         check_sizes(sizes | {"n_head": n_head, "n_embd": n_embd})
         check_dropout(dropout)
+        if round(mlp_ratio * n_embd) < 1:
+            raise ValueError(f"{mlp_ratio = } must be positive, such as 4")
         if not 0 <= smear < block_size:
             raise ValueError(f"smear = {smear} must be at least 0 and less than {block_size = }")
         self.vocab_size = vocab_size
@@ -184,7 +197,13 @@ class GPT(nn.Module):
             n_embd, n_head, block_size, bias=bias, dropout=dropout, vocab_size=vocab_size
         )
         block = partial(
-            Block, n_embd, bias=bias, dropout=dropout, norm=norm, activation=activation
+            Block,
+            n_embd,
+            bias=bias,
+            dropout=dropout,
+            norm=norm,
+            activation=activation,
+            mlp_ratio=mlp_ratio,
         )
         self.blocks = nn.ModuleList(block(attn(replace(config, layer=n))) for n in range(n_layer))
         self.ln_f = norm(n_embd, bias=bias)

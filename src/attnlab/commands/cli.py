@@ -223,6 +223,19 @@ def export(
     print(printable(str(out)))
 
 
+@app.command()
+def equalize(
+    first: Annotated[str, Argument(help='Overrides of one arm, such as "attn=gqa".')],
+    second: Annotated[str, Argument(help='Overrides of the other, such as "attn=sdpa".')],
+    overrides: Annotated[list[str] | None, Argument(help="Overrides of both.")] = None,
+) -> None:
+    """Find the width of the MLP at which two arms have equal numbers of parameters."""
+    from attnlab.commands import equal_parameters
+
+    for arm, count in equal_parameters.equalize((first, second), overrides or []):
+        print(printable(f"{count:>12,}  {arm}"))
+
+
 def _beside(target: str, name: str) -> Path:
     """A file in the directory of a model, or in the current one for a name on the hub."""
     place = Path(target.removeprefix("hf:"))

@@ -108,6 +108,7 @@ def _config(net: GPT) -> "GPT2Config":
         n_embd=net.wte.embedding_dim,
         n_layer=len(net.blocks),
         n_head=first.attn.n_head,
+        n_inner=first.mlp.fc.out_features,
         activation_function=next(name for name, x in ACTIVATIONS.items() if x is activation),
         scale_attn_weights=first.attn.scale != 1,
         resid_pdrop=first.dropout.p,
