@@ -22,12 +22,12 @@ from pathlib import Path
 import torch
 from IPython.display import HTML, Markdown
 
+from attnlab import read_runs
 from attnlab.attention import attention
 from attnlab.installation import lab_path
 from attnlab.plotting.drawing import COLORS, label_lines, panels, styled, svg
 from attnlab.probes import measures
 from attnlab.probes.measures import random_energy
-from attnlab.runs.reading import read_runs
 
 stream = torch.Generator().manual_seed(0)
 

@@ -25,6 +25,7 @@ import torch
 from IPython.display import HTML, Markdown
 from matplotlib.figure import Figure
 
+from attnlab import read_runs
 from attnlab.attention import (
     AttentionConfig,
     SelfAttention,
@@ -36,7 +37,6 @@ from attnlab.attention import (
 from attnlab.checkup import assert_causal, checkup, checkup_kernel
 from attnlab.installation import lab_path
 from attnlab.plotting.drawing import styled, svg
-from attnlab.runs.reading import read_runs
 from attnlab.training.checkpoints import load_model
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 from IPython.display import Image, Markdown
 
+from attnlab import read_runs
 from attnlab.attention import AttentionConfig, SelfAttention, attention
 from attnlab.attention.masks import build_mask, causal
 from attnlab.attention.variant import identical, identical_qkv, independent
@@ -30,7 +31,6 @@ from attnlab.plotting import heatmaps
 from attnlab.plotting.drawing import png
 from attnlab.probes import measures
 from attnlab.probes.capture import views
-from attnlab.runs.reading import read_runs
 from attnlab.training.checkpoints import load_model
 
 stream = torch.Generator().manual_seed(0)

@@ -24,6 +24,7 @@ import torch
 import torch.nn.functional as F
 from IPython.display import HTML, Image, Markdown
 
+from attnlab import read_runs
 from attnlab.attention.masks import build_mask, causal
 from attnlab.data.plays import plays
 from attnlab.installation import lab_path
@@ -31,7 +32,6 @@ from attnlab.pages.attention_maps import look
 from attnlab.plotting.drawing import COLORS, label_lines, panels, png, styled, svg
 from attnlab.probes import measures
 from attnlab.probes.capture import eval_mode, views
-from attnlab.runs.reading import read_runs
 from attnlab.training.checkpoints import load_model
 
 

@@ -90,7 +90,7 @@ PUBLIC = {
     "plays": "attnlab.data.plays",
     "eval_mode": "attnlab.probes.capture",
     "random_energy": "attnlab.probes.measures",
-    "read_runs": "attnlab.runs",
+    "read_runs": "attnlab",
     "relu_squared": "attnlab.model",
     "rms_norm": "attnlab.model",
     "styled": "attnlab.plotting.drawing",

@@ -89,7 +89,7 @@ def mqar(length: int, pairs: int = 8, symbols: int = 32) -> Sequences:
 def noisy_recall(length: int, pairs: int = 8, symbols: int = 32, noise: int = 32) -> Sequences:
     """`mqar` with `noise` symbols that mean nothing between the pairs, at random places.
 
-    This is the noisy in-context recall of Poli et al. (2024, section 3.1), with all questions at
+    This is the noisy in-context recall of Poli et al. (2024), with all questions at
     the end. There are `symbols` different symbols of noise. Raises BadInput as `mqar` does.
     """
     _check("noise", noise, 1, length - 3)
@@ -151,8 +151,8 @@ def fuzzy_recall(length: int, pairs: int = 6, symbols: int = 8) -> Sequences:
 def parity(length: int, symbols: int = 2) -> Sequences:
     """Random bits; the answer at every position is whether the number of ones so far is odd.
 
-    No softmax attention of fixed depth represents it at every length (Hahn 2020, theorem 2), and a
-    linear recurrence needs a negative eigenvalue (Grazzi et al. 2024, theorem 1). With more than
+    No softmax attention of fixed depth represents it at every length (Hahn 2020), and a
+    linear recurrence needs a negative eigenvalue (Grazzi et al. 2024). With more than
     two symbols, the answer is the sum so far modulo `symbols`. Raises BadInput if a number is out
     of range.
     """
