@@ -81,6 +81,8 @@ SETTINGS = [
     ("attn=differential attn.rotary=1e4", "does not support rotary = 10000.0; remove it"),
     ("seed=abc", "seed = abc must be a whole number"),
     ("seed=???", "seed must be given"),
+    ("-m seed=0,1,0", "seed=0,1,0 has 0 twice; name each value once"),
+    ("trainer.max_time=5", "add it with a plus: +trainer.max_time=..."),
     ("seed=-1", "seed = -1 must be at least 0"),
     ("seed=1.5", "seed = 1.5 must be a whole number"),
     ("name=a/b", "name = 'a/b' must be a plain directory name"),

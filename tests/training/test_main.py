@@ -156,3 +156,10 @@ def test_only_a_full_disk_in_a_thread_is_left_to_the_main_thread(
         thread.start()
         thread.join()
     assert ("Traceback" in capfd.readouterr().err) == shown
+
+
+def test_letters_other_than_ascii_need_no_quotes(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["name=größe", "name=a,ö", "seed=0", "continue_from=o/attn=x,y/seed=0"]
+    monkeypatch.setattr("sys.argv", ["train.py", *words])
+    arrange_arguments()
+    assert sys.argv[1:] == ["name='größe'", *words[1:3], "continue_from='o/attn=x,y/seed=0'"]

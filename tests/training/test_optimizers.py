@@ -11,7 +11,7 @@ from torch import nn
 from attnlab.errors import BadInput
 from attnlab.training.checkpoints import read_checkpoint
 from attnlab.training.config import read_config
-from attnlab.training.optimizers import Muon, Together, cosine, linear, schedule
+from attnlab.training.optimizers import Muon, Together, check, cosine, linear, schedule
 from attnlab.training.run import run
 from tests.conftest import settings, weights_of
 
@@ -148,3 +148,8 @@ def test_the_fast_preset_reaches_nanogpts_loss(tmp_path: Path) -> None:
     metrics = run(read_config(cfg), tmp_path / "run", variant="sdpa").metrics
     assert metrics["parameters"] < 810_000
     assert metrics["val_loss"] < 1.898
+
+
+def test_a_rate_that_rises_is_named() -> None:
+    with pytest.warns(UserWarning, match=r"optim.min_lr = 0.1 is above optim.lr = 0.01"):
+        check(0.01, 0.1, 0, [0.9, 0.99], 0.0)

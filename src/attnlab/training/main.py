@@ -12,6 +12,7 @@ from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cache, partial
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -144,10 +145,13 @@ def arguments_of(hydra: HydraConf) -> list[str]:
 
 
 def arrange_arguments() -> None:
-    """Accept -m among the overrides, where Hydra does not, a run directory without the quotes that
-    Hydra's grammar needs around "=" and ",", and a list of variants."""
-    run = re.compile(r"^(continue_from|init_from|hydra\.run\.dir)=([^'\"]+)$")
-    quoted = [run.sub(r"\1='\2'", word) for word in variants_in_turn(sys.argv[1:])]
+    """Accept -m among the overrides, where Hydra does not, a list of variants, and without the
+    quotes of Hydra's grammar a run directory with "=" and ",", and other letters than ASCII."""
+    run = r"(?:continue_from|init_from|hydra\.run\.dir)=[^'\"]+"
+    letters = r"[\w./]+=[^'\"(){}\[\],]*[^\x00-\x7f][^'\"(){}\[\],]*"
+    unquoted = re.compile(f"({run}|{letters})")
+    words = variants_in_turn(sys.argv[1:])
+    quoted = [re.sub("=(.*)", r"='\1'", x, count=1) if unquoted.fullmatch(x) else x for x in words]
     sys.argv[1:] = sorted(quoted, key=lambda word: word not in ("-m", "--multirun"))
 
 
@@ -238,6 +242,11 @@ def _say(error: BaseException) -> None:
 def _unknown_setting(name: str, cause: BaseException | None) -> str:
     """The message for a dotted setting; OmegaConf's error holds the known keys beside it."""
     advice = f"; {training_command()} --cfg job shows them all"
+    if name.startswith("trainer."):
+        from lightning.pytorch import Trainer
+
+        if name.removeprefix("trainer.") in signature(Trainer).parameters:
+            return f"{name} is not in conf/trainer; add it with a plus: +{name}=..."
     if isinstance(cause, OmegaConfBaseException) and isinstance(cause.parent_node, DictConfig):
         unknown, key = str(cause.full_key), str(cause.key)
         names = [

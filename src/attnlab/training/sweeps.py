@@ -126,16 +126,9 @@ class SweepSummary(Callback):
     """
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
-        typed = last_of(config.hydra.overrides.hydra).keys()
-        if given := typed & {"hydra.run.dir", "hydra.sweep.subdir"}:
-            reason = "its runs are named by their settings and seed; use hydra.sweep.dir"
-            print(f"error: {min(given)} is not for a sweep: {reason}", file=sys.stderr)
+        if sentence := _refusal(config):
+            print(f"error: {sentence}", file=sys.stderr)
             raise SystemExit(2)  # Hydra turns other exceptions of a callback into warnings
-        target = str(config.hydra.launcher.get("_target_"))
-        if "attnlab_submitit" in target and find_spec("submitit") is None:
-            install = "pip install hydra-submitit-launcher"
-            print(f"error: submitit is not installed; install it with: {install}", file=sys.stderr)
-            raise SystemExit(2)
         for file in _notes(config.hydra.sweep.dir):  # of an earlier sweep in the same directory
             file.unlink()
 
@@ -157,6 +150,22 @@ class SweepSummary(Callback):
         outcomes = {note["outcome"] for note in notes}
         if outcomes - {"busy"}:
             raise SystemExit(2 if outcomes <= {"busy", "refused"} else 1)
+
+
+def _refusal(config: DictConfig) -> str | None:
+    """Why a sweep cannot start; None if it can."""
+    typed = last_of(config.hydra.overrides.hydra).keys()
+    if misplaced := typed & {"hydra.run.dir", "hydra.sweep.subdir"}:
+        reason = "its runs are named by their settings and seed; use hydra.sweep.dir"
+        return f"{min(misplaced)} is not for a sweep: {reason}"
+    target = str(config.hydra.launcher.get("_target_"))
+    if "attnlab_submitit" in target and find_spec("submitit") is None:
+        return "submitit is not installed; install it with: pip install hydra-submitit-launcher"
+    for override in OverridesParser.create().parse_overrides(list(config.hydra.overrides.task)):
+        values = [*override.sweep_string_iterator()] if override.is_discrete_sweep() else []
+        if twice := [value for value in values if values.count(value) > 1]:
+            return f"{override.input_line} has {twice[0]} twice; name each value once"
+    return None
 
 
 def _notes(sweep_dir: str) -> list[Path]:
