@@ -86,7 +86,7 @@ def write_page(
     models = [exported(n, x, y, dtype, "no") | {"name": k, "note": ""} for k, n in nets.items()]
     shown = [decode(row, alphabet) for row in torch.cat([x, y[:, -1:]], dim=1)]
     content = {"text": text, "alphabet": alphabet, "reads": reads, "windows": shown}
-    filled("live.html", "live", content | {"fp16": fp16, "models": models}).save(file)
+    filled("live.html", "live", content | {"models": models}).save(file)
     return file
 
 

@@ -92,8 +92,8 @@ def test_runs_of_tinyshakespeare_have_their_validation_loss(
     assert (ended.code, ended.out) == (0, f"{folders[0]}/live.html\n")
     page = (Path(folders[0]) / "live.html").read_text(encoding="utf-8")
     content = content_of(page)
-    assert "<title>Attention, live: sdpa, flipped</title>" in page
-    assert content["text"] == live.TEXT and not content["fp16"] and content["reads"] == 16
+    assert [model["name"] for model in content["models"]] == ["sdpa", "flipped"]
+    assert content["text"] == live.TEXT and content["reads"] == 16
     x, y = corpus.windows("val", 16, live.WINDOWS)
     assert len(x) == 64
     windows = [[content["alphabet"].index(c) for c in row] for row in content["windows"]]
@@ -116,7 +116,10 @@ def test_other_texts_have_no_validation_loss_and_markup_stays_text(
     assert content["text"] == evil and "<img" not in shown.page
     assert content["windows"] == [] and content["models"][0]["loss"] is None
     monkeypatch.setattr(live, "LARGEST_FP32", 1000)
-    assert content_of(live.live(folder).page)["fp16"]
+    (rounded,) = content_of(live.live(folder).page)["models"]
+    assert len(rounded["weights"]) == pytest.approx(
+        len(content["models"][0]["weights"]) / 2, abs=4
+    )
     monkeypatch.setattr(live, "LARGEST", 2000)
     with pytest.raises(BadInput, match="at most 500 weights"):
         live.live(folder)

@@ -14,7 +14,7 @@ from attnlab.attention.positions import alibi, log_length
 from attnlab.attention.self_attention import SelfAttention
 from attnlab.data.corpora import decode, tinyshakespeare
 from attnlab.errors import BadInput, printable
-from attnlab.model import GPT, Block, RMSNorm, gelu, gelu_tanh, relu_squared
+from attnlab.model import GPT, RMSNorm, gelu, gelu_tanh, relu_squared
 from attnlab.pages.explorer import Explorer, filled, names_of, run_of
 from attnlab.probes.capture import eval_mode
 from attnlab.training.checkpoints import load_model
@@ -24,7 +24,7 @@ LARGEST_FP32, LARGEST = 3 * 2**20, 24 * 2**20  # bytes of weights; above the fir
 TEXT = "PETRUCHIO:\nGood morrow, Kate; for that's your name, I h"  # of the validation text
 # What the page computes, by its name in the script.
 NAMES: dict[object, str] = {
-    **{part: part.__name__ for part in (GPT, Block, SelfAttention, gelu, gelu_tanh, relu_squared)},
+    **{part: part.__name__ for part in (GPT, SelfAttention, gelu, gelu_tanh, relu_squared)},
     **{part: part.__name__ for part in (kernels.softmax1, kernels.sigmoid, kernels.linear)},
     **{alibi: "alibi", log_length: "log_length", nn.LayerNorm: "layer", RMSNorm: "rms", None: ""},
     **dict.fromkeys((kernels.sdpa, kernels.manual, kernels.flex), "softmax"),
@@ -32,11 +32,10 @@ NAMES: dict[object, str] = {
 
 
 def live(*targets: str | Path, text: str | None = None, trust: bool = False) -> Explorer:
-    """Write trained models into a page that computes them on any text and compares them.
+    """Write a page that starts with a text, and computes trained models on any text.
 
-    Targets and `trust` are as for `load_model`, and the page starts with the text. The first model
-    is compared with the others, and with itself after changes of its attention. Raises BadInput if
-    the page cannot compute a model, or the models have different alphabets.
+    Targets and `trust` are as for `load_model`. The first model is compared with the others, and
+    with itself after changes of its attention. Raises BadInput for models that do not fit.
     """
     paths = [str(target) for target in targets]
     nets, alphabets = zip(*(load_model(path, trust=trust) for path in paths), strict=True)
@@ -56,8 +55,7 @@ def live(*targets: str | Path, text: str | None = None, trust: bool = False) -> 
         models.append(model | {"name": name, "note": note})
     windows = [decode(row, alphabet) for row in torch.cat([x, y[:, -1:]], dim=1)]
     page = {"text": text or TEXT, "alphabet": alphabet, "reads": reads, "windows": windows}
-    title = f"Attention, live: {', '.join(model['name'] for model in models)}"
-    return filled("live.html", title, page | {"fp16": size > LARGEST_FP32, "models": models})
+    return filled("live.html", "Attention, live", page | {"models": models})
 
 
 def exported(net: GPT, x: Tensor, y: Tensor, dtype: torch.dtype, refusal: str) -> dict[str, Any]:
@@ -76,9 +74,9 @@ def exported(net: GPT, x: Tensor, y: Tensor, dtype: torch.dtype, refusal: str) -
     model["layers"], numbers = [], "n_head n_kv_head head_size scale shared rotary softcap".split()
     blocks: Any = net.blocks
     for block in blocks:
-        layer, names = block.attn, named({"block": type(block), "attention": type(block.attn)})
-        parts = {"kernel": layer.kernel, "score_mod": layer.score_mod}
-        names |= named(parts | {"activation": block.mlp.activation})
+        layer, parts = block.attn, {"activation": block.mlp.activation}
+        names = named(parts | {"attention": type(layer)})
+        names |= named({"kernel": layer.kernel, "score_mod": layer.score_mod})
         names |= {key: masks.name_of(vars(layer)[key]) for key in ("may_attend", "head_init")}
         if layer.may_attend in masks.LEAVES_QUERIES_WITHOUT_KEYS:
             raise BadInput(f"{refusal}: its mask leaves a query without keys")
