@@ -65,9 +65,19 @@ def test_a_test_with_a_leak_fails_with_the_report(project: Path) -> None:
     code, output = run_pytest(project)
     assert code == 1
     assert "2 failed" in output
-    assert output.count("checkup of Model") == 2
-    assert "mask diagonal off by one" in output
+    assert output.count("checkup of Model") == 1  # of the fixture; the assertion's is its message
+    assert output.count("mask diagonal off by one [fault]") == 2
     assert "fix:" in output
+
+
+def test_a_failed_assertion_takes_at_most_25_lines(project: Path) -> None:
+    body = "from their_model import Model\n\ndef test_it(assert_causal):\n"
+    (project / "test_theirs.py").write_text(f"{body}    assert_causal(Model(1))\n")
+    code, output = run_pytest(project, "-q")
+    assert code == 1
+    assert len(output.splitlines()) <= 25, output
+    for fact in ("off by one", "fix:", "the first module whose output"):
+        assert output.count(fact) <= 2, output  # with the advice, or pytest's own summary
 
 
 @pytest.mark.long

@@ -5,7 +5,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from attnlab.checkup.findings import Report, Status
+from attnlab.checkup.findings import Status
+from attnlab.checkup.report import Report
 
 KEYS_LAST = "Keys are the last axis: dim=-1."
 

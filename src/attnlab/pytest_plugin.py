@@ -46,12 +46,15 @@ def attnlab_checkup(request: pytest.FixtureRequest) -> Callable[..., Any]:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """Attach to a failed test the reports that its frames hold, in variables or in an assert."""
+    """Attach to a failed test the reports that its frames hold, in variables or in an assert.
+
+    The message of `CheckupFailed` holds its own.
+    """
     outcome: Any = yield
     result = outcome.get_result()
-    if result.failed and call.excinfo is not None:
+    if result.failed and call.excinfo and call.excinfo.typename != "CheckupFailed":
         frames = [frame for frame, _ in traceback.walk_tb(call.excinfo.tb)]
         held = [value for frame in frames for value in frame.f_locals.values()]
-        reports = [x for x in held if type(x).__module__ == "attnlab.checkup.findings"]
+        reports = [x for x in held if type(x).__module__ == "attnlab.checkup.report"]
         for report in {id(x): x for x in reports if type(x).__name__ == "Report"}.values():
-            result.sections.append((f"checkup of {report.subject}", report.to_text()))
+            result.sections.append((f"checkup of {report.subject}", report.summary()))

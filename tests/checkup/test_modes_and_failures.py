@@ -156,7 +156,7 @@ def test_an_error_in_the_model_keeps_the_findings_so_far(error: Exception) -> No
 def test_assert_causal_asserts_only_causality() -> None:
     for fault in ("identical_heads", "dropout_on", "row_gain", "self_blocked"):
         assert_causal(in_gpt.build(fault, T, 1, 2))
-    for fault in ("zero_fill", "finite_fill", "padded_conv", "closed_gate"):
+    for fault in ("zero_fill", "padded_conv", "closed_gate"):
         with pytest.raises(AssertionError, match="not causal"):
             assert_causal(in_gpt.build(fault, T, 1, 2))
 
@@ -165,9 +165,13 @@ def test_assert_healthy_has_a_threshold_and_exceptions() -> None:
     same, unscaled = in_gpt.build("identical_heads", T, 1, 2), in_gpt.build("row_gain", T, 1, 2)
     with pytest.raises(AssertionError, match="identical_heads"):
         assert_healthy(same)
-    assert_healthy(same, ignore=["identical_heads"])
-    with pytest.raises(BadInput, match="ignore: identical is no cause; there are "):
-        assert_healthy(same, ignore=["identical"])
+    assert_healthy(checkup(same, severity={"identical_heads": "ok"}))
+    with pytest.raises(AssertionError, match="row_sums"):
+        assert_healthy(checkup(unscaled, severity={"row_sums": "fault"}))
+    with pytest.raises(BadInput, match="severity: identical is no cause; there are "):
+        checkup(same, severity={"identical": "ok"})
+    with pytest.raises(BadInput, match="severity: ignore must be fault, suspicious or ok"):
+        checkup(same, severity={"identical_heads": "ignore"})
     assert_healthy(unscaled)  # suspicious only
     with pytest.raises(AssertionError, match="row_sums"):
         assert_healthy(unscaled, fail_on="suspicious")

@@ -20,7 +20,7 @@ def small(fault: str = "healthy") -> GPT:
     return in_gpt.build(fault, T, 1, 2)
 
 
-@pytest.mark.parametrize("fault", ["flipped", "zero_fill", "finite_fill", "unmerged_heads"])
+@pytest.mark.parametrize("fault", ["flipped", "zero_fill", "unmerged_heads"])
 def test_faults_are_named(fault: str) -> None:
     planted = next(p for p in FAULTS if p.name == fault)
     report = checkup(in_gpt.build(fault, 29, 1, 4))

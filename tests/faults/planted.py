@@ -161,6 +161,7 @@ FAULTS: tuple[PlantedFault, ...] = (
         published="ml-explore/mlx-lm#1906",
     ),
     PlantedFault("padding_of_row_0", ("padding_read",), models=("served",)),
+    PlantedFault("padding_inverted", ("padding_inverted",), models=("served",)),
     PlantedFault(
         "labels_shifted_twice",
         ("shifted_twice",),

@@ -64,7 +64,7 @@ class Served(nn.Module):
         visible = visible.expand(len(q), T, S)
         if attention_mask is not None and self.fault != "padding_ignored":
             keep = attention_mask if self.fault != "padding_of_row_0" else attention_mask[:1]
-            visible = visible & keep.bool()[:, None]
+            visible = visible & (keep.bool() ^ (self.fault == "padding_inverted"))[:, None]
         scores = q @ k.mT / math.sqrt(q.shape[-1])
         weights = scores.masked_fill(~visible, torch.finfo(scores.dtype).min).softmax(-1)
         logits = self.head(x + weights @ v)

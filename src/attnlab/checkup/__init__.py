@@ -4,14 +4,16 @@ from attnlab.checkup.assertions import (
     CheckupFailed,
     assert_cache_equal,
     assert_causal,
+    assert_documents_separate,
     assert_healthy,
     assert_loss_shifted,
     assert_padding_ignored,
     assert_rows_independent,
 )
-from attnlab.checkup.findings import Diagnosis, Finding, Report, Status
+from attnlab.checkup.findings import Finding, Status
 from attnlab.checkup.kernel import checkup_kernel
 from attnlab.checkup.loss_path import check_batch
+from attnlab.checkup.report import Diagnosis, Report
 from attnlab.checkup.runner import checkup, checkup_attention
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "Status",
     "assert_cache_equal",
     "assert_causal",
+    "assert_documents_separate",
     "assert_healthy",
     "assert_loss_shifted",
     "assert_padding_ignored",

@@ -59,6 +59,14 @@ class AttentionCall:
         return self.raw.detach().to("cpu", torch.float64) * after
 
     @property
+    def largest_possible(self) -> float:
+        """The largest score that its queries and keys can give in another direction."""
+        assert self.queries is not None and self.keys is not None
+        lengths = [x.detach().double().norm(dim=-1).max() for x in (self.queries, self.keys)]
+        after = math.prod(x for _, x in self.factors[self.before :])
+        return abs(after) * float(lengths[0] * lengths[1])
+
+    @property
     def scale(self) -> float:
         """The product of all factors of the scores."""
         return math.prod(x for _, x in self.factors)

@@ -71,7 +71,7 @@ def check_cache(adapter: ModelAdapter, step: Step | None = None) -> Finding:
     first = next(name for name, change in changes.items() if not change <= 1e-3)
     headline = f"with the cache, {first}, the logits differ by {changes[first]:.2g} of their std"
     if first not in wrong:
-        return Finding("cache", FAULT, headline, "cache_mask", changes)
+        return Finding("cache", FAULT, headline, "cache_padding", changes)
     begin, size = wrong[first]
     if all("several" in name for name in wrong) and begin > _CHUNK:
         headline += f" from position {begin} on: a ring that has no room for them, but for one"

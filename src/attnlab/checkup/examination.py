@@ -2,8 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -13,13 +13,15 @@ from attnlab.checkup import blackbox, loss_path, serving, stress, whitebox
 from attnlab.checkup.attention_calls import AttentionCall
 from attnlab.checkup.caches import check_cache
 from attnlab.checkup.dependence import Dependence, dependence, gradient_map
-from attnlab.checkup.findings import Finding, Report, Status, collect, passed, skipped
+from attnlab.checkup.documents import Documents, check_documents
+from attnlab.checkup.findings import Finding, Status, collect, passed, skipped
 from attnlab.checkup.lengths import check_lengths
 from attnlab.checkup.locate import Place, choices_in, first_leak, reads_of
 from attnlab.checkup.loss_path import Loss
 from attnlab.checkup.martingale import prove_by_training
 from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter, cast_weights
 from attnlab.checkup.recognize import explain_scramble
+from attnlab.checkup.report import Report
 from attnlab.errors import BadInput, first_line
 
 # Causes that are inferred from a map alone, without a look at the model's operations.
@@ -36,6 +38,17 @@ NEEDS = {
 _NO_TIME = "not examined: no time was left; give more seconds"
 
 
+@dataclass(frozen=True)
+class Meant:
+    """What the model is meant to do, where it is not to be guessed; see `checkup`."""
+
+    window: int | Sequence[int | None] | None = None
+    separator: int | None = None
+    documents: Documents | None = None
+    reset_positions: bool = False
+    padding: str | None = None
+
+
 class Examination:
     """The detectors of one checkup and what they share.
 
@@ -45,7 +58,11 @@ class Examination:
     """
 
     def __init__(
-        self, adapter: ModelAdapter, seconds: float | None = None, loss: Loss | None = None
+        self,
+        adapter: ModelAdapter,
+        seconds: float | None = None,
+        loss: Loss | None = None,
+        meant: Meant | None = None,
     ) -> None:
         if seconds is not None and seconds <= 0:
             raise BadInput(f"seconds = {seconds} must be above 0")
@@ -54,6 +71,7 @@ class Examination:
         self.deadline = math.inf if seconds is None else self.begin + seconds
         self.seconds = 0.8 if seconds is None else seconds / 12  # for one map
         self.loss = loss
+        self.meant = meant or Meant()
         self.lengths = blackbox.accepted_lengths(adapter)
         if not self.lengths:
             raise BadInput("the model ran once and then failed at every length; it must run again")
@@ -123,6 +141,13 @@ class Examination:
         ids = self.precise.tokens(4, self.lengths[0])
         return loss_path.check_loss(self.precise, loss, ids, shifts_in_data=shifts_in_data)
 
+    def check_documents(self, adapter: ModelAdapter) -> Finding:
+        """Are packed documents separate, as they are meant to be?"""
+        m = self.meant
+        return check_documents(
+            adapter, m.documents, m.separator, reset_positions=m.reset_positions
+        )
+
     def _batch_targets(self, x: Tensor, y: Tensor) -> Finding:
         """By how much are the targets y of a batch shifted when they reach the loss?"""
         found = loss_path.check_batch(x, y)
@@ -135,7 +160,7 @@ class Examination:
         """Use the model in fp64 if it runs in fp64, where leaks stand out from rounding."""
         self.precise, own, T = self.adapter, self.adapter.dtype, self.adapter.block_size
         ids = self.adapter.pool[torch.arange(T) % len(self.adapter.pool)]
-        raised = self.adapter.copies and own != torch.float64
+        raised = self.adapter.copies and own != torch.float64 and not self.adapter.autocast
         for dtype in (torch.float64, torch.float32) if raised else ():
             try:
                 precise = self.adapter.copied()
@@ -169,11 +194,10 @@ class Examination:
         found += [passed(*pair) for pair in sound.items() if pair[0] not in wrong]
         critical = math.sqrt(2 * math.log(self.adapter.block_size))
         found += whitebox.check_scale(self.calls, critical, whitebox.looks_untrained(self.adapter))
-        self.inside = [
-            *found,
-            *whitebox.check_heads(self.calls),
-            whitebox.check_head_order(self.calls),
-        ]
+        found += [*whitebox.check_heads(self.calls), whitebox.check_head_order(self.calls)]
+        windows, T = whitebox.windows_of(self.calls), self.calls[0].raw.shape[-1]
+        self.settings["windows"] = ", ".join("all" if n == T else str(n) for n in windows)
+        self.inside = found + whitebox.check_windows(self.calls, windows, self.meant.window)
 
     def _outside(self) -> Iterator[Finding]:
         """Which position reads which, at several lengths, from the logits alone."""
@@ -213,7 +237,9 @@ class Examination:
         longer = self.precise, self.noisy, self._time(shares), at_random
         yield self._attempt("lengths", check_lengths, *longer)
         yield self.serve("cache", check_cache)
-        yield self.serve("padding", serving.check_padding)
+        yield self.serve("padding", partial(serving.check_padding, meant=self.meant.padding))
+        if self.meant.separator is not None or self.meant.documents is not None:
+            yield self.serve("documents", self.check_documents)
 
     def _training_path(self) -> Iterator[Finding]:
         """The shift of the targets in the loss, and without another fault, the gradients."""
@@ -307,6 +333,8 @@ class Examination:
         ids = numbers.get("tokens", {})
         if ids.get("tried", 0) < ids.get("ids", 0):
             yield f"{ids['ids'] - ids['tried']:,.0f} of {ids['ids']:,.0f} token ids"
+        if self.meant.window is not None and not self.calls:
+            yield "the windows (no attention was recognized)"
         if late := [f.detector for f in self.findings if f.headline == _NO_TIME]:
             yield f"what {', '.join(late)} would show (no time was left)"
         if self.adapter.in_place:

@@ -30,7 +30,7 @@ _NAMES = {
     "causal": ("is_causal", "causal"),
     "dropout": ("dropout", "dropout_p", "attn_dropout", "p"),
 }
-Recipe = Mapping[str, object]  # the mistakes of a kernel by kind, as in causes.yaml under kernels
+Recipe = Mapping[str, object]  # the mistakes of a kernel by kind, as in causes.json under kernels
 _RIGHT: Recipe = {}
 
 
@@ -38,7 +38,7 @@ _RIGHT: Recipe = {}
 def mistakes() -> dict[tuple[str, object], tuple[str, str]]:
     """Every mistake, as an item of a `Recipe`, with its cause and a sentence."""
     return {
-        (kind, value): (cause, sentence)
+        (kind, float(value) if kind == "cap" else value): (cause, sentence)
         for kind, named in read_causes()["kernels"].items()
         for value, (cause, sentence) in named.items()
     }

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from itertools import count, islice
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -64,7 +63,8 @@ class Martingale:
         """
         if len(self.history) == self.batches:
             raise ValueError(f"all {self.batches} batches have been used; announce more")
-        stake = float(np.logaddexp(self.log, -math.log(self.batches)))
+        share = torch.tensor([self.log, -math.log(self.batches)], dtype=torch.float64)
+        stake = float(share.logsumexp(0))
         path = stake + (log_q.double() - log_p.double()).flatten().cumsum(0)
         if path.isnan().any() or log_p.isinf().any():
             raise ValueError("a probability is NaN, or p is 0 for a token that occurred")

@@ -35,6 +35,8 @@ class ModelAdapter:
     # logits only if they get targets); anything else is the keyword for the ids.
     convention: str = "torch"
     rows: int = 64  # how many sequences one call may hold; 1 if rows mix
+    batch_size: int = 0  # how many sequences every call must hold; 0 for any number
+    autocast: torch.dtype | None = None  # the dtype of torch.autocast, which is off without one
     seeded: bool = False  # seed torch before each call, so that dropout drops the same entries
     in_place: str = ""  # why a module cannot be copied, to add noise or train; "" if it can
     declared: int = 0  # the largest T by the model or its user, not only for maps; 0 if unknown
@@ -77,7 +79,7 @@ class ModelAdapter:
     def tolerance(self) -> float:
         """The share of the largest change that counts as rounding, in kernels that round."""
         half = {torch.bfloat16: 2e-2, torch.float16: 2e-3, torch.float64: 1e-8}
-        return half.get(self.dtype or torch.float32, 1e-5)
+        return half.get(self.autocast or self.dtype or torch.float32, 1e-5)
 
     @property
     def device(self) -> torch.device:
@@ -118,15 +120,26 @@ class ModelAdapter:
     def logits(self, ids: Tensor) -> Tensor:
         """(B, T) int64 -> (B, T, V) fp64 on the CPU, without gradients."""
         with torch.no_grad():
-            parts = [self.raw(part).to("cpu", torch.float64) for part in ids.split(self.rows)]
-        return torch.cat(parts).detach()
+            return torch.cat([self._in_parts(part) for part in ids.split(self.rows)])
+
+    def _in_parts(self, ids: Tensor) -> Tensor:
+        """The logits of one call, or of several if the model refuses so many sequences."""
+        try:
+            return self.raw(ids).detach().to("cpu", torch.float64)
+        except REFUSALS:
+            if len(ids) <= 2:
+                raise
+            return torch.cat([self._in_parts(part) for part in ids.split((len(ids) + 1) // 2)])
 
     def raw(self, ids: Tensor) -> Tensor:
         """One call that keeps gradients and dtype: (B, T) -> (B, T, V)."""
         if self.seeded:
             seed_all(0, self.device)
         own = ids.to(self.device).clone()  # a model may write into its input
-        extra = {name: self._fitted(name, *ids.shape) for name in self.extra}
+        if len(ids) < self.batch_size:
+            more = self.next_ids(ids[:1].contiguous()).expand(self.batch_size - len(ids), -1)
+            own = torch.cat([own, more.to(self.device)])
+        extra = {name: self._fitted(name, *own.shape) for name in self.extra}
         args: list[object] = [own]
         if self.convention == "numpy":
             args = [own.numpy()]
@@ -134,7 +147,9 @@ class ModelAdapter:
             args.append(own.clone())
         elif self.convention != "torch":
             args, extra[self.convention] = [], own
-        return find_logits(self.model(*args, **extra), tuple(ids.shape), self.vocab_size)
+        with torch.autocast(self.device.type, self.autocast, enabled=self.autocast is not None):
+            output = self.model(*args, **extra)
+        return find_logits(output, tuple(own.shape), self.vocab_size)[: len(ids)]
 
     def _fitted(self, name: str, B: int, T: int) -> object:
         """A keyword input for B sequences of T tokens: its first row, cut along time."""
@@ -236,6 +251,8 @@ def adapt(
     ids: Tensor | None = None,
     example: Mapping[str, object] | None = None,
     seed: int = 0,
+    batch_size: int = 0,
+    autocast: torch.dtype | None = None,
 ) -> ModelAdapter:
     """Find out how to call a model; see `checkup`."""
     if not callable(model):
@@ -252,7 +269,16 @@ def adapt(
     pads = [size_from(model, ("pad_token_id",)), *(table.padding_idx for table in tables)]
     pad = next((p for p in pads if p is not None and V >= 4), -1)
     generator = torch.Generator().manual_seed(seed)
-    adapter = ModelAdapter(model, V, T, generator, declared=declared, pad=pad)
+    adapter = ModelAdapter(
+        model,
+        V,
+        T,
+        generator,
+        declared=declared,
+        pad=pad,
+        batch_size=batch_size,
+        autocast=autocast,
+    )
     if ids is not None or example is not None:
         adapter = with_example(adapter, ids, example or {})
     if adapter.block_size < 3:
@@ -286,7 +312,8 @@ def _first_working_call(adapter: ModelAdapter) -> ModelAdapter:
         conventions += ["targets"] if {"targets", "labels", "target", "y"} & set(second) else []
     ids = adapter.pool[torch.arange(2 * T).reshape(2, T) % len(adapter.pool)]
     reasons: list[str] = []
-    for convention, rows in product(conventions, (max(2, min(64, MOST_LOGITS // (T * V))), 1)):
+    most = adapter.batch_size or max(2, min(64, MOST_LOGITS // (T * V)))
+    for convention, rows in product(conventions, (most, 1)):
         tried = replace(adapter, convention=convention, rows=rows)
         try:
             tried.logits(ids)
@@ -294,7 +321,9 @@ def _first_working_call(adapter: ModelAdapter) -> ModelAdapter:
             reasons.append(first_line(error, with_class=True))
         else:
             return tried
-    raise BadInput(
-        f"the model fails on ids of shape (2, {T}) below {V}: {reasons[0]}; give the vocab_size "
-        f"and block_size that it was built with, and a model from ids to logits"
-    )
+    advice = "give a model from ids to logits, and its vocab_size and block_size"
+    if "type" in reasons[0] and ("dtype" in reasons[0] or "scalar type" in reasons[0]):
+        advice = "its dtypes differ; give autocast if it is meant to run under torch.autocast"
+    elif "size" in reasons[0]:
+        advice += ", and batch_size if it takes only one"
+    raise BadInput(f"the model fails on ids of shape (2, {T}) below {V}: {reasons[0]}; {advice}")

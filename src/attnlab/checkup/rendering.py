@@ -1,59 +1,8 @@
-"""A report on the terminal, and as one self-contained HTML page."""
+"""The pictures of a report."""
 
-from importlib.resources import files
-
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 from torch import Tensor
 
-from attnlab.checkup.findings import FAULT, NOT_APPLICABLE, OK, SUSPICIOUS, Report, causes
-from attnlab.errors import printable
-
-_STYLE = {OK: "green", FAULT: "bold red", SUSPICIOUS: "yellow", NOT_APPLICABLE: "dim"}
 _LEAST = 1e-8  # shares below this are drawn as nothing
-
-
-def show(report: Report, console: Console | None = None) -> None:
-    """Print the findings of all detectors, then one paragraph per diagnosis."""
-    console = Console() if console is None else console
-    settings = ", ".join(f"{name} {value}" for name, value in report.settings.items())
-    console.print(f"[bold]{escape(printable(report.subject))}[/]  ({escape(settings)})")
-    table = Table("detector", "result", "what was found", show_edge=False, pad_edge=False)
-    table.columns[0].no_wrap = table.columns[1].no_wrap = True
-    for finding in report.findings:
-        result = f"[{_STYLE[finding.status]}]{finding.status.value}[/]"
-        table.add_row(finding.detector, result, escape(finding.headline))
-    console.print(table)
-    for number, diagnosis in enumerate(report.diagnoses, 1):
-        style, title = _STYLE[diagnosis.status], causes()[diagnosis.cause].title
-        console.print(f"\n[{style}]{number}. {title}[/]: {escape(diagnosis.headline)}")
-        for sentence in diagnosis.evidence[:4]:
-            console.print(f"   evidence: {escape(sentence)}", highlight=False)
-        console.print(f"   [bold]fix:[/] {escape(diagnosis.advice)}", highlight=False)
-    verdict = "[bold green]Healthy[/]" if report.healthy else "[bold red]Faulty[/]"
-    if report.error:
-        verdict = "[bold red]The examination failed[/]"
-        console.print(f"\n{escape(report.error)}", highlight=False, soft_wrap=True)
-    if report.unseen:
-        console.print(f"Not looked at: {escape('; '.join(report.unseen))}.", highlight=False)
-    some = ", with suspicions" if report.healthy and report.diagnoses else ""
-    console.print(f"{verdict}{some}; examined in {report.seconds:.1f} s.")
-
-
-def page(report: Report) -> str:
-    """The page, as a string."""
-    from jinja2 import Environment
-
-    template = files("attnlab.checkup").joinpath("report.html.j2").read_text(encoding="utf-8")
-    pictures = [
-        {"title": title, "svg": draw_map(map_, title)}
-        for finding in report.findings
-        for title, map_ in finding.maps.items()
-    ]
-    titles = {name: cause.title for name, cause in causes().items()}
-    made = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(template)
-    return made.render(report=report, pictures=pictures, titles=titles)
 
 
 def draw_map(map_: Tensor, title: str) -> str:

@@ -5,14 +5,15 @@ import copy
 import io
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from attnlab.checkup.examination import Examination
-from attnlab.checkup.findings import Report
+from attnlab.checkup.documents import Documents
+from attnlab.checkup.examination import Examination, Meant
+from attnlab.checkup.findings import causes
 from attnlab.checkup.loss_path import Loss
 from attnlab.checkup.model_adapter import (
     REFUSALS,
@@ -22,6 +23,7 @@ from attnlab.checkup.model_adapter import (
     hooked,
     size_from,
 )
+from attnlab.checkup.report import Report
 from attnlab.errors import BadInput, first_line
 
 Call = Callable[[nn.Module, Tensor], object]
@@ -37,6 +39,14 @@ def checkup(
     example: Mapping[str, object] | None = None,
     loss: Loss | None = None,
     batch: tuple[Tensor, Tensor] | None = None,
+    window: int | Sequence[int | None] | None = None,
+    separator: int | None = None,
+    documents: Documents | None = None,
+    reset_positions: bool = False,
+    padding: str | None = None,
+    batch_size: int = 0,
+    autocast: torch.dtype | None = None,
+    severity: Mapping[str, str] | None = None,
     prove: bool = False,
     seconds: float | None = None,
     seed: int = 0,
@@ -57,6 +67,16 @@ def checkup(
         example: further inputs by keyword, or all that a tokenizer returns; the first row is used.
         loss: from the model and ids (B, T) to the loss, to check its targets and its gradients.
         batch: inputs and targets (B, T) int64 as used in training, to check their shift.
+        window: how many keys a query should attend to, itself included; or one number a layer,
+            None for all.
+        separator: the id that begins or ends a document, if packed documents should be separate.
+        documents: how to call the model with documents; see `assert_documents_separate`.
+        reset_positions: whether a packed document should get the logits that it gets alone.
+        padding: on which side padding should be ignored, "left" or "right"; by default both.
+        batch_size: how many sequences every call must hold, if the model takes only so many.
+        autocast: the dtype of torch.autocast, if the model should be called under it.
+        severity: "fault", "suspicious" or "ok" by cause, a key of
+            `attnlab.checkup.findings.causes()`, instead of the usual one.
         prove: also train a copy on uniform random tokens to prove a leak (about a minute).
         seconds: a time budget; `Report.unseen` says what was not looked at.
         seed: for the random tokens.
@@ -68,10 +88,19 @@ def checkup(
     Raises:
         attnlab.errors.BadInput: the model cannot be called as described.
     """
-    with prepared(model, vocab_size, block_size, ids, example, seed) as adapter:
-        examination = Examination(adapter, seconds, loss)
+    severity = severity or {}
+    if unknown := severity.keys() - causes().keys():
+        raise BadInput(f"severity: {min(unknown)} is no cause; there are {', '.join(causes())}")
+    if unknown := set(severity.values()) - {"fault", "suspicious", "ok"}:
+        raise BadInput(f"severity: {min(unknown)} must be fault, suspicious or ok")
+    if padding not in (None, "left", "right"):
+        raise BadInput(f"padding = {padding} must be left, right or None")
+    meant = Meant(window, separator, documents, reset_positions, padding)
+    sizes = vocab_size, block_size, ids, example, seed, batch_size, autocast
+    with prepared(model, *sizes) as adapter:
+        examination = Examination(adapter, seconds, loss, meant)
         examination.run(prove, batch)
-    return examination.report(name or name_of(model))
+    return replace(examination.report(name or name_of(model)), severity=severity)
 
 
 def checkup_attention(
@@ -147,24 +176,27 @@ def prepared(
     ids: Tensor | None = None,
     example: Mapping[str, object] | None = None,
     seed: int = 0,
+    batch_size: int = 0,
+    autocast: torch.dtype | None = None,
 ) -> Iterator[ModelAdapter]:
     """How to call a copy in eval mode, or the model itself if a copy cannot be trusted.
 
     All state is restored afterwards.
     """
     owner = _module_of(model)
+    sizes = vocab_size, block_size, ids, example, seed, batch_size, autocast
     # What the model prints is discarded.
     with preserve_state(owner), contextlib.redirect_stdout(io.StringIO()):
         if owner is not None:
             owner.eval()
         if not isinstance(model, nn.Module):
-            yield adapt(model, vocab_size, block_size, ids, example, seed)
+            yield adapt(model, *sizes)
             return
         try:
-            adapter = adapt(copy.deepcopy(model), vocab_size, block_size, ids, example, seed)
+            adapter = adapt(copy.deepcopy(model), *sizes)
             reason = _difference(adapter, model)
         except REFUSALS as error:
-            adapter = adapt(model, vocab_size, block_size, ids, example, seed)
+            adapter = adapt(model, *sizes)
             reason = f"the model cannot be copied: {first_line(error)}"
         if reason:
             adapter = replace(

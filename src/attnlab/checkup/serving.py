@@ -16,8 +16,8 @@ _PADDING_NAMES = (
 )  # fmt: skip
 
 
-def check_padding(adapter: ModelAdapter) -> Finding:
-    """Is padding ignored, on the left and on the right, in rows of different lengths?"""
+def check_padding(adapter: ModelAdapter, meant: str | None = None) -> Finding:
+    """Is padding ignored, on one side or on both, in rows of different lengths?"""
     name = next((n for n in _PADDING_NAMES if adapter.takes(n)), "")
     if not name:
         return skipped("padding", "the model takes no padding mask")
@@ -26,9 +26,11 @@ def check_padding(adapter: ModelAdapter) -> Finding:
     other = adapter.other_ids(ids)
     lengths = torch.tensor([T, 2 * T // 3, T // 3])[:, None]
     place = torch.arange(T)
+    sides = {"left": place >= T - lengths, "right": place < lengths}
+    sides = {meant: sides[meant]} if meant else sides
     changes: dict[str, float] = {}
     for polarity in ("1 = token", "True = padding"):  # found by trying
-        for side, real in (("left", place >= T - lengths), ("right", place < lengths)):
+        for side, real in sides.items():
             given = (real.long() if polarity == "1 = token" else ~real).to(adapter.device)
             masked = replace(adapter, rows=3, extra={**adapter.extra, name: given})
             try:
@@ -36,12 +38,16 @@ def check_padding(adapter: ModelAdapter) -> Finding:
             except REFUSALS:  # of a mask of this type
                 continue
             changes[f"{side}, {polarity}"] = relative(second[real], first[real])
-        if all(changes.get(f"{side}, {polarity}", 1) <= 1e-4 for side in ("left", "right")):
-            headline = f"padding is read on neither side ({name}: {polarity})"
+        if all(changes.get(f"{side}, {polarity}", 1) <= 1e-4 for side in sides):
+            where = f"not read on the {meant}" if meant else "read on neither side"
+            headline = f"padding is {where} ({name}: {polarity})"
+            if name == "attention_mask" and polarity == "True = padding":
+                said = f"{headline}; in transformers, 1 = token"
+                return Finding("padding", SUSPICIOUS, said, "padding_inverted", changes)
             return passed("padding", headline, changes)
     if not changes:
         return skipped("padding", f"{name} is refused as a padding mask")
-    side, change = max(list(changes.items())[:2], key=_nan_last)
+    side, change = max(list(changes.items())[: len(sides)], key=_nan_last)
     effect = f"changes the other logits by {change:.2g} of their std"
     if math.isnan(change):
         effect = "gives NaN at real tokens"

@@ -2,6 +2,7 @@
 
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -81,6 +82,34 @@ def check_mask(call: AttentionCall) -> Finding | None:
     maps = {f"pattern of {call.place}, head {heads[0]}": call.weights[heads[0]]}
     headline = f"{call.place}, {which}: {named[1]}"
     return Finding("mask", FAULT, headline, named[0], numbers, maps=maps)
+
+
+def windows_of(calls: list[AttentionCall]) -> list[int]:
+    """How many keys up to its own position a query attends to in each call, at most."""
+    windows = []
+    for call in calls:
+        support = (call.weights.nan_to_num(nan=0.0) > 1e-12).any(0).tril()  # (T, T)
+        pairs = support.nonzero()  # (n, 2): query and key
+        windows.append(1 + int((pairs[:, 0] - pairs[:, 1]).max()) if len(pairs) else 0)
+    return windows
+
+
+def check_windows(
+    calls: list[AttentionCall], windows: list[int], meant: int | Sequence[int | None] | None
+) -> list[Finding]:
+    """Are the windows of all calls as wide as they are meant to be?"""
+    if meant is None:
+        return []
+    wanted = [meant] * len(calls) if isinstance(meant, int) else list(meant)
+    if len(wanted) != len(calls):
+        reason = f"windows of {len(wanted)} layers were given, but {len(calls)} calls were seen"
+        return [skipped("windows", reason)]
+    T = calls[0].raw.shape[-1]
+    for call, window, width in zip(calls, windows, wanted, strict=True):
+        if window != min(width or T, T):
+            headline = f"{call.place}: a query attends to {window} keys, not to {width or 'all'}"
+            return [Finding("windows", FAULT, headline, "window_differs", {"keys": float(window)})]
+    return [passed("windows", f"every window is as wide as meant, of {T} positions")]
 
 
 def _recognize_fill(call: AttentionCall) -> tuple[str, str] | None:

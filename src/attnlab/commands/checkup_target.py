@@ -16,7 +16,7 @@ import torch
 import yaml
 from torch import nn
 
-from attnlab.checkup.findings import Report
+from attnlab.checkup.report import Report
 from attnlab.checkup.runner import checkup
 from attnlab.errors import BadInput, first_line
 from attnlab.interop import transformers_loading
@@ -207,6 +207,8 @@ def tiny_config(config_class: Callable[..., object], layers: int, parts: str) ->
         sizes["num_key_value_heads"] = sizes["num_attention_heads"]
     if {"expand", "head_dim", "num_heads"} <= names:  # of Mamba 2: heads fill the inner layer
         sizes["head_dim"] = usual.expand * sizes["hidden_size"] // sizes["num_heads"]
+    if "is_decoder" in names:  # of encoders such as BERT, which have no causal mask without it
+        sizes["is_decoder"] = True
     if "attention_types" in names:  # of GPT-Neo, one entry per layer
         sizes["attention_types"] = [[["global", "local"], layers // 2]]
     for name, part in usual.sub_configs.items():
