@@ -94,6 +94,12 @@ class Mixer(nn.Module):
         if self.fault == "tiled_kv":
             half = self.n_head // 2
             k, v = k[:, :, :half].repeat(1, 1, 2, 1), v[:, :, :half].repeat(1, 1, 2, 1)
+        if self.fault == "tiled_values":  # but repeated keys
+            half = self.n_head // 2
+            k = k[:, :, :half].repeat_interleave(2, 2)
+            v = v[:, :, :half].repeat(1, 1, 2, 1)
+        if self.fault == "rotated_values":
+            v = rotate(v)
         if self.fault == "detached_head":
             q, k, v = (torch.cat([y[:, :, 1:], y[:, :, :1].detach()], 2) for y in (q, k, v))
         if self.fault == "detached_scores":
@@ -105,6 +111,8 @@ class Mixer(nn.Module):
         scores = torch.einsum("bthd,bshd->bhts", q, k) * self.factor(q.shape[-1])
         if self.fault == "double_scale":
             scores = scores / math.sqrt(q.shape[-1])
+        if self.fault == "dropped_scores":
+            scores = nn.functional.dropout(scores, 0.2, self.training)
         weights = self.normalize(scores, blocked_keys(self.fault, *scores.shape[-2:]))
         if self.fault == "dropout_on":
             weights = nn.functional.dropout(weights, 0.2)
@@ -132,8 +140,11 @@ class Mixer(nn.Module):
             "softmax_over_heads": -1e9,
             "fill_1e5": -1e5,
             "fill_epsilon": -1e-12,
+            "strict_flip_filled": -1e9,
         }
         scores = scores.masked_fill(blocked, fills.get(self.fault, -math.inf))
+        if self.fault == "softcap_after_mask":
+            scores = 10 * (scores / 10).tanh()
         axis = {"softmax_over_queries": 2, "softmax_over_heads": 1}.get(self.fault, 3)
         weights = exp_normalize(scores, axis)
         if self.fault == "self_blocked":
@@ -156,6 +167,7 @@ def blocked_keys(fault: str, t: int, s: int) -> Tensor:
         "last_key": (column > row) & (column != 30),
         "flipped": column < row,
         "strict_flip": column <= row,
+        "strict_flip_filled": column <= row,
         "bidirectional": (column < 0) & (row < 0),
         "peek_one": column > row + 1,
         "self_blocked": column >= row,
@@ -203,6 +215,7 @@ class Other(nn.Module):
         self.layers = nn.ModuleList(Layer(width, n_head, fault, side) for fault, side in layers)
         self.norm = RMSNorm(width)
         self.head = nn.Linear(width, symbols, bias=False)
+        self.detached = faults[0] == "detached_output"
         if faults[0] == "tied_by_copy":
             self.head.weight = nn.Parameter(self.embed.weight.detach().clone())
 
@@ -210,6 +223,8 @@ class Other(nn.Module):
         x = self.embed(ids)
         for layer in self.layers:
             x = layer(x)
+        if self.detached:
+            x = x.detach()
         return {"logits": self.head(self.norm(x))}
 
 

@@ -15,7 +15,7 @@ from attnlab.checkup.documents import Documents
 from attnlab.checkup.examination import Examination, Meant
 from attnlab.checkup.findings import Finding, Status
 from attnlab.checkup.loss_path import Loss, own_loss
-from attnlab.checkup.model_adapter import Model
+from attnlab.checkup.model_adapter import TARGET_NAMES, Model
 from attnlab.checkup.report import Diagnosis, Report
 from attnlab.checkup.runner import checkup, name_of, prepared
 from attnlab.errors import BadInput
@@ -151,7 +151,7 @@ def assert_loss_shifted(
     __tracebackhide__ = True
 
     def examine(examination: Examination) -> Finding:
-        if loss is None and not examination.adapter.takes("labels"):
+        if loss is None and not any(map(examination.adapter.takes, TARGET_NAMES)):
             raise BadInput("the model takes no labels; give loss, from the model and ids to it")
         return examination.check_loss(loss or own_loss, shifts_in_data=False)
 

@@ -26,6 +26,7 @@ class AttentionCall:
     pattern: Tensor | None = None  # (N, T, T), the weights that average the values
     values: Tensor | None = None  # (N, T, E)
     before: int = 0  # how many of the factors were applied before the product
+    dropped: bool = False  # whether random numbers were drawn for the scores before the softmax
     axis: int | None = None  # the softmax's, counted from the end, -1 for the keys; or unknown
 
     @property

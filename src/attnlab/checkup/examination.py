@@ -19,7 +19,7 @@ from attnlab.checkup.lengths import check_lengths
 from attnlab.checkup.locate import Place, choices_in, first_leak, reads_of
 from attnlab.checkup.loss_path import Loss
 from attnlab.checkup.martingale import prove_by_training
-from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter, cast_weights
+from attnlab.checkup.model_adapter import REFUSALS, TARGET_NAMES, ModelAdapter, cast_weights
 from attnlab.checkup.recognize import explain_scramble
 from attnlab.checkup.report import Report
 from attnlab.errors import BadInput, first_line
@@ -33,7 +33,8 @@ _COPY = "a torch module that can be copied"
 # What a detector needs besides a function from ids to logits; without it, it is skipped.
 NEEDS = {
     "disturbed": _COPY, "trained": _COPY, "training mode": _COPY, "weights": _COPY,
-    "precision": "a torch module", "stress": "attention that is recognized",
+    "precision": "a torch module", "stress": "attention that is recognized", "dropout": _COPY,
+    "values": "attention that is recognized",
 }  # fmt: skip
 _NO_TIME = "not examined: no time was left; give more seconds"
 
@@ -151,7 +152,7 @@ class Examination:
     def _batch_targets(self, x: Tensor, y: Tensor) -> Finding:
         """By how much are the targets y of a batch shifted when they reach the loss?"""
         found = loss_path.check_batch(x, y)
-        if self.adapter.takes("labels"):
+        if any(map(self.adapter.takes, TARGET_NAMES)):
             in_loss = loss_path.check_loss(self.adapter, partial(loss_path.own_loss, labels=y), x)
             found = found if in_loss.status is Status.NOT_APPLICABLE else in_loss
         return found
@@ -231,6 +232,9 @@ class Examination:
         T, half = self.lengths[0], self._time(1 / 2)
         yield self._attempt("tokens", blackbox.check_tokens, self.precise, T, half)
         yield self._attempt("stress", stress.check_stress, self.precise, self.calls)
+        shown = self.calls[0].raw.shape[-1] if self.calls else 0
+        yield self._attempt("values", stress.check_values, self.precise, shown)
+        yield self._attempt("dropout", stress.check_dropout, self.precise, shown)
         yield self._attempt("trained", stress.check_trained, self.adapter, self.precise, T, half)
         yield self._attempt("training mode", stress.check_training_mode, self.precise, T, half)
         shares, at_random = (10, 16) if self.deadline == math.inf else (4, T)
@@ -243,7 +247,9 @@ class Examination:
 
     def _training_path(self) -> Iterator[Finding]:
         """The shift of the targets in the loss, and without another fault, the gradients."""
-        loss = self.loss or (loss_path.own_loss if self.precise.takes("labels") else None)
+        loss = self.loss or (
+            loss_path.own_loss if any(map(self.precise.takes, TARGET_NAMES)) else None
+        )
         if loss is not None:
             yield self.check_loss(loss, shifts_in_data=self.loss is None)
         yield loss_path.check_tied(self.precise.module)

@@ -7,7 +7,15 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.checkup.findings import FAULT, SUSPICIOUS, Finding, number_of, passed, skipped
-from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter, find_logits, hooked, tensors_in
+from attnlab.checkup.model_adapter import (
+    REFUSALS,
+    TARGET_NAMES,
+    ModelAdapter,
+    find_logits,
+    hooked,
+    parameter_names,
+    tensors_in,
+)
 from attnlab.errors import BadInput, first_line
 
 Loss = Callable[[nn.Module, Tensor], Tensor]  # the model and ids (B, T) -> the training loss
@@ -58,7 +66,10 @@ def _agreement(x: Tensor, y: Tensor, shift: int) -> float:
 
 def own_loss(model: nn.Module, ids: Tensor, labels: Tensor | None = None) -> Tensor:
     """The loss that a model computes itself from labels; None for the ids."""
-    output = model(ids, labels=ids if labels is None else labels.to(ids.device))
+    name = next(n for n in TARGET_NAMES if n in parameter_names(model.forward))
+    output = model(ids, **{name: ids if labels is None else labels.to(ids.device)})
+    if isinstance(output, (tuple, list)):
+        return next(x for x in output if isinstance(x, Tensor) and x.ndim == 0)
     loss: Tensor = output["loss"] if isinstance(output, dict) else output.loss
     return loss
 
@@ -145,21 +156,23 @@ def check_weights(adapter: ModelAdapter, loss: Loss | None, head_size: int) -> l
 
 
 def _silent_heads(module: nn.Module, D: int) -> list[Finding]:
-    """Find linear maps in which blocks of D rows or columns, those of a head, get no gradient."""
+    """Find weights in which blocks of D rows or columns, those of a head, get no gradient."""
     found = []
-    linear = {n: m.weight.grad for n, m in module.named_modules() if isinstance(m, nn.Linear)}
-    for name, grad in linear.items():
-        for side in () if grad is None else (grad, grad.mT):
+    tables = {id(m.weight) for m in module.modules() if isinstance(m, nn.Embedding)}
+    for name, p in module.named_parameters():
+        if p.grad is None or p.ndim != 2 or id(p) in tables:
+            continue
+        for side in (p.grad, p.grad.mT):
             if len(side) % D or len(side) == D:
                 continue
             silent = (side == 0).all(-1).view(-1, D)  # (blocks, D)
             blocks = silent.all(-1).nonzero().flatten().tolist()
-            if not blocks or D * len(blocks) < int(silent.sum()):
+            if not blocks or D * len(blocks) < int(silent.sum()) or len(blocks) == len(silent):
                 continue
-            few = 2 * len(blocks) < len(silent)
-            status, cause = (FAULT, "detached_head") if few else (SUSPICIOUS, "no_gradient")
             which = f"block {', '.join(map(str, blocks))} of {len(silent)}"
             headline = f"{name}: no gradient reaches {which}, each as wide as a head"
+            few = 2 * len(blocks) <= len(silent)
+            status, cause = (FAULT, "detached_head") if few else (SUSPICIOUS, "no_gradient")
             found.append(Finding("weights", status, headline, cause))
     return found
 

@@ -287,6 +287,7 @@ def adapt(
 
 
 _VOCAB_NAMES = ("vocab_size", "n_vocab", "n_tokens", "num_embeddings")
+TARGET_NAMES = ("labels", "targets", "target", "y")
 _BLOCK_NAMES = (
     "block_size", "max_position_embeddings", "n_positions", "max_seq_len", "max_seq_length",
     "context_length", "seq_len",
@@ -309,7 +310,7 @@ def _first_working_call(adapter: ModelAdapter) -> ModelAdapter:
         conventions.append("numpy")
     elif adapter.convention == "torch":
         second = parameter_names(adapter.module.forward)[1:2]
-        conventions += ["targets"] if {"targets", "labels", "target", "y"} & set(second) else []
+        conventions += ["targets"] if set(TARGET_NAMES) & set(second) else []
     ids = adapter.pool[torch.arange(2 * T).reshape(2, T) % len(adapter.pool)]
     reasons: list[str] = []
     most = adapter.batch_size or max(2, min(64, MOST_LOGITS // (T * V)))

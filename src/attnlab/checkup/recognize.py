@@ -55,6 +55,9 @@ def explain(
 
 def explain_pattern(support: Tensor) -> Explanation | None:
     """Name the mistake in the mask of a layer, if any, from where its pattern (T, T) is not 0."""
+    full = support.all(-1)
+    if int(full.sum()) == 1 and full[-1]:  # its keys may all be blocked, by equal numbers
+        support = support & ~full[:, None]
     found = explain(support, torch.ones(len(support), dtype=torch.bool))
     if found is not None and found[0] == "off_by_one" and "up to" in found[1]:  # in one layer
         seen = found[1].split(":")[0]

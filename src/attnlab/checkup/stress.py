@@ -126,15 +126,49 @@ def _share_ahead(adapter: ModelAdapter, calls: list[AttentionCall], factor: floa
     return ahead / total
 
 
-def record(adapter: ModelAdapter, lengths: Iterable[int]) -> tuple[list[AttentionCall], str]:
-    """The attention calls of one sequence of the first accepted length, or why there are none."""
+def check_dropout(adapter: ModelAdapter, T: int) -> Finding:
+    """Are scores dropped in training before the softmax, so that they keep a weight of e^0?"""
+    student = adapter.copied()
+    student.module.train()
+    calls, _ = record(student, [T])
+    for call in calls:
+        if call.dropped:
+            headline = f"{call.place}: in training mode, scores are dropped before the softmax"
+            return Finding("dropout", SUSPICIOUS, headline, "dropped_scores")
+    return passed("dropout", "no scores are dropped before the softmax in training mode")
+
+
+def check_values(adapter: ModelAdapter, T: int) -> Finding:
+    """Are the values of equal tokens in the first layer one vector, rotated by its position?"""
+    calls, _ = record(adapter, [T], equal=True)
+    x = calls[0].values if calls else None
+    if x is None or x.shape[-1] % 2 or x.shape[-2] != T:
+        return skipped("values", "no values of an even width were seen")
+    x = x.detach().double()  # (N, T, E)
+    pairs = [x.unflatten(-1, (-1, 2)).norm(dim=-1), x.unflatten(-1, (2, -1)).norm(dim=-2)]
+    differ = float((x - x[:, :1]).abs().max()) > 1e-3 * float(x.abs().max())
+    if differ and any(float((n - n[:, :1]).abs().max()) <= 1e-4 * float(n.max()) for n in pairs):
+        headline = f"{calls[0].place}: equal tokens have values that are rotated by their position"
+        return Finding("values", SUSPICIOUS, headline, "rotated_values")
+    return passed("values", "the values of equal tokens are not rotated")
+
+
+def record(
+    adapter: ModelAdapter, lengths: Iterable[int], *, equal: bool = False
+) -> tuple[list[AttentionCall], str]:
+    """The attention calls of one sequence of the first accepted length, or why there are none.
+
+    Args:
+        equal: whether all tokens of the sequence are equal.
+    """
     if not adapter.is_module:
         return [], "the model is not a torch module, so its operations cannot be recorded"
     reason = ""
     for T in lengths:
         tracer = AttentionTracer(T)
         try:
-            trace(adapter, adapter.tokens(1, T), tracer)
+            ids = adapter.tokens(1, T)
+            trace(adapter, ids[:, :1].expand(1, T) if equal else ids, tracer)
         except REFUSALS as error:
             reason = reason or f"the model's operations cannot be recorded ({first_line(error)})"
             continue

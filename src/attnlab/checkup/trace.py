@@ -70,6 +70,10 @@ class AttentionTracer(TorchDispatchMode):
             return self._product(func, args, given)
         if "scaled_dot_product" in str(func) and "backward" not in str(func):
             return self._fused_kernel(func, args, given)
+        if torch.Tag.nondeterministic_seeded in func.tags and isinstance(args[0], Tensor):
+            call = self._call_of.get(args[0].data_ptr())
+            if call is not None and call.masked is None:
+                call.dropped = True
         out = func(*args, **given)
         if isinstance(out, Tensor):
             items = [item for a in args for item in (a if isinstance(a, (list, tuple)) else [a])]

@@ -120,6 +120,10 @@ def _recognize_fill(call: AttentionCall) -> tuple[str, str] | None:
     above = torch.ones(masked.shape[-2:], dtype=torch.bool).triu(1)
     if bool((masked[:, above].abs() < 1e-6).all()):
         return "zero_fill", "blocked scores are 0, so blocked keys keep a weight of e^0"
+    level, varied = float(masked[:, above].mean()), float(masked[:, ~above].std()) > 1e-6
+    if -100 < level < 0 and varied and bool(((masked[:, above] - level).abs() < 1e-6).all()):
+        sentence = f"blocked scores are all {level:.3g}, as by a softcap after the mask"
+        return "finite_fill", f"{sentence}, and keep a weight of e^{level:.3g}"
     added = masked - call.unmasked
     is_binary = bool(torch.minimum(added.abs(), (added - 1).abs()).max() < 1e-3)
     if is_binary and abs(float(added[:, above].mean() - added[:, ~above].mean())) > 0.5:
@@ -235,6 +239,12 @@ def check_head_order(calls: list[AttentionCall]) -> Finding:
         if N < 4 or group < 2 or group == N:
             continue
         grouped += 1
+        values = (
+            shared if call.values is None else [_all_equal(call.values[[0, h]]) for h in range(N)]
+        )
+        if sum(values) > 1 and values != shared:
+            headline = f"{call.place}: the query heads that share keys do not share values"
+            return Finding(name, FAULT, headline, "head_order")
         if not all(shared[:group]):
             headline = (
                 f"{call.place}: query heads 0 and {shared.index(True, 1)} share keys and values, "
