@@ -11,8 +11,9 @@ from functools import partial
 
 from attnlab.checkup import blackbox, serving
 from attnlab.checkup.caches import Step, check_cache
-from attnlab.checkup.documents import Documents
-from attnlab.checkup.examination import Examination, Meant
+from attnlab.checkup.coverage import Documents, Meant
+from attnlab.checkup.documents import check_documents
+from attnlab.checkup.examination import Examination
 from attnlab.checkup.findings import Finding, Status
 from attnlab.checkup.loss_path import Loss, own_loss
 from attnlab.checkup.model_adapter import TARGET_NAMES, Model
@@ -135,9 +136,8 @@ def assert_documents_separate(
     """
     __tracebackhide__ = True
     meant = Meant(None, separator, documents, reset_positions)
-    _assert_one(
-        lambda e: e.serve("documents", e.check_documents), model, vocab_size, block_size, meant
-    )
+    check = partial(check_documents, meant=meant)
+    _assert_one(lambda e: e.serve("documents", check), model, vocab_size, block_size)
 
 
 def assert_loss_shifted(
@@ -171,12 +171,11 @@ def _assert_one(
     model: Model,
     vocab_size: Size,
     block_size: Size,
-    meant: Meant | None = None,
 ) -> None:
     """Run one detector alone; if it does not apply to the model, raise BadInput."""
     __tracebackhide__ = True
     with prepared(model, vocab_size, block_size) as adapter:
-        examination = Examination(adapter, meant=meant)
+        examination = Examination(adapter)
         examination.raise_precision()
         finding = examine(examination)
     if finding.status is Status.NOT_APPLICABLE:

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from attnlab.checkup.blackbox import relative
 from attnlab.checkup.findings import FAULT, Finding, passed, skipped
-from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter, find_logits, parameter_names
+from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter, parameter_names
+from attnlab.checkup.outputs import find_logits
 from attnlab.errors import first_line
 
 # From the model, the next ids (B, n), and the cache (None at first), to the logits (B, n, V) and

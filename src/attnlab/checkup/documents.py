@@ -1,34 +1,20 @@
 """Documents packed into one sequence. Letters: B batch, T time."""
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from attnlab.checkup.blackbox import relative
+from attnlab.checkup.coverage import Meant
 from attnlab.checkup.findings import FAULT, Finding, passed, skipped, span
-from attnlab.checkup.model_adapter import ModelAdapter, find_logits
+from attnlab.checkup.model_adapter import ModelAdapter
+from attnlab.checkup.outputs import find_logits
 
-# From the model, ids (B, T), and the number of each token's document (B, T), to what it returns.
-Documents = Callable[[Any, Tensor, Tensor], object]
 _SMEAR = 4  # a convolution or a token shift reads at most so many tokens back
 
 
-def check_documents(
-    adapter: ModelAdapter,
-    documents: Documents | None,
-    separator: int | None,
-    *,
-    reset_positions: bool,
-) -> Finding:
-    """Does the second of two packed documents read the first?
-
-    Args:
-        documents: how to call the model with documents; None if only a separator tells them apart.
-        separator: the id that begins or ends a document.
-        reset_positions: whether the second document should get the logits that it gets alone.
-    """
+def check_documents(adapter: ModelAdapter, meant: Meant) -> Finding:
+    """Does the second of two packed documents read the first, or get other logits than alone?"""
+    documents, separator = meant.documents, meant.separator
     name, T = "documents", min(adapter.block_size, 32)
     if documents is None and separator is None:
         return skipped(name, "neither documents nor separator was given")
@@ -63,7 +49,7 @@ def check_documents(
         cause = "documents_smeared" if smeared else "documents_read"
         headline = f"in a document that begins at {n}, tokens of the one before are read"
         return Finding(name, FAULT, f"{headline} ({span('position', across)})", cause)
-    if not reset_positions:
+    if not meant.reset_positions:
         return passed(name, "a document does not read the one before")
     alone = [(logits(ids[None, k:], document[:1, k:] * 0), k) for k in (n, first)]
     change = min(relative(x[:, first - k :], whole[:1, first:]) for x, k in alone)

@@ -2,8 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -12,14 +12,15 @@ from torch import Tensor
 from attnlab.checkup import blackbox, loss_path, serving, stress, whitebox
 from attnlab.checkup.attention_calls import AttentionCall
 from attnlab.checkup.caches import check_cache
+from attnlab.checkup.coverage import NO_TIME, Meant, covered, unseen
 from attnlab.checkup.dependence import Dependence, dependence, gradient_map
-from attnlab.checkup.documents import Documents, check_documents
+from attnlab.checkup.documents import check_documents
 from attnlab.checkup.findings import Finding, Status, collect, passed, skipped
 from attnlab.checkup.lengths import check_lengths
 from attnlab.checkup.locate import Place, choices_in, first_leak, reads_of
 from attnlab.checkup.loss_path import Loss
 from attnlab.checkup.martingale import prove_by_training
-from attnlab.checkup.model_adapter import REFUSALS, TARGET_NAMES, ModelAdapter, cast_weights
+from attnlab.checkup.model_adapter import REFUSALS, TARGET_NAMES, ModelAdapter
 from attnlab.checkup.recognize import explain_scramble
 from attnlab.checkup.report import Report
 from attnlab.errors import BadInput, first_line
@@ -36,18 +37,6 @@ NEEDS = {
     "precision": "a torch module", "stress": "attention that is recognized", "dropout": _COPY,
     "values": "attention that is recognized",
 }  # fmt: skip
-_NO_TIME = "not examined: no time was left; give more seconds"
-
-
-@dataclass(frozen=True)
-class Meant:
-    """What the model is meant to do, where it is not to be guessed; see `checkup`."""
-
-    window: int | Sequence[int | None] | None = None
-    separator: int | None = None
-    documents: Documents | None = None
-    reset_positions: bool = False
-    padding: str | None = None
 
 
 class Examination:
@@ -100,8 +89,8 @@ class Examination:
     def report(self, subject: str) -> Report:
         """The report on what has been found so far."""
         seconds = time.perf_counter() - self.begin
-        findings, unseen = tuple(self.findings), tuple(self._unseen())
-        return Report(subject, self.settings, findings, seconds, self.error, unseen)
+        findings, missed = tuple(self.findings), tuple(unseen(self))
+        return Report(subject, self.settings, findings, seconds, self.error, missed)
 
     def _detectors(self, prove: bool) -> Iterator[Finding]:
         finite, usable = blackbox.check_finite(self.adapter, self.lengths)
@@ -135,19 +124,12 @@ class Examination:
             if prove:
                 yield prove_by_training(self.adapter)
         yield from self.inside
-        self._note_coverage()
+        self.settings |= covered(self)
 
     def check_loss(self, loss: Loss, *, shifts_in_data: bool) -> Finding:
         """By how much are the targets shifted in the loss?"""
         ids = self.precise.tokens(4, self.lengths[0])
         return loss_path.check_loss(self.precise, loss, ids, shifts_in_data=shifts_in_data)
-
-    def check_documents(self, adapter: ModelAdapter) -> Finding:
-        """Are packed documents separate, as they are meant to be?"""
-        m = self.meant
-        return check_documents(
-            adapter, m.documents, m.separator, reset_positions=m.reset_positions
-        )
 
     def _batch_targets(self, x: Tensor, y: Tensor) -> Finding:
         """By how much are the targets y of a batch shifted when they reach the loss?"""
@@ -159,21 +141,10 @@ class Examination:
 
     def raise_precision(self) -> None:
         """Use the model in fp64 if it runs in fp64, where leaks stand out from rounding."""
-        self.precise, own, T = self.adapter, self.adapter.dtype, self.adapter.block_size
-        ids = self.adapter.pool[torch.arange(T) % len(self.adapter.pool)]
-        raised = self.adapter.copies and own != torch.float64 and not self.adapter.autocast
-        for dtype in (torch.float64, torch.float32) if raised else ():
-            try:
-                precise = self.adapter.copied()
-                cast_weights(precise.module, dtype)
-                logits = torch.cat([precise.logits(x[None]) for x in (ids, ids[:1].expand(T))])
-            except REFUSALS:
-                continue
-            if bool(logits.isfinite().all()):  # a cast can overflow, as that of finfo.min does
-                self.precise = precise
-                break
-        names = (str(dtype).removeprefix("torch.") for dtype in (own, self.precise.dtype))
-        self.settings["dtype"] = "unknown" if own is None else ", maps in ".join(names)
+        self.precise = serving.in_high_precision(self.adapter)
+        names = (str(x.dtype).removeprefix("torch.") for x in (self.adapter, self.precise))
+        known = self.adapter.dtype is not None
+        self.settings["dtype"] = ", maps in ".join(names) if known else "unknown"
 
     def _look_inside(self) -> None:
         """Record the attention calls, at a T that no weight has as a size, and examine them."""
@@ -243,7 +214,7 @@ class Examination:
         yield self.serve("cache", check_cache)
         yield self.serve("padding", partial(serving.check_padding, meant=self.meant.padding))
         if self.meant.separator is not None or self.meant.documents is not None:
-            yield self.serve("documents", self.check_documents)
+            yield self.serve("documents", partial(check_documents, meant=self.meant))
 
     def _training_path(self) -> Iterator[Finding]:
         """The shift of the targets in the loss, and without another fault, the gradients."""
@@ -305,8 +276,8 @@ class Examination:
 
     def _attempt(self, detector: str, examine: Callable[..., Finding], *args: object) -> Finding:
         """Run a detector that calls the model in an unusual way, which it may not support."""
-        reason = self._lacks(detector) or _NO_TIME
-        if reason is _NO_TIME and time.perf_counter() <= self.deadline:
+        reason = self._lacks(detector) or NO_TIME
+        if reason is NO_TIME and time.perf_counter() <= self.deadline:
             try:
                 return examine(*args)
             except REFUSALS as error:
@@ -322,40 +293,6 @@ class Examination:
     def _time(self, shares: float = 1.0) -> float:
         """The seconds for something that may take so many shares of the time."""
         return min(shares * self.seconds, max(self.deadline - time.perf_counter(), 0.01))
-
-    def _unseen(self) -> Iterator[str]:
-        """What an unknown size or the budget left out, for one line of the report."""
-        if any(f.status is Status.FAULT for f in self.findings) or self.error:
-            return
-        numbers = {f.detector: f.numbers for f in self.findings}
-        T, declared = max(self.lengths), self.adapter.declared
-        T = max(T, int(numbers.get("lengths", {}).get("positions", 0)))
-        if not declared:
-            yield f"more than {T:,} positions (the model declares no length; give block_size)"
-        elif declared > T:
-            yield f"more than {T:,} of {declared:,} positions"
-        if self.changed < self.lengths[0]:
-            yield f"{self.lengths[0] - self.changed} of {self.lengths[0]} tokens changed alone"
-        ids = numbers.get("tokens", {})
-        if ids.get("tried", 0) < ids.get("ids", 0):
-            yield f"{ids['ids'] - ids['tried']:,.0f} of {ids['ids']:,.0f} token ids"
-        if self.meant.window is not None and not self.calls:
-            yield "the windows (no attention was recognized)"
-        if late := [f.detector for f in self.findings if f.headline == _NO_TIME]:
-            yield f"what {', '.join(late)} would show (no time was left)"
-        if self.adapter.in_place:
-            yield f"other weights and training mode ({self.adapter.in_place})"
-
-    def _note_coverage(self) -> None:
-        """Record in the settings what was covered."""
-        ran = {f.detector: f for f in self.findings if f.status is not Status.NOT_APPLICABLE}
-        self.settings["lengths"] = ", ".join(map(str, self.lengths))
-        self.settings["modes"] = "eval and training" if "training mode" in ran else "eval"
-        drawn = "uniform" if self.adapter.text is None else "from the given ids"
-        if "tokens" in ran and ran["tokens"].status is Status.OK:
-            count = ran["tokens"].numbers
-            drawn += f"; {count['tried']:.0f} of {count['ids']:.0f} ids tried each"
-        self.settings["tokens"] = drawn
 
     def _finite_map(self, model: ModelAdapter, T: int, *, rounds: int) -> Dependence | None:
         """The map, or None if the model refuses or returns NaN."""

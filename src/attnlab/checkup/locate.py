@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.checkup.dependence import slopes
-from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter, hooked, tensors_in
+from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter, hooked
+from attnlab.checkup.outputs import tensors_in
 from attnlab.checkup.trace import SeenOperations, ranks_along
 
 

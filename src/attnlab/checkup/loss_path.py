@@ -11,11 +11,10 @@ from attnlab.checkup.model_adapter import (
     REFUSALS,
     TARGET_NAMES,
     ModelAdapter,
-    find_logits,
     hooked,
     parameter_names,
-    tensors_in,
 )
+from attnlab.checkup.outputs import find_logits, tensors_in
 from attnlab.errors import BadInput, first_line
 
 Loss = Callable[[nn.Module, Tensor], Tensor]  # the model and ids (B, T) -> the training loss

@@ -11,8 +11,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from attnlab.checkup.documents import Documents
-from attnlab.checkup.examination import Examination, Meant
+from attnlab.checkup.coverage import Documents, Meant
+from attnlab.checkup.examination import Examination
 from attnlab.checkup.findings import causes
 from attnlab.checkup.loss_path import Loss
 from attnlab.checkup.model_adapter import (

@@ -79,6 +79,23 @@ def check_precision(adapter: ModelAdapter, precise: ModelAdapter) -> Finding:
     return Finding("precision", SUSPICIOUS, headline, "low_precision", numbers)
 
 
+def in_high_precision(adapter: ModelAdapter) -> ModelAdapter:
+    """A copy in fp64, else in fp32, if the model runs in it with finite logits; else the model."""
+    T = adapter.block_size
+    ids = adapter.pool[torch.arange(T) % len(adapter.pool)]
+    raised = adapter.copies and adapter.dtype != torch.float64 and not adapter.autocast
+    for dtype in (torch.float64, torch.float32) if raised else ():
+        try:
+            precise = adapter.copied()
+            cast_weights(precise.module, dtype)
+            logits = torch.cat([precise.logits(x[None]) for x in (ids, ids[:1].expand(T))])
+        except REFUSALS:
+            continue
+        if bool(logits.isfinite().all()):  # a cast can overflow, as that of finfo.min does
+            return precise
+    return adapter
+
+
 def _nan_last(pair: tuple[str, float]) -> tuple[bool, float]:
     """The order of measurements in which NaN is the largest."""
     return math.isnan(pair[1]), pair[1]
