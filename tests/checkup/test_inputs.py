@@ -200,7 +200,7 @@ def test_assert_causal_takes_the_same_inputs() -> None:
     with pytest.raises(AssertionError, match="token id 1000"):
         assert_causal(Separator(2000, 1000), vocab_size=2000, block_size=T, seconds=60)
     text = torch.arange(38).reshape(2, T)
-    assert_causal(Separator(2000, 1000), vocab_size=2000, ids=text)  # not in this text
+    assert_causal(checkup(Separator(2000, 1000), vocab_size=2000, ids=text))  # not in this text
 
 
 def test_a_budget_limits_the_gradients_and_says_how_many_were_computed() -> None:

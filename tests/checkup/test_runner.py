@@ -187,7 +187,7 @@ def test_array_likes_are_examined() -> None:
 def test_assert_causal() -> None:
     assert_causal(small())
     assert_causal(lambda ids: small()(ids), vocab_size=V, block_size=T)
-    with pytest.raises(AssertionError, match="diagonal is off by one"):
+    with pytest.raises(AssertionError, match="mask diagonal off by one"):
         assert_causal(small("peek_one"))
 
 

@@ -49,9 +49,9 @@ def test_a_finite_mask_in_a_published_architecture_is_found() -> None:
     assert examined("openai-gpt").causes == ("finite_fill",)  # type: ignore[attr-defined]
 
 
-def test_a_decoder_is_healthy_and_an_encoder_is_not() -> None:
-    assert examined("llama").healthy  # type: ignore[attr-defined]
-    assert not examined("bert").healthy  # type: ignore[attr-defined]
+@pytest.mark.parametrize("kind", ["llama", "bert", "roformer"])
+def test_decoders_and_encoders_that_are_built_as_decoders_are_healthy(kind: str) -> None:
+    assert examined(kind).healthy  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("kind", ["jamba", "qwen3_next", "kimi_linear", "zamba2"])

@@ -18,8 +18,8 @@ from tests.faults.planted import FAULTS, PlantedFault
 BEGIN, END = "<!-- matrix -->", "<!-- /matrix -->"
 DETECTORS = (
     "finite", "same twice", "batch", "future", "disturbed", "past", "gradient", "prefixes",
-    "tokens", "stress", "values", "dropout", "trained", "training mode", "cache", "padding", "rows", "mask", "scale",
-    "heads", "grouped heads", "weights", "tied", "targets",
+    "tokens", "stress", "values", "dropout", "trained", "training mode", "cache", "padding",
+    "rows", "mask", "scale", "heads", "grouped heads", "weights", "tied", "targets",
 )  # fmt: skip
 _SIGNS = {Status.FAULT: "**x**", Status.SUSPICIOUS: "s", Status.OK: "", Status.NOT_APPLICABLE: ""}
 
