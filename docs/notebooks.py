@@ -27,8 +27,8 @@ sys.path.insert(0, str(ROOT))
 
 from attnlab import __version__  # noqa: E402
 from attnlab.checkup import checkup  # noqa: E402
+from attnlab.checkup.checkup_report import Report  # noqa: E402
 from attnlab.checkup.findings import Status  # noqa: E402
-from attnlab.checkup.report import Report  # noqa: E402
 from attnlab.plotting.drawing import panels, pixels, png, styled  # noqa: E402
 from docs.chapters.build import CHAPTERS, read  # noqa: E402
 from tests.faults import in_gpt  # noqa: E402

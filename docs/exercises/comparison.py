@@ -5,8 +5,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from attnlab.checkup.checkup_report import Report
 from attnlab.checkup.findings import Status
-from attnlab.checkup.report import Report
 
 KEYS_LAST = "Keys are the last axis: dim=-1."
 

@@ -55,6 +55,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if result.failed and call.excinfo and call.excinfo.typename != "CheckupFailed":
         frames = [frame for frame, _ in traceback.walk_tb(call.excinfo.tb)]
         held = [value for frame in frames for value in frame.f_locals.values()]
-        reports = [x for x in held if type(x).__module__ == "attnlab.checkup.report"]
+        reports = [x for x in held if type(x).__module__ == "attnlab.checkup.checkup_report"]
         for report in {id(x): x for x in reports if type(x).__name__ == "Report"}.values():
             result.sections.append((f"checkup of {report.subject}", report.summary()))

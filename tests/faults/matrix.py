@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
+from attnlab.checkup.checkup_report import Report
 from attnlab.checkup.findings import Status, causes
-from attnlab.checkup.report import Report
 from attnlab.checkup.runner import checkup
 from tests.faults import in_gpt, in_llama, served
 from tests.faults.planted import FAULTS, PlantedFault

@@ -10,10 +10,10 @@ from attnlab.checkup.assertions import (
     assert_padding_ignored,
     assert_rows_independent,
 )
+from attnlab.checkup.checkup_report import Diagnosis, Report
 from attnlab.checkup.findings import Finding, Status
 from attnlab.checkup.kernel import checkup_kernel
 from attnlab.checkup.loss_path import check_batch
-from attnlab.checkup.report import Diagnosis, Report
 from attnlab.checkup.runner import checkup, checkup_attention
 
 __all__ = [

@@ -11,13 +11,13 @@ from functools import partial
 
 from attnlab.checkup import blackbox, serving
 from attnlab.checkup.caches import Step, check_cache
+from attnlab.checkup.checkup_report import Diagnosis, Report
 from attnlab.checkup.coverage import Documents, Meant
 from attnlab.checkup.documents import check_documents
 from attnlab.checkup.examination import Examination
 from attnlab.checkup.findings import Finding, Status
 from attnlab.checkup.loss_path import Loss, own_loss
 from attnlab.checkup.model_adapter import TARGET_NAMES, Model
-from attnlab.checkup.report import Diagnosis, Report
 from attnlab.checkup.runner import checkup, name_of, prepared
 from attnlab.errors import BadInput
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from attnlab.checkup import blackbox, loss_path, serving, stress, whitebox
 from attnlab.checkup.attention_calls import AttentionCall
 from attnlab.checkup.caches import check_cache
+from attnlab.checkup.checkup_report import Report
 from attnlab.checkup.coverage import NO_TIME, Meant, covered, unseen
 from attnlab.checkup.dependence import Dependence, dependence, gradient_map
 from attnlab.checkup.documents import check_documents
@@ -22,7 +23,6 @@ from attnlab.checkup.loss_path import Loss
 from attnlab.checkup.martingale import prove_by_training
 from attnlab.checkup.model_adapter import REFUSALS, TARGET_NAMES, ModelAdapter
 from attnlab.checkup.recognize import explain_scramble
-from attnlab.checkup.report import Report
 from attnlab.errors import BadInput, first_line
 
 # Causes that are inferred from a map alone, without a look at the model's operations.

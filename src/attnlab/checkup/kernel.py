@@ -10,6 +10,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
+from attnlab.checkup.checkup_report import Report
 from attnlab.checkup.findings import FAULT, SUSPICIOUS, Finding, collect, passed, skipped
 from attnlab.checkup.kernel_adapter import (
     LAYOUTS,
@@ -21,7 +22,6 @@ from attnlab.checkup.kernel_adapter import (
     mistakes,
 )
 from attnlab.checkup.model_adapter import REFUSALS
-from attnlab.checkup.report import Report
 from attnlab.checkup.runner import name_of, preserve_state
 from attnlab.errors import BadInput, first_line
 

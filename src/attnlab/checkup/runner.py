@@ -11,6 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from attnlab.checkup.checkup_report import Report
 from attnlab.checkup.coverage import Documents, Meant
 from attnlab.checkup.examination import Examination
 from attnlab.checkup.findings import causes
@@ -23,7 +24,6 @@ from attnlab.checkup.model_adapter import (
     hooked,
     size_from,
 )
-from attnlab.checkup.report import Report
 from attnlab.errors import BadInput, first_line
 
 Call = Callable[[nn.Module, Tensor], object]

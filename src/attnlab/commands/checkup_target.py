@@ -16,7 +16,7 @@ import torch
 import yaml
 from torch import nn
 
-from attnlab.checkup.report import Report
+from attnlab.checkup.checkup_report import Report
 from attnlab.checkup.runner import checkup
 from attnlab.errors import BadInput, first_line
 from attnlab.interop import transformers_loading
