@@ -3,10 +3,14 @@
 import json
 import os
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import ROOT
 from tests.forked import RUN as USUAL
 from tests.forked import at_call, ended, folder_of, same_weights
 from tests.marks import sampled
@@ -89,3 +93,23 @@ def test_a_signal_before_the_first_step_waits_for_it(
     code, said = ended(command, tmp_path)
     assert code == 0, said
     assert same_weights(folder_of(tmp_path / "o"), whole)
+
+
+@pytest.mark.long
+def test_a_killed_process_of_a_distributed_run_is_one_sentence(
+    text_file: Path, tmp_path: Path
+) -> None:
+    command = [sys.executable, "train.py", *RUN, f"data.path={text_file}", f"outputs={tmp_path}/o"]
+    command += ["trainer.devices=2", "trainer.strategy=ddp", "trainer.accelerator=cpu"]
+    command += ["trainer.max_steps=2000", "checkpoint_every=5"]
+    first = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    end = time.monotonic() + 120
+    while not list(tmp_path.rglob("last.ckpt")) and time.monotonic() < end:
+        time.sleep(0.2)
+    (other, *_) = Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split()
+    os.kill(int(other), signal.SIGKILL)
+    _, said = first.communicate(timeout=120)
+    assert first.returncode == 137
+    assert "error: another process of this run was killed" in said
+    assert "Traceback" not in said
+    assert status_of(folder_of(tmp_path / "o"))[0] == "interrupted"

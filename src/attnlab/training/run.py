@@ -3,6 +3,7 @@
 import logging
 import os
 import shutil
+import signal
 import sys
 import traceback
 import warnings
@@ -205,9 +206,16 @@ def _fit(trainer: L.Trainer, lit: TaskModule, start: Path | None) -> None:
     # Deterministic mode fills new memory with NaN, for operations that read memory before it is
     # written. None of ours does, and filling takes up to a tenth of a step of many small tensors.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    trainer.fit(lit, ckpt_path=start)
-    if trainer.global_step not in lit.val_losses:
-        trainer.validate(lit, verbose=False)
+    try:
+        trainer.fit(lit, ckpt_path=start)
+        if trainer.global_step not in lit.val_losses:
+            trainer.validate(lit, verbose=False)
+    except RuntimeError as error:
+        lost = isinstance(error, torch.distributed.DistError) or "by peer" in str(error)
+        if trainer.world_size == 1 or not lost:
+            raise
+        print("error: another process of this run was killed", file=sys.stderr)
+        raise SystemExit(128 + signal.SIGKILL) from error
 
 
 @contextmanager
