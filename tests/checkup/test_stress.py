@@ -62,3 +62,32 @@ class InPlace(Filled):
 def test_scores_that_are_masked_in_place_are_enlarged_too() -> None:
     assert checkup(InPlace(-1e4), vocab_size=V, block_size=T).causes == ("finite_fill",)
     assert checkup(InPlace(-math.inf), vocab_size=V, block_size=T).diagnoses == ()
+
+
+class OwnLowest(nn.Module):
+    """One layer whose blocked scores are -50, with queries of this length."""
+
+    vocab_size, block_size = 29, 19
+
+    def __init__(self, length: float) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.head = nn.Embedding(29, 16), nn.Linear(16, 29)
+        self.length = length
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.embed(ids)
+        blocked = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).triu(1)
+        scores = nn.functional.normalize(x, dim=-1) @ nn.functional.normalize(x, dim=-1).mT
+        # Keys are the opposite of queries, so that a query's own score is the lowest.
+        weights = (-self.length * scores).masked_fill(blocked, -50.0).softmax(-1)
+        logits: Tensor = self.head(x + weights @ x)
+        return logits
+
+
+@pytest.mark.parametrize(("length", "status"), [(1.0, "suspicious"), (64.0, "fault")])
+def test_a_finite_fill_is_a_fault_within_reach_of_the_scores(length: float, status: str) -> None:
+    report = checkup(OwnLowest(length), severity={"other_scale": "ok", "frozen_scores": "ok"})
+    found = next(d for d in report.diagnoses if d.cause in ("finite_fill", "no_mask"))
+    assert found.status.value == status, report.to_text()
+    assert report.healthy is (status == "suspicious")

@@ -78,6 +78,9 @@ def check_cache(adapter: ModelAdapter, step: Step | None = None) -> Finding:
         headline += f" from position {begin} on: a ring that has no room for them, but for one"
         return passed("cache", headline, changes)
     cause, why = decoding.explain(max(begin, _PREFILL), size)
+    if cause in ("cache_restarts", "cache_smeared") and begin > plans[first][0]:
+        cause = "cache_differs"
+        why = f"steps before position {begin} are right, as if a window or a size differed"
     return Finding("cache", FAULT, f"{headline}: {why}", cause, changes)
 
 
