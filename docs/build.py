@@ -55,7 +55,13 @@ MENU = {
         "lightning",
         "translation",
     ],
-    "Evidence": ["claims", "experiments/README", "checkup-zoo", "benchmarks/RESULTS"],
+    "Evidence": [
+        "claims",
+        "experiments/README",
+        "checkup-zoo",
+        "checkup-gallery",
+        "benchmarks/RESULTS",
+    ],
     "Reference": ["api", "decisions", "security", "survival"],
 }
 LINK = re.compile(r"\[(?P<name>[^\]]*)\]\((?P<target>[^)#:]+)(?P<anchor>#[^)]*)?\)")

@@ -53,7 +53,7 @@ def check_cache(adapter: ModelAdapter, step: Step | None = None) -> Finding:
             whole = adapter.logits(ids[:, : sum(sizes)])
             off = decoding.logits(ids, sizes) - whole
         except REFUSALS as error:
-            reason = first_line(error, with_class=True)
+            reason += f"; refused: {name} ({first_line(error, with_class=True)})"
             continue
         changes[name] = float(off.abs().max() / whole.std())
         if not changes[name] <= 1e-3:
@@ -65,9 +65,9 @@ def check_cache(adapter: ModelAdapter, step: Step | None = None) -> Finding:
         changes["rows of different lengths"] = decoding.change_of_padded(ids[:, :short])
     shown = ", ".join(changes)
     if not changes:
-        return skipped("cache", f"no step with a cache works ({reason})")
+        return skipped("cache", f"no step with a cache works{reason}")
     if all(change <= 1e-3 for change in changes.values()):
-        headline = f"decoding with a cache gives the logits of one pass: {shown}"
+        headline = f"decoding with a cache gives the logits of one pass: {shown}{reason}"
         return passed("cache", headline, changes)
     first = next(name for name, change in changes.items() if not change <= 1e-3)
     headline = f"with the cache, {first}, the logits differ by {changes[first]:.2g} of their std"

@@ -268,9 +268,10 @@ class Examination:
         return replace(finding, cause="outside", headline=headline)
 
     def serve(self, detector: str, examine: Callable[[ModelAdapter], Finding]) -> Finding:
-        """Run a detector in fp64, or in the model's own precision if it gives NaN in fp64."""
+        """Run a detector in fp64, or in the model's own precision if fp64 gives NaN or fails."""
         found = self._attempt(detector, examine, self.precise)
-        if any(map(math.isnan, found.numbers.values())):
+        failed = found.status is Status.NOT_APPLICABLE
+        if failed or any(map(math.isnan, found.numbers.values())):
             found = self._attempt(detector, examine, self.adapter)
         return found
 
