@@ -32,6 +32,8 @@ ALLOWED = {
     "sweeps.on_multirun_start": "Hydra's callback",
     "sweeps.on_multirun_end": "Hydra's callback",
     "sweeps._compare": "Hydra's callback",
+    "sweeps._refusal": "Hydra's callback",
+    "origin.read_origin": "identity",
 }
 
 
