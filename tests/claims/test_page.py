@@ -18,6 +18,7 @@ from attnlab.claims.report import (
     headline,
     number,
     publish,
+    read_sentence,
     write_report,
     write_tables,
 )
@@ -27,6 +28,7 @@ from attnlab.claims.rows import sealed
 from attnlab.errors import BadInput
 from attnlab.files import read_json, write_json
 from attnlab.plotting.drawing import dots, panels
+from tests.conftest import ROOT
 
 
 def draw(evidence):
@@ -201,10 +203,30 @@ def test_the_readme_shows_the_first_three_claims_and_a_page_shows_all(tmp_path):
         *(f"experiments/{name}/README.md" for name in "dcb"),
         "experiments/README.md",
     ]
-    assert "| Says d. | **holds**: x | p | 1 | 2 |" in text and "[All 4 claims]" in text
+    row = "| [Says d.](experiments/d/README.md) | p Measured: 1, 2 seeds. | **holds** |\n"
+    assert row in text and "[All 4 claims]" in text
+    assert "| Says d. | **holds**: x | p | 1 | 2 |" in page.read_text()
     assert re.findall(r"\| \[.\]\((.*?)\)", page.read_text()) == [
         f"{name}/README.md" for name in "dcba"
     ]
+
+
+def test_a_sentence_has_published_numbers(tmp_path):
+    prediction = {"median": 0.123, "scores": {"with, D = 8": [1.0, 2.0, 9.0]}}
+    published = {"row": {}, "predictions": {"p": prediction}}
+    (tmp_path / "sentence.md").write_text("It is {p[median]:.2f}\n({p[with, D = 8]:.1f}).\n")
+    assert read_sentence(tmp_path, published) == "It is 0.12 (2.0)."
+    (tmp_path / "sentence.md").write_text("It is {late[median]:.2f}.")
+    with pytest.raises(BadInput, match="verdict.json does not have: 'late'"):
+        read_sentence(tmp_path, published)
+
+
+@pytest.mark.parametrize("name", ["unscaled", "flipped_mask", "identical_heads"])
+def test_the_sentences_of_the_readme_are_short(name):
+    directory = ROOT / "experiments" / name
+    sentence = read_sentence(directory, read_json(directory / "verdict.json"))
+    assert len(sentence.split()) <= 25 and "10 of 10 seeds" in sentence
+    assert f"| {sentence} |" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_a_notice_is_shown_until_a_new_version_is_published(family, paths):
@@ -217,8 +239,9 @@ def test_a_notice_is_shown_until_a_new_version_is_published(family, paths):
         family[0].version = version
         (directory / "notice.md").write_text("One\nprocessor.\n")
         publish(family, paths, readme)
-        pages = (readme, paths.experiments / "README.md", directory / "README.md")
-        assert ["**In doubt**: One processor." in page.read_text() for page in pages] == [kept] * 3
+        pages = (paths.experiments / "README.md", directory / "README.md")
+        assert ["**In doubt**: One processor." in page.read_text() for page in pages] == [kept] * 2
+        assert ("; [in doubt](experiments/wins/README.md) |" in readme.read_text()) == kept
         assert (directory / "notice.md").exists() == kept
 
 

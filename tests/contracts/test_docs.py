@@ -33,3 +33,16 @@ def test_named_files_and_tests_exist(page: Path) -> None:
         or (test and f"def {test}(" not in (ROOT / file).read_text(encoding="utf-8"))
     ]
     assert missing == []
+
+
+def test_every_variant_has_a_row_with_its_question() -> None:
+    rows = re.findall(r"^\| (`.*?) \|", (ROOT / "docs/variants.md").read_text(), re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert named == {file.stem for file in (ROOT / "conf" / "attn").glob("*.yaml")}
+
+
+def test_the_readme_is_short_and_its_links_lead_to_files() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)|(?:src|srcset)=\"([^\"]+)\"", text)
+    assert [link for pair in links if not (ROOT / (link := "".join(pair))).exists()] == []
+    assert len(text.splitlines()) <= 150

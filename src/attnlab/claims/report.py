@@ -1,7 +1,7 @@
 """The report on claims: one HTML file that opens offline, and the page of each claim."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from statistics import fmean, median
@@ -24,6 +24,7 @@ from attnlab.runs.run_directory import now
 BEGIN, END = "<!-- verdicts -->", "<!-- /verdicts -->"
 IN_README = 3  # claims, by their order
 NOTICE = "notice.md"  # what is doubtful about a published verdict; optional
+SENTENCE = "sentence.md"  # the result in a sentence for the README; optional
 LARGEST_FIGURE = 200_000  # bytes, so that the repository stays small
 
 
@@ -97,6 +98,28 @@ def read_notice(directory: Path) -> str:
     return " ".join(file.read_text(encoding="utf-8").split()) if file.exists() else ""
 
 
+def read_sentence(directory: Path, published: Mapping[str, Any]) -> str:
+    """The result in one sentence, from sentence.md with numbers of verdict.json; without the file,
+    the main prediction with its numbers.
+
+    In the file, `{loss[median]:.2f}` is an entry of a prediction, and `{loss[causal]:.2f}` the
+    median score of an arm.
+    Raises BadInput for a number that was not published.
+    """
+    file, row = directory / SENTENCE, published["row"]
+    if not file.exists():
+        return f"{row['says']} Measured: {row['measured']}, {row['n']} seeds."
+    numbers = {
+        name: prediction
+        | {arm: median(map(float, x)) for arm, x in prediction["scores"].items() if x}
+        for name, prediction in published["predictions"].items()
+    }
+    try:
+        return " ".join(file.read_text(encoding="utf-8").split()).format(**numbers)
+    except (KeyError, ValueError) as error:
+        raise BadInput(f"{file} names a number that verdict.json does not have: {error}") from None
+
+
 def _claim_page(evidence: Evidence, directory: Path, *, figure: bool) -> str:
     name, declared = evidence.claim.name, read_json(directory / "declared.json")
     conf = f"--config-dir experiments/{name}/conf " if (directory / "conf").is_dir() else ""
@@ -164,7 +187,8 @@ def write_tables(experiments: Path, readme: Path) -> list[Path]:
     """Write the table of all published claims to a page, and that of the first ones to the README;
     BadInput if the README lacks the marks around its table."""
     published = {
-        file.parent.name: read_json(file) | {"notice": read_notice(file.parent)}
+        file.parent.name: (content := read_json(file))
+        | {"notice": read_notice(file.parent), "sentence": read_sentence(file.parent, content)}
         for file in experiments.glob("*/verdict.json")
     }
     rows = sorted(published.items(), key=lambda item: (item[1]["row"]["order"], item[0]))
