@@ -217,7 +217,7 @@ def test_a_sentence_has_published_numbers(tmp_path):
     (tmp_path / "sentence.md").write_text("It is {p[median]:.2f}\n({p[with, D = 8]:.1f}).\n")
     assert read_sentence(tmp_path, published) == "It is 0.12 (2.0)."
     (tmp_path / "sentence.md").write_text("It is {late[median]:.2f}.")
-    with pytest.raises(BadInput, match="verdict.json does not have: 'late'"):
+    with pytest.raises(BadInput, match=r"verdict\.json does not have: 'late'"):
         read_sentence(tmp_path, published)
 
 
