@@ -121,6 +121,11 @@ notebooks: setup ## write the course notebooks and a wheel to build/notebooks; P
 	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation -w build/notebooks .
 	@ATTNLAB_PACKAGE="$(PACKAGE)" $(BIN)/python docs/notebooks.py build/notebooks
 
+.PHONY: offline
+offline: setup ## write wheels of attnlab and of all it needs to build/offline, for machines without network
+	@$(BIN)/python -m pip wheel --quiet $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -w build/offline $(ARGS) .
+	@echo "attnlab: on a machine with the same system and Python: pip install --no-index --find-links build/offline attnlab"
+
 .PHONY: clean
 clean: ## remove caches and builds; keeps outputs/ and the environment
 	rm -rf build dist .import_linter_cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -43,9 +43,11 @@ MENU = {
         *(f"chapters/{file.stem}" for file in CHAPTERS),
         "exercises/README",
         "textbook",
+        "teach",
     ],
     "Visualization": ["explore", "instruments"],
     "How to": [
+        "variants",
         "attention",
         "own",
         "checkup",
@@ -72,7 +74,7 @@ def collect() -> None:
     shutil.rmtree(SOURCE, ignore_errors=True)
     (SOURCE / "extra").mkdir(parents=True)
     shutil.copytree(ROOT / "docs" / "img", SOURCE / "img")
-    shutil.copytree(ROOT / "docs" / "img", SOURCE / "extra" / "docs" / "img")  # of <picture>
+    shutil.copytree(ROOT / "docs" / "img", SOURCE / "extra" / "img")  # of <picture>
     shutil.copy(ROOT / "docs" / "playground.html", SOURCE / "extra")
     shutil.copy(ROOT / "docs" / "conf.py", SOURCE)
     (SOURCE / "static").mkdir()
@@ -86,11 +88,11 @@ def collect() -> None:
         write(place_of(file), with_links(file))
     stems = [f"{file.parent.name}/README" for file in claims]
     write(place_of(table), with_links(table) + "\n" + toctree(stems, "Claims"))
-    listed = {page for pages in MENU.values() for page in pages}
+    listed = {"index"} | {page for pages in MENU.values() for page in pages}
     others = sorted({file.stem for file in ROOT.glob("docs/*.md")} - listed)  # new guides
     menu = MENU | {"How to": MENU["How to"] + others}
     menus = "\n".join(toctree(pages, name) for name, pages in menu.items())
-    write("index.md", with_links(ROOT / "README.md") + "\n" + menus)
+    write("index.md", with_links(ROOT / "docs" / "index.md") + "\n" + menus)
 
 
 def place_of(file: Path) -> str:
@@ -153,20 +155,22 @@ def explorer_pages() -> None:
 
 
 def add_live_pages() -> None:
-    """Add links to the explorer pages to the page about the explorer."""
-    page = SOURCE / "explore.md"
-    rows = [
-        f'<a href="explore/{name}.html">{" and ".join(pair)}</a>'
-        for name, pair in EXPLORED.items()
-    ]
+    """Add links to the explorer pages to the front page and to the page about the explorer."""
+    links = {name: f'<a href="explore/{name}.html">{{}}</a>' for name in (*EXPLORED, "live")}
+    pairs = {name: links[name].format(" and ".join(pair)) for name, pair in EXPLORED.items()}
+    live = links["live"].format("live page")
     here = (
-        f"Explore three pairs of runs of preset micro here: {', '.join(rows)}. Or open the "
-        '<a href="explore/live.html">live page</a>, in which these four models compute.'
+        f"Explore three pairs of runs of preset micro here: {', '.join(pairs.values())}. Or open "
+        f"the {live}, in which these four models compute."
     )
-    text = page.read_text(encoding="utf-8")
-    page.write_text(
-        text.replace("## What you see", f"{here}\n\n## What you see"), encoding="utf-8"
-    )
+    front = [f"- The {live}: four trained models compute on your text"]
+    front += [f"- Every head while it trains: {link}" for link in pairs.values()]
+    for name, mark, text in (
+        ("explore", "## What you see", f"{here}\n\n## What you see"),
+        ("index", "<!-- live -->", "\n".join(front)),
+    ):
+        page = SOURCE / f"{name}.md"
+        page.write_text(page.read_text(encoding="utf-8").replace(mark, text), encoding="utf-8")
 
 
 def add_notebooks() -> None:
