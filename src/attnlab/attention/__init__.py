@@ -22,6 +22,13 @@ from attnlab.attention.positions import alibi, log_length
 from attnlab.attention.properties import Properties
 from attnlab.attention.scores import AdditiveAttention, DifferentialAttention, GeneralAttention
 from attnlab.attention.self_attention import SelfAttention
+from attnlab.attention.sparse_kernels import (
+    entmax15,
+    softpick,
+    sparsemax,
+    stick_breaking,
+    top_k,
+)
 from attnlab.attention.torch_mha import TorchMHA
 from attnlab.attention.variant import (
     AttentionConfig,
@@ -48,6 +55,7 @@ __all__ = [
     "attention",
     "bidirectional",
     "causal",
+    "entmax15",
     "finite_fill",
     "flex",
     "flipped",
@@ -64,7 +72,11 @@ __all__ = [
     "single_active",
     "softmax1",
     "softmax_over_queries",
+    "softpick",
+    "sparsemax",
+    "stick_breaking",
     "strict_flip",
+    "top_k",
     "unmerged_heads",
     "zero_fill",
 ]
