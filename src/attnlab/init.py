@@ -27,12 +27,16 @@ def gpt2(net: GPT, qk_std: float = 0.02) -> dict[str, Rule]:
     standard deviation of the query and key weights.
     """
     residual = normal(0.02 / math.sqrt(2 * len(net.blocks)))
-    sharing = {
-        f"{name}.qkv.weight": _queries_keys_values(qk_std, shared=layer.shared)
+    of_attention = {
+        f"{name}.{parameter}": rule
         for name, layer in net.named_modules()
         if isinstance(layer, Attention)
+        for parameter, rule in (
+            {"qkv.weight": _queries_keys_values(qk_std, shared=layer.shared)}
+            | layer.initial(qk_std)
+        ).items()
     }
-    return sharing | {
+    return of_attention | {
         "*.bias": zeros,
         "*ln_?.weight": ones,
         "*.attn.qkv.weight": _queries_keys_values(qk_std),

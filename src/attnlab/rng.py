@@ -62,3 +62,12 @@ def normal(std: float) -> Rule:
         weight.copy_(torch.randn(weight.shape, generator=stream) * std)
 
     return draw
+
+
+def uniform(low: float, high: float) -> Rule:
+    """Draw uniformly from [low, high), in fp32 on the CPU."""
+
+    def draw(weight: Tensor, stream: torch.Generator) -> None:
+        weight.copy_(torch.rand(weight.shape, generator=stream) * (high - low) + low)
+
+    return draw

@@ -20,7 +20,12 @@ from attnlab.attention.layer import Attention
 from attnlab.attention.masks import bidirectional, causal, flipped, peek_one, strict_flip
 from attnlab.attention.positions import alibi, log_length
 from attnlab.attention.properties import Properties
-from attnlab.attention.scores import AdditiveAttention, DifferentialAttention, GeneralAttention
+from attnlab.attention.scores import (
+    AdditiveAttention,
+    DifferentialAttention,
+    DifferentialAttentionV2,
+    GeneralAttention,
+)
 from attnlab.attention.self_attention import SelfAttention
 from attnlab.attention.sparse_kernels import (
     entmax15,
@@ -45,6 +50,7 @@ __all__ = [
     "AttentionConfig",
     "CrossAttention",
     "DifferentialAttention",
+    "DifferentialAttentionV2",
     "GeneralAttention",
     "KVCache",
     "Properties",

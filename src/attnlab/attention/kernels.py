@@ -74,16 +74,26 @@ declare(manual, SOFTMAX)
 
 
 def softmax1(
-    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float, mod: Mod = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor,
+    scale: float,
+    dropout: float,
+    mod: Mod = None,
+    sink: Tensor | None = None,
 ) -> Tensor:
-    """exp(s) / (1 + sum exp(s)): a head can attend to nothing (Miller 2023).
+    """exp(s) / (exp(b) + sum exp(s)): a head can attend to nothing (Miller 2023, with b = 0).
 
-    It is a softmax with one more key, of score 0 and value 0, an attention sink (Xiao et al. 2024,
-    equation 2). Rows sum to less than 1.
+    It is a softmax with one more key, of score b and value 0, an attention sink (Xiao et al. 2024,
+    equation 2). `sink` holds b of each head (H,), as in gpt-oss (OpenAI 2025). b is neither scaled
+    nor masked. Rows sum to less than 1.
     """
     masked = scores(q, k, scale=scale, mod=mod).masked_fill(~mask, float("-inf"))
-    sink = masked.new_zeros(*masked.shape[:-1], 1)  # (B, H, T, 1)
-    pattern = torch.cat([masked, sink], dim=-1).softmax(-1)[..., :-1]
+    b = masked.new_zeros(1) if sink is None else sink.to(masked.dtype)
+    none = b[:, None, None].expand(*masked.shape[:-1], 1)  # (B, H, T, 1)
+    pattern = torch.cat([masked, none], dim=-1).softmax(-1)[..., :-1]
     return mix(pattern, v, dropout=dropout)
 
 

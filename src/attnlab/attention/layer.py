@@ -93,6 +93,11 @@ class Attention(nn.Module):
                     f"remove may_attend = {name_of(self.may_attend)}"
                 )
 
+    def initial(self, qk_std: float) -> dict[str, Rule]:
+        """Rules that depend on the settings, or on the standard deviation of query and key
+        weights, by parameter name; `init_rules` holds the others."""
+        return {}
+
     def split_qkv(self, rows: Tensor, dim: int = 0) -> tuple[Tensor, Tensor, Tensor]:
         """The views for queries, keys and values of a tensor with the rows of `qkv`."""
         parts = rows.split(self.qkv_sizes, dim)

@@ -215,3 +215,61 @@ class DifferentialAttention(SelfAttention):
         attend = partial(super().mix, mask=mask, dropout=dropout, options=options)
         ab, cd = (self.lambdas[::2] * self.lambdas[1::2]).sum(-1)  # a . b and c . d
         return attend(q1, k1, v) - (ab.exp() - cd.exp() + self.lambda_init) * attend(q2, k2, v)
+
+
+class DifferentialAttentionV2(SelfAttention):
+    """Each head subtracts a second one, times a learned number of its input (Ye et al. 2026, V2).
+
+    Two heads of queries, from `qkv` and from `second`, share a head of keys and values. The
+    pattern is P1 - lambda P2 with lambda = sigmoid(w x) of each head and query, so weights may be
+    negative, and rows sum to 1 - lambda. Unlike `DifferentialAttention`, it has whole heads, no
+    norm and no lambda_init. Raises ValueError for n_kv_head, qk_norm, shared, conv or
+    length_scale.
+    """
+
+    init_rules: ClassVar[dict[str, Rule]] = {"lambdas.weight": normal(0.02)}
+    properties = Properties(cacheable=True)
+
+    def __init__(self, config: AttentionConfig) -> None:
+        unsupported = ("n_kv_head", "qk_norm", "shared", "conv", "length_scale")
+        config.require_default(*unsupported, by="DifferentialAttentionV2")
+        super().__init__(config)
+        C = config.n_embd
+        self.second = nn.Linear(C, C, bias=config.bias)
+        self.lambdas = nn.Linear(C, self.n_head, bias=False)
+        self.bilinear = False
+
+    def initial(self, qk_std: float) -> dict[str, Rule]:
+        return super().initial(qk_std) | {"second.weight": normal(qk_std)}
+
+    def split(self, x: Tensor, cache: KVCache | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries of both heads (B, 2 H, T, D), and keys and values (B, H, T, D)."""
+        q, k, v = super().split(x, cache)
+        second = self._heads(self.second(x))
+        if self.rotary is not None:
+            second, _ = self._placed(second, k, 0 if cache is None else len(cache))
+        return torch.cat([q, second], dim=1), k, v
+
+    def options(self, x: Tensor, cache: KVCache | None = None) -> dict[str, Any]:
+        return super().options(x, cache) | {"lambda": self.lambdas(x).sigmoid().mT[..., None]}
+
+    def scores(self, x: Tensor) -> Tensor:
+        """The scores of the first softmax, before its mask: (B, T, C) -> (B, H, T, T)."""
+        q, k, _ = self.split(x)
+        return self.scores_of(q.chunk(2, dim=1)[0], k, self.mod(x))
+
+    def mix(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        mask: Tensor,
+        dropout: float,
+        options: dict[str, Any],
+    ) -> Tensor:
+        """The difference of the kernel with the first and with the second queries."""
+        first, second = q.chunk(2, dim=1)
+        others = {name: option for name, option in options.items() if name != "lambda"}
+        attend = partial(super().mix, mask=mask, dropout=dropout, options=others)
+        return attend(first, k, v) - options["lambda"] * attend(second, k, v)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 HeadRule = Callable[[Any], None]  # of an `Attention`
 Scale = float | Literal["1/D"] | None
 Shared = Literal["qk", "qkv"] | None
+Gate = Literal["head", "channel"] | None
 ScoreMod = Callable[[Tensor, Tensor, Tensor], Tensor] | None
 
 # A head owns the slices h*D to (h+1)*D of the rows of q, k and v in `qkv`, and of the columns of
@@ -112,6 +113,27 @@ class AttentionConfig:
             `score_mod`; None for no cap.
         shared: "qk": keys are the queries (Kitaev et al. 2020, section 2); "qkv": one projection
             gives queries, keys and values. `qkv` then has 2C or C rows.
+        gate: the mixed values are multiplied by sigmoid(W x), with one number a head ("head") or
+            a channel ("channel"); None for no gate (Qiu et al. 2025).
+        gate_bias: a learned bias of the gate starts at this number, such as 4, so that the gate
+            starts at 0.98; None for no bias: the gate starts near 1/2 and halves the output.
+        sink: the kernel gets a learned score of each head for attending to nothing, from 0 on, as
+            in gpt-oss (OpenAI 2025); for the kernel softmax1.
+        top_k: how many keys a query keeps, for the kernel top_k; None for its default, 8.
+        forget: the scores of query i and key j are lowered by the logarithms of forget gates of
+            the positions j + 1 to i, sigmoid(W x + b), where b starts at this number (Lin et al.
+            2025); 0 in the paper. None for no gates. Needs a causal mask.
+        value_residual: from the second layer on, values are v + m (v0 - v), with v0 those of the
+            first layer and a learned number m, which starts at 1/2 (Zhou et al. 2024).
+        value_embeddings: the same in every layer, with an embedding of the symbol in place of v0.
+        exclusive: the mixed values lose their part along the value of their own position (XSA,
+            Zhai 2026). At position 0 nothing is left. It acts before the gate.
+        conv: taps of a causal convolution over the rows of `qkv`, added to them before norms and
+            rotary positions (Canon-B, Allen-Zhu 2025); None for none.
+        length_scale: scores are multiplied by s ln n, n the number of keys up to the query, with a
+            learned s of each head, from 1 on (SSMax, Nakanishi 2025).
+        rotary_share: the share of the channels of a head, the first ones, that are rotated, with
+            frequencies as for a head of that many channels; None for all.
         layer: the number of the layer, from 0.
         vocab_size: V of the model; 0 for a layer outside a model.
     """
@@ -133,6 +155,17 @@ class AttentionConfig:
     window: int | None = None
     score_mod: ScoreMod = None
     softcap: float | None = None
+    gate: Gate = None
+    gate_bias: float | None = None
+    sink: bool | None = None
+    top_k: int | None = None
+    forget: float | None = None
+    value_residual: bool | None = None
+    value_embeddings: bool | None = None
+    exclusive: bool | None = None
+    conv: int | None = None
+    length_scale: bool | None = None
+    rotary_share: float | None = None
     layer: int = 0
     vocab_size: int = 0
 

@@ -6,8 +6,12 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 Settings = dict[str, Any]
-Role = Literal["place", "named", "shown", "free", "once", "bundle", "start", "undeclared"]
+Role = Literal["place", "named", "shown", "free", "once", "bundle", "start", "undeclared", "late"]
 
+LATE_ATTN = (
+    *("gate", "gate_bias", "sink", "top_k", "forget", "value_residual", "value_embeddings"),
+    *("exclusive", "conv", "length_scale", "rotary_share"),
+)
 # The roles of settings, each with all keys below it. A setting that is missing here can change the
 # result, so it is part of a run's identity, stands in the name of the run directory if an override
 # changes it, and is the same in a run that continues another.
@@ -20,6 +24,8 @@ Role = Literal["place", "named", "shown", "free", "once", "bundle", "start", "un
 #   bundle      a config group that only sets values of other groups: no key of the configuration
 #   start       belongs to the initial weights: no argument of the model, and free for `init_from`
 #   undeclared  no part of a claim's declaration
+#   late        newer than the first published runs: null counts as absent in `fingerprint`, so the
+#               digests of earlier runs stay valid
 ROLES: dict[str, tuple[Role, ...]] = {
     "name": ("place", "named"),
     "outputs": ("place", "named"),
@@ -48,6 +54,7 @@ ROLES: dict[str, tuple[Role, ...]] = {
     "optim.min_lr": ("free",),
     "optim.warmup_steps": ("free",),
     "optim.decay": ("free",),
+    **{f"attn.{name}": ("late",) for name in LATE_ATTN},
     "model.init": ("start",),
     "model.qk_std": ("start",),
 }
@@ -79,6 +86,10 @@ def fingerprint(settings: Settings, *inputs: str) -> str:
     """A digest of the configuration and of the SHA-256s of its inputs, corpus and weights."""
     places = settings_with("place")
     counted = {key: value for key, value in settings.items() if key not in places}
+    for group, key in (setting.split(".") for setting in settings_with("late")):
+        node = counted.get(group)
+        if isinstance(node, dict) and key in node and node[key] is None:
+            counted[group] = {name: value for name, value in node.items() if name != key}
     content = json.dumps([counted, *inputs], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
 
