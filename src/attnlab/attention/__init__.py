@@ -20,6 +20,7 @@ from attnlab.attention.layer import Attention
 from attnlab.attention.masks import bidirectional, causal, flipped, peek_one, strict_flip
 from attnlab.attention.positions import alibi, log_length
 from attnlab.attention.properties import Properties
+from attnlab.attention.recurrent import DeltaAttention
 from attnlab.attention.scores import (
     AdditiveAttention,
     DifferentialAttention,
@@ -49,6 +50,7 @@ __all__ = [
     "Attention",
     "AttentionConfig",
     "CrossAttention",
+    "DeltaAttention",
     "DifferentialAttention",
     "DifferentialAttentionV2",
     "GeneralAttention",
