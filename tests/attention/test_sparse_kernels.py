@@ -54,7 +54,7 @@ def stick_row(scores: np.ndarray) -> list[float]:
 def top_3(
     q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
 ) -> Tensor:
-    return sparse_kernels.top_k(q, k, v, mask=mask, scale=scale, dropout=dropout, keep=3)
+    return sparse_kernels.top_k(q, k, v, mask=mask, scale=scale, dropout=dropout, top_k=3)
 
 
 CASES: dict[str, tuple[Kernel, Row, float]] = {

@@ -16,6 +16,7 @@ from attnlab.attention.faulty_kernels import (
 )
 from attnlab.attention.functional import attention
 from attnlab.attention.kernels import flex, linear, manual, sdpa, sigmoid, softmax1
+from attnlab.attention.latent import LatentAttention
 from attnlab.attention.layer import Attention
 from attnlab.attention.masks import bidirectional, causal, flipped, peek_one, strict_flip
 from attnlab.attention.positions import alibi, log_length
@@ -55,6 +56,7 @@ __all__ = [
     "DifferentialAttentionV2",
     "GeneralAttention",
     "KVCache",
+    "LatentAttention",
     "Properties",
     "SelfAttention",
     "TorchMHA",

@@ -20,15 +20,15 @@ def top_k(
     scale: float,
     dropout: float,
     mod: Mod = None,
-    keep: int = 8,
+    top_k: int = 8,
 ) -> Tensor:
-    """The softmax over the `keep` largest visible scores of each query (Gupta et al. 2021).
+    """The softmax over the `top_k` largest visible scores of each query (Gupta et al. 2021).
 
     The scores are chosen after the mask: chosen before it, a later key could displace an earlier
     one. All keys whose scores equal the last one are kept.
     """
     visible = scores(q, k, scale=scale, mod=mod).masked_fill(~mask, float("-inf"))
-    last = visible.topk(min(keep, visible.shape[-1]), dim=-1).values[..., -1:]  # (B, H, T, 1)
+    last = visible.topk(min(top_k, visible.shape[-1]), dim=-1).values[..., -1:]  # (B, H, T, 1)
     return mix(masked_softmax(visible, mask & (visible >= last)), v, dropout=dropout)
 
 
