@@ -36,6 +36,12 @@ def test_rates_are_extended_twice_while_the_best_is_at_an_edge():
     assert best_rate(tried(losses)).at_edge
 
 
+def test_rates_are_extended_upwards_from_the_upper_edge():
+    losses = {1e-3: 2.2, 3e-3: 2.1, 1e-2: 2.0}
+    assert next_rates(GRID, tried(losses)) == [0.033]
+    assert next_rates(GRID, tried(losses | {0.033: 1.9})) == [0.11]  # the factor of 0.01 and 0.033
+
+
 def test_a_rate_counts_with_all_of_its_selection_seeds():
     some = tried({1e-3: 2.0, 3e-3: 1.9, 1e-2: 2.2})
     del some[3e-3][1002]

@@ -84,6 +84,14 @@ def test_heads_are_a_grid_of_settings_by_heads() -> None:
     assert (sheet[-64:, -64:] == 255).all()
 
 
+def test_queries_go_down_and_keys_to_the_right() -> None:
+    last_query = np.full((8, 8, 3), 255, np.uint8)
+    last_query[-1] = (255, 0, 0)
+    place = comparison(replace(DATA, maps={"sdpa": {"L0H0": last_query}})).axes[3]
+    sheet = np.asarray(place.get_images()[0].get_array())[:8, :8]
+    assert np.array_equal(sheet, last_query)
+
+
 def test_many_heads_are_cut_and_the_title_says_so() -> None:
     many = {f"L{layer}H{head}": red(8) for layer in range(6) for head in range(6)}
     place = comparison(replace(DATA, maps={"sdpa": many})).axes[3]

@@ -160,6 +160,26 @@ def test_divergence_has_a_sign_and_no_size(tmp_path: Path) -> None:
     assert math.isnan(compared["flipped"].differences[2])
 
 
+def test_means_leave_out_diverged_runs_unless_all_diverged(tmp_path: Path) -> None:
+    write_run(tmp_path, "unscaled", 0, 2.0, entropy=0.5)
+    write_run(tmp_path, "unscaled", 1, 0.0, entropy=0.1, status="diverged")
+    write_run(tmp_path, "sdpa", 0, 0.0, entropy=0.3, status="diverged")
+    means = {s.label: (s.mean("val_loss"), s.mean("attn/entropy"))
+             for s in settings(read_runs(tmp_path))}  # fmt: skip
+    assert means["unscaled"] == (2.0, 0.5)
+    assert means["sdpa"][1] == 0.3
+
+
+def test_settings_of_one_short_name_are_labeled_by_their_full_names(tmp_path: Path) -> None:
+    write_run(tmp_path, "sdpa", 0, 2.0, "optim.lr=1", "schedule.lr=2", "model.n_head=1")
+    write_run(tmp_path, "sdpa", 0, 2.0, "optim.lr=2", "schedule.lr=1", "model.n_head=2")
+    labels_shown = {s.label for s in settings(read_runs(tmp_path))}
+    assert labels_shown == {
+        "sdpa n_head=1 optim.lr=1 schedule.lr=2",
+        "sdpa n_head=2 optim.lr=2 schedule.lr=1",
+    }
+
+
 @pytest.mark.parametrize(
     ("worse", "n", "verdict"),
     [(10, 10, "worse"), (9, 10, "open"), (0, 10, "better"), (9, 9, "open"), (17, 20, "worse")],

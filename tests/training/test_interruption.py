@@ -6,10 +6,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from attnlab.training.callbacks import Divergence, RunCheckpoints
+from attnlab.training.interruption import Interruption
 from tests.conftest import ROOT
 from tests.forked import RUN as USUAL
 from tests.forked import at_call, ended, folder_of, same_weights
@@ -93,6 +97,33 @@ def test_a_signal_before_the_first_step_waits_for_it(
     code, said = ended(command, tmp_path)
     assert code == 0, said
     assert same_weights(folder_of(tmp_path / "o"), whole)
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    """Puts the handlers of signals back."""
+    before = {number: signal.getsignal(number) for number in CODES}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("handlers")
+def test_an_earlier_checkpoint_is_not_enough(tmp_path: Path) -> None:
+    """With accumulated gradients, a batch may begin before the step of the signal is done."""
+    checkpoints = RunCheckpoints(tmp_path, 100, Divergence())
+    interruption, trainer = Interruption(checkpoints), SimpleNamespace(global_step=0, world_size=1)
+    handled: list[int] = []
+    signal.signal(signal.SIGUSR2, lambda number, _: handled.append(number))
+    interruption.on_fit_start(trainer)
+    interruption.on_train_start(trainer)
+    trainer.global_step, checkpoints.saved_step = 3, 2
+    os.kill(os.getpid(), signal.SIGUSR2)
+    interruption.on_train_batch_start(trainer)
+    assert not handled and checkpoints.asked
+    checkpoints.saved_step = 3
+    interruption.on_train_batch_start(trainer)
+    assert handled == [signal.SIGUSR2] and not checkpoints.asked
 
 
 @pytest.mark.long

@@ -172,3 +172,8 @@ def test_a_column_has_one_type() -> None:
     for overrides in ((), ("attn.scale=1.0",), ("model.qk_std=0.1",), ("attn=torch_mha",)):
         for key, value in hyperparameters(plain(settings(*overrides)), "x").items():
             assert isinstance(value, float if key in shown()["columns"] else str), key
+
+
+def test_the_loss_comes_first_and_is_the_last_one() -> None:
+    results = [*shown()["results"].items()][:2]
+    assert results == [("val_loss", "loss"), ("best_val_loss", "lowest loss")]
