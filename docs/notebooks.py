@@ -75,7 +75,7 @@ OBSERVED = {"gradient", "prefixes", "batch", "finite", "past", "same twice"}
 
 def solved(file: Path) -> NotebookNode:
     """The exercises of a file with their solutions."""
-    names = "grade_statements, statements" if "statements" in file.name else "grade"
+    names = "grade_statements, scored, statements" if "statements" in file.name else "grade"
     setup = INSTALL + "\n" + GRADER.format(names=names)
     notebook = read(file)
     return _notebook([notebook.cells[0], new_code_cell(setup), *notebook.cells[1:]])

@@ -48,7 +48,7 @@ def table(head, rows):
 # %% [markdown]
 # ## The seven mistakes
 #
-# A mask is a predicate of (query, key); True means that the query may attend to the key. Two of the
+# A mask answers one question: may this query look at this key? True means that it may. Two of the
 # mistakes are wrong predicates, and five are kernels that apply a correct mask wrongly. They are in
 # `attnlab.attention.masks` and `attnlab.attention.faulty_kernels`, and you can train each with
 # `train.py attn=NAME`. First, the correct mask and kernel:

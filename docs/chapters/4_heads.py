@@ -3,7 +3,7 @@
 #
 # Multi-head attention runs several attention operations in parallel, each on its own slice of the
 # channels. This chapter takes the layer apart and reassembles it. It then shows what makes heads
-# different, and what happens if nothing does.
+# different, and what happens when all heads start the same.
 #
 # **You will learn** to
 #

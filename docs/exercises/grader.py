@@ -10,7 +10,7 @@ result, the message describes the mistake.
 
 import re
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -169,27 +169,37 @@ def _repaired(answer: Callable[..., Any], kind: str, hint: bool) -> None:
 def grade_statements(answers: Mapping[int, str | None]) -> list[Grade]:
     """Grade verdicts on the statements of the textbook page.
 
+    An answer that is no verdict, or to a number that is no statement, is not right.
+
     Args:
         answers: number of the statement, counted from 1 -> one of `VERDICTS`, or None.
-
-    Raises:
-        BadInput: there is no such statement or verdict.
     """
     rows, grades = statements(), []
     for number, answer in answers.items():
-        if not 1 <= number <= len(rows) or answer not in (None, *VERDICTS):
-            raise BadInput(
-                f"{number}: {answer!r} is not an answer; numbers are 1 to {len(rows)}, and "
-                f"verdicts are {', '.join(VERDICTS)}"
-            )
+        if number not in range(1, len(rows) + 1):
+            told = f"There is no such statement; numbers are 1 to {len(rows)}."
+            grades.append(Grade(str(number), False, told))
+            continue
         row = rows[number - 1]
         told = f"Test it: {row.command}"
+        if answer not in VERDICTS:
+            told = f"{answer!r} is not a verdict; choose one of {', '.join(VERDICTS)}."
         if answer == row.verdict:
             told = f"We found: {row.found.rstrip('.')}."
             told += f" Often left out: {row.condition}" if row.condition else ""
         passed = None if answer is None else answer == row.verdict
-        grades.append(Grade(f"{number}. {row.text.rstrip('.')}", passed, told if answer else ""))
+        grades.append(
+            Grade(f"{number}. {row.text.rstrip('.')}", passed, "" if passed is None else told)
+        )
     return grades
+
+
+def scored(grades: Sequence[Grade]) -> str:
+    """The grades of what was answered, a line each, and the score: "7 of 9 right"."""
+    done = [result for result in grades if result.passed is not None]
+    right = sum(result.passed is True for result in done)
+    score = f"{right} of {len(done)} right; {len(grades) - len(done)} not answered yet"
+    return "\n".join([*map(str, done), score])
 
 
 class Statement(NamedTuple):
@@ -208,4 +218,10 @@ def statements() -> list[Statement]:
     page = re.sub(r"<!--.*?-->", "", page).replace("**", "")
     lines = re.findall(r"^\| (.*) \|$", page, re.MULTILINE)
     rows = [[cell.strip() for cell in line.split("|")] for line in lines]
-    return [Statement(*row) for row in rows if row[1] in VERDICTS]
+    # Behind the verdict, a cell may say where it was tested and what is in doubt.
+    verdict = re.compile("holds only if|does not hold|holds|open")
+    return [
+        Statement(text, match[0], *rest)
+        for text, cell, *rest in rows
+        if (match := verdict.match(cell))
+    ]

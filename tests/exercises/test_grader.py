@@ -9,7 +9,7 @@ import torch
 
 from attnlab.attention.kernels import manual
 from attnlab.errors import BadInput
-from docs.exercises import Grade, grade, grade_statements, statements
+from docs.exercises import Grade, grade, grade_statements, scored, statements
 from docs.exercises.grader import EXERCISES
 from docs.notebooks import EXERCISES as FILES
 from docs.notebooks import SHOWN, anonymous, solved, student
@@ -139,5 +139,14 @@ def test_statements_are_graded_by_the_published_verdicts() -> None:
     wrong, undone = grade_statements({1: "does not hold", 2: None})
     assert wrong.passed is False and "attnlab reproduce unscaled" in wrong.message
     assert undone.passed is None and undone.message == ""
-    with pytest.raises(BadInput, match="verdicts are holds, holds only if"):
-        grade_statements({1: "true"})
+
+
+def test_a_wrong_word_loses_no_other_grade_and_unanswered_ones_are_counted() -> None:
+    first = statements()[0].verdict
+    grades = grade_statements({1: first, 2: "true", 3: None, 99: "holds", 4: ""})
+    assert [result.passed for result in grades] == [True, False, None, False, False]
+    assert "'true' is not a verdict; choose one of holds, holds only if" in grades[1].message
+    *lines, score = scored(grades).splitlines()
+    assert score == "1 of 4 right; 1 not answered yet"
+    assert len(lines) == 4 and "There is no such statement" in lines[2]
+    assert scored([]) == "0 of 0 right; 0 not answered yet"

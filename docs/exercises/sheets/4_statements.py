@@ -24,5 +24,4 @@ verdicts[1] = None  # your code
 verdicts[2] = None  # your code
 
 # %%
-for result in grade_statements(verdicts):
-    print(result)
+print(scored(grade_statements(verdicts)))
