@@ -212,10 +212,12 @@ def _paired_cell(c: Comparison, key: str) -> str:
         return "baseline" if key == "difference" else ""
     if not c.pairs:
         return "-"
+    if c.reads_ahead:  # a lower loss is no better prediction
+        return "leak" if key == "difference" else "-"
     if key == "better":
         return f"{c.better} of {len(c.pairs)}"
-    if c.reads_ahead or math.isinf(median):
-        return {"difference": "leak" if c.reads_ahead else "diverged"}.get(key, "-")
+    if math.isinf(median):
+        return "diverged" if key == "difference" else "-"
     if key == "interval" and len(c.finite) < 2:
         return "-"
     if key == "interval":
@@ -225,9 +227,12 @@ def _paired_cell(c: Comparison, key: str) -> str:
 
 
 def _interval_heading(comparisons: Sequence[Comparison]) -> dict[str, str]:
-    """The exact interval needs six seeds; with fewer, the column shows all of the range."""
-    exact = [not math.isnan(c.interval[1]) for c in comparisons if c.pairs]
-    return {"interval": "95 %\ninterval" if exact and all(exact) else "lowest to\nhighest"}
+    """The exact interval needs six seeds; with fewer, a cell shows the lowest and the highest."""
+    exact = {
+        not math.isnan(c.interval[1]) for c in comparisons if cell(c, "interval") not in ("-", "")
+    }
+    mixed = "95 % (n > 5)\nor range" if len(exact) == 2 else ""
+    return {"interval": mixed or ("95 %\ninterval" if True in exact else "lowest to\nhighest")}
 
 
 def _status(setting: Setting) -> str:

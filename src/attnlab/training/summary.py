@@ -102,7 +102,7 @@ def _next_commands(
             yield f"{_command('attnlab')} {verb} {shlex.quote(str(folder))}{_trust(result)}"
     if any(folder.glob("events.out.tfevents.*")):
         logs = run.place.parent if folder.name.startswith("seed=") else folder  # of hydra.run.dir
-        yield f"{_command('tensorboard')} --logdir {shlex.quote(str(logs))}  # tab Custom Scalars"
+        yield f"{_command('tensorboard')} --logdir {shlex.quote(str(logs))}  # tab Time Series"
 
 
 def _trust(result: "Result") -> str:

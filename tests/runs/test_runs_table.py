@@ -1,0 +1,42 @@
+"""What cells and headings of the tables say."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from attnlab.runs.pairing import pairs
+from attnlab.runs.reading import read_runs
+from attnlab.runs.runs_table import COMPARED, cell, table
+from tests.runs.invented import write_run
+
+
+def printed(root: Path) -> str:
+    output = io.StringIO()
+    shown = table(pairs(read_runs(root)), COMPARED, each=False)
+    Console(file=output, width=120).print(shown)
+    return output.getvalue()
+
+
+def test_a_leak_is_not_called_better(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        write_run(tmp_path, "sdpa", seed, 2.0, future_mass=0.0)
+        write_run(tmp_path, "flipped", seed, 0.1, future_mass=0.94)
+    (leak,) = [c for c in pairs(read_runs(tmp_path)) if c.reads_ahead and not c.is_baseline]
+    assert [cell(leak, key) for key in ("difference", "interval", "better")] == ["leak", "-", "-"]
+
+
+@pytest.mark.parametrize(
+    ("seeds", "heading"),
+    [((2, 2), "lowest to"), ((6, 6), "95 %  "), ((6, 2), "95 % (n > 5)")],
+)
+def test_the_interval_is_named_by_what_the_cells_show(
+    tmp_path: Path, seeds: tuple[int, int], heading: str
+) -> None:
+    for variant, of_variant in zip(("unscaled", "cosine"), seeds, strict=True):
+        for seed in range(of_variant):
+            write_run(tmp_path, variant, seed, 2.1 + seed / 100)
+    for seed in range(max(seeds)):
+        write_run(tmp_path, "sdpa", seed, 2.0)
+    assert heading in printed(tmp_path)
