@@ -156,6 +156,14 @@ def test_a_setting_that_is_true_or_false_has_no_mean(tmp_path: Path) -> None:
     assert (row["corpus.name_mean"], row["corpus.name_sd"]) == ("text", "")
 
 
+def test_csv_writes_control_characters_out(tmp_path: Path) -> None:
+    invent(tmp_path, "sdpa", 0, config={"model": {"bias": "a\x1b[2J\n=1"}})
+    printed = ask(str(tmp_path), "--csv", "--columns", "model.bias")
+    (row,) = csv.DictReader(io.StringIO(printed))
+    assert row["model.bias_mean"] == r"a\x1b[2J\n=1"
+    assert "\x1b" not in printed
+
+
 @pytest.mark.parametrize(
     ("condition", "count"),
     [
