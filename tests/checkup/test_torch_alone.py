@@ -80,6 +80,7 @@ def test_the_wheel_needs_torch_alone(tmp_path: Path) -> None:
     assert "2 passed" in done.stdout
 
 
+@pytest.mark.long  # a time, which other programs change
 def test_importing_the_checkup_takes_a_tenth_of_a_second_beyond_torch() -> None:
     code = (
         "import time, torch; begin = time.process_time(); import attnlab.checkup; "

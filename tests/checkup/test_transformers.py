@@ -38,9 +38,9 @@ def test_causal_architectures_raise_no_alarm(kind: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", sampled(ENCODERS, lambda kind: kind in SAMPLE))
-def test_encoders_read_ahead(kind: str) -> None:
+def test_encoders_are_built_as_decoders(kind: str) -> None:
     report = examined(kind)
-    assert report.causes[0] == "no_mask"  # type: ignore[attr-defined]
+    assert "no_mask" not in report.causes  # type: ignore[attr-defined]
 
 
 @pytest.mark.slow

@@ -187,7 +187,7 @@ def test_exit_codes(kind: str, file: Path, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.slow
 def test_exit_codes_of_published_architectures(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    for kind, code in (("llama", 0), ("bert", 1)):
+    for kind, code in (("llama", 0), ("bert", 0)):
         assert invoke(f"hf:{kind}", "--block-size", "12")[0] == code
         folder = tmp_path / kind
         load_target(f"hf:{kind}").model.save_pretrained(folder)  # type: ignore[attr-defined]

@@ -138,7 +138,7 @@ def test_validation_sequences_are_fixed_and_differ_from_training() -> None:
         (noisy_recall, {"noise": 0}, r"data\.noise = 0 must be from 1 to 29"),
         (noisy_recall, {"noise": 20}, r"data\.pairs = 8 must be from 1 to 5"),
         (fuzzy_recall, {"pairs": 11}, r"data\.pairs = 11 must be from 1 to 10"),
-        (fuzzy_recall, {"symbols": 2}, r"data\.pairs = 8 must be from 1 to 4"),
+        (fuzzy_recall, {"symbols": 2}, r"data\.pairs = 6 must be from 1 to 4"),
         (parity, {"symbols": 11}, r"data\.symbols = 11 must be from 2 to 10"),
         (copy, {"length": 33}, r"data\.length = 33 must be even"),
         (copy, {"symbols": 1}, r"data\.symbols = 1"),

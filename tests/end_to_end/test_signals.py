@@ -43,7 +43,7 @@ def at_flush(number: int, sent: signal.Signals) -> Callable[[], None]:
 
 MOMENTS = {
     "training": lambda sent: at_call(7, "training_step", sent),
-    "validation": lambda sent: at_call(6, "validation_step", sent),
+    "validation": lambda sent: at_call(3, "validation_step", sent),
     "checkpoint": lambda sent: at_flush(8, sent),  # the fourth; status and settings were three
 }
 SAMPLE = {  # `make test-all` pairs all of them; the sample of the campaign has kills

@@ -16,7 +16,7 @@ from typing import Any
 from hydra.conf import HydraConf
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from attnlab.errors import BadInput, first_line
 from attnlab.files import read_json, write_atomically, write_json
@@ -158,7 +158,7 @@ def _refusal(config: DictConfig) -> str | None:
     if misplaced := typed & {"hydra.run.dir", "hydra.sweep.subdir"}:
         reason = "its runs are named by their settings and seed; use hydra.sweep.dir"
         return f"{min(misplaced)} is not for a sweep: {reason}"
-    target = str(config.hydra.launcher.get("_target_"))
+    target = str(OmegaConf.select(config, "hydra.launcher._target_"))
     if "attnlab_submitit" in target and find_spec("submitit") is None:
         return "submitit is not installed; install it with: pip install hydra-submitit-launcher"
     for override in OverridesParser.create().parse_overrides(list(config.hydra.overrides.task)):
