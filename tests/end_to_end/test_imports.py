@@ -7,7 +7,7 @@ HEAVY = {
     *("lightning", "pytorch_lightning", "hydra", "omegaconf", "datasets", "matplotlib"),
     *("tensorboard", "transformers"),
 }
-LIBRARY = "attention model init checkup interop probes.measures cli".split()
+LIBRARY = "attention model init checkup interop probes.measures commands.cli".split()
 
 
 def test_importing_the_library_imports_nothing_heavy() -> None:

@@ -30,8 +30,11 @@ SUPPORTED = (
     "sliding_window softcap softmax1 unscaled"
 ).split()
 REFUSED = (
-    "additive differential finite_fill general post_softmax_mask softmax_over_queries strict_flip "
-    "torch_mha unmerged_heads zero_fill"
+    "additive decay delta_net delta_net_negative differential differential_v2 entmax exclusive "
+    "finite_fill forgetting gate_channel gate_head gated_delta_net gated_linear general kda "
+    "latent partial_rotary post_softmax_mask retention scalable_softmax short_conv sink "
+    "softmax_over_queries softpick sparsemax stick_breaking strict_flip top_k torch_mha "
+    "unmerged_heads value_embeddings value_residual zero_fill "
 ).split()
 # Settings of the model, each with the variant sdpa.
 MODELS = {

@@ -80,6 +80,12 @@ def exported(net: GPT, x: Tensor, y: Tensor, dtype: torch.dtype, refusal: str) -
         names |= {key: masks.name_of(vars(layer)[key]) for key in ("may_attend", "head_init")}
         if layer.may_attend in masks.LEAVES_QUERIES_WITHOUT_KEYS:
             raise BadInput(f"{refusal}: its mask leaves a query without keys")
+        others = {
+            "exclusive": layer.exclusive,
+            "rotary_share": layer.rotary and layer.rotated < layer.head_size,
+        }
+        if added := sorted({*layer.added, *(name for name, on in others.items() if on)}):
+            raise BadInput(f"{refusal}: its attention has {', '.join(added)}")
         mask = masks.build_mask(layer.may_attend, x.shape[1]).int().flatten().tolist()
         model["layers"].append(names | {key: vars(layer)[key] for key in numbers} | {"mask": mask})
     weights = torch.cat([weight.detach().flatten() for weight in net.parameters()]).to(dtype)

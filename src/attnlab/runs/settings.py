@@ -6,12 +6,25 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 Settings = dict[str, Any]
-Role = Literal["place", "named", "shown", "free", "once", "bundle", "start", "undeclared", "late"]
+Role = Literal["place", "named", "shown", "free", "once", "bundle", "start", "undeclared"]
 
-LATE_ATTN = (
-    *("gate", "gate_bias", "sink", "top_k", "forget", "value_residual", "value_embeddings"),
-    *("exclusive", "conv", "length_scale", "rotary_share"),
-)
+# Settings that are newer than the first published runs, with the value that changes nothing. With
+# it they count as absent, so that the identities and digests of earlier runs stay valid.
+NEWER: dict[str, Any] = {
+    "model.mlp_ratio": 4,
+    "data.eval_lengths": None,
+    "attn.gate": None,
+    "attn.gate_bias": None,
+    "attn.sink": None,
+    "attn.top_k": None,
+    "attn.forget": None,
+    "attn.value_residual": None,
+    "attn.value_embeddings": None,
+    "attn.exclusive": None,
+    "attn.conv": None,
+    "attn.length_scale": None,
+    "attn.rotary_share": None,
+}
 # The roles of settings, each with all keys below it. A setting that is missing here can change the
 # result, so it is part of a run's identity, stands in the name of the run directory if an override
 # changes it, and is the same in a run that continues another.
@@ -24,8 +37,6 @@ LATE_ATTN = (
 #   bundle      a config group that only sets values of other groups: no key of the configuration
 #   start       belongs to the initial weights: no argument of the model, and free for `init_from`
 #   undeclared  no part of a claim's declaration
-#   late        newer than the first published runs: null counts as absent in `fingerprint`, so the
-#               digests of earlier runs stay valid
 ROLES: dict[str, tuple[Role, ...]] = {
     "name": ("place", "named"),
     "outputs": ("place", "named"),
@@ -54,7 +65,6 @@ ROLES: dict[str, tuple[Role, ...]] = {
     "optim.min_lr": ("free",),
     "optim.warmup_steps": ("free",),
     "optim.decay": ("free",),
-    **{f"attn.{name}": ("late",) for name in LATE_ATTN},
     "model.init": ("start",),
     "model.qk_std": ("start",),
 }
@@ -73,7 +83,8 @@ def is_below(key: str, *roles: Role) -> bool:
 
 def identity(settings: Settings) -> Settings:
     """The settings that can change the result of a run, under dotted keys."""
-    return {key: x for key, x in flat(settings).items() if not is_below(key, "place", "shown")}
+    counted = {key: x for key, x in flat(settings).items() if not is_below(key, "place", "shown")}
+    return {key: x for key, x in counted.items() if key not in NEWER or x != NEWER[key]}
 
 
 def differences(saved: Settings, settings: Settings) -> list[str]:
@@ -86,9 +97,10 @@ def fingerprint(settings: Settings, *inputs: str) -> str:
     """A digest of the configuration and of the SHA-256s of its inputs, corpus and weights."""
     places = settings_with("place")
     counted = {key: value for key, value in settings.items() if key not in places}
-    for group, key in (setting.split(".") for setting in settings_with("late")):
+    for setting, unchanged in NEWER.items():
+        group, key = setting.split(".")
         node = counted.get(group)
-        if isinstance(node, dict) and key in node and node[key] is None:
+        if isinstance(node, dict) and key in node and node[key] == unchanged:
             counted[group] = {name: value for name, value in node.items() if name != key}
     content = json.dumps([counted, *inputs], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
