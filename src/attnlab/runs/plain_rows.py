@@ -47,9 +47,10 @@ def _paired(c: Comparison) -> dict[str, Any]:
         if c.pairs
         else None,
         "paired_seeds": c.seeds,
-        "better": c.better,
-        "worse": c.worse,
-        "verdict": c.verdict,
+        # Losses of models that read ahead are not comparable.
+        "better": None if c.reads_ahead else c.better,
+        "worse": None if c.reads_ahead else c.worse,
+        "verdict": None if c.reads_ahead else c.verdict,
         "ms_a_step": c.setting.milliseconds,
     }
 
