@@ -80,7 +80,7 @@ def test_no_two_names_look_alike() -> None:
     assert len(set(looks(names).values())) == MOST
     assert looks(names) == looks(reversed(names))
     with pytest.raises(ValueError, match=str(MOST + 1)):
-        looks([*names, "one more"])
+        looks([*names, "unscaled optim.lr=a", "unscaled optim.lr=b"])
 
 
 def test_labels_do_not_overlap() -> None:

@@ -4,6 +4,7 @@ import io
 import math
 import textwrap
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,15 +33,27 @@ DASHES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)))
 # variants differ in color. Black is the baseline, under all names that it has in comparisons.
 FAMILIES: dict[str, tuple[str, ...]] = {
     BLACK: ("sdpa|scaled|causal|independent|baseline", "manual", "torch_mha", "flex"),
-    VERMILION: ("unscaled", "inverse_scale", "cosine", "softcap", "log_length"),
-    BLUE: ("flipped", "bidirectional", "peek_one", "strict_flip", "sliding_window"),
+    VERMILION: (
+        "unscaled", "inverse_scale", "cosine", "softcap", "log_length", "scalable_softmax"
+    ),
+    BLUE: (
+        "flipped", "bidirectional", "peek_one", "strict_flip", "sliding_window", "top_k",
+        "stick_breaking", "forgetting"
+    ),
     GREEN: ("identical_heads|identical", "identical_qkv", "single_head"),
-    PURPLE: ("gqa", "mqa", "shared_qk", "shared_qkv"),
+    PURPLE: (
+        "gqa", "mqa", "shared_qk", "shared_qkv", "latent", "value_residual", "value_embeddings",
+        "exclusive", "gate_head", "gate_channel"
+    ),
     ORANGE: (
         "zero_fill", "finite_fill", "post_softmax_mask", "softmax_over_queries", "unmerged_heads"
     ),
-    SKY: ("rotary", "additive", "general", "alibi"),
-    BROWN: ("linear", "sigmoid", "softmax1", "differential"),
+    SKY: ("rotary", "additive", "general", "alibi", "partial_rotary", "short_conv"),
+    BROWN: (
+        "linear", "sigmoid", "softmax1", "differential", "differential_v2", "sink", "softpick",
+        "sparsemax", "entmax", "delta_net", "delta_net_negative", "gated_delta_net", "kda",
+        "gated_linear", "decay", "retention"
+    ),
 }  # fmt: skip
 # Sizes for a printed column of about 3.3 inches.
 SMALL: dict[Any, Any] = {
@@ -56,7 +69,7 @@ KNOWN: dict[str, LineStyle] = {
     for name in names.split("|")
 }
 SHADES = 8  # of a color, for the settings of one variant
-MOST = SHADES * len(DASHES)  # lines that can be distinguished
+MOST = SHADES * len(DASHES)  # lines of one color that can be distinguished
 
 
 @contextmanager
@@ -73,14 +86,15 @@ def looks(names: Iterable[str]) -> dict[str, LineStyle]:
     its own.
 
     The variant is the first word of the name ("unscaled" in "lab/unscaled n_head=4"); its color
-    depends on nothing else. Raises ValueError if there are more than `MOST` names.
+    depends on nothing else. Raises ValueError if more than `MOST` names have one color.
     """
     variants = {
         name: name if name in KNOWN else name.split(" ")[0].rpartition("/")[2] for name in names
     }
-    wanted = sorted(variants, key=lambda name: (name != variants[name], name not in KNOWN, name))
-    if len(wanted) > MOST:
-        raise ValueError(f"{len(wanted)} names, but only {MOST} lines can be distinguished")
+    wanted = sorted(variants, key=lambda name: (name != variants[name], *_place(name), name))
+    for color, count in Counter(map(color_of, variants.values())).items():
+        if count > MOST:
+            raise ValueError(f"{count} lines of {color}, but only {MOST} can be distinguished")
     styles: dict[str, LineStyle] = {}
     for name in wanted:
         color, dash = color_of(variants[name]), KNOWN.get(variants[name], ("", 0))[1]
@@ -90,6 +104,11 @@ def looks(names: Iterable[str]) -> dict[str, LineStyle]:
         )
         styles[name] = next(way for way in ways if way not in styles.values())
     return styles
+
+
+def _place(name: str) -> tuple[bool, int]:
+    """Known names come first, those before others of their color first of all."""
+    return name not in KNOWN, KNOWN.get(name, ("", 0))[1]
 
 
 def color_of(variant: str) -> str:

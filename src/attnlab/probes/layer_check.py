@@ -130,7 +130,7 @@ def _check_output(layer: nn.Module, x: Tensor, pattern: Tensor, mask: Tensor) ->
                 f"which has no weight in its pattern; make `pattern` describe `forward`"
             )
     elif layer.properties is None or layer.properties.linear_in_values:
-        v = layer.values(layer.split(x)[2], _memo(layer, x))
+        v = _values(layer, x)
         expected = layer.proj(layer.merge(pattern.to(v.dtype) @ v, x, v))
         if (differs := _differ(outputs[:1], expected)).any():
             raise BadInput(
@@ -142,6 +142,13 @@ def _check_output(layer: nn.Module, x: Tensor, pattern: Tensor, mask: Tensor) ->
 
 def _output(layer: nn.Module, x: Tensor) -> Tensor:
     return called(layer, x, _memo(layer, x))
+
+
+def _values(layer: SelfAttention, x: Tensor) -> Tensor:
+    v, memo = layer.split(x)[2], _memo(layer, x)
+    if layer.first:  # its own values are those of the first layer
+        memo["values"] = v
+    return layer.values(v, memo)
 
 
 def _memo(layer: nn.Module, x: Tensor) -> Memo:
@@ -181,7 +188,7 @@ def find_properties(layer: nn.Module, n_embd: int, block_size: int) -> Propertie
         of_layer = layer.scores(x)
         layer.bilinear = not _differ(of_layer, scores(q, k, scale=layer.scale)).any()
         softmax = masked_softmax(of_layer, layer.mask(x))
-        values = layer.values(layer.split(x)[2], _memo(layer, x))
+        values = _values(layer, x)
         if _differ(layer.pattern(x), softmax).any() or _differ(values, v).any():
             return None
     return replace(SOFTMAX, cacheable=False)
