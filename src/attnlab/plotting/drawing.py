@@ -204,7 +204,7 @@ def dots(
     """
     style = looks(name for name, _ in groups)
     for x, (name, values) in enumerate(groups):
-        color, kind = KNOWN[variants[x]] if variants else style[name]
+        color, kind = looks([variants[x]])[variants[x]] if variants else style[name]
         spread = np.linspace(-0.12, 0.12, len(values)) if len(values) > 1 else [0.0]
         if len(values):  # empty if all runs of an arm diverged
             axes.plot(x + np.asarray(spread), values, MARKERS[kind], color=color, alpha=0.75)
