@@ -41,6 +41,8 @@ def run_pytest(folder: Path, *arguments: str) -> tuple[int, str]:
     """pytest in a folder with this plugin and no other."""
     command = [sys.executable, "-m", "pytest", "-p", "attnlab.pytest_plugin", *arguments]
     environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "OMP_NUM_THREADS": "1"}
+    for name in ("CI", "BUILD_NUMBER"):  # with these, pytest repeats whole messages in its summary
+        environment.pop(name, None)
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment)
     return done.returncode, done.stdout + done.stderr
 
