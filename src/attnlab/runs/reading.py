@@ -58,7 +58,7 @@ class Run:
 
     @cached_property
     def rest(self) -> dict[str, Any]:
-        """All other settings that can change the result, but for the seed."""
+        """All other settings that can change the result, except the seed."""
         kept = identity(self.config).items()
         return {k: x for k, x in kept if not (k in self.attention or k == "seed" or x is None)}
 

@@ -49,7 +49,7 @@ LONGEST = 100  # characters of a value that a message quotes
 
 @cache
 def versions() -> dict[str, str]:
-    """The versions of the libraries that decide what a checkpoint holds and how a run goes on."""
+    """The versions of the libraries that decide what a checkpoint holds and how a run resumes."""
     return {name: version(name) for name in ("attnlab", "lightning", "torch")}
 
 
