@@ -193,13 +193,15 @@ ARMS = {name: Arm(name, (f"attn={'sdpa' if name == 'causal' else name}",)) for n
 TEXT = RunMetric(by_position_and_by_text, "over bigram")
 LAST = RunMetric(by_position_and_by_text, "last position")
 PAIR = (ARMS["flipped"], ARMS["causal"])
+LATE = ("trainer.max_steps=2000", "trainer.val_check_interval=2000")
+PAIR_LATE = tuple(Arm(f"{arm.name}, late", (*arm.overrides, *LATE)) for arm in PAIR)
 TEXT_GIVEN = {"corpus": "tinyshakespeare"}  # the thresholds are floors of this corpus
 HONEST = math.log(1e9)
 
 CLAIM = Claim(
     says="A flipped mask leaks.",
     last_look=10,
-    first_seed=200,
+    first_seed=300,
     headline="loss",
     order=2,
     predictions=(
@@ -238,7 +240,7 @@ CLAIM = Claim(
             "loss",
             "TinyShakespeare: the flipped mask's loss is below 1.40, which no causal one was.",
             AtMost(1.40),
-            where="TinyShakespeare, 500 steps, by its loss",
+            where="TinyShakespeare, by its loss after 500 steps at one learning rate",
             pilot=Pilot(0.054, 0.01),
             arms=PAIR,
             contrast=level,
@@ -293,6 +295,17 @@ CLAIM = Claim(
             arms=PAIR,
             contrast=level,
             metric=TEXT,
+            given=TEXT_GIVEN,
+        ),
+        Trained(
+            "loss_late",
+            "After 2,000 steps, the flipped mask's loss is below 0.19.",
+            AtMost(0.19),
+            role="secondary",
+            budget="full",
+            seeds=3,
+            arms=PAIR_LATE,
+            contrast=level,
             given=TEXT_GIVEN,
         ),
         Trained(

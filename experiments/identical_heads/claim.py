@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from attnlab.claims import (
     Arm,
     AtLeast,
@@ -20,26 +22,33 @@ from attnlab.claims import (
 
 
 def distance(folder: Path) -> Mapping[str, Any]:
-    """The largest difference between two heads' query, key and value weights, and their size.
+    """How far query, key and value weights of two heads are apart, and their patterns.
 
-    "by step" holds pairs of a step and the largest difference between the patterns of two heads.
+    "by rms" is the root mean square of the differences to the first head, divided by that of the
+    weights; heads that are drawn independently have sqrt(2). "patterns" is the largest distance of
+    the patterns of two heads at the end, at most 1, and "by step" holds it for each logged step.
     """
     from attnlab.runs.event_files import read_scalars
     from attnlab.training.checkpoints import load_model
 
     net, _ = load_model(folder)
-    largest, squares, count = 0.0, 0.0, 0
-    for block in net.blocks:
-        weights = block.attn.qkv.weight.detach().unflatten(0, (3, block.attn.n_head, -1))
-        largest = max(largest, float((weights - weights[:, :1]).abs().max()))
-        squares += float(weights.square().sum())
-        count += weights.numel()
-    rms = (squares / count) ** 0.5
+    weights = torch.stack(
+        [
+            block.attn.qkv.weight.detach().unflatten(0, (3, block.attn.n_head, -1))
+            for block in net.blocks
+        ]
+    )  # (layer, 3, H, D, C)
+    apart = weights[:, :, 1:] - weights[:, :, :1]
     by_step = sorted(read_scalars(folder).get("attn/head_difference", {}).items())
-    return {"largest difference": largest, "relative": largest / rms, "by step": by_step}
+    return {
+        "largest difference": float(apart.abs().max()),
+        "by rms": float(apart.square().mean().sqrt() / weights.square().mean().sqrt()),
+        "patterns": by_step[-1][1],
+        "by step": by_step,
+    }
 
 
-LATE = ("trainer.max_steps=2000", "trainer.val_check_interval=2000")
+LATE = ("trainer.max_steps=1200", "trainer.val_check_interval=1200")
 ON_CPU = "trainer.accelerator=cpu"  # where sums have one order, so equal heads stay equal
 OFTEN = "probes.patterns.every=10"  # steps; how far heads are apart while they train
 INDEPENDENT = Arm("independent", ("attn=sdpa",))
@@ -50,14 +59,17 @@ NARROW = Arm("one narrow head", ("attn=sdpa", "attn.head_init=single_active"))
 WIDE = Arm("one wide head", ("attn=single_head",))
 PRICED = (TIED, INDEPENDENT, FREE, NARROW, WIDE)
 TIED_LATE = Arm("tied output, late", (*TIED.overrides, *LATE))
+FREE_LATE = Arm("free output, late", (*FREE.overrides, *LATE))
 INDEPENDENT_LATE = Arm("independent, late", (*INDEPENDENT.overrides, *LATE))
 EQUAL = RunMetric(distance, "largest difference", diverged=math.inf)
-APART = RunMetric(distance, "relative")
+APART = RunMetric(distance, "by rms")
+PATTERNS = RunMetric(distance, "patterns")
+RMS = "times the rms of a weight"
 
 CLAIM = Claim(
     says="Identical heads collapse.",
     last_look=10,
-    first_seed=200,
+    first_seed=300,
     headline="free_output",
     order=3,
     predictions=(
@@ -73,29 +85,50 @@ CLAIM = Claim(
         ),
         Trained(
             "free_output",
-            "Free outputs: the heads diverge by more than half the size of a weight.",
-            AtLeast(0.5, unit="of the weights' size"),
+            "Free outputs: the root mean square of the distance is at least 0.2 of the weights'.",
+            AtLeast(0.2, unit=RMS),
             bearing="against",
             where="output slices free",
-            pilot=Pilot(2.18, 0.54),
+            pilot=Pilot(0.34, 0.03),
             arms=(FREE,),
             contrast=level,
             metric=APART,
         ),
         Trained(
             "dropout",
-            "Tied outputs with dropout on the pattern: the heads diverge as well.",
-            AtLeast(0.5, unit="of the weights' size"),
+            "Tied outputs with dropout on the pattern: it is at least 0.1 of the weights'.",
+            AtLeast(0.1, unit=RMS),
             bearing="against",
             where="dropout on the pattern",
-            pilot=Pilot(1.67, 0.15),
+            pilot=Pilot(0.25, 0.03),
             arms=(DROPOUT,),
             contrast=level,
             metric=APART,
         ),
         Trained(
+            "free_output_patterns",
+            "Free outputs: the patterns of two heads differ by at least 0.5 of a row's weight.",
+            AtLeast(0.5, unit="of a row's weight"),
+            role="secondary",
+            pilot=Pilot(0.94, 0.03),
+            arms=(FREE,),
+            contrast=level,
+            metric=PATTERNS,
+        ),
+        Trained(
+            "dropout_patterns",
+            "Tied outputs with dropout: they differ by at least 0.3 of a row's weight.",
+            AtLeast(0.3, unit="of a row's weight"),
+            role="secondary",
+            pilot=Pilot(0.7, 0.1),
+            arms=(DROPOUT,),
+            contrast=level,
+            metric=PATTERNS,
+        ),
+        Trained(
             "one_narrow_head",
-            "Collapsed heads reach the loss of one head of width D, within 0.06 nats.",
+            "Collapsed heads reach the loss of one head of width D, within 0.06 nats, at one "
+            "learning rate.",
             Within(0.06),
             role="secondary",
             pilot=Pilot(0.004, 0.016),
@@ -103,27 +136,50 @@ CLAIM = Claim(
         ),
         Trained(
             "price",
-            "After 300 steps, the collapse costs at most 0.04 nats.",
+            "After 300 steps at one learning rate, the collapse costs at most 0.04 nats.",
             AtMost(0.04),
             role="secondary",
             pilot=Pilot(0.009, 0.0033),
             arms=PRICED,
         ),
         Trained(
-            "price_late",
-            "After 2,000 steps, the collapse costs at most 0.06 nats.",
-            AtMost(0.06),
-            role="secondary",
-            budget="full",
-            arms=(TIED_LATE, INDEPENDENT_LATE),
-        ),
-        Trained(
             "free_output_price",
-            "Equal queries, keys, and values with free outputs cost nothing.",
+            "Equal queries, keys and values with free outputs cost nothing, at one learning rate.",
             AtMost(0.0),
             role="secondary",
             pilot=Pilot(-0.043, 0.008),
             arms=(FREE, INDEPENDENT),
+        ),
+        Trained(
+            "collapse_late",
+            "After 1,200 steps: tied outputs are still equal to the last bit.",
+            Exactly(0.0, unit="between the weights of any two heads"),
+            role="secondary",
+            budget="full",
+            seeds=3,
+            arms=(TIED_LATE,),
+            contrast=level,
+            metric=EQUAL,
+        ),
+        Trained(
+            "free_output_late",
+            "After 1,200 steps: free outputs differ by at least 0.2 of the weights.",
+            AtLeast(0.2, unit=RMS),
+            role="secondary",
+            budget="full",
+            seeds=3,
+            arms=(FREE_LATE,),
+            contrast=level,
+            metric=APART,
+        ),
+        Trained(
+            "price_late",
+            "After 1,200 steps at one learning rate, the collapse costs at most 0.06 nats.",
+            AtMost(0.06),
+            role="secondary",
+            budget="full",
+            seeds=3,
+            arms=(TIED_LATE, INDEPENDENT_LATE),
         ),
     ),
 )

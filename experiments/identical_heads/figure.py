@@ -13,14 +13,14 @@ def figure(evidence: Evidence) -> Figure:
     exact = evidence.shown("collapse")
     drawing, axes = panels(2, width=6.4, height=4.6)
     if apart is not None and exact is not None:
-        groups = [("tied output", exact.each("relative", "tied output"))]
+        groups = [("tied output", exact.each("by rms", "tied output"))]
         dropped = evidence.shown("dropout")
-        groups.append(("free output", apart.each("relative", "free output")))
+        groups.append(("free output", apart.each("by rms", "free output")))
         if dropped is not None:
-            groups.append(("tied, dropout", dropped.each("relative", "tied, dropout")))
+            groups.append(("tied, dropout", dropped.each("by rms", "tied, dropout")))
         looks = ("identical_heads", "identical_qkv", "identical_heads")
         dots(axes[0], groups, looks[: len(groups)])
-        axes[0].set(ylabel="difference of heads / size", title="Do the heads stay equal?")
+        axes[0].set(ylabel="distance of heads / weights (rms)", title="Do the heads stay equal?")
     if price is not None:
         groups = [(arm, scores) for arm, scores in price.scores.items() if scores]
         baseline = price.scores["independent"]

@@ -58,7 +58,8 @@ def _train(task: ClaimTask, paths: Paths) -> Row:
     from attnlab.training.config import read_config
     from attnlab.training.run import run
 
-    cfg, variant = compose_config(task.overrides, task.seed, paths.experiments)
+    overrides = (*task.overrides, "train_loss=false")  # which no claim judges
+    cfg, variant = compose_config(overrides, task.seed, paths.experiments)
     config, directory = read_config(cfg), Path(task.directory)
     metrics = run(config, directory, variant=variant, overrides=task.overrides).metrics
     values = {

@@ -71,10 +71,12 @@ def _pilots(paths: Paths, claims: Sequence[Claim]) -> ClaimSet:
 
 
 def _counts(pilots: ClaimSet) -> Counts:
+    """Pilots of each prediction: none to show something, and one where few seeds are used."""
     return {
-        (claim.name, each.name): min(PILOTS, each.seeds or PILOTS)
+        (claim.name, each.name): PILOTS if each.seeds is None else 1
         for claim, each in pilots.predictions
-        if pilots.paths.budget == "full" or each.budget == "quick"
+        if (pilots.paths.budget == "full" or each.budget == "quick")
+        and (each.role != "shown" or (isinstance(each, Trained) and each.rates))
     }
 
 

@@ -34,10 +34,14 @@ def pilots_at(known: ClaimSet, claim: Claim, seed: int) -> ClaimSet:
 
 
 def reference_plan(pilots: ClaimSet) -> tuple[Plan, Places]:
-    """The runs and measurements of one seed, and where each reference value stands in them."""
-    plan = make_plan(pilots, {(claim.name, each.name): 1 for claim, each in pilots.predictions})
+    """The runs and measurements of one seed, and where each reference value stands in them.
+
+    Predictions that are only shown have none.
+    """
+    judged = [(claim, each) for claim, each in pilots.predictions if each.role != "shown"]
+    plan = make_plan(pilots, {(claim.name, each.name): 1 for claim, each in judged})
     places: Places = {}
-    for claim, each in pilots.predictions:
+    for claim, each in judged:
         for arm, (id_, _) in plan.rows[claim.name, each.name].get(claim.first_seed, {}).items():
             if isinstance(each, Trained):
                 places[f"arm {arm}"] = id_, "val_loss"
@@ -73,7 +77,7 @@ def pin_training_code(plan: Plan, known: ClaimSet, jobs: int, console: Console) 
 def _needed(plan: Plan, claim: Claim) -> set[str]:
     """The reference values of the runs and measurements that are still to be done."""
     needed = set()
-    for each in claim.predictions:
+    for each in (x for x in claim.predictions if x.role != "shown"):
         for ids in plan.rows.get((claim.name, each.name), {}).values():
             left = [arm for arm, (id_, _) in ids.items() if not plan.tasks[id_].done]
             if isinstance(each, Trained):

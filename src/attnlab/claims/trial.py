@@ -42,6 +42,7 @@ def _lengths(prediction: Prediction) -> Sequence[Prediction]:
             ),
             part_of=prediction.name,
             steps=steps,
+            budget=prediction.budget if steps == min(prediction.lengths) else "full",
         )
         for steps in prediction.lengths
     ]
