@@ -4,8 +4,8 @@
 
 Measures the time to the first training step of `python train.py`, and the whole time of `attnlab
 --help`, of two bad overrides, of ten characters of `attnlab sample`, and of `attnlab checkup`
-(mostly the checkup itself). Reports medians over rounds, and the time of `import torch` for
-comparison. Writes benchmarks/startup.json.
+(mostly the checkup itself). Reports medians over rounds, and for comparison the times of `import
+torch` and of `import lightning.pytorch`, below which no run can start. Writes benchmarks/startup.json.
 """
 
 import argparse
@@ -95,6 +95,7 @@ def main() -> None:
         for number in range(1, options.rounds + 1):
             commands = {
                 "import torch": ([*python, "-c", "import torch"], 0),
+                "import lightning.pytorch": ([*python, "-c", "import lightning.pytorch"], 0),
                 "attnlab --help": ([*attnlab, "--help"], 0),
                 "python train.py attn=typo": ([*python, "train.py", "attn=typo"], 2),
                 "python train.py seed=-1": ([*python, "train.py", "seed=-1"], 2),

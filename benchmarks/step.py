@@ -4,11 +4,11 @@
 
 With nanoGPT's CPU settings (4 layers, 4 heads, width 128, 64 characters, batch size 12), compares
 our step in fp32 and bf16 with nanoGPT's in fp32; measures the rate of our matrix products as a
-share of that of one large product; and compares a Lightning run with all features (progress,
-TensorBoard, probes, checkpoints, validation) with a bare loop that trains and validates the same
-model. Our step and nanoGPT's alternate in two processes. Lightning and the bare loop run one after
-the other in a third. Without --nanogpt, the first comparison is left out. Writes
-benchmarks/step.json.
+share of that of one large product; and compares a run with all features (progress, TensorBoard,
+probes, checkpoints, validation), and Lightning's Trainer with none (`barebones=True`, the floor of
+Lightning), with a bare loop that trains and validates the same model. Our step and nanoGPT's
+alternate in two processes. The run, the Trainer and the loop take turns in a third. Without
+--nanogpt, the first comparison is left out. Writes benchmarks/step.json.
 """
 
 import argparse
@@ -22,12 +22,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from _common import Apart, Steps, nanogpt_model, paired, seconds, settings, summary, write
+from lightning.pytorch import Trainer
 from omegaconf import DictConfig
 
 from attnlab.data.batches import TrainBatches, ValidationBatches
 from attnlab.data.corpora import Corpus
 from attnlab.training.config import read_config
-from attnlab.training.run import run
+from attnlab.training.run import make_module, run
 
 
 class Bare:
@@ -104,22 +105,37 @@ def step_gflop(cfg: DictConfig, vocab_size: int) -> float:
 
 
 def lightning_against_bare(corpus: Corpus, preset: str, rounds: int, steps: int) -> dict[str, Any]:
-    """Seconds of training and validation over `steps` steps, with Lightning and in a bare loop."""
-    times = []
+    """Seconds of training and validation over `steps` steps: of a run, and of Lightning's Trainer
+    without callbacks and loggers, each against a bare loop."""
+    config = read_config(
+        cfg := settings(
+            f"preset={preset}",
+            f"trainer.max_steps={steps}",
+            f"trainer.val_check_interval={steps}",
+            "trainer.accelerator=cpu",
+        )
+    )
+    runs, floors = [], []
     for _ in range(rounds):
         with tempfile.TemporaryDirectory() as folder:
-            cfg = settings(
-                f"preset={preset}",
-                f"trainer.max_steps={steps}",
-                f"trainer.val_check_interval={steps}",
-                "trainer.accelerator=cpu",
-            )
-            lightning = run(read_config(cfg), Path(folder, "run"), variant="sdpa").metrics[
-                "wall_seconds"
-            ]
+            whole = run(config, Path(folder, "run"), variant="sdpa").metrics["wall_seconds"]
         bare = Bare(cfg, corpus, steps, False)
-        times.append((lightning, seconds(lambda bare=bare: (bare(steps), bare.validate()))))
-    return summary(times, steps)
+        loop = seconds(lambda bare=bare: (bare(steps), bare.validate()))
+        trainer = Trainer(
+            barebones=True,
+            max_steps=steps,
+            val_check_interval=steps,
+            accelerator="cpu",
+            gradient_clip_val=1.0,
+            use_distributed_sampler=False,
+        )
+        module = make_module(config, corpus)
+        floors.append((seconds(lambda to=trainer, module=module: to.fit(module)), loop))
+        runs.append((whole, loop))
+    return {
+        f"Lightning against a bare loop, preset={preset}": summary(runs, steps),
+        f"Lightning without callbacks, preset={preset}": summary(floors, steps),
+    }
 
 
 def main() -> None:
@@ -145,8 +161,7 @@ def main() -> None:
         results[f"{name} against nanoGPT"] = result
     results["share of the matrix-product rate, fp32"] = share_of_the_limit(corpus, gflop, options)
     for preset in ("tiny", "micro"):
-        name = f"Lightning against a bare loop, preset={preset}"
-        results[name] = lightning_against_bare(corpus, preset, 3, 1000)
+        results |= lightning_against_bare(corpus, preset, 3, 500)
     write("step", results)
 
 

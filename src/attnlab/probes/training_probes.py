@@ -102,9 +102,10 @@ class Patterns(Probe):
 class History(Probe):
     """Keeps every head's pattern on one text during training, for `attnlab explore`.
 
-    It writes history.json, below 1 MB, into the run directory. For a model with many heads the
-    text is shorter, and then the snapshots are fewer. Checkpoints also contain the snapshots, so a
-    resumed run has each of them once. The text is the start of the validation text.
+    It writes history.json, below 1 MB, into the run directory with each checkpoint and at the end.
+    For a model with many heads the text is shorter, and then the snapshots are fewer. Checkpoints
+    also contain the snapshots, so a resumed run has each of them once. The text is the start of
+    the validation text.
     """
 
     def __init__(self, *, steps: int, chars: int, windows: int) -> None:
@@ -117,6 +118,7 @@ class History(Probe):
         self.windows = windows
         self._due: set[int] = set()
         self._ids = torch.empty(0)
+        self._seen: list[View] = []  # of the last snapshot
         self._snapshots: list[dict[str, Any]] = []
         self._restored_chars = 0
 
@@ -152,6 +154,11 @@ class History(Probe):
     def on_train_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         if self._due:
             self._keep(trainer, pl_module)
+            self._write(trainer, pl_module)
+
+    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: Any, checkpoint: Any) -> None:
+        if self._seen:
+            self._write(trainer, pl_module)
 
     def state_dict(self) -> dict[str, Any]:
         return {"snapshots": self._snapshots, "chars": self._ids.shape[-1]}
@@ -165,13 +172,15 @@ class History(Probe):
             return
         x, y = pl_module.corpus.windows("val", net.block_size, self.windows)
         with trainer.precision_plugin.forward_context():
-            seen = list(views(net, self._ids))
+            self._seen = list(views(net, self._ids))
             with eval_mode(net):
                 logits = net(x.to(pl_module.device))
         loss = measures.mean_loss(logits, y.to(pl_module.device))
-        self._snapshots.append(snapshot(seen, step, float(loss)))
+        self._snapshots.append(snapshot(self._seen, step, float(loss)))
+
+    def _write(self, trainer: L.Trainer, pl_module: Any) -> None:
         tokens = [pl_module.corpus.alphabet[i] for i in self._ids[0].tolist()]
-        content = json.dumps(history(tokens, seen, self._snapshots), separators=(",", ":"))
+        content = json.dumps(history(tokens, self._seen, self._snapshots), separators=(",", ":"))
         write_atomically(base.run_directory(trainer) / "history.json", content.encode())
 
 
