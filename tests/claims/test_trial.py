@@ -9,6 +9,7 @@ from attnlab.claims import Arm, AtLeast, AtMost, Claim, Measured, Trained
 from attnlab.claims.conditions import check_fairness, describe_conditions
 from attnlab.claims.evaluate import judge_prediction
 from attnlab.claims.judge import false_confirmations, judge_claim
+from attnlab.claims.report import headline
 from attnlab.claims.results import Evidence, PredictionResult
 from attnlab.claims.rule import decide_lengths
 from attnlab.claims.trial import best_rate, next_rates, prepare, rate_errors
@@ -180,6 +181,20 @@ def test_times_of_one_processor_are_not_judged():
         check_fairness(Claim("x", (timed,)), [one])
     check_fairness(Claim("x", (timed,)), [one, other])
     check_fairness(Claim("x", (replace(timed, role="shown"),)), [one])
+
+
+def test_a_claim_that_only_shows_times_is_open_and_names_the_processor():
+    timed = Measured("t", "s", AtLeast(0, unit="s"), role="shown", timed=True, value="t")
+    rows = [{"status": "finished", "values": {"t": float(n)}, "processor": "P"} for n in range(9)]
+    claim = Claim("Fast.", (timed,))
+    evidence = Evidence(claim, {"t": PredictionResult(timed, list(range(9)), {"": rows})})
+    judge_prediction(evidence.found["t"], claim)
+    judge_claim(evidence)
+    assert (evidence.verdict, evidence.line) == ("open", "Open: the times are shown, not judged.")
+    tested = describe_conditions(claim, evidence.found, Resolved())
+    assert tested == "Tested with one processor (P)."
+    row = headline(evidence)
+    assert (row["measured"], row["n"]) == ("4 s (1 to 7)", "shown")
 
 
 def test_the_error_over_all_claims_counts_every_declared_primary_prediction_once():

@@ -37,10 +37,10 @@ def describe_conditions(
         parts.append(_one("length", [f"{n:,} steps" for n in sorted(steps)]))
     if corpora:
         parts.append(_one("data set", sorted(corpora)))
-    if any(each.timed for each in primary):
-        rows = [row for each in primary if each.timed for row in results[each.name].all_rows]
-        names = {row.get("processor") for row in rows}
-        parts.append("one processor" if len(names) < 2 else f"{len(names)} processors")
+    timed = [results[each.name] for each in claim.predictions if each.timed]
+    rows = [row for result in timed for row in result.all_rows]
+    if names := sorted({str(row["processor"]) for row in rows if "processor" in row}):
+        parts.append(_one("processor", names))
     parts += [text for each in trained for text in _parameters(each, results[each.name])][:1]
     return f"Tested with {', '.join(parts)}." if parts else ""
 

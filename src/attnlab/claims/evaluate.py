@@ -146,6 +146,8 @@ def _json(result: PredictionResult) -> dict[str, Any]:
     if result.outcome is not None:
         apart = ("verdict", "undecided")
         content |= {key: x for key, x in vars(result.outcome).items() if key not in apart}
+    elif result.values:
+        content |= dict(zip(("median", "low", "high"), result.interval, strict=True))
     return dict(plain(content))
 
 

@@ -106,6 +106,9 @@ def judge_claim(evidence: "Evidence") -> None:
         why = f"control {', '.join(broken)} not confirmed" if broken else "runs failed"
         evidence.line = f"Open: {why}."
         return
+    if not primary:
+        evidence.line = "Open: the times are shown, not judged."
+        return
     evidence.verdict = decide_sentence(len(true), len(false), len(undecided))
     holds = {"open": "Holds so far", "holds only if": "Holds only if"}
     parts_of_line = {holds.get(evidence.verdict, "Holds"): true}

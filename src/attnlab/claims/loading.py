@@ -87,8 +87,8 @@ def _errors(claim: Claim) -> Iterator[str]:
     names = [prediction.name for prediction in claim.predictions]
     if len(set(names)) < len(names):
         yield f"names of predictions must differ; they are {', '.join(names)}"
-    if not any(prediction.role == "primary" for prediction in claim.predictions):
-        yield "a claim needs at least one primary prediction"
+    if not any(each.role == "primary" or each.timed for each in claim.predictions):
+        yield "a claim needs at least one primary prediction, or times that it shows"
     if claim.headline and claim.headline not in names:
         yield f"headline = {claim.headline} is not a prediction"
     try:

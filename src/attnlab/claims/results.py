@@ -1,5 +1,6 @@
 """The results of a claim: judged predictions with their rows, and the verdict."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -7,6 +8,7 @@ from attnlab.claims.claim import Claim, Prediction
 from attnlab.claims.judge import Outcome
 from attnlab.claims.rows import Row
 from attnlab.claims.rule import Sentence
+from attnlab.runs.seed_statistics import median_interval
 
 
 @dataclass
@@ -38,6 +40,12 @@ class PredictionResult:
         if self.prediction.role == "shown":
             return "shown"
         return self.outcome.verdict if self.outcome is not None else "open"
+
+    @property
+    def interval(self) -> tuple[float, float, float]:
+        """Median of all values but NaN, with its exact interval; NaN without values."""
+        values = [value for value in self.values if not math.isnan(value)]
+        return median_interval(values) if values else (math.nan, math.nan, math.nan)
 
     @property
     def diverged(self) -> dict[str, int]:
@@ -73,10 +81,11 @@ class Evidence:
     @property
     def headline(self) -> PredictionResult:
         """The result that represents the claim in a table: one that was run, if there is any."""
-        results = [r for r in self.found.values() if r.prediction.role == "primary"]
+        results = list(self.found.values())
+        results = [r for r in results if r.prediction.role == "primary"] or results
         if self.claim.headline:
             results.insert(0, self.found[self.claim.headline])
-        return next((result for result in results if result.outcome is not None), results[0])
+        return next((result for result in results if result.values), results[0])
 
     def shown(self, name: str) -> PredictionResult | None:
         """The result of a prediction that has rows; None where there are none."""
