@@ -12,8 +12,9 @@ from attnlab.claims.judge import false_confirmations, judge_claim
 from attnlab.claims.report import headline
 from attnlab.claims.results import Evidence, PredictionResult
 from attnlab.claims.rule import decide_lengths
-from attnlab.claims.trial import best_rate, next_rates, prepare, rate_errors
+from attnlab.claims.trial import SEEDS, next_rates, prepare, rate_errors
 from attnlab.errors import BadInput
+from attnlab.runs.best_rates import best_rate
 
 GRID = (1e-3, 3e-3, 1e-2)
 PAIR = (Arm("gated", ("attn=gated",)), Arm("sdpa", ("attn=sdpa",)))
@@ -33,8 +34,8 @@ def test_rates_are_extended_twice_while_the_best_is_at_an_edge():
     assert next_rates(GRID, tried(losses | {0.00011: 1.95})) == []
     losses |= {0.00011: 1.8}
     assert next_rates(GRID, tried(losses)) == []
-    assert best_rate(tried(losses)).rate == 0.00011
-    assert best_rate(tried(losses)).at_edge
+    assert best_rate(tried(losses), SEEDS).rate == 0.00011
+    assert best_rate(tried(losses), SEEDS).at_edge
 
 
 def test_rates_are_extended_upwards_from_the_upper_edge():
@@ -49,7 +50,7 @@ def test_a_rate_counts_with_all_of_its_selection_seeds():
     assert next_rates(GRID, some) == [3e-3]
     some[3e-3] |= {1002: 2.6, 1003: 0.0}  # of pilots at the chosen rate
     assert next_rates(GRID, some) == [0.00033]  # 1e-3 is best now, and at the edge
-    assert best_rate(some).losses[3e-3] == pytest.approx((1.9 + 1.9 + 2.6) / 3)
+    assert best_rate(some, SEEDS).losses[3e-3] == pytest.approx((1.9 + 1.9 + 2.6) / 3)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from attnlab.claims.criteria import Criterion, difference
+from attnlab.runs.best_rates import Choice
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,15 +47,6 @@ class Pilot:
 
     effect: float  # mean of the judged value; the share of seeds for Happens and Proof
     sd: float = 0.0  # standard deviation of the judged value over seeds
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The best learning rate of an arm in the pilots."""
-
-    rate: float
-    losses: Mapping[float, float]  # rate -> mean validation loss over the selection seeds
-    at_edge: bool  # no larger, or no smaller, rate was tried
 
 
 @dataclass(frozen=True)

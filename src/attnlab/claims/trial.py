@@ -7,14 +7,15 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from statistics import fmean
 
-from attnlab.claims.claim import Arm, Choice, Claim, Prediction, Trained
+from attnlab.claims.claim import Arm, Claim, Prediction, Trained
 from attnlab.claims.rows import Row
+from attnlab.runs.best_rates import best_rate
 
 PILOT_SEED = 1000  # the first seed of the pilots; reference values have it too
 PILOTS = 5  # seeds of each arm at its chosen rate
 SELECTION = 3  # seeds of each other rate
+SEEDS = range(PILOT_SEED, PILOT_SEED + SELECTION)
 EXTENSIONS = 2  # how often the rates of an arm are extended at an edge
 FACTOR = 3.4  # the largest one between two rates; 1e-3, 3e-3, 1e-2 are about sqrt(10) apart
 Tried = Mapping[float, Mapping[int, float]]  # rate -> seed -> validation loss
@@ -59,7 +60,7 @@ def _choose(prediction: Prediction, pilots: Sequence[Row]) -> Prediction:
     for arm in prediction.arms:
         tried = rates_tried(arm, pilots)
         if not next_rates(prediction.rates, tried):
-            chosen[arm.name] = best_rate(tried)
+            chosen[arm.name] = best_rate(tried, SEEDS)
     if len(chosen) < len(prediction.arms):
         return prediction
     arms = (at_rate(arm, chosen[arm.name].rate) for arm in prediction.arms)
@@ -93,27 +94,15 @@ def next_rates(grid: Sequence[float], tried: Tried) -> list[float]:
 
     Empty if the selection is complete.
     """
-    seeds = range(PILOT_SEED, PILOT_SEED + SELECTION)
-    complete = sorted(rate for rate, losses in tried.items() if losses.keys() >= set(seeds))
+    complete = sorted(rate for rate, losses in tried.items() if losses.keys() >= set(SEEDS))
     missing = [rate for rate in grid if rate not in complete]
     if missing or len(complete) - len(grid) >= EXTENSIONS:
         return missing
-    best = best_rate({rate: tried[rate] for rate in complete})
+    best = best_rate(tried, SEEDS)
     if not best.at_edge:
         return []
     beside = complete[1] if best.rate == complete[0] else complete[-2]
     return [float(f"{best.rate**2 / beside:.2g}")]
-
-
-def best_rate(tried: Tried) -> Choice:
-    """The rate with the lowest mean loss over the selection seeds."""
-    means = {
-        rate: fmean(losses[PILOT_SEED + n] for n in range(SELECTION))
-        for rate, losses in sorted(tried.items())
-        if len(losses) >= SELECTION
-    }
-    rate = min(means, key=lambda rate: means[rate])
-    return Choice(rate, means, at_edge=rate in (min(means), max(means)))
 
 
 def rate_errors(prediction: Trained) -> Iterator[str]:

@@ -2,15 +2,12 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
 
 from attnlab.errors import BadInput, printable
-
-if TYPE_CHECKING:
-    from attnlab.runs.pairing import Comparison
 
 TRUST = (
     "Allow the run to import your own classes, also from the current directory. Only use it for "
@@ -49,7 +46,7 @@ def runs(
     """List runs with their metrics: mean and standard deviation over seeds."""
     from rich.console import Console
 
-    from attnlab.runs import runs_table
+    from attnlab.runs import plain_rows, runs_table
     from attnlab.runs.frames import write_parquet
     from attnlab.runs.pairing import pairs
     from attnlab.runs.reading import read_runs
@@ -71,7 +68,7 @@ def runs(
     for key in keys:
         runs_table.check_key(selected, key)
     if csv or json:
-        _print_rows(compared, keys, each=each, csv=csv)
+        _print_rows(plain_rows.rows(compared, keys, each=each), csv=csv)
         return
     console = Console(highlight=False, markup=False, soft_wrap=True)
     console.print(runs_table.title(selected, str(directory), of=len(there)))
@@ -81,12 +78,9 @@ def runs(
             console.print(runs_table.HINT.format(folder=directory), style="dim")
 
 
-def _print_rows(
-    compared: Sequence["Comparison"], keys: Sequence[str], *, each: bool, csv: bool
-) -> None:
+def _print_rows(rows: Sequence[dict[str, Any]], *, csv: bool) -> None:
     from attnlab.runs import plain_rows
 
-    rows = plain_rows.rows(compared, keys, each=each)
     print(plain_rows.as_csv(rows).rstrip() if csv else plain_rows.as_json(rows))
 
 
@@ -119,23 +113,37 @@ def compare(
     targets: Annotated[list[Path], Argument(help="Run directories, or directories of them.")],
     where: Where = None,
     baseline: Baseline = None,
+    best: Annotated[
+        str | None, Option(help="Compare each setting at its best lr, or another number.")
+    ] = None,
     html: Annotated[Path | None, Option(help="Also write a page with curves and heads.")] = None,
     csv: AsCsv = False,
     json: AsJson = False,
     trust: Trust = False,
 ) -> None:
     """Compare runs with the baseline of the same settings, paired by seed: table and sentences."""
-    from attnlab.runs import runs_table
+    from attnlab.runs import plain_rows, runs_table
+    from attnlab.runs.best_rates import compare_at_best
     from attnlab.runs.pairing import pairs
-    from attnlab.runs.printing import print_comparisons
+    from attnlab.runs.printing import print_comparisons, say
     from attnlab.runs.reading import read_runs
 
+    if best is not None and html is not None:
+        raise BadInput("the page of --html shows all runs; leave out --best, or --html")
     runs = [run for target in targets for run in read_runs(target.resolve())]
-    compared = pairs(runs_table.select(runs, where or []), baseline)
+    runs = runs_table.select(runs, where or [])
+    at_best = compare_at_best(runs, best, baseline) if best is not None else None
+    compared = at_best.comparisons if at_best else pairs(runs, baseline)
     if csv or json:
-        _print_rows(compared, runs_table.usual(compared, runs_table.COMPARED), each=False, csv=csv)
+        columns = runs_table.usual(compared, runs_table.COMPARED)
+        rows = plain_rows.rows(compared, columns, each=False)
+        if at_best:
+            rows = [row | chosen for row, chosen in zip(rows, at_best.rows(), strict=True)]
+        _print_rows(rows, csv=csv)
     else:
         print_comparisons(compared)
+        if at_best:
+            say(str(at_best))
     if html is not None:
         from attnlab.files import write_atomically
         from attnlab.pages import compare as library

@@ -5,7 +5,7 @@ import math
 import re
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -159,17 +159,21 @@ def labels(runs: Sequence[Run]) -> dict[Path, str]:
     return {run.folder: setting.label for setting in settings(runs) for run in setting.runs}
 
 
-def pairs(runs: Sequence[Run], baseline: str | None = None) -> list[Comparison]:
+def pairs(
+    runs: Sequence[Run], baseline: str | None = None, apart: Collection[str] = ()
+) -> list[Comparison]:
     """Compare each setting with its baseline, the setting that differs in its attention alone.
 
     The baseline is the unchanged variant that the task names, such as sdpa, or what the user
     names: a variant or settings, as in "unscaled", "attn=sdpa,scale=0.3" or "n_head=1". What is
-    named may differ, and everything else is equal. Settings that differ only in their attention
-    follow each other, the baseline first. Raises BadInput if no run has what the user names.
+    named may differ, as may the settings `apart`, and everything else is equal. Settings that
+    differ only in their attention follow each other, the baseline first. Raises BadInput if no run
+    has what the user names.
     """
     shown = settings(runs)
     named = _default(shown) if baseline is None else _named(baseline, shown)
-    compared = [_with_baseline(s, shown, named, chosen=baseline is not None) for s in shown]
+    chosen = baseline is not None
+    compared = [_with_baseline(s, shown, named, apart, chosen=chosen) for s in shown]
     sections = list(dict.fromkeys(_section(c) for c in compared))
     return sorted(compared, key=lambda c: (sections.index(_section(c)), not c.is_baseline))
 
@@ -191,22 +195,31 @@ def _default(shown: Sequence[Setting]) -> dict[str, str]:
 
 def _named(text: str, shown: Sequence[Setting]) -> dict[str, str]:
     """What the user names as the baseline, as full keys with values."""
-    keys = {key for s in shown for key in (*s.first.attention, *s.first.rest)}
+    runs = [setting.first for setting in shown]
     named: dict[str, str] = {}
     for word in re.split(r"[ ,]+", text.strip()):
         name, sign, value = word.partition("=")
         if not sign or name == "attn":
             named["attn"] = variant_of(value or name)
             continue
-        matching = [name] if name in keys else [k for k in keys if k.endswith(f".{name}")]
-        if len(matching) != 1:
-            advice = f"; write {' or '.join(sorted(matching))}" if matching else ""
-            raise BadInput(f"--baseline {text}: {name} is not a setting of these runs{advice}")
-        named[matching[0]] = value
+        named[full_key(name, runs)] = value
     if not any(_has(setting.first, named) for setting in shown):
         labels = ", ".join(setting.label for setting in shown[:8])
         raise BadInput(f"--baseline {text} matches none of these settings: {labels}")
     return named
+
+
+def full_key(name: str, runs: Sequence[Run]) -> str:
+    """The dotted key of a setting that may be named by its last part, as in lr for optim.lr.
+
+    Raises BadInput if no setting of the runs, or several, have that name.
+    """
+    keys = {key for run in runs for key in (*run.attention, *run.rest)}
+    matching = [name] if name in keys else sorted(k for k in keys if k.endswith(f".{name}"))
+    if len(matching) != 1:
+        advice = f"; write {' or '.join(matching)}" if matching else ""
+        raise BadInput(f"{name} is not a setting of these runs{advice}")
+    return matching[0]
 
 
 def _has(run: Run, named: dict[str, str]) -> bool:
@@ -222,7 +235,12 @@ def _texts(value: Any) -> set[str]:
 
 
 def _with_baseline(
-    setting: Setting, shown: Sequence[Setting], named: dict[str, str], *, chosen: bool
+    setting: Setting,
+    shown: Sequence[Setting],
+    named: dict[str, str],
+    apart: Collection[str],
+    *,
+    chosen: bool,
 ) -> Comparison:
     """A setting with its baseline, which the user may have `chosen`, and the pairs of both."""
     first, attention = setting.first, any(key.split(".")[0] == "attn" for key in named)
@@ -231,7 +249,7 @@ def _with_baseline(
 
     def fixed(run: Run) -> dict[str, Any]:
         kept = run.rest if attention else run.rest | run.attention | {"attn": run.variant}
-        return {key: x for key, x in kept.items() if key not in named}
+        return {key: x for key, x in kept.items() if key not in named and key not in apart}
 
     sound = [s for s in shown if s.first.status != "damaged"]
     like = [s for s in sound if _has(s.first, named) and fixed(s.first) == fixed(first)]
