@@ -82,8 +82,8 @@ def test_an_unchanged_claim_keeps_its_version(paths):
         ("last_look=20", "last_look=10", "looks"),
         ("last_look=20", "last_look=20, first_seed=5", "first_seed"),
         (
-            'role="shown", seeds=2,\n            arms=(Arm("flipped", ("attn=flipped",)), ',
-            'role="shown", seeds=3,\n            arms=(Arm("flipped", ("attn=flipped",)), ',
+            'role="secondary", seeds=2',
+            'role="secondary", seeds=3',
             "better.seeds: 2 -> 3",
         ),
         ("seed / 10", "seed / 11", "code.claim.py"),

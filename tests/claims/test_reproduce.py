@@ -12,11 +12,16 @@ import time
 import pytest
 
 from attnlab import workers
+from attnlab.attention import kernels
 from attnlab.claims.provenance import _top
 from attnlab.claims.rows import read_rows
+from attnlab.training import optimizers
 from tests import command_line as commands
 from tests.claims import own_claim
 from tests.forked import forked_worker, import_once
+
+
+SCHEDULE, MANUAL = optimizers.schedule, kernels.manual
 
 
 def attnlab(folder, *arguments):
@@ -125,6 +130,37 @@ def test_a_threshold_changed_after_the_declaration_is_exploratory(done):
     assert again.code == 0  # refuted is a valid verdict
     assert attnlab(folder, "--publish").code == 2
     own_claim.write(folder)
+
+
+def schedule_without_decay(optimizer, max_steps, warmup_steps, floor, decay):
+    return SCHEDULE(optimizer, max_steps, warmup_steps, 1.0, decay)
+
+
+def larger_by_a_fifth(*args, **kwargs):
+    return 1.2 * MANUAL(*args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "fault", "noticed"),
+    [
+        (optimizers, "schedule", schedule_without_decay, "reference value of arm causal"),
+        (
+            kernels,
+            "manual",
+            larger_by_a_fifth,
+            "reference value of measurement noise: 101 -> 101.2",
+        ),
+    ],
+)
+def test_training_and_kernels_that_changed_after_the_declaration_are_noticed(
+    done, tmp_path, monkeypatch, module, name, fault, noticed
+):
+    shutil.copytree(done[0], tmp_path / "copy", ignore=shutil.ignore_patterns("outputs", "rows*"))
+    monkeypatch.setattr(module, name, fault)
+    again = attnlab(tmp_path / "copy", "mine", "--jobs", "2")
+    assert again.code == 0, again.error
+    assert noticed in verdicts(tmp_path / "copy")["exploratory"]
+    assert not (tmp_path / "copy" / "experiments" / "mine" / "rows.jsonl").exists()
 
 
 def test_a_claim_is_published_from_the_user_s_own_repository(done):
