@@ -20,7 +20,6 @@ from tests import command_line as commands
 from tests.claims import own_claim
 from tests.forked import forked_worker, import_once
 
-
 SCHEDULE, MANUAL = optimizers.schedule, kernels.manual
 
 
