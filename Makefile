@@ -13,7 +13,8 @@ CONSTRAINTS ?= constraints.txt
 WORKERS     ?= auto
 ARGS        ?=
 NANOGPT     ?=
-PACKAGE     ?=
+REPOSITORY  ?=
+SOLUTIONS   ?=
 FIRST       ?= 0
 COUNT       ?= 250
 
@@ -113,13 +114,17 @@ bench-gpu: setup ## measure training on a GPU (less than 8 minutes)
 
 .PHONY: docs
 docs: setup ## build the site in build/site/html: chapters, guides, claims, API; offline
-	@$(BIN)/python docs/build.py $(ARGS)
+	@ATTNLAB_REPOSITORY="$(REPOSITORY)" $(BIN)/python docs/build.py $(ARGS)
 
 .PHONY: notebooks
-notebooks: setup ## write the course notebooks and a wheel to build/notebooks; PACKAGE=what they install
+notebooks: setup ## write the executed course notebooks and a wheel to build/notebooks; SOLUTIONS=1 adds solutions, REPOSITORY=OWNER/attnlab links to it
 	@rm -rf build/notebooks
 	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation -w build/notebooks .
-	@ATTNLAB_PACKAGE="$(PACKAGE)" $(BIN)/python docs/notebooks.py build/notebooks
+	@ATTNLAB_REPOSITORY="$(REPOSITORY)" $(BIN)/python docs/notebooks.py build/notebooks $(if $(SOLUTIONS),--solutions)
+
+.PHONY: slides
+slides: setup ## write the slides of a class of two hours to build/slides.html
+	@$(BIN)/python docs/slides.py build/slides.html
 
 .PHONY: offline
 offline: setup ## write wheels of attnlab and of all it needs to build/offline, for machines without network

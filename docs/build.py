@@ -4,38 +4,42 @@
     python docs/build.py --pages build/site/html     # a minute; without chapters and training
 
 Collects the pages of docs/, experiments/, and benchmarks/ in build/site/source, runs the chapters,
-trains the small runs of the explorer pages, writes the notebooks for students, and calls Sphinx,
-with warnings as errors. Nothing is downloaded.
+trains the small runs of the explorer pages, writes the slides and the notebooks for students, and
+calls Sphinx, with warnings as errors. Nothing is downloaded.
 """
 
-import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor
 from html.parser import HTMLParser
-from multiprocessing import get_context
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import nbformat
+from nbformat import NotebookNode
+from nbformat.v4 import new_markdown_cell
 from sphinx.cmd.build import build_main
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from docs.chapters.build import CHAPTERS, execute, for_sphinx, read  # noqa: E402
-from docs.notebooks import write_all  # noqa: E402
+from docs.chapters.build import CHAPTERS, execute_all, for_sphinx, read, slides_of  # noqa: E402
+from docs.notebooks import links_to, write_all  # noqa: E402
+from docs.slides import write_slides  # noqa: E402
 
 SOURCE = ROOT / "build" / "site" / "source"
-# Name of the explorer page -> the two variants on it.
+# Name of the explorer page -> the two variants on it, and the sweep that they come from.
 EXPLORED = {
-    "scale": ("sdpa", "unscaled"),
-    "mask": ("sdpa", "flipped"),
-    "heads": ("sdpa", "identical_heads"),
+    "scale": ("sdpa", "unscaled", "wide"),
+    "mask": ("sdpa", "flipped", "micro"),
+    "heads": ("sdpa", "identical_heads", "micro"),
+}
+SWEEPS = {  # one head of width 128 saturates without the scale
+    "micro": ["attn=sdpa,unscaled,flipped,identical_heads"],
+    "wide": ["attn=sdpa,unscaled", "model.n_embd=128", "model.n_head=1"],
 }
 MENU = {
     "Course": [
@@ -107,8 +111,8 @@ def with_links(file: Path) -> str:
     def link(match: re.Match[str]) -> str:
         target = (file.parent / match["target"]).resolve()
         up = "../" * len(Path(place_of(file)).parent.parts)
-        if target.suffix == ".html":  # not built by Sphinx
-            return f'<a href="{up}{target.name}">{match["name"]}</a>'
+        if target.suffix in {".html", ".markdown"}:  # not built by Sphinx
+            return f'<a href="{up}{target.stem}.html">{match["name"]}</a>'
         if target in CHAPTERS:
             target = target.with_suffix(".ipynb")
         if target.suffix in {".md", ".ipynb", ".svg", ".png"} and target.is_relative_to(ROOT):
@@ -129,27 +133,37 @@ def write(name: str, text: str) -> None:
     (SOURCE / name).write_text(text, encoding="utf-8")
 
 
-def chapter(file: Path) -> None:
-    """Run a chapter in an empty directory, so that it does not find the user's runs."""
-    with tempfile.TemporaryDirectory() as empty:
-        notebook = execute(file, Path(empty))
-    nbformat.write(for_sphinx(notebook), SOURCE / "chapters" / f"{file.stem}.ipynb")
-    print(f"ran {file.name}", flush=True)
+def write_chapters(notebooks: dict[str, NotebookNode], *, downloads: bool) -> None:
+    """Write the chapters for Sphinx, with links to the notebooks if there are any."""
+    for name, notebook in notebooks.items():
+        page = for_sphinx(notebook)
+        if downloads:
+            page.cells.insert(1, new_markdown_cell(links_to(f"chapter_{name}")))
+        nbformat.write(page, SOURCE / "chapters" / f"{name}.ipynb")
 
 
 def explorer_pages() -> None:
-    """Train runs of preset micro, and write the explorer page of each pair and the live page."""
+    """Train small runs, and write the explorer page of each pair and the live page."""
     from attnlab import explore
     from attnlab.pages.live import live
 
     with tempfile.TemporaryDirectory() as runs:
-        variants = list(dict.fromkeys(name for pair in EXPLORED.values() for name in pair))
-        settings = [f"attn={','.join(variants)}", "preset=micro", f"outputs={runs}", "name=site"]
-        train = [sys.executable, "train.py", "-m", *settings, "trainer.accelerator=cpu"]
-        subprocess.run(train, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-        of = {each: next(Path(runs).glob(f"site/attn={each}[,]*/seed=0")) for each in variants}
-        pages = {name: explore(*(of[each] for each in pair)) for name, pair in EXPLORED.items()}
-        for name, page in (pages | {"live": live(*of.values())}).items():
+        for name, settings in SWEEPS.items():
+            common = ["preset=micro", f"outputs={runs}", f"name={name}"]
+            train = [sys.executable, "train.py", "-m", *settings, *common]
+            train.append("trainer.accelerator=cpu")
+            subprocess.run(train, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+
+        def run(variant: str, sweep: str) -> Path:
+            return next(Path(runs).glob(f"{sweep}/attn={variant}[,]*/seed=0"))
+
+        pages = {
+            name: explore(run(one, sweep), run(other, sweep))
+            for name, (one, other, sweep) in EXPLORED.items()
+        }
+        variants = SWEEPS["micro"][0].partition("=")[2].split(",")
+        pages["live"] = live(*(run(variant, "micro") for variant in variants))
+        for name, page in pages.items():
             page.save(SOURCE / "extra" / "explore" / f"{name}.html")
             print(f"wrote explore/{name}.html", flush=True)
 
@@ -157,11 +171,14 @@ def explorer_pages() -> None:
 def add_live_pages() -> None:
     """Add links to the explorer pages to the front page and to the page about the explorer."""
     links = {name: f'<a href="explore/{name}.html">{{}}</a>' for name in (*EXPLORED, "live")}
-    pairs = {name: links[name].format(" and ".join(pair)) for name, pair in EXPLORED.items()}
+    pairs = {
+        name: links[name].format(f"{one} and {other}")
+        for name, (one, other, _) in EXPLORED.items()
+    }
     live = links["live"].format("live page")
     here = (
-        f"Explore three pairs of runs of preset micro here: {', '.join(pairs.values())}. Or open "
-        f"the {live}, in which these four models compute."
+        f"Explore three pairs of runs here: {', '.join(pairs.values())}. The first has one head "
+        f"of width 128. Or open the {live}, in which four models compute."
     )
     front = [f"- The {live}: four trained models compute on your text"]
     front += [f"- Every head while it trains: {link}" for link in pairs.values()]
@@ -173,14 +190,14 @@ def add_live_pages() -> None:
         page.write_text(page.read_text(encoding="utf-8").replace(mark, text), encoding="utf-8")
 
 
-def add_notebooks() -> None:
+def add_notebooks(chapters: dict[str, NotebookNode]) -> None:
     """Write the notebooks for students, with the wheel that they install, and link to them."""
     folder = SOURCE / "extra" / "notebooks"
     wheel = ["-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder)]
     subprocess.run([sys.executable, *wheel, str(ROOT)], check=True)
-    files = write_all(folder)
+    files = write_all(folder, chapters)
     shutil.make_archive(str(folder), "zip", folder)
-    rows = [f'- <a href="../notebooks/{file.name}">{file.stem}</a>' for file in files]
+    rows = [f"- {file.stem}: {links_to(file.stem)}" for file in files]
     page = SOURCE / "exercises" / "README.md"
     linked = (
         'Download <a href="../notebooks.zip">all notebooks with the wheel</a>, or one of them:\n\n'
@@ -240,18 +257,17 @@ def main() -> None:
     arguments = [a for a in sys.argv[1:] if a != "--pages"]
     output = Path(arguments[0]) if arguments else SOURCE.parent / "html"
     collect()
-    if "--pages" in sys.argv:
-        for file in CHAPTERS:
-            nbformat.write(for_sphinx(read(file)), SOURCE / "chapters" / f"{file.stem}.ipynb")
-    else:
-        # One process per chapter, because the client of a Jupyter kernel needs its own event loop.
-        # With one thread each, the processes do not compete for the cores.
-        os.environ.setdefault("OMP_NUM_THREADS", "1")
-        with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
-            list(pool.map(chapter, CHAPTERS))
+    complete = "--pages" not in sys.argv
+    notebooks = [read(file) for file in CHAPTERS]
+    if complete:
+        notebooks = execute_all(notebooks)
+    chapters = {file.stem: nb for file, nb in zip(CHAPTERS, notebooks, strict=True)}
+    write_chapters(chapters, downloads=complete)
+    write_slides(SOURCE / "extra" / "slides.html", slides_of(notebooks))
+    if complete:
         explorer_pages()
         add_live_pages()
-        add_notebooks()
+        add_notebooks(chapters)
     # -W: warnings are errors; -E: do not reuse pages of an earlier build.
     code = build_main(["-b", "html", "-E", "-q", "-W", "--keep-going", str(SOURCE), str(output)])
     broken = broken_links(output) + raw_tables(output)

@@ -1,10 +1,12 @@
 """Write the notebooks that students open in Jupyter or Colab.
 
     python docs/notebooks.py build/notebooks
+    python docs/notebooks.py build/notebooks --solutions
 
 The exercises are the percent scripts of docs/exercises/sheets; the lines from BEGIN SOLUTION to
 END SOLUTION become a stub. "Find the error" is generated from the planted faults of tests/faults.
-The chapters are those of docs/chapters, with a cell that installs attnlab.
+The chapters are those of docs/chapters, executed, with a cell that installs attnlab. Solutions
+are left out, and with --solutions also written to a directory of their own, executed.
 """
 
 import ast
@@ -14,8 +16,9 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import nbformat
 from nbformat import NotebookNode
@@ -26,17 +29,22 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from attnlab import __version__  # noqa: E402
+from attnlab.attention import kernels, masks  # noqa: E402
 from attnlab.checkup import checkup  # noqa: E402
 from attnlab.checkup.checkup_report import Report  # noqa: E402
 from attnlab.checkup.findings import Status  # noqa: E402
 from attnlab.plotting.drawing import panels, pixels, png, styled  # noqa: E402
-from docs.chapters.build import CHAPTERS, read  # noqa: E402
+from docs.chapters.build import CHAPTERS, execute_all, for_jupyter, read  # noqa: E402
+from docs.exercises import statements  # noqa: E402
 from tests.faults import in_gpt  # noqa: E402
 from tests.faults.planted import FAULTS, PlantedFault  # noqa: E402
 
-# What pip installs in a notebook: the wheel in the same directory, or the value of this variable,
-# such as git+https://github.com/OWNER/attnlab. The workflow of the site sets it.
-PACKAGE = os.environ.get("ATTNLAB_PACKAGE") or f"attnlab-{__version__}-py3-none-any.whl"
+# OWNER/attnlab on GitHub: notebooks then install from there, and pages have links to Colab, which
+# opens notebooks from the branch `notebooks`. Without it, they install the wheel beside them.
+REPOSITORY = os.environ.get("ATTNLAB_REPOSITORY", "")
+WHEEL = f"attnlab-{__version__}-py3-none-any.whl"
+PACKAGE = f"git+https://github.com/{REPOSITORY}" if REPOSITORY else WHEEL
+COLAB = f"https://colab.research.google.com/github/{REPOSITORY}/blob/notebooks/"
 INSTALL = f"""\
 try:
     import attnlab
@@ -48,7 +56,7 @@ import sys
 from attnlab.installation import lab_path
 
 sys.path.append(str(lab_path("docs")))
-from exercises import {names}"""
+from exercises import grade, grade_all, grade_statements, points, scored, statements"""
 EXERCISES = sorted(ROOT.glob("docs/exercises/sheets/[0-9]_*.py"))
 SOLUTION = re.compile(r"^( *)### BEGIN SOLUTION\n.*?### END SOLUTION$", re.DOTALL | re.MULTILINE)
 # The planted faults that a reader can find in the code, by their names in tests/faults.
@@ -75,10 +83,8 @@ OBSERVED = {"gradient", "prefixes", "batch", "finite", "past", "same twice"}
 
 def solved(file: Path) -> NotebookNode:
     """The exercises of a file with their solutions."""
-    names = "grade_statements, scored, statements" if "statements" in file.name else "grade"
-    setup = INSTALL + "\n" + GRADER.format(names=names)
-    notebook = read(file)
-    return _notebook([notebook.cells[0], new_code_cell(setup), *notebook.cells[1:]])
+    cells = read(file).cells
+    return _sheet(file.stem, cells[0], cells[1:])
 
 
 def student(file: Path) -> NotebookNode:
@@ -90,6 +96,33 @@ def student(file: Path) -> NotebookNode:
     return notebook
 
 
+def _sheet(sheet: str, title: NotebookNode, cells: list[NotebookNode]) -> NotebookNode:
+    """A notebook of exercises with a score at the end, and with nbgrader's metadata."""
+    names = []
+    for cell in cells:
+        graded = re.search(r"^points\((?:grade\((\w+)\)|\*)", cell.source, re.MULTILINE)
+        if graded:
+            names += [graded[1]] if graded[1] else []
+            worth = 1 if graded[1] else len(statements())
+            role = {"grade": True, "locked": True, "points": worth}
+            cell.metadata |= {"editable": False, "deletable": False}
+            cell.metadata["nbgrader"] = _nbgrader(f"{graded[1] or sheet}_points", **role)
+        elif "### BEGIN SOLUTION" in cell.source:
+            defined = re.search(r"^(?:def|class) (\w+)", cell.source, re.MULTILINE)
+            name = defined[1] if defined else f"{sheet}_answers"
+            cell.metadata["nbgrader"] = _nbgrader(name, solution=True)
+    if names:
+        listed = "\n".join(textwrap.wrap(" ".join(names), 80))
+        score = f'print(scored(grade_all("""\n{listed}\n""".split(), globals())))'
+        cells = [*cells, new_markdown_cell("## Your score"), new_code_cell(score)]
+    return _notebook([title, new_code_cell(INSTALL + "\n" + GRADER), *cells])
+
+
+def _nbgrader(name: str, **role: bool | int) -> dict[str, Any]:
+    plain = {"grade": False, "solution": False, "locked": False, "task": False}
+    return {"schema_version": 3, "cell_type": "code", "grade_id": name} | plain | role
+
+
 def stub(source: str) -> str:
     """Replace the solution of a function, or of each method of a class."""
     name = re.search(r"^(?:def|class) (\w+)", source, re.MULTILINE)
@@ -97,17 +130,20 @@ def stub(source: str) -> str:
     return SOLUTION.sub(rf"\1# your code\n\1{todo}", source)
 
 
-def chapter(file: Path) -> NotebookNode:
-    """A chapter that installs attnlab first."""
-    cells = read(file).cells
+def chapter(executed: NotebookNode, *, solutions: bool = False) -> NotebookNode:
+    """A chapter, folded, that installs attnlab first; without solutions, unless they are asked
+    for."""
+    cells = []
+    for cell in for_jupyter(executed).cells:
+        if "solution" in cell.metadata.get("tags", []) and not solutions:
+            cell = new_code_cell("# your code")
+        cells.append(cell)
     return _notebook([cells[0], new_code_cell(INSTALL), *cells[1:]])
 
 
-def find_the_error() -> NotebookNode:
+def find_the_error(*, solutions: bool = False) -> NotebookNode:
     """A notebook of planted faults: the code, the findings, and a cell that grades a fix."""
     cells = [
-        new_markdown_cell(INTRODUCTION),
-        new_code_cell(INSTALL + "\n" + GRADER.format(names="grade")),
         new_code_cell(
             "import torch\nimport torch.nn.functional as F\n\n"
             "from attnlab.attention import kernels\n"
@@ -116,13 +152,16 @@ def find_the_error() -> NotebookNode:
     ]
     faults = {fault.name: fault for fault in FAULTS}
     for number, planted in enumerate(SHOWN, 1):
-        name = f"{'kernel' if planted in in_gpt.KERNELS else 'mask'}_{number}"
+        kind = "kernel" if planted in in_gpt.KERNELS else "mask"
         function = (in_gpt.KERNELS | in_gpt.MASKS)[planted]
+        if solutions:
+            function = kernels.manual if kind == "kernel" else masks.causal
         cells += [
             new_markdown_cell(f"## Error {number}\n\n{evidence(faults[planted])}"),
-            new_code_cell(f"{anonymous(function, name)}\n\n\ngrade({name})"),
+            new_code_cell(anonymous(function, f"{kind}_{number}")),
+            new_code_cell(f"points(grade({kind}_{number}))"),
         ]
-    return _notebook(cells)
+    return _sheet("5_find_the_error", new_markdown_cell(INTRODUCTION), cells)
 
 
 def anonymous(function: Callable[..., Tensor], name: str) -> str:
@@ -181,16 +220,39 @@ def _notebook(cells: list[NotebookNode]) -> NotebookNode:
     return new_notebook(cells=cells, metadata={"kernelspec": kernel})
 
 
-def write_all(folder: Path) -> list[Path]:
-    """Write every notebook and return the files."""
-    folder.mkdir(parents=True, exist_ok=True)
+def write_all(
+    folder: Path, chapters: Mapping[str, NotebookNode], *, solutions: bool = False
+) -> list[Path]:
+    """Write every notebook and return the files, those with solutions last.
+
+    Args:
+        chapters: name -> executed chapter.
+        solutions: also write the directory `solutions`, with executed solutions.
+    """
     made = {f"exercises_{file.stem}": student(file) for file in EXERCISES}
     made["exercises_5_find_the_error"] = find_the_error()
-    made |= {f"chapter_{file.stem}": chapter(file) for file in CHAPTERS}
+    made |= {f"chapter_{name}": chapter(executed) for name, executed in chapters.items()}
+    if solutions:
+        sheets = {f"exercises_{file.stem}": solved(file) for file in EXERCISES}
+        sheets["exercises_5_find_the_error"] = find_the_error(solutions=True)
+        run = dict(zip(sheets, execute_all(sheets.values()), strict=True))
+        run |= {f"chapter_{n}": chapter(c, solutions=True) for n, c in chapters.items()}
+        made |= {f"solutions/{name}": notebook for name, notebook in run.items()}
     for name, notebook in made.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         nbformat.write(notebook, folder / f"{name}.ipynb")
     return [folder / f"{name}.ipynb" for name in made]
 
 
+def links_to(name: str) -> str:
+    """Links to a notebook of the site, from a page in one of its directories."""
+    links = [f'<a href="../notebooks/{name}.ipynb" download>Download this notebook</a>']
+    if REPOSITORY:
+        links.append(f'<a href="{COLAB}{name}.ipynb">Open in Colab</a>')
+    return " · ".join(links)
+
+
 if __name__ == "__main__":
-    print(*write_all(Path(sys.argv[1])), sep="\n")
+    executed = execute_all(read(file) for file in CHAPTERS)
+    named = {file.stem: notebook for file, notebook in zip(CHAPTERS, executed, strict=True)}
+    print(*write_all(Path(sys.argv[1]), named, solutions="--solutions" in sys.argv), sep="\n")

@@ -1,9 +1,14 @@
 # %% [markdown]
 # # 0. What attention replaced
 #
-# Before attention, recurrent networks processed sequences: a single state is updated at each token. This
-# chapter measures the drawbacks: how far gradients reach, how many steps must be computed one after the
-# other, and how hard it is to recall a distant token. Attention avoids these drawbacks but has others.
+# **Is it *is* or *are*?**
+#
+# > The keys to the old cabinet in the hall are on the table.
+#
+# The verb depends on *keys*, eight words back, and not on *cabinet* or *hall*. A recurrent network must carry
+# *keys* through eight steps in a single state. Attention looks back in one. This chapter measures what
+# that costs: how far gradients reach, how hard it is to recall a distant token, and how many steps
+# must be computed one after the other.
 #
 # **You will learn** to
 #
@@ -14,80 +19,35 @@
 #
 # **Prerequisites:** matrix products, the chain rule, and PyTorch's `nn.Module`.
 
-# %%
+# %% tags=["setup"]
 import math
+import sys
 
 import torch
 import torch.nn.functional as F
-from IPython.display import HTML, Markdown
+from IPython.display import Markdown
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from attnlab.attention import AttentionConfig, SelfAttention, attention
 from attnlab.attention.masks import build_mask, causal
-from attnlab.plotting.drawing import COLORS, label_lines, panels, styled, svg
+from attnlab.installation import lab_path
+from attnlab.plotting.drawing import COLORS, label_lines, panels, styled
+
+sys.path.append(str(lab_path("docs")))
+from chapters.shown import picture, table
 
 stream = torch.Generator().manual_seed(0)
 torch.manual_seed(0)
 
 
-def table(head, rows):
-    lines = [head, ["---"] * len(head), *rows]
-    return Markdown("\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines))
-
-
-# %% [markdown]
-# ## A state of fixed size
-#
-# A simple recurrent network (Elman 1990) processes one token after another:
-#
-#     hₜ = tanh(W hₜ₋₁ + U xₜ)
-#
-# All information about the past is in h, a vector of C numbers, for ten tokens as for a thousand. The
-# network is causal without a mask: hₜ cannot depend on later tokens. The loop below computes the same as
-# PyTorch's module.
-
-# %%
-C, T = 64, 64
-recurrent = nn.RNN(C, C, batch_first=True)
-x = torch.randn(1, T, C, generator=stream)
-
-
-def by_hand(x):
-    h, states = torch.zeros(len(x), C), []
-    for t in range(x.shape[1]):
-        h = torch.tanh(
-            h @ recurrent.weight_hh_l0.T + x[:, t] @ recurrent.weight_ih_l0.T
-            + recurrent.bias_hh_l0 + recurrent.bias_ih_l0
-        )  # fmt: skip
-        states.append(h)
-    return torch.stack(states, 1)
-
-
-with torch.no_grad():
-    assert torch.allclose(by_hand(x), recurrent(x)[0], atol=1e-5)
-    changed = x.clone()
-    changed[:, -1] += 1.0
-    assert torch.equal(recurrent(changed)[0][:, :-1], recurrent(x)[0][:, :-1])  # causal
-
-# %% [markdown]
-# ## Path length
-#
-# From token i to output t, the signal of a recurrent network passes t − i times through W and tanh. The
-# gradient is a product of t − i matrices, which shrinks or grows exponentially (Bengio et al. 1994).
-# Gates make it shrink more slowly (GRU, Cho et al. 2014). In attention, every output reads every earlier
-# token in a single step.
-#
-# We measure the norm of the derivative of the last output with respect to each input, for untrained
-# layers.
-
-
-# %%
 def reach(layer, x):
-    """The norm of d(last output) / d(input) by distance: T numbers, beginning with the last token."""
+    """The norm of d(last output) / d(input) by distance: T numbers, beginning with the last."""
     x = x.clone().requires_grad_()
     last = layer(x)[0, -1]
-    directions = torch.randn(8, C, generator=torch.Generator().manual_seed(1)) / math.sqrt(C)
+    directions = torch.randn(
+        8, C, generator=torch.Generator().manual_seed(1)
+    ) / math.sqrt(C)
     squares = torch.zeros(T)
     for direction in directions:
         (gradient,) = torch.autograd.grad(last @ direction, x, retain_graph=True)
@@ -95,6 +55,58 @@ def reach(layer, x):
     return squares.sqrt().flip(0)
 
 
+# %% [markdown]
+# ## A state of fixed size
+#
+# A simple recurrent network (Elman 1990) processes one token after another:
+#
+# $$h_t = \tanh(W h_{t-1} + U x_t)$$
+#
+# All information about the past is in $h$, a vector of C numbers, for ten tokens as for a thousand. The
+# network is causal without a mask: $h_t$ cannot depend on later tokens.
+#
+# **Predict.** Does this loop compute the same as PyTorch's `nn.RNN`?
+
+# %%
+C, T = 64, 64
+recurrent = nn.RNN(C, C, batch_first=True)
+x = torch.randn(1, T, C, generator=stream)
+W, U = recurrent.weight_hh_l0, recurrent.weight_ih_l0
+b = recurrent.bias_hh_l0 + recurrent.bias_ih_l0
+
+h, states = torch.zeros(1, C), []
+with torch.no_grad():
+    for t in range(T):
+        h = torch.tanh(h @ W.T + x[:, t] @ U.T + b)
+        states.append(h)
+    difference = (torch.stack(states, 1) - recurrent(x)[0]).abs().max()
+float(difference)
+
+# %% tags=["check"]
+assert difference < 1e-5
+with torch.no_grad():
+    changed = x.clone()
+    changed[:, -1] += 1.0
+    assert torch.equal(
+        recurrent(changed)[0][:, :-1], recurrent(x)[0][:, :-1]
+    )  # causal
+
+# %% [markdown]
+# ## Path length
+#
+# From token $i$ to output $t$, the signal of a recurrent network passes $t - i$ times through $W$ and tanh:
+#
+# $$
+# \frac{\partial h_t}{\partial h_i} = \prod_{k=i+1}^{t} \operatorname{diag}(1 - h_k^2) \, W
+# $$
+#
+# A product of many matrices shrinks or grows exponentially (Bengio et al. 1994). Gates make it shrink more
+# slowly (GRU, Cho et al. 2014). In attention, every output reads every earlier token in a single step.
+#
+# **Predict.** We measure the norm of the derivative of the last output with respect to each input, in
+# untrained layers (`reach`). How much is left 48 tokens back?
+
+# %%
 gated = nn.GRU(C, C, batch_first=True)
 attending = SelfAttention(AttentionConfig(C, 1, block_size=T, bias=False))
 found = {
@@ -103,26 +115,35 @@ found = {
     "attention": reach(attending, x),
 }
 relative = {name: norms / norms.max() for name, norms in found.items()}
-far = {name: float(norms[-16:].mean()) for name, norms in relative.items()}  # 48 and more back
 
+# %% tags=["drawing"]
+far = {
+    name: float(norms[-16:].mean()) for name, norms in relative.items()
+}  # 48 and more
 assert far["tanh"] < 1e-6 and far["GRU"] < 1e-3
 assert far["attention"] > 0.01
 
-# %% tags=["drawing"]
 with styled():
     figure, (place,) = panels(1, width=7.4, height=4.0)
     for color, (name, norms) in zip(COLORS, relative.items(), strict=False):
-        place.plot(range(T), norms.masked_fill(norms < 1e-12, math.nan), color=color, label=name)
+        place.plot(
+            range(T),
+            norms.masked_fill(norms < 1e-12, math.nan),
+            color=color,
+            label=name,
+        )
     place.set_yscale("log")
-    place.set(xlabel="distance of the input, tokens", ylabel="gradient, share of the largest")
+    place.set(
+        xlabel="distance of the input, tokens",
+        ylabel="gradient, share of the largest",
+    )
     label_lines(place)
-    picture = svg(figure, "reach")
 ALT = "The gradient falls exponentially with distance in recurrent networks, and not in attention"
-HTML(f'<div role="img" aria-label="{ALT}">{picture}</div>')
+picture(figure, "reach", ALT)
 
 # %% tags=["say"]
 Markdown(
-    f"On inputs 48 or more tokens back, the gradient of the tanh network is {far['tanh']:.0e} of its "
+    f"**Explain.** On inputs 48 or more tokens back, the gradient of the tanh network is {far['tanh']:.0e} of its "
     f"largest value, and that of the GRU is {far['GRU']:.0e}. The gradient of attention is "
     f"{far['attention']:.2f}: it depends on the weight of the token, not on the distance."
 )
@@ -133,9 +154,10 @@ Markdown(
 # Does the distance matter for learning? The task is to read T random symbols and predict the first
 # one. The models have the same width and the same training. Both have position embeddings, because
 # without them, attention could not know which symbol is the first.
+#
+# **Predict.** After 250 steps, which model recalls the first of 4 symbols? Of 64? Chance is 1 in 8.
 
-
-# %%
+# %% tags=["setup"]
 SYMBOLS, WIDTH = 8, 32
 
 
@@ -160,7 +182,9 @@ def accuracy_after_training(kind, T, steps=250):
     draws = torch.Generator().manual_seed(1)
     mixers = {
         "GRU": lambda: nn.GRU(WIDTH, WIDTH, batch_first=True),
-        "attention": lambda: SelfAttention(AttentionConfig(WIDTH, 1, block_size=T, bias=False)),
+        "attention": lambda: SelfAttention(
+            AttentionConfig(WIDTH, 1, block_size=T, bias=False)
+        ),
     }
     model = Reader(mixers[kind](), T)
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
@@ -175,22 +199,29 @@ def accuracy_after_training(kind, T, steps=250):
         return float((model(ids).argmax(-1) == ids[:, 0]).float().mean())
 
 
+# %%
 DISTANCES = (4, 16, 64)
 right = {
-    (kind, T): accuracy_after_training(kind, T) for kind in ("GRU", "attention") for T in DISTANCES
+    (kind, T): accuracy_after_training(kind, T)
+    for kind in ("GRU", "attention")
+    for T in DISTANCES
 }
+
+# %% tags=["say"]
 table(
     ["tokens", "GRU", "attention"],
-    [[T, f"{right['GRU', T]:.0%}", f"{right['attention', T]:.0%}"] for T in DISTANCES],
+    [
+        [T, f"{right['GRU', T]:.0%}", f"{right['attention', T]:.0%}"]
+        for T in DISTANCES
+    ],
 )
 
-# %%
+# %% tags=["say"]
 assert right["GRU", 4] > 0.9 and right["GRU", 64] < 0.5
 assert min(right["attention", T] for T in DISTANCES) > 0.9
 
-# %% tags=["say"]
 Markdown(
-    f"After 250 steps, the GRU recalls the first of 4 symbols ({right['GRU', 4]:.0%}), but not the first of "
+    f"**Explain.** After 250 steps, the GRU recalls the first of 4 symbols ({right['GRU', 4]:.0%}), but not the first of "
     f"64 ({right['GRU', 64]:.0%}; chance is {1 / SYMBOLS:.0%}). Attention recalls it at every distance, "
     "because its gradient reaches the first symbol in one step instead of 63."
 )
@@ -199,8 +230,10 @@ Markdown(
 # ## Operations and steps
 #
 # A recurrent layer multiplies its state by a (C, C) matrix at each token, and its T steps must be computed
-# one after the other. Attention compares all pairs of tokens at once. The table counts the multiplications
-# and additions of one layer:
+# one after the other. Attention compares all pairs of tokens at once.
+#
+# **Predict.** Count multiplications and additions of one layer. For which T is attention cheaper than a tanh
+# network of C = 512 channels?
 
 
 # %%
@@ -213,25 +246,44 @@ def operations(T, C):
     }
 
 
+# %% tags=["say"]
 with FlopCounterMode(display=False) as counter:
     q, k, v = torch.randn(3, 1, 1, 32, 512)
     attention(q, k, v)
-assert counter.get_total_flops() == operations(32, 512)["attention, scores and average"]
+assert (
+    counter.get_total_flops() == operations(32, 512)["attention, scores and average"]
+)
 
 rows = [
-    [name, *(f"{operations(T, 512)[name] / 1e6:,.0f}" for T in (32, 512, 8192)), steps]
+    [
+        name,
+        *(f"{operations(T, 512)[name] / 1e6:,.0f}" for T in (32, 512, 8192)),
+        steps,
+    ]
     for name, steps in zip(operations(1, 1), ("T", "T", "1", "1"), strict=True)
 ]
-table(["million operations, C = 512", "T = 32", "T = 512", "T = 8,192", "sequential steps"], rows)
-
-# %%
-few, many = operations(32, 512), operations(8192, 512)
-assert few["attention, scores and average"] < few["tanh"] < few["attention with its projections"]
-assert many["attention with its projections"] > many["GRU"]
+table(
+    [
+        "million operations, C = 512",
+        "T = 32",
+        "T = 512",
+        "T = 8,192",
+        "steps in a row",
+    ],
+    rows,
+)
 
 # %% tags=["say"]
+few, many = operations(32, 512), operations(8192, 512)
+assert (
+    few["attention, scores and average"]
+    < few["tanh"]
+    < few["attention with its projections"]
+)
+assert many["attention with its projections"] > many["GRU"]
+
 Markdown(
-    "The common statement that attention is cheaper than recurrence for T < C counts only the scores "
+    "**Explain.** The common statement that attention is cheaper than recurrence for T < C counts only the scores "
     f"and the average: at T = 32 they take {few['attention, scores and average'] / 1e6:.0f} million operations and "
     f"the tanh network {few['tanh'] / 1e6:.0f}, but with its projections attention takes "
     f"{few['attention with its projections'] / 1e6:.0f}. Attention is fast because of the last column: "
@@ -244,16 +296,35 @@ Markdown(
 # A recurrent network depends on the order of its inputs and cannot see the future. Attention without a mask
 # has neither property: it is a function of a *set*. A decoder therefore needs a causal mask (chapter 3) and,
 # usually, positions.
+#
+# **Predict.** We shuffle the 64 tokens. Which outputs change?
 
 # %%
 order = torch.randperm(T, generator=stream)
+shuffled = x[:, order]
 q = torch.randn(1, 1, C, generator=stream)
-assert torch.allclose(attention(q, x, x)[0], attention(q, x[:, order], x[:, order])[0], atol=1e-5)
 with torch.no_grad():
-    assert not torch.allclose(recurrent(x)[0][:, -1], recurrent(x[:, order])[0][:, -1], atol=1e-2)
+    moved = {
+        "recurrent": (recurrent(shuffled)[0] - recurrent(x)[0])[:, -1].abs().max(),
+        "attention": (attention(q, shuffled, shuffled)[0] - attention(q, x, x)[0])
+        .abs()
+        .max(),
+    }
+
+# %% tags=["say"]
+assert moved["recurrent"] > 1e-2 and moved["attention"] < 1e-5
+with torch.no_grad():
     future = torch.cat([x[:, :1], x[:, 1:] + 1], 1)
-    assert torch.allclose(attending(future)[:, 0], attending(x)[:, 0])  # by its causal mask
+    assert torch.allclose(
+        attending(future)[:, 0], attending(x)[:, 0]
+    )  # by its causal mask
 assert bool((build_mask(causal, 4) == torch.ones(4, 4).tril().bool()).all())
+
+Markdown(
+    "**Explain.** The last state of the recurrent network moves by up to "
+    f"{moved['recurrent']:.2f}. The output of attention moves by {moved['attention']:.0e}, which is "
+    "rounding: it is the same average of the same values."
+)
 
 # %% [markdown]
 # Attention did not replace recurrence at once. Bahdanau et al. (2015) added it to a recurrent

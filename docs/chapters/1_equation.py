@@ -1,16 +1,24 @@
 # %% [markdown]
 # # 1. The equation by hand
 #
-# Attention is one line (Vaswani et al. 2017, equation 1):
+# **What does *it* refer to?**
 #
-#     output = softmax(Q Kᵀ / √d) V
+# > The cat slept because it was tired.
 #
-# Each token has a query, a key, and a value. The weight of key j for query i is
-# `exp(sᵢⱼ) / Σⱼ exp(sᵢⱼ)` with the score `sᵢⱼ = qᵢ·kⱼ / √d`. The output is the average of the
-# values with these weights.
+# To know, the word *it* must read other words. Attention lets it: *it* asks with a **query**, every
+# word answers with a **key**, and what *it* receives is an average of the words' **values**, with large weights
+# where query and key match. In one line (Vaswani et al. 2017, equation 1):
 #
-# This chapter computes the output for three tokens with d = 2: first in exact fractions, then with
-# attnlab's function, and then with its layer.
+# $$
+# \text{output} = \operatorname{softmax}\left(\frac{Q K^\top}{\sqrt{d}}\right) V,
+# \qquad
+# p_{ij} = \frac{e^{s_{ij}}}{\sum_j e^{s_{ij}}},
+# \qquad
+# s_{ij} = \frac{q_i \cdot k_j}{\sqrt{d}}
+# $$
+#
+# This chapter computes it for three tokens with $d = 2$: first in exact fractions, then with attnlab's
+# function, and then with its layer.
 #
 # **You will learn** to
 #
@@ -21,25 +29,35 @@
 #
 # **Prerequisites:** matrix products and the softmax. Chapter 0 shows what came before attention.
 
-# %%
+# %% tags=["setup"]
 import math
+import sys
 from fractions import Fraction
 
 import torch
-from IPython.display import HTML, Markdown
+from IPython.display import Markdown
 
 from attnlab.attention import AttentionConfig, SelfAttention, attention
 from attnlab.attention.masks import bidirectional, build_mask, causal
-from attnlab.plotting.drawing import COLORS, panels, styled, svg
+from attnlab.installation import lab_path
+from attnlab.plotting.drawing import COLORS, panels, styled
+
+sys.path.append(str(lab_path("docs")))
+from chapters.shown import picture, table
 
 torch.set_default_dtype(torch.float64)
+
+
+def listed(numbers):
+    return ", ".join(map(str, numbers))
+
 
 # %% [markdown]
 # ## Three tokens
 #
 # The exponential of a nonzero rational number is irrational, which is inconvenient by hand. We
 # therefore build the keys from logarithms of small integers, so that every `exp(score)` is an
-# integer. The division by √d cancels the √2 in the keys.
+# integer. The division by $\sqrt{d}$ cancels the $\sqrt{2}$ in the keys.
 
 # %%
 Q = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
@@ -49,78 +67,79 @@ K = math.sqrt(2) * torch.tensor(
 V = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
 
 # %% [markdown]
-# By hand, `exp(qᵢ·kⱼ / √2)` is 2 to the power of the product of the first coordinates, times 3
-# to the power of the product of the second coordinates.
+# **Predict.** The exponential of a score, $e^{q_i \cdot k_j / \sqrt{2}}$, is 2 to the power of the product of the
+# first coordinates, times 3 to the power of the product of the second ones. Take a pencil: which three
+# weights does the third query have?
 
 # %%
 queries = [(1, 0), (0, 1), (1, 1)]
 keys = [(1, 0), (0, 1), (1, 1)]  # times √2 (ln 2, ln 3)
 values = [(1, 0), (0, 1), (1, 1)]
 
-exponentials = [[Fraction(2) ** (q[0] * k[0]) * 3 ** (q[1] * k[1]) for k in keys] for q in queries]
+exponentials = [
+    [Fraction(2) ** (q[0] * k[0]) * 3 ** (q[1] * k[1]) for k in keys]
+    for q in queries
+]
 weights = [[e / sum(row) for e in row] for row in exponentials]
 outputs = [
-    [sum(w * v[c] for w, v in zip(row, values, strict=True)) for c in (0, 1)] for row in weights
+    [sum(w * v[c] for w, v in zip(row, values, strict=True)) for c in (0, 1)]
+    for row in weights
 ]
 
-
-def table(head, rows):
-    lines = [head, ["---"] * len(head), *rows]
-    return Markdown("\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines))
-
-
-def listed(numbers):
-    return ", ".join(map(str, numbers))
-
-
+# %% tags=["say"]
 rows = [
     [i + 1, listed(exps), sum(exps), listed(w), f"({listed(y)})"]
-    for i, (exps, w, y) in enumerate(zip(exponentials, weights, outputs, strict=True))
+    for i, (exps, w, y) in enumerate(
+        zip(exponentials, weights, outputs, strict=True)
+    )
 ]
 table(["query", "exp of its scores", "their sum", "weights", "output"], rows)
 
 # %% [markdown]
-# Each row of weights sums to 1, so the output is a weighted average of the values. The third query
-# matches the third key in both coordinates, so this key gets the largest weight.
+# **Explain.** Each row of weights sums to 1, so the output is a weighted average of the values. The third
+# query matches the third key in both coordinates, so this key gets the largest weight.
 #
 # ## The same with a function
 #
-# `attention` returns the output and the weights, which are called the pattern. It scales by 1/√d
+# `attention` returns the output and the weights, which are called the pattern. It scales by $1/\sqrt{d}$
 # by default.
 
 # %%
 output, pattern = attention(Q, K, V)
 pattern, output
 
-# %%
+# %% tags=["say"]
 exact_pattern = torch.tensor([[float(w) for w in row] for row in weights])
 exact_output = torch.tensor([[float(y) for y in row] for row in outputs])
 error = max(
-    float((pattern - exact_pattern).abs().max()), float((output - exact_output).abs().max())
+    float((pattern - exact_pattern).abs().max()),
+    float((output - exact_output).abs().max()),
 )
-
 assert [sum(row) for row in weights] == [1, 1, 1]
 assert weights[2] == [Fraction(2, 11), Fraction(3, 11), Fraction(6, 11)]
 assert outputs[2] == [Fraction(8, 11), Fraction(9, 11)]
 assert error < 1e-15
 
-# %% tags=["say"]
 Markdown(
     f"The function and the fractions differ by at most {error:.1e}, the rounding error of fp64."
 )
 
 # %% [markdown]
-# A weighted average cannot leave the range of its inputs: every output lies inside the triangle of
-# the three values.
+# **Predict.** The three values are corners of a triangle. Can an output lie outside of it?
 
-# %% tags=["drawing"]
+# %% tags=["drawing"] slide="triangle"
 with styled():
     figure, (left, right) = panels(2, width=5.0, height=4.2)
     left.imshow(pattern, cmap="Blues", vmin=0, vmax=1)
     for i, row in enumerate(weights):
         for j, w in enumerate(row):
             left.text(
-                j, i, str(w), ha="center", va="center", color="white" if w > 0.5 else "black"
+                j,
+                i,
+                str(w),
+                ha="center",
+                va="center",
+                color="white" if w > 0.5 else "black",
             )
     left.set(title="pattern", xlabel="key", ylabel="query")
     left.set_xticks(range(3), ["1", "2", "3"])
@@ -131,63 +150,82 @@ with styled():
     right.plot(*output.T, "o", color=COLORS[1])
     for i in range(3):
         right.annotate(f"{i + 1}", V[i], xytext=(7, 7), textcoords="offset points")
-        right.annotate(f"{i + 1}", output[i], xytext=(-16, -4), textcoords="offset points")
+        right.annotate(
+            f"{i + 1}", output[i], xytext=(-16, -4), textcoords="offset points"
+        )
     right.text(0.97, -0.1, "values", color=COLORS[0], ha="right")
-    right.text(output[0, 0], output[0, 1] - 0.12, "outputs", color=COLORS[1], ha="right")
-    right.set(title="outputs lie between the values", xlim=(-0.15, 1.2), ylim=(-0.15, 1.2))
+    right.text(
+        output[0, 0], output[0, 1] - 0.12, "outputs", color=COLORS[1], ha="right"
+    )
+    right.set(
+        title="outputs lie between the values", xlim=(-0.15, 1.2), ylim=(-0.15, 1.2)
+    )
     right.set(xlabel="first channel", ylabel="second channel")
-    picture = svg(figure, "triangle")
 ALT = "Left, the pattern of three queries and three keys as fractions. Right, the three outputs, which lie inside the triangle of the three values"
-HTML(f'<div role="img" aria-label="{ALT}">{picture}</div>')
+picture(figure, "triangle", ALT)
 
 # %% [markdown]
+# **Explain.** No: a weighted average with positive weights cannot leave the range of its inputs.
+#
 # ## A mask
 #
-# A language model must not look ahead. Blocked scores become −∞ *before* the softmax: their
-# exponentials are 0, and the others are divided by the sum of those that remain. With fractions,
-# cross out the blocked entries, then divide.
+# A language model must not look ahead. Blocked scores become $-\infty$ *before* the softmax: their
+# exponentials are 0, and the others are divided by the sum of those that remain.
+#
+# **Predict.** Cross out the blocked entries above the diagonal, then divide. What are the weights of the
+# second query?
 
 # %%
 mask = build_mask(causal, 3)  # True: this query may attend to this key
+_, masked_pattern = attention(Q, K, V, may_attend=mask)
+
+# %% tags=["say"]
 masked_weights = [
     [e / sum(row[: i + 1]) if j <= i else Fraction(0) for j, e in enumerate(row)]
     for i, row in enumerate(exponentials)
 ]
-_, masked_pattern = attention(Q, K, V, may_attend=mask)
-
-rows = [[i + 1, listed(w)] for i, w in enumerate(masked_weights)]
-table(["query", "weights under the causal mask"], rows)
-
-# %%
 expected = torch.tensor([[float(w) for w in row] for row in masked_weights])
 assert masked_weights[1] == [Fraction(1, 4), Fraction(3, 4), 0]
 assert float((masked_pattern - expected).abs().max()) < 1e-15
 assert bool((masked_pattern.triu(1) == 0).all())  # exactly 0
 
+rows = [[i + 1, listed(w)] for i, w in enumerate(masked_weights)]
+table(["query", "weights under the causal mask"], rows)
+
 # %% [markdown]
-# The first query sees only itself, so its weight is 1 for any score. The last query sees the same
-# keys as before.
+# **Explain.** The second query has $1 / (1 + 3)$ and $3 / (1 + 3)$. The first query sees only itself, so its
+# weight is 1 for any score. The last query sees the same keys as before.
 #
 # ## The same with a layer
 #
-# In self-attention, three matrices map one input X to queries, keys, and values, and a fourth maps
-# the result to the output: `Q = X W_q`, `K = X W_k`, `V = X W_v`, `Y = A V W_o`. `SelfAttention`
-# has these four matrices as views of its parameters. If X equals our queries, the matrices are:
+# In self-attention, three matrices map one input $X$ to queries, keys, and values, and a fourth maps
+# the result to the output:
+#
+# $$
+# Q = X W_q, \quad K = X W_k, \quad V = X W_v, \quad Y = A V W_o
+# $$
+#
+# `SelfAttention` has these four matrices as views of its parameters. If $X$ equals our queries, the matrices
+# are:
 
 # %%
 X = Q
 layer = SelfAttention(
-    AttentionConfig(n_embd=2, n_head=1, block_size=3, bias=False, may_attend=bidirectional)
+    AttentionConfig(
+        n_embd=2, n_head=1, block_size=3, bias=False, may_attend=bidirectional
+    )
 )
 with torch.no_grad():
     layer.W_q.copy_(torch.eye(2))
-    layer.W_k.copy_(math.sqrt(2) * torch.diag(torch.tensor([math.log(2), math.log(3)])))
+    layer.W_k.copy_(
+        math.sqrt(2) * torch.diag(torch.tensor([math.log(2), math.log(3)]))
+    )
     layer.W_v.copy_(torch.eye(2))
     layer.W_o.copy_(torch.eye(2))
     Y = layer(X[None])[0]
 Y
 
-# %%
+# %% tags=["check"]
 assert torch.allclose(Y, exact_output, atol=1e-15)
 assert torch.allclose(layer.pattern(X[None])[0, 0], exact_pattern, atol=1e-15)
 
@@ -195,20 +233,32 @@ assert torch.allclose(layer.pattern(X[None])[0, 0], exact_pattern, atol=1e-15)
 # The attention block of a GPT does the same, with more tokens, more channels, several heads in
 # parallel (chapter 4), and a mask (chapter 3).
 #
-# Two properties are easy to check. Attention without a mask does not depend on the order of the
-# tokens: a permutation of the inputs permutes the outputs. And adding a constant to all scores of a
-# query changes nothing, so a softmax can subtract the largest score before the exponential.
+# ## Two properties
+#
+# **Predict.** There is no mask now. If you exchange the tokens, what happens to the outputs? If you add 700
+# to all scores of a query, what happens to its weights?
 
 # %%
 order = torch.tensor([2, 0, 1])
 with torch.no_grad():
-    assert torch.allclose(layer(X[order][None])[0], Y[order], atol=1e-15)
+    permuted = layer(X[order][None])[0]
 
-constant = torch.tensor([[700.0], [-3.0], [0.5]])  # e^700 · 6 would still fit, e^710 would not
+constant = torch.tensor([[700.0], [-3.0], [0.5]])  # one number a query
 _, shifted = attention(Q, K, V, bias=constant.expand(3, 3))
+
+{
+    "outputs follow the order": torch.allclose(permuted, Y[order], atol=1e-15),
+    "weights stay the same": torch.allclose(shifted, pattern, atol=1e-12),
+}
+
+# %% tags=["check"]
+assert torch.allclose(permuted, Y[order], atol=1e-15)
 assert torch.allclose(shifted, pattern, atol=1e-12)
 
 # %% [markdown]
+# **Explain.** Attention without a mask does not know the order of its tokens. And a constant multiplies
+# all exponentials of a row, so it cancels: a softmax can subtract the largest score first, which avoids overflow.
+#
 # ## Summary
 #
 # - The output of a query is an average of the values. Its weights are the softmax of the scaled scores.
@@ -218,7 +268,7 @@ assert torch.allclose(shifted, pattern, atol=1e-12)
 #
 # ## Exercises
 #
-# **1.** Without the division by √d, what are the weights of the third query? Are they fractions?
+# **1.** Without the division by $\sqrt{d}$, what are the weights of the third query? Are they fractions?
 
 # %% tags=["solution"]
 # The exponentials become 2^√2, 3^√2 and 6^√2, which are irrational; the largest weight grows.
@@ -242,7 +292,12 @@ flipped
 
 # %% tags=["solution"]
 try:
-    attention(Q, K, V, may_attend=torch.tensor([[True, True, True], [False] * 3, [True] * 3]))
+    attention(
+        Q,
+        K,
+        V,
+        may_attend=torch.tensor([[True, True, True], [False] * 3, [True] * 3]),
+    )
 except ValueError as error:
     said = str(error)
 assert "query 1" in said

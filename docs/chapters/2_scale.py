@@ -1,123 +1,216 @@
 # %% [markdown]
 # # 2. Why the scale
 #
-# Scores are divided by √D, where D is the width of a head. This chapter measures what happens
-# to the weights, their entropy, the gradient, and training without this division. The effect on
-# training depends on how large queries and keys are at the start, as the map at the end shows.
+# **Why is every score divided by √D?** A model reads this line of Shakespeare, character by character:
+#
+# > Good morrow, Kate; for that's your name, I hear.
+#
+# Before training, its queries and keys are random. How should the last character spread its
+# attention over the others? This chapter looks at the numbers first and explains them afterwards.
 #
 # **You will learn** to
 #
-# - derive the standard deviation of a dot product from the width of a head;
+# - derive the standard deviation of a dot product from the width D of a head;
 # - measure saturation: the largest weight, the entropy, and the gradient through the softmax;
 # - predict from the initialization whether the scale matters.
 #
 # **Prerequisites:** chapter 1, variance, and the chain rule.
 
-# %%
+# %% tags=["setup"]
 import math
-import subprocess
 import sys
-from pathlib import Path
 
 import torch
-from IPython.display import HTML, Markdown
+from IPython.display import Markdown
 
-from attnlab import read_runs
 from attnlab.attention import attention
 from attnlab.installation import lab_path
-from attnlab.plotting.drawing import COLORS, label_lines, panels, styled, svg
+from attnlab.plotting.drawing import COLORS, label_lines, panels, styled
 from attnlab.probes import measures
 from attnlab.probes.measures import random_energy
 
+sys.path.append(str(lab_path("docs")))
+from chapters.shown import picture, table, train
+
 stream = torch.Generator().manual_seed(0)
 
-
-def table(head, rows):
-    lines = [head, ["---"] * len(head), *rows]
-    return Markdown("\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines))
-
-
 # %% [markdown]
-# ## Dot products grow with the width
+# ## Look at the dot products
 #
-# The dot product of two vectors with D independent coordinates of mean 0 and variance 1 is a sum of
-# D terms of variance 1, so its standard deviation is √D.
+# **Predict.** Draw queries and keys whose entries are independent, with mean 0 and variance 1. A dot
+# product adds D products. How much wider is its distribution for D = 512 than for D = 8?
 
 # %%
 WIDTHS = (8, 64, 512)
-spread = {}
+dots = {}
 for D in WIDTHS:
     q, k = torch.randn(2, 50_000, D, generator=stream)
-    spread[D] = float((q * k).sum(-1).std())
-    assert abs(spread[D] / math.sqrt(D) - 1) < 0.02
+    dots[D] = (q * k).sum(-1)
 
-table(["D", "√D", "measured"], [[D, f"{math.sqrt(D):.2f}", f"{s:.2f}"] for D, s in spread.items()])
+# %% tags=["drawing"] slide="histograms"
+with styled():
+    figure, places = panels(3, width=4.0, height=3.0, share=True)
+    for place, D in zip(places, WIDTHS, strict=True):
+        place.hist(
+            dots[D].tolist(), bins=60, range=(-70, 70), density=True, color=COLORS[0]
+        )
+        place.set(title=f"D = {D}", xlabel="q · k")
+    places[0].set_ylabel("density")
+ALT = "Histograms of dot products: narrow for D = 8, wider for D = 64, very wide for D = 512"
+picture(figure, "histograms", ALT)
+
+# %% tags=["say"]
+spread = {D: float(x.std()) for D, x in dots.items()}
+assert all(abs(spread[D] / math.sqrt(D) - 1) < 0.02 for D in WIDTHS)
+
+Markdown(
+    "**Explain.** The standard deviations are "
+    + ", ".join(f"{spread[D]:.1f} for D = {D}" for D in WIDTHS)
+    + ": 64 times as many terms make the distribution 8 times as wide."
+)
 
 # %% [markdown]
-# ## The effect on the softmax
+# ## Look at the softmax
 #
-# The table shows, for 256 queries and keys of unit variance, the largest of the 256 weights, the
-# entropy of the weights, and the effective number of keys, exp(entropy).
+# **Predict.** One query reads 12 keys. How does the largest of its 12 weights change with D? And if
+# each score is divided by √D?
+
+# %%
+bars = {}
+for D in WIDTHS:
+    q = torch.randn(1, D, generator=stream)
+    k = torch.randn(12, D, generator=stream)
+    scores = (q @ k.T)[0]
+    bars["no scale", D] = scores.softmax(-1)
+    bars["1/√D", D] = (scores / math.sqrt(D)).softmax(-1)
+
+# %% tags=["drawing"] slide="bars"
+with styled():
+    figure, places = panels(6, width=4.0, height=2.3, columns=3, share=True)
+    for place, name, D in zip(
+        places, ["no scale"] * 3 + ["1/√D"] * 3, WIDTHS * 2, strict=True
+    ):
+        color = COLORS[1] if name == "no scale" else COLORS[0]
+        place.bar(range(1, 13), bars[name, D].tolist(), color=color)
+        place.set(title=f"{name}, D = {D}", ylim=(0, 1))
+    for place in places[3:]:
+        place.set_xlabel("key")
+    for place in places[::3]:
+        place.set_ylabel("weight")
+ALT = "Bars of 12 weights. Without the scale one bar has nearly all weight at D = 512; with it, the bars look alike for all D"
+picture(figure, "bars", ALT)
+
+# %% tags=["say"]
+top = {key: float(weights.max()) for key, weights in bars.items()}
+assert top["no scale", 512] > 0.9 and max(top["1/√D", D] for D in WIDTHS) < 0.5
+
+Markdown(
+    "**Explain.** Without the scale, the largest weight is "
+    + ", ".join(f"{top['no scale', D]:.2f} (D = {D})" for D in WIDTHS)
+    + ". With it: "
+    + ", ".join(f"{top['1/√D', D]:.2f}" for D in WIDTHS)
+    + ". The scores are the same up to a factor, but a softmax turns differences into "
+    "ratios: a score that is larger by 5 gets 148 times the weight."
+)
+
+# %% [markdown]
+# ## Why √D
+#
+# The products $q_i k_i$ are independent, with mean 0 and variance 1. Variances of independent terms add:
+#
+# $$
+# \operatorname{Var}(q \cdot k) = \sum_{i=1}^{D} \operatorname{Var}(q_i k_i) = D,
+# \qquad \operatorname{Std}(q \cdot k) = \sqrt{D}.
+# $$
+#
+# Dividing by $\sqrt{D}$ brings the standard deviation back to 1, for every width.
+
+# %% tags=["say"]
+table(
+    ["D", "√D", "measured"],
+    [[D, f"{math.sqrt(D):.2f}", f"{s:.2f}"] for D, s in spread.items()],
+)
+
+# %% [markdown]
+# ## Measure the saturation
+#
+# **Predict.** With 256 keys, even weights would be 1/256 each. How many keys does a query read
+# in effect, with and without the scale?
+#
+# The entropy $-\sum_j p_j \ln p_j$ of the weights says it: $e^{\text{entropy}}$ is the
+# effective number of keys.
 
 # %%
 N = 256
-everything = torch.ones(N, N, dtype=torch.bool)
-largest, rows = {}, []
+all_keys = torch.ones(N, N, dtype=torch.bool)  # no mask
+seen = {}
 for D in WIDTHS:
     q, k, v = torch.randn(3, 1, 8, N, D, generator=stream, dtype=torch.float64)
     for name, scale in (("1/√D", None), ("none", 1.0)):
         _, pattern = attention(q, k, v, scale=scale)
-        largest[D, name] = float(measures.largest_weight(pattern, everything).mean())
-        entropy = float(measures.entropy_nats(pattern, everything).mean())
-        in_effect = float(measures.effective_keys(pattern, everything).mean())
-        rows.append([D, name, f"{largest[D, name]:.4f}", f"{entropy:.2f}", f"{in_effect:.1f}"])
+        seen[D, name] = {
+            "largest weight": float(
+                measures.largest_weight(pattern, all_keys).mean()
+            ),
+            "entropy": float(measures.entropy_nats(pattern, all_keys).mean()),
+            "keys": float(measures.effective_keys(pattern, all_keys).mean()),
+        }
 
+# %% tags=["say"]
+table(
+    ["D", "scale", "largest weight", "entropy, nats", "effective keys"],
+    [
+        [
+            *key,
+            f"{x['largest weight']:.4f}",
+            f"{x['entropy']:.2f}",
+            f"{x['keys']:.1f}",
+        ]
+        for key, x in seen.items()
+    ],
+)
+
+# %% tags=["say"]
+largest = {key: x["largest weight"] for key, x in seen.items()}
 assert all(largest[D, "1/√D"] < 0.06 for D in WIDTHS)
 assert largest[8, "none"] < largest[64, "none"] < largest[512, "none"]
 assert largest[512, "none"] > 0.85
 
-table(["D", "scale", "largest weight", "entropy, nats", "effective keys"], rows)
-
-# %% tags=["say"]
 Markdown(
-    f"With the scale, the width makes no difference. Without it, one key of {N} has "
-    f"{largest[512, 'none']:.0%} of the weight at D = 512 on average: attention selects a single "
-    f"random key before anything is learned. Uniform weights would be {1 / N:.4f} each, with an "
-    f"entropy of ln {N} = {math.log(N):.2f} nats."
+    f"**Explain.** With the scale, the width makes no difference. Without it, one key of {N} has "
+    f"{largest[512, 'none']:.0%} of the weight at D = 512: the head selects one random "
+    "key before it has learned anything."
 )
 
 # %% [markdown]
-# ## A theory
+# ## Predict it with a theory
 #
-# In physics, a softmax over independent Gaussian scores of standard deviation s is the random energy
-# model (Derrida 1981). Below `s = √(2 ln n)`, the weight is spread over many keys; above it, a few
-# keys have almost all of it. `random_energy` computes the expected entropy and the trace of the
-# softmax's Jacobian for any s and n.
+# In physics, a softmax over $n$ independent Gaussian scores of standard deviation $s$ is the random energy
+# model (Derrida 1981). Below
 #
-# The trace measures how much gradient can pass through the softmax: the derivative of the weights p with
-# respect to the scores is `diag(p) − p pᵀ`, and its trace is `1 − Σ p²`. We check this formula:
+# $$s = \sqrt{2 \ln n}$$
+#
+# the weight is spread over many keys. Above it, a few keys have almost all of it. The theory also
+# predicts how much gradient passes the softmax. The derivative of the weights $p$ with respect to the scores
+# is $\operatorname{diag}(p) - p p^\top$; its trace is $1 - \sum_j p_j^2$, which is 0 for one-hot weights.
+#
+# **Predict.** Take $n = 256$ keys. At which width D does a head without the scale start to saturate?
 
-# %%
+# %% tags=["check"]
 scores = torch.randn(N, generator=stream, dtype=torch.float64)
 p = scores.softmax(-1)
 jacobian = torch.autograd.functional.jacobian(lambda s: s.softmax(-1), scores)
 by_formula = torch.diag(p) - torch.outer(p, p)
-
 assert torch.allclose(jacobian, by_formula, atol=1e-15)
 assert math.isclose(float(jacobian.trace()), float(1 - p.square().sum()))
 
-# %% [markdown]
-# The claim `unscaled` measures both for D = 1 to 1,024, for queries and keys that are
-# projected from independent inputs. We call its function here:
-
-# %%
+# %% tags=["drawing"] slide="theory"
 sys.path.insert(0, str(lab_path("experiments").parent))
 from experiments.unscaled.theory import KEYS, SIZES, at_initialization  # noqa: E402
 
-found = at_initialization(seed=0)
+found = at_initialization(seed=0)  # what the claim `unscaled` measures
 critical = 2 * math.log(KEYS)  # the D at which √D is √(2 ln n)
 
-# %% tags=["drawing"]
 with styled():
     figure, (left, right) = panels(2)
     for color, name in zip(COLORS, ("scaled", "unscaled"), strict=False):
@@ -129,67 +222,68 @@ with styled():
         place.set_xscale("log", base=2)
         place.set(xlabel="width D, channels")
     left.set(ylabel="nats", title="entropy; lines: theory", ylim=(0, None))
-    right.set(ylabel="trace", title="trace of the Jacobian, 1 − Σ p²", ylim=(0, 1.05))
+    right.set(
+        ylabel="trace", title="trace of the Jacobian, 1 − Σ p²", ylim=(0, 1.05)
+    )
     label_lines(left)
     label_lines(right)
-    picture = svg(figure, "entropy")
 ALT = "Entropy and trace by width. With the scale both are constant; without it both fall, steeply beyond the dashed line"
-HTML(f'<div role="img" aria-label="{ALT}">{picture}</div>')
+picture(figure, "entropy", ALT)
 
-# %%
+# %% tags=["say"]
 assert found["entropy error"] < 0.1 and found["trace error"] < 0.05
 assert found["trace"]["scaled"][-1] > 0.95
 assert found["trace"]["unscaled"][-1] < 0.25
 
-# %% tags=["say"]
 Markdown(
-    f"Mean difference from the theory: {found['entropy error']:.3f} nats of entropy and "
-    f"{found['trace error']:.4f} of the trace. The dashed line is D = 2 ln {KEYS} = "
-    f"{critical:.1f}, where √D reaches √(2 ln n). At D = {SIZES[-1]}, the trace without the scale "
-    f"is {found['trace']['unscaled'][-1]:.2f}: much smaller, but not zero. It decreases like 1/√D, "
+    f"**Explain.** The dashed line is D = 2 ln {KEYS} = {critical:.1f}. The theory misses the "
+    f"measured entropy by {found['entropy error']:.3f} nats on average, and the trace by "
+    f"{found['trace error']:.4f}. At D = {SIZES[-1]}, the trace without the scale is "
+    f"{found['trace']['unscaled'][-1]:.2f}: much smaller, but not zero. It falls like 1/√D, "
     "because a growing share of rows is saturated while the others still learn."
 )
 
 # %% [markdown]
-# ## The gradient itself
+# ## Follow the gradient
 #
-# The next cell computes the gradient with respect to the scores of each row, at D = 512 without the
-# scale. It calls a row frozen if a single weight is close to 1.
+# **Predict.** Call a row frozen if one weight is above 99 %. At D = 512 without the scale, how much
+# gradient does a frozen row get, compared with the others?
 
 # %%
 q, k, v = torch.randn(3, 1, 8, N, 512, generator=stream, dtype=torch.float64)
-at_scores = torch.zeros(1, 8, N, N, dtype=torch.float64, requires_grad=True)  # added to the scores
-output, pattern = attention(q, k, v, bias=at_scores, scale=1.0)
-above = torch.randn(output.shape, generator=stream, dtype=torch.float64)  # of the output
-(gradient,) = torch.autograd.grad((output * above).sum(), at_scores)
+bias = torch.zeros(1, 8, N, N, dtype=torch.float64, requires_grad=True)
+output, pattern = attention(
+    q, k, v, bias=bias, scale=1.0
+)  # bias: added to the scores
+above = torch.randn(output.shape, generator=stream, dtype=torch.float64)
+(gradient,) = torch.autograd.grad((output * above).sum(), bias)
 
 norms = gradient.norm(dim=-1)  # (1, 8, N): one a row
 frozen = pattern.detach().amax(-1) > 0.99
-share = float(measures.saturated_rows(pattern.detach(), everything).mean())
 stuck, alive = float(norms[frozen].median()), float(norms[~frozen].median())
 
+# %% tags=["say"]
+share = float(measures.saturated_rows(pattern.detach(), all_keys).mean())
 assert math.isclose(share, float(frozen.double().mean()), rel_tol=1e-6)
 assert share > 0.3 and stuck < alive / 50
 
-# %% tags=["say"]
 Markdown(
-    f"{share:.0%} of the rows are frozen. The median norm of their gradient is {stuck:.2g}. That of "
-    f"the other rows is {alive:.2g}, {alive / stuck:,.0f} times as large. So the gradient does not "
-    "shrink evenly: many rows get almost none, and the others learn as before."
+    f"**Explain.** {share:.0%} of the rows are frozen. The median norm of their gradient is "
+    f"{stuck:.2g}. That of the other rows is {alive:.2g}, {alive / stuck:,.0f} times as large. The "
+    "gradient does not shrink evenly: many rows get almost none, and the others learn as before."
 )
 
 # %% [markdown]
-# ## The map: does training break?
+# ## Does training break?
 #
-# Textbooks often say that training breaks without the scale. The derivation above assumes queries and
-# keys of unit variance. GPT-2 starts with weights of standard deviation 0.02, so its queries and keys
-# are smaller. We train a small model with one head twelve times: with and without the scale, with three
-# standard deviations σ of the query and key weights, and with two learning rates.
+# Textbooks often say so. The derivation above assumes queries and keys of unit variance. GPT-2 starts
+# with weights of standard deviation σ = 0.02, so its queries and keys are smaller. With C input channels
+# of unit variance, unscaled scores start with a standard deviation of $\sqrt{D} \, \sigma^2 C$.
 #
-# First, a prediction. With weights of standard deviation σ and C input channels of unit variance,
-# unscaled scores have a standard deviation of √D σ² C, which we compare with √(2 ln n).
+# **Predict.** The table compares this number with $\sqrt{2 \ln n}$ for three values of σ. For which of them does
+# the loss suffer without the scale?
 
-# %%
+# %% tags=["drawing"]
 SIGMAS, RATES = ("0.02", "0.125", "0.25"), ("1e-3", "1e-2")
 C = D = 64
 keys = 64
@@ -201,20 +295,33 @@ table(
     [[s, f"{predicted[s]:.2f}", f"{line:.2f}"] for s in SIGMAS],
 )
 
+# %% [markdown]
+# We train a small model with one head twelve times: with and without the scale, with three values of σ, and
+# with two learning rates.
+
 # %%
-command = f"""train.py -m name=map attn=sdpa,unscaled preset=micro data=plays data.length=60000
-    model.n_head=1 model.qk_std={",".join(SIGMAS)} optim.lr={",".join(RATES)} optim.min_lr=1e-4
-    trainer.max_steps=100 trainer.val_check_interval=100 probes=none logger=none"""
-script, *overrides = command.split()
-done = subprocess.run(
-    [sys.executable, lab_path(script), *overrides], capture_output=True, text=True
+runs = train(
+    *(
+        "map",
+        "attn=sdpa,unscaled",
+        "preset=micro",
+        "data=plays",
+        "data.length=60000",
+    ),
+    *("model.n_head=1", "model.qk_std=0.02,0.125,0.25"),
+    *("optim.lr=1e-3,1e-2", "optim.min_lr=1e-4"),
+    *("trainer.max_steps=100", "trainer.val_check_interval=100"),
+    *("probes=none", "logger=none"),
 )
-assert done.returncode == 0, done.stderr
+
+# %% tags=["drawing"] slide="map"
 loss = {
-    (run.config["model.qk_std"], run.config["optim.lr"], run.values["attn"]): run.metrics[
-        "val_loss"
-    ]
-    for run in read_runs(Path("outputs/map"))
+    (
+        run.config["model.qk_std"],
+        run.config["optim.lr"],
+        run.values["attn"],
+    ): run.metrics["val_loss"]
+    for run in runs
 }
 penalty = {
     (s, r): loss[float(s), float(r), "unscaled"] - loss[float(s), float(r), "sdpa"]
@@ -223,16 +330,19 @@ penalty = {
 }
 assert len(loss) == 12 and all(math.isfinite(x) for x in loss.values())
 
-# %% tags=["drawing"]
 with styled():
     figure, (place,) = panels(1, width=7.0, height=3.4)
     grid = [[penalty[s, r] for s in SIGMAS] for r in RATES]
     reach = max(abs(x) for x in penalty.values())
-    colors = place.imshow(grid, cmap="RdBu_r", vmin=-reach, vmax=reach, aspect="auto")
+    colors = place.imshow(
+        grid, cmap="RdBu_r", vmin=-reach, vmax=reach, aspect="auto"
+    )
     for i, r in enumerate(RATES):
         for j, s in enumerate(SIGMAS):
             ink = "white" if abs(penalty[s, r]) > 0.6 * reach else "black"
-            place.text(j, i, f"{penalty[s, r]:+.2f}", ha="center", va="center", color=ink)
+            place.text(
+                j, i, f"{penalty[s, r]:+.2f}", ha="center", va="center", color=ink
+            )
     below = sum(predicted[s] < line for s in SIGMAS)
     place.axvline(below - 0.5, color="black", ls="--")
     place.set_xticks(range(len(SIGMAS)), SIGMAS)
@@ -244,33 +354,31 @@ with styled():
     )
     place.grid(False)
     figure.colorbar(colors, label="nats")
-    picture = svg(figure, "map")
 ALT = "A table of six cells: leaving out the scale costs more to the right of the dashed line, where scores are large"
-HTML(f'<div role="img" aria-label="{ALT}">{picture}</div>')
+picture(figure, "map", ALT)
 
-# %%
+# %% tags=["say"]
 left_of_line = [penalty[s, r] for s in SIGMAS for r in RATES if predicted[s] < line]
 right_of_line = [penalty[s, r] for s in SIGMAS for r in RATES if predicted[s] > line]
 mean_left, mean_right = (sum(x) / len(x) for x in (left_of_line, right_of_line))
 assert mean_right > mean_left and mean_right > 0
 
-# %% tags=["say"]
 Markdown(
-    "To the left of the dashed line, scores start below √(2 ln n); to the right, above it. "
-    f"Leaving out the scale changes the loss by {mean_left:+.3f} nats on average on the left and by "
-    f"{mean_right:+.3f} on the right. These are short runs with a single seed, so look at the "
+    "**Explain.** To the left of the dashed line, scores start below √(2 ln n); to the right, above "
+    f"it. Leaving out the scale changes the loss by {mean_left:+.3f} nats on average on the left and "
+    f"by {mean_right:+.3f} on the right. These are short runs with a single seed, so look at the "
     "trend, not at single cells. `experiments/unscaled/README.md` has the claim with paired seeds "
     "on TinyShakespeare."
 )
 
 # %% [markdown]
-# So the sentence "training breaks without the scale" needs a precondition: scores that vary widely
+# So the sentence "training breaks without the scale" needs a condition: scores that vary widely
 # at the start. Even then, training does not fail: the loss decreases more slowly.
 #
 # ## Summary
 #
-# - Dot products of independent vectors of unit variance have a standard deviation of √D.
-# - Scores that vary by more than √(2 ln n) saturate the softmax: one key of n gets almost all weight.
+# - Dot products of independent vectors of unit variance have a standard deviation of $\sqrt{D}$.
+# - Scores that vary by more than $\sqrt{2 \ln n}$ saturate the softmax: one key of n gets almost all weight.
 # - A saturated row gets almost no gradient. The other rows learn as before.
 # - The effect on training depends on the size of queries and keys, not only on the formula.
 #
@@ -282,7 +390,8 @@ Markdown(
 # %% tags=["solution"]
 # q · q is a sum of D terms of mean 1, so it grows like D, not like √D; see attn=inverse_scale.
 lengths = {
-    D: float(torch.randn(10_000, D, generator=stream).square().sum(-1).mean()) for D in WIDTHS
+    D: float(torch.randn(10_000, D, generator=stream).square().sum(-1).mean())
+    for D in WIDTHS
 }
 assert all(abs(x / D - 1) < 0.02 for D, x in lengths.items())
 lengths
@@ -314,7 +423,9 @@ answer
 # Weights that are D^(1/4) times larger: the factor enters twice, through q and through k.
 q, k, v = torch.randn(3, 16, 64, generator=stream, dtype=torch.float64)
 factor = 64**0.25
-assert torch.allclose(attention(q, k, v, scale=1.0)[1], attention(factor * q, factor * k, v)[1])
+assert torch.allclose(
+    attention(q, k, v, scale=1.0)[1], attention(factor * q, factor * k, v)[1]
+)
 
 # %% [markdown]
 # **4.** Does training break with GPT-2's initialization? Predict it from the standard deviation of

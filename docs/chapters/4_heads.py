@@ -1,9 +1,14 @@
 # %% [markdown]
 # # 4. Heads
 #
-# Multi-head attention runs several attention operations in parallel, each on its own slice of the
-# channels. This chapter takes the layer apart and reassembles it. It then shows what makes heads
-# different, and what happens when all heads start the same.
+# **Who has the telescope?**
+#
+# > She saw the man with the telescope.
+#
+# The word *with* may belong to *saw* or to *man*. One average cannot follow both readings, so a layer
+# runs several attention operations in parallel, each on its own slice of the channels. This chapter takes
+# such a layer apart and reassembles it. It then shows what makes heads different, and what happens when all
+# heads start the same.
 #
 # **You will learn** to
 #
@@ -13,56 +18,100 @@
 #
 # **Prerequisites:** chapters 1 and 3.
 
-# %%
-import subprocess
+# %% tags=["setup"]
 import sys
-from pathlib import Path
 
 import torch
 from IPython.display import Image, Markdown
 
-from attnlab import read_runs
 from attnlab.attention import AttentionConfig, SelfAttention, attention
 from attnlab.attention.masks import build_mask, causal
 from attnlab.attention.variant import identical, identical_qkv, independent
 from attnlab.data.plays import plays
 from attnlab.installation import lab_path
 from attnlab.plotting import heatmaps
-from attnlab.plotting.drawing import png
+from attnlab.plotting.drawing import panels, png, styled
 from attnlab.probes import measures
 from attnlab.probes.capture import views
 from attnlab.training.checkpoints import load_model
 
+sys.path.append(str(lab_path("docs")))
+from chapters.shown import picture, table, train
+
 stream = torch.Generator().manual_seed(0)
 
 
-def table(head, rows):
-    lines = [head, ["---"] * len(head), *rows]
-    return Markdown("\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines))
+def gradient_difference(rule):
+    """The largest difference between the gradients of two heads' query weights."""
+    torch.manual_seed(0)
+    layer = SelfAttention(
+        AttentionConfig(C, H, block_size=T, bias=False, head_init=rule)
+    )
+    rule(layer)
+    above = torch.randn(T, C, generator=torch.Generator().manual_seed(1))
+    (layer(x) * above).sum().backward()
+    queries = layer.qkv.weight.grad.split(layer.qkv_sizes)[0].unflatten(0, (H, D))
+    return float(measures.largest_difference(queries, dim=0) / queries.abs().max())
 
 
 # %% [markdown]
 # ## The reshape
 #
 # B texts of T tokens with C channels become H heads of D = C / H channels: (B, T, C) → (B, T, H,
-# D) → (B, H, T, D). The transpose matters, but the shapes do not reveal a mistake. In this example,
-# every number encodes its origin: the tens digit is the token and the ones digit is the channel.
+# D) → (B, H, T, D). In this example, every number encodes its origin: the tens digit is the token and
+# the ones digit is the channel.
+#
+# **Predict.** What is in head 0 if you call `view(H, T, D)` and forget the transpose?
 
 # %%
 T, C, H = 3, 4, 2
 D = C // H
 x = 10 * torch.arange(T)[:, None] + torch.arange(C)
-x
 
-# %%
 right = x.view(T, H, D).transpose(0, 1)  # (H, T, D)
 wrong = x.view(H, T, D)  # the same shape, but tokens are mixed
-{"head 0, right": right[0].tolist(), "head 0, without the transpose": wrong[0].tolist()}
 
-# %%
+# %% tags=["drawing"] slide="reshape"
+with styled():
+    figure, places = panels(3, width=3.9, height=3.0)
+    shown = {
+        "x (T, C)": x,
+        "head 0, right": right[0],
+        "head 0, without transpose": wrong[0],
+    }
+    for place, (title, numbers) in zip(places, shown.items(), strict=True):
+        place.imshow(numbers // 10, cmap="Blues", vmin=-1, vmax=4, aspect="auto")
+        for (i, j), number in zip(
+            [
+                (i, j)
+                for i in range(numbers.shape[0])
+                for j in range(numbers.shape[1])
+            ],
+            numbers.flatten().tolist(),
+            strict=True,
+        ):
+            place.text(j, i, f"{number:02}", ha="center", va="center")
+        place.set(title=title, xlabel="channel", xticks=[], yticks=range(3))
+        place.grid(False)
+    places[0].set_ylabel("token")
+ALT = "Left: three tokens in rows. Middle: head 0 has channels 0 and 1 of all three tokens. Right: without the transpose it has token 0 twice and token 2 never"
+picture(figure, "reshape", ALT)
+
+# %% [markdown]
+# **Explain.** The shapes are equal, so nothing raises an error. But the wrong head has token 0 twice and token 2 never.
+
+# %% tags=["check"]
 assert right.shape == wrong.shape
-assert right[0].tolist() == [[0, 1], [10, 11], [20, 21]]  # all tokens, channels 0 and 1
-assert wrong[0].tolist() == [[0, 1], [2, 3], [10, 11]]  # token 0 twice, token 2 never
+assert right[0].tolist() == [
+    [0, 1],
+    [10, 11],
+    [20, 21],
+]  # all tokens, channels 0 and 1
+assert wrong[0].tolist() == [
+    [0, 1],
+    [2, 3],
+    [10, 11],
+]  # token 0 twice, token 2 never
 assert torch.equal(right.transpose(0, 1).flatten(1), x)  # and back again
 
 # %% [markdown]
@@ -72,7 +121,9 @@ assert torch.equal(right.transpose(0, 1).flatten(1), x)  # and back again
 # `W_o`. The layer is therefore a sum over heads, each of which writes to all C channels through its
 # own slice of `W_o`:
 #
-#     layer(X) = Σₕ  Aₕ · X W_v[:, h] · W_o[h, :]
+# $$\text{layer}(X) = \sum_{h=1}^{H} A_h \; X W_v^{(h)} \; W_o^{(h)}$$
+#
+# **Predict.** How many parameters does a layer of 64 channels have with 1, 2, 4, and 8 heads?
 
 # %%
 C, H, T = 64, 4, 10
@@ -86,27 +137,27 @@ with torch.no_grad():
     for h in range(H):
         own = slice(h * D, (h + 1) * D)
         q, k, v = (x[0] @ W[:, own] for W in (layer.W_q, layer.W_k, layer.W_v))
-        mixed, pattern = attention(q, k, v, may_attend=mask)
-        assert torch.allclose(pattern, layer.pattern(x)[0, h], atol=1e-6)
+        mixed, _ = attention(q, k, v, may_attend=mask)
         total += mixed @ layer.W_o[own]
     difference = float((total - layer(x)[0]).abs().max())
-assert difference < 1e-5
 
-# %%
+# %% tags=["say"]
+assert difference < 1e-5
 parameters = {
     heads: sum(
         p.numel()
-        for p in SelfAttention(AttentionConfig(C, heads, block_size=T, bias=False)).parameters()
+        for p in SelfAttention(
+            AttentionConfig(C, heads, block_size=T, bias=False)
+        ).parameters()
     )
     for heads in (1, 2, 4, 8)
 }
 assert set(parameters.values()) == {4 * C * C}
 
-# %% tags=["say"]
 Markdown(
-    f"The loop over heads and the layer differ by {difference:.1e}, which is rounding error. The "
-    f"number of parameters, 4 C² = {parameters[1]:,}, does not depend on the number of heads: "
-    f"{parameters}."
+    f"**Explain.** The loop over heads and the layer differ by {difference:.1e}, which is rounding error. The "
+    f"number of parameters is 4 C² = {parameters[1]:,} for every number of heads: they only split "
+    "the same four matrices in another way."
 )
 
 # %% [markdown]
@@ -115,7 +166,7 @@ Markdown(
 # A sum does not depend on the order of its terms. If heads are permuted together with their slices,
 # the layer is the same, so "head 2" of one seed does not correspond to "head 2" of another.
 
-# %%
+# %% tags=["check"]
 places = torch.tensor([2, 0, 3, 1])
 swapped = SelfAttention(AttentionConfig(C, H, block_size=T, bias=False))
 with torch.no_grad():
@@ -127,36 +178,34 @@ with torch.no_grad():
 
 # %% [markdown]
 # This symmetry has a consequence. Heads that are *equal* get equal gradients, and elementwise updates
-# keep them equal. They become different if some of their initial weights differ, such as the output
-# slices. `identical` copies all weights of the first head to the others, including the output slice.
+# keep them equal. `identical` copies all weights of the first head to the others, including the output slice.
 # `identical_qkv` leaves the output slices as initialized.
-
+#
+# **Predict.** Which of the two keeps the heads equal?
 
 # %%
-def gradient_difference(rule):
-    """The largest difference between the gradients of two heads' query weights."""
-    torch.manual_seed(0)
-    layer = SelfAttention(AttentionConfig(C, H, block_size=T, bias=False, head_init=rule))
-    rule(layer)
-    (layer(x) * torch.randn(T, C, generator=torch.Generator().manual_seed(1))).sum().backward()
-    queries = layer.qkv.weight.grad.split(layer.qkv_sizes)[0].unflatten(0, (H, D))
-    return float(measures.largest_difference(queries, dim=0) / queries.abs().max())
+gradients = {
+    rule.__name__: gradient_difference(rule)
+    for rule in (independent, identical_qkv, identical)
+}
 
+# %% tags=["say"]
+assert gradients["identical"] < 1e-5
+assert gradients["independent"] > 0.1 and gradients["identical_qkv"] > 0.1
 
-gradients = {r.__name__: gradient_difference(r) for r in (independent, identical_qkv, identical)}
 table(
     ["heads at the start", "largest difference of two heads' gradients, relative"],
     [[name, f"{value:.1e}"] for name, value in gradients.items()],
 )
 
-# %%
-assert gradients["identical"] < 1e-5
-assert gradients["independent"] > 0.1 and gradients["identical_qkv"] > 0.1
+# %% [markdown]
+# **Explain.** Each head gets its gradient through its own output slice. If these slices differ, so do the
+# gradients, and the first update separates the heads.
 
 # %% [markdown]
 # ## Collapse
 #
-# Do identical heads stay identical during training? We train three models for a few seconds each.
+# **Predict.** Do identical heads stay identical during training? We train three models for a few seconds each.
 
 # %%
 VARIANTS = {
@@ -164,20 +213,17 @@ VARIANTS = {
     "identical_qkv": "identical_qkv",
     "identical_heads": "identical",
 }
-command = f"""train.py -m name=heads attn={",".join(VARIANTS)} preset=micro data=plays
-    data.length=60000 probes=none logger=none"""
-script, *overrides = command.split()
-done = subprocess.run(
-    [sys.executable, lab_path(script), *overrides], capture_output=True, text=True
+trained = train(
+    *("heads", f"attn={','.join(VARIANTS)}", "preset=micro"),
+    *("data=plays", "data.length=60000", "probes=none", "logger=none"),
 )
-assert done.returncode == 0, done.stderr
-runs = {run.values["attn"]: run for run in read_runs(Path("outputs/heads"))}
+runs = {run.values["attn"]: run for run in trained}
 
 # %% [markdown]
 # The table shows, for each model, the largest difference between the weights of two heads, the
 # effective number of heads (1 if all compute the same), and the similarity of their patterns.
 
-# %%
+# %% tags=["say"]
 corpus = plays(length=60000)
 ids = corpus.val[: 8 * 64].long().view(8, 64)
 seen, apart, effective, rows = {}, {}, {}, []
@@ -188,24 +234,37 @@ for name, rule in VARIANTS.items():
     queries = [view.attn.W_q.T.unflatten(0, (4, -1)).detach() for view in seen[name]]
     apart[name] = max(float(measures.largest_difference(q, dim=0)) for q in queries)
     outputs = [view.pattern @ view.values for view in seen[name]]
-    effective[name] = [float(measures.effective_heads(of_layer)) for of_layer in outputs]
-    alike = [measures.pattern_similarity(view.pattern, view.mask) for view in seen[name]]
-    similarity = sum(float(measures.with_others(a).mean()) for a in alike) / len(alike)
+    effective[name] = [
+        float(measures.effective_heads(of_layer)) for of_layer in outputs
+    ]
+    alike = [
+        measures.pattern_similarity(view.pattern, view.mask) for view in seen[name]
+    ]
+    similarity = sum(float(measures.with_others(a).mean()) for a in alike) / len(
+        alike
+    )
     counts = ", ".join(f"{n:.2f}" for n in effective[name])
     loss = runs[name].metrics["val_loss"]
-    rows.append([rule, f"{apart[name]:.1e}", counts, f"{similarity:.2f}", f"{loss:.3f}"])
+    rows.append(
+        [rule, f"{apart[name]:.1e}", counts, f"{similarity:.2f}", f"{loss:.3f}"]
+    )
 
-head = ["heads at the start", "difference", "effective heads, by layer", "similarity", "loss"]
+head = [
+    "heads at the start",
+    "difference",
+    "effective heads, by layer",
+    "similarity",
+    "loss",
+]
 table(head, rows)
 
-# %%
+# %% tags=["say"]
 assert apart["identical_heads"] < 1e-5 < 1e-2 < apart["identical_qkv"]
 assert max(effective["identical_heads"]) < 1.01
 assert 1.5 < max(effective["identical_qkv"]) < min(effective["sdpa"])
 
-# %% tags=["say"]
 Markdown(
-    "After training, identical heads are still a single head "
+    "**Explain.** After training, identical heads are still a single head "
     f"({max(effective['identical_heads']):.2f} effective heads of 4). Heads with their own output "
     f"slices differ ({', '.join(f'{n:.2f}' for n in effective['identical_qkv'])} by layer), but "
     "less than heads that started with different weights "
@@ -217,12 +276,17 @@ Markdown(
 # The next figure shows the similarity of patterns for each pair of heads in the last layer; 1 means the
 # same pattern.
 
-# %%
+# %% tags=["drawing"] slide="cosines"
 last = [seen[name][-1] for name in VARIANTS]
-cosines = [measures.pattern_similarity(view.pattern, view.mask).numpy() for view in last]
-page = heatmaps.matrices(list(VARIANTS.values()), cosines, "cosine of the patterns of two heads")
+cosines = [
+    measures.pattern_similarity(view.pattern, view.mask).numpy() for view in last
+]
+page = heatmaps.matrices(
+    list(VARIANTS.values()), cosines, "cosine of the patterns of two heads"
+)
 Image(
-    png(page), alt="Cosines between four heads: mixed for independent ones, 1 for identical ones"
+    png(page),
+    alt="Cosines between four heads: mixed for independent ones, 1 for identical ones",
 )
 
 # %% [markdown]
@@ -241,7 +305,9 @@ Image(
 # %% tags=["solution"]
 shared = SelfAttention(AttentionConfig(64, 4, block_size=8, bias=False, n_kv_head=2))
 _, keys, _ = shared.split(torch.randn(1, 8, 64, generator=stream))
-assert torch.equal(keys[:, 0], keys[:, 1]) and not torch.equal(keys[:, 1], keys[:, 2])
+assert torch.equal(keys[:, 0], keys[:, 1]) and not torch.equal(
+    keys[:, 1], keys[:, 2]
+)
 assert shared.qkv.weight.shape[0] == 64 + 2 * 2 * 16
 shared.qkv_sizes
 
@@ -253,12 +319,16 @@ shared.qkv_sizes
 # Yes, in the first step: each head drops different entries.
 torch.manual_seed(0)
 dropping = SelfAttention(
-    AttentionConfig(64, 4, block_size=T, bias=False, dropout=0.2, head_init=identical)
+    AttentionConfig(
+        64, 4, block_size=T, bias=False, dropout=0.2, head_init=identical
+    )
 )
 identical(dropping)
 dropping(x).square().sum().backward()
 grads = dropping.qkv.weight.grad.split(dropping.qkv_sizes)[0].unflatten(0, (4, 16))
-assert float(measures.largest_difference(grads, dim=0)) > 1e-3 * float(grads.abs().max())
+assert float(measures.largest_difference(grads, dim=0)) > 1e-3 * float(
+    grads.abs().max()
+)
 
 # %% [markdown]
 # **3.** What is the effective number of heads if the outputs of four heads are independent noise?

@@ -1,9 +1,14 @@
 # %% [markdown]
 # # 5. Cost
 #
-# Textbooks say that attention is quadratic. What exactly is quadratic, and what does a fused kernel such
-# as FlashAttention change? This chapter counts operations, and measures time and memory on the machine
-# that built this page.
+# **What does it cost to read twice as much?**
+#
+# > It was the best of times, it was the worst of times.
+#
+# Each of these 52 characters may attend to itself and to all before it: 1,378 pairs. In a text twice as long,
+# there are four times as many. Textbooks therefore say that attention is quadratic. What exactly is
+# quadratic, and what does a fused kernel such as FlashAttention change? This chapter counts
+# operations, and measures time and memory on the machine that built this page.
 #
 # **You will learn** to
 #
@@ -14,32 +19,34 @@
 #
 # **Prerequisites:** chapters 1 and 4.
 
-# %%
+# %% tags=["setup"]
 import math
 import os
+import sys
 import time
 from functools import partial
 
 import numpy as np
 import torch
-from IPython.display import HTML, Markdown
+from IPython.display import Markdown
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from attnlab.attention import attention, kernels
 from attnlab.attention.masks import build_mask, causal
-from attnlab.plotting.drawing import COLORS, label_lines, panels, styled, svg
+from attnlab.installation import lab_path
+from attnlab.plotting.drawing import COLORS, label_lines, panels, styled
+
+sys.path.append(str(lab_path("docs")))
+from chapters.shown import picture, table
 
 H, D = 4, 32
 LENGTHS = (128, 256, 512, 1024)
 KERNELS = {"manual": kernels.manual, "sdpa": kernels.sdpa}
 torch.manual_seed(0)
-os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # the profiler logs when it starts and stops
-
-
-def table(head, rows):
-    lines = [head, ["---"] * len(head), *rows]
-    return Markdown("\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines))
+os.environ.setdefault(
+    "KINETO_LOG_LEVEL", "6"
+)  # the profiler logs when it starts and stops
 
 
 def exponent(lengths, costs):
@@ -47,57 +54,16 @@ def exponent(lengths, costs):
     return float(np.polyfit(np.log(lengths), np.log(costs), 1)[0])
 
 
-# %% [markdown]
-# ## Operations
-#
-# The scores are T × T dot products of length D, and averaging the values takes the same number of
-# operations: 2 · 2 · H · T² · D multiplications and additions in total. The projections from and to
-# C = H·D channels are linear in T.
-
-
-# %%
 def inputs(T):
     return (torch.randn(1, H, T, D, requires_grad=True) for _ in range(3))
 
 
-counted = {}
-for T in LENGTHS:
-    q, k, v = inputs(T)
-    with FlopCounterMode(display=False) as counter:
-        kernels.manual(q, k, v, mask=build_mask(causal, T), scale=D**-0.5, dropout=0.0)
-    counted[T] = counter.get_total_flops()
-    assert counted[T] == 2 * 2 * H * T * T * D
-
-C = H * D
-projections = {T: 2 * T * C * 4 * C for T in LENGTHS}
-table(
-    ["T", "scores and average", "projections to q, k, v and output"],
-    [[T, f"{counted[T]:,}", f"{projections[T]:,}"] for T in LENGTHS],
-)
-
-# %%
-crossing = 2 * C
-assert 2 * 2 * H * crossing**2 * D == 2 * crossing * C * 4 * C
-
-# %% tags=["say"]
-Markdown(
-    f"The quadratic part exceeds the linear part above T = 2 C, here {crossing}. Below this length, the "
-    "projections dominate. The causal mask blocks half of the scores, but the written-out kernel "
-    "computes them anyway."
-)
-
-# %% [markdown]
-# ## Time and memory
-#
-# We run forward and backward passes of the kernel alone, and measure the median time and the
-# peak memory, using the allocations that PyTorch's profiler records.
-
-
-# %%
 def work(kernel, T):
     """A forward and backward pass."""
     q, k, v = inputs(T)
-    kernel(q, k, v, mask=build_mask(causal, T), scale=D**-0.5, dropout=0.0).sum().backward()
+    kernel(
+        q, k, v, mask=build_mask(causal, T), scale=D**-0.5, dropout=0.0
+    ).sum().backward()
 
 
 def seconds(go, rounds=7):
@@ -111,16 +77,72 @@ def seconds(go, rounds=7):
 
 
 def peak_bytes(go):
+    """The largest sum of the allocations that PyTorch's profiler records."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         go()
     held = peak = 0
-    changes = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]
+    changes = [
+        e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"
+    ]
     for event in sorted(changes, key=lambda e: e.start_ns()):
         held += event.nbytes()
         peak = max(peak, held)
     return peak
 
 
+# %% [markdown]
+# ## Operations
+#
+# The scores are $T \times T$ dot products of length $D$, and averaging the values takes the same number of
+# multiplications and additions:
+#
+# $$
+# \text{scores and average: } 4 \, H \, T^2 D
+# \qquad
+# \text{projections: } 8 \, T \, C^2, \quad C = H D
+# $$
+#
+# **Predict.** A layer has H = 4 heads of D = 32 channels. Above which T does the quadratic part exceed the
+# linear part?
+
+# %%
+counted = {}
+for T in LENGTHS:
+    q, k, v = inputs(T)
+    with FlopCounterMode(display=False) as counter:
+        kernels.manual(
+            q, k, v, mask=build_mask(causal, T), scale=D**-0.5, dropout=0.0
+        )
+    counted[T] = counter.get_total_flops()
+
+# %% tags=["say"]
+assert all(counted[T] == 2 * 2 * H * T * T * D for T in LENGTHS)
+C = H * D
+projections = {T: 2 * T * C * 4 * C for T in LENGTHS}
+table(
+    ["T", "scores and average", "projections to q, k, v and output"],
+    [[T, f"{counted[T]:,}", f"{projections[T]:,}"] for T in LENGTHS],
+)
+
+# %% tags=["say"]
+crossing = 2 * C
+assert 2 * 2 * H * crossing**2 * D == 2 * crossing * C * 4 * C
+
+Markdown(
+    f"**Explain.** The quadratic part exceeds the linear part above T = 2 C, here {crossing}. Below this length, the "
+    "projections dominate. The causal mask blocks half of the scores, but the written-out kernel "
+    "computes them anyway."
+)
+
+# %% [markdown]
+# ## Time and memory
+#
+# We run forward and backward passes of two kernels, the written-out formula (`manual`) and PyTorch's fused function
+# (`sdpa`), and measure the median time and the peak memory.
+#
+# **Predict.** T doubles. By which factor do time and memory of each kernel grow?
+
+# %%
 took = {
     (name, T): seconds(partial(work, kernel, T))
     for T in LENGTHS
@@ -132,6 +154,7 @@ held = {
     for name, kernel in KERNELS.items()
 }
 
+# %% tags=["say"]
 rows = []
 for T in LENGTHS:
     milliseconds = [f"{1e3 * took[name, T]:.2f}" for name in KERNELS]
@@ -139,37 +162,41 @@ for T in LENGTHS:
     rows.append([T, *milliseconds, *megabytes])
 table(["T", "manual, ms", "sdpa, ms", "manual, MB", "sdpa, MB"], rows)
 
-# %%
+# %% tags=["drawing"]
 powers = {
     (what, name): exponent(LENGTHS, [cost[name, T] for T in LENGTHS])
     for what, cost in (("time", took), ("memory", held))
     for name in KERNELS
 }
-
-# %% tags=["drawing"]
 with styled():
     figure, (left, right) = panels(2)
     for color, name in zip(COLORS, KERNELS, strict=False):
-        for place, what, cost, unit in ((left, "time", took, 1e3), (right, "memory", held, 1e-6)):
+        for place, what, cost, unit in (
+            (left, "time", took, 1e3),
+            (right, "memory", held, 1e-6),
+        ):
             place.plot(LENGTHS, [unit * cost[name, T] for T in LENGTHS], "o-", color=color,
                        label=f"{name}: T^{powers[what, name]:.2f}")  # fmt: skip
-    for place, label in ((left, "time, ms, forward and backward"), (right, "peak memory, MB")):
+    for place, label in (
+        (left, "time, ms, forward and backward"),
+        (right, "peak memory, MB"),
+    ):
         place.set_xscale("log", base=2)
         place.set_yscale("log")
         place.set(xlabel="sequence length T, tokens", ylabel=label)
         label_lines(place)
-    picture = svg(figure, "cost")
 ALT = "Time and memory by sequence length on logarithmic axes; memory grows twice as steeply for the written-out kernel"
-HTML(f'<div role="img" aria-label="{ALT}">{picture}</div>')
+picture(figure, "cost", ALT)
 
-# %%
-assert powers["memory", "manual"] > 1.7  # T × T numbers are kept for the backward pass
+# %% tags=["say"]
+assert (
+    powers["memory", "manual"] > 1.7
+)  # T × T numbers are kept for the backward pass
 assert powers["memory", "sdpa"] < 1.4  # SDPA does not keep them
 assert held["manual", 1024] > 3 * held["sdpa", 1024]
 
-# %% tags=["say"]
 Markdown(
-    f"Fitted exponents on this machine: time {powers['time', 'manual']:.2f} (manual) and "
+    f"**Explain.** Fitted exponents on this machine: time {powers['time', 'manual']:.2f} (manual) and "
     f"{powers['time', 'sdpa']:.2f} (sdpa), memory {powers['memory', 'manual']:.2f} and "
     f"{powers['memory', 'sdpa']:.2f}. At T = {LENGTHS[-1]}, sdpa needs "
     f"{held['sdpa', 1024] / held['manual', 1024]:.0%} of the memory and "
@@ -184,38 +211,56 @@ Markdown(
 # ## What FlashAttention changes
 #
 # A softmax seems to require the whole row of scores at once, but it does not. Process
-# the keys in blocks, and store for each query the largest score so far, m; the sum
-# of exponentials relative to it, ℓ; and the weighted sum of values, o, not yet divided by ℓ. If a
-# block contains a larger score, multiply ℓ and o by exp(old m − new m) (Milakov and Gimelshein 2018;
-# Dao et al. 2022).
+# the keys in blocks, and store for each query the largest score so far, $m$; the sum
+# of exponentials relative to it, $\ell$; and the weighted sum of values, $o$, not yet divided by $\ell$:
+#
+# $$
+# m' = \max(m, \max_j s_j), \quad
+# \ell' = e^{m - m'} \ell + \sum_j e^{s_j - m'}, \quad
+# o' = e^{m - m'} o + \sum_j e^{s_j - m'} v_j
+# $$
+#
+# The sums run over the keys of the block (Milakov and Gimelshein 2018; Dao et al. 2022).
+#
+# **Predict.** Is the result exact, or does it depend on the size of the blocks?
 
 
 # %%
 def by_blocks(q, k, v, size):
-    """Attention (T, D), (S, D), (S, E) -> (T, E) that never holds more than T x size scores."""
+    """Attention that never holds more than T x size scores."""
     T = len(q)
     m = torch.full((T, 1), -math.inf, dtype=q.dtype)
     total = torch.zeros(T, 1, dtype=q.dtype)
     o = torch.zeros(T, v.shape[-1], dtype=q.dtype)
     for start in range(0, len(k), size):
-        s = kernels.scores(q, k[start : start + size], scale=q.shape[-1] ** -0.5)  # (T, size)
+        block = slice(start, start + size)
+        s = kernels.scores(q, k[block], scale=q.shape[-1] ** -0.5)  # (T, size)
         new_m = torch.maximum(m, s.amax(-1, keepdim=True))
         shrink = torch.exp(m - new_m)
         e = torch.exp(s - new_m)
         total = shrink * total + e.sum(-1, keepdim=True)
-        o = shrink * o + e @ v[start : start + size]
+        o = shrink * o + e @ v[block]
         m = new_m
     return o / total
 
 
 q, k, v = 3 * torch.randn(3, 300, D, dtype=torch.float64)
 exact, _ = attention(q, k, v)
-errors = {size: float((by_blocks(q, k, v, size) - exact).abs().max()) for size in (1, 7, 64, 300)}
+errors = {
+    size: float((by_blocks(q, k, v, size) - exact).abs().max())
+    for size in (1, 7, 64, 300)
+}
+
+# %% tags=["say"]
 assert max(errors.values()) < 1e-12
-table(["block", "largest difference from attention"], [[s, f"{e:.1e}"] for s, e in errors.items()])
+
+table(
+    ["block", "largest difference from attention"],
+    [[s, f"{e:.1e}"] for s, e in errors.items()],
+)
 
 # %% [markdown]
-# The result is exact for every block size. The backward pass
+# **Explain.** The result is exact for every block size. The backward pass
 # recomputes the scores block by block instead of storing them, which takes more operations but less
 # memory traffic. If memory is slower than arithmetic, as on a GPU, this saves time.
 #
@@ -223,18 +268,22 @@ table(["block", "largest difference from attention"], [[s, f"{e:.1e}"] for s, e 
 #
 # If a model processes the whole text again for each of T generated characters, it runs T passes. The keys
 # and values of earlier characters do not change, so they can be cached.
-# The cache grows by 2 · C numbers per character and layer.
+# The cache grows by 2 C numbers per character and layer.
+#
+# **Predict.** `attn=gqa` shares one key-value head between two query heads, `attn=mqa` between all four. How
+# much smaller is the cache?
 
 
-# %%
+# %% tags=["say"]
 def numbers_kept(T, n_layer, n_kv_head, width=D):
     return 2 * T * n_layer * n_kv_head * width
 
 
-rows = [
-    [name, n, f"{numbers_kept(1024, 4, n):,}"] for name, n in (("sdpa", 4), ("gqa", 2), ("mqa", 1))
-]
 assert numbers_kept(1024, 4, 4) == 4 * numbers_kept(1024, 4, 1)
+rows = [
+    [name, n, f"{numbers_kept(1024, 4, n):,}"]
+    for name, n in (("sdpa", 4), ("gqa", 2), ("mqa", 1))
+]
 table(["attn=", "key-value heads", "cached numbers at T = 1,024, four layers"], rows)
 
 # %% [markdown]

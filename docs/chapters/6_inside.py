@@ -1,9 +1,15 @@
 # %% [markdown]
 # # 6. Looking inside a model
 #
-# This chapter trains a model with two layers of four heads on generated plays. It then examines
-# the heads with pictures, with numbers, and by removing each head. A pattern shows what a head
-# attends to, but only an intervention shows whether the model uses it.
+# **How does the model know that Ivy will say *clay*?**
+#
+# > Pip: Where is the daft clay?
+# > Ivy: Why, the clay moans with the cruel noble prince.
+#
+# These lines come from a generated play, in which an answer repeats the noun of the question. To predict it, a head
+# must look back by more than twenty characters. This chapter trains a model with two layers of four heads on
+# such plays. It then examines the heads with pictures, with numbers, and by removing each head. A pattern shows
+# what a head attends to, but only an intervention shows whether the model uses it.
 #
 # **You will learn** to
 #
@@ -14,48 +20,52 @@
 #
 # **Prerequisites:** chapters 3 and 4.
 
-# %%
-import subprocess
+# %% tags=["setup"]
 import sys
 from copy import deepcopy
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from IPython.display import HTML, Image, Markdown
+from IPython.display import Image, Markdown
 
-from attnlab import read_runs
 from attnlab.attention.masks import build_mask, causal
 from attnlab.data.plays import plays
 from attnlab.installation import lab_path
 from attnlab.pages.attention_maps import look
-from attnlab.plotting.drawing import COLORS, label_lines, panels, png, styled, svg
+from attnlab.plotting.drawing import COLORS, label_lines, panels, png, styled
 from attnlab.probes import measures
 from attnlab.probes.capture import eval_mode, views
 from attnlab.training.checkpoints import load_model
 
+sys.path.append(str(lab_path("docs")))
+from chapters.shown import picture, table, train
 
-def table(head, rows):
-    lines = [head, ["---"] * len(head), *rows]
-    return Markdown("\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines))
+
+def loss_without(silent):
+    """Loss by position, (T,), without a set of heads, given as (layer, head)."""
+    copy = deepcopy(net)
+    for layer, h in silent:
+        attn = copy.blocks[layer].attn
+        with torch.no_grad():
+            attn.W_o[h * attn.head_size : (h + 1) * attn.head_size] = 0
+    with eval_mode(copy):
+        return measures.cross_entropies(copy(ids), targets).mean(0)
 
 
 # %%
-command = """train.py name=inside preset=micro data=plays data.length=60000 trainer.max_steps=900
-    trainer.val_check_interval=300 probes=none logger=none"""
-script, *overrides = command.split()
-done = subprocess.run(
-    [sys.executable, lab_path(script), *overrides], capture_output=True, text=True
+(run,) = train(
+    *("inside", "preset=micro", "data=plays", "data.length=60000"),
+    *("trainer.max_steps=900", "trainer.val_check_interval=300"),
+    *("probes=none", "logger=none"),
 )
-assert done.returncode == 0, done.stderr
-(run,) = read_runs(Path("outputs/inside"))
 net, alphabet = load_model(run.folder)
 corpus = plays(length=60000)
 text = corpus.text[-5_000:]  # of the validation part
+
+# %% tags=["say"]
 assert alphabet == corpus.alphabet
 assert run.metrics["val_floor"] < run.metrics["val_loss"] < 1.9
 
-# %% tags=["say"]
 Markdown(
     f"The validation loss is {run.metrics['val_loss']:.3f} nats per character. Uniform guesses would give "
     f"ln {len(alphabet)} = {torch.tensor(len(alphabet)).log():.3f}, and perfect knowledge of the "
@@ -66,18 +76,24 @@ Markdown(
 # ## Pictures
 #
 # `attnlab look RUN_DIRECTORY --text ...` calls the function `look`. Queries run downward and keys to
-# the right. Darker means more weight; gray is blocked.
+# the right. Gray is blocked.
+#
+# **Predict.** Which patterns do you expect in a model that predicts the next character? Think of one, then look
+# for it.
 
 # %%
 start = text.index("\n\n") + 2
 passage = text[start : start + 40]
 seen = look(str(run.folder), passage)
-Image(png(seen.page), alt="The patterns of the eight heads, with the passage on both axes")
+Image(
+    png(seen.page),
+    alt="The patterns of the eight heads, with the passage on both axes",
+)
 
 # %% [markdown]
-# `look` also describes each head in words:
+# **Explain.** `look` also describes each head in words:
 
-# %%
+# %% tags=["say"]
 table(
     ["head", "what it attends to in this passage"],
     [[f"L{layer}H{h}", words] for layer, h, words in seen.words],
@@ -89,6 +105,8 @@ table(
 # A single passage is not enough. The table averages over 32 windows of the validation text: the share of
 # weight that each head puts on the previous character, on the character itself, and on the first
 # character; the effective number of keys; and the mean distance.
+#
+# **Predict.** How much weight would be on the previous character if all weights of a row were equal?
 
 # %%
 windows = torch.stack([corpus.val[i * 64 : i * 64 + 65] for i in range(32)]).long()
@@ -102,30 +120,31 @@ NAMES = {
 }
 found = {}
 for view in views(net, ids):
-    assert bool((measures.future_mass(view.pattern) == 0).all())
-    assert float(measures.row_sum_error(view.pattern).max()) < 1e-5
     for name, measure in NAMES.items():
         for h, value in enumerate(measure(view.pattern, view.mask).tolist()):
             found.setdefault((view.layer, h), {})[name] = value
 
+# %% tags=["say"]
 rows = [
     [f"L{layer}H{h}", *(f"{x:.2f}" for x in values.values())]
     for (layer, h), values in found.items()
 ]
 table(["head", *NAMES], rows)
 
-# %%
+# %% tags=["say"]
 mask = build_mask(causal, 64)
 even = (mask / mask.sum(-1, keepdim=True))[None, None]
 baseline = float(measures.previous_mass(even, mask))
 local = max(found, key=lambda head: found[head]["previous"])
 broad = max(found, key=lambda head: found[head]["effective keys"])
+for view in views(net, ids):
+    assert bool((measures.future_mass(view.pattern) == 0).all())
+    assert float(measures.row_sum_error(view.pattern).max()) < 1e-5
 assert found[local]["previous"] > 2 * baseline
 assert found[broad]["effective keys"] > found[local]["effective keys"]
 
-# %% tags=["say"]
 Markdown(
-    f"With equal weights, a head would put {baseline:.3f} on the previous character. "
+    f"**Explain.** With equal weights, a head would put {baseline:.3f} on the previous character. "
     f"L{local[0]}H{local[1]}, the most local head, puts {found[local]['previous']:.2f} there. "
     f"L{broad[0]}H{broad[1]} is the broadest, with {found[broad]['effective keys']:.1f} effective "
     "keys."
@@ -143,57 +162,55 @@ Image(png(enlarged), alt="The pattern of one head, with the passage on both axes
 # ## Removing heads
 #
 # A head contributes to the output only through its rows of `W_o`. Setting them to zero removes the
-# head and changes nothing else. How much does the loss increase?
-
+# head and changes nothing else.
+#
+# **Predict.** How much does the loss increase without one head? Without all eight? Is the second number the sum
+# of the first ones?
 
 # %%
-def loss_without(silent):
-    """Loss by position, (T,), without a set of heads, given as (layer, head)."""
-    copy = deepcopy(net)
-    for layer, h in silent:
-        attn = copy.blocks[layer].attn
-        with torch.no_grad():
-            attn.W_o[h * attn.head_size : (h + 1) * attn.head_size] = 0
-    with eval_mode(copy):
-        return measures.cross_entropies(copy(ids), targets).mean(0)
-
-
-whole = loss_without([])
-with eval_mode(net):
-    assert torch.isclose(whole.mean(), F.cross_entropy(net(ids).flatten(0, 1), targets.flatten()))
+whole = loss_without([])  # by position
 harm = {head: float((loss_without([head]) - whole).mean()) for head in found}
 none_left = float((loss_without(list(found)) - whole).mean())
-heaviest = max(harm, key=lambda head: harm[head])
 
 # %% tags=["drawing"]
+heaviest = max(harm, key=lambda head: harm[head])
+with eval_mode(net):
+    assert torch.isclose(
+        whole.mean(), F.cross_entropy(net(ids).flatten(0, 1), targets.flatten())
+    )
+
 with styled():
     figure, (left, right) = panels(2)
     labels = [f"L{layer}H{h}" for layer, h in harm]
     left.bar(labels, list(harm.values()), color=[COLORS[layer] for layer, _ in harm])
     left.tick_params(axis="x", labelsize=10)
     left.set(
-        xlabel="head", ylabel="nats per character", title="loss without this head, minus loss"
+        xlabel="head",
+        ylabel="nats per character",
+        title="loss without this head, minus loss",
     )
     for head, color in (
         (heaviest, COLORS[1]),
         (min(harm, key=lambda head: harm[head]), COLORS[2]),
     ):
         rise = (loss_without([head]) - whole).view(8, 8).mean(-1)
-        right.plot(range(0, 64, 8), rise, "o-", color=color, label=f"L{head[0]}H{head[1]}")
-    right.set(xlabel="position in the window, characters", ylabel="nats per character")
+        right.plot(
+            range(0, 64, 8), rise, "o-", color=color, label=f"L{head[0]}H{head[1]}"
+        )
+    right.set(
+        xlabel="position in the window, characters", ylabel="nats per character"
+    )
     right.set(title="the same difference, by position")
     label_lines(right)
-    picture = svg(figure, "silenced")
 ALT = "Bars of the loss that the removal of each head costs, and its course over the positions for two of them"
-HTML(f'<div role="img" aria-label="{ALT}">{picture}</div>')
+picture(figure, "silenced", ALT)
 
-# %%
+# %% tags=["say"]
 assert harm[heaviest] > 0.02
 assert none_left > max(harm.values())
 
-# %% tags=["say"]
 Markdown(
-    f"L{heaviest[0]}H{heaviest[1]} matters most here ({harm[heaviest]:+.3f} nats). Removing all "
+    f"**Explain.** L{heaviest[0]}H{heaviest[1]} matters most here ({harm[heaviest]:+.3f} nats). Removing all "
     f"eight heads changes the loss by {none_left:+.3f}, and the single effects add up to "
     f"{sum(harm.values()):+.3f}. The two numbers need not agree: later heads read the output of "
     "earlier heads, and heads can replace each other. So even a head whose removal has no effect may "
@@ -224,7 +241,10 @@ Markdown(
 # %% tags=["solution"]
 # With one repeated letter, all keys have the same character, so only positions distinguish them.
 letter = torch.full((1, 64), alphabet.index("e"))
-same = {view.layer: measures.previous_mass(view.pattern, view.mask) for view in views(net, letter)}
+same = {
+    view.layer: measures.previous_mass(view.pattern, view.mask)
+    for view in views(net, letter)
+}
 (by_place, by_text) = float(same[local[0]][local[1]]), found[local]["previous"]
 {
     "on one letter": round(by_place, 3),
@@ -237,7 +257,10 @@ same = {view.layer: measures.previous_mass(view.pattern, view.mask) for view in 
 
 # %% tags=["solution"]
 # The first one, because the second layer was trained on its output.
-layers = {n: float((loss_without([(n, h) for h in range(4)]) - whole).mean()) for n in (0, 1)}
+layers = {
+    n: float((loss_without([(n, h) for h in range(4)]) - whole).mean())
+    for n in (0, 1)
+}
 assert layers[0] > layers[1]
 layers | {"both": none_left}
 
@@ -248,7 +271,9 @@ layers | {"both": none_left}
 # %% tags=["solution"]
 *_, last = views(net, ids)
 divergence = measures.js_divergence(last.pattern, last.mask)
-assert torch.allclose(divergence, divergence.T) and float(divergence.max()) < 0.694  # ln 2
+assert (
+    torch.allclose(divergence, divergence.T) and float(divergence.max()) < 0.694
+)  # ln 2
 divergence
 
 # %% [markdown]

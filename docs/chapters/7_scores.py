@@ -1,9 +1,14 @@
 # %% [markdown]
 # # 7. Other scores, padding, and two sequences
 #
-# The dot product is one way to compare a query with a key. This chapter compares it with the additive
-# score of Bahdanau and the general score of Luong. It then lets one sequence attend to another, and
-# handles texts of different lengths.
+# **Which French word is *black*?**
+#
+# > the black cat — le chat noir
+#
+# The second English word is the third French one: a translator must compare words of two sequences, in any
+# order. Attention began there, with another score than the dot product. This chapter compares the dot product
+# with the additive score of Bahdanau and the general score of Luong. It then lets one sequence attend to
+# another, and handles texts of different lengths.
 #
 # **You will learn** to
 #
@@ -14,23 +19,23 @@
 #
 # **Prerequisites:** chapters 1 to 3.
 
-# %%
+# %% tags=["setup"]
 import math
+import sys
 
 import torch
-from IPython.display import HTML, Markdown
+from IPython.display import Markdown
 
 from attnlab.attention import CrossAttention, attention, scores
 from attnlab.attention.masks import build_mask, causal
-from attnlab.plotting.drawing import COLORS, label_lines, panels, styled, svg
+from attnlab.installation import lab_path
+from attnlab.plotting.drawing import COLORS, label_lines, panels, styled
+
+sys.path.append(str(lab_path("docs")))
+from chapters.shown import picture, table
 
 stream = torch.Generator().manual_seed(0)
 torch.manual_seed(0)
-
-
-def table(head, rows):
-    lines = [head, ["---"] * len(head), *rows]
-    return Markdown("\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines))
 
 
 def normal(*shape):
@@ -42,14 +47,14 @@ def normal(*shape):
 #
 # | score | formula | parameters | source |
 # |---|---|---|---|
-# | dot | q · k | none | Luong et al. 2015 |
-# | scaled dot | q · k / √D | none | Vaswani et al. 2017 |
-# | general | q W k | W, (D, D) | Luong et al. 2015 |
-# | additive | v · tanh(W q + U k) | W, U (A, D) and v (A,) | Bahdanau et al. 2015 |
+# | dot | $q \cdot k$ | none | Luong et al. 2015 |
+# | scaled dot | $q \cdot k / \sqrt{D}$ | none | Vaswani et al. 2017 |
+# | general | $q^\top W k$ | W (D, D) | Luong et al. 2015 |
+# | additive | $v \cdot \tanh(W q + U k)$ | W, U (A, D) and v (A,) | Bahdanau et al. 2015 |
 #
-# `attention` takes any of them as `score`. The scaled dot product is its default.
+# `attention` takes any of them as `score`. The scaled dot product is its default:
 
-# %%
+# %% tags=["setup"]
 D, T, S = 16, 5, 7
 q, k, v = normal(1, T, D), normal(1, S, D), normal(1, S, D)
 general_matrix = normal(D, D)
@@ -60,12 +65,15 @@ def general(q, k):
     return q @ general_matrix @ k.mT
 
 
+# %%
 patterns = {
     "dot": attention(q, k, v, score=scores.dot)[1],
     "scaled dot": attention(q, k, v)[1],
     "general": attention(q, k, v, score=general)[1],
     "additive": attention(q, k, v, score=additive)[1].detach(),
 }
+
+# %% tags=["check"]
 for pattern in patterns.values():
     assert pattern.shape == (1, T, S) and torch.allclose(
         pattern.sum(-1), torch.ones(1, T).double()
@@ -74,8 +82,9 @@ for pattern in patterns.values():
 # %% [markdown]
 # ## The size of scores
 #
-# A softmax of large scores selects a single key (chapter 2). For independent queries and keys of unit
-# variance, the standard deviation of the scores at the start of training depends on the width:
+# A softmax of large scores selects a single key (chapter 2).
+#
+# **Predict.** Queries and keys are independent and have unit variance. Which of the scores grow with the width?
 
 # %%
 WIDTHS = (4, 16, 64, 256, 1024)
@@ -88,11 +97,14 @@ for width in WIDTHS:
     spread["scaled dot"].append(float((a @ b.T).std() / math.sqrt(width)))
     spread["additive"].append(float(added.std()))
 
-assert all(abs(s / math.sqrt(w) - 1) < 0.15 for s, w in zip(spread["dot"], WIDTHS, strict=True))
+# %% tags=["drawing"]
+assert all(
+    abs(s / math.sqrt(w) - 1) < 0.15
+    for s, w in zip(spread["dot"], WIDTHS, strict=True)
+)
 assert all(abs(s - 1) < 0.15 for s in spread["scaled dot"])
 assert all(s < 1 for s in spread["additive"])
 
-# %% tags=["drawing"]
 with styled():
     figure, (place,) = panels(1, width=7.4, height=3.8)
     for color, (name, values) in zip(COLORS, spread.items(), strict=False):
@@ -101,13 +113,12 @@ with styled():
     place.set_yscale("log")
     place.set(xlabel="width D, channels", ylabel="standard deviation of scores")
     label_lines(place)
-    picture = svg(figure, "spread")
 ALT = "Dot products grow like the root of the width; scaled and additive scores do not grow"
-HTML(f'<div role="img" aria-label="{ALT}">{picture}</div>')
+picture(figure, "spread", ALT)
 
 # %% tags=["say"]
 Markdown(
-    f"At D = {WIDTHS[-1]}, dot products have a standard deviation of {spread['dot'][-1]:.0f}, scaled ones "
+    f"**Explain.** At D = {WIDTHS[-1]}, dot products have a standard deviation of {spread['dot'][-1]:.0f}, scaled ones "
     f"of {spread['scaled dot'][-1]:.2f}, and additive scores of {spread['additive'][-1]:.2f}: tanh and the "
     "initialization of v bound them. Vaswani et al. (2017) report that additive attention outperforms "
     "unscaled dot products at large widths, suspect the size of the dot products, and add the scale."
@@ -116,16 +127,21 @@ Markdown(
 # %% [markdown]
 # ## What the scores can express
 #
-# In self-attention, queries are already a projection of the input, `q = X W_q`. The general score then
-# adds nothing: its W can be multiplied into W_q. (Training may still differ, because the gradient of a
-# product of two matrices is not that of one. `attn=general` trains it.)
+# **Predict.** In self-attention, queries are already a projection of the input, $q = W_q^\top x$. What does the
+# matrix W of the general score add?
 
 # %%
 by_its_matrix = attention(q, k, v, score=general)[1]
 in_the_queries = attention(q @ general_matrix, k, v, scale=1.0)[1]
+float((by_its_matrix - in_the_queries).abs().max())
+
+# %% tags=["check"]
 assert torch.allclose(by_its_matrix, in_the_queries, atol=1e-12)
 
 # %% [markdown]
+# **Explain.** Nothing: W can be multiplied into W_q. (Training may still differ, because the gradient of a
+# product of two matrices is not that of one. `attn=general` trains it.)
+#
 # A matrix of dot products has at most rank D. The additive score has no such limit, because of the tanh.
 # Without the tanh it would be useless: W q would add the same number to all scores of a row, which
 # cancels in the softmax.
@@ -137,21 +153,23 @@ ranks = {
     "dot": int(torch.linalg.matrix_rank(a @ b.T)),
     "additive": int(torch.linalg.matrix_rank(wide(a, b).detach(), rtol=1e-6)),
 }
-assert ranks["dot"] == 3 < ranks["additive"]
 
 
+# %% tags=["say"]
 def without_tanh(q, k):
-    return ((q @ wide.query.weight.T)[:, None] + (k @ wide.key.weight.T)[None]) @ wide.v
+    return (
+        (q @ wide.query.weight.T)[:, None] + (k @ wide.key.weight.T)[None]
+    ) @ wide.v
 
 
 rows_alike = attention(a, b, b, score=without_tanh)[1].detach()
+assert ranks["dot"] == 3 < ranks["additive"]
 assert torch.allclose(
     rows_alike, rows_alike[:1].expand_as(rows_alike)
 )  # the query does not matter
 
-# %% tags=["say"]
 Markdown(
-    f"For queries and keys of width 3, the 40 × 40 dot products have rank {ranks['dot']}, and the additive "
+    f"**Explain.** For queries and keys of width 3, the 40 × 40 dot products have rank {ranks['dot']}, and the additive "
     f"scores have rank {ranks['additive']} (singular values above a millionth of the largest)."
 )
 
@@ -162,12 +180,13 @@ Markdown(
 # the tanh has T × S × A inputs, while dot products need only T × S numbers. `scores.additive` therefore
 # processes the queries in chunks and recomputes them in the backward pass, so its memory is bounded.
 
-# %%
+# %% tags=["say"]
 one_by_one = torch.cat([additive(q[:, t : t + 1], k) for t in range(T)], dim=1)
-assert torch.allclose(one_by_one, additive(q, k), atol=1e-12)
 
 numbers = {length: (length * length, length * length * 64) for length in (64, 1024)}
+assert torch.allclose(one_by_one, additive(q, k), atol=1e-12)
 assert numbers[1024][1] == 64 * numbers[1024][0]
+
 table(
     ["T = S", "scores", "numbers inside the tanh, A = 64"],
     [[length, f"{n:,}", f"{inside:,}"] for length, (n, inside) in numbers.items()],
@@ -186,35 +205,39 @@ layer = CrossAttention(n_embd=16, n_head=2, memory_size=24).double()
 x, memory = normal(1, 5, 16), normal(1, 7, 24)
 with torch.no_grad():
     y, pattern = layer(x, memory), layer.pattern(x, memory)
-    assert y.shape == (1, 5, 16) and pattern.shape == (1, 2, 5, 7)
+{"output": tuple(y.shape), "pattern": tuple(pattern.shape)}
 
+# %% tags=["check"]
+assert y.shape == (1, 5, 16) and pattern.shape == (1, 2, 5, 7)
+with torch.no_grad():
     order = torch.randperm(7, generator=stream)  # the memory is a set
     assert torch.allclose(layer(x, memory[:, order]), y, atol=1e-12)
 
 # %% [markdown]
-# In a small example, the query of output position t matches the key of input position S − 1 − t, so the
-# pattern is an anti-diagonal. A trained translator learns such alignments; see `docs/translation.md`.
+# **Predict.** Give each French word the query that matches the key of its English word. Where are the weights?
 
 # %%
-places = 6.0 * torch.eye(6, dtype=torch.float64)
-read, aligned = attention(places.flip(0), places, torch.arange(6.0)[:, None].double())
-assert aligned.argmax(-1).tolist() == [5, 4, 3, 2, 1, 0]
-assert torch.allclose(read.flatten(), torch.arange(5.0, -1.0, -1.0).double(), atol=1e-4)
+words = 6.0 * torch.eye(3, dtype=torch.float64)  # keys of: the, black, cat
+le, chat, noir = words[0], words[2], words[1]
+_, aligned = attention(torch.stack([le, chat, noir]), words, words)
 
 # %% tags=["drawing"]
+assert aligned.argmax(-1).tolist() == [0, 2, 1]
+
 with styled():
     figure, (place,) = panels(1, width=4.6, height=3.6)
     image = place.imshow(aligned, cmap="Blues", vmin=0, vmax=1)
-    place.set(xlabel="key: position in the memory", ylabel="query: output position")
+    place.set_xticks(range(3), ["the", "black", "cat"])
+    place.set_yticks(range(3), ["le", "chat", "noir"])
+    place.set(xlabel="key: the source", ylabel="query: the output")
     place.grid(False)
     figure.colorbar(image, label="weight")
-    picture = svg(figure, "aligned")
-ALT = (
-    "A heatmap whose weights lie on the anti-diagonal: output 0 reads memory 5, output 5 memory 0"
-)
-HTML(f'<div role="img" aria-label="{ALT}">{picture}</div>')
+ALT = "A heatmap: le reads the, chat reads cat, and noir reads black"
+picture(figure, "aligned", ALT)
 
 # %% [markdown]
+# **Explain.** The two words cross. A trained translator learns such alignments; see `docs/translation.md`.
+#
 # ## Padding
 #
 # The texts in a batch have different lengths, and the shorter texts are padded. No query may read padded
@@ -227,16 +250,20 @@ queries = normal(3, T, D)
 may_attend = (torch.arange(7) < lengths[:, None])[:, None]  # (B, 1, S)
 masked, pattern = attention(queries, memory, memory, may_attend=may_attend)
 
-garbage = memory.masked_fill(~may_attend.mT, 1e3)  # the content of the padding must not matter
-assert torch.equal(attention(queries, garbage, garbage, may_attend=may_attend)[0], masked)
-for n, length in enumerate(lengths.tolist()):  # the same as each text alone
-    alone, _ = attention(queries[n], memory[n, :length], memory[n, :length])
-    assert torch.allclose(masked[n], alone, atol=1e-12)
-
 # %% [markdown]
 # The figure shows the three patterns; padded keys are gray:
 
 # %% tags=["drawing"]
+garbage = memory.masked_fill(
+    ~may_attend.mT, 1e3
+)  # the content of the padding must not matter
+for n, length in enumerate(lengths.tolist()):  # the same as each text alone
+    alone, _ = attention(queries[n], memory[n, :length], memory[n, :length])
+    assert torch.allclose(masked[n], alone, atol=1e-12)
+assert torch.equal(
+    attention(queries, garbage, garbage, may_attend=may_attend)[0], masked
+)
+
 with styled():
     figure, places = panels(3, width=3.9, height=2.9)
     for n, (place, weights) in enumerate(zip(places, pattern, strict=True)):
@@ -246,29 +273,31 @@ with styled():
         place.set(title=f"length {int(lengths[n])}", xlabel="key", ylabel="query")
         place.grid(False)
     figure.colorbar(image, label="weight", ax=places)
-    picture = svg(figure, "padding")
 ALT = "Three patterns: the weights stop at the length of each text, and the keys after it are gray"
-HTML(f'<div role="img" aria-label="{ALT}">{picture}</div>')
+picture(figure, "padding", ALT)
 
 # %% [markdown]
-# Three mistakes are common. Without a mask, outputs depend on the length of the *other* texts in the batch.
-# If queries are masked instead of keys, whole rows are blocked, and the softmax of such a row is 0/0. A
-# mask (B, S) without the middle axis broadcasts silently as (T, S) if B = T. `attention` raises an error for
-# the second mistake, and for the third if the shapes do not broadcast:
+# **Predict.** What happens if you mask queries instead of keys, or give a mask (B, S) without the middle axis?
 
 # %%
-unmasked, _ = attention(queries, memory, memory)
-moved = float((unmasked - masked)[1:].abs().max())
-assert moved > 0.1
-
 complaints = []
 for wrong in (may_attend.mT.expand(3, 7, 7)[:, :T], may_attend[:, 0]):
     try:
         attention(queries, memory, memory, may_attend=wrong)
     except ValueError as error:
         complaints.append(str(error))
-assert len(complaints) == 2 and "sees no key" in complaints[0]
 print(*complaints, sep="\n")
+
+# %% [markdown]
+# **Explain.** Three mistakes are common. Without a mask, outputs depend on the length of the *other* texts in the batch.
+# If queries are masked instead of keys, whole rows are blocked, and the softmax of such a row is 0/0. A
+# mask (B, S) without the middle axis broadcasts silently as (T, S) if B = T. `attention` raises an error for
+# the second mistake, and for the third if the shapes do not broadcast.
+
+# %% tags=["check"]
+unmasked, _ = attention(queries, memory, memory)
+assert float((unmasked - masked)[1:].abs().max()) > 0.1
+assert len(complaints) == 2 and "sees no key" in complaints[0]
 
 # %% [markdown]
 # A decoder needs both masks: `causal & not padding`. With padding on the right, the causal mask alone
@@ -279,6 +308,10 @@ ids = normal(1, 6, D)
 lower = build_mask(causal, 6)
 padded = torch.cat([ids, normal(1, 2, D)], 1)
 with_padding, _ = attention(padded, padded, padded, may_attend=build_mask(causal, 8))
+alone, _ = attention(ids, ids, ids, may_attend=lower)
+float((with_padding[:, :6] - alone).abs().max())
+
+# %% tags=["check"]
 assert torch.allclose(
     with_padding[:, :6], attention(ids, ids, ids, may_attend=lower)[0], atol=1e-12
 )

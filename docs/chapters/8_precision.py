@@ -1,9 +1,14 @@
 # %% [markdown]
 # # 8. One function, many kernels; and precision
 #
-# There are several ways to compute attention: the written-out formula, PyTorch's fused function, and
-# `nn.MultiheadAttention`. They are the same function, up to rounding. This chapter measures the
-# rounding errors in each number format, and shows mistakes that appear only in 16 bits.
+# **Two programs disagree in the seventh digit. Is one of them wrong?**
+#
+# > The lady doth protest too much, methinks.
+#
+# Two programs read this line with the same weights. One computes attention by the written-out formula, the other
+# with PyTorch's fused function, and their probabilities of the next character are not equal to the last bit. They
+# compute the same function, up to rounding. This chapter measures the rounding errors in each number
+# format, and shows mistakes that appear only in 16 bits.
 #
 # **You will learn** to
 #
@@ -14,41 +19,35 @@
 #
 # **Prerequisites:** chapters 1 and 3, and how floating-point numbers are stored.
 
-# %%
+# %% tags=["setup"]
 import math
+import sys
 
 import torch
 import torch.nn.functional as F
-from IPython.display import HTML, Markdown
+from IPython.display import Markdown
 from torch import nn
 
 from attnlab.attention import AttentionConfig, SelfAttention, TorchMHA, kernels
 from attnlab.attention.masks import build_mask, causal
-from attnlab.plotting.drawing import COLORS, label_lines, panels, styled, svg
+from attnlab.installation import lab_path
+from attnlab.plotting.drawing import COLORS, label_lines, panels, styled
+
+sys.path.append(str(lab_path("docs")))
+from chapters.shown import picture, table
 
 stream = torch.Generator().manual_seed(0)
 B, H, T, D = 2, 4, 64, 32
 MASK, SCALE = build_mask(causal, T), D**-0.5
 
 
-def table(head, rows):
-    lines = [head, ["---"] * len(head), *rows]
-    return Markdown("\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines))
-
-
 def inputs(dtype=torch.float64):
     generator = torch.Generator().manual_seed(1)
-    return torch.randn(3, B, H, T, D, generator=generator, dtype=torch.float64).to(dtype)
+    return torch.randn(3, B, H, T, D, generator=generator, dtype=torch.float64).to(
+        dtype
+    )
 
 
-# %% [markdown]
-# ## SDPA equals the formula
-#
-# `F.scaled_dot_product_attention` never stores the pattern (chapter 5), but it computes the same sums. We
-# compare it with four lines that follow the formula, in outputs and gradients.
-
-
-# %%
 def written_out(q, k, v):
     s = q @ k.mT * SCALE
     s = s.masked_fill(~MASK, float("-inf"))
@@ -69,22 +68,67 @@ def with_gradients(function, dtype):
 
 
 def apart(one, other):
-    return [float((a - b).abs().max() / b.std()) for a, b in zip(one, other, strict=True)]
+    return [
+        float((a - b).abs().max() / b.std()) for a, b in zip(one, other, strict=True)
+    ]
 
 
+def all_in(dtype, factor):
+    q, k, v = inputs(dtype)
+    return written_out(q * factor, k, v)
+
+
+def scores_in_fp32(dtype, factor):
+    q, k, v = inputs(dtype)
+    return kernels.manual(q * factor, k, v, mask=MASK, scale=SCALE, dropout=0.0)
+
+
+def error(function, dtype, factor):
+    q, k, v = inputs(
+        dtype
+    ).double()  # the same rounded inputs, so only the computation differs
+    exact = written_out((q.to(dtype) * factor).double(), k, v)
+    y = function(dtype, factor).double()
+    return float((y - exact).square().mean().sqrt() / exact.std())
+
+
+# %% [markdown]
+# ## SDPA equals the formula
+#
+# `F.scaled_dot_product_attention` never stores the pattern (chapter 5), but it computes the same sums as these lines,
+# which follow the formula.
+#
+# **Predict.** Are the two results equal to the last bit? How far apart may they be?
+
+# %%
+q, k, v = inputs(torch.float32)
+s = (q @ k.mT * SCALE).masked_fill(~MASK, float("-inf"))
+by_formula = s.softmax(-1) @ v
+by_kernel = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+float((by_kernel - by_formula).abs().max())
+
+# %% [markdown]
+# The table compares outputs and gradients in two formats, relative to the standard deviation of each.
+
+# %% tags=["say"]
 PAIR = {"fp64": torch.float64, "fp32": torch.float32}
 rows, largest = [], {}
 for name, dtype in PAIR.items():
-    differences = apart(with_gradients(fused, dtype), with_gradients(written_out, dtype))
+    differences = apart(
+        with_gradients(fused, dtype), with_gradients(written_out, dtype)
+    )
     largest[name] = max(differences)
-    rows.append([name, f"{torch.finfo(dtype).eps:.1e}", *(f"{x:.1e}" for x in differences)])
+    rows.append(
+        [name, f"{torch.finfo(dtype).eps:.1e}", *(f"{x:.1e}" for x in differences)]
+    )
 
-assert all(largest[name] < 100 * torch.finfo(d).eps for name, d in PAIR.items())
 table(["format", "eps", "output", "gradient of q", "of k", "of v"], rows)
 
 # %% tags=["say"]
+assert all(largest[name] < 100 * torch.finfo(d).eps for name, d in PAIR.items())
+
 Markdown(
-    f"Relative to the standard deviation of each, the largest difference is {largest['fp64']:.0e} in fp64 "
+    f"**Explain.** The largest difference is {largest['fp64']:.0e} in fp64 "
     f"and {largest['fp32']:.0e} in fp32: less than 100 eps, where eps is the distance from 1 to the next "
     "number. The results are not bit-identical, because the order of the sums differs. Tests therefore "
     "use a tolerance, which in fp64 is small enough to detect mistakes."
@@ -103,7 +147,10 @@ theirs.load_state_dict(ours.state_dict())
 x = torch.randn(2, T, H * D, generator=stream, dtype=torch.float64)
 with torch.no_grad():
     layers_apart = float((ours(x) - theirs(x)).abs().max())
-    assert layers_apart < 1e-12
+
+# %% tags=["say"]
+assert layers_apart < 1e-12
+with torch.no_grad():
     assert torch.allclose(ours.pattern(x), theirs.pattern(x), atol=1e-12)
 
     plain = nn.MultiheadAttention(H * D, H, batch_first=True).double()
@@ -114,7 +161,6 @@ with torch.no_grad():
         plain(changed, changed, changed, attn_mask=~MASK)[0][:, :-1], blocked[:, :-1]
     )
 
-# %% tags=["say"]
 Markdown(
     f"Our layer and PyTorch's differ by {layers_apart:.0e} in fp64. The claim `kernels_agree` "
     "(`experiments/kernels_agree/README.md`) trains all three and compares the losses."
@@ -131,52 +177,43 @@ Markdown(
 #
 # fp16 has smaller steps; bf16 has the range of fp32.
 
-# %%
+# %% tags=["say"]
 FORMATS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 rows = [
-    [name, f"{torch.finfo(d).eps:.1e}", f"{torch.finfo(d).max:.1e}", f"{torch.finfo(d).tiny:.1e}"]
+    [
+        name,
+        f"{torch.finfo(d).eps:.1e}",
+        f"{torch.finfo(d).max:.1e}",
+        f"{torch.finfo(d).tiny:.1e}",
+    ]
     for name, d in FORMATS.items()
 ]
 assert torch.finfo(torch.bfloat16).eps == 8 * torch.finfo(torch.float16).eps
 table(["format", "eps", "largest number", "smallest normal number"], rows)
 
 # %% [markdown]
-# How large is the error of attention if everything is computed in 16 bits? How large is it if only the
-# inputs have 16 bits, but scores and softmax are computed in fp32? attnlab's `manual` and PyTorch's kernels
-# do the latter. We multiply the queries to make the scores larger, as they become during training.
-
+# **Predict.** Compute everything in 16 bits, or only the inputs, and scores and softmax in fp32, as attnlab's `manual`
+# and PyTorch's kernels do. We multiply the queries to make the scores larger, as they become during training. Which of
+# the errors grow?
 
 # %%
-def all_in(dtype, factor):
-    q, k, v = inputs(dtype)
-    return written_out(q * factor, k, v)
-
-
-def scores_in_fp32(dtype, factor):
-    q, k, v = inputs(dtype)
-    return kernels.manual(q * factor, k, v, mask=MASK, scale=SCALE, dropout=0.0)
-
-
-def error(function, dtype, factor):
-    q, k, v = inputs(dtype).double()  # the same rounded inputs, so only the computation differs
-    exact = written_out((q.to(dtype) * factor).double(), k, v)
-    y = function(dtype, factor).double()
-    return float((y - exact).square().mean().sqrt() / exact.std())
-
-
 FACTORS = (1, 4, 16, 64)
+BF16, FP16 = torch.bfloat16, torch.float16
 lines = {
-    "bf16, all of it": [error(all_in, torch.bfloat16, f) for f in FACTORS],
-    "fp16, all of it": [error(all_in, torch.float16, f) for f in FACTORS],
-    "bf16, scores in fp32": [error(scores_in_fp32, torch.bfloat16, f) for f in FACTORS],
-    "fp16, scores in fp32": [error(scores_in_fp32, torch.float16, f) for f in FACTORS],
+    "bf16, all of it": [error(all_in, BF16, f) for f in FACTORS],
+    "fp16, all of it": [error(all_in, FP16, f) for f in FACTORS],
+    "bf16, scores in fp32": [error(scores_in_fp32, BF16, f) for f in FACTORS],
+    "fp16, scores in fp32": [error(scores_in_fp32, FP16, f) for f in FACTORS],
 }
+
+# %% tags=["drawing"]
 all_bf16, all_fp16, kept_bf16, kept_fp16 = lines.values()
 assert 4 < all_bf16[0] / all_fp16[0] < 12  # three bits less: eight times
 assert all_bf16[-1] > 3 * all_bf16[0]  # grows with the scores ...
-assert max(kept_bf16) < 3 * min(kept_bf16) < all_bf16[-1]  # ... unless they are in fp32
+assert (
+    max(kept_bf16) < 3 * min(kept_bf16) < all_bf16[-1]
+)  # ... unless they are in fp32
 
-# %% tags=["drawing"]
 with styled():
     figure, (place,) = panels(1, width=7.4, height=4.2)
     for number, (name, values) in enumerate(lines.items()):
@@ -184,26 +221,27 @@ with styled():
         place.plot(FACTORS, values, "o" + dash, color=COLORS[number % 2], label=name)
     place.set_xscale("log", base=2)
     place.set_yscale("log")
-    place.set(xlabel="standard deviation of the scores", ylabel="error, share of the output's std")
+    place.set(
+        xlabel="standard deviation of the scores",
+        ylabel="error, share of the output's std",
+    )
     label_lines(place)
-    picture = svg(figure, "precision")
 ALT = "The error in 16 bits grows with the size of scores, unless scores and softmax are in fp32"
-HTML(f'<div role="img" aria-label="{ALT}">{picture}</div>')
+picture(figure, "precision", ALT)
 
 # %% tags=["say"]
 Markdown(
-    f"With scores of unit size, the error of bf16 is {all_bf16[0] / all_fp16[0]:.1f} times that of fp16; "
+    f"**Explain.** With scores of unit size, the error of bf16 is {all_bf16[0] / all_fp16[0]:.1f} times that of fp16; "
     f"three fewer bits in the mantissa predict 8. With scores 64 times as large, the error of pure bf16 is "
     f"{all_bf16[-1]:.1%} of the output's standard deviation, and {kept_bf16[-1]:.2%} with scores in fp32. "
-    "An error ε in a score multiplies e^score by e^ε, so it is a *relative* error of the weight, and "
+    "An error ε in a score multiplies its exponential by exp(ε), so it is a *relative* error of the weight, and "
     "rounding errors grow with the scores. The claim `precision` tests these comparisons."
 )
 
 # %% [markdown]
 # ## Masks in sixteen bits
 #
-# −1e9 does not fit into fp16. −1e4 does, but scores can be smaller. Every format has −∞, which always
-# masks, if each query has at least one key.
+# **Predict.** A blocked score is filled with −1e9. What happens in fp16?
 
 # %%
 s = torch.zeros(2, 2, dtype=torch.float16)
@@ -212,28 +250,39 @@ try:
     s.masked_fill(~lower, -1e9)
 except RuntimeError as refused:
     complaint = str(refused)
-assert "overflow" in complaint
+    print(complaint)
 
-assert s.masked_fill(~lower, float("-inf")).softmax(-1).tolist() == [[1, 0], [0.5, 0.5]]
+# %% [markdown]
+# **Explain.** −1e9 does not fit into fp16. −1e4 does, but scores can be smaller. Every format has −∞, which always
+# masks, if each query has at least one key.
+
+# %% tags=["check"]
+assert "overflow" in complaint
+assert s.masked_fill(~lower, float("-inf")).softmax(-1).tolist() == [
+    [1, 0],
+    [0.5, 0.5],
+]
 assert bool(torch.full((2,), float("-inf")).softmax(-1).isnan().all())  # no key: 0/0
-assert torch.full((2,), -1e9).softmax(-1).tolist() == [
-    0.5,
-    0.5,
-]  # no key: equal weights, unnoticed
-complaint
+even = torch.full((2,), -1e9).softmax(-1)
+assert even.tolist() == [0.5, 0.5]  # no key: equal weights, unnoticed
 
 # %% [markdown]
 # ## Overflow
 #
-# exp overflows at a score of 89 in fp32 and of 12 in fp16. A softmax subtracts the largest score of a row
-# first, which changes nothing in exact arithmetic (chapter 1).
+# **Predict.** Which is the largest score whose exponential is a finite number, in each format?
 
 # %%
 limits = {name: math.log(torch.finfo(dtype).max) for name, dtype in FORMATS.items()}
+{name: round(limit, 1) for name, limit in limits.items()}
+
+# %% [markdown]
+# **Explain.** Trained models have larger scores. A softmax therefore subtracts the largest score of a row
+# first, which changes nothing in exact arithmetic (chapter 1).
+
+# %% tags=["check"]
 large = torch.tensor([100.0, 99.0])
 assert not bool((large.exp() / large.exp().sum()).isfinite().all())
 assert bool(large.softmax(-1).isfinite().all())
-{name: round(limit, 1) for name, limit in limits.items()}
 
 # %% [markdown]
 # To train in mixed precision, add `trainer.precision=bf16-mixed`: weights and updates stay in fp32, matrix
@@ -284,7 +333,9 @@ shift = {}
 for factor in (1, 16):
     q, k, v = inputs()
     rounded = [x.to(torch.bfloat16).double() for x in (q * factor, k, v)]
-    shift[factor] = float((written_out(*rounded) - written_out(q * factor, k, v)).std())
+    shift[factor] = float(
+        (written_out(*rounded) - written_out(q * factor, k, v)).std()
+    )
 assert shift[16] > 2 * shift[1]
 shift
 

@@ -1,5 +1,13 @@
 """The exercises of the course, and their grader: `from exercises import grade`."""
 
-from .grader import Grade, grade, grade_statements, scored, statements
+from .grader import Grade, grade, grade_all, grade_statements, points, scored, statements
 
-__all__ = ["Grade", "grade", "grade_statements", "scored", "statements"]
+__all__ = [
+    "Grade",
+    "grade",
+    "grade_all",
+    "grade_statements",
+    "points",
+    "scored",
+    "statements",
+]

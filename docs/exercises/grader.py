@@ -10,7 +10,7 @@ result, the message describes the mistake.
 
 import re
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -113,7 +113,29 @@ def grade(answer: Callable[..., Any], *, hint: bool = False) -> Grade:
     Raises:
         BadInput: there is no exercise with that name.
     """
-    name = answer.__name__
+    return _graded(answer.__name__, answer, hint)
+
+
+def grade_all(names: Iterable[str], answers: Mapping[str, Any]) -> list[Grade]:
+    """Grade the exercises of a sheet.
+
+    Args:
+        names: the exercises.
+        answers: what the notebook defines, `globals()`; what it lacks is not done yet.
+    """
+    return [
+        _graded(name, answers[name], False) if name in answers else Grade(name, None)
+        for name in names
+    ]
+
+
+def points(*grades: Grade) -> int:
+    """Print grades and return how many are right, which nbgrader takes as the points."""
+    print(scored(grades) if len(grades) > 1 else grades[0])
+    return sum(result.passed is True for result in grades)
+
+
+def _graded(name: str, answer: Callable[..., Any], hint: bool) -> Grade:
     numbered = re.fullmatch(r"(kernel|mask)_\d+", name)
     if numbered is None and name not in EXERCISES:
         raise BadInput(f"{name} is not an exercise; choose one of {', '.join(EXERCISES)}")

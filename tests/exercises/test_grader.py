@@ -9,7 +9,8 @@ import torch
 
 from attnlab.attention.kernels import manual
 from attnlab.errors import BadInput
-from docs.exercises import Grade, grade, grade_statements, scored, statements
+from docs import exercises
+from docs.exercises import Grade, grade, grade_all, grade_statements, points, scored, statements
 from docs.exercises.grader import EXERCISES
 from docs.notebooks import EXERCISES as FILES
 from docs.notebooks import SHOWN, anonymous, solved, student
@@ -21,7 +22,7 @@ Answer = Callable[..., Any]
 
 def defined(source: str) -> dict[str, Any]:
     """What a notebook's code defines, with its grades by exercise."""
-    names: dict[str, Any] = {"grade": grade, "statements": statements}
+    names: dict[str, Any] = {name: getattr(exercises, name) for name in exercises.__all__}
     exec(compile(source, "notebook", "exec"), names)
     return names
 
@@ -150,3 +151,15 @@ def test_a_wrong_word_loses_no_other_grade_and_unanswered_ones_are_counted() -> 
     assert score == "1 of 4 right; 1 not answered yet"
     assert len(lines) == 4 and "There is no such statement" in lines[2]
     assert scored([]) == "0 of 0 right; 0 not answered yet"
+
+
+def test_a_sheet_is_graded_as_a_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    """Right, wrong, missing, and other things under the name of an exercise."""
+    answers = RIGHT | {"softmax": lambda scores: scores, "attention": 3}
+    del answers["kernel"]
+    names = "scores softmax attention kernel causal_mask".split()
+    grades = grade_all(names, answers)
+    assert [result.passed for result in grades] == [True, False, False, None, True]
+    assert scored(grades).splitlines()[-1] == "2 of 4 right; 1 not answered yet"
+    assert points(*grades) == 2 and points(grades[0]) == 1 and points(grades[3]) == 0
+    assert capsys.readouterr().out.splitlines()[-2:] == ["scores: passed", "kernel: not done yet"]

@@ -29,7 +29,7 @@ def scores(q, k):
 
 
 # %%
-grade(scores)
+points(grade(scores))
 
 # %% [markdown]
 # ## 2. Softmax
@@ -48,7 +48,7 @@ def softmax(scores):
 
 
 # %%
-grade(softmax)
+points(grade(softmax))
 
 # %% [markdown]
 # ## 3. Attention
@@ -65,7 +65,7 @@ def attention(q, k, v):
 
 
 # %%
-grade(attention)
+points(grade(attention))
 
 # %% [markdown]
 # ## 4. Additive scores
@@ -83,7 +83,7 @@ def additive_scores(q, k, W, U, v):
 
 
 # %%
-grade(additive_scores)
+points(grade(additive_scores))
 
 # %% [markdown]
 # ## 5. Is it a different model without the scale?
@@ -102,7 +102,7 @@ def same_without_scale(q, k):
 
 
 # %%
-grade(same_without_scale)
+points(grade(same_without_scale))
 
 # %% [markdown]
 # ## 6. Does a fill of −1e4 mask?
@@ -120,7 +120,7 @@ def finite_fill_leak():
 
 
 # %%
-grade(finite_fill_leak)
+points(grade(finite_fill_leak))
 
 # %% [markdown]
 # ## 7. Can the mask come after the softmax?
@@ -141,4 +141,4 @@ def late_mask_leak():
 
 
 # %%
-grade(late_mask_leak)
+points(grade(late_mask_leak))

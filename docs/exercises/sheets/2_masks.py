@@ -24,7 +24,7 @@ def causal_mask(T):
 
 
 # %%
-grade(causal_mask)
+points(grade(causal_mask))
 
 # %% [markdown]
 # ## 2. A masked softmax
@@ -42,7 +42,7 @@ def masked_softmax(scores, mask):
 
 
 # %%
-grade(masked_softmax)
+points(grade(masked_softmax))
 
 # %% [markdown]
 # ## 3. A mask for texts of different lengths
@@ -61,7 +61,7 @@ def decoder_mask(lengths, T):
 
 
 # %%
-grade(decoder_mask)
+points(grade(decoder_mask))
 
 # %% [markdown]
 # ## 4. Cross-attention with padding
@@ -80,7 +80,7 @@ def cross_attention(q, k, v, may_attend):
 
 
 # %%
-grade(cross_attention)
+points(grade(cross_attention))
 
 # %% [markdown]
 # ## 5. A kernel
@@ -100,4 +100,4 @@ def kernel(q, k, v, *, mask, scale, dropout):
 
 
 # %%
-grade(kernel)
+points(grade(kernel))

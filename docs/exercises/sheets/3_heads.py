@@ -29,7 +29,7 @@ def split_heads(x, n_head):
 
 
 # %%
-grade(split_heads)
+points(grade(split_heads))
 
 # %% [markdown]
 # ## 2. Merge
@@ -44,7 +44,7 @@ def merge_heads(y):
 
 
 # %%
-grade(merge_heads)
+points(grade(merge_heads))
 
 # %% [markdown]
 # ## 3. Grouped queries
@@ -62,7 +62,7 @@ def repeat_kv(k, n_head):
 
 
 # %%
-grade(repeat_kv)
+points(grade(repeat_kv))
 
 # %% [markdown]
 # ## 4. Multi-head attention
@@ -84,7 +84,7 @@ def multi_head(x, W_q, W_k, W_v, W_o, n_head):
 
 
 # %%
-grade(multi_head)
+points(grade(multi_head))
 
 # %% [markdown]
 # ## 5. A layer
@@ -117,4 +117,4 @@ class Layer(nn.Module):
 
 
 # %%
-grade(Layer)
+points(grade(Layer))

@@ -99,7 +99,7 @@ def _support(z: Tensor, *, power: int) -> Tensor:
 def softpick(
     q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float, mod: Mod = None
 ) -> Tensor:
-    """max(e^s - 1, 0) over the sum of |e^s - 1| of the visible keys (Zuhri et al. 2025).
+    """max(e^s - 1, 0) over the sum of abs(e^s - 1) of the visible keys (Zuhri et al. 2025).
 
     A head can attend to nothing: the row is 0 if no score is positive. 1e-8 is added to the sum,
     after both are divided by the largest e^s where that exceeds 1.

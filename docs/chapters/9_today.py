@@ -1,0 +1,279 @@
+# %% [markdown]
+# # 9. Attention today, and how to read a ranking
+#
+# **Which of all these variants should you use?**
+#
+# > A horse! a horse! my kingdom for a horse!
+#
+# To write the third *horse*, a model can copy the second, 24 characters back. A head that sees only the last 8
+# characters cannot reach it, even in two layers. But it keeps 8 keys instead of all. The layers of recent models
+# are such bargains: less memory, sparser weights, a state of fixed size. This chapter looks at what they
+# compute and keep, trains a mixture of two, and ends with five questions to ask of any ranking.
+#
+# **You will learn** to
+#
+# - describe a variant by three properties: what a row sums to, which weights are 0, and what is kept;
+# - mix variants over the layers of a model;
+# - tell a difference between two variants from the noise between seeds.
+#
+# **Prerequisites:** chapters 2, 4, and 5.
+
+# %% tags=["setup"]
+import statistics
+import sys
+
+import torch
+from IPython.display import Markdown
+
+from attnlab import AttentionConfig, SelfAttention, Variant
+from attnlab.attention import (
+    DeltaAttention,
+    KVCache,
+    LatentAttention,
+    alibi,
+    softmax1,
+    softpick,
+    sparsemax,
+    stick_breaking,
+    top_k,
+)
+from attnlab.installation import lab_path
+from attnlab.plotting.drawing import dots, panels, styled
+
+sys.path.append(str(lab_path("docs")))
+from chapters.shown import picture, table, train
+
+stream = torch.Generator().manual_seed(0)
+
+# %% [markdown]
+# ## Look at the weights
+#
+# Eight layers get the same input and the same query and key weights. They differ in one setting.
+#
+# **Predict.** In which of them can a row sum to less than 1? In which are some weights exactly 0?
+
+# %% tags=["drawing"] slide="today"
+SETTINGS = {
+    "sdpa": {},
+    "sliding_window": {"window": 8},
+    "alibi": {"score_mod": alibi},
+    "top_k": {"kernel": top_k, "top_k": 4},
+    "sparsemax": {"kernel": sparsemax},
+    "softmax1": {"kernel": softmax1},
+    "softpick": {"kernel": softpick},
+    "stick_breaking": {"kernel": stick_breaking},
+}
+T = 24
+x = torch.randn(1, T, 32, generator=stream)
+weight = torch.randn(96, 32, generator=stream) / 4
+patterns = {}
+for name, settings in SETTINGS.items():
+    layer = SelfAttention(
+        AttentionConfig(32, 2, block_size=T, bias=False, **settings)
+    )
+    with torch.no_grad():
+        layer.qkv.weight.copy_(weight)
+        patterns[name] = layer.pattern(x)[0, 0]
+
+with styled():
+    figure, places = panels(8, width=3.0, height=3.0, columns=4)
+    for place, (name, pattern) in zip(places, patterns.items(), strict=True):
+        image = place.imshow(
+            pattern.clamp(0, 1).sqrt(), cmap="magma_r", vmin=0, vmax=1
+        )
+        place.set(title=name, xticks=[], yticks=[], xlabel="key", ylabel="query")
+        place.grid(False)
+    figure.colorbar(image, label="√weight", ax=places)
+ALT = "Eight patterns below the diagonal: dense for sdpa, a band for the window, a few cells a row for top_k, sparsemax, and softpick"
+picture(figure, "today", ALT)
+
+# %% tags=["say"]
+lower = torch.ones(T, T).tril().bool()
+sums = {name: float(p.sum(-1).min()) for name, p in patterns.items()}
+zeros = {name: float((p[lower] == 0).float().mean()) for name, p in patterns.items()}
+assert all(bool((p.triu(1) == 0).all()) for p in patterns.values())
+assert all(
+    abs(sums[name] - 1) < 1e-5 for name in ("sdpa", "alibi", "top_k", "sparsemax")
+)
+assert sums["softmax1"] < 0.9 and zeros["sdpa"] == zeros["softmax1"] == 0
+assert min(zeros[name] for name in ("sliding_window", "top_k", "sparsemax")) > 0.3
+
+table(
+    ["`attn=`", "smallest sum of a row", "allowed weights that are exactly 0"],
+    [[f"`{name}`", f"{sums[name]:.2f}", f"{zeros[name]:.0%}"] for name in SETTINGS],
+)
+
+# %% [markdown]
+# **Explain.** A softmax must spend all of its weight and can forbid nothing. `softmax1` adds 1 to the sum
+# of exponentials, so a head may read almost nothing. A window forbids by distance, `top_k` and
+# `sparsemax` by score. [variants.md](../variants.md) names the question that each variant answers, and
+# [attention.md](../attention.md) its formula and source.
+#
+# ## Count what a layer keeps
+#
+# To write the next character, a layer reads what it kept of the past: keys and values, or a state.
+#
+# **Predict.** The layers below have 64 channels and 4 heads. Which of them keep more at 1,024 positions than at
+# 64?
+
+# %%
+LAYERS = {
+    "sdpa": Variant(SelfAttention),
+    "gqa": Variant(SelfAttention, {"n_kv_head": 2}),
+    "mqa": Variant(SelfAttention, {"n_kv_head": 1}),
+    "latent": Variant(LatentAttention),
+    "sliding_window": Variant(SelfAttention, {"window": 8}),
+    "delta_net": Variant(DeltaAttention),
+}
+kept = {}
+for name, variant in LAYERS.items():
+    layer = variant(AttentionConfig(64, 4, block_size=1024, bias=False)).eval()
+    for length in (64, 1024):
+        cache = KVCache(1024)
+        with torch.no_grad():
+            layer.extend(torch.randn(1, length, 64, generator=stream), cache)
+        kept[name, length] = cache.numbers()
+
+# %% tags=["say"]
+assert (
+    kept["sdpa", 64] == 2 * 64 * 64 and kept["mqa", 1024] * 4 == kept["sdpa", 1024]
+)
+assert kept["delta_net", 64] == kept["delta_net", 1024]
+assert kept["sliding_window", 64] == kept["sliding_window", 1024]
+
+table(
+    ["`attn=`", "numbers at 64", "numbers at 1,024"],
+    [[f"`{name}`", *(f"{kept[name, n]:,}" for n in (64, 1024))] for name in LAYERS],
+)
+
+# %% [markdown]
+# **Explain.** Shared heads and a small latent vector (`latent`) keep a fraction, but still grow with the text. A
+# window and a recurrent state (`delta_net`) do not grow. What they cannot hold, they cannot recall: the claim
+# `recall_state` measures it.
+#
+# ## Mix the layers
+#
+# Many models alternate: a cheap layer, then one that sees everything. A list of variants is a period over the
+# layers: `attn=[sliding_window,sdpa]` gives layers 0, 2, 4, ... a window and layers 1, 3, 5, ... all keys.
+#
+# **Predict.** The generated plays of chapter 6 repeat words more than 20 characters back. Order three models of two
+# layers by their loss: all keys, windows of 8, and one layer of each.
+
+# %%
+runs = train(
+    *("mix", "attn=sdpa,sliding_window,[sliding_window,sdpa]", "seed=0,1,2"),
+    *("preset=micro", "data=plays", "data.length=60000"),
+    *("trainer.max_steps=150", "trainer.val_check_interval=150"),
+    *("probes=none", "logger=none"),
+)
+losses = {}
+for run in runs:
+    losses.setdefault(run.values["attn"], []).append(run.metrics["val_loss"])
+
+# %% tags=["drawing"] slide="mix"
+means = {name: statistics.mean(values) for name, values in losses.items()}
+noise = statistics.stdev(losses["sdpa"])
+assert len(losses) == 3 and all(len(values) == 3 for values in losses.values())
+
+with styled():
+    figure, (place,) = panels(1, width=7.4, height=3.6)
+    dots(place, list(losses.items()), list(losses))
+    place.set(ylabel="validation loss, nats", title="three seeds each")
+ALT = "Dots of the validation losses of the three models, three seeds each, with a bar for each mean"
+picture(figure, "mix", ALT)
+
+# %% tags=["say"]
+ordered = sorted(means, key=lambda name: means[name])
+Markdown(
+    "**Explain.** From best to worst: "
+    + ", ".join(f"`{name}` {means[name]:.3f}" for name in ordered)
+    + f". The three seeds of `sdpa` have a standard deviation of {noise:.3f}. "
+    "A difference that is not much larger than this may be noise. These are 150 steps of a tiny "
+    "model: the order may change with more."
+)
+
+# %% [markdown]
+# ## Would you see it by chance?
+#
+# **Predict.** Eight variants are equal, and differ only by the noise between seeds. You run each once and rank
+# them. How far apart are the first and the last?
+
+# %%
+luck = torch.randn(10_000, 8, 10, generator=stream)  # rankings, variants, seeds
+one_seed = luck[:, :, 0]
+ten_seeds = luck.mean(-1)
+apart = {
+    "1 seed": float((one_seed.amax(1) - one_seed.amin(1)).mean()),
+    "10 seeds": float((ten_seeds.amax(1) - ten_seeds.amin(1)).mean()),
+}
+
+# %% tags=["say"]
+assert 2.7 < apart["1 seed"] < 3.0 and apart["10 seeds"] < 1
+
+Markdown(
+    f"**Explain.** {apart['1 seed']:.1f} standard deviations with one seed, {apart['10 seeds']:.1f} with "
+    f"ten. With the {noise:.3f} nats from above, a ranking of equals with one seed shows a gap of "
+    f"{apart['1 seed'] * noise:.3f} nats, and a winner."
+)
+
+# %% [markdown]
+# ## Five questions to a ranking
+#
+# | ask | because |
+# |---|---|
+# | How many seeds, and are they paired? | With one seed, equals have a winner. With the same seeds for both, much of the noise cancels. |
+# | Is each variant at its own best learning rate? | In chapter 2, the map of twelve runs changes with the rate. A rate tuned for the baseline favors the baseline. |
+# | How many parameters, operations, and kept numbers does each have? | A gate adds weights. Compare it with a baseline that is as large. |
+# | Is the order the same after four times as many steps? | Some layers learn fast and end worse, and the reverse. |
+# | On how many texts and tasks? | A window costs little on a text without long repetitions, and much on recall. |
+#
+# attnlab's own comparisons answer these questions or say which they do not: see [claims.md](../claims.md).
+#
+# ## Summary
+#
+# - A variant is described by what its rows sum to, which weights are 0, and what it keeps of the past.
+# - A list of variants is a period over the layers.
+# - Noise makes a ranking even of equals. Ask for seeds, rates, costs, lengths, and texts.
+#
+# ## Exercises
+#
+# **1.** Two layers with windows of 8. How far back can the last position read?
+
+# %% tags=["solution"]
+# Seven positions a layer, because the window contains the query: 14. Measure it with a gradient.
+torch.manual_seed(0)
+config = AttentionConfig(16, 2, block_size=32, bias=False, window=8)
+first, second = SelfAttention(config), SelfAttention(config)
+inputs = torch.randn(1, 32, 16, generator=stream).requires_grad_()
+second(first(inputs))[0, -1].sum().backward()
+reached = [t for t in range(32) if bool(inputs.grad[0, t].any())]
+assert 31 - min(reached) == 14
+31 - min(reached)
+
+# %% [markdown]
+# **2.** How many seeds does it take until eight equal variants differ by less than half a standard deviation,
+# on average?
+
+# %% tags=["solution"]
+# The gap shrinks like 1/√n, so (2.85 / 0.5)² seeds.
+needed = (apart["1 seed"] / 0.5) ** 2
+assert 29 < needed < 36
+round(needed)
+
+# %% [markdown]
+# **3.** Does a window cost anything on TinyShakespeare? Write down your prediction, then train.
+
+# %% [markdown] tags=["solution"]
+# Compare paired seeds; the last line of the output says in how many of them the window loses:
+#
+#     python train.py -m 'attn=sdpa,sliding_window,[sliding_window,sdpa]' preset=micro seed=0,1,2 name=window
+#     attnlab runs outputs/window
+
+# %% [markdown]
+# ## References
+#
+# - Beltagy et al. (2020), [Longformer](https://arxiv.org/abs/2004.05150), sliding windows.
+# - Press et al. (2022), [Train short, test long](https://arxiv.org/abs/2108.12409), ALiBi.
+# - DeepSeek-AI (2024), [DeepSeek-V2](https://arxiv.org/abs/2405.04434), latent attention.
+# - Martins, Astudillo (2016), [From softmax to sparsemax](https://arxiv.org/abs/1602.02068).
+# - Arora et al. (2024), [Zoology](https://arxiv.org/abs/2312.04927), recall and the size of the state.
