@@ -164,8 +164,9 @@ for mistake in (
 
 # %%
 trained = train(
-    *("leaks", f"attn={','.join(VARIANTS)}", "preset=micro"),
-    *("data=plays", "data.length=60000", "probes=none", "logger=none"),
+    "leaks",
+    f"attn={','.join(VARIANTS)} preset=micro data=plays data.length=60000 "
+    "probes=none logger=none",
 )
 runs = {run.values["attn"]: run for run in trained}
 loss = {name: runs[name].metrics["val_loss"] for name in VARIANTS}

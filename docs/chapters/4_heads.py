@@ -214,8 +214,9 @@ VARIANTS = {
     "identical_heads": "identical",
 }
 trained = train(
-    *("heads", f"attn={','.join(VARIANTS)}", "preset=micro"),
-    *("data=plays", "data.length=60000", "probes=none", "logger=none"),
+    "heads",
+    f"attn={','.join(VARIANTS)} preset=micro data=plays data.length=60000 "
+    "probes=none logger=none",
 )
 runs = {run.values["attn"]: run for run in trained}
 

@@ -54,9 +54,10 @@ def loss_without(silent):
 
 # %%
 (run,) = train(
-    *("inside", "preset=micro", "data=plays", "data.length=60000"),
-    *("trainer.max_steps=900", "trainer.val_check_interval=300"),
-    *("probes=none", "logger=none"),
+    "inside",
+    "preset=micro data=plays data.length=60000 "
+    "trainer.max_steps=900 trainer.val_check_interval=300 "
+    "probes=none logger=none",
 )
 net, alphabet = load_model(run.folder)
 corpus = plays(length=60000)

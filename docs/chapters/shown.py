@@ -29,19 +29,15 @@ def picture(figure: Figure, name: str, alt: str) -> HTML:
     return HTML(f'<div class="figure" role="img" aria-label="{alt}">{drawn}</div>')
 
 
-def train(name: str, *overrides: str) -> list[Run]:
+def train(name: str, overrides: str) -> list[Run]:
     """Train models as `python train.py -m name=NAME ...` does, and read the runs.
 
     Raises RuntimeError with the output of train.py if it fails.
     """
-    command = [
-        sys.executable,
-        str(lab_path("train.py")),
-        "-m",
-        f"name={name}",
-        *overrides,
-    ]
-    ended = subprocess.run(command, capture_output=True, text=True)
+    command = [sys.executable, str(lab_path("train.py")), "-m", f"name={name}"]
+    ended = subprocess.run(
+        [*command, *overrides.split()], capture_output=True, text=True
+    )
     if ended.returncode:
         raise RuntimeError(ended.stdout + ended.stderr)
     return read_runs(Path("outputs") / name)
