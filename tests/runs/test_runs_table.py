@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from attnlab.runs import plain_rows
 from attnlab.runs.pairing import pairs
 from attnlab.runs.reading import read_runs
-from attnlab.runs.runs_table import COMPARED, cell, table
+from attnlab.runs.runs_table import COMPARED, cell, rows, table
 from tests.runs.invented import write_run
 
 
@@ -26,7 +25,7 @@ def test_a_leak_is_not_called_better(tmp_path: Path) -> None:
         write_run(tmp_path, "flipped", seed, 0.1, future_mass=0.94)
     (leak,) = [c for c in pairs(read_runs(tmp_path)) if c.reads_ahead and not c.is_baseline]
     assert [cell(leak, key) for key in ("difference", "interval", "better")] == ["leak", "-", "-"]
-    (row,) = plain_rows.rows([leak], [], each=False)
+    (row,) = rows([leak], [], each=False)
     assert (row["better"], row["worse"], row["verdict"]) == (None, None, None)
 
 

@@ -21,7 +21,8 @@ def test_worse(tmp_path: Path) -> None:
     write_run(tmp_path, "unscaled", 0, 2.1223, entropy=0.1, head_similarity=0.2)
     assert said(tmp_path) == (
         "unscaled ends 0.122 nats worse than sdpa with the same seed (one seed): training slowed, "
-        "it did not fail. Each query spreads little of its weight (entropy 0.10; sdpa 0.53)."
+        "it did not fail. Each query spreads little of its weight (entropy 0.10; sdpa 0.53; 1 is "
+        "even)."
     )
 
 
@@ -56,7 +57,7 @@ def test_equal(tmp_path: Path, apart: float, size: str) -> None:
         write_run(tmp_path, "manual", seed, 2.0 + apart, entropy=0.5)
     assert said(tmp_path) == (
         f"manual ends with the loss of sdpa, {size} (2 seeds). Its queries spread their weight "
-        "about as widely (entropy 0.50; sdpa 0.50)."
+        "about as widely (entropy 0.50; sdpa 0.50; 1 is even)."
     )
     assert too_few(pairs(read_runs(tmp_path))) == ""
 

@@ -22,8 +22,7 @@ from attnlab.runs.run_directory import RunDirectory
 from attnlab.training.checkpoints import load_model
 from attnlab.training.config import RunConfig, read_config
 from attnlab.training.lightning_module import GPTModule
-from attnlab.training.origin import read_earlier_run, read_initial_weights
-from attnlab.training.resume import read_resumable
+from attnlab.training.origin import read_earlier_run, read_initial_weights, read_resumable
 from attnlab.training.run import make_module
 from attnlab.training.run import run as train
 from tests.conftest import SMALL, settings

@@ -48,56 +48,25 @@ def rewrite(file: Path, change: Change) -> None:
     file.write_bytes(seal(content.getvalue()))
 
 
-def optimizer_of(checkpoint: dict[str, Any]) -> Any:
-    (state,) = checkpoint["optimizer_states"]
-    return state.get("parts", [state])[-1]
-
-
 CHANGES: dict[str, Change] = {
     **{
         f"no {part}": lambda c, part=part: c.pop(part)  # type: ignore[misc]
         for part in (
-            *("epoch", "global_step", "state_dict", "loops", "callbacks"),
+            *("global_step", "state_dict", "loops", "callbacks"),
             *("optimizer_states", "lr_schedulers"),
         )
     },
     "step of another type": lambda c: c.update(global_step="3"),
     "step beyond the end": lambda c: c.update(global_step=99),
-    "another step": lambda c: c.update(global_step=2),
     "weight missing": lambda c: c["state_dict"].popitem(),
     "weight of another shape": lambda c: c["state_dict"].update(
         {"net.tok_emb.weight": torch.zeros(1)}
     ),
-    "weights in fp16": lambda c: c["state_dict"].update(
-        {name: x.half() for name, x in c["state_dict"].items()}
-    ),
     "weights as a list": lambda c: c.update(state_dict=[1]),
     "loops empty": lambda c: c.update(loops={}),
-    "an earlier batch": lambda c: c["loops"]["fit_loop"]["epoch_loop.batch_progress"][
-        "current"
-    ].update(ready=c["global_step"] - 1),
-    "loops of another step": lambda c: c["loops"]["fit_loop"]["epoch_loop.batch_progress"][
-        "total"
-    ].update(ready=1),
-    "optimizer progress of another step": lambda c: c["loops"]["fit_loop"][
-        "epoch_loop.automatic_optimization.optim_progress"
-    ]["optimizer"]["step"]["total"].update(completed=0),
     "no optimizer": lambda c: c.update(optimizer_states=[]),
-    "no moments": lambda c: optimizer_of(c).update(state={}),
-    "a moment missing": lambda c: optimizer_of(c)["state"][0].pop("exp_avg_sq"),
-    "a moment of another shape": lambda c: optimizer_of(c)["state"][0].update(
-        exp_avg=torch.zeros(2)
-    ),
-    "optimizer at another step": lambda c: optimizer_of(c)["state"][0].update(
-        step=torch.tensor(1.0)
-    ),
-    "another learning rate": lambda c: optimizer_of(c)["param_groups"][0].update(lr=0.5),
-    "another weight decay": lambda c: optimizer_of(c)["param_groups"][0].update(weight_decay=9.0),
-    "schedule at another step": lambda c: c["lr_schedulers"][0].update(last_epoch=1),
     "callbacks empty": lambda c: c["callbacks"].clear(),
-    "a callback malformed": lambda c: c["callbacks"].update(Divergence=None),
-    "averages that no callback wrote": lambda c: c.update(averaging_state={}),
-    "losses malformed": lambda c: c["attnlab"].update(val_losses={"2": "x"}),
+    "no state of a callback": lambda c: c["callbacks"].pop("Divergence"),
     "of an older attnlab": lambda c: c["attnlab"].pop("versions"),
     "of another torch": lambda c: c["attnlab"]["versions"].update(torch="1.0"),
     "no recipe": lambda c: c["attnlab"].update(recipe=7),
@@ -106,7 +75,7 @@ CHANGES: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("optim", ["adamw", "muon"])
-def test_every_edited_part_is_refused(
+def test_a_checkpoint_that_lacks_a_part_or_belongs_to_another_run_is_refused(
     optim: str, train: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     interrupted(train, monkeypatch, 3, f"optim={optim}")

@@ -207,7 +207,7 @@ def test_resuming_with_another_text_is_refused(
 ) -> None:
     from attnlab.runs.run_directory import RunDirectory
     from attnlab.training.config import read_config
-    from attnlab.training.resume import read_resumable
+    from attnlab.training.origin import read_resumable
 
     folder, cfg = RunDirectory(train().folder), small()
     assert read_resumable(folder, plain(cfg), read_config(cfg).data()) is not None

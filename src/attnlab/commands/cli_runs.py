@@ -46,7 +46,7 @@ def runs(
     """List runs with their metrics: mean and standard deviation over seeds."""
     from rich.console import Console
 
-    from attnlab.runs import plain_rows, runs_table
+    from attnlab.runs import runs_table
     from attnlab.runs.frames import write_parquet
     from attnlab.runs.pairing import pairs
     from attnlab.runs.reading import read_runs
@@ -68,7 +68,7 @@ def runs(
     for key in keys:
         runs_table.check_key(selected, key)
     if csv or json:
-        _print_rows(plain_rows.rows(compared, keys, each=each), csv=csv)
+        _print_rows(runs_table.rows(compared, keys, each=each), csv=csv)
         return
     console = Console(highlight=False, markup=False, soft_wrap=True)
     console.print(runs_table.title(selected, str(directory), of=len(there)))
@@ -79,9 +79,9 @@ def runs(
 
 
 def _print_rows(rows: Sequence[dict[str, Any]], *, csv: bool) -> None:
-    from attnlab.runs import plain_rows
+    from attnlab.runs.runs_table import as_csv, as_json
 
-    print(plain_rows.as_csv(rows).rstrip() if csv else plain_rows.as_json(rows))
+    print(as_csv(rows).rstrip() if csv else as_json(rows))
 
 
 def plot(
@@ -93,8 +93,8 @@ def plot(
     width: Annotated[float | None, Option(help="Inches of a printed column, as 3.3.")] = None,
 ) -> None:
     """Draw losses, entropy by layer, loss by position, and the comparison with the baseline."""
-    from attnlab.plotting.figures import draw
-    from attnlab.runs.figure_data import figure_data
+    from attnlab.runs.comparison_figure import figure_data
+    from attnlab.runs.figures import draw
     from attnlab.runs.pairing import pairs
     from attnlab.runs.reading import read_runs
     from attnlab.runs.runs_table import select
@@ -122,7 +122,7 @@ def compare(
     trust: Trust = False,
 ) -> None:
     """Compare runs with the baseline of the same settings, paired by seed: table and sentences."""
-    from attnlab.runs import plain_rows, runs_table
+    from attnlab.runs import runs_table
     from attnlab.runs.best_rates import compare_at_best
     from attnlab.runs.pairing import pairs
     from attnlab.runs.printing import print_comparisons, say
@@ -136,7 +136,7 @@ def compare(
     compared = at_best.comparisons if at_best else pairs(runs, baseline)
     if csv or json:
         columns = runs_table.usual(compared, runs_table.COMPARED)
-        rows = plain_rows.rows(compared, columns, each=False)
+        rows = runs_table.rows(compared, columns, each=False)
         if at_best:
             rows = [row | chosen for row, chosen in zip(rows, at_best.rows(), strict=True)]
         _print_rows(rows, csv=csv)

@@ -16,7 +16,7 @@ from attnlab.data.tokenizers import Tokenizer
 from attnlab.errors import BadInput
 from attnlab.installation import lab_path
 from attnlab.probes.patching import patch_heads
-from attnlab.training.checkpoints import load_model, load_with_recipe
+from attnlab.training.checkpoints import load_model, read_stored_model
 from attnlab.training.eval_lengths import at_length, by_position, data_at
 from attnlab.training.factories import data_factory
 from attnlab.training.lightning_module import GPTModule
@@ -44,7 +44,8 @@ def evaluate(
     there is no such model or data, if the model lacks one of its symbols, or if the length is too
     large for it.
     """
-    net, alphabet, recipe = load_with_recipe(target, trust=trust)
+    net, alphabet = load_model(target, trust=trust)
+    recipe = read_stored_model(Path(target)).recipe
     lengths = [o.removeprefix("length=") for o in overrides if o.startswith("length=")]
     length = net.block_size
     if lengths:

@@ -21,6 +21,7 @@ from attnlab.interop.gpt2 import ACTIVATIONS, EPS, THEIRS, renamed
 from attnlab.interop.transformers_loading import transformers
 from attnlab.model import GPT, Block
 from attnlab.rng import generator
+from attnlab.runs.labels import in_words
 
 if TYPE_CHECKING:
     from transformers import GPT2Config, GPT2LMHeadModel
@@ -92,7 +93,15 @@ def to_gpt2(net: GPT) -> "GPT2LMHeadModel":
         if name not in body.state_dict() or body.state_dict()[name].shape != weight.shape:
             raise BadInput(f"GPT-2 has no parameter {name} of shape {tuple(weight.shape)}")
     body.load_state_dict(zeros | weights)
-    _check_equal(net, model)
+    ids = torch.randint(net.vocab_size, (1, net.block_size), generator=generator(0, "export"))
+    with torch.no_grad():
+        ours = copy.deepcopy(net).cpu().double().eval()(ids)
+        theirs = copy.deepcopy(model).double()(ids).logits
+    gap, size = float((ours - theirs).abs().max()), max(1.0, float(ours.abs().max()))
+    if not gap <= TOLERANCE * size:
+        raise BadInput(
+            f"GPT-2 with these weights gives different logits, by {gap:.2g}; nothing was written"
+        )
     return model
 
 
@@ -143,33 +152,20 @@ def _of_layer(attn: nn.Module, block_size: int) -> Iterator[str]:
     if type(attn) not in (SelfAttention, TorchMHA):
         yield f"attn is {type(attn).__name__}: GPT-2 has only scaled dot products"
     assert isinstance(attn, Attention)
+    others: dict[str, Any] = {"shared": attn.shared}
     if attn.n_kv_head != attn.n_head:
-        yield f"attn.n_kv_head = {attn.n_kv_head}: the heads of GPT-2 do not share keys and values"
-    if attn.shared:
-        yield f"attn.shared = {attn.shared}: GPT-2 has separate queries, keys and values"
+        others["n_kv_head"] = attn.n_kv_head
     if isinstance(attn, SelfAttention):
         declared = attn.properties
         if declared is None or not declared.is_softmax or declared.scores is not None:
             yield f"attn.kernel = {name_of(attn.kernel)}: it must be sdpa or manual"
-        if attn.adjusts:
-            yield "attn.score_mod and attn.softcap: GPT-2 does not change its scores"
-        if attn.gain is not None:
-            yield "attn.qk_norm = true: GPT-2 does not normalize queries and keys"
-        if attn.rotary is not None:
-            yield f"attn.rotary = {attn.rotary:g}: GPT-2 does not rotate queries and keys"
+        others |= {"qk_norm": attn.gain is not None, "rotary": attn.rotary}
+        others |= {"softcap": attn.softcap, "score_mod": attn.score_mod}
+    for name, value in others.items():
+        if value:
+            text = in_words(name_of(value) if callable(value) else value)
+            yield f"attn.{name} = {text}: GPT-2 has no such setting"
     if not torch.equal(build_mask(attn.may_attend, block_size), build_mask(causal, block_size)):
         yield f"attn.may_attend = {name_of(attn.may_attend)}: GPT-2 is causal"
     if attn.scale not in (usual := 1 / math.sqrt(attn.head_size), 1.0):
         yield f"attn.scale = {attn.scale:g}: it must be 1/sqrt(D) = {usual:g} or 1"
-
-
-@torch.no_grad()
-def _check_equal(net: GPT, model: "GPT2LMHeadModel") -> None:
-    ids = torch.randint(net.vocab_size, (1, net.block_size), generator=generator(0, "export"))
-    ours = copy.deepcopy(net).cpu().double().eval()(ids)
-    theirs = copy.deepcopy(model).double()(ids).logits
-    gap, size = float((ours - theirs).abs().max()), max(1.0, float(ours.abs().max()))
-    if not gap <= TOLERANCE * size:
-        raise BadInput(
-            f"GPT-2 with these weights gives different logits, by {gap:.2g}; nothing was written"
-        )

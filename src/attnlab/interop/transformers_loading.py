@@ -40,15 +40,10 @@ def load_attention_model(name: str) -> tuple["PreTrainedModel", Any]:
     return _load(name, ("bert", "gpt2"), "AutoModel")
 
 
-def load_language_model(name: str) -> tuple["GPT2LMHeadModel", Any]:
-    """Load a GPT-2 with its head, in eval mode, and its tokenizer; see `load_attention_model`."""
-    return _load(name, ("gpt2",), "GPT2LMHeadModel")
-
-
-def load_gpt2(name: str) -> "GPT2LMHeadModel":
-    """Load what `load_language_model` loads, but without its tokenizer, which may be missing."""
-    model: GPT2LMHeadModel = _load(name, ("gpt2",), "GPT2LMHeadModel", tokenizer=False)[0]
-    return model
+def load_language_model(name: str, *, tokenizer: bool = True) -> tuple["GPT2LMHeadModel", Any]:
+    """Load a GPT-2 with its head, in eval mode, and its tokenizer; see `load_attention_model`.
+    With `tokenizer=False`, None is in its place, and it may be missing."""
+    return _load(name, ("gpt2",), "GPT2LMHeadModel", tokenizer=tokenizer)
 
 
 def encode(tokenizer: Any, text: str) -> Tensor:
@@ -78,10 +73,10 @@ def views_of_transformers(name: str, text: str) -> tuple[list[View], list[str]]:
     of_bert = model.config.model_type == "bert"
     layers = [x.attention for x in body.encoder.layer] if of_bert else [x.attn for x in body.h]
     to_ours: Callable[[Any], SelfAttention] = from_bert if of_bert else attention_from_gpt2
-    inputs = inputs_of(model, layers, ids[None])
+    inputs = [x for x, _ in inputs_of(model, layers, ids[None])]
     with torch.no_grad():
-        ours = zip(map(to_ours, layers), inputs, strict=True)
-        views = [view_of(n, layer, x) for n, (layer, (x, _)) in enumerate(ours)]
+        ours = map(to_ours, layers)
+        views = [view_of(n, *both) for n, both in enumerate(zip(ours, inputs, strict=True))]
     decode = partial(tokenizer.decode, clean_up_tokenization_spaces=False)
     return views, [decode([i]) for i in ids.tolist()]
 
@@ -98,9 +93,8 @@ def _load(
         if family in families:
             loader = getattr(library, model_class)
             model = loader.from_pretrained(name, trust_remote_code=False).eval()
-            if not tokenizer:
-                return model, None
-            return model, library.AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+            own = library.AutoTokenizer
+            return model, own.from_pretrained(name, trust_remote_code=False) if tokenizer else None
     except Exception as error:  # transformers and the hub have no common error
         failure = "is not a local directory and could not be loaded from the hub"
         failure = "does not contain a model" if Path(name).is_dir() else failure

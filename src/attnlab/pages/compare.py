@@ -4,22 +4,21 @@ from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import jinja2
+from rich.text import Text
 
 from attnlab.errors import BadInput
 from attnlab.pages.explorer import history_of
-from attnlab.plotting import drawing, figures
-from attnlab.plotting.comparisons import head_names, parts
-from attnlab.plotting.curves import FigureData
-from attnlab.runs.figure_data import figure_data, findings
+from attnlab.plotting import drawing
+from attnlab.runs import figures
+from attnlab.runs.comparison_figure import FigureData, figure_data, findings, head_names, parts
 from attnlab.runs.history import PatternHistory, maps
 from attnlab.runs.labels import in_words
 from attnlab.runs.pairing import Comparison, pairs
 from attnlab.runs.reading import read_runs
-from attnlab.runs.runs_table import cell
+from attnlab.runs.runs_table import COMPARED, cell, ends, heading, usual
 from attnlab.runs.sentences import alone, sentence, verdict
 from attnlab.runs.settings import identity
 
@@ -36,32 +35,41 @@ def compare(
     """
     runs = [run for target in targets for run in read_runs(Path(target).resolve())]
     compared = pairs(runs, baseline)
-    data = figure_data(compared, {})
-    figures.check(data.runs)
-    style = drawing.looks(c.setting.label for c in compared)
+    data = figure_data(compared, with_maps=False)
+    figures.check(data)
     histories = {c.setting.label: _history(c, trust=trust) for c in compared}
     heads = {name: _heads(x) for name, x in histories.items() if isinstance(x, PatternHistory)}
+    sentences = [
+        text
+        for c in compared
+        for text in ([alone(c.setting)] if c.is_baseline else [sentence(c), verdict(c)])
+    ]
+    columns = usual(compared, COMPARED)
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     template = files("attnlab.pages").joinpath("compare.html.j2").read_text(encoding="utf-8")
     return environment.from_string(template).render(
-        settings=[_row(c) | {"color": style[c.setting.label][0]} for c in compared],
-        baseline=next((c.setting.label for c in compared if c.is_baseline), "none"),
-        unit=data.runs[0].unit,
+        headings=[heading(compared, key).replace("-\n", "").replace("\n", " ") for key in columns],
+        settings=[
+            {
+                "name": c.setting.label,
+                "color": data.style[c.setting.label][0],
+                "cells": [cell(c, key) for key in columns],
+                "runs": f"{len(c.setting.runs)}: {Text.from_markup(ends(c.setting)).plain}",
+            }
+            for c in compared
+        ],
+        unit=data.unit,
         texts=len({run.metrics["corpus.sha256"] for run in runs if run.has_result}),
         findings=findings(compared) or [f"{len(compared)} settings"],
-        sentences=[x for c in compared for x in _sentences(c) if x],
+        sentences=[text for text in sentences if text],
         pictures=_pictures(data),
         heads=heads,
         columns=head_names(heads),
         without={name: x for name, x in histories.items() if isinstance(x, str)},
         differing=_differing({c.setting.label: c.setting.first.config for c in compared}),
     )
-
-
-def _sentences(c: Comparison) -> list[str]:
-    return [alone(c.setting)] if c.is_baseline else [sentence(c), verdict(c)]
 
 
 def _pictures(data: FigureData) -> dict[str, str]:
@@ -75,23 +83,6 @@ def _pictures(data: FigureData) -> dict[str, str]:
     return pictures
 
 
-def _row(c: Comparison) -> dict[str, Any]:
-    """A setting's row in the table: how its runs ended, their loss, and the paired differences."""
-    ends, runs = [], c.setting.runs
-    for status in dict.fromkeys(run.status for run in runs):
-        steps = sorted(run.step for run in runs if run.status == status)
-        at = " to ".join(f"{x:,}" for x in dict.fromkeys((steps[0], steps[-1])))
-        ends.append(f"{len(steps)} {status} at step {at}")
-    difference = cell(c, "difference")
-    if c.finite:
-        spread = f"{min(c.finite):+.4f} to {max(c.finite):+.4f}, {len(c.finite)} seeds"
-        difference = f"{median(c.finite):+.4f} ({spread if len(c.finite) > 1 else '1 seed'})"
-    if c.reads_ahead:
-        difference += "; reads ahead, so its loss does not measure prediction"
-    row = {"name": c.setting.label, "loss": cell(c, "val_loss"), "runs": ", ".join(ends)}
-    return row | {"difference": difference}
-
-
 def _history(c: Comparison, *, trust: bool) -> PatternHistory | str:
     """The patterns of the first run of a setting, or why there are none."""
     try:
@@ -102,24 +93,23 @@ def _history(c: Comparison, *, trust: bool) -> PatternHistory | str:
 
 def _heads(history: PatternHistory) -> dict[str, dict[str, str]]:
     """The map of each head as a PNG file in base64, and its entropy, by its name."""
-    entropies = [x for layer in history.snapshots[-1].measures.get("entropy", []) for x in layer]
+    layers = history.snapshots[-1].measures.get("entropy", [])
+    entropies = ["NaN" if x is None else f"{x:.2f}" for layer in layers for x in layer]
     found = {}
     for number, (name, picture) in enumerate(maps(history).items()):
-        entropy = entropies[number] if entropies else None
-        words = "NaN" if entropy is None else f"{entropy:.2f}"
-        found[name] = {"png": b64encode(drawing.png(picture)).decode(), "entropy": words}
+        png = b64encode(drawing.png(picture)).decode()
+        found[name] = {"png": png, "entropy": entropies[number] if entropies else "NaN"}
     return found
 
 
 def _differing(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
     """The configuration keys whose values differ -> the value in each setting."""
     settings = [identity(dict(config)) for config in configs.values()]
-    keys = dict.fromkeys(key for config in settings for key in config)
-    rows = {key: [_in_words(key, config) for config in settings] for key in keys}
-    return {key: row for key, row in rows.items() if len(set(row)) > 1 and key != "seed"}
-
-
-def _in_words(key: str, config: Mapping[str, Any]) -> str:
-    if key == "attn.scale" and key in config and config[key] is None:
-        return "1/sqrt(D)"
-    return in_words(config[key]) if key in config else "-"
+    rows = {}
+    for key in dict.fromkeys(key for config in settings for key in config):
+        row = [in_words(config[key]) if key in config else "-" for config in settings]
+        if key == "attn.scale":
+            row = ["1/sqrt(D)" if value == "null" else value for value in row]
+        if len(set(row)) > 1 and key != "seed":
+            rows[key] = row
+    return rows

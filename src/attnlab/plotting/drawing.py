@@ -237,8 +237,12 @@ def svg(figure: Figure, name: str, *, text_as: Literal["path", "none"] = "path")
     return text[text.index("<svg") :]  # no XML prologue: it goes into a page
 
 
-def pdf(figure: Figure) -> bytes:
-    """Draw a figure as a PDF file, reproducibly, in which text is text in an embedded font."""
+def encoded(figure: Figure, name: str, suffix: str) -> bytes:
+    """Draw a figure as the content of a file: "png", "svg" or "pdf", in which text is text."""
+    if suffix == "svg":
+        return svg(figure, name, text_as="none").encode()
+    if suffix == "png":
+        return png(pixels(figure))
     _plain_ticks(figure)
     with matplotlib.rc_context({"pdf.fonttype": 42}):  # TrueType, which publishers ask for
         stream = io.BytesIO()

@@ -1,12 +1,14 @@
-"""Read the scalars of a run from its TensorBoard event files, 40 times as fast as TensorBoard."""
+"""TensorBoard's event files: reads scalars, 40 times as fast as TensorBoard, and adds a text."""
 
+import io
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from attnlab.errors import BadInput
-from attnlab.files import read_file
+from attnlab.files import read_file, write_atomically
 
 LARGEST_EVENTS = 2**30  # bytes
 
@@ -50,3 +52,17 @@ def _events(file: Path) -> Iterator[Any]:
         except DecodeError as error:
             raise BadInput(f"{file} is damaged at byte {place}; remove it") from error
         place += length + 16
+
+
+def write_text(folder: Path, tag: str, text: str, step: int) -> None:
+    """Show a text in TensorBoard's tab Text of a run, in the place of an earlier one."""
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.plugins.text.summary_v2 import text_pb
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    stream = io.BytesIO()
+    event = Event(step=step, wall_time=time.time(), summary=text_pb(tag, text))
+    for each in (Event(file_version="brain.Event:2"), event):
+        RecordWriter(stream).write(each.SerializeToString())
+    # TensorBoard reads files in the order of their names, and never returns to an earlier one.
+    write_atomically(folder / "events.out.tfevents.9999999999.result.0", stream.getvalue())

@@ -16,7 +16,6 @@ from attnlab.plotting.heatmaps import Panel, shades
 
 LARGEST_HISTORY = 2**24  # bytes of history.json
 MOST_BYTES = 2**26  # of its maps in memory
-WITHOUT = "use --text to show the trained model alone"
 Count = Annotated[int, Field(ge=0, le=2**53)]  # an integer in JavaScript, too
 
 
@@ -44,21 +43,29 @@ class PatternHistory(BaseModel):
     @model_validator(mode="after")
     def check(self) -> "PatternHistory":
         """Refuse, by ValueError, lists and maps whose sizes do not match."""
-        T = len(self.tokens)
-        if min(self.heads) < 1 or (len(self.snapshots) * sum(self.heads) * T * T) > MOST_BYTES:
+        cells = len(self.tokens) ** 2
+        if min(self.heads) < 1 or len(self.snapshots) * sum(self.heads) * cells > MOST_BYTES:
             raise ValueError("its sizes are out of range")
-        _check_packed(self.mask, len(self.heads) * T * T)
+        unpacked(self.mask, len(self.heads) * cells)
         steps = [each.step for each in self.snapshots]
         if steps != sorted(set(steps)):
             raise ValueError("its steps do not increase")
         for each in self.snapshots:
-            for content in (each.weights, each.negative):
-                _check_packed(content, sum(self.heads) * T * T)
+            unpacked(each.weights, sum(self.heads) * cells)
+            unpacked(each.negative, sum(self.heads) * cells)
             tables: list[Sequence[Sequence[object]]] = [each.equal, *each.measures.values()]
-            for table in tables:
-                if [len(row) for row in table] != self.heads:
-                    raise ValueError("its heads are not the same everywhere")
+            if any([len(row) for row in table] != self.heads for table in tables):
+                raise ValueError("its heads are not the same everywhere")
         return self
+
+
+def unpacked(content: str, size: int) -> bytes:
+    """The bytes of a map; ValueError if there are not so many."""
+    unpacker = zlib.decompressobj()
+    found = unpacker.decompress(b64decode(content, validate=True), size + 1)
+    if len(found) != size or not unpacker.eof:
+        raise ValueError(f"a map must have {size:,} bytes")
+    return found
 
 
 def read_history(folder: Path) -> PatternHistory | None:
@@ -68,12 +75,13 @@ def read_history(folder: Path) -> PatternHistory | None:
         return None
     try:
         return PatternHistory.model_validate_json(read_file(file, at_most=LARGEST_HISTORY))
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, ("content", *first["loc"])))[:80]
-        raise BadInput(f"{file} is damaged ({where}: {first['msg']}); {WITHOUT}") from error
-    except (OSError, ValueError) as error:
-        raise BadInput(f"{file} cannot be read: {first_line(error)}; {WITHOUT}") from error
+    except (OSError, ValueError, zlib.error) as error:
+        reason = first_line(error)
+        if isinstance(error, ValidationError):
+            first = error.errors(include_url=False)[0]
+            reason = f"{'.'.join(map(str, ('content', *first['loc'])))[:80]}: {first['msg']}"
+        advice = "use --text to show the trained model alone"
+        raise BadInput(f"{file} is damaged or cannot be read ({reason}); {advice}") from error
 
 
 def maps(history: PatternHistory) -> dict[str, Pixels]:
@@ -90,14 +98,3 @@ def maps(history: PatternHistory) -> dict[str, Pixels]:
         f"L{layer}H{head}": shades(Panel("", weights[n], masks[layer].astype(bool)))
         for n, (layer, head) in enumerate(heads)
     }
-
-
-def _check_packed(content: str, size: int) -> None:
-    """Refuse, by ValueError, a text that does not unpack to this many bytes."""
-    unpacker = zlib.decompressobj()
-    try:
-        found = unpacker.decompress(b64decode(content, validate=True), size + 1)
-    except zlib.error as error:
-        raise ValueError(str(error)) from error
-    if len(found) != size or not unpacker.eof:
-        raise ValueError(f"a map must have {size:,} bytes")

@@ -76,6 +76,10 @@ class Comparison:
     def is_baseline(self) -> bool:
         return self.baseline is not None and self.baseline.runs is self.setting.runs
 
+    def has(self, run: Run) -> bool:
+        """Whether a run is in a pair, on either side."""
+        return any(run.folder in (mine.folder, other.folder) for mine, other in self.pairs)
+
     @property
     def seeds(self) -> list[Any]:
         return [run.seed for run, _ in self.pairs]

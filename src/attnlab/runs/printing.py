@@ -1,4 +1,4 @@
-"""Prints comparisons in the terminal: the table, the sentences, and what the seeds decide."""
+"""Says what comparisons found, in the terminal and in TensorBoard's tab Text."""
 
 import shutil
 import textwrap
@@ -8,7 +8,9 @@ from rich.console import Console
 
 from attnlab.errors import printable
 from attnlab.runs import runs_table
-from attnlab.runs.pairing import Comparison
+from attnlab.runs.event_files import write_text
+from attnlab.runs.pairing import Comparison, Setting
+from attnlab.runs.reading import Run
 from attnlab.runs.sentences import alone, sentence, too_few, verdict
 
 
@@ -18,6 +20,19 @@ def print_comparisons(comparisons: Sequence[Comparison]) -> None:
     Console(highlight=False).print(runs_table.table(comparisons, columns, each=False))
     baselines = [alone(c.setting) for c in comparisons if c.is_baseline]
     say(*baselines, *map(sentence, comparisons), *map(verdict, comparisons), too_few(comparisons))
+
+
+def said_of(run: Run, comparisons: Sequence[Comparison]) -> list[str]:
+    """What comparisons say of one run, which may be of the baseline, or else its measures."""
+    return [sentence(c) for c in comparisons if c.has(run)] or [alone(Setting((run,)))]
+
+
+def log_sentences(runs: Sequence[Run], comparisons: Sequence[Comparison]) -> None:
+    """Write what comparisons say of each run into its TensorBoard events, if it has some."""
+    for run in runs:
+        text = "\n\n".join(said_of(run, comparisons))
+        if text and run.has_result and any(run.folder.glob("events.out.tfevents.*")):
+            write_text(run.folder, "result", text, run.step)
 
 
 def say(*texts: str) -> None:

@@ -1,10 +1,13 @@
-"""Select and sort runs, and show them as a table, CSV or JSON."""
+"""Select and sort runs, and show them as a table, JSON or CSV."""
 
+import csv
+import io
 import json
 import math
 import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -35,20 +38,12 @@ HINT = (
     "Other columns: --columns; one row per run: --each"
 )
 BAD = {
-    "stopped": "cyan",
-    "diverged": "yellow",
-    "failed": "red",
-    "damaged": "red",
-    "interrupted": "magenta",
+    **{"stopped": "cyan", "diverged": "yellow", "failed": "red", "damaged": "red"},
+    **{"interrupted": "magenta"},
 }
-
-COMPARE: dict[str, Callable[[Any, Any], Any]] = {
-    "!=": operator.ne,
-    "<=": operator.le,
-    ">=": operator.ge,
-    "=": operator.eq,
-    "<": operator.lt,
-    ">": operator.gt,
+COMPARE: dict[str, Any] = {
+    **{"!=": operator.ne, "<=": operator.le, ">=": operator.ge},
+    **{"=": operator.eq, "<": operator.lt, ">": operator.gt},
 }
 
 
@@ -73,6 +68,13 @@ def select(runs: Sequence[Run], conditions: Sequence[str]) -> list[Run]:
     return list(runs)
 
 
+def _holds(value: Any, sign: str, wanted: str, number: float | None) -> bool:
+    if number is not None and isinstance(value, int | float) and not isinstance(value, bool):
+        return bool(COMPARE[sign](float(value), number))
+    word = json.dumps(value) if value is None or isinstance(value, bool) else str(value)
+    return sign in {"=", "!="} and bool(COMPARE[sign](word, wanted))
+
+
 def sort(
     comparisons: Sequence[Comparison], key: str, *, descending: bool = False
 ) -> list[Comparison]:
@@ -85,6 +87,23 @@ def sort(
     ranked.sort(key=operator.itemgetter(0), reverse=descending)
     unranked = [c for c in comparisons if not _rank(c, key)]
     return [comparisons[i] for _, i in ranked] + unranked
+
+
+def _rank(c: Comparison, key: str) -> tuple[int, float, str] | None:
+    """A sort key with numbers before texts; None for NaN or no value."""
+    number, word = _number(c, key), c.setting.first.values.get(key)
+    if number is None:
+        return None if word is None else (1, 0.0, str(word))
+    return None if math.isnan(number) else (0, number, "")
+
+
+def _number(c: Comparison, key: str) -> float | None:
+    """The number of a setting in a column; None if it has none."""
+    if key in ("difference", "interval", "better"):
+        return None if not c.pairs else c.better if key == "better" else c.interval[0]
+    if key == "ms_a_step":
+        return c.setting.milliseconds
+    return c.setting.mean("val_loss" if key == "loss" else key)
 
 
 def check_key(runs: Sequence[Run], key: str) -> None:
@@ -117,10 +136,10 @@ def one_by_one(comparisons: Sequence[Comparison]) -> list[Comparison]:
     rows = []
     for c in comparisons:
         for run in c.setting.runs:
-            setting = Setting((run,), c.setting.label)
-            paired = tuple(pair for pair in c.pairs if pair[0] is run)
+            setting = replace(c.setting, runs=(run,))
             baseline = setting if c.is_baseline else c.baseline
-            rows.append(Comparison(setting, baseline, c.why, paired))
+            paired = tuple(pair for pair in c.pairs if pair[0] is run)
+            rows.append(replace(c, setting=setting, baseline=baseline, pairs=paired))
     return rows
 
 
@@ -129,26 +148,74 @@ def table(comparisons: Sequence[Comparison], columns: Sequence[str], *, each: bo
 
     With `each`, settings are single runs, and a row has the run's seed, status and values.
     """
-    runs = [run for c in comparisons for run in c.setting.runs]
-    with_status = each or any(run.status != "finished" for run in runs)
-    apart = (["seed"] if each else []) + (["status"] if with_status else [])
+    with_status = each or any(r.status != "finished" for c in comparisons for r in c.setting.runs)
+    shown = ["run", *["seed"] * each, *["status"] * with_status, *["n"] * (not each), *columns]
+    words = {
+        "run": lambda c: escape(c.setting.label),
+        "seed": lambda c: escape(printable(str(c.setting.first.seed))),
+        "status": lambda c: ends(c.setting),
+        "n": lambda c: str(len(c.setting.runs)),
+    }
     result = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    headings = HEADINGS | _interval_heading(comparisons)
-    for column in ("run", *apart, *([] if each else ["n"]), *columns):
-        heading = headings.get(column, column.removeprefix("attn/").replace("_", " "))
+    for column in shown:
         left, wrap = column in {"run", "status"}, column in {"run", "status", "attn"}
-        result.add_column(
-            heading, justify="left" if left else "right", overflow="fold", no_wrap=not wrap
-        )
+        justify: Any = "left" if left else "right"
+        name = heading(comparisons, column)
+        result.add_column(name, justify=justify, overflow="fold", no_wrap=not wrap)
     for n, c in enumerate(comparisons):
         if n and c.is_baseline and not each:
             result.add_section()
-        before = [escape(c.setting.label)]
-        before += [escape(printable(str(c.setting.first.seed)))] if each else []
-        before += [_status(c.setting)] if with_status else []
-        before += [] if each else [str(len(c.setting.runs))]
-        result.add_row(*before, *(escape(cell(c, key)) for key in columns))
+        result.add_row(*(words[x](c) if x in words else escape(cell(c, x)) for x in shown))
     return result
+
+
+def heading(comparisons: Sequence[Comparison], column: str) -> str:
+    """The heading of a column, with line breaks."""
+    if column != "interval":
+        return HEADINGS.get(column, column.removeprefix("attn/").replace("_", " "))
+    # The exact interval needs six seeds; with fewer, a cell shows the lowest and the highest.
+    shown = [c for c in comparisons if cell(c, column) not in ("-", "")]
+    exact = {not math.isnan(c.interval[1]) for c in shown}
+    mixed = "95 % (n > 5)\nor range" if len(exact) == 2 else ""
+    return mixed or ("95 %\ninterval" if True in exact else "lowest to\nhighest")
+
+
+def cell(c: Comparison, key: str) -> str:
+    """What a column of the table says of a setting: the mean and standard deviation of a key over
+    the seeds, or its texts, or what the pairs of seeds say."""
+    number, paired = _number(c, key), key in ("difference", "interval", "better")
+    if key in ("loss", "ms_a_step"):
+        return "-" if number is None else f"{number:.4f}" if key == "loss" else f"{number:.3g}"
+    if not paired:
+        return _over_seeds(c.setting, key)
+    if c.is_baseline:
+        return "baseline" if key == "difference" else ""
+    if c.reads_ahead:  # a lower loss is no better prediction
+        return "leak" if key == "difference" else "-"
+    if number is None or (key == "interval" and len(c.finite) < 2):
+        return "-"
+    if key == "better":
+        return f"{c.better} of {len(c.pairs)}"
+    if not math.isfinite(number):
+        return "diverged" if key == "difference" else "-"
+    if key == "difference":
+        return f"{number:+.4f}"
+    _, low, high = c.interval
+    low, high = (low, high) if not math.isnan(low) else (min(c.finite), max(c.finite))
+    return f"{low:+.3f} to {high:+.3f}"
+
+
+def _over_seeds(setting: Setting, key: str) -> str:
+    mean, sd = setting.mean(key), setting.sd(key)
+    if mean is None or len(setting.runs) == 1:
+        words = sorted({shown(run.values[key]) for run in setting.runs if key in run.values})
+        return ", ".join(words) or "-"
+    if sd is None or not math.isfinite(sd):
+        return shown(mean)
+    if sd == 0:
+        return shown(int(mean) if mean.is_integer() else mean)
+    places = max(0, 1 - math.floor(math.log10(sd)))  # two digits of the deviation
+    return f"{mean:,.{places}f}±{sd:,.{places}f}" if places < 6 else f"{mean:.4g}±{sd:.0e}"
 
 
 def shown(value: Any) -> str:
@@ -164,86 +231,74 @@ def shown(value: Any) -> str:
     return printable(str(value))
 
 
-def _holds(value: Any, sign: str, wanted: str, number: float | None) -> bool:
-    if number is not None and isinstance(value, int | float) and not isinstance(value, bool):
-        return bool(COMPARE[sign](float(value), number))
-    word = json.dumps(value) if value is None or isinstance(value, bool) else str(value)
-    return sign in {"=", "!="} and bool(COMPARE[sign](word, wanted))
-
-
-def _rank(c: Comparison, key: str) -> tuple[int, float, str] | None:
-    """A sort key with numbers before texts; None for NaN or no value."""
-    number: float | None = c.setting.mean(key)
-    if key in OF_PAIRS:
-        paired = {"difference": c.interval[0], "interval": c.interval[0], "better": c.better}
-        alone = {"loss": c.setting.mean("val_loss"), "ms_a_step": c.setting.milliseconds}
-        number = alone[key] if key in alone else paired[key] if c.pairs else None
-    word = c.setting.first.values.get(key)
-    if number is None:
-        return None if word is None else (1, 0.0, str(word))
-    return None if math.isnan(number) else (0, number, "")
-
-
-def cell(c: Comparison, key: str) -> str:
-    """The mean and standard deviation of a key over the seeds, or its texts."""
-    if key in OF_PAIRS:
-        return _paired_cell(c, key)
-    mean, sd = c.setting.mean(key), c.setting.sd(key)
-    if mean is None or len(c.setting.runs) == 1:
-        words = sorted({shown(run.values[key]) for run in c.setting.runs if key in run.values})
-        return ", ".join(words) or "-"
-    if sd is None or not math.isfinite(sd):
-        return shown(mean)
-    if sd == 0:
-        return shown(int(mean) if mean.is_integer() else mean)
-    places = max(0, 1 - math.floor(math.log10(sd)))  # two digits of the deviation
-    return f"{mean:,.{places}f}±{sd:,.{places}f}" if places < 6 else f"{mean:.4g}±{sd:.0e}"
-
-
-def _paired_cell(c: Comparison, key: str) -> str:
-    """What a comparison says in a column of the table."""
-    median, low, high = c.interval
-    if key == "ms_a_step":
-        time = c.setting.milliseconds
-        return "-" if time is None else f"{time:.3g}"
-    if key == "loss":
-        return "-" if (loss := c.setting.mean("val_loss")) is None else f"{loss:.4f}"
-    if c.is_baseline:
-        return "baseline" if key == "difference" else ""
-    if not c.pairs:
-        return "-"
-    if c.reads_ahead:  # a lower loss is no better prediction
-        return "leak" if key == "difference" else "-"
-    if key == "better":
-        return f"{c.better} of {len(c.pairs)}"
-    if math.isinf(median):
-        return "diverged" if key == "difference" else "-"
-    if key == "interval" and len(c.finite) < 2:
-        return "-"
-    if key == "interval":
-        ends = (low, high) if not math.isnan(low) else (min(c.finite), max(c.finite))
-        return f"{ends[0]:+.3f} to {ends[1]:+.3f}"
-    return f"{median:+.4f}"
-
-
-def _interval_heading(comparisons: Sequence[Comparison]) -> dict[str, str]:
-    """The exact interval needs six seeds; with fewer, a cell shows the lowest and the highest."""
-    exact = {
-        not math.isnan(c.interval[1]) for c in comparisons if cell(c, "interval") not in ("-", "")
-    }
-    mixed = "95 % (n > 5)\nor range" if len(exact) == 2 else ""
-    return {"interval": mixed or ("95 %\ninterval" if True in exact else "lowest to\nhighest")}
-
-
-def _status(setting: Setting) -> str:
-    """How the runs ended, with their last steps unless they finished."""
-    ends = []
+def ends(setting: Setting) -> str:
+    """How the runs ended, in rich's markup, with their last steps unless they finished."""
+    texts = []
     for status in dict.fromkeys(run.status for run in setting.runs):
-        steps = sorted({run.step for run in setting.runs if run.status == status})
-        number = sum(run.status == status for run in setting.runs)
-        words = status if number == len(setting.runs) else f"{number} {status}"
+        steps = sorted(run.step for run in setting.runs if run.status == status)
+        words = status if len(steps) == len(setting.runs) else f"{len(steps)} {status}"
         if status in BAD:
-            at = f" at {steps[0]}" if len(steps) == 1 else f" at {steps[0]}-{steps[-1]}"
-            words = f"[{BAD[status]}]{words}{at if steps != [0] else ''}[/]"
-        ends.append(words)
-    return ", ".join(ends)
+            at = "-".join(str(step) for step in dict.fromkeys((steps[0], steps[-1])))
+            words = f"[{BAD[status]}]{words}{f' at {at}' if at != '0' else ''}[/]"
+        texts.append(words)
+    return ", ".join(texts)
+
+
+def rows(
+    comparisons: Sequence[Comparison], columns: Sequence[str], *, each: bool
+) -> list[dict[str, Any]]:
+    """The rows of the table as plain values, with all seeds or, with `each`, the directory."""
+    found = []
+    for c in comparisons:
+        first, runs = c.setting.first, c.setting.runs
+        row: dict[str, Any] = {"run": c.setting.label, "attn": first.variant}
+        if each:
+            row |= {"seed": first.seed, "status": first.status, "step": first.step}
+            row["folder"] = str(first.folder)
+        else:
+            row |= {"n": len(runs), "seeds": [run.seed for run in runs]}
+            row["statuses"] = [run.status for run in runs]
+        for key in ("val_loss" if x == "loss" else x for x in columns if x not in OF_PAIRS[1:]):
+            texts = [x for run in runs if (x := run.values.get(key)) is not None]
+            mean: dict[str, Any] = {"mean": c.setting.mean(key), "sd": c.setting.sd(key)}
+            mean["values"] = c.setting.numbers(key) or texts
+            row[key] = first.values.get(key) if each else mean
+        median, low, high = c.interval
+        difference = {"median": median, "low": low, "high": high, "values": c.differences}
+        row |= {"baseline": c.baseline.label if c.baseline else None, "why": c.why}
+        row |= {"difference": difference if c.pairs else None, "paired_seeds": c.seeds}
+        judged = {"better": c.better, "worse": c.worse, "verdict": c.verdict}
+        # Losses of models that read ahead are not comparable.
+        row |= dict.fromkeys(judged) if c.reads_ahead else judged
+        found.append(row | {"ms_a_step": c.setting.milliseconds})
+    return found
+
+
+def as_json(content: Any) -> str:
+    """Rows, or any plain values, as JSON; NaN and infinity become strings."""
+    plain = json.loads(json.dumps(content), parse_constant=lambda word: str(float(word)))
+    return json.dumps(plain, indent=2)
+
+
+def as_csv(rows: Sequence[dict[str, Any]]) -> str:
+    """Rows as CSV: one cell a number, and control characters written out."""
+    lines: list[dict[str, Any]] = []
+    for row in rows:
+        flat: dict[str, Any] = {}
+        for key, value in row.items():
+            if isinstance(value, dict) and "mean" in value:
+                texts = ", ".join(sorted({str(x) for x in value["values"]}))
+                flat[f"{key}_mean"] = texts if value["mean"] is None else value["mean"]
+                flat[f"{key}_sd"] = value["sd"]
+            elif key == "difference":
+                flat |= {f"{key}_{of}": (value or {}).get(of) for of in ("median", "low", "high")}
+            else:
+                flat[key] = " ".join(map(str, value)) if isinstance(value, list) else value
+        lines.append(
+            {printable(k): printable(x) if isinstance(x, str) else x for k, x in flat.items()}
+        )
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, list(lines[0]) if lines else ["run"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return stream.getvalue()

@@ -66,7 +66,7 @@ def claim(comparison: Comparison) -> str:
         size = "exactly" if not most else f"to within {most:.0e} nats"
         return f"{name} ends with the loss of {other}, {size} ({seeds})"
     way, count = ("worse", c.worse) if middle > 0 else ("better", c.better)
-    text = f"{name} ends {abs(middle):.{_digits(middle)}f} nats {way} than {other}"
+    text = f"{name} ends {abs(middle):.{3 if abs(middle) >= 0.01 else 4}f} nats {way} than {other}"
     if n == 1:
         return f"{text} with the same seed (one seed)"
     spread = "" if math.isnan(low) else f", 95 % interval {low:+.3f} to {high:+.3f}"
@@ -89,7 +89,8 @@ def attention(comparison: Comparison) -> str:
             how = "Each query spreads little of its weight"
         elif entropy > other * SPREAD:
             how = "Each query spreads more of its weight"
-        sentences.append(f"{how} (entropy {entropy:.2f}; {c.baseline.label} {other:.2f}).")
+        of_baseline = f"{c.baseline.label} {other:.2f}"
+        sentences.append(f"{how} (entropy {entropy:.2f}; {of_baseline}; 1 is even).")
     return " ".join(sentences)
 
 
@@ -155,14 +156,13 @@ def _training(c: Comparison) -> str:
 
 def _stopped(c: Comparison) -> str:
     """Which runs were stopped before their last step."""
-    stopped = list({id(r): r for pair in c.pairs for r in pair if r.status == "stopped"}.values())
-    if not stopped:
-        return ""
-    run = stopped[0]
-    at = f"step {run.step} of {run.config.get('trainer.max_steps')}"
-    if len(stopped) > 1:
-        return f"{len(stopped)} runs were stopped early, one of them at {at}."
-    return f"{run.variant} with seed {run.seed} was stopped at {at}."
+    stopped = {run.folder: run for pair in c.pairs for run in pair if run.status == "stopped"}
+    for run in stopped.values():
+        at = f"step {run.step} of {run.config.get('trainer.max_steps')}"
+        if len(stopped) > 1:
+            return f"{len(stopped)} runs were stopped early, one of them at {at}."
+        return f"{run.variant} with seed {run.seed} was stopped at {at}."
+    return ""
 
 
 def _divergence(c: Comparison) -> str:
@@ -179,14 +179,9 @@ def _divergence(c: Comparison) -> str:
             losses = [pair[i].loss for pair in c.pairs]
             others.append(f"{setting.label} ended at {_middle(losses):.3f} nats")
     if c.finite:
-        middle = median(c.finite)
-        way = "worse" if middle > 0 else "better"
+        way = "worse" if (middle := median(c.finite)) > 0 else "better"
         others.append(f"where neither diverged, it ends {abs(middle):.3f} nats {way}")
     return "; ".join([*clauses, *others])
-
-
-def _digits(x: float) -> int:
-    return 3 if abs(x) >= 0.01 else 4
 
 
 def _middle(values: Sequence[float]) -> float:

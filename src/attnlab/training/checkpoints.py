@@ -4,7 +4,6 @@ import io
 import re
 import warnings
 import zipfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -23,7 +22,7 @@ from attnlab.files import check_plain, is_sealed, open_file
 from attnlab.imports import make_importable
 from attnlab.model import GPT
 from attnlab.runs.run_directory import RunDirectory
-from attnlab.runs.settings import settings_with
+from attnlab.runs.settings import flat, settings_with
 from attnlab.training.factories import model_factory
 
 # docs/security.md says what is checked before anything is imported, built or allocated.
@@ -62,12 +61,9 @@ def read_checkpoint(file: Path) -> dict[str, Any]:
                 raise BadInput(f"{foreign}: {fault}")
             stream.seek(0)
             content = stream.read()
-    except FileNotFoundError as error:
-        raise BadInput(f"there is no checkpoint {file}") from error
-    except OSError as error:
-        raise BadInput(f"the checkpoint {file} cannot be read: {error.strerror}") from error
-    except MemoryError as error:
-        raise BadInput(f"the checkpoint {file} does not fit into memory") from error
+    except (OSError, MemoryError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it does not fit into memory"
+        raise BadInput(f"the checkpoint {file} cannot be read: {reason}") from error
     if not is_sealed(content):
         raise BadInput(foreign)
     try:
@@ -90,11 +86,12 @@ def _fault_of_archive(stream: BinaryIO) -> str:
     names = [entry.filename for entry in entries]
     if len(entries) > MOST_ENTRIES or len(set(names)) < len(names):
         return "its archive has too many entries or one of them twice"
-    for entry in entries:
-        if ENTRIES.fullmatch(entry.filename) is None:
-            return f"its archive has the unknown entry {entry.filename[:80]!r}"
-        if entry.compress_type != zipfile.ZIP_STORED or entry.compress_size != entry.file_size:
-            return "its archive is compressed"
+    if unknown := [name for name in names if ENTRIES.fullmatch(name) is None]:
+        return f"its archive has the unknown entry {unknown[0][:80]!r}"
+    if any(
+        e.compress_type != zipfile.ZIP_STORED or e.compress_size != e.file_size for e in entries
+    ):
+        return "its archive is compressed"
     if sum(entry.file_size for entry in entries) > stream.seek(0, io.SEEK_END):
         return "its archive declares more bytes than it has"
     return ""
@@ -136,10 +133,11 @@ def read_stored_model(target: Path) -> StoredModel:
     recipe = checkpoint["attnlab"]["recipe"]
     try:
         check_plain(recipe)
+        flat(recipe["config"])  # not nested too deeply
         if not all(isinstance(recipe["config"][group], dict) for group in ("model", "attn")):
             raise ValueError("model and attn must be groups of settings")
         alphabet = from_plain(recipe["alphabet"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise BadInput(f"the recipe of {file} cannot be read: {_cut(error)}") from error
     weights = _checked_weights(checkpoint.get("state_dict"), file)
     return StoredModel(file, dict(recipe), alphabet, weights)
@@ -154,14 +152,6 @@ def load_model(target: Path | str, *, trust: bool = False) -> tuple[GPT, Alphabe
     attnlab and a list of PyTorch's activations are used. Returns the model on the CPU, and its
     alphabet: symbol i is alphabet[i], and `attnlab.data.corpora.encode` turns a text into ids.
     """
-    net, alphabet, _ = load_with_recipe(target, trust=trust)
-    return net, alphabet
-
-
-def load_with_recipe(
-    target: Path | str, *, trust: bool = False
-) -> tuple[GPT, Alphabet, dict[str, Any]]:
-    """What `load_model` returns, and the recipe of the checkpoint; see `StoredModel`."""
     net, stored = load_stored(Path(target), trust=trust)
     if not isinstance(net, GPT):
         raise BadInput(f"{target} holds a {type(net).__name__}, and a GPT is needed")
@@ -169,17 +159,17 @@ def load_with_recipe(
     alphabet = "".join(alphabet) if isinstance(alphabet, tuple) else alphabet
     if len(alphabet) != net.vocab_size:
         raise BadInput(f"the alphabet in {target} must be of single characters")
-    return net, alphabet, stored.recipe
+    return net, alphabet
 
 
 def load_stored(target: Path, *, trust: bool = False) -> tuple[torch.nn.Module, StoredModel]:
     """The model of any task and what its checkpoint says about it, as by `load_model`."""
     stored = read_stored_model(target)
-    model, attn = _nodes_to_build(stored.recipe, stored.file, trust=trust)
+    model, attn = _nodes_to_build(stored, trust=trust)
     if trust:
         make_importable(Path.cwd())
     else:
-        _check_sizes(model, stored.alphabet, stored.weights, stored.file)
+        _check_sizes(model, stored)
     net = model_factory(model, attn)(len(stored.alphabet))
     return stored.fill(net), stored
 
@@ -195,45 +185,33 @@ def _last_checkpoint(folder: RunDirectory) -> Path:
     raise BadInput(f"{folder.path} has no checkpoint{why}")
 
 
-def _nodes_to_build(recipe: Mapping[str, Any], file: Path, *, trust: bool) -> list[DictConfig]:
+def _nodes_to_build(stored: StoredModel, *, trust: bool) -> list[DictConfig]:
     """The nodes `model` and `attn` of a recipe, checked before anything is built from them."""
-    groups = {group: recipe["config"][group] for group in ("model", "attn")}
-    nodes, foreign = [DictConfig(settings) for settings in groups.values()], []
-    if isinstance(layers := groups["attn"].get("layers"), dict):
-        groups |= {f"attn.layers.{number}": node for number, node in layers.items()}
-        groups["attn"] = {key: x for key, x in groups["attn"].items() if key != "layers"}
-    for group, settings in groups.items():
-        if not isinstance(settings, dict):
-            raise BadInput(f"{_cut(group)} in {file} must be a group of settings")
-        for key, value in settings.items():
-            name = f"{group}.{key}"
-            if isinstance(value, str) and ("${" in value or value == "???"):
-                raise BadInput(
-                    f"{_cut(name)} = {_cut(value)} in {file} is not a resolved value, which every "
-                    "run of attnlab stores"
-                )
-            if trust:
-                continue
-            if isinstance(value, dict | list):
-                raise BadInput(f"{_cut(name)} in {file} must be a single value")
-            ours = value in FUNCTIONS and key != "_target_"
-            if isinstance(value, str) and "." in value and not ours:
-                foreign.append(f"{name} = {value}")
-    if foreign:
+    groups = {group: stored.recipe["config"][group] for group in ("model", "attn")}
+    foreign = []
+    for name, value in flat(groups).items():
+        shown = f"{_cut(name)} = {_cut(value)} in {stored.file}"
+        if isinstance(value, str) and ("${" in value or value == "???"):
+            raise BadInput(f"{shown} is not a resolved value, which every run of attnlab stores")
+        depth = 3 if name.startswith("attn.layers") else 1  # attn.layers.0.kernel, attn.kernel
+        if not trust and (isinstance(value, dict | list) or name.count(".") != depth):
+            raise BadInput(f"{shown} must be a single value")
+        dotted = isinstance(value, str) and "." in value
+        if dotted and (value not in FUNCTIONS or name.endswith("._target_")):
+            foreign.append(f"{name} = {value}")
+    if foreign and not trust:
         raise BadInput(
-            f"{file} asks for code that is not part of attnlab ({_cut(', '.join(foreign), 3)}); "
-            "if you trust the file, allow it to run with --trust (in Python: trust=True)"
+            f"{stored.file} asks for code that is not part of attnlab "
+            f"({_cut(', '.join(foreign), 3)}); if you trust the file, allow it to run with "
+            "--trust (in Python: trust=True)"
         )
     start = [setting.removeprefix("model.") for setting in settings_with("start")]
-    settings_of_gpt = {"_target_", "_partial_", *start, *signature(GPT).parameters}
-    unknown = (
-        [] if trust else [key for key in recipe["config"]["model"] if key not in settings_of_gpt]
-    )
-    if unknown:
-        raise BadInput(
-            f"model.{_cut(unknown[0])} in {file} is not a setting of this version's GPT"
-        )
-    return nodes
+    known = {"_target_", "_partial_", *start, *signature(GPT).parameters}
+    unknown = [key for key in groups["model"] if key not in known]
+    if unknown and not trust:
+        name = f"model.{_cut(unknown[0])} in {stored.file}"
+        raise BadInput(f"{name} is not a setting of this version's GPT")
+    return [DictConfig(settings) for settings in groups.values()]
 
 
 def _checked_weights(weights: Any, file: Path) -> dict[str, Tensor]:
@@ -241,41 +219,37 @@ def _checked_weights(weights: Any, file: Path) -> dict[str, Tensor]:
     if not isinstance(weights, dict):
         raise BadInput(f"{file} holds no weights")
     for name, x in weights.items():
-        if not isinstance(name, str) or not isinstance(x, Tensor):
-            raise BadInput(f"{file} holds weights that are not tensors: {_cut(name)}")
-        plain = x.layout == torch.strided and x.device.type == "cpu"
-        if not plain or x.is_quantized or x.is_complex() or x.is_nested:
-            raise BadInput(f"{_cut(name)} in {file} is not a dense tensor of numbers")
-        if x.numel() * x.element_size() > x.untyped_storage().nbytes():
-            raise BadInput(f"{_cut(name)} in {file} claims more values than are stored")
+        if not (
+            isinstance(name, str)
+            and isinstance(x, Tensor)
+            and (x.layout, x.device.type) == (torch.strided, "cpu")
+            and not (x.is_quantized or x.is_complex() or x.is_nested)
+            and x.numel() * x.element_size() <= x.untyped_storage().nbytes()  # not stretched
+        ):
+            raise BadInput(f"{_cut(name)} in {file} is not a dense tensor of stored numbers")
     return {name.removeprefix("net."): x for name, x in weights.items()}
 
 
-def _check_sizes(
-    model: DictConfig, alphabet: Alphabet, weights: Mapping[str, Tensor], file: Path
-) -> None:
+def _check_sizes(model: DictConfig, stored: StoredModel) -> None:
     """Refuse a recipe that asks for a larger model than the file holds."""
-    # Every model of ours stores an embedding (V, C) and in each layer a matrix (C, C).
-    storages = [x.untyped_storage() for x in weights.values()]
-    stored = sum({s.data_ptr(): s.nbytes() for s in storages}.values())  # bytes
     sizes = {name: model.get(name, 0) for name in ("n_embd", "n_layer", "smear", "block_size")}
-    width, layers, smear, block = sizes.values()
     for name, size in sizes.items():
         if type(size) is not int:
-            raise BadInput(f"model.{name} in {file} must be a whole number")
+            raise BadInput(f"model.{name} in {stored.file} must be a whole number")
+    # Every model of ours stores an embedding (V, C) and in each layer a matrix (C, C).
+    storages = [x.untyped_storage() for x in stored.weights.values()]
+    held = sum({s.data_ptr(): s.nbytes() for s in storages}.values())  # bytes
+    width, layers, smear, block = sizes.values()
     positions = block if model.get("learned_positions", True) else 0
     too_large = {
-        "n_embd": width * max(width, len(alphabet)) > stored,
-        "n_layer": max(layers, 0) > len(weights) or layers * width**2 > stored,
-        "smear": max(smear, 0) > len(weights),
-        "block_size": positions * width > stored or block > LARGEST_BLOCK,
+        "n_embd": width * max(width, len(stored.alphabet)) > held,
+        "n_layer": layers > len(stored.weights) or layers * width**2 > held,
+        "smear": smear > len(stored.weights),
+        "block_size": positions * width > held or block > LARGEST_BLOCK,
     }
-    for name, large in too_large.items():
-        if large:
-            raise BadInput(
-                f"model.{name} = {_cut(sizes[name])} in {file} asks for a larger model than the "
-                "file holds"
-            )
+    for name in (name for name, large in too_large.items() if large):
+        asked = f"model.{name} = {_cut(sizes[name])} in {stored.file}"
+        raise BadInput(f"{asked} asks for a larger model than the file holds")
 
 
 def _cut(value: Any, times: int = 1) -> str:

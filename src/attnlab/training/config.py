@@ -119,8 +119,8 @@ def _check_settings(cfg: DictConfig) -> None:
     for key in GROUPS:
         if not isinstance(cfg.get(key), DictConfig):
             raise BadInput(f"{key} = {cfg.get(key)} must be one of the files of conf/{key}")
-    if missing:
-        raise BadInput(f"{missing[0]} must be given: {missing[0]}=...")
+    for key in missing:
+        raise BadInput(f"{key} must be given: {key}=...")
     if cfg.continue_from is not None and cfg.init_from is not None:
         raise BadInput("init_from starts a new run and continue_from continues one; use either")
     for key in ("outputs", "continue_from", "init_from"):
@@ -140,12 +140,10 @@ def _check_settings(cfg: DictConfig) -> None:
 
 def _check_trainer(cfg: DictConfig) -> None:
     """Refuse Trainer arguments that Lightning accepts and our guarantees for runs rule out."""
-    for key, value in cfg.trainer.items():
-        if key in refused()["arguments"]:
-            accepted, reason = refused()["arguments"][key]
-            # One batch, 1, is not 1.0, all of them.
-            if value != accepted or type(value) is not type(accepted):
-                raise BadInput(f"trainer.{key} = {value} is not supported: {reason}")
+    for key, (accepted, reason) in refused()["arguments"].items():
+        value = cfg.trainer.get(key, accepted)
+        if value != accepted or type(value) is not type(accepted):  # 1 batch is not 1.0, all
+            raise BadInput(f"trainer.{key} = {value} is not supported: {reason}")
     if cfg.trainer.precision not in PRECISIONS:
         allowed = ", ".join(PRECISIONS)
         raise BadInput(f"trainer.precision = {cfg.trainer.precision} must be one of {allowed}")

@@ -2,7 +2,7 @@
 
 import inspect
 import json
-import logging
+import pkgutil
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
@@ -11,7 +11,6 @@ from operator import or_
 from types import UnionType
 from typing import Any, Literal, Protocol, Union, get_args, get_origin, get_type_hints
 
-import hydra
 from omegaconf import DictConfig, OmegaConf
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from torch import nn
@@ -23,7 +22,8 @@ from attnlab.errors import BadInput, first_line
 
 SPECIAL = {"_target_", "_partial_"}
 NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-CONFIG = ConfigDict(arbitrary_types_allowed=True, strict=True)
+CONFIGS = (("config", AttentionConfig), ("config", Any))  # as the first parameter
+STRICT = ConfigDict(arbitrary_types_allowed=True, strict=True)
 NOUNS: Mapping[Any, str] = {
     **{int: "a whole number", float: "a number", str: "a text"},
     **{bool: "true or false", type(None): "null"},
@@ -49,23 +49,21 @@ def build(
     if node.get("_partial_", True) is not True:
         raise BadInput(f"{path}._partial_ = {node._partial_} must be true; remove it")
     hints = parameters(target, f"{path}._target_")
-    first = next(iter(hints), None)
-    takes_config = first == "config" and hints["config"] in (AttentionConfig, Any)
+    takes_config = next(iter(hints.items()), None) in CONFIGS
     if supplied and not hints.keys() & set(supplied):
         raise BadInput(f"{path}._target_ = {node._target_} takes none of {', '.join(supplied)}")
     if takes_config:
         settings = parameters(AttentionConfig, path)
         hints = {name: hint for name, hint in settings.items() if name not in SHAPE} | hints
         supplied = {"config", *supplied}
-    accepted = {name: hint for name, hint in hints.items() if name not in supplied}
+    accepted = {name: hint for name, hint in hints.items() if name not in {*supplied, *apart}}
     values: dict[str, Any] = {}
-    for key, value in OmegaConf.to_container(node, resolve=True).items():  # type: ignore[union-attr]
-        name = str(key)
-        if name in SPECIAL or name in apart:
-            continue
-        if name not in accepted:
+    given = OmegaConf.to_container(node, resolve=True)
+    for name, value in given.items():  # type: ignore[union-attr]
+        if name in accepted:
+            values[str(name)] = checked(value, accepted[name], f"{path}.{name}")
+        elif name not in SPECIAL and name not in apart:
             raise BadInput(unknown(f"{path}.{name}", f"{path}.", accepted, of=str(node._target_)))
-        values[name] = checked(value, accepted[name], f"{path}.{name}")
     for name, parameter in inspect.signature(target).parameters.items():
         needed = parameter.default is parameter.empty and parameter.kind in NAMED
         if needed and name not in values and name not in supplied:
@@ -84,12 +82,10 @@ def locate(name: str, path: str, hint: Any = type) -> Any:
     """
     if "." not in name:
         return _public(name, path, hint)
-    logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)  # says the same in three lines
     try:
-        target = hydra.utils.get_object(name)
-    except Exception as error:  # Hydra raises whatever the import raised
-        reason = first_line(error.__cause__ or error)
-        raise BadInput(f"{path} = {name} cannot be imported: {reason}") from error
+        target = pkgutil.resolve_name(name)
+    except Exception as error:  # whatever the import raises
+        raise BadInput(f"{path} = {name} cannot be imported: {first_line(error)}") from error
     if not callable(target):
         raise BadInput(f"{path} = {name} is not a class or function")
     if hint is not type and not _can_be(target, hint):
@@ -102,12 +98,10 @@ def _public(name: str, path: str, hint: Any) -> Any:
     group = path.partition(".")[0]
     modules = [groups[group]] if group in groups else groups.values()
     names = {name: vars(module)[name] for module in modules for name in module.__all__}
-    fitting = {
-        public: value
-        for public, value in names.items()
-        if (hint is type and inspect.isclass(value) and issubclass(value, nn.Module))
-        or (hint is not type and not inspect.isclass(value) and _can_be(value, hint))
-    }
+    classes = {n: x for n, x in names.items() if inspect.isclass(x)}
+    fitting = {n: x for n, x in classes.items() if issubclass(x, nn.Module)}
+    if hint is not type:
+        fitting = {n: x for n, x in names.items() if n not in classes and _can_be(x, hint)}
     if name in fitting:
         return fitting[name]
     near = get_close_matches(name, fitting, n=1)
@@ -147,7 +141,7 @@ def checked(value: Any, hint: Any, path: str) -> Any:
         raise _must_be(path, value, hint)
     rest: Any = reduce(or_, (option for option in options if option not in calls))
     try:
-        TypeAdapter(rest, config=CONFIG).validate_python(value)
+        TypeAdapter(rest, config=STRICT).validate_python(value)
     except ValidationError:
         raise _must_be(path, value, hint) from None
     except PydanticUserError:  # pydantic cannot check such a type
@@ -176,25 +170,22 @@ def _arguments(hint: Any) -> tuple[list[str], list[str]] | None:
     if get_origin(hint) is Callable:
         types = get_args(hint)[0]
         return None if types is ... else ([f"x{i}" for i in range(len(types))], [])
-    names = list(inspect.signature(hint.__call__).parameters.values())[1:]
-    keywords = [p.name for p in names if p.kind is p.KEYWORD_ONLY]
-    return [p.name for p in names if p.name not in keywords], keywords
+    found = list(inspect.signature(hint.__call__).parameters.values())[1:]
+    keywords = [p.name for p in found if p.kind is p.KEYWORD_ONLY]
+    return [p.name for p in found if p.name not in keywords], keywords
 
 
 def _can_be(value: Any, hint: Any) -> bool:
     """Whether a callable takes the arguments of a function type."""
-    arguments = _arguments(hint)
-    if arguments is None:
-        return True
-    positional, keywords = arguments
+    positional, keywords = _arguments(hint) or (None, [])
     try:
         signature = inspect.signature(value)
-    except (TypeError, ValueError):  # some builtins have none, and take no keywords of ours
-        return not keywords
-    try:
-        signature.bind(*positional, **dict.fromkeys(keywords))
+        if positional is not None:
+            signature.bind(*positional, **dict.fromkeys(keywords))
     except TypeError:
         return False
+    except ValueError:  # some builtins have no signature, and take no keywords of ours
+        return not keywords
     return True
 
 
@@ -211,10 +202,9 @@ def _must_be(path: str, value: Any, hint: Any) -> BadInput:
 def _described(hint: Any) -> str:
     if hint in NOUNS:
         return NOUNS[hint]
-    if get_origin(hint) is Literal:
-        return " or ".join(str(option) for option in get_args(hint))
-    if get_origin(hint) in (Union, UnionType):
-        return " or ".join(_described(option) for option in get_args(hint))
+    if get_origin(hint) in (Literal, Union, UnionType):
+        options = get_args(hint)
+        return " or ".join(x if isinstance(x, str) else _described(x) for x in options)
     if _is_call(hint):
         return f"a function that is called as {_call_of(hint)}"
     return str(hint).replace("typing.", "").replace("collections.abc.", "")

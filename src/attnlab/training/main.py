@@ -140,8 +140,9 @@ def _composed(name: str, sources: tuple[tuple[str, str], ...], *overrides: str) 
 
 def arguments_of(hydra: HydraConf) -> list[str]:
     """The arguments of the command that repeats this run."""
-    added = [s.path for s in hydra.runtime.config_sources if s.provider == "command-line"]
-    return [f"--config-dir={path}" for path in added] + list(hydra.overrides.task)
+    sources = hydra.runtime.config_sources
+    added = [f"--config-dir={s.path}" for s in sources if s.provider == "command-line"]
+    return added + list(hydra.overrides.task)
 
 
 def arrange_arguments() -> None:
@@ -149,10 +150,8 @@ def arrange_arguments() -> None:
     quotes of Hydra's grammar a run directory with "=" and ",", and other letters than ASCII."""
     run = r"(?:continue_from|init_from|hydra\.run\.dir)=[^'\"]+"
     letters = r"[\w./]+=[^'\"(){}\[\],]*[^\x00-\x7f][^'\"(){}\[\],]*"
-    unquoted = re.compile(f"({run}|{letters})")
-    words = variants_in_turn(sys.argv[1:])
-    quoted = [re.sub("=(.*)", r"='\1'", x, count=1) if unquoted.fullmatch(x) else x for x in words]
-    sys.argv[1:] = sorted(quoted, key=lambda word: word not in ("-m", "--multirun"))
+    words = [re.sub(f"^(?={run}$|{letters}$)(.*?)=(.*)", r"\1='\2'", x) for x in sys.argv[1:]]
+    sys.argv[1:] = sorted(variants_in_turn(words), key=lambda word: word not in ("-m", "--multirun"))
 
 
 def variants_in_turn(words: list[str]) -> list[str]:
@@ -236,34 +235,26 @@ def _say(error: BaseException) -> None:
         sentence = "interval(...) is for a search: add -m hydra/sweeper=optuna, or list the values"
     elif unknown is not None:
         sentence = _unknown_setting(unknown[1], error.__cause__)
+    elif values := re.match(r"Ambiguous value for argument '(\S+)'", sentence):
+        sentence = f"{values[1]} has several values: add -m for a sweep over them, or quote a text"
     print(f"error: {sentence}", file=sys.stderr)
 
 
 def _unknown_setting(name: str, cause: BaseException | None) -> str:
     """The message for a dotted setting; OmegaConf's error holds the known keys beside it."""
-    advice = f"; {training_command()} --cfg job shows them all"
+    advice = f"{training_command()} --cfg job shows them all"
     if name.startswith("trainer."):
         from lightning.pytorch import Trainer
 
         if name.removeprefix("trainer.") in signature(Trainer).parameters:
             return f"{name} is not in conf/trainer; add it with a plus: +{name}=..."
+    names = settings_with("bundle")
     if isinstance(cause, OmegaConfBaseException) and isinstance(cause.parent_node, DictConfig):
-        unknown, key = str(cause.full_key), str(cause.key)
-        names = [
-            *map(str, cause.parent_node),
-            *(settings_with("bundle") if unknown == key else ()),
-        ]
-        near = get_close_matches(key, names, n=1)
-        if not near and unknown == name:
-            settings = flat(OmegaConf.to_container(cause.parent_node))  # type: ignore[arg-type]
-            near = [setting for setting in settings if setting.endswith(f".{key}")]
-        if near:
-            meant = unknown.removesuffix(key) + near[0]
-            whole = meant + name.removeprefix(unknown)
-            if OmegaConf.select(cause.parent_node._get_root(), whole) is not None:
-                meant = whole  # the rest of it is right
-            advice = f"; did you mean {meant}? ({advice.removeprefix('; ')})"
-    return f"{name} is not a setting{advice}"
+        known = cause.parent_node._get_root()
+        names += [*map(str, known), *flat(OmegaConf.to_container(known))]  # type: ignore[arg-type]
+    near = [x for x in names if x.endswith(f".{name}")] or get_close_matches(name, names, n=1)
+    hint = f"did you mean {near[0]}? ({advice})" if near else advice
+    return f"{name} is not a setting; {hint}"
 
 
 def missing_file(path: str, options: list[str]) -> str:
@@ -273,7 +264,6 @@ def missing_file(path: str, options: list[str]) -> str:
     group, name = "/".join(parts[:depth]), "/".join(parts[depth:])
     if package := PLUGINS.get(f"{group}={name}"):
         return f"{group}={name} is not installed; install it with: pip install {package}"
-    near = get_close_matches(name.lower(), options, n=1)
-    all_options = f"there are {', '.join(sorted(options))}"
-    hint = f"did you mean {group}={near[0]}? ({all_options})" if near else all_options
+    near, there = get_close_matches(name.lower(), options, n=1), ", ".join(sorted(options))
+    hint = f"did you mean {group}={near[0]}? (there are {there})" if near else f"there are {there}"
     return f"there is no {group}={name}; {hint}"

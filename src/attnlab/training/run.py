@@ -39,8 +39,14 @@ from attnlab.training.interruption import Interruption
 from attnlab.training.lightning_module import TaskModule
 from attnlab.training.loggers import close_services, log_results, log_settings
 from attnlab.training.metrics import ending, measured, provenance
-from attnlab.training.origin import EarlierRun, InitialWeights, read_origin
-from attnlab.training.resume import check_checkpoints, prepare_resume, read_resumable
+from attnlab.training.origin import (
+    EarlierRun,
+    InitialWeights,
+    check_checkpoints,
+    prepare_resume,
+    read_origin,
+    read_resumable,
+)
 from attnlab.training.slurm import foreign_checkpoints, requeue
 
 

@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.table import Table
 
 from attnlab.installation import training_command
-from attnlab.runs.pairing import Comparison, Setting, pairs
-from attnlab.runs.printing import say
+from attnlab.runs.pairing import Comparison, pairs
+from attnlab.runs.printing import log_sentences, said_of, say
 from attnlab.runs.reading import Run, read_neighbors, read_run
 from attnlab.runs.run_directory import RunDirectory
-from attnlab.runs.sentences import alone, sentence, too_few
+from attnlab.runs.sentences import too_few
 from attnlab.runs.settings import last_of, settings_with
 
 if TYPE_CHECKING:
@@ -34,9 +34,13 @@ def show(result: "Result", overrides: Sequence[str]) -> None:
         table.add_row(name, text)
     print(f"\n run directory     {result.folder}")  # never broken, so that it can be copied
     Console(highlight=False, markup=False).print(table)
-    run, compared = _beside(result.folder)
-    say(*([sentence(c) for c in compared if c.pairs] or [alone(Setting((run,)))]))
-    say(too_few(compared))
+    run = read_run(result.folder)
+    # Only settings that differ in their attention, so that labels are short.
+    like = pairs([other for other in read_neighbors(run.folder) if other.rest == run.rest])
+    compared = [c for c in like if c.has(run)]
+    if result.fresh:
+        log_sentences([run], compared)
+    say(*said_of(run, compared), too_few(compared))
     print("Next:")  # in plain lines, which can be copied however narrow the terminal is
     for command in _next_commands(result, run, compared, overrides):
         print(f"  {command}")
@@ -59,28 +63,13 @@ def _rows(result: "Result") -> dict[str, str]:
     return rows | module.summary_rows(metrics) | {"speed": speed}
 
 
-def _beside(folder: Path) -> tuple[Run, list[Comparison]]:
-    """A run, and the comparisons of its setting; of its baseline, those of all other settings."""
-    run = read_run(folder)
-    # Only settings that differ in their attention, so that labels are short.
-    compared = pairs([other for other in read_neighbors(folder) if other.rest == run.rest])
-    of_run = [c for c in compared if any(other.folder == folder for other in c.setting.runs)]
-    if of_run and of_run[0].is_baseline:
-        return run, [c for c in compared if run.folder in {other.folder for _, other in c.pairs}]
-    return run, of_run
-
-
 def _next_commands(
     result: "Result", run: Run, compared: Sequence[Comparison], overrides: Sequence[str]
 ) -> Iterator[str]:
     """Commands that were not run yet: the other arm, then both side by side, then compare."""
     module, folder = result.module, result.folder
-    partners = [
-        other if mine.folder == run.folder else mine
-        for c in compared
-        for mine, other in c.pairs
-        if run.folder in (mine.folder, other.folder)
-    ]
+    paired = [pair for c in compared for pair in c.pairs if run.folder in (x.folder for x in pair)]
+    partners = [other if mine.folder == run.folder else mine for mine, other in paired]
     settings = last_of(overrides)
     attn = [text for key, text in settings.items() if key.split(".")[0] == "attn"]
     if not partners:  # the baseline or, for the baseline, a common ablation

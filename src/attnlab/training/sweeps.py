@@ -1,6 +1,5 @@
 """Sweeps: a run that fails does not stop the others, and is recorded in the sweep's directory."""
 
-import heapq
 import math
 import os
 import shlex
@@ -8,7 +7,6 @@ import statistics
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,8 +19,8 @@ from omegaconf import DictConfig, OmegaConf
 from attnlab.errors import BadInput, first_line
 from attnlab.files import read_json, write_atomically, write_json
 from attnlab.installation import training_command
-from attnlab.runs.pairing import Comparison, pairs
-from attnlab.runs.printing import print_comparisons
+from attnlab.runs.pairing import pairs
+from attnlab.runs.printing import log_sentences, print_comparisons
 from attnlab.runs.reading import read_runs
 from attnlab.runs.run_directory import Busy
 from attnlab.runs.settings import last_of
@@ -65,44 +63,33 @@ def note_failure(
 def seed_by_seed(tasks: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, Sequence[str]]]:
     """The runs of a sweep, (number, overrides), with all settings of a seed before the next seed,
     so that a sweep that is not complete yet has pairs to compare."""
-    seeds = [last_of(overrides).get("seed", "") for _, overrides in tasks]
-    order = list(dict.fromkeys(seeds))
-    return [task for seed in order for task, its in zip(tasks, seeds, strict=True) if its == seed]
+    seeds = {number: last_of(overrides).get("seed", "") for number, overrides in tasks}
+    order = list(seeds.values())
+    return sorted(tasks, key=lambda task: order.index(seeds[task[0]]))
 
 
 class Forecast:
-    """When a sweep will end, by the durations of the runs that have ended.
-
-    Args:
-        runs: how many there are.
-        jobs: how many of them run at once.
-    """
+    """When a sweep of so many runs, of which `jobs` run at once, will end, by the durations of the
+    runs that have ended."""
 
     def __init__(self, runs: int, jobs: int) -> None:
-        self.waiting, self.jobs = runs - jobs, jobs
-        self.starts: list[float] = []  # of the runs that are running
+        self.left, self.jobs, self.began = runs, jobs, 0.0
         self.durations: list[float] = []
 
     def after(self, now: float, seconds: float | None) -> float:
         """Seconds left when a run has ended; 0 if unknown. `seconds` is what the run took without
         imports, None if it was already done or its process died."""
-        if not self.starts:  # the first run to end; the others started with it
-            self.starts = [now - (seconds or 0)] * self.jobs
-        began = now - (seconds or 0)
-        self.starts.remove(min(self.starts, key=lambda start: abs(start - began)))
-        if self.waiting:
-            self.starts.append(now)
-            self.waiting -= 1
-        self.durations += [] if seconds is None else [seconds]
-        if not self.durations or not self.starts:
+        self.left -= 1
+        if seconds is not None:
+            self.began = self.began if self.durations else now - seconds
+            self.durations.append(seconds)
+        if not self.durations or not self.left:
             return 0.0
-        mean = statistics.fmean(self.durations)
-        longer = [now - start for start in self.starts if now - start > mean]
-        mean = statistics.fmean([*self.durations, *longer])
-        free = sorted(max(now, start + mean) for start in self.starts)
-        for _ in range(self.waiting):
-            heapq.heapreplace(free, free[0] + mean)
-        return max(free) - now
+        # No process waits, so what they have worked beyond the durations belongs to other runs,
+        # until they wait for the last run: each for half a run on average.
+        begun = self.jobs * (now - self.began) - sum(self.durations)
+        work = (self.left + (self.jobs - 1) / 2) * statistics.fmean(self.durations) - begun
+        return max(work, 0.0) / self.jobs
 
 
 def share_threads(hydra: HydraConf) -> None:
@@ -134,19 +121,19 @@ class SweepSummary(Callback):
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
         _compare(config)
-        say = partial(print, file=sys.stderr)
         notes = [read_json(file) | {"file": file} for file in _notes(config.hydra.sweep.dir)]
         for outcome, heading in HEADINGS.items():
             those = [note for note in notes if note["outcome"] == outcome]
-            if those:
-                say(f"{heading}, {len(those)} of this sweep's runs; to repeat each one:")
+            lines = [f"{heading}, {len(those)} of this sweep's runs; to repeat each one:"]
             for note in those:
-                say(f"  {training_command()} {shlex.join(note['overrides'])}")
-                say(f"    # {' '.join(note['reason'].split())}")
+                lines.append(f"  {training_command()} {shlex.join(note['overrides'])}")
+                lines.append(f"    # {' '.join(note['reason'].split())}")
                 if WANTS_TRACEBACK:
-                    say(note["traceback"])
+                    lines.append(note["traceback"])
                 elif note["traceback"] and outcome == "failed":
-                    say(f"    # the traceback is in {note['file']}")
+                    lines.append(f"    # the traceback is in {note['file']}")
+            if those:
+                print("\n".join(lines), file=sys.stderr)
         outcomes = {note["outcome"] for note in notes}
         if outcomes - {"busy"}:
             raise SystemExit(2 if outcomes <= {"busy", "refused"} else 1)
@@ -189,24 +176,19 @@ def _compare(config: DictConfig) -> None:
         return
     print(f"\nAll runs in {root}:")
     print_comparisons(comparisons)
+    log_sentences([run for c in comparisons for run in c.setting.runs], comparisons)
     try:
-        if picture := _draw(comparisons):
-            write_atomically(root / "comparison.png", picture)
-            print(f"\nPicture: {root / 'comparison.png'}")
+        from attnlab.plotting.drawing import encoded, styled
+        from attnlab.runs.comparison_figure import comparison, figure_data
+
+        with styled():
+            if figure := comparison(figure_data(comparisons)):
+                content = encoded(figure, "comparison", "png")
+                write_atomically(root / "comparison.png", content)
+                print(f"\nPicture: {root / 'comparison.png'}")
     except Exception as error:  # the runs are done, and a picture can be drawn again
         reason = first_line(error, with_class=True)
         print(f"\nwarning: no picture was drawn, {reason}", file=sys.stderr)
     page = shlex.join([str(root), "--html", str(root / "comparison.html")])
     print(f"More:    attnlab compare {page}")
     print(f"         attnlab runs {shlex.quote(str(root))}")
-
-
-def _draw(comparisons: Sequence[Comparison]) -> bytes | None:
-    """The comparison as a PNG file; None if there is nothing to draw."""
-    from attnlab.plotting.comparisons import comparison
-    from attnlab.plotting.drawing import pixels, png, styled
-    from attnlab.runs.figure_data import figure_data
-
-    with styled():
-        figure = comparison(figure_data(comparisons))
-        return None if figure is None else png(pixels(figure))

@@ -14,10 +14,9 @@ from typer.testing import CliRunner
 
 from attnlab.commands.cli import app
 from attnlab.errors import BadInput
-from attnlab.plotting import figures
-from attnlab.plotting.curves import FigureData, RunCurves
-from attnlab.runs.figure_data import figure_data
-from attnlab.runs.pairing import pairs
+from attnlab.runs import figures
+from attnlab.runs.comparison_figure import FigureData, figure_data
+from attnlab.runs.pairing import Comparison, Setting, pairs
 from attnlab.runs.reading import Run, read_curves, read_runs
 from tests.probes.test_training_probes import LOGGED
 
@@ -152,14 +151,28 @@ def test_nothing_to_plot(sweep: Path) -> None:
         CliRunner().invoke(app, ["plot", str(sweep / "no")], catch_exceptions=False)
 
 
-def invented(name: str, end: float) -> RunCurves:
-    curve = [(step, end + 3 / step) for step in range(1, 101)]
-    return RunCurves(name, "finished", 100, "character", {"train/loss": curve, "val/loss": curve})
+def invented(name: str, end: float, metrics: dict[str, Any] | None = None) -> Run:
+    return Run(Path(name, str(end)), "finished", 100, {"unit": "character"} | (metrics or {}))
+
+
+def curves(end: float) -> list[tuple[int, float]]:
+    return [(step, end + 3 / step) for step in range(1, 101)]
+
+
+def shown(*runs: Run, tags: Any = None) -> FigureData:
+    """Runs of one label are one setting."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(str(run.folder.parent), []).append(run)
+    settings = [Setting(tuple(group), name) for name, group in groups.items()]
+    return FigureData([Comparison(setting) for setting in settings], tags)
 
 
 def test_the_number_of_runs_counts_those_that_have_the_curve() -> None:
-    early = replace(invented("sdpa", 2.0), scalars={"train/loss": [(1, 3.0)]})
-    figure = figures.losses(FigureData([invented("sdpa", 2.0), early]))
+    whole, early = invented("sdpa", 2.0), invented("sdpa", 3.0)
+    both = {"train/loss": curves(2.0), "val/loss": curves(2.0)}
+    tags = {whole.folder: both, early.folder: {"train/loss": [(1, 3.0)]}}
+    figure = figures.losses(shown(whole, early, tags=tags))
     assert figure is not None
     labels = [[line.get_label() for line in place.lines] for place in figure.axes]
     assert labels == [["sdpa (n=2)"], ["sdpa (n=1)"]]
@@ -173,7 +186,8 @@ def test_the_number_of_runs_counts_those_that_have_the_curve() -> None:
     ],
 )
 def test_entropy_of_an_unfinished_run_is_drawn_up_to_the_last_complete_step(tags: Any) -> None:
-    figure = figures.entropies(FigureData([replace(invented("sdpa", 2.0), scalars=tags)]))
+    run = invented("sdpa", 2.0)
+    figure = figures.entropies(shown(run, tags={run.folder: tags}))
     assert figure is not None
     (line,) = figure.axes[0].lines
     assert line.get_label() == "layer 7" and list(line.get_ydata()) == [0.4]
@@ -182,7 +196,11 @@ def test_entropy_of_an_unfinished_run_is_drawn_up_to_the_last_complete_step(tags
 def test_twelve_variants_have_labels_and_looks_of_their_own() -> None:
     names = "sdpa manual unscaled flipped peek_one cosine gqa mqa rotary general additive mine"
     runs = [invented(name, 2 + n) for n, name in enumerate(names.split())]
-    figure = figures.losses(FigureData(runs))
+    tags = {
+        run.folder: dict.fromkeys(("train/loss", "val/loss"), curves(2 + n))
+        for n, run in enumerate(runs)
+    }
+    figure = figures.losses(shown(*runs, tags=tags))
     assert figure is not None
     training, validation = figure.axes
     assert training.get_xlim() == validation.get_xlim()
@@ -190,3 +208,30 @@ def test_twelve_variants_have_labels_and_looks_of_their_own() -> None:
     assert {text.get_text().split(" ")[0] for text in validation.texts} == set(names.split())
     drawn = {(line.get_color(), str(line.get_linestyle())) for line in validation.lines}
     assert len(drawn) >= 10  # custom dashes read back as "--"
+
+
+def test_longer_texts_have_a_figure_with_the_trained_length_marked(
+    train: Callable[..., Any], tmp_path: Path
+) -> None:
+    result = train("model.learned_positions=false", "data.eval_lengths=[8,64]")
+    data = data_of(read_runs(result.folder))
+    values = np.array(result.metrics["by_length"]["64"]["by_position"])
+    figure = figures.lengths(data)
+    assert figure is not None
+    line, mark = figure.axes[0].get_lines()
+    assert np.asarray(line.get_xdata()).tolist() == list(range(1, 65, 2))
+    assert np.asarray(line.get_ydata()) == pytest.approx(values.reshape(32, 2).mean(1))
+    assert np.asarray(mark.get_xdata()).tolist() == [15.5, 15.5]
+    names = {file.name for file in figures.draw(data, tmp_path / "plots")}
+    assert {"length.png", "length.svg"} <= names
+
+
+def test_answers_of_a_task_are_drawn_where_there_are_some() -> None:
+    values = [float("nan")] * 64 + [0.5] * 64
+    metrics = {"val_accuracy": 0.5, "by_length.128.accuracy_by_position": values}
+    longer = replace(invented("a", 0.0, metrics), config={"model.block_size": 32})
+    figure = figures.lengths(shown(longer))
+    assert figure is not None
+    line, _ = figure.axes[0].get_lines()
+    assert np.asarray(line.get_xdata()).tolist() == list(range(66, 128, 4))
+    assert figures.lengths(shown(replace(longer, metrics={}))) is None

@@ -1,50 +1,59 @@
 """The figure that compares settings with their baselines."""
 
-import math
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from attnlab.plotting.comparisons import comparison
-from attnlab.plotting.curves import FigureData, RunCurves
 from attnlab.plotting.drawing import color_of
+from attnlab.runs.comparison_figure import FigureData, comparison
+from attnlab.runs.pairing import Comparison, Setting
+from attnlab.runs.reading import Run
 
-FINDING = "unscaled ends 0.2 nats worse than sdpa"
+
+def run(name: str, seed: int, end: float, status: str = "finished") -> Run:
+    metrics = {"unit": "character", "loss_by_position": [end + 0.01, end], "val_loss": end}
+    return Run(Path(name, f"seed={seed}"), status, 100, metrics, {"seed": seed})
 
 
-def run(name: str, end: float, *, points: int = 100) -> RunCurves:
+def curves(end: float, points: int = 100) -> dict[str, Any]:
     curve = [(step, end + 3 / step) for step in range(1, points + 1)]
-    tags = {"train/loss": curve, "val/loss": curve[-1:]}
-    return RunCurves(name, "finished", points, "character", tags, [end + 0.01, end])
+    return {"train/loss": curve, "val/loss": curve[-1:]}
 
 
 def red(side: int) -> np.ndarray:
     return np.full((side, side, 3), (255, 0, 0), np.uint8)
 
 
+SDPA = Setting(tuple(run("sdpa", seed, 2.0) for seed in range(3)), "sdpa")
+UNSCALED = Setting((run("u", 0, 2.1), run("u", 1, 2.3), run("u", 2, 9.0, "diverged")), "unscaled")
+PAIRS = tuple(zip(UNSCALED.runs, SDPA.runs, strict=True))
 DATA = FigureData(
-    [run("sdpa", 2.0), run("unscaled", 2.1), run("unscaled", 2.3)],
-    title=FINDING,
-    differences={"unscaled": [0.1, 0.3, math.inf]},
+    [Comparison(SDPA, SDPA), Comparison(UNSCALED, SDPA, "", PAIRS)],
+    {each.folder: curves(each.loss) for each in (*SDPA.runs, *UNSCALED.runs[:2])}
+    | {UNSCALED.runs[2].folder: {}},
     maps={"sdpa": {"L0H0": red(32), "L0H1": red(32)}, "unscaled": {"L0H0": red(64)}},
 )
+ALONE = Comparison(Setting(SDPA.runs[:1], "sdpa"))
 
 
 def test_the_title_states_the_finding_above_all_panels() -> None:
     figure = comparison(DATA)
     assert figure is not None
-    assert figure.get_suptitle() == FINDING
+    assert figure.get_suptitle().startswith("unscaled diverged at step 100 in 1 of 3 seeds; sdpa")
     titles = [place.get_title() for place in figure.axes]
     assert titles[:3] == ["loss by step", "each seed minus the baseline", "loss by position"]
     assert titles[3].startswith("patterns at the end, first seed")
 
 
 def test_a_panel_without_data_is_left_out() -> None:
-    bare = replace(DATA, differences={}, maps={}, runs=[replace(DATA.runs[0], by_position=())])
-    figure = comparison(bare)
+    bare = replace(ALONE.setting.first, metrics={"val_loss": 2.0})
+    alone = Comparison(replace(ALONE.setting, runs=(bare,)))
+    figure = comparison(FigureData([alone], {bare.folder: curves(2.0)}))
     assert figure is not None and len(figure.axes) == 1
-    assert comparison(replace(bare, runs=[replace(bare.runs[0], scalars={})])) is None
+    assert comparison(FigureData([alone], {bare.folder: {}})) is None
 
 
 def test_curves_are_means_over_seeds_without_the_start() -> None:
@@ -60,9 +69,17 @@ def test_curves_are_means_over_seeds_without_the_start() -> None:
 def test_each_seed_is_drawn_in_the_color_of_its_variant_and_lost_ones_are_counted() -> None:
     place = comparison(DATA).axes[1]
     (seeds, _zero) = place.get_lines()
-    assert list(seeds.get_xdata()) == [0.1, 0.3]
+    assert list(seeds.get_xdata()) == pytest.approx([0.1, 0.3])
     assert seeds.get_color() == color_of("unscaled")
     assert place.get_yticklabels()[0].get_text() == "unscaled (1\ndiverged)"
+
+
+def test_the_bar_is_the_median_of_the_table_which_counts_diverged_seeds() -> None:
+    place = comparison(DATA).axes[1]
+    (bar,) = place.collections
+    (((x, _), _),) = bar.get_segments()
+    assert x == pytest.approx(0.3)  # of 0.1, 0.3 and infinity
+    assert x == DATA.comparisons[1].interval[0]
 
 
 def test_the_axis_of_the_loss_by_position_begins_at_the_data() -> None:
