@@ -110,7 +110,7 @@ def comparison(data: FigureData, width: float | None = None) -> Figure | None:
 
 def parts(data: FigureData) -> dict[str, Callable[[Axes], None]]:
     """The panels of a comparison for which there are data: title -> a function that draws it."""
-    drawers: dict[str, Callable[[Axes, FigureData], None]] = {}
+    drawers: dict[str, Callable[..., None]] = {}
     if any(data.curves[run.folder].get(compared_tag(data)) for run in data.runs):
         drawers["loss by step"] = _by_step
     if any(c.finite for c in data.comparisons if not c.is_baseline):

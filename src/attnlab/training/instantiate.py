@@ -58,10 +58,10 @@ def build(
         supplied = {"config", *supplied}
     accepted = {name: hint for name, hint in hints.items() if name not in {*supplied, *apart}}
     values: dict[str, Any] = {}
-    given = OmegaConf.to_container(node, resolve=True)
-    for name, value in given.items():  # type: ignore[union-attr]
+    given: Any = OmegaConf.to_container(node, resolve=True)
+    for name, value in given.items():
         if name in accepted:
-            values[str(name)] = checked(value, accepted[name], f"{path}.{name}")
+            values[name] = checked(value, accepted[name], f"{path}.{name}")
         elif name not in SPECIAL and name not in apart:
             raise BadInput(unknown(f"{path}.{name}", f"{path}.", accepted, of=str(node._target_)))
     for name, parameter in inspect.signature(target).parameters.items():

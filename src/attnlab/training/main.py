@@ -151,7 +151,9 @@ def arrange_arguments() -> None:
     run = r"(?:continue_from|init_from|hydra\.run\.dir)=[^'\"]+"
     letters = r"[\w./]+=[^'\"(){}\[\],]*[^\x00-\x7f][^'\"(){}\[\],]*"
     words = [re.sub(f"^(?={run}$|{letters}$)(.*?)=(.*)", r"\1='\2'", x) for x in sys.argv[1:]]
-    sys.argv[1:] = sorted(variants_in_turn(words), key=lambda word: word not in ("-m", "--multirun"))
+    sys.argv[1:] = sorted(
+        variants_in_turn(words), key=lambda word: word not in ("-m", "--multirun")
+    )
 
 
 def variants_in_turn(words: list[str]) -> list[str]:
