@@ -1,4 +1,4 @@
-"""`python -m attnlab`: the command `attnlab`."""
+"""The command `attnlab`, also by `python -m attnlab`."""
 
 import sys
 from pathlib import Path
@@ -6,6 +6,13 @@ from pathlib import Path
 if sys.path[0] in ("", str(Path.cwd())):
     del sys.path[0]  # `python -m` puts the current directory there; no command named it
 
-from attnlab.commands.cli import main
+from attnlab.errors import missing_package
 
-main()
+try:
+    from attnlab.commands.cli import main
+except ModuleNotFoundError as error:  # after pip install --no-deps, for the checkup
+    print(f"error: {missing_package(error)}", file=sys.stderr)
+    sys.exit(2)
+
+if __name__ == "__main__":
+    main()

@@ -46,6 +46,13 @@ def disk_message(error: OSError) -> str:
     return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
 
 
+def missing_package(error: ModuleNotFoundError) -> str:
+    """The sentence for a package that is not installed."""
+    name = str(error.name).partition(".")[0]
+    package = {"hydra": "hydra-core", "yaml": "pyyaml", "PIL": "pillow"}.get(name, name)
+    return f"{name} is not installed; install it with: pip install {package}"
+
+
 def with_location(error: BaseException) -> str:
     """The first line of an error; with its class, file and line if the user's code raised it."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):

@@ -3,7 +3,6 @@
 import itertools
 import math
 import shlex
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -47,8 +46,6 @@ class OptunaSweeper(Sweeper):
         from attnlab.errors import BadInput
         from attnlab.installation import training_command
 
-        if find_spec("optuna") is None:
-            raise BadInput("hydra/sweeper=optuna needs Optuna: pip install optuna")
         if not all(isinstance(n, int) and n > 0 for n in (self.n_trials, self.batch)):
             raise BadInput("hydra.sweeper.n_trials and hydra.sweeper.batch must be 1 or more")
         arms, space = self._arms_and_space(arguments)

@@ -68,7 +68,8 @@ def test_a_missing_extra_is_one_sentence(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "transformers", None)
     ended = attnlab("look", f"hf:{tmp_path}")
     assert (ended.code, ended.out) == (2, "")
-    assert ended.error == "error: this needs transformers: pip install transformers\n"
+    said = "error: transformers is not installed; install it with: pip install transformers\n"
+    assert ended.error == said
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from typer import Argument, Option
 
 from attnlab.commands import cli_runs
 from attnlab.commands.cli_runs import AsJson, Trust
-from attnlab.errors import DISK, BadInput, disk_message, printable
+from attnlab.errors import DISK, BadInput, disk_message, missing_package, printable
 from attnlab.imports import fast_imports
 from attnlab.installation import lab_path
 
@@ -254,9 +254,13 @@ def main() -> None:
     except BrokenPipeError:  # the pipe was closed, as by `| head`
         sys.stderr.close()
         raise SystemExit(0) from None
-    except (BadInput, OSError) as error:
-        if isinstance(error, OSError) and error.filename is None and error.errno not in DISK:
-            raise  # of a network, for example
-        sentence = disk_message(error) if isinstance(error, OSError) else str(error)
+    except (BadInput, ModuleNotFoundError, OSError) as error:
+        sentence = str(error)
+        if isinstance(error, OSError):
+            if error.filename is None and error.errno not in DISK:
+                raise  # of a network, for example
+            sentence = disk_message(error)
+        elif isinstance(error, ModuleNotFoundError):
+            sentence = missing_package(error)
         print(f"error: {printable(' '.join(sentence.split()))}", file=sys.stderr)
         raise SystemExit(2) from None

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -42,15 +41,16 @@ class Bytes(Sequence[str]):
 class Subwords(Sequence[str]):
     """The tokens of a tokenizer of the library `tokenizers`, such as GPT-2's.
 
-    `content` is that of its tokenizer.json. Raises BadInput if the library cannot read it, or is
-    not installed.
+    `content` is that of its tokenizer.json. Raises BadInput if the library cannot read it.
     """
 
     unit = "token"
 
     def __init__(self, content: str) -> None:
+        import tokenizers
+
         try:
-            self._library = _tokenizers().Tokenizer.from_str(content)
+            self._library = tokenizers.Tokenizer.from_str(content)
         except Exception as error:  # the library raises no narrower type
             raise BadInput(f"not a file of tokenizers: {first_line(error)}") from error
         self._library.no_truncation()
@@ -93,13 +93,15 @@ def open_tokenizer(setting: str) -> Tokenizer:
     """
     if setting == Bytes.stored:
         return Bytes()
+    import tokenizers
+
     try:
         file = Path(setting).expanduser()
         if file.is_dir() and not (file / "tokenizer.json").exists():
             pair = [file / name for name in ("vocab.json", "merges.txt")]
             if not all(map(Path.exists, pair)):
                 raise BadInput("it holds no tokenizer.json, and no vocab.json with merges.txt")
-            return Subwords(_tokenizers().ByteLevelBPETokenizer(*map(str, pair)).to_str())
+            return Subwords(tokenizers.ByteLevelBPETokenizer(*map(str, pair)).to_str())
         file = file / "tokenizer.json" if file.is_dir() else file
         return Subwords(read_file(file, at_most=LARGEST_FILE).decode())
     except Exception as error:  # the library raises no narrower type
@@ -107,14 +109,6 @@ def open_tokenizer(setting: str) -> Tokenizer:
             f"data.tokenizer = {setting!r} must be characters, bytes, a tokenizer.json, or its "
             f"directory: {first_line(error)}"
         ) from error
-
-
-def _tokenizers() -> ModuleType:
-    try:
-        import tokenizers
-    except ImportError as error:
-        raise BadInput("this needs tokenizers: pip install tokenizers") from error
-    return tokenizers
 
 
 def from_plain(stored: Any) -> Sequence[str]:

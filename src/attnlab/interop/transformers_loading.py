@@ -21,11 +21,9 @@ if TYPE_CHECKING:
 
 
 def transformers() -> ModuleType:
-    """Import transformers without its messages and progress bars; BadInput if it is missing."""
-    try:
-        import transformers
-    except ImportError as error:
-        raise BadInput("this needs transformers: pip install transformers") from error
+    """Import transformers without its messages and progress bars."""
+    import transformers
+
     logging.getLogger("transformers").setLevel(logging.ERROR)
     transformers.utils.logging.disable_progress_bar()
     return transformers

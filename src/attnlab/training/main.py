@@ -24,7 +24,7 @@ from hydra.types import RunMode
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from attnlab.errors import DISK, BadInput, Terminated, disk_message
+from attnlab.errors import DISK, BadInput, Terminated, disk_message, missing_package
 from attnlab.imports import fast_imports, make_importable, make_named_importable
 from attnlab.installation import training_command
 from attnlab.runs.run_directory import folder_for, variant_of
@@ -206,7 +206,8 @@ def one_sentence() -> Iterator[None]:
         # Hydra itself fails by a plain ValueError (probes=null) or otherwise (attn=[1]).
         in_hydra = frame.f_globals["__name__"].partition(".")[0] in ("hydra", "omegaconf")
         expected = isinstance(error, BadInput | HydraException | OmegaConfBaseException | OSError)
-        if not (expected or in_hydra):
+        missing = isinstance(error, ModuleNotFoundError) and error.name is not None
+        if not (expected or in_hydra or missing):
             raise
         _say(error)
         raise SystemExit(2) from None
@@ -231,6 +232,8 @@ def _say(error: BaseException) -> None:
         sentence = missing_file(str(error.missing_cfg_file), list(error.options))
     elif isinstance(error, OSError) and error.strerror:
         sentence = disk_message(error)
+    elif isinstance(error, ModuleNotFoundError) and error.name:
+        sentence = missing_package(error)
     elif not isinstance(error, ValueError | HydraException | OmegaConfBaseException | OSError):
         sentence = f"Hydra cannot compose these settings ({type(error).__name__}: {sentence})"
     elif re.search(r"BasicSweeper does not support|interval\(.* requires --multirun", sentence):
