@@ -7,8 +7,10 @@ import pytest
 from rich.console import Console
 
 from attnlab.runs.pairing import pairs
+from attnlab.runs.plain_rows import rows
+from attnlab.runs.printing import print_table
 from attnlab.runs.reading import read_runs
-from attnlab.runs.runs_table import COMPARED, cell, rows, table
+from attnlab.runs.runs_table import COMPARED, USUAL, cell, table, usual
 from tests.runs.invented import write_run
 
 
@@ -42,3 +44,23 @@ def test_the_interval_is_named_by_what_the_cells_show(
     for seed in range(max(seeds)):
         write_run(tmp_path, "sdpa", seed, 2.0)
     assert heading in printed(tmp_path)
+
+
+@pytest.mark.parametrize("width", [30, 60, 80, 200])
+def test_no_number_and_no_word_is_cut_however_narrow_the_terminal(
+    width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for variant in ("sdpa", "scalable_softmax"):
+        for seed in range(3):
+            write_run(tmp_path, variant, seed, 2 + seed / 100, "optim.lr=0.0003", entropy=0.1234)
+    monkeypatch.setenv("COLUMNS", str(width))
+    compared = pairs(read_runs(tmp_path))
+    columns = usual(compared, USUAL)
+    print_table(compared, columns)
+    said = capsys.readouterr().out
+    assert max(map(len, said.splitlines())) <= width
+    words = said.split("too narrow")[0].split()
+    assert {"sdpa", "3"} <= set(words) and {"scalable_", "scalable_softmax"} & set(words)
+    number = {"0.1234": width > 30, "2.010±0.010": width > 30}
+    assert all((text in words) == shown for text, shown in number.items())
+    assert ("too narrow for val_loss" in said) == (width == 30)

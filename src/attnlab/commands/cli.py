@@ -200,7 +200,7 @@ def patch(
 def _print_result(table: "Table", plain: dict[str, Any], json: bool) -> None:
     from rich.console import Console
 
-    from attnlab.runs.runs_table import as_json
+    from attnlab.runs.plain_rows import as_json
 
     if json:
         print(as_json(plain))

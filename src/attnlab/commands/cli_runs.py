@@ -46,9 +46,10 @@ def runs(
     """List runs with their metrics: mean and standard deviation over seeds."""
     from rich.console import Console
 
-    from attnlab.runs import runs_table
+    from attnlab.runs import plain_rows, runs_table
     from attnlab.runs.frames import write_parquet
     from attnlab.runs.pairing import pairs
+    from attnlab.runs.printing import print_table
     from attnlab.runs.reading import read_runs
 
     there = read_runs(directory)
@@ -68,20 +69,20 @@ def runs(
     for key in keys:
         runs_table.check_key(selected, key)
     if csv or json:
-        _print_rows(runs_table.rows(compared, keys, each=each), csv=csv)
+        _print_rows(plain_rows.rows(compared, keys, each=each), csv=csv)
         return
     console = Console(highlight=False, markup=False, soft_wrap=True)
     console.print(runs_table.title(selected, str(directory), of=len(there)))
     if selected:
-        Console().print(runs_table.table(compared, keys, each=each))
+        print_table(compared, keys, each=each)
         if console.is_terminal and sort is None and columns is None:
             console.print(runs_table.HINT.format(folder=directory), style="dim")
 
 
 def _print_rows(rows: Sequence[dict[str, Any]], *, csv: bool) -> None:
-    from attnlab.runs.runs_table import as_csv, as_json
+    from attnlab.runs import plain_rows
 
-    print(as_csv(rows).rstrip() if csv else as_json(rows))
+    print(plain_rows.as_csv(rows).rstrip() if csv else plain_rows.as_json(rows))
 
 
 def plot(
@@ -122,7 +123,7 @@ def compare(
     trust: Trust = False,
 ) -> None:
     """Compare runs with the baseline of the same settings, paired by seed: table and sentences."""
-    from attnlab.runs import runs_table
+    from attnlab.runs import plain_rows, runs_table
     from attnlab.runs.best_rates import compare_at_best
     from attnlab.runs.pairing import pairs
     from attnlab.runs.printing import print_comparisons, say
@@ -136,7 +137,7 @@ def compare(
     compared = at_best.comparisons if at_best else pairs(runs, baseline)
     if csv or json:
         columns = runs_table.usual(compared, runs_table.COMPARED)
-        rows = runs_table.rows(compared, columns, each=False)
+        rows = plain_rows.rows(compared, columns, each=False)
         if at_best:
             rows = [row | chosen for row, chosen in zip(rows, at_best.rows(), strict=True)]
         _print_rows(rows, csv=csv)

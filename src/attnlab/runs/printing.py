@@ -16,10 +16,25 @@ from attnlab.runs.sentences import alone, sentence, too_few, verdict
 
 def print_comparisons(comparisons: Sequence[Comparison]) -> None:
     """Print the table of a sweep, a sentence for each setting, and what the seeds decide."""
-    columns = runs_table.usual(comparisons, runs_table.COMPARED)
-    Console(highlight=False).print(runs_table.table(comparisons, columns, each=False))
+    print_table(comparisons, runs_table.usual(comparisons, runs_table.COMPARED))
     baselines = [alone(c.setting) for c in comparisons if c.is_baseline]
     say(*baselines, *map(sentence, comparisons), *map(verdict, comparisons), too_few(comparisons))
+
+
+def print_table(
+    comparisons: Sequence[Comparison], columns: Sequence[str], *, each: bool = False
+) -> None:
+    """Print the table with as many of the columns as the terminal has room for."""
+    console = Console(highlight=False)
+    unlimited = console.options.update(width=10**6)
+    ways = [(len(columns), 40), *((count, 16) for count in range(len(columns), -1, -1))]
+    for count, room in ways:
+        table = runs_table.table(comparisons, columns[:count], each=each, room=room)
+        if console.measure(table, options=unlimited).minimum <= console.width:
+            break
+    console.print(table)
+    if left_out := ", ".join(columns[count:]):
+        say(f"The terminal is too narrow for {left_out}; --columns chooses, --json has all.")
 
 
 def said_of(run: Run, comparisons: Sequence[Comparison]) -> list[str]:

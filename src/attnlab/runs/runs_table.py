@@ -1,7 +1,5 @@
-"""Select and sort runs, and show them as a table, JSON or CSV."""
+"""Select and sort runs, and show them as a table."""
 
-import csv
-import io
 import json
 import math
 import operator
@@ -12,7 +10,8 @@ from difflib import get_close_matches
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.markup import escape
+from rich.cells import cell_len
+from rich.markup import escape, render
 from rich.table import Table
 
 from attnlab.errors import BadInput, printable
@@ -143,30 +142,48 @@ def one_by_one(comparisons: Sequence[Comparison]) -> list[Comparison]:
     return rows
 
 
-def table(comparisons: Sequence[Comparison], columns: Sequence[str], *, each: bool) -> Table:
+def table(
+    comparisons: Sequence[Comparison], columns: Sequence[str], *, each: bool, room: int = 40
+) -> Table:
     """One row per setting, with the mean and standard deviation of each column over its seeds.
 
-    With `each`, settings are single runs, and a row has the run's seed, status and values.
+    With `each`, settings are single runs, and a row has the run's seed, status and values. No word
+    and no number is broken; the lines of labels have up to `room` characters where possible.
     """
     with_status = each or any(r.status != "finished" for c in comparisons for r in c.setting.runs)
     shown = ["run", *["seed"] * each, *["status"] * with_status, *["n"] * (not each), *columns]
     words = {
-        "run": lambda c: escape(c.setting.label),
+        "run": lambda c: escape(_broken(c.setting.label, room)),
         "seed": lambda c: escape(printable(str(c.setting.first.seed))),
         "status": lambda c: ends(c.setting),
         "n": lambda c: str(len(c.setting.runs)),
     }
+    rows = [
+        [words[x](c) if x in words else escape(cell(c, x)) for x in shown] for c in comparisons
+    ]
     result = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for column in shown:
-        left, wrap = column in {"run", "status"}, column in {"run", "status", "attn"}
-        justify: Any = "left" if left else "right"
-        name = heading(comparisons, column)
-        result.add_column(name, justify=justify, overflow="fold", no_wrap=not wrap)
-    for n, c in enumerate(comparisons):
+    for column, cells in zip(shown, zip(*rows, strict=True), strict=True):
+        justify: Any = "left" if column in {"run", "status"} else "right"
+        # Only the status wraps: rich would also crop a second column that does.
+        name, wraps = heading(comparisons, column), column == "status"
+        texts = [name, *(str(render(text)) for text in cells)]
+        least = max(cell_len(x) for text in texts for x in text.split(None if wraps else "\n"))
+        result.add_column(name, justify=justify, no_wrap=not wraps, min_width=least)
+    for n, (c, row) in enumerate(zip(comparisons, rows, strict=True)):
         if n and c.is_baseline and not each:
             result.add_section()
-        result.add_row(*(words[x](c) if x in words else escape(cell(c, x)) for x in shown))
+        result.add_row(*row)
     return result
+
+
+def _broken(label: str, room: int) -> str:
+    """A label in lines, broken after a space, an underscore or a slash."""
+    lines = [""]
+    for piece in re.findall(r".+?(?:[ _/,]+|$)", label):
+        if lines[-1] and len(lines[-1] + piece.rstrip()) > room:
+            lines.append("")
+        lines[-1] += piece
+    return "\n".join(lines)
 
 
 def heading(comparisons: Sequence[Comparison], column: str) -> str:
@@ -242,63 +259,3 @@ def ends(setting: Setting) -> str:
             words = f"[{BAD[status]}]{words}{f' at {at}' if at != '0' else ''}[/]"
         texts.append(words)
     return ", ".join(texts)
-
-
-def rows(
-    comparisons: Sequence[Comparison], columns: Sequence[str], *, each: bool
-) -> list[dict[str, Any]]:
-    """The rows of the table as plain values, with all seeds or, with `each`, the directory."""
-    found = []
-    for c in comparisons:
-        first, runs = c.setting.first, c.setting.runs
-        row: dict[str, Any] = {"run": c.setting.label, "attn": first.variant}
-        if each:
-            row |= {"seed": first.seed, "status": first.status, "step": first.step}
-            row["folder"] = str(first.folder)
-        else:
-            row |= {"n": len(runs), "seeds": [run.seed for run in runs]}
-            row["statuses"] = [run.status for run in runs]
-        for key in ("val_loss" if x == "loss" else x for x in columns if x not in OF_PAIRS[1:]):
-            texts = [x for run in runs if (x := run.values.get(key)) is not None]
-            mean: dict[str, Any] = {"mean": c.setting.mean(key), "sd": c.setting.sd(key)}
-            mean["values"] = c.setting.numbers(key) or texts
-            row[key] = first.values.get(key) if each else mean
-        median, low, high = c.interval
-        difference = {"median": median, "low": low, "high": high, "values": c.differences}
-        row |= {"baseline": c.baseline.label if c.baseline else None, "why": c.why}
-        row |= {"difference": difference if c.pairs else None, "paired_seeds": c.seeds}
-        judged = {"better": c.better, "worse": c.worse, "verdict": c.verdict}
-        # Losses of models that read ahead are not comparable.
-        row |= dict.fromkeys(judged) if c.reads_ahead else judged
-        found.append(row | {"ms_a_step": c.setting.milliseconds})
-    return found
-
-
-def as_json(content: Any) -> str:
-    """Rows, or any plain values, as JSON; NaN and infinity become strings."""
-    plain = json.loads(json.dumps(content), parse_constant=lambda word: str(float(word)))
-    return json.dumps(plain, indent=2)
-
-
-def as_csv(rows: Sequence[dict[str, Any]]) -> str:
-    """Rows as CSV: one cell a number, and control characters written out."""
-    lines: list[dict[str, Any]] = []
-    for row in rows:
-        flat: dict[str, Any] = {}
-        for key, value in row.items():
-            if isinstance(value, dict) and "mean" in value:
-                texts = ", ".join(sorted({str(x) for x in value["values"]}))
-                flat[f"{key}_mean"] = texts if value["mean"] is None else value["mean"]
-                flat[f"{key}_sd"] = value["sd"]
-            elif key == "difference":
-                flat |= {f"{key}_{of}": (value or {}).get(of) for of in ("median", "low", "high")}
-            else:
-                flat[key] = " ".join(map(str, value)) if isinstance(value, list) else value
-        lines.append(
-            {printable(k): printable(x) if isinstance(x, str) else x for k, x in flat.items()}
-        )
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, list(lines[0]) if lines else ["run"], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    return stream.getvalue()
