@@ -77,7 +77,7 @@ class Subwords(Sequence[str]):
         """How many bytes of a text a token stands for."""
         if "\ufffd" not in self[i]:
             return len(self[i].encode())
-        token = self._library.id_to_token(i)  # a character for each byte, or "<0xE2>"
+        token = str(self._library.id_to_token(i))  # a character for each byte, or "<0xE2>"
         return 1 if token.startswith("<0x") else len(token)
 
 
