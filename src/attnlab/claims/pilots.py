@@ -3,21 +3,20 @@
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import product
 from statistics import fmean, stdev
 
 from rich.console import Console
 
 from attnlab.claims.claim import Claim, Trained
 from attnlab.claims.conditions import check_fairness, parameters_of
-from attnlab.claims.configs import hydra_conf
+from attnlab.claims.configs import ConfigResolver, hydra_conf
 from attnlab.claims.declare import check_seeds, declare
 from attnlab.claims.evaluate import evaluate
 from attnlab.claims.loading import load_claims
 from attnlab.claims.paths import Paths
-from attnlab.claims.plan import ClaimSet, ClaimTask, Counts, Plan, make_plan, run_seconds
+from attnlab.claims.plan import ClaimSet, Counts, make_plan, pilots_of
 from attnlab.claims.progress import run_plan
-from attnlab.claims.reference import pilots_at, read_reference, reference_plan
+from attnlab.claims.reference import read_reference, reference_plan
 from attnlab.claims.rows import Row
 from attnlab.claims.trial import (
     PILOT_SEED,
@@ -28,6 +27,7 @@ from attnlab.claims.trial import (
     rates_tried,
 )
 from attnlab.errors import BadInput
+from attnlab.runs.best_rates import Choice
 from attnlab.workers import cores
 
 
@@ -43,17 +43,19 @@ def select(
     until = time.monotonic() + 60 * minutes if minutes else None
     jobs = jobs or cores()
     with paths.lock(), hydra_conf(paths.conf):
+        resolve = ConfigResolver(paths)
         while True:  # chosen rates, and rates beyond an edge, follow from the rows so far
-            pilots = _pilots(paths, load_claims(paths.experiments, names))
-            plan = _rates_plan(pilots) or make_plan(pilots, _counts(pilots))
+            pilots = pilots_of(load_claims(paths.experiments, names), paths, resolve)
+            known, counts = _rates_to_try(pilots)
+            if not counts:
+                known, counts = pilots, _counts(pilots)
+            plan = make_plan(known, counts)
             if not plan.todo:
                 break
-            if not run_plan(plan, pilots, jobs, console, until):
+            if not run_plan(plan, known, jobs, console, until):
                 console.print("The time is over; the same command continues.")
                 return False
-            if pilots.store.failed:
-                row = next(iter(pilots.store.failed.values()))
-                raise BadInput(f"{row['label']} failed: {row['reason']}")
+            _check_failed(known)
         for claim in pilots.claims:
             _print_arms(claim, pilots, console)
         for evidence in evaluate(pilots, _counts(pilots)):
@@ -62,12 +64,6 @@ def select(
                     pilot = f"Pilot({fmean(result.values):.3g}, {stdev(result.values):.2g})"
                     console.print(f"{evidence.claim.name}.{name}: pilot={pilot}")
     return True
-
-
-def _pilots(paths: Paths, claims: Sequence[Claim]) -> ClaimSet:
-    return ClaimSet(
-        paths, [replace(claim, first_seed=PILOT_SEED) for claim in claims], kind="pilots"
-    )
 
 
 def _counts(pilots: ClaimSet) -> Counts:
@@ -80,37 +76,27 @@ def _counts(pilots: ClaimSet) -> Counts:
     }
 
 
-def _rates_plan(pilots: ClaimSet) -> Plan | None:
-    """The runs at the rates that are to be tried next; None if all rates are chosen."""
-    plan = Plan()
-    for claim, each in pilots.predictions:
-        if (
-            not isinstance(each, Trained)
-            or each.chosen
-            or (claim.name, each.name) not in _counts(pilots)
-        ):
-            continue
-        rows = pilots.store.committed(claim.name).values()
-        for arm in each.arms:
-            rates = next_rates(each.rates, rates_tried(arm, list(rows))) if each.rates else []
-            for rate, n in product(rates, range(SELECTION)):
-                tried = at_rate(arm, rate)
-                config = pilots.resolve((f"experiment={claim.name}", *tried.overrides))
-                seed = PILOT_SEED + n
-                task = ClaimTask(
-                    f"run-{config.digest}-s{seed}",
-                    "run",
-                    f"{claim.name}: {arm.name}, rate {rate:g}, seed {seed}",
-                    seed,
-                    each.seconds or run_seconds(config),
-                    config.overrides,
-                    str(config.run_directory(seed, pilots.paths.outputs / "runs")),
-                    extra={"rate": rate, "overrides": list(arm.overrides)},
-                    claims={claim.name: True},
-                )
-                if pilots.store.get(claim.name, task.id) is None:
-                    plan.tasks.setdefault(task.id, task)
-    return plan if plan.tasks else None
+def _rates_to_try(pilots: ClaimSet) -> tuple[ClaimSet, Counts]:
+    """Claims with a prediction for each arm and rate that is to be tried next."""
+    counts, claims = _counts(pilots), []
+    for claim in pilots.claims:
+        rows = list(pilots.store.committed(claim.name).values())
+        tries = [
+            replace(each, name=f"{each.name}, {arm.name}, {rate:g}", arms=(at_rate(arm, rate),),
+                    chosen={arm.name: Choice(rate, {}, at_edge=False)}, metric="val_loss")
+            for each in claim.predictions
+            if isinstance(each, Trained) and not each.chosen and (claim.name, each.name) in counts
+            for arm in each.arms
+            for rate in (next_rates(each.rates, rates_tried(arm, rows)) if each.rates else ())
+        ]  # fmt: skip
+        claims.append(replace(claim, predictions=tuple(tries)))
+    known = pilots_of(claims, pilots.paths, pilots.resolve)
+    return known, {(claim.name, each.name): SELECTION for claim, each in known.predictions}
+
+
+def _check_failed(pilots: ClaimSet) -> None:
+    for row in pilots.store.failed.values():
+        raise BadInput(f"{row['label']} failed: {row['reason']}")
 
 
 def _print_arms(claim: Claim, pilots: ClaimSet, console: Console) -> None:
@@ -142,14 +128,13 @@ def declare_claims(paths: Paths, names: Sequence[str], jobs: int | None = None) 
                 console.print(f"{claim.name}: version {old.version}, nothing changed")
                 continue
             check_seeds(claim, paths.experiments / claim.name, "*.jsonl")
-            pilots = pilots_at(known, claim, PILOT_SEED)
+            pilots = pilots_of([claim], paths, known.resolve)
             plan, places = reference_plan(pilots)
             for (_, name), unmet in plan.unmet.items():
                 raise BadInput(f"{claim.name}: {name}: {unmet}")
             run_plan(plan, pilots, jobs or cores(), console)
             rows: dict[str, Row] = pilots.store.committed(claim.name)
-            for row in pilots.store.failed.values():
-                raise BadInput(f"{row['label']} failed: {row['reason']}")
+            _check_failed(pilots)
             check_fairness(claim, rows.values())
             _print_arms(claim, pilots, console)
             declared = declare(claim, known.resolve, read_reference(places, rows, PILOT_SEED))

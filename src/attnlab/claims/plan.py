@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +13,7 @@ from attnlab.claims.configs import ConfigResolver, ResolvedConfig
 from attnlab.claims.declare import Declared, read_declared
 from attnlab.claims.paths import Paths
 from attnlab.claims.rows import Kind, RowStore
+from attnlab.claims.trial import PILOT_SEED
 from attnlab.runs.settings import flat
 
 CORE = 60e9  # floating-point operations per second, of one core
@@ -23,16 +24,30 @@ class ClaimSet:
     """Claims with their declarations, rows and configurations, while `hydra_conf` is open."""
 
     def __init__(
-        self, paths: Paths, claims: Sequence[Claim], *, fresh: bool = False, kind: Kind = "rows"
+        self,
+        paths: Paths,
+        claims: Sequence[Claim],
+        *,
+        fresh: bool = False,
+        kind: Kind = "rows",
+        resolve: ConfigResolver | None = None,
     ) -> None:
         self.paths, self.claims = paths, claims
-        self.resolve = ConfigResolver(paths)
+        self.resolve = resolve or ConfigResolver(paths)
         names = [claim.name for claim in claims]
         self.store = RowStore(paths, names, fresh=fresh, kind=kind)
         self.declared = dict.fromkeys(names, Declared())  # pilots are run before
         if kind == "rows":
             self.declared = {claim.name: read_declared(claim, self.resolve) for claim in claims}
         self.predictions = [(claim, each) for claim in claims for each in claim.predictions]
+
+
+def pilots_of(
+    claims: Sequence[Claim], paths: Paths, resolve: ConfigResolver, seed: int = PILOT_SEED
+) -> ClaimSet:
+    """The pilots of claims, from a seed on."""
+    claims = [replace(claim, first_seed=seed) for claim in claims]
+    return ClaimSet(paths, claims, kind="pilots", resolve=resolve)
 
 
 @dataclass

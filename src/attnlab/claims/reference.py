@@ -14,7 +14,7 @@ from attnlab.claims.claim import Claim, Measured, Trained
 from attnlab.claims.declare import Declared
 from attnlab.claims.evaluate import score
 from attnlab.claims.execute import execute
-from attnlab.claims.plan import ClaimSet, Plan, make_plan
+from attnlab.claims.plan import ClaimSet, Plan, make_plan, pilots_of
 from attnlab.claims.provenance import machine, sources_digest
 from attnlab.claims.rows import Row
 from attnlab.errors import BadInput
@@ -24,13 +24,6 @@ EQUAL = 1e-4  # relative to values above 1: the same processor and versions diff
 CHAOTIC = 2e-2  # others: rounding errors grow while a model trains
 Values = dict[str, float]  # "arm <name>" -> final loss; "measurement <prediction>" -> value
 Places = dict[str, tuple[str, str]]  # the same keys -> id of a row, and the key of its number
-
-
-def pilots_at(known: ClaimSet, claim: Claim, seed: int) -> ClaimSet:
-    """The pilots of a claim, from a seed on."""
-    pilots = ClaimSet(known.paths, [replace(claim, first_seed=seed)], kind="pilots")
-    pilots.resolve = known.resolve
-    return pilots
 
 
 def reference_plan(pilots: ClaimSet) -> tuple[Plan, Places]:
@@ -94,7 +87,7 @@ def _repeat(
     code = sources_digest(known.paths, claim.name)
     file = known.paths.outputs / "references" / f"{claim.name}-{code}.json"
     kept: Values = read_json(file) if file.exists() else {}
-    plan, places = reference_plan(pilots_at(known, claim, seed))
+    plan, places = reference_plan(pilots_of([claim], known.paths, known.resolve, seed))
     wanted = {key: place for key, place in places.items() if key in needed}
     ids = {id_ for key, (id_, _) in wanted.items() if key not in kept}
     scratch = known.paths.outputs / "references" / code
