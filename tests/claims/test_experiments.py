@@ -12,7 +12,7 @@ from attnlab.claims.evaluate import evaluate
 from attnlab.claims.judge import power
 from attnlab.claims.loading import load_claims
 from attnlab.claims.paths import Paths
-from attnlab.claims.plan import ClaimSet, make_plan
+from attnlab.claims.plan import ClaimSet, make_plan, tasks_of
 from attnlab.claims.report import _claim_page, write_tables
 from attnlab.claims.reproduce import first_look
 from attnlab.plotting.drawing import styled, svg
@@ -133,10 +133,11 @@ def test_every_arm_composes_and_equal_arms_of_several_claims_are_trained_once(
     with hydra_conf(CONF):
         known = ClaimSet(paths, claims, fresh=True)
         plan = make_plan(known, first_look(known, seeds=1))
-    assert plan.unmet == {}
+        by_arm = [
+            tasks_of(known, claim, each, claim.first_seed) for claim, each in known.predictions
+        ]
     assert len(plan.tasks) >= 8
-    by_arm = [ids for by_seed in plan.rows.values() for ids in by_seed.values()]
-    assert len({ids[arm][0] for ids in by_arm for arm in arms & ids.keys()}) == 1
+    assert len({tasks[arm].id for tasks in by_arm for arm in arms & tasks.keys()}) == 1
 
 
 def test_the_assumption_of_the_textbook_is_a_precondition():

@@ -10,7 +10,7 @@ from attnlab.claims.evaluate import evaluate
 from attnlab.claims.execute import execute_task
 from attnlab.claims.loading import load_claims
 from attnlab.claims.paths import Paths
-from attnlab.claims.plan import ClaimSet, ClaimTask, make_plan
+from attnlab.claims.plan import ClaimSet, ClaimTask, make_plan, unmet
 from attnlab.claims.progress import duration
 from attnlab.claims.reproduce import first_look
 from attnlab.claims.rows import RowStore
@@ -85,7 +85,10 @@ def test_a_precondition_that_is_not_met_is_named_and_nothing_is_run(paths):
     sweep = paths.conf / "experiment" / "mine.yaml"
     sweep.write_text(sweep.read_text().replace("n_head: 2", "n_head: 4"))
     plan = planned(paths)
-    assert plan.unmet == {("mine", "better"): "model.n_head must be 2, but is 4"}
+    with hydra_conf(paths.conf):
+        known = ClaimSet(paths, load_claims(paths.experiments))
+        (better,) = [each for each in known.claims[0].predictions if each.name == "better"]
+        assert unmet(known, known.claims[0], better) == "model.n_head must be 2, but is 4"
     assert sum(task.kind == "run" for task in plan.tasks.values()) == 3  # of `kept`
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from attnlab.claims.claim import Claim, Measured, Prediction, RunMetric, Trained
 from attnlab.claims.conditions import describe_conditions
 from attnlab.claims.judge import judge, judge_claim
-from attnlab.claims.plan import ClaimSet, Counts, Plan, make_plan
+from attnlab.claims.plan import ClaimSet, ClaimTask, Counts, tasks_of, unmet
 from attnlab.claims.results import Evidence, PredictionResult
 from attnlab.claims.rows import Row, RowStore, plain
 from attnlab.errors import BadInput
@@ -20,11 +20,9 @@ def evaluate(known: ClaimSet, counts: Counts) -> list[Evidence]:
 
     Hydra's directory must be open. Raises BadInput if a row lacks a number that is judged.
     """
-    declared = {(c.name, p.name): len(c.declared_seeds(p)) for c, p in known.predictions}
-    plan = make_plan(known, {key: max(n, counts.get(key, 0)) for key, n in declared.items()})
     family = []
     for claim in known.claims:
-        found = {each.name: _result(claim, each, plan, known.store) for each in claim.predictions}
+        found = {each.name: _result(known, claim, each, counts) for each in claim.predictions}
         for result in found.values():
             judge_prediction(result, claim)
         mine = known.declared[claim.name]
@@ -98,13 +96,19 @@ def _number(row: Row, key: str) -> float:
     return math.nan if value is None else float(value)
 
 
-def _result(claim: Claim, prediction: Prediction, plan: Plan, store: RowStore) -> PredictionResult:
+def _result(
+    known: ClaimSet, claim: Claim, prediction: Prediction, counts: Counts
+) -> PredictionResult:
     """A prediction with its rows, up to the first seed for which an arm has no row."""
     result = PredictionResult(prediction)
-    if unmet := plan.unmet.get((claim.name, prediction.name)):
-        result.remark = f"precondition not met: {unmet}"
-    for seed, ids in plan.rows[claim.name, prediction.name].items():
-        rows = {arm: _row(claim.name, *of_arm, store) for arm, of_arm in ids.items()}
+    if isinstance(prediction, Trained) and (reason := unmet(known, claim, prediction)):
+        result.remark = f"precondition not met: {reason}"
+        return result
+    declared = len(claim.declared_seeds(prediction))
+    count = max(declared, counts.get((claim.name, prediction.name), 0))
+    for seed in range(claim.first_seed, claim.first_seed + count):
+        tasks = tasks_of(known, claim, prediction, seed)
+        rows = {arm: _row(claim.name, task, known.store) for arm, task in tasks.items()}
         if not all(rows.values()):
             break  # seeds count in declared order, without gaps
         result.seeds.append(seed)
@@ -113,11 +117,11 @@ def _result(claim: Claim, prediction: Prediction, plan: Plan, store: RowStore) -
     return result
 
 
-def _row(claim: str, id_: str, metric: str, store: RowStore) -> Row | None:
-    row = store.get(claim, id_)
-    if row is None or not metric or row["status"] == "failed":
+def _row(claim: str, task: ClaimTask, store: RowStore) -> Row | None:
+    row = store.get(claim, task.id)
+    if row is None or not task.metrics or row["status"] == "failed":
         return row
-    read = store.get(claim, metric)
+    read = store.get(claim, next(iter(task.metrics)))
     if read is None or read["status"] == "failed":
         return read
     return read | row | {"values": row["values"] | read["values"]}

@@ -14,7 +14,7 @@ from attnlab.claims.declare import check_seeds, declare
 from attnlab.claims.evaluate import evaluate
 from attnlab.claims.loading import load_claims
 from attnlab.claims.paths import Paths
-from attnlab.claims.plan import ClaimSet, Counts, make_plan, pilots_of
+from attnlab.claims.plan import ClaimSet, Counts, make_plan, pilots_of, unmet
 from attnlab.claims.progress import run_plan
 from attnlab.claims.reference import read_reference, reference_plan
 from attnlab.claims.rows import Row
@@ -130,8 +130,9 @@ def declare_claims(paths: Paths, names: Sequence[str], jobs: int | None = None) 
             check_seeds(claim, paths.experiments / claim.name, "*.jsonl")
             pilots = pilots_of([claim], paths, known.resolve)
             plan, places = reference_plan(pilots)
-            for (_, name), unmet in plan.unmet.items():
-                raise BadInput(f"{claim.name}: {name}: {unmet}")
+            for each in pilots.claims[0].predictions:
+                if isinstance(each, Trained) and (reason := unmet(pilots, claim, each)):
+                    raise BadInput(f"{claim.name}: {each.name}: {reason}")
             run_plan(plan, pilots, jobs or cores(), console)
             rows: dict[str, Row] = pilots.store.committed(claim.name)
             _check_failed(pilots)

@@ -1,13 +1,12 @@
 """From claims to tasks; a run that several claims need is one task."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
-from attnlab.claims.claim import Claim, Measured, RunMetric, Trained
+from attnlab.claims.claim import Claim, Measured, Prediction, RunMetric, Trained
 from attnlab.claims.code_digest import function_digest
 from attnlab.claims.configs import ConfigResolver, ResolvedConfig
 from attnlab.claims.declare import Declared, read_declared
@@ -72,15 +71,9 @@ class ClaimTask:
 
 @dataclass
 class Plan:
-    """All tasks, and the rows of each prediction."""
+    """Tasks by the ids of their rows."""
 
     tasks: dict[str, ClaimTask] = field(default_factory=dict)
-    # (claim, prediction) -> seed -> arm -> id of the row, and of its metric ("" without one).
-    rows: dict[tuple[str, str], dict[int, dict[str, tuple[str, str]]]] = field(
-        default_factory=lambda: defaultdict(lambda: defaultdict(dict))
-    )
-    # (claim, prediction) -> the precondition that is not met.
-    unmet: dict[tuple[str, str], str] = field(default_factory=dict)
 
     @property
     def todo(self) -> list[ClaimTask]:
@@ -100,20 +93,13 @@ def make_plan(known: ClaimSet, counts: Counts) -> Plan:
     """
     plan = Plan()
     for claim, prediction in known.predictions:
-        source, mine = (claim.name, prediction.name), known.declared[claim.name]
-        seeds = range(claim.first_seed, claim.first_seed + counts.get(source, 0))
-        if isinstance(prediction, Measured):
-            needed = _measurements(source, prediction, seeds, mine)
-        elif isinstance(prediction, Trained):
-            if unmet := _unmet(known, claim, prediction):
-                plan.unmet[source] = unmet
-                continue
-            needed = _runs(known, claim, prediction, seeds)
-        for arm, task in needed:
-            planned = plan.tasks.setdefault(task.id, task)
-            planned.metrics |= task.metrics
-            planned.claims[claim.name] |= mine.covers(claim, prediction, task.seed)
-            plan.rows[source][task.seed][arm] = (task.id, next(iter(task.metrics), ""))
+        count = counts.get((claim.name, prediction.name), 0)
+        for seed in range(claim.first_seed, claim.first_seed + count):
+            for task in tasks_of(known, claim, prediction, seed).values():
+                planned = plan.tasks.setdefault(task.id, task)
+                planned.metrics |= task.metrics
+                covered = known.declared[claim.name].covers(claim, prediction, seed)
+                planned.claims[claim.name] |= covered
     for task in plan.tasks.values():
         rows = [row for claim in task.claims if (row := known.store.get(claim, task.id))]
         task.done = len(rows) == len(task.claims)
@@ -128,7 +114,7 @@ def make_plan(known: ClaimSet, counts: Counts) -> Plan:
     return plan
 
 
-def _unmet(known: ClaimSet, claim: Claim, prediction: Trained) -> str:
+def unmet(known: ClaimSet, claim: Claim, prediction: Trained) -> str:
     """The first precondition that is not met in some arm, or an empty string."""
     if prediction.rates and not prediction.chosen:
         return f"learning rates are chosen first, by attnlab reproduce {claim.name} --select"
@@ -140,13 +126,22 @@ def _unmet(known: ClaimSet, claim: Claim, prediction: Trained) -> str:
     return ""
 
 
-def _runs(
-    known: ClaimSet, claim: Claim, prediction: Trained, seeds: Iterable[int]
-) -> Iterator[tuple[str, ClaimTask]]:
-    """The run of each arm and seed, with the metric that is read from it, if any."""
-    digests = known.declared[claim.name].arm_digests
-    for seed, (arm, config) in product(seeds, known.resolve.arms(claim, prediction).items()):
-        id_ = f"run-{digests.get(arm, config.digest)}-s{seed}"
+def tasks_of(
+    known: ClaimSet, claim: Claim, prediction: Prediction, seed: int
+) -> dict[str, ClaimTask]:
+    """Arm -> its run, or "" -> the measurement; empty if a precondition is not met."""
+    source, mine = (claim.name, prediction.name), known.declared[claim.name]
+    if isinstance(prediction, Measured):
+        name = prediction.measure.__name__.strip("<>")
+        id_ = f"measure-{claim.name}.{name}-s{seed}{_code(prediction.measure, mine)}"
+        label = f"{claim.name}: {name.replace('_', ' ')}, seed {seed}"
+        seconds = prediction.seconds or 5.0
+        return {"": ClaimTask(id_, "measure", label, seed, seconds, source=source)}
+    if not isinstance(prediction, Trained) or unmet(known, claim, prediction):
+        return {}
+    tasks = {}
+    for arm, config in known.resolve.arms(claim, prediction).items():
+        id_ = f"run-{mine.arm_digests.get(arm, config.digest)}-s{seed}"
         label = f"{claim.name}: {arm}, seed {seed}"
         directory = str(config.run_directory(seed, known.paths.outputs / "runs"))
         seconds = prediction.seconds or run_seconds(config)
@@ -155,22 +150,10 @@ def _runs(
             base = next(x for x in prediction.arms if x.name == arm).overrides[:-2]
             task.extra = {"rate": choice.rate, "overrides": list(base)}
         if isinstance(prediction.metric, RunMetric):
-            read, mine = prediction.metric.read, known.declared[claim.name]
-            metric = f"{id_}-{claim.name}.{read.__name__}{_code(read, mine)}"
-            task.metrics[metric] = claim.name, prediction.name
-        yield arm, task
-
-
-def _measurements(
-    source: tuple[str, str], prediction: Measured, seeds: Iterable[int], mine: Declared
-) -> Iterator[tuple[str, ClaimTask]]:
-    """The measurement of each seed; its arm has no name."""
-    name = prediction.measure.__name__.strip("<>")
-    code, seconds = _code(prediction.measure, mine), prediction.seconds or 5.0
-    for seed in seeds:
-        id_ = f"measure-{source[0]}.{name}-s{seed}{code}"
-        label = f"{source[0]}: {name.replace('_', ' ')}, seed {seed}"
-        yield "", ClaimTask(id_, "measure", label, seed, seconds, source=source)
+            read = prediction.metric.read
+            task.metrics[f"{id_}-{claim.name}.{read.__name__}{_code(read, mine)}"] = source
+        tasks[arm] = task
+    return tasks
 
 
 def _code(function: Callable[..., object], mine: Declared) -> str:

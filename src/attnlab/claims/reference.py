@@ -6,6 +6,7 @@ They show changes of the training code: a machine that adds rows repeats them fi
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from rich.console import Console
@@ -14,7 +15,7 @@ from attnlab.claims.claim import Claim, Measured, Trained
 from attnlab.claims.declare import Declared
 from attnlab.claims.evaluate import score
 from attnlab.claims.execute import execute
-from attnlab.claims.plan import ClaimSet, Plan, make_plan, pilots_of
+from attnlab.claims.plan import ClaimSet, Plan, make_plan, pilots_of, tasks_of
 from attnlab.claims.provenance import machine, sources_digest
 from attnlab.claims.rows import Row
 from attnlab.errors import BadInput
@@ -35,11 +36,11 @@ def reference_plan(pilots: ClaimSet) -> tuple[Plan, Places]:
     plan = make_plan(pilots, {(claim.name, each.name): 1 for claim, each in judged})
     places: Places = {}
     for claim, each in judged:
-        for arm, (id_, _) in plan.rows[claim.name, each.name].get(claim.first_seed, {}).items():
+        for arm, task in tasks_of(pilots, claim, each, claim.first_seed).items():
             if isinstance(each, Trained):
-                places[f"arm {arm}"] = id_, "val_loss"
+                places[f"arm {arm}"] = task.id, "val_loss"
             elif isinstance(each, Measured) and not each.timed:
-                places[f"measurement {each.name}"] = id_, each.value
+                places[f"measurement {each.name}"] = task.id, each.value
     return plan, places
 
 
@@ -53,7 +54,7 @@ def pin_training_code(plan: Plan, known: ClaimSet, jobs: int, console: Console) 
     """Repeat the reference values of what is about to be run; a change makes runs exploratory."""
     for claim in known.claims:
         mine = known.declared[claim.name]
-        needed = _needed(plan, claim)
+        needed = _needed(plan, known, claim)
         if mine.exploratory or not needed or known.store.fresh:
             continue
         reference = mine.content["reference"]
@@ -67,16 +68,14 @@ def pin_training_code(plan: Plan, known: ClaimSet, jobs: int, console: Console) 
         console.print(f"{claim.name}: {len(values)} reference values repeat {exact}")
 
 
-def _needed(plan: Plan, claim: Claim) -> set[str]:
+def _needed(plan: Plan, known: ClaimSet, claim: Claim) -> set[str]:
     """The reference values of the runs and measurements that are still to be done."""
+    left = {task.id for task in plan.tasks.values() if not task.done}
     needed = set()
-    for each in (x for x in claim.predictions if x.role != "shown"):
-        for ids in plan.rows.get((claim.name, each.name), {}).values():
-            left = [arm for arm, (id_, _) in ids.items() if not plan.tasks[id_].done]
-            if isinstance(each, Trained):
-                needed |= {f"arm {arm}" for arm in left}
-            elif left and not each.timed:
-                needed.add(f"measurement {each.name}")
+    for each, seed in product(claim.predictions, {task.seed for task in plan.tasks.values()}):
+        for arm, task in tasks_of(known, claim, each, seed).items():
+            if task.id in left and each.role != "shown" and not each.timed:
+                needed.add(f"arm {arm}" if arm else f"measurement {each.name}")
     return needed
 
 
