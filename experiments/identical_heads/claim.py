@@ -50,11 +50,12 @@ def distance(folder: Path) -> Mapping[str, Any]:
 
 LATE = ("trainer.max_steps=1200", "trainer.val_check_interval=1200")
 ON_CPU = "trainer.accelerator=cpu"  # where sums have one order, so equal heads stay equal
-OFTEN = "probes.patterns.every=10"  # steps; how far heads are apart while they train
+# How far heads are apart while they train.
+OFTEN = ("probes.patterns.every=10", "probes.patterns.heads=true")
 INDEPENDENT = Arm("independent", ("attn=sdpa",))
-TIED = Arm("tied output", ("attn=identical_heads", ON_CPU, OFTEN))
-FREE = Arm("free output", ("attn=identical_qkv", OFTEN))
-DROPOUT = Arm("tied, dropout", ("attn=identical_heads", "model.dropout=0.1", OFTEN))
+TIED = Arm("tied output", ("attn=identical_heads", ON_CPU, *OFTEN))
+FREE = Arm("free output", ("attn=identical_qkv", *OFTEN))
+DROPOUT = Arm("tied, dropout", ("attn=identical_heads", "model.dropout=0.1", *OFTEN))
 NARROW = Arm("one narrow head", ("attn=sdpa", "attn.head_init=single_active"))
 WIDE = Arm("one wide head", ("attn=single_head",))
 PRICED = (TIED, INDEPENDENT, FREE, NARROW, WIDE)

@@ -172,7 +172,7 @@ CLAIM = Claim(
             AtLeast(0.05),
             role="shown",
             budget="full",
-            seeds=2,
+            seeds=1,
             arms=tuple(
                 _arm(attn, std, lr)
                 for std in STDS

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from attnlab.claims import reference
-from attnlab.claims.code_digest import file_digest
+from attnlab.claims.code_digest import file_digest, function_digest
 from attnlab.claims.configs import ConfigResolver, hydra_conf
 from attnlab.claims.declare import check_committed, declare, read_declared
 from attnlab.claims.loading import load_claim
@@ -127,6 +127,18 @@ def test_a_digest_covers_code_and_not_comments_or_places_of_imports(tmp_path, ol
     before = file_digest(file)
     file.write_text(text.replace(old, new))
     assert (file_digest(file) == before) is same
+
+
+def test_a_threshold_is_no_part_of_the_code_of_a_measurement(paths):
+    def digest():
+        claim = load_claim(own_claim.file(paths, "claim.py"))
+        return function_digest(claim.prediction("noise").measure)
+
+    before = digest()
+    edit(own_claim.file(paths, "claim.py"), "AtMost(7.5)", "AtMost(6.0)")
+    assert digest() == before  # so that its pilots are still valid
+    edit(own_claim.file(paths, "claim.py"), "seed / 10", "seed / 11")
+    assert digest() != before
 
 
 def test_a_changed_number_of_steps_in_conf_is_detected(paths):

@@ -21,20 +21,22 @@ def claim_code(directory: Path) -> dict[str, str]:
 
 
 def function_digest(function: Callable[..., Any]) -> str:
-    """The digest of the file that defines a function."""
+    """The digest of the file that defines a function, without the claim that it may define."""
     while isinstance(function, partial):
         function = function.func
-    return file_digest(Path(inspect.getfile(inspect.unwrap(function))))
+    return file_digest(Path(inspect.getfile(inspect.unwrap(function))), claim=False)
 
 
-def file_digest(file: Path) -> str:
-    """The digest of a Python file."""
-    return _digest(file.read_text(encoding="utf-8"))
+def file_digest(file: Path, *, claim: bool = True) -> str:
+    """The digest of a Python file; without `claim`, thresholds and arms of CLAIM do not count."""
+    return _digest(file.read_text(encoding="utf-8"), claim)
 
 
 @cache
-def _digest(text: str) -> str:
+def _digest(text: str, claim: bool) -> str:
     tree = ast.parse(text)
+    if not claim:
+        tree.body = [node for node in tree.body if not ast.unparse(node).startswith("CLAIM = ")]
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             node.module = None  # a moved module is not a change
