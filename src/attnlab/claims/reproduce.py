@@ -117,7 +117,8 @@ def next_look(family: Sequence[Evidence], counts: Counts) -> bool:
         for name, result in evidence.found.items():
             count = counts.get((evidence.claim.name, name), 0)
             looks = [n for n, _ in LOOKS if count < n <= evidence.claim.last_look]
-            if count and looks and result.outcome and result.outcome.undecided:
+            few = result.prediction.seeds is not None  # its number of seeds is fixed
+            if count and looks and not few and result.outcome and result.outcome.undecided:
                 counts[evidence.claim.name, name] = looks[0]
                 more = True
     return more
@@ -135,7 +136,7 @@ def _announcement(known: ClaimSet, counts: Counts, jobs: int, *, to_last_look: b
         last = {
             (claim.name, each.name): claim.last_look
             for claim, each in known.predictions
-            if each.role != "shown" and not isinstance(each.criterion, EXACT)
+            if each.seeds is None and not isinstance(each.criterion, EXACT)
         }
         at_most = {key: max(count, last.get(key, 0)) for key, count in counts.items()}
         whole = make_plan(known, at_most).seconds(jobs)
