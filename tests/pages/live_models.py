@@ -25,13 +25,13 @@ T = 24
 SIZES = ["n_layer=2", "n_head=4", "n_embd=32", f"block_size={T}", "dropout=0.0"]
 # Variants that the page computes; the others are refused.
 SUPPORTED = (
-    "alibi bidirectional cosine flex flipped gqa identical_heads identical_qkv inverse_scale "
-    "linear log_length manual mqa peek_one rotary sdpa shared_qk shared_qkv sigmoid single_head "
-    "sliding_window softcap softmax1 unscaled"
+    "alibi bidirectional cosine flex flipped gate_channel gate_head gqa identical_heads "
+    "identical_qkv inverse_scale linear log_length manual mqa peek_one rotary sdpa shared_qk "
+    "shared_qkv sigmoid single_head sliding_window softcap softmax1 unscaled"
 ).split()
 REFUSED = (
     "additive decay delta_net delta_net_negative differential differential_v2 entmax exclusive "
-    "finite_fill forgetting gate_channel gate_head gated_delta_net gated_linear general kda "
+    "finite_fill forgetting gated_delta_net gated_linear general kda "
     "latent partial_rotary post_softmax_mask retention scalable_softmax short_conv sink "
     "softmax_over_queries softpick sparsemax stick_breaking strict_flip top_k torch_mha "
     "unmerged_heads value_embeddings value_residual zero_fill "
@@ -43,6 +43,7 @@ MODELS = {
     "ReLU squared": ["model.activation=relu_squared"],
     "tanh GELU": ["model.activation=gelu_tanh"],
     "no positions": ["model.learned_positions=false"],
+    "a gate with a bias": ["model.bias=true", "attn.gate=head", "attn.gate_bias=4.0"],
     "as preset=fast": [
         *("model.norm=rms_norm", "model.activation=relu_squared", "model.smear=3"),
         *("model.learned_positions=false", "attn.qk_norm=true", "attn.rotary=30.0"),

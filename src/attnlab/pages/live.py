@@ -84,7 +84,8 @@ def exported(net: GPT, x: Tensor, y: Tensor, dtype: torch.dtype, refusal: str) -
             "exclusive": layer.exclusive,
             "rotary_share": layer.rotary and layer.rotated < layer.head_size,
         }
-        if added := sorted({*layer.added, *(name for name, on in others.items() if on)}):
+        others |= dict.fromkeys(layer.added - {"gate"}, True)
+        if added := sorted(name for name, on in others.items() if on):
             raise BadInput(f"{refusal}: its attention has {', '.join(added)}")
         mask = masks.build_mask(layer.may_attend, x.shape[1]).int().flatten().tolist()
         model["layers"].append(names | {key: vars(layer)[key] for key in numbers} | {"mask": mask})
