@@ -60,6 +60,8 @@ def paths(tmp_path, monkeypatch):
 
 
 def test_rates_are_chosen_declared_and_run_to_a_page(paths, capsys, monkeypatch):
+    assert not select(paths, ["mine"], jobs=1, only_plan=True)
+    assert "18 runs and measurements come next" in capsys.readouterr().out
     assert select(paths, ["mine"], jobs=1)
     told = capsys.readouterr().out
     # The best rate of the gated arm lies beyond the edge, and further than two extensions reach.

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from statistics import fmean, stdev
 
@@ -15,7 +16,7 @@ from attnlab.claims.evaluate import evaluate
 from attnlab.claims.loading import load_claims
 from attnlab.claims.paths import Paths
 from attnlab.claims.plan import ClaimSet, Counts, make_plan, pilots_of, unmet
-from attnlab.claims.progress import run_plan
+from attnlab.claims.progress import duration, run_plan
 from attnlab.claims.reference import read_reference, reference_plan
 from attnlab.claims.rows import Row
 from attnlab.claims.trial import (
@@ -32,17 +33,23 @@ from attnlab.workers import cores
 
 
 def select(
-    paths: Paths, names: Sequence[str], jobs: int | None = None, minutes: float | None = None
+    paths: Paths,
+    names: Sequence[str],
+    jobs: int | None = None,
+    minutes: float | None = None,
+    *,
+    only_plan: bool = False,
 ) -> bool:
     """Run the pilots of claims: every arm at each of its rates, then at the best one.
 
     Rows are appended to pilots.jsonl. After `minutes`, no new run starts, and the same call
-    continues. Returns whether all pilots are there. Raises BadInput if a run fails.
+    continues; `only_plan` runs nothing and prints what comes next. Returns whether all pilots are
+    there. Raises BadInput if a run fails.
     """
     console = Console(soft_wrap=True)
     until = time.monotonic() + 60 * minutes if minutes else None
     jobs = jobs or cores()
-    with paths.lock(), hydra_conf(paths.conf):
+    with nullcontext() if only_plan else paths.lock(), hydra_conf(paths.conf):
         resolve = ConfigResolver(paths)
         while True:  # chosen rates, and rates beyond an edge, follow from the rows so far
             pilots = pilots_of(load_claims(paths.experiments, names), paths, resolve)
@@ -52,18 +59,28 @@ def select(
             plan = make_plan(known, counts)
             if not plan.todo:
                 break
+            if only_plan:
+                about = f"{duration(plan.seconds(jobs))} on {jobs} processes"
+                console.print(f"{len(plan.todo)} runs and measurements come next; about {about}.")
+                console.print("Rates beyond an edge and seeds at the best rates follow.")
+                return False
             if not run_plan(plan, known, jobs, console, until):
                 console.print("The time is over; the same command continues.")
                 return False
             _check_failed(known)
-        for claim in pilots.claims:
-            _print_arms(claim, pilots, console)
-        for evidence in evaluate(pilots, _counts(pilots)):
-            for name, result in evidence.found.items():
-                if len(result.values) > 1:
-                    pilot = f"Pilot({fmean(result.values):.3g}, {stdev(result.values):.2g})"
-                    console.print(f"{evidence.claim.name}.{name}: pilot={pilot}")
+        _print_pilots(pilots, console)
     return True
+
+
+def _print_pilots(pilots: ClaimSet, console: Console) -> None:
+    """Arms with their rates, and the pilot of each prediction."""
+    for claim in pilots.claims:
+        _print_arms(claim, pilots, console)
+    for evidence in evaluate(pilots, _counts(pilots)):
+        for name, result in evidence.found.items():
+            if len(result.values) > 1:
+                pilot = f"Pilot({fmean(result.values):.3g}, {stdev(result.values):.2g})"
+                console.print(f"{evidence.claim.name}.{name}: pilot={pilot}")
 
 
 def _counts(pilots: ClaimSet) -> Counts:

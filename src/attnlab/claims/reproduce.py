@@ -136,7 +136,9 @@ def _announcement(known: ClaimSet, counts: Counts, jobs: int, *, to_last_look: b
         last = {
             (claim.name, each.name): claim.last_look
             for claim, each in known.predictions
-            if each.seeds is None and not isinstance(each.criterion, EXACT)
+            if each.seeds is None
+            and each.role != "shown"
+            and not isinstance(each.criterion, EXACT)
         }
         at_most = {key: max(count, last.get(key, 0)) for key, count in counts.items()}
         whole = make_plan(known, at_most).seconds(jobs)

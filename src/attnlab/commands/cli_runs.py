@@ -183,7 +183,7 @@ def reproduce(
         from attnlab.claims import pilots
 
         if select:
-            pilots.select(paths, names, jobs, minutes)
+            pilots.select(paths, names, jobs, minutes, only_plan=plan)
         else:
             pilots.declare_claims(paths, names, jobs)
         return
