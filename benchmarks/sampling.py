@@ -21,7 +21,8 @@ import torch
 from attnlab.attention import SelfAttention
 from attnlab.init import init_weights
 from attnlab.interop import to_gpt2
-from attnlab.model import GPT, sample
+from attnlab.model import GPT
+from attnlab.sampling import sample
 from attnlab.training.metrics import git_state
 
 V, BLOCK = 65, 1280

@@ -6,7 +6,8 @@ import torch
 from attnlab.attention import SelfAttention
 from attnlab.errors import BadInput
 from attnlab.init import init_weights
-from attnlab.model import GPT, sample
+from attnlab.model import GPT
+from attnlab.sampling import sample
 
 PROMPT = torch.arange(5)
 

@@ -13,7 +13,8 @@ from torch import Tensor
 from attnlab.attention import SelfAttention, Variant
 from attnlab.attention.cache import KVCache
 from attnlab.attention.masks import build_mask, looks_back
-from attnlab.model import GPT, CachedDecoder, rms_norm, sample, supports_cache
+from attnlab.model import GPT, rms_norm
+from attnlab.sampling import CachedDecoder, sample, supports_cache
 from attnlab.training.config import read_config
 from tests.conftest import SMALL, VARIANTS, settings
 
@@ -74,6 +75,10 @@ MODELS: dict[str, Callable[[], GPT]] = {
     "no positions": lambda: own(learned_positions=False),
     "cosine": lambda: own(Variant(SelfAttention, {"qk_norm": True}), norm=rms_norm),
     "window": lambda: own(Variant(SelfAttention, {"may_attend": window})),
+    "window with forget gates": lambda: own(Variant(SelfAttention, {"window": 3, "forget": 0.0})),
+    "window of one with forget gates": lambda: own(
+        Variant(SelfAttention, {"window": 1, "forget": 0.0})
+    ),
     "shared heads": lambda: own(Variant(SelfAttention, {"n_kv_head": 1})),
     "smeared": lambda: own(smear=3),
     "smeared alone": lambda: own(smear=1, learned_positions=False),

@@ -13,7 +13,7 @@ from torch import Tensor
 from translator import Translator, init_weights
 
 from attnlab.errors import BadInput
-from attnlab.probes.capture import Finding, first_nonfinite_weight
+from attnlab.probes.nonfinite import Finding, first_nonfinite_weight
 from attnlab.training.lightning_module import Reduction, TaskModule
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from attnlab.interop import from_bert, from_gpt2
     from attnlab.model import GPT
     from attnlab.pages.explorer import explore
+    from attnlab.probes.costs import costs
     from attnlab.probes.layer_check import check_layer
     from attnlab.runs.reading import read_runs
     from attnlab.training.checkpoints import load_model
@@ -44,6 +45,7 @@ __all__ = [
     "check_layer",
     "checkup_attention",
     "checkup_kernel",
+    "costs",
     "declare",
     "explore",
     "from_bert",
@@ -58,6 +60,7 @@ _ELSEWHERE = {
     "check_layer": "attnlab.probes.layer_check",
     "checkup_attention": "attnlab.checkup",
     "checkup_kernel": "attnlab.checkup",
+    "costs": "attnlab.probes.costs",
     "declare": "attnlab.attention.properties",
     "explore": "attnlab.pages.explorer",
     "from_bert": "attnlab.interop",

@@ -12,9 +12,10 @@ from attnlab.attention import AttentionConfig, KVCache, Properties, SelfAttentio
 from attnlab.attention.cache import Memo
 from attnlab.attention.properties import SOFTMAX, declare
 from attnlab.init import init_weights, normal
-from attnlab.model import GPT, CachedDecoder, supports_cache
+from attnlab.model import GPT
 from attnlab.probes.capture import views
 from attnlab.rng import Rule, constant, zeros
+from attnlab.sampling import CachedDecoder, supports_cache
 
 C, H, T, V = 24, 3, 20, 11
 

@@ -204,6 +204,15 @@ def test_the_baby_preset_is_nanogpts_gpu_setting() -> None:
     assert (cfg.data.batch_size, cfg.trainer.max_steps) == (64, 5000)
 
 
+def test_the_presets_of_published_layers() -> None:
+    net = read_config(settings("preset=gpt_oss")).model(65)
+    of_layers = [(block.attn.window, block.attn.added) for block in net.blocks]
+    assert of_layers == [(8, {"sink"}), (None, {"sink"})] * 2
+    net = read_config(settings("preset=fox_pro", "model.n_layer=1")).model(65)
+    assert net.blocks[0].attn.added == {"forget", "gate", "conv"} and net.wpe is None
+    assert net.blocks[0].attn.gain is not None
+
+
 PRESETS, OPTIMS = (sorted(f.stem for f in (CONF / g).glob("*.yaml")) for g in ("preset", "optim"))
 PAIRS = [(preset, optim) for preset in PRESETS for optim in OPTIMS]
 

@@ -1,5 +1,6 @@
 """The contract of an attention layer, over every file of conf/attn."""
 
+import math
 from fnmatch import fnmatch
 from typing import Any
 
@@ -17,6 +18,9 @@ from attnlab.attention import (
     masks,
 )
 from attnlab.attention.cache import KVCache, takes_memo
+from attnlab.init import init_weights
+from attnlab.model import GPT
+from attnlab.probes.capture import scalars, views
 from attnlab.training.instantiate import build
 from tests.conftest import VARIANTS, settings
 from tests.contracts.test_conf import CLAIMS
@@ -194,6 +198,15 @@ def test_bf16_is_close_to_fp32(variant: str) -> None:
     torch.testing.assert_close(y.float(), exact, rtol=0, atol=0.03 * float(exact.abs().max()))
 
 
+@pytest.mark.parametrize("variant", FINITE)
+def test_all_measures_of_a_new_model_are_numbers(variant: str) -> None:
+    config = settings(f"attn={variant}").attn
+    net = GPT(build(config, "attn"), V, block_size=T, n_layer=2, n_head=4, n_embd=C)
+    init_weights(net, 0)
+    found = scalars(views(net, torch.arange(2 * T).view(2, T) % V))
+    assert all(map(math.isfinite, found.values())), found
+
+
 def numbers_at(variant: str, length: int) -> int:
     """What a layer of 32 channels and 4 heads keeps of a text."""
     config = AttentionConfig(32, 4, length)
@@ -218,7 +231,7 @@ def test_numbers_in_the_cache(variant: str, short: int, long: int) -> None:
     assert (numbers_at(variant, 64), numbers_at(variant, 1024)) == (short, long)
 
 
-@pytest.mark.slow
+@pytest.mark.long  # 60 CPU seconds
 @pytest.mark.parametrize("variant", ["forgetting", "kda", "latent", "stick_breaking", "entmax"])
 def test_compiled_layers_give_the_same_outputs(variant: str) -> None:
     layer, x = layer_of(variant).eval(), x_of()

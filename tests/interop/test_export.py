@@ -20,7 +20,8 @@ from attnlab.commands.cli import app
 from attnlab.errors import BadInput
 from attnlab.init import init_weights
 from attnlab.interop import export, to_gpt2, tokenizer_of
-from attnlab.model import GPT, gelu_tanh, relu_squared, rms_norm, sample
+from attnlab.model import GPT, gelu_tanh, relu_squared, rms_norm
+from attnlab.sampling import sample
 from tests.conftest import weights_of
 
 ALPHABET = "\n !\"'-.abcdefgé🙂"

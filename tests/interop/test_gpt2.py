@@ -13,7 +13,7 @@ from attnlab.attention import SelfAttention, Variant
 from attnlab.attention.kernels import manual
 from attnlab.errors import BadInput
 from attnlab.interop import attention_from_gpt2, block_from_gpt2, from_gpt2, to_gpt2
-from attnlab.model import sample
+from attnlab.sampling import sample
 
 V, T = 61, 24
 

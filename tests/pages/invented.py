@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.attention.masks import Predicate, build_mask, causal
-from attnlab.probes.capture import View, history, snapshot
+from attnlab.probes.capture import View
+from attnlab.probes.snapshots import history, snapshot
 
 TEXT = "GREMIO:\nGood morrow, neighbour B"
 LAYERS, HEADS = 2, 3

@@ -16,7 +16,8 @@ from torch import Tensor
 from attnlab.attention.masks import build_mask, causal
 from attnlab.data.corpora import encode
 from attnlab.probes import training_probes
-from attnlab.probes.capture import packed, quantized, views
+from attnlab.probes.capture import views
+from attnlab.probes.snapshots import packed, quantized
 from attnlab.probes.training_probes import Predictions
 from attnlab.training.checkpoints import load_model
 from attnlab.training.config import read_config

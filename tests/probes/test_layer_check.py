@@ -223,7 +223,7 @@ class Latent(SelfAttention):
         self.up = nn.Linear(C // 2, 3 * C, bias=False)
 
     def split(self, x: Tensor, cache: KVCache | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = map(self._heads, self.up(self.qkv(x)).chunk(3, dim=-1))
+        q, k, v = map(self.to_heads, self.up(self.qkv(x)).chunk(3, dim=-1))
         return q, k, v
 
 

@@ -1,6 +1,7 @@
 """What cells and headings of the tables say."""
 
 import io
+import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,15 @@ from attnlab.runs.pairing import pairs
 from attnlab.runs.plain_rows import rows
 from attnlab.runs.printing import print_table
 from attnlab.runs.reading import read_runs
-from attnlab.runs.runs_table import COMPARED, USUAL, cell, table, usual
+from attnlab.runs.runs_table import (
+    COMPARED,
+    COSTS,
+    USUAL,
+    cell,
+    note_on_costs,
+    table,
+    usual,
+)
 from tests.runs.invented import write_run
 
 
@@ -64,3 +73,23 @@ def test_no_number_and_no_word_is_cut_however_narrow_the_terminal(
     number = {"0.1234": width > 30, "2.010±0.010": width > 30}
     assert all((text in words) == shown for text, shown in number.items())
     assert ("narrow for val_loss" in " ".join(said.split())) == (width == 30)
+
+
+def test_costs_are_plain_numbers_and_the_note_says_what_they_count(tmp_path: Path) -> None:
+    of_layers = {"length": 64, "parameters": 4096, "flops": None, "flops_counted": 16384}
+    for variant, missed in (("sdpa", ""), ("entmax", "cumsum, sort")):
+        file = write_run(tmp_path, variant, 0, 2.0) / "metrics.json"
+        metrics = json.loads(file.read_text())
+        metrics["costs"] = of_layers | {"not_counted": missed, "cached": 4096}
+        file.write_text(json.dumps(metrics))
+    compared = pairs(read_runs(tmp_path))
+    assert usual(compared, COSTS) == [key for key in COSTS if key != "costs.flops"]
+    shown = [cell(compared[0], key) for key in COSTS]
+    assert shown == ["4,096", "1,000", "-", "16,384", "4,096", "8"]
+    note = note_on_costs(compared)
+    assert "at T = 64." in note and "Not counted: elementwise operators, cumsum, sort." in note
+
+
+def test_earlier_runs_have_no_note_on_costs(tmp_path: Path) -> None:
+    write_run(tmp_path, "sdpa", 0, 2.0)
+    assert note_on_costs(pairs(read_runs(tmp_path))) == ""

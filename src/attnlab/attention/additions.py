@@ -8,6 +8,8 @@ from torch import nn
 from attnlab.attention.variant import AttentionConfig, check_sizes
 from attnlab.rng import Rule, constant, normal, ones, uniform, zeros
 
+Parts = dict[str, nn.Module | nn.Parameter]
+
 RULES: dict[str, Rule] = {
     "length_gain": ones,
     "conv": uniform(-0.5, 0.5),  # as nn.Conv1d with 4 taps a channel
@@ -19,13 +21,13 @@ RULES: dict[str, Rule] = {
 }
 
 
-def additions(config: AttentionConfig, H: int, rows: int) -> dict[str, nn.Module | nn.Parameter]:
+def additions(config: AttentionConfig, H: int, rows: int) -> Parts:
     """The parameters that the settings of a layer with `rows` rows of `qkv` add to it, by name.
 
     Raises ValueError for settings out of range, or that do not combine.
     """
     C = config.n_embd
-    parts: dict[str, nn.Module | nn.Parameter] = {}
+    parts: Parts = {}
     if config.length_scale:
         parts["length_gain"] = nn.Parameter(torch.ones(H))
     if config.conv is not None:
@@ -51,9 +53,7 @@ def additions(config: AttentionConfig, H: int, rows: int) -> dict[str, nn.Module
     return parts
 
 
-def rules_of_additions(
-    config: AttentionConfig, parts: dict[str, nn.Module | nn.Parameter]
-) -> dict[str, Rule]:
+def rules_of_additions(config: AttentionConfig, parts: Parts) -> dict[str, Rule]:
     """The initialization rules of `additions`, by parameter name."""
     rules = {name: rule for name, rule in RULES.items() if name.partition(".")[0] in parts}
     if config.gate_bias is not None:

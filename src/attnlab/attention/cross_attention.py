@@ -63,10 +63,8 @@ class CrossAttention(nn.Module):
     ) -> Tensor:
         """The weights that average the memory's values, without dropout: (B, H, T, S)."""
         q, k, _ = self.split(x, memory)
-        B, H, S, _ = k.shape
-        one_hot = torch.eye(S, dtype=q.dtype, device=q.device).expand(B, H, S, S)
         mask = _mask(memory, memory_may_attend)
-        return self.kernel(q, k, one_hot, mask=mask, scale=self.scale, dropout=0.0)
+        return self.kernel(q, k, kernels.one_hot(k), mask=mask, scale=self.scale, dropout=0.0)
 
     def split(self, x: Tensor, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (B, H, T, D), keys and values (B, H, S, D)."""

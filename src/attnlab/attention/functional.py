@@ -27,25 +27,17 @@ def attention(
 ) -> tuple[Tensor, Tensor]:
     """Average the values by the softmax of the scores (Vaswani et al. 2017, equation 1).
 
-    The name of a mask says what True means in it. Masks and bias broadcast to the scores by
-    PyTorch's rules and can be combined. Pass a padding mask (B, S) as (B, 1, S), or as
-    (B, 1, 1, S) with heads. Returns the output (..., T, E) in the dtype of v, and the pattern
-    (..., T, S), whose rows sum to 1, in fp32, or in fp64 if q or k is. Raises ValueError if shapes
-    do not fit, a mask holds values other than 0 and 1, a bias is bool, NaN or +inf, or a query
-    sees no key and `empty` is "raise".
+    q is (T, D), (B, T, D) or (B, H, T, D), k (..., S, D), and v (..., S, E). `scale` multiplies
+    the scores; None means 1/sqrt(D) for dot products, and 1 for `score`, a function of q and k
+    that gives scores (..., T, S), see `attnlab.attention.scores`. The name of a mask says what
+    True, or 1, means in it; its dtype may be any. `bias` is added to the scores, and its -inf
+    block. Masks and bias broadcast to the scores by PyTorch's rules and can be combined. Pass a
+    padding mask (B, S) as (B, 1, S), or as (B, 1, 1, S) with heads. A query that sees no key is an
+    error; with empty="zeros", its output and its row of the pattern are 0.
 
-    Args:
-        q: (T, D), (B, T, D) or (B, H, T, D).
-        k: (..., S, D); another width than D only if `score` accepts it.
-        v: (..., S, E).
-        may_attend: True, or 1, where a query may see a key; of any dtype.
-        blocked: True, or 1, where it may not; of any dtype.
-        bias: numbers that are added to the scores; -inf blocks.
-        scale: multiplies the scores; None means 1/sqrt(D) for dot products, and 1 for `score`.
-        score: maps q and k to scores (..., T, S), see `attnlab.attention.scores`; None means dot
-            products.
-        empty: for a query that sees no key, "raise" an error, or give "zeros" as its output and
-            its row of the pattern.
+    Returns the output (..., T, E) in the dtype of v, and the pattern (..., T, S), whose rows sum
+    to 1, in fp32, or in fp64 if q or k is. Raises ValueError if shapes do not fit, a mask holds
+    values other than 0 and 1, a bias is bool, NaN or +inf, or a query sees no key.
     """
     if empty not in ("raise", "zeros"):
         raise ValueError(f"empty = {empty} must be raise or zeros")
@@ -60,15 +52,20 @@ def attention(
     if blocked is not None:
         may = may & ~_as_bool("blocked", blocked, scores)
     lonely = ~may.any(-1, keepdim=True)  # (..., T, 1)
-    if empty == "raise" and bool(lonely.any()):
-        *_, query, _ = lonely.nonzero()[0].tolist()
-        raise ValueError(
-            f"query {query} of {q.shape[-2]} sees no key; let it see one, or pass empty='zeros'"
-        )
+    if empty == "raise":
+        _refuse_lonely(lonely)
     # The softmax of a row of -inf is 0/0, and its gradient NaN.
     masked = scores.masked_fill(~may, -math.inf).masked_fill(lonely, 0.0)
     pattern = masked.softmax(-1).masked_fill(lonely, 0.0)
     return kernels.mix(pattern, v, dropout=0.0), pattern
+
+
+def _refuse_lonely(lonely: Tensor) -> None:
+    for *_, query, _ in lonely.nonzero().tolist()[:1]:
+        raise ValueError(
+            f"query {query} of {lonely.shape[-2]} sees no key; let it see one, or pass "
+            f"empty='zeros'"
+        )
 
 
 def _scores(q: Tensor, k: Tensor, scale: float | None, score: Score | None) -> Tensor:

@@ -62,6 +62,12 @@ def mix(pattern: Tensor, v: Tensor, *, dropout: float) -> Tensor:
     return F.dropout(pattern.to(v.dtype), dropout) @ v
 
 
+def one_hot(k: Tensor) -> Tensor:
+    """The values (B, H, S, S) whose mix is the pattern of the keys k (B, H, S, D)."""
+    B, H, S, _ = k.shape
+    return torch.eye(S, dtype=k.dtype, device=k.device).expand(B, H, S, S)
+
+
 def manual(
     q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float, mod: Mod = None
 ) -> Tensor:
@@ -141,7 +147,12 @@ def linear_scores(q: Tensor, k: Tensor, *, scale: float, mod: Mod = None) -> Ten
         return logs if mod is None else mod(logs)
 
 
-declare(linear, replace(SOFTMAX, scores=linear_scores))
+def linear_flops(D: int) -> int:
+    """A state (D, D) and a sum (D,) of keys, which each position adds to and each query reads."""
+    return 4 * D * D + 2 * D
+
+
+declare(linear, replace(SOFTMAX, scores=linear_scores, flops=linear_flops))
 
 
 def sdpa(

@@ -75,29 +75,32 @@ class LatentAttention(SelfAttention):
     def split(self, x: Tensor, cache: KVCache | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries and keys (B, H, T, D + rotated) and values (B, H, T, D)."""
         start = 0 if cache is None else len(cache)
-        q = self.qkv(x).split(self.qkv_sizes, -1)[0].unflatten(-1, (self.n_head, -1))
-        plain, turned = q.transpose(1, 2).split([self.head_size, self.rotated], -1)
-        q = torch.cat([plain, self._rotate(turned, start)], -1)
-        return q, *self._keys_and_values(*self._compressed(x, start))
+        q, c, shared = self.qkv(x).split(self.qkv_sizes, -1)
+        q = q.unflatten(-1, (self.n_head, -1)).transpose(1, 2)
+        plain, turned = q.split([self.head_size, self.rotated], -1)
+        q = torch.cat([plain, rotate(turned, self.base, start)], -1)
+        return q, *self._keys_and_values(*self._compressed(c, shared, start))
 
-    def _compressed(self, x: Tensor, start: int) -> tuple[Tensor, Tensor]:
-        """What is cached of x (B, T, C): c (B, T, latent) and the rotated part."""
-        _, c, shared = self.qkv(x).split(self.qkv_sizes, -1)
-        return self.norm(c), self._rotate(shared, start)
+    def _compressed(self, c: Tensor, shared: Tensor, start: int) -> tuple[Tensor, Tensor]:
+        """What is cached of T positions: c (B, T, latent) and the rotated part."""
+        return self.norm(c), rotate(shared, self.base, start)
 
     def _keys_and_values(self, c: Tensor, shared: Tensor) -> tuple[Tensor, Tensor]:
-        k, v = (self._heads(part) for part in self.up(c).chunk(2, -1))
+        k, v = (self.to_heads(part) for part in self.up(c).chunk(2, -1))
         return torch.cat([k, shared[:, None].expand(-1, self.n_head, -1, -1)], -1), v
-
-    def _rotate(self, x: Tensor, start: int) -> Tensor:
-        exact = torch.promote_types(x.dtype, torch.float32)
-        return rotate(x.to(exact), self.base, start).to(x.dtype)
 
     def cached(self, x: Tensor, k: Tensor, v: Tensor, cache: KVCache) -> tuple[Tensor, Tensor]:
         """Keys and values of all positions so far, from the cached c and rotated parts."""
-        most = None if self.window is None else self.window - 1
-        return self._keys_and_values(*cache.append(*self._compressed(x, len(cache)), most=most))
+        _, c, shared = self.qkv(x).split(self.qkv_sizes, -1)
+        kept = self._compressed(c, shared, len(cache))
+        return self._keys_and_values(*cache.append(*kept, most=self.kept))
+
+    def mix_flops(self, keys: int) -> int:
+        return super().mix_flops(keys) + 2 * self.n_head * self.rotated * keys
 
     def qkv_of_heads(self) -> Tensor:
-        """ValueError: keys and values are not linear in x."""
-        raise ValueError("LatentAttention normalizes c, so its keys are not linear in x")
+        """The weight (3C, C) of queries, keys and values, without the rotated channels and the
+        division of c by its root mean square, which all heads share."""
+        q, c, _ = self.qkv.weight.split(self.qkv_sizes)
+        q = q.unflatten(0, (self.n_head, -1))[:, : self.head_size].flatten(0, 1)
+        return torch.cat([q, self.up.weight @ (self.norm.weight[:, None] * c)])

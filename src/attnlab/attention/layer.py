@@ -105,10 +105,10 @@ class Attention(nn.Module):
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Project to queries, keys and values: (B, T, C) -> three of (B, H, T, D)."""
-        q, k, v = (self._heads(part) for part in self.split_qkv(self.qkv(x), dim=-1))
+        q, k, v = (self.to_heads(part) for part in self.split_qkv(self.qkv(x), dim=-1))
         return q, self._repeat(k), self._repeat(v)
 
-    def _heads(self, x: Tensor) -> Tensor:
+    def to_heads(self, x: Tensor) -> Tensor:
         """Channels to heads: (B, T, h D) -> (B, h, T, D)."""
         return x.unflatten(-1, (-1, self.head_size)).transpose(1, 2)
 
@@ -163,6 +163,18 @@ class Attention(nn.Module):
     def pattern(self, x: Tensor) -> Tensor:
         """The weights that average the values, without dropout: (B, T, C) -> (B, H, T, T)."""
         raise NotImplementedError
+
+    def flops(self, T: int) -> int:
+        """FLOPs of the algorithm for one position of a text of T, forward: two for each
+        multiplication of a matrix product. A query has the keys of its mask; the causal mask
+        counts T."""
+        linear = (m.weight.numel() for m in self.modules() if isinstance(m, nn.Linear))
+        keys = int(self.mask(self.qkv.weight.new_empty(1, T, 0)).sum(-1).max())
+        return 2 * sum(linear) + self.mix_flops(keys)
+
+    def mix_flops(self, keys: int) -> int:
+        """FLOPs of the scores and the average of `keys` values, for a query and all heads."""
+        return 4 * self.n_head * self.head_size * keys
 
     def extend(self, x: Tensor, cache: KVCache) -> Tensor:
         """The output of `forward` at the positions of x (B, T, C), which follow the cached ones.

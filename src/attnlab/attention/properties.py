@@ -22,6 +22,8 @@ class Properties:
         cuda_only: it trains only on a CUDA GPU, without dropout.
         scores: the scores that become weights, called like `kernels.scores`; None for those.
         dtype: what it computes in, as a function of the queries; None for their own dtype.
+        flops: FLOPs of its algorithm for a query of D channels under a causal mask; None for the
+            scores and the average of all keys that a query sees.
     """
 
     rows_sum_to_1: bool = False
@@ -33,8 +35,10 @@ class Properties:
     cuda_only: bool = False
     scores: Callable[..., Tensor] | None = None
     dtype: Callable[[Tensor], torch.dtype] | None = None
+    flops: Callable[[int], int] | None = None
 
 
+OF_ALL_PARTS = ("rows_sum_to_1", "nonnegative", "is_softmax", "cacheable", "linear_in_values")
 SOFTMAX = Properties(rows_sum_to_1=True, nonnegative=True, is_softmax=True, cacheable=True)
 
 
@@ -58,13 +62,6 @@ def combined(kernel: Properties | None, *others: Properties | None) -> Propertie
     for other in others:
         if kernel is None or other is None:
             return None
-        kernel = replace(
-            kernel,
-            rows_sum_to_1=kernel.rows_sum_to_1 and other.rows_sum_to_1,
-            nonnegative=kernel.nonnegative and other.nonnegative,
-            is_softmax=kernel.is_softmax and other.is_softmax,
-            cacheable=kernel.cacheable and other.cacheable,
-            linear_in_values=kernel.linear_in_values and other.linear_in_values,
-            causal_only=kernel.causal_only or other.causal_only,
-        )
+        both = {name: vars(kernel)[name] and vars(other)[name] for name in OF_ALL_PARTS}
+        kernel = replace(kernel, **both, causal_only=kernel.causal_only or other.causal_only)
     return kernel

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from attnlab.attention import kernels
 from attnlab.attention.cache import KVCache
 from attnlab.attention.convolution import convolve
 from attnlab.attention.layer import Attention
@@ -119,7 +120,7 @@ class DeltaAttention(Attention):
         rows = self.qkv(x)
         if self.conv is not None:
             rows = convolve(rows, self.conv, cache)
-        q, k, v = (self._heads(part) for part in self.split_qkv(F.silu(rows), dim=-1))
+        q, k, v = (self.to_heads(part) for part in self.split_qkv(F.silu(rows), dim=-1))
         exact = torch.promote_types(v.dtype, torch.float32)
         q, k = (
             x * (x.square().sum(-1, keepdim=True) + 1e-6).rsqrt()
@@ -156,8 +157,7 @@ class DeltaAttention(Attention):
     def pattern(self, x: Tensor) -> Tensor:
         """The weights of the values, read off by passing the identity as the values."""
         q, k, _ = self.split(x)
-        B, H, T, _ = q.shape
-        return self._read(x, q, k, torch.eye(T, dtype=q.dtype, device=q.device).expand(B, H, T, T))
+        return self._read(x, q, k, kernels.one_hot(k))
 
     def _read(
         self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, cache: KVCache | None = None
@@ -183,6 +183,10 @@ class DeltaAttention(Attention):
         if cache is not None:
             cache.carried["state"] = state
         return torch.cat(mixed, dim=2).to(v.dtype)
+
+    def mix_flops(self, keys: int) -> int:
+        """A write and a read of each state and, with the delta rule, a read by the key."""
+        return (6 if self.delta else 4) * self.n_head * self.head_size**2
 
     def _strength(self, x: Tensor) -> Tensor | None:
         """b (B, H, T, 1), or None without the delta rule."""

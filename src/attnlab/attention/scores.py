@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from attnlab.attention import kernels
 from attnlab.attention.cache import KVCache
 from attnlab.attention.properties import SOFTMAX, Properties
 from attnlab.attention.rms_norm import rms_normalize
-from attnlab.attention.self_attention import SelfAttention
+from attnlab.attention.self_attention import Options, SelfAttention
 from attnlab.attention.variant import AttentionConfig, check_sizes
 from attnlab.rng import Rule, normal
 
@@ -116,19 +116,10 @@ class AdditiveAttention(SelfAttention):
         """v . tanh(q + k): (B, H, T, T)."""
         return additive(q, k, self.v)
 
-    def mix(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        mask: Tensor,
-        dropout: float,
-        options: dict[str, Any],
-    ) -> Tensor:
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, options: Options) -> Tensor:
         """The average of the values (B, H, S, D), weighted by the softmax of the scores."""
         pattern = kernels.masked_softmax(self.scores_of(q, k, None), mask)
-        return kernels.mix(pattern, v, dropout=dropout)
+        return kernels.mix(pattern, v, dropout=options["dropout"])
 
 
 def identity(weight: Tensor, stream: torch.Generator) -> None:
@@ -158,6 +149,9 @@ class GeneralAttention(SelfAttention):
         """Queries times W, keys and values: three of (B, H, T, D)."""
         q, k, v = super().split(x, cache)
         return q @ self.W.to(q.dtype), k, v
+
+    def flops(self, T: int) -> int:
+        return super().flops(T) + 2 * self.W.numel()
 
     def qkv_of_heads(self) -> Tensor:
         """The weight (3C, C) of queries, keys and values, W included."""
@@ -200,19 +194,10 @@ class DifferentialAttention(SelfAttention):
         """The normalized heads as `proj` gets them: (B, H, T, D) -> (B, T, C)."""
         return super().merge(rms_normalize(mixed) * (1 - self.lambda_init), x, v)
 
-    def mix(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        mask: Tensor,
-        dropout: float,
-        options: dict[str, Any],
-    ) -> Tensor:
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, options: Options) -> Tensor:
         """The difference of two kernels, each with half of the channels of q and k."""
         (q1, q2), (k1, k2) = q.chunk(2, dim=-1), k.chunk(2, dim=-1)
-        attend = partial(super().mix, mask=mask, dropout=dropout, options=options)
+        attend = partial(super().mix, mask=mask, options=options)
         ab, cd = (self.lambdas[::2] * self.lambdas[1::2]).sum(-1)  # a . b and c . d
         return attend(q1, k1, v) - (ab.exp() - cd.exp() + self.lambda_init) * attend(q2, k2, v)
 
@@ -245,12 +230,12 @@ class DifferentialAttentionV2(SelfAttention):
     def split(self, x: Tensor, cache: KVCache | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries of both heads (B, 2 H, T, D), and keys and values (B, H, T, D)."""
         q, k, v = super().split(x, cache)
-        second = self._heads(self.second(x))
+        second = self.to_heads(self.second(x))
         if self.rotary is not None:
             second, _ = self._placed(second, k, 0 if cache is None else len(cache))
         return torch.cat([q, second], dim=1), k, v
 
-    def options(self, x: Tensor, cache: KVCache | None = None) -> dict[str, Any]:
+    def options(self, x: Tensor, cache: KVCache | None = None) -> Options:
         return super().options(x, cache) | {"lambda": self.lambdas(x).sigmoid().mT[..., None]}
 
     def scores(self, x: Tensor) -> Tensor:
@@ -258,18 +243,12 @@ class DifferentialAttentionV2(SelfAttention):
         q, k, _ = self.split(x)
         return self.scores_of(q.chunk(2, dim=1)[0], k, self.mod(x))
 
-    def mix(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        mask: Tensor,
-        dropout: float,
-        options: dict[str, Any],
-    ) -> Tensor:
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, options: Options) -> Tensor:
         """The difference of the kernel with the first and with the second queries."""
         first, second = q.chunk(2, dim=1)
         others = {name: option for name, option in options.items() if name != "lambda"}
-        attend = partial(super().mix, mask=mask, dropout=dropout, options=others)
+        attend = partial(super().mix, mask=mask, options=others)
         return attend(first, k, v) - options["lambda"] * attend(second, k, v)
+
+    def mix_flops(self, keys: int) -> int:
+        return 2 * super().mix_flops(keys)

@@ -23,6 +23,8 @@ from attnlab.attention.rms_norm import rms_normalize
 from attnlab.attention.variant import AttentionConfig, check_sizes
 from attnlab.rng import Rule, ones
 
+Options = dict[str, Any]  # of a kernel, by name
+
 
 class SelfAttention(Attention):
     """Multi-head self-attention with any kernel (Vaswani et al. 2017, section 3.2).
@@ -58,6 +60,7 @@ class SelfAttention(Attention):
         if self.softcap is not None and not 1e-30 <= self.softcap <= 1e30:  # finite in fp32
             raise ValueError(f"softcap = {self.softcap:g} must be from 1e-30 to 1e30, or null")
         self.kernel, self.window = config.kernel, config.window
+        self.kept = None if config.window is None else config.window - 1  # positions in a cache
         self.gain = nn.Parameter(torch.ones(self.n_head)) if config.qk_norm else None
         self.exclusive, self.top_k = config.exclusive, config.top_k
         self.first = config.layer == 0
@@ -102,7 +105,7 @@ class SelfAttention(Attention):
         rows = self.qkv(x)
         if "conv" in self.added:
             rows = rows + convolve(rows, self.conv, cache)
-        q, k, v = (self._heads(part) for part in self.split_qkv(rows, dim=-1))
+        q, k, v = (self.to_heads(part) for part in self.split_qkv(rows, dim=-1))
         if self.gain is not None or self.rotary is not None or "length_gain" in self.added:
             q, k = self._placed(q, k, 0 if cache is None else len(cache))
         return q, self._repeat(k), self._repeat(v)
@@ -149,16 +152,14 @@ class SelfAttention(Attention):
             if start:
                 whole = self.mask(x.new_empty(1, self.block_size, 0))
                 mask = whole[..., start:stop, stop - keys.shape[2] : stop]
-        dropout = self.dropout if self.training else 0.0
-        mixed = self.mix(q, keys, of_keys, mask=mask, dropout=dropout, options=options)
-        return self.proj(self.merge(mixed, x, v))
+        options["dropout"] = self.dropout if self.training else 0.0
+        return self.proj(self.merge(self.mix(q, keys, of_keys, mask, options), x, v))
 
     def cached(self, x: Tensor, k: Tensor, v: Tensor, cache: KVCache) -> tuple[Tensor, Tensor]:
         """The keys and values (B, H, S, D) up to the new positions; shared ones are cached once,
         and only as many as a window needs."""
         group = self.n_head // self.n_kv_head
-        most = None if self.window is None else self.window - 1
-        keys, values = cache.append(k[:, ::group], v[:, ::group], most=most)
+        keys, values = cache.append(k[:, ::group], v[:, ::group], most=self.kept)
         return self._repeat(keys), self._repeat(values)
 
     def values(self, v: Tensor, memo: Memo | None) -> Tensor:
@@ -172,7 +173,7 @@ class SelfAttention(Attention):
         if memo is None:
             raise ValueError("value_residual and value_embeddings need the memo of a model")
         if "value_embeddings" in self.added:
-            other = self._heads(self.value_embeddings(memo["ids"]))
+            other = self.to_heads(self.value_embeddings(memo["ids"]))
         elif "values" in memo and memo["values"].shape == v.shape:
             other = memo["values"]
         else:
@@ -230,37 +231,33 @@ class SelfAttention(Attention):
         gates = F.logsigmoid(self.forget(x).to(exact)).mT  # (B, H, T)
         if cache is None:
             return gates.cumsum(-1)
-        before = cache.carried.get("kept", gates[..., :0])
+        before = cache.carried.get("log_kept", gates[..., :0])
         last = before[..., -1:] if before.shape[-1] else 0.0
-        cache.carried["kept"] = torch.cat([before, last + gates.cumsum(-1)], -1)
-        return cache.carried["kept"]
+        sums = torch.cat([before, last + gates.cumsum(-1)], -1)
+        first = 0 if self.kept is None else max(0, sums.shape[-1] - self.kept)
+        cache.carried["log_kept"] = sums[..., first:]
+        return sums
 
-    def options(self, x: Tensor, cache: KVCache | None = None) -> dict[str, Any]:
-        """What the kernel gets by name besides mask, scale and dropout, such as `mod`."""
-        options: dict[str, Any] = {"mod": self.mod(x, cache), "top_k": self.top_k}
+    def options(self, x: Tensor, cache: KVCache | None = None) -> Options:
+        """What the kernel gets by name besides mask and scale, with the dropout of a pattern."""
+        options: Options = {"dropout": 0.0, "mod": self.mod(x, cache), "top_k": self.top_k}
         options["sink"] = self.sink if "sink" in self.added else None
         return {name: option for name, option in options.items() if option is not None}
 
-    def mix(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        mask: Tensor,
-        dropout: float,
-        options: dict[str, Any],
-    ) -> Tensor:
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, options: Options) -> Tensor:
         """The kernel: queries (B, H, T, D), keys and values (B, H, S, D) -> (B, H, T, D)."""
-        return self.kernel(q, k, v, mask=mask, scale=self.scale, dropout=dropout, **options)
+        return self.kernel(q, k, v, mask=mask, scale=self.scale, **options)
+
+    def mix_flops(self, keys: int) -> int:
+        declared = properties_of(self.kernel)
+        if declared is None or declared.flops is None:
+            return super().mix_flops(keys)
+        return self.n_head * declared.flops(self.head_size)
 
     def pattern(self, x: Tensor) -> Tensor:
         """The weights of the kernel, read off by passing the identity as the values."""
         q, k, _ = self.split(x)
-        B, _, T, _ = q.shape
-        one_hot = torch.eye(T, dtype=q.dtype, device=q.device).expand(B, self.n_head, T, T)
-        options = self.options(x)
-        return self.mix(q, k, one_hot, mask=self.mask(x), dropout=0.0, options=options)
+        return self.mix(q, k, kernels.one_hot(k), self.mask(x), self.options(x))
 
 
 def _hides(kernel: kernels.Kernel) -> bool:

@@ -36,7 +36,9 @@ def runs(
     where: Where = None,
     sort: Annotated[str | None, Option(help="Sort by a setting or a metric.")] = None,
     descending: Annotated[bool, Option("--descending", help="Largest first.")] = False,
-    columns: Annotated[str | None, Option(help="Settings or metrics, comma-separated")] = None,
+    columns: Annotated[
+        str | None, Option(help="Settings or metrics, comma-separated; costs for those of costs.")
+    ] = None,
     each: Annotated[bool, Option("--each", help="One row per run, no means.")] = False,
     csv: AsCsv = False,
     json: AsJson = False,
@@ -66,6 +68,7 @@ def runs(
     keys = runs_table.usual(compared, runs_table.USUAL)
     if columns is not None:
         keys = [column.strip() for column in columns.split(",")]
+        keys = [x for key in keys for x in (runs_table.COSTS if key == "costs" else (key,))]
     for key in keys:
         runs_table.check_key(selected, key)
     if csv or json:
@@ -136,7 +139,7 @@ def compare(
     at_best = compare_at_best(runs, best, baseline) if best is not None else None
     compared = at_best.comparisons if at_best else pairs(runs, baseline)
     if csv or json:
-        columns = runs_table.usual(compared, runs_table.COMPARED)
+        columns = runs_table.usual(compared, runs_table.COMPARED + runs_table.COSTS)
         rows = plain_rows.rows(compared, columns, each=False)
         if at_best:
             rows = [row | chosen for row, chosen in zip(rows, at_best.rows(), strict=True)]

@@ -7,7 +7,8 @@ from functools import partial
 from torch import Tensor
 
 from attnlab.data.corpora import decode, encode
-from attnlab.model import GPT, sample
+from attnlab.model import GPT
+from attnlab.sampling import sample
 
 UNFINISHED = "\ufffd"  # decoded in place of the bytes of an incomplete character
 

@@ -18,7 +18,7 @@ from attnlab.runs.history import PatternHistory, maps
 from attnlab.runs.labels import in_words
 from attnlab.runs.pairing import Comparison, pairs
 from attnlab.runs.reading import read_runs
-from attnlab.runs.runs_table import COMPARED, cell, ends, heading, usual
+from attnlab.runs.runs_table import COMPARED, COSTS, cell, ends, heading, note_on_costs, usual
 from attnlab.runs.sentences import alone, sentence, verdict
 from attnlab.runs.settings import identity
 
@@ -63,6 +63,11 @@ def compare(
         unit=data.unit,
         texts=len({run.metrics["corpus.sha256"] for run in runs if run.has_result}),
         findings=findings(compared) or [f"{len(compared)} settings"],
+        costs={
+            heading(compared, key).replace("\n", " "): [cell(c, key) for c in compared]
+            for key in usual(compared, COSTS)
+        },
+        note_on_costs=note_on_costs(compared),
         sentences=[text for text in sentences if text],
         pictures=_pictures(data),
         heads=heads,

@@ -12,7 +12,7 @@ from typing import Any
 from attnlab.errors import BadInput, printable
 from attnlab.files import write_atomically
 from attnlab.pages.attention_maps import views_of
-from attnlab.probes.capture import history, snapshot
+from attnlab.probes.snapshots import history, snapshot
 from attnlab.runs.history import PatternHistory, read_history
 from attnlab.runs.pairing import labels
 from attnlab.runs.reading import Run, read_run
@@ -100,5 +100,9 @@ def _note(run: Run | None) -> str:
     if run is None:
         return ""
     note, loss = f"{run.status} at step {run.step:,}", run.metrics.get("val_loss")
-    known = isinstance(loss, float) and math.isfinite(loss)
-    return f"{note}, validation loss {loss:.4f}" if known else note
+    if isinstance(loss, float) and math.isfinite(loss):
+        note += f", validation loss {loss:.4f}"
+    of_attention = {"parameters": "parameters", "flops": "FLOPs a token", "cached": "cached"}
+    known = {unit: run.metrics.get(f"costs.{key}") for key, unit in of_attention.items()}
+    costs = [f"{x:,} {unit}" for unit, x in known.items() if isinstance(x, int)]
+    return f"{note}; attention: {', '.join(costs)}" if costs else note

@@ -17,6 +17,8 @@ from attnlab.probes.layer_check import users_layers
 
 # TensorBoard sorts groups of charts by name and opens the first two. A capital letter comes first.
 SHOWN_FIRST = {"train/loss": "Loss/train", "val/loss": "Loss/validation"}
+# What a user's layer may raise.
+LAYER_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 class Probe(L.Callback):
@@ -60,14 +62,7 @@ def measurable(callbacks: list[L.Callback], net: nn.Module) -> list[L.Callback]:
             if isinstance(net, GPT) and users_layers(net):
                 try:
                     callback.try_on(net)
-                except (
-                    ArithmeticError,
-                    AttributeError,
-                    LookupError,
-                    RuntimeError,
-                    TypeError,
-                    ValueError,
-                ) as error:  # whatever the user's layer raises
+                except LAYER_ERRORS as error:
                     name = type(callback).__name__
                     print(f"the probe {name} is left out: {with_location(error)}")
                     continue

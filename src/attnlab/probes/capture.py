@@ -1,9 +1,6 @@
 """Observes the attention layers of a model without changing it."""
 
-import base64
-import math
-import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +14,7 @@ from attnlab.attention.properties import properties_of
 from attnlab.attention.self_attention import SelfAttention
 from attnlab.model import GPT
 from attnlab.probes import measures
-
-Finding = dict[str, int | str | None]  # {"layer": number or None, "quantity": name}
+from attnlab.rng import generator
 
 
 @dataclass(frozen=True)
@@ -89,6 +85,17 @@ def called(attn: nn.Module, x: Tensor, memo: Memo | None) -> Tensor:
     """The output of a layer for x (B, T, C), which gets the memo if it names it."""
     y: Tensor = attn(x, memo=memo) if takes_memo(type(attn).forward) else attn(x)
     return y
+
+
+def invented_memo(layer: nn.Module, x: Tensor) -> Memo:
+    """A memo: the same symbol everywhere, and values that do not depend on x."""
+    B, T, _ = x.shape
+    memo = {"ids": torch.zeros(B, T, dtype=torch.long, device=x.device)}
+    if isinstance(layer, Attention):
+        shape = (layer.n_head, T, layer.head_size)
+        values = torch.randn(shape, generator=generator(0, "check/memo"))
+        memo["values"] = values.to(x).expand(B, *shape)
+    return memo
 
 
 def view_of(
@@ -211,106 +218,3 @@ def numbers(values: Mapping[str, Tensor]) -> dict[str, float]:
     """Tensors () as Python numbers, with one transfer from the device."""
     found = torch.stack(list(values.values())).tolist() if values else []
     return dict(zip(values, found, strict=True))
-
-
-def snapshot(seen: Sequence[View], step: int, loss: float | None = None) -> dict[str, Any]:
-    """The data of `attnlab explore` for one text at one step, as plain values; NaN is None.
-
-    Returns "step", "loss" in nats per prediction, "weights" (the `packed` patterns of all layers),
-    "negative" (which weights are), "equal" (layer -> head -> the first head with the same pattern,
-    bit for bit), and "measures" (name -> layer -> head).
-    """
-    measured: dict[str, list[list[float | None]]] = {}
-    for view in seen:
-        for name, of_heads in pattern_measures(view.pattern, view.mask).items():
-            measured.setdefault(name, []).append([_plain(x) for x in of_heads.tolist()])
-    return {
-        "step": step,
-        "loss": None if loss is None else _plain(loss),
-        "weights": packed([quantized(view.pattern[0], view.mask) for view in seen]),
-        "negative": packed(view.pattern[0] < 0 for view in seen),
-        "equal": [_first_equal(view.pattern[0]) for view in seen],
-        "measures": measured,
-    }
-
-
-def history(
-    tokens: Iterable[str], seen: Sequence[View], snapshots: Sequence[dict[str, Any]]
-) -> dict[str, Any]:
-    """The content of history.json: the snapshots of one text, with what they have in common."""
-    heads = [view.pattern.shape[1] for view in seen]
-    mask = packed(view.mask for view in seen)
-    return {"tokens": list(tokens), "heads": heads, "mask": mask, "snapshots": list(snapshots)}
-
-
-def quantized(pattern: Tensor, mask: Tensor) -> Tensor:
-    """The magnitude of weights (H, T, T), at most 1, as bytes round(254 sqrt(p)), 255 for NaN.
-
-    A blocked key with any weight has a byte above 0, so that no leak is rounded away.
-    """
-    levels = (254 * pattern.abs().clamp(max=1).sqrt()).round()
-    levels = levels.where(mask | (pattern == 0), levels.clamp(min=1))
-    return levels.where(~pattern.isnan(), 255).to(torch.uint8)
-
-
-def packed(parts: Iterable[Tensor]) -> str:
-    """The bytes of several tensors, one after the other, compressed by zlib, in base64."""
-    content = b"".join(part.cpu().to(torch.uint8).numpy().tobytes() for part in parts)
-    return base64.b64encode(zlib.compress(content, 9)).decode()
-
-
-def _first_equal(heads: Tensor) -> list[int]:
-    """For each head, the first head with the same pattern (T, T)."""
-    numbers = range(len(heads))
-    return [next(j for j in numbers if j == i or heads[j].equal(heads[i])) for i in numbers]
-
-
-def _plain(x: float) -> float | None:
-    return float(f"{x:.5g}") if math.isfinite(x) else None
-
-
-def first_nonfinite(net: GPT, ids: Tensor) -> Finding | None:
-    """The first quantity that is not finite, in the order of the computation, on ids (B, T)."""
-    return first_nonfinite_weight(net) or _first_nonfinite(_quantities(net, ids))
-
-
-def first_nonfinite_weight(net: nn.Module) -> Finding | None:
-    """The first parameter that is not finite, in the order of the model."""
-    return _first_nonfinite((None, f"weight {n}", w) for n, w in net.named_parameters())
-
-
-def first_nonfinite_gradient(net: nn.Module) -> Finding | None:
-    """The first gradient of the backward pass that is not finite."""
-    return _first_nonfinite(
-        (int(n.split(".")[1]) if n.startswith("blocks.") else None, f"gradient of {n}", w.grad)
-        for n, w in reversed(list(net.named_parameters()))
-        if w.grad is not None
-    )
-
-
-def _first_nonfinite(quantities: Iterable[tuple[int | None, str, Tensor]]) -> Finding | None:
-    for layer, name, values in quantities:
-        if not values.isfinite().all():
-            return {"layer": layer, "quantity": name}
-    return None
-
-
-def in_words(found: Finding) -> str:
-    """The sentence about a finding in status.json."""
-    layer = "" if found["layer"] is None else f" of layer {found['layer']}"
-    return f"first in the {found['quantity']}{layer}"
-
-
-def _quantities(net: GPT, ids: Tensor) -> Iterator[tuple[int | None, str, Tensor]]:
-    layers = attention_layers(net)
-    with eval_mode(net):
-        inputs = inputs_of(net, layers, ids)
-        for number, (attn, (x, memo)) in enumerate(zip(layers, inputs, strict=True)):
-            yield number, "input of the attention", x
-            if isinstance(attn, Attention):
-                for name, part in zip(("queries", "keys", "values"), attn.split(x), strict=True):
-                    yield number, name, part
-                yield number, "scores", attn.scores(x)
-            yield number, "pattern", attn.pattern(x)  # type: ignore[operator]
-            yield number, "output of the attention", called(attn, x, memo)
-        yield None, "logits", net(ids)

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnlab.attention.cache import Memo
 from attnlab.attention.kernels import masked_softmax, scores
 from attnlab.attention.layer import Attention
 from attnlab.attention.masks import LEAVES_QUERIES_WITHOUT_KEYS, name_of
@@ -19,7 +18,7 @@ from attnlab.attention.properties import SOFTMAX, Properties, properties_of
 from attnlab.attention.self_attention import SelfAttention
 from attnlab.errors import BadInput
 from attnlab.model import GPT
-from attnlab.probes.capture import called, eval_mode, keys_with_weight
+from attnlab.probes.capture import called, eval_mode, invented_memo, keys_with_weight
 from attnlab.rng import generator
 
 LENGTH = 16  # positions, of which each is changed in turn
@@ -33,8 +32,9 @@ def check_users_layers(net: Any) -> None:
     for layer in users_layers(net):
         n_embd, block_size = net.wte.embedding_dim, net.block_size
         check_layer(layer, n_embd=n_embd, block_size=block_size)
+        found = find_properties(layer, n_embd, block_size)
         if properties_of(layer) is None:
-            layer.properties = found = find_properties(layer, n_embd, block_size)
+            layer.properties = found
             notes[_described(layer)] = (
                 "so measures that assume a softmax are left out"
                 if found is None
@@ -45,12 +45,11 @@ def check_users_layers(net: Any) -> None:
 
 
 def users_layers(net: nn.Module) -> list[Any]:
-    """The attention layers of a GPT whose class, kernel, mask or change of the scores is not
-    attnlab's."""
+    """The attention layers of a GPT that are `by_user`."""
     if not isinstance(net, GPT):
         return []
     layers = [vars(block)["_modules"].get("attn") for block in net.blocks]
-    return [layer for layer in layers if layer is not None and _by_user(layer)]
+    return [layer for layer in layers if layer is not None and by_user(layer)]
 
 
 def check_layer(layer: nn.Module, *, n_embd: int, block_size: int) -> None:
@@ -141,25 +140,14 @@ def _check_output(layer: nn.Module, x: Tensor, pattern: Tensor, mask: Tensor) ->
 
 
 def _output(layer: nn.Module, x: Tensor) -> Tensor:
-    return called(layer, x, _memo(layer, x))
+    return called(layer, x, invented_memo(layer, x))
 
 
 def _values(layer: SelfAttention, x: Tensor) -> Tensor:
-    v, memo = layer.split(x)[2], _memo(layer, x)
+    v, memo = layer.split(x)[2], invented_memo(layer, x)
     if layer.first:  # its own values are those of the first layer
         memo["values"] = v
     return layer.values(v, memo)
-
-
-def _memo(layer: nn.Module, x: Tensor) -> Memo:
-    """An invented memo: the same symbol everywhere, and values that do not depend on x."""
-    B, T, _ = x.shape
-    memo = {"ids": torch.zeros(B, T, dtype=torch.long, device=x.device)}
-    if isinstance(layer, Attention):
-        shape = (layer.n_head, T, layer.head_size)
-        values = torch.randn(shape, generator=generator(0, "check/memo"))
-        memo["values"] = values.to(x).expand(B, *shape)
-    return memo
 
 
 def _check_declared(layer: Attention, declared: Properties, x: Tensor, pattern: Tensor) -> None:
@@ -194,7 +182,8 @@ def find_properties(layer: nn.Module, n_embd: int, block_size: int) -> Propertie
     return replace(SOFTMAX, cacheable=False)
 
 
-def _by_user(layer: nn.Module) -> bool:
+def by_user(layer: nn.Module) -> bool:
+    """Whether its class, kernel, mask or change of the scores is not attnlab's."""
     parts = (vars(layer).get(name) for name in ("kernel", "score_mod", "may_attend"))
     return not all(map(_of_attnlab, (type(layer), *parts)))
 

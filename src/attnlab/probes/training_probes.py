@@ -15,11 +15,13 @@ from attnlab.data.batches import IGNORED, Batch
 from attnlab.data.corpora import decode
 from attnlab.errors import BadInput
 from attnlab.files import write_atomically
-from attnlab.model import GPT, sample
+from attnlab.model import GPT
 from attnlab.plotting import heatmaps
 from attnlab.probes import base, measures
 from attnlab.probes.base import Probe, at_least, log_image, log_scalars
-from attnlab.probes.capture import View, eval_mode, history, numbers, scalars, snapshot, views
+from attnlab.probes.capture import View, eval_mode, numbers, scalars, views
+from attnlab.probes.snapshots import history, snapshot
+from attnlab.sampling import sample
 
 SHOWN = 64  # positions in a picture
 MOST_WEIGHTS = 900_000  # in a history; each takes 0.6 to 1.1 bytes of its file

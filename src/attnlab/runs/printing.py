@@ -16,7 +16,10 @@ from attnlab.runs.sentences import alone, sentence, too_few, verdict
 
 def print_comparisons(comparisons: Sequence[Comparison]) -> None:
     """Print the table of a sweep, a sentence for each setting, and what the seeds decide."""
-    print_table(comparisons, runs_table.usual(comparisons, runs_table.COMPARED))
+    for wanted in (runs_table.COMPARED, runs_table.COSTS):
+        if columns := runs_table.usual(comparisons, wanted):
+            print_table(comparisons, columns)
+    say(runs_table.note_on_costs(comparisons))
     baselines = [alone(c.setting) for c in comparisons if c.is_baseline]
     say(*baselines, *map(sentence, comparisons), *map(verdict, comparisons), too_few(comparisons))
 

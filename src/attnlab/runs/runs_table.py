@@ -21,7 +21,11 @@ from attnlab.runs.settings import settings_with
 
 # The default columns of `attnlab runs` and `attnlab compare`; those that no run has are omitted.
 USUAL = ("val_loss", "difference", "attn/entropy", "attn/head_similarity", "attn/future_mass")
-COMPARED = ("loss", "difference", "interval", "better", "parameters", "ms_a_step")
+COMPARED = ("loss", "difference", "interval", "better")
+COSTS = (
+    *("costs.parameters", "parameters", "costs.flops", "costs.flops_counted", "costs.cached"),
+    "ms_a_step",
+)
 OF_PAIRS = ("loss", "difference", "interval", "better", "ms_a_step")  # no run stores them
 HEADINGS = {
     "attn/head_similarity": "similarity",
@@ -29,7 +33,11 @@ HEADINGS = {
     "loss": "val\nloss",
     "difference": "median\ndiff",
     "better": "better\nin",
-    "parameters": "para-\nmeters",
+    "parameters": "of the\nmodel",
+    "costs.parameters": "parameters\nof attention",
+    "costs.flops": "FLOPs\na token",
+    "costs.flops_counted": "FLOPs\ncounted",
+    "costs.cached": "numbers\nin cache",
     "ms_a_step": "ms a\nstep",
 }
 HINT = (
@@ -128,6 +136,20 @@ def title(runs: Sequence[Run], root: str, of: int) -> str:
     shared = sorted(set.intersection(*typed))
     common = f", all with {' '.join(shared)}" if shared else ""
     return printable(f"{root}: {len(runs)} run{'s' * (len(runs) != 1)}{common}")
+
+
+def note_on_costs(comparisons: Sequence[Comparison]) -> str:
+    """What the columns of `COSTS` count; empty if no run has them."""
+    of_runs = [c.setting.first.values for c in comparisons]
+    lengths = sorted({str(x["costs.length"]) for x in of_runs if "costs.length" in x})
+    if not lengths:
+        return ""
+    missed = {name for x in of_runs for name in str(x.get("costs.not_counted", "")).split(", ")}
+    return (
+        f"FLOPs and cache: of attention at T = {' and '.join(lengths)}. FLOPs are those of matrix "
+        f"products, forward: of the algorithm, and counted in this implementation. Not counted: "
+        f"{', '.join(['elementwise operators', *sorted(missed - {''})])}."
+    )
 
 
 def one_by_one(comparisons: Sequence[Comparison]) -> list[Comparison]:

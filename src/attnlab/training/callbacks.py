@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attnlab.files import seal, write_atomically
 from attnlab.probes.base import log_scalars
-from attnlab.probes.capture import Finding, first_nonfinite_gradient, in_words
+from attnlab.probes.nonfinite import Finding, first_nonfinite_gradient, in_words
 from attnlab.training.checkpoints import read_checkpoint
 
 

@@ -23,7 +23,8 @@ from attnlab.data.sequences import Sequences
 from attnlab.errors import BadInput
 from attnlab.init import init_weights
 from attnlab.model import GPT, Block
-from attnlab.probes.capture import Finding, called, first_nonfinite
+from attnlab.probes.capture import called
+from attnlab.probes.nonfinite import Finding, first_nonfinite
 from attnlab.rng import seed_default, stream_seed
 from attnlab.runs.settings import flat, identity
 from attnlab.training.checkpoints import load_stored, versions

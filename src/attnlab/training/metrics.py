@@ -13,8 +13,12 @@ import torch
 from lightning.fabric.utilities.apply_func import move_data_to_device
 
 from attnlab.data.batches import TaskData
-from attnlab.probes.base import Probe
+from attnlab.errors import with_location
+from attnlab.model import GPT
+from attnlab.probes.base import LAYER_ERRORS, Probe
 from attnlab.probes.capture import eval_mode
+from attnlab.probes.costs import costs
+from attnlab.probes.layer_check import users_layers
 from attnlab.runs.run_directory import variant_of
 from attnlab.runs.settings import Settings
 from attnlab.training.callbacks import Clock, RunCheckpoints
@@ -50,6 +54,7 @@ def measured(trainer: L.Trainer, lit: TaskModule, clock: Clock) -> dict[str, Any
         figures |= lit.extra_metrics(clock.seconds_a_batch)
     callbacks = trainer.callbacks  # type: ignore[attr-defined]
     records = [callback.record for callback in callbacks if isinstance(callback, Probe)]
+    figures |= {} if not isinstance(lit.net, GPT) else {"costs": _costs(lit.net)}
     return figures | {
         "steps": trainer.global_step,
         "tokens": lit.tokens(batches),
@@ -68,6 +73,16 @@ def _mean_loss(trainer: L.Trainer, lit: TaskModule, batches: Sequence[Any]) -> f
             count += lit.predictions(batch)
             total += float(lit.batch_loss(move_data_to_device(batch, lit.device), "sum"))
     return total / count
+
+
+def _costs(net: GPT) -> dict[str, Any]:
+    """The costs of attention; of a user's layers, perhaps why they cannot be measured."""
+    try:
+        return costs(net)
+    except LAYER_ERRORS as error:
+        if not users_layers(net):
+            raise
+        return {"error": with_location(error)}
 
 
 def provenance(trainer: L.Trainer, corpus: TaskData) -> dict[str, Any]:
