@@ -84,7 +84,7 @@ def test_an_unchanged_claim_keeps_its_version(paths):
         (
             'role="secondary", seeds=2',
             'role="secondary", seeds=3',
-            "better.seeds: 2 -> 3",
+            "prediction better: seeds: 2 -> 3",
         ),
         ("seed / 10", "seed / 11", "code.claim.py"),
         ("iterdir()", "glob('*.ckpt')", "code.claim.py"),  # reads a metric from the run directory
@@ -214,7 +214,7 @@ def test_versions_keep_the_old_verdicts(paths):
     content = declared(paths, REFERENCE).content
     assert content["version"] == 3
     assert [old["verdict"] for old in content["history"]] == ["does not hold", "not published"]
-    assert "threshold: 6.0 -> 7.0" in content["changed"][0]
+    assert "prediction noise: criterion.threshold: 6.0 -> 7.0" in content["changed"]
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,7 @@ def _prediction(prediction: Prediction) -> dict[str, Any]:
 def _changes(
     then: dict[str, Any], today: dict[str, Any], defaults: Mapping[str, Any]
 ) -> dict[str, list[str]]:
-    """What changed in each arm and, under "", in the rest of a declaration."""
+    """What changed in each arm and prediction and, under "", in the rest of a declaration."""
     was, now_is = _parts(then), _parts(today)
     changed = {}
     for part in {**was, **now_is}:
@@ -197,7 +197,8 @@ def _changes(
             continue
         new, prefix = now_is[part], f"{part}: " if part else ""
         # A setting that is newer than the declaration counts as unchanged at its default.
-        old = {key: defaults[key] for key in new if part and key in defaults} | was[part]
+        old = {key: defaults[key] for key in new if part.startswith("arm ") and key in defaults}
+        old |= was[part]
         changed[part] = [
             f"{prefix}{key}: {old.get(key, 'absent')} -> {new.get(key, 'absent')}"
             for key in old | new
@@ -207,10 +208,11 @@ def _changes(
 
 
 def _parts(content: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The settings of each arm with its corpus, and under "" the rest of a declaration."""
-    arms = {
+    """The settings of each arm with its corpus, each prediction, and under "" the rest."""
+    parts = {
         f"arm {name}": content["settings"] | arm["settings"] | {"corpus": arm["corpus"]}
         for name, arm in content["arms"].items()
     }
-    rest = {key: x for key, x in content.items() if key not in ("arms", "settings")}
-    return arms | {"": flat(rest)}
+    parts |= {f"prediction {name}": flat(x) for name, x in content["predictions"].items()}
+    apart = ("arms", "settings", "predictions")
+    return parts | {"": flat({key: x for key, x in content.items() if key not in apart})}
