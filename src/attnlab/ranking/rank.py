@@ -49,7 +49,7 @@ class Ranking:
         self.known = ClaimSet(paths, [Claim("", (), name=NAME)])
         committed = self.known.store.committed(NAME)
         stored = self.known.store.rows if self.own or paths.fixed else committed
-        self.rows: dict[Trial, Mapping[str, Any]] = by_trial(stored.values())
+        self.rows = by_trial(stored.values())
         self._healthy: set[str] = set()
 
     @property
@@ -144,7 +144,7 @@ def own_contestant(overrides: Sequence[str], protocol: Protocol) -> Contestant:
     words = variants_in_turn(list(overrides))
     attention = [word for word in words if word.lstrip("+").startswith(("attn=", "attn."))]
     rest = tuple(word for word in words if word not in attention)
-    partners = {arm.overrides[1:]: arm for arm in reversed(protocol.arms.values()) if
+    partners = {arm.overrides[1:]: arm for arm in [*protocol.arms.values()][::-1] if
                 arm.overrides[0] == "attn=sdpa" and not arm.control}  # fmt: skip
     if rest not in partners or not attention:
         others = " or ".join(" ".join(key) for key in partners if key)
