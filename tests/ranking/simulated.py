@@ -1,7 +1,6 @@
 """Rows of a ranking whose runs are invented: each variant has a best rate and a quality."""
 
 import math
-from itertools import count
 
 import numpy as np
 
@@ -60,7 +59,12 @@ def row_of(trial, task):
     attn, rate, steps = settings_of(trial)
     noise = np.random.default_rng([trial.seed, int(1e6 * rate)]).normal(0, 0.01)
     off = abs(math.log10(rate / BEST.get(attn, 3.2e-3)))
-    values = {"steps": steps, "parameters": 100}
+    values = {"steps": steps, "parameters": 100_000}
+    values["costs"] = {
+        "parameters": 10_000,
+        "flops": 20_000,
+        "cached": 8192 if attn != "attn=bad" else 512,
+    }
     quality = QUALITY.get(attn, 0.0) - 0.3 * off + noise
     status, curve = "finished", {"every": 25, "accuracy": [], "losses": {}}
     if task.floor is None:
@@ -75,18 +79,18 @@ def row_of(trial, task):
         values["val_accuracy"] = curve["accuracy"][-1]
     return {
         "overrides": list(trial.overrides), "seed": trial.seed, "status": status,
-        "values": values | {"curve": curve}, "cpu_seconds": 1.0, "processor": "p",
+        "values": values | {"curve": curve}, "cpu_seconds": 1.0 + quality, "processor": "p",
+        "git": {"commit": "0" * 40, "dirty": False}, "label": "a run",
     }  # fmt: skip
 
 
 def run(course, quick=False, make=row_of):
     """Make the runs that a course needs until it needs none; return how many there were."""
-    for total in count():
-        needed = next(course.needed(quick), None)
-        if needed is None:
-            return total
+    before = len(course.rows)
+    while needed := next(course.needed(quick), None):
         trial = course.protocol.trial(
             needed.arm, needed.task, needed.rate, needed.steps, needed.seed
         )
         assert trial not in course.rows, "this run was made"
         course.rows[trial] = make(trial, needed.task)
+    return len(course.rows) - before

@@ -23,8 +23,8 @@ PLACE = "README.md"
 # Of all attention layers: FLOPs a position, and numbers in the cache after T = 64 positions.
 COSTS = {
     "parameters": "parameters",
-    "attn_flops": "FLOPs",
-    "attn_cached": "cache",
+    "flops": "FLOPs",
+    "cached": "cache",
     "ms": "CPU ms a step",
 }
 
@@ -139,7 +139,10 @@ def costs(course: Course) -> dict[str, float]:
     if not rows:
         return {}
     values = rows[0]["values"]
-    found = {key: float(values[key]) for key in COSTS if values.get(key) is not None}
+    known = values["costs"] | {"parameters": values["parameters"]}  # of the whole model
+    if known.get("flops") is None:  # a user's layer without a formula
+        known["flops"] = known.get("flops_counted")
+    found = {key: float(known[key]) for key in COSTS if known.get(key) is not None}
     ms = [1000 * float(row["cpu_seconds"]) / row["values"]["steps"] for row in rows]
     return found | {"ms": median(ms)}
 
@@ -155,9 +158,9 @@ def _figures(table: Table, ranking: Ranking) -> Iterator[tuple[str, Figure]]:
     recall = {c.arm.name: c for c in cells if c.task.name == "capacity" and c.seeds}
     recall = recall or {c.arm.name: c for c in cells if c.task.name == "mqar" and c.seeds}
     points = {
-        name: (spent[name]["attn_cached"], median(cell.accuracies))
+        name: (spent[name]["cached"], median(cell.accuracies))
         for name, cell in recall.items()
-        if "attn_cached" in spent[name]
+        if "cached" in spent[name]
     }
     if points:
         yield from _scatter(

@@ -132,7 +132,7 @@ class Ranking:
 
 def further_values(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """What a row holds beside the numbers of metrics.json."""
-    values = {"curve": metrics["probes"]["curve"]}
+    values: dict[str, Any] = {"curve": metrics["probes"]["curve"], "costs": metrics["costs"]}
     longest = max(metrics.get("by_length", {}), key=int, default=None)
     if longest is not None:
         values["accuracy_at_length"] = metrics["by_length"][longest]["accuracy"]
