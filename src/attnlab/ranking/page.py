@@ -249,7 +249,7 @@ def _cost_words(spent: Mapping[str, float]) -> list[str]:
 def _template(name: str) -> jinja2.Template:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("attnlab.ranking", "."),
-        autoescape=jinja2.select_autoescape(),
+        autoescape=jinja2.select_autoescape(["html.j2"]),
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
