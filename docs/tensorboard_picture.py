@@ -1,9 +1,9 @@
 """Draw docs/img/tensorboard.png: four short runs in TensorBoard, as a user sees them.
 
-    python docs/tensorboard_picture.py           # a minute; needs Chromium and chromedriver
+    python docs/tensorboard_picture.py           # minutes; needs Chromium and chromedriver
 
-It trains the baseline and a variant for each of the three experiments with preset micro, starts
-TensorBoard on them, and takes a picture of its charts.
+It trains the baseline and a variant for each of the three experiments, starts TensorBoard on
+them, and takes a picture of its charts.
 """
 
 import socket
@@ -19,15 +19,19 @@ sys.path.insert(0, str(ROOT))
 from tests.browser import chromium  # noqa: E402
 
 VARIANTS = ("sdpa", "unscaled", "flipped", "identical_heads")
-SETTINGS = ["preset=micro", "trainer.val_check_interval=50", "trainer.accelerator=cpu"]
+# One layer with two heads of width 128, which saturate without the scale.
+SETTINGS = "preset=micro model.n_layer=1 model.n_embd=256 model.n_head=2 trainer.max_steps=200"
+SETTINGS += " trainer.val_check_interval=50 trainer.accelerator=cpu"
 WIDTH, HEIGHT = 1480, 1440  # three columns of charts, down to the last one on attention
-SECONDS = 30  # until TensorBoard has drawn all charts
+SECONDS = 60  # until TensorBoard has drawn all charts
 
 
 def train(folder: Path) -> Path:
     """Train the variants; return a directory in which each has a short name."""
     variants = [f"attn={','.join(VARIANTS)}", f"outputs={folder}", "name=lab"]
-    subprocess.run([sys.executable, "train.py", "-m", *SETTINGS, *variants], cwd=ROOT, check=True)
+    subprocess.run(
+        [sys.executable, "train.py", "-m", *SETTINGS.split(), *variants], cwd=ROOT, check=True
+    )
     named = folder / "named"
     for name in VARIANTS:
         (run,) = (folder / "lab").glob(f"attn={name}[,]*/seed=0")

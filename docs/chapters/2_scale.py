@@ -137,7 +137,7 @@ table(
 # **Predict.** With 256 keys, even weights would be 1/256 each. How many keys does a query read
 # in effect, with and without the scale?
 #
-# The entropy $-\sum_j p_j \ln p_j$ of the weights says it: $e^{\text{entropy}}$ is the
+# The entropy $-\sum_j p_j \ln\, p_j$ of the weights says it: $e^{\text{entropy}}$ is the
 # effective number of keys.
 
 # %%
@@ -188,7 +188,7 @@ Markdown(
 # In physics, a softmax over $n$ independent Gaussian scores of standard deviation $s$ is the random energy
 # model (Derrida 1981). Below
 #
-# $$s = \sqrt{2 \ln n}$$
+# $$s = \sqrt{2 \ln\, n}$$
 #
 # the weight is spread over many keys. Above it, a few keys have almost all of it. The theory also
 # predicts how much gradient passes the softmax. The derivative of the weights $p$ with respect to the scores
@@ -280,7 +280,7 @@ Markdown(
 # with weights of standard deviation σ = 0.02, so its queries and keys are smaller. With C input channels
 # of unit variance, unscaled scores start with a standard deviation of $\sqrt{D} \, \sigma^2 C$.
 #
-# **Predict.** The table compares this number with $\sqrt{2 \ln n}$ for three values of σ. For which of them does
+# **Predict.** The table compares this number with $\sqrt{2 \ln\, n}$ for three values of σ. For which of them does
 # the loss suffer without the scale?
 
 # %% tags=["drawing"]
@@ -372,7 +372,7 @@ Markdown(
 # ## Summary
 #
 # - Dot products of independent vectors of unit variance have a standard deviation of $\sqrt{D}$.
-# - Scores that vary by more than $\sqrt{2 \ln n}$ saturate the softmax: one key of n gets almost all weight.
+# - Scores that vary by more than $\sqrt{2 \ln\, n}$ saturate the softmax: one key of n gets almost all weight.
 # - A saturated row gets almost no gradient. The other rows learn as before.
 # - The effect on training depends on the size of queries and keys, not only on the formula.
 #
