@@ -20,8 +20,10 @@ from tests.browser import chromium  # noqa: E402
 
 VARIANTS = ("sdpa", "unscaled", "flipped", "identical_heads")
 # One layer with two heads of width 128, which saturate without the scale.
-SETTINGS = "preset=micro model.n_layer=1 model.n_embd=256 model.n_head=2 trainer.max_steps=200"
-SETTINGS += " trainer.val_check_interval=50 trainer.accelerator=cpu"
+SETTINGS = (
+    "preset=micro model.n_layer=1 model.n_embd=256 model.n_head=2 optim.lr=1e-3 optim.min_lr=1e-4 "
+    "trainer.max_steps=200 trainer.val_check_interval=50 trainer.accelerator=cpu"
+)
 WIDTH, HEIGHT = 1480, 1440  # three columns of charts, down to the last one on attention
 SECONDS = 60  # until TensorBoard has drawn all charts
 
