@@ -121,3 +121,14 @@ def test_a_step_that_always_fails_is_bad_input() -> None:
 
     with pytest.raises(BadInput, match="no cache was set up"):
         assert_cache_equal(served.build("healthy"), broken)
+
+
+def test_steps_that_are_refused_are_said() -> None:
+    def single(model: nn.Module, ids: Tensor, cache: object) -> tuple[Tensor, object]:
+        if cache is not None and ids.shape[1] > 1:
+            raise RuntimeError("one token, please")
+        output = model(ids, None, cache, use_cache=True)
+        return output.logits, output.past_key_values
+
+    with pytest.warns(UserWarning, match="not looked at: several tokens at a time, which is refu"):
+        assert_cache_equal(served.build("healthy"), single)

@@ -48,19 +48,35 @@ def test_equal_inputs_and_labels_are_correct_if_the_model_shifts() -> None:
     assert plain.causes == ("not_shifted",)
 
 
-def test_labels_that_are_shifted_outside_the_model_are_not_a_fault() -> None:
-    class Unshifted(served.Served):
-        def forward(self, input_ids: Tensor, labels: Tensor | None = None) -> served.Output:  # type: ignore[override]
-            output = super().forward(input_ids)
-            if labels is not None:
-                output.loss = F.cross_entropy(output.logits.flatten(0, 1), labels.flatten())
-            return output
+def test_a_loss_of_labels_that_is_not_shifted_is_suspicious() -> None:
+    model, x = served.build("labels_not_shifted"), IDS[:, :T]
+    report = checkup(model)
+    assert report.causes == ("not_shifted",)
+    assert report.healthy
+    assert "shift them in the data" in report.diagnoses[0].headline
+    assert checkup(model, batch=(x, IDS[:, 1 : T + 1])).diagnoses == ()  # shifted in the data
+    assert checkup(model, batch=(x, x)).exit_code == 1
+    with pytest.raises(AssertionError, match="not_shifted"):
+        assert_loss_shifted(model)
 
-    report = checkup(Unshifted(""))
+
+def test_a_loss_of_targets_is_shifted_in_the_data() -> None:
+    class Targets(nn.Module):
+        """As in nanoGPT."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = in_gpt.build("healthy", T, 1, 2)
+
+        def forward(self, ids: Tensor, targets: Tensor | None = None) -> object:
+            logits = self.net(ids)
+            if targets is None:
+                return logits, None
+            return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+    report = checkup(Targets(), vocab_size=V, block_size=T)
     assert report.diagnoses == ()
     assert "shift them in the data" in report.finding("targets").headline
-    with pytest.raises(AssertionError, match="not_shifted"):
-        assert_loss_shifted(Unshifted(""))
 
 
 def test_assert_loss_shifted() -> None:

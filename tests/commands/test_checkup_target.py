@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -134,6 +135,65 @@ def test_modules_are_found_by_name(file: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_bad_targets_are_one_sentence(target: str, message: str, file: Path) -> None:
     with pytest.raises(BadInput, match=message):
         load_target(target.format(file=file, folder=file.parent))
+
+
+def test_a_file_without_a_name_gives_its_only_model_or_says_what_it_offers(file: Path) -> None:
+    offers = re.escape(f"{file} offers Model, factory, broken, made; name one, as in {file}:Model")
+    with pytest.raises(BadInput, match=offers):
+        load_target(str(file))
+    alone, _, _ = MODEL.format(diagonal=0).partition("def factory")
+    file.write_text(alone)
+    assert load_and_check(str(file))
+    file.write_text("number = 3\n")
+    with pytest.raises(BadInput, match="offers no model and no factory of one; name one"):
+        load_target(str(file))
+
+
+LAYERS = """
+import torch
+from torch import nn
+from attnlab.attention import SelfAttention
+
+class Shifted(SelfAttention):
+    def merge(self, mixed, x, v):
+        return super().merge(mixed, x, v) + {shift}
+
+class Windowed(SelfAttention):
+    def pattern(self, x):
+        return super().pattern(x).tril(-1)
+
+class Alone(nn.Module):
+    def __init__(self, n_embd=12):
+        super().__init__()
+        self.n_embd, self.qkv = n_embd, nn.Linear(n_embd, 3 * n_embd)
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        seen = torch.ones(x.shape[1], x.shape[1]).tril({diagonal}).bool()
+        return (q @ k.mT / 12 ** 0.5).masked_fill(~seen, float("-inf")).softmax(-1) @ v
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "written", "code", "said"),
+    [
+        ("Shifted", {"shift": "0"}, 0, "forward, mask, pattern, and declared properties agree"),
+        ("Shifted", {"shift": "x.roll(-1, 1)"}, 1, "attention reads ahead, but not by its mask"),
+        ("Windowed", {}, 1, "the layer breaks a promise"),
+        ("Alone", {}, 0, "Healthy"),
+        ("Alone", {"diagonal": "1"}, 1, "mask diagonal off by one"),
+    ],
+)
+def test_a_layer_is_examined_in_a_small_gpt_or_alone(
+    name: str, written: dict[str, str], code: int, said: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_layers", raising=False)
+    importlib.invalidate_caches()
+    Path("my_layers.py").write_text(LAYERS.format_map({"shift": "0", "diagonal": "0"} | written))
+    ended, output = invoke("--layer", f"my_layers.{name}")
+    assert ended == code, output
+    assert said in " ".join(output.split())
 
 
 def test_the_command_ends_with_2_and_no_traceback(tmp_path: Path) -> None:

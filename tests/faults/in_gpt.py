@@ -23,6 +23,7 @@ from attnlab.attention import (
 )
 from attnlab.init import init_weights
 from attnlab.model import GPT, Block
+from tests.faults import twins
 from tests.faults.beside import beside
 
 
@@ -176,6 +177,26 @@ def fill_epsilon(
     return kernels.mix(filled.softmax(-1), v, dropout=dropout)
 
 
+def normed_over_time(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
+) -> Tensor:
+    """The output is normalized over time, as by a group norm with a wrong axis."""
+    y = kernels.manual(q, k, v, mask=mask, scale=scale, dropout=dropout)
+    return twins.normed_over_time(y)
+
+
+def twin(name: str) -> Callable[..., Tensor]:
+    """A kernel by the weights of `tests.faults.twins`."""
+
+    def kernel(
+        q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
+    ) -> Tensor:
+        weights = twins.WEIGHTS[name](q, k, kernels.scores(q, k, scale=scale), mask)
+        return kernels.mix(weights, v, dropout=dropout)
+
+    return kernel
+
+
 def _viewed(x: Tensor) -> Tensor:
     B, H, T, D = x.shape
     return x.transpose(1, 2).reshape(B, T, H * D).reshape(B, H, T, D)
@@ -224,9 +245,10 @@ KERNELS: dict[str, Callable[..., Tensor]] = {
             double_scale, added_bool, softmax_over_heads, softmax_over_batch, no_softmax,
             row_gain, dropout_on, naive_softmax, self_blocked, unsplit_heads, untransposed,
             tiled_kv, peek_in_one_head, detached_head, detached_scores, mean_key, next_value,
-            fill_1e5, fill_epsilon,
+            fill_1e5, fill_epsilon, normed_over_time,
         )
     },
+    **{name: twin(name) for name in twins.WEIGHTS},
 }  # fmt: skip
 MASKS: dict[str, masks.Predicate] = {
     "flipped": masks.flipped,

@@ -11,6 +11,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from tests.faults import twins
 from tests.faults.beside import beside
 
 
@@ -113,10 +114,17 @@ class Mixer(nn.Module):
             scores = scores / math.sqrt(q.shape[-1])
         if self.fault == "dropped_scores":
             scores = nn.functional.dropout(scores, 0.2, self.training)
-        weights = self.normalize(scores, blocked_keys(self.fault, *scores.shape[-2:]))
+        blocked = blocked_keys(self.fault, *scores.shape[-2:])
+        if self.fault in twins.WEIGHTS:
+            weights = twins.WEIGHTS[self.fault](*map(by_head, (q, k)), scores, ~blocked)
+        else:
+            weights = self.normalize(scores, blocked)
         if self.fault == "dropout_on":
             weights = nn.functional.dropout(weights, 0.2)
-        return self.wo(self.merge(torch.einsum("bhts,bshd->bthd", weights, v)))
+        y = torch.einsum("bhts,bshd->bthd", weights, v)
+        if self.fault == "normed_over_time":
+            y = by_head(twins.normed_over_time(by_head(y)))
+        return self.wo(self.merge(y))
 
     def normalize(self, scores: Tensor, blocked: Tensor) -> Tensor:
         """From scores to weights, (b, h, t, s)."""
@@ -150,6 +158,11 @@ class Mixer(nn.Module):
         if self.fault == "self_blocked":
             weights = torch.cat([torch.zeros_like(weights[:, :, :1]), weights[:, :, 1:]], 2)
         return weights * 0.8 if self.fault == "row_gain" else weights
+
+
+def by_head(x: Tensor) -> Tensor:
+    """(b, t, h, d) -> (b, h, t, d), and back."""
+    return x.transpose(1, 2)
 
 
 def exp_normalize(scores: Tensor, axis: int) -> Tensor:

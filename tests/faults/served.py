@@ -70,11 +70,11 @@ class Served(nn.Module):
         logits = self.head(x + weights @ v)
         loss = None
         if labels is not None:
-            shift = {"labels_shifted_twice": 2, "labels_backwards": -1}.get(self.fault, 1)
+            shifts = {"labels_shifted_twice": 2, "labels_backwards": -1, "labels_not_shifted": 0}
+            shift = shifts.get(self.fault, 1)
             aligned = labels.roll(-shift, 1)
-            aligned[:, -shift:] = -100
-            if shift < 0:
-                aligned = labels.roll(1, 1).index_fill(1, torch.tensor([0]), -100)
+            without = torch.arange(T) >= T - shift if shift >= 0 else torch.arange(T) < -shift
+            aligned[:, without] = -100
             loss = F.cross_entropy(logits.flatten(0, 1), aligned.flatten(), ignore_index=-100)
         return Output(logits, loss, (k, v) if use_cache else None)
 

@@ -6,19 +6,18 @@ also take the report of a `checkup`, whose arguments describe a model in detail.
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Iterable
 from functools import partial
 
-from attnlab.checkup import blackbox, serving
-from attnlab.checkup.caches import Step, check_cache
+from attnlab.checkup.caches import Step
 from attnlab.checkup.checkup_report import Diagnosis, Report
-from attnlab.checkup.coverage import Documents, Meant
-from attnlab.checkup.documents import check_documents
+from attnlab.checkup.detectors import Meant
 from attnlab.checkup.examination import Examination
-from attnlab.checkup.findings import Finding, Status
+from attnlab.checkup.findings import FAULT, NOT_APPLICABLE, OK
 from attnlab.checkup.loss_path import Loss, own_loss
-from attnlab.checkup.model_adapter import TARGET_NAMES, Model
+from attnlab.checkup.model_adapter import Model, adapt
 from attnlab.checkup.runner import checkup, name_of, prepared
+from attnlab.checkup.serving import Documents
 from attnlab.errors import BadInput
 
 Size = int | None  # by default the model's own
@@ -54,7 +53,7 @@ def assert_causal(
     """
     __tracebackhide__ = True
     report = _examined(model, vocab_size, block_size, seconds)
-    faults = [d for d in report.diagnoses if d.status is Status.FAULT]
+    faults = [d for d in report.diagnoses if d.status is FAULT]
     leaks = [d for d in faults if CAUSALITY & {*d.detectors} and d.cause not in _NOT_CAUSALITY]
     _fail_for(report, leaks, "is not causal", complete)
 
@@ -78,7 +77,7 @@ def assert_healthy(
     if fail_on not in ("fault", "suspicious"):
         raise BadInput(f"fail_on = {fail_on} must be fault or suspicious")
     report = _examined(model, vocab_size, block_size, seconds)
-    counted = [d for d in report.diagnoses if d.status is Status.FAULT or fail_on != "fault"]
+    counted = [d for d in report.diagnoses if d.status is FAULT or fail_on != "fault"]
     _fail_for(report, counted, "is not healthy", complete)
 
 
@@ -87,10 +86,7 @@ def assert_rows_independent(
 ) -> None:
     """Assert that no row of a batch depends on another, nor on the size of the batch."""
     __tracebackhide__ = True
-    _assert_one(
-        lambda e: blackbox.check_rows_independent(e.adapter, e.lengths[0]),
-        model, vocab_size, block_size,
-    )  # fmt: skip
+    _assert_one("batch", model, Meant(), vocab_size, block_size)
 
 
 def assert_cache_equal(
@@ -104,8 +100,7 @@ def assert_cache_equal(
             fourth parameter, it also gets a mask (B, T) of the tokens so far, 0 for padding.
     """
     __tracebackhide__ = True
-    check = partial(check_cache, step=step)
-    _assert_one(lambda e: e.serve("cache", check), model, vocab_size, block_size)
+    _assert_one("cache", model, Meant(step=step), vocab_size, block_size)
 
 
 def assert_padding_ignored(
@@ -113,8 +108,7 @@ def assert_padding_ignored(
 ) -> None:
     """Assert that padding on a side ("left", "right"; None for both) is not read."""
     __tracebackhide__ = True
-    check = partial(serving.check_padding, meant=side)
-    _assert_one(lambda e: e.serve("padding", check), model, vocab_size, block_size)
+    _assert_one("padding", model, Meant(padding=side), vocab_size, block_size)
 
 
 def assert_documents_separate(
@@ -136,8 +130,7 @@ def assert_documents_separate(
     """
     __tracebackhide__ = True
     meant = Meant(None, separator, documents, reset_positions)
-    check = partial(check_documents, meant=meant)
-    _assert_one(lambda e: e.serve("documents", check), model, vocab_size, block_size)
+    _assert_one("documents", model, meant, vocab_size, block_size)
 
 
 def assert_loss_shifted(
@@ -149,13 +142,7 @@ def assert_loss_shifted(
         loss: from the model and ids (B, T) to the loss; None if the model takes `labels`.
     """
     __tracebackhide__ = True
-
-    def examine(examination: Examination) -> Finding:
-        if loss is None and not any(map(examination.adapter.takes, TARGET_NAMES)):
-            raise BadInput("the model takes no labels; give loss, from the model and ids to it")
-        return examination.check_loss(loss or own_loss, shifts_in_data=False)
-
-    _assert_one(examine, model, vocab_size, block_size)
+    _assert_one("targets", model, Meant(loss=loss or own_loss), vocab_size, block_size)
 
 
 def _examined(
@@ -167,31 +154,31 @@ def _examined(
 
 
 def _assert_one(
-    examine: Callable[[Examination], Finding],
-    model: Model,
-    vocab_size: Size,
-    block_size: Size,
+    detector: str, model: Model, meant: Meant, vocab_size: Size, block_size: Size
 ) -> None:
     """Run one detector alone; if it does not apply to the model, raise BadInput."""
     __tracebackhide__ = True
-    with prepared(model, vocab_size, block_size) as adapter:
-        examination = Examination(adapter)
+    described = partial(adapt, vocab_size=vocab_size, block_size=block_size)
+    with prepared(model, described) as adapter:
+        examination = Examination(adapter, meant)
         examination.raise_precision()
-        finding = examine(examination)
-    if finding.status is Status.NOT_APPLICABLE:
-        raise BadInput(f"{finding.detector} cannot be examined: {finding.headline}")
-    report = Report(name_of(model), examination.settings, (finding,))
-    _fail_for(report, list(report.diagnoses), f"fails the test of {finding.detector}")
+        finding = examination.examine(detector)
+    if finding.status is NOT_APPLICABLE:
+        raise BadInput(f"{detector} cannot be examined: {finding.headline}")
+    unseen = finding.evidence if finding.status is OK else ()
+    report = Report(name_of(model), examination.settings, (finding,), unseen=unseen)
+    _fail_for(report, report.diagnoses, f"fails the test of {detector}")
 
 
 def _fail_for(
-    report: Report, diagnoses: list[Diagnosis], verdict: str, complete: bool = False
+    report: Report, diagnoses: Iterable[Diagnosis], verdict: str, complete: bool = False
 ) -> None:
     __tracebackhide__ = True
-    if diagnoses or report.error:
-        raise CheckupFailed(f"{report.subject} {verdict}\n{report.summary(diagnoses)}", report)
-    unseen = "; ".join(report.unseen)
-    if unseen and complete:
-        raise CheckupFailed(f"{report.subject}: not looked at: {unseen}", report)
-    if unseen:
-        warnings.warn(f"checkup of {report.subject}: not looked at: {unseen}", stacklevel=3)
+    told = list(diagnoses)
+    if told or report.error:
+        raise CheckupFailed(f"{report.subject} {verdict}\n{report.summary(told)}", report)
+    missed = f"not looked at: {'; '.join(report.unseen)}"
+    if report.unseen and complete:
+        raise CheckupFailed(f"{report.subject}: {missed}", report)
+    if report.unseen:
+        warnings.warn(f"checkup of {report.subject}: {missed}", stacklevel=3)

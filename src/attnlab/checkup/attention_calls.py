@@ -30,6 +30,11 @@ class AttentionCall:
     axis: int | None = None  # the softmax's, counted from the end, -1 for the keys; or unknown
 
     @property
+    def length(self) -> int:
+        """T, the length of the sequence."""
+        return self.raw.shape[-1]
+
+    @property
     def place(self) -> str:
         """The name of the module, for the report."""
         return self.module or "the model"
@@ -49,9 +54,17 @@ class AttentionCall:
     @property
     def scores(self) -> Tensor | None:
         """(N, T, T) fp64 on the CPU, the softmax's input; None if not seen or with more keys."""
-        if self.masked is None or self.masked.numel() != self.raw.numel():
+        return self._as_scores(self.masked)
+
+    @property
+    def after_softmax(self) -> Tensor | None:
+        """(N, T, T) fp64 on the CPU, the softmax's output; None if not seen or with more keys."""
+        return self._as_scores(self.softened)
+
+    def _as_scores(self, x: Tensor | None) -> Tensor | None:
+        if x is None or x.numel() != self.raw.numel():
             return None
-        return self.masked.detach().to("cpu", torch.float64).reshape(self.raw.shape)
+        return x.detach().to("cpu", torch.float64).reshape(self.raw.shape)
 
     @property
     def unmasked(self) -> Tensor:

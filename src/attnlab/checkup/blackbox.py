@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import replace
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -16,8 +17,7 @@ from attnlab.rng import seed_all
 
 def accepted_lengths(adapter: ModelAdapter) -> list[int]:
     """The sequence lengths to examine, longest first: those that the model accepts."""
-    T = adapter.block_size
-    lengths = []
+    T, lengths = adapter.block_size, []
     candidates = {T, T - 1, T // 2 + 1, T // 2, T // 3, 7, 3, 2, 1} & set(range(1, T + 1))
     for length in sorted(candidates, reverse=True):
         try:
@@ -33,8 +33,8 @@ def check_finite(adapter: ModelAdapter, lengths: list[int]) -> tuple[Finding, li
     T = lengths[0]
     low, high = adapter.pool[0].expand(T), adapter.pool[-1].expand(T)
     extreme = torch.stack([low, high, torch.where(torch.arange(T) % 2 == 0, low, high)])
-    inputs = [torch.cat([adapter.tokens(2, T), extreme])]
-    inputs += [adapter.tokens(2, n) for n in lengths[1:]]
+    inputs = [adapter.tokens(2, n) for n in lengths]
+    inputs[0] = torch.cat([inputs[0], extreme])
     bad = [~adapter.logits(ids).isfinite().all(-1) for ids in inputs]  # (B, T) each
     usable = [n for n, wrong in zip(lengths, bad, strict=True) if not wrong.any()]
     first = next((wrong for wrong in bad if wrong.any()), None)
@@ -88,11 +88,9 @@ def check_rows_independent(adapter: ModelAdapter, T: int) -> Finding:
     ids = adapter.tokens(B, T)
     other = torch.cat([adapter.next_ids(ids[:1]), adapter.tokens(B - 1, T)])
     whole = adapter.logits(ids)
-    changes = torch.zeros(B, B, T, dtype=torch.float64)  # row changed, row read, position
-    for row in range(B):
-        changed = torch.where(torch.arange(B)[:, None] == row, other, ids)
-        changes[row] = (adapter.logits(changed) - whole).abs().amax(-1)
-    between = changes * ~torch.eye(B, dtype=torch.bool)[..., None]
+    one = torch.eye(B, dtype=torch.bool)[..., None]  # row changed, row read, position
+    moved = [(adapter.logits(other.where(row, ids)) - whole).abs().amax(-1) for row in one]
+    between = torch.stack(moved) * ~one  # (B, B, T)
     by_others = float(between.max() / (whole.std() or 1.0))
     numbers = {"by other rows": by_others}
     if by_others > 1e-6 and _mixes_rows_instead_of_time(adapter, ids, whole):
@@ -115,8 +113,7 @@ def check_rows_independent(adapter: ModelAdapter, T: int) -> Finding:
 
 def _mixes_rows_instead_of_time(adapter: ModelAdapter, ids: Tensor, whole: Tensor) -> bool:
     """Whether a changed token is seen at its own position only, and there in other rows."""
-    B, T = ids.shape
-    for row, position in ((0, 0), (0, T // 2), (B - 1, 0), (B - 1, T // 2)):
+    for row, position in product((0, -1), (0, ids.shape[1] // 2)):
         changed = ids.clone()
         changed[row, position] = adapter.next_ids(ids)[row, position]
         moved = (adapter.logits(changed) - whole).abs().amax(-1) > 1e-6 * whole.std()  # (B, T)
@@ -151,9 +148,9 @@ def check_future(maps: list[Dependence], shapes: Shapes, *, detector: str = "fut
         f"largest change anywhere (rounding: {worst.tolerance:.0e}), T = {worst.T}",
     )
     if found is None:  # only changing whole suffixes shows it
-        rows = worst.ahead.any(-1).nonzero().flatten().tolist()
-        where = f"the logits at {span('position', rows)}"
-        found = "reads_ahead", f"{where} change when all later tokens change together"
+        where = span("position", worst.ahead.any(-1).nonzero().flatten().tolist())
+        together = "change when all later tokens change together"
+        found = "reads_ahead", f"the logits at {where} {together}"
     return Finding(detector, FAULT, found[1], found[0], numbers, evidence, maps_)
 
 
@@ -188,11 +185,9 @@ def check_gradients(map_: Tensor | None, whole: Dependence) -> Finding:
     numbers = {"largest ahead": largest, "pairs that differ": float(differ)}
     maps = {"the same by gradients": map_}
     if largest <= tolerance:
-        headline = (
-            f"no gradient from {int(rows.sum())} of {len(rows)} positions reaches later tokens"
-        )
-        headline += f"; {differ} pairs differ from changing tokens"
-        return replace(passed(name, headline, numbers), maps=maps)
+        asked = f"{int(rows.sum())} of {len(rows)} positions"
+        headline = f"no gradient from {asked} reaches later tokens; {differ} pairs differ from "
+        return replace(passed(name, f"{headline}changing tokens", numbers), maps=maps)
     headline = f"the logits at {t} have a gradient from token {j} ({largest:.2g} of the largest)"
     return Finding(name, FAULT, headline, "reads_ahead", numbers, maps=maps)
 
@@ -211,9 +206,8 @@ def check_prefixes(adapter: ModelAdapter, lengths: list[int]) -> Finding:
         headline = "a prefix gets the same logits alone and in a longer sequence"
         return passed("prefixes", headline, numbers)
     which = "the first token alone gets" if n == 1 else f"the first {n} tokens alone get"
-    change = f"different logits (by {changes[n]:.2g} of their std)"
-    headline = f"{which} {change} than at the start of {longest}"
-    return Finding("prefixes", FAULT, headline, "prefix_differs", numbers)
+    by = f"different logits (by {changes[n]:.2g} of their std) than at the start of {longest}"
+    return Finding("prefixes", FAULT, f"{which} {by}", "prefix_differs", numbers)
 
 
 def check_tokens(adapter: ModelAdapter, T: int, seconds: float) -> Finding:
@@ -221,13 +215,12 @@ def check_tokens(adapter: ModelAdapter, T: int, seconds: float) -> Finding:
 
     After about `seconds`, the remaining ids are left out.
     """
-    begin, n, place = time.thread_time(), len(adapter.pool), torch.arange(T)
+    begin, n, place, tried = time.thread_time(), len(adapter.pool), torch.arange(T), 0
+    cuts = torch.tensor([T - 1, T // 2])[:, None]
     # From both ends, where special ids are.
     ends = torch.stack([adapter.pool, adapter.pool.flip(0)], 1).flatten()
-    tried, numbers = 0, {"ids": float(n)}
     for part in ends[: n + n % 2].split(T - 1):
         ids = torch.cat([part, adapter.pool[place % n]])[:T]
-        cuts = torch.tensor([T - 1, T // 2])[:, None]
         change = changes(adapter, ids, torch.where(place >= cuts, adapter.next_ids(ids), ids))
         tried = min(tried + len(part), n)
         early = (change > adapter.tolerance * change.max()) & (place < cuts)  # (2, T)
@@ -236,15 +229,13 @@ def check_tokens(adapter: ModelAdapter, T: int, seconds: float) -> Finding:
             return Finding("tokens", FAULT, headline, "not_finite")
         if early.any():
             row, t = early.nonzero()[0].tolist()
-            headline = (
-                f"position {t}, which holds token id {int(ids[t])}, depends on tokens from "
-                f"{int(cuts[row])} on; sequences of random tokens show no leak"
-            )
-            return Finding("tokens", FAULT, headline, "token_leak")
+            reads = f"depends on tokens from {int(cuts[row])} on"
+            headline = f"position {t}, which holds token id {int(ids[t])}, {reads}; sequences of "
+            return Finding("tokens", FAULT, f"{headline}random tokens show no leak", "token_leak")
         if time.thread_time() - begin > seconds:
             break
     headline = f"no token id opens a leak ({tried} of {n} ids were tried)"
-    return passed("tokens", headline, numbers | {"tried": float(tried)})
+    return passed("tokens", headline, {"ids": float(n), "tried": float(tried)})
 
 
 def relative(a: Tensor, b: Tensor) -> float:

@@ -1,12 +1,15 @@
 """Decoding with a cache against one pass. Letters: B batch, T time, V symbols."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from attnlab.checkup.blackbox import relative
+from attnlab.checkup.dependence import movement
 from attnlab.checkup.findings import FAULT, Finding, passed, skipped
 from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter, parameter_names
 from attnlab.checkup.outputs import find_logits
@@ -32,44 +35,30 @@ def check_cache(adapter: ModelAdapter, step: Step | None = None) -> Finding:
         step: None for the interface of transformers.
     """
     if step is None and not adapter.takes("past_key_values", "use_cache"):
-        return skipped(
-            "cache", "the model takes no past_key_values; assert_cache_equal takes step"
-        )
+        reason = "the model takes no past_key_values; assert_cache_equal takes step"
+        return skipped("cache", reason)
     masks = adapter.takes("attention_mask") if step is None else len(parameter_names(step)) > 3
     decoding = _Decoding(adapter, step or transformers_step, masks)
-    T, short = adapter.block_size, min(adapter.block_size, 2 * _PREFILL)
-    plans = {
-        "one token at a time": [1] * short,
-        "after a prefill": [_PREFILL] + [1] * (short - _PREFILL),
-        "several tokens at a time": [_CHUNK] * (short // _CHUNK),
-    }
-    if short + 8 < T:  # beyond a window
-        plans |= {f"up to {T}": [T - 8] + [1] * 8, f"several up to {T}": [T - 8, _CHUNK, _CHUNK]}
-    ids, reason = adapter.tokens(min(2, adapter.rows), T), ""
+    plans = _plans(adapter.block_size)
+    refused: tuple[str, ...] = ()
+    ids = adapter.tokens(min(2, adapter.rows), adapter.block_size)
     changes: dict[str, float] = {}
     wrong: dict[str, tuple[int, int]] = {}  # where the first wrong step begins, and its size
     for name, sizes in plans.items():
         try:
-            whole = adapter.logits(ids[:, : sum(sizes)])
-            off = decoding.logits(ids, sizes) - whole
+            changes[name], step_at = decoding.compare(ids[:, : sum(sizes)], sizes)
+            wrong |= {name: step_at} if step_at else {}
         except REFUSALS as error:
-            reason += f"; refused: {name} ({first_line(error, with_class=True)})"
-            continue
-        changes[name] = float(off.abs().max() / whole.std())
-        if not changes[name] <= 1e-3:
-            t = int((off.abs().amax((0, 2)) > 1e-3 * whole.std()).float().argmax())
-            ends = torch.tensor(sizes).cumsum(0)
-            k = int((ends <= t).sum())
-            wrong[name] = int(ends[k]) - sizes[k], sizes[k]
+            refused += (f"{name}, which is refused ({first_line(error, with_class=True)})",)
     if masks and adapter.rows > 1 and changes:
-        changes["rows of different lengths"] = decoding.change_of_padded(ids[:, :short])
-    shown = ", ".join(changes)
+        changes["rows of different lengths"] = decoding.change_of_padded(ids[:, : 2 * _PREFILL])
     if not changes:
-        return skipped("cache", f"no step with a cache works{reason}")
-    if all(change <= 1e-3 for change in changes.values()):
-        headline = f"decoding with a cache gives the logits of one pass: {shown}{reason}"
-        return passed("cache", headline, changes)
-    first = next(name for name, change in changes.items() if not change <= 1e-3)
+        return skipped("cache", f"no step with a cache works: {refused[0]}")
+    first = next((name for name, change in changes.items() if not change <= 1e-3), "")
+    if not first:
+        headline = f"decoding with a cache gives the logits of one pass: {', '.join(changes)}"
+        said = f"{headline}; not: {'; '.join(refused)}" if refused else headline
+        return replace(passed("cache", said, changes), evidence=refused)
     headline = f"with the cache, {first}, the logits differ by {changes[first]:.2g} of their std"
     if first not in wrong:
         return Finding("cache", FAULT, headline, "cache_padding", changes)
@@ -78,19 +67,33 @@ def check_cache(adapter: ModelAdapter, step: Step | None = None) -> Finding:
         headline += f" from position {begin} on: a ring that has no room for them, but for one"
         return passed("cache", headline, changes)
     cause, why = decoding.explain(max(begin, _PREFILL), size)
-    if cause in ("cache_restarts", "cache_smeared") and begin > plans[first][0]:
+    later = begin > plans[first][0] or "up to" in first  # other steps of this kind are right
+    if cause in ("cache_restarts", "cache_smeared") and later:
         cause = "cache_differs"
         why = f"steps before position {begin} are right, as if a window or a size differed"
     return Finding("cache", FAULT, f"{headline}: {why}", cause, changes)
 
 
+def _plans(T: int) -> dict[str, list[int]]:
+    """The sizes of the steps to try."""
+    short = min(T, 2 * _PREFILL)
+    plans = {
+        "one token at a time": [1] * short,
+        "after a prefill": [_PREFILL] + [1] * (short - _PREFILL),
+        "several tokens at a time": [_CHUNK] * (short // _CHUNK),
+    }
+    if short + 8 < T:  # beyond a window
+        plans |= {f"up to {T}": [T - 8] + [1] * 8, f"several up to {T}": [T - 8, _CHUNK, _CHUNK]}
+    return plans
+
+
+@dataclass
 class _Decoding:
     """A model that is decoded step by step."""
 
-    def __init__(self, adapter: ModelAdapter, step: Step, masks: bool) -> None:
-        self.adapter = adapter
-        self.step = step
-        self.masks = masks  # whether the step takes a mask
+    adapter: ModelAdapter
+    step: Step
+    masks: bool  # whether the step takes a mask
 
     @torch.no_grad()
     def logits(self, ids: Tensor, sizes: list[int], mask: Tensor | None = None) -> Tensor:
@@ -103,6 +106,14 @@ class _Decoding:
             cache, begin = both[1], end
             parts.append(find_logits(both[0], tuple(new.shape), self.adapter.vocab_size))
         return torch.cat(parts, 1).to("cpu", torch.float64)
+
+    def compare(self, ids: Tensor, sizes: list[int]) -> tuple[float, tuple[int, int] | None]:
+        """The largest change against one pass; where the first wrong step begins, and its size."""
+        whole = self.adapter.logits(ids)
+        off = (self.logits(ids, sizes) - whole).abs().amax((0, 2)) / whole.std()  # (T,)
+        steps = zip(off.split(sizes), accumulate(sizes), sizes, strict=True)
+        wrong = [(end - n, n) for part, end, n in steps if not bool((part <= 1e-3).all())]
+        return float(off.max()), next(iter(wrong), None)
 
     def change_of_padded(self, ids: Tensor) -> float:
         """The largest change in two rows, of which one is padded on the left; 0 if refused."""
@@ -125,10 +136,10 @@ class _Decoding:
             both = [x[:, n:] for x in (self.adapter.logits(rows), self.logits(rows, [n, size]))]
         except REFUSALS:
             return "cache_differs", "the reason is not known, as the model takes few rows at once"
-        moved = [(x[1:] - x[:1]).abs().amax(-1).mT for x in both]  # (size, T), by reader
+        moved = [movement(x).mT for x in both]  # (size, T), by reader
         whole, cached = (x > 1e-6 * x.max() for x in moved)
-        later, lost = cached[:, n:].triu(1), whole & ~cached
-        if later.any():
+        lost, gained = whole & ~cached, cached & ~whole
+        if cached[:, n:].triu(1).any():
             return "cache_mask", "a token of a cached step reads later tokens of the same step"
         if whole[:, :n].any() and not cached[:, :n].any():
             return "cache_dropped", "a cached step does not read the cache"
@@ -138,15 +149,14 @@ class _Decoding:
             where = f"position {n + i} does not read {', '.join(map(str, missed[:4]))}"
             cause = "cache_off_by_one" if len(missed) == 1 else "cache_mask"
             return cause, f"{where}{' ...' * (len(missed) > 4)}, which it reads in one pass"
-        if (cached & ~whole).any():
-            i, j = (cached & ~whole).nonzero()[0].tolist()
+        if gained.any():
+            i, j = gained.nonzero()[0].tolist()
             return "cache_off_by_one", f"position {n + i} reads {j}, which it does not in one pass"
         try:
             off = self.logits(rows[:1], [T - _CHUNK, _CHUNK]) - self.adapter.logits(rows[:1])
             sizes = off.abs().amax(-1)[0, -_CHUNK:]
-            smeared = bool(sizes[0] > 5 * sizes[1:].max())
         except REFUSALS:
-            smeared = False
-        if smeared:
+            sizes = torch.zeros(_CHUNK)
+        if bool(sizes[0] > 5 * sizes[1:].max()):
             return "cache_smeared", "the first token of a cached step misses its predecessor"
         return "cache_restarts", "it reads the right tokens, as if their positions were wrong"

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 
+from torch import Tensor
+
 from attnlab.checkup.findings import (
     FAULT,
     NOT_APPLICABLE,
@@ -17,7 +19,7 @@ from attnlab.checkup.findings import (
     Finding,
     Status,
     causes,
-)
+)  # fmt: skip
 from attnlab.errors import printable
 
 _COLOR = {OK: "32", FAULT: "1;31", SUSPICIOUS: "33", NOT_APPLICABLE: "2"}  # of terminals
@@ -111,11 +113,9 @@ class Report:
         """A self-contained page with drawings of the maps."""
         from jinja2 import Environment
 
-        from attnlab.checkup.rendering import draw_map
-
         text = files("attnlab.checkup").joinpath("report.html.j2").read_text(encoding="utf-8")
         named = {title: map_ for f in self.findings for title, map_ in f.maps.items()}
-        pictures = [{"title": title, "svg": draw_map(m, title)} for title, m in named.items()]
+        pictures = [{"title": title, "svg": _draw_map(m, title)} for title, m in named.items()]
         titles = {name: cause.title for name, cause in causes().items()}
         template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
         return template.from_string(text).render(report=self, pictures=pictures, titles=titles)
@@ -187,3 +187,28 @@ def _merge(cause: str, group: list[Finding]) -> Diagnosis:
         detectors=tuple(dict.fromkeys(f.detector for f in own + others)),
         evidence=tuple(dict.fromkeys(evidence)),
     )
+
+
+def _draw_map(map_: Tensor, title: str) -> str:
+    """Draw a (T, T) map of shares from 0 to 1 as SVG text, on a logarithmic scale.
+
+    Blue and orange are those of the explorer: orange entries are above the diagonal, where a
+    causal model has nothing. NaN is gray.
+    """
+    from matplotlib.colors import LogNorm
+
+    from attnlab.plotting.drawing import panels, styled, svg
+
+    values, least = map_.detach().cpu().double(), 1e-8  # shares below it are drawn as nothing
+    future = values.new_ones(values.shape).triu(1).bool()
+    with styled():
+        figure, (axes,) = panels(1, width=5.2, height=3.8)
+        axes.set_facecolor("#dddddd")
+        for part, colors, name in ((future, "Oranges", "later"), (~future, "Blues", "earlier")):
+            shown = values.clamp_min(least).masked_fill(~part, math.nan).numpy()
+            drawn = axes.imshow(shown, cmap=colors, norm=LogNorm(least, 1), interpolation="none")
+            bar = figure.colorbar(drawn, shrink=0.8, pad=0.02)
+            bar.ax.set_title(name, fontsize=9)
+        axes.set(xlabel="key: position that is read", ylabel="query: position that reads")
+        axes.grid(visible=False)
+        return svg(figure, title)

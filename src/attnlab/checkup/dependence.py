@@ -84,11 +84,22 @@ def changes(adapter: ModelAdapter, ids: Tensor, changed: Tensor) -> Tensor:
 
     Every call also holds the unchanged sequence, so that the same kernels compute it.
     """
-    parts = []
-    for part in changed.split(max(adapter.rows - 1, 1)):
-        logits = adapter.logits(torch.cat([ids[None], part]))
-        parts.append((logits[1:] - logits[:1]).abs().amax(-1))
-    return torch.cat(parts)
+    parts = changed.split(max(adapter.rows - 1, 1))
+    return torch.cat([movement(adapter.logits(torch.cat([ids[None], part]))) for part in parts])
+
+
+def movement(logits: Tensor) -> Tensor:
+    """(1 + N, T, V) -> (N, T): how far the logits of each row are from those of the first."""
+    return (logits[1:] - logits[:1]).abs().amax(-1)
+
+
+def finite_map(adapter: ModelAdapter, T: int, *, rounds: int, seconds: float) -> Dependence | None:
+    """The map, or None if the model refuses or returns NaN."""
+    try:
+        map_ = dependence(adapter, T, rounds=rounds, seconds=seconds)
+    except REFUSALS:
+        return None
+    return map_ if map_.finite else None
 
 
 def _affordable(adapter: ModelAdapter, ids: Tensor, seconds: float) -> Tensor:

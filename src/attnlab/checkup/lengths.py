@@ -21,11 +21,11 @@ def check_lengths(
         seconds: of this thread, after which no further position is tried.
         at_random: how many random positions to try after the likely ones.
     """
-    begin, model = time.thread_time(), noisy or adapter
+    name, begin, model = "lengths", time.thread_time(), noisy or adapter
     T = _longest_affordable(model, seconds)
     numbers = {"positions": float(T), "declared": float(adapter.declared)}
     if T <= LONGEST_MAP:
-        return skipped("lengths", f"the maps show all {T} positions examined", numbers)
+        return skipped(name, f"the maps show all {T} positions examined", numbers)
     ids = model.tokens(T)
     other, whole, spread = model.other_ids(ids), model.logits(ids[None])[0], 0.0  # whole (T, V)
     cuts = _cuts(T, adapter, at_random)
@@ -35,23 +35,19 @@ def check_lengths(
         spread = max(spread, float(moved.max()))
         early = (moved[:cut] > max(adapter.tolerance, 1e-6) * spread).nonzero().flatten().tolist()
         if early:
-            closed = noisy is not None and torch.equal(
-                *(adapter.logits(x)[0, :cut] for x in (ids[None], changed))
-            )
-            headline = (
-                f"in sequences of {T}, positions {early[0]} to {early[-1]} depend on tokens from "
-                f"{cut} on{', after adding noise to the weights' * closed}"
-            )
-            return Finding("lengths", FAULT, headline, "late_leak", numbers)
+            without = [adapter.logits(x)[0, :cut] for x in (ids[None], changed)]
+            noise = ", after adding noise to the weights" * torch.equal(*without)
+            where = f"positions {early[0]} to {early[-1]} depend on tokens from {cut} on"
+            headline = f"in sequences of {T}, {where}{noise}"
+            return Finding(name, FAULT, headline, "late_leak", numbers)
         alone = float((model.logits(ids[None, :cut])[0] - whole[:cut]).abs().max() / whole.std())
         if alone > 1e-3:
             headline = f"the first {cut} tokens of {T} get different logits alone (by {alone:.2g})"
-            return Finding("lengths", FAULT, headline, "prefix_differs", numbers)
+            return Finding(name, FAULT, headline, "prefix_differs", numbers)
         if time.thread_time() - begin > seconds:
             break
     tried = number_of(cuts.index(cut) + 1, "position")
-    headline = f"nothing reads ahead in sequences of {T}, cut at {tried}"
-    return passed("lengths", headline, numbers)
+    return passed(name, f"nothing reads ahead in sequences of {T}, cut at {tried}", numbers)
 
 
 def _longest_affordable(model: ModelAdapter, seconds: float) -> int:

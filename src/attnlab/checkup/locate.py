@@ -1,15 +1,25 @@
 """Find the module that first lets the future through. Letters: B batch, T time, C channels."""
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-from attnlab.checkup.dependence import slopes
+from attnlab.checkup.attention_calls import AttentionCall
+from attnlab.checkup.dependence import finite_map, slopes
+from attnlab.checkup.findings import FAULT, Finding
 from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter, hooked
 from attnlab.checkup.outputs import tensors_in
+from attnlab.checkup.recognize import explain_scramble
 from attnlab.checkup.trace import SeenOperations, ranks_along
+
+# Causes that are inferred from a map alone, without a look at the model's operations.
+_CAUSES_OF_MAPS = {
+    "flipped_mask", "inverted_mask", "late_leak", "no_mask", "off_by_one", "reads_ahead",
+    "reads_some_ahead", "single_leaks",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -35,6 +45,56 @@ class Place:
         """Whether it is a layer of torch.nn without parts, which cannot hold attention."""
         own = type(self.module).__module__.startswith("torch.nn.modules")
         return own and not list(self.module.children())
+
+
+def located(
+    finding: Finding,
+    model: ModelAdapter,
+    *,
+    calls: Sequence[AttentionCall],
+    inside: Sequence[Finding],
+    T: int,
+    seconds: float,
+) -> Finding:
+    """Add to a leak the first module that leaks, and refine a cause inferred from its map.
+
+    If every attention pattern is causal but the model is not, the fault is elsewhere.
+
+    Args:
+        calls: all attention calls that were recorded.
+        inside: what was found in them.
+        T: the length of the map.
+        seconds: for another map, at the length of the calls.
+    """
+    if finding.status is not FAULT or finding.cause == "not_finite":
+        return finding
+    place = first_leak(model, T)
+    if place is not None:
+        finding = replace(finding, evidence=(place.sentence, *finding.evidence))
+    if finding.cause not in _CAUSES_OF_MAPS:
+        return finding
+    what = finding.headline.split(": ")[0]
+    if not calls:  # a layer of torch is a convolution or a normalization
+        outside = place is not None and place.is_of_torch
+        return replace(finding, cause="outside", headline=what) if outside else finding
+    if any(f.cause and f.detector in ("mask", "rows") for f in inside):
+        return finding
+    reads = None if place is None else reads_of(place, model)
+    if place is not None and reads is not None:
+        # A reshape that the map of the model hides shows in the first module that leaks.
+        every = torch.ones(len(reads), dtype=torch.bool)
+        scramble = explain_scramble(reads, every, [(len(calls[0].raw), range(1, 2))])
+        if scramble is not None:
+            headline = f"{place.name or 'the model'}: {scramble[1]}"
+            return replace(finding, cause=scramble[0], headline=headline)
+    map_ = finite_map(model, calls[0].length, rounds=2, seconds=seconds)
+    if map_ is not None and not bool(map_.ahead.any()):
+        return finding
+    chosen = choices_in(place, model) if place is not None else ""
+    named = f": {chosen} over the positions makes tokens compete" if chosen else ""
+    headline = f"{what}, though every attention pattern is causal{named}"
+    within = place is not None and place.name in {call.module for call in calls} - {""}
+    return replace(finding, cause="beside_mask" if within else "outside", headline=headline)
 
 
 def first_leak(adapter: ModelAdapter, T: int) -> Place | None:
@@ -79,20 +139,19 @@ def choices_in(place: Place, adapter: ModelAdapter) -> str:
 
     They are named if the leak closes once they return what they do without the changed tokens.
     """
-    T, cut = place.ids.shape[1], place.cut
-    found = []
+    T, cut, held = place.ids.shape[1], place.cut, []
+    seen = SeenOperations(lambda func, x: ranks_along(func, x, T))
     try:
         with torch.no_grad():
             calls = [_first_call(place, adapter, ids) for ids in (place.ids, place.changed)]
-            seen = SeenOperations(lambda func, x: ranks_along(func, x, T))
             for args, named, _ in calls:
                 seen = SeenOperations(seen.wanted, seen.outputs)
                 with seen:
-                    found.append(_early(place.module(*args, **named), T, cut))
+                    held.append(_early(place.module(*args, **named), T, cut))
     except REFUSALS:  # of being called alone
         return ""
     leaks = _differ(*(_early(output, T, cut) for _, _, output in calls))
-    return " and ".join(sorted(seen.names)) if leaks and not _differ(*found) else ""
+    return " and ".join(sorted(seen.names)) if leaks and not _differ(*held) else ""
 
 
 def _first_call(place: Place, adapter: ModelAdapter, ids: Tensor) -> tuple[tuple, dict, object]:

@@ -13,7 +13,7 @@ from attnlab.checkup.model_adapter import (
     ModelAdapter,
     hooked,
     parameter_names,
-)
+)  # fmt: skip
 from attnlab.checkup.outputs import find_logits, tensors_in
 from attnlab.errors import BadInput, first_line
 
@@ -65,25 +65,33 @@ def _agreement(x: Tensor, y: Tensor, shift: int) -> float:
 
 def own_loss(model: nn.Module, ids: Tensor, labels: Tensor | None = None) -> Tensor:
     """The loss that a model computes itself from labels; None for the ids."""
-    name = next(n for n in TARGET_NAMES if n in parameter_names(model.forward))
-    output = model(ids, **{name: ids if labels is None else labels.to(ids.device)})
+    names = [name for name in TARGET_NAMES if name in parameter_names(model.forward)]
+    if not names:
+        raise BadInput("the model takes no labels; give loss, from the model and ids to it")
+    output = model(ids, **{names[0]: ids if labels is None else labels.to(ids.device)})
     if isinstance(output, (tuple, list)):
         return next(x for x in output if isinstance(x, Tensor) and x.ndim == 0)
     loss: Tensor = output["loss"] if isinstance(output, dict) else output.loss
     return loss
 
 
-def check_loss(
-    adapter: ModelAdapter, loss: Loss, ids: Tensor, *, shifts_in_data: bool = False
-) -> Finding:
-    """Measure by how much the targets are shifted, in the loss itself.
+def check_loss(adapter: ModelAdapter, loss: Loss | None, T: int) -> Finding:
+    """By how much are the targets shifted in a loss, or if it is None, in the model's own?"""
+    found = measure_shift(adapter, loss or own_loss, adapter.tokens(4, T))
+    if loss is not None or found.cause != "not_shifted":
+        return found
+    headline = "the model does not shift its labels: shift them in the data"
+    if not adapter.takes("labels"):  # targets, as they are named elsewhere, come shifted
+        return passed("targets", headline, found.numbers)
+    headline = f"{headline}, as models of transformers shift labels themselves"
+    return replace(found, status=SUSPICIOUS, headline=headline)
+
+
+def measure_shift(adapter: ModelAdapter, loss: Loss, ids: Tensor) -> Finding:
+    """Measure by how much the targets of ids (B, T) are shifted, in the loss itself.
 
     The gradient of a cross entropy by the logits is negative at the target and nowhere else, which
     shows the token that every logit is compared with.
-
-    Args:
-        ids: (B, T) random ids.
-        shifts_in_data: whether the data may be shifted instead, so that no shift is no fault.
     """
     seen: list[tuple[Tensor, Tensor]] = []
 
@@ -99,16 +107,12 @@ def check_loss(
             given, logits = seen[-1]
             (slope,) = torch.autograd.grad(value, logits, allow_unused=True)
     except (*REFUSALS, StopIteration) as error:
-        return skipped(
-            "targets", f"the loss cannot be followed ({first_line(error, with_class=True)})"
-        )
+        reason = first_line(error, with_class=True)
+        return skipped("targets", f"the loss cannot be followed ({reason})")
     if slope is None:
         return skipped("targets", "the loss is not computed from the logits the model returns")
     targets = slope.argmin(-1).where(slope.abs().sum(-1) > 0, -100)  # (B, T)
     found = check_batch(given, targets)
-    if found.cause == "not_shifted" and shifts_in_data:
-        headline = "the model does not shift its labels: shift them in the data"
-        return passed("targets", headline, found.numbers)
     return replace(found, headline=f"measured in the loss: {found.headline}")
 
 

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -166,30 +167,6 @@ class ModelAdapter:
         return x.expand(B, *x.shape[1:])
 
 
-def with_example(
-    adapter: ModelAdapter, ids: Tensor | None, example: Mapping[str, object]
-) -> ModelAdapter:
-    """Draw tokens from real ids, and pass further inputs by keyword; see `checkup`."""
-    key, V = "torch", adapter.vocab_size
-    if ids is None:
-        found = [k for k, v in example.items() if isinstance(v, Tensor) and v.dtype == torch.long]
-        names = [k for k in ("input_ids", "ids", "tokens", *found) if k in example]
-        if not names:
-            raise BadInput("example holds no token ids; give ids (N, L) int64")
-        key, ids = names[0], example[names[0]]  # type: ignore[assignment]
-    if not isinstance(ids, Tensor) or ids.ndim != 2 or ids.is_floating_point():
-        raise BadInput("ids must be a tensor (N, L) int64")
-    extra = {name: value for name, value in example.items() if name != key}
-    T = min(adapter.block_size, ids.shape[1])
-    declared = min(adapter.declared or ids.shape[1], ids.shape[1])
-    given = replace(
-        adapter, text=ids.cpu(), block_size=T, declared=declared, extra=extra, convention=key
-    )
-    if len(given.pool) < 2 or ids.min() < 0 or ids.max() >= V:
-        raise BadInput(f"ids must have two values or more, from 0 to vocab_size - 1 = {V - 1}")
-    return given
-
-
 @contextmanager
 def hooked(modules: Iterable[nn.Module], hook: Callable[..., None]) -> Iterator[None]:
     """Call hook(module, args, keywords, output) after each forward pass of these modules."""
@@ -214,10 +191,20 @@ def cast_weights(module: nn.Module, dtype: torch.dtype | None) -> None:
             x.data = x.data.to(dtype)
 
 
+_VOCAB_NAMES = ("vocab_size", "n_vocab", "n_tokens", "num_embeddings")
+TARGET_NAMES = ("labels", "targets", "target", "y")
+_BLOCK_NAMES = (
+    "block_size", "max_position_embeddings", "n_positions", "max_seq_len", "max_seq_length",
+    "context_length", "seq_len",
+)  # fmt: skip
+LONGEST_MAP = 256  # by default; `attnlab.checkup.lengths` looks at longer sequences
+MOST_LOGITS = 2**26  # in one call, half a gigabyte in fp64
+
+
 def adapt(
     model: Model,
-    vocab_size: int | None,
-    block_size: int | None,
+    vocab_size: int | None = None,
+    block_size: int | None = None,
     ids: Tensor | None = None,
     example: Mapping[str, object] | None = None,
     seed: int = 0,
@@ -238,32 +225,33 @@ def adapt(
     tables = [m for m in modules if isinstance(m, nn.Embedding) and m.num_embeddings == V]
     pads = [size_from(model, ("pad_token_id",)), *(table.padding_idx for table in tables)]
     pad = next((p for p in pads if p is not None and V >= 4), -1)
-    generator = torch.Generator().manual_seed(seed)
+    extra, key = dict(example or {}), "torch"
+    if ids is None and example is not None:
+        key, ids = _ids_of(extra)
+    if ids is not None:
+        if not isinstance(ids, Tensor) or ids.ndim != 2 or ids.is_floating_point():
+            raise BadInput("ids must be a tensor (N, L) int64")
+        if len(ids[ids != pad].unique()) < 2 or ids.min() < 0 or ids.max() >= V:
+            last = f"vocab_size - 1 = {V - 1}"
+            raise BadInput(f"ids must have two values or more, from 0 to {last}")
+        L, ids = ids.shape[1], ids.cpu()
+        T, declared = min(T, L), min(declared or L, L)
+    if T < 3:
+        raise BadInput(f"block_size = {T} must be at least 3")
     adapter = ModelAdapter(
-        model,
-        V,
-        T,
-        generator,
-        declared=declared,
-        pad=pad,
-        batch_size=batch_size,
-        autocast=autocast,
-    )
-    if ids is not None or example is not None:
-        adapter = with_example(adapter, ids, example or {})
-    if adapter.block_size < 3:
-        raise BadInput(f"block_size = {adapter.block_size} must be at least 3")
+        model, V, T, torch.Generator().manual_seed(seed), key, batch_size=batch_size,
+        autocast=autocast, declared=declared, text=ids, pad=pad, extra=extra,
+    )  # fmt: skip
     return _first_working_call(adapter)
 
 
-_VOCAB_NAMES = ("vocab_size", "n_vocab", "n_tokens", "num_embeddings")
-TARGET_NAMES = ("labels", "targets", "target", "y")
-_BLOCK_NAMES = (
-    "block_size", "max_position_embeddings", "n_positions", "max_seq_len", "max_seq_length",
-    "context_length", "seq_len",
-)  # fmt: skip
-LONGEST_MAP = 256  # by default; `attnlab.checkup.lengths` looks at longer sequences
-MOST_LOGITS = 2**26  # in one call, half a gigabyte in fp64
+def _ids_of(example: dict[str, object]) -> tuple[str, Any]:
+    """The token ids in an example, and their name there; they are removed from it."""
+    longs = [k for k, v in example.items() if isinstance(v, Tensor) and v.dtype == torch.long]
+    for name in ("input_ids", "ids", "tokens", *longs):
+        if name in example:
+            return name, example.pop(name)
+    raise BadInput("example holds no token ids; give ids (N, L) int64")
 
 
 def size_from(model: object, names: tuple[str, ...]) -> int | None:

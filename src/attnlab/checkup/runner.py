@@ -7,23 +7,17 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from attnlab.checkup.checkup_report import Report
-from attnlab.checkup.coverage import Documents, Meant
+from attnlab.checkup.detectors import Meant
 from attnlab.checkup.examination import Examination
-from attnlab.checkup.findings import causes
 from attnlab.checkup.loss_path import Loss
-from attnlab.checkup.model_adapter import (
-    REFUSALS,
-    Model,
-    ModelAdapter,
-    adapt,
-    hooked,
-    size_from,
-)
+from attnlab.checkup.model_adapter import REFUSALS, Model, ModelAdapter, adapt, hooked, size_from
+from attnlab.checkup.serving import Documents
 from attnlab.errors import BadInput, first_line
 
 Call = Callable[[nn.Module, Tensor], object]
@@ -88,19 +82,17 @@ def checkup(
     Raises:
         attnlab.errors.BadInput: the model cannot be called as described.
     """
-    severity = severity or {}
-    if unknown := severity.keys() - causes().keys():
-        raise BadInput(f"severity: {min(unknown)} is no cause; there are {', '.join(causes())}")
-    if unknown := set(severity.values()) - {"fault", "suspicious", "ok"}:
-        raise BadInput(f"severity: {min(unknown)} must be fault, suspicious or ok")
-    if padding not in (None, "left", "right"):
-        raise BadInput(f"padding = {padding} must be left, right or None")
-    meant = Meant(window, separator, documents, reset_positions, padding)
-    sizes = vocab_size, block_size, ids, example, seed, batch_size, autocast
-    with prepared(model, *sizes) as adapter:
-        examination = Examination(adapter, seconds, loss, meant)
-        examination.run(prove, batch)
-    return replace(examination.report(name or name_of(model)), severity=severity)
+    meant = Meant(
+        window, separator, documents, reset_positions, padding, None, loss, batch, severity or {}
+    )
+    described = partial(
+        adapt, vocab_size=vocab_size, block_size=block_size, ids=ids, example=example, seed=seed,
+        batch_size=batch_size, autocast=autocast,
+    )  # fmt: skip
+    with prepared(model, described) as adapter:
+        examination = Examination(adapter, meant, seconds)
+        examination.run(prove=prove)
+    return examination.report(name or name_of(model))
 
 
 def checkup_attention(
@@ -123,29 +115,28 @@ def checkup_attention(
     Raises:
         attnlab.errors.BadInput: C is unknown, or the layer does not accept such input.
     """
-    C = n_embd if n_embd is not None else size_from(layer, _WIDTH_NAMES)
-    if C is None:
-        C = next((m.in_features for m in layer.modules() if isinstance(m, nn.Linear)), None)
-    if C is None:
-        raise BadInput("the layer has no attribute for its width; give n_embd")
-    if C < 2:
-        raise BadInput(f"n_embd = {C} must be at least 2")
-    vocab_size = min(C, 31)
-    model = _Embedded(layer, vocab_size, C, call)
-    model.train(layer.training)
-    return checkup(
-        model, vocab_size=vocab_size, block_size=block_size, seed=seed, name=type(layer).__name__
-    )
+    model = EmbeddedLayer(layer, n_embd, call)
+    return checkup(model, block_size=block_size, seed=seed, name=type(layer).__name__)
 
 
-class _Embedded(nn.Module):
-    """A layer after a random embedding, so that it can be examined as a model."""
+class EmbeddedLayer(nn.Module):
+    """A layer after a random embedding, so that it can be examined as a model; for the arguments
+    and for BadInput, see `checkup_attention`."""
 
-    def __init__(self, layer: nn.Module, vocab_size: int, C: int, call: Call | None) -> None:
+    def __init__(
+        self, layer: nn.Module, n_embd: int | None = None, call: Call | None = None
+    ) -> None:
         super().__init__()
-        self.layer = layer
-        self.call = call
-        table = torch.randn(vocab_size, C, generator=torch.Generator().manual_seed(0))
+        widths = (m.in_features for m in layer.modules() if isinstance(m, nn.Linear))
+        found = (n_embd, size_from(layer, _WIDTH_NAMES), next(widths, None))
+        C = next((width for width in found if width is not None), None)
+        if C is None:
+            raise BadInput("the layer has no attribute for its width; give n_embd")
+        if C < 2:
+            raise BadInput(f"n_embd = {C} must be at least 2")
+        self.layer, self.call, self.vocab_size = layer, call, min(C, 31)
+        self.training = layer.training
+        table = torch.randn(self.vocab_size, C, generator=torch.Generator().manual_seed(0))
         floats = [p for p in layer.parameters() if p.is_floating_point()]
         self.table = nn.Embedding.from_pretrained(table.to(floats[0]) if floats else table)
 
@@ -156,9 +147,7 @@ class _Embedded(nn.Module):
 
 def _module_of(model: Model) -> nn.Module | None:
     """The module behind a model: itself, or the owner of a bound method."""
-    if isinstance(model, nn.Module):
-        return model
-    owner = model.__self__ if hasattr(model, "__self__") else None
+    owner = model.__self__ if hasattr(model, "__self__") else model
     return owner if isinstance(owner, nn.Module) else None
 
 
@@ -169,40 +158,26 @@ def name_of(model: Model) -> str:
 
 
 @contextlib.contextmanager
-def prepared(
-    model: Model,
-    vocab_size: int | None,
-    block_size: int | None,
-    ids: Tensor | None = None,
-    example: Mapping[str, object] | None = None,
-    seed: int = 0,
-    batch_size: int = 0,
-    autocast: torch.dtype | None = None,
-) -> Iterator[ModelAdapter]:
+def prepared(model: Model, adapt: Callable[[Model], ModelAdapter]) -> Iterator[ModelAdapter]:
     """How to call a copy in eval mode, or the model itself if a copy cannot be trusted.
 
-    All state is restored afterwards.
+    All state is restored afterwards, and what the model prints is discarded.
     """
     owner = _module_of(model)
-    sizes = vocab_size, block_size, ids, example, seed, batch_size, autocast
-    # What the model prints is discarded.
     with preserve_state(owner), contextlib.redirect_stdout(io.StringIO()):
         if owner is not None:
             owner.eval()
         if not isinstance(model, nn.Module):
-            yield adapt(model, *sizes)
+            yield adapt(model)
             return
         try:
-            adapter = adapt(copy.deepcopy(model), *sizes)
+            adapter = adapt(copy.deepcopy(model))
             reason = _difference(adapter, model)
         except REFUSALS as error:
-            adapter = adapt(model, *sizes)
+            adapter = adapt(model)
             reason = f"the model cannot be copied: {first_line(error)}"
-        if reason:
-            adapter = replace(
-                adapter, model=model, in_place=f"{reason}, so it is examined in place"
-            )
-        yield adapter
+        in_place = f"{reason}, so it is examined in place"
+        yield replace(adapter, model=model, in_place=in_place) if reason else adapter
 
 
 def _difference(adapter: ModelAdapter, model: nn.Module) -> str:

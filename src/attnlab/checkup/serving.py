@@ -1,19 +1,29 @@
-"""Detectors for what matters when a model is served: padding, low precision."""
+"""Detectors for what matters when a model is served: padding, documents, low precision.
+
+Letters: B batch, T time.
+"""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from attnlab.checkup.blackbox import relative
-from attnlab.checkup.findings import SUSPICIOUS, Finding, passed, skipped
+from attnlab.checkup.dependence import movement
+from attnlab.checkup.findings import FAULT, SUSPICIOUS, Finding, passed, skipped, span
 from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter, cast_weights
+from attnlab.checkup.outputs import find_logits
 from attnlab.errors import first_line
 
+# From the model, ids (B, T), and the number of each token's document (B, T), to what it returns.
+Documents = Callable[[Any, Tensor, Tensor], object]
 _PADDING_NAMES = (
     "attention_mask", "key_padding_mask", "src_key_padding_mask", "padding_mask", "pad_mask",
 )  # fmt: skip
+_SMEAR = 4  # a convolution or a token shift reads at most so many tokens back
 
 
 def check_padding(adapter: ModelAdapter, meant: str | None = None) -> Finding:
@@ -22,10 +32,8 @@ def check_padding(adapter: ModelAdapter, meant: str | None = None) -> Finding:
     if not name:
         return skipped("padding", "the model takes no padding mask")
     T = min(adapter.block_size, 24)
-    ids = adapter.tokens(3, T)
-    other = adapter.other_ids(ids)
-    lengths = torch.tensor([T, 2 * T // 3, T // 3])[:, None]
-    place = torch.arange(T)
+    ids, place = adapter.tokens(3, T), torch.arange(T)
+    other, lengths = adapter.other_ids(ids), torch.tensor([T, 2 * T // 3, T // 3])[:, None]
     sides = {"left": place >= T - lengths, "right": place < lengths}
     sides = {meant: sides[meant]} if meant else sides
     changes: dict[str, float] = {}
@@ -49,16 +57,63 @@ def check_padding(adapter: ModelAdapter, meant: str | None = None) -> Finding:
         return skipped("padding", f"{name} is refused as a padding mask")
     side, change = max(list(changes.items())[: len(sides)], key=_nan_last)
     effect = f"changes the other logits by {change:.2g} of their std"
-    if math.isnan(change):
-        effect = "gives NaN at real tokens"
+    effect = "gives NaN at real tokens" if math.isnan(change) else effect
     headline = f"padding on the {side} ({name}): changing the padded tokens {effect}"
     return Finding("padding", SUSPICIOUS, headline, "padding_read", changes)
 
 
+def check_documents(
+    adapter: ModelAdapter,
+    documents: Documents | None,
+    separator: int | None,
+    reset_positions: bool,
+) -> Finding:
+    """Does the second of two packed documents read the first, or get other logits than alone?"""
+    name, T = "documents", min(adapter.block_size, 32)
+    if documents is None and separator is None:
+        return skipped(name, "neither documents nor separator was given")
+    n = T // 2  # the first token of the second document, or the separator between them
+    first = n if documents else n + 1
+
+    def logits(ids: Tensor, document: Tensor) -> Tensor:
+        if documents is None:
+            return adapter.logits(ids)
+        with torch.no_grad():
+            output = documents(adapter.model, ids.to(adapter.device), document.to(adapter.device))
+        return find_logits(output, tuple(ids.shape), adapter.vocab_size).to("cpu", torch.float64)
+
+    border, ids = -1 if separator is None else separator, adapter.tokens(T)
+    ids = adapter.next_ids(ids).where(ids == border, ids)
+    changed = adapter.next_ids(ids)
+    changed = adapter.next_ids(changed).where(changed == border, changed)
+    if separator is not None:
+        ids[n] = separator
+    rows = torch.cat([ids[None], torch.where(torch.eye(T, dtype=torch.bool)[:n], changed, ids)])
+    document = (torch.arange(T) >= n).long().expand(len(rows), T)
+    whole = logits(rows, document)
+    moved = movement(whole)  # (n, T), by the token changed
+    reads = moved > max(adapter.tolerance, 1e-6) * moved.max()
+    if not reads[:, :n].any():
+        return skipped(name, "the first document does not read itself")
+    across = reads[:, first:].any(-1).nonzero().flatten().tolist()
+    if not across and reads[:, n].sum() <= _SMEAR:  # a separator that ends it reads all of it
+        across = reads[:, n].nonzero().flatten().tolist()
+    if across:
+        cause = "documents_smeared" if across[0] >= n - _SMEAR else "documents_read"
+        headline = f"in a document that begins at {n}, tokens of the one before are read"
+        return Finding(name, FAULT, f"{headline} ({span('position', across)})", cause)
+    if not reset_positions:
+        return passed(name, "a document does not read the one before")
+    alone = [(logits(ids[None, k:], document[:1, k:] * 0), k) for k in (n, first)]
+    change = min(relative(x[:, first - k :], whole[:1, first:]) for x, k in alone)
+    if change <= 1e-3:
+        return passed(name, "a document gets the logits that it gets alone", {"change": change})
+    headline = f"a document reads only itself, but gets other logits alone (by {change:.2g})"
+    return Finding(name, FAULT, headline, "positions_not_reset", {"change": change})
+
+
 def check_precision(adapter: ModelAdapter, precise: ModelAdapter) -> Finding:
     """How far do bf16 and the model's own precision deviate from fp64?"""
-    if not adapter.is_module:
-        return skipped("precision", "only a torch module can change its precision")
     ids = adapter.tokens(2, adapter.block_size)
     reference = precise.logits(ids)
     numbers = {"own precision": _deviation(adapter.logits(ids), reference)}

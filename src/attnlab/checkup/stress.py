@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 
 from attnlab.checkup.attention_calls import AttentionCall
-from attnlab.checkup.dependence import dependence
+from attnlab.checkup.dependence import dependence, movement
 from attnlab.checkup.findings import FAULT, SUSPICIOUS, Finding, passed, skipped
 from attnlab.checkup.locate import first_leak
 from attnlab.checkup.martingale import bet_on_uniform_text
@@ -63,11 +63,11 @@ def _leaks(detector: str, adapter: ModelAdapter, state: str, T: int, seconds: fl
     if not bool(map_.ahead.any()):
         headline = f"{state}, nothing reads ahead ({int(map_.tried.sum())} of {T} tokens changed)"
         return passed(detector, headline, numbers)
-    found = explain(map_.reads, map_.tried) or ("", "earlier logits change with later tokens")
-    place = first_leak(adapter, T)
+    _, what = explain(map_.reads, map_.tried) or ("", "earlier logits change with later tokens")
+    place, maps = first_leak(adapter, T), {state: map_.single}
     evidence = () if place is None else (place.sentence,)
-    cause, maps = _CAUSES[detector], {state: map_.single}
-    return Finding(detector, FAULT, f"{state}, {found[1]}", cause, numbers, evidence, maps)
+    headline, cause = f"{state}, {what}", _CAUSES[detector]
+    return Finding(detector, FAULT, headline, cause, numbers, evidence, maps)
 
 
 def check_stress(adapter: ModelAdapter, calls: list[AttentionCall]) -> Finding:
@@ -90,17 +90,16 @@ def check_stress(adapter: ModelAdapter, calls: list[AttentionCall]) -> Finding:
     numbers = {"largest score": STRESS_SCORE, "ahead": share, "within reach": reach}
     if share <= 1e-6:
         return passed("stress", "the mask holds under scores of 2e5", numbers)
-    near = _share_ahead(adapter, calls, reach / largest)
-    within = near is not None and near > 1e-6
-    status, under = (FAULT, f"{reach:.3g}") if within else (SUSPICIOUS, "2e5")
+    status = SUSPICIOUS
+    what = f"under scores of 2e5 the mask fails; this model reaches {reach:.3g}"
+    if (_share_ahead(adapter, calls, reach / largest) or 0.0) > 1e-6:
+        status = FAULT
+        what = f"under scores of {reach:.3g} the mask fails, which this model can reach"
     lowest = [float(call.scores.triu(1).min()) for call in calls if call.scores is not None]
     fill = next((x for x in lowest if -1e8 < x < -20), None)
-    sentence = f"under scores of {under} the mask fails" + (
-        ", which this model can reach" if within else f"; this model reaches {reach:.3g}"
-    )
     if fill is None:
-        return Finding("stress", status, sentence, "stress", numbers)
-    headline = f"blocked scores are about {fill:.3g}, a finite number: {sentence}"
+        return Finding("stress", status, what, "stress", numbers)
+    headline = f"blocked scores are about {fill:.3g}, a finite number: {what}"
     return Finding("stress", status, headline, "finite_fill", numbers)
 
 
@@ -109,7 +108,7 @@ def _share_ahead(adapter: ModelAdapter, calls: list[AttentionCall], factor: floa
 
     As a share of the largest change; None if logits are not finite.
     """
-    T, scores = calls[0].raw.shape[-1], frozenset(c.product for c in calls if c.product)
+    T, scores = calls[0].length, frozenset(call.product for call in calls if call.product)
     ids, place = adapter.tokens(T), torch.arange(T)
     cuts = torch.tensor(sorted({1, T // 4, T // 2, T - 1}))[:, None]
     rows = torch.cat([ids[None], torch.where(place >= cuts, adapter.next_ids(ids), ids)])
@@ -117,10 +116,9 @@ def _share_ahead(adapter: ModelAdapter, calls: list[AttentionCall], factor: floa
     for sign in (1, -1):  # of the scores: far above the fill of a mask, and far below
         boosted = [AttentionTracer(T, sign * factor, scores) for _ in rows]
         outputs = [trace(adapter, x[None], t) for x, t in zip(rows, boosted, strict=True)]
-        logits = torch.cat(outputs).detach().to("cpu", torch.float64)  # (1 + cuts, T, V)
-        if not bool(logits.isfinite().all()):
+        change = movement(torch.cat(outputs).detach().to("cpu", torch.float64))  # (cuts, T)
+        if not bool(change.isfinite().all()):
             return None
-        change = (logits[1:] - logits[:1]).abs().amax(-1)  # (cuts, T)
         ahead = max(ahead, float(change[place < cuts].max()))
         total = max(total, float(change.max()))
     return ahead / total
@@ -130,8 +128,7 @@ def check_dropout(adapter: ModelAdapter, T: int) -> Finding:
     """Are scores dropped in training before the softmax, so that they keep a weight of e^0?"""
     student = adapter.copied()
     student.module.train()
-    calls, _ = record(student, [T])
-    for call in calls:
+    for call in record(student, [T])[0]:
         if call.dropped:
             headline = f"{call.place}: in training mode, scores are dropped before the softmax"
             return Finding("dropout", SUSPICIOUS, headline, "dropped_scores")
@@ -165,9 +162,8 @@ def record(
         return [], "the model is not a torch module, so its operations cannot be recorded"
     reason = ""
     for T in lengths:
-        tracer = AttentionTracer(T)
+        tracer, ids = AttentionTracer(T), adapter.tokens(1, T)
         try:
-            ids = adapter.tokens(1, T)
             trace(adapter, ids[:, :1].expand(1, T) if equal else ids, tracer)
         except REFUSALS as error:
             reason = reason or f"the model's operations cannot be recorded ({first_line(error)})"

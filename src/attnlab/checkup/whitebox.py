@@ -13,29 +13,39 @@ from attnlab.checkup.model_adapter import ModelAdapter
 from attnlab.checkup.recognize import explain_pattern
 
 
+def check_calls(calls: list[AttentionCall], adapter: ModelAdapter) -> list[Finding]:
+    """What the recorded calls of a model show, but for their windows."""
+    found = [f for call in calls for f in (check_rows(call), check_mask(call)) if f]
+    wrong = {f.detector for f in found}
+    sound = {"rows": "the weights of every query sum to 1 over the keys"}
+    sound["mask"] = "nothing reads ahead in any recorded attention pattern"
+    found += [passed(*pair) for pair in sound.items() if pair[0] not in wrong]
+    critical = math.sqrt(2 * math.log(adapter.block_size))
+    found += check_scale(calls, critical, looks_untrained(adapter))
+    return [*found, *check_heads(calls), check_head_order(calls)]
+
+
 def check_rows(call: AttentionCall) -> Finding | None:
     """Do the weights of every query sum to 1 over the keys? If not, over what?"""
     assert call.pattern is not None
-    pattern, status = call.weights, FAULT
-    finite = pattern.isfinite().all(-1)  # (N, T)
-    if not bool(finite.all()) and call.axis == -3:
-        headline = f"{call.place}: the softmax runs over the heads and gives NaN"
-        return Finding("rows", FAULT, headline, "softmax_heads")
-    if not bool(finite.all()):
-        empty = span("row", (~finite).any(0).nonzero().flatten().tolist())
+    pattern, sums = call.weights, call.weights.sum(-1)  # (N, T, T), (N, T)
+    if not bool(sums.isfinite().all()):
+        if call.axis == -3:
+            headline = f"{call.place}: the softmax runs over the heads and gives NaN"
+            return Finding("rows", FAULT, headline, "softmax_heads")
+        empty = span("row", (~sums.isfinite()).any(0).nonzero().flatten().tolist())
         headline = f"{call.place}: NaN in {empty} of the pattern: queries without keys"
         return Finding("rows", FAULT, headline, "empty_row")
-    sums = pattern.sum(-1)
     low, high, off = float(sums.min()), float(sums.max()), float((sums - 1).abs().max())
-    low_precision = call.pattern.dtype in (torch.bfloat16, torch.float16)
     # A sink is one more key of the softmax, which takes some weight.
     raw, masked = call.raw, call.masked
     has_sink = masked is not None and masked.numel() == raw.numel() + raw[..., 0].numel()
-    if off <= (1e-2 if low_precision else 1e-4) or (has_sink and high <= 1 + 1e-4):
+    precise = call.pattern.dtype not in (torch.bfloat16, torch.float16)
+    if off <= (1e-4 if precise else 1e-2) or (has_sink and high <= 1 + 1e-4):
         return None
     cause, sentence = _normalized_over(call, pattern)
-    if cause in ("row_sums", "no_softmax"):  # on purpose in sinks and linear attention
-        status = SUSPICIOUS
+    # These two are on purpose in sinks and linear attention.
+    status = SUSPICIOUS if cause in ("row_sums", "no_softmax") else FAULT
     headline = f"{call.place}: {sentence} (rows sum to {low:.3g} to {high:.3g})"
     return Finding("rows", status, headline, cause, {"largest deviation": off})
 
@@ -48,16 +58,17 @@ def _normalized_over(call: AttentionCall, pattern: Tensor) -> tuple[str, str]:
         return "softmax_heads", "the weights sum to 1 over the heads, not over the keys"
     if _all_ones(pattern.abs()):
         return "softmax_batch", "all weights in a batch of one are 1: a softmax over the batch"
-    soft = call.softened
-    if soft is not None and soft.numel() == pattern.numel():
-        unmasked = soft.double().reshape(pattern.shape)
-        ahead = [bool((weights.triu(1) > 1e-12).any()) for weights in (unmasked, pattern)]
-        if ahead == [True, False]:
-            sentence = "the mask is applied after the softmax, whose sum includes the future"
-            return "post_softmax_mask", sentence
-    if soft is None and not bool((pattern >= 0).all()):
+    soft = call.after_softmax
+    if soft is not None and _reads_ahead(soft) and not _reads_ahead(pattern):
+        sentence = "the mask is applied after the softmax, whose sum includes the future"
+        return "post_softmax_mask", sentence
+    if call.softened is None and not bool((pattern >= 0).all()):
         return "no_softmax", "there is no softmax: some weights are negative"
     return "row_sums", "the weights of a query do not sum to 1"
+
+
+def _reads_ahead(weights: Tensor) -> bool:
+    return bool((weights.triu(1) > 1e-12).any())
 
 
 def _all_ones(values: Tensor) -> bool:
@@ -78,20 +89,20 @@ def check_mask(call: AttentionCall) -> Finding | None:
     mass = pattern.triu(1).sum(-1).mean(-1)  # (N,), the weight on the future
     numbers = {"mass on the future": float(mass.max()), "heads": float(len(heads))}
     named = _recognize_fill(call) or explain_pattern(support[heads].any(0))
+    if call.after_softmax is not None and not _reads_ahead(call.after_softmax):
+        sentence = "the softmax gives no weight to later keys, but what averages the values does"
+        named = "mixed_after_softmax", sentence
     assert named is not None, "there is weight above the diagonal"
     maps = {f"pattern of {call.place}, head {heads[0]}": call.weights[heads[0]]}
-    headline = f"{call.place}, {which}: {named[1]}"
-    return Finding("mask", FAULT, headline, named[0], numbers, maps=maps)
+    said = f"{call.place}, {which}: {named[1]}"
+    return Finding("mask", FAULT, said, named[0], numbers, maps=maps)
 
 
 def windows_of(calls: list[AttentionCall]) -> list[int]:
     """How many keys up to its own position a query attends to in each call, at most."""
-    windows = []
-    for call in calls:
-        support = (call.weights.nan_to_num(nan=0.0) > 1e-12).any(0).tril()  # (T, T)
-        pairs = support.nonzero()  # (n, 2): query and key
-        windows.append(1 + int((pairs[:, 0] - pairs[:, 1]).max()) if len(pairs) else 0)
-    return windows
+    supports = [(call.weights.nan_to_num(nan=0.0) > 1e-12).any(0).tril() for call in calls]
+    pairs = [support.nonzero() for support in supports]  # (n, 2): query and key
+    return [1 + int((x[:, 0] - x[:, 1]).max()) if len(x) else 0 for x in pairs]
 
 
 def check_windows(
@@ -104,7 +115,7 @@ def check_windows(
     if len(wanted) != len(calls):
         reason = f"windows of {len(wanted)} layers were given, but {len(calls)} calls were seen"
         return [skipped("windows", reason)]
-    T = calls[0].raw.shape[-1]
+    T = calls[0].length
     for call, window, width in zip(calls, windows, wanted, strict=True):
         if window != min(width or T, T):
             headline = f"{call.place}: a query attends to {window} keys, not to {width or 'all'}"
@@ -195,7 +206,7 @@ def spread_of(call: AttentionCall) -> float:
     """
     pattern = call.weights
     visible = pattern > 1e-30
-    if not bool((pattern.triu(1) > 1e-12).any()):
+    if not _reads_ahead(pattern):
         visible = visible.tril()  # blocked scores can be finite numbers
     enough = visible.sum(-1) >= 8
     if not enough.any():
@@ -210,14 +221,14 @@ def spread_of(call: AttentionCall) -> float:
 def check_heads(calls: list[AttentionCall]) -> list[Finding]:
     """Do several heads of a layer compute the same thing?"""
     found, several = [], [call for call in calls if len(call.raw) > 1]
-    if not several:
-        return [skipped("heads", "no layer with several heads was seen")]
     for call in several:
         N, varies = len(call.raw), float(call.raw.detach().std()) >= 1e-12
         parts = [x for x in (call.raw, call.values) if x is not None]
         if varies and all(map(_all_equal, parts)):
             headline = f"{call.place}: all {N} heads have the same scores and values"
             found.append(Finding("heads", FAULT, headline, "identical_heads", {"heads": float(N)}))
+    if not several:
+        return [skipped("heads", "no layer with several heads was seen")]
     return found or [passed("heads", "the heads of every layer differ")]
 
 
@@ -229,19 +240,13 @@ def _all_equal(x: Tensor) -> bool:
 
 def check_head_order(calls: list[AttentionCall]) -> Finding:
     """If several query heads share keys: are they neighbors?"""
-    name = "grouped heads"
-    grouped = 0
+    name, grouped = "grouped heads", False
     for call in calls:
-        keys = call.raw[:0] if call.keys is None else call.keys
-        N = len(keys)
-        shared = [_all_equal(keys[[0, h]]) for h in range(N)]
+        shared = _equal_to_first(call.keys)
         group = sum(shared)
-        if N < 4 or group < 2 or group == N:
+        if len(shared) < 4 or group < 2 or group == len(shared):
             continue
-        grouped += 1
-        values = (
-            shared if call.values is None else [_all_equal(call.values[[0, h]]) for h in range(N)]
-        )
+        grouped, values = True, _equal_to_first(call.values)
         if sum(values) > 1 and values != shared:
             headline = f"{call.place}: the query heads that share keys do not share values"
             return Finding(name, FAULT, headline, "head_order")
@@ -256,6 +261,11 @@ def check_head_order(calls: list[AttentionCall]) -> Finding:
     return passed(name, "neighboring query heads share a key-value head")
 
 
+def _equal_to_first(x: Tensor | None) -> list[bool]:
+    """Which heads of (N, T, D) hold the same as the first."""
+    return [] if x is None else [_all_equal(x[[0, h]]) for h in range(len(x))]
+
+
 def looks_untrained(adapter: ModelAdapter) -> bool:
     """Whether the weight matrices look like independent random draws.
 
@@ -266,9 +276,8 @@ def looks_untrained(adapter: ModelAdapter) -> bool:
     for p in adapter.parameters():
         if p.ndim == 2 and p.is_floating_point() and min(p.shape) >= 8:
             matrix = p.detach().float()
-            matrix = matrix[:, : 4 * matrix.shape[0]][: 4 * matrix.shape[1]]
-            largest = torch.svd_lowrank(matrix, q=2, niter=10)[1][0]
-            spread = float(matrix.square().mean().sqrt())
-            edge = spread * (math.sqrt(matrix.shape[0]) + math.sqrt(matrix.shape[1]))
-            ratios.append(float(largest) / (edge or 1.0))
+            matrix = matrix[:, : 4 * len(matrix)][: 4 * matrix.shape[1]]
+            largest = float(torch.svd_lowrank(matrix, q=2, niter=10)[1][0])
+            edge = float(matrix.square().mean().sqrt()) * sum(n**0.5 for n in matrix.shape)
+            ratios.append(largest / (edge or 1.0))
     return not ratios or sorted(ratios)[len(ratios) // 2] < 1.3

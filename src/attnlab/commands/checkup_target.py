@@ -6,7 +6,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from types import ModuleType
@@ -17,9 +17,14 @@ import yaml
 from torch import nn
 
 from attnlab.checkup.checkup_report import Report
-from attnlab.checkup.runner import checkup
+from attnlab.checkup.findings import FAULT, Finding, passed
+from attnlab.checkup.model_adapter import parameter_names
+from attnlab.checkup.runner import EmbeddedLayer, checkup
 from attnlab.errors import BadInput, first_line
+from attnlab.init import init_weights
 from attnlab.interop import transformers_loading
+from attnlab.model import GPT, Block
+from attnlab.probes.layer_check import check_layer
 
 _MOST_WEIGHTS = 40_000_000
 
@@ -45,15 +50,17 @@ def examine_target(
     json: Path | None,
     html: Path | None,
     trust: bool = False,
+    layer: bool = False,
 ) -> Report:
-    """Examine a target and write the reports that were asked for; BadInput if the target or an
-    option is impossible, OSError if a report cannot be written."""
+    """Examine a target, or with `layer` the attention layer that it names, and write the reports
+    that were asked for; BadInput if the target or an option is impossible, OSError if a report
+    cannot be written."""
     if fail_on not in ("fault", "suspicious"):
         raise BadInput(f"--fail-on {fail_on} must be fault or suspicious")
     for path in (json, html):
         if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
             raise BadInput(f"{path} cannot be written; give a file in an existing directory")
-    loaded = load_target(target, trust=trust)
+    loaded = load_layer(target) if layer else load_target(target, trust=trust)
     report = checkup(
         loaded.model,
         vocab_size=loaded.vocab_size if vocab_size is None else vocab_size,
@@ -62,6 +69,8 @@ def examine_target(
         seconds=seconds,
         name=loaded.name,
     )
+    if isinstance(loaded.model, GPT) and layer:
+        report = replace(report, findings=(*report.findings, check_contract(loaded.model)))
     for path, text in ((json, report.to_json), (html, report.to_html)):
         if path is not None:
             path.write_text(text() + "\n", encoding="utf-8")
@@ -73,7 +82,8 @@ def load_target(target: str, *, trust: bool = False) -> Target:
 
     Args:
         target: a run directory or checkpoint, "package.module:factory",
-            "path/to/file.py:factory", "hf:<model type>", or a local directory of transformers.
+            "path/to/file.py:factory", "path/to/file.py" with one model, "hf:<model type>", or a
+            local directory of transformers.
         trust: for a run or checkpoint, as for `attnlab.training.checkpoints.load_model`; for a
             directory of transformers, whether code in it may run.
     """
@@ -88,28 +98,95 @@ def load_target(target: str, *, trust: bool = False) -> Target:
                 path, local_files_only=True, trust_remote_code=trust
             )
         return Target(model, str(path))
-    if path.exists():
+    place, colon, name = target.rpartition(":")
+    if path.suffix == ".py" and path.exists():
+        place, name = target, ""
+    elif path.exists():
         from attnlab.training.checkpoints import load_model  # imports all of training
 
         net, alphabet = load_model(path, trust=trust)
         return Target(net, str(path), len(alphabet), net.block_size)
-    place, colon, name = target.rpartition(":")
-    if not colon:
+    elif not colon:
         raise BadInput(
             f"there is no file or directory {target}; a target is a run directory, a checkpoint, "
             f"package.module:factory, path/to/file.py:factory, hf:<model type> or a directory of "
             f"transformers"
         )
-    here = str(Path.cwd())
-    sys.path.insert(0, here)  # until the factory has returned, which may import modules, too
+    with _importing_from_here():  # until the factory has returned, which may import modules, too
+        return Target(_made(_named(place, name, target), target), target)
+
+
+def load_layer(target: str) -> Target:
+    """A small GPT with the attention layer that a target names, if it is made from a config as
+    `SelfAttention` is; else the layer alone, after an embedding.
+
+    Args:
+        target: "package.module.Layer", "package.module:Layer" or "path/to/file.py:Layer".
+    """
+    place, _, name = target.rpartition(":" if ":" in target else ".")
+    with _importing_from_here():
+        made = _named(place, name, target)
+        if parameter_names(made)[:1] != ["config"]:
+            layer = _made(made, target)
+            if not isinstance(layer, nn.Module):
+                raise BadInput(f"{target} gives a {type(layer).__name__}, not a layer")
+            return Target(EmbeddedLayer(layer), name, block_size=32)
+        with _errors_as_bad_input(f"{target} cannot be built from an AttentionConfig"):
+            net = GPT(made, 29, block_size=32, n_layer=2, n_head=4, n_embd=32)
+            init_weights(net, 0)
+    return Target(net, name)
+
+
+def check_contract(net: GPT) -> Finding:
+    """Does the first attention layer keep the promises of docs/own.md?"""
     try:
-        module = _module(place)
-        if not hasattr(module, name):
-            public = ", ".join(n for n in vars(module) if not n.startswith("_")) or "nothing"
-            raise BadInput(f"{target}: the module has no {name}; it has {public}")
-        return Target(_made(getattr(module, name), target), target)
+        block = net.blocks[0]
+        assert isinstance(block, Block)
+        check_layer(block.attn, n_embd=32, block_size=net.block_size)
+    except BadInput as error:
+        return Finding("contract", FAULT, str(error), "contract")
+    return passed("contract", "forward, mask, pattern, and declared properties agree")
+
+
+@contextmanager
+def _importing_from_here() -> Iterator[None]:
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        yield
     finally:
         sys.path.remove(here)
+
+
+def _named(place: str, name: str, target: str) -> Any:
+    """What a module or a file holds under a name; without one, its only model or factory."""
+    module = _module(place)
+    if name and hasattr(module, name):
+        return getattr(module, name)
+    public = {n: x for n, x in vars(module).items() if not n.startswith("_")}
+    if name:
+        known = ", ".join(public) or "nothing"
+        raise BadInput(f"{target}: the module has no {name}; it has {known}")
+    offered = [n for n, x in public.items() if _could_be_model(x, module)]
+    if len(offered) == 1:
+        return public[offered[0]]
+    known = f"offers {', '.join(offered)}" if offered else "offers no model and no factory of one"
+    raise BadInput(f"{target} {known}; name one, as in {target}:{(offered or ['make_model'])[0]}")
+
+
+def _could_be_model(x: Any, module: ModuleType) -> bool:
+    """Whether it is a model, or a class or function of this module that may make one."""
+    if isinstance(x, nn.Module):
+        return True
+    own = callable(x) and hasattr(x, "__module__") and x.__module__ == module.__name__
+    return own and not _needed(x) and (not inspect.isclass(x) or issubclass(x, nn.Module))
+
+
+def _needed(function: Callable[..., object]) -> bool:
+    """Whether it has parameters by position without a default."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    arguments = inspect.signature(function).parameters.values()
+    return any(p.default is p.empty and p.kind in kinds for p in arguments)
 
 
 def _module(place: str) -> ModuleType:
@@ -143,10 +220,7 @@ def _made(made: object, target: str) -> Callable[..., object]:
     if not callable(made):
         raise BadInput(f"{target} is a {type(made).__name__}, not a model or a factory of one")
     with _errors_as_bad_input(f"{target} cannot be called without arguments"):
-        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        arguments = inspect.signature(made).parameters.values()
-        needed = any(p.default is p.empty and p.kind in kinds for p in arguments)
-        if needed and not inspect.isclass(made):
+        if _needed(made) and not inspect.isclass(made):
             return made  # a function of tokens
         model = made()
     if not callable(model):

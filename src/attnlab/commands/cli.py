@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from attnlab.commands import cli_rank, cli_runs
+from attnlab.commands import cli_runs
 from attnlab.commands.cli_runs import AsJson, Trust
 from attnlab.errors import DISK, BadInput, disk_message, missing_package, printable
 from attnlab.imports import fast_imports
@@ -85,6 +85,7 @@ def checkup(
     vocab_size: Annotated[int | None, Option(help="If the model does not have it.")] = None,
     block_size: Annotated[int | None, Option(help="The longest sequence to try.")] = None,
     prove: Annotated[bool, Option("--prove", help="Train a copy to prove a leak.")] = False,
+    layer: Annotated[bool, Option("--layer", help="TARGET is a layer, not a model.")] = False,
     seconds: Annotated[float | None, Option(help="A budget; more seconds cover more.")] = None,
     fail_on: Annotated[str, Option(help="Exit with 1 for a fault, or suspicious too.")] = "fault",
     json: Annotated[Path | None, Option(help="Write the report as JSON.")] = None,
@@ -113,6 +114,7 @@ def checkup(
             json=json,
             html=html,
             trust=trust,
+            layer=layer,
         )
     report.print()
     suspected = fail_on == "suspicious" and bool(report.diagnoses)
@@ -242,10 +244,7 @@ def _beside(target: str, name: str) -> Path:
     return (place if place.is_dir() else place.parent if place.exists() else Path()) / name
 
 
-for verb in (
-    *(cli_runs.runs, cli_runs.plot, cli_runs.compare, cli_runs.reproduce),
-    cli_rank.rank,
-):
+for verb in (cli_runs.runs, cli_runs.plot, cli_runs.compare, cli_runs.reproduce):
     app.command()(verb)
 
 
