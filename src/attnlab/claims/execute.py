@@ -67,6 +67,7 @@ def _train(task: ClaimTask, paths: Paths) -> Row:
         for name, value in metrics.items()
         if isinstance(value, int | float) and name not in TIMES
     }
+    values |= task.read(metrics) if task.read is not None else {}
     row = {name: metrics[name] for name in ("status", "versions", "precision", "device")}
     row |= {"corpus": metrics["corpus"]["name"], "seconds": metrics["wall_seconds"]}
     return row | {"values": values}

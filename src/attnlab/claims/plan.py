@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from attnlab.claims.claim import Claim, Measured, Prediction, RunMetric, Trained
+from attnlab.claims.claim import Claim, Measured, Prediction, RunMetric, Trained, Values
 from attnlab.claims.code_digest import function_digest
 from attnlab.claims.configs import ConfigResolver, ResolvedConfig
 from attnlab.claims.declare import Declared, read_declared
@@ -67,6 +67,8 @@ class ClaimTask:
     claims: dict[str, bool] = field(default_factory=lambda: defaultdict(bool))
     done: bool = False  # all of these claims have the row
     extra: dict[str, Any] = field(default_factory=dict)  # added to the row
+    # Takes the content of metrics.json, and returns further values for the row of a run.
+    read: Callable[[Values], Values] | None = None
 
 
 @dataclass

@@ -4,7 +4,7 @@ Rates are chosen on selection seeds, before a claim is declared; their rows are 
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -89,16 +89,16 @@ def _finite_or_inf(loss: float | str | None) -> float:
     return value if math.isfinite(value) else math.inf
 
 
-def next_rates(grid: Sequence[float], tried: Tried) -> list[float]:
+def next_rates(grid: Sequence[float], tried: Tried, seeds: Collection[int] = SEEDS) -> list[float]:
     """The rates to try next: those of the grid, then one beyond the edge at which the best lies.
 
     Empty if the selection is complete.
     """
-    complete = sorted(rate for rate, losses in tried.items() if losses.keys() >= set(SEEDS))
+    complete = sorted(rate for rate, losses in tried.items() if losses.keys() >= set(seeds))
     missing = [rate for rate in grid if rate not in complete]
     if missing or len(complete) - len(grid) >= EXTENSIONS:
         return missing
-    best = best_rate(tried, SEEDS)
+    best = best_rate(tried, seeds)
     if not best.at_edge:
         return []
     beside = complete[1] if best.rate == complete[0] else complete[-2]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from attnlab.commands import cli_runs
+from attnlab.commands import cli_rank, cli_runs
 from attnlab.commands.cli_runs import AsJson, Trust
 from attnlab.errors import DISK, BadInput, disk_message, missing_package, printable
 from attnlab.imports import fast_imports
@@ -244,7 +244,10 @@ def _beside(target: str, name: str) -> Path:
     return (place if place.is_dir() else place.parent if place.exists() else Path()) / name
 
 
-for verb in (cli_runs.runs, cli_runs.plot, cli_runs.compare, cli_runs.reproduce):
+for verb in (
+    *(cli_runs.runs, cli_runs.plot, cli_runs.compare, cli_runs.reproduce),
+    cli_rank.rank,
+):
     app.command()(verb)
 
 

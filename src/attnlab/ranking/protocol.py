@@ -1,0 +1,133 @@
+"""The protocol of the ranking, experiments/ranking/ranking.yaml, and the runs that it asks for."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from attnlab.errors import BadInput
+
+FILE = "ranking.yaml"
+LONG = 4  # a run of n steps goes on to 4 n
+
+
+@dataclass(frozen=True)
+class Task:
+    """What variants are compared on, with its own grid of learning rates."""
+
+    name: str
+    says: str
+    overrides: tuple[str, ...]
+    steps: int  # n
+    rates: tuple[float, ...]
+    seconds: float  # of n steps, on one core
+    floor: float | None = None  # the accuracy without attention; None for a text
+    length: int | None = None  # at which the accuracy after 4 n steps is measured, if not T
+    quick: bool = False
+    only: tuple[str, ...] = ()  # arms; empty: all
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A variant of attention, or a control."""
+
+    name: str
+    says: str
+    overrides: tuple[str, ...]
+    partner: str  # the arm with which it is compared: the same but for its attention
+    seeds_from: int = 0  # added to every seed
+    rate_of_sdpa: float = 0.0  # a factor on the rate of the partner, instead of a rate of its own
+    control: str = ""  # the verdict that it must have in every cell
+    without: tuple[str, ...] = ()  # tasks
+    code: str = ""  # the digest of a user's own code
+    own: bool = False  # given on the command line: its rows are not committed
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of the ranking. Equal runs of two contestants are one run."""
+
+    overrides: tuple[str, ...]
+    seed: int
+    code: str = ""
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """Tasks, contestants and seeds."""
+
+    selection: tuple[int, ...]
+    test: tuple[int, ...]
+    baseline: str
+    common: tuple[str, ...]
+    tasks: tuple[Task, ...]
+    arms: Mapping[str, Contestant] = field(default_factory=dict)
+
+    def cells(self, quick: bool) -> list[tuple[Contestant, Task]]:
+        """All pairs of a contestant and a task, in the order in which they are run."""
+        return [
+            (arm, task)
+            for arm in self.arms.values()
+            for task in self.tasks
+            if (task.quick or not quick)
+            and task.name not in arm.without
+            and (not task.only or arm.own or arm.name in task.only)
+        ]
+
+    def trial(self, arm: Contestant, task: Task, rate: float, steps: int, seed: int) -> Trial:
+        """The run of `steps` steps at a constant rate, validated every n steps."""
+        end = [] if task.floor is None else ["callbacks=solved"]
+        overrides = (
+            *(*task.overrides, *self.common, *end, *arm.overrides),
+            *(f"optim.lr={rate:g}", f"optim.min_lr={rate:g}"),
+            *(f"trainer.max_steps={steps}", f"trainer.val_check_interval={task.steps}"),
+        )
+        return Trial(overrides, arm.seeds_from + seed, arm.code)
+
+
+def read_protocol(directory: Path) -> Protocol:
+    """Read the protocol of experiments/ranking; BadInput if the file is missing or not valid."""
+    file = directory / FILE
+    try:
+        return parse(yaml.safe_load(file.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise BadInput(f"{file} cannot be read: {error.strerror}") from error
+    except (yaml.YAMLError, TypeError, ValueError, KeyError, AttributeError) as error:
+        raise BadInput(f"{file} is not a protocol of attnlab rank: {error}") from error
+
+
+def parse(content: Mapping[str, Any]) -> Protocol:
+    """The protocol from the content of its file."""
+    baseline = content["baseline"]
+    tasks = [Task(name=name, **_tuples(entry)) for name, entry in content["tasks"].items()]
+    arms = {
+        name: Contestant(
+            name=name, **{"overrides": (f"attn={name}",), "partner": baseline} | _tuples(entry)
+        )
+        for name, entry in content["arms"].items()
+    }
+    for arm in arms.values():
+        if arm.partner not in arms:
+            raise ValueError(f"{arm.name}: there is no partner {arm.partner}")
+    return Protocol(
+        selection=tuple(content["selection_seeds"]),
+        test=tuple(content["test_seeds"]),
+        baseline=baseline,
+        common=tuple(content["common"]),
+        tasks=tuple(_numbers(task) for task in tasks),
+        arms=arms,
+    )
+
+
+def _tuples(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(x) if isinstance(x, Sequence) and not isinstance(x, str) else x
+            for key, x in entry.items()}  # fmt: skip
+
+
+def _numbers(task: Task) -> Task:
+    """YAML 1.1 reads 1e-3, without a point, as a text."""
+    from dataclasses import replace
+
+    return replace(task, rates=tuple(map(float, task.rates)))

@@ -1,0 +1,215 @@
+"""`attnlab rank`: run what the ranking lacks, and place a variant of one's own among its rows."""
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from attnlab.checkup import checkup
+from attnlab.claims.claim import Claim
+from attnlab.claims.configs import compose_config, hydra_conf
+from attnlab.claims.paths import Paths
+from attnlab.claims.plan import ClaimSet, ClaimTask, Plan
+from attnlab.claims.progress import duration, run_plan
+from attnlab.errors import BadInput
+from attnlab.imports import make_named_importable
+from attnlab.ranking.protocol import Contestant, Protocol, Trial, read_protocol
+from attnlab.ranking.trials import Course, Needed, by_trial
+from attnlab.ranking.verdicts import Table, make_table
+from attnlab.training.config import read_config
+from attnlab.training.instantiate import locate
+from attnlab.training.main import variants_in_turn
+from attnlab.workers import cores
+
+NAME = "ranking"  # of the directory in experiments/
+LIBRARIES = ("attnlab", "torch")
+
+
+class Ranking:
+    """The protocol, its rows, and the contestants that are run; Hydra's directory must be open.
+
+    Args:
+        overrides: of the user's own contestant, which is run alone; without any, all are.
+        quick: only the quick tasks, and only n steps.
+    """
+
+    def __init__(self, paths: Paths, overrides: Sequence[str], *, quick: bool) -> None:
+        self.paths, self.quick = paths, quick
+        self.protocol = read_protocol(paths.experiments / NAME)
+        self.own = own_contestant(overrides, self.protocol) if overrides else None
+        if self.own is not None:
+            arms = {**self.protocol.arms, self.own.name: self.own}
+            self.protocol = replace(self.protocol, arms=arms)
+        self.known = ClaimSet(paths, [Claim("", (), name=NAME)])
+        committed = self.known.store.committed(NAME)
+        stored = self.known.store.rows if self.own or paths.fixed else committed
+        self.rows = by_trial(stored.values())
+        self._healthy: set[str] = set()
+
+    @property
+    def courses(self) -> list[Course]:
+        """Those that are run, in order."""
+        return [
+            Course(self.protocol, arm, task, self.rows)
+            for arm, task in self.protocol.cells(self.quick)
+            if self.own is None or arm is self.own
+        ]
+
+    def table(self) -> Table:
+        """All cells by the rows so far."""
+        return make_table(self.protocol, self.rows, self.quick)
+
+    def run(self, jobs: int, console: Console, until: float | None) -> bool:
+        """Run what is missing, one contestant after the other; False if the time was over.
+
+        Rows are kept as runs end. Raises BadInput if a contestant does not pass the checkup, or a
+        run fails.
+        """
+        while plan := self._plan():
+            if not run_plan(plan, self.known, jobs, console, until):
+                return False
+            for row in self.known.store.failed.values():
+                raise BadInput(f"{row['label']} failed: {str(row['reason']).strip()}")
+            self.rows |= by_trial(self.known.store.rows.values())
+        return True
+
+    def _plan(self) -> Plan | None:
+        """The runs of the first contestant that needs some; None if there is none."""
+        plan, first = Plan(), ""
+        for course in self.courses:
+            if first and course.arm.name != first:
+                break
+            for needed in course.needed(self.quick):
+                task, trial = self._task(needed)
+                if row := self.known.store.get(NAME, task.id):  # of the same settings
+                    self.rows[trial] = row
+                    return self._plan()
+                first = course.arm.name
+                plan.tasks.setdefault(task.id, task)
+        return plan if plan.tasks else None
+
+    def _task(self, needed: Needed) -> tuple[ClaimTask, Trial]:
+        arm, task = needed.arm, needed.task
+        self._check(arm)
+        trial = self.protocol.trial(arm, task, needed.rate, needed.steps, needed.seed)
+        config = self.known.resolve(trial.overrides)
+        directory = config.run_directory(trial.seed, self.paths.outputs / "runs")
+        code = f"-{trial.code}" if trial.code else ""
+        extra = {"arm": arm.name, "task": task.name, "rate": needed.rate}
+        return ClaimTask(
+            f"run-{config.digest}{code}-s{trial.seed}",
+            "run",
+            f"{arm.name}: {task.name}, rate {needed.rate:g}, {needed.steps:,} steps, "
+            f"seed {trial.seed}",
+            trial.seed,
+            task.seconds * needed.steps / task.steps,
+            trial.overrides,
+            str(directory.with_name(directory.name + code)),
+            extra=extra | {"overrides": list(trial.overrides), "code": trial.code},
+            claims={NAME: not arm.own},
+            read=further_values,
+        ), trial
+
+    def _check(self, arm: Contestant) -> None:
+        """Refuse, by BadInput, a contestant in which the checkup finds a fault."""
+        if arm.name in self._healthy:
+            return
+        task = self.protocol.tasks[0]
+        trial = self.protocol.trial(arm, task, task.rates[0], task.steps, 0)
+        config = read_config(compose_config(trial.overrides, 0, self.paths.experiments)[0])
+        report = checkup(config.model(len(config.data().alphabet)), name=arm.name)
+        if report.exit_code:
+            why = "; ".join(found.headline for found in report.diagnoses)
+            raise BadInput(f"{arm.name} does not pass the checkup and is not ranked: {why}")
+        self._healthy.add(arm.name)
+
+
+def further_values(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """What a row holds beside the numbers of metrics.json."""
+    values: dict[str, Any] = {"curve": metrics["probes"]["curve"], "costs": metrics["costs"]}
+    longest = max(metrics.get("by_length", {}), key=int, default=None)
+    if longest is not None:
+        values["accuracy_at_length"] = metrics["by_length"][longest]["accuracy"]
+    return values
+
+
+def own_contestant(overrides: Sequence[str], protocol: Protocol) -> Contestant:
+    """The contestant of the command line; BadInput if more than its attention differs."""
+    words = variants_in_turn(list(overrides))
+    attention = [word for word in words if word.lstrip("+").startswith(("attn=", "attn."))]
+    rest = tuple(word for word in words if word not in attention)
+    partners = {arm.overrides[1:]: arm for arm in [*protocol.arms.values()][::-1] if
+                arm.overrides[0] == "attn=sdpa" and not arm.control}  # fmt: skip
+    if rest not in partners or not attention:
+        others = " or ".join(" ".join(key) for key in partners if key)
+        raise BadInput(
+            f"{' '.join(rest or overrides)} cannot be ranked: only settings of attn may change"
+            f"{f', and {others}' if others else ''}"
+        )
+    given = any(word.startswith("attn=") for word in attention)
+    arm = Contestant(
+        name=" ".join(word.lstrip("+").removeprefix("attn=") for word in words),
+        says="yours",
+        overrides=(*([] if given else ["attn=sdpa"]), *attention, *rest),
+        partner=partners[rest].name,
+        own=True,
+    )
+    return replace(arm, code=_code(attention))
+
+
+def _code(overrides: Iterable[str]) -> str:
+    """A digest of the user's modules that overrides name, and of what they import from the same
+    directories; empty if they name none. A changed layer is another contestant."""
+    make_named_importable(overrides)
+    own = set[str]()
+    for override in overrides:
+        key, _, name = override.lstrip("+").partition("=")
+        module, dot, _ = name.partition(".")
+        if dot and all(x.isidentifier() for x in name.split(".")) and module not in LIBRARIES:
+            locate(name, key, Callable[..., Any])
+            own.add(module)
+    places = {name: vars(module).get("__file__") for name, module in sys.modules.items()}
+    files = {Path(file) for name, file in places.items() if file and name.split(".")[0] in own}
+    beside = {file.parent for file in files if "site-packages" not in file.parts}
+    files |= {Path(file) for file in places.values() if file and Path(file).parent in beside}
+    content = b"\0".join(file.read_bytes() for file in sorted(files))
+    return sha256(content).hexdigest()[:8] if files else ""
+
+
+def rank(
+    paths: Paths,
+    overrides: Sequence[str] = (),
+    *,
+    quick: bool = False,
+    jobs: int | None = None,
+    minutes: float | None = None,
+    only_plan: bool = False,
+) -> tuple[Ranking, bool]:
+    """Run what the ranking still needs or, with overrides, what one contestant needs.
+
+    With `quick`, only some tasks and n steps. After `minutes`, what runs is stopped, and the same
+    call continues. `only_plan` prints what there is to run. Returns the ranking, and whether all
+    of it was run. Raises BadInput as `Ranking` does, and if another call is running.
+    """
+    console, jobs = Console(soft_wrap=True), jobs or cores()
+    until = time.monotonic() + 60 * minutes if minutes else None
+    with nullcontext() if only_plan else paths.lock(), hydra_conf(paths.conf):
+        ranking = Ranking(paths, overrides, quick=quick)
+        left = [course.left(quick) for course in ranking.courses]
+        runs, seconds = (sum(part) for part in zip(*left, strict=True))
+        console.print(
+            f"{len(left)} pairs of a variant and a task; about {runs:,} runs are left, "
+            f"{seconds / 3600:.1f} CPU hours, {duration(seconds / jobs)} on {jobs} processes"
+        )
+        if only_plan:
+            return ranking, True
+        complete = ranking.run(jobs, console, until)
+    if not complete:
+        console.print("The time is over; the same command continues.")
+    return ranking, complete

@@ -1,0 +1,164 @@
+"""Cells of the ranking: a contestant against its partner on a task, after n or 4 n steps."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from attnlab.claims.statistics import reach_probability
+from attnlab.ranking.protocol import LONG, Contestant, Protocol, Task
+from attnlab.ranking.trials import Course, Reading, Rows
+from attnlab.runs.best_rates import Choice
+from attnlab.runs.seed_statistics import Answer, count, declared_looks, median_interval
+
+SEEDS = 10  # in a cell
+WORDS = {"confirmed": "worse", "refuted": "better", "open": "open"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A verdict with its numbers. `verdict` is better, worse or open by 10 of 10 seeds, "baseline"
+    for an arm that is its own partner, or "not run"."""
+
+    arm: Contestant
+    task: Task
+    steps: int
+    verdict: str
+    value: float = math.nan  # median: a loss, an accuracy, or steps to 90 %, as `unit` says
+    unit: str = ""  # nats, steps, or points above the floor
+    # Minus the partner, seed by seed: the median and its exact interval.
+    difference: tuple[float, float, float] = (math.nan, math.nan, math.nan)
+    diverged: int = 0
+    reached: Sequence[float] = ()  # the steps to 90 % of the answers of each seed
+    accuracies: Sequence[float] = ()  # or losses
+    choice: Choice | None = None
+    seeds: int = 0  # how many were run
+
+    @property
+    def number(self) -> str:
+        """The number in the table."""
+        if not self.seeds:
+            return ""
+        if math.isnan(self.value):
+            return "diverged"
+        if self.unit == "steps":
+            return f"{self.value:.0f} steps"
+        if self.unit == "nats":
+            own = self.verdict == "baseline"
+            return f"{self.value:.3f}" if own else f"{self.difference[0]:+.3f}"
+        return f"{self.value:.1f} %"
+
+    @property
+    def interval(self) -> str:
+        """The difference from the partner, with its interval."""
+        middle, low, high = self.difference
+        if math.isnan(middle):
+            return ""
+        digits = {"nats": 3, "steps": 0}.get(self.unit, 1)
+        text = f"{middle:+.{digits}f}"
+        text += "" if math.isnan(low) else f" ({low:+.{digits}f} to {high:+.{digits}f})"
+        return f"{text} {self.unit}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """All cells, and how many of them may be false."""
+
+    protocol: Protocol
+    cells: dict[tuple[str, str, int], Cell] = field(default_factory=dict)  # arm, task, steps
+
+    @property
+    def judged(self) -> list[Cell]:
+        """The cells with a verdict."""
+        return [c for c in self.cells.values() if c.verdict in WORDS.values()]
+
+    @property
+    def false_cells(self) -> float:
+        """How many cells with a verdict are expected to be false if no variant differed."""
+        return len(self.judged) * 2 * reach_probability(0.5, declared_looks(SEEDS))
+
+    @property
+    def family_error(self) -> float:
+        """The largest probability that any of them is."""
+        return min(1.0, self.false_cells)
+
+    @property
+    def broken(self) -> list[str]:
+        """The cells of controls that do not have the verdict that they must have."""
+        return [
+            f"{c.arm.name} is {c.verdict} on {c.task.name} after {c.steps:,} steps"
+            for c in self.judged
+            if c.arm.control and c.verdict != c.arm.control
+        ]
+
+    @property
+    def edges(self) -> list[str]:
+        """The cells whose best rate is at the edge of those that were tried."""
+        return [
+            f"{c.arm.name} on {c.task.name} after {c.steps:,} steps ({c.choice.rate:g})"
+            for c in self.cells.values()
+            if c.choice is not None and c.choice.at_edge and c.seeds
+        ]
+
+
+def make_table(protocol: Protocol, rows: Rows, quick: bool = False) -> Table:
+    """Judge every cell by the rows that there are."""
+    table = Table(protocol)
+    for arm, task in protocol.cells(quick):
+        for steps in (task.steps,) if quick else (task.steps, LONG * task.steps):
+            table.cells[arm.name, task.name, steps] = judge_cell(protocol, rows, arm, task, steps)
+    return table
+
+
+def judge_cell(protocol: Protocol, rows: Rows, arm: Contestant, task: Task, steps: int) -> Cell:
+    """Judge a contestant on a task; it is "not run" until all seeds are there."""
+    course = Course(protocol, arm, task, rows)
+    mine, (choice, _) = course.readings(steps), course.chosen(steps)
+    if len(mine) < len(protocol.test):
+        return Cell(arm, task, steps, "not run", choice=choice)
+    partner = protocol.arms[arm.partner]
+    other = Course(protocol, partner, task, rows).readings(steps)
+    unit = _unit((mine, other or mine), task, steps)
+    values = [_number(x, task, unit) for x in mine]
+    cell = Cell(
+        *(arm, task, steps, "baseline" if arm.name == partner.name else "partner not run"),
+        value=_median(values)[0],
+        unit=unit,
+        diverged=sum(math.isinf(x.score) for x in mine),
+        reached=[x.reached for x in mine],
+        accuracies=[x.value for x in mine],
+        choice=choice,
+        seeds=len(mine),
+    )
+    if cell.verdict == "baseline" or len(other) < len(protocol.test):
+        return cell
+    verdict, _, _ = count([_answer(a, b) for a, b in zip(mine, other, strict=True)], SEEDS)
+    differences = [a - _number(b, task, unit) for a, b in zip(values, other, strict=True)]
+    return replace(cell, verdict=WORDS[verdict], difference=_median(differences))
+
+
+def _answer(mine: Reading, other: Reading) -> Answer:
+    """Whether this seed says that the first is worse; equal scores say neither."""
+    if mine.score == other.score:
+        return "neither"
+    return "yes" if mine.score > other.score else "below"
+
+
+def _unit(arms: Iterable[Sequence[Reading]], task: Task, steps: int) -> str:
+    """What the numbers of a cell are: the loss of a text; at n, the steps to 90 % if most seeds of
+    both arms get there, otherwise, and at 4 n, the accuracy above the floor."""
+    if task.floor is None:
+        return "nats"
+    fast = all(sum(map(math.isfinite, (x.reached for x in arm))) > len(arm) / 2 for arm in arms)
+    return "steps" if steps == task.steps and fast else "points"
+
+
+def _number(reading: Reading, task: Task, unit: str) -> float:
+    if unit == "steps":
+        return reading.reached
+    return reading.value if task.floor is None else 100 * (reading.value - task.floor)
+
+
+def _median(values: Sequence[float]) -> tuple[float, float, float]:
+    """The median with its exact interval, without seeds that diverged; NaN if all did."""
+    numbers = [x for x in values if not math.isnan(x)]
+    return median_interval(numbers) if numbers else (math.nan, math.nan, math.nan)

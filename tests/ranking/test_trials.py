@@ -1,0 +1,168 @@
+"""Rates, readings and verdicts of the ranking, on invented rows."""
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from attnlab.ranking.protocol import Contestant, Trial, parse, read_protocol
+from attnlab.ranking.trials import Course, read
+from attnlab.ranking.verdicts import judge_cell, make_table
+from tests.conftest import ROOT
+from tests.ranking.simulated import BEST, PROTOCOL, protocol, row_of, run, settings_of
+
+TEXT, RECALL = protocol().tasks
+
+
+def full(quick=False, make=row_of):
+    rows, of = {}, protocol()
+    for arm, task in of.cells(quick):
+        run(Course(of, arm, task, rows), quick, make)
+    return of, rows
+
+
+def test_the_published_protocol_is_valid_and_large_enough():
+    published = read_protocol(ROOT / "experiments" / "ranking")
+    variants = [arm for arm in published.arms.values() if not arm.control]
+    whole = [task for task in published.tasks if not task.only]
+    assert len(variants) >= 17 and len(whole) >= 5
+    assert not set(published.selection) & set(published.test) and len(published.test) == 10
+    for task in published.tasks:
+        assert all(1.7 < b / a < 1.9 for a, b in pairwise(task.rates))
+    for arm in variants:  # the same but for its attention
+        assert arm.overrides[1:] == published.arms[arm.partner].overrides[1:]
+
+
+def test_a_course_tries_the_grid_extends_it_at_an_edge_and_checks_the_neighbors():
+    of, rows = protocol(), {}
+    course = Course(of, of.arms["bad"], TEXT, rows)
+    run(course)
+    short, _ = course.choose(300)
+    # The best rate, 1.8e-3, lies below the grid: extended twice, by the factor of the edge.
+    assert sorted(short.losses) == [0.00093, 0.0017, 3.1e-3, 5.6e-3, 1e-2]
+    assert short.rate == 0.0017 and not short.at_edge
+    long, _ = course.choose(1200)
+    assert sorted(long.losses) == [0.00093, 0.0017, 3.1e-3]  # the neighbors
+    seeds = {t.seed for t in rows if settings_of(t)[2] == 1200}
+    assert seeds == {1000, 1001, *range(10)}
+    # A test run is read at both lengths: 10 runs, and none of 300 steps on a test seed.
+    assert not [t for t in rows if settings_of(t)[2] == 300 and t.seed < 10]
+    assert run(course) == 0
+
+
+def test_a_best_rate_that_stays_at_the_edge_is_said(monkeypatch):
+    monkeypatch.setitem(BEST, "attn=bad", 1e-5)
+    of, rows = full(quick=True)
+    table = make_table(of, rows, quick=True)
+    assert table.cells["bad", "text", 300].choice.at_edge
+    assert table.edges == ["bad on text after 300 steps (0.00093)"]
+
+
+def test_quick_runs_are_read_by_the_full_ranking_where_they_suffice():
+    of, rows = protocol(), {}
+    course = Course(of, of.arms["sdpa"], TEXT, rows)
+    assert run(course, quick=True) == 18  # 3 rates and one beyond the edge, 2 seeds each, and 10
+    assert [len(course.readings(n)) for n in (300, 1200)] == [10, 0]
+    before = course.readings(300)
+    run(course)
+    assert course.readings(300) == before and len(course.readings(1200)) == 10
+
+
+def test_a_solved_task_needs_no_check_and_counts_at_both_lengths():
+    def solved(trial, task):
+        row = row_of(trial, task)
+        if task.floor is not None:
+            best = settings_of(trial)[1] == 1.8e-3
+            row["values"]["curve"]["accuracy"] = [0.5, *([] if best else [0.5]), 1.0, 1.0]
+            row |= {"status": "stopped"}
+        return row
+
+    of, rows = protocol(), {}
+    course = Course(of, of.arms["sdpa"], RECALL, rows)
+    assert run(course, make=solved) == 6 + 10
+    assert {(x.value, x.score, x.reached) for x in course.readings(400)} == {(1.0, 0.0, 50)}
+    assert {x.score for x in course.readings(100)} == {50}
+
+
+def test_scores_rank_diverged_below_slow_below_fast():
+    trial = protocol().trial(Contestant("x", "", ("attn=x",), "sdpa"), RECALL, 1e-3, 400, 0)
+    base = row_of(trial, RECALL)
+
+    def score(accuracies, steps=100, **values):
+        row = {**base, "values": base["values"] | values}
+        row["values"]["curve"] = {"every": 25, "accuracy": accuracies, "losses": {}}
+        return read(row, RECALL, steps).score
+
+    fast, slow = score([0.5, 0.95, 0.95, 0.95]), score([0.1, 0.2, 0.5, 0.95])
+    never, less = score([0.1, 0.2, 0.3, 0.89]), score([0.9 - 0.01, 0.2, 0.3, 0.5])
+    assert (fast, slow) == (50, 100) and slow < never < less < math.inf
+    assert score([0.5], diverged_at_step=30) == math.inf
+    assert score([0.5, 0.6, 0.7, 0.8], diverged_at_step=130) == pytest.approx(120)
+
+
+def test_better_worse_and_controls_by_ten_of_ten():
+    of, rows = full()
+    table = make_table(of, rows)
+    verdicts = {key: cell.verdict for key, cell in table.cells.items()}
+    for task, steps in (("text", 300), ("text", 1200), ("recall", 100)):
+        assert verdicts["sdpa", task, steps] == "baseline"
+        assert verdicts["again", task, steps] == "open"
+        assert verdicts["slow", task, steps] == "worse"
+        assert verdicts["good", task, steps] == "better"
+        assert verdicts["bad", task, steps] == "worse"
+    assert len(table.judged) == 16
+    assert table.false_cells == pytest.approx(16 * 2 / 1024)
+    slow = table.cells["slow", "text", 300]
+    assert slow.choice.rate == pytest.approx(0.1 * table.cells["sdpa", "text", 300].choice.rate)
+    middle, low, high = table.cells["good", "text", 300].difference
+    assert low < middle < high < 0
+
+
+def test_a_control_that_fails_is_named():
+    def spoiled(trial, task):
+        row = row_of(trial, task)
+        if trial.seed >= 100 and trial.seed < 1000 and task.floor is None:
+            row["values"]["curve"]["losses"] = {
+                k: x - 0.5 for k, x in row["values"]["curve"]["losses"].items()
+            }
+        return row
+
+    of, rows = full(quick=True, make=spoiled)
+    assert make_table(of, rows, quick=True).broken == ["again is better on text after 300 steps"]
+
+
+def test_nine_seeds_are_no_verdict():
+    of, rows = full(quick=True)
+    course = Course(of, of.arms["good"], TEXT, rows)
+    rate = course.choose(300)[0].rate
+    del rows[of.trial(course.arm, TEXT, rate, 300, 9)]
+    assert judge_cell(of, rows, course.arm, TEXT, 300).verdict == "not run"
+
+
+def test_diverged_seeds_are_worse_and_counted():
+    def diverging(trial, task):
+        row = row_of(trial, task)
+        if trial.overrides[-3:] and "attn=good" in trial.overrides and trial.seed < 10:
+            row |= {"status": "diverged"}
+            row["values"] |= {"diverged_at_step": 200}
+            row["values"]["curve"]["losses"] = {}
+        return row
+
+    of, rows = full(quick=True, make=diverging)
+    cell = make_table(of, rows, quick=True).cells["good", "text", 300]
+    assert (cell.verdict, cell.diverged, cell.number) == ("worse", 10, "diverged")
+
+
+def test_equal_overrides_of_changed_code_are_other_runs():
+    of = protocol()
+    arm = Contestant("mine", "", ("attn=sdpa", "attn._target_=mine.A"), "sdpa", code="1")
+    first = of.trial(arm, TEXT, 1e-3, 300, 0)
+    assert first != of.trial(replace(arm, code="2"), TEXT, 1e-3, 300, 0)
+    assert isinstance(first, Trial)
+
+
+def test_an_unknown_partner_is_refused():
+    arms = PROTOCOL["arms"] | {"x": {"says": "", "partner": "nobody"}}
+    with pytest.raises(ValueError, match="no partner nobody"):
+        parse(PROTOCOL | {"arms": arms})
