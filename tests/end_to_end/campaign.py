@@ -300,6 +300,22 @@ def signals_in_pairs(trial: Trial, stream: random.Random) -> None:
     trial.end(command)
 
 
+# As in a job of one process; Lightning reads the last three.
+JOB = {"SLURM_JOB_ID": "1", "SLURM_JOB_NAME": "train", "SLURM_NTASKS": "1"}
+JOB |= {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
+
+
+def signals_of_slurm(trial: Trial, stream: random.Random) -> None:
+    """One or two signals that Slurm sends, in a job of it, then SIGKILL half of the time."""
+    kinds = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGINT)
+    sent = [stream.choice(kinds) for _ in range(stream.choice((1, 2)))]
+    sent += [signal.SIGKILL] * (stream.random() < 0.5)
+    moment = max(0.1, trial.bench.duration(trial.verb) * stream.uniform(0.1, 1.0))
+    command = trial.begin(lambda: os.environ.update(JOB))
+    strike(trial, command, [(moment + stream.uniform(0, 0.3) * n, x) for n, x in enumerate(sent)])
+    trial.end(command)
+
+
 def at_call(
     module: Any, names: tuple[str, ...], number: int, act: Callable[[], object], late: bool = False
 ) -> Callable[[], None]:
@@ -472,7 +488,9 @@ KINDS: dict[str, tuple[Callable[[Trial, random.Random], bool | None], str]] = {
     "flipped bit": (damaged(flip), "all"),
     "clock steps": (clock_steps, "all"),
     "two to eight processes": (several_processes, "all"),
+    "signals in a job of Slurm": (signals_of_slurm, "all"),
 }
+WITHOUT_SLURM = 1040  # the first faults, which were drawn from the kinds before the last one
 VERBS = {
     "all": ["train"] * 5 + ["sweep"] * 2 + ["reproduce"] + ["export"] * 2 + ["sample"] * 2,
     "writing": ["train"] * 5 + ["sweep"] * 2 + ["reproduce"] + ["export"] * 2,
@@ -501,7 +519,8 @@ class Outcome:
 def run_fault(number: int, bench: Bench, scratch: Path) -> Outcome:
     """Do one fault, and see what is left."""
     stream = random.Random(f"fault {number}")
-    kind = list(KINDS)[number % len(KINDS)]
+    kinds = list(KINDS)[: -1 if number < WITHOUT_SLURM else None]
+    kind = kinds[number % len(kinds)]
     act, verbs = KINDS[kind]
     verb = stream.choice(VERBS[verbs])
     bench.reference(verb)
