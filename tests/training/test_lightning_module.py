@@ -30,7 +30,7 @@ def test_the_accuracy_of_a_diverged_model_is_nan() -> None:
     T = module.net.block_size
 
     def accuracy() -> float:
-        return float(by_position(module.net, module.val_batches(), T)["accuracy"])
+        return float(by_position(module.net, module.held_out("val"), T)["accuracy"])
 
     assert 0 <= accuracy() < 0.2
     with torch.no_grad():

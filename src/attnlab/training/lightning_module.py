@@ -4,7 +4,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import lightning.pytorch as L
 import torch
@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from attnlab.attention import AdditiveAttention, SelfAttention
 from attnlab.attention.masks import name_of
 from attnlab.attention.properties import properties_of
-from attnlab.data.batches import IGNORED, Batch, TaskData, TrainBatches
+from attnlab.data.batches import IGNORED, Batch, Part, TaskData, TrainBatches
 from attnlab.data.corpora import Corpus, unit_of
 from attnlab.data.sequences import Sequences
 from attnlab.errors import BadInput
@@ -65,37 +65,29 @@ class TaskModule(L.LightningModule):
         self, net: nn.Module, corpus: TaskData, optim: OptimizerFactory, *, recipe: dict[str, Any]
     ) -> None:
         super().__init__()
-        self.net = net
-        self.corpus = corpus
-        self.optim = optim
-        config = recipe["config"]
+        self.net, self.corpus, self.optim, self.recipe = net, corpus, optim, recipe
+        config, self.training_loss = recipe["config"], self.batch_loss
         self.batch_size, self.seed = config["data"]["batch_size"], config["seed"]
-        self.recipe = recipe
-        self.training_loss = self.batch_loss
         # Without loggers and probes: MLflow refuses a hyperparameter that changes.
         self.save_hyperparameters(identity(config) | {"name": config.get("name")})
         self.loss = torch.tensor(math.nan)  # of the last batch
-        self.grad_norm = torch.tensor(0.0)  # of the last step, before clipping
-        self.lr = math.nan  # of the last step
+        # Of the last step; the norm is that before clipping.
+        self.grad_norm, self.lr = torch.tensor(0.0), math.nan
         self.val_losses: dict[int, float] = {}  # step -> nats per prediction
-        self._share = range(0)  # the validation batches of this rank
-        self._sums = torch.empty(0)  # of their losses
+        self._share, self._sums = range(0), torch.empty(0)  # a rank's validation batches, losses
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]
         cls, checkpoint_path: Path | str, *, trust: bool = False
     ) -> "TaskModule":
-        """The module of a run, without data, in evaluation mode, on the CPU; BadInput if the
-        checkpoint is missing or damaged, or belongs to another task.
-
-        The path is that of a checkpoint, or of a run directory for its last one; `trust` is as for
-        `attnlab.training.checkpoints.load_model`.
-        """
+        """The module of a run or a checkpoint, without data, in evaluation mode, on the CPU;
+        BadInput if the checkpoint is missing or damaged, or belongs to another task. `trust` is as
+        for `attnlab.training.checkpoints.load_model`."""
         net, stored = load_stored(Path(checkpoint_path), trust=trust)
         if not isinstance(net, cls.model_class):
             raise BadInput(f"{checkpoint_path} has a {type(net).__name__}: not for {cls.__name__}")
         settings = flat(stored.recipe["config"])
-        if any(type(settings.get(key)) is not int for key in ("data.batch_size", "seed")):
+        if {type(settings.get(key)) for key in ("data.batch_size", "seed")} != {int}:
             raise BadInput(f"{checkpoint_path} does not say its batch_size and seed")
         return cls(net, None, None, recipe=stored.recipe).eval()  # type: ignore[arg-type]
 
@@ -114,12 +106,8 @@ class TaskModule(L.LightningModule):
         """The batches of a rank from step `start` to `steps`, each a function of (seed, step)."""
 
     @abstractmethod
-    def val_batches(self) -> Sequence[Any]:
-        """The whole validation data."""
-
-    @abstractmethod
-    def train_piece(self) -> Sequence[Any]:
-        """A fixed piece of the training data, for the final training loss."""
+    def held_out(self, part: Part) -> Sequence[Any]:
+        """The whole validation data ("val"), or a fixed piece of the training data ("train")."""
 
     @abstractmethod
     def batch_loss(self, batch: Any, reduction: Reduction) -> Tensor:
@@ -148,20 +136,19 @@ class TaskModule(L.LightningModule):
 
     def train_dataloader(self) -> DataLoader[Any]:
         """The remaining batches; Lightning does not fast-forward a resumed run."""
-        trainer, accumulate = self.trainer, self.trainer.accumulate_grad_batches
-        first, end = trainer.global_step * accumulate, trainer.max_steps * accumulate
-        batches = self.batches(end, first, trainer.global_rank, trainer.world_size)
+        trainer, of_step = self.trainer, self.trainer.accumulate_grad_batches
+        start, steps = trainer.global_step * of_step, trainer.max_steps * of_step
+        batches = self.batches(steps, start, trainer.global_rank, trainer.world_size)
         return DataLoader(batches, batch_size=None)
 
     def val_dataloader(self) -> DataLoader[Any]:
         """The rank's share of the whole validation data."""
-        batches = self.val_batches()
-        self._share = range(self.trainer.global_rank, len(batches), self.trainer.world_size)
+        batches = self.held_out("val")
+        devices = self.trainer.world_size
+        self._share = range(self.trainer.global_rank, len(batches), devices)
         if not self._share:
-            raise BadInput(
-                f"the validation data make {len(batches)} batches, too few for "
-                f"{self.trainer.world_size} devices; use fewer trainer.devices"
-            )
+            few = f"the validation data make {len(batches)} batches, too few for {devices} devices"
+            raise BadInput(f"{few}; use fewer trainer.devices")
         return DataLoader(Subset(batches, self._share), batch_size=None)  # type: ignore[arg-type]
 
     def configure_optimizers(self) -> Any:
@@ -179,10 +166,7 @@ class TaskModule(L.LightningModule):
         return loss
 
     def configure_gradient_clipping(
-        self,
-        optimizer: Optimizer,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,
+        self, optimizer: Any, gradient_clip_val: Any = None, gradient_clip_algorithm: Any = None
     ) -> None:
         # Lightning's own clipping does not return the norm. 0 turns clipping off, as there.
         bound = float(gradient_clip_val or math.inf)
@@ -191,22 +175,21 @@ class TaskModule(L.LightningModule):
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         loss = self.batch_loss(batch, "sum")
-        if batch_idx == 0:
-            # One tensor: many small ones would keep malloc from reusing the memory of the logits.
+        if batch_idx == 0:  # many small tensors would keep malloc from reusing those of the logits
             self._sums = loss.new_zeros(len(self._share))
         self._sums[batch_idx] = loss
 
     def on_validation_epoch_end(self) -> None:
         sums = self._sums.cpu() if self._sums.device.type == "mps" else self._sums
         total = self.trainer.strategy.reduce(sums.double().sum(), reduce_op="sum")
-        loss = float(total) / sum(map(self.predictions, self.val_batches()))
+        loss = float(total) / sum(map(self.predictions, self.held_out("val")))
         self.val_losses[self.trainer.global_step] = loss
         # For callbacks that monitor it; the callback Scalars logs it.
         self.log("val/loss", loss, logger=False, sync_dist=True)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["attnlab"] = {"recipe": self.recipe, "versions": dict(versions())}
-        checkpoint["attnlab"] |= {"val_losses": dict(self.val_losses)}
+        ours = {"recipe": self.recipe, "versions": dict(versions())}
+        checkpoint["attnlab"] = ours | {"val_losses": dict(self.val_losses)}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.val_losses = dict(checkpoint["attnlab"]["val_losses"])
@@ -235,36 +218,31 @@ class GPTModule(TaskModule):
     @torch.no_grad()
     def try_forward(net: GPT) -> None:
         """Run each attention layer on two positions; a ValueError if it changes the shape."""
-        net.eval()
         memo = {"ids": torch.zeros(1, min(2, net.block_size), dtype=torch.long)}
-        x = net.embed(memo["ids"])
-        for block in net.blocks:
-            assert isinstance(block, Block)
-            y = called(block.attn, x, memo)
-            if y.shape != x.shape:
-                raise ValueError(
-                    f"the attention layer must keep the shape (B, T, C) = {tuple(x.shape)}; "
-                    f"it returned {tuple(y.shape)}"
-                )
+        x, blocks = net.eval().embed(memo["ids"]), cast(Sequence[Block], net.blocks)
+        for block in blocks:
+            returned, shape = tuple(called(block.attn, x, memo).shape), tuple(x.shape)
+            if returned != shape:
+                must = f"the attention layer must keep the shape (B, T, C) = {shape}"
+                raise ValueError(f"{must}; it returned {returned}")
         net.train()
 
     def check_data(self) -> None:
         self.corpus.check_length(self.net.block_size)
-        for length in self._eval_lengths():
-            self._at_length(length)
+        self._at_lengths()
 
-    def _eval_lengths(self) -> list[int]:
-        """The lengths of `data.eval_lengths`; BadInput if they are none."""
-        lengths = self.recipe["config"]["data"].get("eval_lengths") or []
+    def _at_lengths(self) -> dict[str, tuple[GPT, Sequence[Batch], int]]:
+        """The model, the validation batches and the length, for each of `data.eval_lengths`;
+        BadInput if they are no lengths, or do not fit model or data."""
+        config = self.recipe["config"]
+        lengths = config["data"].get("eval_lengths") or []
         if not isinstance(lengths, list) or any(type(n) is not int for n in lengths):
             raise BadInput(f"data.eval_lengths = {lengths} must be lengths, such as [64,128]")
-        return lengths
-
-    def _at_length(self, length: int) -> tuple[GPT, Sequence[Batch], int]:
-        """The model, the validation batches, and the length, as `by_position` takes them."""
-        config = self.recipe["config"]
-        corpus = data_at(self.corpus, config["data"], length)
-        return at_length(self.net, config, length), corpus.held_out("val", length), length
+        corpora = {n: data_at(self.corpus, config["data"], n) for n in lengths}
+        return {
+            str(n): (at_length(self.net, config, n), corpus.held_out("val", n), n)
+            for n, corpus in corpora.items()
+        }
 
     def batches(self, steps: int, start: int, rank: int, world_size: int) -> TrainBatches:
         return TrainBatches(
@@ -277,12 +255,8 @@ class GPTModule(TaskModule):
             world_size=world_size,
         )
 
-    def val_batches(self) -> Sequence[Batch]:
-        return self.corpus.held_out("val", self.net.block_size)
-
-    def train_piece(self) -> Sequence[Batch]:
-        """The end of the training text, as long as the validation text."""
-        return self.corpus.held_out("train", self.net.block_size)
+    def held_out(self, part: Part) -> Sequence[Batch]:
+        return self.corpus.held_out(part, self.net.block_size)
 
     def batch_loss(self, batch: Batch, reduction: Reduction) -> Tensor:
         x, y = batch
@@ -297,28 +271,18 @@ class GPTModule(TaskModule):
         return batches * self.batch_size * self.net.block_size
 
     def extra_metrics(self, seconds_a_batch: float) -> dict[str, Any]:
-        unit = unit_of(self.corpus.alphabet)
-        figures: dict[str, Any] = {"unit": unit, "attention": self._attention()}
-        figures["symbols"] = len(self.corpus.alphabet)
+        alphabet = self.corpus.alphabet
+        figures: dict[str, Any] = {"unit": unit_of(alphabet), "symbols": len(alphabet)}
+        figures["attention"] = self._attention()
         if self.corpus.val_floor is not None:
             figures["val_floor"] = self.corpus.val_floor
-        if lengths := self._eval_lengths():
-            results = {str(n): by_position(*self._at_length(n)) for n in lengths}
-            figures["by_length"] = results
+        if longer := self._at_lengths():
+            figures["by_length"] = {n: by_position(*each) for n, each in longer.items()}
         if isinstance(self.corpus, Sequences):
-            result = by_position(self.net, self.val_batches(), self.net.block_size)
+            result = by_position(self.net, self.held_out("val"), self.net.block_size)
             return figures | {"val_accuracy": result["accuracy"]}
-        loss = self.val_losses[self.trainer.global_step]
-        return figures | {"val_bits_per_byte": self.corpus.bits_per_byte(loss)}
-
-    @classmethod
-    def summary_rows(cls, metrics: Mapping[str, Any]) -> dict[str, str]:
-        rows = {}
-        if "val_accuracy" in metrics:
-            rows["accuracy"] = f"{metrics['val_accuracy']:.2%} of the answers"
-        if metrics["precision"] != "32-true":
-            rows["attention"] = f"computed by {metrics['attention']}"
-        return rows
+        bits = self.corpus.bits_per_byte(self.val_losses[self.trainer.global_step])
+        return figures | {"val_bits_per_byte": bits}
 
     def _attention(self) -> str:
         """The kernel that computed the attention, with the dtype if the kernel changes it."""
@@ -328,11 +292,10 @@ class GPTModule(TaskModule):
         name, declared = name_of(attn.kernel), properties_of(attn.kernel)
         if declared is None or declared.dtype is None:
             return name
-        in_bf16 = str(self.trainer.precision).startswith("bf16")
-        dtype = torch.bfloat16 if in_bf16 else torch.get_default_dtype()
-        q = torch.empty(1, 1, self.net.block_size, 1, dtype=dtype, device=self.device)
+        q = torch.empty(1, 1, self.net.block_size, 1, device=self.device)
+        q = q.bfloat16() if str(self.trainer.precision).startswith("bf16") else q
         chosen = declared.dtype(q)
-        return name if chosen == dtype else f"{name} in {chosen}".replace("torch.", "")
+        return name if chosen == q.dtype else f"{name} in {chosen}".replace("torch.", "")
 
     def first_nonfinite(self, batch: Batch) -> Finding | None:
         return first_nonfinite(self.net, batch[0])

@@ -48,7 +48,7 @@ def measured(trainer: L.Trainer, lit: TaskModule, clock: Clock) -> dict[str, Any
     figures |= {"baseline": variant_of(lit.baseline), "compiled": lit.recipe["config"]["compile"]}
     figures["val_loss"] = lit.val_losses[trainer.global_step]
     if lit.recipe["config"]["train_loss"]:
-        figures["train_loss"] = _mean_loss(trainer, lit, lit.train_piece())
+        figures["train_loss"] = _mean_loss(trainer, lit, lit.held_out("train"))
     figures["best_val_loss"] = min(finite, default=math.nan)
     with eval_mode(lit.net), trainer.precision_plugin.forward_context():
         figures |= lit.extra_metrics(clock.seconds_a_batch)

@@ -60,6 +60,10 @@ def _rows(result: "Result") -> dict[str, str]:
     if metrics["status"] == "diverged":
         rows["reason"] = RunDirectory(result.folder).status()["reason"]
     rows |= {"corpus": metrics["corpus"]["name"], "validation loss": loss}
+    if "val_accuracy" in metrics:
+        rows["accuracy"] = f"{metrics['val_accuracy']:.2%} of the answers"
+    if "attention" in metrics and metrics["precision"] != "32-true":
+        rows["attention"] = f"computed by {metrics['attention']}"
     return rows | module.summary_rows(metrics) | {"speed": speed}
 
 
