@@ -152,8 +152,10 @@ def settings(runs: Sequence[Run]) -> list[Setting]:
         for run in members:
             parts.setdefault(run.place if repeats else None, []).append(run)
         for part in parts.values():
-            repeats = len({run.seed for run in part}) < len(part)
-            split += [(run,) for run in part] if repeats else [tuple(sorted(part, key=_by_seed))]
+            if len({run.seed for run in part}) < len(part):
+                split += [(run,) for run in part]
+            else:
+                split.append(tuple(sorted(part, key=lambda x: (str(type(x.seed)), x.seed))))
     names = label_settings([part[0] for part in split])
     return [Setting(part, name) for part, name in zip(split, names, strict=True)]
 
@@ -175,8 +177,10 @@ def pairs(
     has what the user names.
     """
     shown = settings(runs)
-    named = _default(shown) if baseline is None else _named(baseline, shown)
-    chosen = baseline is not None
+    chosen, tasks = baseline is not None, [s.first.metrics.get("baseline") for s in shown]
+    usual = Counter(x for x in tasks if x).most_common(1)  # that most tasks name
+    default = {"attn": str(usual[0][0]) if usual else "sdpa"}
+    named = default if baseline is None else _named(baseline, shown)
     compared = [_with_baseline(s, shown, named, apart, chosen=chosen) for s in shown]
     sections = list(dict.fromkeys(_section(c) for c in compared))
     return sorted(compared, key=lambda c: (sections.index(_section(c)), not c.is_baseline))
@@ -185,16 +189,6 @@ def pairs(
 def _section(comparison: Comparison) -> str:
     of = comparison.baseline or comparison.setting
     return json.dumps([of.first.status == "damaged", of.first.rest], sort_keys=True)
-
-
-def _by_seed(run: Run) -> tuple[int, str]:
-    return (run.seed, "") if isinstance(run.seed, int) else (2**63, str(run.seed))
-
-
-def _default(shown: Sequence[Setting]) -> dict[str, str]:
-    """The baseline that most tasks of the runs name."""
-    tasks = [str(s.first.metrics["baseline"]) for s in shown if "baseline" in s.first.metrics]
-    return {"attn": Counter(tasks).most_common(1)[0][0] if tasks else "sdpa"}
 
 
 def _named(text: str, shown: Sequence[Setting]) -> dict[str, str]:

@@ -128,7 +128,16 @@ def read_stored_model(target: Path) -> StoredModel:
     """Read a checkpoint, or the last one of a run directory; BadInput if missing or damaged."""
     if not target.exists():
         raise BadInput(f"there is no run directory or checkpoint {target}")
-    file = _last_checkpoint(RunDirectory(target)) if target.is_dir() else target
+    file, folder = target, RunDirectory(target)
+    if target.is_dir():
+        file = folder.last_checkpoint
+        if not folder.status_file.exists():
+            raise BadInput(f"{target} is not a run directory: it has no status.json")
+        if not file.exists():
+            status = folder.status()
+            ended = {"diverged": "diverged at", "failed": "failed after"}.get(status["status"])
+            why = f": the run {ended} step {status['step']}" if ended else " yet"
+            raise BadInput(f"{target} has no checkpoint{why}")
     checkpoint = read_checkpoint(file)
     recipe = checkpoint["attnlab"]["recipe"]
     try:
@@ -172,17 +181,6 @@ def load_stored(target: Path, *, trust: bool = False) -> tuple[torch.nn.Module, 
         _check_sizes(model, stored)
     net = model_factory(model, attn)(len(stored.alphabet))
     return stored.fill(net), stored
-
-
-def _last_checkpoint(folder: RunDirectory) -> Path:
-    if not folder.status_file.exists():
-        raise BadInput(f"{folder.path} is not a run directory: it has no status.json")
-    if folder.last_checkpoint.exists():
-        return folder.last_checkpoint
-    status = folder.status()
-    ended = {"diverged": "diverged at", "failed": "failed after"}.get(str(status.get("status")))
-    why = f": the run {ended} step {status['step']}" if ended else " yet"
-    raise BadInput(f"{folder.path} has no checkpoint{why}")
 
 
 def _nodes_to_build(stored: StoredModel, *, trust: bool) -> list[DictConfig]:

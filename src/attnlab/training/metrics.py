@@ -3,7 +3,6 @@
 import math
 import platform
 import subprocess
-from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -47,10 +46,14 @@ def measured(trainer: L.Trainer, lit: TaskModule, clock: Clock) -> dict[str, Any
     figures: dict[str, Any] = {"seed": lit.seed, "unit": lit.unit}
     figures |= {"baseline": variant_of(lit.baseline), "compiled": lit.recipe["config"]["compile"]}
     figures["val_loss"] = lit.val_losses[trainer.global_step]
-    if lit.recipe["config"]["train_loss"]:
-        figures["train_loss"] = _mean_loss(trainer, lit, lit.held_out("train"))
     figures["best_val_loss"] = min(finite, default=math.nan)
     with eval_mode(lit.net), trainer.precision_plugin.forward_context():
+        if lit.recipe["config"]["train_loss"]:
+            loss = count = 0.0
+            for batch in lit.held_out("train"):
+                loss += float(lit.batch_loss(move_data_to_device(batch, lit.device), "sum"))
+                count += lit.predictions(batch)
+            figures["train_loss"] = loss / count
         figures |= lit.extra_metrics(clock.seconds_a_batch)
     callbacks = trainer.callbacks  # type: ignore[attr-defined]
     records = [callback.record for callback in callbacks if isinstance(callback, Probe)]
@@ -63,16 +66,6 @@ def measured(trainer: L.Trainer, lit: TaskModule, clock: Clock) -> dict[str, Any
         "parameters": sum(p.numel() for p in lit.net.parameters()),
         "probes": {key: x for record in records for key, x in record.items()},
     }
-
-
-def _mean_loss(trainer: L.Trainer, lit: TaskModule, batches: Sequence[Any]) -> float:
-    """The mean loss over batches, in the precision of the training."""
-    total, count = 0.0, 0
-    with eval_mode(lit.net), trainer.precision_plugin.forward_context():
-        for batch in batches:
-            count += lit.predictions(batch)
-            total += float(lit.batch_loss(move_data_to_device(batch, lit.device), "sum"))
-    return total / count
 
 
 def _costs(net: GPT) -> dict[str, Any]:
