@@ -45,10 +45,7 @@ class Patterns(Probe):
         super().__init__()
         at_least("probes.patterns.every", every, 1)
         at_least("probes.patterns.windows", windows, 1)
-        self.every = every
-        self.heads = heads
-        self.images = images
-        self.windows = windows
+        self.every, self.heads, self.images, self.windows = every, heads, images, windows
         self._ids = torch.empty(0)
         self._measured = -1  # the last step with numbers
         self._drawn: list[int] = []  # the steps with pictures
@@ -82,9 +79,9 @@ class Patterns(Probe):
         self._drawn = state_dict["drawn"]
 
     def _measure(self, trainer: L.Trainer, pl_module: Any, *, last: bool = False) -> None:
-        step = trainer.global_step
+        step, drawn = trainer.global_step, self._drawn
         measure = step != self._measured
-        draw = self.images and step not in self._drawn and (last or len(self._drawn) < 2)
+        draw = self.images and step not in drawn and (last or len(drawn) < 2)
         if not trainer.is_global_zero or not (measure or draw):
             return
         with trainer.precision_plugin.forward_context():
@@ -105,9 +102,8 @@ class History(Probe):
     """Keeps every head's pattern on one text during training, for `attnlab explore`.
 
     It writes history.json, below 1 MB, into the run directory with each checkpoint and at the end.
-    For a model with many heads the text is shorter, and then the snapshots are fewer. Checkpoints
-    also contain the snapshots, so a resumed run has each of them once. The text is the start of
-    the validation text.
+    The text is the start of the validation text; for a model with many heads it is shorter, and
+    then the snapshots are fewer. Checkpoints contain them, so a resumed run has each of them once.
     """
 
     def __init__(self, *, steps: int, chars: int, windows: int) -> None:
@@ -115,9 +111,7 @@ class History(Probe):
         at_least("probes.history.steps", steps, 0)
         at_least("probes.history.chars", chars, 2)
         at_least("probes.history.windows", windows, 1)
-        self.steps = steps
-        self.chars = chars
-        self.windows = windows
+        self.steps, self.chars, self.windows = steps, chars, windows
         self._due: set[int] = set()
         self._ids = torch.empty(0)
         self._seen: list[View] = []  # of the last snapshot
@@ -139,15 +133,13 @@ class History(Probe):
         self._ids = ids[None, :chars].to(pl_module.device)
         if self._restored_chars != chars:  # resumed with other settings of this probe
             self._snapshots = []
-        parts = (i / max(1, steps - 1) for i in range(steps))
-        self._due = {round(trainer.max_steps * part**1.7) for part in parts}
+        last = max(1, steps - 1)
+        self._due = {round(trainer.max_steps * (i / last) ** 1.7) for i in range(steps)}
         if self._snapshots:  # an earlier run that is continued took them at other steps
-            there = [each["step"] for each in self._snapshots]
-            past = (due for due in self._due if due <= trainer.global_step)
-            kept = {min((abs(step - due), step) for step in there)[1] for due in past}
+            there, past = [x["step"] for x in self._snapshots], trainer.global_step
+            kept = {min((abs(x - due), x) for x in there)[1] for due in self._due if due <= past}
             self._snapshots = [each for each in self._snapshots if each["step"] in kept]
-        if trainer.global_step in self._due:
-            self._keep(trainer, pl_module)
+        self.on_train_batch_end(trainer, pl_module)
 
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: Any, *_: Any) -> None:
         if trainer.global_step in self._due:
@@ -206,12 +198,12 @@ class Gradients(Probe):
         self._before = {tag: weight.detach().clone() for tag, weight in parts(pl_module.net)}
 
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: Any, *_: Any) -> None:
-        if not self._before:
-            return
-        pairs = {tag: (self._before[tag], weight.detach()) for tag, weight in parts(pl_module.net)}
-        ratios = {f"update/{tag}": measures.update_ratio(*pair) for tag, pair in pairs.items()}
-        self._before = {}
-        log_scalars(trainer, numbers(ratios), trainer.global_step)
+        before, self._before = self._before, {}
+        if before:
+            weights = {tag: weight.detach() for tag, weight in parts(pl_module.net)}
+            ratios = {x: measures.update_ratio(before[x], now) for x, now in weights.items()}
+            found = numbers({f"update/{tag}": ratio for tag, ratio in ratios.items()})
+            log_scalars(trainer, found, trainer.global_step)
 
 
 class Predictions(Probe):
@@ -226,17 +218,16 @@ class Predictions(Probe):
         super().__init__()
         at_least("probes.predictions.train_windows", train_windows, 1)
         at_least("probes.predictions.sample_chars", sample_chars, 0)
-        self.train_windows = train_windows
-        self.sample_chars = sample_chars
+        self.train_windows, self.sample_chars = train_windows, sample_chars
         self._hook: RemovableHandle | None = None
         self._logits = self._sums = torch.empty(0)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: Any) -> None:
-        self._sums = torch.zeros(2, pl_module.net.block_size, device=pl_module.device)
-        self._hook = pl_module.net.register_forward_hook(self._keep)
+        def keep(module: nn.Module, args: tuple[Any, ...], logits: Tensor) -> None:
+            self._logits = logits
 
-    def _keep(self, module: nn.Module, args: tuple[Any, ...], logits: Tensor) -> None:
-        self._logits = logits
+        self._sums = torch.zeros(2, pl_module.net.block_size, device=pl_module.device)
+        self._hook = pl_module.net.register_forward_hook(keep)
 
     def on_validation_batch_end(
         self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Batch, *_: Any
@@ -250,14 +241,14 @@ class Predictions(Probe):
             self._hook.remove()
         self._logits = torch.empty(0)
         losses, counts = trainer.strategy.reduce(self._sums, reduce_op="sum")
-        by_position = losses / counts  # NaN where nothing is predicted
         if not trainer.is_global_zero:
             return
+        curve = (losses / counts).tolist()  # NaN where nothing is predicted
         net, corpus, device = pl_module.net, pl_module.corpus, pl_module.device
         x, y = corpus.windows("train", net.block_size, self.train_windows)
         with eval_mode(net), trainer.precision_plugin.forward_context():
             train = float(measures.mean_loss(net(x.to(device)), y.to(device)))
-        step, curve = trainer.global_step, by_position.tolist()
+        step = trainer.global_step
         values = {"val/gap": pl_module.val_losses[step] - train}
         self.record = values | {"loss_by_position": [round(x, 5) for x in curve]}
         if counts.all():  # a task predicts at some positions only
@@ -265,17 +256,16 @@ class Predictions(Probe):
             if between := curve[1:-1]:
                 values["position/between"] = sum(between) / len(between)
         log_scalars(trainer, values, step)
-        picture = heatmaps.curve(curve, f"validation loss by position, step {step}")
-        log_image(trainer, "loss_by_position", picture, step)
+        heading = f"validation loss by position, step {step}"
+        log_image(trainer, "loss_by_position", heatmaps.curve(curve, heading), step)
         if self.sample_chars:
+            prompt = corpus.val[:1].long().to(device)
             try:
                 with eval_mode(net):
-                    prompt = corpus.val[:1].long().to(device)
                     ids = list(sample(net, prompt, self.sample_chars, temperature=0.8))
-                text = decode(ids, corpus.alphabet)
+                base.log_text(trainer, "sample", decode(ids, corpus.alphabet), step)
             except BadInput as error:  # logits that are not finite
-                text = str(error)
-            base.log_text(trainer, "sample", text, step)
+                base.log_text(trainer, "sample", str(error), step)
 
 
 def parts(net: GPT, *, gradients: bool = False) -> Iterator[tuple[str, Tensor]]:
@@ -296,8 +286,7 @@ def gradient_norms(net: GPT) -> dict[str, Tensor]:
     """Norm of the gradient of each block ("grad/L0") and of its `parts`, () each."""
     norms: dict[str, Tensor] = {}
     for number, block in enumerate(net.blocks):
-        found = [p.grad.norm() for p in block.parameters() if p.grad is not None]
-        if found:
+        if found := [p.grad.norm() for p in block.parameters() if p.grad is not None]:
             norms[f"grad/L{number}"] = torch.stack(found).norm()
     return norms | {f"grad/{tag}": grad.norm() for tag, grad in parts(net, gradients=True)}
 
@@ -308,21 +297,16 @@ def _draw(trainer: L.Trainer, seen: list[View], labels: list[str], step: int) ->
     for view in seen:
         entropies = measures.entropy(view.pattern[:1], view.mask).tolist()
         mask, patterns = view.mask[:T, :T].cpu().numpy(), view.pattern[0, :, :T, :T].float().cpu()
-        panels = [
-            heatmaps.Panel(f"L{view.layer}H{h}  entropy {entropy:.2f}", patterns[h].numpy(), mask)
-            for h, entropy in enumerate(entropies)
-        ]
+        titles = [f"L{view.layer}H{h}  entropy {x:.2f}" for h, x in enumerate(entropies)]
+        panels = [heatmaps.Panel(*x, mask) for x in zip(titles, patterns.numpy(), strict=True)]
         page = heatmaps.grid(panels, labels, columns=2, heading=f"layer {view.layer}, step {step}")
         log_image(trainer, f"pattern/L{view.layer}", page, step)
         of_rows = measures.row_entropy(view.pattern)[..., measures.rows_with_choice(view.mask)]
         base.log_histogram(trainer, f"row_entropy/L{view.layer}", of_rows, step)
         if view.scores is not None:
-            visible = view.scores[..., view.mask]
-            base.log_histogram(trainer, f"scores/L{view.layer}", visible, step)
+            base.log_histogram(trainer, f"scores/L{view.layer}", view.scores[..., view.mask], step)
     if seen[0].pattern.shape[1] > 1:
-        page = heatmaps.matrices(
-            [f"layer {view.layer}" for view in seen],
-            [measures.pattern_similarity(v.pattern, v.mask).cpu().numpy() for v in seen],
-            f"cosine of the heads' patterns, step {step}",
-        )
-        log_image(trainer, "head_similarity", page, step)
+        titles = [f"layer {view.layer}" for view in seen]
+        cosines = [measures.pattern_similarity(v.pattern, v.mask).cpu().numpy() for v in seen]
+        heading = f"cosine of the heads' patterns, step {step}"
+        log_image(trainer, "head_similarity", heatmaps.matrices(titles, cosines, heading), step)
