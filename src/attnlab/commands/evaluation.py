@@ -16,6 +16,7 @@ from attnlab.data.tokenizers import Tokenizer
 from attnlab.errors import BadInput
 from attnlab.installation import lab_path
 from attnlab.probes.patching import patch_heads
+from attnlab.runs.settings import last_of
 from attnlab.training.checkpoints import load_model, read_stored_model
 from attnlab.training.eval_lengths import at_length, by_position, data_at
 from attnlab.training.factories import data_factory
@@ -46,15 +47,13 @@ def evaluate(
     """
     net, alphabet = load_model(target, trust=trust)
     recipe = read_stored_model(Path(target)).recipe
-    lengths = [o.removeprefix("length=") for o in overrides if o.startswith("length=")]
-    length = net.block_size
-    if lengths:
-        if not lengths[-1].isdecimal():
-            raise BadInput(f"length = {lengths[-1]} must be a whole number")
-        length = int(lengths[-1])
-    overrides = [o for o in overrides if not o.startswith("length=")]
-    for override in overrides:
-        if override.partition("=")[0].split(".")[0] != "data":
+    typed = last_of(overrides)
+    _, _, chosen = typed.pop("length", f"length={net.block_size}").partition("=")
+    if not chosen.isdecimal():
+        raise BadInput(f"length = {chosen} must be a whole number")
+    length, overrides = int(chosen), list(typed.values())
+    for key, override in typed.items():
+        if key.split(".")[0] != "data":
             raise BadInput(f"{override} does not choose data; use data=... and data.KEY=...")
     longer = at_length(net, recipe["config"], length)
     settings = _data_settings(recipe, overrides, net.block_size, trust=trust)

@@ -89,8 +89,8 @@ def mqar(length: int, pairs: int = 8, symbols: int = 32) -> Sequences:
 def noisy_recall(length: int, pairs: int = 8, symbols: int = 32, noise: int = 32) -> Sequences:
     """`mqar` with `noise` symbols that mean nothing between the pairs, at random places.
 
-    This is the noisy in-context recall of Poli et al. (2024), with all questions at
-    the end. There are `symbols` different symbols of noise. Raises BadInput as `mqar` does.
+    The noisy in-context recall of Poli et al. (2024), with all questions at the end. There are
+    `symbols` different symbols of noise. Raises BadInput as `mqar` does.
     """
     _check("noise", noise, 1, length - 3)
     return _recall("noisy_recall", length, pairs, symbols, noise)
@@ -143,18 +143,16 @@ def fuzzy_recall(length: int, pairs: int = 6, symbols: int = 8) -> Sequences:
         x = torch.cat([known, questions], dim=1)
         return x[:, :length], torch.cat([torch.full_like(known, IGNORED), y], dim=1)[:, :length]
 
-    return Sequences(
-        "fuzzy_recall", SYMBOLS[1 : 3 * symbols + 1], length, draw, f"{pairs} {symbols}"
-    )
+    settings = f"{pairs} {symbols}"
+    return Sequences("fuzzy_recall", SYMBOLS[1 : 3 * symbols + 1], length, draw, settings)
 
 
 def parity(length: int, symbols: int = 2) -> Sequences:
     """Random bits; the answer at every position is whether the number of ones so far is odd.
 
-    No softmax attention of fixed depth represents it at every length (Hahn 2020), and a
-    linear recurrence needs a negative eigenvalue (Grazzi et al. 2024). With more than
-    two symbols, the answer is the sum so far modulo `symbols`. Raises BadInput if a number is out
-    of range.
+    No softmax attention of fixed depth represents it at every length (Hahn 2020), and a linear
+    recurrence needs a negative eigenvalue (Grazzi et al. 2024). With more than two symbols, the
+    answer is the sum so far modulo `symbols`. Raises BadInput if a number is out of range.
     """
     _check("length", length, 2, 2**20)
     _check("symbols", symbols, 2, 10)
