@@ -44,28 +44,33 @@ def hub(
     columns = [column] if isinstance(column, str) else column
     if not columns:
         raise BadInput("data.column = [] must name at least one column")
-    name, folder = "/".join(filter(None, (dataset, config_name, split))), Path(dataset)
+    name = "/".join(part for part in (dataset, config_name, split) if part)
     try:
-        folder = folder.expanduser()
-        if folder.is_file():
-            raise BadInput(f"data.dataset = {dataset} is a file; give its directory or data=text")
-        if not folder.is_dir() and (not HUB_NAME.fullmatch(dataset) or dataset.startswith(".")):
-            raise BadInput(
-                f"data.dataset = {dataset} does not exist; give a directory or hub name"
-            )
-        source = str(folder) if folder.is_dir() else dataset
-        builder = datasets.load_dataset_builder(source, config_name, revision=revision)
+        builder = datasets.load_dataset_builder(_source(dataset), config_name, revision=revision)
         pieces = _first(limit, builder, split, columns, dataset)
         corpus = Corpus.from_pieces(name, pieces, tokenizer)
     except BadInput:
         raise
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-        reason = "" if folder.is_dir() else "there is no such directory here, and "
-        reason += first_line(error)
+        reason = first_line(error)
+        if not Path(dataset).expanduser().is_dir():
+            reason = f"there is no such directory here, and {reason}"
         raise BadInput(f"data.dataset = {dataset} cannot be loaded: {reason}") from error
     if not corpus.characters:
         raise BadInput(f"data.dataset = {dataset} is empty")
     return corpus
+
+
+def _source(dataset: str) -> str:
+    """The directory or the hub name, as `datasets` takes it; BadInput if it can be neither."""
+    folder = Path(dataset).expanduser()
+    if folder.is_file():
+        raise BadInput(f"data.dataset = {dataset} is a file; give its directory, or use data=text")
+    if folder.is_dir():
+        return str(folder)
+    if not HUB_NAME.fullmatch(dataset) or dataset.startswith("."):
+        raise BadInput(f"data.dataset = {dataset} does not exist; give a directory or hub name")
+    return dataset
 
 
 def _first(limit: int, builder: Any, split: str, columns: list[str], name: str) -> Iterator[str]:
