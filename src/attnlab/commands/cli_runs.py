@@ -65,10 +65,9 @@ def runs(
         compared = runs_table.one_by_one(compared)
     if sort is not None:
         compared = runs_table.sort(compared, sort, descending=descending)
-    keys = runs_table.usual(compared, runs_table.USUAL)
-    if columns is not None:
-        keys = [column.strip() for column in columns.split(",")]
-        keys = [x for key in keys for x in (runs_table.COSTS if key == "costs" else (key,))]
+    usual = runs_table.usual(compared, runs_table.USUAL)
+    keys = usual if columns is None else [column.strip() for column in columns.split(",")]
+    keys = [x for key in keys for x in (runs_table.COSTS if key == "costs" else (key,))]
     for key in keys:
         runs_table.check_key(selected, key)
     if csv or json:

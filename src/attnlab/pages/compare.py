@@ -29,9 +29,8 @@ def compare(
     """Compare runs on one HTML page, which loads nothing.
 
     Targets are run directories, or directories of them; `trust` is as for `load_model`, which
-    opens runs without a history. Runs that differ only in their seed are one setting, and each
-    is compared with its baseline, see `attnlab.runs.pairing.pairs`. Raises BadInput if there are
-    no runs, more settings than a figure can show, or losses in different units.
+    opens runs without a history; `baseline` is as for `attnlab.runs.pairing.pairs`. BadInput if
+    there are no runs, more settings than a figure can show, or losses in different units.
     """
     runs = [run for target in targets for run in read_runs(Path(target).resolve())]
     compared = pairs(runs, baseline)
@@ -39,11 +38,8 @@ def compare(
     figures.check(data)
     histories = {c.setting.label: _history(c, trust=trust) for c in compared}
     heads = {name: _heads(x) for name, x in histories.items() if isinstance(x, PatternHistory)}
-    sentences = [
-        text
-        for c in compared
-        for text in ([alone(c.setting)] if c.is_baseline else [sentence(c), verdict(c)])
-    ]
+    sentences = [alone(c.setting) for c in compared if c.is_baseline]
+    sentences += [text for c in compared for text in (sentence(c), verdict(c))]
     columns = usual(compared, COMPARED)
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
