@@ -11,6 +11,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch.utils.tensorboard import SummaryWriter
 
 from attnlab.runs.event_files import read_scalars
+from attnlab.runs.pairing import pairs
+from attnlab.runs.printing import log_sentences
+from attnlab.runs.reading import read_runs
+from tests.runs.invented import write_run
 
 
 def theirs(folder: Path) -> dict[str, dict[int, float]]:
@@ -59,3 +63,20 @@ def test_an_unfinished_event_file_is_read_up_to_its_end(tmp_path: Path) -> None:
 def test_nan_is_nan(tmp_path: Path) -> None:
     write(tmp_path, [3], math.nan)
     assert math.isnan(read_scalars(tmp_path)["b/c"][3])
+
+
+def test_tensorboard_shows_what_comparisons_say_of_each_run(tmp_path: Path) -> None:
+    made = (("sdpa", 0, 2.0), ("unscaled", 0, 2.1), ("unscaled", 1, 2.1))  # without a partner
+    folders = [write_run(tmp_path, *each) for each in made]
+    for folder in folders[:2]:
+        (folder / "events.out.tfevents.1.host.1").touch()
+    runs = read_runs(tmp_path)
+    for _ in range(2):  # the second text is in the place of the first
+        log_sentences(runs, pairs(runs))
+    for folder in folders[:2]:
+        read = EventAccumulator(str(folder))
+        read.Reload()
+        (text,) = read.Tensors("result")
+        assert text.tensor_proto.string_val[0].startswith(b"unscaled ends 0.100 nats worse")
+        assert len(list(folder.glob("events*"))) == 2 and read_scalars(folder) == {}
+    assert not list(folders[2].glob("events*"))
