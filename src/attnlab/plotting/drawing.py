@@ -91,12 +91,16 @@ def looks(names: Iterable[str]) -> dict[str, LineStyle]:
     variants = {
         name: name if name in KNOWN else name.split(" ")[0].rpartition("/")[2] for name in names
     }
-    wanted = sorted(variants, key=lambda name: (name != variants[name], *_place(name), name))
+
+    def rank(name: str) -> tuple[bool, bool, int, str]:
+        """Variants before their settings, and known names first, in the order of their dashes."""
+        return name != variants[name], name not in KNOWN, KNOWN.get(name, ("", 0))[1], name
+
     for color, count in Counter(map(color_of, variants.values())).items():
         if count > MOST:
             raise ValueError(f"{count} lines of {color}, but only {MOST} can be distinguished")
     styles: dict[str, LineStyle] = {}
-    for name in wanted:
+    for name in sorted(variants, key=rank):
         color, dash = color_of(variants[name]), KNOWN.get(variants[name], ("", 0))[1]
         each = len(DASHES) if name == variants[name] else 1  # a variant keeps its very color
         ways = (
@@ -104,11 +108,6 @@ def looks(names: Iterable[str]) -> dict[str, LineStyle]:
         )
         styles[name] = next(way for way in ways if way not in styles.values())
     return styles
-
-
-def _place(name: str) -> tuple[bool, int]:
-    """Known names come first, those before others of their color first of all."""
-    return name not in KNOWN, KNOWN.get(name, ("", 0))[1]
 
 
 def color_of(variant: str) -> str:

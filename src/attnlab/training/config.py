@@ -94,12 +94,11 @@ def _spread(cfg: DictConfig) -> DictConfig:
             "list at most as many"
         )
     for key in [key for key in cfg.attn if key != "layers"]:
-        having = [layer for layer in layers.values() if key in layer]
+        value, having = cfg.attn.pop(key), [layer for layer in layers.values() if key in layer]
         if not having:
             raise BadInput(f"attn.{key} is not a setting of any of the variants in attn")
         for layer in having:
-            layer[key] = cfg.attn[key]
-        del cfg.attn[key]
+            layer[key] = value
     OmegaConf.set_struct(cfg, True)
     return cfg
 
