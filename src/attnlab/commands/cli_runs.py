@@ -60,16 +60,13 @@ def runs(
         write_parquet(selected, parquet)
         print(parquet)
         return
-    compared = pairs(selected, baseline)
-    if each:
-        compared = runs_table.one_by_one(compared)
+    settings = pairs(selected, baseline)
+    compared = runs_table.one_by_one(settings) if each else settings
     if sort is not None:
         compared = runs_table.sort(compared, sort, descending=descending)
-    usual = runs_table.usual(compared, runs_table.USUAL)
-    keys = usual if columns is None else [column.strip() for column in columns.split(",")]
-    keys = [x for key in keys for x in (runs_table.COSTS if key == "costs" else (key,))]
-    for key in keys:
-        runs_table.check_key(selected, key)
+    keys = runs_table.usual(compared, runs_table.USUAL)
+    if columns is not None:
+        keys = runs_table.named(selected, columns)
     if csv or json:
         _print_rows(plain_rows.rows(compared, keys, each=each), csv=csv)
         return

@@ -1,7 +1,7 @@
 """One HTML page that compares runs: the finding, differences, curves, heads, and settings."""
 
 from base64 import b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -46,21 +46,13 @@ def compare(
     )
     template = files("attnlab.pages").joinpath("compare.html.j2").read_text(encoding="utf-8")
     return environment.from_string(template).render(
-        headings=[heading(compared, key).replace("-\n", "").replace("\n", " ") for key in columns],
-        settings=[
-            {
-                "name": c.setting.label,
-                "color": data.style[c.setting.label][0],
-                "cells": [cell(c, key) for key in columns],
-                "runs": f"{len(c.setting.runs)}: {Text.from_markup(ends(c.setting)).plain}",
-            }
-            for c in compared
-        ],
+        headings=[_heading(compared, key) for key in columns],
+        settings=[_row(c, columns) | {"color": data.style[c.setting.label][0]} for c in compared],
         unit=data.unit,
         texts=len({run.metrics["corpus.sha256"] for run in runs if run.has_result}),
         findings=findings(compared) or [f"{len(compared)} settings"],
         costs={
-            heading(compared, key).replace("\n", " "): [cell(c, key) for c in compared]
+            _heading(compared, key): [cell(c, key) for c in compared]
             for key in usual(compared, COSTS)
         },
         note_on_costs=note_on_costs(compared),
@@ -71,6 +63,16 @@ def compare(
         without={name: x for name, x in histories.items() if isinstance(x, str)},
         differing=_differing({c.setting.label: c.setting.first.config for c in compared}),
     )
+
+
+def _heading(compared: Sequence[Comparison], key: str) -> str:
+    return heading(compared, key).replace("-\n", "").replace("\n", " ")
+
+
+def _row(c: Comparison, columns: Sequence[str]) -> dict[str, Any]:
+    """A setting's row, with the cells of the table in the terminal."""
+    row = {"name": c.setting.label, "cells": [cell(c, key) for key in columns]}
+    return row | {"runs": f"{len(c.setting.runs)}: {Text.from_markup(ends(c.setting)).plain}"}
 
 
 def _pictures(data: FigureData) -> dict[str, str]:

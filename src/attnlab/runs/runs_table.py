@@ -122,6 +122,18 @@ def check_key(runs: Sequence[Run], key: str) -> None:
         raise BadInput(f"{key} is neither a setting nor a metric of these runs; {hint}")
 
 
+def named(runs: Sequence[Run], columns: str) -> list[str]:
+    """The columns that a user names, separated by commas, of which `costs` stands for several.
+
+    Raises BadInput for one that no run has.
+    """
+    typed = [column.strip() for column in columns.split(",")]
+    keys = [key for x in typed for key in (COSTS if x == "costs" else (x,))]
+    for key in keys:
+        check_key(runs, key)
+    return keys
+
+
 def usual(comparisons: Sequence[Comparison], wanted: Sequence[str]) -> list[str]:
     """Those of the wanted columns for which a setting has a value."""
     return [key for key in wanted if any(cell(c, key) not in ("-", "") for c in comparisons)]

@@ -37,8 +37,8 @@ Reduction = Literal["mean", "sum"]
 class TaskModule(L.LightningModule):
     """A model with its batches, its optimizer and its streams of randomness.
 
-    A subclass is a task, which the setting `module` names: its class attributes say which model,
-    attention and data belong to it, its methods make batches, tuples of tensors, and their loss.
+    A subclass is a task, which the setting `module` names: its class attributes say what belongs
+    to it, its methods make batches, tuples of tensors, and their loss.
 
     Args:
         net: the model.
@@ -57,8 +57,8 @@ class TaskModule(L.LightningModule):
     contrast: ClassVar[str]
     takes_lengths: ClassVar[bool] = False  # whether it supports data.eval_lengths
     verbs: ClassVar[tuple[str, ...]] = ()  # the `attnlab` commands that open a run of this task
-    # Static method (net, seed, *, ...) that draws the initial weights. Its keyword parameters are
-    # further keys of the group `model`. A ValueError becomes an error message.
+    # Static method (net, seed, *, ...) that draws the initial weights, with further keys of the
+    # group `model`; a ValueError becomes an error message.
     init_weights: ClassVar[Callable[..., None]]
 
     def __init__(
@@ -119,7 +119,7 @@ class TaskModule(L.LightningModule):
 
     @abstractmethod
     def tokens(self, batches: int) -> int:
-        """The number of predictions in the first `batches` training batches."""
+        """The number of predictions in the first training batches."""
 
     @abstractmethod
     def first_nonfinite(self, batch: Any) -> Finding | None:
@@ -147,7 +147,7 @@ class TaskModule(L.LightningModule):
         devices = self.trainer.world_size
         self._share = range(self.trainer.global_rank, len(batches), devices)
         if not self._share:
-            few = f"the validation data make {len(batches)} batches, too few for {devices} devices"
+            few = f"the validation data make {len(batches)} batches for {devices} devices"
             raise BadInput(f"{few}; use fewer trainer.devices")
         return DataLoader(Subset(batches, self._share), batch_size=None)  # type: ignore[arg-type]
 
@@ -170,7 +170,7 @@ class TaskModule(L.LightningModule):
     ) -> None:
         # Lightning's own clipping does not return the norm. 0 turns clipping off, as there.
         bound = float(gradient_clip_val or math.inf)
-        self.grad_norm = torch.nn.utils.clip_grad_norm_(self.net.parameters(), bound)
+        self.grad_norm = nn.utils.clip_grad_norm_(self.net.parameters(), bound)
         self.lr = optimizer.param_groups[0]["lr"]
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
@@ -184,8 +184,7 @@ class TaskModule(L.LightningModule):
         total = self.trainer.strategy.reduce(sums.double().sum(), reduce_op="sum")
         loss = float(total) / sum(map(self.predictions, self.held_out("val")))
         self.val_losses[self.trainer.global_step] = loss
-        # For callbacks that monitor it; the callback Scalars logs it.
-        self.log("val/loss", loss, logger=False, sync_dist=True)
+        self.log("val/loss", loss, logger=False, sync_dist=True)  # for callbacks that monitor it
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         ours = {"recipe": self.recipe, "versions": dict(versions())}
