@@ -64,7 +64,7 @@ def select(
                 console.print(f"{len(plan.todo)} runs and measurements come next; about {about}.")
                 console.print("Rates beyond an edge and seeds at the best rates follow.")
                 return False
-            if not run_plan(plan, known, jobs, console, until):
+            if not run_plan(plan, known, jobs, until):
                 console.print("The time is over; the same command continues.")
                 return False
             _check_failed(known)
@@ -150,7 +150,7 @@ def declare_claims(paths: Paths, names: Sequence[str], jobs: int | None = None) 
             for each in pilots.claims[0].predictions:
                 if isinstance(each, Trained) and (reason := unmet(pilots, claim, each)):
                     raise BadInput(f"{claim.name}: {each.name}: {reason}")
-            run_plan(plan, pilots, jobs or cores(), console)
+            run_plan(plan, pilots, jobs or cores())
             rows: dict[str, Row] = pilots.store.committed(claim.name)
             _check_failed(pilots)
             check_fairness(claim, rows.values())

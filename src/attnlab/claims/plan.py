@@ -55,7 +55,7 @@ class ClaimTask:
 
     id: str  # of its row
     kind: Literal["run", "measure"]
-    label: str  # for the progress bar
+    label: str  # for the line of progress
     seed: int
     seconds: float  # estimate
     overrides: tuple[str, ...] = ()  # of a run

@@ -1,18 +1,13 @@
-"""Runs a plan with a progress bar, and keeps its rows."""
+"""Runs a plan with a line for each task, and keeps its rows."""
 
 import time
 from contextlib import closing
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from attnlab.claims.execute import execute
 from attnlab.claims.plan import ClaimSet, Plan
 
 
-def run_plan(
-    plan: Plan, known: ClaimSet, jobs: int, console: Console, until: float | None = None
-) -> bool:
+def run_plan(plan: Plan, known: ClaimSet, jobs: int, until: float | None = None) -> bool:
     """Run the tasks of a plan and keep their rows.
 
     At the time `until` (of time.monotonic), what runs is stopped, and resumes in the next call.
@@ -20,31 +15,25 @@ def run_plan(
     """
     todo, total = plan.todo, plan.seconds(jobs=1)
     began, spent = time.perf_counter(), 0.0
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False))
-    hidden = not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
-        shown = bar.add_task("starting", total=len(todo))
-        done = execute(todo, known.paths, min(jobs, len(todo)))
-        try:
-            with closing(done):
-                for n, (task, rows) in enumerate(done, 1):
-                    for row in rows:
-                        owner = task.metrics.get(row["id"])
-                        owners = task.claims if owner is None else (owner[0],)
-                        known.store.add(row, {claim: task.claims[claim] for claim in owners})
-                    spent += task.seconds
-                    rest = (time.perf_counter() - began) * (total - spent) / max(spent, 1e-9)
-                    about = f", about {duration(rest)} left" if n < len(todo) else ""
-                    statuses = {str(row["status"]) for row in rows}
-                    status = "failed" if "failed" in statuses else str(rows[0]["status"])
-                    bar.update(shown, advance=1, description=f"{task.label}: {status}{about}")
-                    if hidden:
-                        print(f"[{n}/{len(todo)}] {task.label}: {status}{about}", flush=True)
-                    if until is not None and time.monotonic() > until and n < len(todo):
-                        return False
-        except KeyboardInterrupt:
-            console.print("\nStopped; the same command resumes.")
-            raise SystemExit(130) from None
+    done = execute(todo, known.paths, min(jobs, len(todo)))
+    try:
+        with closing(done):
+            for n, (task, rows) in enumerate(done, 1):
+                for row in rows:
+                    owner = task.metrics.get(row["id"])
+                    owners = task.claims if owner is None else (owner[0],)
+                    known.store.add(row, {claim: task.claims[claim] for claim in owners})
+                spent += task.seconds
+                rest = (time.perf_counter() - began) * (total - spent) / max(spent, 1e-9)
+                about = f", about {duration(rest)} left" if n < len(todo) else ""
+                statuses = {str(row["status"]) for row in rows}
+                status = "failed" if "failed" in statuses else str(rows[0]["status"])
+                print(f"[{n}/{len(todo)}] {task.label}: {status}{about}", flush=True)
+                if until is not None and time.monotonic() > until and n < len(todo):
+                    return False
+    except KeyboardInterrupt:
+        print("\nStopped; the same command resumes.")
+        raise SystemExit(130) from None
     return True
 
 

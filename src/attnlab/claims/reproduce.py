@@ -86,7 +86,7 @@ def reproduce(
         while True:
             plan = make_plan(known, counts)
             pin_training_code(plan, known, jobs, console)
-            complete = run_plan(plan, known, jobs, console, until)
+            complete = run_plan(plan, known, jobs, until)
             family = evaluate(known, counts)
             if seeds is not None or not complete or not next_look(family, counts):
                 break
