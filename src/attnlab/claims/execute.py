@@ -58,7 +58,7 @@ def _train(task: ClaimTask, paths: Paths) -> Row:
     from attnlab.training.config import read_config
     from attnlab.training.run import run
 
-    overrides = (*task.overrides, "train_loss=false")  # which no claim judges
+    overrides = ("train_loss=false", *task.overrides)  # an arm may turn it on
     cfg, variant = compose_config(overrides, task.seed, paths.experiments)
     config, directory = read_config(cfg), Path(task.directory)
     metrics = run(config, directory, variant=variant, overrides=task.overrides).metrics
