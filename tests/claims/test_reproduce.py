@@ -156,7 +156,7 @@ def test_training_and_kernels_that_changed_after_the_declaration_are_noticed(
 ):
     shutil.copytree(done[0], tmp_path / "copy", ignore=shutil.ignore_patterns("outputs", "rows*"))
     monkeypatch.setattr(module, name, fault)
-    again = attnlab(tmp_path / "copy", "mine", "--jobs", "2")
+    again = attnlab(tmp_path / "copy", "mine", "--seeds", "1", "--jobs", "2")
     assert again.code == 0, again.error
     assert noticed in verdicts(tmp_path / "copy")["exploratory"]
     assert not (tmp_path / "copy" / "experiments" / "mine" / "rows.jsonl").exists()
