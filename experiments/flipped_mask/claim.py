@@ -210,7 +210,7 @@ CLAIM = Claim(
             "Fresh uniform tokens: every mask that shows the future is proven to leak, p < 1e-9.",
             Proof(1e-9),
             where="fresh uniform tokens",
-            # This pilot is that of `loss`, typed in the wrong place; pilots.jsonl has those of this one.
+            # The pilot of `loss`, typed in the wrong place; see pilots.jsonl for this one.
             pilot=Pilot(0.0499, 0.00053),
             seconds=9,
             measure=betting,
