@@ -72,7 +72,7 @@ class Ranking:
         run fails.
         """
         while plan := self._plan():
-            if not run_plan(plan, self.known, jobs, console, until):
+            if not run_plan(plan, self.known, jobs, until):
                 return False
             for row in self.known.store.failed.values():
                 raise BadInput(f"{row['label']} failed: {str(row['reason']).strip()}")
