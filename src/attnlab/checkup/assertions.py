@@ -166,7 +166,7 @@ def _assert_one(
     if finding.status is NOT_APPLICABLE:
         raise BadInput(f"{detector} cannot be examined: {finding.headline}")
     unseen = finding.evidence if finding.status is OK else ()
-    report = Report(name_of(model), examination.settings, (finding,), unseen=unseen)
+    report = Report(name_of(model), examination.settings(), (finding,), unseen=unseen)
     _fail_for(report, report.diagnoses, f"fails the test of {detector}")
 
 

@@ -123,13 +123,18 @@ def _mixes_rows_instead_of_time(adapter: ModelAdapter, ids: Tensor, whole: Tenso
     return True
 
 
-def check_future(maps: list[Dependence], shapes: Shapes, *, detector: str = "future") -> Finding:
-    """Does a later token change an earlier logit? The maps are ordered from the longest down."""
+def check_future(
+    maps: list[Dependence], shapes: Shapes = (), *, detector: str = "future", state: str = ""
+) -> Finding:
+    """Does a later token change an earlier logit, in this state of the model?
+
+    The maps are ordered from the longest down.
+    """
     if not all(m.finite for m in maps):
         return Finding(detector, FAULT, "some changed tokens give NaN or infinity", "not_finite")
     leaking = [m for m in maps if bool(m.ahead.any())]
     numbers = {f"largest ahead, T={m.T}": m.largest_ahead for m in maps}
-    maps_ = {f"which position reads which, T = {maps[0].T}": maps[0].single}
+    maps_ = {f"which position reads which{state}, T = {maps[0].T}": maps[0].single}
     if not leaking:
         scramble = explain_scramble(maps[0].reads, maps[0].tried, shapes)
         if scramble is not None:

@@ -45,13 +45,7 @@ class Examination:
         self.error = ""  # the traceback if the model raised an error on the way
         self.calls: list[AttentionCall] = []  # recorded in one forward pass
         self.inside: list[Finding] = []  # on these calls
-        self.settings = {
-            "vocab_size": str(adapter.vocab_size),
-            "block_size": str(adapter.block_size),
-            "lengths": ", ".join(map(str, self.lengths)),
-        }
-        if adapter.in_place:
-            self.settings["copy"] = adapter.in_place
+        self.windows: list[int] = []  # of these calls
 
     @property
     def longest(self) -> int:
@@ -83,7 +77,29 @@ class Examination:
         seconds, found = time.perf_counter() - self.begin, tuple(self.findings)
         faulty = self.error or any(f.status is FAULT for f in found)
         unseen, severity = () if faulty else tuple(self._unseen()), self.meant.severity
-        return Report(subject, self.settings, found, seconds, self.error, unseen, severity)
+        return Report(subject, self.settings(), found, seconds, self.error, unseen, severity)
+
+    def settings(self) -> dict[str, str]:
+        """The sizes, dtypes, lengths, modes and tokens that were looked at."""
+        ran = {f.detector: f for f in self.findings if f.status is not NOT_APPLICABLE}
+        adapter = self.adapter
+        drawn = "uniform" if adapter.text is None else "from the given ids"
+        if "tokens" in ran and (count := ran["tokens"].numbers):
+            drawn += f"; {count['tried']:.0f} of {count['ids']:.0f} ids tried each"
+        dtypes = (str(x.dtype).removeprefix("torch.") for x in (adapter, self.precise))
+        windows = ("all" if n == self.recorded else str(n) for n in self.windows)
+        settings = {
+            "vocab_size": str(adapter.vocab_size),
+            "block_size": str(adapter.block_size),
+            "lengths": ", ".join(map(str, self.lengths)),
+            "copy": adapter.in_place,
+            "dtype": ", maps in ".join(dtypes) if adapter.dtype is not None else "unknown",
+            "attention calls seen": str(len(self.calls)),
+            "windows": ", ".join(windows),
+            "modes": "eval and training" if "training mode" in ran else "eval",
+            "tokens": drawn,
+        }
+        return {name: value for name, value in settings.items() if value}
 
     def examine(self, name: str) -> Finding:
         """Run one detector, unless the model lacks what it needs, refuses it, or time is up."""
@@ -127,7 +143,6 @@ class Examination:
             if prove:
                 yield self.examine("proof")
         yield from self.inside
-        self._settle()
 
     def _how_to_call(self, usable: list[int]) -> Iterator[Finding]:
         """Whether logits are random or depend on other rows, which the other detectors avoid."""
@@ -146,9 +161,6 @@ class Examination:
     def raise_precision(self) -> None:
         """Use the model in fp64 if it runs in fp64, where leaks stand out from rounding."""
         self.precise = serving.in_high_precision(self.adapter)
-        names = (str(x.dtype).removeprefix("torch.") for x in (self.adapter, self.precise))
-        known = self.adapter.dtype is not None
-        self.settings["dtype"] = ", maps in ".join(names) if known else "unknown"
 
     def _look_inside(self) -> None:
         """Record the attention calls, at a T that no weight has as a size, and examine them."""
@@ -157,15 +169,12 @@ class Examination:
         if len(self.lengths) > 1:
             lengths = [*(n for n in range(T, 10, -1) if n not in sizes)][:1] + lengths
         self.calls, reason = stress.record(self.precise, dict.fromkeys([*lengths, T]))
-        self.settings["attention calls seen"] = str(len(self.calls))
+        self.windows = whitebox.windows_of(self.calls)
         if reason:
             self.inside = [skipped("inside", reason)]
             return
-        windows = whitebox.windows_of(self.calls)
-        whole = self.recorded
-        self.settings["windows"] = ", ".join("all" if n == whole else str(n) for n in windows)
         self.inside = whitebox.check_calls(self.calls, self.adapter)
-        self.inside += whitebox.check_windows(self.calls, windows, self.meant.window)
+        self.inside += whitebox.check_windows(self.calls, self.windows, self.meant.window)
 
     def _outside(self) -> Iterator[Finding]:
         """Which position reads which, at several lengths, from the logits alone."""
@@ -185,7 +194,9 @@ class Examination:
             self.noisy = stress.disturbed(self.precise)
             noisy_map = finite_map(self.noisy, self.longest, rounds=1, seconds=self.time())
             if future.status is OK and noisy_map and bool(noisy_map.ahead.any()):
-                found = blackbox.check_future([noisy_map], shapes, detector="disturbed")
+                found = blackbox.check_future(
+                    [noisy_map], shapes, detector="disturbed", state=", with noise on the weights"
+                )
                 yield find(found, self.noisy, seconds=self.time())
         if future.cause not in ("flipped_mask", "inverted_mask"):  # which imply an unused past
             yield blackbox.check_past(maps[0], noisy_map)
@@ -218,17 +229,6 @@ class Examination:
             in_loss = loss_path.measure_shift(self.adapter, own, x)
             found = found if in_loss.status is NOT_APPLICABLE else in_loss
         return found
-
-    def _settle(self) -> None:
-        """Add the lengths, modes and tokens that were looked at to the settings."""
-        ran = {f.detector: f for f in self.findings if f.status is not NOT_APPLICABLE}
-        drawn = "uniform" if self.adapter.text is None else "from the given ids"
-        if "tokens" in ran and ran["tokens"].status is OK:
-            count = ran["tokens"].numbers
-            drawn += f"; {count['tried']:.0f} of {count['ids']:.0f} ids tried each"
-        modes = "eval and training" if "training mode" in ran else "eval"
-        lengths = ", ".join(map(str, self.lengths))
-        self.settings |= {"lengths": lengths, "modes": modes, "tokens": drawn}
 
     def _unseen(self) -> Iterator[str]:
         """What an unknown size or the budget left out."""

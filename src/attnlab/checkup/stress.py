@@ -6,12 +6,12 @@ from dataclasses import replace
 import torch
 
 from attnlab.checkup.attention_calls import AttentionCall
+from attnlab.checkup.blackbox import check_future
 from attnlab.checkup.dependence import dependence, movement
 from attnlab.checkup.findings import FAULT, SUSPICIOUS, Finding, passed, skipped
 from attnlab.checkup.locate import first_leak
 from attnlab.checkup.martingale import bet_on_uniform_text
 from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter, cast_weights
-from attnlab.checkup.recognize import explain
 from attnlab.checkup.trace import AttentionTracer, trace
 from attnlab.errors import first_line
 
@@ -51,23 +51,18 @@ def _leaks(detector: str, adapter: ModelAdapter, state: str, T: int, seconds: fl
     ids = adapter.tokens(1, T)
     first, again = adapter.logits(ids), adapter.logits(ids)
     map_ = dependence(adapter, T, rounds=1, seconds=seconds)
-    if not map_.finite:
-        headline = f"{state}, logits are not finite"
-        if detector == "trained":  # training that diverges is not a fault of the model
-            return skipped(detector, headline)
-        return Finding(detector, FAULT, headline, "not_finite")
+    found = check_future([map_], detector=detector, state=f", {state}")
+    found = replace(found, headline=f"{state}, {found.headline}")
+    if found.cause == "not_finite":  # training that diverges is not a fault of the model
+        return skipped(detector, found.headline) if detector == "trained" else found
     if not torch.equal(first, again):
         headline = f"{state}, logits are random even with a fixed seed and cannot be compared"
         return skipped(detector, headline)
-    numbers = {"largest ahead": map_.largest_ahead}
-    if not bool(map_.ahead.any()):
-        headline = f"{state}, nothing reads ahead ({int(map_.tried.sum())} of {T} tokens changed)"
-        return passed(detector, headline, numbers)
-    _, what = explain(map_.reads, map_.tried) or ("", "earlier logits change with later tokens")
-    place, maps = first_leak(adapter, T), {state: map_.single}
+    if found.status is not FAULT:
+        return replace(found, maps={})
+    place = first_leak(adapter, T)
     evidence = () if place is None else (place.sentence,)
-    headline, cause = f"{state}, {what}", _CAUSES[detector]
-    return Finding(detector, FAULT, headline, cause, numbers, evidence, maps)
+    return replace(found, cause=_CAUSES[detector], evidence=evidence)
 
 
 def check_stress(adapter: ModelAdapter, calls: list[AttentionCall]) -> Finding:
