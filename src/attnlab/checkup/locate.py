@@ -58,11 +58,8 @@ def located(
 ) -> Finding:
     """Add to a leak the first module that leaks, and refine a cause inferred from its map.
 
-    If every attention pattern is causal but the model is not, the fault is elsewhere.
-
     Args:
-        calls: all attention calls that were recorded.
-        inside: what was found in them.
+        calls, inside: the attention calls that were recorded, and what was found in them.
         T: the length of the map.
         seconds: for another map, at the length of the calls.
     """
@@ -74,10 +71,9 @@ def located(
     if finding.cause not in _CAUSES_OF_MAPS:
         return finding
     what = finding.headline.split(": ")[0]
-    if not calls:  # a layer of torch is a convolution or a normalization
-        outside = place is not None and place.is_of_torch
-        return replace(finding, cause="outside", headline=what) if outside else finding
-    if any(f.cause and f.detector in ("mask", "rows") for f in inside):
+    if not calls and place is not None and place.is_of_torch:  # a convolution or a normalization
+        return replace(finding, cause="outside", headline=what)
+    if not calls or any(f.cause and f.detector in ("mask", "rows") for f in inside):
         return finding
     reads = None if place is None else reads_of(place, model)
     if place is not None and reads is not None:

@@ -81,7 +81,8 @@ def check_loss(adapter: ModelAdapter, loss: Loss | None, T: int) -> Finding:
     if loss is not None or found.cause != "not_shifted":
         return found
     headline = "the model does not shift its labels: shift them in the data"
-    if not adapter.takes("labels"):  # targets, as they are named elsewhere, come shifted
+    # Targets, as they are named elsewhere, come shifted; so do the inputs of an encoder's decoder.
+    if not adapter.takes("labels") or adapter.takes("encoder_hidden_states"):
         return passed("targets", headline, found.numbers)
     headline = f"{headline}, as models of transformers shift labels themselves"
     return replace(found, status=SUSPICIOUS, headline=headline)

@@ -63,10 +63,7 @@ def check_padding(adapter: ModelAdapter, meant: str | None = None) -> Finding:
 
 
 def check_documents(
-    adapter: ModelAdapter,
-    documents: Documents | None,
-    separator: int | None,
-    reset_positions: bool,
+    adapter: ModelAdapter, documents: Documents | None, separator: int | None, reset: bool
 ) -> Finding:
     """Does the second of two packed documents read the first, or get other logits than alone?"""
     name, T = "documents", min(adapter.block_size, 32)
@@ -102,10 +99,10 @@ def check_documents(
         cause = "documents_smeared" if across[0] >= n - _SMEAR else "documents_read"
         headline = f"in a document that begins at {n}, tokens of the one before are read"
         return Finding(name, FAULT, f"{headline} ({span('position', across)})", cause)
-    if not reset_positions:
+    if not reset:
         return passed(name, "a document does not read the one before")
-    alone = [(logits(ids[None, k:], document[:1, k:] * 0), k) for k in (n, first)]
-    change = min(relative(x[:, first - k :], whole[:1, first:]) for x, k in alone)
+    alone = (logits(ids[None, k:], document[:1, k:] * 0)[:, first - k :] for k in (n, first))
+    change = min(relative(x, whole[:1, first:]) for x in alone)
     if change <= 1e-3:
         return passed(name, "a document gets the logits that it gets alone", {"change": change})
     headline = f"a document reads only itself, but gets other logits alone (by {change:.2g})"
