@@ -68,16 +68,17 @@ def settings(*overrides: str) -> DictConfig:
     """The composed configuration of conf/train.yaml.
 
     Composing takes a tenth of a second, so it is done once for each choice of files. A file of
-    conf/attn changes nothing outside of `attn` (tests/contracts/test_conf.py), and values are set
-    afterwards, as Hydra does.
+    conf/attn changes nothing outside of `attn`, so these are merged here; tests/contracts/
+    test_conf.py compares them with Hydra's. Values are set afterwards, as Hydra does.
     """
     values = [o for o in overrides if VALUE.match(o) and not (CONF / o.partition("=")[0]).is_dir()]
     files = tuple(o for o in overrides if o not in values)
     variants = [o for o in files if o.removeprefix("attn=") in VARIANTS]
     others = tuple(o for o in files if o not in variants)
-    if len(variants) == 1 and others and not any("attn" in o for o in others):
+    if len(variants) == 1 and not any("attn" in o for o in others):
         cfg = deepcopy(_composed(others))
-        cfg.attn = deepcopy(_composed((variants[0],)).attn)
+        cfg.attn = deepcopy(of_variant(variants[0].removeprefix("attn=")))
+        OmegaConf.set_struct(cfg.attn, None)  # as the whole
     else:
         cfg = deepcopy(_composed(files))
     try:
@@ -98,6 +99,18 @@ def plain(cfg: DictConfig) -> dict[str, Any]:
 @cache
 def _parsed(override: str) -> Override:
     return OverridesParser.create().parse_override(override)
+
+
+@cache
+def of_variant(name: str) -> DictConfig:
+    """A file of conf/attn, merged with the files that it names."""
+    own = OmegaConf.load(CONF / "attn" / f"{name}.yaml")
+    assert isinstance(own, DictConfig)
+    bases = own.pop("defaults", [])
+    merged = {str(key): value for base in bases for key, value in of_variant(base).items()}
+    cfg = OmegaConf.create(merged | {str(key): value for key, value in own.items()})
+    OmegaConf.set_struct(cfg, True)
+    return cfg
 
 
 @lru_cache(maxsize=256)

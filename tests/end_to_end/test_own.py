@@ -1,5 +1,6 @@
 """The example of docs/own.md: a user's own mask, kernel and layer, outside the repository."""
 
+import hashlib
 import math
 import re
 import runpy
@@ -144,3 +145,5 @@ def test_a_complete_layer_trains_from_the_command_line(project: Path, text_file:
     # 2 layers, 2 heads of 8: the state, of which the formula is the layer's own.
     assert metrics["costs"]["cached"] == 2 * 2 * 8 * 8
     assert metrics["costs"]["flops"] == 2 * (2 * (4 * 16 * 16 + 2 * 16) + 6 * 2 * 8 * 8)
+    digest = hashlib.sha256((project / "my_layers.py").read_bytes()).hexdigest()
+    assert metrics["own_code"] == {"my_layers": {"sha256": digest, "git": None}}

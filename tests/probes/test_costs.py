@@ -20,7 +20,7 @@ from attnlab.attention import (
 from attnlab.model import GPT
 from attnlab.probes.costs import costs
 from attnlab.training.instantiate import build
-from tests.conftest import VARIANTS, settings
+from tests.conftest import VARIANTS, of_variant
 
 C, H, D, T = 32, 4, 8, 64
 LINEAR = 8 * C * C  # of qkv and proj: 4 C^2 weights
@@ -86,7 +86,7 @@ def test_parameters_and_numbers_in_the_cache_are_of_all_layers_at_any_length() -
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_variant_has_costs_and_measuring_them_changes_nothing(name: str) -> None:
     torch.manual_seed(0)
-    net = gpt(build(settings(f"attn={name}").attn, "attn"), n_layer=2, block_size=11)
+    net = gpt(build(of_variant(name), "attn"), n_layer=2, block_size=11)
     before = {key: x.clone() for key, x in net.state_dict().items()}
     random = torch.get_rng_state()
     found = attnlab.costs(net)
@@ -108,7 +108,7 @@ def test_every_variant_has_costs_and_measuring_them_changes_nothing(name: str) -
     ],
 )
 def test_operators_that_are_not_counted_are_named(name: str, operators: set[str]) -> None:
-    net = gpt(build(settings(f"attn={name}").attn, "attn"))
+    net = gpt(build(of_variant(name), "attn"))
     named = set(costs(net)["not_counted"].split(", ")) - {""}
     assert operators <= named and "linalg_solve_triangular" not in named
     assert operators or not named

@@ -1,8 +1,10 @@
 """The content of metrics.json: how a run ended, what was measured, and where it comes from."""
 
+import hashlib
 import math
 import platform
 import subprocess
+import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,16 +14,18 @@ import torch
 from lightning.fabric.utilities.apply_func import move_data_to_device
 
 from attnlab.data.batches import TaskData
-from attnlab.errors import with_location
+from attnlab.errors import LIBRARIES, with_location
 from attnlab.model import GPT
 from attnlab.probes.base import LAYER_ERRORS, Probe
 from attnlab.probes.capture import eval_mode
 from attnlab.probes.costs import costs
 from attnlab.probes.layer_check import users_layers
 from attnlab.runs.run_directory import variant_of
-from attnlab.runs.settings import Settings
+from attnlab.runs.settings import Settings, flat
 from attnlab.training.callbacks import Clock, RunCheckpoints
 from attnlab.training.lightning_module import TaskModule
+
+SOURCE = Path(__file__).parent.parent
 
 
 def ending(trainer: L.Trainer, checkpoints: RunCheckpoints) -> tuple[Settings, Settings]:
@@ -58,6 +62,8 @@ def measured(trainer: L.Trainer, lit: TaskModule, clock: Clock) -> dict[str, Any
     callbacks = trainer.callbacks  # type: ignore[attr-defined]
     records = [callback.record for callback in callbacks if isinstance(callback, Probe)]
     figures |= {} if not isinstance(lit.net, GPT) else {"costs": _costs(lit.net)}
+    if own := own_code({key: lit.recipe["config"][key] for key in ("attn", "model", "data")}):
+        figures["own_code"] = own
     return figures | {
         "steps": trainer.global_step,
         "tokens": lit.tokens(batches),
@@ -95,17 +101,30 @@ def provenance(trainer: L.Trainer, corpus: TaskData) -> dict[str, Any]:
     }
 
 
-def git_state() -> dict[str, Any] | None:
-    """The commit of the source tree and whether files differ from it; None without a clone."""
+def own_code(settings: Settings) -> dict[str, Any]:
+    """The digest, and the `git_state`, of each of the user's modules that the settings name."""
+    found = {}
+    for value in flat(settings).values():
+        name = str(value).rpartition(".")[0]
+        file = Path(str(vars(sys.modules[name]).get("__file__")) if name in sys.modules else "")
+        installed = any(library in file.parents for library in (*LIBRARIES, SOURCE))
+        if file.suffix == ".py" and not installed:
+            digest = hashlib.sha256(file.read_bytes()).hexdigest()
+            found[name] = {"sha256": digest, "git": git_state(file)}
+    return found
+
+
+def git_state(file: Path = SOURCE / "__init__.py") -> dict[str, Any] | None:
+    """The commit of a file's tree and whether files differ from it; None outside of a clone."""
 
     def git(*arguments: str) -> str:
-        command = ["git", "-C", str(Path(__file__).parent), *arguments]
+        command = ["git", "-C", str(file.parent), *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
         return done.stdout.strip()
 
     try:
         commit = git("rev-parse", "HEAD")
-        if not git("ls-files", "--", __file__):
+        if not git("ls-files", "--", str(file)):
             return None  # an installed package below somebody else's repository
         rows = ":(top,exclude)experiments/*/*.jsonl"  # appended while claims run
         return {"commit": commit, "dirty": bool(git("status", "--porcelain", "--", ":/", rows))}
