@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from attnlab.commands.checkup_target import load_target
+from attnlab.commands.checkup_target import load_layer, load_target
 from attnlab.commands.cli import app
 from attnlab.errors import BadInput
 from tests.command_line import attnlab
@@ -145,7 +145,7 @@ def test_a_file_without_a_name_gives_its_only_model_or_says_what_it_offers(file:
     file.write_text(alone)
     assert load_and_check(str(file))
     file.write_text("number = 3\n")
-    with pytest.raises(BadInput, match="offers no model and no factory of one; name one"):
+    with pytest.raises(BadInput, match="offers no model; add a function without arguments"):
         load_target(str(file))
 
 
@@ -194,6 +194,17 @@ def test_a_layer_is_examined_in_a_small_gpt_or_alone(
     ended, output = invoke("--layer", f"my_layers.{name}")
     assert ended == code, output
     assert said in " ".join(output.split())
+
+
+def test_a_layer_that_cannot_be_made_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("layer_of_two.py").write_text("class Layer:\n    def __init__(self, n, m): ...\n")
+    with pytest.raises(BadInput, match=r"without arguments \(name a function that makes it\): "):
+        load_layer("layer_of_two.Layer")
+    with pytest.raises(BadInput, match="Layer names no layer; give package.module.Layer"):
+        load_layer("Layer")
 
 
 def test_the_command_ends_with_2_and_no_traceback(tmp_path: Path) -> None:

@@ -124,6 +124,8 @@ def load_layer(target: str) -> Target:
         target: "package.module.Layer", "package.module:Layer" or "path/to/file.py:Layer".
     """
     place, _, name = target.rpartition(":" if ":" in target else ".")
+    if not place:
+        raise BadInput(f"{target} names no layer; give package.module.Layer or file.py:Layer")
     with _importing_from_here():
         made = _named(place, name, target)
         if parameter_names(made)[:1] != ["config"]:
@@ -170,8 +172,14 @@ def _named(place: str, name: str, target: str) -> Any:
     offered = [n for n, x in public.items() if _could_be_model(x, module)]
     if len(offered) == 1:
         return public[offered[0]]
-    known = f"offers {', '.join(offered)}" if offered else "offers no model and no factory of one"
-    raise BadInput(f"{target} {known}; name one, as in {target}:{(offered or ['make_model'])[0]}")
+    if offered:
+        raise BadInput(
+            f"{target} offers {', '.join(offered)}; name one, as in {target}:{offered[0]}"
+        )
+    add = (
+        f"add a function without arguments that makes one, and name it, as in {target}:make_model"
+    )
+    raise BadInput(f"{target} offers no model; {add}")
 
 
 def _could_be_model(x: Any, module: ModuleType) -> bool:
@@ -219,7 +227,8 @@ def _made(made: object, target: str) -> Callable[..., object]:
         return made
     if not callable(made):
         raise BadInput(f"{target} is a {type(made).__name__}, not a model or a factory of one")
-    with _errors_as_bad_input(f"{target} cannot be called without arguments"):
+    without = f"{target} cannot be called without arguments (name a function that makes it)"
+    with _errors_as_bad_input(without):
         if _needed(made) and not inspect.isclass(made):
             return made  # a function of tokens
         model = made()
