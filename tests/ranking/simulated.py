@@ -66,12 +66,13 @@ def row_of(trial, task):
         "cached": 8192 if attn != "attn=bad" else 512,
     }
     quality = QUALITY.get(attn, 0.0) - 0.3 * off + noise
-    status, curve = "finished", {"every": 25, "accuracy": [], "losses": {}}
+    every = min(25, task.steps)
+    status, curve = "finished", {"every": every, "accuracy": [], "losses": {}}
     if task.floor is None:
         for n in range(task.steps, steps + 1, task.steps):
             curve["losses"][str(n)] = 2.5 - quality - 0.0001 * n
     else:
-        for n in range(25, steps + 1, 25):
+        for n in range(every, steps + 1, every):
             curve["accuracy"].append(min(1.0, 0.03 + n * (0.006 + 0.01 * quality)))
             if len(curve["accuracy"]) > 1 and min(curve["accuracy"][-2:]) >= 0.995:
                 status, values["steps"] = "stopped", n

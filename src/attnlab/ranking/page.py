@@ -45,7 +45,7 @@ def publish(ranking: Ranking) -> list[Path]:
     content = _content(ranking)
     files = {
         directory / PLACE: _template("ranking.md.j2").render(content),
-        directory / "ranking.html": _template("ranking.html.j2").render(content),
+        directory / "ranking-table.html": _template("ranking.html.j2").render(content),
     }
     files |= {directory / f"figure-{name}.svg": text for name, text in content["pictures"].items()}
     for file, text in files.items():
@@ -160,7 +160,7 @@ def _figures(table: Table, ranking: Ranking) -> Iterator[tuple[str, Figure]]:
     points = {
         name: (spent[name]["cached"], median(cell.accuracies))
         for name, cell in recall.items()
-        if "cached" in spent[name]
+        if "cached" in spent[name] and not cell.arm.control
     }
     if points:
         yield from _scatter(
@@ -170,7 +170,7 @@ def _figures(table: Table, ranking: Ranking) -> Iterator[tuple[str, Figure]]:
     points = {
         name: (spent[name]["ms"], cell.value)
         for name, cell in losses.items()
-        if "ms" in spent[name]
+        if "ms" in spent[name] and not cell.arm.control
     }
     if points:
         yield from _scatter(points, "CPU ms a step", f"loss, {text.name}", "speed", best=min)
@@ -202,7 +202,8 @@ def _scatter(
         if not front or best(value, front[-1][1]) == value:
             front.append((cost, value))
     axes.plot(*zip(*front, strict=True), drawstyle="steps-post", color="gray", label="_front")
-    axes.set(xscale="log", xlabel=x, ylabel=y)
+    wide = max(cost for cost, _ in front) > 10 * min(cost for cost, _ in front)
+    axes.set(xscale="log" if wide else "linear", xlabel=x, ylabel=y)
     label_lines(axes)
     yield name, figure
 

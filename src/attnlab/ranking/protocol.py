@@ -42,7 +42,7 @@ class Contestant:
     control: str = ""  # the verdict that it must have in every cell
     without: tuple[str, ...] = ()  # tasks
     code: str = ""  # the digest of a user's own code
-    own: bool = False  # given on the command line: its rows are not committed
+    own: bool = False  # given on the command line
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Protocol:
             for task in self.tasks
             if (task.quick or not quick)
             and task.name not in arm.without
-            and (not task.only or arm.own or arm.name in task.only)
+            and (not task.only or arm.name in task.only)
         ]
 
     def trial(self, arm: Contestant, task: Task, rate: float, steps: int, seed: int) -> Trial:

@@ -54,11 +54,13 @@ class Ranking:
 
     @property
     def courses(self) -> list[Course]:
-        """Those that are run, in order."""
+        """Those that are run, in order: all, or those of the user's contestant and its partner,
+        which needs no run if its rows are committed."""
+        asked = None if self.own is None else (self.own.name, self.own.partner)
         return [
             Course(self.protocol, arm, task, self.rows)
             for arm, task in self.protocol.cells(self.quick)
-            if self.own is None or arm is self.own
+            if asked is None or arm.name in asked
         ]
 
     def table(self) -> Table:
@@ -112,7 +114,7 @@ class Ranking:
             trial.overrides,
             str(directory.with_name(directory.name + code)),
             extra=extra | {"overrides": list(trial.overrides), "code": trial.code},
-            claims={NAME: not arm.own},
+            claims={NAME: self.own is None},
             read=further_values,
         ), trial
 

@@ -38,14 +38,14 @@ class Cell:
         """The number in the table."""
         if not self.seeds:
             return ""
-        if math.isnan(self.value):
-            return "diverged"
-        if self.unit == "steps":
-            return f"{self.value:.0f} steps"
-        if self.unit == "nats":
-            own = self.verdict == "baseline"
-            return f"{self.value:.3f}" if own else f"{self.difference[0]:+.3f}"
-        return f"{self.value:.1f} %"
+        return (
+            "diverged" if math.isnan(self.value) else f"{self.value:.{self.digits}f} {self.unit}"
+        )
+
+    @property
+    def digits(self) -> int:
+        """Behind the point."""
+        return {"nats": 3, "steps": 0}.get(self.unit, 1)
 
     @property
     def interval(self) -> str:
@@ -53,10 +53,10 @@ class Cell:
         middle, low, high = self.difference
         if math.isnan(middle):
             return ""
-        digits = {"nats": 3, "steps": 0}.get(self.unit, 1)
-        text = f"{middle:+.{digits}f}"
-        text += "" if math.isnan(low) else f" ({low:+.{digits}f} to {high:+.{digits}f})"
-        return f"{text} {self.unit}"
+        text = f"{middle:+.{self.digits}f}"
+        if not math.isnan(low):
+            text += f" ({low:+.{self.digits}f} to {high:+.{self.digits}f})"
+        return text
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,156 @@
+"""`attnlab rank` from the command line, with tiny models."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from attnlab.claims.rows import read_rows, sealed
+from attnlab.errors import BadInput
+from attnlab.ranking.protocol import parse
+from attnlab.ranking.rank import further_values, own_contestant
+from attnlab.ranking.trials import Course
+from tests.command_line import attnlab
+from tests.conftest import CONF
+from tests.ranking.simulated import PROTOCOL, protocol, run
+
+TINY = {
+    **PROTOCOL,
+    "common": ["probes=curve", "probes.curve.every=1", "logger=none", "optim.warmup_steps=1"],
+    "tasks": {
+        "parity": {
+            "says": "tiny",
+            "overrides": [
+                *("preset=tasks", "data=parity", "model.block_size=8", "model.n_layer=1"),
+                *("model.n_embd=8", "data.batch_size=2"),
+            ],
+            "steps": 2,
+            "rates": [1e-3, 1.8e-3, 3.2e-3],
+            "floor": 0.5,
+            "seconds": 1,
+            "quick": True,
+        }
+    },
+    "arms": {"sdpa": {"says": "the baseline"}, "linear": {"says": "another"}},
+}
+LAYER = """
+import torch
+from attnlab.attention import SelfAttention
+
+
+class Mine(SelfAttention):
+    def merge(self, mixed, x, v):
+        return super().merge(mixed, x, v) * SCALE
+"""
+
+
+def experiments(tmp_path: Path, arms=("sdpa", "linear")) -> Path:
+    folder = tmp_path / "experiments" / "ranking"
+    folder.mkdir(parents=True)
+    content = TINY | {"arms": {name: TINY["arms"][name] for name in arms}}
+    (folder / "ranking.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    return folder
+
+
+def options(folder: Path, outputs: Path) -> list[str]:
+    return [f"--experiments={folder.parent}", f"--conf={CONF}", f"--outputs={outputs}"]
+
+
+def commit_invented(folder: Path) -> None:
+    """Rows of all contestants of the tiny protocol."""
+    of, rows = parse(TINY), {}
+    for arm, task in of.cells(quick=True):
+        run(Course(of, arm, task, rows), quick=True)
+    lines = [json.dumps(sealed(row | {"id": f"run-{n}"})) for n, row in enumerate(rows.values())]
+    (folder / "rows.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def test_the_plan_runs_nothing(tmp_path):
+    folder = experiments(tmp_path)
+    ended = attnlab("rank", "--plan", *options(folder, tmp_path / "out"))
+    # Each: 3 rates x 2 seeds, as many at 4 n, and 10.
+    assert "2 pairs of a variant and a task; about 44 runs are left" in ended.out
+    assert ended.code == 0 and not (folder / "rows.jsonl").exists()
+
+
+def test_only_the_attention_may_differ():
+    for words in (["attn=linear", "optim.lr=1"], ["model.n_head=4"], ["nonsense"]):
+        with pytest.raises(BadInput, match="only settings of attn may change"):
+            own_contestant(words, protocol())
+    assert own_contestant(["attn=[linear,sdpa]"], protocol()).overrides == ("attn=linear+sdpa",)
+    own = own_contestant(["attn._target_=attnlab.attention.DeltaAttention"], protocol())
+    assert own.overrides[0] == "attn=sdpa" and own.partner == "sdpa" and not own.code
+
+
+def test_rows_keep_the_curve_the_costs_and_the_accuracy_at_the_longest_length():
+    metrics = {"probes": {"curve": 1, "attn/entropy": 2}, "costs": {"flops": 3}}
+    assert further_values(metrics) == {"curve": 1, "costs": {"flops": 3}}
+    metrics["by_length"] = {"64": {"accuracy": 0.5}, "128": {"accuracy": 0.4}}
+    assert further_values(metrics)["accuracy_at_length"] == 0.4
+
+
+def test_publish_refuses_rows_without_a_clean_commit(tmp_path):
+    folder = experiments(tmp_path)
+    commit_invented(folder)
+    rows = [
+        row | {"git": {"commit": None, "dirty": True}} for row in read_rows(folder / "rows.jsonl")
+    ]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(sealed(row)) + "\n" for row in rows))
+    ended = attnlab("rank", "--publish", *options(folder, tmp_path / "out"))
+    assert ended.code == 2 and "was made with uncommitted changes" in ended.error
+    assert not (folder / "README.md").exists()
+
+
+@pytest.mark.long
+def test_a_users_layer_is_run_alone_and_again_after_a_change(tmp_path):
+    folder, here = experiments(tmp_path), tmp_path / "empty"
+    commit_invented(folder)
+    before = (folder / "rows.jsonl").read_text()
+    here.mkdir()
+    (here / "mine_of_rank.py").write_text(LAYER.replace("SCALE", "1.0"))
+    command = [sys.executable, "-m", "attnlab", "rank", "attn._target_=mine_of_rank.Mine"]
+    command += ["--quick", *options(folder, tmp_path / "out")]
+
+    def ranked() -> list[str]:
+        done = subprocess.run(command, cwd=here, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "_target_=mine_of_rank.Mine" in done.stdout and "linear" in done.stdout
+        rows = read_rows(tmp_path / "out" / "rows" / "ranking.jsonl")
+        assert all(row["declared"] is False and row["code"] for row in rows)
+        return [row["code"] for row in rows]
+
+    first = ranked()
+    assert len(first) >= 16 and ranked() == first  # nothing is run twice
+    (here / "mine_of_rank.py").write_text(LAYER.replace("SCALE", "0.5"))
+    assert len(set(ranked())) == 2
+    assert (folder / "rows.jsonl").read_text() == before
+    assert "mine_of_rank" in (tmp_path / "out" / "ranking.html").read_text()
+
+
+@pytest.mark.long
+def test_a_killed_ranking_has_the_same_rows_afterwards(tmp_path):
+    def ranked(name: str, kill_at: int | None) -> dict[str, dict]:
+        folder = experiments(tmp_path / name, arms=("sdpa",))
+        command = [sys.executable, "-m", "attnlab", "rank", "--quick", "--jobs=2"]
+        command += options(folder, tmp_path / name / "out")
+        rows = folder / "rows.jsonl"
+        if kill_at is not None:
+            started = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL)
+            while not rows.exists() or len(rows.read_bytes().splitlines()) < kill_at:
+                assert started.poll() is None
+                time.sleep(0.05)
+            os.kill(started.pid, signal.SIGKILL)
+            started.wait()
+            with rows.open("ab") as stream:
+                stream.write(b'{"id": "cut')  # in the middle of a line
+        subprocess.run(command, check=True, capture_output=True)
+        kept = ("label", "status", "seed", "rate", "overrides", "values")
+        return {row["id"]: {key: row[key] for key in kept} for row in read_rows(rows)}
+
+    assert ranked("killed", 7) == ranked("whole", None)
