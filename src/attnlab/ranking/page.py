@@ -103,13 +103,14 @@ def _content(ranking: Ranking) -> dict[str, Any]:
         pictures = {
             name: svg(figure, name, text_as="none") for name, figure in _figures(table, ranking)
         }
-    ran = [c for c in table.cells.values() if c.seeds]
     rows = list(ranking.rows.values())
+    cells = protocol.cells(ranking.quick)
+    asked = {task.name for arm, task in cells if ranking.own in (None, arm)}
     return {
         "protocol": protocol,
         "own": ranking.own,
         "quick": ranking.quick,
-        "left_out": [task for task in protocol.tasks if ranking.quick and not task.quick],
+        "left_out": [task.name for task in protocol.tasks if task.name not in asked],
         "columns": columns,
         "table": table,
         "rows": [
@@ -117,7 +118,6 @@ def _content(ranking: Ranking) -> dict[str, Any]:
             | {"costs": costs(Course(protocol, arm, protocol.tasks[0], ranking.rows))}
             for arm in protocol.arms.values()
         ],
-        "ran": len(ran),
         "hours": sum(float(row["cpu_seconds"]) for row in rows) / 3600,
         "runs": len(rows),
         "processors": sorted({str(row["processor"]) for row in rows}),
@@ -224,7 +224,7 @@ def notes(content: Mapping[str, Any]) -> list[str]:
     found = [
         f"{len(table.judged)} verdicts, each by 10 of 10 seeds. If no variant differed from its "
         f"partner, {table.false_cells:.2f} of them would be better or worse by chance; the "
-        f"probability that any is, is at most {table.family_error:.0%}."
+        f"probability that any is, is at most {table.family_error:.1%}."
     ]
     if table.broken:
         found.append(f"Controls that failed: {'; '.join(table.broken)}.")
@@ -235,8 +235,8 @@ def notes(content: Mapping[str, Any]) -> list[str]:
     if table.edges:
         found.append(f"The best rate is at the edge of those tried: {'; '.join(table.edges)}.")
     if content["left_out"]:
-        names = ", ".join(task.name for task in content["left_out"])
-        found.append(f"Left out by --quick: 4 n steps, and the tasks {names}.")
+        what = "4 n steps, " if content["quick"] else ""
+        found.append(f"Left out: {what}{', '.join(content['left_out'])}.")
     return found
 
 
@@ -262,13 +262,14 @@ def _template(name: str) -> jinja2.Template:
 def print_table(ranking: Ranking) -> None:
     """Print every contestant that was run, one column a cell, and what may be wrong."""
     from rich.console import Console
+    from rich.table import Column
     from rich.table import Table as Printed
 
     content, console = _content(ranking), Console(highlight=False, markup=False, soft_wrap=True)
     for length in dict.fromkeys(n // t.steps for t, n in content["columns"]):
         kept = [i for i, (t, n) in enumerate(content["columns"]) if n // t.steps == length]
         heads = [f"{t.name}\n{n:,} steps" for t, n in (content["columns"][i] for i in kept)]
-        printed = Printed("variant", *heads, *COSTS.values())
+        printed = Printed(Column("variant", overflow="fold"), *heads, *COSTS.values())
         for row in content["rows"]:
             cells = [row["cells"][i] for i in kept]
             if any(cell is not None and cell.seeds for cell in cells):
@@ -276,5 +277,10 @@ def print_table(ranking: Ranking) -> None:
                 words = [in_words(cell) for cell in cells]
                 printed.add_row(row["arm"].name, *words, *_cost_words(row["costs"]), style=style)
         Console().print(printed)
+    for cell in [c for c in content["table"].cells.values() if c.arm is ranking.own and c.seeds]:
+        console.print(
+            f"{cell.task.name}, {cell.steps:,} steps: {in_words(cell)}; minus {cell.arm.partner}: "
+            f"{cell.interval or 'not known'}"
+        )
     for note in notes(content):
         console.print(note)

@@ -1,5 +1,6 @@
 """`attnlab rank`: run what the ranking lacks, and place a variant of one's own among its rows."""
 
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -156,7 +157,7 @@ def own_contestant(overrides: Sequence[str], protocol: Protocol) -> Contestant:
         )
     given = any(word.startswith("attn=") for word in attention)
     arm = Contestant(
-        name=" ".join(word.lstrip("+").removeprefix("attn=") for word in words),
+        name=" ".join(re.sub(r"^\+*attn(\._target_)?=", "", word) for word in words),
         says="yours",
         overrides=(*([] if given else ["attn=sdpa"]), *attention, *rest),
         partner=partners[rest].name,
