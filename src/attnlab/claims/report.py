@@ -162,23 +162,17 @@ def headline(evidence: Evidence) -> dict[str, str]:
     words = f"**{evidence.verdict}**: {line} {evidence.tested}".strip()
     row = {"verdict": words, "says": result.prediction.says}
     outcome, criterion = result.outcome, result.prediction.criterion
-    if outcome is None and not result.values:
+    if not result.values:
         return row | {"measured": "not run yet", "n": ""}
     if outcome is None:
-        return row | {"measured": _measured(*result.interval, criterion.unit), "n": "shown"}
+        return row | {"measured": result.measured, "n": "shown"}
     row["n"] = f"{outcome.yes} of {outcome.n}"
     if isinstance(criterion, EXACT):
         return row | {"measured": criterion.wording if outcome.yes == outcome.n else "no"}
     if isinstance(criterion, Happens | Proof):
         share = _share(outcome.yes, outcome.n)
         return row | {"measured": f"{criterion.wording} ({share} of seeds)"}
-    measured = _measured(outcome.median, outcome.low, outcome.high, criterion.unit)
-    return row | {"measured": measured}
-
-
-def _measured(median: float, low: float, high: float, unit: str) -> str:
-    effect = f"{median:.4g} {unit}".strip()
-    return effect if math.isnan(low) else f"{effect} ({low:.4g} to {high:.4g})"
+    return row | {"measured": result.measured}
 
 
 def _share(successes: int, n: int) -> str:

@@ -172,9 +172,8 @@ def print_verdicts(family: Sequence[Evidence], paths: Paths, console: Console) -
             escape(f"{evidence.line} ({version})"),
         )
         for name, result in evidence.found.items():
-            role, outcome = result.prediction.role, result.outcome
-            line = "; ".join(filter(None, (outcome.line if outcome else "", result.remark)))
-            says = escape(f"  {name} ({role}): {result.prediction.says}")
+            line = "; ".join(filter(None, (result.line, result.remark)))
+            says = escape(f"  {name} ({result.prediction.role}): {result.prediction.says}")
             rows.add_row("", says, result.verdict, escape(line))
     console.print(rows)
     for evidence in family:

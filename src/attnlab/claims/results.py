@@ -48,6 +48,21 @@ class PredictionResult:
         return median_interval(values) if values else (math.nan, math.nan, math.nan)
 
     @property
+    def line(self) -> str:
+        """The evidence in plain English; for what is only shown, the median."""
+        if self.outcome is not None:
+            return self.outcome.line
+        return f"median {self.measured}" if self.values else ""
+
+    @property
+    def measured(self) -> str:
+        """The median with its interval and unit."""
+        of_judged = self.outcome and (self.outcome.median, self.outcome.low, self.outcome.high)
+        median, low, high = of_judged or self.interval
+        effect = f"{median:.4g} {self.prediction.criterion.unit}".strip()
+        return effect if math.isnan(low) else f"{effect} ({low:.4g} to {high:.4g})"
+
+    @property
     def diverged(self) -> dict[str, int]:
         """Arm -> how many of its runs diverged."""
         return {
