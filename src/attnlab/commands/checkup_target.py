@@ -172,14 +172,10 @@ def _named(place: str, name: str, target: str) -> Any:
     offered = [n for n, x in public.items() if _could_be_model(x, module)]
     if len(offered) == 1:
         return public[offered[0]]
-    if offered:
-        raise BadInput(
-            f"{target} offers {', '.join(offered)}; name one, as in {target}:{offered[0]}"
-        )
-    add = (
-        f"add a function without arguments that makes one, and name it, as in {target}:make_model"
-    )
-    raise BadInput(f"{target} offers no model; {add}")
+    said, example = f"offers {', '.join(offered)}; name one", (*offered, "make_model")[0]
+    if not offered:
+        said = "offers no model; add a function without arguments that makes one, and name it"
+    raise BadInput(f"{target} {said}, as in {target}:{example}")
 
 
 def _could_be_model(x: Any, module: ModuleType) -> bool:
