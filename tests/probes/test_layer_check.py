@@ -62,6 +62,16 @@ class MeanOfAll(SelfAttention):
         return super().forward(x) + x.mean(1, keepdim=True)
 
 
+class Restarts(SelfAttention):
+    """Its positions start again with each piece of a cached text."""
+
+    properties = SOFTMAX
+
+    def merge(self, mixed: Tensor, x: Tensor, v: Tensor) -> Tensor:
+        place = torch.arange(1, x.shape[1] + 1).to(mixed)[:, None]
+        return super().merge(mixed / place, x, v)
+
+
 class HiddenLeak(SelfAttention):
     """Its leak is multiplied by a gate that starts at 0."""
 
@@ -152,6 +162,7 @@ def check(attn: AttentionFactory) -> None:
             Variant(SelfAttention, {"kernel": claims_softmax}),
             "SelfAttention with claims_softmax declares rows_sum_to_1, which its pattern",
         ),
+        (Restarts, "Restarts declares cacheable, but its `extend` does not give the outputs"),
     ],
 )
 def test_a_layer_that_its_instruments_would_misdescribe_is_refused(

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnlab.attention.cache import Memo, takes_memo
+from attnlab.attention.cache import KVCache, Memo, takes_memo
 from attnlab.attention.layer import Attention
 from attnlab.attention.properties import properties_of
 from attnlab.attention.self_attention import SelfAttention
@@ -85,6 +85,12 @@ def called(attn: nn.Module, x: Tensor, memo: Memo | None) -> Tensor:
     """The output of a layer for x (B, T, C), which gets the memo if it names it."""
     y: Tensor = attn(x, memo=memo) if takes_memo(type(attn).forward) else attn(x)
     return y
+
+
+def extended(attn: Attention, x: Tensor, cache: KVCache, memo: Memo) -> Tensor:
+    """The output of a layer for x (B, T, C) after the cached positions."""
+    named = takes_memo(type(attn).extend)
+    return attn.extend(x, cache, memo=memo) if named else attn.extend(x, cache)  # type: ignore[call-arg]
 
 
 def invented_memo(layer: nn.Module, x: Tensor) -> Memo:

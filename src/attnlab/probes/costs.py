@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-from attnlab.attention.cache import KVCache, takes_memo
+from attnlab.attention.cache import KVCache
 from attnlab.attention.layer import Attention
 from attnlab.model import GPT
-from attnlab.probes.capture import attention_layers, called, invented_memo
+from attnlab.probes.capture import attention_layers, called, extended, invented_memo
 from attnlab.probes.layer_check import by_user
 
 aten = torch.ops.aten
@@ -76,10 +76,7 @@ def _cached(layer: nn.Module, x: Tensor) -> int | None:
         return None
     cache = KVCache(x.shape[1])
     with torch.no_grad():
-        if takes_memo(type(layer).extend):
-            layer.extend(x, cache, memo=invented_memo(layer, x))  # type: ignore[call-arg]
-        else:
-            layer.extend(x, cache)
+        extended(layer, x, cache, invented_memo(layer, x))
     return cache.numbers()
 
 

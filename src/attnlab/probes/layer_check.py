@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnlab.attention.cache import KVCache
 from attnlab.attention.kernels import masked_softmax, scores
 from attnlab.attention.layer import Attention
 from attnlab.attention.masks import LEAVES_QUERIES_WITHOUT_KEYS, name_of
@@ -18,7 +19,13 @@ from attnlab.attention.properties import SOFTMAX, Properties, properties_of
 from attnlab.attention.self_attention import SelfAttention
 from attnlab.errors import BadInput
 from attnlab.model import GPT
-from attnlab.probes.capture import called, eval_mode, invented_memo, keys_with_weight
+from attnlab.probes.capture import (
+    called,
+    eval_mode,
+    extended,
+    invented_memo,
+    keys_with_weight,
+)
 from attnlab.rng import generator
 
 LENGTH = 16  # positions, of which each is changed in turn
@@ -59,7 +66,8 @@ def check_layer(layer: nn.Module, *, n_embd: int, block_size: int) -> None:
     mask must leave every query a key, and its output must be finite. The output must not depend on
     later positions, unless the mask allows that, or on positions that have no weight in the
     pattern. The output of a `SelfAttention` must be `proj(merge(pattern @ v, x, v))`. Properties
-    that the layer declares must hold. A layer without `pattern` is not examined.
+    that the layer declares must hold, and `extend` must give the outputs of `forward`. A layer
+    without `pattern` is not examined.
 
     Raises BadInput with the first requirement that fails.
     """
@@ -83,6 +91,24 @@ def check_layer(layer: nn.Module, *, n_embd: int, block_size: int) -> None:
             raise _leak(layer, int(ahead.nonzero()[0]), block_size - 1)
         if isinstance(layer, Attention) and layer.properties is not None:
             _check_declared(layer, layer.properties, first, pattern)
+            if layer.cacheable:
+                _check_cache(layer, first)
+
+
+def _check_cache(layer: Attention, x: Tensor) -> None:
+    """Compare the outputs of x (1, T, C) with those of pieces of it."""
+    cache, memo, size = KVCache(layer.block_size), invented_memo(layer, x), -(-x.shape[1] // 2)
+    outputs = []
+    if type(layer).extend is not Attention.extend:
+        ids, values = memo["ids"].split(size, 1), memo["values"].split(size, 2)
+        for number, piece in enumerate(x.split(size, 1)):
+            of_piece = {"ids": ids[number], "values": values[number]}
+            outputs.append(extended(layer, piece, cache, of_piece))
+    if not outputs or _differ(torch.cat(outputs, dim=1), _output(layer, x)).any():
+        raise BadInput(
+            f"{_described(layer)} declares cacheable, but its `extend` does not give the outputs "
+            "of `forward`; correct it, or declare cacheable=False"
+        )
 
 
 def _check_mask(layer: nn.Module, x: Tensor) -> None:
