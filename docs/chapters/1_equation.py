@@ -5,8 +5,8 @@
 #
 # > The cat slept because it was tired.
 #
-# To know, the word *it* must read other words. Attention lets it: *it* asks with a **query**, every
-# word answers with a **key**, and what *it* receives is an average of the words' **values**, with large weights
+# To answer, a model must relate *it* to other words. With attention, *it* asks with a **query** and every
+# word answers with a **key**. The output at *it* is an average of the words' **values**, with large weights
 # where query and key match. In one line (Vaswani et al. 2017, equation 1):
 #
 # $$
@@ -256,8 +256,9 @@ assert torch.allclose(permuted, Y[order], atol=1e-15)
 assert torch.allclose(shifted, pattern, atol=1e-12)
 
 # %% [markdown]
-# **Explain.** Attention without a mask does not know the order of its tokens. And a constant multiplies
-# all exponentials of a row, so it cancels: a softmax can subtract the largest score first, which avoids overflow.
+# **Explain.** Attention without a mask does not know the order of its tokens. A constant that is added to
+# all scores of a row multiplies their exponentials by one factor, which cancels. So a softmax can subtract the
+# largest score first, which avoids overflow.
 #
 # ## Summary
 #

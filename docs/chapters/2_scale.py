@@ -6,7 +6,7 @@
 # > Good morrow, Kate; for that's your name, I hear.
 #
 # Before training, its queries and keys are random. How should the last character spread its
-# attention over the others? This chapter looks at the numbers first and explains them afterwards.
+# attention over the others? This chapter looks at the numbers first and then explains them.
 #
 # **You will learn** to
 #
@@ -137,8 +137,7 @@ table(
 # **Predict.** With 256 keys, even weights would be 1/256 each. How many keys does a query read
 # in effect, with and without the scale?
 #
-# The entropy $-\sum_j p_j \ln\, p_j$ of the weights says it: $e^{\text{entropy}}$ is the
-# effective number of keys.
+# The effective number of keys is $e^{\text{entropy}}$, where the entropy of the weights is $-\sum_j p_j \ln\, p_j$.
 
 # %%
 N = 256
@@ -276,7 +275,7 @@ Markdown(
 # %% [markdown]
 # ## Does training break?
 #
-# Textbooks often say so. The derivation above assumes queries and keys of unit variance. GPT-2 starts
+# Textbooks often say that it does. The derivation above assumes queries and keys of unit variance. GPT-2 starts
 # with weights of standard deviation σ = 0.02, so its queries and keys are smaller. With C input channels
 # of unit variance, unscaled scores start with a standard deviation of $\sqrt{D} \, \sigma^2 C$.
 #

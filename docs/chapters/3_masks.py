@@ -156,7 +156,7 @@ for mistake in (
 # %% [markdown]
 # ## What training shows
 #
-# We train the eight variants for a few seconds each on generated plays, whose exact entropy is
+# We train the eight variants for 300 steps each on generated plays, whose exact entropy is
 # known. A causal model cannot have a lower loss than this entropy, except by chance.
 #
 # **Predict.** Which mistakes make the loss *better* than that of the correct model? Which ones does it not

@@ -98,7 +98,7 @@ ALT = "Left: three tokens in rows. Middle: head 0 has channels 0 and 1 of all th
 picture(figure, "reshape", ALT)
 
 # %% [markdown]
-# **Explain.** The shapes are equal, so nothing raises an error. But the wrong head has token 0 twice and token 2 never.
+# **Explain.** The shapes are equal, so nothing raises an error. But the wrong head has token 0 twice and never has token 2.
 
 # %% tags=["check"]
 assert right.shape == wrong.shape
@@ -205,7 +205,7 @@ table(
 # %% [markdown]
 # ## Collapse
 #
-# **Predict.** Do identical heads stay identical during training? We train three models for a few seconds each.
+# **Predict.** Do identical heads stay identical during training? We train three models for 300 steps each.
 
 # %%
 VARIANTS = {

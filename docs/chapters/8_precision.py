@@ -192,8 +192,8 @@ assert torch.finfo(torch.bfloat16).eps == 8 * torch.finfo(torch.float16).eps
 table(["format", "eps", "largest number", "smallest normal number"], rows)
 
 # %% [markdown]
-# **Predict.** Compute everything in 16 bits, or only the inputs, and scores and softmax in fp32, as attnlab's `manual`
-# and PyTorch's kernels do. We multiply the queries to make the scores larger, as they become during training. Which of
+# **Predict.** We compute attention in two ways: everything in 16 bits, or only the inputs in 16 bits and scores and
+# softmax in fp32, as attnlab's `manual` and PyTorch's kernels do. We multiply the queries to make the scores larger, as they become during training. Which of
 # the errors grow?
 
 # %%

@@ -6,9 +6,9 @@
 # > A horse! a horse! my kingdom for a horse!
 #
 # To write the third *horse*, a model can copy the second, 24 characters back. A head that sees only the last 8
-# characters cannot reach it, even in two layers. But it keeps 8 keys instead of all. The layers of recent models
-# are such bargains: less memory, sparser weights, a state of fixed size. This chapter looks at what they
-# compute and keep, trains a mixture of two, and ends with five questions to ask of any ranking.
+# characters cannot reach it, even in two layers. But it keeps only 8 keys. Layers of recent models make similar
+# trades: less memory, sparser weights, or a state of fixed size. This chapter shows what they compute and keep,
+# trains a mixture of two, and ends with five questions to ask about any ranking.
 #
 # **You will learn** to
 #
@@ -104,9 +104,9 @@ table(
 )
 
 # %% [markdown]
-# **Explain.** A softmax must spend all of its weight and can forbid nothing. `softmax1` adds 1 to the sum
-# of exponentials, so a head may read almost nothing. A window forbids by distance, `top_k` and
-# `sparsemax` by score. [variants.md](../variants.md) names the question that each variant answers, and
+# **Explain.** The weights of a softmax sum to 1, and no allowed weight is 0. `softmax1` adds 1 to the sum
+# of exponentials, so a head may read almost nothing. A window sets weights to 0 by distance; `top_k` and
+# `sparsemax` do so by score. [variants.md](../variants.md) names the question that each variant answers, and
 # [attention.md](../attention.md) its formula and source.
 #
 # ## Count what a layer keeps
@@ -191,8 +191,8 @@ ordered = sorted(means, key=lambda name: means[name])
 Markdown(
     "**Explain.** From best to worst: "
     + ", ".join(f"`{name}` {means[name]:.3f}" for name in ordered)
-    + ". Did you expect all keys to win? After 150 steps, these models hardly spell, which takes the "
-    f"last few characters, and a window looks nowhere else. A perfect model reaches {floor:.2f}, with "
+    + ". Did you expect all keys to win? After 150 steps, these models have hardly learned to spell. For that, "
+    f"the last few characters are enough. A perfect model reaches {floor:.2f}, but it needs "
     "words from far back. So the winner of a short training says little about a long one. The three "
     f"seeds of `sdpa` have a standard deviation of {noise:.3f} nats: a difference that is not much "
     "larger may be noise."
@@ -218,28 +218,29 @@ assert 2.7 < apart["1 seed"] < 3.0 and apart["10 seeds"] < 1
 
 Markdown(
     f"**Explain.** {apart['1 seed']:.1f} standard deviations with one seed, {apart['10 seeds']:.1f} with "
-    f"ten. With the {noise:.3f} nats from above, a ranking of equals with one seed shows a gap of "
+    f"ten. With the {noise:.3f} nats from above, a ranking of equal variants with one seed shows a gap of "
     f"{apart['1 seed'] * noise:.3f} nats, and a winner."
 )
 
 # %% [markdown]
-# ## Five questions to a ranking
+# ## Five questions about a ranking
 #
 # | ask | because |
 # |---|---|
-# | How many seeds, and are they paired? | With one seed, equals have a winner. With the same seeds for both, much of the noise cancels. |
+# | How many seeds, and are they paired? | With one seed, even equal variants have a winner. If both use the same seeds, much of the noise cancels. |
 # | Is each variant at its own best learning rate? | In chapter 2, the map of twelve runs changes with the rate. A rate tuned for the baseline favors the baseline. |
 # | How many parameters, operations, and kept numbers does each have? | A gate adds weights. Compare it with a baseline that is as large. |
 # | Is the order the same after four times as many steps? | Some layers learn fast and end worse, as the window above may. |
 # | On how many texts and tasks? | A window costs little on a text without long repetitions, and much on recall. |
 #
-# attnlab's own comparisons answer these questions or say which they do not: see [claims.md](../claims.md).
+# `attnlab rank` answers these questions for many variants and for your own ([ranking.md](../ranking.md)).
+# [claims.md](../claims.md) has the rule by which seeds are counted.
 #
 # ## Summary
 #
 # - A variant is described by what its rows sum to, which weights are 0, and what it keeps of the past.
 # - A list of variants is a period over the layers.
-# - Noise makes a ranking even of equals. Ask for seeds, rates, costs, lengths, and texts.
+# - Noise alone ranks equal variants. Ask for seeds, rates, costs, lengths, and texts.
 #
 # ## Exercises
 #
@@ -270,10 +271,10 @@ round(needed)
 # **3.** Does a window cost anything on TinyShakespeare? Write down your prediction, then train.
 
 # %% [markdown] tags=["solution"]
-# Compare paired seeds; the last line of the output says in how many of them the window loses:
+# Compare paired seeds. The sweep ends with a sentence for each variant, which says in how many seeds it is worse:
 #
 #     python train.py -m 'attn=sdpa,sliding_window,[sliding_window,sdpa]' preset=micro seed=0,1,2 name=window
-#     attnlab runs outputs/window
+#     attnlab compare outputs/window
 
 # %% [markdown]
 # ## References
