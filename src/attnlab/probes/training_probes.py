@@ -20,6 +20,7 @@ from attnlab.plotting import heatmaps
 from attnlab.probes import base, measures
 from attnlab.probes.base import Probe, at_least, log_image, log_scalars
 from attnlab.probes.capture import View, eval_mode, numbers, scalars, views
+from attnlab.probes.pictures import draw_patterns
 from attnlab.probes.snapshots import history, snapshot
 from attnlab.sampling import sample
 
@@ -46,8 +47,7 @@ class Patterns(Probe):
         at_least("probes.patterns.every", every, 1)
         at_least("probes.patterns.windows", windows, 1)
         self.every, self.heads, self.images, self.windows = every, heads, images, windows
-        self._ids = torch.empty(0)
-        self._measured = -1  # the last step with numbers
+        self._ids, self._measured = torch.empty(0), -1  # the last step with numbers
         self._drawn: list[int] = []  # the steps with pictures
 
     def try_on(self, net: GPT) -> None:
@@ -95,7 +95,7 @@ class Patterns(Probe):
         if draw:
             self._drawn.append(step)
             labels = [pl_module.corpus.alphabet[i] for i in self._ids[0, :SHOWN].tolist()]
-            _draw(trainer, seen, labels, step)
+            draw_patterns(trainer, seen, labels, step)
 
 
 class History(Probe):
@@ -112,8 +112,7 @@ class History(Probe):
         at_least("probes.history.chars", chars, 2)
         at_least("probes.history.windows", windows, 1)
         self.steps, self.chars, self.windows = steps, chars, windows
-        self._due: set[int] = set()
-        self._ids = torch.empty(0)
+        self._due, self._ids = set[int](), torch.empty(0)
         self._seen: list[View] = []  # of the last snapshot
         self._snapshots: list[dict[str, Any]] = []
         self._restored_chars = 0
@@ -289,24 +288,3 @@ def gradient_norms(net: GPT) -> dict[str, Tensor]:
         if found := [p.grad.norm() for p in block.parameters() if p.grad is not None]:
             norms[f"grad/L{number}"] = torch.stack(found).norm()
     return norms | {f"grad/{tag}": grad.norm() for tag, grad in parts(net, gradients=True)}
-
-
-def _draw(trainer: L.Trainer, seen: list[View], labels: list[str], step: int) -> None:
-    """Log heatmaps of the first window, histograms of all windows, and the heads' similarity."""
-    T = len(labels)
-    for view in seen:
-        entropies = measures.entropy(view.pattern[:1], view.mask).tolist()
-        mask, patterns = view.mask[:T, :T].cpu().numpy(), view.pattern[0, :, :T, :T].float().cpu()
-        titles = [f"L{view.layer}H{h}  entropy {x:.2f}" for h, x in enumerate(entropies)]
-        panels = [heatmaps.Panel(*x, mask) for x in zip(titles, patterns.numpy(), strict=True)]
-        page = heatmaps.grid(panels, labels, columns=2, heading=f"layer {view.layer}, step {step}")
-        log_image(trainer, f"pattern/L{view.layer}", page, step)
-        of_rows = measures.row_entropy(view.pattern)[..., measures.rows_with_choice(view.mask)]
-        base.log_histogram(trainer, f"row_entropy/L{view.layer}", of_rows, step)
-        if view.scores is not None:
-            base.log_histogram(trainer, f"scores/L{view.layer}", view.scores[..., view.mask], step)
-    if seen[0].pattern.shape[1] > 1:
-        titles = [f"layer {view.layer}" for view in seen]
-        cosines = [measures.pattern_similarity(v.pattern, v.mask).cpu().numpy() for v in seen]
-        heading = f"cosine of the heads' patterns, step {step}"
-        log_image(trainer, "head_similarity", heatmaps.matrices(titles, cosines, heading), step)
