@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from attnlab.errors import with_location
+from attnlab.errors import missing_package, with_location
 
 
 def error_of(file: Path, text: str) -> Exception:
@@ -29,3 +29,9 @@ def error_of(file: Path, text: str) -> Exception:
 )
 def test_the_line_is_that_of_the_users_file(text: str, sentence: str, tmp_path: Path) -> None:
     assert with_location(error_of(tmp_path / "own.py", text)).startswith(sentence)
+
+
+def test_a_missing_package_has_the_name_that_pip_knows() -> None:
+    hydra = ModuleNotFoundError("No module named 'hydra.core'", name="hydra.core")
+    assert missing_package(hydra).endswith("install it with: pip install hydra-core")
+    assert missing_package(ModuleNotFoundError("ours", name="attnlab.no_such_module")) == ""

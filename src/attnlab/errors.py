@@ -47,8 +47,10 @@ def disk_message(error: OSError) -> str:
 
 
 def missing_package(error: ModuleNotFoundError) -> str:
-    """The sentence for a package that is not installed."""
-    name = str(error.name).partition(".")[0]
+    """The sentence for a package that is not installed; empty for an error of our own."""
+    name = str(error.name or "attnlab").partition(".")[0]
+    if name == "attnlab":
+        return ""
     package = {"hydra": "hydra-core", "yaml": "pyyaml", "PIL": "pillow"}.get(name, name)
     return f"{name} is not installed; install it with: pip install {package}"
 

@@ -265,7 +265,7 @@ def main() -> None:
             if error.filename is None and error.errno not in DISK:
                 raise  # of a network, for example
             sentence = disk_message(error)
-        elif isinstance(error, ModuleNotFoundError):
-            sentence = missing_package(error)
+        elif isinstance(error, ModuleNotFoundError) and not (sentence := missing_package(error)):
+            raise
         print(f"error: {printable(' '.join(sentence.split()))}", file=sys.stderr)
         raise SystemExit(2) from None

@@ -102,10 +102,9 @@ def read_runs(root: Path) -> list[Run]:
 
 def read_neighbors(folder: Path) -> list[Run]:
     """The runs of the sweep of a run, in `<sweep>/<settings>/seed=<n>`, itself among them."""
-    sweep = folder.parent.parent
     if not folder.name.startswith("seed="):
         return [read_run(folder)]
-    files = sorted(sweep.glob("*/seed=*/status.json"), key=_natural)
+    files = sorted(folder.parent.parent.glob("*/seed=*/status.json"), key=_natural)
     return [read_run(file.parent) for file in files]
 
 
@@ -118,12 +117,10 @@ def read_run(folder: Path) -> Run:
         word, reason = status["status"], str(status.get("reason") or "")
         metrics = flat(directory.metrics()) if word in ENDED else {}
         # Saved settings are resolved, so OmegaConf, which is ten times as slow, is not needed.
-        begins = word == "running" and not (saved / "overrides.yaml").exists()
-        config, overrides = (
-            ({}, [])
-            if begins
-            else (read_yaml(saved / f"{x}.yaml") for x in ("config", "overrides"))
-        )
+        config: Any = {}
+        overrides: Any = []
+        if word != "running" or (saved / "overrides.yaml").exists():  # otherwise it begins
+            config, overrides = (read_yaml(saved / f"{x}.yaml") for x in ("config", "overrides"))
         plain = {key.removeprefix("probes."): x for key, x in metrics.items()}
         if word == "running" and not _is_locked(folder):
             word = "interrupted"

@@ -206,7 +206,7 @@ def one_sentence() -> Iterator[None]:
         # Hydra itself fails by a plain ValueError (probes=null) or otherwise (attn=[1]).
         in_hydra = frame.f_globals["__name__"].partition(".")[0] in ("hydra", "omegaconf")
         expected = isinstance(error, BadInput | HydraException | OmegaConfBaseException | OSError)
-        missing = isinstance(error, ModuleNotFoundError) and error.name is not None
+        missing = isinstance(error, ModuleNotFoundError) and missing_package(error)
         if not (expected or in_hydra or missing):
             raise
         _say(error)
@@ -232,8 +232,8 @@ def _say(error: BaseException) -> None:
         sentence = missing_file(str(error.missing_cfg_file), list(error.options))
     elif isinstance(error, OSError) and error.strerror:
         sentence = disk_message(error)
-    elif isinstance(error, ModuleNotFoundError) and error.name:
-        sentence = missing_package(error)
+    elif isinstance(error, ModuleNotFoundError):
+        sentence = missing_package(error) or sentence
     elif not isinstance(error, ValueError | HydraException | OmegaConfBaseException | OSError):
         sentence = f"Hydra cannot compose these settings ({type(error).__name__}: {sentence})"
     elif re.search(r"BasicSweeper does not support|interval\(.* requires --multirun", sentence):
