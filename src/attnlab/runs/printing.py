@@ -37,7 +37,7 @@ def print_table(
             break
     console.print(table)
     if left_out := ", ".join(columns[count:]):
-        say(f"The terminal is too narrow for {left_out}; --columns chooses, --json has all.")
+        say(f"The terminal is too narrow for {left_out}; a wider one shows more.")
 
 
 def said_of(run: Run, comparisons: Sequence[Comparison]) -> list[str]:
