@@ -168,7 +168,7 @@ def test_assert_healthy_has_a_threshold_and_exceptions() -> None:
     assert_healthy(checkup(same, severity={"identical_heads": "ok"}))
     with pytest.raises(AssertionError, match="row_sums"):
         assert_healthy(checkup(unscaled, severity={"row_sums": "fault"}))
-    with pytest.raises(BadInput, match="severity: identical is no cause; there are "):
+    with pytest.raises(BadInput, match="severity: identical is not a cause; there are "):
         checkup(same, severity={"identical": "ok"})
     with pytest.raises(BadInput, match="severity: ignore must be fault, suspicious or ok"):
         checkup(same, severity={"identical_heads": "ignore"})

@@ -69,7 +69,7 @@ class Meant:
     def __post_init__(self) -> None:
         if unknown := self.severity.keys() - causes().keys():
             known = ", ".join(causes())
-            raise BadInput(f"severity: {min(unknown)} is no cause; there are {known}")
+            raise BadInput(f"severity: {min(unknown)} is not a cause; there are {known}")
         if unknown := set(self.severity.values()) - {"fault", "suspicious", "ok"}:
             raise BadInput(f"severity: {min(unknown)} must be fault, suspicious or ok")
         if self.padding not in (None, "left", "right"):

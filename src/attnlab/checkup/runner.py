@@ -161,7 +161,7 @@ def name_of(model: Model) -> str:
 def prepared(model: Model, adapt: Callable[[Model], ModelAdapter]) -> Iterator[ModelAdapter]:
     """How to call a copy in eval mode, or the model itself if a copy cannot be trusted.
 
-    All state is restored afterwards, and what the model prints is discarded.
+    All state is restored afterward, and what the model prints is discarded.
     """
     owner = _module_of(model)
     with preserve_state(owner), contextlib.redirect_stdout(io.StringIO()):

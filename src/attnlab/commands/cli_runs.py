@@ -37,7 +37,7 @@ def runs(
     sort: Annotated[str | None, Option(help="Sort by a setting or a metric.")] = None,
     descending: Annotated[bool, Option("--descending", help="Largest first.")] = False,
     columns: Annotated[
-        str | None, Option(help="Settings or metrics, comma-separated; costs for those of costs.")
+        str | None, Option(help="Settings or metrics, comma-separated; costs for all costs.")
     ] = None,
     each: Annotated[bool, Option("--each", help="One row per run, no means.")] = False,
     csv: AsCsv = False,
@@ -114,7 +114,7 @@ def compare(
     where: Where = None,
     baseline: Baseline = None,
     best: Annotated[
-        str | None, Option(help="Compare each setting at its best lr, or another number.")
+        str | None, Option(help="A setting, such as lr: compare each variant at its best value.")
     ] = None,
     html: Annotated[Path | None, Option(help="Also write a page with curves and heads.")] = None,
     csv: AsCsv = False,
@@ -129,7 +129,7 @@ def compare(
     from attnlab.runs.reading import read_runs
 
     if best is not None and html is not None:
-        raise BadInput("the page of --html shows all runs; leave out --best, or --html")
+        raise BadInput("--html shows all runs; leave out --best or --html")
     runs = [run for target in targets for run in read_runs(target.resolve())]
     runs = runs_table.select(runs, where or [])
     at_best = compare_at_best(runs, best, baseline) if best is not None else None

@@ -38,7 +38,7 @@ class View:
 
 @contextmanager
 def eval_mode(net: nn.Module) -> Iterator[None]:
-    """Evaluation mode and no gradients inside; each module's own mode afterwards."""
+    """Evaluation mode and no gradients inside; each module's own mode afterward."""
     training = [module for module in net.modules() if module.training]
     net.eval()
     try:

@@ -65,7 +65,7 @@ def check_rows(ranking: Ranking, directory: Path) -> None:
         if trial.overrides not in resolved:
             resolved[trial.overrides] = ranking.known.resolve(trial.overrides).digest
         if not row["id"].startswith(f"run-{resolved[trial.overrides]}"):
-            raise BadInput(f"{place} has other settings than today; remove it, and run again")
+            raise BadInput(f"{place} has outdated settings; remove it, and run again")
         key = git["commit"], row["arm"], row["task"]
         if key in checked:
             continue
@@ -74,7 +74,7 @@ def check_rows(ranking: Ranking, directory: Path) -> None:
         shown = subprocess.run(command, capture_output=True, text=True, check=False)
         then = yaml.safe_load(shown.stdout) if shown.returncode == 0 else None
         if then is None or not _same(then, now, *key[1:]):
-            raise BadInput(f"{place} was made at {key[0][:12]}, when {FILE} was another")
+            raise BadInput(f"{place} was made at {key[0][:12]}, when {FILE} was different")
 
 
 def _same(then: Mapping[str, Any], now: Mapping[str, Any], arm: str, task: str) -> bool:
@@ -224,12 +224,12 @@ def notes(content: Mapping[str, Any]) -> list[str]:
     found = [
         f"{len(table.judged)} verdicts, each by 10 of 10 seeds. If no variant differed from its "
         f"partner, {table.false_cells:.2f} of them would be better or worse by chance; the "
-        f"probability that any is, is at most {table.family_error:.1%}."
+        f"probability of at least one is at most {table.family_error:.1%}."
     ]
     if table.broken:
         found.append(f"Controls that failed: {'; '.join(table.broken)}.")
     elif controls:
-        found.append(f"All {len(controls)} cells of the controls are as they should be.")
+        found.append(f"All {len(controls)} cells of the controls have the expected verdict.")
     else:
         found.append("No control was run.")
     if table.edges:

@@ -44,12 +44,12 @@ class BestRuns:
         same = list(self.seeds) == list(self.selection)
         fresh = "the same seeds" if same else f"seeds {_listed(self.seeds)}"
         lines = [
-            f"Each setting has its best {self.key}, by the mean loss of seeds "
+            f"Each setting has its best {self.key}, by the mean loss over seeds "
             f"{_listed(self.selection)}, and is compared on {fresh}."
         ]
         for comparison, choice in zip(self.comparisons, self.choices, strict=True):
             tried = ", ".join(f"{rate:g} ({loss:.4f})" for rate, loss in choice.losses.items())
-            edge = "; the best one is at the edge, so try more" if choice.at_edge else ""
+            edge = "; the best one is at the edge; try values beyond it" if choice.at_edge else ""
             lines.append(f"{comparison.setting.label}: {choice.rate:g} of {tried}{edge}")
         return "\n".join(lines)
 
@@ -88,7 +88,7 @@ def compare_at_best(runs: Sequence[Run], name: str, baseline: str | None = None)
     for by_value in groups.values():
         if len(by_value) < 2:
             one = next(iter(next(iter(by_value.values())).values()))
-            raise BadInput(f"--best {name}: {one.folder.parent} has only one {key}; run others")
+            raise BadInput(f"--best {name}: {one.folder.parent} has only one {key}; train others")
     all_seeds = [set(of_seed) for by_value in groups.values() for of_seed in by_value.values()]
     if not (selection := set.intersection(*all_seeds)):
         raise BadInput(f"--best {name}: no seed was run at every {key}")
