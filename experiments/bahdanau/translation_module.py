@@ -12,7 +12,6 @@ from sentence_pairs import PAD, Pairs
 from torch import Tensor
 from translator import Translator, init_weights
 
-from attnlab.data.batches import Part
 from attnlab.errors import BadInput
 from attnlab.probes.nonfinite import Finding, first_nonfinite_weight
 from attnlab.training.lightning_module import Reduction, TaskModule
@@ -77,11 +76,13 @@ class TranslatorModule(TaskModule):
             world_size=world_size,
         )
 
-    def held_out(self, part: Part) -> list[Batch]:
-        """The validation pairs, or as many training pairs, the last ones."""
-        corpus = self.corpus
-        pairs = corpus.val if part == "val" else corpus.train[-len(corpus.val) :]
-        return validation_batches(pairs, corpus.alphabet)
+    def val_batches(self) -> list[Batch]:
+        return validation_batches(self.corpus.val, self.corpus.alphabet)
+
+    def train_piece(self) -> list[Batch]:
+        """The last training pairs, as many as there are validation pairs."""
+        piece = self.corpus.train[-len(self.corpus.val) :]
+        return validation_batches(piece, self.corpus.alphabet)
 
     def batch_loss(self, batch: Batch, reduction: Reduction) -> Tensor:
         logits = self.net(batch.source, batch.given).flatten(0, 1)

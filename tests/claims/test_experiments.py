@@ -9,6 +9,7 @@ import statistics
 import pytest
 
 from attnlab.claims import AtLeast, Happens, Measured, Pilot, Proof, Trained
+from attnlab.claims.code_digest import claim_code
 from attnlab.claims.configs import ConfigResolver, hydra_conf
 from attnlab.claims.criteria import EXACT
 from attnlab.claims.evaluate import evaluate
@@ -18,6 +19,7 @@ from attnlab.claims.paths import Paths
 from attnlab.claims.plan import ClaimSet, make_plan, pilots_of
 from attnlab.claims.report import _claim_page, write_tables
 from attnlab.claims.reproduce import first_look
+from attnlab.files import read_json
 from attnlab.plotting.drawing import styled, svg
 from tests.claims.simulated import evidence_of
 from tests.conftest import CONF, ROOT
@@ -48,6 +50,12 @@ def test_the_published_pages_follow_the_committed_rows_and_the_declarations(tmp_
         page = _claim_page(evidence, directory, figure=(directory / "figure.svg").exists())
         assert page == (directory / "README.md").read_text()
         assert evidence.exploratory == ""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_code_of_a_published_claim_is_the_declared_one(name):
+    declared = read_json(EXPERIMENTS / name / "declared.json")
+    assert claim_code(EXPERIMENTS / name) == declared["declaration"]["code"]
 
 
 def test_the_script_of_the_readme_figure_can_be_imported():
@@ -168,7 +176,7 @@ def test_every_arm_composes_and_equal_arms_of_several_claims_are_trained_once(
 
 
 def test_the_assumption_of_the_textbook_is_a_precondition():
-    prediction = CLAIMS[0].prediction("unit_variance_300")
+    prediction = CLAIMS[0].prediction("unit_variance")
     assert isinstance(prediction, Trained) and isinstance(prediction.criterion, AtLeast)
     assert prediction.given["model.init"] == "unit" and prediction.given["model.n_head"] == 1
 

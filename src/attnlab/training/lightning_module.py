@@ -105,9 +105,13 @@ class TaskModule(L.LightningModule):
     def batches(self, steps: int, start: int, rank: int, world_size: int) -> Dataset[Any]:
         """The batches of a rank from step `start` to `steps`, each a function of (seed, step)."""
 
-    @abstractmethod
     def held_out(self, part: Part) -> Sequence[Any]:
-        """The whole validation data ("val"), or a fixed piece of the training data ("train")."""
+        """The whole validation data ("val"), or a fixed piece of the training data ("train").
+
+        By default of two methods, as the module of a published claim names them.
+        """
+        batches = getattr(self, {"val": "val_batches", "train": "train_piece"}[part])()
+        return list(batches)
 
     @abstractmethod
     def batch_loss(self, batch: Any, reduction: Reduction) -> Tensor:
