@@ -102,6 +102,46 @@ def cache(model: Any, V: int) -> Answer:
     return moved > 1e-3, f"generate with the cache moves the logits by {moved:.1e}"
 
 
+def cached_steps(model: Any, V: int) -> Answer:
+    """Pass a text in steps of one and of three tokens with the cache, and at once."""
+    ids, moved = _ids(V), []
+    for size in (1, 3):
+        past, parts = None, []
+        with torch.no_grad():
+            for part in ids.split(size, 1):
+                output = model(part, past_key_values=past, use_cache=True)
+                past = output.past_key_values
+                parts.append(output.logits)
+            moved.append(_relative(torch.cat(parts, 1), model(ids).logits))
+    found = f"steps of one and of three tokens with the cache move the logits by {moved[0]:.1e}"
+    return max(moved) > 1e-3, f"{found} and {moved[1]:.1e}"
+
+
+def cached_padding(model: Any, V: int) -> Answer:
+    """Change padded tokens on the left: do the logits of the next cached step move?"""
+    ids, real = _ids(V, rows=2), torch.ones(2, T, dtype=torch.long)
+    real[1, :4] = 0
+    other = torch.where(real == 0, _changed(ids, 0, V) + 1, ids) % V
+    steps = []
+    with torch.no_grad():
+        for x in (ids, other):
+            past = model(x[:, :-1], attention_mask=real[:, :-1], use_cache=True).past_key_values
+            step = model(x[:, -1:], attention_mask=real, past_key_values=past, use_cache=True)
+            steps.append(step.logits)
+    moved = _relative(*steps)
+    return moved > 1e-6, f"padded tokens move the logits of a cached step by {moved:.1e}"
+
+
+def own_loss(model: Any, V: int) -> Answer:
+    """Is the model's loss the cross entropy of labels that are not shifted?"""
+    ids = _ids(V, rows=4)
+    with torch.no_grad():
+        output = model(ids, labels=ids)
+        plain = F.cross_entropy(output.logits.flatten(0, 1), ids.flatten())
+    same = abs(float(output.loss - plain)) < 1e-6 * float(plain)
+    return same, f"the loss is {output.loss:.6g}, without a shift {plain:.6g}"
+
+
 class Seen(TorchFunctionMode):
     """Keep the inputs of every softmax and the operands of every product of T x T numbers."""
 
@@ -203,10 +243,14 @@ def confirm(diagnosis: Diagnosis, model: nn.Module, V: int) -> Answer:
         "padding_read": lambda: padding(model, V),
         "rows_mix": lambda: other_rows(model, V),
         "cache_differs": lambda: cache(model, V),
+        "cache_padding": lambda: cached_padding(model, V),
+        "not_shifted": lambda: own_loss(model, V),
         "frozen_scores": lambda: spread(model, V),
         "head_order": lambda: shared_keys(model, V),
         "no_softmax": lambda: no_softmax(model, V, given),
     }
+    for cause in ("mask", "off_by_one", "dropped", "restarts", "smeared"):
+        checks[f"cache_{cause}"] = lambda: cached_steps(model, V)
     for cause in ("no_scale", "other_scale", "inverse_scale", "double_scale", "width_scale"):
         checks[cause] = lambda: scale(model, V, given)
     return checks.get(diagnosis.cause, lambda: later_token(model, V))()

@@ -60,6 +60,21 @@ def test_a_loss_of_labels_that_is_not_shifted_is_suspicious() -> None:
         assert_loss_shifted(model)
 
 
+def test_labels_of_a_decoder_with_an_encoder_come_shifted() -> None:
+    class Decoder(served.Served):
+        def forward(  # type: ignore[override]
+            self,
+            input_ids: Tensor,
+            encoder_hidden_states: Tensor | None = None,
+            labels: Tensor | None = None,
+        ) -> served.Output:
+            return super().forward(input_ids, labels=labels)
+
+    report = checkup(Decoder("labels_not_shifted"))
+    assert report.diagnoses == ()
+    assert "shift them in the data" in report.finding("targets").headline
+
+
 def test_a_loss_of_targets_is_shifted_in_the_data() -> None:
     class Targets(nn.Module):
         """As in nanoGPT."""

@@ -16,8 +16,8 @@ CAUSAL = """
     llama mamba ministral mistral mixtral mpt nemotron olmo olmo2 olmo3 opt pegasus persimmon phi
     phi3 qwen2 qwen3 seed_oss smollm3 stablelm starcoder2 trocr xglm
 """.split()
-# Other positions, other masks, no attention at all; `make test-all` examines all.
-SAMPLE = {"bloom", "gemma2", "gpt_neo", "mamba", "roberta"}
+# Other positions, other masks, shared values, no attention at all; `make test-all` examines all.
+SAMPLE = {"bloom", "diffllama", "gemma2", "gpt_neo", "mamba", "roberta"}
 ENCODERS = "bert camembert data2vec-text electra roberta roformer xlm-roberta".split()
 
 

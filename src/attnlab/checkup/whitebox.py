@@ -247,7 +247,7 @@ def check_head_order(calls: list[AttentionCall]) -> Finding:
         if len(shared) < 4 or group < 2 or group == len(shared):
             continue
         grouped, values = True, _equal_to_first(call.values)
-        if sum(values) > 1 and values != shared:
+        if sum(values) == group and values != shared:  # differential attention shares more values
             headline = f"{call.place}: the query heads that share keys do not share values"
             return Finding(name, FAULT, headline, "head_order")
         if not all(shared[:group]):
