@@ -21,8 +21,9 @@ COUNT       ?= 250
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.attnlab-installed
 
-# With one thread per worker, the many small tests do not compete for the cores.
-PYTEST = OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist worksteal
+# With one thread per process, many small tests and models do not compete for the cores.
+ONE_THREAD = OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1}
+PYTEST = $(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -114,17 +115,17 @@ bench-gpu: setup ## measure training on a GPU (less than 8 minutes)
 
 .PHONY: docs
 docs: setup ## build the site in build/site/html: chapters, guides, claims, API; offline
-	@ATTNLAB_REPOSITORY="$(REPOSITORY)" $(BIN)/python docs/build.py $(ARGS)
+	@$(ONE_THREAD) ATTNLAB_REPOSITORY="$(REPOSITORY)" $(BIN)/python docs/build.py $(ARGS)
 
 .PHONY: notebooks
 notebooks: setup ## write the executed course notebooks and a wheel to build/notebooks; SOLUTIONS=1 adds solutions, REPOSITORY=OWNER/attnlab links to it
 	@rm -rf build/notebooks
 	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation -w build/notebooks .
-	@ATTNLAB_REPOSITORY="$(REPOSITORY)" $(BIN)/python docs/notebooks.py build/notebooks $(if $(SOLUTIONS),--solutions)
+	@$(ONE_THREAD) ATTNLAB_REPOSITORY="$(REPOSITORY)" $(BIN)/python docs/notebooks.py build/notebooks $(if $(SOLUTIONS),--solutions)
 
 .PHONY: slides
 slides: setup ## write the slides of a class of two hours to build/slides.html
-	@$(BIN)/python docs/slides.py build/slides.html
+	@$(ONE_THREAD) $(BIN)/python docs/slides.py build/slides.html
 
 .PHONY: offline
 offline: setup ## write wheels of attnlab and of all it needs to build/offline, for machines without network

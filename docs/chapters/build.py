@@ -4,7 +4,6 @@ A cell's tag says how it is shown: `setup`, `drawing` and `check` (assertions) a
 folded away, `say` shows only its output, and `solution` is folded with its output.
 """
 
-import os
 import tempfile
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
@@ -70,9 +69,8 @@ def execute_all(
     """Run notebooks, two at a time.
 
     Each has its own process, because the client of a Jupyter kernel needs its own
-    event loop, and one thread, so that they do not compete for the cores.
+    event loop.
     """
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         return list(pool.map(partial(execute_empty, **options), notebooks))
 
