@@ -106,12 +106,9 @@ class TaskModule(L.LightningModule):
         """The batches of a rank from step `start` to `steps`, each a function of (seed, step)."""
 
     def held_out(self, part: Part) -> Sequence[Any]:
-        """The whole validation data ("val"), or a fixed piece of the training data ("train").
-
-        By default of two methods, as the module of a published claim names them.
-        """
-        batches = getattr(self, {"val": "val_batches", "train": "train_piece"}[part])()
-        return list(batches)
+        """The whole validation data ("val"), or a fixed piece of the training data ("train"); by
+        default of the methods that the module of a published claim defines."""
+        return list(getattr(self, {"val": "val_batches", "train": "train_piece"}[part])())
 
     @abstractmethod
     def batch_loss(self, batch: Any, reduction: Reduction) -> Tensor:
