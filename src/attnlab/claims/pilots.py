@@ -65,7 +65,7 @@ def select(
                 console.print("Rates beyond an edge and seeds at the best rates follow.")
                 return False
             if not run_plan(plan, known, jobs, until):
-                console.print("The time is over; the same command continues.")
+                console.print("Time is up; the same command continues.")
                 return False
             _check_failed(known)
         _print_pilots(pilots, console)

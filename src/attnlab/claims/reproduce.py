@@ -95,7 +95,7 @@ def reproduce(
         write_report(family, paths)
     print_verdicts(family, paths, console)
     if not complete:
-        console.print("The time is over; the same command continues.")
+        console.print("Time is up; the same command continues.")
     if fresh:
         print_agreement(known, console)
     return family, not any(evidence.failed for evidence in family)

@@ -214,5 +214,5 @@ def rank(
             return ranking, True
         complete = ranking.run(jobs, console, until)
     if not complete:
-        console.print("The time is over; the same command continues.")
+        console.print("Time is up; the same command continues.")
     return ranking, complete
