@@ -205,6 +205,10 @@ def test_the_presets_of_published_layers() -> None:
     net = read_config(settings("preset=gpt_oss")).model(65)
     of_layers = [(block.attn.window, block.attn.added) for block in net.blocks]
     assert of_layers == [(8, {"sink"}), (None, {"sink"})] * 2
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        chosen = compose("train", ["preset=gpt_oss", "attn=unscaled"])
+    (layer, *_) = read_config(chosen).model(65).blocks
+    assert layer.attn.scale == 1 and layer.attn.window is None and not layer.attn.added
     net = read_config(settings("preset=fox_pro", "model.n_layer=1")).model(65)
     assert net.blocks[0].attn.added == {"forget", "gate", "conv"} and net.wpe is None
     assert net.blocks[0].attn.gain is not None

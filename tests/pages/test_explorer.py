@@ -52,10 +52,15 @@ def test_two_runs_with_their_histories(tmp_path: Path) -> None:
         invented.run(tmp_path, "sdpa", first),
         invented.run(tmp_path, "unscaled", second, status="diverged"),
     ]
+    file = folders[0] / "metrics.json"
+    costs = {"parameters": 4096, "flops": 16384, "cached": None}
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"costs": costs}))
     found = data(explore(*folders).page)
     assert found["title"] == "sdpa and unscaled"
     assert [run["name"] for run in found["runs"]] == ["sdpa", "unscaled"]
-    assert found["runs"][0]["note"] == "finished at step 30, validation loss 2.5000"
+    of_attention = "attention: 4,096 parameters, 16,384 FLOPs a token"
+    note = f"finished at step 30, validation loss 2.5000; {of_attention}"
+    assert found["runs"][0]["note"] == note
     assert found["runs"][1]["note"] == "diverged at step 5, validation loss 2.5000"
     for run, kept in zip(found["runs"], (first, second), strict=True):
         assert {key: run[key] for key in kept} == kept

@@ -10,31 +10,24 @@ from attnlab.rng import Rule, constant, normal, ones, uniform, zeros
 
 Parts = dict[str, nn.Module | nn.Parameter]
 
-RULES: dict[str, Rule] = {
-    "length_gain": ones,
-    "conv": uniform(-0.5, 0.5),  # as nn.Conv1d with 4 taps a channel
-    "sink": zeros,
-    "value_mix": constant(0.5),
-    "gate.weight": normal(0.02),
-    "forget.weight": normal(0.02),
-    "value_embeddings.weight": normal(0.02),
-}
 
-
-def additions(config: AttentionConfig, H: int, rows: int) -> Parts:
-    """The parameters that the settings of a layer with `rows` rows of `qkv` add to it, by name.
+def additions(config: AttentionConfig, H: int, rows: int) -> tuple[Parts, dict[str, Rule]]:
+    """The parameters that the settings of a layer with `rows` rows of `qkv` add to it, and their
+    initialization rules, by name.
 
     Raises ValueError for settings out of range, or that do not combine.
     """
     C = config.n_embd
     parts: Parts = {}
+    rules: dict[str, Rule] = {}
     if config.length_scale:
-        parts["length_gain"] = nn.Parameter(torch.ones(H))
+        parts["length_gain"], rules["length_gain"] = nn.Parameter(torch.ones(H)), ones
     if config.conv is not None:
         check_sizes({"conv": config.conv})
         parts["conv"] = nn.Parameter(torch.zeros(config.conv, rows))
+        rules["conv"] = uniform(-0.5, 0.5)  # as nn.Conv1d with 4 taps a channel
     if config.sink:
-        parts["sink"] = nn.Parameter(torch.zeros(H))
+        parts["sink"], rules["sink"] = nn.Parameter(torch.zeros(H)), zeros
     if config.gate not in (None, "head", "channel"):
         raise ValueError(f"gate = {config.gate} must be head, channel or null")
     if config.gate_bias is not None and config.gate is None:
@@ -42,25 +35,18 @@ def additions(config: AttentionConfig, H: int, rows: int) -> Parts:
     if config.gate is not None:
         width = H if config.gate == "head" else C
         parts["gate"] = nn.Linear(C, width, bias=config.gate_bias is not None)
+        rules |= {"gate.weight": normal(0.02), "gate.bias": constant(config.gate_bias or 0.0)}
     if config.forget is not None:
         parts["forget"] = nn.Linear(C, H)
+        rules |= {"forget.weight": normal(0.02), "forget.bias": constant(config.forget)}
     if config.value_embeddings and config.value_residual:
         raise ValueError("value_residual and value_embeddings do not combine; remove one")
     if config.value_embeddings or (config.value_residual and config.layer > 0):
-        parts["value_mix"] = nn.Parameter(torch.tensor(0.5))
+        parts["value_mix"], rules["value_mix"] = nn.Parameter(torch.tensor(0.5)), constant(0.5)
     if config.value_embeddings:
         parts["value_embeddings"] = nn.Embedding(config.vocab_size, C)
-    return parts
-
-
-def rules_of_additions(config: AttentionConfig, parts: Parts) -> dict[str, Rule]:
-    """The initialization rules of `additions`, by parameter name."""
-    rules = {name: rule for name, rule in RULES.items() if name.partition(".")[0] in parts}
-    if config.gate_bias is not None:
-        rules["gate.bias"] = constant(config.gate_bias)
-    if config.forget is not None:
-        rules["forget.bias"] = constant(config.forget)
-    return rules
+        rules["value_embeddings.weight"] = normal(0.02)
+    return parts, rules
 
 
 def rotated_channels(config: AttentionConfig, D: int) -> int:

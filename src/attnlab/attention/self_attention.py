@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnlab.attention import kernels, masks
-from attnlab.attention.additions import additions, rotated_channels, rules_of_additions
+from attnlab.attention.additions import additions, rotated_channels
 from attnlab.attention.cache import KVCache, Memo
 from attnlab.attention.convolution import convolve
 from attnlab.attention.layer import Attention
@@ -64,11 +64,11 @@ class SelfAttention(Attention):
         self.gain = nn.Parameter(torch.ones(self.n_head)) if config.qk_norm else None
         self.exclusive, self.top_k = config.exclusive, config.top_k
         self.first = config.layer == 0
-        parts = additions(config, self.n_head, sum(self.qkv_sizes))
+        parts, self.added_rules = additions(config, self.n_head, sum(self.qkv_sizes))
         for name, part in parts.items():
             setattr(self, name, part)
         # A subclass may have parameters of the same names: only these act here.
-        self.added, self.added_rules = frozenset(parts), rules_of_additions(config, parts)
+        self.added = frozenset(parts)
         if config.sink:
             self.require_option("sink", "sink", use="softmax1")
         if config.top_k is not None:

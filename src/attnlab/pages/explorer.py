@@ -102,7 +102,11 @@ def _note(run: Run | None) -> str:
     note, loss = f"{run.status} at step {run.step:,}", run.metrics.get("val_loss")
     if isinstance(loss, float) and math.isfinite(loss):
         note += f", validation loss {loss:.4f}"
-    of_attention = {"parameters": "parameters", "flops": "FLOPs a token", "cached": "cached"}
+    of_attention = {
+        "parameters": "parameters",
+        "flops": "FLOPs a token",
+        "cached": "numbers cached",
+    }
     known = {unit: run.metrics.get(f"costs.{key}") for key, unit in of_attention.items()}
     costs = [f"{x:,} {unit}" for unit, x in known.items() if isinstance(x, int)]
     return f"{note}; attention: {', '.join(costs)}" if costs else note

@@ -87,6 +87,10 @@ def _spread(cfg: DictConfig) -> DictConfig:
         return cfg
     cfg = cfg.copy()
     OmegaConf.set_struct(cfg, False)
+    if "_partial_" in cfg.attn:  # one variant, chosen in place of a preset's list
+        del cfg.attn["layers"]
+        OmegaConf.set_struct(cfg, True)
+        return cfg
     layers, n_layer = cfg.attn.layers, cfg.model.get("n_layer", len(cfg.attn.layers))
     if len(layers) > n_layer:
         raise BadInput(
