@@ -28,10 +28,10 @@ HEAD = """# Public repositories
 
 `python -m tests.checkup.gallery --checkouts DIR` examines small models of public repositories at
 the commits below with `checkup`, or their caches with `assert_cache_equal`, and writes this page.
-Seconds are CPU seconds, with imports. Lines are those of our factory, and of the step of a cache,
-in `tests/checkup/repositories.py`. All weights are random. "Before" and "after" are the commits on
-both sides of a fix. The leaks of karpathy/nanochat#844 are our own versions of its description,
-added to the model at that commit; with gates at 0 they change no logit yet.
+Seconds are CPU seconds, with imports. Lines count our factory and the step of a cache, in
+`tests/checkup/repositories.py`. All weights are random. "Before" and "after" are the commits
+before and after a fix. karpathy/nanochat#844 describes leaks in words; we wrote them and added them
+to the model at that commit. With gates at 0, they do not change a logit yet.
 
 | repository | commit | examined | verdict | seconds | lines | diagnosis |
 |---|---|---|---|---|---|---|
