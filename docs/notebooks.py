@@ -29,7 +29,6 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from attnlab import __version__  # noqa: E402
-from attnlab.attention import kernels, masks  # noqa: E402
 from attnlab.checkup import checkup  # noqa: E402
 from attnlab.checkup.checkup_report import Report  # noqa: E402
 from attnlab.checkup.findings import Status  # noqa: E402
@@ -77,6 +76,13 @@ multiplies the scores, and a dropout probability, which is 0 in evaluation. A ma
 of the positions of a query and a key.
 
 Prerequisites: chapters 3 and 4."""
+# A correct kernel and mask, from the argument list on.
+REPAIRED = {
+    "kernel": """(q, k, v, *, mask, scale, dropout):
+    s = scores(q, k, scale=scale).masked_fill(~mask, float("-inf"))
+    return mix(s.softmax(-1), v, dropout=dropout)""",
+    "mask": "(query, key):\n    return key <= query",
+}
 # Detectors whose headlines describe the observation without naming the mistake.
 OBSERVED = {"gradient", "prefixes", "batch", "finite", "past", "same twice"}
 
@@ -153,12 +159,11 @@ def find_the_error(*, solutions: bool = False) -> NotebookNode:
     faults = {fault.name: fault for fault in FAULTS}
     for number, planted in enumerate(SHOWN, 1):
         kind = "kernel" if planted in in_gpt.KERNELS else "mask"
-        function = (in_gpt.KERNELS | in_gpt.MASKS)[planted]
-        if solutions:
-            function = kernels.manual if kind == "kernel" else masks.causal
+        wrong = anonymous((in_gpt.KERNELS | in_gpt.MASKS)[planted], f"{kind}_{number}")
+        right = f"def {kind}_{number}{REPAIRED[kind]}"
         cells += [
             new_markdown_cell(f"## Error {number}\n\n{evidence(faults[planted])}"),
-            new_code_cell(anonymous(function, f"{kind}_{number}")),
+            new_code_cell(right if solutions else wrong),
             new_code_cell(f"points(grade({kind}_{number}))"),
         ]
     return _sheet("5_find_the_error", new_markdown_cell(INTRODUCTION), cells)
