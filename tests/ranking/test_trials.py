@@ -81,7 +81,9 @@ def test_a_solved_task_needs_no_check_and_counts_at_both_lengths():
     of, rows = protocol(), {}
     course = Course(of, of.arms["sdpa"], RECALL, rows)
     assert run(course, make=solved) == 6 + 10
-    assert {(x.value, x.score, x.reached) for x in course.readings(400)} == {(1.0, 0.0, 50)}
+    assert {(x.value, x.score, x.reached) for x in course.readings(400)} == {
+        (1.0, 50 / 400 - 1, 50)
+    }
     assert {x.score for x in course.readings(100)} == {50}
 
 
@@ -113,6 +115,8 @@ def test_better_worse_and_controls_by_ten_of_ten():
         assert verdicts["bad", task, steps] == "worse"
     assert len(table.judged) == 16
     assert table.false_cells == pytest.approx(16 * 2 / 1024)
+    assert table.broken == []  # also on recall after 400 steps
+    assert table.cells["slow", "recall", 400].unit == "steps"  # all runs solve it
     slow = table.cells["slow", "text", 300]
     assert slow.choice.rate == pytest.approx(0.1 * table.cells["sdpa", "text", 300].choice.rate)
     middle, low, high = table.cells["good", "text", 300].difference

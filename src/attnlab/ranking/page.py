@@ -1,7 +1,7 @@
 """The pages of the ranking: HTML that loads nothing, and Markdown for the repository."""
 
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -218,6 +218,15 @@ def in_words(cell: Cell | None) -> str:
     return f"{verdict} {cell.number}{diverged}{edge}".strip()
 
 
+def came_out(cells: Sequence[Cell | None]) -> str:
+    """What came out for a contestant, in a sentence."""
+    words = []
+    for verdict in ("better", "worse", "open"):
+        where = [f"{c.task.name} ({c.steps:,})" for c in cells if c and c.verdict == verdict]
+        words += [f"{verdict} on {', '.join(where)}"] if where else []
+    return f"Here: {'; '.join(words)}." if words else ""
+
+
 def notes(content: Mapping[str, Any]) -> list[str]:
     """Sentences about the whole table: what it rests on, and what may be wrong with it."""
     table, controls = content["table"], [c for c in content["table"].judged if c.arm.control]
@@ -255,7 +264,8 @@ def _template(name: str) -> jinja2.Template:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.globals |= {"in_words": in_words, "notes": notes, "cost_words": _cost_words}
+    environment.globals |= {"in_words": in_words, "notes": notes, "came_out": came_out}
+    environment.globals |= {"cost_words": _cost_words}
     return environment.get_template(name)
 
 

@@ -1,6 +1,6 @@
 """The protocol of the ranking, experiments/ranking/ranking.yaml, and the runs that it asks for."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -101,10 +101,10 @@ def read_protocol(directory: Path) -> Protocol:
 def parse(content: Mapping[str, Any]) -> Protocol:
     """The protocol from the content of its file."""
     baseline = content["baseline"]
-    tasks = [Task(name=name, **_tuples(entry)) for name, entry in content["tasks"].items()]
+    tasks = [Task(name=name, **_entry(entry)) for name, entry in content["tasks"].items()]
     arms = {
         name: Contestant(
-            name=name, **{"overrides": (f"attn={name}",), "partner": baseline} | _tuples(entry)
+            name=name, **{"overrides": (f"attn={name}",), "partner": baseline} | _entry(entry)
         )
         for name, entry in content["arms"].items()
     }
@@ -116,18 +116,13 @@ def parse(content: Mapping[str, Any]) -> Protocol:
         test=tuple(content["test_seeds"]),
         baseline=baseline,
         common=tuple(content["common"]),
-        tasks=tuple(_numbers(task) for task in tasks),
+        tasks=tuple(tasks),
         arms=arms,
     )
 
 
-def _tuples(entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: tuple(x) if isinstance(x, Sequence) and not isinstance(x, str) else x
-            for key, x in entry.items()}  # fmt: skip
-
-
-def _numbers(task: Task) -> Task:
-    """YAML 1.1 reads 1e-3, without a point, as a text."""
-    from dataclasses import replace
-
-    return replace(task, rates=tuple(map(float, task.rates)))
+def _entry(content: Mapping[str, Any]) -> dict[str, Any]:
+    found = {key: tuple(x) if isinstance(x, list) else x for key, x in content.items()}
+    if "rates" in found:  # YAML 1.1 reads 1e-3, without a point, as a text
+        found["rates"] = tuple(map(float, found["rates"]))
+    return found

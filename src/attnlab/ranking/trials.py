@@ -25,6 +25,7 @@ class Reading:
     score: float  # smaller is better; decides rates and verdicts; inf if the run diverged
     value: float  # a loss, or an accuracy; NaN if the run diverged
     reached: float = math.inf  # steps to 90 % of the answers
+    solved: bool = False  # at 4 n
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,9 @@ def read(row: Row, task: Task, steps: int) -> Reading:
     if task.length is not None:
         accuracy = float(row["values"]["accuracy_at_length"])
         return Reading(1 - accuracy, accuracy, reached)
-    accuracy = 1.0 if solved else float(row["values"]["val_accuracy"])
+    if solved:
+        return Reading(reached / steps - 1, 1.0, reached, solved=True)
+    accuracy = float(row["values"]["val_accuracy"])
     return Reading(1 - accuracy, accuracy, reached)
 
 

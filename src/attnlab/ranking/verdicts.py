@@ -1,7 +1,7 @@
 """Cells of the ranking: a contestant against its partner on a task, after n or 4 n steps."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from attnlab.claims.statistics import reach_probability
@@ -143,13 +143,16 @@ def _answer(mine: Reading, other: Reading) -> Answer:
     return "yes" if mine.score > other.score else "below"
 
 
-def _unit(arms: Iterable[Sequence[Reading]], task: Task, steps: int) -> str:
-    """What the numbers of a cell are: the loss of a text; at n, the steps to 90 % if most seeds of
-    both arms get there, otherwise, and at 4 n, the accuracy above the floor."""
+def _unit(arms: Sequence[Sequence[Reading]], task: Task, steps: int) -> str:
+    """What the numbers of a cell are: the loss of a text; the steps to 90 % if, at n, most seeds
+    of both arms get there or, at 4 n, all solve the task; otherwise the accuracy above the floor.
+    """
     if task.floor is None:
         return "nats"
-    fast = all(sum(map(math.isfinite, (x.reached for x in arm))) > len(arm) / 2 for arm in arms)
-    return "steps" if steps == task.steps and fast else "points"
+    if steps == task.steps:
+        counts = (sum(math.isfinite(x.reached) for x in arm) / max(1, len(arm)) for arm in arms)
+        return "steps" if all(count > 0.5 for count in counts) else "points"
+    return "steps" if all(x.solved for arm in arms for x in arm) else "points"
 
 
 def _number(reading: Reading, task: Task, unit: str) -> float:
