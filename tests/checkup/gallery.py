@@ -30,8 +30,8 @@ HEAD = """# Public repositories
 the commits below with `checkup`, or their caches with `assert_cache_equal`, and writes this page.
 Seconds are CPU seconds, with imports. Lines count our factory and the step of a cache, in
 `tests/checkup/repositories.py`. All weights are random. "Before" and "after" are the commits
-before and after a fix. karpathy/nanochat#844 describes leaks in words; we wrote them and added them
-to the model at that commit. With gates at 0, they do not change a logit yet.
+before and after a fix. karpathy/nanochat#844 describes leaks in words; we wrote them and added
+them to the model at that commit. With gates at 0, they do not change a logit yet.
 
 | repository | commit | examined | verdict | seconds | lines | diagnosis |
 |---|---|---|---|---|---|---|
