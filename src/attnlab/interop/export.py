@@ -21,7 +21,6 @@ from attnlab.interop.gpt2 import ACTIVATIONS, EPS, THEIRS, renamed
 from attnlab.interop.transformers_loading import transformers
 from attnlab.model import GPT, Block
 from attnlab.rng import generator
-from attnlab.runs.labels import in_words
 
 if TYPE_CHECKING:
     from transformers import GPT2Config, GPT2LMHeadModel
@@ -159,11 +158,12 @@ def _of_layer(attn: nn.Module, block_size: int) -> Iterator[str]:
         declared = attn.properties
         if declared is None or not declared.is_softmax or declared.scores is not None:
             yield f"attn.kernel = {name_of(attn.kernel)}: it must be sdpa or manual"
-        others |= {"qk_norm": attn.gain is not None, "rotary": attn.rotary}
+        others |= {"qk_norm": attn.gain is not None and "true", "rotary": attn.rotary}
         others |= {"softcap": attn.softcap, "score_mod": attn.score_mod}
     for name, value in others.items():
         if value:
-            text = in_words(name_of(value) if callable(value) else value)
+            text = f"{value:g}" if isinstance(value, float) else str(value)
+            text = name_of(value) if callable(value) else text
             yield f"attn.{name} = {text}: GPT-2 has no such setting"
     if not torch.equal(build_mask(attn.may_attend, block_size), build_mask(causal, block_size)):
         yield f"attn.may_attend = {name_of(attn.may_attend)}: GPT-2 is causal"
