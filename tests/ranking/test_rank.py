@@ -123,7 +123,7 @@ def test_a_users_layer_is_run_alone_and_again_after_a_change(tmp_path):
         assert done.returncode == 0, done.stdout + done.stderr
         assert "linear" in done.stdout
         assert re.search(r"parity, 2 steps: better .*; minus sdpa: \+", done.stdout)
-        rows = read_rows(tmp_path / "out" / "rows" / "ranking.jsonl")
+        rows = read_rows(tmp_path / "out" / "own" / "rows" / "ranking.jsonl")
         assert all(row["declared"] is False and row["code"] for row in rows)
         return [row["code"] for row in rows]
 

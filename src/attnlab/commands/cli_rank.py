@@ -43,7 +43,9 @@ def rank(
 
     if experiments is None and Path("experiments", "ranking").is_dir():
         experiments = Path("experiments")
-    paths = find_paths(experiments or lab_path("experiments"), conf, outputs, "full")
+    # Rows of one's own are kept apart from those that are missing in the published table.
+    place = outputs / "own" if attention else outputs
+    paths = find_paths(experiments or lab_path("experiments"), conf, place, "full")
     if publish and (attention or quick or plan or paths.fixed):
         raise BadInput("--publish is for the committed rows of a clone, without other arguments")
     ranking, complete = library.rank(
@@ -54,7 +56,7 @@ def rank(
             print(f"written   {file}")
     elif not plan:
         page.print_table(ranking)
-        file = paths.outputs / "ranking.html"
+        file = outputs / "ranking.html"
         write_atomically(file, page.html(ranking).encode())
         print(printable(str(file)))
     raise typer.Exit(0 if complete else 1)
