@@ -82,7 +82,8 @@ def check_loss(adapter: ModelAdapter, loss: Loss | None, T: int) -> Finding:
         return found
     headline = "the model does not shift its labels: shift them in the data"
     # Targets, as they are named elsewhere, come shifted; so do the inputs of an encoder's decoder.
-    if not adapter.takes("labels") or adapter.takes("encoder_hidden_states"):
+    encoded = any(map(adapter.takes, ("encoder_hidden_states", "encoder_outputs")))
+    if not adapter.takes("labels") or encoded:
         return passed("targets", headline, found.numbers)
     headline = f"{headline}, as models of transformers shift labels themselves"
     return replace(found, status=SUSPICIOUS, headline=headline)
