@@ -233,7 +233,7 @@ class GPTModule(TaskModule):
 
     def _at_lengths(self) -> dict[str, tuple[GPT, Sequence[Batch], int]]:
         """The model, the validation batches and the length, for each of `data.eval_lengths`;
-        BadInput if they are no lengths, or do not fit model or data."""
+        BadInput if they are not lengths, or do not fit model or data."""
         config = self.recipe["config"]
         lengths = config["data"].get("eval_lengths") or []
         if not isinstance(lengths, list) or any(type(n) is not int for n in lengths):
