@@ -36,7 +36,9 @@ def test_each_setting_is_compared_at_its_best_rate(tmp_path):
     assert unscaled.differences == pytest.approx([0.05] * 3)  # at 1e-3 alone it is -0.15
     assert [choice.at_edge for choice in best.choices] == [False, True]
     text = str(best)
-    assert "best optim.lr, by the mean loss over seeds 0, 1, 2, and is compared on the same" in text
+    assert (
+        "best optim.lr, by the mean loss over seeds 0, 1, 2, and is compared on the same" in text
+    )
     assert "0.003 of 0.001 (2.5100), 0.003 (2.3100), 0.01 (2.4100)" in text
     assert "the best one is at the edge" in text.splitlines()[2]
 

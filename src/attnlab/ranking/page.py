@@ -1,5 +1,6 @@
 """The pages of the ranking: HTML that loads nothing, and Markdown for the repository."""
 
+import math
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
@@ -140,8 +141,6 @@ def costs(course: Course) -> dict[str, float]:
         return {}
     values = rows[0]["values"]
     known = values["costs"] | {"parameters": values["parameters"]}  # of the whole model
-    if known.get("flops") is None:  # a user's layer without a formula
-        known["flops"] = known.get("flops_counted")
     found = {key: float(known[key]) for key in COSTS if known.get(key) is not None}
     ms = [1000 * float(row["cpu_seconds"]) / row["values"]["steps"] for row in rows]
     return found | {"ms": median(ms)}
@@ -212,7 +211,7 @@ def in_words(cell: Cell | None) -> str:
     """A cell of a table in plain text."""
     if cell is None:
         return ""
-    diverged = f", {cell.diverged} diverged" if cell.diverged and cell.value == cell.value else ""
+    diverged = f", {cell.diverged} diverged" if cell.diverged and math.isfinite(cell.value) else ""
     edge = ", edge" if cell.choice is not None and cell.choice.at_edge and cell.seeds else ""
     verdict = "" if cell.verdict == "baseline" else cell.verdict
     return f"{verdict} {cell.number}{diverged}{edge}".strip()

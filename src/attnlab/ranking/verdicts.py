@@ -39,7 +39,9 @@ class Cell:
         if not self.seeds:
             return ""
         return (
-            "diverged" if math.isnan(self.value) else f"{self.value:.{self.digits}f} {self.unit}"
+            f"{self.value:.{self.digits}f} {self.unit}"
+            if math.isfinite(self.value)
+            else "diverged"
         )
 
     @property
@@ -51,7 +53,7 @@ class Cell:
     def interval(self) -> str:
         """The difference from the partner, with its interval."""
         middle, low, high = self.difference
-        if math.isnan(middle):
+        if not math.isfinite(middle):
             return ""
         text = f"{middle:+.{self.digits}f}"
         if not math.isnan(low):
@@ -156,12 +158,15 @@ def _unit(arms: Sequence[Sequence[Reading]], task: Task, steps: int) -> str:
 
 
 def _number(reading: Reading, task: Task, unit: str) -> float:
+    """A run that diverged counts as worse than any number."""
     if unit == "steps":
         return reading.reached
+    if math.isnan(reading.value):
+        return -math.inf if unit == "points" else math.inf
     return reading.value if task.floor is None else 100 * (reading.value - task.floor)
 
 
 def _median(values: Sequence[float]) -> tuple[float, float, float]:
-    """The median with its exact interval, without seeds that diverged; NaN if all did."""
+    """The median with its exact interval, without pairs that both diverged; NaN if all did."""
     numbers = [x for x in values if not math.isnan(x)]
     return median_interval(numbers) if numbers else (math.nan, math.nan, math.nan)
