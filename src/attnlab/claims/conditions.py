@@ -39,8 +39,9 @@ def describe_conditions(
         parts.append(_one("data set", sorted(corpora)))
     timed = [results[each.name] for each in claim.predictions if each.timed]
     rows = [row for result in timed for row in result.all_rows]
-    if names := sorted({str(row["processor"]) for row in rows if "processor" in row}):
-        parts.append(_one("processor", names))
+    if rows:  # early ones do not name their processor; they are of one
+        names = sorted({str(row["processor"]) for row in rows if "processor" in row})
+        parts.append(_one("processor", names) if names else "one processor")
     parts += [text for each in trained for text in _parameters(each, results[each.name])][:1]
     return f"Tested with {', '.join(parts)}." if parts else ""
 
