@@ -4,12 +4,14 @@ from attnlab.claims import Arm, AtLeast, AtMost, Claim, Measured, Pilot, RunMetr
 
 from .measure import after_training, untrained
 
+RATES = (1e-3, 3e-3, 1e-2)
 PLAYS = Arm("plays", ("data=plays", "trainer.max_steps=500", "trainer.val_check_interval=500"))
+LATE = Arm("plays, late", ("trainer.max_steps=2000", "trainer.val_check_interval=2000"))
 
 
 CLAIM = Claim(
     says="Heads learn the dependencies of a grammar.",
-    first_seed=200,
+    first_seed=300,
     headline="bracket",
     order=16,
     predictions=(
@@ -17,9 +19,10 @@ CLAIM = Claim(
             "bracket",
             "Closing bracket: the best head's weight on the opening one exceeds chance by 0.3.",
             AtLeast(0.3, unit="of the weight"),
-            where="the closing bracket of a stage direction",
+            where="the closing bracket of a stage direction, 500 steps",
             pilot=Pilot(0.725, 0.088),
             arms=(PLAYS,),
+            rates=RATES,
             contrast=level,
             metric=RunMetric(after_training, "bracket: excess"),
         ),
@@ -27,9 +30,10 @@ CLAIM = Claim(
             "bracket_used",
             "Without that head the loss at closing brackets rises by at least 0.5 nats.",
             AtLeast(0.5),
-            where="the loss at the closing bracket, without that head",
+            where="the loss at the closing bracket without that head, 500 steps",
             pilot=Pilot(2.15, 0.31),
             arms=(PLAYS,),
+            rates=RATES,
             contrast=level,
             metric=RunMetric(after_training, "bracket: price of the head"),
         ),
@@ -41,6 +45,7 @@ CLAIM = Claim(
             where="a repeated noun, within 500 steps",
             pilot=Pilot(0.019, 0.013),
             arms=(PLAYS,),
+            rates=RATES,
             contrast=level,
             metric=RunMetric(after_training, "noun: excess"),
         ),
@@ -51,8 +56,31 @@ CLAIM = Claim(
             role="secondary",
             pilot=Pilot(0.011, 0.014),
             arms=(PLAYS,),
+            rates=RATES,
             contrast=level,
             metric=RunMetric(after_training, "bracket: price of its neighbor"),
+        ),
+        Trained(
+            "bracket_late",
+            "After 2,000 steps at one learning rate, 3e-3: the bracket's excess is at least 0.3.",
+            AtLeast(0.3, unit="of the weight"),
+            role="secondary",
+            budget="full",
+            seeds=3,
+            arms=(LATE,),
+            contrast=level,
+            metric=RunMetric(after_training, "bracket: excess"),
+        ),
+        Trained(
+            "noun_late",
+            "After 2,000 steps at one learning rate, 3e-3: the noun's excess is at most 0.12.",
+            AtMost(0.12, unit="of the weight"),
+            role="secondary",
+            budget="full",
+            seeds=3,
+            arms=(LATE,),
+            contrast=level,
+            metric=RunMetric(after_training, "noun: excess"),
         ),
         Measured(
             "untrained",
