@@ -5,7 +5,7 @@
 Measures the time to the first training step of `python train.py`, and the whole time of `attnlab
 --help`, of two bad overrides, of ten characters of `attnlab sample`, and of `attnlab checkup`
 (mostly the checkup itself). Reports medians over rounds, and for comparison the times of `import
-torch` and of `import lightning.pytorch`, below which no run can start. Writes
+torch` and of a plain `import lightning.pytorch`, which attnlab's own start shortens. Writes
 benchmarks/startup.json.
 """
 
