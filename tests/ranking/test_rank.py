@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from attnlab.claims.reproduce import find_paths
 from attnlab.claims.rows import read_rows, sealed
 from attnlab.errors import BadInput
 from attnlab.ranking.protocol import parse
-from attnlab.ranking.rank import further_values, own_contestant
+from attnlab.ranking.rank import further_values, own_contestant, rank
 from attnlab.ranking.trials import Course
 from tests.command_line import attnlab
 from tests.conftest import CONF
@@ -156,3 +157,15 @@ def test_a_killed_ranking_has_the_same_rows_afterwards(tmp_path):
         return {row["id"]: {key: row[key] for key in kept} for row in read_rows(rows)}
 
     assert ranked("killed", 7) == ranked("whole", None)
+
+
+@pytest.mark.parametrize(
+    ("variant", "why"), [("nonesuch", "nonesuch"), ("flipped", "the mask is flipped")]
+)
+def test_a_variant_that_cannot_be_ranked_is_refused_before_anything_is_trained(
+    variant: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadInput, match=why):
+        rank(find_paths(None, None, tmp_path / "out", "full"), [f"attn={variant}"], quick=True)
+    assert not list(tmp_path.rglob("*.jsonl")) and not list(tmp_path.rglob("runs"))

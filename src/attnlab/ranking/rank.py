@@ -52,6 +52,8 @@ class Ranking:
         stored = self.known.store.rows if self.own or paths.fixed else committed
         self.rows = by_trial(stored.values())
         self._healthy: set[str] = set()
+        if self.own is not None:  # before its partner is trained
+            self._check(self.own)
 
     @property
     def courses(self) -> list[Course]:
