@@ -11,7 +11,7 @@ Memo = dict[str, Tensor]
 
 
 class KVCache:
-    """What one layer keeps of the text so far, for at most `size` positions.
+    """The tensors that one layer caches for at most `size` positions.
 
     `append` keeps tensors that grow with the text, such as keys and values. `carried` keeps others
     by name: a recurrent state, the last inputs of a convolution, a running sum. The length grows

@@ -65,17 +65,15 @@ def reproduce(
     """Run what claims still need, judge the claims, and write verdicts.json and the report.
 
     With `seeds`, use this many seeds instead of going from look to look; `fresh` ignores the
-    committed rows; `only_plan` runs nothing and prints how much there is to run. After `minutes`,
-    what runs is stopped, and the same call continues. Returns the evidence of every claim, and
-    whether all were judged. Raises BadInput if a name, a number, a directory or a claim is
-    invalid, or another call is running.
+    committed rows; `only_plan` prints how much there is to run. After `minutes`, runs are stopped,
+    and the same call continues. Returns the evidence of every claim, and whether all were judged.
+    Raises BadInput if an argument or a claim is invalid, or another call is running.
     """
     for option, value in (("seeds", seeds), ("jobs", jobs)):
         if value is not None and value < 1:
             raise BadInput(f"--{option} {value} must be at least 1")
-    claims = load_claims(paths.experiments, names)
+    claims, jobs = load_claims(paths.experiments, names), jobs or cores()
     console = Console(soft_wrap=True)
-    jobs = jobs or cores()
     until = time.monotonic() + 60 * minutes if minutes else None
     with nullcontext() if only_plan else paths.lock(), hydra_conf(paths.conf):
         known = ClaimSet(paths, claims, fresh=fresh)

@@ -28,8 +28,7 @@ def hub(
     is no such dataset, configuration, split, or column; if it cannot be read; or if it is empty.
 
     Args:
-        dataset: a name on the hub such as "roneneldan/TinyStories", or a directory of text, CSV,
-            JSON, or Parquet files.
+        dataset: a name on the hub, or a directory of text, CSV, JSON, or Parquet files.
         column: the column that holds the text, or several; values are joined by newlines.
         split: of the dataset; attnlab divides it into training and validation text.
         limit: characters to take, from the start.
@@ -41,8 +40,7 @@ def hub(
 
     if not 1 <= limit < 2**63:
         raise BadInput(f"data.limit = {limit} must be at least 1 and below 2^63")
-    columns = [column] if isinstance(column, str) else column
-    if not columns:
+    if not (columns := [column] if isinstance(column, str) else column):
         raise BadInput("data.column = [] must name at least one column")
     name = "/".join(part for part in (dataset, config_name, split) if part)
     try:

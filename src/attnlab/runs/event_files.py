@@ -55,7 +55,7 @@ def _events(file: Path) -> Iterator[Any]:
 
 
 def write_text(folder: Path, tag: str, text: str, step: int) -> None:
-    """Show a text in TensorBoard's tab Text of a run, in the place of an earlier one."""
+    """Write a text for TensorBoard's Text tab; it replaces an earlier text with the same tag."""
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.plugins.text.summary_v2 import text_pb
     from tensorboard.summary.writer.record_writer import RecordWriter

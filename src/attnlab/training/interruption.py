@@ -15,8 +15,8 @@ class Interruption(L.Callback):
     """On a signal that would end the process, asks for a checkpoint at the end of the step, and
     then calls the handler that the signal had before. A second signal acts at once.
 
-    If that handler returns, training goes on, as the process will be killed. In runs of several
-    processes, which must stop at the same step, signals act as Lightning arranges it.
+    If that handler returns, training continues until the process is killed. In runs of several
+    processes, which must stop at the same step, Lightning handles the signals.
     """
 
     def __init__(self, checkpoints: RunCheckpoints) -> None:

@@ -245,15 +245,9 @@ class GPTModule(TaskModule):
         }
 
     def batches(self, steps: int, start: int, rank: int, world_size: int) -> TrainBatches:
-        return TrainBatches(
-            self.corpus.train_draw(self.net.block_size),
-            batch_size=self.batch_size,
-            seed=self.seed,
-            steps=steps,
-            start=start,
-            rank=rank,
-            world_size=world_size,
-        )
+        draw = self.corpus.train_draw(self.net.block_size)
+        span = {"steps": steps, "start": start, "rank": rank, "world_size": world_size}
+        return TrainBatches(draw, batch_size=self.batch_size, seed=self.seed, **span)
 
     def held_out(self, part: Part) -> Sequence[Batch]:
         return self.corpus.held_out(part, self.net.block_size)
