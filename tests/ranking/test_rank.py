@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +12,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hydra import initialize_config_dir
 
+from attnlab.claims.execute import execute_task
 from attnlab.claims.reproduce import find_paths
 from attnlab.claims.rows import read_rows, sealed
 from attnlab.errors import BadInput
@@ -157,6 +160,34 @@ def test_a_killed_ranking_has_the_same_rows_afterwards(tmp_path):
         return {row["id"]: {key: row[key] for key in kept} for row in read_rows(rows)}
 
     assert ranked("killed", 7) == ranked("whole", None)
+
+
+@pytest.mark.long
+def test_runs_that_continue_those_of_n_steps_have_the_same_rows(tmp_path, monkeypatch):
+    def run_here(plan, known, *_) -> bool:  # without the start of worker processes
+        for task in plan.todo:
+            (row,) = execute_task(task, known.paths)
+            known.store.add(row, task.claims)
+        initialize_config_dir(str(CONF), version_base="1.3")
+        return True
+
+    def ranked(name: str, apart: bool) -> dict[str, dict]:
+        folder, out = experiments(tmp_path / name, arms=("sdpa",)), tmp_path / name / "out"
+        paths = find_paths(folder.parent, CONF, out, "full")
+        if apart:
+            rank(paths, quick=True)
+            shutil.rmtree(out / "runs")
+        rank(paths)
+        return {row["id"]: row for row in read_rows(folder / "rows.jsonl")}
+
+    monkeypatch.setattr("attnlab.ranking.rank.run_plan", run_here)
+    continued, whole = ranked("continued", apart=False), ranked("whole", apart=True)
+    compared = [row for row in continued.values() if "cpu_seconds_before" in row]
+    assert len(compared) >= 4
+    for row in compared:
+        other = whole[row["id"]]
+        assert "cpu_seconds_before" not in other
+        assert (row["values"], row["status"]) == (other["values"], other["status"])
 
 
 @pytest.mark.parametrize(

@@ -44,8 +44,12 @@ def test_a_course_tries_the_grid_extends_it_at_an_edge_and_checks_the_neighbors(
     assert short.rate == 0.0017 and not short.at_edge
     long, _ = course.choose(1200)
     assert sorted(long.losses) == [0.00093, 0.0017, 3.1e-3]  # the neighbors
+    before_4n = {t: row for t, row in rows.items() if settings_of(t)[2] == 300}
     seeds = {t.seed for t in rows if settings_of(t)[2] == 1200}
     assert seeds == {1000, 1001, *range(10)}
+    # The six of a rate that was tried at 300 steps continue that run.
+    trained = {n.rate: n.further for n in Course(of, course.arm, TEXT, before_4n).needed(False)}
+    assert trained == {0.00093: 900, 0.0017: 900, 3.1e-3: 900}
     # A test run is read at both lengths: 10 runs, and none of 300 steps on a test seed.
     assert not [t for t in rows if settings_of(t)[2] == 300 and t.seed < 10]
     assert run(course) == 0
@@ -85,6 +89,18 @@ def test_a_solved_task_needs_no_check_and_counts_at_both_lengths():
         (1.0, 50 / 400 - 1, 50)
     }
     assert {x.score for x in course.readings(100)} == {50}
+
+
+@pytest.mark.parametrize(("last", "further"), [((0.99, 1.0), 300), ((1.0, 1.0), 400)])
+def test_a_run_that_has_just_solved_its_task_is_not_continued(last, further):
+    of = protocol()
+    course = Course(of, of.arms["sdpa"], RECALL, {})
+    for needed in list(course.needed(quick=True)):
+        trial = of.trial(course.arm, RECALL, needed.rate, 100, needed.seed)
+        row = course.rows[trial] = row_of(trial, RECALL) | {"status": "finished"}
+        second = 0.95 if needed.rate == 1.8e-3 else 0.5  # the best rate, so no other is tried
+        row["values"]["curve"]["accuracy"] = [0.5, second, *last]
+    assert {needed.further for needed in course.needed(quick=False)} == {further}
 
 
 def test_scores_rank_diverged_below_slow_below_fast():

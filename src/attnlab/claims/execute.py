@@ -58,7 +58,8 @@ def _train(task: ClaimTask, paths: Paths) -> Row:
     from attnlab.training.config import read_config
     from attnlab.training.run import run
 
-    overrides = ("train_loss=false", *task.overrides)  # an arm may turn it on
+    overrides = ["train_loss=false", *task.overrides]  # an arm may turn it on
+    overrides += [f"continue_from='{task.continued}'"] if task.continued else []
     cfg, variant = compose_config(overrides, task.seed, paths.experiments)
     config, directory = read_config(cfg), Path(task.directory)
     metrics = run(config, directory, variant=variant, overrides=task.overrides).metrics

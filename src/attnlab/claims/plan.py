@@ -60,6 +60,7 @@ class ClaimTask:
     seconds: float  # estimate
     overrides: tuple[str, ...] = ()  # of a run
     directory: str = ""  # of a run
+    continued: str = ""  # the directory of the run that it continues, if any
     source: tuple[str, str] = ("", "")  # claim and prediction that a measurement belongs to
     # Id of a metric's row -> the claim and prediction that define the metric.
     metrics: dict[str, tuple[str, str]] = field(default_factory=dict)

@@ -142,7 +142,9 @@ def costs(course: Course) -> dict[str, float]:
     values = rows[0]["values"]
     known = values["costs"] | {"parameters": values["parameters"]}  # of the whole model
     found = {key: float(known[key]) for key in COSTS if known.get(key) is not None}
-    ms = [1000 * float(row["cpu_seconds"]) / row["values"]["steps"] for row in rows]
+    seconds = [row["cpu_seconds"] + row.get("cpu_seconds_before", 0) for row in rows]
+    steps = [row["values"]["steps"] for row in rows]
+    ms = [1000 * x / n for x, n in zip(seconds, steps, strict=True)]
     return found | {"ms": median(ms)}
 
 

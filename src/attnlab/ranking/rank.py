@@ -18,17 +18,21 @@ from attnlab.claims.configs import compose_config, hydra_conf
 from attnlab.claims.paths import Paths
 from attnlab.claims.plan import ClaimSet, ClaimTask, Plan
 from attnlab.claims.progress import duration, run_plan
+from attnlab.claims.provenance import processor, sources_digest
+from attnlab.claims.rows import Row
 from attnlab.errors import BadInput
 from attnlab.imports import make_named_importable
 from attnlab.ranking.protocol import Contestant, Protocol, Trial, read_protocol
 from attnlab.ranking.trials import Course, Needed, by_trial
 from attnlab.ranking.verdicts import Table, make_table
+from attnlab.training.checkpoints import versions
 from attnlab.training.config import read_config
 from attnlab.training.instantiate import locate
 from attnlab.training.main import variants_in_turn
 from attnlab.workers import cores
 
 NAME = "ranking"  # of the directory in experiments/
+FEW = 24  # runs; with fewer, processes wait for the last one, or only start
 LIBRARIES = ("attnlab", "torch")
 
 
@@ -85,17 +89,18 @@ class Ranking:
         return True
 
     def _plan(self) -> Plan | None:
-        """The runs of the first contestant that needs some; None if there is none."""
-        plan, first = Plan(), ""
+        """The runs of the first contestant that needs some, and of the next ones while there are
+        few; None if there is none."""
+        plan, last = Plan(), ""
         for course in self.courses:
-            if first and course.arm.name != first:
+            if course.arm.name != last and len(plan.tasks) >= FEW:
                 break
+            last = course.arm.name
             for needed in course.needed(self.quick):
                 task, trial = self._task(needed)
                 if row := self.known.store.get(NAME, task.id):  # of the same settings
                     self.rows[trial] = row
                     return self._plan()
-                first = course.arm.name
                 plan.tasks.setdefault(task.id, task)
         return plan if plan.tasks else None
 
@@ -103,23 +108,41 @@ class Ranking:
         arm, task = needed.arm, needed.task
         self._check(arm)
         trial = self.protocol.trial(arm, task, needed.rate, needed.steps, needed.seed)
-        config = self.known.resolve(trial.overrides)
-        directory = config.run_directory(trial.seed, self.paths.outputs / "runs")
+        directory, steps, continued = self._directory(trial), needed.steps, ""
         code = f"-{trial.code}" if trial.code else ""
         extra = {"arm": arm.name, "task": task.name, "rate": needed.rate}
+        if (earlier := needed.earlier) is not None and self._by_this_code(earlier):
+            short = self.protocol.trial(arm, task, needed.rate, task.steps, needed.seed)
+            if (found := self._directory(short)).exists():
+                # A later call may have to start at step 0, which it does in the other directory.
+                directory = directory.with_name(directory.name + "-continued")
+                steps, continued = needed.further, str(found)
+                extra |= {"cpu_seconds_before": earlier["cpu_seconds"]}
         return ClaimTask(
-            f"run-{config.digest}{code}-s{trial.seed}",
+            f"run-{self.known.resolve(trial.overrides).digest}{code}-s{trial.seed}",
             "run",
             f"{arm.name}: {task.name}, rate {needed.rate:g}, {needed.steps:,} steps, "
             f"seed {trial.seed}",
             trial.seed,
-            task.seconds * needed.steps / task.steps,
+            task.seconds * steps / task.steps,
             trial.overrides,
-            str(directory.with_name(directory.name + code)),
+            str(directory),
+            continued,
             extra=extra | {"overrides": list(trial.overrides), "code": trial.code},
             claims={NAME: self.own is None},
             read=further_values,
         ), trial
+
+    def _directory(self, trial: Trial) -> Path:
+        runs = self.paths.outputs / "runs"
+        directory = self.known.resolve(trial.overrides).run_directory(trial.seed, runs)
+        return directory.with_name(directory.name + (f"-{trial.code}" if trial.code else ""))
+
+    def _by_this_code(self, row: Row) -> bool:
+        """Whether a run was made by today's code and libraries, on a processor like this one."""
+        same = row["sources"] == sources_digest(self.paths, NAME)
+        same = same and row["processor"] == processor()
+        return same and versions().items() <= row["versions"].items()
 
     def _check(self, arm: Contestant) -> None:
         """Refuse, by BadInput, a contestant in which the checkup finds a fault."""

@@ -1,7 +1,8 @@
 """Which runs a cell of the ranking still needs, and what its rows say.
 
-A run is read at n and at 4 n steps, so a longer run answers for a shorter one at its rate: the
-rate is constant, and both have the same weights at step n.
+A run is read at n and at 4 n steps, so a longer run answers for a shorter one at its rate, and
+continues it where it was made before: the rate is constant, and both have the same weights at step
+n.
 """
 
 import math
@@ -15,6 +16,7 @@ from attnlab.ranking.protocol import LONG, Contestant, Protocol, Task, Trial
 from attnlab.runs.best_rates import Choice, best_rate
 
 REACHED = 0.9  # of the answers
+SOLVED = 0.995  # twice in a row, which ends a run: conf/callbacks/solved.yaml
 Rows = Mapping[Trial, Row]
 
 
@@ -37,6 +39,12 @@ class Needed:
     rate: float
     steps: int
     seed: int
+    earlier: Row | None = None  # of the run of n steps that it continues
+
+    @property
+    def further(self) -> int:
+        """The steps that it trains."""
+        return self.steps - (0 if self.earlier is None else self.task.steps)
 
 
 def by_trial(rows: Iterable[Row]) -> dict[Trial, Row]:
@@ -120,7 +128,7 @@ class Course:
             more = next_rates(grid, tried, seeds)
             found = self.tried(more, steps)
             missing = [
-                Needed(self.arm, self.task, rate, steps, seed)
+                self._needed(rate, steps, seed)
                 for rate, seed in product(more, seeds)
                 if seed not in found.get(rate, {})
             ]
@@ -129,6 +137,15 @@ class Course:
             if not more:
                 return best_rate(tried, seeds), []
             tried |= found
+
+    def _needed(self, rate: float, steps: int, seed: int) -> Needed:
+        trial = self.protocol.trial(self.arm, self.task, rate, self.task.steps, seed)
+        earlier = self.rows.get(trial)
+        if earlier is not None:
+            last = earlier["values"]["curve"]["accuracy"][-2:]
+            if len(last) == 2 and min(last) >= SOLVED:  # a run of 4 n steps ends at n here
+                earlier = None
+        return Needed(self.arm, self.task, rate, steps, seed, earlier)
 
     def _solved(self, rate: float) -> bool:
         rows = [self.row(rate, self.task.steps, seed) for seed in self.protocol.selection]
@@ -166,19 +183,19 @@ class Course:
                 return
             for seed in self.protocol.test if choice.rate not in planned else ():
                 if self.row(choice.rate, steps, seed) is None:
-                    yield Needed(self.arm, self.task, choice.rate, steps, seed)
+                    yield self._needed(choice.rate, steps, seed)
             planned.add(choice.rate)
 
     def left(self, quick: bool) -> tuple[int, float]:
         """About how many runs are left, and their seconds on one core; without further rates at an
         edge."""
         needed, task = list(self.needed(quick)), self.task
-        runs, steps = len(needed), float(sum(each.steps for each in needed))
+        runs, steps = len(needed), float(sum(each.further for each in needed))
         tests = len(self.protocol.test)
         length = task.steps if quick else LONG * task.steps
         if self.chosen(length)[0] is None:  # after these runs, there are more
             runs, steps = runs + tests, steps + tests * length
             if not quick and self.chosen(task.steps)[0] is None:
                 checked = 3 * len(self.protocol.selection)
-                runs, steps = runs + checked, steps + checked * length
+                runs, steps = runs + checked, steps + checked * (length - task.steps)
         return runs, steps / task.steps * task.seconds
