@@ -184,7 +184,7 @@ class Trial:
         """The command once more. A worker whose parent was killed may still be ending."""
         for _ in range(20):
             code, said = self.end(self.begin(lambda: None, *extra))
-            busy = "another process is training" in said or "reproduce` is running" in said
+            busy = "another process is training" in said or "another call is running" in said
             if not (code and busy):
                 return code, said
             time.sleep(0.5)

@@ -10,6 +10,7 @@ PROTOCOL = {
     "selection_seeds": [1000, 1001],
     "test_seeds": list(range(10)),
     "baseline": "sdpa",
+    "models": "small GPTs",
     "common": ["logger=none"],
     "tasks": {
         "text": {
@@ -38,7 +39,7 @@ PROTOCOL = {
             "overrides": ["attn=sdpa"], "rate_of_sdpa": 0.1, "control": "worse", "says": "slow",
         },
         "good": {"says": "a better one"},
-        "bad": {"says": "a worse one"},
+        "bad": {"says": "a worse one", "claims": "to be better"},
     },
 }  # fmt: skip
 BEST = {"attn=good": 5.6e-3, "attn=bad": 1.8e-3}  # rates; others at 3.2e-3

@@ -13,13 +13,23 @@ from pathlib import Path
 import pytest
 import yaml
 from hydra import initialize_config_dir
+from torch import nn
 
+from attnlab import GPT
+from attnlab.attention import DeltaAttention, SelfAttention
+from attnlab.claims.configs import hydra_conf
 from attnlab.claims.execute import execute_task
 from attnlab.claims.reproduce import find_paths
 from attnlab.claims.rows import read_rows, sealed
 from attnlab.errors import BadInput
 from attnlab.ranking.protocol import parse
-from attnlab.ranking.rank import further_values, own_contestant, rank
+from attnlab.ranking.rank import (
+    Ranking,
+    further_values,
+    has_convolution,
+    own_contestant,
+    rank,
+)
 from attnlab.ranking.trials import Course
 from tests.command_line import attnlab
 from tests.conftest import CONF
@@ -82,6 +92,60 @@ def test_the_plan_runs_nothing(tmp_path):
     # Each: 3 rates x 2 seeds, as many at 4 n, and 10.
     assert "2 pairs of a variant and a task; about 44 runs are left" in ended.out
     assert ended.code == 0 and not (folder / "rows.jsonl").exists()
+
+
+def test_another_size_is_planned_in_steps_and_needs_a_gpu(tmp_path, monkeypatch):
+    folder = experiments(tmp_path)
+    content = yaml.safe_load((folder / "ranking.yaml").read_text())
+    task = {**content["tasks"]["parity"], "steps": 4}
+    del task["seconds"]
+    content["sizes"] = {"baby": {"models": "larger GPTs", "tasks": {"parity": task}}}
+    (folder / "ranking.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    own = ["rank", "attn=linear", *options(folder, tmp_path / "out")]
+    # Each of two: 6 runs of 4 steps, 6 that continue them to 16, and 10 of 16.
+    ended = attnlab(*own, "--size=baby", "--plan")
+    assert "about 44 runs are left, 512 steps; their time was not measured" in ended.out
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    for words, why in (
+        ([*own, "--size=baby"], "on a machine with one, or add --plan"),
+        ([*own, "--size=huge", "--plan"], "--size huge is unknown; it must be baby"),
+        (["rank", "--size=baby", "--plan"], "are for a variant of your own"),
+        ([*own, f"--config-dir={tmp_path / 'none'}"], "name another --config-dir"),
+    ):
+        ended = attnlab(*words)
+        assert ended.code == 2 and why in ended.error
+    assert not (folder / "rows.jsonl").exists()
+
+
+def test_a_variant_of_ones_own_configuration_is_known_and_its_changes_too(tmp_path, monkeypatch):
+    folder, conf = experiments(tmp_path), tmp_path / "mine" / "conf"
+    (conf / "attn").mkdir(parents=True)
+    (conf / "attn" / "narrow.yaml").write_text("defaults: [sdpa]\nwindow: 2\nconv: 2\n")
+    paths = find_paths(folder.parent, CONF, tmp_path / "out", "full", conf)
+
+    def contestant():
+        with hydra_conf(paths.conf):
+            return Ranking(paths, ["attn=narrow"], quick=True).own
+
+    first = contestant()
+    assert first.convolution and first.code
+    with pytest.raises(BadInput, match="attn=narrow cannot be composed"):
+        rank(find_paths(folder.parent, CONF, tmp_path / "out", "full"), ["attn=narrow"])
+    (conf / "attn" / "narrow.yaml").write_text("defaults: [sdpa]\nwindow: 3\n")
+    second = contestant()
+    assert not second.convolution and second.code != first.code
+
+
+@pytest.mark.parametrize(
+    ("build", "expected"),
+    [
+        (lambda: nn.Sequential(nn.Conv1d(1, 1, 1)), True),
+        (lambda: GPT(SelfAttention, 4, n_layer=1, n_embd=8, block_size=4), False),
+        (lambda: GPT(DeltaAttention, 4, n_layer=1, n_embd=8, block_size=4), True),
+    ],
+)
+def test_a_convolution_is_found_in_modules_and_in_our_own_weights(build, expected):
+    assert has_convolution(build()) is expected
 
 
 def test_only_the_attention_may_differ():

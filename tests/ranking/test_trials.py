@@ -188,6 +188,21 @@ def test_equal_overrides_of_changed_code_are_other_runs():
     assert isinstance(first, Trial)
 
 
+def test_a_layer_with_a_convolution_takes_further_tasks_with_its_partner():
+    tasks = PROTOCOL["tasks"] | {
+        "bare": PROTOCOL["tasks"]["recall"] | {"only": ["sdpa"], "convolution": True}
+    }
+    own = Contestant("mine", "", ("attn=sdpa",), "sdpa", own=True)
+    for arm, expected in (
+        (own, ["text", "recall"]),
+        (replace(own, convolution=True), ["text", "recall", "bare"]),
+        (replace(own, convolution=True, partner="good"), ["text", "recall"]),
+    ):
+        of = parse(PROTOCOL | {"tasks": tasks, "arms": PROTOCOL["arms"]})
+        cells = replace(of, arms={**of.arms, "mine": arm}).cells(quick=False)
+        assert [task.name for each, task in cells if each is arm] == expected
+
+
 def test_an_unknown_partner_is_refused():
     arms = PROTOCOL["arms"] | {"x": {"says": "", "partner": "nobody"}}
     with pytest.raises(ValueError, match="no partner nobody"):

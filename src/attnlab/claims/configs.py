@@ -50,15 +50,18 @@ def hydra_conf(conf: Path) -> Iterator[None]:
 
 
 def compose_config(
-    overrides: Sequence[str], seed: int, experiments: Path
+    overrides: Sequence[str], seed: int, experiments: Path, config_dir: Path | None = None
 ) -> tuple[DictConfig, str]:
     """The composed configuration of one run, and its variant; BadInput if Hydra cannot compose it.
 
-    If the overrides include `experiment=<claim>`, files in `<claim>/conf` are found too.
+    Files in `config_dir` are found too and, if the overrides include `experiment=<claim>`, those
+    in `<claim>/conf`.
     """
     claims = [o.removeprefix("experiment=") for o in overrides if o.startswith("experiment=")]
     own = [conf for claim in claims if (conf := experiments / claim / "conf").is_dir()]
-    added = [f"hydra.searchpath=['{conf.resolve()}']" for conf in own]
+    own += [] if config_dir is None else [config_dir]
+    listed = ",".join(f"'{conf.resolve()}'" for conf in own)
+    added = [f"hydra.searchpath=['attnlab://periods',{listed}]"] if own else []
     for conf in own:
         make_importable(conf)
     try:
@@ -89,7 +92,7 @@ class ConfigResolver:
         for override in overrides:
             if override.partition("=")[0] in NOT_AN_ARMS:
                 raise BadInput(f"an arm must not set {override}; attnlab reproduce sets it")
-        cfg, variant = compose_config(overrides, 0, self.paths.experiments)
+        cfg, variant = compose_config(overrides, 0, self.paths.experiments, self.paths.config_dir)
         settings = OmegaConf.to_container(cfg, resolve=True)
         assert isinstance(settings, dict)
         content = {str(key): x for key, x in settings.items() if key not in NOT_AN_ARMS}

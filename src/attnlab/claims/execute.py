@@ -60,7 +60,7 @@ def _train(task: ClaimTask, paths: Paths) -> Row:
 
     overrides = ["train_loss=false", *task.overrides]  # an arm may turn it on
     overrides += [f"continue_from='{task.continued}'"] if task.continued else []
-    cfg, variant = compose_config(overrides, task.seed, paths.experiments)
+    cfg, variant = compose_config(overrides, task.seed, paths.experiments, paths.config_dir)
     config, directory = read_config(cfg), Path(task.directory)
     metrics = run(config, directory, variant=variant, overrides=task.overrides).metrics
     values = {

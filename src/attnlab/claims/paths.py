@@ -22,6 +22,7 @@ class Paths:
     conf: Path  # Hydra's configuration
     outputs: Path  # contains runs, rows, figures and the report
     budget: str  # quick or full
+    config_dir: Path | None = None  # further configuration, as that of --config-dir
 
     @property
     def fixed(self) -> bool:
@@ -45,7 +46,7 @@ class Paths:
             self.outputs.mkdir(parents=True, exist_ok=True)
             lock.acquire()
         except Timeout as error:
-            raise BadInput(f"another `attnlab reproduce` is running in {self.outputs}") from error
+            raise BadInput(f"another call is running in {self.outputs}") from error
         except OSError as error:
             raise BadInput(f"{self.outputs} cannot be written: {error.strerror}") from error
         return lock

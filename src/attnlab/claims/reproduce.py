@@ -30,7 +30,13 @@ from attnlab.workers import cores
 COLORS = {"holds": "green", "does not hold": "red", "holds only if": "cyan"}
 
 
-def find_paths(experiments: Path | None, conf: Path | None, outputs: Path, budget: str) -> Paths:
+def find_paths(
+    experiments: Path | None,
+    conf: Path | None,
+    outputs: Path,
+    budget: str,
+    config_dir: Path | None = None,
+) -> Paths:
     """The directories of a call; BadInput if one does not exist, or the budget is unknown.
 
     By default, `experiments` and `conf` are those of the current directory if it has claims and a
@@ -44,11 +50,14 @@ def find_paths(experiments: Path | None, conf: Path | None, outputs: Path, budge
     if conf is None:
         conf = Path("conf") if Path("conf", "train.yaml").is_file() else lab_path("conf")
     # Workers and run directories must not depend on the current directory.
-    paths = Paths(experiments.resolve(), conf.resolve(), outputs.resolve(), budget)
+    added = None if config_dir is None else config_dir.resolve()
+    paths = Paths(experiments.resolve(), conf.resolve(), outputs.resolve(), budget, added)
     if not paths.experiments.is_dir():
         raise BadInput(f"{paths.experiments} does not exist; name another --experiments")
     if not (paths.conf / "train.yaml").is_file():
         raise BadInput(f"{paths.conf} has no train.yaml; name another --conf")
+    if added is not None and not added.is_dir():
+        raise BadInput(f"{added} does not exist; name another --config-dir")
     return paths
 
 

@@ -14,6 +14,10 @@ TRUST = (
     "runs that you trust, because they can run any code."
 )
 HERE = "by default of this directory, or attnlab's own."
+Conf = Annotated[Path | None, Option(help=f"Hydra's configuration, {HERE}")]
+Jobs = Annotated[int | None, Option(help="Processes; by default one per core.")]
+Minutes = Annotated[float | None, Option(help="Stop after this time; resumable.")]
+ShowPlan = Annotated[bool, Option("--plan", help="Show runs and time; run nothing.")]
 Trust = Annotated[bool, Option("--trust", help=TRUST)]
 AsJson = Annotated[bool, Option("--json", help="Print JSON.")]
 AsCsv = Annotated[bool, Option("--csv", help="Print CSV.")]
@@ -156,16 +160,16 @@ def reproduce(
     claims: Annotated[list[str] | None, Argument(help="Names; all if omitted.")] = None,
     budget: Annotated[str, Option(help="quick, or full with the long runs.")] = "quick",
     seeds: Annotated[int | None, Option(help="Use this many seeds.")] = None,
-    jobs: Annotated[int | None, Option(help="Processes; by default one per core.")] = None,
+    jobs: Jobs = None,
     list_: Annotated[bool, Option("--list", help="List the claims; run nothing.")] = False,
-    plan: Annotated[bool, Option("--plan", help="Show runs and time; run nothing.")] = False,
+    plan: ShowPlan = False,
     fresh: Annotated[bool, Option("--fresh", help="Ignore the committed rows.")] = False,
     select: Annotated[bool, Option("--select", help="Run the pilots; choose rates.")] = False,
     declare: Annotated[bool, Option("--declare", help="Write declared.json.")] = False,
     publish: Annotated[bool, Option("--publish", help="Also write the claims' pages.")] = False,
-    minutes: Annotated[float | None, Option(help="Stop after this time; resumable.")] = None,
+    minutes: Minutes = None,
     experiments: Annotated[Path | None, Option(help=f"<claim>/claim.py, {HERE}")] = None,
-    conf: Annotated[Path | None, Option(help=f"Hydra's configuration, {HERE}")] = None,
+    conf: Conf = None,
     outputs: Annotated[Path, Option(help="For runs and report.")] = Path("outputs/reproduce"),
 ) -> None:
     """Run claims and judge them; the same command resumes where an earlier one stopped."""

@@ -10,7 +10,7 @@ import yaml
 from attnlab.errors import BadInput
 
 FILE = "ranking.yaml"
-LONG = 4  # a run of n steps goes on to 4 n
+LONG = 4  # variants are compared after n steps and after LONG times n
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,12 @@ class Task:
     overrides: tuple[str, ...]
     steps: int  # n
     rates: tuple[float, ...]
-    seconds: float  # of n steps, on one core
+    seconds: float | None = None  # of n steps, on one core; None: not measured
     floor: float | None = None  # the accuracy without attention; None for a text
     length: int | None = None  # at which the accuracy after 4 n steps is measured, if not T
     quick: bool = False
     only: tuple[str, ...] = ()  # arms; empty: all
+    convolution: bool = False  # also for a user's own arm with a convolution
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,14 @@ class Contestant:
     says: str
     overrides: tuple[str, ...]
     partner: str  # the arm with which it is compared: the same but for its attention
+    claims: str = ""  # by the paper
     seeds_from: int = 0  # added to every seed
     rate_of_sdpa: float = 0.0  # a factor on the rate of the partner, instead of a rate of its own
     control: str = ""  # the verdict that it must have in every cell
     without: tuple[str, ...] = ()  # tasks
     code: str = ""  # the digest of a user's own code
     own: bool = False  # given on the command line
+    convolution: bool = False  # in the layer of one's own
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,7 @@ class Protocol:
     selection: tuple[int, ...]
     test: tuple[int, ...]
     baseline: str
+    models: str  # in words
     common: tuple[str, ...]
     tasks: tuple[Task, ...]
     arms: Mapping[str, Contestant] = field(default_factory=dict)
@@ -73,7 +77,11 @@ class Protocol:
             for task in self.tasks
             if (task.quick or not quick)
             and task.name not in arm.without
-            and (not task.only or arm.name in task.only)
+            and (
+                not task.only
+                or arm.name in task.only
+                or (arm.convolution and task.convolution and arm.partner in task.only)
+            )
         ]
 
     def trial(self, arm: Contestant, task: Task, rate: float, steps: int, seed: int) -> Trial:
@@ -87,15 +95,22 @@ class Protocol:
         return Trial(overrides, arm.seeds_from + seed, arm.code)
 
 
-def read_protocol(directory: Path) -> Protocol:
-    """Read the protocol of experiments/ranking; BadInput if the file is missing or not valid."""
+def read_protocol(directory: Path, size: str | None = None) -> Protocol:
+    """Read the protocol of experiments/ranking, of the published size or of another one; BadInput
+    if the file is missing or not valid, or has no such size."""
     file = directory / FILE
     try:
-        return parse(yaml.safe_load(file.read_text(encoding="utf-8")))
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        sizes: dict[str | None, Any] = {None: {}} | content.get("sizes", {})
+        known = {name: parse(content | changed) for name, changed in sizes.items()}
     except OSError as error:
         raise BadInput(f"{file} cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, TypeError, ValueError, KeyError, AttributeError) as error:
         raise BadInput(f"{file} is not a protocol of attnlab rank: {error}") from error
+    if size not in known:
+        others = " or ".join(name for name in known if name is not None)
+        raise BadInput(f"--size {size} is unknown; it must be {others or 'left out'}")
+    return known[size]
 
 
 def parse(content: Mapping[str, Any]) -> Protocol:
@@ -115,6 +130,7 @@ def parse(content: Mapping[str, Any]) -> Protocol:
         selection=tuple(content["selection_seeds"]),
         test=tuple(content["test_seeds"]),
         baseline=baseline,
+        models=content["models"],
         common=tuple(content["common"]),
         tasks=tuple(tasks),
         arms=arms,

@@ -10,7 +10,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
+from torch import nn
 
 from attnlab.checkup import checkup
 from attnlab.claims.claim import Claim
@@ -42,37 +44,55 @@ class Ranking:
     Args:
         overrides: of the user's own contestant, which is run alone; without any, all are.
         quick: only the quick tasks, and only n steps.
+        size: of the models, if not the published one.
     """
 
-    def __init__(self, paths: Paths, overrides: Sequence[str], *, quick: bool) -> None:
+    def __init__(
+        self, paths: Paths, overrides: Sequence[str], *, quick: bool, size: str | None = None
+    ) -> None:
         self.paths, self.quick = paths, quick
-        self.protocol = read_protocol(paths.experiments / NAME)
-        self.own = own_contestant(overrides, self.protocol) if overrides else None
-        if self.own is not None:
-            arms = {**self.protocol.arms, self.own.name: self.own}
+        self.protocol = read_protocol(paths.experiments / NAME, size)
+        self._healthy: set[str] = set()
+        self.own = None
+        if overrides:  # checked before its partner is trained
+            own = own_contestant(overrides, self.protocol, paths.config_dir)
+            self.own = replace(own, convolution=has_convolution(self._check(own)))
+            arms = {**self.protocol.arms, own.name: self.own}
             self.protocol = replace(self.protocol, arms=arms)
         self.known = ClaimSet(paths, [Claim("", (), name=NAME)])
         committed = self.known.store.committed(NAME)
         stored = self.known.store.rows if self.own or paths.fixed else committed
         self.rows = by_trial(stored.values())
-        self._healthy: set[str] = set()
-        if self.own is not None:  # before its partner is trained
-            self._check(self.own)
 
     @property
     def courses(self) -> list[Course]:
         """Those that are run, in order: all, or those of the user's contestant and its partner,
         which needs no run if its rows are committed."""
-        asked = None if self.own is None else (self.own.name, self.own.partner)
+        cells, own = self.protocol.cells(self.quick), self.own
+        tasks = [task for arm, task in cells if arm is own]
         return [
             Course(self.protocol, arm, task, self.rows)
-            for arm, task in self.protocol.cells(self.quick)
-            if asked is None or arm.name in asked
+            for arm, task in cells
+            if own is None or (arm.name in (own.name, own.partner) and task in tasks)
         ]
 
     def table(self) -> Table:
         """All cells by the rows so far."""
         return make_table(self.protocol, self.rows, self.quick)
+
+    def left(self, jobs: int) -> str:
+        """How much there is to run, in a sentence."""
+        left = [(course.task, *course.left(self.quick)) for course in self.courses]
+        said = f"{len(left)} pairs of a variant and a task; about "
+        said += f"{sum(runs for _, runs, _ in left):,} runs are left, "
+        if any(task.seconds is None for task, *_ in left):
+            steps = sum(steps for *_, steps in left)
+            return (
+                f"{said}{steps:,} steps; their time was not measured, and the first runs show it"
+            )
+        seconds = sum(steps / task.steps * (task.seconds or 0) for task, _, steps in left)
+        on = f"{duration(seconds / jobs)} on {jobs} processes"
+        return f"{said}{seconds / 3600:.1f} CPU hours, {on}"
 
     def run(self, jobs: int, console: Console, until: float | None) -> bool:
         """Run what is missing, one contestant after the other; False if the time was over.
@@ -106,7 +126,8 @@ class Ranking:
 
     def _task(self, needed: Needed) -> tuple[ClaimTask, Trial]:
         arm, task = needed.arm, needed.task
-        self._check(arm)
+        if arm.name not in self._healthy:
+            self._check(arm)
         trial = self.protocol.trial(arm, task, needed.rate, needed.steps, needed.seed)
         directory, steps, continued = self._directory(trial), needed.steps, ""
         code = f"-{trial.code}" if trial.code else ""
@@ -124,7 +145,7 @@ class Ranking:
             f"{arm.name}: {task.name}, rate {needed.rate:g}, {needed.steps:,} steps, "
             f"seed {trial.seed}",
             trial.seed,
-            task.seconds * steps / task.steps,
+            (task.seconds or task.steps) * steps / task.steps,
             trial.overrides,
             str(directory),
             continued,
@@ -144,18 +165,25 @@ class Ranking:
         same = same and row["processor"] == processor()
         return same and versions().items() <= row["versions"].items()
 
-    def _check(self, arm: Contestant) -> None:
-        """Refuse, by BadInput, a contestant in which the checkup finds a fault."""
-        if arm.name in self._healthy:
-            return
+    def _check(self, arm: Contestant) -> nn.Module:
+        """The model of a contestant; BadInput if the checkup finds a fault in it."""
         task = self.protocol.tasks[0]
-        trial = self.protocol.trial(arm, task, task.rates[0], task.steps, 0)
-        config = read_config(compose_config(trial.overrides, 0, self.paths.experiments)[0])
-        report = checkup(config.model(len(config.data().alphabet)), name=arm.name)
+        overrides = (*task.overrides, *arm.overrides)
+        paths = self.paths
+        config = read_config(compose_config(overrides, 0, paths.experiments, paths.config_dir)[0])
+        net = config.model(len(config.data().alphabet))
+        report = checkup(net, name=arm.name)
         if report.exit_code:
             why = "; ".join(found.headline for found in report.diagnoses)
             raise BadInput(f"{arm.name} does not pass the checkup and is not ranked: {why}")
         self._healthy.add(arm.name)
+        return net
+
+
+def has_convolution(net: nn.Module) -> bool:
+    """Whether a layer has an `nn.Conv1d`, or weights that are named `conv` as in our layers."""
+    names = {name.rpartition(".")[2] for name, _ in net.named_parameters()}
+    return "conv" in names or any(isinstance(layer, nn.Conv1d) for layer in net.modules())
 
 
 def further_values(metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,7 +195,9 @@ def further_values(metrics: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def own_contestant(overrides: Sequence[str], protocol: Protocol) -> Contestant:
+def own_contestant(
+    overrides: Sequence[str], protocol: Protocol, config_dir: Path | None = None
+) -> Contestant:
     """The contestant of the command line; BadInput if more than its attention differs."""
     words = variants_in_turn(list(overrides))
     attention = [word for word in words if word.lstrip("+").startswith(("attn=", "attn."))]
@@ -181,19 +211,21 @@ def own_contestant(overrides: Sequence[str], protocol: Protocol) -> Contestant:
             f"{f', and {others}' if others else ''}"
         )
     given = any(word.startswith("attn=") for word in attention)
-    arm = Contestant(
+    return Contestant(
         name=" ".join(re.sub(r"^\+*attn(\._target_)?=", "", word) for word in words),
         says="yours",
         overrides=(*([] if given else ["attn=sdpa"]), *attention, *rest),
         partner=partners[rest].name,
+        without=partners[rest].without,
+        code=_code(attention, config_dir),
         own=True,
     )
-    return replace(arm, code=_code(attention))
 
 
-def _code(overrides: Iterable[str]) -> str:
-    """A digest of the user's modules that overrides name, and of what they import from the same
-    directories; empty if they name none. A changed layer is another contestant."""
+def _code(overrides: Iterable[str], config_dir: Path | None) -> str:
+    """A digest of the user's modules that overrides name, of what they import from the same
+    directories, and of the files in and beside the user's configuration; empty without any. A
+    changed layer is another contestant."""
     make_named_importable(overrides)
     own = set[str]()
     for override in overrides:
@@ -206,6 +238,9 @@ def _code(overrides: Iterable[str]) -> str:
     files = {Path(file) for name, file in places.items() if file and name.split(".")[0] in own}
     beside = {file.parent for file in files if "site-packages" not in file.parts}
     files |= {Path(file) for file in places.values() if file and Path(file).parent in beside}
+    if config_dir is not None:
+        files |= {*config_dir.rglob("*.yaml"), *config_dir.rglob("*.py")}
+        files |= {*config_dir.parent.glob("*.py")}
     content = b"\0".join(file.read_bytes() for file in sorted(files))
     return sha256(content).hexdigest()[:8] if files else ""
 
@@ -217,24 +252,30 @@ def rank(
     quick: bool = False,
     jobs: int | None = None,
     minutes: float | None = None,
+    size: str | None = None,
     only_plan: bool = False,
 ) -> tuple[Ranking, bool]:
-    """Run what the ranking still needs or, with overrides, what one contestant needs.
+    """Run what the published table still needs or, with overrides, only the variant that they
+    describe, and its partner if no rows of it are published.
 
-    With `quick`, only some tasks and n steps. After `minutes`, what runs is stopped, and the same
-    call continues. `only_plan` prints what there is to run. Returns the ranking, and whether all
-    of it was run. Raises BadInput as `Ranking` does, and if another call is running.
+    With `quick`, only some tasks and n steps; with a `size`, models of that size, on a GPU. After
+    `minutes`, what runs is stopped, and the same call continues. `only_plan` prints what there is
+    to run. Returns the ranking, and whether all of it was run. Raises BadInput as `Ranking` does,
+    for numbers that are not positive, if another call is running, and for a `size` without a GPU.
     """
-    console, jobs = Console(soft_wrap=True), jobs or cores()
+    for option, number in (("jobs", jobs), ("minutes", minutes)):
+        if number is not None and number <= 0:
+            raise BadInput(f"--{option} {number} must be positive")
+    if size is not None and not only_plan and not torch.cuda.is_available():
+        raise BadInput(
+            f"--size {size} would take days without a CUDA GPU, and there is none; run this "
+            "command on a machine with one, or add --plan to see the runs"
+        )
+    console, jobs = Console(soft_wrap=True), jobs or (cores() if size is None else 1)
     until = time.monotonic() + 60 * minutes if minutes else None
     with nullcontext() if only_plan else paths.lock(), hydra_conf(paths.conf):
-        ranking = Ranking(paths, overrides, quick=quick)
-        left = [course.left(quick) for course in ranking.courses]
-        runs, seconds = (sum(part) for part in zip(*left, strict=True))
-        console.print(
-            f"{len(left)} pairs of a variant and a task; about {runs:,} runs are left, "
-            f"{seconds / 3600:.1f} CPU hours, {duration(seconds / jobs)} on {jobs} processes"
-        )
+        ranking = Ranking(paths, overrides, quick=quick, size=size)
+        console.print(ranking.left(jobs))
         if only_plan:
             return ranking, True
         complete = ranking.run(jobs, console, until)

@@ -186,11 +186,10 @@ class Course:
                     yield self._needed(choice.rate, steps, seed)
             planned.add(choice.rate)
 
-    def left(self, quick: bool) -> tuple[int, float]:
-        """About how many runs are left, and their seconds on one core; without further rates at an
-        edge."""
+    def left(self, quick: bool) -> tuple[int, int]:
+        """About how many runs are left, and their steps; without further rates at an edge."""
         needed, task = list(self.needed(quick)), self.task
-        runs, steps = len(needed), float(sum(each.further for each in needed))
+        runs, steps = len(needed), sum(each.further for each in needed)
         tests = len(self.protocol.test)
         length = task.steps if quick else LONG * task.steps
         if self.chosen(length)[0] is None:  # after these runs, there are more
@@ -198,4 +197,4 @@ class Course:
             if not quick and self.chosen(task.steps)[0] is None:
                 checked = 3 * len(self.protocol.selection)
                 runs, steps = runs + checked, steps + checked * (length - task.steps)
-        return runs, steps / task.steps * task.seconds
+        return runs, steps
