@@ -128,14 +128,7 @@ def _content(ranking: Ranking) -> dict[str, Any]:
 
 def costs(course: Course) -> dict[str, float]:
     """What a contestant costs, from its runs on the first task; empty without a row."""
-    choice, _ = course.chosen(course.task.steps)
-    rows = [
-        row
-        for seed in (course.protocol.test if choice is not None else ())
-        if choice is not None
-        and (row := course.row(choice.rate, course.task.steps, seed)) is not None
-        and row["status"] != "diverged"
-    ]
+    rows = [row for row in course.tests(course.task.steps) if row["status"] != "diverged"]
     if not rows:
         return {}
     values = rows[0]["values"]
@@ -157,25 +150,21 @@ def _figures(table: Table, ranking: Ranking) -> Iterator[tuple[str, Figure]]:
     of_text = {arm: Course(protocol, arm, text, rows) for arm in protocol.arms.values()}
     spent = {arm.name: costs(course) for arm, course in of_text.items()}
     cells = table.cells.values()
-    recall = {c.arm.name: c for c in cells if c.task.name == "capacity" and c.seeds}
-    recall = recall or {c.arm.name: c for c in cells if c.task.name == "mqar" and c.seeds}
+    shown = [c for c in cells if c.seeds and not c.arm.control]
+    recall = {c.arm.name: c for c in shown if c.task.name == "capacity"}
+    recall = recall or {c.arm.name: c for c in shown if c.task.name == "mqar"}
     points = {
         name: (spent[name]["cached"], median(cell.accuracies))
         for name, cell in recall.items()
-        if "cached" in spent[name] and not cell.arm.control
+        if "cached" in spent[name]
     }
-    if points:
-        yield from _scatter(
-            points, "numbers in the cache at T = 64", "accuracy", "recall", best=max
-        )
-    losses = {c.arm.name: c for c in cells if c.task is text and c.seeds and c.unit == "nats"}
+    yield from _scatter(points, "state at T, in numbers", "accuracy", "recall", best=max)
     points = {
-        name: (spent[name]["ms"], cell.value)
-        for name, cell in losses.items()
-        if "ms" in spent[name] and not cell.arm.control
+        cell.arm.name: (spent[cell.arm.name]["ms"], cell.value)
+        for cell in shown
+        if cell.task is text and cell.unit == "nats" and "ms" in spent[cell.arm.name]
     }
-    if points:
-        yield from _scatter(points, "CPU ms a step", f"loss, {text.name}", "speed", best=min)
+    yield from _scatter(points, "CPU ms a step", f"loss, {text.name}", "speed", best=min)
     figure, (axes,) = panels(1, width=7.0)
     for arm, course in of_text.items():
         choice, _ = course.choose(text.steps)
@@ -196,7 +185,9 @@ def _scatter(
     name: str,
     best: Callable[..., float],
 ) -> Iterator[tuple[str, Figure]]:
-    """Named points, and the line of those that no point with a smaller x surpasses."""
+    """Named points, if any, and the line of those that no point with a smaller x surpasses."""
+    if not points:
+        return
     figure, (axes,) = panels(1, width=7.0)
     front = list[tuple[float, float]]()
     for label, (cost, value) in sorted(points.items(), key=lambda item: item[1][0]):

@@ -8,7 +8,7 @@ n.
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import product
+from itertools import product, takewhile
 
 from attnlab.claims.rows import Row
 from attnlab.claims.trial import next_rates
@@ -162,16 +162,16 @@ class Course:
         rate = float(f"{choice.rate * self.arm.rate_of_sdpa:.2g}")
         return Choice(rate, {}, at_edge=False), []
 
-    def readings(self, steps: int) -> list[Reading]:
-        """What the test seeds say at a length, in order, up to the first that was not run."""
+    def tests(self, steps: int) -> list[Row]:
+        """The rows of the test seeds at a length, in order, up to the first that was not run."""
         choice, _ = self.chosen(steps)
-        found: list[Reading] = []
-        for seed in self.protocol.test if choice is not None else ():
-            row = self.row(choice.rate, steps, seed) if choice is not None else None
-            if row is None:
-                break
-            found.append(read(row, self.task, steps))
-        return found
+        seeds = self.protocol.test if choice is not None else ()
+        rows = (self.row(choice.rate, steps, seed) for seed in seeds if choice is not None)
+        return [row for row in takewhile(bool, rows) if row is not None]
+
+    def readings(self, steps: int) -> list[Reading]:
+        """What these rows say."""
+        return [read(row, self.task, steps) for row in self.tests(steps)]
 
     def needed(self, quick: bool) -> Iterator[Needed]:
         """The runs that can be made now; after them there may be more."""
