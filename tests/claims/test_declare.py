@@ -188,6 +188,17 @@ def test_reference_values_repeat_more_closely_on_the_same_machine(
     assert bool(changed_values(mine, {"arm causal": value})) is changed
 
 
+def test_a_reference_names_the_machines_of_its_pilots_and_not_that_of_the_declaration():
+    rows = {
+        name: {"status": "finished", "values": {"val_loss": 2.0}, "processor": name, "versions": {}}
+        for name in ("P", "Q")
+    }
+    places = {"arm one": ("P", "val_loss"), "arm two": ("P", "val_loss")}
+    assert reference.read_reference(places, rows, 1000)["processor"] == "P"
+    mixed = reference.read_reference(places | {"arm three": ("Q", "val_loss")}, rows, 1000)
+    assert (mixed["processor"], mixed["versions"]) == (["P", "Q"], {})
+
+
 @pytest.mark.parametrize(("prediction", "noticed"), [("kept", ""), ("better", "causal: 4.1")])
 def test_only_what_is_about_to_be_run_is_compared(paths, monkeypatch, prediction, noticed):
     declared(paths, REFERENCE)

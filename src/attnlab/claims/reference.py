@@ -45,9 +45,14 @@ def reference_plan(pilots: ClaimSet) -> tuple[Plan, Places]:
 
 
 def read_reference(places: Places, rows: Mapping[str, Row], seed: int) -> dict[str, Any]:
-    """The reference values of a declaration, as JSON."""
+    """The reference values of a declaration, and where they were made; lists for several places."""
     values = {key: score(rows[id_], number) for key, (id_, number) in places.items()}
-    return {"seed": seed, "values": values, **machine()}
+    made: dict[str, list[Any]] = {key: [] for key in machine()}
+    for (id_, _), (key, seen) in product(places.values(), made.items()):
+        if rows[id_][key] not in seen:
+            seen.append(rows[id_][key])
+    where = {key: seen[0] if len(seen) == 1 else seen for key, seen in made.items()}
+    return {"seed": seed, "values": values, **where}
 
 
 def pin_training_code(plan: Plan, known: ClaimSet, jobs: int, console: Console) -> None:
