@@ -190,7 +190,12 @@ def test_reference_values_repeat_more_closely_on_the_same_machine(
 
 def test_a_reference_names_the_machines_of_its_pilots_and_not_that_of_the_declaration():
     rows = {
-        name: {"status": "finished", "values": {"val_loss": 2.0}, "processor": name, "versions": {}}
+        name: {
+            "status": "finished",
+            "values": {"val_loss": 2.0},
+            "processor": name,
+            "versions": {},
+        }
         for name in ("P", "Q")
     }
     places = {"arm one": ("P", "val_loss"), "arm two": ("P", "val_loss")}

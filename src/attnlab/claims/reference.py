@@ -45,7 +45,7 @@ def reference_plan(pilots: ClaimSet) -> tuple[Plan, Places]:
 
 
 def read_reference(places: Places, rows: Mapping[str, Row], seed: int) -> dict[str, Any]:
-    """The reference values of a declaration, and where they were made; lists for several places."""
+    """The reference values of a declaration, and the machine (or machines) that made them."""
     values = {key: score(rows[id_], number) for key, (id_, number) in places.items()}
     made: dict[str, list[Any]] = {key: [] for key in machine()}
     for (id_, _), (key, seen) in product(places.values(), made.items()):

@@ -1,7 +1,9 @@
 """One run, from a configuration to a trained model and its run directory."""
 
+import ctypes
 import logging
 import os
+import platform
 import shutil
 import signal
 import sys
@@ -207,8 +209,20 @@ def _prepare(lit: TaskModule, trainer: L.Trainer, checkpoint: dict[str, Any] | N
         prepare_resume(checkpoint, lit, trainer)
 
 
+def reuse_freed_memory() -> None:
+    """Let glibc keep freed memory for the next step; other C libraries keep their defaults.
+
+    By default it returns large blocks to the system, and then waits for new pages in every step.
+    """
+    if platform.libc_ver()[0] == "glibc":
+        libc = ctypes.CDLL(None)
+        libc.mallopt(-3, 2**30)  # M_MMAP_THRESHOLD: smaller blocks come from the heap
+        libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD: the heap does not shrink
+
+
 def _fit(trainer: L.Trainer, lit: TaskModule, start: Path | None) -> None:
     """Train, and validate at the last step if that was not due."""
+    reuse_freed_memory()
     # Deterministic mode fills new memory with NaN, for operations that read memory before it is
     # written. None of ours does, and filling takes up to a tenth of a step of many small tensors.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
