@@ -101,8 +101,8 @@ CLAIM = Claim(
     predictions=(
         Measured(
             "zero_fill",
-            "Fresh uniform tokens: a leak of zero_fill is proven, p < 1e-9.",
-            Proof(1e-9),
+            "Fresh uniform tokens: a leak of zero_fill is proven, p < 1e-6.",
+            Proof(1e-6),
             where="fill with 0, on uniform tokens",
             pilot=Pilot(1.0),
             seconds=1,
@@ -114,7 +114,7 @@ CLAIM = Claim(
             "TinyShakespeare: the loss with zero_fill is at least 0.1 nats below the causal loss.",
             AtMost(-0.1),
             where="fill with 0, TinyShakespeare, 300 steps at one learning rate",
-            pilot=Pilot(-0.290, 0.047),
+            pilot=Pilot(-0.292, 0.042),
             arms=(Arm("zero_fill", ("attn=zero_fill",)), Arm("causal", ("attn=sdpa",))),
         ),
         Measured(
@@ -142,7 +142,7 @@ CLAIM = Claim(
             "At that rate, the model does not learn to read ahead: its loss is above 1.40.",
             AtLeast(LEAK_FREE),
             role="secondary",
-            pilot=Pilot(2.64, 0.10),
+            pilot=Pilot(2.66, 0.081),
             arms=(UNSCALED,),
             contrast=level,
             given={"corpus": "tinyshakespeare"},

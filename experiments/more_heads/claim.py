@@ -1,11 +1,16 @@
 """The same total width in different numbers of heads."""
 
-from attnlab.claims import Arm, AtMost, Claim, Pilot, Trained
+from attnlab.claims import Arm, AtLeast, AtMost, Claim, Pilot, Trained
 
 RATES = (3e-3, 1e-2, 3e-2)
 FOUR, ONE = Arm("4 heads", ("attn=sdpa",)), Arm("1 head", ("attn=single_head",))
 EIGHT = Arm("8 heads", ("attn=sdpa", "model.n_head=8"))
 TWO = Arm("2 heads", ("attn=sdpa", "model.n_head=2"))
+
+
+def _after(steps: int, arm: Arm) -> Arm:
+    length = (f"trainer.max_steps={steps}", f"trainer.val_check_interval={steps}")
+    return Arm(f"{arm.name}, {steps} steps", (*arm.overrides, *length))
 
 
 def _wide(heads: int) -> Arm:
@@ -17,25 +22,34 @@ CLAIM = Claim(
     says="Several heads beat one of the same total width.",
     last_look=20,
     first_seed=300,
-    headline="four",
+    headline="four_1200",
     order=8,
     predictions=(
         Trained(
-            "four",
-            "Four heads of 16 are better than one of 64.",
+            "four_1200",
+            "Four heads of 16 are better than one of 64 after 1,200 steps.",
             AtMost(0.0),
-            where="width 64, four heads",
-            pilot=Pilot(-0.015, 0.0105),
-            arms=(FOUR, ONE),
+            where="width 64, four heads, 1,200 steps",
+            pilot=Pilot(-0.0505, 0.015),
+            arms=tuple(_after(1200, arm) for arm in (FOUR, ONE)),
             rates=RATES,
-            lengths=(300, 1200),
+        ),
+        Trained(
+            "four_300",
+            "Four heads of 16 are better than one of 64 after 300 steps.",
+            AtMost(0.0),
+            role="secondary",
+            pilot=Pilot(-0.0151, 0.051),
+            arms=tuple(_after(300, arm) for arm in (FOUR, ONE)),
+            rates=RATES,
         ),
         Trained(
             "wide",
-            "At width 128, eight heads of 16 are better than one after 300 steps.",
-            AtMost(0.0),
+            "At width 128, eight heads of 16 are worse than one after 300 steps.",
+            AtLeast(0.0),
+            bearing="against",
             where="width 128, eight heads, 300 steps",
-            pilot=Pilot(-0.05, 0.01),
+            pilot=Pilot(0.046, 0.015),
             budget="full",
             arms=(_wide(8), _wide(1)),
             rates=RATES,
