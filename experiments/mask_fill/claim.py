@@ -95,7 +95,7 @@ HIGH_AND_LATE = (
 CLAIM = Claim(
     says="Filling with 0, or with a finite number, is not masking.",
     last_look=20,
-    first_seed=200,
+    first_seed=300,
     headline="zero_fill_loss",
     order=6,
     predictions=(
@@ -113,7 +113,7 @@ CLAIM = Claim(
             "zero_fill_loss",
             "TinyShakespeare: the loss with zero_fill is at least 0.1 nats below the causal loss.",
             AtMost(-0.1),
-            where="fill with 0, TinyShakespeare",
+            where="fill with 0, TinyShakespeare, 300 steps at one learning rate",
             pilot=Pilot(-0.290, 0.047),
             arms=(Arm("zero_fill", ("attn=zero_fill",)), Arm("causal", ("attn=sdpa",))),
         ),
@@ -153,6 +153,7 @@ CLAIM = Claim(
             AtLeast(LEAK_FREE),
             role="secondary",
             budget="full",
+            seeds=3,
             arms=HIGH_AND_LATE,
             contrast=lowest,
             given={"corpus": "tinyshakespeare"},
