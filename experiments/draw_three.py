@@ -5,9 +5,8 @@
 The figure is drawn from the committed rows of three claims, without training.
 """
 
-import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,6 @@ from attnlab.plotting.drawing import color_of, styled, svg
 ROOT = Path(__file__).parents[1]
 NAMES = ("unscaled", "flipped_mask", "identical_heads")
 INKS = {"": "#1f2328", "-dark": "#e6edf3"}  # of text and of the baseline
-SIZES = (16, 32, 64, 128, 256, 512)  # of a head
 UNSCALED, FLIPPED = color_of("unscaled"), color_of("flipped")
 IDENTICAL = color_of("identical_heads")
 
@@ -77,7 +75,7 @@ def draw(evidence: Mapping[str, Evidence], ink: str, *, narrow: bool = False) ->
     figure = Figure(figsize=(3.6, 7.2) if narrow else (7.0, 2.7))
     axes = figure.subplots(3, 1) if narrow else figure.subplots(1, 3)
     titles = (
-        price(axes[0], evidence["unscaled"]),
+        price(axes[0], evidence["unscaled"], ink),
         by_position(axes[1], evidence["flipped_mask"], ink),
         distance(axes[2], evidence["identical_heads"]),
     )
@@ -86,25 +84,21 @@ def draw(evidence: Mapping[str, Evidence], ink: str, *, narrow: bool = False) ->
     return figure
 
 
-def price(place: Axes, unscaled: Evidence) -> str:
-    """The loss added by leaving out the scale, by width of a head: every seed, and the median."""
-    medians = {}
-    for D in SIZES:
-        result = next(
-            result
-            for name in ("wide", "wide_and_narrow", "all_widths")
-            if f"unscaled, D = {D}" in (result := found(unscaled, name)).scores
-        )
-        values = differences(result, f"unscaled, D = {D}", f"scaled, D = {D}")
-        medians[D] = float(np.median(values))
-        place.plot([D] * len(values), values, "o", color=UNSCALED, ms=3, alpha=0.5, mew=0)
-    place.plot(list(medians), list(medians.values()), color=UNSCALED)
-    place.axhline(0, color="0.5", lw=0.8)
-    place.text(16, 0.02, "with the scale", color="0.5")
-    place.set_xscale("log", base=2)
-    place.set_xticks(SIZES, [str(D) for D in SIZES])
-    place.set(xlabel="width D of a head", ylabel="added loss (nats)", ylim=(-0.02, None))
-    return f"Without the scale:\n{medians[128]:.2f} nats worse at D = 128"
+def price(place: Axes, unscaled: Evidence, ink: str) -> str:
+    """The loss with and without the scale: the pilots' mean at each learning rate, and every seed
+    at the best rate."""
+    result, medians = found(unscaled, "unit_variance_300"), []
+    for kind, color, label in (("scaled", ink, "with"), ("unscaled", UNSCALED, "without")):
+        arm = f"{kind}, unit, 300 steps"
+        choice, losses = result.prediction.chosen[arm], result.scores[arm]
+        rates, means = zip(*choice.losses.items(), strict=True)
+        place.plot(rates, means, color=color)
+        place.plot([choice.rate] * len(losses), losses, "o", color=color, ms=3, alpha=0.5, mew=0)
+        place.text(rates[-1], means[-1], f"{label} ", color=color, ha="right", va="bottom")
+        medians.append(float(np.median(losses)))
+    place.set_xscale("log")
+    place.set(xlabel="learning rate", ylabel="loss (nats)")
+    return f"Without the scale: {medians[1] - medians[0]:.2f} nats\nworse at the best rates"
 
 
 def by_position(place: Axes, flipped: Evidence, ink: str) -> str:
@@ -142,12 +136,6 @@ def distance(place: Axes, identical: Evidence) -> str:
         place.text(middle + shift, at, label, color=IDENTICAL, ha=side)
     place.set(xlabel="training step", ylabel="distance of two heads", ylim=(-0.05, 1.08))
     return "Identical heads stay equal\nif nothing separates them"
-
-
-def differences(result: PredictionResult, first: str, second: str) -> Sequence[float]:
-    """The scores of one arm minus those of another, by seed; without those that diverged."""
-    pairs = zip(result.scores[first], result.scores[second], strict=True)
-    return [a - b for a, b in pairs if math.isfinite(a) and math.isfinite(b)]
 
 
 def style(ink: str) -> dict[str, Any]:

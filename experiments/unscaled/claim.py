@@ -1,41 +1,33 @@
-"""Without 1/sqrt(D): worse for the queries and keys it is derived for, not for GPT-2's."""
+"""Without 1/sqrt(D): worse at unit variance, and after 1,200 steps from GPT-2's start, too."""
 
 import math
 from collections.abc import Sequence
 
 import torch
 
-from attnlab.claims import Arm, AtLeast, AtMost, Bound, Claim, Measured, Pilot, Trained
+from attnlab.claims import Arm, AtLeast, AtMost, Bound, Claim, Measured, Pilot, Trained, Within
 
-from .theory import at_initialization, identity
+from .theory import at_initialization, gpt2_scores, identity
 
-# Standard deviations of query and key weights, and learning rates, of the map. With C = D = 128
-# unscaled scores spread by sqrt(D) C std^2: 0.58 is GPT-2's start, 11.3 unit variance.
-COARSE = ((0.02, 0.0883883476, 0.1767766953), (1e-3, 1e-2))
-FINE = ((0.02, 0.03, 0.0441941738, 0.0625, 0.0883883476, 0.1767766953), (3e-4, 1e-3, 3e-3, 1e-2))
+RATES = (1e-3, 3e-3, 1e-2)
+LENGTHS = (300, 1200)
+# Standard deviations of query and key weights of the map. With C = D = 128 unscaled scores spread
+# by sqrt(D) C std^2: 0.58 is GPT-2's start, 11.3 unit variance.
+GPT2, UNIT = 0.02, 0.0883883476
+STDS = (GPT2, 0.0441941738, UNIT, 0.1767766953)
 CONDENSATION = math.sqrt(2 * math.log(64))  # of 64 keys, Derrida 1981
 
 
-def coarse_contrast(*losses: float) -> float:
-    """Mean penalty of the cells above the condensation line minus that of the cells below it."""
-    return _above_minus_below(losses, *COARSE)
-
-
-def fine_contrast(*losses: float) -> float:
-    """The same on the fine grid."""
-    return _above_minus_below(losses, *FINE)
-
-
-def _above_minus_below(
-    losses: Sequence[float], stds: Sequence[float], rates: Sequence[float]
-) -> float:
-    penalty = torch.tensor(losses, dtype=torch.float64).view(len(stds), len(rates), 2)
-    rows = (penalty[..., 0] - penalty[..., 1]).mean(1)
-    above = torch.tensor([_spread(std) > CONDENSATION for std in stds])
+def above_minus_below(*losses: float) -> float:
+    """Mean cost in the cells of the map above the condensation line minus that below it."""
+    cost = torch.tensor(losses, dtype=torch.float64).view(len(STDS), len(RATES), 2)
+    rows = (cost[..., 0] - cost[..., 1]).mean(1)
+    above = torch.tensor([spread(std) > CONDENSATION for std in STDS])
     return float(rows[above].mean() - rows[~above].mean())
 
 
-def _spread(std: float) -> float:
+def spread(std: float) -> float:
+    """The standard deviation of unscaled scores at the start, for C = D = 128."""
     return std**2 * 128**1.5
 
 
@@ -46,115 +38,94 @@ def more_at_128(
     return (unscaled_128 - scaled_128) - (unscaled_16 - scaled_16)
 
 
-def largest_price(*losses: float) -> float:
-    """The largest cost of several pairs of arms."""
-    return max(a - b for a, b in zip(losses[::2], losses[1::2], strict=True))
+def lower_rate(*losses: float) -> float:
+    """The best rate with the scale over the best one without; losses are unscaled, then scaled."""
+    unscaled, scaled = losses[: len(RATES)], losses[len(RATES) :]
+    return _best(scaled) / _best(unscaled)
 
 
-def _pair(init: str, *more: str, late: str = "") -> tuple[Arm, Arm]:
+def _best(losses: Sequence[float]) -> float:
+    return RATES[losses.index(min(losses))]
+
+
+def _pair(init: str, *more: str, at: str = "") -> tuple[Arm, Arm]:
     return (
-        Arm(f"unscaled, {init}{late}", (f"model.init={init}", "attn=unscaled", *more)),
-        Arm(f"scaled, {init}{late}", (f"model.init={init}", "attn=sdpa", *more)),
+        Arm(f"unscaled, {init}{at}", (f"model.init={init}", "attn=unscaled", *more)),
+        Arm(f"scaled, {init}{at}", (f"model.init={init}", "attn=sdpa", *more)),
     )
 
 
-def _wide_pair(D: int, lr: float = 1e-3) -> tuple[Arm, Arm]:
-    """One layer of width 512 in heads of width D: only the width of a head differs."""
-    shape = ("model.n_layer=1", "model.n_embd=512", f"model.n_head={512 // D}", "model.init=unit")
-    steps = ("trainer.max_steps=200", "trainer.val_check_interval=200")
-    at = f"D = {D}" if lr == 1e-3 else f"D = {D}, lr {lr:g}"
-    return (
-        Arm(f"unscaled, {at}", ("attn=unscaled", *shape, *steps, *_rate(lr))),
-        Arm(f"scaled, {at}", ("attn=sdpa", *shape, *steps, *_rate(lr))),
-    )
+def _arm(attn: str, std: float, lr: float) -> Arm:
+    """A cell of the map; those of GPT-2's start and of unit variance are runs of other parts."""
+    start = {GPT2: "model.init=gpt2", UNIT: "model.init=unit"}.get(std, f"model.qk_std={std}")
+    rate = (f"optim.lr={lr:g}", f"optim.min_lr={lr / 10:g}")
+    return Arm(f"{attn} {std:.3g} {lr:g}", (f"attn={attn}", start, *rate))
 
 
-def _map_arms(stds: Sequence[float], rates: Sequence[float]) -> tuple[Arm, ...]:
-    return tuple(
-        Arm(f"{attn} {std:.3g} {lr:g}", (f"attn={attn}", *_at(std), *_rate(lr)))
-        for std in stds
-        for lr in rates
-        for attn in ("unscaled", "sdpa")
-    )
-
-
-def _at(std: float) -> tuple[str, ...]:
-    if std == COARSE[0][0]:
-        return ("model.init=gpt2",)  # shared with the other parts
-    return ("model.init=unit",) if std == COARSE[0][1] else (f"model.qk_std={std}",)
-
-
-def _rate(lr: float) -> tuple[str, ...]:
-    return () if lr == 1e-3 else (f"optim.lr={lr:g}", f"optim.min_lr={lr / 10:g}")
-
-
-LATE = ("trainer.max_steps=2000", "trainer.val_check_interval=2000")
+SHORT = ("trainer.max_steps=300", "trainer.val_check_interval=300")
+LONG = ("trainer.max_steps=1200", "trainer.val_check_interval=1200")
 ONE_HEAD = {"model.n_head": 1, "model.n_embd": 128}
-WIDE = {"model.n_layer": 1, "model.n_embd": 512, "trainer.max_steps": 200}
+EIGHT_HEADS = _pair("unit", "model.n_head=8", *SHORT, at=", D = 16")
 
 CLAIM = Claim(
     says="Training breaks without 1/sqrt(D).",
-    last_look=20,
-    first_seed=200,
-    headline="wide",
+    last_look=10,
+    first_seed=300,
+    headline="unit_variance",
     order=1,
     predictions=(
         Trained(
             "unit_variance",
-            "Queries and keys of unit variance: at least 0.10 nats worse after 300 steps.",
+            "Queries and keys of unit variance: at least 0.10 nats worse.",
             AtLeast(0.10),
-            where="queries and keys of unit variance, one head of 128, 300 steps",
-            pilot=Pilot(0.209, 0.0215),
+            where="queries and keys of unit variance, one head of 128",
+            pilot=Pilot(0.309, 0.01),
             arms=_pair("unit"),
+            rates=RATES,
+            lengths=LENGTHS,
             given=ONE_HEAD | {"model.init": "unit"},
         ),
         Trained(
-            "gpt2_start",
-            "GPT-2's initialization: not worse after 300 steps.",
-            AtMost(0.0),
-            bearing="against",
-            where="GPT-2's initialization, the same model",
-            pilot=Pilot(-0.137, 0.0129),
-            arms=_pair("gpt2"),
+            "gpt2_start_1200",
+            "GPT-2's initialization: at least 0.04 nats worse after 1,200 steps.",
+            AtLeast(0.04),
+            where="GPT-2's initialization, the same model, 1,200 steps",
+            pilot=Pilot(0.0944, 0.014),
+            budget="full",
+            arms=_pair("gpt2", *LONG, at=", 1200 steps"),
+            rates=RATES,
             given=ONE_HEAD | {"model.init": "gpt2"},
         ),
         Trained(
-            "wide",
-            "At equal total width and D = 128, leaving out the scale costs at least 0.25 nats.",
-            AtLeast(0.25),
-            where="unit variance, one layer of width 512, D = 128",
-            pilot=Pilot(0.345, 0.02),
-            budget="full",
-            arms=_wide_pair(128),
-            given=WIDE,
+            "gpt2_start_300",
+            "GPT-2's initialization: within 0.1 nats after 300 steps.",
+            Within(0.1),
+            role="secondary",
+            pilot=Pilot(0.00693, 0.036),
+            arms=_pair("gpt2", *SHORT, at=", 300 steps"),
+            rates=RATES,
+            given=ONE_HEAD | {"model.init": "gpt2"},
         ),
         Trained(
-            "wide_and_narrow",
-            "At equal total width, it costs at least 0.08 nats more at D = 128 than at D = 16.",
-            AtLeast(0.08),
-            where="unit variance, a cost that grows from D = 16 to D = 128",
-            pilot=Pilot(0.175, 0.03),
+            "width_of_heads",
+            "It costs at least 0.05 nats more with one head of 128 than with eight of 16.",
+            AtLeast(0.05),
+            where="unit variance, and more for one head of 128 than for eight of 16, 300 steps",
+            pilot=Pilot(0.117, 0.021),
             budget="full",
-            arms=(*_wide_pair(128), *_wide_pair(16)),
+            arms=(*_pair("unit", *SHORT, at=", 300 steps"), *EIGHT_HEADS),
             contrast=more_at_128,
-            given=WIDE,
+            rates=RATES,
+            given={"model.n_embd": 128, "model.init": "unit"},
         ),
         Trained(
-            "unit_variance_late",
-            "Queries and keys of unit variance: at least 0.20 nats worse after 2,000 steps.",
-            AtLeast(0.20),
+            "lower_rate",
+            "GPT-2's initialization, 300 steps: the best learning rate is at least 2 times lower.",
+            AtLeast(2.0, unit="times"),
             role="secondary",
             budget="full",
-            arms=_pair("unit", *LATE, late=", late"),
-            given=ONE_HEAD | {"model.init": "unit"},
-        ),
-        Trained(
-            "gpt2_start_late",
-            "GPT-2's initialization: at most 0.02 nats worse after 2,000 steps.",
-            AtMost(0.02),
-            role="secondary",
-            budget="full",
-            arms=_pair("gpt2", *LATE, late=", late"),
+            arms=tuple(_arm(attn, GPT2, lr) for attn in ("unscaled", "sdpa") for lr in RATES),
+            contrast=lower_rate,
             given=ONE_HEAD | {"model.init": "gpt2"},
         ),
         Measured(
@@ -196,47 +167,29 @@ CLAIM = Claim(
             measure=identity,
             value="difference",
         ),
-        Trained(
-            "all_widths",
-            "The cost at equal total width, for the other widths of a head.",
-            AtLeast(0.0),
-            role="shown",
-            budget="full",
-            seeds=3,
-            arms=tuple(arm for D in (32, 64, 256, 512) for arm in _wide_pair(D)),
-            contrast=largest_price,
-            given=WIDE,
-        ),
-        Trained(
-            "rates",
-            "The price at equal width, at a third and at three times the learning rate.",
-            AtLeast(0.0),
-            role="shown",
-            budget="full",
-            seeds=1,
-            arms=tuple(arm for D in (16, 128) for lr in (3e-4, 3e-3) for arm in _wide_pair(D, lr)),
-            contrast=largest_price,
-            given=WIDE,
+        Measured(
+            "gpt2_spread",
+            "With GPT-2's initialization, unscaled scores spread by sqrt(D) C / 2500.",
+            AtMost(0.05, unit="relative error, mean over C = 128, 768 and 1,600"),
+            role="secondary",
+            seconds=3,
+            measure=gpt2_scores,
+            value="error",
         ),
         Trained(
             "map",
-            "The penalty is larger above the condensation line than below.",
-            AtLeast(0.05),
-            role="shown",
-            seeds=1,
-            arms=_map_arms(*COARSE),
-            contrast=coarse_contrast,
-            given=ONE_HEAD,
-        ),
-        Trained(
-            "map_fine",
-            "The same on a finer grid.",
+            "The cost at each learning rate is larger above the condensation line than below.",
             AtLeast(0.05),
             role="shown",
             budget="full",
-            seeds=2,
-            arms=_map_arms(*FINE),
-            contrast=fine_contrast,
+            seeds=1,
+            arms=tuple(
+                _arm(attn, std, lr)
+                for std in STDS
+                for lr in RATES
+                for attn in ("unscaled", "sdpa")
+            ),
+            contrast=above_minus_below,
             given=ONE_HEAD,
         ),
     ),

@@ -49,6 +49,23 @@ def at_initialization(seed: int) -> Mapping[str, Any]:
     return found | {f"{what} error": sum(e) / len(e) for what, e in errors.items()}
 
 
+def gpt2_scores(seed: int) -> Mapping[str, Any]:
+    """Spread of the unscaled scores of a first layer with GPT-2's initialization, std 0.02."""
+    found: dict[str, Any] = {}
+    errors = []
+    for C, D in ((128, 128), (768, 64), (1600, 64)):
+        layer = SelfAttention(AttentionConfig(C, C // D, block_size=KEYS, bias=False))
+        weight = torch.randn(3 * C, C, generator=generator(seed, f"weights/{C}"))
+        layer.qkv.weight.data.copy_(0.02 * weight)
+        x = F.layer_norm(torch.randn(1, KEYS, C, generator=generator(seed, f"inputs/{C}")), [C])
+        with torch.no_grad():
+            q, k, _ = layer.split(x)
+        measured = _softmax_of(scores(q.double(), k.double(), scale=1.0))["spread"]
+        found[f"C = {C}, D = {D}"] = measured
+        errors.append(abs(measured / (math.sqrt(D) * C * 0.02**2) - 1))
+    return found | {"error": sum(errors) / len(errors)}
+
+
 def _softmax_of(s: Tensor) -> dict[str, float]:
     p = s.softmax(-1)
     return {

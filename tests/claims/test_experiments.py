@@ -176,7 +176,7 @@ def test_every_arm_composes_and_equal_arms_of_several_claims_are_trained_once(
 
 
 def test_the_assumption_of_the_textbook_is_a_precondition():
-    prediction = CLAIMS[0].prediction("unit_variance")
+    prediction = CLAIMS[0].prediction("unit_variance_300")
     assert isinstance(prediction, Trained) and isinstance(prediction.criterion, AtLeast)
     assert prediction.given["model.init"] == "unit" and prediction.given["model.n_head"] == 1
 
