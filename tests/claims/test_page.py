@@ -14,6 +14,7 @@ from attnlab.claims.evaluate import judge_prediction, verdict
 from attnlab.claims.judge import judge_claim
 from attnlab.claims.paths import Paths
 from attnlab.claims.report import (
+    _changes,
     _claim_page,
     headline,
     number,
@@ -282,3 +283,11 @@ def test_exploratory_results_are_not_published(family, paths):
 )
 def test_numbers(value, text):
     assert number(value) == text
+
+
+def test_the_history_counts_arms_and_names_the_rest():
+    changed = ["arm a removed", "arm b removed", "arm c: optim.lr: 0.1 -> 0.2", "code.m: 1 -> 2"]
+    assert _changes(["first_seed: 1 -> 2", *changed, "prediction p added"]) == (
+        "first_seed: 1 -> 2; prediction p added; "
+        "arms removed: 2; arms with other settings: 1; code"
+    )

@@ -1,6 +1,7 @@
 """The report on claims: one HTML file that opens offline, and the page of each claim."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -213,7 +214,7 @@ def _templates() -> jinja2.Environment:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters |= {"number": number, "cell": _cell}
+    environment.filters |= {"number": number, "cell": _cell, "changes": _changes}
     environment.globals |= {"seeds_table": seeds_table, "diverged": _diverged}
     return environment
 
@@ -244,6 +245,16 @@ def number(value: Any) -> str:
     if isinstance(value, int) or not isinstance(value, float):
         return str(value)
     return f"{value:.4f}" if 0.01 <= abs(value) < 1000 else f"{value:.3g}"
+
+
+def _changes(lines: Sequence[str]) -> str:
+    """What changed since the last version; declared.json has each setting and digest."""
+    arms = Counter(
+        "with other settings" if ": " in x else x.split()[-1] for x in lines if x[:4] == "arm "
+    )
+    parts = [x for x in lines if not x.startswith(("arm ", "code."))]
+    parts += [f"arms {how}: {n}" for how, n in arms.items()]
+    return "; ".join(parts + ["code"] * any(x.startswith("code.") for x in lines))
 
 
 def _cell(text: object) -> str:
