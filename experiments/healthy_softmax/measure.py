@@ -15,13 +15,20 @@ from attnlab.model import GPT
 from attnlab.probes import measures
 from attnlab.rng import generator
 
-T, B, WARMUP = 64, 4, 20
+T, B, WARMUP = 64, 12, 20
 STEPS, WIDTH = 100, 256
 LOOKS = (0, 10, 20, 30, 40, 60, 80, 100)
+RATES = (3e-4, 1e-3, 3e-3, 1e-2)
 
 
 def train(
-    *, width: int, head_size: int, scale: float | str | None, lr: float, seed: int
+    *,
+    width: int,
+    head_size: int,
+    scale: float | None,
+    lr: float,
+    seed: int,
+    steps: int = STEPS,
 ) -> dict[str, list[float]]:
     """Train one layer on TinyShakespeare, and measure its softmax during training.
 
@@ -31,10 +38,12 @@ def train(
         scale: multiplies the scores; None means 1/sqrt(D).
         lr: of AdamW, after a linear warmup of 20 steps.
         seed: of weights and batches.
+        steps: of training.
 
     Returns:
-        one value for each step in `LOOKS`: the share of rows whose largest weight is above 0.99,
-        the standard deviation of a row's scores, and the validation loss on a fixed batch.
+        one value for each step in `LOOKS` and the last one: the share of rows whose largest weight
+        is above 0.99, the standard deviation of a row's scores, and the validation loss on a
+        fixed batch.
     """
     train_ids, val_ids = _texts()
     net = GPT(
@@ -50,8 +59,8 @@ def train(
     held_out = val_ids[: 16 * (T + 1)].view(16, T + 1)
     stream = generator(seed, "healthy")
     found: dict[str, list[float]] = {"saturated": [], "spread": [], "loss": []}
-    for step in range(STEPS + 1):
-        if step in LOOKS:
+    for step in range(steps + 1):
+        if step in LOOKS or step == steps:
             for name, value in _look(net, held_out).items():
                 found[name].append(value)
         ids = _batch(train_ids, stream)
@@ -89,19 +98,36 @@ def _batch(text: Tensor, stream: torch.Generator) -> Tensor:
 
 
 SETTINGS: dict[str, dict[str, Any]] = {
-    "one head, rate 3e-3": {"head_size": 256, "scale": None, "lr": 3e-3},
-    "one head, rate 1e-3": {"head_size": 256, "scale": None, "lr": 1e-3},
-    "16 heads, rate 3e-3": {"head_size": 16, "scale": None, "lr": 3e-3},
-    "one head, 1/D, rate 3e-3": {"head_size": 256, "scale": "1/D", "lr": 3e-3},
-    "one head, unscaled, rate 3e-3": {"head_size": 256, "scale": 1.0, "lr": 3e-3},
+    "one head": {"head_size": 256, "scale": None},
+    "16 heads": {"head_size": 16, "scale": None},
+    "one head, unscaled": {"head_size": 256, "scale": 1.0},
 }
 
 
 def saturation(seed: int) -> Mapping[str, Any]:
-    """Share of saturated rows after 100 steps in each setting, and during training."""
+    """Share of saturated rows after 100 steps in each setting, at each rate and at the best one.
+
+    The best rate is the one with the lowest validation loss of this seed.
+    """
     found: dict[str, Any] = {}
     for name, setting in SETTINGS.items():
-        curves = train(width=WIDTH, seed=seed, **setting)
-        found[name] = curves["saturated"][-1]
-        found[f"{name}: curves"] = curves
+        curves = {lr: train(width=WIDTH, seed=seed, lr=lr, **setting) for lr in RATES}
+        best = min(curves, key=lambda lr: curves[lr]["loss"][-1])
+        found |= {f"{name}, rate {lr:g}": curves[lr]["saturated"][-1] for lr in RATES}
+        found[f"{name}, losses"] = [curves[lr]["loss"][-1] for lr in RATES]
+        found |= {name: curves[best]["saturated"][-1], f"{name}, best rate": best}
+        found[f"{name}: curves"] = curves[best]
+    found["one head, three times its best rate"] = _above(found, "one head")
     return found
+
+
+def _above(found: Mapping[str, Any], name: str) -> float:
+    """The share of saturated rows at the next rate above the best one."""
+    place = min(RATES.index(found[f"{name}, best rate"]) + 1, len(RATES) - 1)
+    return float(found[f"{name}, rate {RATES[place]:g}"])
+
+
+def late(seed: int) -> Mapping[str, Any]:
+    """Share of saturated rows after 400 steps, one head, at a learning rate of 1e-3."""
+    curves = train(width=WIDTH, head_size=256, scale=None, lr=1e-3, seed=seed, steps=400)
+    return {"one head": curves["saturated"][-1], "loss": curves["loss"][-1]}

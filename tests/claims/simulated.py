@@ -49,10 +49,9 @@ def _of_the_textbook_claims():
         values[f"share above 0.999, {n} keys"] = 0.5
     for what in ("W_q", "scores", "median row", "trace"):
         values |= {f"{what} at {D}": 1.0 for D in (8, 32, 128, 512)}
-    for heads in ("one head", "16 heads", "one head, 1/D", "one head, unscaled"):
-        for rate in ("3e-3", "1e-3"):
-            curves = {"saturated": _curve(8, 0.0, 0.5), "spread": _curve(8, 1.0, 10.0)}
-            values[f"{heads}, rate {rate}: curves"] = curves
+    for heads in ("one head", "16 heads", "one head, unscaled"):
+        curves = {"saturated": _curve(8, 0.0, 0.5), "spread": _curve(8, 1.0, 10.0)}
+        values[f"{heads}: curves"] = curves
     return values
 
 
