@@ -10,7 +10,10 @@ TWO = Arm("two layers", ("model.n_layer=2",))
 ONE = Arm("one layer", ("model.n_layer=1", "model.n_embd=92"))
 SMEARED = Arm("one layer, smeared", (*ONE.overrides, "model.smear=1"))
 NO_POSITIONS = "model.learned_positions=false"
-ROTARY = Arm("one layer, rotary", (*ONE.overrides, "attn=rotary", NO_POSITIONS))
+# Rotary embeddings need an even width of a head.
+ROTARY = Arm(
+    "one layer, rotary", ("model.n_layer=1", "model.n_embd=96", "attn=rotary", NO_POSITIONS)
+)
 NOPE = Arm("one layer, no positions", (*ONE.overrides, NO_POSITIONS))
 ACCURACY = RunMetric(after_training, "accuracy")
 INDUCTION = RunMetric(after_training, "best")
@@ -33,7 +36,7 @@ CLAIM = Claim(
             "Two layers give at least 90 % of the answers.",
             AtLeast(0.9, unit="of the answers"),
             where="two layers can, within 3,200 steps",
-            pilot=Pilot(1.0, 0.001),
+            pilot=Pilot(1.0, 0.0),
             arms=(TWO,),
             contrast=level,
             metric=ACCURACY,
@@ -44,7 +47,7 @@ CLAIM = Claim(
             "In two layers, a head has at least half of its weight on the symbols that followed.",
             AtLeast(0.5, unit="of the weight"),
             where="two layers do it by an induction head",
-            pilot=Pilot(0.9, 0.05),
+            pilot=Pilot(0.979, 0.026),
             arms=(TWO,),
             contrast=level,
             metric=INDUCTION,
@@ -55,7 +58,7 @@ CLAIM = Claim(
             "One layer of as many parameters gives at most 80 % of the answers.",
             AtMost(0.8, unit="of the answers"),
             where="one layer cannot, within 3,200 steps",
-            pilot=Pilot(0.65, 0.05),
+            pilot=Pilot(0.649, 0.035),
             arms=(ONE,),
             contrast=level,
             metric=ACCURACY,
@@ -67,7 +70,7 @@ CLAIM = Claim(
             AtLeast(0.9, unit="of the answers"),
             bearing="against",
             where="symbols are mixed with their predecessors before one layer",
-            pilot=Pilot(1.0, 0.001),
+            pilot=Pilot(1.0, 0.0),
             arms=(SMEARED,),
             contrast=level,
             metric=ACCURACY,
@@ -78,7 +81,7 @@ CLAIM = Claim(
             "In it, a head has at least half of its weight on the symbols that followed.",
             AtLeast(0.5, unit="of the weight"),
             role="secondary",
-            pilot=Pilot(0.95, 0.01),
+            pilot=Pilot(0.885, 0.020),
             arms=(SMEARED,),
             contrast=level,
             metric=INDUCTION,
@@ -89,7 +92,7 @@ CLAIM = Claim(
             "Without that, no head of one layer has more than 0.5 there.",
             AtMost(0.5, unit="of the weight"),
             role="secondary",
-            pilot=Pilot(0.26, 0.05),
+            pilot=Pilot(0.268, 0.008),
             arms=(ONE,),
             contrast=level,
             metric=INDUCTION,
