@@ -17,5 +17,5 @@ def figure(evidence: Evidence) -> Figure:
             groups.append((arm.name, found.values))
     dots(axes[0], groups)
     axes[0].axhline(1 / 32, color="0.4", linestyle=":")
-    axes[0].set(ylim=(0, 1.05), ylabel="share of right answers", title="Induction, 800 steps")
+    axes[0].set(ylim=(0, 1.05), ylabel="share of right answers", title="Induction, 3,200 steps")
     return drawing
