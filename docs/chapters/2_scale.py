@@ -426,7 +426,7 @@ assert torch.allclose(
 
 # %% [markdown] tags=["solution"]
 # The standard deviation is far below the line, so training should not break. At a low learning rate,
-# leaving out the scale may even help at first. At the best rate of each model, it costs 0.09 nats after
+# leaving out the scale may even help at first. At the best rate of each model, it hurts after
 # 1,200 steps (`experiments/unscaled`). Here at one rate:
 #
 #     python train.py -m attn=sdpa,unscaled model.init=gpt2,unit model.n_head=1 data=plays seed=0,1,2 name=init
