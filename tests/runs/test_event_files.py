@@ -71,7 +71,7 @@ def test_tensorboard_shows_what_comparisons_say_of_each_run(tmp_path: Path) -> N
     for folder in folders[:2]:
         (folder / "events.out.tfevents.1.host.1").touch()
     runs = read_runs(tmp_path)
-    for _ in range(2):  # the second text is in the place of the first
+    for _ in range(2):  # the second text replaces the first
         log_sentences(runs, pairs(runs))
     for folder in folders[:2]:
         read = EventAccumulator(str(folder))
