@@ -1,6 +1,7 @@
 """Hydra's launchers `submitit_slurm` and `submitit_local`: a lost job does not end a sweep."""
 
 import math
+import signal
 import time
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -10,6 +11,8 @@ from typing import Any
 from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
+
+from attnlab.training.slurm import USER_SIGNALS
 
 # Hydra imports this module for every command, so functions import whatever takes time.
 Plugin: Any = Launcher  # SweepSummary refuses the launcher if the plugin is missing
@@ -48,6 +51,12 @@ class SubmititLauncher(Plugin):
                     print(line, flush=True)
             time.sleep(1)
         return [ended[number] for number in range(len(jobs))]
+
+    def __call__(self, *arguments: Any) -> JobReturn:
+        """One run, in its job. As in train.py, signals of a time limit wait for the first step."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, USER_SIGNALS)
+        done: JobReturn = super().__call__(*arguments)
+        return done
 
     def _submitted(self, job_overrides: Sequence[Sequence[str]], first: int) -> Sequence[Any]:
         import submitit

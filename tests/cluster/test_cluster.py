@@ -115,9 +115,9 @@ def is_training(lab: Lab) -> bool:
 
 
 def release() -> None:
-    """Start requeued jobs at once, which Slurm holds for two minutes."""
+    """Start requeued jobs at once, which Slurm holds for two minutes, and with a longer limit."""
     for job in jobs("PENDING"):
-        slurm("scontrol", "update", f"JobId={job}", "StartTime=now")
+        slurm("scontrol", "update", f"JobId={job}", "StartTime=now", "TimeLimit=60")
 
 
 def assert_same(lab: Lab, whole: Lab, attn: str = "sdpa") -> None:

@@ -1,6 +1,8 @@
 """Run directories: names, fingerprints, and refusals."""
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -137,5 +139,28 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
         RunDirectory(tmp_path).locked(),
     ):
         pass
+    with RunDirectory(tmp_path).locked():
+        pass
+
+
+@pytest.mark.filterwarnings("ignore:flock not supported")
+def test_a_lock_that_was_copied_to_a_file_system_without_locks_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with RunDirectory(tmp_path).locked():  # leaves its file
+        pass
+
+    def missing(*_: object) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr("fcntl.flock", missing)
+    with (
+        pytest.raises(
+            BadInput, match=r"another process is training .*; if none is, delete .*lock"
+        ),
+        RunDirectory(tmp_path).locked(),
+    ):
+        pass
+    (tmp_path / ".lock").unlink()
     with RunDirectory(tmp_path).locked():
         pass

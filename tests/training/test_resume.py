@@ -1,10 +1,12 @@
 """A checkpoint is checked as a whole before resuming, and only files of a run are deleted."""
 
+import hashlib
 import io
 import json
 import os
 import signal
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -92,6 +94,69 @@ def test_a_checkpoint_that_lacks_a_part_or_belongs_to_another_run_is_refused(
         assert before == {f: f.read_bytes() for f in (tmp_path / "run").rglob("*") if f.is_file()}
     file.write_bytes(whole)
     assert train(*SETTINGS, f"optim={optim}").metrics["steps"] == 6
+
+
+OWN = """
+from torch.nn.functional import scaled_dot_product_attention
+
+def kernel(q, k, v, *, mask, scale, dropout):
+    return scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+"""
+
+
+@pytest.fixture
+def own_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The file of a kernel of the user."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (file := tmp_path / "kernel_of_user.py").write_text(OWN)
+    yield file
+    sys.modules.pop("kernel_of_user", None)
+
+
+def test_a_changed_kernel_is_named(
+    own_kernel: Path, train: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    settings = ("attn.kernel=kernel_of_user.kernel", "model.dropout=0")
+    interrupted(train, monkeypatch, 3, *settings)
+    first = hashlib.sha256(own_kernel.read_bytes()).hexdigest()
+    own_kernel.write_text(OWN + "# changed\n")
+    kept = read_checkpoint(tmp_path / "run" / "checkpoints" / "last.ckpt")["attnlab"]
+    assert kept["conditions"]["own_code"]["kernel_of_user"]["sha256"] == first
+    # This process still has the kernel as it was imported.
+    run = train(*SETTINGS, *settings, folder="in the same process")
+    assert run.metrics["own_code"]["kernel_of_user"]["sha256"] == first
+    del sys.modules["kernel_of_user"]
+    with pytest.warns(UserWarning, match=r"with own_code\.kernel_of_user\.sha256 = .* \(was "):
+        run = train(*SETTINGS, *settings)
+    assert run.metrics["own_code"]["kernel_of_user"]["sha256"] != first
+    train(*SETTINGS, *settings)  # finished, and unchanged since
+    own_kernel.write_text(OWN + "# changed again\n")
+    del sys.modules["kernel_of_user"]
+    with pytest.warns(UserWarning, match=r"kernel_of_user changed since .*force=true"):
+        train(*SETTINGS, *settings)
+
+
+def test_a_run_that_goes_on_elsewhere_says_so(
+    train: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    interrupted(train, monkeypatch, 3)
+    file = tmp_path / "run" / "checkpoints" / "last.ckpt"
+    elsewhere = {"precision": "bf16-mixed", "device": "cuda", "device_name": "NVIDIA\x1b[2J"}
+    rewrite(file, lambda c: c["attnlab"]["conditions"].update(elsewhere))
+    with pytest.warns(UserWarning) as told:
+        train(*SETTINGS)
+    (sentence,) = [x for x in (str(each.message) for each in told) if "goes on" in x]
+    assert sentence.startswith("this run goes on from step 3 with precision = 32-true (was bf16")
+    assert "device = cpu (was cuda)" in sentence and "\x1b" not in sentence
+    assert "threads" not in sentence
+
+
+def test_the_commit_of_a_run_is_that_of_its_start(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits = iter(["at the start", "at the end"])
+    monkeypatch.setattr("attnlab.training.run.git_state", lambda: next(commits))
+    assert train().metrics["git"] == "at the start"
 
 
 def flip_a_bit(file: Path) -> None:

@@ -20,6 +20,7 @@ from attnlab import workers
 from attnlab.errors import BadInput
 from attnlab.runs.reading import read_run
 from attnlab.runs.run_directory import Busy
+from attnlab.training.slurm import USER_SIGNALS
 from attnlab.training.sweeps import (
     Forecast,
     SweepSummary,
@@ -27,6 +28,7 @@ from attnlab.training.sweeps import (
     seed_by_seed,
     share_threads,
 )
+from hydra_plugins import attnlab_submitit
 from hydra_plugins.attnlab_optuna import OptunaSweeper
 from tests.conftest import ROOT, SMALL
 from tests.forked import begin, ended, forked_worker, is_one_sentence, same_weights
@@ -352,6 +354,20 @@ def test_a_launchers_process_uses_its_share_of_threads(
         assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(1)
+
+
+def test_a_job_of_submitit_does_a_step_before_signals_of_its_time_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def blocked(*_: Any) -> set[Any]:
+        return set(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+
+    launcher = object.__new__(attnlab_submitit.SlurmLauncher)
+    monkeypatch.setattr(attnlab_submitit.Plugin, "__call__", blocked, raising=False)
+    try:
+        assert set(USER_SIGNALS) <= set(launcher())
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, USER_SIGNALS)
 
 
 def launched(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import attnlab
 from attnlab.claims.paths import Paths
+from attnlab.training.checkpoints import processor
 
 ROWS = ("rows.jsonl", "pilots.jsonl")  # committed, and appended to while claims run
 PACKAGES = ("attnlab", "torch", "lightning", "hydra-core", "numpy")
@@ -65,11 +66,3 @@ def machine() -> dict[str, Any]:
     """The processor and the versions of the libraries."""
     versions = {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
     return {"processor": processor(), "versions": versions}
-
-
-def processor() -> str:
-    """The name of the processor, from /proc/cpuinfo if it exists."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()

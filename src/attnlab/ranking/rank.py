@@ -20,14 +20,14 @@ from attnlab.claims.configs import compose_config, hydra_conf
 from attnlab.claims.paths import Paths
 from attnlab.claims.plan import ClaimSet, ClaimTask, Plan
 from attnlab.claims.progress import duration, run_plan
-from attnlab.claims.provenance import processor, sources_digest
+from attnlab.claims.provenance import sources_digest
 from attnlab.claims.rows import Row
 from attnlab.errors import BadInput
 from attnlab.imports import make_named_importable
 from attnlab.ranking.protocol import Contestant, Protocol, Trial, read_protocol
 from attnlab.ranking.trials import Course, Needed, by_trial
 from attnlab.ranking.verdicts import Table, make_table
-from attnlab.training.checkpoints import versions
+from attnlab.training.checkpoints import processor, versions
 from attnlab.training.config import read_config
 from attnlab.training.instantiate import locate
 from attnlab.training.main import variants_in_turn

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from filelock import FileLock, Timeout
+from filelock import FileLock, SoftFileLock, Timeout
 from omegaconf import DictConfig, OmegaConf
 
 from attnlab.errors import BadInput, first_line
@@ -129,7 +129,10 @@ class RunDirectory:
             lock = FileLock(self.path / ".lock", timeout=PATIENCE)
             lock.acquire()
         except Timeout as error:
-            raise Busy(f"another process is training in {self.path}") from error
+            # A file system without locks: the file itself is the lock, and outlives its process.
+            soft = isinstance(lock, SoftFileLock)
+            left = f"; if none is, delete {lock.lock_file}" if soft else ""
+            raise Busy(f"another process is training in {self.path}{left}") from error
         except OSError as error:
             raise BadInput(f"{self.path} cannot be written: {error.strerror}") from error
         try:

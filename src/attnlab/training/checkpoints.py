@@ -1,6 +1,7 @@
 """Reads checkpoint files without running code from them, and builds their models."""
 
 import io
+import platform
 import re
 import warnings
 import zipfile
@@ -9,7 +10,7 @@ from functools import cache
 from importlib.metadata import version
 from inspect import signature
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import torch
 from omegaconf import DictConfig
@@ -24,6 +25,9 @@ from attnlab.model import GPT
 from attnlab.runs.run_directory import RunDirectory
 from attnlab.runs.settings import flat, settings_with
 from attnlab.training.factories import model_factory
+
+if TYPE_CHECKING:
+    import lightning.pytorch as L
 
 # docs/security.md says what is checked before anything is imported, built or allocated.
 # The entries of an archive of `torch.save`, below one directory.
@@ -50,6 +54,28 @@ LONGEST = 100  # characters of a value that a message quotes
 def versions() -> dict[str, str]:
     """The versions of the libraries that decide what a checkpoint holds and how a run resumes."""
     return {name: version(name) for name in ("attnlab", "lightning", "torch")}
+
+
+@cache
+def processor() -> str:
+    """The name of the processor, from /proc/cpuinfo if it exists."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def conditions(trainer: "L.Trainer") -> dict[str, Any]:
+    """Precision and device of a run, which may change its bits."""
+    device = trainer.strategy.root_device
+    cuda = device.type == "cuda"
+    return {
+        "precision": str(trainer.precision),
+        "device": device.type,
+        "device_name": torch.cuda.get_device_name(device) if cuda else processor(),
+        "devices": trainer.world_size,
+        "threads": torch.get_num_threads(),
+    }
 
 
 def read_checkpoint(file: Path) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from attnlab.probes.capture import called
 from attnlab.probes.nonfinite import Finding, first_nonfinite
 from attnlab.rng import seed_default, stream_seed
 from attnlab.runs.settings import flat, identity
-from attnlab.training.checkpoints import load_stored, versions
+from attnlab.training.checkpoints import conditions, load_stored, versions
 from attnlab.training.eval_lengths import at_length, by_position, data_at
 
 OptimizerFactory = Callable[[torch.nn.Module, int], tuple[Optimizer, LRScheduler]]
@@ -189,6 +189,7 @@ class TaskModule(L.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         ours = {"recipe": self.recipe, "versions": dict(versions())}
+        ours["conditions"] = conditions(self.trainer) | {"own_code": self.recipe["own_code"]}
         checkpoint["attnlab"] = ours | {"val_losses": dict(self.val_losses)}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

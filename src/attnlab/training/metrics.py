@@ -5,15 +5,15 @@ import math
 import platform
 import subprocess
 import sys
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import lightning.pytorch as L
-import torch
 from lightning.fabric.utilities.apply_func import move_data_to_device
 
-from attnlab.data.batches import TaskData
 from attnlab.errors import LIBRARIES, with_location
 from attnlab.model import GPT
 from attnlab.probes.base import LAYER_ERRORS, Probe
@@ -23,6 +23,7 @@ from attnlab.probes.layer_check import users_layers
 from attnlab.runs.run_directory import variant_of
 from attnlab.runs.settings import Settings, flat
 from attnlab.training.callbacks import Clock, RunCheckpoints
+from attnlab.training.checkpoints import conditions
 from attnlab.training.lightning_module import TaskModule
 
 SOURCE = Path(__file__).parent.parent
@@ -62,7 +63,7 @@ def measured(trainer: L.Trainer, lit: TaskModule, clock: Clock) -> dict[str, Any
     callbacks = trainer.callbacks  # type: ignore[attr-defined]
     records = [callback.record for callback in callbacks if isinstance(callback, Probe)]
     figures |= {} if not isinstance(lit.net, GPT) else {"costs": _costs(lit.net)}
-    if own := own_code({key: lit.recipe["config"][key] for key in ("attn", "model", "data")}):
+    if own := lit.recipe["own_code"]:
         figures["own_code"] = own
     return figures | {
         "steps": trainer.global_step,
@@ -84,36 +85,33 @@ def _costs(net: GPT) -> dict[str, Any]:
         return {"error": with_location(error)}
 
 
-def provenance(trainer: L.Trainer, corpus: TaskData) -> dict[str, Any]:
+def provenance(trainer: L.Trainer, lit: TaskModule) -> dict[str, Any]:
     """Corpus, code, versions, precision and device that the metrics come from."""
-    device = trainer.strategy.root_device
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
     packages = ("attnlab", "torch", "lightning", "hydra-core", "numpy")
     return {
-        "corpus": corpus.record,
-        "git": git_state(),
+        "corpus": lit.corpus.record,
+        "git": lit.recipe["git"],
         "versions": {"python": platform.python_version()} | {p: version(p) for p in packages},
-        "precision": str(trainer.precision),
-        "device": device.type,
-        "device_name": name or platform.machine(),
-        "devices": trainer.world_size,
-        "threads": torch.get_num_threads(),
-    }
+    } | conditions(trainer)
 
 
 def own_code(settings: Settings) -> dict[str, Any]:
     """The digest, and the `git_state`, of each of the user's modules that the settings name."""
-    found = {}
-    for value in flat(settings).values():
-        name = str(value).rpartition(".")[0]
-        file = Path(str(vars(sys.modules[name]).get("__file__")) if name in sys.modules else "")
-        installed = any(library in file.parents for library in (*LIBRARIES, SOURCE))
-        if file.suffix == ".py" and not installed:
-            digest = hashlib.sha256(file.read_bytes()).hexdigest()
-            found[name] = {"sha256": digest, "git": git_state(file)}
-    return found
+    values = [str(x) for key in ("attn", "model", "data") for x in flat(settings[key]).values()]
+    modules = {name: sys.modules.get(name) for name in (x.rpartition(".")[0] for x in values)}
+    return {name: code for name, x in modules.items() if x is not None and (code := _code_of(x))}
 
 
+@cache  # when it was imported; the file may change while the module is used
+def _code_of(module: ModuleType) -> dict[str, Any] | None:
+    file = Path(str(vars(module).get("__file__")))
+    if file.suffix != ".py" or any(library in file.parents for library in (*LIBRARIES, SOURCE)):
+        return None
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    return {"sha256": digest, "git": git_state(file)}
+
+
+@cache  # when attnlab was imported
 def git_state(file: Path = SOURCE / "__init__.py") -> dict[str, Any] | None:
     """The commit of a file's tree and whether files differ from it; None outside of a clone."""
 

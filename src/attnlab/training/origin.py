@@ -3,6 +3,7 @@ continue, or other weights."""
 
 import hashlib
 import json
+import warnings
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
@@ -19,9 +20,9 @@ from attnlab.errors import BadInput, printable
 from attnlab.files import check_plain, read_file, write_atomically
 from attnlab.probes.base import Probe
 from attnlab.runs.run_directory import RERUN, RunDirectory
-from attnlab.runs.settings import Role, Settings, differences, is_below, settings_with
+from attnlab.runs.settings import Role, Settings, differences, flat, is_below, settings_with
 from attnlab.training.callbacks import AtomicCheckpointIO
-from attnlab.training.checkpoints import read_checkpoint, read_stored_model, versions
+from attnlab.training.checkpoints import conditions, read_checkpoint, read_stored_model, versions
 from attnlab.training.lightning_module import TaskModule
 
 LONGEST = 300  # characters of a file that a message quotes
@@ -101,10 +102,25 @@ def prepare_resume(checkpoint: dict[str, Any], lit: TaskModule, trainer: L.Train
         if not 0 <= step <= trainer.max_steps:
             raise RuntimeError("its step is not between 0 and trainer.max_steps")
         lit.load_state_dict(checkpoint["state_dict"])
+        _warn_of_changes(checkpoint["attnlab"].get("conditions"), lit, trainer, step)
     except (RuntimeError, TypeError) as error:
         reason = " ".join(str(error).split())[:LONGEST]
         sentence = f"the checkpoint of step {step} cannot be resumed from: {printable(reason)}"
         raise BadInput(f"{sentence}; {RERUN}") from error
+
+
+def _warn_of_changes(stored: Any, lit: TaskModule, trainer: L.Trainer, step: int) -> None:
+    """Warn of a run that goes on under other `conditions`, which a checkpoint stores."""
+    now = conditions(trainer) | {"own_code": lit.recipe["own_code"]}
+    old, new = flat({"": stored}), flat({"": now})
+    changes = [
+        f"{key[1:]} = {str(x)[:50]} (was {printable(str(old[key])[:50])})"
+        for key, x in new.items()
+        if str(old.get(key, x)) != str(x) and ".git" not in key
+    ]
+    if changes:
+        sentence = f"this run goes on from step {step} with {', '.join(changes)}; "
+        warnings.warn(f"{sentence}an uninterrupted run may have another result", stacklevel=2)
 
 
 def _averages(trainer: L.Trainer) -> bool:

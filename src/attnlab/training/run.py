@@ -31,7 +31,7 @@ from attnlab.errors import DISK, BadInput, Terminated, first_line
 from attnlab.files import write_json
 from attnlab.probes.base import measurable
 from attnlab.probes.layer_check import check_users_layers
-from attnlab.runs.run_directory import RunDirectory
+from attnlab.runs.run_directory import RERUN, RunDirectory
 from attnlab.runs.settings import Settings, fingerprint
 from attnlab.training import callbacks
 from attnlab.training.callbacks import Clock, RunCheckpoints
@@ -40,7 +40,7 @@ from attnlab.training.factories import memory_message
 from attnlab.training.interruption import Interruption
 from attnlab.training.lightning_module import TaskModule
 from attnlab.training.loggers import close_services, log_results, log_settings
-from attnlab.training.metrics import ending, measured, provenance
+from attnlab.training.metrics import ending, git_state, measured, own_code, provenance
 from attnlab.training.origin import (
     EarlierRun,
     InitialWeights,
@@ -103,7 +103,7 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
         metrics, status = ending(trainer, checkpoints)
         metrics |= {"variant": variant, "check_layer": settings["check_layer"]}
         metrics |= {} if origin is None else origin.record
-        metrics |= measured(trainer, lit, clock) | provenance(trainer, corpus)
+        metrics |= measured(trainer, lit, clock) | provenance(trainer, lit)
         write_json(directory.metrics_file, metrics)
         log_results(trainer, metrics)
         directory.set_status(metrics["status"], digest, status)
@@ -130,13 +130,17 @@ def _past_result(config: RunConfig, directory: RunDirectory, inputs: list[str]) 
     if not directory.is_done():
         return None
     check_checkpoints(directory)
-    return Result(directory.path, directory.metrics(), config.module, config.settings, fresh=False)
+    metrics, code = directory.metrics(), own_code(config.settings)
+    if changed := [x for x in code if code[x]["sha256"] not in str(metrics.get("own_code", code))]:
+        warnings.warn(f"{', '.join(changed)} changed since this run; {RERUN}", stacklevel=2)
+    return Result(directory.path, metrics, config.module, config.settings, fresh=False)
 
 
 def make_module(config: RunConfig, corpus: TaskData) -> TaskModule:
     """The LightningModule of a run, with initial weights; BadInput if model or data do not fit."""
     recipe = {"config": config.settings, "alphabet": to_plain(corpus.alphabet)}
-    recipe |= {"corpus": corpus.name, "corpus_sha256": corpus.sha256}
+    recipe |= {"corpus": corpus.name, "corpus_sha256": corpus.sha256, "git": git_state()}
+    recipe["own_code"] = own_code(config.settings)
     net = config.model(len(corpus.alphabet))
     lit = config.module(net, corpus, config.optimizer, recipe=recipe)
     lit.check_data()
