@@ -291,3 +291,15 @@ def test_the_history_counts_arms_and_names_the_rest():
         "first_seed: 1 -> 2; prediction p added; "
         "arms removed: 2; arms with other settings: 1; code"
     )
+
+
+def test_rows_without_cpu_seconds_do_not_show_wall_time(family, paths):
+    result, readme = family[0].found["p"], paths.experiments / "wins" / "README.md"
+    for rows in result.rows.values():
+        for row in rows:
+            row.pop("cpu_seconds", None)
+            row["seconds"] = 98765.0
+    assert "98765" not in _claim_page(family[0], readme.parent, figure=False)
+    for row in result.rows["a"]:
+        row["cpu_seconds"] = 43.2
+    assert "| 43 |" in _claim_page(family[0], readme.parent, figure=False)

@@ -147,12 +147,16 @@ def _arms(evidence: Evidence, declared: dict[str, Any]) -> list[dict[str, Any]]:
                 "learning rate": settings.get("optim.lr", ""),
                 "steps": settings.get("trainer.max_steps", ""),
                 "parameters": f"{parameters_of(of_arm[0]):,}",
-                "seconds a run": round(
-                    median(float(r.get("cpu_seconds") or r["seconds"]) for r in of_arm)
-                ),
+                "CPU seconds a run": _cpu_seconds(of_arm),
                 "pilots: loss by rate": ", ".join(f"{rate:g}: {x:.3f}" for rate, x in pilots),
             }
     return list(table.values())
+
+
+def _cpu_seconds(rows: list[dict[str, Any]]) -> str:
+    """The median; empty for rows that are older than its record."""
+    known = [float(row["cpu_seconds"]) for row in rows if row.get("cpu_seconds")]
+    return f"{median(known):.0f}" if known else ""
 
 
 def headline(evidence: Evidence) -> dict[str, str]:
