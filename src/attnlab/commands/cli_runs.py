@@ -94,7 +94,7 @@ def plot(
     baseline: Baseline = None,
     out: Annotated[Path | None, Option(help="By default plots in the directory.")] = None,
     format_: Format = None,
-    width: Annotated[float | None, Option(help="Inches of a printed column, as 3.3.")] = None,
+    width: Annotated[float | None, Option(help="Inches of a printed column, such as 3.3.")] = None,
 ) -> None:
     """Draw losses, entropy by layer, loss by position, and the comparison with the baseline."""
     from attnlab.runs.comparison_figure import figure_data
