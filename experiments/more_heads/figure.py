@@ -7,16 +7,16 @@ from attnlab.plotting.drawing import dots, panels
 
 
 def figure(evidence: Evidence) -> Figure:
-    found, between = evidence.shown("early"), evidence.shown("between")
     drawing, axes = panels(1, width=8)
-    if found is not None:
-        baseline = found.scores["1 head"]
-        scores = dict(found.scores) | (dict(between.scores) if between is not None else {})
-        groups = [
-            (name, [a - b for a, b in zip(scores[name], baseline, strict=False)])
-            for name in ("1 head", "2 heads", "4 heads", "8 heads")
-            if name in scores
-        ]
-        dots(axes[0], groups)
-        axes[0].set(ylabel="loss minus that of one head (nats)", title="Heads of one width")
+    groups = []
+    for name, label in (
+        ("four_300", "4 heads of 16"),
+        ("four_1200", "the same, 1,200 steps"),
+        ("wide", "8 heads of 16"),
+    ):
+        if (found := evidence.shown(name)) is not None:
+            groups.append((label, found.values))
+    dots(axes[0], groups)
+    axes[0].axhline(0, color="0.4", linestyle=":")
+    axes[0].set(ylabel="loss minus that of one head (nats)", title="Several heads against one")
     return drawing

@@ -55,14 +55,22 @@ def missing_package(error: ModuleNotFoundError) -> str:
     return f"{name} is not installed; install it with: pip install {package}"
 
 
-def with_location(error: BaseException) -> str:
-    """The first line of an error; with its class, file and line if the user's code raised it."""
+def users_frame(error: BaseException) -> traceback.FrameSummary | None:
+    """Where the user's code raised an error; None if a library or attnlab did."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         file = Path(frame.filename)
         if Path(__file__).parent in file.parents:
-            break
+            return None
         # A relative name, such as <frozen importlib._bootstrap>, is not a file.
         if file.is_absolute() and not any(library in file.parents for library in LIBRARIES):
-            place = f"{type(error).__name__} in {file.name}, line {frame.lineno}"
-            return f"{place}: {first_line(error)}"
-    return first_line(error)
+            return frame
+    return None
+
+
+def with_location(error: BaseException) -> str:
+    """The first line of an error; with its class, file and line if the user's code raised it."""
+    frame = users_frame(error)
+    if frame is None:
+        return first_line(error)
+    said = first_line(error) if str(error) else frame.line  # an assertion, with its condition
+    return f"{type(error).__name__} in {Path(frame.filename).name}, line {frame.lineno}: {said}"

@@ -221,7 +221,9 @@ def test_nan_is_a_fault() -> None:
         assert_causal(Nan(), vocab_size=V, block_size=T)
 
 
-def test_report_can_be_written(capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_can_be_written(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     import json
 
     report = checkup(small("peek_one"))
@@ -233,6 +235,9 @@ def test_report_can_be_written(capsys: pytest.CaptureFixture[str]) -> None:
     assert "diagonal" in page
     report.print()
     assert "off by one" in capsys.readouterr().out
+    monkeypatch.setenv("COLUMNS", "80")
+    report.print()
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 
 class OtherForOne(nn.Module):

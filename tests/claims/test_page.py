@@ -287,7 +287,30 @@ def test_numbers(value, text):
 
 def test_the_history_counts_arms_and_names_the_rest():
     changed = ["arm a removed", "arm b removed", "arm c: optim.lr: 0.1 -> 0.2", "code.m: 1 -> 2"]
-    assert _changes(["first_seed: 1 -> 2", *changed, "prediction p added"]) == (
+    changed += ["arm c: optim.min_lr: 0.01 -> 0.02", "prediction p added"]
+    assert _changes(["first_seed: 1 -> 2", *changed]) == (
         "first_seed: 1 -> 2; prediction p added; "
         "arms removed: 2; arms with other settings: 1; code"
+    )
+
+
+def test_rows_without_cpu_seconds_do_not_show_wall_time(family, paths):
+    result, readme = family[0].found["p"], paths.experiments / "wins" / "README.md"
+    for rows in result.rows.values():
+        for row in rows:
+            row.pop("cpu_seconds", None)
+            row["seconds"] = 98765.0
+    assert "98765" not in _claim_page(family[0], readme.parent, figure=False)
+    for row in result.rows["a"]:
+        row["cpu_seconds"] = 43.2
+    assert "| 43 |" in _claim_page(family[0], readme.parent, figure=False)
+
+
+def test_the_history_names_new_predictions_and_long_lists_without_their_content():
+    early = ["predictions.p.says: absent -> It falls.", "predictions.p.role: absent -> secondary"]
+    long = f"prediction q: arms: {['arm'] * 20} -> {['arm'] * 30}"
+    changed = ["predictions.r.criterion.threshold: 0.5 -> 0.2", *early, long]
+    assert _changes(changed) == (
+        "prediction r: criterion.threshold: 0.5 -> 0.2; prediction q: arms changed; "
+        "prediction p added"
     )

@@ -160,6 +160,16 @@ def test_a_claim_of_improvement_at_one_rate_is_refused_or_says_so():
     )
 
 
+def test_predictions_at_two_lengths_stand_beside_those_at_one():
+    two = Trained("p", "s", AtLeast(0.1), arms=PAIR, lengths=(300, 1200), where="here")
+    one = Trained("o", "s", AtLeast(0.1), arms=PAIR)
+    evidence = judged(prepare(Claim("x", (two, one)), []), (0.2, 0.2, 0.2))
+    tested = describe_conditions(evidence.claim, evidence.found, Resolved())
+    assert (
+        ", 300 and 1,200 steps for some predictions and one length for others (60 steps), "
+    ) in tested
+
+
 def test_unequal_parameters_are_named():
     evidence = judged(Claim("x", (Trained("p", "s", AtMost(0), arms=PAIR),)), (-0.1,), (108, 100))
     tested = describe_conditions(evidence.claim, evidence.found, Resolved())

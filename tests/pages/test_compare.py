@@ -56,7 +56,7 @@ def rows(page: str) -> dict[str, list[str]]:
 
 def test_differences_are_paired_by_seed_as_in_the_table(runs: Path) -> None:
     table = rows(compare([runs]))
-    headings = ["val loss", "median diff", "lowest to highest", "better in", "runs"]
+    headings = ["mean val loss", "median diff", "lowest to highest", "better in", "runs"]
     assert table["setting"] == headings
     assert table["sdpa"] == ["2.5000", "baseline", "", "", "2: finished"]
     assert table["unscaled"][1:4] == ["+0.1050", "+0.100 to +0.110", "0 of 2"]
@@ -166,6 +166,12 @@ def test_the_command(runs: Path) -> None:
     assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
     ended = commands.attnlab("compare", str(runs / "nowhere"), "--html", str(out))
     assert ended.code == 2 and "there is no directory" in ended.error
+    of_seed = ("compare", str(runs), "--html", str(out), "--where")
+    assert commands.attnlab(*of_seed, "attn!=flipped").code == 0
+    page = rows(out.read_text(encoding="utf-8"))
+    assert "unscaled" in page and "flipped" not in page
+    ended = commands.attnlab(*of_seed, "attn=linear")
+    assert ended.code == 2 and "none of 6 runs match --where attn=linear" in ended.error
     run(runs, "words", 0, 2.0, unit="word")
     with pytest.raises(BadInput, match="cannot share an axis"):
         compare([runs])

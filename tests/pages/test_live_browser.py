@@ -265,7 +265,7 @@ def test_without_trained_models_the_cards_name_the_run(browser: Browser, tmp_pat
     assert "no validation loss" in browser.run("$('about').textContent")
     browser.find("#mask label:nth-child(2)").click()
     assert right(browser) == "sdpa, no mask"
-    assert "another experiment than training this way" in said(browser, ".col1 .story")
+    assert "a different experiment from training this way" in said(browser, ".col1 .story")
 
 
 @pytest.mark.parametrize("state", ["a flipped mask", "everything"])

@@ -121,8 +121,13 @@ class EmptyRows(SelfAttention):
         return super().mask(x).tril(-1)
 
 
-class Neighbor(nn.Module):
-    """Not an `Attention`: each output is the value before it."""
+class FloatMask(SelfAttention):
+    def mask(self, x: Tensor) -> Tensor:
+        return super().mask(x).float()
+
+
+class WithoutPattern(nn.Module):
+    """Not an `Attention`: each output is the value `back` positions before it."""
 
     def __init__(self, config: AttentionConfig, back: int = 1) -> None:
         super().__init__()
@@ -131,6 +136,8 @@ class Neighbor(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self.proj(x.roll(self.back, 1) * (torch.arange(x.shape[1]) >= self.back)[:, None])
 
+
+class Neighbor(WithoutPattern):
     def pattern(self, x: Tensor) -> Tensor:
         before = torch.eye(x.shape[1]).roll(1, 0).tril()
         return before.expand(len(x), 1, -1, -1)
@@ -153,10 +160,16 @@ def check(attn: AttentionFactory) -> None:
         (LateLeak, "LateLeak reads ahead: its output at position 16 depends on position 19"),
         (Variant(SelfAttention, {"kernel": maskless}), "SelfAttention with maskless reads ahead"),
         (PatternOfAnother, r"at position 1 is not proj\(merge\(pattern @ values\)\)"),
+        (FloatMask, r"the mask of FloatMask is torch.float32; return bool, True = may attend"),
         (EmptyRows, "the mask of EmptyRows leaves query 0 of 20 without keys"),
         (
             Variant(Neighbor, {"back": 2}),
             "the output of Neighbor at position 2 depends on position 0, which has no weight",
+        ),
+        (
+            Variant(WithoutPattern, {"back": -1}),
+            "WithoutPattern reads ahead: its output at position 18 depends on position 19, which "
+            "comes later; apply the mask, or train it knowingly with check_layer=false",
         ),
         (
             Variant(SelfAttention, {"kernel": claims_softmax}),
@@ -179,6 +192,7 @@ def test_a_layer_that_its_instruments_would_misdescribe_is_refused(
         TorchMHA,
         Gated,
         Neighbor,
+        WithoutPattern,
         Variant(SelfAttention, {"kernel": relu}),
         Variant(SelfAttention, {"window": 3, "n_kv_head": 1, "qk_norm": True}),
     ],

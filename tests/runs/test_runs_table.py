@@ -9,14 +9,13 @@ from rich.console import Console
 
 from attnlab.runs.pairing import pairs
 from attnlab.runs.plain_rows import rows
-from attnlab.runs.printing import print_table
+from attnlab.runs.printing import note_on_costs, print_table
 from attnlab.runs.reading import read_runs
 from attnlab.runs.runs_table import (
     COMPARED,
     COSTS,
     USUAL,
     cell,
-    note_on_costs,
     table,
     usual,
 )

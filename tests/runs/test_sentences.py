@@ -90,6 +90,9 @@ def test_a_leak(tmp_path: Path) -> None:
     )
     assert too_few(pairs(read_runs(tmp_path))) == ""
     assert alone(Setting((read_run(folder),))).startswith("This model reads the future")
+    write_run(tmp_path, "sdpa", 1, 2.2, future_mass=0.0)
+    write_run(tmp_path, "flipped", 1, 0.3, future_mass=0.94)
+    assert said(tmp_path).endswith("does not compare predictions (medians of 2 seeds).")
 
 
 def test_a_collapse(tmp_path: Path) -> None:

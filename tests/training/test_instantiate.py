@@ -149,6 +149,41 @@ def test_an_error_in_user_code_names_its_line(mask: Callable[..., Tensor], said:
     assert str(error.value).startswith(f"RuntimeError in test_instantiate.py, line {line}: {said}")
 
 
+class Asserts(SelfAttention):
+    """A user's layer whose constructor asserts what does not hold."""
+
+    def __init__(self, config: AttentionConfig) -> None:
+        super().__init__(config)
+        raise AssertionError
+
+
+class ReturnsTwo(SelfAttention):
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x), None
+
+
+class KeepsHeads(SelfAttention):
+    def merge(self, mixed: Tensor, x: Tensor, v: Tensor) -> Tensor:
+        return mixed
+
+
+@pytest.mark.parametrize(
+    ("layer", "said"),
+    [
+        (
+            Asserts,
+            r"AssertionError in test_instantiate.py, line \d+: raise AssertionError",
+        ),
+        (ReturnsTwo, "the attention layer must return a tensor .* it returned a tuple"),
+        (KeepsHeads, "trying the attention fails: mat1 and mat2 shapes cannot be multiplied"),
+    ],
+)
+def test_a_users_layer_that_fails_is_one_sentence(layer: type[SelfAttention], said: str) -> None:
+    cfg = settings(f"attn._target_={__name__}.{layer.__name__}", "data=plays")
+    with pytest.raises(BadInput, match=f"^{said}"):
+        read_config(cfg).model(29)
+
+
 @pytest.mark.parametrize("name", ["loggers.WandbLogger", "callbacks.RichProgressBar", "Trainer"])
 def test_annotations_under_type_checking_are_ignored(name: str) -> None:
     """Lightning imports some names of its annotations under TYPE_CHECKING."""

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
+from shutil import get_terminal_size
 
 from torch import Tensor
 
@@ -129,7 +130,7 @@ class Report:
         where = " from outside; inside not examined" if blind else ""
         return f"Healthy{where}{', with suspicions' if self.diagnoses else ''}"
 
-    def summary(self, diagnoses: Sequence[Diagnosis] | None = None) -> str:
+    def summary(self, diagnoses: Sequence[Diagnosis] | None = None, width: int = 100) -> str:
         """The gravest diagnoses, or of those given, what was not looked at, and the verdict."""
         lines, told = [], self.diagnoses if diagnoses is None else diagnoses
         for number, d in enumerate(told[:3], 1):
@@ -142,28 +143,29 @@ class Report:
         if self.unseen:
             lines.append(f"Not looked at: {'; '.join(self.unseen)}.")
         lines.append(f"{self.verdict}; examined in {self.seconds:.1f} s.")
-        return "\n".join(_wrapped(line, 3) for line in lines)
+        return "\n".join(_wrapped(line, 3, width) for line in lines)
 
-    def to_text(self, *, color: bool = False) -> str:
-        """The report as it is printed, in 100 columns: every detector, then the summary."""
+    def to_text(self, *, color: bool = False, width: int = 100) -> str:
+        """The report as it is printed, in `width` columns: every detector, then the summary."""
         settings = ", ".join(f"{name} {value}" for name, value in self.settings.items())
-        lines = [_wrapped(f"{printable(self.subject)}  ({settings})", 0)]
+        lines = [_wrapped(f"{printable(self.subject)}  ({settings})", 0, width)]
         number = {name: str(n) for n, d in enumerate(self.diagnoses, 1) for name in d.detectors}
         for f in self.findings:
             status = f"{f.status.value:15}"
             said = f"see {number[f.detector]}" if f.cause and f.detector in number else f.headline
-            line = _wrapped(f"{f.detector:14}{status} {said}", 30)
+            line = _wrapped(f"{f.detector:14}{status} {said}", 30, width)
             shown = f"\x1b[{_COLOR[f.status]}m{status}\x1b[0m"
             lines.append(line.replace(status, shown, 1) if color else line)
-        return "\n".join([*lines, "", self.summary()])
+        return "\n".join([*lines, "", self.summary(width=width)])
 
     def print(self) -> None:
-        """Print the report to the terminal."""
-        print(self.to_text(color=sys.stdout.isatty()))
+        """Print the report in the width of the terminal, at most 100 columns."""
+        width = min(get_terminal_size((100, 24)).columns, 100)
+        print(self.to_text(color=sys.stdout.isatty(), width=width))
 
 
-def _wrapped(line: str, indent: int) -> str:
-    return textwrap.fill(line, 100, subsequent_indent=" " * indent, break_on_hyphens=False)
+def _wrapped(line: str, indent: int, width: int) -> str:
+    return textwrap.fill(line, width, subsequent_indent=" " * indent, break_on_hyphens=False)
 
 
 def _root(cause: str, present: set[str]) -> str:

@@ -31,10 +31,12 @@ def describe_conditions(
         parts.append("each arm at its best learning rate")
     if rates:
         parts.append(_one("learning rate", [f"{rate:g}" for rate in sorted(rates)]))
+    single = [f"{n:,} steps" for n in sorted(steps)]
     if lengths := sorted({each.steps for each in trained if each.part_of}):
-        parts.append(f"{' and '.join(f'{n:,}' for n in lengths)} steps")
-    if steps:
-        parts.append(_one("length", [f"{n:,} steps" for n in sorted(steps)]))
+        others = f" for some predictions and one length for others ({'; '.join(single)})"
+        parts.append(f"{' and '.join(f'{n:,}' for n in lengths)} steps{others * bool(single)}")
+    elif single:
+        parts.append(_one("length", single))
     if corpora:
         parts.append(_one("data set", sorted(corpora)))
     timed = [results[each.name] for each in claim.predictions if each.timed]

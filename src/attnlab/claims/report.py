@@ -1,6 +1,7 @@
 """The report on claims: one HTML file that opens offline, and the page of each claim."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -147,12 +148,16 @@ def _arms(evidence: Evidence, declared: dict[str, Any]) -> list[dict[str, Any]]:
                 "learning rate": settings.get("optim.lr", ""),
                 "steps": settings.get("trainer.max_steps", ""),
                 "parameters": f"{parameters_of(of_arm[0]):,}",
-                "seconds a run": round(
-                    median(float(r.get("cpu_seconds") or r["seconds"]) for r in of_arm)
-                ),
+                "CPU seconds a run": _cpu_seconds(of_arm),
                 "pilots: loss by rate": ", ".join(f"{rate:g}: {x:.3f}" for rate, x in pilots),
             }
     return list(table.values())
+
+
+def _cpu_seconds(rows: list[dict[str, Any]]) -> str:
+    """The median; empty for rows that are older than its record."""
+    known = [float(row["cpu_seconds"]) for row in rows if row.get("cpu_seconds")]
+    return f"{median(known):.0f}" if known else ""
 
 
 def headline(evidence: Evidence) -> dict[str, str]:
@@ -248,12 +253,15 @@ def number(value: Any) -> str:
 
 
 def _changes(lines: Sequence[str]) -> str:
-    """What changed since the last version; declared.json has each setting and digest."""
-    arms = Counter(
-        "with other settings" if ": " in x else x.split()[-1] for x in lines if x[:4] == "arm "
-    )
-    parts = [x for x in lines if not x.startswith(("arm ", "code."))]
-    parts += [f"arms {how}: {n}" for how, n in arms.items()]
+    """What changed since the last version; declared.json has each setting, list, and digest."""
+    # Early declarations list the settings of a new prediction instead of its name.
+    lines = [re.sub(r"^predictions\.(\w+)\.", r"prediction \1: ", line) for line in lines]
+    new = [x.partition(": ")[0] for x in lines if ": says: absent -> " in x]
+    of_arms = {x.partition(": ")[0]: ": " in x for x in lines if x.startswith("arm ")}
+    arms = Counter("with other settings" if x else arm.split()[-1] for arm, x in of_arms.items())
+    apart = ("arm ", "code.", *(f"{prediction}: " for prediction in new))
+    parts = [re.sub(r": \[.{99,}", " changed", x) for x in lines if not x.startswith(apart)]
+    parts += [f"{x} added" for x in new] + [f"arms {how}: {n}" for how, n in arms.items()]
     return "; ".join(parts + ["code"] * any(x.startswith("code.") for x in lines))
 
 

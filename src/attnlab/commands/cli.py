@@ -82,19 +82,19 @@ def sample(
 @app.command()
 def checkup(
     target: Annotated[str, Argument(help=EXAMINED)],
-    vocab_size: Annotated[int | None, Option(help="If the model does not have it.")] = None,
+    vocab_size: Annotated[int | None, Option(help="If the model does not declare it.")] = None,
     block_size: Annotated[int | None, Option(help="The longest sequence to try.")] = None,
     prove: Annotated[bool, Option("--prove", help="Train a copy to prove a leak.")] = False,
     layer: Annotated[bool, Option("--layer", help="TARGET is a layer, not a model.")] = False,
     seconds: Annotated[float | None, Option(help="A budget; more seconds cover more.")] = None,
-    fail_on: Annotated[str, Option(help="Exit with 1 for a fault, or suspicious too.")] = "fault",
+    fail_on: Annotated[str, Option(help="What exits with 1: fault or suspicious.")] = "fault",
     json: Annotated[Path | None, Option(help="Write the report as JSON.")] = None,
     html: Annotated[Path | None, Option(help="Write the report with its maps.")] = None,
     trust: Trust = False,
 ) -> None:
     """Find what is wrong with the attention of any model.
 
-    Exit code 0: healthy, 1: a fault, 2: bad input, 3: the examination itself failed.
+    Exit code 0: healthy, 1: a fault, 2: bad input, 3: the model failed in the examination.
     """
     from rich.console import Console
     from rich.markup import escape
@@ -174,7 +174,7 @@ def evaluate(
     json: AsJson = False,
     trust: Trust = False,
 ) -> None:
-    """Measure a trained model on the validation part of its own or any data, at any length."""
+    """Measure a trained model on the validation part of its own or other data, at any length."""
     with fast_imports():
         from attnlab.commands import evaluation
 
@@ -187,7 +187,7 @@ def patch(
     target: Annotated[str, Argument(help=f"{RUN}.")],
     clean: Annotated[str, Option(help="A text after which the first answer is right.")],
     corrupt: Annotated[str, Option(help="An equally long text with the other answer.")],
-    answers: Annotated[str | None, Option(help="The two; by default the likeliest.")] = None,
+    answers: Annotated[str | None, Option(help="Two answers; by default the likeliest.")] = None,
     json: AsJson = False,
     trust: Trust = False,
 ) -> None:

@@ -13,7 +13,7 @@ from attnlab.installation import lab_path
 
 Attention = Annotated[
     list[str] | None,
-    Argument(help="attn=gate_head, attn._target_=my_package.Layer, attn=[a,b]; all if none."),
+    Argument(help="attn=gate_head, attn._target_=my_package.Layer, attn=[a,b]; by default all."),
 ]
 
 

@@ -94,18 +94,15 @@ def plot(
     baseline: Baseline = None,
     out: Annotated[Path | None, Option(help="By default plots in the directory.")] = None,
     format_: Format = None,
-    width: Annotated[float | None, Option(help="Inches of a printed column, as 3.3.")] = None,
+    width: Annotated[float | None, Option(help="Inches of a printed column, such as 3.3.")] = None,
 ) -> None:
     """Draw losses, entropy by layer, loss by position, and the comparison with the baseline."""
     from attnlab.runs.comparison_figure import figure_data
     from attnlab.runs.figures import draw
     from attnlab.runs.pairing import pairs
-    from attnlab.runs.reading import read_runs
-    from attnlab.runs.runs_table import select
+    from attnlab.runs.runs_table import read_selected
 
-    selected, plots = select(read_runs(directory), where or []), out or directory / "plots"
-    if not selected:
-        raise BadInput(f"no runs in {directory} match --where {' and '.join(where or [])}")
+    selected, plots = read_selected([directory], where or []), out or directory / "plots"
     if out is None and plots.is_symlink():
         raise BadInput(f"{plots} is a symbolic link; name a directory with --out")
     data, formats = figure_data(pairs(selected, baseline)), format_ or ("png", "svg")
@@ -130,12 +127,10 @@ def compare(
     from attnlab.runs.best_rates import compare_at_best
     from attnlab.runs.pairing import pairs
     from attnlab.runs.printing import print_comparisons, say
-    from attnlab.runs.reading import read_runs
 
     if best is not None and html is not None:
         raise BadInput("--html shows all runs; leave out --best or --html")
-    runs = [run for target in targets for run in read_runs(target.resolve())]
-    runs = runs_table.select(runs, where or [])
+    runs = runs_table.read_selected([target.resolve() for target in targets], where or [])
     at_best = compare_at_best(runs, best, baseline) if best is not None else None
     compared = at_best.comparisons if at_best else pairs(runs, baseline)
     if csv or json:
@@ -152,7 +147,8 @@ def compare(
         from attnlab.files import write_atomically
         from attnlab.pages import compare as library
 
-        write_atomically(html, library.compare(targets, baseline=baseline, trust=trust).encode())
+        page = library.compare(targets, where=where or [], baseline=baseline, trust=trust)
+        write_atomically(html, page.encode())
         print(printable(str(html)))
 
 

@@ -17,22 +17,27 @@ from attnlab.runs.comparison_figure import FigureData, figure_data, findings, he
 from attnlab.runs.history import PatternHistory, maps
 from attnlab.runs.labels import in_words
 from attnlab.runs.pairing import Comparison, pairs
-from attnlab.runs.reading import read_runs
-from attnlab.runs.runs_table import COMPARED, COSTS, cell, ends, heading, note_on_costs, usual
+from attnlab.runs.printing import note_on_costs
+from attnlab.runs.runs_table import COMPARED, COSTS, cell, ends, heading, read_selected, usual
 from attnlab.runs.sentences import alone, sentence, verdict
 from attnlab.runs.settings import identity
 
 
 def compare(
-    targets: Iterable[str | Path], *, baseline: str | None = None, trust: bool = False
+    targets: Iterable[str | Path],
+    *,
+    where: Sequence[str] = (),
+    baseline: str | None = None,
+    trust: bool = False,
 ) -> str:
     """Compare runs on one HTML page, which loads nothing.
 
     Targets are run directories, or directories of them; `trust` is as for `load_model`, which
-    opens runs without a history; `baseline` is as for `attnlab.runs.pairing.pairs`. BadInput if
-    there are no runs, more settings than a figure can show, or losses in different units.
+    opens runs without a history; `where` is as for `attnlab.runs.runs_table.select`, and
+    `baseline` as for `attnlab.runs.pairing.pairs`. BadInput if there are no runs, if a figure
+    cannot show so many settings, or if the losses are in different units.
     """
-    runs = [run for target in targets for run in read_runs(Path(target).resolve())]
+    runs = read_selected([Path(target).resolve() for target in targets], where)
     compared = pairs(runs, baseline)
     data = figure_data(compared, with_maps=False)
     figures.check(data)

@@ -66,13 +66,11 @@ def check_layer(layer: nn.Module, *, n_embd: int, block_size: int) -> None:
     mask must leave every query a key, and its output must be finite. The output must not depend on
     later positions, unless the mask allows that, or on positions that have no weight in the
     pattern. The output of a `SelfAttention` must be `proj(merge(pattern @ v, x, v))`. Properties
-    that the layer declares must hold, and `extend` must give the outputs of `forward`. A layer
-    without `pattern` is not examined.
+    that the layer declares must hold, and `extend` must give the outputs of `forward`. Of a layer
+    without `pattern`, only the last position is changed, on which earlier outputs must not depend.
 
     Raises BadInput with the first requirement that fails.
     """
-    if not hasattr(layer, "pattern"):
-        return
     layer, stream = deepcopy(layer), generator(0, "check")
     with eval_mode(layer):
         for parameter in layer.parameters():
@@ -80,6 +78,11 @@ def check_layer(layer: nn.Module, *, n_embd: int, block_size: int) -> None:
             parameter.add_(NOISE * noise.to(parameter))
         x = torch.randn(2, block_size, n_embd, generator=stream).to(next(layer.parameters()))
         x[1, :-1] = x[0, :-1]  # only the last position differs
+        ahead = _differ(*_output(layer, x)[:, :-1])
+        if not hasattr(layer, "pattern"):
+            if ahead.any():
+                raise _leak(layer, int(ahead.nonzero()[0]), block_size - 1, "comes later")
+            return
         _check_mask(layer, x)
         first = x[:1, :LENGTH]
         pattern = _pattern(layer, first)
@@ -87,7 +90,7 @@ def check_layer(layer: nn.Module, *, n_embd: int, block_size: int) -> None:
         if isinstance(layer, Attention):  # what it should apply
             mask = layer.mask(first).view(-1, *mask.shape).any(0)
         _check_output(layer, first, pattern, mask)
-        if not mask.triu(1).any() and (ahead := _differ(*_output(layer, x)[:, :-1])).any():
+        if not mask.triu(1).any() and ahead.any():
             raise _leak(layer, int(ahead.nonzero()[0]), block_size - 1)
         if isinstance(layer, Attention) and layer.properties is not None:
             _check_declared(layer, layer.properties, first, pattern)
@@ -113,7 +116,11 @@ def _check_cache(layer: Attention, x: Tensor) -> None:
 
 def _check_mask(layer: nn.Module, x: Tensor) -> None:
     if isinstance(layer, Attention) and layer.may_attend not in LEAVES_QUERIES_WITHOUT_KEYS:
-        empty = ~layer.mask(x).any(-1).view(-1, x.shape[1]).all(0)
+        if (mask := layer.mask(x)).dtype != torch.bool:
+            raise BadInput(
+                f"the mask of {_described(layer)} is {mask.dtype}; return bool, True = may attend"
+            )
+        empty = ~mask.any(-1).view(-1, x.shape[1]).all(0)
         if empty.any():
             query = int(empty.nonzero()[0])
             raise BadInput(
@@ -232,11 +239,10 @@ def _differ(a: Tensor, b: Tensor) -> Tensor:
     return (a - b).abs().amax(-1) > tolerance
 
 
-def _leak(layer: nn.Module, query: int, key: int) -> BadInput:
+def _leak(layer: nn.Module, query: int, key: int, which: str = "its mask blocks") -> BadInput:
     return BadInput(
         f"{_described(layer)} reads ahead: its output at position {query} depends on position "
-        f"{key}, which its mask blocks; apply the mask, or train it knowingly with "
-        f"check_layer=false"
+        f"{key}, which {which}; apply the mask, or train it knowingly with check_layer=false"
     )
 
 

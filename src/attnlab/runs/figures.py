@@ -66,12 +66,12 @@ def check(data: FigureData) -> None:
     if len(units) > 1:
         raise BadInput(
             f"losses per {' and per '.join(units)} cannot share an axis; "
-            f"choose runs with one unit (attnlab plot: --where unit={units[0]})"
+            f"choose runs with one unit (--where unit={units[0]})"
         )
     if (count := len(data.comparisons)) > drawing.MOST:
         raise BadInput(
             f"{count} settings are too many: a figure can show {drawing.MOST}; "
-            "choose the directory of one sweep, or fewer runs (attnlab plot: --where attn=sdpa)"
+            "choose the directory of one sweep, or fewer runs (--where attn=sdpa)"
         )
 
 

@@ -19,7 +19,7 @@ def print_comparisons(comparisons: Sequence[Comparison]) -> None:
     for wanted in (runs_table.COMPARED, runs_table.COSTS):
         if columns := runs_table.usual(comparisons, wanted):
             print_table(comparisons, columns)
-    say(runs_table.note_on_costs(comparisons))
+    say(note_on_costs(comparisons))
     baselines = [alone(c.setting) for c in comparisons if c.is_baseline]
     say(*baselines, *map(sentence, comparisons), *map(verdict, comparisons), too_few(comparisons))
 
@@ -38,6 +38,20 @@ def print_table(
     console.print(table)
     if left_out := ", ".join(columns[count:]):
         say(f"The terminal is too narrow for {left_out}; a wider one shows more.")
+
+
+def note_on_costs(comparisons: Sequence[Comparison]) -> str:
+    """What the columns of `COSTS` count; empty if no run has them."""
+    of_runs = [c.setting.first.values for c in comparisons]
+    lengths = sorted({str(x["costs.length"]) for x in of_runs if "costs.length" in x})
+    if not lengths:
+        return ""
+    missed = {name for x in of_runs for name in str(x.get("costs.not_counted", "")).split(", ")}
+    return (
+        f"FLOPs and cache: of attention at T = {' and '.join(lengths)}. FLOPs are those of matrix "
+        f"products, forward: of the algorithm, and counted in this implementation. Not counted: "
+        f"{', '.join(['elementwise operators', *sorted(missed - {''})])}."
+    )
 
 
 def said_of(run: Run, comparisons: Sequence[Comparison]) -> list[str]:

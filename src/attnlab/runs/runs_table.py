@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -16,7 +17,7 @@ from rich.table import Table
 
 from attnlab.errors import BadInput, printable
 from attnlab.runs.pairing import Comparison, Setting
-from attnlab.runs.reading import Run
+from attnlab.runs.reading import Run, read_runs
 from attnlab.runs.settings import settings_with
 
 # The default columns of `attnlab runs` and `attnlab compare`; those that no run has are omitted.
@@ -30,7 +31,7 @@ OF_PAIRS = ("loss", "difference", "interval", "better", "ms_a_step")  # no run s
 HEADINGS = {
     "attn/head_similarity": "similarity",
     "attn/future_mass": "future",
-    "loss": "val\nloss",
+    "loss": "mean\nval loss",
     "difference": "median\ndiff",
     "better": "better\nin",
     "parameters": "model\nparameters",
@@ -73,6 +74,14 @@ def select(runs: Sequence[Run], conditions: Sequence[str]) -> list[Run]:
             raise BadInput(f"where = {condition}: {sign} needs a number, not {wanted!r}")
         runs = [run for run in runs if _holds(run.values.get(key), sign, wanted, number)]
     return list(runs)
+
+
+def read_selected(folders: Sequence[Path], conditions: Sequence[str]) -> list[Run]:
+    """The runs in directories that meet all conditions; BadInput if there are none."""
+    runs = [run for folder in folders for run in read_runs(folder)]
+    if selected := select(runs, conditions):
+        return selected
+    raise BadInput(f"none of {len(runs)} runs match --where {' and '.join(conditions)}")
 
 
 def _holds(value: Any, sign: str, wanted: str, number: float | None) -> bool:
@@ -148,20 +157,6 @@ def title(runs: Sequence[Run], root: str, of: int) -> str:
     shared = sorted(set.intersection(*typed))
     common = f", all with {' '.join(shared)}" if shared else ""
     return printable(f"{root}: {len(runs)} run{'s' * (len(runs) != 1)}{common}")
-
-
-def note_on_costs(comparisons: Sequence[Comparison]) -> str:
-    """What the columns of `COSTS` count; empty if no run has them."""
-    of_runs = [c.setting.first.values for c in comparisons]
-    lengths = sorted({str(x["costs.length"]) for x in of_runs if "costs.length" in x})
-    if not lengths:
-        return ""
-    missed = {name for x in of_runs for name in str(x.get("costs.not_counted", "")).split(", ")}
-    return (
-        f"FLOPs and cache: of attention at T = {' and '.join(lengths)}. FLOPs are those of matrix "
-        f"products, forward: of the algorithm, and counted in this implementation. Not counted: "
-        f"{', '.join(['elementwise operators', *sorted(missed - {''})])}."
-    )
 
 
 def one_by_one(comparisons: Sequence[Comparison]) -> list[Comparison]:

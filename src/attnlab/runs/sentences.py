@@ -56,7 +56,7 @@ def claim(comparison: Comparison) -> str:
         both = f"the loss of {name}, {losses[0]:.3f} nats against {losses[1]:.3f} of {other},"
         return (
             f"{ahead.label} reads the future (weight {weight:.2g} on later positions), so {both} "
-            f"does not compare predictions ({seeds})"
+            f"does not compare predictions ({'medians of ' * (n > 1)}{seeds})"
         )
     if len(c.finite) < n:
         return _divergence(c)

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, cast
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from attnlab.errors import BadInput, first_line, with_location
+from attnlab.errors import BadInput, first_line
 from attnlab.training.factories import (
     attention_nodes,
     data_factory,
     make_callback,
     make_logger,
-    memory_message,
     model_factory,
     refused,
+    users_errors,
 )
 from attnlab.training.instantiate import build, checked, locate, parameters, unknown
 
@@ -189,11 +189,9 @@ def _initialized(cfg: DictConfig, module: "type[TaskModule]") -> "Callable[[int]
                 f"model._target_ = {cfg.model._target_} must be a {module.model_class.__name__} "
                 f"for module = {cfg.module}"
             )
-        try:
+        with users_errors("trying the attention"):
             module.try_forward(net)
             module.init_weights(net, cfg.seed, **settings)
-        except (ValueError, TypeError, RuntimeError, AttributeError) as error:
-            raise BadInput(memory_message(error) or with_location(error)) from error
         return net
 
     return make_initialized

@@ -1,6 +1,7 @@
 """Functions that make the objects of a run from nodes of its configuration."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from inspect import isclass, signature
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig
 
 from attnlab.attention.variant import PerLayer
-from attnlab.errors import BadInput, first_line, with_location
+from attnlab.errors import BadInput, first_line, users_frame, with_location
 from attnlab.files import read_json, read_yaml
 from attnlab.training.instantiate import build, locate, parameters
 
@@ -56,11 +57,8 @@ def model_factory(model: DictConfig, attn: DictConfig) -> "Callable[[int], nn.Mo
     make_attention = PerLayer(makes) if "layers" in attn else makes[0]
 
     def make(vocab_size: int) -> "nn.Module":
-        try:
+        with users_errors("making the model"):
             net: nn.Module = make_model(attn=make_attention, vocab_size=vocab_size)
-        except (ValueError, TypeError, RuntimeError, AttributeError) as error:
-            # Constructors name the value that they refuse; other errors are of a user's own code.
-            raise BadInput(memory_message(error) or with_location(error)) from error
         return net
 
     return make
@@ -71,6 +69,24 @@ def attention_nodes(attn: DictConfig) -> dict[str, DictConfig]:
     if "layers" not in attn:
         return {"attn": attn}
     return {f"attn.layers.{number}": node for number, node in attn.layers.items()}
+
+
+@contextmanager
+def users_errors(doing: str) -> Iterator[None]:
+    """Turn errors of the user's values and code into BadInput; `doing` is what they prevent."""
+    try:
+        yield
+    except BadInput:
+        raise
+    except ValueError as error:  # it names the value that is refused
+        raise BadInput(with_location(error)) from error
+    except Exception as error:
+        said = with_location(error)
+        if users_frame(error) is None:
+            if not isinstance(error, TypeError | RuntimeError | AttributeError | MemoryError):
+                raise
+            said = memory_message(error) or f"{doing} fails: {said}"
+        raise BadInput(said) from error
 
 
 def memory_message(error: BaseException) -> str | None:

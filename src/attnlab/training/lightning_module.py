@@ -222,9 +222,10 @@ class GPTModule(TaskModule):
         memo = {"ids": torch.zeros(1, min(2, net.block_size), dtype=torch.long)}
         x, blocks = net.eval().embed(memo["ids"]), cast(Sequence[Block], net.blocks)
         for block in blocks:
-            returned, shape = tuple(called(block.attn, x, memo).shape), tuple(x.shape)
-            if returned != shape:
-                must = f"the attention layer must keep the shape (B, T, C) = {shape}"
+            y: object = called(block.attn, x, memo)
+            returned = tuple(y.shape) if isinstance(y, Tensor) else f"a {type(y).__name__}"
+            if returned != tuple(x.shape):
+                must = f"the attention layer must return a tensor (B, T, C) = {tuple(x.shape)}"
                 raise ValueError(f"{must}; it returned {returned}")
         net.train()
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from hydra import compose
 from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException, MissingConfigException
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -236,6 +236,9 @@ def _say(error: BaseException) -> None:
         sentence = missing_package(error) or sentence
     elif not isinstance(error, ValueError | HydraException | OmegaConfBaseException | OSError):
         sentence = f"Hydra cannot compose these settings ({type(error).__name__}: {sentence})"
+    elif isinstance(error, OverrideParseException) and "evaluating" not in sentence:
+        form = "KEY=VALUE, or KEY=A,B without spaces; quote brackets and texts, as in 'KEY=[1,2]'"
+        sentence = f"{error.override} cannot be read; write {form}"
     elif re.search(r"BasicSweeper does not support|interval\(.* requires --multirun", sentence):
         sentence = "interval(...) is for a search: add -m hydra/sweeper=optuna, or list the values"
     elif unknown is not None:
@@ -248,6 +251,8 @@ def _say(error: BaseException) -> None:
 def _unknown_setting(name: str, cause: BaseException | None) -> str:
     """The message for a dotted setting; OmegaConf's error holds the known keys beside it."""
     advice = f"{training_command()} --cfg job shows them all"
+    if name.startswith("attn."):
+        advice += f"; a setting of your own layer needs a plus: +{name}=..."
     if name.startswith("trainer."):
         from lightning.pytorch import Trainer
 

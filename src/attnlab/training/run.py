@@ -36,7 +36,7 @@ from attnlab.runs.settings import Settings, fingerprint
 from attnlab.training import callbacks
 from attnlab.training.callbacks import Clock, RunCheckpoints
 from attnlab.training.config import RunConfig
-from attnlab.training.factories import memory_message
+from attnlab.training.factories import memory_message, users_errors
 from attnlab.training.interruption import Interruption
 from attnlab.training.lightning_module import TaskModule
 from attnlab.training.loggers import close_services, log_results, log_settings
@@ -201,7 +201,8 @@ def _prepare(lit: TaskModule, trainer: L.Trainer, checkpoint: dict[str, Any] | N
                 "dropout; use another kernel, such as attn=sdpa"
             )
     if lit.recipe["config"]["check_layer"]:
-        check_users_layers(lit.net)
+        with users_errors("checking the attention"):
+            check_users_layers(lit.net)
     trainer.callbacks = measurable(trainer.callbacks, lit.net)  # type: ignore[attr-defined]
     if lit.recipe["config"]["compile"]:
         compiler = os.environ.get("CXX", "g++")

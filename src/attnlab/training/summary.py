@@ -48,10 +48,11 @@ def show(result: "Result", overrides: Sequence[str]) -> None:
 
 def _rows(result: "Result") -> dict[str, str]:
     metrics, module = result.metrics, result.module
-    loss = f"{metrics['val_loss']:.4f} nats per {metrics['unit']} over all validation data"
+    unit = "answer" if "val_accuracy" in metrics else metrics["unit"]
+    loss = f"{metrics['val_loss']:.4f} nats per {unit} over all validation data"
     if "val_bits_per_byte" in metrics:
         loss += f" ({metrics['val_bits_per_byte']:.4f} bits per byte)"
-    if "val_floor" in metrics:
+    if metrics.get("val_floor"):  # that of a task is 0
         loss += f"; the text's exact entropy is {metrics['val_floor']:.4f}"
     speed = f"{metrics['tokens_per_second']:,.0f} tokens/s on {metrics['device']}"
     if metrics["precision"] != "32-true":
