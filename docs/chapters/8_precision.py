@@ -287,7 +287,7 @@ assert bool(large.softmax(-1).isfinite().all())
 # %% [markdown]
 # To train in mixed precision, add `trainer.precision=bf16-mixed`: weights and updates stay in fp32, matrix
 # products run in bf16, and attnlab computes scores in fp32. fp16 also needs loss scaling, because small
-# gradients would become 0; Lightning's `16-mixed` scales the loss.
+# gradients would become 0; attnlab does not support it and refuses `16-mixed`.
 #
 # ## Summary
 #
