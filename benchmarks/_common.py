@@ -17,6 +17,7 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
+from attnlab.training.checkpoints import processor
 from attnlab.training.metrics import git_state
 
 ROOT = Path(__file__).parent.parent
@@ -27,14 +28,6 @@ def settings(*overrides: str) -> DictConfig:
     """The composed configuration of conf/train.yaml."""
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         return compose("train", overrides=list(overrides))
-
-
-def processor() -> str:
-    """The name of the processor, from /proc/cpuinfo if it exists."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def machine() -> dict[str, Any]:

@@ -80,7 +80,8 @@ class PoolLauncher(Launcher):
         from attnlab.workers import cores, run_tasks, threads_given
 
         jobs = self._jobs(len(tasks))
-        print(f"{len(tasks)} runs in {jobs} processes; their output is in {logs}")
+        runs = f"{len(tasks)} run{'s' * (len(tasks) != 1)}"
+        print(f"{runs} in {jobs} process{'es' * (jobs != 1)}; their output is in {logs}")
         do = partial(
             _do_job,
             context=self.context,

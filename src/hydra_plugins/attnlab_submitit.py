@@ -52,11 +52,10 @@ class SubmititLauncher(Plugin):
             time.sleep(1)
         return [ended[number] for number in range(len(jobs))]
 
-    def __call__(self, *arguments: Any) -> JobReturn:
+    def __call__(self, *arguments: Any) -> Any:
         """One run, in its job. As in train.py, signals of a time limit wait for the first step."""
         signal.pthread_sigmask(signal.SIG_BLOCK, USER_SIGNALS)
-        done: JobReturn = super().__call__(*arguments)
-        return done
+        return super().__call__(*arguments)
 
     def _submitted(self, job_overrides: Sequence[Sequence[str]], first: int) -> Sequence[Any]:
         import submitit

@@ -164,6 +164,8 @@ def test_the_command(runs: Path) -> None:
     ended = commands.attnlab("compare", str(runs), "--html", str(out))
     assert ended.code == 0 and ended.out.endswith(f"{out}\n")
     assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
+    ended = commands.attnlab("compare", str(runs), "--json", "--html", str(out))
+    assert len(json.loads(ended.out)) == 3
     ended = commands.attnlab("compare", str(runs / "nowhere"), "--html", str(out))
     assert ended.code == 2 and "there is no directory" in ended.error
     of_seed = ("compare", str(runs), "--html", str(out), "--where")

@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,22 @@ def test_no_number_and_no_word_is_cut_however_narrow_the_terminal(
     number = {"0.1234": width > 30, "2.010±0.010": width > 30}
     assert all((text in words) == shown for text, shown in number.items())
     assert ("narrow for val_loss" in " ".join(said.split())) == (width == 30)
+
+
+def test_a_label_is_broken_at_spaces_first(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "identical_heads", 0, 2.0)
+    (compared,) = pairs(read_runs(folder))
+    label = replace(compared.setting, label="identical_heads max_steps=200 path=/tmp/walk/my.txt")
+    output = io.StringIO()
+    shown = table([replace(compared, setting=label)], (), each=False, room=16)
+    Console(file=output, width=80).print(shown)
+    words = output.getvalue().split()
+    assert [word for word in words if word not in {"run", "n", "1"} and "─" not in word] == [
+        "identical_heads",
+        "max_steps=200",
+        "path=/tmp/walk/",
+        "my.txt",
+    ]
 
 
 def test_costs_are_plain_numbers_and_the_note_says_what_they_count(tmp_path: Path) -> None:

@@ -90,6 +90,8 @@ def test_a_leak(tmp_path: Path) -> None:
     )
     assert too_few(pairs(read_runs(tmp_path))) == ""
     assert alone(Setting((read_run(folder),))).startswith("This model reads the future")
+    (of_leak,) = [c for c in pairs(read_runs(tmp_path)) if c.pairs]
+    assert alone(of_leak.setting).startswith("flipped reads the future")
     write_run(tmp_path, "sdpa", 1, 2.2, future_mass=0.0)
     write_run(tmp_path, "flipped", 1, 0.3, future_mass=0.94)
     assert said(tmp_path).endswith("does not compare predictions (medians of 2 seeds).")

@@ -149,7 +149,8 @@ def compare(
 
         page = library.compare(targets, where=where or [], baseline=baseline, trust=trust)
         write_atomically(html, page.encode())
-        print(printable(str(html)))
+        if not (csv or json):  # whose output a program reads
+            print(printable(str(html)))
 
 
 def reproduce(

@@ -43,7 +43,7 @@ def compare(
     figures.check(data)
     histories = {c.setting.label: _history(c, trust=trust) for c in compared}
     heads = {name: _heads(x) for name, x in histories.items() if isinstance(x, PatternHistory)}
-    sentences = [alone(c.setting) for c in compared if c.is_baseline]
+    sentences = [alone(c.setting) for c in compared if not c.pairs]
     sentences += [text for c in compared for text in (sentence(c), verdict(c))]
     columns = usual(compared, COMPARED)
     environment = jinja2.Environment(

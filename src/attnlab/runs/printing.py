@@ -20,8 +20,8 @@ def print_comparisons(comparisons: Sequence[Comparison]) -> None:
         if columns := runs_table.usual(comparisons, wanted):
             print_table(comparisons, columns)
     say(note_on_costs(comparisons))
-    baselines = [alone(c.setting) for c in comparisons if c.is_baseline]
-    say(*baselines, *map(sentence, comparisons), *map(verdict, comparisons), too_few(comparisons))
+    unpaired = [alone(c.setting) for c in comparisons if not c.pairs]
+    say(*unpaired, *map(sentence, comparisons), *map(verdict, comparisons), too_few(comparisons))
 
 
 def print_table(

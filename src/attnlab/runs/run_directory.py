@@ -129,9 +129,8 @@ class RunDirectory:
             lock = FileLock(self.path / ".lock", timeout=PATIENCE)
             lock.acquire()
         except Timeout as error:
-            # A file system without locks: the file itself is the lock, and outlives its process.
-            soft = isinstance(lock, SoftFileLock)
-            left = f"; if none is, delete {lock.lock_file}" if soft else ""
+            # Without locks of the file system, the file may be of a process that was killed.
+            left = f"; if none is, delete {lock.lock_file}" * isinstance(lock, SoftFileLock)
             raise Busy(f"another process is training in {self.path}{left}") from error
         except OSError as error:
             raise BadInput(f"{self.path} cannot be written: {error.strerror}") from error

@@ -206,12 +206,14 @@ def table(
 
 
 def _broken(label: str, room: int) -> str:
-    """A label in lines, broken after a space, an underscore or a slash."""
+    """A label in lines, broken at spaces, and a longer word after an underscore or a slash."""
     lines = [""]
-    for piece in re.findall(r".+?(?:[ _/,]+|$)", label):
-        if lines[-1] and len(lines[-1] + piece.rstrip()) > room:
-            lines.append("")
-        lines[-1] += piece
+    for word in re.findall(r"\S+ *", label):
+        fits = len(word.rstrip()) <= room
+        for piece in [word] if fits else re.findall(r".+?(?:[_/,]+|$)", word):
+            if lines[-1] and len(lines[-1] + piece.rstrip()) > room:
+                lines.append("")
+            lines[-1] += piece
     return "\n".join(lines)
 
 

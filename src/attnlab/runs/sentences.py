@@ -32,13 +32,14 @@ def sentence(comparison: Comparison) -> str:
 def alone(setting: Setting) -> str:
     """What measures say of a setting without a baseline; empty for ordinary attention."""
     sentences, ahead = [], _middle(setting.numbers("attn/future_mass"))
+    name = setting.label or "This model"
     if any(map(reads_ahead, setting.runs)):
         sentences.append(
-            f"This model reads the future (weight {ahead:.2g} on later positions), so its loss "
+            f"{name} reads the future (weight {ahead:.2g} on later positions), so its loss "
             "does not measure prediction."
         )
     if (alike := _middle(setting.numbers("attn/head_similarity"))) > EQUAL_HEADS:
-        sentences.append(f"All its heads attend alike (similarity {alike:.3f}).")
+        sentences.append(f"All heads of {name} attend alike (similarity {alike:.3f}).")
     return " ".join(sentences)
 
 

@@ -10,7 +10,7 @@ from functools import cache
 from importlib.metadata import version
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import torch
 from omegaconf import DictConfig
@@ -25,9 +25,6 @@ from attnlab.model import GPT
 from attnlab.runs.run_directory import RunDirectory
 from attnlab.runs.settings import flat, settings_with
 from attnlab.training.factories import model_factory
-
-if TYPE_CHECKING:
-    import lightning.pytorch as L
 
 # docs/security.md says what is checked before anything is imported, built or allocated.
 # The entries of an archive of `torch.save`, below one directory.
@@ -65,17 +62,12 @@ def processor() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def conditions(trainer: "L.Trainer") -> dict[str, Any]:
-    """Precision and device of a run, which may change its bits."""
+def conditions(trainer: Any) -> dict[str, Any]:
+    """Precision and device of a run of Lightning's Trainer, which may change its bits."""
     device = trainer.strategy.root_device
-    cuda = device.type == "cuda"
-    return {
-        "precision": str(trainer.precision),
-        "device": device.type,
-        "device_name": torch.cuda.get_device_name(device) if cuda else processor(),
-        "devices": trainer.world_size,
-        "threads": torch.get_num_threads(),
-    }
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
+    found = {"precision": str(trainer.precision), "device": device.type, "device_name": name}
+    return found | {"devices": trainer.world_size, "threads": torch.get_num_threads()}
 
 
 def read_checkpoint(file: Path) -> dict[str, Any]:

@@ -107,8 +107,7 @@ def _code_of(module: ModuleType) -> dict[str, Any] | None:
     file = Path(str(vars(module).get("__file__")))
     if file.suffix != ".py" or any(library in file.parents for library in (*LIBRARIES, SOURCE)):
         return None
-    digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    return {"sha256": digest, "git": git_state(file)}
+    return {"sha256": hashlib.sha256(file.read_bytes()).hexdigest(), "git": git_state(file)}
 
 
 @cache  # when attnlab was imported

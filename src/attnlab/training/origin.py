@@ -87,7 +87,7 @@ def _read_compared(
 
 def prepare_resume(checkpoint: dict[str, Any], lit: TaskModule, trainer: L.Trainer) -> None:
     """Refuse, by BadInput, a checkpoint that lacks a part or has other weights. Lightning restores
-    what it finds and starts other parts from zero without a warning."""
+    what it finds and starts other parts from zero without a warning. Warn of new `conditions`."""
     # Lightning loads weights before it converts the module, which would round those in 64-true.
     lit.to(DTYPES.get(str(trainer.precision)))
     step, parts = checkpoint["global_step"], list(PARTS) + list(AVERAGES) * _averages(trainer)
@@ -102,22 +102,17 @@ def prepare_resume(checkpoint: dict[str, Any], lit: TaskModule, trainer: L.Train
         if not 0 <= step <= trainer.max_steps:
             raise RuntimeError("its step is not between 0 and trainer.max_steps")
         lit.load_state_dict(checkpoint["state_dict"])
-        _warn_of_changes(checkpoint["attnlab"].get("conditions"), lit, trainer, step)
+        now = flat({"": conditions(trainer) | {"own_code": lit.recipe["own_code"]}})
+        then = flat({"": checkpoint["attnlab"].get("conditions")})
+        changes = [
+            f"{key[1:]} = {str(x)[:50]} (was {printable(str(then[key])[:50])})"
+            for key, x in now.items()
+            if str(then.get(key, x)) != str(x) and ".git" not in key
+        ]
     except (RuntimeError, TypeError) as error:
         reason = " ".join(str(error).split())[:LONGEST]
         sentence = f"the checkpoint of step {step} cannot be resumed from: {printable(reason)}"
         raise BadInput(f"{sentence}; {RERUN}") from error
-
-
-def _warn_of_changes(stored: Any, lit: TaskModule, trainer: L.Trainer, step: int) -> None:
-    """Warn of a run that goes on under other `conditions`, which a checkpoint stores."""
-    now = conditions(trainer) | {"own_code": lit.recipe["own_code"]}
-    old, new = flat({"": stored}), flat({"": now})
-    changes = [
-        f"{key[1:]} = {str(x)[:50]} (was {printable(str(old[key])[:50])})"
-        for key, x in new.items()
-        if str(old.get(key, x)) != str(x) and ".git" not in key
-    ]
     if changes:
         sentence = f"this run goes on from step {step} with {', '.join(changes)}; "
         warnings.warn(f"{sentence}an uninterrupted run may have another result", stacklevel=2)
@@ -157,11 +152,8 @@ class InitialWeights:
 
     def fill(self, lit: TaskModule) -> None:
         """Put the weights into the model of a new run; BadInput if model or symbols differ."""
-        name, corpus, ours = (
-            f"init_from = {self.source}",
-            lit.corpus,
-            lit.recipe["config"]["model"],
-        )
+        name, corpus = f"init_from = {self.source}", lit.corpus
+        ours = lit.recipe["config"]["model"]
         free = {"dropout", "_partial_"}
         if self.model.get("learned_positions") is False:
             free.add("block_size")

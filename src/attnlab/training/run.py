@@ -153,8 +153,7 @@ def make_trainer(
     """Lightning's Trainer with all callbacks and loggers, and two of them that measure the run.
     BadInput if Lightning refuses, for example because a device is missing."""
     _silence_lightning()
-    if foreign := foreign_checkpoints(folder):
-        names = ", ".join(file.name for file in foreign)
+    if names := ", ".join(file.name for file in foreign_checkpoints(folder)):
         warnings.warn(f"{names} in {folder}: not a checkpoint of attnlab, not read", stacklevel=2)
     divergence, every = callbacks.Divergence(), config.settings["checkpoint_every"]
     checkpoints = RunCheckpoints(folder / "checkpoints", every, divergence)
