@@ -1,21 +1,33 @@
 """The figure of recall_state."""
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from attnlab.claims.results import Evidence
 from attnlab.plotting.drawing import dots, panels
 
-from . import FULL, LARGE, LINEAR, WINDOW
+from . import FULL, HEADS, LARGE, PAIRS, SMALL, WINDOW
+
+ARMS = {"full": FULL, "large_state": LARGE, "small_state": SMALL, "window": WINDOW}
 
 
 def figure(evidence: Evidence) -> Figure:
-    drawing, axes = panels(1, width=8.0)
-    groups = []
-    for name, arm in (("full", FULL), ("linear", LINEAR), ("window", WINDOW), ("state", LARGE)):
-        found = evidence.shown(name)
-        if found is not None and arm.name in found.scores:
-            groups.append((arm.name, found.scores[arm.name]))
-    dots(axes[0], groups)
+    drawing, axes = panels(2, width=7.0, height=4.4)
+    results = {name: evidence.shown(name) for name in ARMS}
+    dots(axes[0], [(ARMS[name].name, found.values) for name, found in results.items() if found])
     axes[0].axhline(1 / 32, color="0.4", linestyle=":")
-    axes[0].set(ylim=(0, 1.05), ylabel="share of right answers", title="Recall of 16 pairs")
+    axes[0].set(ylim=(0, 1.05), ylabel="share of right answers", title="16 pairs, 2,400 steps")
+    if found := evidence.shown("map"):
+        means = np.array([np.mean(scores) for scores in found.scores.values()])
+        grid = means.reshape(len(PAIRS), len(HEADS))[:, ::-1]
+        axes[1].pcolormesh(grid, cmap="Blues", vmin=0, vmax=1, edgecolors="white")
+        for (i, j), share in np.ndenumerate(grid):
+            color = "white" if share > 0.6 else "black"
+            axes[1].annotate(
+                f"{share:.0%}", (j + 0.5, i + 0.5), ha="center", va="center", color=color
+            )
+        axes[1].set_xticks([0.5, 1.5, 2.5], [f"{64 * 64 // n:,}" for n in reversed(HEADS)])
+        axes[1].set_yticks([0.5, 1.5, 2.5], [str(pairs) for pairs in PAIRS])
+        axes[1].set(xlabel="numbers in the state", ylabel="pairs", title="Linear attention")
+        axes[1].grid(False)
     return drawing

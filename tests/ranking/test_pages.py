@@ -1,6 +1,7 @@
 """The page of the ranking: verdicts with numbers, sorted in the browser, complete without it."""
 
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -50,8 +51,50 @@ def test_the_terminal_table_names_controls_and_errors(ranking, capsys):
 
 def test_the_markdown_page_has_a_row_for_each_variant_that_was_run(ranking):
     text = page._template("ranking.md.j2").render(page._content(ranking))
-    rows = [line for line in text.splitlines() if line.startswith("| ")]
-    assert {line.count("|") for line in rows} == {rows[0].count("|")} and len(rows) == 7
+    rows = [line.count("|") for line in text.splitlines() if line.startswith("| ")]
+    assert rows == 7 * [4] + 7 * [4] + 7 * [6]  # after n and 4 n steps, and the costs
+
+
+def test_a_part_of_the_table_says_what_was_not_run(ranking):
+    of = protocol()
+    rows = {t: row for t, row in ranking.rows.items() if "attn=sdpa" in t.overrides}
+    course = Course(of, of.arms["bad"], of.tasks[0], rows)
+    run(course)
+    del rows[course.protocol.trial(course.arm, course.task, course.choose(300)[0].rate, 1200, 9)]
+    part = Invented(protocol=of, rows=rows, quick=False, own=None)
+    assert page.notes(page._content(part))[1] == "Not run: 2 of 5 rows (good; bad)."
+    run(course)
+    notes = page.notes(page._content(part))
+    assert notes[1:3] == ["Not run: 1 of 5 rows (good).", "Not finished: bad on recall."]
+    assert "<b>good</b>" not in page.html(part)
+
+
+def test_recall_is_drawn_against_the_state_of_its_own_model(ranking):
+    drawn = {}
+
+    def scatter(points, x, y, falls):
+        drawn[y] = points
+
+    tasks = tuple(replace(t, name="mqar") if t.name == "recall" else t for t in protocol().tasks)
+    of = replace(ranking.protocol, tasks=tasks)
+    rows = {
+        t: row | {"values": row["values"] | {"costs": row["values"]["costs"] | {"cached": 9}}}
+        if "data=mqar" in t.overrides else row
+        for t, row in ranking.rows.items()
+    }  # fmt: skip
+    other = Invented(protocol=of, rows=rows, quick=False, own=None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(page, "_scatter", scatter)
+        list(page._figures(other.table(), other))
+    assert {x for x, _ in drawn["accuracy: mqar, 400 steps"].values()} == {9.0}
+    assert drawn["loss: text, 1,200 steps"].keys() == {"sdpa", "good", "bad", ranking.own.name}
+
+
+def test_the_line_of_the_best_points_skips_those_that_others_beat():
+    points = {"a": (1.0, 0.5), "b": (1.0, 0.9), "c": (2.0, 0.7), "d": (3.0, 0.95)}
+    (axes,) = page._scatter(points, "x", "y", falls=False).axes
+    (front,) = [line for line in axes.get_lines() if line.get_label() == "_front"]
+    assert list(zip(*front.get_data(), strict=True)) == [(1.0, 0.9), (3.0, 0.95)]
 
 
 @pytest.mark.long

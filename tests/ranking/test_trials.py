@@ -173,11 +173,26 @@ def test_diverged_seeds_are_worse_and_counted(seeds: int, finite: bool):
     of, rows = full(quick=True, make=diverging)
     cell = make_table(of, rows, quick=True).cells["good", "text", 300]
     assert cell.diverged == seeds
-    assert (cell.number == "diverged") is not finite
+    assert (cell.number == f"{seeds} diverged") is not finite
     assert cell.verdict == ("worse" if seeds == 10 else "open")
     if finite:  # the median of ten of which three are the largest
         losses = sorted(x for x in cell.accuracies if x == x)
         assert cell.value == pytest.approx((losses[4] + losses[5]) / 2)
+
+
+def test_differences_that_are_not_known_may_be_any_number():
+    def diverging(trial, task):
+        row = row_of(trial, task)
+        if trial.seed < 2:  # of both: the differences of two seeds are not known
+            row |= {"status": "diverged"}
+            row["values"] |= {"diverged_at_step": 200}
+        return row
+
+    of, rows = full(quick=True, make=diverging)
+    cell = make_table(of, rows, quick=True).cells["good", "text", 300]
+    middle, low, high = cell.difference  # the second smallest and the second largest
+    assert (low, high) == (-math.inf, math.inf) and math.isnan(middle)
+    assert cell.interval == "unknown (-∞ to +∞)" and cell.verdict == "open"
 
 
 def test_equal_overrides_of_changed_code_are_other_runs():

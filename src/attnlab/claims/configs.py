@@ -19,6 +19,7 @@ from attnlab.errors import BadInput
 from attnlab.imports import make_importable
 from attnlab.runs.run_directory import folder_for, variant_of
 from attnlab.runs.settings import fingerprint, settings_with
+from attnlab.training.main import in_a_sentence
 
 NOT_AN_ARMS = [*settings_with("place"), "seed"]  # `reproduce` sets them
 
@@ -71,8 +72,8 @@ def compose_config(
         with open_dict(cfg):
             del cfg["hydra"]
     except (HydraException, OmegaConfBaseException) as error:
-        sentence = " ".join(f"{' '.join(overrides)} cannot be composed: {error}".split())
-        raise BadInput(sentence) from error
+        typed = " ".join(overrides)
+        raise BadInput(f"{typed} cannot be composed: {in_a_sentence(error)}") from error
     return cfg, variant
 
 

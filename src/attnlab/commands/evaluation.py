@@ -54,7 +54,9 @@ def evaluate(
     length, overrides = int(chosen), list(typed.values())
     for key, override in typed.items():
         if key.split(".")[0] != "data":
-            raise BadInput(f"{override} does not choose data; use data=... and data.KEY=...")
+            raise BadInput(
+                f"{override} does not choose data; use data=..., data.KEY=... or length=..."
+            )
     longer = at_length(net, recipe["config"], length)
     settings = _data_settings(recipe, overrides, net.block_size, trust=trust)
     corpus = data_factory(settings)()

@@ -2,7 +2,7 @@
 
 import math
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -21,6 +21,7 @@ from attnlab.ranking.trials import Course
 from attnlab.ranking.verdicts import Cell, Table
 
 PLACE = "README.md"
+RECALL = ("capacity", "mqar")  # tasks, drawn against the size of the state
 COSTS = {
     "parameters": "parameters",
     "flops": "FLOPs a position",
@@ -91,13 +92,14 @@ def _same(then: Mapping[str, Any], now: Mapping[str, Any], arm: str, task: str) 
 
 def _content(ranking: Ranking) -> dict[str, Any]:
     table, protocol = ranking.table(), ranking.protocol
+    every = table.cells.values()
     steps = [1] if ranking.quick else [1, LONG]
     columns = [
         (task, task.steps * n)
         for task in protocol.tasks
         if task.quick or not ranking.quick
         for n in steps
-        if any((arm, task.name, task.steps * n) in table.cells for arm in protocol.arms)
+        if any(c.task is task and c.steps == task.steps * n and c.seeds for c in every)
     ]
     with styled():
         pictures = {
@@ -112,11 +114,13 @@ def _content(ranking: Ranking) -> dict[str, Any]:
         "quick": ranking.quick,
         "left_out": [task.name for task in protocol.tasks if task.name not in asked],
         "columns": columns,
+        "lengths": steps,
         "table": table,
         "rows": [
             {"arm": arm, "cells": [table.cells.get((arm.name, t.name, n)) for t, n in columns]}
             | {"costs": costs(Course(protocol, arm, protocol.tasks[0], ranking.rows))}
             for arm in protocol.arms.values()
+            if any(cell.arm is arm and cell.seeds for cell in every)
         ],
         "hours": sum(float(row["cpu_seconds"]) for row in rows) / 3600,
         "runs": len(rows),
@@ -127,8 +131,9 @@ def _content(ranking: Ranking) -> dict[str, Any]:
 
 
 def costs(course: Course) -> dict[str, float]:
-    """What a contestant costs, from its runs on the first task; empty without a row."""
-    rows = [row for row in course.tests(course.task.steps) if row["status"] != "diverged"]
+    """What a contestant costs, from its test runs on a task; empty without a row."""
+    tests = course.tests(LONG * course.task.steps) or course.tests(course.task.steps)
+    rows = [row for row in tests if row["status"] != "diverged"]
     if not rows:
         return {}
     values = rows[0]["values"]
@@ -137,68 +142,60 @@ def costs(course: Course) -> dict[str, float]:
     if any(row.get("device", "cpu") != "cpu" for row in rows):
         return found  # the processor only waits
     seconds = [row["cpu_seconds"] + row.get("cpu_seconds_before", 0) for row in rows]
-    steps = [row["values"]["steps"] for row in rows]
-    ms = [1000 * x / n for x, n in zip(seconds, steps, strict=True)]
+    ms = [1000 * x / row["values"]["steps"] for x, row in zip(seconds, rows, strict=True)]
     return found | {"ms": median(ms)}
 
 
 def _figures(table: Table, ranking: Ranking) -> Iterator[tuple[str, Figure]]:
-    """Recall against the cache, text against time, text against the learning rate, by their
+    """Recall against the state, text against time, text against the learning rate, by their
     titles; those for which there are rows."""
     protocol, rows = ranking.protocol, ranking.rows
-    text = protocol.tasks[0]
-    of_text = {arm: Course(protocol, arm, text, rows) for arm in protocol.arms.values()}
-    spent = {arm.name: costs(course) for arm, course in of_text.items()}
-    cells = table.cells.values()
-    shown = [c for c in cells if c.seeds and not c.arm.control]
-    recall = {c.arm.name: c for c in shown if c.task.name == "capacity"}
-    recall = recall or {c.arm.name: c for c in shown if c.task.name == "mqar"}
-    points = {
-        name: (spent[name]["cached"], median(cell.accuracies))
-        for name, cell in recall.items()
-        if "cached" in spent[name]
-    }
-    yield from _scatter(points, "state at T, in numbers", "accuracy", "recall", best=max)
-    points = {
-        cell.arm.name: (spent[cell.arm.name]["ms"], cell.value)
-        for cell in shown
-        if cell.task is text and cell.unit == "nats" and "ms" in spent[cell.arm.name]
-    }
-    yield from _scatter(points, "CPU ms a step", f"loss, {text.name}", "speed", best=min)
+    text, arms = protocol.tasks[0], [arm for arm in protocol.arms.values() if not arm.control]
+    for task in [each for each in protocol.tasks if each is text or each.name in RECALL]:
+        key, steps = (
+            "ms" if task is text else "cached",
+            task.steps * (1 if ranking.quick else LONG),
+        )
+        points = dict[str, tuple[float, float]]()
+        for arm in arms:
+            spent = costs(Course(protocol, arm, task, rows))  # of the model of this task
+            cell = table.cells.get((arm.name, task.name, steps))
+            if cell is not None and cell.seeds and math.isfinite(cell.value) and key in spent:
+                results = [0.0 if math.isnan(x) else x for x in cell.accuracies]
+                result = cell.value if task is text else median(results)
+                points[arm.name] = spent[key], result
+        what = f"{'loss' if task is text else 'accuracy'}: {task.name}, {steps:,} steps"
+        if len(points) > 1:
+            x = "CPU ms a step" if task is text else "state at T, in numbers"
+            yield "speed" if task is text else task.name, _scatter(points, x, what, task is text)
     figure, (axes,) = panels(1, width=7.0)
-    for arm, course in of_text.items():
-        choice, _ = course.choose(text.steps)
-        if choice is not None and not arm.control:
+    for arm in arms:
+        choice, _ = Course(protocol, arm, text, rows).choose(text.steps)
+        if choice is not None:
             color, kind = looks([arm.name.split(",")[0]])[arm.name.split(",")[0]]
             axes.plot(*zip(*choice.losses.items(), strict=True), MARKERS[kind] + "-", color=color,
                       label=arm.name)  # fmt: skip
-    axes.set(xscale="log", xlabel="learning rate", ylabel=f"loss after {text.steps} steps")
+    axes.set(
+        xscale="log", xlabel="learning rate", ylabel=f"loss: {text.name}, {text.steps:,} steps"
+    )
     if axes.get_lines():
         label_lines(axes)
         yield "rates", figure
 
 
-def _scatter(
-    points: Mapping[str, tuple[float, float]],
-    x: str,
-    y: str,
-    name: str,
-    best: Callable[..., float],
-) -> Iterator[tuple[str, Figure]]:
-    """Named points, if any, and the line of those that no point with a smaller x surpasses."""
-    if not points:
-        return
+def _scatter(points: Mapping[str, tuple[float, float]], x: str, y: str, falls: bool) -> Figure:
+    """Named points, and the line of those that are better than all points with a smaller x."""
     figure, (axes,) = panels(1, width=7.0)
-    front = list[tuple[float, float]]()
-    for label, (cost, value) in sorted(points.items(), key=lambda item: item[1][0]):
-        axes.plot([cost], [value], "o", color=color_of(label.split(",")[0]), label=label)
-        if not front or best(value, front[-1][1]) == value:
+    front, sign = list[tuple[float, float]](), 1 if falls else -1
+    for label, (cost, value) in sorted(points.items(), key=lambda p: (p[1][0], sign * p[1][1])):
+        axes.plot([cost], [value], "o:", color=color_of(label.split(",")[0]), label=label)
+        if not front or sign * value < sign * front[-1][1]:
             front.append((cost, value))
     axes.plot(*zip(*front, strict=True), drawstyle="steps-post", color="gray", label="_front")
-    wide = max(cost for cost, _ in front) > 10 * min(cost for cost, _ in front)
+    wide = max(cost for cost, _ in points.values()) > 10 * min(cost for cost, _ in points.values())
     axes.set(xscale="log" if wide else "linear", xlabel=x, ylabel=y)
     label_lines(axes)
-    yield name, figure
+    return figure
 
 
 def in_words(cell: Cell | None) -> str:
@@ -223,11 +220,17 @@ def came_out(cells: Sequence[Cell | None]) -> str:
 def notes(content: Mapping[str, Any]) -> list[str]:
     """Sentences about the whole table: what it rests on, and what may be wrong with it."""
     table, controls = content["table"], [c for c in content["table"].judged if c.arm.control]
+    cells = table.cells.values()
+    run, every = {c.arm.name for c in cells if c.seeds}, dict.fromkeys(c.arm.name for c in cells)
     found = [
         f"{len(table.judged)} verdicts, each by 10 of 10 seeds. If no variant differed from its "
-        f"partner, {table.false_cells:.2f} of them would be better or worse by chance; the "
-        f"probability of at least one is at most {table.family_error:.1%}."
+        f"partner, {table.false_cells:.2f} of them at most would be better or worse by chance; "
+        f"the probability of at least one is at most {table.family_error:.1%}."
     ]
+    if absent := [name for name in every if name not in run]:
+        found.append(f"Not run: {len(absent)} of {len(every)} rows ({'; '.join(absent)}).")
+    parts = [f"{c.arm.name} on {c.task.name}" for c in cells if not c.seeds and c.arm.name in run]
+    found += [f"Not finished: {'; '.join(dict.fromkeys(parts))}."] if parts else []
     if table.broken:
         found.append(f"Controls that failed: {'; '.join(table.broken)}.")
     elif controls:
@@ -275,10 +278,8 @@ def print_table(ranking: Ranking) -> None:
         printed = Printed(Column("variant", overflow="fold"), *heads, *COSTS.values())
         for row in content["rows"]:
             cells = [row["cells"][i] for i in kept]
-            if any(cell is not None and cell.seeds for cell in cells):
-                style = "bold" if row["arm"] is ranking.own else ""
-                words = [in_words(cell) for cell in cells]
-                printed.add_row(row["arm"].name, *words, *_cost_words(row["costs"]), style=style)
+            style, words = "bold" if row["arm"] is ranking.own else "", map(in_words, cells)
+            printed.add_row(row["arm"].name, *words, *_cost_words(row["costs"]), style=style)
         Console().print(printed)
     for cell in [c for c in content["table"].cells.values() if c.arm is ranking.own and c.seeds]:
         console.print(

@@ -207,8 +207,8 @@ def own_contestant(
     if rest not in partners or not attention:
         others = " or ".join(" ".join(key) for key in partners if key)
         raise BadInput(
-            f"{' '.join(rest or overrides)} cannot be ranked: only settings of attn may change"
-            f"{f', and {others}' if others else ''}"
+            f"{' '.join(rest or overrides)} cannot be ranked: only settings of attn may change, "
+            f"as in attn=gate_head{f', and {others}' if others else ''}"
         )
     given = any(word.startswith("attn=") for word in attention)
     return Contestant(

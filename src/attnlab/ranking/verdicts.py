@@ -38,11 +38,9 @@ class Cell:
         """The number in the table."""
         if not self.seeds:
             return ""
-        return (
-            f"{self.value:.{self.digits}f} {self.unit}"
-            if math.isfinite(self.value)
-            else "diverged"
-        )
+        if not math.isfinite(self.value):
+            return f"{self.diverged} diverged"
+        return f"{self.value:,.{self.digits}f} {self.unit}"
 
     @property
     def digits(self) -> int:
@@ -51,14 +49,12 @@ class Cell:
 
     @property
     def interval(self) -> str:
-        """The difference from the partner, with its interval."""
-        middle, low, high = self.difference
-        if not math.isfinite(middle):
+        """The difference from the partner, with its interval; empty if there is none."""
+        if math.isnan(self.difference[1]):
             return ""
-        text = f"{middle:+.{self.digits}f}"
-        if not math.isnan(low):
-            text += f" ({low:+.{self.digits}f} to {high:+.{self.digits}f})"
-        return text
+        words = [f"{x:+,.{self.digits}f}" for x in self.difference]
+        words = [x.replace("inf", "∞").replace("+nan", "unknown") for x in words]
+        return f"{words[0]} ({words[1]} to {words[2]})"
 
 
 @dataclass(frozen=True)
@@ -119,11 +115,11 @@ def judge_cell(protocol: Protocol, rows: Rows, arm: Contestant, task: Task, step
         return Cell(arm, task, steps, "not run", choice=choice)
     partner = protocol.arms[arm.partner]
     other = Course(protocol, partner, task, rows).readings(steps)
-    unit = _unit((mine, other or mine), task, steps)
+    unit = _unit((mine, other if len(other) == len(mine) else mine), task, steps)
     values = [_number(x, task, unit) for x in mine]
     cell = Cell(
         *(arm, task, steps, "baseline" if arm.name == partner.name else "partner not run"),
-        value=_median(values)[0],
+        value=median_interval(values)[0],
         unit=unit,
         diverged=sum(math.isinf(x.score) for x in mine),
         reached=[x.reached for x in mine],
@@ -135,7 +131,7 @@ def judge_cell(protocol: Protocol, rows: Rows, arm: Contestant, task: Task, step
         return cell
     verdict, _, _ = count([_answer(a, b) for a, b in zip(mine, other, strict=True)], SEEDS)
     differences = [a - _number(b, task, unit) for a, b in zip(values, other, strict=True)]
-    return replace(cell, verdict=WORDS[verdict], difference=_median(differences))
+    return replace(cell, verdict=WORDS[verdict], difference=_unknown_interval(differences))
 
 
 def _answer(mine: Reading, other: Reading) -> Answer:
@@ -166,7 +162,9 @@ def _number(reading: Reading, task: Task, unit: str) -> float:
     return reading.value if task.floor is None else 100 * (reading.value - task.floor)
 
 
-def _median(values: Sequence[float]) -> tuple[float, float, float]:
-    """The median with its exact interval, without pairs that both diverged; NaN if all did."""
-    numbers = [x for x in values if not math.isnan(x)]
-    return median_interval(numbers) if numbers else (math.nan, math.nan, math.nan)
+def _unknown_interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """The median of differences with its exact interval. A NaN, of two runs that both diverged or
+    did not get to 90 %, may be any number."""
+    least, low, _ = median_interval([-math.inf if math.isnan(x) else x for x in values])
+    most, _, high = median_interval([math.inf if math.isnan(x) else x for x in values])
+    return (least if least == most else math.nan), low, high

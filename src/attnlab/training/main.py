@@ -225,6 +225,11 @@ def _thread_failed(failure: threading.ExceptHookArgs) -> None:
 
 
 def _say(error: BaseException) -> None:
+    print(f"error: {in_a_sentence(error)}", file=sys.stderr)
+
+
+def in_a_sentence(error: BaseException) -> str:
+    """What an error of Hydra, OmegaConf or the disk means, and what to do; others as they are."""
     sentence = " ".join(str(error).split())
     # Hydra advises to add the misspelled key, which attnlab would refuse as well.
     unknown = re.match(r"Could not override '(\S+)'\. To append ", sentence)
@@ -245,7 +250,7 @@ def _say(error: BaseException) -> None:
         sentence = _unknown_setting(unknown[1], error.__cause__)
     elif values := re.match(r"Ambiguous value for argument '(\S+)'", sentence):
         sentence = f"{values[1]} has several values: add -m for a sweep over them, or quote a text"
-    print(f"error: {sentence}", file=sys.stderr)
+    return sentence
 
 
 def _unknown_setting(name: str, cause: BaseException | None) -> str:
