@@ -95,6 +95,8 @@ def test_all_claims_are_there_in_order():
         "path_length",
         "recall_state",
         "recurrent_cost",
+        "value_residual",
+        "parity",
     ]
 
 
