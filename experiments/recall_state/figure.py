@@ -6,22 +6,23 @@ from matplotlib.figure import Figure
 from attnlab.claims.results import Evidence
 from attnlab.plotting.drawing import dots, panels
 
-from . import FULL, HEADS, LARGE, PAIRS, SMALL, WINDOW
+from . import HEADS, PAIRS
 
-ARMS = {"full": FULL, "large_state": LARGE, "small_state": SMALL, "window": WINDOW}
+LABELS = {"full": "full", "large_state": "1,024 numbers", "small_state": "256", "window": "window"}
 
 
 def figure(evidence: Evidence) -> Figure:
-    drawing, axes = panels(2, width=7.0, height=4.4)
-    results = {name: evidence.shown(name) for name in ARMS}
-    dots(axes[0], [(ARMS[name].name, found.values) for name, found in results.items() if found])
+    grid = evidence.shown("map")
+    drawing, axes = panels(2 if grid else 1, width=7.0, height=4.4)
+    results = {name: evidence.shown(name) for name in LABELS}
+    dots(axes[0], [(LABELS[name], found.values) for name, found in results.items() if found])
     axes[0].axhline(1 / 32, color="0.4", linestyle=":")
     axes[0].set(ylim=(0, 1.05), ylabel="share of right answers", title="16 pairs, 2,400 steps")
-    if found := evidence.shown("map"):
-        means = np.array([np.mean(scores) for scores in found.scores.values()])
-        grid = means.reshape(len(PAIRS), len(HEADS))[:, ::-1]
-        axes[1].pcolormesh(grid, cmap="Blues", vmin=0, vmax=1, edgecolors="white")
-        for (i, j), share in np.ndenumerate(grid):
+    if grid:
+        means = np.array([np.mean(scores) for scores in grid.scores.values()])
+        shares = means.reshape(len(PAIRS), len(HEADS))[:, ::-1]
+        axes[1].pcolormesh(shares, cmap="Blues", vmin=0, vmax=1, edgecolors="white")
+        for (i, j), share in np.ndenumerate(shares):
             color = "white" if share > 0.6 else "black"
             axes[1].annotate(
                 f"{share:.0%}", (j + 0.5, i + 0.5), ha="center", va="center", color=color
