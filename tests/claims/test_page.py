@@ -269,7 +269,7 @@ def test_the_page_shows_what_the_arms_cost(paths):
     made.tested = "Tested with one learning rate (0.001)."
     page = _claim_page(made, paths.experiments / "wins", figure=False)
     assert "Holds: here. Tested with one learning rate (0.001).\n" in page
-    assert "| a | 0.001 | 60 | 0 | 1 |  |" in page
+    assert "| a | 0.001 | 60 | 0 |  |  |" in page
 
 
 def test_exploratory_results_are_not_published(family, paths):

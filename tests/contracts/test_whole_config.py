@@ -34,6 +34,7 @@ ALLOWED = {
     "sweeps._compare": "Hydra's callback",
     "sweeps._refusal": "Hydra's callback",
     "origin.read_origin": "identity",
+    "metrics.own_code": "provenance",
 }
 
 
