@@ -95,6 +95,7 @@ def test_all_claims_are_there_in_order():
         "path_length",
         "recall_state",
         "recurrent_cost",
+        "gated_attention",
         "value_residual",
         "parity",
     ]
