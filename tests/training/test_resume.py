@@ -145,8 +145,8 @@ def test_a_run_that_goes_on_elsewhere_says_so(
     rewrite(file, lambda c: c["attnlab"]["conditions"].update(elsewhere))
     with pytest.warns(UserWarning) as told:
         train(*SETTINGS)
-    (sentence,) = [x for x in (str(each.message) for each in told) if "goes on" in x]
-    assert sentence.startswith("this run goes on from step 3 with precision = 32-true (was bf16")
+    (sentence,) = [x for x in (str(each.message) for each in told) if "this run resumes" in x]
+    assert sentence.startswith("this run resumes from step 3 with precision = 32-true (was bf16")
     assert "device = cpu (was cuda)" in sentence and "\x1b" not in sentence
     assert "threads" not in sentence
 

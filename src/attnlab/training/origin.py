@@ -114,7 +114,7 @@ def prepare_resume(checkpoint: dict[str, Any], lit: TaskModule, trainer: L.Train
         sentence = f"the checkpoint of step {step} cannot be resumed from: {printable(reason)}"
         raise BadInput(f"{sentence}; {RERUN}") from error
     if changes:
-        sentence = f"this run goes on from step {step} with {', '.join(changes)}; "
+        sentence = f"this run resumes from step {step} with {', '.join(changes)}; "
         warnings.warn(f"{sentence}an uninterrupted run may have another result", stacklevel=2)
 
 
