@@ -22,8 +22,8 @@ def more_at_256(long: float, long_softmax: float, short: float, short_softmax: f
 
 CLAIM = Claim(
     says="Attention without a token's own value lowers the loss, and more at longer T.",
-    last_look=20,
-    first_seed=200,
+    last_look=40,
+    first_seed=300,
     headline="long",
     order=23,
     predictions=(
