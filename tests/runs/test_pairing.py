@@ -190,7 +190,7 @@ def test_the_verdict_counts_seeds(tmp_path: Path, worse: int, n: int, verdict: s
         # The first seeds are better, so that 17 of 20 are not decided by the first ten.
         write_run(tmp_path, "unscaled", seed, 2.1 if seed >= n - worse else 1.9)
     c = by_label(tmp_path)["unscaled"]
-    assert c.verdict == verdict
+    assert c.decision[0] == verdict
     low, high = c.interval[1:]
     assert math.isnan(low) == (n < 6) and (low <= high or n < 6)
 

@@ -50,7 +50,7 @@ def test_better_in_most_of_ten_seeds(tmp_path: Path) -> None:
     assert too_few(pairs(read_runs(tmp_path))) == ""
 
 
-@pytest.mark.parametrize(("apart", "size"), [(0.0, "exactly"), (2e-6, "to within 2e-06 nats")])
+@pytest.mark.parametrize(("apart", "size"), [(0.0, "exactly"), (1.2e-6, "to within 2e-06 nats")])
 def test_equal(tmp_path: Path, apart: float, size: str) -> None:
     for seed in range(2):
         write_run(tmp_path, "sdpa", seed, 2.0, entropy=0.5)
@@ -69,7 +69,7 @@ def test_equal(tmp_path: Path, apart: float, size: str) -> None:
         (
             (0, None),
             "unscaled diverged at step 3 in 1 of 2 seeds; sdpa ended at 2.000 nats; where neither "
-            "diverged, it ends 0.100 nats worse.",
+            "diverged, unscaled ends 0.100 nats worse than sdpa.",
         ),
     ],
 )
@@ -79,6 +79,25 @@ def test_diverged(tmp_path: Path, diverged: tuple[int | None, ...], text: str) -
         ended: dict[str, Any] = {} if end is None else {"status": "diverged", "step": 3}
         write_run(tmp_path, "unscaled", seed, 2.1, **ended)
     assert said(tmp_path) == text
+
+
+def test_a_median_of_zero_is_neither_better_nor_worse(tmp_path: Path) -> None:
+    for seed, loss in enumerate((1.9, 2.0, 2.1)):
+        write_run(tmp_path, "sdpa", seed, 2.0)
+        write_run(tmp_path, "unscaled", seed, loss)
+    text = "unscaled ends about as well as sdpa (median of 3 seeds; better in 1 of 3)."
+    assert said(tmp_path) == text
+
+
+def test_the_verdict_names_the_seeds_that_decide_it(tmp_path: Path) -> None:
+    for seed in range(20):
+        write_run(tmp_path, "sdpa", seed, 2.0)
+        write_run(tmp_path, "unscaled", seed, 2.1 if seed < 10 else 1.9)
+    (decided,) = [text for c in pairs(read_runs(tmp_path)) if (text := verdict(c))]
+    assert decided == (
+        "unscaled is worse than sdpa in most seeds (10 worse and 0 better of the first 10 seeds, "
+        "10 of 10 decide)."
+    )
 
 
 def test_a_leak(tmp_path: Path) -> None:

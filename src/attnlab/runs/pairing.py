@@ -118,16 +118,19 @@ class Comparison:
         return any(reads_ahead(run) for pair in self.pairs for run in pair)
 
     @property
-    def verdict(self) -> Literal["better", "worse", "open"]:
-        """By counting: 10 of 10 seeds agree, or 17 of 20, or 31 of 40."""
+    def decision(self) -> tuple[Literal["better", "worse", "open"], int]:
+        """The verdict by counting, 10 of 10 seeds, 17 of 20 or 31 of 40, and the number of seeds
+        that it is based on."""
         sizes = [n for n, _ in LOOKS if n <= len(self.pairs)]
         if not sizes or self.reads_ahead:
-            return "open"
+            return "open", 0
         answers: list[Answer] = [
             "yes" if x > 0 else "below" if x < 0 else "neither" for x in self.differences
         ]
-        verdict, *_ = count(answers, sizes[-1])
-        return "worse" if verdict == "confirmed" else "better" if verdict == "refuted" else "open"
+        verdict, judged, _ = count(answers, sizes[-1])
+        if verdict == "open":
+            return "open", judged
+        return ("worse" if verdict == "confirmed" else "better"), judged
 
 
 def reads_ahead(run: Run) -> bool:

@@ -64,14 +64,28 @@ def claim(comparison: Comparison) -> str:
     middle, low, high = c.interval
     if max(map(abs, c.differences)) < EQUAL:
         most = max(map(abs, c.differences))
-        size = "exactly" if not most else f"to within {most:.0e} nats"
+        size = "exactly" if not most else f"to within {at_most(most)} nats"
         return f"{name} ends with the loss of {other}, {size} ({seeds})"
     way, count = ("worse", c.worse) if middle > 0 else ("better", c.better)
-    text = f"{name} ends {abs(middle):.{3 if abs(middle) >= 0.01 else 4}f} nats {way} than {other}"
+    text = f"{name} ends {_than(middle)} {other}"
     if n == 1:
         return f"{text} with the same seed (one seed)"
     spread = "" if math.isnan(low) else f", 95 % interval {low:+.3f} to {high:+.3f}"
     return f"{text} (median of {n} seeds{spread}; {way} in {count} of {n})"
+
+
+def at_most(size: float) -> str:
+    """A positive number, rounded up to one digit, as in 3e-06."""
+    unit = 10.0 ** math.floor(math.log10(size))
+    return f"{math.ceil(size / unit - 1e-6) * unit:.0e}"
+
+
+def _than(difference: float) -> str:
+    """A difference of losses in words, which the name of the other setting follows."""
+    if abs(difference) < 5e-5:  # four digits do not show it
+        return "about as well as"
+    size = f"{abs(difference):.{3 if abs(difference) >= 0.01 else 4}f} nats"
+    return f"{size} {'worse' if difference > 0 else 'better'} than"
 
 
 def attention(comparison: Comparison) -> str:
@@ -97,14 +111,18 @@ def attention(comparison: Comparison) -> str:
 
 def verdict(comparison: Comparison) -> str:
     """What counting seeds decides, where there are enough of them; otherwise empty."""
-    c, n = comparison, len(comparison.pairs)
-    if c.baseline is None or n < LOOKS[0][0] or c.reads_ahead:
+    c, (found, judged) = comparison, comparison.decision
+    if c.baseline is None or not judged:
         return ""
-    judged, bar = max(look for look in LOOKS if look[0] <= n)
-    counts = f"{c.worse} worse and {c.better} better of {n} seeds, {bar} of {judged} decide"
-    if c.verdict == "open":
+    differences = c.differences[:judged]
+    worse, better = sum(x > 0 for x in differences), sum(x < 0 for x in differences)
+    seeds = f"{'the first ' * (judged < len(c.pairs))}{judged} seeds"
+    counts = (
+        f"{worse} worse and {better} better of {seeds}, {dict(LOOKS)[judged]} of {judged} decide"
+    )
+    if found == "open":
         return f"{c.setting.label}: counting does not decide ({counts})."
-    return f"{c.setting.label} is {c.verdict} than {c.baseline.label} in most seeds ({counts})."
+    return f"{c.setting.label} is {found} than {c.baseline.label} in most seeds ({counts})."
 
 
 def too_few(comparisons: Sequence[Comparison]) -> str:
@@ -180,8 +198,8 @@ def _divergence(c: Comparison) -> str:
             losses = [pair[i].loss for pair in c.pairs]
             others.append(f"{setting.label} ended at {_middle(losses):.3f} nats")
     if c.finite:
-        way = "worse" if (middle := median(c.finite)) > 0 else "better"
-        others.append(f"where neither diverged, it ends {abs(middle):.3f} nats {way}")
+        apart = f"{c.setting.label} ends {_than(median(c.finite))} {c.baseline.label}"
+        others.append(f"where neither diverged, {apart}")
     return "; ".join([*clauses, *others])
 
 
