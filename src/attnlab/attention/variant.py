@@ -41,8 +41,9 @@ def identical_qkv(layer: "Attention") -> None:
 
 @torch.no_grad()
 def identical(layer: "Attention") -> None:
-    """Give every head all weights of the first, including the output slice.
+    """Give every head the weights of the first in `qkv` and `proj`, including the output slice.
 
+    Other parameters of a head, such as those of a gate or of the delta rule, stay apart.
     The H equal slices add up in phase, which would make the branch sqrt(H) times as large as H
     independent ones; dividing the slice by sqrt(H) keeps its size.
     """
@@ -59,12 +60,17 @@ def single_active(layer: "Attention") -> None:
     A silent head has neither values nor an output slice, so no gradient ever reaches it. The
     output slice of the first head is multiplied by sqrt(H): the layer then computes the same
     function as H heads that `identical` made equal. Raises ValueError if heads share their values,
-    so that none can be silent alone.
+    so that none can be silent alone, and for value_embeddings, which give each head other values.
     """
     if layer.n_kv_head != layer.n_head:
         raise ValueError(
             f"n_kv_head = {layer.n_kv_head} must be n_head = {layer.n_head} for single_active: "
             f"a head that shares its values cannot be silent"
+        )
+    if hasattr(layer, "value_embeddings"):
+        raise ValueError(
+            "single_active does not support value_embeddings, which wake the silent heads; "
+            "remove one"
         )
     for parameter in layer.qkv.parameters():  # weight, and bias where there is one
         values = layer.split_qkv(parameter)[2]
