@@ -74,6 +74,8 @@ class SelfAttention(Attention):
         if config.top_k is not None:
             check_sizes({"top_k": config.top_k})
             self.require_option("top_k", "top_k", use="top_k")
+        if self.kernel is kernels.linear:  # no dot products that they could multiply
+            config.require_default("qk_norm", "length_scale", by="the kernel linear")
         forgets = "forget" in self.added
         self.adjusts = self.softcap is not None or self.score_mod is not None or forgets
         if self.adjusts:
