@@ -79,7 +79,7 @@ class _ReLUSquared(torch.autograd.Function):
 
 
 class MLP(nn.Module):
-    """Two linear maps around an activation, `ratio` times as wide inside."""
+    """Two linear maps around an activation, `ratio` times as wide inside: like x (B, T, C)."""
 
     def __init__(
         self,
@@ -97,9 +97,7 @@ class MLP(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.dropout(
-            self.proj(self.activation(self.fc(x)))
-        )  # (B, T, C) -> wide -> (B, T, C)
+        return self.dropout(self.proj(self.activation(self.fc(x))))
 
 
 class Block(nn.Module):
