@@ -74,6 +74,7 @@ class TaskModule(L.LightningModule):
         # Of the last step; the norm is that before clipping.
         self.grad_norm, self.lr = torch.tensor(0.0), math.nan
         self.val_losses: dict[int, float] = {}  # step -> nats per prediction
+        self.resumed: list[str] = []  # what changed where the run resumed: processor, commit ...
         self._share, self._sums = range(0), torch.empty(0)  # a rank's validation batches, losses
 
     @classmethod
@@ -190,7 +191,8 @@ class TaskModule(L.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         ours = {"recipe": self.recipe, "versions": dict(versions())}
         ours["conditions"] = conditions(self.trainer) | {"own_code": self.recipe["own_code"]}
-        checkpoint["attnlab"] = ours | {"val_losses": dict(self.val_losses)}
+        ours |= {"val_losses": dict(self.val_losses), "resumed": list(self.resumed)}
+        checkpoint["attnlab"] = ours
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.val_losses = dict(checkpoint["attnlab"]["val_losses"])
