@@ -96,6 +96,12 @@ def test_hostile_data_of_a_run_are_refused(
         evaluate(folder, [])
 
 
+@pytest.mark.parametrize("typed", ["data.length=[", "data.length=${x}"])
+def test_data_that_cannot_be_read_are_one_sentence(typed: str, train: Callable[..., Any]) -> None:
+    with pytest.raises(BadInput, match=r"data\.length=.* cannot be read"):
+        evaluate(train().folder, [typed], trust=True)
+
+
 def test_another_text_with_wide_characters(train: Callable[..., Any], tmp_path: Path) -> None:
     """Ids are those of the model, not of the data; a character of three bytes counts as three."""
     (tmp_path / "own.txt").write_text("the fox→\n" * 50)

@@ -21,6 +21,7 @@ from attnlab.checkup.findings import FAULT, Finding, passed
 from attnlab.checkup.model_adapter import parameter_names
 from attnlab.checkup.runner import EmbeddedLayer, checkup
 from attnlab.errors import BadInput, first_line
+from attnlab.files import write_atomically
 from attnlab.init import init_weights
 from attnlab.interop import transformers_loading
 from attnlab.model import GPT, Block
@@ -73,7 +74,7 @@ def examine_target(
         report = replace(report, findings=(*report.findings, check_contract(loaded.model)))
     for path, text in ((json, report.to_json), (html, report.to_html)):
         if path is not None:
-            path.write_text(text() + "\n", encoding="utf-8")
+            write_atomically(path, (text() + "\n").encode())
     return report
 
 

@@ -8,12 +8,14 @@ from typing import Any, cast
 
 import torch
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from rich.table import Table
+from yaml import YAMLError
 
 from attnlab.claims.configs import compose_config, hydra_conf
 from attnlab.data.corpora import CHARACTERS, Corpus, encode
 from attnlab.data.tokenizers import Tokenizer
-from attnlab.errors import BadInput
+from attnlab.errors import BadInput, first_line
 from attnlab.installation import lab_path
 from attnlab.probes.patching import patch_heads
 from attnlab.runs.settings import last_of
@@ -101,10 +103,12 @@ def _data_settings(
         stored = {key: x for key, x in stored.items() if key == "_target_" or type(x) is int}
         if large := [key for key, x in stored.items() if type(x) is int and x > MOST]:
             raise BadInput(f"the run's data.{large[0][:99]} is too large; allow it with --trust")
-    return cast(
-        DictConfig,
-        OmegaConf.merge({"data": stored}, OmegaConf.from_dotlist(list(overrides))).data,
-    )
+    try:
+        changed = OmegaConf.merge({"data": stored}, OmegaConf.from_dotlist(list(overrides)))
+        OmegaConf.resolve(changed)
+    except (OmegaConfBaseException, YAMLError) as error:
+        raise BadInput(f"{' '.join(overrides)} cannot be read: {first_line(error)}") from error
+    return cast(DictConfig, changed.data)
 
 
 def evaluation_table(found: dict[str, Any]) -> Table:
