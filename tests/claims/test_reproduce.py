@@ -67,7 +67,8 @@ def test_a_claim_of_a_user_s_own_is_listed_declared_run_and_judged(done):
     assert "mine" in listed.out and "(later)" in listed.out
     assert "mine: version 1 is declared" in declared.out, declared.error
     assert first.code == 0, first
-    assert "4 runs and 10 measurements for the first look, 0 of them done" in first.out
+    said = "1 claim, 4 runs and 10 measurements for the first look, 0 of them done"
+    assert said in first.out
     claim = verdicts(folder)
     assert (claim["verdict"], claim["version"], claim["exploratory"]) == ("holds", 1, "")
     predictions = claim["predictions"]

@@ -149,10 +149,22 @@ def test_the_command_for_ten_seeds(tmp_path: Path) -> None:
     )
 
 
-def test_settings_that_are_no_grid_have_commands_of_their_own(tmp_path: Path) -> None:
+def test_a_value_that_was_not_typed_is_joined_with_those_that_were(tmp_path: Path) -> None:
+    for variant, loss in (("sdpa", 2.0), ("unscaled", 2.1)):
+        write_run(tmp_path, variant, 0, loss)
+        write_run(tmp_path, variant, 0, loss, "optim.lr=0.01")
+    assert ten_seeds(read_runs(tmp_path)) == [
+        "python train.py -m attn=sdpa,unscaled optim.lr=0.01,0.001 'seed=range(10)'"
+    ]
+
+
+def test_settings_that_are_no_grid_take_several_commands(tmp_path: Path) -> None:
     write_run(tmp_path, "sdpa", 0, 2.0)
-    write_run(tmp_path, "sdpa", 0, 2.1, "attn.scale=0.3")
+    write_run(tmp_path, "sdpa", 0, 2.1, "optim.lr=0.01")
+    write_run(tmp_path, "unscaled", 0, 2.1, "optim.lr=0.01")
+    write_run(tmp_path, "manual", 0, 2.1, "model=[a,b]")
     assert sorted(ten_seeds(read_runs(tmp_path))) == [
-        "python train.py -m attn=sdpa 'seed=range(10)'",
-        "python train.py -m attn=sdpa attn.scale=0.3 'seed=range(10)'",
+        "python train.py -m attn=manual 'model=[a,b]' optim.lr=0.001 'seed=range(10)'",
+        "python train.py -m attn=sdpa optim.lr=0.001 'seed=range(10)'",
+        "python train.py -m attn=sdpa,unscaled optim.lr=0.01 'seed=range(10)'",
     ]

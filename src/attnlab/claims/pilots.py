@@ -27,7 +27,7 @@ from attnlab.claims.trial import (
     next_rates,
     rates_tried,
 )
-from attnlab.errors import BadInput
+from attnlab.errors import BadInput, counted
 from attnlab.runs.best_rates import Choice
 from attnlab.workers import cores
 
@@ -60,7 +60,7 @@ def select(
             if not plan.todo:
                 break
             if only_plan:
-                about = f"{duration(plan.seconds(jobs))} on {jobs} processes"
+                about = f"{duration(plan.seconds(jobs))} on {counted(jobs, 'process', 'es')}"
                 console.print(f"{len(plan.todo)} runs and measurements come next; about {about}.")
                 console.print("Rates beyond an edge and seeds at the best rates follow.")
                 return False

@@ -21,7 +21,7 @@ from attnlab.claims.progress import duration, run_plan
 from attnlab.claims.reference import pin_training_code
 from attnlab.claims.results import Evidence
 from attnlab.claims.rows import read_rows
-from attnlab.errors import BadInput
+from attnlab.errors import BadInput, counted
 from attnlab.files import read_json
 from attnlab.installation import lab_path
 from attnlab.runs.seed_statistics import LOOKS
@@ -136,9 +136,11 @@ def _announcement(known: ClaimSet, counts: Counts, jobs: int, *, to_last_look: b
     plan = make_plan(known, counts)
     runs = sum(task.kind == "run" for task in plan.tasks.values())
     done = sum(task.done for task in plan.tasks.values())
-    text = f"{known.paths.budget}: {len(known.claims)} claims, {runs} runs and "
-    text += f"{len(plan.tasks) - runs} measurements for the first look, {done} of them done"
-    text += f"; about {duration(plan.seconds(jobs))} on {jobs} processes" if plan.todo else ""
+    text = f"{known.paths.budget}: {counted(len(known.claims), 'claim')}, {counted(runs, 'run')} "
+    text += f"and {counted(len(plan.tasks) - runs, 'measurement')} for the first look, "
+    text += f"{done} of them done"
+    if plan.todo:
+        text += f"; about {duration(plan.seconds(jobs))} on {counted(jobs, 'process', 'es')}"
     if to_last_look:
         last = {
             (claim.name, each.name): claim.last_look

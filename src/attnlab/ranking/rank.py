@@ -22,7 +22,7 @@ from attnlab.claims.plan import ClaimSet, ClaimTask, Plan
 from attnlab.claims.progress import duration, run_plan
 from attnlab.claims.provenance import sources_digest
 from attnlab.claims.rows import Row
-from attnlab.errors import BadInput
+from attnlab.errors import BadInput, counted
 from attnlab.imports import make_named_importable
 from attnlab.ranking.protocol import Contestant, Protocol, Trial, read_protocol
 from attnlab.ranking.trials import Course, Needed, by_trial
@@ -91,7 +91,7 @@ class Ranking:
                 f"{said}{steps:,} steps; their time was not measured, and the first runs show it"
             )
         seconds = sum(steps / task.steps * (task.seconds or 0) for task, _, steps in left)
-        on = f"{duration(seconds / jobs)} on {jobs} processes"
+        on = f"{duration(seconds / jobs)} on {counted(jobs, 'process', 'es')}"
         return f"{said}{seconds / 3600:.1f} CPU hours, {on}"
 
     def run(self, jobs: int, console: Console, until: float | None) -> bool:

@@ -15,7 +15,7 @@ from rich.cells import cell_len
 from rich.markup import escape, render
 from rich.table import Table
 
-from attnlab.errors import BadInput, printable
+from attnlab.errors import BadInput, counted, printable
 from attnlab.runs.pairing import Comparison, Setting
 from attnlab.runs.reading import Run, read_runs
 from attnlab.runs.settings import settings_with
@@ -151,12 +151,12 @@ def usual(comparisons: Sequence[Comparison], wanted: Sequence[str]) -> list[str]
 def title(runs: Sequence[Run], root: str, of: int) -> str:
     """The number of runs, and the overrides that all of them share."""
     if not runs:
-        return f"{root}: none of {of} run{'s' * (of != 1)} match --where"
+        return f"{root}: none of {counted(of, 'run')} match --where"
     named = settings_with("named")
     typed = [{text for key, text in run.typed.items() if key not in named} for run in runs]
     shared = sorted(set.intersection(*typed))
     common = f", all with {' '.join(shared)}" if shared else ""
-    return printable(f"{root}: {len(runs)} run{'s' * (len(runs) != 1)}{common}")
+    return printable(f"{root}: {counted(len(runs), 'run')}{common}")
 
 
 def one_by_one(comparisons: Sequence[Comparison]) -> list[Comparison]:

@@ -1,6 +1,7 @@
 """Says in sentences what a comparison found: which way, how much, against what, in how many seeds,
 and what attention did."""
 
+import json
 import math
 import shlex
 from collections.abc import Sequence
@@ -133,31 +134,47 @@ def too_few(comparisons: Sequence[Comparison]) -> str:
         return ""
     most = max(len(c.pairs) for c in undecided)
     runs = [s.first for c in undecided for s in (c.baseline, c.setting) if s is not None]
-    commands = "\n".join(f"  {command}" for command in ten_seeds(runs))
+    commands = [f"  {command}" for command in ten_seeds(runs)]
     number = "One seed" if most == 1 else f"{most} seeds"
-    return f"{number} cannot decide; the command for ten is\n{commands}"
+    named = "the commands for ten are" if commands[1:] else "the command for ten is"
+    return "\n".join([f"{number} cannot decide; {named}", *commands])
 
 
 def ten_seeds(runs: Sequence[Run]) -> list[str]:
-    """The commands that train settings, of which one run each is passed, with ten seeds: one sweep
-    if they are all its combinations."""
-    rows, apart = [], {"attn", "seed", *settings_with("once")}
+    """The commands that train settings, of which one run each is passed, with ten seeds. Settings
+    that differ in one value become one sweep, so all combinations of values take one command."""
+    apart = {"attn", "seed", *settings_with("once")}
+    typed = {key: text for run in runs for key, text in run.typed.items() if key not in apart}
+    keys = {"attn": "attn", **{key: text.partition("=")[0] for key, text in typed.items()}}
+    sweeps: list[dict[str, list[str]]] = []  # key -> its values
     for run in runs:
-        kept = {key: text for key, text in run.typed.items() if key not in apart}
-        row = {"attn": f"attn={run.typed.get('attn', run.variant).removeprefix('attn=')}"} | kept
-        if row not in rows:
-            rows.append(row)
-    keys = dict.fromkeys(key for row in rows for key in row)
-    texts = {key: list(dict.fromkeys(row.get(key, "") for row in rows)) for key in keys}
-    size = math.prod(len(values) for values in texts.values())
-    joins = all(len(x) == 1 or all(t and "," not in t for t in x) for x in texts.values())
-    if size != len(rows) or not joins:
-        return [_sweep(list(row.values())) for row in rows]
-    values = {key: ",".join(text.partition("=")[2] for text in x) for key, x in texts.items()}
-    return [_sweep([f"{texts[key][0].partition('=')[0]}={x}" for key, x in values.items()])]
+        sweep = {key: [text] for key in keys if (text := _value(run, key)) is not None}
+        if sweep not in sweeps:
+            sweeps.append(sweep)
+    for key in keys:
+        joined: list[dict[str, list[str]]] = []
+        for sweep in sweeps:
+            like = [x for x in joined if x | {key: sweep.get(key)} == sweep]
+            if like and not any("," in text for text in (*like[0][key], *sweep[key])):
+                like[0][key] = like[0][key] + sweep[key]
+            else:
+                joined.append(sweep)
+        sweeps = joined
+    return [_command([f"{keys[key]}={','.join(x)}" for key, x in s.items()]) for s in sweeps]
 
 
-def _sweep(words: Sequence[str]) -> str:
+def _value(run: Run, key: str) -> str | None:
+    """A setting of a run as one types it, also if it was not typed; None for a text or a list that
+    was not typed, and for a setting that the run does not have."""
+    if key == "attn":
+        return run.typed.get(key, run.variant).removeprefix("attn=")
+    if key in run.typed:
+        return run.typed[key].partition("=")[2]
+    value = run.config.get(key, "")
+    return None if isinstance(value, str | list | dict) else json.dumps(value)
+
+
+def _command(words: Sequence[str]) -> str:
     return f"{training_command()} -m {shlex.join([*words, 'seed=range(10)'])}"
 
 
