@@ -49,7 +49,7 @@ from attnlab.training.origin import (
     read_origin,
     read_resumable,
 )
-from attnlab.training.slurm import foreign_checkpoints, requeue
+from attnlab.training.slurm import requeue
 
 
 @dataclass
@@ -155,8 +155,6 @@ def make_trainer(
     """Lightning's Trainer with all callbacks and loggers, and two of them that measure the run.
     BadInput if Lightning refuses, for example because a device is missing."""
     _silence_lightning()
-    if names := ", ".join(file.name for file in foreign_checkpoints(folder)):
-        warnings.warn(f"{names} in {folder}: not a checkpoint of attnlab, not read", stacklevel=2)
     divergence, every = callbacks.Divergence(), config.settings["checkpoint_every"]
     checkpoints = RunCheckpoints(folder / "checkpoints", every, divergence)
     ours = [clock := Clock(), divergence, checkpoints, callbacks.Scalars()]
