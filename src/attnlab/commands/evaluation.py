@@ -18,6 +18,7 @@ from attnlab.data.tokenizers import Tokenizer
 from attnlab.errors import BadInput, first_line
 from attnlab.installation import lab_path
 from attnlab.probes.patching import patch_heads
+from attnlab.runs.reading import read_run
 from attnlab.runs.settings import last_of
 from attnlab.training.checkpoints import load_model, read_stored_model
 from attnlab.training.eval_lengths import at_length, by_position, data_at
@@ -29,6 +30,7 @@ INCLUDED = frozenset({"corpora.tinyshakespeare", "plays.plays"}) | {
     f"sequences.{task}"
     for task in ("copy", "fuzzy_recall", "induction", "mqar", "noisy_recall", "parity")
 }
+UNFINISHED = frozenset({"diverged", "failed", "interrupted", "running"})
 MOST = 10**7  # in a stored setting of data
 
 
@@ -72,6 +74,8 @@ def evaluate(
     of_model = torch.arange(len(alphabet))  # id in the data -> id in the model
     if tokenizer == CHARACTERS:
         of_model = encode("".join(corpus.alphabet), alphabet)
+    if (status := read_run(Path(target)).status) in UNFINISHED:
+        warnings.warn(f"{target} is {status}; its last checkpoint is evaluated", stacklevel=2)
     if not overrides and corpus.sha256 != recipe.get("corpus_sha256"):
         warnings.warn(f"data = {corpus.name} have changed since the training", stacklevel=2)
     corpus = data_at(corpus, settings, length)
