@@ -131,6 +131,13 @@ def test_stopped(tmp_path: Path) -> None:
     assert said(tmp_path).endswith("unscaled with seed 0 was stopped at step 4 of 8.")
 
 
+def test_precisions_that_differ_are_named(tmp_path: Path) -> None:
+    write_run(tmp_path, "sdpa", 0, 2.0)
+    file = write_run(tmp_path, "unscaled", 0, 2.005) / "metrics.json"
+    file.write_text(file.read_text().replace("32-true", "bf16-mixed"))
+    assert said(tmp_path).endswith("The precisions differ: bf16-mixed beside 32-true.")
+
+
 def test_the_partner_has_the_same_settings(tmp_path: Path) -> None:
     for heads in (1, 4):
         write_run(tmp_path, "sdpa", 0, 2.0, f"model.n_head={heads}")

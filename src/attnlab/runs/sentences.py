@@ -26,7 +26,7 @@ def sentence(comparison: Comparison) -> str:
         return ""
     if not c.pairs:
         return f"{c.setting.label} has no difference: {c.why}."
-    parts = [f"{claim(c)}{_training(c)}.", _stopped(c), attention(c)]
+    parts = [f"{claim(c)}{_training(c)}.", _stopped(c), _precisions(c), attention(c)]
     return " ".join(part for part in parts if part)
 
 
@@ -199,6 +199,17 @@ def _stopped(c: Comparison) -> str:
             return f"{len(stopped)} runs were stopped early, one of them at {at}."
         return f"{run.variant} with seed {run.seed} was stopped at {at}."
     return ""
+
+
+def _precisions(c: Comparison) -> str:
+    """Which runs of one setting had different precisions: `auto` is another one on a GPU."""
+    found = {
+        tuple(str(run.metrics.get("precision")) for run in pair)
+        for pair in c.pairs
+        if len({run.config.get("trainer.precision") for run in pair}) == 1
+    }
+    apart = sorted({f"{mine} beside {other}" for mine, other in found if mine != other})
+    return f"The precisions differ: {', '.join(apart)}." if apart else ""
 
 
 def _divergence(c: Comparison) -> str:
