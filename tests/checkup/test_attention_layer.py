@@ -98,7 +98,7 @@ def test_a_layer_of_another_shape_is_told_what_it_got_and_gave() -> None:
     gave = r"for \(B, T\) = \(2, 32\) the layer returned \(2, 12\); it must give outputs of shape"
     with pytest.raises(BadInput, match=gave):
         checkup_attention(Averaging())
-    got = r"the layer fails on \(B, T, C\) = \(2, 32, 16\): .*64x16 and 12x12.*; if C is not 16, give n"
+    got = r"the layer fails on \(B, T, C\) = \(2, 32, 16\): .*12x12.*; if C is not 16, give n_embd"
     with pytest.raises(BadInput, match=got):
         checkup_attention(Averaging(16))
 

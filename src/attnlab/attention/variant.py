@@ -4,7 +4,7 @@ settings."""
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,11 +15,22 @@ from attnlab.attention.masks import Predicate, causal, name_of
 if TYPE_CHECKING:
     from attnlab.attention.layer import Attention
 
-HeadRule = Callable[[Any], None]  # of an `Attention`
 Scale = float | Literal["1/D"] | None
 Shared = Literal["qk", "qkv"] | None
 Gate = Literal["head", "channel"] | None
-ScoreMod = Callable[[Tensor, Tensor, Tensor], Tensor] | None
+
+
+class HeadRule(Protocol):
+    """Changes the heads of an `Attention` after its weights are drawn."""
+
+    def __call__(self, layer: Any, /) -> None: ...
+
+
+class ScoreMod(Protocol):
+    """Changes scores (B, H, T, S), given the positions of queries (T, 1) and of keys (1, S)."""
+
+    def __call__(self, scores: Tensor, query: Tensor, key: Tensor, /) -> Tensor: ...
+
 
 # A head owns the slices h*D to (h+1)*D of the rows of q, k and v in `qkv`, and of the columns of
 # `proj`. Identical heads get identical gradients, so they stay identical under any elementwise
@@ -159,7 +170,7 @@ class AttentionConfig:
     rotary: float | None = None
     shared: Shared = None
     window: int | None = None
-    score_mod: ScoreMod = None
+    score_mod: ScoreMod | None = None
     softcap: float | None = None
     gate: Gate = None
     gate_bias: float | None = None

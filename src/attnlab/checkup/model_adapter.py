@@ -143,7 +143,7 @@ class ModelAdapter:
         if len(ids) < self.batch_size:
             more = self.next_ids(ids[:1].contiguous()).expand(self.batch_size - len(ids), -1)
             own = torch.cat([own, more.to(self.device)])
-        extra = {name: self._fitted(name, *own.shape) for name in self.extra}
+        extra = {name: self.fitted(name, *own.shape) for name in self.extra}
         args: list[object] = [own]
         if self.convention == "numpy":
             args = [own.numpy()]
@@ -155,7 +155,7 @@ class ModelAdapter:
             output = self.model(*args, **extra)
         return find_logits(output, tuple(own.shape), self.vocab_size)[: len(ids)]
 
-    def _fitted(self, name: str, B: int, T: int) -> object:
+    def fitted(self, name: str, B: int, T: int) -> object:
         """A keyword input for B sequences of T tokens: its first row, cut along time."""
         value, text = self.extra[name], self.text
         if text is None or not isinstance(value, Tensor) or value.shape[:1] != text.shape[:1]:
@@ -281,7 +281,7 @@ def _first_working_call(adapter: ModelAdapter) -> ModelAdapter:
         raise adapter.model.refused(2, T, reason) from errors[0]
     advice = "give a model from ids to logits, and its vocab_size and block_size"
     if re.search(r"\b(Long|long int)\b|to unpack", reason):  # numbers were expected, not ids
-        advice = f"{advice}; use checkup_attention (--layer) for a layer from (B, T, C) to (B, T, C)"
+        advice += "; for a layer that takes (B, T, C), use checkup_attention (--layer)"
     elif "dtype" in reason or "scalar type" in reason:
         advice = "its dtypes differ; give autocast if it is meant to run under torch.autocast"
     elif "size" in reason:

@@ -135,8 +135,8 @@ def load_layer(target: str) -> Target:
             if not isinstance(layer, nn.Module):
                 raise BadInput(f"{target} gives a {type(layer).__name__}, not a layer")
             return Target(EmbeddedLayer(layer), name, block_size=32)
-        without = f"{target} cannot be built from an AttentionConfig (name a function that makes it)"
-        with _errors_as_bad_input(without):
+        failed = f"{target} cannot be built from an AttentionConfig"
+        with _errors_as_bad_input(f"{failed} (name a function that makes it)"):
             net = GPT(made, 29, block_size=32, n_layer=2, n_head=4, n_embd=32)
             init_weights(net, 0)
     return Target(net, name)
