@@ -57,7 +57,7 @@ def gelu_tanh(x: Tensor) -> Tensor:
 
 
 def relu_squared(x: Tensor) -> Tensor:
-    """max(x, 0)^2 (So et al. 2021, section 4.2)."""
+    """max(x, 0)^2 (So et al. 2021)."""
     y: Tensor = _ReLUSquared.apply(x)
     return y
 
