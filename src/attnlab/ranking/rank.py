@@ -19,7 +19,7 @@ from attnlab.claims.claim import Claim
 from attnlab.claims.configs import compose_config, hydra_conf
 from attnlab.claims.paths import Paths
 from attnlab.claims.plan import ClaimSet, ClaimTask, Plan
-from attnlab.claims.progress import duration, run_plan
+from attnlab.claims.progress import check_positive, duration, run_plan
 from attnlab.claims.provenance import sources_digest
 from attnlab.claims.rows import Row
 from attnlab.errors import BadInput, counted
@@ -263,9 +263,7 @@ def rank(
     to run. Returns the ranking, and whether all of it was run. Raises BadInput as `Ranking` does,
     for numbers that are not positive, if another call is running, and for a `size` without a GPU.
     """
-    for option, number in (("jobs", jobs), ("minutes", minutes)):
-        if number is not None and number <= 0:
-            raise BadInput(f"--{option} {number} must be positive")
+    check_positive(jobs=jobs, minutes=minutes)
     if size is not None and not only_plan and not torch.cuda.is_available():
         raise BadInput(
             f"--size {size} would take days without a CUDA GPU, and there is none; run this "
