@@ -66,13 +66,16 @@ class Ranking:
 
     @property
     def courses(self) -> list[Course]:
-        """Those that are run, in order: all, or those of the user's contestant and its partner,
-        which needs no run if its rows are committed."""
+        """Those that are run, in order: the quick tasks of all contestants, then their other ones.
+
+        With a contestant of the user, only its tasks, and those of its partner, which needs no run
+        if its rows are committed.
+        """
         cells, own = self.protocol.cells(self.quick), self.own
         tasks = [task for arm, task in cells if arm is own]
         return [
             Course(self.protocol, arm, task, self.rows)
-            for arm, task in cells
+            for arm, task in sorted(cells, key=lambda cell: not cell[1].quick)
             if own is None or (arm.name in (own.name, own.partner) and task in tasks)
         ]
 
