@@ -170,6 +170,11 @@ def test_the_line_shows_median_interval_and_mean():
         assert told in line
 
 
+def test_the_mean_of_some_values_says_of_how_many():
+    line = judge([1.0] * 9 + [math.inf], AtLeast(0.0), 10).line
+    assert line.endswith(", mean of the 9 finite values 1")
+
+
 def row(loss, status="finished"):
     return {"status": status, "values": {"val_loss": loss}, "label": "r", "reason": None}
 

@@ -15,9 +15,12 @@ EQUAL_PARAMETERS = 0.005  # relative
 def describe_conditions(
     claim: Claim, results: dict[str, PredictionResult], resolve: ConfigResolver
 ) -> str:
-    """What the primary predictions were tested with, in one sentence; empty for measurements."""
-    primary = [each for each in claim.predictions if each.role == "primary"]
-    trained = [each for each in primary if isinstance(each, Trained)]
+    """What the primary predictions that have rows were tested with, in one sentence; empty for
+    measurements."""
+    ran = [
+        each for each in claim.predictions if each.role == "primary" and results[each.name].seeds
+    ]
+    trained = [each for each in ran if isinstance(each, Trained)]
     rates, steps, corpora = set[float](), set[int](), set[str]()
     for prediction in trained:
         for config in resolve.arms(claim, prediction).values():
@@ -43,7 +46,8 @@ def describe_conditions(
     rows = [row for result in timed for row in result.all_rows]
     if rows:  # early ones do not name their processor; they are of one
         names = sorted({str(row["processor"]) for row in rows if "processor" in row})
-        parts.append(_one("processor", names) if names else "one processor")
+        known = _one("processor", names) if names else "one processor"
+        parts.append(known if len(names) < 2 else f"{len(names)} processors ({'; '.join(names)})")
     parts += [text for each in trained for text in _parameters(each, results[each.name])][:1]
     return f"Tested with {', '.join(parts)}." if parts else ""
 

@@ -105,7 +105,7 @@ def _content(ranking: Ranking) -> dict[str, Any]:
         pictures = {
             name: svg(figure, name, text_as="none") for name, figure in _figures(table, ranking)
         }
-    rows = list(ranking.rows.values())
+    rows = list({row["id"]: row for row in ranking.rows.values()}.values())
     cells = protocol.cells(ranking.quick)
     asked = {task.name for arm, task in cells if ranking.own in (None, arm)}
     return {
@@ -239,9 +239,8 @@ def notes(content: Mapping[str, Any]) -> list[str]:
         found.append("No control was run.")
     if table.edges:
         found.append(f"The best rate is at the edge of those tried: {'; '.join(table.edges)}.")
-    if content["left_out"]:
-        what = "4 n steps, " if content["quick"] else ""
-        found.append(f"Left out: {what}{', '.join(content['left_out'])}.")
+    if left_out := ["4 n steps"] * content["quick"] + content["left_out"]:
+        found.append(f"Left out: {', '.join(left_out)}.")
     return found
 
 
