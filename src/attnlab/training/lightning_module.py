@@ -189,7 +189,7 @@ class TaskModule(L.LightningModule):
         self.log("val/loss", loss, logger=False, sync_dist=True)  # for callbacks that monitor it
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        ours = {"recipe": self.recipe, "versions": dict(versions())}
+        ours: dict[str, Any] = {"recipe": self.recipe, "versions": dict(versions())}
         ours["conditions"] = conditions(self.trainer) | {"own_code": self.recipe["own_code"]}
         ours |= {"val_losses": dict(self.val_losses), "resumed": list(self.resumed)}
         checkpoint["attnlab"] = ours

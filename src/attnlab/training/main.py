@@ -60,7 +60,8 @@ def train(cfg: DictConfig) -> float:
         raise SystemExit(2) from None
     from lightning.pytorch.utilities import rank_zero_only
 
-    if rank_zero_only.rank == 0:  # of all nodes; only this process has the whole result
+    # Of all nodes; only this process has the whole result.
+    if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
         show(result, arguments_of(hydra))
     return float(result.metrics["val_loss"])
 
