@@ -6,10 +6,10 @@ from attnlab.claims.results import Evidence
 from attnlab.plotting.drawing import dots, panels
 
 LABELS = {
-    "short_300": "T = 64",
-    "long_300": "T = 256",
-    "short_1200": "T = 64, 1,200 steps",
-    "long_1200": "T = 256, 1,200 steps",
+    f"{name}_{steps}": f"T = {T}".replace(" ", "\N{NO-BREAK SPACE}")
+    + f" {steps:,}\N{NO-BREAK SPACE}steps"
+    for steps in (300, 1200)
+    for name, T in (("short", 64), ("long", 256))
 }
 
 
@@ -19,5 +19,5 @@ def figure(evidence: Evidence) -> Figure:
     groups = [(label, each.values) for label, each in found.items() if each]
     dots(axes[0], groups, ["exclusive"] * len(groups))
     axes[0].axhline(0, color="0.4", linestyle=":")
-    axes[0].set(ylabel="loss minus that of softmax (nats)", title="Without the own value")
+    axes[0].set(ylabel="loss minus that of softmax (nats)", title="Without a token's own value")
     return drawing
