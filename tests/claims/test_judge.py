@@ -19,9 +19,10 @@ from attnlab.claims import (
     Trained,
     Within,
 )
-from attnlab.claims.evaluate import judge_prediction, score
+from attnlab.claims.evaluate import judge_prediction
 from attnlab.claims.judge import decide, judge, judge_claim
 from attnlab.claims.results import Evidence, PredictionResult
+from attnlab.claims.rows import score
 from attnlab.claims.statistics import reach_probability
 from attnlab.errors import BadInput
 from attnlab.runs.seed_statistics import declared_looks

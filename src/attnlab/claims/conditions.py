@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator
 
-from attnlab.claims.claim import Claim, Prediction, Trained
+from attnlab.claims.claim import Claim, Trained
 from attnlab.claims.configs import ConfigResolver
 from attnlab.claims.results import PredictionResult
 from attnlab.claims.rows import Row
@@ -64,7 +64,7 @@ def parameters_of(row: Row) -> int:
 
 def _parameters(prediction: Trained, result: PredictionResult) -> Iterator[str]:
     """Names the arms of a comparison that differ in parameters."""
-    if not _compares(prediction):
+    if len(prediction.arms) < 2:
         return
     counts = {arm: parameters_of(rows[0]) for arm, rows in result.rows.items() if rows}
     if counts and min(counts.values()) > 0:
@@ -72,11 +72,6 @@ def _parameters(prediction: Trained, result: PredictionResult) -> Iterator[str]:
         more = counts[large] / counts[small] - 1
         if more > EQUAL_PARAMETERS:
             yield f"unequal parameters ({large} has {more:.1%} more than {small})"
-
-
-def _compares(prediction: Prediction) -> bool:
-    """Whether a prediction compares the losses of arms that are trained alike."""
-    return isinstance(prediction, Trained) and len(prediction.arms) > 1
 
 
 def check_fairness(claim: Claim, pilots: Collection[Row]) -> None:
@@ -89,7 +84,7 @@ def check_fairness(claim: Claim, pilots: Collection[Row]) -> None:
                 "add pilots of a second processor"
             )
         words = f"{claim.says} {each.says} {each.where}"
-        unfair = isinstance(each, Trained) and _compares(each) and not each.rates
+        unfair = isinstance(each, Trained) and len(each.arms) > 1 and not each.rates
         if unfair and each.role == "primary" and ONE_RATE not in words:
             raise BadInput(
                 f"{claim.name}: {each.name} compares arms without rates; declare rates=(...), or "

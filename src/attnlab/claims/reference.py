@@ -13,11 +13,10 @@ from rich.console import Console
 
 from attnlab.claims.claim import Claim, Measured, Trained
 from attnlab.claims.declare import Declared
-from attnlab.claims.evaluate import score
 from attnlab.claims.execute import execute
 from attnlab.claims.plan import ClaimSet, Plan, make_plan, pilots_of, tasks_of
 from attnlab.claims.provenance import machine, sources_digest
-from attnlab.claims.rows import Row
+from attnlab.claims.rows import Row, score
 from attnlab.errors import BadInput
 from attnlab.files import read_json, write_json
 from attnlab.runs.sentences import at_most

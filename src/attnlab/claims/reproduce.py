@@ -13,7 +13,7 @@ from rich.table import Column, Table
 from attnlab.claims.claim import BUDGETS
 from attnlab.claims.configs import hydra_conf
 from attnlab.claims.criteria import EXACT
-from attnlab.claims.evaluate import evaluate, score
+from attnlab.claims.evaluate import evaluate
 from attnlab.claims.judge import false_confirmations
 from attnlab.claims.loading import load_claims
 from attnlab.claims.paths import Paths
@@ -21,7 +21,7 @@ from attnlab.claims.plan import ClaimSet, Counts, make_plan
 from attnlab.claims.progress import check_positive, duration, run_plan
 from attnlab.claims.reference import pin_training_code
 from attnlab.claims.results import Evidence
-from attnlab.claims.rows import read_rows
+from attnlab.claims.rows import read_rows, score
 from attnlab.errors import BadInput, counted
 from attnlab.files import read_json
 from attnlab.installation import lab_path
