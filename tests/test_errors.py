@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from attnlab.errors import missing_package, with_location
+from attnlab.errors import counted, missing_package, with_location
 
 
 def error_of(file: Path, text: str) -> Exception:
@@ -35,3 +35,8 @@ def test_a_missing_package_has_the_name_that_pip_knows() -> None:
     hydra = ModuleNotFoundError("No module named 'hydra.core'", name="hydra.core")
     assert missing_package(hydra).endswith("install it with: pip install hydra-core")
     assert missing_package(ModuleNotFoundError("ours", name="attnlab.no_such_module")) == ""
+
+
+def test_one_of_a_kind_has_no_plural():
+    assert [counted(n, "run") for n in (0, 1, 2000)] == ["0 runs", "1 run", "2,000 runs"]
+    assert [counted(n, "process", "es") for n in (1, 2)] == ["1 process", "2 processes"]

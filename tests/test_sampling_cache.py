@@ -82,6 +82,9 @@ MODELS: dict[str, Callable[[], GPT]] = {
         Variant(SelfAttention, {"window": 1, "forget": 0.0})
     ),
     "shared heads": lambda: own(Variant(SelfAttention, {"n_kv_head": 1})),
+    "shared heads with values of symbols": lambda: own(
+        Variant(SelfAttention, {"n_kv_head": 1, "value_embeddings": True})
+    ),
     "smeared": lambda: own(smear=3),
     "smeared alone": lambda: own(smear=1, learned_positions=False),
     "one layer": lambda: own(n_layer=1, n_head=1),

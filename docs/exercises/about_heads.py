@@ -77,67 +77,89 @@ def check_repeat_kv(answer: Callable[..., Any]) -> None:
 
 def check_multi_head(answer: Callable[..., Any]) -> None:
     """multi_head(x, W_q, W_k, W_v, W_o, n_head): causal."""
-    B, T, H, D = 2, 5, 3, 4
-    C = H * D
-    x, mask = normal(B, T, C), build_mask(causal, T)
+    B, T, H, C = 2, 5, 3, 12
+    x = normal(B, T, C)
     W_q, W_k, W_v, W_o = (normal(C, C, seed=seed) / math.sqrt(C) for seed in range(1, 5))
-
-    def split(y: Tensor) -> Tensor:
-        return y.view(B, T, H, D).transpose(1, 2)
-
-    def merge(y: Tensor) -> Tensor:
-        return y.transpose(1, 2).flatten(2)
-
-    def mix(q: Tensor, k: Tensor, v: Tensor, scale: float = D**-0.5) -> Tensor:
-        return attention(q, k, v, may_attend=mask, scale=scale)[0]
-
-    whole = [x @ W for W in (W_q, W_k, W_v)]
-    q, k, v = (split(y) for y in whole)
-    first = [y[:, :1].expand(y.shape) for y in (q, k)]
-    viewed = [y.reshape(B, H, T, D) for y in whole]
-    right = mix(q, k, v)
-    mistakes = [
+    qkv, turned = ([x @ W for W in (W_q, W_k, W_v)], [x @ W.mT for W in (W_q, W_k, W_v)])
+    right = _merge(_mix(*_split(qkv, H)))
+    wrong = [*_wrong_scores(*_split(qkv, H)), *_wrong_heads(qkv, H)]
+    mistakes = [(y @ W_o, sentence) for y, sentence in wrong]
+    mistakes += [
+        (right, "The output projection W_o is missing."),
         (
-            merge(mix(q, k, v, C**-0.5)) @ W_o,
+            _merge(_mix(*_split(turned, H))) @ W_o.mT,
+            "The weights are transposed: here Q = X W_q, not X W_q^T as in nn.Linear.",
+        ),
+    ]
+    compare(answer(x, W_q, W_k, W_v, W_o, H), right @ W_o, mistakes)
+
+
+def _split(qkv: list[Tensor], H: int) -> list[Tensor]:
+    """(B, T, C) -> (B, H, T, D), each."""
+    return [y.unflatten(2, (H, -1)).transpose(1, 2) for y in qkv]
+
+
+def _merge(y: Tensor) -> Tensor:
+    """(B, H, T, D) -> (B, T, C)."""
+    return y.transpose(1, 2).flatten(2)
+
+
+def _mix(q: Tensor, k: Tensor, v: Tensor, scale: float | None = None) -> Tensor:
+    """Causal attention, (..., T, D)."""
+    return attention(q, k, v, may_attend=build_mask(causal, q.shape[-2]), scale=scale)[0]
+
+
+def _wrong_scores(q: Tensor, k: Tensor, v: Tensor) -> list[tuple[Tensor, str]]:
+    """What mistakes in the scores give before the output projection, (B, T, C)."""
+    _, H, T, D = q.shape
+    flipped = build_mask(causal, T).mT
+    return [
+        (
+            _merge(_mix(q, k, v, (H * D) ** -0.5)),
             "The scores are divided by sqrt(C), with the width of all heads: D is C // H.",
         ),
-        (merge(mix(q, k, v, 1.0)) @ W_o, "The scores are not scaled: divide them by sqrt(D)."),
-        (merge(mix(q, k, v, 1 / D)) @ W_o, "The scores are divided by D: divide by sqrt(D)."),
-        (merge(attention(q, k, v)[0]) @ W_o, "The causal mask is missing."),
+        (_merge(_mix(q, k, v, 1.0)), "The scores are not scaled: divide them by sqrt(D)."),
+        (_merge(_mix(q, k, v, 1 / D)), "The scores are divided by D: divide by sqrt(D)."),
+        (_merge(attention(q, k, v)[0]), "The causal mask is missing."),
         (
-            merge(attention(q, k, v, may_attend=mask.mT)[0]) @ W_o,
+            _merge(attention(q, k, v, may_attend=flipped)[0]),
             "The causal mask is transposed: queries see the future.",
         ),
-        (merge(right), "The output projection W_o is missing."),
-        (mix(*whole, C**-0.5) @ W_o, "There is one head of full width: split the channels."),
-        (mix(*whole) @ W_o, "There is one head of full width: split the channels."),
+    ]
+
+
+def _wrong_heads(qkv: list[Tensor], H: int) -> list[tuple[Tensor, str]]:
+    """What wrong heads give before the output projection, (B, T, C)."""
+    B, T, C = qkv[0].shape
+    q, k, v = _split(qkv, H)
+    mixed, D = _mix(q, k, v), C // H
+    first = [y[:, :1].expand(y.shape) for y in (q, k)]
+    viewed = [y.reshape(B, H, T, D) for y in qkv]
+    return [
+        (_mix(*qkv, C**-0.5), "There is one head of full width: split the channels."),
+        (_mix(*qkv, D**-0.5), "There is one head of full width: split the channels."),
         (
-            merge(mix(*first, v)) @ W_o,
+            _merge(_mix(*first, v)),
             "All heads share the pattern of the first: each has queries and keys of its own.",
         ),
         (
-            merge(right[:, :1].expand(right.shape)) @ W_o,
+            _merge(mixed[:, :1].expand(mixed.shape)),
             "All heads are the first: each has its own slice of the channels.",
         ),
         (
-            merge(mix(*viewed)) @ W_o,
+            _merge(_mix(*viewed)),
             "The heads are split without the transpose: view as (B, T, H, D), then "
             "transpose(1, 2).",
         ),
         (
-            right.reshape(B, T, C) @ W_o,
+            mixed.reshape(B, T, C),
             "The heads are merged without the transpose: transpose(1, 2), then reshape.",
         ),
         (
-            mix(*viewed).reshape(B, T, C) @ W_o,
+            _mix(*viewed).reshape(B, T, C),
             "The heads are split and merged without the transpose.",
         ),
-        (
-            merge(mix(*(split(x @ W.mT) for W in (W_q, W_k, W_v)))) @ W_o.mT,
-            "The weights are transposed: here Q = X W_q, not X W_q^T as in nn.Linear.",
-        ),
     ]
-    compare(answer(x, W_q, W_k, W_v, W_o, H), merge(right) @ W_o, mistakes)
 
 
 def check_layer(answer: Callable[..., Any]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from attnlab.attention import attention, kernels
 from attnlab.attention.masks import build_mask, causal
@@ -46,31 +47,7 @@ def check_masked_softmax(answer: Callable[..., Any]) -> None:
         got = answer(s, mask)
         if not torch.equal(s, before):
             raise Wrong("It changes the scores of its caller: masked_fill, not masked_fill_.")
-        inverted = "The mask is inverted: True means may attend, so fill where it is False."
-        mistakes = [
-            (
-                s.softmax(-1) * mask,
-                "The mask comes after the softmax: blocked keys are part of the denominator, so "
-                "rows do not sum to 1. Mask the scores.",
-            ),
-            (
-                s.masked_fill(~mask, 0.0).softmax(-1),
-                "Blocked scores are 0, or close to it, and e^0 = 1: fill with float('-inf').",
-            ),
-            (
-                (s + mask).softmax(-1),
-                "The mask is added as 0 and 1: fill with float('-inf') where it is False.",
-            ),
-            (s.masked_fill(mask, -math.inf).softmax(-1), inverted),
-            (s.masked_fill(mask, -1e9).softmax(-1), inverted),
-            (
-                s.masked_fill(~mask, -math.inf).softmax(-2),
-                f"The softmax runs over the queries. {KEYS_LAST}",
-            ),
-            (s.softmax(-1), "The mask is ignored. Use the tensor that masked_fill returns."),
-            (s.masked_fill(~mask, -math.inf), "These are the masked scores: take the softmax."),
-        ]
-        compare(got, kernels.masked_softmax(s, mask), mistakes)
+        compare(got, kernels.masked_softmax(s, mask), _wrong_softmaxes(s, mask))
     answer(normal(5, 5).half(), mask)  # -1e9 does not fit into fp16
     for size in (2e4, 2e9):
         low = normal(5, 5).float() - size
@@ -86,6 +63,34 @@ def check_masked_softmax(answer: Callable[..., Any]) -> None:
             "If a blocked score is large, the allowed weights underflow before the mask acts. "
             "Mask the scores, not the weights."
         )
+
+
+def _wrong_softmaxes(s: Tensor, mask: Tensor) -> list[tuple[Tensor, str]]:
+    """The results of mistakes, and the mistakes."""
+    inverted = "The mask is inverted: True means may attend, so fill where it is False."
+    return [
+        (
+            s.softmax(-1) * mask,
+            "The mask comes after the softmax: blocked keys are part of the denominator, so "
+            "rows do not sum to 1. Mask the scores.",
+        ),
+        (
+            s.masked_fill(~mask, 0.0).softmax(-1),
+            "Blocked scores are 0, or close to it, and e^0 = 1: fill with float('-inf').",
+        ),
+        (
+            (s + mask).softmax(-1),
+            "The mask is added as 0 and 1: fill with float('-inf') where it is False.",
+        ),
+        (s.masked_fill(mask, -math.inf).softmax(-1), inverted),
+        (s.masked_fill(mask, -1e9).softmax(-1), inverted),
+        (
+            s.masked_fill(~mask, -math.inf).softmax(-2),
+            f"The softmax runs over the queries. {KEYS_LAST}",
+        ),
+        (s.softmax(-1), "The mask is ignored. Use the tensor that masked_fill returns."),
+        (s.masked_fill(~mask, -math.inf), "These are the masked scores: take the softmax."),
+    ]
 
 
 def check_kernel(answer: Callable[..., Any]) -> None:

@@ -36,6 +36,11 @@ def first_line(error: BaseException, *, with_class: bool = False) -> str:
     return f"{name}: {line}" if with_class else line
 
 
+def counted(n: int, noun: str, ending: str = "s") -> str:
+    """A number with its noun: "1 run", "2 runs", or with the ending "es" "2 processes"."""
+    return f"{n:,} {noun}{ending * (n != 1)}"
+
+
 def printable(text: str) -> str:
     """A text whose control characters, escapes included, are written out, as in \\x1b."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -57,7 +57,7 @@ def gelu_tanh(x: Tensor) -> Tensor:
 
 
 def relu_squared(x: Tensor) -> Tensor:
-    """max(x, 0)^2 (So et al. 2021, section 4.2)."""
+    """max(x, 0)^2 (So et al. 2021)."""
     y: Tensor = _ReLUSquared.apply(x)
     return y
 
@@ -79,7 +79,7 @@ class _ReLUSquared(torch.autograd.Function):
 
 
 class MLP(nn.Module):
-    """Two linear maps around an activation, `ratio` times as wide inside."""
+    """Two linear maps around an activation, `ratio` times as wide inside: like x (B, T, C)."""
 
     def __init__(
         self,
@@ -97,9 +97,7 @@ class MLP(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.dropout(
-            self.proj(self.activation(self.fc(x)))
-        )  # (B, T, C) -> wide -> (B, T, C)
+        return self.dropout(self.proj(self.activation(self.fc(x))))
 
 
 class Block(nn.Module):

@@ -77,11 +77,12 @@ class PoolLauncher(Launcher):
 
     def _results(self, tasks: Sequence[Any], logs: Path) -> Iterator[tuple[Any, Any, Path]]:
         """Start the runs; each one, its loss with its seconds, and its log when it ends."""
+        from attnlab.errors import counted
         from attnlab.workers import cores, run_tasks, threads_given
 
         jobs = self._jobs(len(tasks))
-        runs = f"{len(tasks)} run{'s' * (len(tasks) != 1)}"
-        print(f"{runs} in {jobs} process{'es' * (jobs != 1)}; their output is in {logs}")
+        both = f"{counted(len(tasks), 'run')} in {counted(jobs, 'process', 'es')}"
+        print(f"{both}; their output is in {logs}")
         do = partial(
             _do_job,
             context=self.context,

@@ -209,6 +209,8 @@ def test_values_that_no_first_layer_gives_are_asked_for() -> None:
         layer_of(value_residual=True)(x_of())
     with pytest.raises(ValueError, match="the first layer gives no values of as many heads"):
         layer_of(value_residual=True)(x_of(), {"ids": memo_of()["ids"]})
+    with pytest.raises(ValueError, match="the first layer gives no values of as many heads"):
+        layer_of(value_residual=True, n_kv_head=1)(x_of(), memo_of())  # of H heads
 
 
 def test_exclusive_values_are_orthogonal_to_the_own_value_and_silent_at_first() -> None:

@@ -32,11 +32,14 @@ class Own(nn.Module):
         return x
 
 
+ADDED = ["forget", "length_scale"]
+
+
 @pytest.mark.parametrize(
     ("layer", "refused"),
     [
-        (TorchMHA, ["kernel", "n_kv_head", "qk_norm", "rotary", "shared"]),
-        (AdditiveAttention, ["kernel", "scale", "n_kv_head", "qk_norm", "rotary"]),
+        (TorchMHA, ["kernel", "n_kv_head", "qk_norm", "rotary", "shared", *ADDED]),
+        (AdditiveAttention, ["kernel", "scale", "n_kv_head", "qk_norm", "rotary", *ADDED]),
         (GeneralAttention, ["n_kv_head", "qk_norm", "rotary"]),
         (SelfAttention, []),
     ],
@@ -46,7 +49,7 @@ def test_a_layer_refuses_settings_that_it_does_not_support(
 ) -> None:
     settings = {
         "kernel": manual, "scale": 2.0, "may_attend": bidirectional, "heads": 2, "n_kv_head": 2,
-        "qk_norm": True, "rotary": 100.0, "shared": "qk",
+        "qk_norm": True, "rotary": 100.0, "shared": "qk", "forget": 0.0, "length_scale": True,
     }  # fmt: skip
     for name, value in settings.items():
         config = replace(CONFIG, **{name: value})

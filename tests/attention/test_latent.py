@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from attnlab.attention import kernels
 from attnlab.attention.cache import KVCache
 from attnlab.attention.latent import LatentAttention
 from attnlab.attention.variant import AttentionConfig
@@ -64,6 +65,11 @@ def test_only_the_latent_vector_and_the_shared_part_are_cached() -> None:
     pieces = [layer.extend(piece, cache) for piece in x.split([3, 1, 5, 2], dim=1)]
     torch.testing.assert_close(torch.cat(pieces, 1), layer(x), rtol=0, atol=1e-12)
     assert cache.numbers() == B * T * (layer.latent + layer.rotated) == B * T * (C // 2 + D // 2)
+
+
+def test_linear_attention_is_refused() -> None:
+    with pytest.raises(ValueError, match="LatentAttention does not support kernel = linear"):
+        LatentAttention(AttentionConfig(24, 3, 9, kernel=kernels.linear))
 
 
 def test_an_odd_rotated_part_is_refused() -> None:

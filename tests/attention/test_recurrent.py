@@ -99,6 +99,14 @@ def test_output_and_pattern_equal_the_recurrence(
     np.testing.assert_allclose(ours, mixed, rtol=0, atol=1e-12)
 
 
+def test_scores_are_what_a_query_reads_before_decay_and_the_delta_rule() -> None:
+    """Without them, the pattern is that of the scores; `split` divides queries by sqrt(D)."""
+    layer = DeltaAttention(AttentionConfig(C, H, 16), delta=False).double()
+    x = inputs()
+    pattern = layer.pattern(x)
+    torch.testing.assert_close(pattern, layer.scores(x).tril(), rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("name", LAYERS)
 def test_the_cache_has_a_fixed_size_and_gives_the_same_outputs(name: str) -> None:
     layer, x = layer_of(name), inputs()

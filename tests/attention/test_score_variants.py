@@ -138,6 +138,8 @@ def test_probes_infer_the_mask_of_a_users_score_mod() -> None:
         ({"softcap": 1e-300}, "softcap = 1e-300 must be from 1e-30 to 1e30, or null"),
         ({"softcap": 5.0, "kernel": kernels.linear}, "linear does not support softcap"),
         ({"score_mod": alibi, "kernel": kernels.linear}, "linear does not support softcap and sc"),
+        ({"length_scale": True, "kernel": kernels.linear}, "linear does not support length_scale"),
+        ({"qk_norm": True, "kernel": kernels.linear}, "linear does not support qk_norm"),
     ],
 )
 def test_bad_settings_are_refused(given: dict[str, Any], sentence: str) -> None:

@@ -57,6 +57,12 @@ def test_query_key_and_value_of_a_head_differ() -> None:
     assert not torch.equal(k, v)
 
 
+def test_a_silent_head_gets_no_values_of_symbols() -> None:
+    layer = SelfAttention(AttentionConfig(C, H, 16, value_embeddings=True, vocab_size=5))
+    with pytest.raises(ValueError, match="single_active does not support value_embeddings"):
+        variant.single_active(layer)
+
+
 @pytest.mark.parametrize("bias", [False, True])
 def test_one_active_head_computes_the_function_of_identical_heads(bias: bool) -> None:
     same, alone = (layer_with(rule, bias) for rule in (variant.identical, variant.single_active))

@@ -40,8 +40,9 @@ def test_assertion_on_independent_rows() -> None:
     assert_rows_independent(in_gpt.build("healthy", T, 1, 2))
     assert_rows_independent(in_gpt.build("flipped", T, 1, 2))  # another fault
     for fault in ("row_before", "batch_mean", "batch_first"):
-        with pytest.raises(CheckupFailed, match=r"rows|batch"):
+        with pytest.raises(CheckupFailed, match=r"rows|batch") as failed:
             assert_rows_independent(in_gpt.build(fault, T, 1, 2))
+        assert failed.value.report.seconds > 0
 
 
 def test_a_failure_contains_the_report() -> None:

@@ -132,3 +132,28 @@ def test_steps_that_are_refused_are_said() -> None:
 
     with pytest.warns(UserWarning, match="not looked at: several tokens at a time, which is refu"):
         assert_cache_equal(served.build("healthy"), single)
+
+
+def test_padding_that_is_refused_is_said() -> None:
+    def unpadded(model: nn.Module, ids: Tensor, cache: object, mask: Tensor | None) -> tuple:
+        if mask is not None and not bool(mask.all()):
+            raise RuntimeError("no padding, please")
+        output = model(ids, None, cache, use_cache=True)
+        return output.logits, output.past_key_values
+
+    with pytest.warns(UserWarning, match="rows of different lengths, which is refused"):
+        assert_cache_equal(served.build("healthy"), unpadded)
+
+
+def test_a_small_ring_does_not_hide_padding_that_is_read() -> None:
+    def forgets_mask(model: Windowed, ids: Tensor, cache: Tensor | None, mask: object) -> tuple:
+        logits, after = step(model, ids, cache)
+        return logits + (0 if cache is None or mask is None else 1), after
+
+    with pytest.raises(CheckupFailed, match="cache_padding"):
+        assert_cache_equal(Windowed(16), forgets_mask)
+
+
+@pytest.mark.filterwarnings("error")
+def test_few_positions_are_decoded_too() -> None:
+    assert_cache_equal(served.build("healthy"), block_size=8)

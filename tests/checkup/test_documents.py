@@ -12,6 +12,8 @@ from attnlab.checkup import (
     assert_padding_ignored,
     checkup,
 )
+from attnlab.checkup.model_adapter import adapt
+from attnlab.checkup.serving import check_padding, check_precision
 from attnlab.errors import BadInput
 from tests.faults import in_gpt, served
 
@@ -197,3 +199,43 @@ def test_a_model_is_called_under_autocast() -> None:
     assert report.healthy, [d.headline for d in report.diagnoses]
     with pytest.raises(CheckupFailed, match="not causal"):
         assert_causal(checkup(HalfWeights("peek_one"), autocast=torch.bfloat16))
+
+
+def test_separators_and_windows_that_cannot_be_are_refused() -> None:
+    with pytest.raises(BadInput, match="separator = 29 must be from 0 to 28"):
+        checkup(Packed(), separator=V)
+    with pytest.raises(BadInput, match="window = 0 must be at least 1"):
+        checkup(Windows(8, 8), window=[8, 0])
+
+
+class PadsRight(nn.Module):
+    """A model that refuses padding on the left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = served.build("healthy")
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        if attention_mask is not None and not bool(attention_mask[:, 0].all()):
+            raise ValueError("pad on the right")
+        logits: Tensor = self.net(input_ids, attention_mask).logits
+        return logits
+
+
+def test_padding_that_is_refused_on_one_side_is_examined_on_the_other() -> None:
+    found = check_padding(adapt(PadsRight(), vocab_size=V, block_size=T))
+    assert found.status is Status.OK
+    assert (
+        "not read on the right (attention_mask: 1 = token; refused on the left" in found.headline
+    )
+    assert "pad on the right" in found.headline
+
+
+def test_padding_is_examined_with_as_many_rows_of_real_ids() -> None:
+    ids = torch.randint(V, (3, T), generator=torch.Generator().manual_seed(0))
+    assert check_padding(adapt(served.build("healthy"), ids=ids)).status is Status.OK
+
+
+def test_a_model_is_not_compared_with_itself_for_its_precision() -> None:
+    model = adapt(served.build("healthy").double())
+    assert set(check_precision(model, model).numbers) == {"bfloat16"}

@@ -205,8 +205,10 @@ def test_kernels_that_cannot_be_called() -> None:
 
     with pytest.raises(BadInput, match=r"\(2, 11, 5\)"):
         checkup_kernel(flat)
-    with pytest.raises(BadInput, match="Sundays"):
-        checkup_kernel(picky)
+    with pytest.raises(BadInput, match=r"fails on tensors \(T, D\): RuntimeError: only on Sund"):
+        checkup_kernel(picky, layout="(T, D)")
+    with pytest.raises(BadInput, match="ZeroDivisionError"):
+        checkup_kernel(lambda q, k, v: q / (1 // 0))
 
 
 def test_the_reference_is_sdpa() -> None:
@@ -230,3 +232,15 @@ def test_every_wrong_recipe_differs_from_the_right_kernel() -> None:
     assert len(mistakes()) > 25
     # Two of them show only with larger scores or another mask.
     assert same == [("mask", "finite"), ("mask", "causal")]
+
+
+def test_a_kernel_that_requires_a_scale_and_equal_heads_says_so() -> None:
+    def strict(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
+        if q.shape != k.shape:
+            raise ValueError("other heads")
+        return attention(q, k, v, mask, scale)
+
+    report = checkup_kernel(strict)
+    assert report.healthy
+    assert "requires a scale" in report.finding("its own scale").headline
+    assert "other heads" in report.finding("grouped heads").headline

@@ -139,3 +139,18 @@ def test_a_time_budget_is_held(seconds: float) -> None:
     report = checkup(Blocks(10**6, 2048, 1.0, C=256), seconds=seconds)
     assert report.healthy
     assert time.process_time() - begin < 1.3 * seconds
+
+
+class Short(Blocks):
+    """A model of 150 positions, which it does not declare."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        if len(ids[0]) > 150:
+            raise RuntimeError("too long")
+        return super().forward(ids)
+
+
+def test_lengths_between_the_maps_and_their_usual_limit_are_looked_at() -> None:
+    adapter = adapt(Short(100, None, 1.0))
+    assert adapter.block_size == 64
+    assert check_lengths(adapter, None, 100.0, at_random=16).cause == "late_leak"

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.checkup import Status, checkup
+from attnlab.checkup.blackbox import check_future
+from attnlab.checkup.dependence import Dependence
 from attnlab.model import GPT
 from tests.faults import in_gpt
 from tests.faults.planted import FAULTS
@@ -181,3 +183,41 @@ class FurtherKey(nn.Module):
 def test_an_additional_key_is_not_taken_for_a_position(ahead: bool) -> None:
     report = checkup(FurtherKey(ahead), vocab_size=V, block_size=T)
     assert report.healthy is not ahead, [d.headline for d in report.diagnoses]
+
+
+class NoGradient(torch.autograd.Function):
+    """A function whose gradient is not written."""
+
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: object, *grads: Tensor) -> Tensor:
+        raise RuntimeError("backward is not written")
+
+
+class WithoutGradient(nn.Module):
+    """An embedding and a map without a gradient; refuses other weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(29, 8), nn.Linear(8, 29)
+        self.zero = nn.Parameter(torch.zeros(1))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        assert not self.zero.any(), "a gate has opened"
+        logits: Tensor = self.head(NoGradient.apply(self.embed(ids)))
+        return logits
+
+
+def test_what_cannot_be_examined_is_said() -> None:
+    report = checkup(WithoutGradient(), vocab_size=29, block_size=5)
+    assert "backward is not written" in report.finding("gradient").headline
+    assert report.finding("disturbed").headline.startswith("with noise on its weights")
+
+
+def test_the_map_of_a_leak_in_short_sequences_is_shown() -> None:
+    clean, leaking = torch.ones(9, 9).tril().double(), torch.ones(5, 5).double()
+    maps = [Dependence(len(m), m, m, torch.ones(len(m)).bool(), 1e-6) for m in (clean, leaking)]
+    assert [*check_future(maps).maps] == ["which position reads which, T = 5"]

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from attnlab.checkup.findings import span
 from attnlab.checkup.recognize import (
     explain,
     explain_pattern,
@@ -104,3 +105,10 @@ def test_the_pattern_of_a_layer() -> None:
     blocked = explain_pattern(LOWER.tril(-1))
     assert blocked is not None
     assert blocked[0] == "self_blocked"
+
+
+def test_places_with_gaps_are_not_a_range() -> None:
+    assert span("row", [3]) == "row 3"
+    assert span("row", [3, 4, 5]) == "rows 3 to 5"
+    assert span("row", [0, 8]) == "rows 0, 8"
+    assert span("row", list(range(0, 20, 2))) == "rows 0, 2, 4, 6, 8, 10, ..."

@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attnlab.checkup import checkup
+from attnlab.checkup import Status, checkup
+from attnlab.checkup.model_adapter import adapt
+from attnlab.checkup.stress import check_dropout
 
 V, T, C = 29, 19, 64
 
@@ -91,3 +93,10 @@ def test_a_finite_fill_is_a_fault_within_reach_of_the_scores(length: float, stat
     found = next(d for d in report.diagnoses if d.cause in ("finite_fill", "no_mask"))
     assert found.status.value == status, report.to_text()
     assert report.healthy is (status == "suspicious")
+
+
+def test_scores_are_not_called_free_of_dropout_if_none_were_seen() -> None:
+    model = nn.Sequential(nn.Embedding(29, 8), nn.Linear(8, 29))
+    found = check_dropout(adapt(model, 29, 16), 16)
+    assert found.status is Status.NOT_APPLICABLE
+    assert "no attention was found" in found.headline

@@ -9,8 +9,10 @@ from torch import Tensor, nn
 from attnlab.attention import AttentionConfig, SelfAttention, Variant, masks, variant
 from attnlab.attention.scores import AdditiveAttention
 from attnlab.checkup import Report, Status, assert_causal, checkup
+from attnlab.checkup.attention_calls import AttentionCall
 from attnlab.checkup.model_adapter import adapt
 from attnlab.checkup.stress import record
+from attnlab.checkup.whitebox import check_scale
 from attnlab.init import init_weights
 from attnlab.model import GPT
 
@@ -140,3 +142,16 @@ def test_a_model_of_certain_lengths_is_recorded_at_one_of_them() -> None:
     report = checkup(Biased("multiples", D=64), vocab_size=29, block_size=64)
     assert report.settings["attention calls seen"] == "1"
     assert report.finding("mask").status is Status.OK
+
+
+def test_different_unusual_scales_are_all_told() -> None:
+    """As in GPT-2 with scores that are also divided by the number of the layer."""
+    x = torch.randn(2, 12, 16, generator=torch.Generator().manual_seed(0))
+    raw = x @ x.mT
+    calls = [
+        AttentionCall(f"layer {n}", x, x, raw, factors=[("", 0.25 / n)], masked=raw,
+                      pattern=raw.softmax(-1))
+        for n in (2, 3, 5)
+    ]  # fmt: skip
+    (found,) = check_scale(calls, 2.0, untrained=False)
+    assert "layer 2 and 2 more: scores are scaled by 0.05 to 0.125" in found.headline

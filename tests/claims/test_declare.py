@@ -1,6 +1,7 @@
 """Declarations detect every later change that can affect a verdict."""
 
 import json
+import math
 import subprocess
 from functools import lru_cache
 
@@ -186,6 +187,14 @@ def test_reference_values_repeat_more_closely_on_the_same_machine(
     reference = REFERENCE if same_machine else REFERENCE | {"processor": "another one"}
     mine = declared(paths, reference)
     assert bool(changed_values(mine, {"arm causal": value})) is changed
+
+
+@pytest.mark.parametrize(("then", "now"), [(math.inf, 4.1), (4.1, math.inf), (math.nan, 4.1)])
+def test_a_reference_run_that_only_then_or_only_now_diverged_has_changed(paths, then, now):
+    values = {**REFERENCE["values"], "arm causal": then}
+    mine = declared(paths, REFERENCE | {"values": values})
+    assert changed_values(mine, {"arm causal": then}) == []
+    assert len(changed_values(mine, {"arm causal": now})) == 1
 
 
 def test_a_reference_names_the_machines_of_its_pilots_and_not_that_of_the_declaration():

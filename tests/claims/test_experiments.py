@@ -97,6 +97,7 @@ def test_all_claims_are_there_in_order():
         "recurrent_cost",
         "gated_attention",
         "value_residual",
+        "exclusive_attention",
         "parity",
     ]
 

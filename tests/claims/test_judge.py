@@ -19,9 +19,10 @@ from attnlab.claims import (
     Trained,
     Within,
 )
-from attnlab.claims.evaluate import judge_prediction, score
+from attnlab.claims.evaluate import judge_prediction
 from attnlab.claims.judge import decide, judge, judge_claim
 from attnlab.claims.results import Evidence, PredictionResult
+from attnlab.claims.rows import score
 from attnlab.claims.statistics import reach_probability
 from attnlab.errors import BadInput
 from attnlab.runs.seed_statistics import declared_looks
@@ -168,6 +169,11 @@ def test_the_line_shows_median_interval_and_mean():
     line = judge([float(x) for x in range(1, 11)], AtLeast(0.0), 10).line
     for told in ("10 of 10", "median 5.5", "2 to 9", "mean 5.5"):
         assert told in line
+
+
+def test_the_mean_of_some_values_says_of_how_many():
+    line = judge([1.0] * 9 + [math.inf], AtLeast(0.0), 10).line
+    assert line.endswith(", mean of the 9 finite values 1")
 
 
 def row(loss, status="finished"):

@@ -5,11 +5,12 @@ import math
 
 import pytest
 
-from attnlab.claims import progress
+from attnlab.claims import AtLeast, Happens, Measured, Proof, progress
 from attnlab.claims.paths import Paths
-from attnlab.claims.pilots import declare_claims, select
+from attnlab.claims.pilots import _pilot, declare_claims, select
 from attnlab.claims.report import publish
 from attnlab.claims.reproduce import reproduce
+from attnlab.claims.results import PredictionResult
 from attnlab.claims.rows import read_rows
 from attnlab.files import read_json
 from tests.claims import own_claim
@@ -49,6 +50,24 @@ def trained(tasks, paths, jobs):
         row["versions"] = {"torch": "2"}
         parameters = 1080 if best == 0.1 else 1000
         yield task, [row | task.extra | {"values": {"val_loss": loss, "parameters": parameters}}]
+
+
+@pytest.mark.parametrize(
+    ("criterion", "values", "told"),
+    [
+        (AtLeast(0.1), [0.2, 0.4], "pilot=Pilot(0.3, 0.14)"),
+        (
+            AtLeast(0.1),
+            [0.2, 0.4, math.inf],
+            "pilot=Pilot(0.3, 0.14); 1 of 3 values are not finite",
+        ),
+        (AtLeast(0.1), [0.2, math.inf], "no pilot: 1 of 2 values are not finite"),
+        (Happens("x"), [1.0, 1.0, 0.0, 1.0], "pilot=Pilot(0.75)"),
+        (Proof(), [40.0, 2.0], "pilot=Pilot(0.5)"),  # the share of proofs, not their size
+    ],
+)
+def test_the_printed_pilot_is_what_a_claim_takes(criterion, values, told):
+    assert _pilot(PredictionResult(Measured("p", "says", criterion), values=values)) == told
 
 
 @pytest.fixture

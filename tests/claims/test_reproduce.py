@@ -1,6 +1,7 @@
 """The command `attnlab reproduce` on a user's claim: listed, run, and evaluated."""
 
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -8,13 +9,16 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
 from attnlab import workers
 from attnlab.attention import kernels
 from attnlab.claims.provenance import _top
-from attnlab.claims.rows import read_rows
+from attnlab.claims.reproduce import print_agreement
+from attnlab.claims.rows import read_rows, sealed
 from attnlab.training import optimizers
 from tests import command_line as commands
 from tests.claims import own_claim
@@ -67,7 +71,8 @@ def test_a_claim_of_a_user_s_own_is_listed_declared_run_and_judged(done):
     assert "mine" in listed.out and "(later)" in listed.out
     assert "mine: version 1 is declared" in declared.out, declared.error
     assert first.code == 0, first
-    assert "4 runs and 10 measurements for the first look, 0 of them done" in first.out
+    said = "1 claim, 4 runs and 10 measurements for the first look, 0 of them done"
+    assert said in first.out
     claim = verdicts(folder)
     assert (claim["verdict"], claim["version"], claim["exploratory"]) == ("holds", 1, "")
     predictions = claim["predictions"]
@@ -202,11 +207,38 @@ def test_failed_tasks_are_named_and_the_others_are_kept(tmp_path, forked_workers
     assert "4 runs and 3 measurements for the first look, 5 of them done" in again.out
 
 
+def test_the_agreement_with_published_losses_counts_diverged_runs(tmp_path):
+    def rows(*losses):
+        ends = ["finished" if loss else "diverged" for loss in losses]
+        return [
+            sealed({"id": str(n), "status": end, "values": {"val_loss": loss}, "label": ""})
+            for n, (loss, end) in enumerate(zip(losses, ends, strict=True))
+        ]
+
+    file = tmp_path / "mine" / "rows.jsonl"
+    file.parent.mkdir()
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows(2.0, 2.1, None, None)))
+    here = {row["id"]: row for row in rows(2.0, 2.2, None, 2.0)}
+    known = SimpleNamespace(
+        claims=[SimpleNamespace(name="mine")],
+        paths=SimpleNamespace(experiments=tmp_path),
+        store=SimpleNamespace(committed=lambda name: here),
+    )
+    console = Console(file=io.StringIO(), width=200)
+    print_agreement(known, console)
+    assert console.file.getvalue() == (
+        "mine: 3 losses of this machine agree with the published ones to 1e-01 nats; 1 more "
+        "diverged on one machine only\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (["--budget", "huge"], "--budget huge"),
         (["--seeds", "0"], "--seeds 0"),
+        (["--minutes", "0"], "--minutes 0.0 must be positive"),
+        (["--select", "--jobs", "0"], "--jobs 0 must be positive"),
         (["mime"], "did you mean mine"),
         (["--experiments", "nowhere"], "nowhere"),
     ],

@@ -170,6 +170,14 @@ def test_predictions_at_two_lengths_stand_beside_those_at_one():
     ) in tested
 
 
+def test_only_what_was_run_counts_as_tested():
+    two = Trained("p", "s", AtLeast(0.1), arms=PAIR, lengths=(300, 1200), where="here")
+    evidence = judged(prepare(Claim("x", (two,)), []), (0.2, 0.2))
+    evidence.found["p_1200"] = PredictionResult(evidence.found["p_1200"].prediction)
+    tested = describe_conditions(evidence.claim, evidence.found, Resolved())
+    assert ", 300 steps, " in tested and "1,200" not in tested
+
+
 def test_unequal_parameters_are_named():
     evidence = judged(Claim("x", (Trained("p", "s", AtMost(0), arms=PAIR),)), (-0.1,), (108, 100))
     tested = describe_conditions(evidence.claim, evidence.found, Resolved())
@@ -204,6 +212,10 @@ def test_a_claim_that_only_shows_times_is_open_and_names_the_processor():
     assert (evidence.verdict, evidence.line) == ("open", "Open: the times are shown, not judged.")
     tested = describe_conditions(claim, evidence.found, Resolved())
     assert tested == "Tested with one processor (P)."
+    rows[0]["processor"] = "O"
+    tested = describe_conditions(claim, evidence.found, Resolved())
+    assert tested == "Tested with 2 processors (O; P)."
+    rows[0]["processor"] = "P"
     row = headline(evidence)
     assert (row["measured"], row["n"]) == ("4 s (1 to 7)", "shown")
 

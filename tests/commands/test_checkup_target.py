@@ -203,8 +203,9 @@ def test_a_layer_that_cannot_be_made_is_one_sentence(
     Path("layer_of_two.py").write_text("class Layer:\n    def __init__(self, n, m): ...\n")
     with pytest.raises(BadInput, match=r"without arguments \(name a function that makes it\): "):
         load_layer("layer_of_two.Layer")
-    with pytest.raises(BadInput, match="Layer names no layer; give package"):
-        load_layer("Layer")
+    for target in ("Layer", "layer_of_two.py"):
+        with pytest.raises(BadInput, match=f"{target} names no layer; give package"):
+            load_layer(target)
 
 
 def test_the_command_ends_with_2_and_no_traceback(tmp_path: Path) -> None:

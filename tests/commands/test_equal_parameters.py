@@ -18,3 +18,9 @@ def test_the_larger_arm_gets_a_narrower_mlp():
 def test_arms_that_no_mlp_can_equalize_are_refused():
     with pytest.raises(BadInput, match=r"no model\.mlp_ratio"):
         equalize(("model.n_embd=128", "model.n_embd=16"), ["preset=micro"])
+
+
+def test_an_arm_may_be_a_list_of_variants():
+    (both, _), (full, large) = equalize(("attn=[gqa,sdpa]", "attn=sdpa"), ["preset=micro"])
+    assert both == "attn=[gqa,sdpa]" and full.startswith("attn=sdpa model.mlp_ratio=")
+    assert equalize((full, both), ["preset=micro"])[0] == (full, large)

@@ -96,6 +96,20 @@ def test_hostile_data_of_a_run_are_refused(
         evaluate(folder, [])
 
 
+def test_a_run_that_did_not_finish_is_named(train: Callable[..., Any], text_file: Path) -> None:
+    folder = train().folder
+    status = folder / "status.json"
+    status.write_text(status.read_text().replace("finished", "interrupted"))
+    with pytest.warns(UserWarning, match="is interrupted; its last checkpoint is evaluated"):
+        evaluate(folder, ["data=text", f"data.path={text_file}"])
+
+
+@pytest.mark.parametrize("typed", ["data.length=[", "data.length=${x}"])
+def test_data_that_cannot_be_read_are_one_sentence(typed: str, train: Callable[..., Any]) -> None:
+    with pytest.raises(BadInput, match=r"data\.length=.* cannot be read"):
+        evaluate(train().folder, [typed], trust=True)
+
+
 def test_another_text_with_wide_characters(train: Callable[..., Any], tmp_path: Path) -> None:
     """Ids are those of the model, not of the data; a character of three bytes counts as three."""
     (tmp_path / "own.txt").write_text("the fox→\n" * 50)

@@ -8,6 +8,7 @@ import huggingface_hub
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer, LlamaConfig
 from typer.testing import CliRunner
 
@@ -135,3 +136,11 @@ def test_a_damaged_folder(folders: dict[str, Path], tmp_path: Path) -> None:
     (broken / "model.safetensors").write_bytes(b"\0" * 100)
     with pytest.raises(BadInput, match="broken does not contain a model"):
         look(f"hf:{broken}", "to be")
+
+
+def test_missing_weights_are_not_drawn(folders: dict[str, Path], tmp_path: Path) -> None:
+    file = shutil.copytree(folders["gpt2"], tmp_path / "part") / "model.safetensors"
+    weights = {name: x for name, x in load_file(file).items() if ".h.1." not in name}
+    save_file(weights, file, {"format": "pt"})
+    with pytest.raises(BadInput, match=r"part lacks weights of a gpt2, such as transformer\.h\.1"):
+        load_language_model(str(tmp_path / "part"))

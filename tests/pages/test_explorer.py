@@ -191,7 +191,7 @@ def test_a_damaged_history_is_one_sentence(name: str, tmp_path: Path) -> None:
     ended = commands.attnlab("explore", str(folder))
     assert ended.code == 2 and len(ended.error) < 500
     assert ended.error.startswith("error: ") and "history.json" in ended.error
-    assert ended.error.endswith("use --text to show the trained model alone\n")
+    assert ended.error.endswith("remove it to show the trained model alone\n")
     assert not (folder / "explore.html").exists()
 
 

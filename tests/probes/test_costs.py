@@ -76,6 +76,8 @@ def test_parameters_and_numbers_in_the_cache_are_of_all_layers_at_any_length() -
     assert whole["flops"] - short["flops"] == 3 * 4 * C * (T - 16)
     forgets = costs(gpt(variant(window=8, forget=0.0)))  # its sums are trimmed to the window
     assert forgets["cached"] == (2 * C + H) * 7
+    summed = costs(gpt(variant(kernel=kernels.linear, conv=4)))  # a state, and three rows of qkv
+    assert summed["cached"] == H * (D * D + D) + 3 * 3 * C
     printed = attnlab.costs(GPT(SelfAttention, 65, n_layer=1, n_embd=32, block_size=64))
     assert str(printed) in Path("docs/variants.md").read_text(encoding="utf-8")
     for wrong in (0, T + 1):

@@ -80,7 +80,7 @@ def row_of(trial, task):
                 break
         values["val_accuracy"] = curve["accuracy"][-1]
     return {
-        "overrides": list(trial.overrides), "seed": trial.seed, "status": status,
+        "id": str(trial), "overrides": list(trial.overrides), "seed": trial.seed, "status": status,
         "values": values | {"curve": curve}, "cpu_seconds": 1.0 + quality, "processor": "p",
         "git": {"commit": "0" * 40, "dirty": False}, "label": "a run",
     }  # fmt: skip

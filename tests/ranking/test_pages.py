@@ -43,6 +43,18 @@ def test_the_page_has_every_verdict_and_says_what_was_not_run(ranking):
     assert not re.search(r"(src|href)=.(?!#)", text)  # it loads nothing
 
 
+def test_a_run_that_two_contestants_share_is_counted_once(ranking):
+    trial, row = next(iter(ranking.rows.items()))
+    shared = ranking.rows | {replace(trial, overrides=("attn=alias",)): row}
+    content = page._content(Invented(**vars(ranking) | {"rows": shared}))
+    assert content["runs"] == len(ranking.rows)
+
+
+def test_quick_always_says_that_the_long_runs_are_left_out(ranking):
+    content = {"table": ranking.table(), "left_out": [], "quick": True}
+    assert page.notes(content)[-1] == "Left out: 4 n steps."
+
+
 def test_the_terminal_table_names_controls_and_errors(ranking, capsys):
     page.print_table(ranking)
     out = capsys.readouterr().out

@@ -60,6 +60,13 @@ def test_the_command_prints_the_rates_as_text_and_as_json(tmp_path):
     assert rows[1]["selection_seeds"] == [0, 1, 2] and rows[1]["at_edge"]
 
 
+def test_a_run_that_stands_twice_is_refused(tmp_path):
+    sweep(tmp_path / "one")
+    sweep(tmp_path / "two")
+    with pytest.raises(BadInput, match=r"one.* and .*two.* have the same optim\.lr and seed"):
+        compare_at_best(read_runs(tmp_path), "lr")
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [("rate", "rate is not a setting"), ("max_steps", "has only one trainer.max_steps")],

@@ -66,6 +66,16 @@ def test_curves_are_means_over_seeds_without_the_start() -> None:
     assert place.get_ylim()[1] < 2.7  # the first loss is 5
 
 
+def test_curves_of_different_lengths_are_means_at_the_steps_that_all_have() -> None:
+    runs = SDPA.runs[:2]
+    of = {runs[0].folder: curves(2.0, 1000), runs[1].folder: curves(2.2, 570)}
+    figure = comparison(FigureData([Comparison(Setting(runs, "sdpa"))], of))
+    assert figure is not None
+    (line,) = figure.axes[0].lines
+    assert len(line.get_ydata()) == 60 and line.get_xdata()[-1] == 570
+    assert line.get_ydata()[-1] == pytest.approx(2.1 + 3 / 570, abs=1e-3)
+
+
 def test_each_seed_is_drawn_in_the_color_of_its_variant_and_lost_ones_are_counted() -> None:
     place = comparison(DATA).axes[1]
     (seeds, _zero) = place.get_lines()

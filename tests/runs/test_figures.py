@@ -1,6 +1,7 @@
 """`attnlab plot`: figures of a sweep, including diverged runs."""
 
 import re
+import shutil
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -85,6 +86,13 @@ def test_other_formats_and_widths_are_refused(
         CliRunner().invoke(
             app, ["plot", str(sweep), option, "--out", str(tmp_path)], catch_exceptions=False
         )
+
+
+def test_a_damaged_history_is_named(sweep: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(sweep, tmp_path / "copy")
+    (copy / "attn=sdpa" / "seed=0" / "history.json").write_text("{}")
+    with pytest.raises(BadInput, match=r"history\.json is damaged"):
+        data_of(read_runs(copy))
 
 
 def test_too_many_groups_for_one_figure_are_refused(sweep: Path, tmp_path: Path) -> None:

@@ -116,6 +116,17 @@ def test_other_settings_and_other_texts_are_never_paired(tmp_path: Path) -> None
     assert compared["linear"].why == "no seed of both has ended"
 
 
+def test_seeds_of_a_text_that_has_changed_have_no_common_mean(tmp_path: Path) -> None:
+    for variant, loss in (("sdpa", 2.0), ("unscaled", 2.1)):
+        write_run(tmp_path, variant, 0, loss)
+        write_run(tmp_path, variant, 1, loss + 1, sha256="1" * 64)
+    compared = pairs(read_runs(tmp_path))
+    assert sorted((c.setting.mean("val_loss"), c.seeds) for c in compared) == [
+        *((2.0, []), (2.1, [0]), (3.0, []), (3.1, [1]))
+    ]
+    assert len({c.setting.label for c in compared}) == 4
+
+
 def test_labels_come_from_settings_even_where_names_of_directories_are_cut(
     tmp_path: Path,
 ) -> None:
@@ -190,7 +201,7 @@ def test_the_verdict_counts_seeds(tmp_path: Path, worse: int, n: int, verdict: s
         # The first seeds are better, so that 17 of 20 are not decided by the first ten.
         write_run(tmp_path, "unscaled", seed, 2.1 if seed >= n - worse else 1.9)
     c = by_label(tmp_path)["unscaled"]
-    assert c.verdict == verdict
+    assert c.decision[0] == verdict
     low, high = c.interval[1:]
     assert math.isnan(low) == (n < 6) and (low <= high or n < 6)
 

@@ -40,6 +40,25 @@ def test_a_leak_is_not_called_better(tmp_path: Path) -> None:
     assert (row["better"], row["worse"], row["verdict"]) == (None, None, None)
 
 
+def test_diverged_seeds_count_in_the_difference_and_the_range(tmp_path: Path) -> None:
+    for seed in range(3):
+        write_run(tmp_path, "sdpa", seed, 2.0)
+        write_run(tmp_path, "unscaled", seed, 2.1, status="finished" if seed else "diverged")
+    of = {c.setting.label: c for c in pairs(read_runs(tmp_path))}
+    assert cell(of["unscaled"], "interval") == "+0.100 to +inf"
+    of = {c.setting.label: c for c in pairs(read_runs(tmp_path), "unscaled")}
+    assert cell(of["sdpa"], "interval") == "-inf to -0.100"
+    alone = pairs([run for run in read_runs(tmp_path) if run.seed == 0], "unscaled")
+    assert [cell(c, "difference") for c in alone] == ["baseline", "baseline\ndiverged"]
+
+
+def test_a_mean_is_as_exact_as_its_deviation(tmp_path: Path) -> None:
+    for seed in range(2):
+        write_run(tmp_path, "sdpa", seed, 1.2345 + 5e-5 * seed)
+    (c,) = pairs(read_runs(tmp_path))
+    assert cell(c, "val_loss") == "1.23453±4e-05"
+
+
 @pytest.mark.parametrize(
     ("seeds", "heading"),
     [((2, 2), "lowest to"), ((6, 6), "95 %  "), ((6, 2), "95 % (n > 5)")],

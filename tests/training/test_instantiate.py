@@ -95,6 +95,7 @@ def test_an_import_path_becomes_the_function(target: str, kernel: str) -> None:
         (["attn.kernel=gelu"], r"attn\.kernel = gelu is unknown"),
         (["attn.kernel=null"], r"attn\.kernel = null must be a function"),
         (["attn.kernel=attnlab.attention.masks.causal"], r"must be called as \(q, k, v, mask="),
+        (["attn.may_attend=math.sqrt"], r"must be called as \(query, key\)"),
         (["attn.may_attend=sdpa"], r"attn\.may_attend = sdpa cannot be used as may_attend"),
         (["attn.head_init=SelfAttention"], r"cannot be used as head_init; .*identical"),
         (["attn._target_=SelfAtention"], r"attn\._target_ = .* did you mean SelfAttention"),

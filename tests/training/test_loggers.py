@@ -9,14 +9,17 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import lightning.pytorch as L
 import pytest
+from lightning.pytorch.loggers import WandbLogger
 
 from attnlab.runs.reading import read_runs
 from attnlab.runs.run_directory import folder_for
 from attnlab.training.config import read_config
-from attnlab.training.loggers import hyperparameters, shown
+from attnlab.training.loggers import close_services, hyperparameters, shown
 from attnlab.training.run import run
 from tests.conftest import SMALL, plain, settings
 from tests.probes.test_training_probes import LOGGED
@@ -177,3 +180,16 @@ def test_a_column_has_one_type() -> None:
 def test_the_loss_comes_first_and_is_the_last_one() -> None:
     results = [*shown()["results"].items()][:2]
     assert results == [("val_loss", "loss"), ("best_val_loss", "lowest loss")]
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_wandb_is_told_whether_a_training_was_completed(
+    interrupted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes: list[int] = []
+    monkeypatch.setitem(
+        sys.modules, "wandb", SimpleNamespace(finish=lambda exit_code: codes.append(exit_code))
+    )
+    logger = WandbLogger.__new__(WandbLogger)
+    close_services(cast(L.Trainer, SimpleNamespace(loggers=[logger], interrupted=interrupted)))
+    assert codes == [int(interrupted)]

@@ -4,18 +4,22 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hydra import compose
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import OmegaConf
 
 from attnlab.claims.configs import hydra_conf
 from attnlab.errors import BadInput
 from attnlab.training.checkpoints import load_model
 from attnlab.training.lightning_module import GPTModule
-from attnlab.training.main import arrange_arguments, one_sentence, without_defaults
+from attnlab.training.main import arrange_arguments, one_sentence, train, without_defaults
 from attnlab.training.run import Result
-from attnlab.training.summary import show
+from attnlab.training.summary import _trust, show
 from tests.conftest import ROOT
 
 FINISHED = {
@@ -163,3 +167,28 @@ def test_letters_other_than_ascii_need_no_quotes(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("sys.argv", ["train.py", *words])
     arrange_arguments()
     assert sys.argv[1:] == ["name='größe'", *words[1:3], "continue_from='o/attn=x,y/seed=0'"]
+
+
+def test_the_home_directory_needs_no_quotes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["train.py", "outputs=~/runs", "data.path=~/x"])
+    arrange_arguments()
+    assert sys.argv[1:] == [f"outputs={Path.home()}/runs", "data.path=~/x"]
+
+
+def test_only_the_first_process_of_all_nodes_shows_the_result(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The first process of another node has LOCAL_RANK 0, and one that `srun` starts has none."""
+    hydra = SimpleNamespace(mode=RunMode.RUN, overrides=SimpleNamespace(task=[]))
+    hydra.runtime = SimpleNamespace(config_sources=[])
+    monkeypatch.setattr(HydraConfig, "get", lambda: hydra)
+    others = Result(tmp_path, {"val_loss": 1.5}, GPTModule, {})
+    monkeypatch.setattr("attnlab.training.main._train", lambda *_: others)
+    monkeypatch.setattr("lightning.pytorch.utilities.rank_zero_only.rank", 8)
+    assert train(OmegaConf.create()) == 1.5
+
+
+def test_a_list_with_a_layer_of_ones_own_is_proposed_with_trust(tmp_path: Path) -> None:
+    layers = {"0": {"_target_": "SelfAttention"}, "1": {"_target_": "mine.Layer"}}
+    result = Result(tmp_path, {}, GPTModule, {"model": {}, "attn": {"layers": layers}})
+    assert _trust(result) == " --trust"

@@ -1,6 +1,8 @@
 """What metrics.json says of a run: the losses, and what the probes measured."""
 
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -67,3 +69,13 @@ def test_a_task_is_measured_on_the_device_of_the_training(
         accumulate_grad_batches=1,
     )
     assert measured(trainer, module, clock)["devices"] == {"meta"}
+
+
+def test_the_file_of_the_users_schedule_is_recorded(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "decay_of_user.py").write_text("def falling(progress):\n    return 1 - progress\n")
+    run = train("optim.decay=decay_of_user.falling")
+    sys.modules.pop("decay_of_user")
+    assert list(run.metrics["own_code"]) == ["decay_of_user"]

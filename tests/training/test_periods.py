@@ -98,3 +98,7 @@ def test_a_run_with_a_list_resumes_to_the_same_bits_and_loads(
     assert [block.attn.window for block in net.blocks] == [8, None]
     begun = train(LISTED, f"init_from={resumed.folder}", folder="begun")
     assert begun.metrics["status"] == "finished"
+
+
+def test_the_kernels_of_all_layers_are_recorded(train: Train) -> None:
+    assert train("attn=sdpa+linear").metrics["attention"] == "sdpa, linear"

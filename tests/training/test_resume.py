@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -144,11 +145,41 @@ def test_a_run_that_goes_on_elsewhere_says_so(
     elsewhere = {"precision": "bf16-mixed", "device": "cuda", "device_name": "NVIDIA\x1b[2J"}
     rewrite(file, lambda c: c["attnlab"]["conditions"].update(elsewhere))
     with pytest.warns(UserWarning) as told:
-        train(*SETTINGS)
+        run = train(*SETTINGS)
     (sentence,) = [x for x in (str(each.message) for each in told) if "this run resumes" in x]
+    name = run.metrics["device_name"]  # of the last part alone
+    changed = [x for x in run.metrics["resumed"] if "device_name" in x]
+    assert changed == [f"from step 3 with device_name = {name[:50]} (was NVIDIA\\x1b[2J)"]
     assert sentence.startswith("this run resumes from step 3 with precision = 32-true (was bf16")
     assert "device = cpu (was cuda)" in sentence and "\x1b" not in sentence
     assert "threads" not in sentence
+
+
+def test_a_commit_between_the_parts_of_a_run_is_recorded(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attnlab.training.run.git_state", lambda: {"commit": "a", "dirty": False})
+    interrupted(train, monkeypatch, 3)
+    monkeypatch.setattr("attnlab.training.run.git_state", lambda: {"commit": "b", "dirty": False})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        run = train(*SETTINGS)
+    assert run.metrics["resumed"] == ["from step 3 with git.commit = b (was a)"]
+
+
+def test_a_run_killed_before_its_metrics_is_measured_with_its_average(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: Any) -> None:
+        raise SystemExit(143)
+
+    whole = train("callbacks=ema", "data.eval_lengths=[8]", folder="whole").metrics
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr("attnlab.training.run.measured", killed)
+        train("callbacks=ema", "data.eval_lengths=[8]")
+    resumed = train("callbacks=ema", "data.eval_lengths=[8]").metrics
+    assert resumed["train_loss"] == whole["train_loss"]
+    assert resumed["by_length"] == whole["by_length"]
 
 
 def test_the_commit_of_a_run_is_that_of_its_start(

@@ -5,11 +5,13 @@ import json
 import math
 import os
 import platform
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from attnlab.data.batches import ValidationBatches
 from attnlab.errors import BadInput
 from attnlab.files import seal
 from attnlab.runs.reading import read_curves
+from attnlab.runs.run_directory import RunDirectory
 from attnlab.training.callbacks import AtomicCheckpointIO
 from attnlab.training.checkpoints import load_model, read_checkpoint
 from tests.command_line import train_py
@@ -201,6 +204,22 @@ def test_a_folder_of_another_configuration_is_refused_and_not_touched(train: Tra
     with pytest.raises(BadInput, match=r"another configuration \(optim\.lr\)"):
         train("optim.lr=0.5")
     assert before == {f: f.read_bytes() for f in first.folder.rglob("*") if f.is_file()}
+
+
+def test_a_run_that_another_process_has_written_meanwhile_is_not_touched(
+    train: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    train("optim.lr=0.1", folder="other")
+    locked = RunDirectory.locked
+
+    def after_another(self: RunDirectory) -> AbstractContextManager[None]:
+        shutil.copytree(tmp_path / "other", self.path)
+        return locked(self)
+
+    monkeypatch.setattr(RunDirectory, "locked", after_another)
+    with pytest.raises(BadInput, match="holds a run of another configuration"):
+        train()
+    assert RunDirectory(tmp_path / "run").status()["status"] == "finished"
 
 
 def test_resuming_with_another_text_is_refused(

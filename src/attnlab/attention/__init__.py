@@ -29,13 +29,7 @@ from attnlab.attention.scores import (
     GeneralAttention,
 )
 from attnlab.attention.self_attention import SelfAttention
-from attnlab.attention.sparse_kernels import (
-    entmax15,
-    softpick,
-    sparsemax,
-    stick_breaking,
-    top_k,
-)
+from attnlab.attention.sparse_kernels import entmax15, softpick, sparsemax, stick_breaking, top_k
 from attnlab.attention.torch_mha import TorchMHA
 from attnlab.attention.variant import (
     AttentionConfig,

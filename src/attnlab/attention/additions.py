@@ -44,7 +44,8 @@ def additions(config: AttentionConfig, H: int, rows: int) -> tuple[Parts, dict[s
     if config.value_embeddings or (config.value_residual and config.layer > 0):
         parts["value_mix"], rules["value_mix"] = nn.Parameter(torch.tensor(0.5)), constant(0.5)
     if config.value_embeddings:
-        parts["value_embeddings"] = nn.Embedding(config.vocab_size, C)
+        heads = H if config.n_kv_head is None else config.n_kv_head
+        parts["value_embeddings"] = nn.Embedding(config.vocab_size, heads * (C // H))
         rules["value_embeddings.weight"] = normal(0.02)
     return parts, rules
 

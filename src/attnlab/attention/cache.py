@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 # What the layers of one forward pass share: "ids", the symbols (B, T), and "values", the values
-# (B, H, T, D) of the first layer.
+# (B, n_kv_head, T, D) of the first layer.
 Memo = dict[str, Tensor]
 
 

@@ -52,20 +52,16 @@ def attention(
     if blocked is not None:
         may = may & ~_as_bool("blocked", blocked, scores)
     lonely = ~may.any(-1, keepdim=True)  # (..., T, 1)
-    if empty == "raise":
-        _refuse_lonely(lonely)
-    # The softmax of a row of -inf is 0/0, and its gradient NaN.
-    masked = scores.masked_fill(~may, -math.inf).masked_fill(lonely, 0.0)
-    pattern = masked.softmax(-1).masked_fill(lonely, 0.0)
-    return kernels.mix(pattern, v, dropout=0.0), pattern
-
-
-def _refuse_lonely(lonely: Tensor) -> None:
-    for *_, query, _ in lonely.nonzero().tolist()[:1]:
+    if empty == "raise" and lonely.any():
+        query = int(lonely.nonzero()[0, -2])
         raise ValueError(
             f"query {query} of {lonely.shape[-2]} sees no key; let it see one, or pass "
             f"empty='zeros'"
         )
+    # The softmax of a row of -inf is 0/0, and its gradient NaN.
+    masked = scores.masked_fill(~may, -math.inf).masked_fill(lonely, 0.0)
+    pattern = masked.softmax(-1).masked_fill(lonely, 0.0)
+    return kernels.mix(pattern, v, dropout=0.0), pattern
 
 
 def _scores(q: Tensor, k: Tensor, scale: float | None, score: Score | None) -> Tensor:

@@ -147,12 +147,17 @@ def linear_scores(q: Tensor, k: Tensor, *, scale: float, mod: Mod = None) -> Ten
         return logs if mod is None else mod(logs)
 
 
+def linear_state(D: int) -> int:
+    """A matrix (D, D) and a sum (D,) of keys."""
+    return D * D + D
+
+
 def linear_flops(D: int) -> int:
-    """A state (D, D) and a sum (D,) of keys, which each position adds to and each query reads."""
+    """Each position adds a product to the state, and each query reads the state and the sum."""
     return 4 * D * D + 2 * D
 
 
-declare(linear, replace(SOFTMAX, scores=linear_scores, flops=linear_flops))
+declare(linear, replace(SOFTMAX, scores=linear_scores, flops=linear_flops, state=linear_state))
 
 
 def sdpa(

@@ -6,6 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from attnlab.attention import kernels
 from attnlab.attention.cache import KVCache
 from attnlab.attention.positions import rotate
 from attnlab.attention.properties import SOFTMAX
@@ -21,13 +22,14 @@ class LatentAttention(SelfAttention):
     Each position is projected to `latent` numbers c, whose root mean square is made 1, and to
     `rotated` more, which all heads share and which get rotary positions. A head's key is an up
     projection of c beside the rotated part, and its value another up projection of c. Its query
-    has D + `rotated` channels, of which the last are rotated. The scale is 1/sqrt(D + rotated).
-    Only c and the rotated part are cached: latent + rotated numbers a position instead of 2 C.
+    has D + `rotated` channels, of which the last are rotated; unlike in the paper, it comes from
+    the input, without a small vector of its own. The scale is 1/sqrt(D + rotated). Only c and the
+    rotated part are cached: latent + rotated numbers a position instead of 2 C.
 
     `qkv` holds the rows of queries (H (D + rotated)), of c, and of the shared part; `up` those of
     keys and values (2 C, latent). By default, latent is C / 2, and rotated D / 2 rounded down to
     an even number. Raises ValueError for settings that need keys of their own, such as n_kv_head,
-    qk_norm, shared, rotary or head_init.
+    qk_norm, shared, rotary or head_init, and for the kernel linear.
     """
 
     init_rules: ClassVar[dict[str, Rule]] = {"norm.weight": ones}
@@ -44,6 +46,8 @@ class LatentAttention(SelfAttention):
         unsupported = "n_kv_head qk_norm shared rotary head_init conv length_scale".split()
         unsupported += ["value_residual", "value_embeddings"]  # values come from the cached c
         config.require_default(*unsupported, by="LatentAttention")
+        if config.kernel is kernels.linear:  # a rotated part of its features is no position
+            raise ValueError("LatentAttention does not support kernel = linear; remove it")
         super().__init__(config)
         C, H, D = config.n_embd, self.n_head, self.head_size
         self.latent = max(1, C // 2) if latent is None else latent

@@ -125,6 +125,10 @@ class Attention(nn.Module):
         group = self.n_head // self.n_kv_head
         return grouped if group == 1 else grouped.repeat_interleave(group, dim)
 
+    def shared_once(self, repeated: Tensor) -> Tensor:
+        """The inverse of `_repeat`: (B, H, T, D) -> (B, n_kv_head, T, D)."""
+        return repeated[:, :: self.n_head // self.n_kv_head]
+
     def qkv_of_heads(self) -> Tensor:
         """The weight (3C, C) of queries, keys and values, rows of shared heads repeated."""
         parts = self.split_qkv(self.qkv.weight)

@@ -1,12 +1,18 @@
 """Masks as predicates of (query index, key index): True means that it may attend."""
 
-from collections.abc import Callable
 from functools import lru_cache, partial
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-Predicate = Callable[[Tensor, Tensor], Tensor]
+
+class Predicate(Protocol):
+    """Which keys a query may attend to, from positions (T, 1) and (1, T): bool (T, T)."""
+
+    def __call__(self, query: Tensor, key: Tensor, /) -> Tensor: ...
+
+    def __hash__(self) -> int: ...  # its matrices are cached
 
 
 def causal(q: Tensor, k: Tensor) -> Tensor:

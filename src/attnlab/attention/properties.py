@@ -24,6 +24,8 @@ class Properties:
         dtype: what it computes in, as a function of the queries; None for their own dtype.
         flops: FLOPs of its algorithm for a query of D channels under a causal mask; None for the
             scores and the average of all keys that a query sees.
+        state: how many numbers its algorithm keeps of a text in place of the keys and values of a
+            head of D channels; None for all keys and values.
     """
 
     rows_sum_to_1: bool = False
@@ -36,6 +38,7 @@ class Properties:
     scores: Callable[..., Tensor] | None = None
     dtype: Callable[[Tensor], torch.dtype] | None = None
     flops: Callable[[int], int] | None = None
+    state: Callable[[int], int] | None = None
 
 
 OF_ALL_PARTS = ("rows_sum_to_1", "nonnegative", "is_softmax", "cacheable", "linear_in_values")

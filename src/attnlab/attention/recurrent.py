@@ -128,6 +128,12 @@ class DeltaAttention(Attention):
         )
         return q / math.sqrt(self.head_size), k, v
 
+    def scores(self, x: Tensor) -> Tensor:
+        """q . k / sqrt(D), with which a query reads what a key wrote, before decay and the delta
+        rule: (B, T, C) -> (B, H, T, T)."""
+        q, k, _ = self.split(x)
+        return kernels.scores(q, k, scale=1.0)
+
     def log_decay(self, x: Tensor) -> Tensor | None:
         """ln a at each position of x (B, T, C): (B, H, T, 1 or D), or None for a = 1."""
         if self.decay is None:
@@ -211,9 +217,8 @@ def chunk_of_recurrence(
     below = torch.ones(t, t, dtype=torch.bool, device=q.device).tril()
     total = k.new_zeros(1, 1, t, 1) if log_decay is None else log_decay.cumsum(2)
     apart = (total[:, :, :, None] - total[:, :, None]).masked_fill(~below[..., None], -math.inf)
-    weight = (
-        apart.exp()
-    )  # (B, H, t, t, 1 or D), masked first, since above the diagonal it overflows
+    # (B, H, t, t, 1 or D), masked first, since above the diagonal it overflows
+    weight = apart.exp()
 
     def linked(p: Tensor) -> Tensor:
         if weight.shape[-1] == 1:

@@ -99,15 +99,16 @@ class AdditiveAttention(SelfAttention):
     The projections to q and k are the W and U of the paper, and v starts as that of `Additive`.
     With the small weights of GPT-2's initialization tanh is nearly linear, and every query of a
     head starts with the same preferred keys. Raises the errors of `SelfAttention`, and ValueError
-    for a kernel, a scale, shared heads, qk_norm, rotary, score_mod or softcap.
+    for a kernel, a scale, shared heads, qk_norm, rotary, score_mod, softcap, forget or
+    length_scale.
     """
 
     init_rules: ClassVar[dict[str, Rule]] = {"v": unit_variance}
     properties = replace(SOFTMAX, cacheable=False)
 
     def __init__(self, config: AttentionConfig) -> None:
-        unsupported = "kernel scale n_kv_head qk_norm rotary score_mod softcap".split()
-        config.require_default(*unsupported, by="AdditiveAttention")
+        unsupported = "kernel scale n_kv_head qk_norm rotary score_mod softcap forget".split()
+        config.require_default(*unsupported, "length_scale", by="AdditiveAttention")
         super().__init__(replace(config, scale=1.0, kernel=kernels.manual))
         self.bilinear = False
         self.v = nn.Parameter(torch.full((self.n_head, self.head_size), self.head_size**-0.5))

@@ -74,6 +74,8 @@ class SelfAttention(Attention):
         if config.top_k is not None:
             check_sizes({"top_k": config.top_k})
             self.require_option("top_k", "top_k", use="top_k")
+        if self.kernel is kernels.linear:  # no dot products that they could multiply
+            config.require_default("qk_norm", "length_scale", by="the kernel linear")
         forgets = "forget" in self.added
         self.adjusts = self.softcap is not None or self.score_mod is not None or forgets
         if self.adjusts:
@@ -142,7 +144,7 @@ class SelfAttention(Attention):
     def _attend(self, x: Tensor, cache: KVCache | None, memo: Memo | None) -> Tensor:
         q, k, v = self.split(x, cache)
         if memo is not None and self.first:
-            memo["values"] = v
+            memo["values"] = self.shared_once(v)
         v = self.values(v, memo)
         options, mask = self.options(x, cache), self.mask(x)
         keys, of_keys = k, v
@@ -158,8 +160,7 @@ class SelfAttention(Attention):
     def cached(self, x: Tensor, k: Tensor, v: Tensor, cache: KVCache) -> tuple[Tensor, Tensor]:
         """The keys and values (B, H, S, D) up to the new positions; shared ones are cached once,
         and only as many as a window needs."""
-        group = self.n_head // self.n_kv_head
-        keys, values = cache.append(k[:, ::group], v[:, ::group], most=self.kept)
+        keys, values = cache.append(self.shared_once(k), self.shared_once(v), most=self.kept)
         return self._repeat(keys), self._repeat(values)
 
     def values(self, v: Tensor, memo: Memo | None) -> Tensor:
@@ -174,11 +175,11 @@ class SelfAttention(Attention):
             raise ValueError("value_residual and value_embeddings need the memo of a model")
         if "value_embeddings" in self.added:
             other = self.to_heads(self.value_embeddings(memo["ids"]))
-        elif "values" in memo and memo["values"].shape == v.shape:
+        elif "values" in memo and memo["values"].shape == self.shared_once(v).shape:
             other = memo["values"]
         else:
             raise ValueError("value_residual: the first layer gives no values of as many heads")
-        return v + self.value_mix * (other - v)
+        return v + self.value_mix * (self._repeat(other) - v)
 
     def merge(self, mixed: Tensor, x: Tensor, v: Tensor) -> Tensor:
         if self.exclusive:  # |v| = 0 only where the mix has no part along v

@@ -120,7 +120,7 @@ def stick_breaking(
     """sigmoid(s_ij) prod (1 - sigmoid(s_il)) over j < l < i (Tan et al. 2024).
 
     Going back from a query, each earlier key takes a share of what the later ones left. The query
-    itself gets the rest, so rows sum to 1; the paper's own layers leave it out. The order of the
+    itself gets the rest, so rows sum to 1; the paper's formula leaves it out. The order of the
     keys acts as positions.
     """
     s = scores(q, k, scale=scale, mod=mod)

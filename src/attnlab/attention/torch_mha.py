@@ -10,7 +10,7 @@ from torch.func import functional_call
 from attnlab.attention.layer import Attention
 from attnlab.attention.masks import LEAVES_QUERIES_WITHOUT_KEYS, name_of
 from attnlab.attention.properties import SOFTMAX
-from attnlab.attention.variant import AttentionConfig
+from attnlab.attention.variant import DEFAULTS, SHAPE, AttentionConfig
 
 
 class TorchMHA(Attention):
@@ -18,15 +18,15 @@ class TorchMHA(Attention):
 
     Its only scale is 1/sqrt(D). The query rows of weight and bias are multiplied to get another
     one, which is exact; scaling the layer's input would be wrong with a bias. Raises the
-    errors of `Attention`, and ValueError for a kernel, shared heads or projections, qk_norm,
-    rotary, score_mod, softcap, or a mask that leaves a query without keys.
+    errors of `Attention`, and ValueError for a mask that leaves a query without keys, and for all
+    settings but heads, head_init, scale, may_attend and window.
     """
 
     properties = replace(SOFTMAX, cacheable=False)
 
     def __init__(self, config: AttentionConfig) -> None:
-        unsupported = "kernel n_kv_head qk_norm rotary shared score_mod softcap".split()
-        config.require_default(*unsupported, by="TorchMHA")
+        supported = {*SHAPE, "heads", "head_init", "scale", "may_attend", "window"}
+        config.require_default(*sorted(set(DEFAULTS) - supported), by="TorchMHA")
         super().__init__(config)
         if self.may_attend in LEAVES_QUERIES_WITHOUT_KEYS:
             raise ValueError(

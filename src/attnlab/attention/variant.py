@@ -4,7 +4,7 @@ settings."""
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,11 +15,22 @@ from attnlab.attention.masks import Predicate, causal, name_of
 if TYPE_CHECKING:
     from attnlab.attention.layer import Attention
 
-HeadRule = Callable[[Any], None]  # of an `Attention`
 Scale = float | Literal["1/D"] | None
 Shared = Literal["qk", "qkv"] | None
 Gate = Literal["head", "channel"] | None
-ScoreMod = Callable[[Tensor, Tensor, Tensor], Tensor] | None
+
+
+class HeadRule(Protocol):
+    """Changes the heads of an `Attention` after its weights are drawn."""
+
+    def __call__(self, layer: Any, /) -> None: ...
+
+
+class ScoreMod(Protocol):
+    """Changes scores (B, H, T, S), given the positions of queries (T, 1) and of keys (1, S)."""
+
+    def __call__(self, scores: Tensor, query: Tensor, key: Tensor, /) -> Tensor: ...
+
 
 # A head owns the slices h*D to (h+1)*D of the rows of q, k and v in `qkv`, and of the columns of
 # `proj`. Identical heads get identical gradients, so they stay identical under any elementwise
@@ -41,8 +52,9 @@ def identical_qkv(layer: "Attention") -> None:
 
 @torch.no_grad()
 def identical(layer: "Attention") -> None:
-    """Give every head all weights of the first, including the output slice.
+    """Give every head the weights of the first in `qkv` and `proj`, including the output slice.
 
+    Other parameters of a head, such as those of a gate or of the delta rule, stay apart.
     The H equal slices add up in phase, which would make the branch sqrt(H) times as large as H
     independent ones; dividing the slice by sqrt(H) keeps its size.
     """
@@ -59,12 +71,17 @@ def single_active(layer: "Attention") -> None:
     A silent head has neither values nor an output slice, so no gradient ever reaches it. The
     output slice of the first head is multiplied by sqrt(H): the layer then computes the same
     function as H heads that `identical` made equal. Raises ValueError if heads share their values,
-    so that none can be silent alone.
+    so that none can be silent alone, and for value_embeddings, which give each head other values.
     """
     if layer.n_kv_head != layer.n_head:
         raise ValueError(
             f"n_kv_head = {layer.n_kv_head} must be n_head = {layer.n_head} for single_active: "
             f"a head that shares its values cannot be silent"
+        )
+    if hasattr(layer, "value_embeddings"):
+        raise ValueError(
+            "single_active does not support value_embeddings, which wake the silent heads; "
+            "remove one"
         )
     for parameter in layer.qkv.parameters():  # weight, and bias where there is one
         values = layer.split_qkv(parameter)[2]
@@ -153,7 +170,7 @@ class AttentionConfig:
     rotary: float | None = None
     shared: Shared = None
     window: int | None = None
-    score_mod: ScoreMod = None
+    score_mod: ScoreMod | None = None
     softcap: float | None = None
     gate: Gate = None
     gate_bias: float | None = None

@@ -5,6 +5,7 @@ cannot be called as described or the property does not apply. `assert_causal` an
 also take the report of a `checkup`, whose arguments describe a model in detail.
 """
 
+import time
 import warnings
 from collections.abc import Iterable
 from functools import partial
@@ -166,7 +167,8 @@ def _assert_one(
     if finding.status is NOT_APPLICABLE:
         raise BadInput(f"{detector} cannot be examined: {finding.headline}")
     unseen = finding.evidence if finding.status is OK else ()
-    report = Report(name_of(model), examination.settings(), (finding,), unseen=unseen)
+    seconds = time.perf_counter() - examination.begin
+    report = Report(name_of(model), examination.settings(), (finding,), seconds, unseen=unseen)
     _fail_for(report, report.diagnoses, f"fails the test of {detector}")
 
 

@@ -7,11 +7,12 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from attnlab.checkup.dependence import Dependence, changes
+from attnlab.checkup.dependence import Dependence, changes, gradient_map
 from attnlab.checkup.findings import FAULT, SUSPICIOUS, Finding, passed, read_causes, skipped, span
-from attnlab.checkup.model_adapter import ModelAdapter
+from attnlab.checkup.model_adapter import REFUSALS, ModelAdapter
 from attnlab.checkup.recognize import Shapes, explain, explain_scramble
 from attnlab.checkup.trace import SeenOperations, draws_random_numbers
+from attnlab.errors import first_line
 from attnlab.rng import seed_all
 
 
@@ -134,7 +135,8 @@ def check_future(
         return Finding(detector, FAULT, "some changed tokens give NaN or infinity", "not_finite")
     leaking = [m for m in maps if bool(m.ahead.any())]
     numbers = {f"largest ahead, T={m.T}": m.largest_ahead for m in maps}
-    maps_ = {f"which position reads which{state}, T = {maps[0].T}": maps[0].single}
+    shown = (leaking or maps)[0]
+    maps_ = {f"which position reads which{state}, T = {shown.T}": shown.single}
     if not leaking:
         scramble = explain_scramble(maps[0].reads, maps[0].tried, shapes)
         if scramble is not None:
@@ -175,9 +177,13 @@ def check_past(whole: Dependence, jittered: Dependence | None) -> Finding:
     return Finding("past", FAULT, headline, "no_past")
 
 
-def check_gradients(map_: Tensor | None, whole: Dependence) -> Finding:
+def check_gradients(adapter: ModelAdapter, whole: Dependence, seconds: float) -> Finding:
     """Does a gradient reach later tokens? Also counts the pairs where the two maps disagree."""
     name = "gradient"
+    try:
+        map_ = gradient_map(adapter, whole.T, seconds)
+    except REFUSALS as error:  # not a verdict; changing tokens gives one
+        return skipped(name, f"no gradients: {first_line(error, with_class=True)}")
     if map_ is None:
         return skipped(name, "no gradients from the logits to the token embeddings are available")
     if bool(map_.isinf().any()):

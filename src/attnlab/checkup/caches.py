@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -38,32 +39,48 @@ def check_cache(adapter: ModelAdapter, step: Step | None = None) -> Finding:
         reason = "the model takes no past_key_values; assert_cache_equal takes step"
         return skipped("cache", reason)
     masks = adapter.takes("attention_mask") if step is None else len(parameter_names(step)) > 3
-    decoding = _Decoding(adapter, step or transformers_step, masks)
-    plans = _plans(adapter.block_size)
+    decoding, T = _Decoding(adapter, step or transformers_step, masks), adapter.block_size
+    plans, ids = _plans(T), adapter.tokens(min(2, adapter.rows), T)
+    attempts = {
+        name: partial(decoding.compare, ids[:, : sum(sizes)], sizes)
+        for name, sizes in plans.items()
+    }
+    if masks and adapter.rows > 1:
+        sizes = plans["after a prefill"]
+        attempts["rows of different lengths"] = partial(decoding.compare_padded, ids, sizes)
     refused: tuple[str, ...] = ()
-    ids = adapter.tokens(min(2, adapter.rows), adapter.block_size)
     changes: dict[str, float] = {}
     wrong: dict[str, tuple[int, int]] = {}  # where the first wrong step begins, and its size
-    for name, sizes in plans.items():
+    for name, attempt in attempts.items():
         try:
-            changes[name], step_at = decoding.compare(ids[:, : sum(sizes)], sizes)
+            changes[name], step_at = attempt()
             wrong |= {name: step_at} if step_at else {}
         except REFUSALS as error:
             refused += (f"{name}, which is refused ({first_line(error, with_class=True)})",)
-    if masks and adapter.rows > 1 and changes:
-        changes["rows of different lengths"] = decoding.change_of_padded(ids[:, : 2 * _PREFILL])
     if not changes:
         return skipped("cache", f"no step with a cache works: {refused[0]}")
-    first = next((name for name, change in changes.items() if not change <= 1e-3), "")
-    if not first:
+    if all(change <= 1e-3 for change in changes.values()):
         headline = f"decoding with a cache gives the logits of one pass: {', '.join(changes)}"
         said = f"{headline}; not: {'; '.join(refused)}" if refused else headline
         return replace(passed("cache", said, changes), evidence=refused)
+    return _explained(decoding, plans, changes, wrong)
+
+
+def _explained(
+    decoding: "_Decoding",
+    plans: dict[str, list[int]],
+    changes: dict[str, float],
+    wrong: dict[str, tuple[int, int]],
+) -> Finding:
+    """What is wrong with the first steps whose logits differ."""
+    small_ring = all("several" in name and wrong[name][0] > _CHUNK for name in wrong)
+    different = [name for name, change in changes.items() if not change <= 1e-3]
+    first = next((name for name in different if not small_ring or name not in wrong), different[0])
     headline = f"with the cache, {first}, the logits differ by {changes[first]:.2g} of their std"
     if first not in wrong:
         return Finding("cache", FAULT, headline, "cache_padding", changes)
     begin, size = wrong[first]
-    if all("several" in name for name in wrong) and begin > _CHUNK:
+    if small_ring:
         headline += f" from position {begin} on: a ring that has no room for them, but for one"
         return passed("cache", headline, changes)
     cause, why = decoding.explain(max(begin, _PREFILL), size)
@@ -77,11 +94,11 @@ def check_cache(adapter: ModelAdapter, step: Step | None = None) -> Finding:
 def _plans(T: int) -> dict[str, list[int]]:
     """The sizes of the steps to try."""
     short = min(T, 2 * _PREFILL)
-    plans = {
-        "one token at a time": [1] * short,
-        "after a prefill": [_PREFILL] + [1] * (short - _PREFILL),
-        "several tokens at a time": [_CHUNK] * (short // _CHUNK),
-    }
+    prefill = min(_PREFILL, short - 1)
+    plans = {"one token at a time": [1] * short}
+    plans["after a prefill"] = [prefill] + [1] * (short - prefill)
+    if short >= 2 * _CHUNK:
+        plans["several tokens at a time"] = [_CHUNK] * (short // _CHUNK)
     if short + 8 < T:  # beyond a window
         plans |= {f"up to {T}": [T - 8] + [1] * 8, f"several up to {T}": [T - 8, _CHUNK, _CHUNK]}
     return plans
@@ -115,16 +132,14 @@ class _Decoding:
         wrong = [(end - n, n) for part, end, n in steps if not bool((part <= 1e-3).all())]
         return float(off.max()), next(iter(wrong), None)
 
-    def change_of_padded(self, ids: Tensor) -> float:
-        """The largest change in two rows, of which one is padded on the left; 0 if refused."""
-        T = ids.shape[1]
-        real = torch.arange(T) >= torch.tensor([0, _PREFILL // 3])[:, None]
-        try:
-            whole = self.logits(ids, [T], real)
-            decoded = self.logits(ids, [_PREFILL] + [1] * (T - _PREFILL), real)
-        except REFUSALS:
-            return 0.0
-        return relative(decoded[real], whole[real])
+    def compare_padded(
+        self, ids: Tensor, sizes: list[int]
+    ) -> tuple[float, tuple[int, int] | None]:
+        """The largest change in two rows, of which one is padded on the left."""
+        T = sum(sizes)
+        real = torch.arange(T) >= torch.tensor([0, max(sizes[0] // 3, 1)])[:, None]
+        whole, decoded = (self.logits(ids[:, :T], steps, real) for steps in ([T], sizes))
+        return relative(decoded[real], whole[real]), None
 
     def explain(self, n: int, size: int) -> tuple[str, str]:
         """The cause of a wrong step of this size after a prefill of n tokens, and a sentence."""

@@ -123,6 +123,7 @@ def gradient_map(adapter: ModelAdapter, T: int, seconds: float) -> Tensor | None
     """The map by backpropagation: row t holds the gradient of t's logits by each token.
 
     As shares of the largest; None if tokens enter through no nn.Embedding or no gradient flows.
+    A model that refuses gradients raises one of `REFUSALS`.
     """
     if not adapter.is_module or adapter.rows < 2:
         return None
@@ -137,14 +138,11 @@ def gradient_map(adapter: ModelAdapter, T: int, seconds: float) -> Tensor | None
             entered.append(output)
 
     embeddings = [m for m in adapter.module.modules() if isinstance(m, nn.Embedding)]
-    try:
-        with hooked(embeddings, keep), torch.enable_grad():
-            logits = adapter.raw(ids)[0]  # (T, V)
-            if not entered or not logits.requires_grad:
-                return None
-            map_ = slopes(logits * adapter.random_like(logits), entered, seconds)
-    except REFUSALS:
-        return None  # a missing gradient is not a verdict; changing tokens gives one
+    with hooked(embeddings, keep), torch.enable_grad():
+        logits = adapter.raw(ids)[0]  # (T, V)
+        if not entered or not logits.requires_grad:
+            return None
+        map_ = slopes(logits * adapter.random_like(logits), entered, seconds)
     largest = float(map_.nan_to_num().max())
     return map_ / largest if 0 < largest < torch.inf else map_
 

@@ -33,8 +33,13 @@ DETECTORS: dict[str, tuple[str, Callable[[Any, ModelAdapter], Finding]]] = {
     "lengths": (CALL, lambda e, model: check_lengths(model, e.noisy, *e.time_for_lengths)),
     "cache": (CALL, lambda e, model: check_cache(model, e.meant.step)),
     "padding": (CALL, lambda e, model: serving.check_padding(model, e.meant.padding)),
-    "documents": (CALL, lambda e, model: serving.check_documents(model, *e.meant.packing)),
-    "precision": (MODULE, lambda e, model: serving.check_precision(e.adapter, model)),
+    "documents": (
+        CALL,
+        lambda e, model: serving.check_documents(
+            model, e.meant.documents, e.meant.separator, e.meant.reset_positions
+        ),
+    ),
+    "precision": (COPY, lambda e, model: serving.check_precision(e.adapter, model)),
     "targets": (MODULE, lambda e, model: loss_path.check_loss(model, e.meant.loss, e.longest)),
     "proof": (COPY, lambda e, model: prove_by_training(e.adapter, seconds=e.time(50))),
 }
@@ -74,8 +79,6 @@ class Meant:
             raise BadInput(f"severity: {min(unknown)} must be fault, suspicious or ok")
         if self.padding not in (None, "left", "right"):
             raise BadInput(f"padding = {self.padding} must be left, right or None")
-
-    @property
-    def packing(self) -> tuple[serving.Documents | None, int | None, bool]:
-        """What is meant by documents."""
-        return self.documents, self.separator, self.reset_positions
+        widths = [self.window] if isinstance(self.window, int) else self.window or ()
+        if narrow := [width for width in widths if width is not None and width < 1]:
+            raise BadInput(f"window = {narrow[0]} must be at least 1, the query's own key")

@@ -12,7 +12,7 @@ from torch import Tensor
 from attnlab.checkup import blackbox, loss_path, serving, stress, whitebox
 from attnlab.checkup.attention_calls import AttentionCall
 from attnlab.checkup.checkup_report import Report
-from attnlab.checkup.dependence import dependence, finite_map, gradient_map
+from attnlab.checkup.dependence import dependence, finite_map
 from attnlab.checkup.detectors import DETECTORS, HIDDEN, NO_TIME, SERVED, Meant, lacks
 from attnlab.checkup.findings import FAULT, NOT_APPLICABLE, OK, Finding, collect, skipped
 from attnlab.checkup.locate import located
@@ -31,6 +31,9 @@ class Examination:
     def __init__(self, adapter: ModelAdapter, meant: Meant, seconds: float | None = None) -> None:
         if seconds is not None and seconds <= 0:
             raise BadInput(f"seconds = {seconds} must be above 0")
+        last = adapter.vocab_size - 1
+        if meant.separator is not None and not 0 <= meant.separator <= last:
+            raise BadInput(f"separator = {meant.separator} must be from 0 to {last}")
         self.adapter = self.precise = adapter  # the second in fp64 if the model runs in it
         self.meant = meant
         self.begin = time.perf_counter()
@@ -193,7 +196,10 @@ class Examination:
         if self.precise.copies:
             self.noisy = stress.disturbed(self.precise)
             noisy_map = finite_map(self.noisy, self.longest, rounds=1, seconds=self.time())
-            if future.status is OK and noisy_map and bool(noisy_map.ahead.any()):
+            if noisy_map is None:
+                reason = "with noise on its weights the model fails or gives NaN or infinity"
+                yield skipped("disturbed", reason)
+            elif future.status is OK and bool(noisy_map.ahead.any()):
                 found = blackbox.check_future(
                     [noisy_map], shapes, detector="disturbed", state=", with noise on the weights"
                 )
@@ -203,7 +209,7 @@ class Examination:
         # In fp32 the fused kernels of training run, whose gradients may differ.
         asked = self.adapter if self.adapter.dtype == torch.float32 else self.precise
         time_left = math.inf if self.deadline == math.inf else self.time()
-        yield blackbox.check_gradients(gradient_map(asked, self.longest, time_left), maps[0])
+        yield blackbox.check_gradients(asked, maps[0], time_left)
         yield blackbox.check_prefixes(self.precise, self.lengths)
 
     def _training_path(self) -> Iterator[Finding]:

@@ -86,9 +86,13 @@ def number_of(n: int, noun: str) -> str:
 
 
 def span(noun: str, places: list[int]) -> str:
-    """ "row 3", "rows 3 to 5"."""
+    """ "row 3", "rows 3 to 5", "rows 3, 5, 8", of places in order."""
     first, last = places[0], places[-1]
-    return f"{noun} {first}" if first == last else f"{noun}s {first} to {last}"
+    if first == last:
+        return f"{noun} {first}"
+    if len(places) == last - first + 1:
+        return f"{noun}s {first} to {last}"
+    return f"{noun}s {', '.join(map(str, places[:6]))}{', ...' * (len(places) > 6)}"
 
 
 def collect(findings: list[Finding], detectors: Iterable[Finding]) -> str:

@@ -1,6 +1,5 @@
 """The checkup of a kernel. Letters: B batch, H heads, T time, D channels of a head."""
 
-import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -96,14 +95,14 @@ def _recognize(
         tried = replace(kernel, layout=shape, mask_style=style)
         try:
             y = tried(plain)
-        except REFUSALS as error:
-            reasons.append(first_line(error))
+        except Exception as error:  # a kernel may raise anything
+            reasons.append(first_line(error, with_class=not isinstance(error, BadInput)))
             continue
         if _error(y, plain.reference()) <= 1e-4:
             return tried
         works.append(tried)
     if not works:
-        raise BadInput(f"the kernel cannot be called with (B, H, T, D) tensors: {reasons[0]}")
+        raise BadInput(f"the kernel fails on tensors {layout or LAYOUTS[0]}: {reasons[0]}")
     return works[0]
 
 
@@ -129,8 +128,12 @@ def _examine(kernel: KernelAdapter, plain: Inputs, rng: torch.Generator) -> Iter
         yield from _compare(inputs, kernel(inputs), "another mask")
     if "scale" in kernel.names:
         inputs = _inputs(rng, plain.mask, None)
-        with contextlib.suppress(*REFUSALS):  # of kernels that require a scale
-            yield from _compare(inputs, kernel(inputs), "its own scale")
+        try:
+            y = kernel(inputs)
+        except REFUSALS as error:
+            yield skipped("its own scale", f"requires a scale ({first_line(error)})")
+        else:
+            yield from _compare(inputs, y, "its own scale")
     yield _grouped(kernel, plain, rng)
 
 
@@ -272,8 +275,9 @@ def _grouped(kernel: KernelAdapter, plain: Inputs, generator: torch.Generator) -
     k, v = torch.randn(2, B, 3, T, D, generator=generator)
     try:
         y = kernel(replace(plain, q=q, k=k, v=v))
-    except REFUSALS:
-        return skipped(name, "takes only equal numbers of query and key-value heads")
+    except REFUSALS as error:
+        reason = "takes only equal numbers of query and key-value heads"
+        return skipped(name, f"{reason} ({first_line(error)})")
     repeated, tiled = (
         replace(plain, q=q, k=k[:, heads], v=v[:, heads]).reference()
         for heads in ([0, 0, 1, 1, 2, 2], [0, 1, 2, 0, 1, 2])

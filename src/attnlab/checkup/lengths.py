@@ -4,8 +4,8 @@ import time
 
 import torch
 
-from attnlab.checkup.findings import FAULT, Finding, number_of, passed, skipped
-from attnlab.checkup.model_adapter import LONGEST_MAP, MOST_LOGITS, REFUSALS, ModelAdapter
+from attnlab.checkup.findings import FAULT, Finding, number_of, passed, skipped, span
+from attnlab.checkup.model_adapter import MOST_LOGITS, REFUSALS, ModelAdapter
 
 _PASSES = 12  # forward passes of the longest sequence that should fit into the time
 _MOST_POSITIONS = 4096  # memory grows with the square
@@ -24,7 +24,7 @@ def check_lengths(
     name, begin, model = "lengths", time.thread_time(), noisy or adapter
     T = _longest_affordable(model, seconds)
     numbers = {"positions": float(T), "declared": float(adapter.declared)}
-    if T <= LONGEST_MAP:
+    if adapter.block_size >= T:
         return skipped(name, f"the maps show all {T} positions examined", numbers)
     ids = model.tokens(T)
     other, whole, spread = model.other_ids(ids), model.logits(ids[None])[0], 0.0  # whole (T, V)
@@ -37,7 +37,7 @@ def check_lengths(
         if early:
             without = [adapter.logits(x)[0, :cut] for x in (ids[None], changed)]
             noise = ", after adding noise to the weights" * torch.equal(*without)
-            where = f"positions {early[0]} to {early[-1]} depend on tokens from {cut} on"
+            where = f"the logits at {span('position', early)} depend on tokens from {cut} on"
             headline = f"in sequences of {T}, {where}{noise}"
             return Finding(name, FAULT, headline, "late_leak", numbers)
         alone = float((model.logits(ids[None, :cut])[0] - whole[:cut]).abs().max() / whole.std())

@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnlab.checkup.embedded_layer import EmbeddedLayer, size_from
 from attnlab.checkup.outputs import find_logits
 from attnlab.errors import BadInput, first_line
 from attnlab.rng import seed_all
@@ -141,7 +143,7 @@ class ModelAdapter:
         if len(ids) < self.batch_size:
             more = self.next_ids(ids[:1].contiguous()).expand(self.batch_size - len(ids), -1)
             own = torch.cat([own, more.to(self.device)])
-        extra = {name: self._fitted(name, *own.shape) for name in self.extra}
+        extra = {name: self.fitted(name, *own.shape) for name in self.extra}
         args: list[object] = [own]
         if self.convention == "numpy":
             args = [own.numpy()]
@@ -153,7 +155,7 @@ class ModelAdapter:
             output = self.model(*args, **extra)
         return find_logits(output, tuple(own.shape), self.vocab_size)[: len(ids)]
 
-    def _fitted(self, name: str, B: int, T: int) -> object:
+    def fitted(self, name: str, B: int, T: int) -> object:
         """A keyword input for B sequences of T tokens: its first row, cut along time."""
         value, text = self.extra[name], self.text
         if text is None or not isinstance(value, Tensor) or value.shape[:1] != text.shape[:1]:
@@ -254,14 +256,6 @@ def _ids_of(example: dict[str, object]) -> tuple[str, Any]:
     raise BadInput("example holds no token ids; give ids (N, L) int64")
 
 
-def size_from(model: object, names: tuple[str, ...]) -> int | None:
-    """The first of these attributes of the model or its config that is an integer."""
-    configs = [getattr(model, name) for name in ("config", "cfg", "args") if hasattr(model, name)]
-    pairs = ((place, name) for place in (model, *configs) for name in names)
-    found = (getattr(place, name) for place, name in pairs if hasattr(place, name))
-    return next((size for size in found if isinstance(size, int)), None)
-
-
 def _first_working_call(adapter: ModelAdapter) -> ModelAdapter:
     V, T, conventions = adapter.vocab_size, adapter.block_size, [adapter.convention]
     if adapter.convention == "torch" and not adapter.is_module:
@@ -270,19 +264,27 @@ def _first_working_call(adapter: ModelAdapter) -> ModelAdapter:
         second = parameter_names(adapter.module.forward)[1:2]
         conventions += ["targets"] if set(TARGET_NAMES) & set(second) else []
     ids = adapter.pool[torch.arange(2 * T).reshape(2, T) % len(adapter.pool)]
-    reasons: list[str] = []
+    errors: list[Exception] = []
     most = adapter.batch_size or max(2, min(64, MOST_LOGITS // (T * V)))
     for convention, rows in product(conventions, (most, 1)):
         tried = replace(adapter, convention=convention, rows=rows)
         try:
             tried.logits(ids)
         except Exception as error:  # a model may raise anything
-            reasons.append(first_line(error, with_class=True))
+            errors.append(error)
         else:
             return tried
+    if isinstance(errors[0], BadInput):
+        raise errors[0]
+    reason = first_line(errors[0], with_class=True)
+    if isinstance(adapter.model, EmbeddedLayer):
+        raise adapter.model.refused(2, T, reason) from errors[0]
     advice = "give a model from ids to logits, and its vocab_size and block_size"
-    if "type" in reasons[0] and ("dtype" in reasons[0] or "scalar type" in reasons[0]):
+    if re.search(r"\b(Long|long int)\b|to unpack", reason):  # numbers were expected, not ids
+        advice += "; for a layer that takes (B, T, C), use checkup_attention (--layer)"
+    elif "dtype" in reason or "scalar type" in reason:
         advice = "its dtypes differ; give autocast if it is meant to run under torch.autocast"
-    elif "size" in reasons[0]:
+    elif "size" in reason:
         advice += ", and batch_size if it takes only one"
-    raise BadInput(f"the model fails on ids of shape (2, {T}) below {V}: {reasons[0]}; {advice}")
+    said = f"the model fails on ids of shape (2, {T}) below {V}: {reason}; {advice}"
+    raise BadInput(said) from errors[0]

@@ -10,14 +10,25 @@ from attnlab.errors import BadInput
 
 def find_logits(output: object, shape: tuple[int, ...], vocab_size: int) -> Tensor:
     """Find the logits (B, T, V) in what a model returns; BadInput if it has none."""
+    return find_rows(output, shape, vocab_size, ("model", "logits"))
+
+
+def find_rows(
+    output: object, shape: tuple[int, ...], width: int, names: tuple[str, str]
+) -> Tensor:
+    """Find numbers of a shape (B, T) and another axis, of this width if there are any.
+
+    BadInput if there are none, with the names of what returned the output and of the numbers.
+    """
     arrays = list(tensors_in(output))
     fitting = [a for a in arrays if a.ndim == 3 and a.shape[:2] == shape and a.is_floating_point()]
     if fitting:
-        return next((a for a in fitting if a.shape[2] == vocab_size), fitting[0])
+        return next((a for a in fitting if a.shape[2] == width), fitting[0])
     shapes = ", ".join(str(tuple(a.shape)) for a in arrays) or type(output).__name__
+    who, what = names
     raise BadInput(
-        f"for ids of shape {shape} the model returned {shapes}; "
-        f"it must give logits of shape {(*shape, vocab_size)}, or something that holds them"
+        f"for (B, T) = {shape} the {who} returned {shapes}; "
+        f"it must give {what} of shape {(*shape, width)}, or something that holds them"
     )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from attnlab.checkup.findings import number_of, read_causes
+from attnlab.checkup.findings import number_of, read_causes, span
 
 # A cause (a key of `attnlab.checkup.findings.causes()`) and a sentence about this map.
 Explanation = tuple[str, str]
@@ -42,8 +42,8 @@ def explain(
         rows = ahead.any(-1).nonzero().flatten().tolist()
         return _few(ahead, tried) or (
             "late_leak",
-            f"positions {rows[0]} to {rows[-1]} read ahead in sequences of {T}, but nothing does "
-            f"in sequences of {clean_up_to}",
+            f"the logits at {span('position', rows)} depend on later tokens in sequences of {T}, "
+            f"but none do in sequences of {clean_up_to}",
         )
     if bool((ahead == future).all()):
         return "no_mask", f"every position reads all {T} positions, including later ones"

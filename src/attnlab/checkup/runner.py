@@ -14,14 +14,12 @@ from torch import Tensor, nn
 
 from attnlab.checkup.checkup_report import Report
 from attnlab.checkup.detectors import Meant
+from attnlab.checkup.embedded_layer import Call, EmbeddedLayer
 from attnlab.checkup.examination import Examination
 from attnlab.checkup.loss_path import Loss
-from attnlab.checkup.model_adapter import REFUSALS, Model, ModelAdapter, adapt, hooked, size_from
+from attnlab.checkup.model_adapter import REFUSALS, Model, ModelAdapter, adapt, hooked
 from attnlab.checkup.serving import Documents
-from attnlab.errors import BadInput, first_line
-
-Call = Callable[[nn.Module, Tensor], object]
-_WIDTH_NAMES = ("n_embd", "embed_dim", "hidden_size", "d_model")
+from attnlab.errors import first_line
 
 
 def checkup(
@@ -117,32 +115,6 @@ def checkup_attention(
     """
     model = EmbeddedLayer(layer, n_embd, call)
     return checkup(model, block_size=block_size, seed=seed, name=type(layer).__name__)
-
-
-class EmbeddedLayer(nn.Module):
-    """A layer after a random embedding, so that it can be examined as a model; for the arguments
-    and for BadInput, see `checkup_attention`."""
-
-    def __init__(
-        self, layer: nn.Module, n_embd: int | None = None, call: Call | None = None
-    ) -> None:
-        super().__init__()
-        widths = (m.in_features for m in layer.modules() if isinstance(m, nn.Linear))
-        found = (n_embd, size_from(layer, _WIDTH_NAMES), next(widths, None))
-        C = next((width for width in found if width is not None), None)
-        if C is None:
-            raise BadInput("the layer has no attribute for its width; give n_embd")
-        if C < 2:
-            raise BadInput(f"n_embd = {C} must be at least 2")
-        self.layer, self.call, self.vocab_size = layer, call, min(C, 31)
-        self.training = layer.training
-        table = torch.randn(self.vocab_size, C, generator=torch.Generator().manual_seed(0))
-        floats = [p for p in layer.parameters() if p.is_floating_point()]
-        self.table = nn.Embedding.from_pretrained(table.to(floats[0]) if floats else table)
-
-    def forward(self, ids: Tensor) -> object:
-        x = self.table(ids)  # (B, T) -> (B, T, C)
-        return self.layer(x) if self.call is None else self.call(self.layer, x)
 
 
 def _module_of(model: Model) -> nn.Module | None:

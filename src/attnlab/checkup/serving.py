@@ -4,7 +4,7 @@ Letters: B batch, T time.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,35 +31,55 @@ def check_padding(adapter: ModelAdapter, meant: str | None = None) -> Finding:
     name = next((n for n in _PADDING_NAMES if adapter.takes(n)), "")
     if not name:
         return skipped("padding", "the model takes no padding mask")
-    T = min(adapter.block_size, 24)
-    ids, place = adapter.tokens(3, T), torch.arange(T)
-    other, lengths = adapter.other_ids(ids), torch.tensor([T, 2 * T // 3, T // 3])[:, None]
-    sides = {"left": place >= T - lengths, "right": place < lengths}
-    sides = {meant: sides[meant]} if meant else sides
-    changes: dict[str, float] = {}
+    sides = (meant,) if meant else ("left", "right")
+    attempts = {}
+    numbers: dict[str, float] = {}
     for polarity in ("1 = token", "True = padding"):  # found by trying
-        for side, real in sides.items():
-            given = (real.long() if polarity == "1 = token" else ~real).to(adapter.device)
-            masked = replace(adapter, rows=3, extra={**adapter.extra, name: given})
-            try:
-                first, second = (masked.logits(x) for x in (ids, torch.where(real, ids, other)))
-            except REFUSALS:  # of a mask of this type
-                continue
-            changes[f"{side}, {polarity}"] = relative(second[real], first[real])
-        if all(changes.get(f"{side}, {polarity}", 1) <= 1e-4 for side in sides):
+        changes, refused = _changes_by_padding(adapter, name, polarity, sides)
+        attempts[polarity] = changes, refused
+        numbers |= {f"{side}, {polarity}": change for side, change in changes.items()}
+        if not refused and all(change <= 1e-4 for change in changes.values()):
             where = f"not read on the {meant}" if meant else "read on neither side"
             headline = f"padding is {where} ({name}: {polarity})"
             if name == "attention_mask" and polarity == "True = padding":
                 said = f"{headline}; in transformers, 1 = token"
-                return Finding("padding", SUSPICIOUS, said, "padding_inverted", changes)
-            return passed("padding", headline, changes)
+                return Finding("padding", SUSPICIOUS, said, "padding_inverted", numbers)
+            return passed("padding", headline, numbers)
+    polarity = next((p for p, (changes, _) in attempts.items() if changes), "1 = token")
+    changes, refused = attempts[polarity]
+    refusals = "; ".join(f"refused on the {side}: {why}" for side, why in refused.items())
     if not changes:
-        return skipped("padding", f"{name} is refused as a padding mask")
-    side, change = max(list(changes.items())[: len(sides)], key=_nan_last)
+        return skipped("padding", f"{name} is not accepted as a padding mask ({refusals})")
+    side, change = max(changes.items(), key=_nan_last)
+    if change <= 1e-4:
+        headline = f"padding is not read on the {side} ({name}: {polarity}; {refusals})"
+        return passed("padding", headline, numbers)
     effect = f"changes the other logits by {change:.2g} of their std"
     effect = "gives NaN at real tokens" if math.isnan(change) else effect
-    headline = f"padding on the {side} ({name}): changing the padded tokens {effect}"
-    return Finding("padding", SUSPICIOUS, headline, "padding_read", changes)
+    headline = f"padding on the {side} ({name}: {polarity}): changing the padded tokens {effect}"
+    return Finding("padding", SUSPICIOUS, headline, "padding_read", numbers)
+
+
+def _changes_by_padding(
+    adapter: ModelAdapter, name: str, polarity: str, sides: Sequence[str]
+) -> tuple[dict[str, float], dict[str, str]]:
+    """How much padded tokens change other logits, by side, or why the model refuses the mask."""
+    T = min(adapter.block_size, 24)
+    ids, place = adapter.tokens(3, T), torch.arange(T)
+    other, lengths = adapter.other_ids(ids), torch.tensor([T, 2 * T // 3, T // 3])[:, None]
+    real_on = {"left": place >= T - lengths, "right": place < lengths}
+    extra = {key: adapter.fitted(key, 3, T) for key in adapter.extra}
+    changes, refused = {}, {}
+    for side in sides:
+        real = real_on[side]
+        given = (real.long() if polarity == "1 = token" else ~real).to(adapter.device)
+        masked = replace(adapter, rows=3, text=None, extra={**extra, name: given})
+        try:
+            first, second = (masked.logits(x) for x in (ids, torch.where(real, ids, other)))
+            changes[side] = relative(second[real], first[real])
+        except REFUSALS as error:
+            refused[side] = first_line(error, with_class=True)
+    return changes, refused
 
 
 def check_documents(
@@ -111,17 +131,18 @@ def check_documents(
 
 def check_precision(adapter: ModelAdapter, precise: ModelAdapter) -> Finding:
     """How far do bf16 and the model's own precision deviate from fp64?"""
-    ids = adapter.tokens(2, adapter.block_size)
+    ids, numbers, reason = adapter.tokens(2, adapter.block_size), {}, ""
     reference = precise.logits(ids)
-    numbers = {"own precision": _deviation(adapter.logits(ids), reference)}
-    if adapter.copies:
-        low = adapter.copied()
-        cast_weights(low.module, torch.bfloat16)
-        try:
-            numbers["bfloat16"] = _deviation(low.logits(ids), reference)
-        except REFUSALS as error:
-            reason = f"does not run in bf16: {first_line(error)}"
-            return replace(skipped("precision", reason), numbers=numbers)
+    if precise is not adapter:
+        numbers["own precision"] = _deviation(adapter.logits(ids), reference)
+    low = adapter.copied()
+    cast_weights(low.module, torch.bfloat16)
+    try:
+        numbers["bfloat16"] = _deviation(low.logits(ids), reference)
+    except REFUSALS as error:
+        reason = f"does not run in bf16: {first_line(error)}"
+    if reason and numbers.get("own precision", 0.0) <= 0.25:
+        return skipped("precision", reason, numbers)
     worst, largest = max(numbers.items(), key=_nan_last)
     shown = ", ".join(f"{key} {value:.1e}" for key, value in numbers.items())
     if largest <= 0.25:

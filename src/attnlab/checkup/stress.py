@@ -76,7 +76,7 @@ def check_stress(adapter: ModelAdapter, calls: list[AttentionCall]) -> Finding:
         return skipped("stress", "scores are not a product, so they cannot be enlarged")
     largest = max(float(call.unmasked.abs().amax(-1).median()) for call in products)
     if not 0 < largest < STRESS_SCORE:
-        return skipped("stress", f"scores reach {largest:.3g} already")
+        return skipped("stress", f"scores of {largest:.3g} cannot be enlarged to 2e5")
     share = _share_ahead(adapter, calls, STRESS_SCORE / largest)
     if share is None:
         headline = f"scores of {STRESS_SCORE:.0e} give NaN or infinity"
@@ -123,7 +123,10 @@ def check_dropout(adapter: ModelAdapter, T: int) -> Finding:
     """Are scores dropped in training before the softmax, so that they keep a weight of e^0?"""
     student = adapter.copied()
     student.module.train()
-    for call in record(student, [T])[0]:
+    calls, reason = record(student, [T])
+    if reason:
+        return skipped("dropout", reason)
+    for call in calls:
         if call.dropped:
             headline = f"{call.place}: in training mode, scores are dropped before the softmax"
             return Finding("dropout", SUSPICIOUS, headline, "dropped_scores")

@@ -165,7 +165,9 @@ def check_scale(calls: list[AttentionCall], critical: float, untrained: bool) ->
             findings.append(passed("scale", sentence, numbers))
             continue
         named, status = cause or "frozen_scores", FAULT if cause and frozen else SUSPICIOUS
-        about = {"scale": factor, "D": D, "spread": spread, "critical": critical}
+        low, high = (f"{of(call.scale for call in group):.4g}" for of in (min, max))
+        scale = low if low == high else f"{low} to {high}"
+        about = {"scale": scale, "D": D, "spread": spread, "critical": critical}
         sentence = read_causes()["scales"][named].format(**about)
         first, *more = dict.fromkeys(call.place for call in group)
         places = f"{first} and {len(more)} more" if more else first

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator
 
-from attnlab.claims.claim import Claim, Prediction, Trained
+from attnlab.claims.claim import Claim, Trained
 from attnlab.claims.configs import ConfigResolver
 from attnlab.claims.results import PredictionResult
 from attnlab.claims.rows import Row
@@ -15,9 +15,12 @@ EQUAL_PARAMETERS = 0.005  # relative
 def describe_conditions(
     claim: Claim, results: dict[str, PredictionResult], resolve: ConfigResolver
 ) -> str:
-    """What the primary predictions were tested with, in one sentence; empty for measurements."""
-    primary = [each for each in claim.predictions if each.role == "primary"]
-    trained = [each for each in primary if isinstance(each, Trained)]
+    """What the primary predictions that have rows were tested with, in one sentence; empty for
+    measurements."""
+    ran = [
+        each for each in claim.predictions if each.role == "primary" and results[each.name].seeds
+    ]
+    trained = [each for each in ran if isinstance(each, Trained)]
     rates, steps, corpora = set[float](), set[int](), set[str]()
     for prediction in trained:
         for config in resolve.arms(claim, prediction).values():
@@ -43,7 +46,8 @@ def describe_conditions(
     rows = [row for result in timed for row in result.all_rows]
     if rows:  # early ones do not name their processor; they are of one
         names = sorted({str(row["processor"]) for row in rows if "processor" in row})
-        parts.append(_one("processor", names) if names else "one processor")
+        known = _one("processor", names) if names else "one processor"
+        parts.append(known if len(names) < 2 else f"{len(names)} processors ({'; '.join(names)})")
     parts += [text for each in trained for text in _parameters(each, results[each.name])][:1]
     return f"Tested with {', '.join(parts)}." if parts else ""
 
@@ -60,7 +64,7 @@ def parameters_of(row: Row) -> int:
 
 def _parameters(prediction: Trained, result: PredictionResult) -> Iterator[str]:
     """Names the arms of a comparison that differ in parameters."""
-    if not _compares(prediction):
+    if len(prediction.arms) < 2:
         return
     counts = {arm: parameters_of(rows[0]) for arm, rows in result.rows.items() if rows}
     if counts and min(counts.values()) > 0:
@@ -68,11 +72,6 @@ def _parameters(prediction: Trained, result: PredictionResult) -> Iterator[str]:
         more = counts[large] / counts[small] - 1
         if more > EQUAL_PARAMETERS:
             yield f"unequal parameters ({large} has {more:.1%} more than {small})"
-
-
-def _compares(prediction: Prediction) -> bool:
-    """Whether a prediction compares the losses of arms that are trained alike."""
-    return isinstance(prediction, Trained) and len(prediction.arms) > 1
 
 
 def check_fairness(claim: Claim, pilots: Collection[Row]) -> None:
@@ -85,7 +84,7 @@ def check_fairness(claim: Claim, pilots: Collection[Row]) -> None:
                 "add pilots of a second processor"
             )
         words = f"{claim.says} {each.says} {each.where}"
-        unfair = isinstance(each, Trained) and _compares(each) and not each.rates
+        unfair = isinstance(each, Trained) and len(each.arms) > 1 and not each.rates
         if unfair and each.role == "primary" and ONE_RATE not in words:
             raise BadInput(
                 f"{claim.name}: {each.name} compares arms without rates; declare rates=(...), or "

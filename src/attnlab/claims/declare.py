@@ -1,7 +1,6 @@
 """Declarations: what was fixed about a claim before its first run, in a committed file."""
 
 import json
-import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import chain
@@ -11,7 +10,8 @@ from typing import Any
 from attnlab.claims.claim import Claim, Measured, Prediction, RunMetric, Trained
 from attnlab.claims.code_digest import claim_code
 from attnlab.claims.configs import ConfigResolver, ResolvedConfig
-from attnlab.claims.rows import Row, plain, read_rows
+from attnlab.claims.provenance import text_at
+from attnlab.claims.rows import Row, plain, read_published, read_rows
 from attnlab.errors import BadInput
 from attnlab.files import read_json, write_json
 from attnlab.runs.run_directory import now
@@ -105,8 +105,7 @@ def declare(claim: Claim, resolve: ConfigResolver, reference: Mapping[str, Any])
     check_seeds(claim, resolve.paths.experiments / claim.name, "rows*.jsonl")
     history = list(old.content.get("history", []))
     directory = resolve.paths.experiments / claim.name
-    published = directory / "verdict.json"
-    last = read_json(published) if published.exists() else {}
+    last = read_published(directory)
     if old.version or last:
         entry = {"version": old.version or last.get("version", 1)}
         entry |= {"time": old.content.get("time"), "changed": old.content.get("changed", [])}
@@ -152,10 +151,8 @@ def check_committed(file: Path, rows: Iterable[Row]) -> None:
             )
         if commit in checked:
             continue
-        command = ["git", "-C", str(file.parent), "show", f"{commit}:./{file.name}"]
-        shown = subprocess.run(command, capture_output=True, text=True, check=False)
-        then = json.loads(shown.stdout).get("declaration") if shown.returncode == 0 else None
-        if then != now_declared:
+        shown = text_at(commit, file)
+        if shown is None or json.loads(shown).get("declaration") != now_declared:
             raise BadInput(
                 f"{file} is not part of commit {commit[:12]}, at which runs were made; commit the "
                 "declaration first, then run without the earlier rows and run directories"

@@ -2,17 +2,15 @@
 
 import inspect
 import json
-import math
 from collections.abc import Sequence
 from typing import Any
 
-from attnlab.claims.claim import Claim, Measured, Prediction, RunMetric, Trained
+from attnlab.claims.claim import Claim, Measured, Prediction, Trained
 from attnlab.claims.conditions import describe_conditions
 from attnlab.claims.judge import judge, judge_claim
 from attnlab.claims.plan import ClaimSet, ClaimTask, Counts, tasks_of, unmet
 from attnlab.claims.results import Evidence, PredictionResult
-from attnlab.claims.rows import Row, RowStore, plain
-from attnlab.errors import BadInput
+from attnlab.claims.rows import Row, RowStore, number_of, plain, score
 
 
 def evaluate(known: ClaimSet, counts: Counts) -> list[Evidence]:
@@ -66,34 +64,13 @@ def judge_prediction(result: PredictionResult, claim: Claim) -> None:
         by_seed = zip(*(result.scores[arm.name] for arm in arms), strict=True)
         result.values = [float(prediction.contrast(*scores)) for scores in by_seed]
     elif isinstance(prediction, Measured):
-        result.values = [_number(row, prediction.value) for row in result.rows[""]]
+        result.values = [number_of(row, prediction.value) for row in result.rows[""]]
     declared = claim.declared_seeds(prediction)
     if further := len([seed for seed in result.seeds if seed not in declared]):
         result.remark = f"{further} seeds beyond the declared ones are exploratory, not judged"
     if prediction.role != "shown":
         judged = result.values[: len(result.values) - further]
         result.outcome = judge(judged, prediction.criterion, claim.last_look)
-
-
-def score(row: Row, metric: str | RunMetric) -> float:
-    """The number by which a run is judged; a diverged run has a direction but no size.
-
-    The loss of a diverged run is inf, so that its arm is the worse one. If both arms diverged, the
-    difference is NaN, which is neither yes nor no. Raises BadInput if the row lacks the number.
-    """
-    if isinstance(metric, RunMetric):
-        return metric.diverged if row["status"] == "diverged" else _number(row, metric.value)
-    value = math.inf if row["status"] == "diverged" else _number(row, metric)
-    return value if math.isfinite(value) else math.inf
-
-
-def _number(row: Row, key: str) -> float:
-    """A number that was stored by `plain`, which writes NaN as null."""
-    if key not in row["values"]:
-        known = ", ".join(row["values"])
-        raise BadInput(f"{row['label']}: no number {key} was measured; the numbers are {known}")
-    value = row["values"][key]
-    return math.nan if value is None else float(value)
 
 
 def _result(

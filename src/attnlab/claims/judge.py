@@ -58,7 +58,8 @@ def judge(values: Sequence[float], criterion: Criterion, last_look: int) -> Outc
         line += f"; median {median:.4g}"
         if not math.isnan(low):
             line += f" ({low:.4g} to {high:.4g})"
-        line += f", mean {mean:.4g}" if finite else ""
+        of = f"of the {len(finite)} finite values " if len(finite) < len(ordered) else ""
+        line += f", mean {of}{mean:.4g}" if finite else ""
     return Outcome(verdict, yes, no, n, undecided, median, low, high, mean, line)
 
 

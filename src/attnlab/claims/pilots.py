@@ -1,5 +1,6 @@
 """What precedes a declared test: pilots, which choose learning rates, and the declaration."""
 
+import math
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -11,13 +12,15 @@ from rich.console import Console
 from attnlab.claims.claim import Claim, Trained
 from attnlab.claims.conditions import check_fairness, parameters_of
 from attnlab.claims.configs import ConfigResolver, hydra_conf
+from attnlab.claims.criteria import Happens, Proof
 from attnlab.claims.declare import check_seeds, declare
 from attnlab.claims.evaluate import evaluate
 from attnlab.claims.loading import load_claims
 from attnlab.claims.paths import Paths
 from attnlab.claims.plan import ClaimSet, Counts, make_plan, pilots_of, unmet
-from attnlab.claims.progress import duration, run_plan
+from attnlab.claims.progress import check_positive, duration, run_plan
 from attnlab.claims.reference import read_reference, reference_plan
+from attnlab.claims.results import PredictionResult
 from attnlab.claims.rows import Row
 from attnlab.claims.trial import (
     PILOT_SEED,
@@ -27,7 +30,7 @@ from attnlab.claims.trial import (
     next_rates,
     rates_tried,
 )
-from attnlab.errors import BadInput
+from attnlab.errors import BadInput, counted
 from attnlab.runs.best_rates import Choice
 from attnlab.workers import cores
 
@@ -46,6 +49,7 @@ def select(
     continues; `only_plan` runs nothing and prints what comes next. Returns whether all pilots are
     there. Raises BadInput if a run fails.
     """
+    check_positive(jobs=jobs, minutes=minutes)
     console = Console(soft_wrap=True)
     until = time.monotonic() + 60 * minutes if minutes else None
     jobs = jobs or cores()
@@ -60,7 +64,7 @@ def select(
             if not plan.todo:
                 break
             if only_plan:
-                about = f"{duration(plan.seconds(jobs))} on {jobs} processes"
+                about = f"{duration(plan.seconds(jobs))} on {counted(jobs, 'process', 'es')}"
                 console.print(f"{len(plan.todo)} runs and measurements come next; about {about}.")
                 console.print("Rates beyond an edge and seeds at the best rates follow.")
                 return False
@@ -79,8 +83,21 @@ def _print_pilots(pilots: ClaimSet, console: Console) -> None:
     for evidence in evaluate(pilots, _counts(pilots)):
         for name, result in evidence.found.items():
             if len(result.values) > 1:
-                pilot = f"Pilot({fmean(result.values):.3g}, {stdev(result.values):.2g})"
-                console.print(f"{evidence.claim.name}.{name}: pilot={pilot}")
+                console.print(f"{evidence.claim.name}.{name}: {_pilot(result)}")
+
+
+def _pilot(result: PredictionResult) -> str:
+    """What to write into the claim; values of diverged runs are only counted."""
+    criterion, values = result.prediction.criterion, result.values
+    if isinstance(criterion, Happens | Proof):
+        share = fmean(criterion.answer(value) == "yes" for value in values)
+        return f"pilot=Pilot({share:.3g})"
+    finite = [value for value in values if math.isfinite(value)]
+    lost = f"{len(values) - len(finite)} of {len(values)} values are not finite"
+    if len(finite) < 2:
+        return f"no pilot: {lost}"
+    pilot = f"pilot=Pilot({fmean(finite):.3g}, {stdev(finite):.2g})"
+    return pilot if len(finite) == len(values) else f"{pilot}; {lost}"
 
 
 def _counts(pilots: ClaimSet) -> Counts:
@@ -136,6 +153,7 @@ def declare_claims(paths: Paths, names: Sequence[str], jobs: int | None = None) 
     Raises BadInput if a claim compares unfairly, learning rates are not chosen, a seed was used,
     or a reference run fails.
     """
+    check_positive(jobs=jobs)
     console = Console(soft_wrap=True)
     with paths.lock(), hydra_conf(paths.conf):
         known = ClaimSet(paths, load_claims(paths.experiments, names))

@@ -5,6 +5,7 @@ from contextlib import closing
 
 from attnlab.claims.execute import execute
 from attnlab.claims.plan import ClaimSet, Plan
+from attnlab.errors import BadInput
 
 
 def run_plan(plan: Plan, known: ClaimSet, jobs: int, until: float | None = None) -> bool:
@@ -35,6 +36,13 @@ def run_plan(plan: Plan, known: ClaimSet, jobs: int, until: float | None = None)
         print("\nStopped; the same command resumes.")
         raise SystemExit(130) from None
     return True
+
+
+def check_positive(**options: float | None) -> None:
+    """Refuse, by BadInput, numbers of the command line that are not positive."""
+    for option, number in options.items():
+        if number is not None and number <= 0:
+            raise BadInput(f"--{option} {number} must be positive")
 
 
 def duration(seconds: float) -> str:

@@ -38,6 +38,14 @@ def git(directory: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
+def text_at(commit: str, file: Path) -> str | None:
+    """The text of a file at a commit; None if it was not part of it."""
+    try:
+        return git(file.parent, "show", f"{commit}:./{file.name}")
+    except subprocess.CalledProcessError:
+        return None
+
+
 @cache
 def _top(directory: Path) -> Path | None:
     """The top directory of a repository with a commit; None without one."""

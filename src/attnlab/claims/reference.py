@@ -13,13 +13,13 @@ from rich.console import Console
 
 from attnlab.claims.claim import Claim, Measured, Trained
 from attnlab.claims.declare import Declared
-from attnlab.claims.evaluate import score
 from attnlab.claims.execute import execute
 from attnlab.claims.plan import ClaimSet, Plan, make_plan, pilots_of, tasks_of
 from attnlab.claims.provenance import machine, sources_digest
-from attnlab.claims.rows import Row
+from attnlab.claims.rows import Row, score
 from attnlab.errors import BadInput
 from attnlab.files import read_json, write_json
+from attnlab.runs.sentences import at_most
 
 EQUAL = 1e-4  # relative to values above 1: the same processor and versions differ by less
 CHAOTIC = 2e-2  # others: rounding errors grow while a model trains
@@ -64,13 +64,15 @@ def pin_training_code(plan: Plan, known: ClaimSet, jobs: int, console: Console) 
             continue
         reference = mine.content["reference"]
         values = _repeat(known, claim, int(reference["seed"]), needed, jobs)
-        mine.changed += changed_values(mine, values)
+        changed = changed_values(mine, values)
+        mine.changed += changed
         for task in plan.tasks.values():
             if mine.exploratory and claim.name in task.claims:
                 task.claims[claim.name] = False
         largest = max(_distance(reference["values"][key], x) for key, x in values.items())
-        exact = f"to {largest:.0e}" if largest else "to the last bit"
-        console.print(f"{claim.name}: {len(values)} reference values repeat {exact}")
+        said = f"repeat to {at_most(largest)}" if largest else "repeat to the last bit"
+        said = f"were repeated; {len(changed)} of them changed" if changed else said
+        console.print(f"{claim.name}: {len(values)} reference values {said}")
 
 
 def _needed(plan: Plan, known: ClaimSet, claim: Claim) -> set[str]:
@@ -124,7 +126,10 @@ def changed_values(declared: Declared, values: Mapping[str, float]) -> list[str]
 
 
 def _distance(then: float, now: float) -> float:
-    """The difference of two values, relative to those above 1; 0 for equal infinities."""
+    """The difference of two values, relative to those above 1; 0 for equal infinities, and
+    infinite if only one of them is finite."""
     if then == now or (math.isnan(then) and math.isnan(now)):
         return 0.0
+    if not (math.isfinite(then) and math.isfinite(now)):
+        return math.inf
     return abs(then - now) / max(1.0, abs(then))

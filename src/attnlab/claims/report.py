@@ -18,6 +18,7 @@ from attnlab.claims.declare import check_committed, check_seeds
 from attnlab.claims.evaluate import provenance, verdict
 from attnlab.claims.paths import Paths
 from attnlab.claims.results import Evidence, PredictionResult
+from attnlab.claims.rows import read_published
 from attnlab.errors import BadInput
 from attnlab.files import read_json, write_atomically, write_json
 from attnlab.plotting.drawing import styled, svg
@@ -64,7 +65,7 @@ def publish(family: Sequence[Evidence], paths: Paths, readme: Path) -> list[Path
                 f"{name} cannot be published: {evidence.exploratory}; declare it "
                 f"with attnlab reproduce {name} --declare, commit the file, and run the claim"
             )
-        published = _published(directory).get("rows", {})
+        published = read_published(directory).get("rows", {})
         new = [row for id_, row in evidence.rows.items() if id_ not in published]
         check_committed(directory / "declared.json", new)
         check_seeds(evidence.claim, directory, "rows-v*.jsonl")
@@ -72,7 +73,7 @@ def publish(family: Sequence[Evidence], paths: Paths, readme: Path) -> list[Path
     for evidence in family:
         name = evidence.claim.name
         directory, pages = paths.experiments / name, {}
-        if _published(directory).get("version", 0) < evidence.version:
+        if read_published(directory).get("version", 0) < evidence.version:
             (directory / NOTICE).unlink(missing_ok=True)
         if (drawn := paths.results / "figures" / f"{name}.svg").exists():
             pages["figure.svg"] = drawn.read_bytes()
@@ -86,12 +87,6 @@ def publish(family: Sequence[Evidence], paths: Paths, readme: Path) -> list[Path
         write_json(directory / "verdict.json", verdict(evidence) | {"row": row, "rows": digests})
         written += [directory / file for file in (*pages, "verdict.json")]
     return written + write_tables(paths.experiments, readme)
-
-
-def _published(directory: Path) -> dict[str, Any]:
-    """The content of verdict.json; empty before a claim is published."""
-    file = directory / "verdict.json"
-    return read_json(file) if file.exists() else {}
 
 
 def read_notice(directory: Path) -> str:
@@ -247,7 +242,7 @@ def _diverged(result: PredictionResult) -> str:
 
 def number(value: Any) -> str:
     """A number for a table: four decimals, or three significant digits if it is small or large."""
-    if isinstance(value, int) or not isinstance(value, float):
+    if not isinstance(value, float):
         return str(value)
     return f"{value:.4f}" if 0.01 <= abs(value) < 1000 else f"{value:.3g}"
 

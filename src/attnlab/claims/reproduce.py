@@ -1,5 +1,6 @@
 """`attnlab reproduce`: plan, run what is missing, judge, report."""
 
+import math
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -17,14 +18,15 @@ from attnlab.claims.judge import false_confirmations
 from attnlab.claims.loading import load_claims
 from attnlab.claims.paths import Paths
 from attnlab.claims.plan import ClaimSet, Counts, make_plan
-from attnlab.claims.progress import duration, run_plan
+from attnlab.claims.progress import check_positive, duration, run_plan
 from attnlab.claims.reference import pin_training_code
 from attnlab.claims.results import Evidence
-from attnlab.claims.rows import read_rows
-from attnlab.errors import BadInput
+from attnlab.claims.rows import read_rows, score
+from attnlab.errors import BadInput, counted
 from attnlab.files import read_json
 from attnlab.installation import lab_path
 from attnlab.runs.seed_statistics import LOOKS
+from attnlab.runs.sentences import at_most
 from attnlab.workers import cores
 
 COLORS = {"holds": "green", "does not hold": "red", "holds only if": "cyan"}
@@ -78,9 +80,7 @@ def reproduce(
     and the same call continues. Returns the evidence of every claim, and whether all were judged.
     Raises BadInput if an argument or a claim is invalid, or another call is running.
     """
-    for option, value in (("seeds", seeds), ("jobs", jobs)):
-        if value is not None and value < 1:
-            raise BadInput(f"--{option} {value} must be at least 1")
+    check_positive(seeds=seeds, jobs=jobs, minutes=minutes)
     claims, jobs = load_claims(paths.experiments, names), jobs or cores()
     console = Console(soft_wrap=True)
     until = time.monotonic() + 60 * minutes if minutes else None
@@ -136,9 +136,11 @@ def _announcement(known: ClaimSet, counts: Counts, jobs: int, *, to_last_look: b
     plan = make_plan(known, counts)
     runs = sum(task.kind == "run" for task in plan.tasks.values())
     done = sum(task.done for task in plan.tasks.values())
-    text = f"{known.paths.budget}: {len(known.claims)} claims, {runs} runs and "
-    text += f"{len(plan.tasks) - runs} measurements for the first look, {done} of them done"
-    text += f"; about {duration(plan.seconds(jobs))} on {jobs} processes" if plan.todo else ""
+    text = f"{known.paths.budget}: {counted(len(known.claims), 'claim')}, {counted(runs, 'run')} "
+    text += f"and {counted(len(plan.tasks) - runs, 'measurement')} for the first look, "
+    text += f"{done} of them done"
+    if plan.todo:
+        text += f"; about {duration(plan.seconds(jobs))} on {counted(jobs, 'process', 'es')}"
     if to_last_look:
         last = {
             (claim.name, each.name): claim.last_look
@@ -206,15 +208,16 @@ def print_agreement(known: ClaimSet, console: Console) -> None:
     """How far the losses of this machine agree with the published ones, claim by claim."""
     for claim in known.claims:
         published = read_rows(known.paths.experiments / claim.name / "rows.jsonl")
-        then = {row["id"]: row["values"].get("val_loss") for row in published}
-        here = known.store.committed(claim.name)
-        both = [
-            abs(float(loss) - float(then[id_]))
-            for id_, row in here.items()
-            if then.get(id_) is not None and (loss := row["values"].get("val_loss")) is not None
-        ]
+        then, here = {row["id"]: row for row in published}, known.store.committed(claim.name)
+        shared = [id_ for id_, row in here.items() if id_ in then and "val_loss" in row["values"]]
+        both = [(score(here[id_], "val_loss"), score(then[id_], "val_loss")) for id_ in shared]
+        finite = [abs(a - b) for a, b in both if math.isfinite(a) and math.isfinite(b)]
+        diverged = sum(math.isfinite(a) != math.isfinite(b) for a, b in both)
+        most = max(finite, default=0.0)
+        exact = f"to {at_most(most)} nats" if most else "exactly"
+        also = f"; {diverged} more diverged on one machine only" if diverged else ""
         if both:
             console.print(
-                f"{claim.name}: {len(both)} losses of this machine agree with the published ones "
-                f"to {max(both):.1g} nats"
+                f"{claim.name}: {len(both) - diverged} losses of this machine agree with the "
+                f"published ones {exact}{also}"
             )

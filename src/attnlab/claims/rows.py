@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+from attnlab.claims.claim import RunMetric
 from attnlab.claims.paths import Paths
 from attnlab.errors import BadInput
 from attnlab.files import read_file, read_json, write_atomically
@@ -122,12 +123,16 @@ def read_rows(file: Path) -> list[Row]:
     return rows
 
 
+def read_published(directory: Path) -> dict[str, Any]:
+    """The content of a claim's verdict.json; empty before it is published."""
+    file = directory / "verdict.json"
+    return read_json(file) if file.exists() else {}
+
+
 def check_published(directory: Path) -> None:
     """Refuse, by BadInput, rows that differ from those of the claim's published verdict."""
-    file = directory / "verdict.json"
-    verdict = read_json(file) if file.exists() else {}
-    judged = verdict.get("rows", {})
-    if not judged:
+    verdict = read_published(directory)
+    if not (judged := verdict.get("rows")):
         return
     old = directory / f"rows-v{verdict['version']}.jsonl"
     file = old if old.exists() else directory / "rows.jsonl"
@@ -140,6 +145,27 @@ def check_published(directory: Path) -> None:
         if row["digest"] != digest:
             place = f"{file}, line {number}"
             raise BadInput(f"{place} differs from the row of {name}; restore the file from git")
+
+
+def score(row: Row, metric: str | RunMetric) -> float:
+    """The number by which a run is judged; a diverged run has a direction but no size.
+
+    The loss of a diverged run is inf, so that its arm is the worse one. If both arms diverged, the
+    difference is NaN, which is neither yes nor no. Raises BadInput if the row lacks the number.
+    """
+    if isinstance(metric, RunMetric):
+        return metric.diverged if row["status"] == "diverged" else number_of(row, metric.value)
+    value = math.inf if row["status"] == "diverged" else number_of(row, metric)
+    return value if math.isfinite(value) else math.inf
+
+
+def number_of(row: Row, key: str) -> float:
+    """A number that was stored by `plain`, which writes NaN as null."""
+    if key not in row["values"]:
+        known = ", ".join(row["values"])
+        raise BadInput(f"{row['label']}: no number {key} was measured; the numbers are {known}")
+    value = row["values"][key]
+    return math.nan if value is None else float(value)
 
 
 def plain(content: Any) -> Any:

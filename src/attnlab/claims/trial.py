@@ -3,13 +3,12 @@
 Rates are chosen on selection seeds, before a claim is declared; their rows are the pilots.
 """
 
-import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 from attnlab.claims.claim import Arm, Claim, Prediction, Trained
-from attnlab.claims.rows import Row
+from attnlab.claims.rows import Row, score
 from attnlab.runs.best_rates import best_rate
 
 PILOT_SEED = 1000  # the first seed of the pilots; reference values have it too
@@ -79,14 +78,8 @@ def rates_tried(arm: Arm, pilots: Sequence[Row]) -> Tried:
     tried: dict[float, dict[int, float]] = {}
     for row in pilots:
         if row.get("overrides") == list(arm.overrides):
-            loss = row["values"]["val_loss"] if row["status"] != "diverged" else None
-            tried.setdefault(row["rate"], {})[row["seed"]] = _finite_or_inf(loss)
+            tried.setdefault(row["rate"], {})[row["seed"]] = score(row, "val_loss")
     return tried
-
-
-def _finite_or_inf(loss: float | str | None) -> float:
-    value = math.inf if loss is None else float(loss)
-    return value if math.isfinite(value) else math.inf
 
 
 def next_rates(grid: Sequence[float], tried: Tried, seeds: Collection[int] = SEEDS) -> list[float]:

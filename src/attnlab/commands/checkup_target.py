@@ -17,10 +17,12 @@ import yaml
 from torch import nn
 
 from attnlab.checkup.checkup_report import Report
+from attnlab.checkup.embedded_layer import EmbeddedLayer
 from attnlab.checkup.findings import FAULT, Finding, passed
 from attnlab.checkup.model_adapter import parameter_names
-from attnlab.checkup.runner import EmbeddedLayer, checkup
+from attnlab.checkup.runner import checkup
 from attnlab.errors import BadInput, first_line
+from attnlab.files import write_atomically
 from attnlab.init import init_weights
 from attnlab.interop import transformers_loading
 from attnlab.model import GPT, Block
@@ -73,7 +75,7 @@ def examine_target(
         report = replace(report, findings=(*report.findings, check_contract(loaded.model)))
     for path, text in ((json, report.to_json), (html, report.to_html)):
         if path is not None:
-            path.write_text(text() + "\n", encoding="utf-8")
+            write_atomically(path, (text() + "\n").encode())
     return report
 
 
@@ -124,7 +126,7 @@ def load_layer(target: str) -> Target:
         target: "package.module.Layer", "package.module:Layer" or "path/to/file.py:Layer".
     """
     place, _, name = target.rpartition(":" if ":" in target else ".")
-    if not place:
+    if not place or target.endswith(".py"):
         raise BadInput(f"{target} names no layer; give package.module.Layer or file.py:Layer")
     with _importing_from_here():
         made = _named(place, name, target)
@@ -133,7 +135,8 @@ def load_layer(target: str) -> Target:
             if not isinstance(layer, nn.Module):
                 raise BadInput(f"{target} gives a {type(layer).__name__}, not a layer")
             return Target(EmbeddedLayer(layer), name, block_size=32)
-        with _errors_as_bad_input(f"{target} cannot be built from an AttentionConfig"):
+        failed = f"{target} cannot be built from an AttentionConfig"
+        with _errors_as_bad_input(f"{failed} (name a function that makes it)"):
             net = GPT(made, 29, block_size=32, n_layer=2, n_head=4, n_embd=32)
             init_weights(net, 0)
     return Target(net, name)

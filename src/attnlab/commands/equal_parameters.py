@@ -8,7 +8,9 @@ from omegaconf import DictConfig
 from attnlab.claims.configs import compose_config, hydra_conf
 from attnlab.errors import BadInput
 from attnlab.installation import lab_path
+from attnlab.training.config import spread
 from attnlab.training.factories import data_factory, model_factory
+from attnlab.training.main import variants_in_turn
 
 TOLERANCE = 0.005  # relative
 
@@ -21,8 +23,8 @@ def equalize(arms: Sequence[str], overrides: Sequence[str]) -> list[tuple[str, i
     parameters. Raises BadInput if no width of the MLP gives equal numbers.
     """
     with hydra_conf(lab_path("conf")):
-        typed = [(*overrides, *arm.split()) for arm in arms]
-        cfgs = [compose_config(each, 0, lab_path("experiments"))[0] for each in typed]
+        typed = [variants_in_turn([*overrides, *arm.split()]) for arm in arms]
+        cfgs = [spread(compose_config(each, 0, lab_path("experiments"))[0]) for each in typed]
     counts, texts = [_parameters(cfg) for cfg in cfgs], list(arms)
     large, wanted = counts.index(max(counts)), min(counts)
     cfg = cfgs[large]

@@ -8,14 +8,17 @@ from typing import Any, cast
 
 import torch
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from rich.table import Table
+from yaml import YAMLError
 
 from attnlab.claims.configs import compose_config, hydra_conf
 from attnlab.data.corpora import CHARACTERS, Corpus, encode
 from attnlab.data.tokenizers import Tokenizer
-from attnlab.errors import BadInput
+from attnlab.errors import BadInput, first_line
 from attnlab.installation import lab_path
 from attnlab.probes.patching import patch_heads
+from attnlab.runs.reading import read_run
 from attnlab.runs.settings import last_of
 from attnlab.training.checkpoints import load_model, read_stored_model
 from attnlab.training.eval_lengths import at_length, by_position, data_at
@@ -27,6 +30,7 @@ INCLUDED = frozenset({"corpora.tinyshakespeare", "plays.plays"}) | {
     f"sequences.{task}"
     for task in ("copy", "fuzzy_recall", "induction", "mqar", "noisy_recall", "parity")
 }
+UNFINISHED = frozenset({"diverged", "failed", "interrupted", "running"})
 MOST = 10**7  # in a stored setting of data
 
 
@@ -70,6 +74,8 @@ def evaluate(
     of_model = torch.arange(len(alphabet))  # id in the data -> id in the model
     if tokenizer == CHARACTERS:
         of_model = encode("".join(corpus.alphabet), alphabet)
+    if (status := read_run(Path(target)).status) in UNFINISHED:
+        warnings.warn(f"{target} is {status}; its last checkpoint is evaluated", stacklevel=2)
     if not overrides and corpus.sha256 != recipe.get("corpus_sha256"):
         warnings.warn(f"data = {corpus.name} have changed since the training", stacklevel=2)
     corpus = data_at(corpus, settings, length)
@@ -101,10 +107,12 @@ def _data_settings(
         stored = {key: x for key, x in stored.items() if key == "_target_" or type(x) is int}
         if large := [key for key, x in stored.items() if type(x) is int and x > MOST]:
             raise BadInput(f"the run's data.{large[0][:99]} is too large; allow it with --trust")
-    return cast(
-        DictConfig,
-        OmegaConf.merge({"data": stored}, OmegaConf.from_dotlist(list(overrides))).data,
-    )
+    try:
+        changed = OmegaConf.merge({"data": stored}, OmegaConf.from_dotlist(list(overrides)))
+        OmegaConf.resolve(changed)
+    except (OmegaConfBaseException, YAMLError) as error:
+        raise BadInput(f"{' '.join(overrides)} cannot be read: {first_line(error)}") from error
+    return cast(DictConfig, changed.data)
 
 
 def evaluation_table(found: dict[str, Any]) -> Table:

@@ -89,10 +89,17 @@ def _load(
         # Never run code from the directory of a model.
         family = library.AutoConfig.from_pretrained(name, trust_remote_code=False).model_type
         if family in families:
-            loader = getattr(library, model_class)
-            model = loader.from_pretrained(name, trust_remote_code=False).eval()
+            model, loaded = getattr(library, model_class).from_pretrained(
+                name, trust_remote_code=False, output_loading_info=True
+            )
+            # transformers draws missing weights. No attention of a BERT depends on its pooler.
+            if missing := [x for x in sorted(loaded["missing_keys"]) if "pooler." not in x]:
+                raise BadInput(f"{name} lacks weights of a {family}, such as {missing[0]}")
             own = library.AutoTokenizer
-            return model, own.from_pretrained(name, trust_remote_code=False) if tokenizer else None
+            encodes = own.from_pretrained(name, trust_remote_code=False) if tokenizer else None
+            return model.eval(), encodes
+    except BadInput:
+        raise
     except Exception as error:  # transformers and the hub have no common error
         failure = "is not a local directory and could not be loaded from the hub"
         failure = "does not contain a model" if Path(name).is_dir() else failure

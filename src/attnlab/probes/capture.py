@@ -98,7 +98,7 @@ def invented_memo(layer: nn.Module, x: Tensor) -> Memo:
     B, T, _ = x.shape
     memo = {"ids": torch.zeros(B, T, dtype=torch.long, device=x.device)}
     if isinstance(layer, Attention):
-        shape = (layer.n_head, T, layer.head_size)
+        shape = (layer.n_kv_head, T, layer.head_size)
         values = torch.randn(shape, generator=generator(0, "check/memo"))
         memo["values"] = values.to(x).expand(B, *shape)
     return memo

@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from attnlab.attention.cache import KVCache
 from attnlab.attention.layer import Attention
+from attnlab.attention.properties import properties_of
 from attnlab.model import GPT
 from attnlab.probes.capture import attention_layers, called, extended, invented_memo
 from attnlab.probes.layer_check import by_user
@@ -30,14 +31,15 @@ def costs(net: GPT, T: int | None = None) -> dict[str, Any]:
 
     FLOPs are those of a forward pass for each position. They count matrix products only, two for
     each multiplication, as torch.utils.flop_counter does. The causal mask is not subtracted, as is
-    usual (Kaplan et al. 2020, section 2.1): a query has T keys, or those of its window. Returns
+    usual (Chowdhery et al. 2022, appendix B): a query has T keys, or those of its window. Returns
 
     - "length": T,
     - "parameters": those of the attention layers,
     - "flops": of the algorithm, by `Attention.flops`; None if a layer has no formula,
     - "flops_counted": of this implementation, counted on the CPU,
     - "not_counted": operators that it does not count; elementwise ones are never counted,
-    - "cached": how many numbers the caches hold after T positions; None if a layer has no cache.
+    - "cached": how many numbers the caches hold after T positions, or the states of kernels that
+      declare one, such as linear; None if a layer has no cache.
     """
     T = net.block_size if T is None else T
     if not 1 <= T <= net.block_size:
@@ -71,26 +73,29 @@ def _flops(layer: nn.Module, T: int) -> int | None:
 
 
 def _cached(layer: nn.Module, x: Tensor) -> int | None:
-    """The numbers in the cache after x (1, T, C)."""
+    """The numbers in the cache after x (1, T, C), or in the state that could take its place."""
     if not (isinstance(layer, Attention) and layer.cacheable):
         return None
     cache = KVCache(x.shape[1])
     with torch.no_grad():
         extended(layer, x, cache, invented_memo(layer, x))
-    return cache.numbers()
+    declared = properties_of(vars(layer).get("kernel"))
+    windowed = vars(layer).get("window") is not None  # old keys leave a window, but not a state
+    if declared is None or declared.state is None or windowed or by_user(layer):
+        return cache.numbers()
+    carried = sum(part.numel() for part in cache.carried.values())
+    return carried + layer.n_kv_head * declared.state(layer.head_size)
 
 
 def _counted(layer: nn.Module, x: Tensor) -> tuple[int, set[str]]:
     """The FLOPs of a call, and the names of operators that are not counted."""
     # Gradients are on: without them, nn.MultiheadAttention is one operator, and FlexAttention has
     # a kernel of its own.
-    memo, formulas = (
-        invented_memo(layer, x),
-        {
-            aten._scaled_dot_product_flash_attention_for_cpu: _sdpa,
-            aten.linalg_solve_triangular: _solve,
-        },
-    )
+    memo = invented_memo(layer, x)
+    formulas = {
+        aten._scaled_dot_product_flash_attention_for_cpu: _sdpa,
+        aten.linalg_solve_triangular: _solve,
+    }
     called(layer, x, memo)  # masks and tables are made once
     with FlopCounterMode(display=False, custom_mapping=formulas) as counter, _Seen() as seen:
         called(layer, x, memo)
@@ -103,12 +108,16 @@ def _counted(layer: nn.Module, x: Tensor) -> tuple[int, set[str]]:
     return counter.get_total_flops(), {name.lstrip("_") for name in names - MOVES}
 
 
-def _sdpa(q: Any, k: Any, v: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
+def _sdpa(
+    q: Any, k: Any, v: Any, dropout: float = 0.0, is_causal: bool = False, *, out_shape: Any,
+    attn_mask: Any = None, scale: float | None = None,
+) -> int:  # fmt: skip
+    """The operator with the shapes of tensors in place of the tensors, as `_solve`."""
     flops: int = sdpa_flop_count(q, k, v)
     return flops
 
 
-def _solve(a: Any, b: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
+def _solve(a: Any, b: Any, *, upper: bool, unitriangular: bool = False, out_shape: Any) -> int:
     """A triangular system (..., t, t) for right-hand sides (..., t, E), with ones on the diagonal:
     two for each multiplication by an entry below it."""
     *batch, t, E = b

@@ -19,13 +19,7 @@ from attnlab.attention.properties import SOFTMAX, Properties, properties_of
 from attnlab.attention.self_attention import SelfAttention
 from attnlab.errors import BadInput
 from attnlab.model import GPT
-from attnlab.probes.capture import (
-    called,
-    eval_mode,
-    extended,
-    invented_memo,
-    keys_with_weight,
-)
+from attnlab.probes.capture import called, eval_mode, extended, invented_memo, keys_with_weight
 from attnlab.rng import generator
 
 LENGTH = 16  # positions, of which each is changed in turn
@@ -179,7 +173,7 @@ def _output(layer: nn.Module, x: Tensor) -> Tensor:
 def _values(layer: SelfAttention, x: Tensor) -> Tensor:
     v, memo = layer.split(x)[2], invented_memo(layer, x)
     if layer.first:  # its own values are those of the first layer
-        memo["values"] = v
+        memo["values"] = layer.shared_once(v)
     return layer.values(v, memo)
 
 

@@ -1,7 +1,6 @@
 """The pages of the ranking: HTML that loads nothing, and Markdown for the repository."""
 
 import math
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -12,6 +11,7 @@ import jinja2
 import yaml
 from matplotlib.figure import Figure
 
+from attnlab.claims.provenance import text_at
 from attnlab.errors import BadInput
 from attnlab.files import write_atomically
 from attnlab.plotting.drawing import MARKERS, color_of, label_lines, looks, panels, styled, svg
@@ -71,10 +71,8 @@ def check_rows(ranking: Ranking, directory: Path) -> None:
         if key in checked:
             continue
         checked.add(key)
-        command = ["git", "-C", str(directory), "show", f"{key[0]}:./{FILE}"]
-        shown = subprocess.run(command, capture_output=True, text=True, check=False)
-        then = yaml.safe_load(shown.stdout) if shown.returncode == 0 else None
-        if then is None or not _same(then, now, *key[1:]):
+        then = text_at(key[0], directory / FILE)
+        if then is None or not _same(yaml.safe_load(then), now, *key[1:]):
             raise BadInput(f"{place} was made at {key[0][:12]}, when {FILE} was different")
 
 
@@ -105,7 +103,7 @@ def _content(ranking: Ranking) -> dict[str, Any]:
         pictures = {
             name: svg(figure, name, text_as="none") for name, figure in _figures(table, ranking)
         }
-    rows = list(ranking.rows.values())
+    rows = list({row["id"]: row for row in ranking.rows.values()}.values())
     cells = protocol.cells(ranking.quick)
     asked = {task.name for arm, task in cells if ranking.own in (None, arm)}
     return {
@@ -225,7 +223,7 @@ def notes(content: Mapping[str, Any]) -> list[str]:
     found = [
         f"{len(table.judged)} verdicts, each by 10 of 10 seeds. If no variant differed from its "
         f"partner, {table.false_cells:.2f} of them at most would be better or worse by chance; "
-        f"the probability of at least one is at most {table.family_error:.1%}."
+        f"the probability of at least one is at most {min(1, table.false_cells):.1%}."
     ]
     if absent := [name for name in every if name not in run]:
         found.append(f"Not run: {len(absent)} of {len(every)} rows ({'; '.join(absent)}).")
@@ -239,9 +237,8 @@ def notes(content: Mapping[str, Any]) -> list[str]:
         found.append("No control was run.")
     if table.edges:
         found.append(f"The best rate is at the edge of those tried: {'; '.join(table.edges)}.")
-    if content["left_out"]:
-        what = "4 n steps, " if content["quick"] else ""
-        found.append(f"Left out: {what}{', '.join(content['left_out'])}.")
+    if left_out := ["4 n steps"] * content["quick"] + content["left_out"]:
+        found.append(f"Left out: {', '.join(left_out)}.")
     return found
 
 

@@ -19,10 +19,10 @@ from attnlab.claims.claim import Claim
 from attnlab.claims.configs import compose_config, hydra_conf
 from attnlab.claims.paths import Paths
 from attnlab.claims.plan import ClaimSet, ClaimTask, Plan
-from attnlab.claims.progress import duration, run_plan
+from attnlab.claims.progress import check_positive, duration, run_plan
 from attnlab.claims.provenance import sources_digest
 from attnlab.claims.rows import Row
-from attnlab.errors import BadInput
+from attnlab.errors import BadInput, counted
 from attnlab.imports import make_named_importable
 from attnlab.ranking.protocol import Contestant, Protocol, Trial, read_protocol
 from attnlab.ranking.trials import Course, Needed, by_trial
@@ -66,13 +66,16 @@ class Ranking:
 
     @property
     def courses(self) -> list[Course]:
-        """Those that are run, in order: all, or those of the user's contestant and its partner,
-        which needs no run if its rows are committed."""
+        """Those that are run, in order: the quick tasks of all contestants, then their other ones.
+
+        With a contestant of the user, only its tasks, and those of its partner, which needs no run
+        if its rows are committed.
+        """
         cells, own = self.protocol.cells(self.quick), self.own
         tasks = [task for arm, task in cells if arm is own]
         return [
             Course(self.protocol, arm, task, self.rows)
-            for arm, task in cells
+            for arm, task in sorted(cells, key=lambda cell: not cell[1].quick)
             if own is None or (arm.name in (own.name, own.partner) and task in tasks)
         ]
 
@@ -91,7 +94,7 @@ class Ranking:
                 f"{said}{steps:,} steps; their time was not measured, and the first runs show it"
             )
         seconds = sum(steps / task.steps * (task.seconds or 0) for task, _, steps in left)
-        on = f"{duration(seconds / jobs)} on {jobs} processes"
+        on = f"{duration(seconds / jobs)} on {counted(jobs, 'process', 'es')}"
         return f"{said}{seconds / 3600:.1f} CPU hours, {on}"
 
     def run(self, jobs: int, console: Console, until: float | None) -> bool:
@@ -263,9 +266,7 @@ def rank(
     to run. Returns the ranking, and whether all of it was run. Raises BadInput as `Ranking` does,
     for numbers that are not positive, if another call is running, and for a `size` without a GPU.
     """
-    for option, number in (("jobs", jobs), ("minutes", minutes)):
-        if number is not None and number <= 0:
-            raise BadInput(f"--{option} {number} must be positive")
+    check_positive(jobs=jobs, minutes=minutes)
     if size is not None and not only_plan and not torch.cuda.is_available():
         raise BadInput(
             f"--size {size} would take days without a CUDA GPU, and there is none; run this "

@@ -165,8 +165,9 @@ class Course:
     def tests(self, steps: int) -> list[Row]:
         """The rows of the test seeds at a length, in order, up to the first that was not run."""
         choice, _ = self.chosen(steps)
-        seeds = self.protocol.test if choice is not None else ()
-        rows = (self.row(choice.rate, steps, seed) for seed in seeds if choice is not None)
+        if choice is None:
+            return []
+        rows = (self.row(choice.rate, steps, seed) for seed in self.protocol.test)
         return [row for row in takewhile(bool, rows) if row is not None]
 
     def readings(self, steps: int) -> list[Reading]:

@@ -75,11 +75,6 @@ class Table:
         return len(self.judged) * 2 * reach_probability(0.5, declared_looks(SEEDS))
 
     @property
-    def family_error(self) -> float:
-        """The largest probability that any of them is."""
-        return min(1.0, self.false_cells)
-
-    @property
     def broken(self) -> list[str]:
         """The cells of controls that do not have the verdict that they must have."""
         return [

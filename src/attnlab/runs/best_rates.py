@@ -84,7 +84,11 @@ def compare_at_best(runs: Sequence[Run], name: str, baseline: str | None = None)
             raise BadInput(f"--best {name}: {key} = {value} in {run.folder} is not a number")
         fixed = {k: x for k, x in run.rest.items() if k not in apart}
         group = json.dumps([run.variant, run.attention, fixed], sort_keys=True)
-        groups.setdefault(group, {}).setdefault(float(value), {})[run.seed] = run
+        of_seed = groups.setdefault(group, {}).setdefault(float(value), {})
+        if run.seed in of_seed:
+            twice = f"{of_seed[run.seed].folder} and {run.folder}"
+            raise BadInput(f"--best {name}: {twice} have the same {key} and seed; name one")
+        of_seed[run.seed] = run
     for by_value in groups.values():
         if len(by_value) < 2:
             one = next(iter(next(iter(by_value.values())).values()))

@@ -13,7 +13,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from attnlab.errors import BadInput
 from attnlab.plotting import drawing
 from attnlab.plotting.drawing import LineStyle, Pixels
 from attnlab.runs.history import maps, read_history
@@ -59,16 +58,14 @@ class FigureData:
 
 
 def figure_data(comparisons: Sequence[Comparison], *, with_maps: bool = True) -> FigureData:
-    """Read what figures show; the maps are of the first run of each setting with a history."""
+    """Read what figures show; the maps are of the first run of each setting. BadInput if a file of
+    a run is damaged."""
     tags = r"(train|val)/loss|(attn|layers)/entropy/L.*"
     folders = [run.folder for c in comparisons for run in c.setting.runs]
     patterns = {}
     for c in comparisons if with_maps else ():
-        try:
-            if history := read_history(c.setting.first.folder):
-                patterns[c.setting.label] = maps(history)
-        except BadInput:  # the page says what is wrong with it
-            continue
+        if history := read_history(c.setting.first.folder):
+            patterns[c.setting.label] = maps(history)
     return FigureData(comparisons, {x: read_curves(x, tags) for x in folders}, patterns)
 
 
@@ -132,10 +129,7 @@ def _by_step(place: Axes, data: FigureData) -> None:
     """Draw the validation losses or, if there are few, the training losses, without the start."""
     tag, late = compared_tag(data), list[float]()
     for c in data.comparisons:
-        thinned = []  # means of neighboring points
-        for curve in data.of(c, tag):
-            pieces = np.array_split(np.array(curve), min(MOST_POINTS, len(curve)))
-            thinned.append([(int(piece[-1, 0]), float(piece[:, 1].mean())) for piece in pieces])
+        thinned = _thinned(data.of(c, tag))
         band(place, thinned, c.setting.label, data.style[c.setting.label])
         diverged_or_failed(place, data, c, tag)
         late += [x for z in thinned for step, x in z if 10 * step >= z[-1][0] and math.isfinite(x)]
@@ -146,6 +140,15 @@ def _by_step(place: Axes, data: FigureData) -> None:
         margin = 0.05 * (max(late) - min(late)) or 0.1
         place.set_ylim(min(late) - margin, max(late) + margin)
     drawing.label_lines(place)
+
+
+def _thinned(curves: Sequence[Curve]) -> list[Curve]:
+    """The curves at the steps that all of them have, as means of neighboring points."""
+    if not curves:
+        return []
+    steps, values = common(curves)
+    pieces = np.array_split(np.arange(len(steps)), min(MOST_POINTS, max(1, len(steps))))
+    return [[(steps[x[-1]], float(of[x].mean())) for x in pieces if len(x)] for of in values]
 
 
 def _differences(place: Axes, data: FigureData) -> None:

@@ -80,7 +80,7 @@ def read_history(folder: Path) -> PatternHistory | None:
         if isinstance(error, ValidationError):
             first = error.errors(include_url=False)[0]
             reason = f"{'.'.join(map(str, ('content', *first['loc'])))[:80]}: {first['msg']}"
-        advice = "use --text to show the trained model alone"
+        advice = "remove it to show the trained model alone"
         raise BadInput(f"{file} is damaged or cannot be read ({reason}); {advice}") from error
 
 

@@ -16,6 +16,7 @@ from attnlab.runs.reading import Run
 from attnlab.runs.run_directory import variant_of
 from attnlab.runs.seed_statistics import LOOKS, Answer, count, median_interval
 
+TEXT = "corpus.sha256"  # a metric, because the content of a file is no setting
 READS_AHEAD = 1e-3  # weight on later positions; with more, the validation loss means nothing
 
 
@@ -118,16 +119,19 @@ class Comparison:
         return any(reads_ahead(run) for pair in self.pairs for run in pair)
 
     @property
-    def verdict(self) -> Literal["better", "worse", "open"]:
-        """By counting: 10 of 10 seeds agree, or 17 of 20, or 31 of 40."""
+    def decision(self) -> tuple[Literal["better", "worse", "open"], int]:
+        """The verdict by counting, 10 of 10 seeds, 17 of 20 or 31 of 40, and the number of seeds
+        that it is based on."""
         sizes = [n for n, _ in LOOKS if n <= len(self.pairs)]
         if not sizes or self.reads_ahead:
-            return "open"
+            return "open", 0
         answers: list[Answer] = [
             "yes" if x > 0 else "below" if x < 0 else "neither" for x in self.differences
         ]
-        verdict, *_ = count(answers, sizes[-1])
-        return "worse" if verdict == "confirmed" else "better" if verdict == "refuted" else "open"
+        verdict, judged, _ = count(answers, sizes[-1])
+        if verdict == "open":
+            return "open", judged
+        return ("worse" if verdict == "confirmed" else "better"), judged
 
 
 def reads_ahead(run: Run) -> bool:
@@ -138,7 +142,8 @@ def reads_ahead(run: Run) -> bool:
 
 def settings(runs: Sequence[Run]) -> list[Setting]:
     """Group runs that differ only in their seed, and label the groups. Runs of the same settings
-    and the same seed are told apart by their directories."""
+    and the same seed are told apart by their directories, and runs of a text file that has changed
+    between them by its content."""
     groups: dict[str, list[Run]] = {}
     for run in {run.folder: run for run in runs}.values():
         key = str(run.folder)
@@ -147,10 +152,12 @@ def settings(runs: Sequence[Run]) -> list[Setting]:
         groups.setdefault(key, []).append(run)
     split: list[tuple[Run, ...]] = []
     for members in groups.values():
-        parts: dict[Path | None, list[Run]] = {}
+        parts: dict[tuple[Path | None, str | None], list[Run]] = {}
         repeats = len({run.seed for run in members}) < len(members)
+        texts = {run.metrics.get(TEXT) for run in members if run.has_result}
         for run in members:
-            parts.setdefault(run.place if repeats else None, []).append(run)
+            text = run.metrics.get(TEXT) if len(texts) > 1 else None
+            parts.setdefault((run.place if repeats else None, text), []).append(run)
         for part in parts.values():
             if len({run.seed for run in part}) < len(part):
                 split += [(run,) for run in part]
@@ -255,6 +262,7 @@ def _with_baseline(
     like = plain if plain or not chosen else like
     like = [s for s in like if s is setting] or like
     like = [s for s in like if s.first.place == first.place] or like
+    like = [s for s in like if s.first.metrics.get(TEXT) == first.metrics.get(TEXT)] or like
     words = " ".join(key + "=" + value for key, value in named.items())
     if len(like) != 1:
         why = f"several settings are the baseline {words}: {', '.join(s.label for s in like)}"
@@ -266,11 +274,10 @@ def _with_baseline(
         return Comparison(setting, setting)
     of_seed = {run.seed: run for run in baseline.runs if run.has_result}
     ended = [run for run in setting.runs if run.has_result and run.seed in of_seed]
-    text = "corpus.sha256"
     paired = tuple(
         (run, other)
         for run in ended
-        if run.metrics.get(text) == (other := of_seed[run.seed]).metrics.get(text)
+        if run.metrics.get(TEXT) == (other := of_seed[run.seed]).metrics.get(TEXT)
     )
     why = "" if paired else "trained on another text" if ended else "no seed of both has ended"
     return Comparison(setting, baseline, why, paired)

@@ -34,7 +34,7 @@ def rows(
         difference = {"median": median, "low": low, "high": high, "values": c.differences}
         row |= {"baseline": c.baseline.label if c.baseline else None, "why": c.why}
         row |= {"difference": difference if c.pairs else None, "paired_seeds": c.seeds}
-        judged = {"better": c.better, "worse": c.worse, "verdict": c.verdict}
+        judged = {"better": c.better, "worse": c.worse, "verdict": c.decision[0]}
         # Losses of models that read ahead are not comparable.
         row |= dict.fromkeys(judged) if c.reads_ahead else judged
         found.append(row | {"ms_a_step": c.setting.milliseconds})

@@ -15,7 +15,7 @@ from rich.cells import cell_len
 from rich.markup import escape, render
 from rich.table import Table
 
-from attnlab.errors import BadInput, printable
+from attnlab.errors import BadInput, counted, printable
 from attnlab.runs.pairing import Comparison, Setting
 from attnlab.runs.reading import Run, read_runs
 from attnlab.runs.settings import settings_with
@@ -151,12 +151,12 @@ def usual(comparisons: Sequence[Comparison], wanted: Sequence[str]) -> list[str]
 def title(runs: Sequence[Run], root: str, of: int) -> str:
     """The number of runs, and the overrides that all of them share."""
     if not runs:
-        return f"{root}: none of {of} run{'s' * (of != 1)} match --where"
+        return f"{root}: none of {counted(of, 'run')} match --where"
     named = settings_with("named")
     typed = [{text for key, text in run.typed.items() if key not in named} for run in runs]
     shared = sorted(set.intersection(*typed))
     common = f", all with {' '.join(shared)}" if shared else ""
-    return printable(f"{root}: {len(runs)} run{'s' * (len(runs) != 1)}{common}")
+    return printable(f"{root}: {counted(len(runs), 'run')}{common}")
 
 
 def one_by_one(comparisons: Sequence[Comparison]) -> list[Comparison]:
@@ -245,11 +245,14 @@ def cell(c: Comparison, key: str) -> str:
     if key == "better":
         return f"{c.better} of {len(c.pairs)}"
     if not math.isfinite(number):
-        return "diverged" if key == "difference" else "-"
+        which = "baseline\ndiverged" if number < 0 else "diverged"
+        return which if key == "difference" else "-"
     if key == "difference":
         return f"{number:+.4f}"
     _, low, high = c.interval
-    low, high = (low, high) if not math.isnan(low) else (min(c.finite), max(c.finite))
+    if math.isnan(low):
+        signed = [x for x in c.differences if not math.isnan(x)]
+        low, high = min(signed), max(signed)
     return f"{low:+.3f} to {high:+.3f}"
 
 
@@ -263,7 +266,7 @@ def _over_seeds(setting: Setting, key: str) -> str:
     if sd == 0:
         return shown(int(mean) if mean.is_integer() else mean)
     places = max(0, 1 - math.floor(math.log10(sd)))  # two digits of the deviation
-    return f"{mean:,.{places}f}±{sd:,.{places}f}" if places < 6 else f"{mean:.4g}±{sd:.0e}"
+    return f"{mean:,.{places}f}±{sd:,.{places}f}" if places < 6 else f"{mean:.6g}±{sd:.0e}"
 
 
 def shown(value: Any) -> str:

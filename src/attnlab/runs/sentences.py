@@ -1,6 +1,7 @@
 """Says in sentences what a comparison found: which way, how much, against what, in how many seeds,
 and what attention did."""
 
+import json
 import math
 import shlex
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ def sentence(comparison: Comparison) -> str:
         return ""
     if not c.pairs:
         return f"{c.setting.label} has no difference: {c.why}."
-    parts = [f"{claim(c)}{_training(c)}.", _stopped(c), attention(c)]
+    parts = [f"{claim(c)}{_training(c)}.", _stopped(c), _precisions(c), attention(c)]
     return " ".join(part for part in parts if part)
 
 
@@ -64,14 +65,28 @@ def claim(comparison: Comparison) -> str:
     middle, low, high = c.interval
     if max(map(abs, c.differences)) < EQUAL:
         most = max(map(abs, c.differences))
-        size = "exactly" if not most else f"to within {most:.0e} nats"
+        size = "exactly" if not most else f"to within {at_most(most)} nats"
         return f"{name} ends with the loss of {other}, {size} ({seeds})"
     way, count = ("worse", c.worse) if middle > 0 else ("better", c.better)
-    text = f"{name} ends {abs(middle):.{3 if abs(middle) >= 0.01 else 4}f} nats {way} than {other}"
+    text = f"{name} ends {_than(middle)} {other}"
     if n == 1:
         return f"{text} with the same seed (one seed)"
     spread = "" if math.isnan(low) else f", 95 % interval {low:+.3f} to {high:+.3f}"
     return f"{text} (median of {n} seeds{spread}; {way} in {count} of {n})"
+
+
+def at_most(size: float) -> str:
+    """A positive number, rounded up to one digit, as in 3e-06."""
+    unit = 10.0 ** math.floor(math.log10(size))
+    return f"{math.ceil(size / unit - 1e-6) * unit:.0e}"
+
+
+def _than(difference: float) -> str:
+    """A difference of losses in words, which the name of the other setting follows."""
+    if abs(difference) < 5e-5:  # four digits do not show it
+        return "about as well as"
+    size = f"{abs(difference):.{3 if abs(difference) >= 0.01 else 4}f} nats"
+    return f"{size} {'worse' if difference > 0 else 'better'} than"
 
 
 def attention(comparison: Comparison) -> str:
@@ -97,14 +112,18 @@ def attention(comparison: Comparison) -> str:
 
 def verdict(comparison: Comparison) -> str:
     """What counting seeds decides, where there are enough of them; otherwise empty."""
-    c, n = comparison, len(comparison.pairs)
-    if c.baseline is None or n < LOOKS[0][0] or c.reads_ahead:
+    c, (found, judged) = comparison, comparison.decision
+    if c.baseline is None or not judged:
         return ""
-    judged, bar = max(look for look in LOOKS if look[0] <= n)
-    counts = f"{c.worse} worse and {c.better} better of {n} seeds, {bar} of {judged} decide"
-    if c.verdict == "open":
+    differences = c.differences[:judged]
+    worse, better = sum(x > 0 for x in differences), sum(x < 0 for x in differences)
+    seeds = f"{'the first ' * (judged < len(c.pairs))}{judged} seeds"
+    counts = (
+        f"{worse} worse and {better} better of {seeds}, {dict(LOOKS)[judged]} of {judged} decide"
+    )
+    if found == "open":
         return f"{c.setting.label}: counting does not decide ({counts})."
-    return f"{c.setting.label} is {c.verdict} than {c.baseline.label} in most seeds ({counts})."
+    return f"{c.setting.label} is {found} than {c.baseline.label} in most seeds ({counts})."
 
 
 def too_few(comparisons: Sequence[Comparison]) -> str:
@@ -115,31 +134,47 @@ def too_few(comparisons: Sequence[Comparison]) -> str:
         return ""
     most = max(len(c.pairs) for c in undecided)
     runs = [s.first for c in undecided for s in (c.baseline, c.setting) if s is not None]
-    commands = "\n".join(f"  {command}" for command in ten_seeds(runs))
+    commands = [f"  {command}" for command in ten_seeds(runs)]
     number = "One seed" if most == 1 else f"{most} seeds"
-    return f"{number} cannot decide; the command for ten is\n{commands}"
+    named = "the commands for ten are" if commands[1:] else "the command for ten is"
+    return "\n".join([f"{number} cannot decide; {named}", *commands])
 
 
 def ten_seeds(runs: Sequence[Run]) -> list[str]:
-    """The commands that train settings, of which one run each is passed, with ten seeds: one sweep
-    if they are all its combinations."""
-    rows, apart = [], {"attn", "seed", *settings_with("once")}
+    """The commands that train settings, of which one run each is passed, with ten seeds. Settings
+    that differ in one value become one sweep, so all combinations of values take one command."""
+    apart = {"attn", "seed", *settings_with("once")}
+    typed = {key: text for run in runs for key, text in run.typed.items() if key not in apart}
+    keys = {"attn": "attn", **{key: text.partition("=")[0] for key, text in typed.items()}}
+    sweeps: list[dict[str, list[str]]] = []  # key -> its values
     for run in runs:
-        kept = {key: text for key, text in run.typed.items() if key not in apart}
-        row = {"attn": f"attn={run.typed.get('attn', run.variant).removeprefix('attn=')}"} | kept
-        if row not in rows:
-            rows.append(row)
-    keys = dict.fromkeys(key for row in rows for key in row)
-    texts = {key: list(dict.fromkeys(row.get(key, "") for row in rows)) for key in keys}
-    size = math.prod(len(values) for values in texts.values())
-    joins = all(len(x) == 1 or all(t and "," not in t for t in x) for x in texts.values())
-    if size != len(rows) or not joins:
-        return [_sweep(list(row.values())) for row in rows]
-    values = {key: ",".join(text.partition("=")[2] for text in x) for key, x in texts.items()}
-    return [_sweep([f"{texts[key][0].partition('=')[0]}={x}" for key, x in values.items()])]
+        sweep = {key: [text] for key in keys if (text := _value(run, key)) is not None}
+        if sweep not in sweeps:
+            sweeps.append(sweep)
+    for key in keys:
+        joined: list[dict[str, list[str]]] = []
+        for sweep in sweeps:
+            like = [x for x in joined if x | {key: sweep.get(key)} == sweep]
+            if like and not any("," in text for text in (*like[0][key], *sweep[key])):
+                like[0][key] = like[0][key] + sweep[key]
+            else:
+                joined.append(sweep)
+        sweeps = joined
+    return [_command([f"{keys[key]}={','.join(x)}" for key, x in s.items()]) for s in sweeps]
 
 
-def _sweep(words: Sequence[str]) -> str:
+def _value(run: Run, key: str) -> str | None:
+    """A setting of a run as one types it, also if it was not typed; None for a text or a list that
+    was not typed, and for a setting that the run does not have."""
+    if key == "attn":
+        return run.typed.get(key, run.variant).removeprefix("attn=")
+    if key in run.typed:
+        return run.typed[key].partition("=")[2]
+    value = run.config.get(key, "")
+    return None if isinstance(value, str | list | dict) else json.dumps(value)
+
+
+def _command(words: Sequence[str]) -> str:
     return f"{training_command()} -m {shlex.join([*words, 'seed=range(10)'])}"
 
 
@@ -166,6 +201,17 @@ def _stopped(c: Comparison) -> str:
     return ""
 
 
+def _precisions(c: Comparison) -> str:
+    """Which runs of one setting had different precisions: `auto` is another one on a GPU."""
+    found = {
+        tuple(str(run.metrics.get("precision")) for run in pair)
+        for pair in c.pairs
+        if len({run.config.get("trainer.precision") for run in pair}) == 1
+    }
+    apart = sorted({f"{mine} beside {other}" for mine, other in found if mine != other})
+    return f"The precisions differ: {', '.join(apart)}." if apart else ""
+
+
 def _divergence(c: Comparison) -> str:
     assert c.baseline is not None
     n, others, clauses = len(c.pairs), [], []
@@ -180,8 +226,8 @@ def _divergence(c: Comparison) -> str:
             losses = [pair[i].loss for pair in c.pairs]
             others.append(f"{setting.label} ended at {_middle(losses):.3f} nats")
     if c.finite:
-        way = "worse" if (middle := median(c.finite)) > 0 else "better"
-        others.append(f"where neither diverged, it ends {abs(middle):.3f} nats {way}")
+        apart = f"{c.setting.label} ends {_than(median(c.finite))} {c.baseline.label}"
+        others.append(f"where neither diverged, {apart}")
     return "; ".join([*clauses, *others])
 
 

@@ -60,7 +60,7 @@ class RunConfig:
 
 def read_config(cfg: DictConfig) -> RunConfig:
     """Check a composed configuration of conf/train.yaml; BadInput with the first error found."""
-    cfg = _spread(cfg)
+    cfg = spread(cfg)
     _check_settings(cfg)
     _check_trainer(cfg)
     import torch  # only now, since importing PyTorch and Lightning takes seconds
@@ -81,7 +81,7 @@ def read_config(cfg: DictConfig) -> RunConfig:
     )
 
 
-def _spread(cfg: DictConfig) -> DictConfig:
+def spread(cfg: DictConfig) -> DictConfig:
     """The configuration with each key beside a list of variants in all layers that have it."""
     if not isinstance(cfg.get("attn"), DictConfig) or "layers" not in cfg.attn:
         return cfg

@@ -74,6 +74,7 @@ class TaskModule(L.LightningModule):
         # Of the last step; the norm is that before clipping.
         self.grad_norm, self.lr = torch.tensor(0.0), math.nan
         self.val_losses: dict[int, float] = {}  # step -> nats per prediction
+        self.resumed: list[str] = []  # what changed where the run resumed: processor, commit ...
         self._share, self._sums = range(0), torch.empty(0)  # a rank's validation batches, losses
 
     @classmethod
@@ -188,9 +189,10 @@ class TaskModule(L.LightningModule):
         self.log("val/loss", loss, logger=False, sync_dist=True)  # for callbacks that monitor it
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        ours = {"recipe": self.recipe, "versions": dict(versions())}
+        ours: dict[str, Any] = {"recipe": self.recipe, "versions": dict(versions())}
         ours["conditions"] = conditions(self.trainer) | {"own_code": self.recipe["own_code"]}
-        checkpoint["attnlab"] = ours | {"val_losses": dict(self.val_losses)}
+        ours |= {"val_losses": dict(self.val_losses), "resumed": list(self.resumed)}
+        checkpoint["attnlab"] = ours
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.val_losses = dict(checkpoint["attnlab"]["val_losses"])
@@ -269,7 +271,9 @@ class GPTModule(TaskModule):
     def extra_metrics(self, seconds_a_batch: float) -> dict[str, Any]:
         alphabet = self.corpus.alphabet
         figures: dict[str, Any] = {"unit": unit_of(alphabet), "symbols": len(alphabet)}
-        figures["attention"] = self._attention()
+        blocks = cast(Sequence[Block], self.net.blocks)
+        kernels = dict.fromkeys(self._kernel(block.attn) for block in blocks)
+        figures["attention"] = ", ".join(kernels)
         if self.corpus.val_floor is not None:
             figures["val_floor"] = self.corpus.val_floor
         if longer := self._at_lengths():
@@ -280,9 +284,8 @@ class GPTModule(TaskModule):
         bits = self.corpus.bits_per_byte(self.val_losses[self.trainer.global_step])
         return figures | {"val_bits_per_byte": bits}
 
-    def _attention(self) -> str:
+    def _kernel(self, attn: nn.Module) -> str:
         """The kernel that computed the attention, with the dtype if the kernel changes it."""
-        attn = self.net.get_submodule("blocks.0.attn")
         if not isinstance(attn, SelfAttention) or isinstance(attn, AdditiveAttention):
             return type(attn).__name__
         name, declared = name_of(attn.kernel), properties_of(attn.kernel)

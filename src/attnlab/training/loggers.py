@@ -91,11 +91,12 @@ def _open_services(trainer: L.Trainer, folder: Path) -> None:
 
 
 def close_services(trainer: L.Trainer) -> None:
-    """Finish the run of Weights & Biases, so that this process can start another one."""
+    """Finish the run of Weights & Biases, so that this process can start another one; as failed if
+    the training did not end."""
     if any(isinstance(logger, WandbLogger) for logger in trainer.loggers):
         import wandb
 
-        wandb.finish()
+        wandb.finish(exit_code=int(trainer.interrupted))
 
 
 def log_results(trainer: L.Trainer, record: dict[str, Any]) -> None:

@@ -58,7 +58,10 @@ def train(cfg: DictConfig) -> float:
             raise
         _say(error)
         raise SystemExit(2) from None
-    if os.environ.get("LOCAL_RANK", "0") == "0":
+    from lightning.pytorch.utilities import rank_zero_only
+
+    # Of all nodes; only this process has the whole result.
+    if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
         show(result, arguments_of(hydra))
     return float(result.metrics["val_loss"])
 
@@ -150,7 +153,10 @@ def arrange_arguments() -> None:
     quotes of Hydra's grammar a run directory with "=" and ",", and other letters than ASCII."""
     run = r"(?:continue_from|init_from|hydra\.run\.dir)=[^'\"]+"
     letters = r"[\w./]+=[^'\"(){}\[\],]*[^\x00-\x7f][^'\"(){}\[\],]*"
-    words = [re.sub(f"^(?={run}$|{letters}$)(.*?)=(.*)", r"\1='\2'", x) for x in sys.argv[1:]]
+    # Hydra would make a directory named ~.
+    home = re.compile(r"^(outputs|hydra\.(?:run|sweep)\.dir)=~(?=/|$)")
+    arguments = [home.sub(lambda x: f"{x[1]}={Path.home()}", word) for word in sys.argv[1:]]
+    words = [re.sub(f"^(?={run}$|{letters}$)(.*?)=(.*)", r"\1='\2'", x) for x in arguments]
     sys.argv[1:] = sorted(
         variants_in_turn(words), key=lambda word: word not in ("-m", "--multirun")
     )

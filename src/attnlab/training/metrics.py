@@ -13,6 +13,7 @@ from typing import Any
 
 import lightning.pytorch as L
 from lightning.fabric.utilities.apply_func import move_data_to_device
+from lightning.pytorch.callbacks import WeightAveraging
 
 from attnlab.errors import LIBRARIES, with_location
 from attnlab.model import GPT
@@ -21,7 +22,7 @@ from attnlab.probes.capture import eval_mode
 from attnlab.probes.costs import costs
 from attnlab.probes.layer_check import users_layers
 from attnlab.runs.run_directory import variant_of
-from attnlab.runs.settings import Settings, flat
+from attnlab.runs.settings import Settings, identity
 from attnlab.training.callbacks import Clock, RunCheckpoints
 from attnlab.training.checkpoints import conditions
 from attnlab.training.lightning_module import TaskModule
@@ -46,6 +47,11 @@ def ending(trainer: L.Trainer, checkpoints: RunCheckpoints) -> tuple[Settings, S
 def measured(trainer: L.Trainer, lit: TaskModule, clock: Clock) -> dict[str, Any]:
     """Losses in nats per prediction, the metrics of the task, the speed, and those of probes."""
     lit.to(trainer.strategy.root_device)  # Lightning leaves it on the CPU
+    callbacks = trainer.callbacks  # type: ignore[attr-defined]
+    for callback in callbacks:
+        if isinstance(callback, WeightAveraging):
+            # Puts the average into the model; a fit that has no step left did not call it.
+            callback.on_train_end(trainer, lit)
     batches = trainer.global_step * trainer.accumulate_grad_batches
     finite = [x for x in lit.val_losses.values() if math.isfinite(x)]
     figures: dict[str, Any] = {"seed": lit.seed, "unit": lit.unit}
@@ -60,11 +66,12 @@ def measured(trainer: L.Trainer, lit: TaskModule, clock: Clock) -> dict[str, Any
                 count += lit.predictions(batch)
             figures["train_loss"] = loss / count
         figures |= lit.extra_metrics(clock.seconds_a_batch)
-    callbacks = trainer.callbacks  # type: ignore[attr-defined]
     records = [callback.record for callback in callbacks if isinstance(callback, Probe)]
     figures |= {} if not isinstance(lit.net, GPT) else {"costs": _costs(lit.net)}
     if own := lit.recipe["own_code"]:
         figures["own_code"] = own
+    if lit.resumed:
+        figures["resumed"] = lit.resumed
     return figures | {
         "steps": trainer.global_step,
         "tokens": lit.tokens(batches),
@@ -96,8 +103,9 @@ def provenance(trainer: L.Trainer, lit: TaskModule) -> dict[str, Any]:
 
 
 def own_code(settings: Settings) -> dict[str, Any]:
-    """The digest, and the `git_state`, of each of the user's modules that the settings name."""
-    values = [str(x) for key in ("attn", "model", "data") for x in flat(settings[key]).values()]
+    """The digest, and the `git_state`, of each of the user's modules that the settings name; only
+    settings that can change the result count."""
+    values = map(str, identity(settings).values())
     modules = {name: sys.modules.get(name) for name in (x.rpartition(".")[0] for x in values)}
     return {name: code for name, x in modules.items() if x is not None and (code := _code_of(x))}
 

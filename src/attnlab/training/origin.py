@@ -87,7 +87,8 @@ def _read_compared(
 
 def prepare_resume(checkpoint: dict[str, Any], lit: TaskModule, trainer: L.Trainer) -> None:
     """Refuse, by BadInput, a checkpoint that lacks a part or has other weights. Lightning restores
-    what it finds and starts other parts from zero without a warning. Warn of new `conditions`."""
+    what it finds and starts other parts from zero without a warning. Warn of new `conditions`, and
+    keep them for metrics.json, which holds those of the last part of a run."""
     # Lightning loads weights before it converts the module, which would round those in 64-true.
     lit.to(DTYPES.get(str(trainer.precision)))
     step, parts = checkpoint["global_step"], list(PARTS) + list(AVERAGES) * _averages(trainer)
@@ -102,19 +103,23 @@ def prepare_resume(checkpoint: dict[str, Any], lit: TaskModule, trainer: L.Train
         if not 0 <= step <= trainer.max_steps:
             raise RuntimeError("its step is not between 0 and trainer.max_steps")
         lit.load_state_dict(checkpoint["state_dict"])
-        now = flat({"": conditions(trainer) | {"own_code": lit.recipe["own_code"]}})
-        then = flat({"": checkpoint["attnlab"].get("conditions")})
-        changes = [
-            f"{key[1:]} = {str(x)[:50]} (was {printable(str(then[key])[:50])})"
+        stored, own = checkpoint["attnlab"], {"own_code": lit.recipe["own_code"]}
+        now = flat({"": conditions(trainer) | own | {"git": lit.recipe["git"]}})
+        then = flat({"": stored["conditions"] | {"git": stored["recipe"].get("git")}})
+        changes = {
+            key[1:]: f"{key[1:]} = {str(x)[:50]} (was {printable(str(then[key])[:50])})"
             for key, x in now.items()
-            if str(then.get(key, x)) != str(x) and ".git" not in key
-        ]
-    except (RuntimeError, TypeError) as error:
+            if str(then.get(key, x)) != str(x)
+        }
+        lit.resumed = [*map(str, stored.get("resumed", []))]
+        lit.resumed += [f"from step {step} with {change}" for change in changes.values()]
+    except (AttributeError, KeyError, RuntimeError, TypeError) as error:
         reason = " ".join(str(error).split())[:LONGEST]
         sentence = f"the checkpoint of step {step} cannot be resumed from: {printable(reason)}"
         raise BadInput(f"{sentence}; {RERUN}") from error
-    if changes:
-        sentence = f"this run resumes from step {step} with {', '.join(changes)}; "
+    # A commit may have changed other files only, so it is recorded without a warning.
+    if warned := ", ".join(x for key, x in changes.items() if "git" not in key.split(".")):
+        sentence = f"this run resumes from step {step} with {warned}; "
         warnings.warn(f"{sentence}an uninterrupted run may have another result", stacklevel=2)
 
 

@@ -49,7 +49,7 @@ from attnlab.training.origin import (
     read_origin,
     read_resumable,
 )
-from attnlab.training.slurm import foreign_checkpoints, requeue
+from attnlab.training.slurm import requeue
 
 
 @dataclass
@@ -92,21 +92,23 @@ def run(config: RunConfig, folder: Path, *, variant: str, overrides: Iterable[st
         _fit(trainer, lit, start)
         return Result(folder, measured(trainer, lit, clock), config.module, settings)
 
-    with directory.locked(), _recorded_failures(directory, digest, trainer, checkpoints, force):
-        if past := _past_result(config, directory, inputs):  # of another process, meanwhile
+    with directory.locked():
+        # Another process may have written there meanwhile; a refusal leaves its run as it is.
+        if past := _past_result(config, directory, inputs):
             return past
-        directory.begin(settings, overrides, digest, resumes=resume_step is not None)
-        if continued is not None and checkpoint is not None:
-            continued.begin(checkpoint, directory, trainer.max_steps)
-        log_settings(trainer, settings, folder, variant, resume_step)
-        _fit(trainer, lit, start)
-        metrics, status = ending(trainer, checkpoints)
-        metrics |= {"variant": variant, "check_layer": settings["check_layer"]}
-        metrics |= {} if origin is None else origin.record
-        metrics |= measured(trainer, lit, clock) | provenance(trainer, lit)
-        write_json(directory.metrics_file, metrics)
-        log_results(trainer, metrics)
-        directory.set_status(metrics["status"], digest, status)
+        with _recorded_failures(directory, digest, trainer, checkpoints, force):
+            directory.begin(settings, overrides, digest, resumes=resume_step is not None)
+            if continued is not None and checkpoint is not None:
+                continued.begin(checkpoint, directory, trainer.max_steps)
+            log_settings(trainer, settings, folder, variant, resume_step)
+            _fit(trainer, lit, start)
+            metrics, status = ending(trainer, checkpoints)
+            metrics |= {"variant": variant, "check_layer": settings["check_layer"]}
+            metrics |= {} if origin is None else origin.record
+            metrics |= measured(trainer, lit, clock) | provenance(trainer, lit)
+            write_json(directory.metrics_file, metrics)
+            log_results(trainer, metrics)
+            directory.set_status(metrics["status"], digest, status)
     return Result(folder, metrics, config.module, settings)
 
 
@@ -153,8 +155,6 @@ def make_trainer(
     """Lightning's Trainer with all callbacks and loggers, and two of them that measure the run.
     BadInput if Lightning refuses, for example because a device is missing."""
     _silence_lightning()
-    if names := ", ".join(file.name for file in foreign_checkpoints(folder)):
-        warnings.warn(f"{names} in {folder}: not a checkpoint of attnlab, not read", stacklevel=2)
     divergence, every = callbacks.Divergence(), config.settings["checkpoint_every"]
     checkpoints = RunCheckpoints(folder / "checkpoints", every, divergence)
     ours = [clock := Clock(), divergence, checkpoints, callbacks.Scalars()]

@@ -4,7 +4,6 @@ import os
 import shutil
 import signal
 import subprocess
-from pathlib import Path
 from types import FrameType
 
 from attnlab.errors import Terminated
@@ -39,8 +38,3 @@ def requeue(end: Terminated) -> bool:
     if "SLURM_ARRAY_JOB_ID" in os.environ:
         job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
     return subprocess.run([scontrol, "requeue", job], check=False).returncode == 0
-
-
-def foreign_checkpoints(folder: Path) -> list[Path]:
-    """The files of Lightning's own requeueing in a run directory, which a run does not read."""
-    return sorted(folder.glob("hpc_ckpt_*"))

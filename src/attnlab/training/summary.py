@@ -19,7 +19,7 @@ from attnlab.runs.printing import log_sentences, said_of, say
 from attnlab.runs.reading import Run, read_neighbors, read_run
 from attnlab.runs.run_directory import RunDirectory
 from attnlab.runs.sentences import too_few
-from attnlab.runs.settings import last_of, settings_with
+from attnlab.runs.settings import flat, last_of, settings_with
 
 if TYPE_CHECKING:
     from attnlab.training.run import Result
@@ -101,7 +101,7 @@ def _next_commands(
 
 def _trust(result: "Result") -> str:
     """The option without which a model that has parts of the user's own is not opened."""
-    named = [x for group in ("model", "attn") for x in result.settings[group].values()]
+    named = [x for group in ("model", "attn") for x in flat(result.settings[group]).values()]
     own = any("." in x and not x.startswith("torch.") for x in named if isinstance(x, str))
     return " --trust" if own else ""
 
