@@ -17,7 +17,7 @@ from torch import nn
 
 from attnlab import GPT
 from attnlab.attention import DeltaAttention, SelfAttention
-from attnlab.claims.configs import hydra_conf
+from attnlab.claims.configs import ConfigResolver, hydra_conf
 from attnlab.claims.execute import execute_task
 from attnlab.claims.reproduce import find_paths
 from attnlab.claims.rows import read_rows, sealed
@@ -176,6 +176,33 @@ def test_publish_refuses_rows_without_a_clean_commit(tmp_path):
     ended = attnlab("rank", "--publish", *options(folder, tmp_path / "out"))
     assert ended.code == 2 and "was made with uncommitted changes" in ended.error
     assert not (folder / "README.md").exists()
+
+
+def test_publish_writes_the_pages_of_rows_of_committed_settings(tmp_path):
+    folder = experiments(tmp_path)
+    commit_invented(folder)
+    for words in ("init -q", "add experiments/ranking/ranking.yaml", "commit -qm protocol"):
+        name = ["-c", "user.name=a", "-c", "user.email=a@b.example"]
+        subprocess.run(["git", *name, *words.split()], cwd=tmp_path, check=True)
+    head = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=tmp_path, check=True, capture_output=True, text=True
+    ).stdout.strip()
+    resolver = ConfigResolver(find_paths(folder.parent, CONF, tmp_path / "out", "full"))
+    with hydra_conf(CONF):
+        now = [
+            row
+            | {"git": {"commit": head, "dirty": False}, "task": "parity"}
+            | {"arm": "linear" if "attn=linear" in row["overrides"] else "sdpa"}
+            | {"id": f"run-{resolver(tuple(row['overrides'])).digest}-{n}"}
+            for n, row in enumerate(read_rows(folder / "rows.jsonl"))
+        ]
+    before = [row | {"id": f"run-{n:012}"} for n, row in enumerate(now)]  # of other settings
+    for rows, code in ((before, 2), (now, 0)):
+        (folder / "rows.jsonl").write_text("".join(json.dumps(sealed(row)) + "\n" for row in rows))
+        ended = attnlab("rank", "--publish", *options(folder, tmp_path / "out"))
+        assert ended.code == code and ("has outdated settings" in ended.error) == bool(code)
+    assert "linear" in (folder / "README.md").read_text()
+    assert "linear" in (folder / "ranking-table.html").read_text()
 
 
 @pytest.mark.long

@@ -11,6 +11,7 @@ import jinja2
 import yaml
 from matplotlib.figure import Figure
 
+from attnlab.claims.configs import hydra_conf
 from attnlab.claims.provenance import text_at
 from attnlab.errors import BadInput
 from attnlab.files import write_atomically
@@ -42,7 +43,8 @@ def publish(ranking: Ranking) -> list[Path]:
     protocol, or with other settings than those of today.
     """
     directory = ranking.paths.experiments / NAME
-    check_rows(ranking, directory)
+    with hydra_conf(ranking.paths.conf):
+        check_rows(ranking, directory)
     content = _content(ranking)
     files = {
         directory / PLACE: _template("ranking.md.j2").render(content),
@@ -55,7 +57,8 @@ def publish(ranking: Ranking) -> list[Path]:
 
 
 def check_rows(ranking: Ranking, directory: Path) -> None:
-    """Refuse, by BadInput, rows of another protocol, and rows without a clean commit."""
+    """Refuse, by BadInput, rows of another protocol, and rows without a clean commit; Hydra's
+    directory must be open."""
     now = yaml.safe_load((directory / FILE).read_text(encoding="utf-8"))
     checked = set[tuple[str, str, str]]()
     resolved = dict[tuple[str, ...], str]()
