@@ -226,7 +226,8 @@ def notes(content: Mapping[str, Any]) -> list[str]:
     found = [
         f"{len(table.judged)} verdicts, each by 10 of 10 seeds. If no variant differed from its "
         f"partner, {table.false_cells:.2f} of them at most would be better or worse by chance; "
-        f"the probability of at least one is at most {min(1, table.false_cells):.1%}."
+        f"the probability of at least one is at most {min(1, table.false_cells):.1%}. A rate that "
+        f"was not the best, chosen on {len(table.protocol.selection)} seeds, may add others."
     ]
     if absent := [name for name in every if name not in run]:
         found.append(f"Not run: {len(absent)} of {len(every)} rows ({'; '.join(absent)}).")
