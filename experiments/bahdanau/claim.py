@@ -142,7 +142,7 @@ CLAIM = Claim(
             "At D = 32, scaled dot translates as well as additive, within 1 BLEU.",
             Within(1.0, unit="BLEU"),
             where="D = 32 after 400 steps",
-            pilot=Pilot(0.023, 0.173),
+            pilot=Pilot(0.199, 0.31),
             seconds=14,
             arms=(arm("scaled_dot", 32), arm("additive", 32)),
             rates=RATES,
@@ -154,7 +154,7 @@ CLAIM = Claim(
             "At D = 32, both attend to the right source word for most content words.",
             AtLeast(0.5, unit="of the content words, the worse arm"),
             role="secondary",
-            pilot=Pilot(0.989, 0.008),
+            pilot=Pilot(0.946, 0.016),
             seconds=14,
             arms=(arm("scaled_dot", 32), arm("additive", 32)),
             rates=RATES,
@@ -168,7 +168,7 @@ CLAIM = Claim(
             AtLeast(5.0, unit="BLEU"),
             role="secondary",
             budget="full",
-            pilot=Pilot(33.9, 7.7),
+            pilot=Pilot(34.2, 4.8),
             seconds=18,
             arms=(arm("scaled_dot", 512), arm("dot", 512)),
             metric=BLEU,
@@ -198,7 +198,9 @@ CLAIM = Claim(
             metric=BLEU,
             given=AT_ONE_RATE,
         ),
-        _shown("faster_wide", "At D = 512, how much longer an epoch with additive scores takes.", 512),
+        _shown(
+            "faster_wide", "At D = 512, how much longer an epoch with additive scores takes.", 512
+        ),
         _shown("faster_narrow", "At D = 32, how much longer it takes.", 32),
     ),
 )
