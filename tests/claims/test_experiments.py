@@ -98,6 +98,7 @@ def test_all_claims_are_there_in_order():
         "gated_attention",
         "value_residual",
         "exclusive_attention",
+        "other_settings",
         "parity",
     ]
 
