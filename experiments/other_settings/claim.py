@@ -84,7 +84,7 @@ def _predictions(setting: str) -> Iterator[Prediction]:
     )
     yield Trained(
         f"flipped_{setting}",
-        f"{first}: the flipped mask's loss is at least {LEAKS[setting]} nats lower, at one learning rate.",
+        f"{first}: the flipped mask's loss is {LEAKS[setting]} nats lower, at one learning rate.",
         AtMost(-LEAKS[setting]),
         where=f"flipped mask: {where}",
         arms=(_arm(setting, "flipped"), _arm(setting, "sdpa")),
