@@ -116,7 +116,7 @@ def _predictions(setting: str) -> Iterator[Prediction]:
 
 CLAIM = Claim(
     says="What holds of the scale, the mask and the heads holds in other settings.",
-    last_look=20,
+    last_look=40,
     first_seed=300,
     headline="unscaled_plays",
     order=27,
