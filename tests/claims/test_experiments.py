@@ -98,8 +98,8 @@ def test_all_claims_are_there_in_order():
         "gated_attention",
         "value_residual",
         "exclusive_attention",
-        "other_settings",
         "parity",
+        "other_settings",
     ]
 
 
