@@ -137,9 +137,11 @@ def _content(ranking: Ranking) -> dict[str, Any]:
 
 
 def reference_processor(ranking: Ranking) -> str:
-    """The processor of most runs; times on others cannot be compared with its times."""
-    found = [str(row["processor"]) for row in ranking.rows.values()]
-    return max(sorted(set(found)), key=found.count, default="")
+    """The processor of the baseline's runs, with whose time those on others cannot be compared;
+    empty without any."""
+    of = ranking.protocol
+    baseline = Course(of, of.arms[of.baseline], of.tasks[0], ranking.rows)
+    return str(costs(baseline).get("processor", ""))
 
 
 def costs(course: Course) -> dict[str, Any]:
@@ -176,7 +178,7 @@ def _figures(table: Table, ranking: Ranking) -> Iterator[tuple[str, Figure]]:
         for arm in arms:
             spent = costs(Course(protocol, arm, task, rows))  # of the model of this task
             cell = table.cells.get((arm.name, task.name, steps))
-            other = key == "ms" and spent.get("processor") != processor
+            other = key == "ms" and processor and spent.get("processor") != processor
             if other or key not in spent:
                 continue
             if cell is not None and cell.seeds and math.isfinite(cell.value):
@@ -272,7 +274,7 @@ def _cost_words(spent: Mapping[str, Any], processor: str) -> list[str]:
     """Parameters, FLOPs, numbers in the cache, and CPU time a step, as text; a star marks the time
     on another processor."""
     words = [f"{spent[key]:,.0f}" if key in spent else "" for key in COSTS]
-    star = "" if spent.get("processor") == processor else "*"
+    star = "*" if processor and spent.get("processor") != processor else ""
     return [*words[:-1], f"{spent['ms']:.1f}{star}" if "ms" in spent else ""]
 
 
