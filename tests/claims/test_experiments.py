@@ -99,6 +99,7 @@ def test_all_claims_are_there_in_order():
         "value_residual",
         "exclusive_attention",
         "parity",
+        "other_settings",
     ]
 
 

@@ -103,7 +103,8 @@ def test_a_clone_resumes_from_the_committed_rows(done, tmp_path):
 def test_a_finished_run_with_a_damaged_checkpoint_is_not_judged(done, tmp_path, forked_workers):
     shutil.copytree(done[0], tmp_path / "copy")
     (tmp_path / "copy" / "experiments" / "mine" / "rows.jsonl").unlink()
-    file = sorted((tmp_path / "copy").rglob("last.ckpt"))[0]
+    runs = tmp_path / "copy" / "outputs" / "reproduce" / "runs"
+    file = sorted(runs.glob("*/seed=0/checkpoints/last.ckpt"))[0]
     whole = file.read_bytes()
     file.write_bytes(whole[:-1])
     again = attnlab(tmp_path / "copy", "mine", "--jobs", "2")

@@ -1,5 +1,6 @@
 """The page of the ranking: verdicts with numbers, sorted in the browser, complete without it."""
 
+import copy
 import re
 from dataclasses import replace
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ from attnlab.ranking.protocol import Contestant
 from attnlab.ranking.trials import Course
 from attnlab.ranking.verdicts import make_table
 from tests.browser import chromium
-from tests.ranking.simulated import protocol, run
+from tests.ranking.simulated import PROTOCOL, protocol, run
 
 
 class Invented(SimpleNamespace):
@@ -38,7 +39,7 @@ def test_the_page_has_every_verdict_and_says_what_was_not_run(ranking):
     assert ">100,000<" in text  # parameters
     bad = "a worse one. The paper claims: to be better. Here: worse on text (300), text (1,200)."
     assert f"<b>bad</b>: {bad}" in text and "All models are small GPTs" in text
-    assert "state at T" in text and "were measured on p," in text  # the processor
+    assert "state at T" in text and "were measured on p." in text  # the processor
     assert "not run" in text and "mine &lt;b&gt;" in text and "<b>mine <b>" not in text
     assert not re.search(r"(src|href)=.(?!#)", text)  # it loads nothing
 
@@ -100,6 +101,36 @@ def test_recall_is_drawn_against_the_state_of_its_own_model(ranking):
         list(page._figures(other.table(), other))
     assert {x for x, _ in drawn["accuracy: mqar, 400 steps"].values()} == {9.0}
     assert drawn["loss: text, 1,200 steps"].keys() == {"sdpa", "good", "bad", ranking.own.name}
+
+
+def test_times_on_another_processor_are_marked_and_not_drawn(ranking):
+    rows = {
+        t: row | {"processor": "q"} if "attn=bad" in t.overrides else row
+        for t, row in ranking.rows.items()
+    }
+    other = Invented(protocol=ranking.protocol, rows=rows, quick=False, own=None)
+    content = page._content(other)
+    spent = {row["arm"].name: page._cost_words(row["costs"], "p")[-1] for row in content["rows"]}
+    assert spent["bad"].endswith("*") and not any("*" in spent[x] for x in spent if x != "bad")
+    assert "A star marks times on another processor (q)" in page.html(other)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(page, "_scatter", lambda points, *_: set(points))
+        drawn = dict(page._figures(other.table(), other))
+    assert drawn["speed"] == {"sdpa", "good", ranking.own.name}
+
+
+def test_rows_hold_after_further_selection_seeds_and_no_other_change():
+    now = copy.deepcopy(PROTOCOL)
+    text = now["tasks"]["text"]
+    text["selection_seeds"] = [1000, 1001, 1002]
+    assert page._same(PROTOCOL, now, "good", "text")
+    assert not page._same(now, PROTOCOL, "good", "text")  # it chose by a seed that does not count
+    text["says"] = "another sentence"
+    assert page._same(PROTOCOL, now, "good", "text")
+    text["steps"] += 1
+    assert not page._same(PROTOCOL, now, "good", "text")
+    assert page._same(PROTOCOL, now, "good", "recall")
+    assert not page._same(PROTOCOL, now, "new", "recall")
 
 
 def test_the_line_of_the_best_points_skips_those_that_others_beat():

@@ -1,5 +1,6 @@
 """Rates, readings and verdicts of the ranking, on invented rows."""
 
+import copy
 import math
 from dataclasses import replace
 from itertools import pairwise
@@ -27,7 +28,9 @@ def test_the_published_protocol_is_valid_and_large_enough():
     variants = [arm for arm in published.arms.values() if not arm.control]
     whole = [task for task in published.tasks if not task.only]
     assert len(variants) >= 17 and len(whole) >= 5
-    assert not set(published.selection) & set(published.test) and len(published.test) == 10
+    for task in published.tasks:
+        assert not set(task.selection_seeds) & set(published.test)
+    assert len(published.test) == 10
     for task in published.tasks:
         assert all(1.7 < b / a < 1.9 for a, b in pairwise(task.rates))
     for arm in variants:  # the same but for its attention
@@ -61,6 +64,16 @@ def test_a_best_rate_that_stays_at_the_edge_is_said(monkeypatch):
     table = make_table(of, rows, quick=True)
     assert table.cells["bad", "text", 300].choice.at_edge
     assert table.edges == ["bad on text after 300 steps (0.00093)"]
+
+
+def test_a_task_may_have_selection_seeds_of_its_own():
+    tasks = copy.deepcopy(PROTOCOL["tasks"])
+    tasks["text"]["selection_seeds"] = [1000, 1001, 1002, 1003]
+    of, rows = parse(PROTOCOL | {"tasks": tasks}), {}
+    course = Course(of, of.arms["sdpa"], of.tasks[0], rows)
+    assert run(course, quick=True) == 4 * 4 + 10  # as below, with four seeds for each rate
+    assert {t.seed for t in rows} == {*range(1000, 1004), *range(10)}
+    assert of.tasks[1].selection_seeds == (1000, 1001)
 
 
 def test_quick_runs_are_read_by_the_full_ranking_where_they_suffice():

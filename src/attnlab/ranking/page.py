@@ -80,15 +80,19 @@ def check_rows(ranking: Ranking, directory: Path) -> None:
 
 
 def _same(then: Mapping[str, Any], now: Mapping[str, Any], arm: str, task: str) -> bool:
-    """Whether two protocols ask for the same runs of an arm on a task."""
+    """Whether what one protocol asks for of an arm on a task, another one asks for, too."""
     apart = ("says", "claims", "seconds", "quick", "only", "without", "convolution")
-    parts = [
-        [{k: x for k, x in (content["tasks"].get(task) or {}).items() if k not in apart}]
-        + [{k: x for k, x in (content["arms"].get(arm) or {}).items() if k not in apart}]
-        + [content[key] for key in ("selection_seeds", "test_seeds", "baseline", "common")]
-        for content in (then, now)
-    ]
-    return parts[0] == parts[1] and task in then["tasks"] and arm in then["arms"]
+    if any(task not in content["tasks"] or arm not in content["arms"] for content in (then, now)):
+        return False
+    parts, seeds = [], []
+    for content in (then, now):
+        of_task = {k: x for k, x in content["tasks"][task].items() if k not in apart}
+        of_arm = {k: x for k, x in content["arms"][arm].items() if k not in apart}
+        seeds.append(set(of_task.pop("selection_seeds", content["selection_seeds"])))
+        parts.append(
+            [of_task, of_arm, *(content[k] for k in ("test_seeds", "baseline", "common"))]
+        )
+    return parts[0] == parts[1] and seeds[0] <= seeds[1]  # further seeds may choose another rate
 
 
 def _content(ranking: Ranking) -> dict[str, Any]:
@@ -123,6 +127,7 @@ def _content(ranking: Ranking) -> dict[str, Any]:
             for arm in protocol.arms.values()
             if any(cell.arm is arm and cell.seeds for cell in every)
         ],
+        "reference": reference_processor(ranking),
         "hours": sum(float(row["cpu_seconds"]) for row in rows) / 3600,
         "runs": len(rows),
         "processors": sorted({str(row["processor"]) for row in rows}),
@@ -131,20 +136,31 @@ def _content(ranking: Ranking) -> dict[str, Any]:
     }
 
 
-def costs(course: Course) -> dict[str, float]:
-    """What a contestant costs, from its test runs on a task; empty without a row."""
+def reference_processor(ranking: Ranking) -> str:
+    """The processor of the baseline's runs, with whose time those on others cannot be compared;
+    empty without any."""
+    of = ranking.protocol
+    baseline = Course(of, of.arms[of.baseline], of.tasks[0], ranking.rows)
+    return str(costs(baseline).get("processor", ""))
+
+
+def costs(course: Course) -> dict[str, Any]:
+    """What a contestant costs, from its test runs on a task, and on which processor its time was
+    measured; empty without a row."""
     tests = course.tests(LONG * course.task.steps) or course.tests(course.task.steps)
     rows = [row for row in tests if row["status"] != "diverged"]
     if not rows:
         return {}
     values = rows[0]["values"]
     known = values["costs"] | {"parameters": values["parameters"]}  # of the whole model
-    found = {key: float(known[key]) for key in COSTS if known.get(key) is not None}
+    found: dict[str, Any] = {k: float(known[k]) for k in COSTS if known.get(k) is not None}
     if any(row.get("device", "cpu") != "cpu" for row in rows):
         return found  # the processor only waits
+    processor = str(rows[-1]["processor"])
+    rows = [row for row in rows if row["processor"] == processor]
     seconds = [row["cpu_seconds"] + row.get("cpu_seconds_before", 0) for row in rows]
     ms = [1000 * x / row["values"]["steps"] for x, row in zip(seconds, rows, strict=True)]
-    return found | {"ms": median(ms)}
+    return found | {"ms": median(ms), "processor": processor}
 
 
 def _figures(table: Table, ranking: Ranking) -> Iterator[tuple[str, Figure]]:
@@ -152,6 +168,7 @@ def _figures(table: Table, ranking: Ranking) -> Iterator[tuple[str, Figure]]:
     titles; those for which there are rows."""
     protocol, rows = ranking.protocol, ranking.rows
     text, arms = protocol.tasks[0], [arm for arm in protocol.arms.values() if not arm.control]
+    processor = reference_processor(ranking)
     for task in [each for each in protocol.tasks if each is text or each.name in RECALL]:
         key, steps = (
             "ms" if task is text else "cached",
@@ -161,7 +178,10 @@ def _figures(table: Table, ranking: Ranking) -> Iterator[tuple[str, Figure]]:
         for arm in arms:
             spent = costs(Course(protocol, arm, task, rows))  # of the model of this task
             cell = table.cells.get((arm.name, task.name, steps))
-            if cell is not None and cell.seeds and math.isfinite(cell.value) and key in spent:
+            other = key == "ms" and processor and spent.get("processor") != processor
+            if other or key not in spent:
+                continue
+            if cell is not None and cell.seeds and math.isfinite(cell.value):
                 results = [0.0 if math.isnan(x) else x for x in cell.accuracies]
                 result = cell.value if task is text else median(results)
                 points[arm.name] = spent[key], result
@@ -170,9 +190,11 @@ def _figures(table: Table, ranking: Ranking) -> Iterator[tuple[str, Figure]]:
             x = "CPU ms a step" if task is text else "state at T, in numbers"
             yield "speed" if task is text else task.name, _scatter(points, x, what, task is text)
     figure, (axes,) = panels(1, width=7.0)
+    rates = set[float]()
     for arm in arms:
         choice, _ = Course(protocol, arm, text, rows).choose(text.steps)
         if choice is not None:
+            rates |= choice.losses.keys()
             color, kind = looks([arm.name.split(",")[0]])[arm.name.split(",")[0]]
             axes.plot(*zip(*choice.losses.items(), strict=True), MARKERS[kind] + "-", color=color,
                       label=arm.name)  # fmt: skip
@@ -180,6 +202,8 @@ def _figures(table: Table, ranking: Ranking) -> Iterator[tuple[str, Figure]]:
         xscale="log", xlabel="learning rate", ylabel=f"loss: {text.name}, {text.steps:,} steps"
     )
     if axes.get_lines():
+        axes.set_xticks(sorted(rates), [f"{rate:g}" for rate in sorted(rates)])
+        axes.minorticks_off()
         label_lines(axes)
         yield "rates", figure
 
@@ -227,7 +251,7 @@ def notes(content: Mapping[str, Any]) -> list[str]:
         f"{len(table.judged)} verdicts, each by 10 of 10 seeds. If no variant differed from its "
         f"partner, {table.false_cells:.2f} of them at most would be better or worse by chance; "
         f"the probability of at least one is at most {min(1, table.false_cells):.1%}. A rate that "
-        f"was not the best, chosen on {len(table.protocol.selection)} seeds, may add others."
+        "was not the best, chosen on few seeds, may add others."
     ]
     if absent := [name for name in every if name not in run]:
         found.append(f"Not run: {len(absent)} of {len(every)} rows ({'; '.join(absent)}).")
@@ -246,10 +270,12 @@ def notes(content: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _cost_words(spent: Mapping[str, float]) -> list[str]:
-    """Parameters, FLOPs, numbers in the cache, and CPU time a step, as text."""
+def _cost_words(spent: Mapping[str, Any], processor: str) -> list[str]:
+    """Parameters, FLOPs, numbers in the cache, and CPU time a step, as text; a star marks the time
+    on another processor."""
     words = [f"{spent[key]:,.0f}" if key in spent else "" for key in COSTS]
-    return [*words[:-1], f"{spent['ms']:.1f}" if "ms" in spent else ""]
+    star = "*" if processor and spent.get("processor") != processor else ""
+    return [*words[:-1], f"{spent['ms']:.1f}{star}" if "ms" in spent else ""]
 
 
 @cache
@@ -280,7 +306,8 @@ def print_table(ranking: Ranking) -> None:
         for row in content["rows"]:
             cells = [row["cells"][i] for i in kept]
             style, words = "bold" if row["arm"] is ranking.own else "", map(in_words, cells)
-            printed.add_row(row["arm"].name, *words, *_cost_words(row["costs"]), style=style)
+            spent = _cost_words(row["costs"], content["reference"])
+            printed.add_row(row["arm"].name, *words, *spent, style=style)
         Console().print(printed)
     for cell in [c for c in content["table"].cells.values() if c.arm is ranking.own and c.seeds]:
         console.print(

@@ -22,6 +22,7 @@ class Task:
     overrides: tuple[str, ...]
     steps: int  # n
     rates: tuple[float, ...]
+    selection_seeds: tuple[int, ...]
     seconds: float | None = None  # of n steps, on one core; None: not measured
     floor: float | None = None  # the accuracy without attention; None for a text
     length: int | None = None  # at which the accuracy after 4 n steps is measured, if not T
@@ -61,7 +62,6 @@ class Trial:
 class Protocol:
     """Tasks, contestants and seeds."""
 
-    selection: tuple[int, ...]
     test: tuple[int, ...]
     baseline: str
     models: str  # in words
@@ -116,7 +116,10 @@ def read_protocol(directory: Path, size: str | None = None) -> Protocol:
 def parse(content: Mapping[str, Any]) -> Protocol:
     """The protocol from the content of its file."""
     baseline = content["baseline"]
-    tasks = [Task(name=name, **_entry(entry)) for name, entry in content["tasks"].items()]
+    selection = {"selection_seeds": content["selection_seeds"]}
+    tasks = [
+        Task(name=name, **_entry(selection | entry)) for name, entry in content["tasks"].items()
+    ]
     arms = {
         name: Contestant(
             name=name, **{"overrides": (f"attn={name}",), "partner": baseline} | _entry(entry)
@@ -127,7 +130,6 @@ def parse(content: Mapping[str, Any]) -> Protocol:
         if arm.partner not in arms:
             raise ValueError(f"{arm.name}: there is no partner {arm.partner}")
     return Protocol(
-        selection=tuple(content["selection_seeds"]),
         test=tuple(content["test_seeds"]),
         baseline=baseline,
         models=content["models"],

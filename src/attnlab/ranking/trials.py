@@ -104,7 +104,7 @@ class Course:
     def tried(self, rates: Iterable[float], steps: int) -> dict[float, dict[int, float]]:
         """Rate -> selection seed -> score."""
         found: dict[float, dict[int, float]] = {}
-        for rate, seed in product(rates, self.protocol.selection):
+        for rate, seed in product(rates, self.task.selection_seeds):
             if (row := self.row(rate, steps, seed)) is not None:
                 found.setdefault(rate, {})[seed] = read(row, self.task, steps).score
         return found
@@ -115,7 +115,7 @@ class Course:
         At 4 n, the best rate at n is tried beside its two neighbors, unless all of its runs solved
         the task.
         """
-        seeds, grid = self.protocol.selection, self.task.rates
+        seeds, grid = self.task.selection_seeds, self.task.rates
         if steps != self.task.steps:
             short, needed = self.choose(self.task.steps)
             if short is None or self._solved(short.rate):
@@ -148,7 +148,7 @@ class Course:
         return Needed(self.arm, self.task, rate, steps, seed, earlier)
 
     def _solved(self, rate: float) -> bool:
-        rows = [self.row(rate, self.task.steps, seed) for seed in self.protocol.selection]
+        rows = [self.row(rate, self.task.steps, seed) for seed in self.task.selection_seeds]
         return all(row is not None and row["status"] == "stopped" for row in rows)
 
     def chosen(self, steps: int) -> tuple[Choice | None, list[Needed]]:
@@ -196,6 +196,6 @@ class Course:
         if self.chosen(length)[0] is None:  # after these runs, there are more
             runs, steps = runs + tests, steps + tests * length
             if not quick and self.chosen(task.steps)[0] is None:
-                checked = 3 * len(self.protocol.selection)
+                checked = 3 * len(self.task.selection_seeds)
                 runs, steps = runs + checked, steps + checked * (length - task.steps)
         return runs, steps
