@@ -25,9 +25,9 @@ PLACE = "README.md"
 RECALL = ("capacity", "mqar")  # tasks, drawn against the size of the state
 COSTS = {
     "parameters": "parameters",
-    "flops": "FLOPs a position",
+    "flops": "FLOPs per position",
     "cached": "state at T",
-    "ms": "CPU ms a step",
+    "ms": "CPU ms per step",
 }
 
 
@@ -187,7 +187,7 @@ def _figures(table: Table, ranking: Ranking) -> Iterator[tuple[str, Figure]]:
                 points[arm.name] = spent[key], result
         what = f"{'loss' if task is text else 'accuracy'}: {task.name}, {steps:,} steps"
         if len(points) > 1:
-            x = "CPU ms a step" if task is text else "state at T, in numbers"
+            x = "CPU ms per step" if task is text else "state at T, in numbers"
             yield "speed" if task is text else task.name, _scatter(points, x, what, task is text)
     figure, (axes,) = panels(1, width=7.0)
     rates = set[float]()
