@@ -246,7 +246,8 @@ def notes(content: Mapping[str, Any]) -> list[str]:
     """Sentences about the whole table: what it rests on, and what may be wrong with it."""
     table, controls = content["table"], [c for c in content["table"].judged if c.arm.control]
     cells = table.cells.values()
-    run, every = {c.arm.name for c in cells if c.seeds}, dict.fromkeys(c.arm.name for c in cells)
+    run = {c.arm.name for c in cells if c.verdict != "not run"}
+    every = dict.fromkeys(c.arm.name for c in cells)
     found = [
         f"{len(table.judged)} verdicts, each by 10 of 10 seeds. If no variant differed from its "
         f"partner, {table.false_cells:.2f} of them at most would be better or worse by chance; "
@@ -256,7 +257,7 @@ def notes(content: Mapping[str, Any]) -> list[str]:
     if absent := [name for name in every if name not in run]:
         found.append(f"Not run: {len(absent)} of {len(every)} rows ({'; '.join(absent)}).")
     parts = [f"{c.arm.name} on {c.task.name}" for c in cells if not c.seeds and c.arm.name in run]
-    found += [f"Not finished: {'; '.join(dict.fromkeys(parts))}."] if parts else []
+    found += [f"Not finished, or not run: {'; '.join(dict.fromkeys(parts))}."] if parts else []
     if table.broken:
         found.append(f"Controls that failed: {'; '.join(table.broken)}.")
     elif controls:
