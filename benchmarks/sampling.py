@@ -90,7 +90,7 @@ def main() -> None:
             print(f"{name}, {context} characters: {shown}; {row['speedup']:.1f} times", flush=True)
     result = {
         "rows": rows,
-        "unit": "milliseconds a character",
+        "unit": "milliseconds per character",
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "machine": platform.machine(),

@@ -54,6 +54,11 @@ def test_smearing_adds_the_embeddings_before_by_their_weights() -> None:
                 torch.testing.assert_close(x[:, t], expected)
 
 
+def test_what_is_not_a_layer_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"attn made 3, which is not an nn\.Module"):
+        GPT(lambda config: 3, vocab_size=65)  # type: ignore[arg-type, return-value]
+
+
 @pytest.mark.parametrize("smear", [-1, 64])
 def test_smearing_stays_within_the_block(smear: int) -> None:
     with pytest.raises(ValueError, match=f"smear = {smear} must be at least 0"):

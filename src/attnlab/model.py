@@ -199,7 +199,12 @@ class GPT(nn.Module):
             activation=activation,
             mlp_ratio=mlp_ratio,
         )
-        self.blocks = nn.ModuleList(block(attn(replace(config, layer=n))) for n in range(n_layer))
+        self.blocks = nn.ModuleList()
+        for n in range(n_layer):
+            layer = attn(replace(config, layer=n))
+            if not isinstance(layer, nn.Module):
+                raise ValueError(f"attn made {layer!r}, which is not an nn.Module")
+            self.blocks.append(block(layer))
         self.ln_f = norm(n_embd, bias=bias)
 
     def embed(self, ids: Tensor, start: int = 0) -> Tensor:

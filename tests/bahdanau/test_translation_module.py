@@ -184,7 +184,7 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
-        (["attn=cross/dot", "attn.size=8"], r"attn\._target_ = .*Aligner takes none of config"),
+        (["attn=cross/dot", "attn.size=8"], r"attn\._target_ = .*Aligner has no parameter config"),
         (["probes=alignments"], "the probe Alignments measures a Translator, not a GPT"),
     ],
 )

@@ -48,7 +48,7 @@ def test_the_rows_of_a_published_verdict_are_read(paths):
         ([*ROWS, ROWS[1]], "line 4 has the id of line 2"),
         ([*ROWS, sealed(ROWS[1] | {"values": {"x": 9}})], "line 4 has the id of line 2"),
         ([ROWS[0], ROWS[2]], "lacks the row run-s1 of the published verdict"),
-        ([], "lacks the row run-s0"),
+        ([], "lacks the row run-s0 and 2 others of the published verdict"),
         ([ROWS[0], {"id": "run-s1"}, ROWS[2]], "line 2 is damaged"),
     ],
     ids=["edited", "digest renewed", "doubled", "doubled, edited", "missing", "all", "no digest"],

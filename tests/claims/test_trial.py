@@ -166,7 +166,7 @@ def test_predictions_at_two_lengths_stand_beside_those_at_one():
     evidence = judged(prepare(Claim("x", (two, one)), []), (0.2, 0.2, 0.2))
     tested = describe_conditions(evidence.claim, evidence.found, Resolved())
     assert (
-        ", 300 and 1,200 steps for some predictions and one length for others (60 steps), "
+        ", two lengths for some predictions (300 and 1,200 steps), one for others (60 steps), "
     ) in tested
 
 

@@ -156,7 +156,7 @@ def test_the_commands(train: Callable[..., Any], text_file: Path) -> None:
     [
         (["optim.lr=1"], "optim.lr=1 does not choose data"),
         (["data=tinyshakespeare"], "alphabet lacks"),
-        (["data=nowhere"], "cannot be composed: there is no data=nowhere; there are "),
+        (["data=nowhere"], "there is no data=nowhere; there are "),
         (["length=-3"], "length = -3 must be a whole number"),
         (["length=17"], r"length = 17 is beyond model\.block_size = 16"),
     ],

@@ -145,7 +145,7 @@ SETTINGS = [
     ("probes=null", "Config group override must be a string"),
     ("logger=null", "Config group override must be a string"),
     ("attn=[sdpa,nope]", "there is no attn=nope; there are additive"),
-    ("attn=[1,2]", "there is no attn=1; there are additive"),
+    ("attn=[1,2]", "there is no attn=2; there are additive"),
     ("attn=null", "Config group override must be a string"),
     (
         "trainer.precision=16-mixed",

@@ -58,7 +58,7 @@ def test_two_runs_with_their_histories(tmp_path: Path) -> None:
     found = data(explore(*folders).page)
     assert found["title"] == "sdpa and unscaled"
     assert [run["name"] for run in found["runs"]] == ["sdpa", "unscaled"]
-    of_attention = "attention: 4,096 parameters, 16,384 FLOPs a token"
+    of_attention = "attention: 4,096 parameters, 16,384 FLOPs per token"
     note = f"finished at step 30, validation loss 2.5000; {of_attention}"
     assert found["runs"][0]["note"] == note
     assert found["runs"][1]["note"] == "diverged at step 5, validation loss 2.5000"

@@ -364,7 +364,7 @@ def test_writing_on(browser: Browser, page: Path) -> None:
         WebDriverWait(browser.driver, 30).until(lambda _: browser.run("!writing"))
         left, other = browser.run("state.wrote")
         assert len([*left]) == browser.run("WRITTEN") and (left == other) == same
-        assert "nats a character" in said(browser, ".col1 .judged")
+        assert "nats per character" in said(browser, ".col1 .judged")
     browser.find("#text").send_keys("a")
     assert browser.run("state.wrote") == ["", ""]
 

@@ -75,10 +75,17 @@ def test_a_part_of_the_table_says_what_was_not_run(ranking):
     run(course)
     del rows[course.protocol.trial(course.arm, course.task, course.choose(300)[0].rate, 1200, 9)]
     part = Invented(protocol=of, rows=rows, quick=False, own=None)
-    assert page.notes(page._content(part))[1] == "Not run: 2 of 5 rows (good; bad)."
+    unfinished = page._content(part)
+    words = [
+        "Not run: 1 of 5 rows (good).",
+        "Not finished, or not run: bad on text; bad on recall.",
+    ]
+    assert page.notes(unfinished)[1:3] == words
     run(course)
-    notes = page.notes(page._content(part))
-    assert notes[1:3] == ["Not run: 1 of 5 rows (good).", "Not finished: bad on recall."]
+    content = page._content(part)
+    assert page.notes(content)[2] == "Not finished, or not run: bad on recall."
+    verdicts = {c.verdict for c in content["table"].cells.values() if c.arm.name == "bad"}
+    assert {"not run"} < verdicts and "not finished" not in verdicts
     assert "<b>good</b>" not in page.html(part)
 
 

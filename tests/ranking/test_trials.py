@@ -170,7 +170,7 @@ def test_nine_seeds_are_no_verdict():
     course = Course(of, of.arms["good"], TEXT, rows)
     rate = course.choose(300)[0].rate
     del rows[of.trial(course.arm, TEXT, rate, 300, 9)]
-    assert judge_cell(of, rows, course.arm, TEXT, 300).verdict == "not run"
+    assert judge_cell(of, rows, course.arm, TEXT, 300).verdict == "not finished"
 
 
 @pytest.mark.parametrize(("seeds", "finite"), [(3, True), (6, False), (10, False)])

@@ -50,6 +50,17 @@ def test_seeds_that_did_not_choose_the_rate_are_compared_if_there_are_some(tmp_p
     assert "compared on seeds 3 to 6." in str(best)
 
 
+def test_one_seed_is_named_as_one(tmp_path):
+    text = str(compare_at_best(read_runs(sweep(tmp_path, seeds=(0,))), "lr"))
+    assert "by the loss of seed 0, and is compared on the same seed." in text
+
+
+def test_runs_are_sorted_by_number(tmp_path):
+    rates = [run.config["optim.lr"] for run in read_runs(sweep(tmp_path, seeds=(0, 10, 9)))]
+    assert rates[:9] == [1e-3] * 3 + [3e-3] * 3 + [1e-2] * 3
+    assert [run.seed for run in read_runs(tmp_path)][:3] == [0, 9, 10]
+
+
 def test_the_command_prints_the_rates_as_text_and_as_json(tmp_path):
     command = ["compare", str(sweep(tmp_path)), "--best", "lr"]
     text = CliRunner().invoke(app, command).output

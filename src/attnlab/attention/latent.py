@@ -24,7 +24,7 @@ class LatentAttention(SelfAttention):
     projection of c beside the rotated part, and its value another up projection of c. Its query
     has D + `rotated` channels, of which the last are rotated; unlike in the paper, it comes from
     the input, without a small vector of its own. The scale is 1/sqrt(D + rotated). Only c and the
-    rotated part are cached: latent + rotated numbers a position instead of 2 C.
+    rotated part are cached: latent + rotated numbers per position instead of 2 C.
 
     `qkv` holds the rows of queries (H (D + rotated)), of c, and of the shared part; `up` those of
     keys and values (2 C, latent). By default, latent is C / 2, and rotated D / 2 rounded down to

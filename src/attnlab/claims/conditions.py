@@ -36,8 +36,9 @@ def describe_conditions(
         parts.append(_one("learning rate", [f"{rate:g}" for rate in sorted(rates)]))
     single = [f"{n:,} steps" for n in sorted(steps)]
     if lengths := sorted({each.steps for each in trained if each.part_of}):
-        others = f" for some predictions and one length for others ({'; '.join(single)})"
-        parts.append(f"{' and '.join(f'{n:,}' for n in lengths)} steps{others * bool(single)}")
+        both = f"{' and '.join(f'{n:,}' for n in lengths)} steps"
+        others = f"two lengths for some predictions ({both}), one for others ({'; '.join(single)})"
+        parts.append(others if single else both)
     elif single:
         parts.append(_one("length", single))
     if corpora:

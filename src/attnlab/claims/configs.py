@@ -72,8 +72,9 @@ def compose_config(
         with open_dict(cfg):
             del cfg["hydra"]
     except (HydraException, OmegaConfBaseException) as error:
-        typed = " ".join(overrides)
-        raise BadInput(f"{typed} cannot be composed: {in_a_sentence(error)}") from error
+        typed, said = " ".join(overrides), in_a_sentence(error)
+        named = any(override in said for override in overrides)
+        raise BadInput(said if named else f"{typed} cannot be composed: {said}") from error
     return cfg, variant
 
 

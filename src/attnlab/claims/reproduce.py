@@ -193,7 +193,8 @@ def print_verdicts(family: Sequence[Evidence], paths: Paths, console: Console) -
     count, error = false_confirmations(content["declaration"] for content in declared)
     console.print(
         f"{count} declared primary predictions: if at most half of all seeds agree with them, any "
-        f"of them is confirmed with a probability of at most {error:.1%}"
+        f"of them is confirmed with a probability of at most {error:.1%}",
+        soft_wrap=False,
     )
     console.print(f"report    {paths.results / 'report.html'}")
     console.print(f"verdicts  {paths.results / 'verdicts.json'}")

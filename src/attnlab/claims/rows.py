@@ -113,7 +113,9 @@ def read_rows(file: Path) -> list[Row]:
             row = json.loads(line)
             id_, digest = row["id"], row["digest"]
         except (ValueError, KeyError, TypeError) as error:
-            raise BadInput(f"{place} is damaged; restore the file from git") from error
+            raise BadInput(
+                f"{place} is damaged, or has no digest; restore the file from git"
+            ) from error
         if digest != _digest({key: x for key, x in row.items() if key != "digest"}):
             raise BadInput(f"{place} differs from its digest; restore the file from git")
         if id_ in first:
@@ -138,9 +140,11 @@ def check_published(directory: Path) -> None:
     file = old if old.exists() else directory / "rows.jsonl"
     name = f"the published verdict (version {verdict['version']})"
     rows = {row["id"]: (number, row) for number, row in enumerate(read_rows(file), 1)}
+    if missing := [id_ for id_ in judged if id_ not in rows]:
+        others = f" and {len(missing) - 1} others" if missing[1:] else ""
+        what = f"the row {missing[0]}{others} of {name}"
+        raise BadInput(f"{file} lacks {what}; restore the file from git")
     for id_, digest in judged.items():
-        if id_ not in rows:
-            raise BadInput(f"{file} lacks the row {id_} of {name}; restore the file from git")
         number, row = rows[id_]
         if row["digest"] != digest:
             place = f"{file}, line {number}"

@@ -104,7 +104,7 @@ def _note(run: Run | None) -> str:
         note += f", validation loss {loss:.4f}"
     of_attention = {
         "parameters": "parameters",
-        "flops": "FLOPs a token",
+        "flops": "FLOPs per token",
         "cached": "numbers cached",
     }
     known = {unit: run.metrics.get(f"costs.{key}") for key, unit in of_attention.items()}

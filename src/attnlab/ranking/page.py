@@ -25,9 +25,9 @@ PLACE = "README.md"
 RECALL = ("capacity", "mqar")  # tasks, drawn against the size of the state
 COSTS = {
     "parameters": "parameters",
-    "flops": "FLOPs a position",
+    "flops": "FLOPs per position",
     "cached": "state at T",
-    "ms": "CPU ms a step",
+    "ms": "CPU ms per step",
 }
 
 
@@ -187,7 +187,7 @@ def _figures(table: Table, ranking: Ranking) -> Iterator[tuple[str, Figure]]:
                 points[arm.name] = spent[key], result
         what = f"{'loss' if task is text else 'accuracy'}: {task.name}, {steps:,} steps"
         if len(points) > 1:
-            x = "CPU ms a step" if task is text else "state at T, in numbers"
+            x = "CPU ms per step" if task is text else "state at T, in numbers"
             yield "speed" if task is text else task.name, _scatter(points, x, what, task is text)
     figure, (axes,) = panels(1, width=7.0)
     rates = set[float]()
@@ -246,7 +246,8 @@ def notes(content: Mapping[str, Any]) -> list[str]:
     """Sentences about the whole table: what it rests on, and what may be wrong with it."""
     table, controls = content["table"], [c for c in content["table"].judged if c.arm.control]
     cells = table.cells.values()
-    run, every = {c.arm.name for c in cells if c.seeds}, dict.fromkeys(c.arm.name for c in cells)
+    run = {c.arm.name for c in cells if c.verdict != "not run"}
+    every = dict.fromkeys(c.arm.name for c in cells)
     found = [
         f"{len(table.judged)} verdicts, each by 10 of 10 seeds. If no variant differed from its "
         f"partner, {table.false_cells:.2f} of them at most would be better or worse by chance; "
@@ -256,7 +257,7 @@ def notes(content: Mapping[str, Any]) -> list[str]:
     if absent := [name for name in every if name not in run]:
         found.append(f"Not run: {len(absent)} of {len(every)} rows ({'; '.join(absent)}).")
     parts = [f"{c.arm.name} on {c.task.name}" for c in cells if not c.seeds and c.arm.name in run]
-    found += [f"Not finished: {'; '.join(dict.fromkeys(parts))}."] if parts else []
+    found += [f"Not finished, or not run: {'; '.join(dict.fromkeys(parts))}."] if parts else []
     if table.broken:
         found.append(f"Controls that failed: {'; '.join(table.broken)}.")
     elif controls:

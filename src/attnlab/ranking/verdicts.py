@@ -17,7 +17,7 @@ WORDS = {"confirmed": "worse", "refuted": "better", "open": "open"}
 @dataclass(frozen=True)
 class Cell:
     """A verdict with its numbers. `verdict` is better, worse or open by 10 of 10 seeds, "baseline"
-    for an arm that is its own partner, or "not run"."""
+    for an arm that is its own partner, "not finished", or "not run"."""
 
     arm: Contestant
     task: Task
@@ -103,11 +103,12 @@ def make_table(protocol: Protocol, rows: Rows, quick: bool = False) -> Table:
 
 
 def judge_cell(protocol: Protocol, rows: Rows, arm: Contestant, task: Task, steps: int) -> Cell:
-    """Judge a contestant on a task; it is "not run" until all seeds are there."""
+    """Judge a contestant on a task; it is "not finished" until all seeds are there."""
     course = Course(protocol, arm, task, rows)
     mine, (choice, _) = course.readings(steps), course.chosen(steps)
     if len(mine) < len(protocol.test):
-        return Cell(arm, task, steps, "not run", choice=choice)
+        begun = mine or course.tried(task.rates, task.steps)
+        return Cell(arm, task, steps, "not finished" if begun else "not run", choice=choice)
     partner = protocol.arms[arm.partner]
     other = Course(protocol, partner, task, rows).readings(steps)
     unit = _unit((mine, other if len(other) == len(mine) else mine), task, steps)

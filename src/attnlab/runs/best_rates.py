@@ -41,11 +41,11 @@ class BestRuns:
         ]
 
     def __str__(self) -> str:
-        same = list(self.seeds) == list(self.selection)
-        fresh = "the same seeds" if same else f"seeds {_listed(self.seeds)}"
+        same, one = list(self.seeds) == list(self.selection), len(self.selection) == 1
+        chosen = f"{'loss of' if one else 'mean loss over'} {_listed(self.selection)}"
+        fresh = f"the same seed{'' if one else 's'}" if same else _listed(self.seeds)
         lines = [
-            f"Each setting has its best {self.key}, by the mean loss over seeds "
-            f"{_listed(self.selection)}, and is compared on {fresh}."
+            f"Each setting has its best {self.key}, by the {chosen}, and is compared on {fresh}."
         ]
         for comparison, choice in zip(self.comparisons, self.choices, strict=True):
             tried = ", ".join(f"{rate:g} ({loss:.4f})" for rate, loss in choice.losses.items())
@@ -116,7 +116,7 @@ def compare_at_best(runs: Sequence[Run], name: str, baseline: str | None = None)
 
 
 def _listed(seeds: Sequence[Any]) -> str:
-    """Seeds in a sentence: 0, 1, 2 or 3 to 12."""
+    """Seeds in a sentence: seed 0, seeds 0, 1, 2 or seeds 3 to 12."""
     if len(seeds) > 3 and list(seeds) == list(range(seeds[0], seeds[0] + len(seeds))):
-        return f"{seeds[0]} to {seeds[-1]}"
-    return ", ".join(map(str, seeds))
+        return f"seeds {seeds[0]} to {seeds[-1]}"
+    return f"seed{'' if len(seeds) == 1 else 's'} {', '.join(map(str, seeds))}"

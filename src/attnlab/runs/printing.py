@@ -50,7 +50,8 @@ def note_on_costs(comparisons: Sequence[Comparison]) -> str:
     return (
         f"FLOPs and cache: of attention at T = {' and '.join(lengths)}. FLOPs are those of matrix "
         f"products, forward: of the algorithm, and counted in this implementation. Not counted: "
-        f"{', '.join(['elementwise operators', *sorted(missed - {''})])}."
+        f"{', '.join(['elementwise operators', *sorted(missed - {''})])}. The time of a "
+        "step also depends on what else the machine did."
     )
 
 

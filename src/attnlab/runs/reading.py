@@ -137,10 +137,10 @@ def read_curves(folder: Path, pattern: str) -> dict[str, list[tuple[int, float]]
     return {tag: sorted(scalars[tag].items()) for tag in scalars if re.fullmatch(pattern, tag)}
 
 
-def _natural(path: Path) -> list[tuple[int, str]]:
-    """A sort key by which seed 10 follows seed 9."""
-    pieces = re.split(r"(\d+)", str(path))
-    return [(int(p), "") if p.isdecimal() else (-1, p) for p in pieces]
+def _natural(path: Path) -> list[tuple[float, str]]:
+    """A sort key by which seed 10 follows seed 9, and a rate of 0.01 one of 0.003."""
+    pieces = re.split(r"(\d+(?:\.\d+)?(?:e-?\d+)?)", str(path))
+    return [(float(p), "") if p[:1].isdecimal() else (-1, p) for p in pieces]
 
 
 def _is_sound(run: Run) -> bool:

@@ -51,7 +51,9 @@ def build(
     hints = parameters(target, f"{path}._target_")
     takes_config = next(iter(hints.items()), None) in CONFIGS
     if supplied and not hints.keys() & set(supplied):
-        raise BadInput(f"{path}._target_ = {node._target_} takes none of {', '.join(supplied)}")
+        raise BadInput(
+            f"{path}._target_ = {node._target_} has no parameter {' or '.join(supplied)}"
+        )
     if takes_config:
         settings = parameters(AttentionConfig, path)
         hints = {name: hint for name, hint in settings.items() if name not in SHAPE} | hints

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 # Plugins of Hydra and the packages that bring them.
 PLUGINS = {f"hydra/launcher={kind}": f"hydra-{kind}-launcher" for kind in ("joblib", "ray")}
+MOST_NAMED = 10  # options, beside the one that was probably meant
 
 
 def train(cfg: DictConfig) -> float:
@@ -286,5 +287,8 @@ def missing_file(path: str, options: list[str]) -> str:
     if package := PLUGINS.get(f"{group}={name}"):
         return f"{group}={name} is not installed; install it with: pip install {package}"
     near, there = get_close_matches(name.lower(), options, n=1), ", ".join(sorted(options))
-    hint = f"did you mean {group}={near[0]}? (there are {there})" if near else f"there are {there}"
+    hint = f"there are {there}"
+    if near:
+        few = f" ({hint})" if len(options) <= MOST_NAMED else ""
+        hint = f"did you mean {group}={near[0]}?{few}"
     return f"there is no {group}={name}; {hint}"
