@@ -7,10 +7,14 @@ from itertools import pairwise
 
 import pytest
 
+from attnlab.claims.configs import hydra_conf
+from attnlab.claims.reproduce import find_paths
+from attnlab.errors import BadInput
 from attnlab.ranking.protocol import Contestant, Trial, parse, read_protocol
+from attnlab.ranking.rank import Ranking
 from attnlab.ranking.trials import Course, read
 from attnlab.ranking.verdicts import judge_cell, make_table
-from tests.conftest import ROOT
+from tests.conftest import CONF, ROOT
 from tests.ranking.simulated import BEST, PROTOCOL, protocol, row_of, run, settings_of
 
 TEXT, RECALL = protocol().tasks
@@ -35,6 +39,17 @@ def test_the_published_protocol_is_valid_and_large_enough():
         assert all(1.7 < b / a < 1.9 for a, b in pairwise(task.rates))
     for arm in variants:  # the same but for its attention
         assert arm.overrides[1:] == published.arms[arm.partner].overrides[1:]
+
+
+def test_every_published_contestant_passes_the_checkup(tmp_path):
+    paths = find_paths(ROOT / "experiments", CONF, tmp_path, "full")
+    with hydra_conf(paths.conf):
+        ranking = Ranking(paths, [], quick=False)
+        for arm in ranking.protocol.arms.values():
+            ranking.checked_model(arm)
+        faulty = replace(ranking.protocol.arms["linear"], overrides=("attn=unscaled",))
+        with pytest.raises(BadInput, match="linear does not pass the checkup"):
+            ranking.checked_model(faulty)
 
 
 def test_a_course_tries_the_grid_extends_it_at_an_edge_and_checks_the_neighbors():

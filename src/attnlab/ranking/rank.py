@@ -56,7 +56,7 @@ class Ranking:
         self.own = None
         if overrides:  # checked before its partner is trained
             own = own_contestant(overrides, self.protocol, paths.config_dir)
-            self.own = replace(own, convolution=has_convolution(self._check(own)))
+            self.own = replace(own, convolution=has_convolution(self.checked_model(own)))
             arms = {**self.protocol.arms, own.name: self.own}
             self.protocol = replace(self.protocol, arms=arms)
         self.known = ClaimSet(paths, [Claim("", (), name=NAME)])
@@ -78,6 +78,20 @@ class Ranking:
             for arm, task in sorted(cells, key=lambda cell: not cell[1].quick)
             if own is None or (arm.name in (own.name, own.partner) and task in tasks)
         ]
+
+    def checked_model(self, arm: Contestant) -> nn.Module:
+        """The model of a contestant; BadInput if the checkup finds a fault in it."""
+        task = self.protocol.tasks[0]
+        overrides = (*task.overrides, *arm.overrides)
+        paths = self.paths
+        config = read_config(compose_config(overrides, 0, paths.experiments, paths.config_dir)[0])
+        net = config.model(len(config.data().alphabet))
+        report = checkup(net, name=arm.name)
+        if report.exit_code:
+            why = "; ".join(found.headline for found in report.diagnoses)
+            raise BadInput(f"{arm.name} does not pass the checkup and is not ranked: {why}")
+        self._healthy.add(arm.name)
+        return net
 
     def table(self) -> Table:
         """All cells by the rows so far."""
@@ -130,7 +144,7 @@ class Ranking:
     def _task(self, needed: Needed) -> tuple[ClaimTask, Trial]:
         arm, task = needed.arm, needed.task
         if arm.name not in self._healthy:
-            self._check(arm)
+            self.checked_model(arm)
         trial = self.protocol.trial(arm, task, needed.rate, needed.steps, needed.seed)
         directory, steps, continued = self._directory(trial), needed.steps, ""
         code = f"-{trial.code}" if trial.code else ""
@@ -167,20 +181,6 @@ class Ranking:
         same = row["sources"] == sources_digest(self.paths, NAME)
         same = same and row["processor"] == processor()
         return same and versions().items() <= row["versions"].items()
-
-    def _check(self, arm: Contestant) -> nn.Module:
-        """The model of a contestant; BadInput if the checkup finds a fault in it."""
-        task = self.protocol.tasks[0]
-        overrides = (*task.overrides, *arm.overrides)
-        paths = self.paths
-        config = read_config(compose_config(overrides, 0, paths.experiments, paths.config_dir)[0])
-        net = config.model(len(config.data().alphabet))
-        report = checkup(net, name=arm.name)
-        if report.exit_code:
-            why = "; ".join(found.headline for found in report.diagnoses)
-            raise BadInput(f"{arm.name} does not pass the checkup and is not ranked: {why}")
-        self._healthy.add(arm.name)
-        return net
 
 
 def has_convolution(net: nn.Module) -> bool:
