@@ -38,7 +38,7 @@ PROTOCOL = {
         "slow": {
             "overrides": ["attn=sdpa"], "rate_of_sdpa": 0.1, "control": "worse", "says": "slow",
         },
-        "good": {"says": "a better one"},
+        "good": {"says": "a better one", "pairs": {"text": "bad"}},
         "bad": {"says": "a worse one", "claims": "to be better"},
     },
 }  # fmt: skip

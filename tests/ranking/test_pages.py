@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from attnlab.ranking import page
-from attnlab.ranking.protocol import Contestant
+from attnlab.ranking.costs import costs, reference_processor
+from attnlab.ranking.protocol import Contestant, parse
 from attnlab.ranking.trials import Course
 from attnlab.ranking.verdicts import make_table
 from tests.browser import chromium
@@ -124,6 +125,36 @@ def test_times_on_another_processor_are_marked_and_not_drawn(ranking):
         patch.setattr(page, "_scatter", lambda points, *_: set(points))
         drawn = dict(page._figures(other.table(), other))
     assert drawn["speed"] == {"sdpa", "good", ranking.own.name}
+
+
+def test_times_are_compared_on_the_processor_of_most_contestants(ranking):
+    """The baseline was timed on two of them."""
+    rows = {
+        t: row
+        if {"attn=sdpa", "optim.lr=0.0056"} <= {*t.overrides}
+        else row | {"processor": "q", "cpu_seconds": 3.0}
+        for t, row in ranking.rows.items()
+    }
+    of = ranking.protocol
+    assert reference_processor(of, rows) == "q" and reference_processor(of, {}) == ""
+    spent = {name: costs(Course(of, arm, of.tasks[0], rows), "q") for name, arm in of.arms.items()}
+    assert {x["processor"] for x in spent.values()} == {"q"}
+    assert spent["good"]["ms"] == 1000 * 3.0 / 1200
+
+
+def test_a_contestant_is_also_compared_with_another_one_that_the_protocol_names(ranking):
+    table = ranking.table()
+    verdicts = [(x.arm.name, x.arm.partner, x.steps, x.verdict) for x in table.pairs]
+    assert verdicts == [("good", "bad", 300, "better"), ("good", "bad", 1200, "better")]
+    assert len(table.judged) == len(table.pairs) + sum(
+        cell.verdict in ("better", "worse", "open") for cell in table.cells.values()
+    )
+    said = r"Against bad on text \(300\): better, -0\.2\d+ \(-0\.2\d+ to -0\.\d+\)\."
+    assert len(re.findall(said, page.html(ranking))) == 1
+    protocol = copy.deepcopy(PROTOCOL)
+    protocol["arms"]["good"]["pairs"] = {"text": "nobody"}
+    with pytest.raises(ValueError, match="good: pairs name no task or arm: nobody"):
+        parse(protocol)
 
 
 def test_rows_hold_after_further_selection_seeds_and_no_other_change():

@@ -16,6 +16,7 @@ from attnlab.claims.provenance import text_at
 from attnlab.errors import BadInput
 from attnlab.files import write_atomically
 from attnlab.plotting.drawing import MARKERS, color_of, label_lines, looks, panels, styled, svg
+from attnlab.ranking.costs import COSTS, costs, reference_processor
 from attnlab.ranking.protocol import FILE, LONG
 from attnlab.ranking.rank import NAME, Ranking
 from attnlab.ranking.trials import Course
@@ -23,12 +24,6 @@ from attnlab.ranking.verdicts import Cell, Table
 
 PLACE = "README.md"
 RECALL = ("capacity", "mqar")  # tasks, drawn against the size of the state
-COSTS = {
-    "parameters": "parameters",
-    "flops": "FLOPs per position",
-    "cached": "state at T",
-    "ms": "CPU ms per step",
-}
 
 
 def html(ranking: Ranking) -> str:
@@ -81,7 +76,7 @@ def check_rows(ranking: Ranking, directory: Path) -> None:
 
 def _same(then: Mapping[str, Any], now: Mapping[str, Any], arm: str, task: str) -> bool:
     """Whether what one protocol asks for of an arm on a task, another one asks for, too."""
-    apart = ("says", "claims", "seconds", "quick", "only", "without", "convolution")
+    apart = ("says", "claims", "seconds", "quick", "only", "without", "pairs", "convolution")
     if any(task not in content["tasks"] or arm not in content["arms"] for content in (then, now)):
         return False
     parts, seeds = [], []
@@ -111,7 +106,7 @@ def _content(ranking: Ranking) -> dict[str, Any]:
             name: svg(figure, name, text_as="none") for name, figure in _figures(table, ranking)
         }
     rows = list({row["id"]: row for row in ranking.rows.values()}.values())
-    cells = protocol.cells(ranking.quick)
+    cells, reference = protocol.cells(ranking.quick), reference_processor(protocol, ranking.rows)
     asked = {task.name for arm, task in cells if ranking.own in (None, arm)}
     return {
         "protocol": protocol,
@@ -123,11 +118,11 @@ def _content(ranking: Ranking) -> dict[str, Any]:
         "table": table,
         "rows": [
             {"arm": arm, "cells": [table.cells.get((arm.name, t.name, n)) for t, n in columns]}
-            | {"costs": costs(Course(protocol, arm, protocol.tasks[0], ranking.rows))}
+            | {"costs": costs(Course(protocol, arm, protocol.tasks[0], ranking.rows), reference)}
             for arm in protocol.arms.values()
             if any(cell.arm is arm and cell.seeds for cell in every)
         ],
-        "reference": reference_processor(ranking),
+        "reference": reference,
         "hours": sum(float(row["cpu_seconds"]) for row in rows) / 3600,
         "runs": len(rows),
         "processors": sorted({str(row["processor"]) for row in rows}),
@@ -136,39 +131,12 @@ def _content(ranking: Ranking) -> dict[str, Any]:
     }
 
 
-def reference_processor(ranking: Ranking) -> str:
-    """The processor of the baseline's runs, with whose time those on others cannot be compared;
-    empty without any."""
-    of = ranking.protocol
-    baseline = Course(of, of.arms[of.baseline], of.tasks[0], ranking.rows)
-    return str(costs(baseline).get("processor", ""))
-
-
-def costs(course: Course) -> dict[str, Any]:
-    """What a contestant costs, from its test runs on a task, and on which processor its time was
-    measured; empty without a row."""
-    tests = course.tests(LONG * course.task.steps) or course.tests(course.task.steps)
-    rows = [row for row in tests if row["status"] != "diverged"]
-    if not rows:
-        return {}
-    values = rows[0]["values"]
-    known = values["costs"] | {"parameters": values["parameters"]}  # of the whole model
-    found: dict[str, Any] = {k: float(known[k]) for k in COSTS if known.get(k) is not None}
-    if any(row.get("device", "cpu") != "cpu" for row in rows):
-        return found  # the processor only waits
-    processor = str(rows[-1]["processor"])
-    rows = [row for row in rows if row["processor"] == processor]
-    seconds = [row["cpu_seconds"] + row.get("cpu_seconds_before", 0) for row in rows]
-    ms = [1000 * x / row["values"]["steps"] for x, row in zip(seconds, rows, strict=True)]
-    return found | {"ms": median(ms), "processor": processor}
-
-
 def _figures(table: Table, ranking: Ranking) -> Iterator[tuple[str, Figure]]:
     """Recall against the state, text against time, text against the learning rate, by their
     titles; those for which there are rows."""
     protocol, rows = ranking.protocol, ranking.rows
     text, arms = protocol.tasks[0], [arm for arm in protocol.arms.values() if not arm.control]
-    processor = reference_processor(ranking)
+    processor = reference_processor(protocol, ranking.rows)
     for task in [each for each in protocol.tasks if each is text or each.name in RECALL]:
         key, steps = (
             "ms" if task is text else "cached",
@@ -176,7 +144,8 @@ def _figures(table: Table, ranking: Ranking) -> Iterator[tuple[str, Figure]]:
         )
         points = dict[str, tuple[float, float]]()
         for arm in arms:
-            spent = costs(Course(protocol, arm, task, rows))  # of the model of this task
+            course = Course(protocol, arm, task, rows)
+            spent = costs(course, processor)  # of the model of this task
             cell = table.cells.get((arm.name, task.name, steps))
             other = key == "ms" and processor and spent.get("processor") != processor
             if other or key not in spent:
@@ -233,13 +202,20 @@ def in_words(cell: Cell | None) -> str:
     return f"{verdict} {cell.number}{diverged}{edge}".strip()
 
 
-def came_out(cells: Sequence[Cell | None]) -> str:
-    """What came out for a contestant, in a sentence."""
-    words = []
+def came_out(row: Mapping[str, Any], pairs: Sequence[Cell]) -> str:
+    """What came out for a contestant, in sentences: in its row, and against other contestants."""
+    words, said = [], []
     for verdict in ("better", "worse", "open"):
-        where = [f"{c.task.name} ({c.steps:,})" for c in cells if c and c.verdict == verdict]
+        cells = [c for c in row["cells"] if c is not None and c.verdict == verdict]
+        where = [f"{c.task.name} ({c.steps:,})" for c in cells]
         words += [f"{verdict} on {', '.join(where)}"] if where else []
-    return f"Here: {'; '.join(words)}." if words else ""
+    said += [f"Here: {'; '.join(words)}."] if words else []
+    said += [
+        f"Against {c.arm.partner} on {c.task.name} ({c.steps:,}): {c.verdict}, {c.interval}."
+        for c in pairs
+        if c.arm.name == row["arm"].name and c.interval
+    ]
+    return " ".join(said)
 
 
 def notes(content: Mapping[str, Any]) -> list[str]:

@@ -44,6 +44,7 @@ class Contestant:
     rate_of_sdpa: float = 0.0  # a factor on the rate of the partner, instead of a rate of its own
     control: str = ""  # the verdict that it must have in every cell
     without: tuple[str, ...] = ()  # tasks
+    pairs: Mapping[str, str] = field(default_factory=dict)  # task -> another arm, compared there
     code: str = ""  # the digest of a user's own code
     own: bool = False  # given on the command line
     convolution: bool = False  # in the layer of one's own
@@ -129,6 +130,8 @@ def parse(content: Mapping[str, Any]) -> Protocol:
     for arm in arms.values():
         if arm.partner not in arms:
             raise ValueError(f"{arm.name}: there is no partner {arm.partner}")
+        if unknown := {*arm.pairs} - {*content["tasks"]} | {*arm.pairs.values()} - {*arms}:
+            raise ValueError(f"{arm.name}: pairs name no task or arm: {', '.join(unknown)}")
     return Protocol(
         test=tuple(content["test_seeds"]),
         baseline=baseline,

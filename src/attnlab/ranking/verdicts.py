@@ -63,11 +63,12 @@ class Table:
 
     protocol: Protocol
     cells: dict[tuple[str, str, int], Cell] = field(default_factory=dict)  # arm, task, steps
+    pairs: list[Cell] = field(default_factory=list)  # of arms that are compared with another one
 
     @property
     def judged(self) -> list[Cell]:
         """The cells with a verdict."""
-        return [c for c in self.cells.values() if c.verdict in WORDS.values()]
+        return [c for c in (*self.cells.values(), *self.pairs) if c.verdict in WORDS.values()]
 
     @property
     def false_cells(self) -> float:
@@ -99,6 +100,9 @@ def make_table(protocol: Protocol, rows: Rows, quick: bool = False) -> Table:
     for arm, task in protocol.cells(quick):
         for steps in (task.steps,) if quick else (task.steps, LONG * task.steps):
             table.cells[arm.name, task.name, steps] = judge_cell(protocol, rows, arm, task, steps)
+            if task.name in arm.pairs:
+                other = replace(arm, partner=arm.pairs[task.name])
+                table.pairs.append(judge_cell(protocol, rows, other, task, steps))
     return table
 
 
