@@ -20,18 +20,18 @@ VARIANTS = {"scaled dot": "scaled", "additive": "additive", "dot": "unscaled"}  
 
 
 def table(evidence: Evidence) -> list[Mapping[str, Any]]:
-    """Means over seeds of every arm."""
-    table = []
+    """Means over seeds of every arm, in the prediction that has most seeds of it."""
+    table: dict[str, dict[str, Any]] = {}
     for name in QUALITY:
         found = evidence.shown(name)
         for arm in [] if found is None else found.rows:
-            row: dict[str, Any] = {"score and D": arm}
+            row: dict[str, Any] = {"score and D": arm, "seeds": len(found.rows[arm])}
             for key in ("bleu", "exact match", "alignment"):
                 values = found.each(key, arm)  # type: ignore[union-attr]
                 row[key] = statistics.fmean(values or [math.nan])  # empty if all runs diverged
-            if row not in table:
-                table.append(row)
-    return table
+            if row["seeds"] > table.get(arm, {"seeds": 0})["seeds"]:
+                table[arm] = row
+    return list(table.values())
 
 
 def figure(evidence: Evidence) -> Figure:

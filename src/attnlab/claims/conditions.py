@@ -34,13 +34,13 @@ def describe_conditions(
         parts.append("each arm at its best learning rate")
     if rates:
         parts.append(_one("learning rate", [f"{rate:g}" for rate in sorted(rates)]))
-    single = [f"{n:,} steps" for n in sorted(steps)]
+    single = [f"{n:,}" for n in sorted(steps)]
     if lengths := sorted({each.steps for each in trained if each.part_of}):
         both = f"{' and '.join(f'{n:,}' for n in lengths)} steps"
-        others = f"two lengths for some predictions ({both}), one for others ({'; '.join(single)})"
-        parts.append(others if single else both)
+        alone = f" (some predictions at {' or '.join(single)} alone)" if single else ""
+        parts.append(both + alone)
     elif single:
-        parts.append(_one("length", single))
+        parts.append(_one("length", single, " steps"))
     if corpora:
         parts.append(_one("data set", sorted(corpora)))
     timed = [results[each.name] for each in claim.predictions if each.timed]
@@ -53,9 +53,9 @@ def describe_conditions(
     return f"Tested with {', '.join(parts)}." if parts else ""
 
 
-def _one(what: str, values: Collection[str]) -> str:
+def _one(what: str, values: Collection[str], unit: str = "") -> str:
     each = " each" if len(values) > 1 else ""
-    return f"one {what}{each} ({'; '.join(values)})"
+    return f"one {what}{each} ({' or '.join(values)}{unit})"
 
 
 def parameters_of(row: Row) -> int:

@@ -3,12 +3,14 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from attnlab.claims import statistics
 from attnlab.claims.criteria import EXACT, Criterion, Exactly, Happens
 from attnlab.claims.rule import decide, decide_lengths, decide_sentence
+from attnlab.files import read_json
 from attnlab.runs.seed_statistics import (
     LOOKS,
     Verdict,
@@ -86,6 +88,16 @@ def false_confirmations(declarations: Iterable[Mapping[str, Any]]) -> tuple[int,
                 key = number, prediction.get("part_of") or name
                 errors[key] = statistics.reach_probability(0.5, looks)
     return len(errors), sum(errors.values())
+
+
+def family_error(experiments: Path) -> str:
+    """The error over all declared claims of a directory, in a sentence."""
+    declared = [read_json(file) for file in sorted(experiments.glob("*/declared.json"))]
+    count, error = false_confirmations(content["declaration"] for content in declared)
+    return (
+        f"{count} declared primary predictions: if at most half of all seeds agree with them, any "
+        f"of them is confirmed with a probability of at most {error:.1%}"
+    )
 
 
 def judge_claim(evidence: "Evidence") -> None:

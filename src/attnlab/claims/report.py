@@ -16,6 +16,7 @@ from attnlab.claims.conditions import parameters_of
 from attnlab.claims.criteria import EXACT, Happens, Proof
 from attnlab.claims.declare import check_committed, check_seeds
 from attnlab.claims.evaluate import provenance, verdict
+from attnlab.claims.judge import family_error
 from attnlab.claims.paths import Paths
 from attnlab.claims.results import Evidence, PredictionResult
 from attnlab.claims.rows import read_published
@@ -200,8 +201,9 @@ def write_tables(experiments: Path, readme: Path) -> list[Path]:
         raise BadInput(f"{readme} must contain {BEGIN} and {END} once, around the table")
     table = _templates().get_template("verdicts.md").render(rows=rows, shown=IN_README).strip()
     write_atomically(readme, f"{before}{BEGIN}\n{table}\n{END}{after}".encode())
-    page = experiments / "README.md"
-    write_atomically(page, _templates().get_template("all_claims.md").render(rows=rows).encode())
+    page, error = experiments / "README.md", family_error(experiments)
+    text = _templates().get_template("all_claims.md").render(rows=rows, error=error)
+    write_atomically(page, text.encode())
     return [readme, page]
 
 

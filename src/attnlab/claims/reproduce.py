@@ -14,7 +14,7 @@ from attnlab.claims.claim import BUDGETS
 from attnlab.claims.configs import hydra_conf
 from attnlab.claims.criteria import EXACT
 from attnlab.claims.evaluate import evaluate
-from attnlab.claims.judge import false_confirmations
+from attnlab.claims.judge import family_error
 from attnlab.claims.loading import load_claims
 from attnlab.claims.paths import Paths
 from attnlab.claims.plan import ClaimSet, Counts, make_plan
@@ -23,7 +23,6 @@ from attnlab.claims.reference import pin_training_code
 from attnlab.claims.results import Evidence
 from attnlab.claims.rows import read_rows, score
 from attnlab.errors import BadInput, counted
-from attnlab.files import read_json
 from attnlab.installation import lab_path
 from attnlab.runs.seed_statistics import LOOKS
 from attnlab.runs.sentences import at_most
@@ -189,13 +188,7 @@ def print_verdicts(family: Sequence[Evidence], paths: Paths, console: Console) -
         for name in evidence.failed:
             why = escape(f"{name}: {evidence.found[name].remark}")
             console.print(f"[bold red]{evidence.claim.name} was not judged[/]: {why}")
-    declared = [read_json(file) for file in sorted(paths.experiments.glob("*/declared.json"))]
-    count, error = false_confirmations(content["declaration"] for content in declared)
-    console.print(
-        f"{count} declared primary predictions: if at most half of all seeds agree with them, any "
-        f"of them is confirmed with a probability of at most {error:.1%}",
-        soft_wrap=False,
-    )
+    console.print(family_error(paths.experiments), soft_wrap=False)
     console.print(f"report    {paths.results / 'report.html'}")
     console.print(f"verdicts  {paths.results / 'verdicts.json'}")
 
