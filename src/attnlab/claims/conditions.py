@@ -1,6 +1,6 @@
 """At what a claim was tested: learning rates, lengths, texts, processors, parameters."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable
 
 from attnlab.claims.claim import Claim, Trained
 from attnlab.claims.configs import ConfigResolver
@@ -49,7 +49,12 @@ def describe_conditions(
         names = sorted({str(row["processor"]) for row in rows if "processor" in row})
         known = _one("processor", names) if names else "one processor"
         parts.append(known if len(names) < 2 else f"{len(names)} processors ({'; '.join(names)})")
-    parts += [text for each in trained for text in _parameters(each, results[each.name])][:1]
+    compared = [[each] for each in trained if len(each.arms) > 1]
+    compared.append([each for each in trained if len(each.arms) == 1])  # with each other
+    for group in compared:
+        if unequal := _parameters([results[each.name] for each in group]):
+            parts.append(unequal)
+            break
     return f"Tested with {', '.join(parts)}." if parts else ""
 
 
@@ -63,21 +68,23 @@ def parameters_of(row: Row) -> int:
     return int(row["values"].get("parameters") or 0)
 
 
-def _parameters(prediction: Trained, result: PredictionResult) -> Iterator[str]:
-    """Names the arms of a comparison that differ in parameters."""
-    if len(prediction.arms) < 2:
-        return
-    counts = {arm: parameters_of(rows[0]) for arm, rows in result.rows.items() if rows}
-    if counts and min(counts.values()) > 0:
-        large, small = max(counts, key=counts.__getitem__), min(counts, key=counts.__getitem__)
-        more = counts[large] / counts[small] - 1
-        if more > EQUAL_PARAMETERS:
-            yield f"unequal parameters ({large} has {more:.1%} more than {small})"
+def _parameters(results: Iterable[PredictionResult]) -> str:
+    """Names the arms of a comparison that differ most in parameters; empty if they are equal."""
+    arms = [item for result in results for item in result.rows.items()]
+    counts = {arm: parameters_of(rows[0]) for arm, rows in arms if rows}
+    if not counts or min(counts.values()) == 0:
+        return ""
+    large, small = max(counts, key=counts.__getitem__), min(counts, key=counts.__getitem__)
+    more = counts[large] / counts[small] - 1
+    unequal = f"unequal parameters ({large} has {more:.1%} more than {small})"
+    return unequal if more > EQUAL_PARAMETERS else ""
 
 
 def check_fairness(claim: Claim, pilots: Collection[Row]) -> None:
     """Refuse, by BadInput, to declare a claim that compares unfairly and does not say so."""
     processors = {row.get("processor") for row in pilots}
+    primary = [x for x in claim.predictions if x.role == "primary" and isinstance(x, Trained)]
+    arms = {arm for each in primary for arm in each.arms}
     for each in claim.predictions:
         if each.timed and each.role != "shown" and len(processors) < 2:
             raise BadInput(
@@ -85,7 +92,7 @@ def check_fairness(claim: Claim, pilots: Collection[Row]) -> None:
                 "add pilots of a second processor"
             )
         words = f"{claim.says} {each.says} {each.where}"
-        unfair = isinstance(each, Trained) and len(each.arms) > 1 and not each.rates
+        unfair = isinstance(each, Trained) and len(arms) > 1 and not each.rates
         if unfair and each.role == "primary" and ONE_RATE not in words:
             raise BadInput(
                 f"{claim.name}: {each.name} compares arms without rates; declare rates=(...), or "

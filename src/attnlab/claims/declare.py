@@ -128,13 +128,19 @@ def declare(claim: Claim, resolve: ConfigResolver, reference: Mapping[str, Any])
 
 
 def check_seeds(claim: Claim, directory: Path, files: str) -> None:
-    """Refuse, by BadInput, a test seed that has a row in one of these files."""
+    """Refuse, by BadInput, a test seed that has a row in one of these files, or that an earlier
+    version used."""
     test = {seed for each in claim.predictions for seed in claim.declared_seeds(each)}
-    for file in sorted(directory.glob(files)):
-        if used := sorted(test & {row["seed"] for row in read_rows(file)}):
+    places = {f"has rows in {file}": read_rows(file) for file in sorted(directory.glob(files))}
+    seeds = {place: {row["seed"] for row in rows} for place, rows in places.items()}
+    if (declared := directory / FILE).exists():
+        for entry in read_json(declared).get("history", []):
+            seeds[f"version {entry['version']} used"] = set(entry.get("seeds", ()))
+    for place, earlier in seeds.items():
+        if used := sorted(test & earlier):
             raise BadInput(
-                f"{claim.name} would use seed {used[0]} again, which has rows in {file}; a new "
-                "version needs new seeds, so set another first_seed"
+                f"{claim.name} would use seed {used[0]} again, which {place}; a new version needs "
+                "new seeds, so set another first_seed"
             )
 
 

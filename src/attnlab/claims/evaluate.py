@@ -2,7 +2,8 @@
 
 import inspect
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attnlab.claims.claim import Claim, Measured, Prediction, Trained
@@ -10,7 +11,7 @@ from attnlab.claims.conditions import describe_conditions
 from attnlab.claims.judge import judge, judge_claim
 from attnlab.claims.plan import ClaimSet, ClaimTask, Counts, tasks_of, unmet
 from attnlab.claims.results import Evidence, PredictionResult
-from attnlab.claims.rows import Row, RowStore, number_of, plain, score
+from attnlab.claims.rows import Row, RowStore, number_of, plain, read_published, score
 
 
 def evaluate(known: ClaimSet, counts: Counts) -> list[Evidence]:
@@ -31,7 +32,37 @@ def evaluate(known: ClaimSet, counts: Counts) -> list[Evidence]:
         judge_claim(family[-1])
         family[-1].tested = describe_conditions(claim, found, known.resolve)
         family[-1].rows = known.store.committed(claim.name)
+        published = read_published(known.paths.experiments / claim.name)
+        family[-1].exploratory = family[-1].exploratory or _judged_otherwise(family[-1], published)
     return family
+
+
+def _judged_otherwise(evidence: Evidence, published: Mapping[str, Any]) -> str:
+    """What is different in the published verdict on the same rows, in a sentence; empty if there
+    is none, or nothing is different. Then the code that judges was changed after the runs."""
+    digests = {id_: row["digest"] for id_, row in evidence.rows.items()}
+    if (published.get("version"), published.get("rows")) != (evidence.version, digests):
+        return ""
+    verdicts: dict[str, str] = {"the claim": evidence.verdict}
+    verdicts |= {name: result.verdict for name, result in evidence.found.items()}
+    then = {"the claim": published["verdict"]}
+    then |= {name: x["verdict"] for name, x in published["predictions"].items()}
+    for name, word in verdicts.items():
+        if word != then.get(name, word):
+            return f"{name} is {word} by today's code, and {then[name]} in verdict.json"
+    for name, result in evidence.found.items():
+        values = published["predictions"].get(name, {}).get("values", [])
+        pairs = zip(plain(result.values), values, strict=False)
+        if changed := [(a, b) for a, b in pairs if not _close(a, b)]:
+            a, b = changed[0]
+            return f"{name} is {a} at a seed by today's code, and {b} in verdict.json"
+    return ""
+
+
+def _close(a: Any, b: Any) -> bool:
+    """Equal but for rounding on another processor; values that are not finite are no numbers."""
+    both = isinstance(a, float) and isinstance(b, float)
+    return bool(a == b or (both and math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-9)))
 
 
 def _has_exploratory_rows(result: PredictionResult, claim: Claim) -> bool:

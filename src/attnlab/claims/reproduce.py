@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from attnlab.claims.claim import BUDGETS
+from attnlab.claims.claim import BUDGETS, Claim, Prediction, Trained
 from attnlab.claims.configs import hydra_conf
 from attnlab.claims.criteria import EXACT
 from attnlab.claims.evaluate import evaluate
@@ -112,8 +112,19 @@ def first_look(known: ClaimSet, seeds: int | None) -> Counts:
     return {
         (claim.name, each.name): each.seeds or seeds or LOOKS[0][0]
         for claim, each in known.predictions
-        if known.paths.budget == "full" or each.budget == "quick"
+        if known.paths.budget == "full" or is_quick(claim, each)
     }
+
+
+def is_quick(claim: Claim, prediction: Prediction) -> bool:
+    """Whether --budget quick includes a prediction. One that decides no verdict is left out if it
+    needs runs of its own."""
+    if prediction.budget != "quick" or not isinstance(prediction, Trained):
+        return prediction.budget == "quick"
+    deciding = [x for x in claim.predictions if x.role in ("primary", "control")]
+    trained = [x for x in deciding if x.budget == "quick" and isinstance(x, Trained)]
+    shared = {arm for each in trained for arm in each.arms}
+    return prediction in trained or shared.issuperset(prediction.arms)
 
 
 def next_look(family: Sequence[Evidence], counts: Counts) -> bool:
@@ -159,7 +170,7 @@ def list_claims(paths: Paths, names: Sequence[str]) -> None:
     rows = _table("claim", "textbook sentence", "predictions")
     for claim in load_claims(paths.experiments, names):
         known = [
-            each.name if each.budget == "quick" or paths.budget == "full" else f"({each.name})"
+            each.name if paths.budget == "full" or is_quick(claim, each) else f"({each.name})"
             for each in claim.predictions
         ]
         rows.add_row(claim.name, escape(claim.says), escape(", ".join(known)))
