@@ -184,6 +184,21 @@ def test_a_claim_is_published_from_the_user_s_own_repository(done):
     assert commit[:12] in (own / "README.md").read_text()
 
 
+def test_the_same_rows_that_are_judged_otherwise_are_exploratory(done, monkeypatch):
+    """The rule is part of the declaration, but not all code that leads to a verdict."""
+    folder = done[0]
+    assert attnlab(folder, "--publish").code == 0
+    assert not verdicts(folder)["exploratory"]
+    monkeypatch.setattr("attnlab.claims.evaluate.number_of", lambda row, key: 1.125)
+    assert attnlab(folder).code == 0
+    why = verdicts(folder)["exploratory"]
+    assert why.startswith("noise is 1.125 at a seed by today's code, and ")
+    monkeypatch.setattr("attnlab.claims.evaluate.number_of", lambda row, key: 99.0)
+    refused = attnlab(folder, "--publish")
+    assert refused.code == 2
+    assert "the claim is does not hold by today's code, and holds in verdict.json" in refused.error
+
+
 @pytest.mark.long
 def test_failed_tasks_are_named_and_the_others_are_kept(tmp_path, forked_workers):
     folder = own_claim.write(tmp_path)

@@ -1,15 +1,18 @@
 """Learning rates are chosen on the pilots, and two lengths are one prediction."""
 
+import json
 import math
 from dataclasses import replace
 
 import pytest
 
-from attnlab.claims import Arm, AtLeast, AtMost, Claim, Measured, Trained
+from attnlab.claims import Arm, AtLeast, AtMost, Claim, Measured, Trained, level
 from attnlab.claims.conditions import check_fairness, describe_conditions
+from attnlab.claims.declare import check_seeds
 from attnlab.claims.evaluate import judge_prediction
 from attnlab.claims.judge import false_confirmations, judge_claim
 from attnlab.claims.report import headline
+from attnlab.claims.reproduce import is_quick
 from attnlab.claims.results import Evidence, PredictionResult
 from attnlab.claims.rule import decide_lengths
 from attnlab.claims.trial import SEEDS, next_rates, prepare, rate_errors
@@ -117,7 +120,7 @@ def judged(claim, differences, parameters=(100, 100)):
         rows = {
             arm.name: [{"status": "finished", "reason": None, "label": "",
                         "values": {"val_loss": loss, "parameters": count}}] * 10
-            for arm, loss, count in zip(each.arms, (2 + difference, 2), parameters, strict=True)
+            for arm, loss, count in zip(each.arms, (2 + difference, 2), parameters, strict=False)
         }  # fmt: skip
         found[each.name] = PredictionResult(each, list(range(10)), rows)
         judge_prediction(found[each.name], claim)
@@ -180,6 +183,44 @@ def test_unequal_parameters_are_named():
     evidence = judged(Claim("x", (Trained("p", "s", AtMost(0), arms=PAIR),)), (-0.1,), (108, 100))
     tested = describe_conditions(evidence.claim, evidence.found, Resolved())
     assert "unequal parameters (gated has 8.0% more than sdpa)" in tested
+
+
+def test_arms_of_separate_predictions_are_compared_too():
+    """Two predictions of one arm each are as much of a comparison as one of two."""
+    gated, plain = (
+        Trained(f"p{i}", "s", AtMost(9), arms=PAIR[i : i + 1], contrast=level) for i in (0, 1)
+    )
+    claim = Claim("x", (gated, plain))
+    with pytest.raises(BadInput, match="p0 compares arms without rates"):
+        check_fairness(claim, [])
+    check_fairness(Claim("x", (gated,)), [])  # nothing to compare with
+    results = {
+        name: judged(Claim("x", (each,)), (0.1,), (count,)).found[name]
+        for name, each, count in (("p0", gated, 124), ("p1", plain, 100))
+    }
+    tested = describe_conditions(claim, results, Resolved())
+    assert "unequal parameters (gated has 24.0% more than sdpa)" in tested
+
+
+def test_quick_leaves_out_secondary_predictions_with_runs_of_their_own():
+    main = Trained("p", "s", AtMost(0), arms=PAIR)
+    shared = replace(main, name="shared", role="secondary", arms=PAIR[:1])
+    apart = replace(shared, name="apart", arms=(PAIR[0], Arm("other", ("attn=flipped",))))
+    pure = Measured("pure", "s", AtMost(0), role="secondary")
+    claim = Claim("x", (main, shared, apart, pure))
+    assert [is_quick(claim, x) for x in claim.predictions] == [True, True, False, True]
+    assert is_quick(Claim("x", (pure, apart)), apart)  # no other runs decide
+    assert not is_quick(claim, replace(main, budget="full"))
+
+
+def test_seeds_of_an_earlier_version_are_not_used_again_without_its_rows(tmp_path):
+    claim = Claim("x", (Trained("p", "s", AtMost(0), arms=PAIR),), first_seed=5)
+    check_seeds(claim, tmp_path, "rows*.jsonl")
+    history = [{"version": 1, "verdict": "holds"}, {"version": 2, "seeds": [13, 14, 15]}]
+    (tmp_path / "declared.json").write_text(json.dumps({"history": history}))
+    with pytest.raises(BadInput, match="would use seed 13 again, which version 2 used"):
+        check_seeds(claim, tmp_path, "rows*.jsonl")
+    check_seeds(replace(claim, first_seed=16), tmp_path, "rows*.jsonl")
 
 
 def test_a_best_rate_at_the_edge_is_named():

@@ -117,14 +117,14 @@ def first_look(known: ClaimSet, seeds: int | None) -> Counts:
 
 
 def is_quick(claim: Claim, prediction: Prediction) -> bool:
-    """Whether --budget quick includes a prediction. One that decides no verdict is left out if it
-    needs runs of its own."""
+    """Whether --budget quick includes a prediction. Beside trained ones that decide the verdict,
+    one that does not is left out if it needs runs of its own."""
     if prediction.budget != "quick" or not isinstance(prediction, Trained):
         return prediction.budget == "quick"
     deciding = [x for x in claim.predictions if x.role in ("primary", "control")]
     trained = [x for x in deciding if x.budget == "quick" and isinstance(x, Trained)]
     shared = {arm for each in trained for arm in each.arms}
-    return prediction in trained or shared.issuperset(prediction.arms)
+    return not trained or prediction in trained or shared.issuperset(prediction.arms)
 
 
 def next_look(family: Sequence[Evidence], counts: Counts) -> bool:
