@@ -22,6 +22,7 @@ def describe_conditions(
     ]
     trained = [each for each in ran if isinstance(each, Trained)]
     rates, steps, corpora = set[float](), set[int](), set[str]()
+    single_arms: dict[tuple[str, int], list[Trained]] = {}  # by data set and length
     for prediction in trained:
         for config in resolve.arms(claim, prediction).values():
             if "lr" in config.settings["optim"] and not prediction.rates:
@@ -29,6 +30,9 @@ def describe_conditions(
             if not prediction.part_of:
                 steps.add(int(config.settings["trainer"]["max_steps"]))
             corpora.add(config.corpus)
+            if len(prediction.arms) == 1:
+                place = config.corpus, int(config.settings["trainer"]["max_steps"])
+                single_arms.setdefault(place, []).append(prediction)
     parts = []
     if any(each.rates for each in trained):
         parts.append("each arm at its best learning rate")
@@ -49,9 +53,7 @@ def describe_conditions(
         names = sorted({str(row["processor"]) for row in rows if "processor" in row})
         known = _one("processor", names) if names else "one processor"
         parts.append(known if len(names) < 2 else f"{len(names)} processors ({'; '.join(names)})")
-    compared = [[each] for each in trained if len(each.arms) > 1]
-    compared.append([each for each in trained if len(each.arms) == 1])  # with each other
-    for group in compared:
+    for group in [*([each] for each in trained if len(each.arms) > 1), *single_arms.values()]:
         if unequal := _parameters([results[each.name] for each in group]):
             parts.append(unequal)
             break
