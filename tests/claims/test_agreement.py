@@ -1,7 +1,9 @@
 """Published runs repeat in a new process with another number of threads."""
 
 import random
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -40,10 +42,18 @@ def test_ten_random_runs_repeat_as_closely_as_the_documentation_says(tmp_path):
                         task.metrics, task.claims = {}, {claim.name: True}
                         published[task.id], tasks[task.id] = rows[task.id], task
     chosen = [tasks[id_] for id_ in random.Random(0).sample(sorted(tasks), CELLS)]
+    # Rounding errors grow in training, also those of another number of threads.
+    known_here = [task for task in chosen if all(published[task.id][k] == here[k] for k in here)]
+    repeat(chosen, published, paths, threads=2, tolerance=CHAOTIC)
+    repeat(known_here[:3], published, replace(paths, outputs=tmp_path / "one"), 1, EQUAL)
+
+
+def repeat(tasks, published, paths, threads, tolerance):
     do = partial(execute_task, paths=paths)
-    for task, rows, log in run_tasks(do, chosen, 1, tmp_path / "logs", threads=2):
+    for task in tasks:
+        task.directory = str(paths.outputs / Path(task.directory).name)
+    for task, rows, log in run_tasks(do, tasks, 1, paths.outputs / "logs", threads=threads):
         assert rows is not None, log
-        row, then = rows[0], published[task.id]
-        same = all(then[key] == here[key] for key in here)
-        distance = abs(row["values"]["val_loss"] - then["values"]["val_loss"])
-        assert distance <= (EQUAL if same else CHAOTIC) * max(1, then["values"]["val_loss"]), task
+        loss, then = rows[0]["values"]["val_loss"], published[task.id]["values"]["val_loss"]
+        print(f"{task.label}, {threads} threads: {loss} here, {then} published")
+        assert abs(loss - then) <= tolerance * max(1, then), task

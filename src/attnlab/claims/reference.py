@@ -21,7 +21,7 @@ from attnlab.errors import BadInput
 from attnlab.files import read_json, write_json
 from attnlab.runs.sentences import at_most
 
-EQUAL = 1e-4  # relative to values above 1: the same processor and versions differ by less
+EQUAL = 1e-4  # relative to values above 1: one thread on the same processor, the same versions
 CHAOTIC = 2e-2  # others: rounding errors grow while a model trains
 Values = dict[str, float]  # "arm <name>" -> final loss; "measurement <prediction>" -> value
 Places = dict[str, tuple[str, str]]  # the same keys -> id of a row, and the key of its number
