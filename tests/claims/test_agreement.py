@@ -3,7 +3,6 @@
 import random
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -51,9 +50,10 @@ def test_ten_random_runs_repeat_as_closely_as_the_documentation_says(tmp_path):
 def repeat(tasks, published, paths, threads, tolerance):
     do = partial(execute_task, paths=paths)
     for task in tasks:
-        task.directory = str(paths.outputs / Path(task.directory).name)
+        task.directory = str(paths.outputs / task.id)
     for task, rows, log in run_tasks(do, tasks, 1, paths.outputs / "logs", threads=threads):
         assert rows is not None, log
+        assert rows[0]["status"] != "failed", rows[0]["reason"]
         loss, then = rows[0]["values"]["val_loss"], published[task.id]["values"]["val_loss"]
         print(f"{task.label}, {threads} threads: {loss} here, {then} published")
         assert abs(loss - then) <= tolerance * max(1, then), task
