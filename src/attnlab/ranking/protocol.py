@@ -1,6 +1,6 @@
 """The protocol of the ranking, experiments/ranking/ranking.yaml, and the runs that it asks for."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -103,7 +103,9 @@ def read_protocol(directory: Path, size: str | None = None) -> Protocol:
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
         sizes: dict[str | None, Any] = {None: {}} | content.get("sizes", {})
-        known = {name: parse(content | changed) for name, changed in sizes.items()}
+        known = {
+            name: parse(content | changed, content["tasks"]) for name, changed in sizes.items()
+        }
     except OSError as error:
         raise BadInput(f"{file} cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, TypeError, ValueError, KeyError, AttributeError) as error:
@@ -114,9 +116,10 @@ def read_protocol(directory: Path, size: str | None = None) -> Protocol:
     return known[size]
 
 
-def parse(content: Mapping[str, Any]) -> Protocol:
-    """The protocol from the content of its file."""
-    baseline = content["baseline"]
+def parse(content: Mapping[str, Any], names: Iterable[str] = ()) -> Protocol:
+    """The protocol from the content of its file. `names` are those of all tasks, if another size
+    of the models has only some."""
+    baseline, names = content["baseline"], set(names) or set(content["tasks"])
     selection = {"selection_seeds": content["selection_seeds"]}
     tasks = [
         Task(name=name, **_entry(selection | entry)) for name, entry in content["tasks"].items()
@@ -130,7 +133,7 @@ def parse(content: Mapping[str, Any]) -> Protocol:
     for arm in arms.values():
         if arm.partner not in arms:
             raise ValueError(f"{arm.name}: there is no partner {arm.partner}")
-        if unknown := {*arm.pairs} - {*content["tasks"]} | {*arm.pairs.values()} - {*arms}:
+        if unknown := ({*arm.pairs} - {*names}) | ({*arm.pairs.values()} - {*arms}):
             raise ValueError(f"{arm.name}: pairs name no task or arm: {', '.join(unknown)}")
     return Protocol(
         test=tuple(content["test_seeds"]),
