@@ -30,7 +30,7 @@ NAMES = [claim.name for claim in CLAIMS]
 
 
 def test_the_tables_of_claims_follow_the_published_verdicts(tmp_path):
-    names = ("verdict.json", "notice.md", "sentence.md")
+    names = ("verdict.json", "declared.json", "notice.md", "sentence.md")
     for file in [file for name in names for file in EXPERIMENTS.glob(f"*/{name}")]:
         copy = tmp_path / "experiments" / file.parent.name / file.name
         copy.parent.mkdir(parents=True, exist_ok=True)

@@ -351,5 +351,5 @@ def test_a_model_that_fails_on_the_way_ends_with_3_and_its_own_traceback(file: P
     code, output = invoke(f"{file}:factory")
     assert code == 3
     assert "boom" in output
-    assert file.name in output
+    assert file.name in output.replace("\n", "")  # a long line is broken
     assert "finite" in output

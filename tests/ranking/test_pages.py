@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from attnlab.ranking import page
-from attnlab.ranking.costs import costs, reference_processor
+from attnlab.ranking.contestant_costs import costs, reference_processor
 from attnlab.ranking.protocol import Contestant, parse
 from attnlab.ranking.trials import Course
 from attnlab.ranking.verdicts import make_table

@@ -157,8 +157,8 @@ def test_better_worse_and_controls_by_ten_of_ten():
         assert verdicts["slow", task, steps] == "worse"
         assert verdicts["good", task, steps] == "better"
         assert verdicts["bad", task, steps] == "worse"
-    assert len(table.judged) == 16
-    assert table.false_cells == pytest.approx(16 * 2 / 1024)
+    assert len(table.judged) == 16 + 2  # and the pair
+    assert table.false_cells == pytest.approx(18 * 2 / 1024)
     assert table.broken == []  # also on recall after 400 steps
     assert table.cells["slow", "recall", 400].unit == "steps"  # all runs solve it
     slow = table.cells["slow", "text", 300]

@@ -16,7 +16,7 @@ from attnlab.claims.provenance import text_at
 from attnlab.errors import BadInput
 from attnlab.files import write_atomically
 from attnlab.plotting.drawing import MARKERS, color_of, label_lines, looks, panels, styled, svg
-from attnlab.ranking.costs import COSTS, costs, reference_processor
+from attnlab.ranking.contestant_costs import COSTS, costs, reference_processor
 from attnlab.ranking.protocol import FILE, LONG
 from attnlab.ranking.rank import NAME, Ranking
 from attnlab.ranking.trials import Course
