@@ -1,4 +1,4 @@
-"""Published runs repeat in a new process with another number of threads."""
+"""Published runs repeat in a new process, with one thread and with two."""
 
 import random
 from dataclasses import replace

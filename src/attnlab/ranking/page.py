@@ -75,7 +75,7 @@ def check_rows(ranking: Ranking, directory: Path) -> None:
 
 
 def _same(then: Mapping[str, Any], now: Mapping[str, Any], arm: str, task: str) -> bool:
-    """Whether what one protocol asks for of an arm on a task, another one asks for, too."""
+    """Whether two protocols ask for the same runs of an arm on a task."""
     apart = ("says", "claims", "seconds", "quick", "only", "without", "pairs", "convolution")
     if any(task not in content["tasks"] or arm not in content["arms"] for content in (then, now)):
         return False
