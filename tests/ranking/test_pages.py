@@ -11,7 +11,7 @@ from attnlab.ranking import page
 from attnlab.ranking.contestant_costs import costs, reference_processor
 from attnlab.ranking.protocol import Contestant, parse
 from attnlab.ranking.trials import Course
-from attnlab.ranking.verdicts import make_table
+from attnlab.ranking.verdicts import Cell, make_table
 from tests.browser import chromium
 from tests.ranking.simulated import PROTOCOL, protocol, run
 
@@ -63,6 +63,22 @@ def test_the_terminal_table_names_controls_and_errors(ranking, capsys):
     assert "verdicts, each by 10 of 10 seeds" in out and "mine <b>" in out
 
 
+def test_no_word_is_broken_in_a_terminal_of_80_columns(ranking, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    page.print_table(ranking)
+    tables = capsys.readouterr().out.partition("verdicts, each")[0]
+    assert "…" not in tables and max(len(line) for line in tables.splitlines()[:-1]) <= 80
+    assert all(word in tables for word in ("parameters", "position", "state", "1,200 steps"))
+
+
+def test_a_verdict_by_steps_at_equal_accuracy_says_so():
+    of = protocol()
+    cell = Cell(of.arms["bad"], of.tasks[0], 300, "worse", value=96.3, unit="points", seeds=10)
+    equal = replace(cell, difference=(0.0, -0.6, 0.0))
+    assert page.in_words(equal) == "worse 96.3 points, by steps"
+    assert page.in_words(replace(cell, difference=(-1.0, -2.0, 0.0))) == "worse 96.3 points"
+
+
 def test_the_markdown_page_has_a_row_for_each_variant_that_was_run(ranking):
     text = page._template("ranking.md.j2").render(page._content(ranking))
     rows = [line.count("|") for line in text.splitlines() if line.startswith("| ")]
@@ -79,12 +95,12 @@ def test_a_part_of_the_table_says_what_was_not_run(ranking):
     unfinished = page._content(part)
     words = [
         "Not run: 1 of 5 rows (good).",
-        "Not finished, or not run: bad on text; bad on recall.",
+        "Not finished, or not run: text (bad), recall (bad).",
     ]
     assert page.notes(unfinished)[1:3] == words
     run(course)
     content = page._content(part)
-    assert page.notes(content)[2] == "Not finished, or not run: bad on recall."
+    assert page.notes(content)[2] == "Not finished, or not run: recall (bad)."
     verdicts = {c.verdict for c in content["table"].cells.values() if c.arm.name == "bad"}
     assert {"not run"} < verdicts and "not finished" not in verdicts
     assert "<b>good</b>" not in page.html(part)

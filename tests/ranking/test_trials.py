@@ -27,6 +27,17 @@ def full(quick=False, make=row_of):
     return of, rows
 
 
+def test_a_task_without_positions_is_one_for_arms_with_and_without_them():
+    published = read_protocol(ROOT / "experiments" / "ranking")
+    tasks = {task.name: task for task in published.tasks}
+    for name, equal in (("induction at 128", True), ("text", False)):
+        with_, without = (
+            published.trial(published.arms[arm], tasks[name], 1e-3, 300, 0)
+            for arm in ("rotary", "rotary only")
+        )
+        assert (with_ == without) is equal
+
+
 def test_the_published_protocol_is_valid_and_large_enough():
     published = read_protocol(ROOT / "experiments" / "ranking")
     variants = [arm for arm in published.arms.values() if not arm.control]

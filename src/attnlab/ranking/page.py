@@ -23,6 +23,7 @@ from attnlab.ranking.trials import Course
 from attnlab.ranking.verdicts import Cell, Table
 
 PLACE = "README.md"
+NAME_WIDTH, CELL_WIDTH = 18, 15  # characters in a terminal
 RECALL = ("capacity", "mqar")  # tasks, drawn against the size of the state
 
 
@@ -199,7 +200,9 @@ def in_words(cell: Cell | None) -> str:
     diverged = f", {cell.diverged} diverged" if cell.diverged and math.isfinite(cell.value) else ""
     edge = ", edge" if cell.choice is not None and cell.choice.at_edge and cell.seeds else ""
     verdict = "" if cell.verdict == "baseline" else cell.verdict
-    return f"{verdict} {cell.number}{diverged}{edge}".strip()
+    decided = cell.verdict in ("better", "worse")
+    by_steps = ", by steps" if decided and not cell.difference[0] else ""
+    return f"{verdict} {cell.number}{by_steps}{diverged}{edge}".strip()
 
 
 def came_out(row: Mapping[str, Any], pairs: Sequence[Cell]) -> str:
@@ -232,8 +235,12 @@ def notes(content: Mapping[str, Any]) -> list[str]:
     ]
     if absent := [name for name in every if name not in run]:
         found.append(f"Not run: {len(absent)} of {len(every)} rows ({'; '.join(absent)}).")
-    parts = [f"{c.arm.name} on {c.task.name}" for c in cells if not c.seeds and c.arm.name in run]
-    found += [f"Not finished, or not run: {'; '.join(dict.fromkeys(parts))}."] if parts else []
+    parts = dict[str, dict[str, None]]()
+    for cell in cells:
+        if not cell.seeds and cell.arm.name in run:
+            parts.setdefault(cell.task.name, {})[cell.arm.name] = None
+    lists = [f"{task} ({'; '.join(names)})" for task, names in parts.items()]
+    found += [f"Not finished, or not run: {', '.join(lists)}."] if lists else []
     if table.broken:
         found.append(f"Controls that failed: {'; '.join(table.broken)}.")
     elif controls:
@@ -270,21 +277,24 @@ def _template(name: str) -> jinja2.Template:
 
 
 def print_table(ranking: Ranking) -> None:
-    """Print every contestant that was run, one column a cell, and what may be wrong."""
+    """Print every contestant that was run, one column a cell, and what may be wrong; as many
+    columns side by side as the terminal is wide."""
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
-    from rich.table import Column
-    from rich.table import Table as Printed
+    from rich.table import Column, Table
 
     content, console = _content(ranking), Console(highlight=False, markup=False, soft_wrap=True)
-    for length in dict.fromkeys(n // t.steps for t, n in content["columns"]):
-        kept = [i for i, (t, n) in enumerate(content["columns"]) if n // t.steps == length]
-        heads = [f"{t.name}\n{n:,} steps" for t, n in (content["columns"][i] for i in kept)]
-        printed = Printed(Column("variant", overflow="fold"), *heads, *COSTS.values())
-        for row in content["rows"]:
-            cells = [row["cells"][i] for i in kept]
-            style, words = "bold" if row["arm"] is ranking.own else "", map(in_words, cells)
-            spent = _cost_words(row["costs"], content["reference"])
-            printed.add_row(row["arm"].name, *words, *spent, style=style)
+    rows, reference = content["rows"], content["reference"]
+    heads = [f"{task.name}\n{steps:,} steps" for task, steps in content["columns"]]
+    heads += [name.replace(" ", "\n", 1) for name in COSTS.values()]
+    words = [[*map(in_words, x["cells"]), *_cost_words(x["costs"], reference)] for x in rows]
+    side = max(1, (console.width - NAME_WIDTH - 2) // CELL_WIDTH)
+    for at in range(0, len(heads), side):
+        name = Column("variant", width=NAME_WIDTH, overflow="fold")
+        printed = Table(name, *heads[at : at + side], box=SIMPLE_HEAD, pad_edge=False)
+        for row, cells in zip(rows, words, strict=True):
+            style = "bold" if row["arm"] is ranking.own else ""
+            printed.add_row(row["arm"].name, *cells[at : at + side], style=style)
         Console().print(printed)
     for cell in [c for c in content["table"].cells.values() if c.arm is ranking.own and c.seeds]:
         console.print(

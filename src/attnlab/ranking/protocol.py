@@ -43,7 +43,6 @@ class Contestant:
     seeds_from: int = 0  # added to every seed
     rate_of_sdpa: float = 0.0  # a factor on the rate of the partner, instead of a rate of its own
     control: str = ""  # the verdict that it must have in every cell
-    without: tuple[str, ...] = ()  # tasks
     pairs: Mapping[str, str] = field(default_factory=dict)  # task -> another arm, compared there
     code: str = ""  # the digest of a user's own code
     own: bool = False  # given on the command line
@@ -77,7 +76,6 @@ class Protocol:
             for arm in self.arms.values()
             for task in self.tasks
             if (task.quick or not quick)
-            and task.name not in arm.without
             and (
                 not task.only
                 or arm.name in task.only
@@ -88,8 +86,10 @@ class Protocol:
     def trial(self, arm: Contestant, task: Task, rate: float, steps: int, seed: int) -> Trial:
         """The run of `steps` steps at a constant rate, validated every n steps."""
         end = [] if task.floor is None else ["callbacks=solved"]
+        # A task may be without positions, so that it is one for arms with and without them.
+        further = [word for word in arm.overrides if word not in task.overrides]
         overrides = (
-            *(*task.overrides, *self.common, *end, *arm.overrides),
+            *(*task.overrides, *self.common, *end, *further),
             *(f"optim.lr={rate:g}", f"optim.min_lr={rate:g}"),
             *(f"trainer.max_steps={steps}", f"trainer.val_check_interval={task.steps}"),
         )

@@ -220,7 +220,6 @@ def own_contestant(
         says="yours",
         overrides=(*([] if given else ["attn=sdpa"]), *attention, *rest),
         partner=partners[rest].name,
-        without=partners[rest].without,
         code=_code(attention, config_dir),
         own=True,
     )
