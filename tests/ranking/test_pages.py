@@ -38,8 +38,8 @@ def test_the_page_has_every_verdict_and_says_what_was_not_run(ranking):
     text = page.html(ranking)
     assert text.count('class="worse"') == 1 + 4 + 2  # the legend, slow, bad
     assert ">100,000<" in text  # parameters
-    bad = "a worse one. The paper claims: to be better. Here: worse on text (300), text (1,200)."
-    assert f"<b>bad</b>: {bad}" in text and "All models are small GPTs" in text
+    bad = "a worse one. The source claims: to be better. Here: worse on text (300 steps), text"
+    assert f"<b>bad</b>: {bad} (1,200 steps)." in text and "All models are small GPTs" in text
     assert "state at T" in text and "were measured on p." in text  # the processor
     assert "not run" in text and "mine &lt;b&gt;" in text and "<b>mine <b>" not in text
     assert not re.search(r"(src|href)=.(?!#)", text)  # it loads nothing
@@ -60,13 +60,13 @@ def test_quick_always_says_that_the_long_runs_are_left_out(ranking):
 def test_the_terminal_table_names_controls_and_errors(ranking, capsys):
     page.print_table(ranking)
     out = capsys.readouterr().out
-    assert "verdicts, each by 10 of 10 seeds" in out and "mine <b>" in out
+    assert "verdicts; better and worse need 10 of 10 seeds" in out and "mine <b>" in out
 
 
 def test_no_word_is_broken_in_a_terminal_of_80_columns(ranking, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     page.print_table(ranking)
-    tables = capsys.readouterr().out.partition("verdicts, each")[0]
+    tables = capsys.readouterr().out.partition("verdicts; better")[0]
     assert "…" not in tables and max(len(line) for line in tables.splitlines()[:-1]) <= 80
     assert all(word in tables for word in ("parameters", "position", "state", "1,200 steps"))
 
@@ -75,8 +75,8 @@ def test_a_verdict_by_steps_at_equal_accuracy_says_so():
     of = protocol()
     cell = Cell(of.arms["bad"], of.tasks[0], 300, "worse", value=96.3, unit="points", seeds=10)
     equal = replace(cell, difference=(0.0, -0.6, 0.0))
-    assert page.in_words(equal) == "worse 96.3 points, by steps"
-    assert page.in_words(replace(cell, difference=(-1.0, -2.0, 0.0))) == "worse 96.3 points"
+    assert page.in_words(equal) == "worse: 96.3 points, by steps"
+    assert page.in_words(replace(cell, difference=(-1.0, -2.0, 0.0))) == "worse: 96.3 points"
 
 
 def test_the_markdown_page_has_a_row_for_each_variant_that_was_run(ranking):
@@ -94,7 +94,7 @@ def test_a_part_of_the_table_says_what_was_not_run(ranking):
     part = Invented(protocol=of, rows=rows, quick=False, own=None)
     unfinished = page._content(part)
     words = [
-        "Not run: 1 of 5 rows (good).",
+        "Not run: 1 of 5 variants and controls (good).",
         "Not finished, or not run: text (bad), recall (bad).",
     ]
     assert page.notes(unfinished)[1:3] == words
@@ -165,7 +165,7 @@ def test_a_contestant_is_also_compared_with_another_one_that_the_protocol_names(
     assert len(table.judged) == len(table.pairs) + sum(
         cell.verdict in ("better", "worse", "open") for cell in table.cells.values()
     )
-    said = r"Against bad on text \(300\): better, -0\.2\d+ \(-0\.2\d+ to -0\.\d+\)\."
+    said = r"Against bad on text \(300 steps\): better, -0\.2\d+ \(-0\.2\d+ to -0\.\d+\)\."
     assert len(re.findall(said, page.html(ranking))) == 1
     protocol = copy.deepcopy(PROTOCOL)
     protocol["arms"]["good"]["pairs"] = {"text": "nobody"}

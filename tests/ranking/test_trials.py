@@ -89,7 +89,7 @@ def test_a_best_rate_that_stays_at_the_edge_is_said(monkeypatch):
     of, rows = full(quick=True)
     table = make_table(of, rows, quick=True)
     assert table.cells["bad", "text", 300].choice.at_edge
-    assert table.edges == ["bad on text after 300 steps (0.00093)"]
+    assert table.edges == ["bad on text (300 steps): 0.00093"]
 
 
 def test_a_task_may_have_selection_seeds_of_its_own():
@@ -188,7 +188,7 @@ def test_a_control_that_fails_is_named():
         return row
 
     of, rows = full(quick=True, make=spoiled)
-    assert make_table(of, rows, quick=True).broken == ["again is better on text after 300 steps"]
+    assert make_table(of, rows, quick=True).broken == ["again is better on text (300 steps)"]
 
 
 def test_nine_seeds_are_no_verdict():

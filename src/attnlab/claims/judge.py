@@ -95,8 +95,8 @@ def family_error(experiments: Path) -> str:
     declared = [read_json(file) for file in sorted(experiments.glob("*/declared.json"))]
     count, error = false_confirmations(content["declaration"] for content in declared)
     return (
-        f"{count} declared primary predictions: if at most half of all seeds agree with them, any "
-        f"of them is confirmed with a probability of at most {error:.1%}"
+        f"{count} declared primary predictions: if at most half of all seeds agree with each, at "
+        f"least one is confirmed with a probability of at most {error:.1%}"
     )
 
 

@@ -199,7 +199,7 @@ def in_words(cell: Cell | None) -> str:
         return ""
     diverged = f", {cell.diverged} diverged" if cell.diverged and math.isfinite(cell.value) else ""
     edge = ", edge" if cell.choice is not None and cell.choice.at_edge and cell.seeds else ""
-    verdict = "" if cell.verdict == "baseline" else cell.verdict
+    verdict = "" if cell.verdict == "baseline" else f"{cell.verdict}:"
     decided = cell.verdict in ("better", "worse")
     by_steps = ", by steps" if decided and not cell.difference[0] else ""
     return f"{verdict} {cell.number}{by_steps}{diverged}{edge}".strip()
@@ -210,11 +210,10 @@ def came_out(row: Mapping[str, Any], pairs: Sequence[Cell]) -> str:
     words, said = [], []
     for verdict in ("better", "worse", "open"):
         cells = [c for c in row["cells"] if c is not None and c.verdict == verdict]
-        where = [f"{c.task.name} ({c.steps:,})" for c in cells]
-        words += [f"{verdict} on {', '.join(where)}"] if where else []
+        words += [f"{verdict} on {', '.join(c.place for c in cells)}"] if cells else []
     said += [f"Here: {'; '.join(words)}."] if words else []
     said += [
-        f"Against {c.arm.partner} on {c.task.name} ({c.steps:,}): {c.verdict}, {c.interval}."
+        f"Against {c.arm.partner} on {c.place}: {c.verdict}, {c.interval}."
         for c in pairs
         if c.arm.name == row["arm"].name and c.interval
     ]
@@ -228,13 +227,16 @@ def notes(content: Mapping[str, Any]) -> list[str]:
     run = {c.arm.name for c in cells if c.verdict != "not run"}
     every = dict.fromkeys(c.arm.name for c in cells)
     found = [
-        f"{len(table.judged)} verdicts, each by 10 of 10 seeds. If no variant differed from its "
-        f"partner, {table.false_cells:.2f} of them at most would be better or worse by chance; "
-        f"the probability of at least one is at most {min(1, table.false_cells):.1%}. A rate that "
-        "was not the best, chosen on few seeds, may add others."
+        f"{len(table.judged)} verdicts; better and worse need 10 of 10 seeds. If no variant "
+        f"differed from its partner, at most {table.false_cells:.2f} of them would be expected to "
+        "be better or worse by chance, so the probability of at least one is at most "
+        f"{100 * min(1, table.false_cells):.1f} %. This holds for the chosen rates: one that is "
+        "not the best may add false verdicts."
     ]
     if absent := [name for name in every if name not in run]:
-        found.append(f"Not run: {len(absent)} of {len(every)} rows ({'; '.join(absent)}).")
+        found.append(
+            f"Not run: {len(absent)} of {len(every)} variants and controls ({'; '.join(absent)})."
+        )
     parts = dict[str, dict[str, None]]()
     for cell in cells:
         if not cell.seeds and cell.arm.name in run:
@@ -244,7 +246,9 @@ def notes(content: Mapping[str, Any]) -> list[str]:
     if table.broken:
         found.append(f"Controls that failed: {'; '.join(table.broken)}.")
     elif controls:
-        found.append(f"All {len(controls)} cells of the controls have the expected verdict.")
+        found.append(
+            f"All {len(controls)} finished cells of the controls have the expected verdict."
+        )
     else:
         found.append("No control was run.")
     if table.edges:
@@ -285,7 +289,7 @@ def print_table(ranking: Ranking) -> None:
 
     content, console = _content(ranking), Console(highlight=False, markup=False, soft_wrap=True)
     rows, reference = content["rows"], content["reference"]
-    heads = [f"{task.name}\n{steps:,} steps" for task, steps in content["columns"]]
+    heads = [f"{task.title(steps)}\n{steps:,} steps" for task, steps in content["columns"]]
     heads += [name.replace(" ", "\n", 1) for name in COSTS.values()]
     words = [[*map(in_words, x["cells"]), *_cost_words(x["costs"], reference)] for x in rows]
     side = max(1, (console.width - NAME_WIDTH - 2) // CELL_WIDTH)
@@ -298,7 +302,7 @@ def print_table(ranking: Ranking) -> None:
         Console().print(printed)
     for cell in [c for c in content["table"].cells.values() if c.arm is ranking.own and c.seeds]:
         console.print(
-            f"{cell.task.name}, {cell.steps:,} steps: {in_words(cell)}; minus {cell.arm.partner}: "
+            f"{cell.place}: {in_words(cell)}; minus {cell.arm.partner}: "
             f"{cell.interval or 'not known'}"
         )
     for note in notes(content):

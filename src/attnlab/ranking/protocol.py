@@ -30,6 +30,10 @@ class Task:
     only: tuple[str, ...] = ()  # arms; empty: all
     convolution: bool = False  # also for a user's own arm with a convolution
 
+    def title(self, steps: int) -> str:
+        """The name in a table. After n steps, a task is tested at T, whatever its `length`."""
+        return self.name.removesuffix(f" at {self.length}") if steps == self.steps else self.name
+
 
 @dataclass(frozen=True)
 class Contestant:

@@ -34,6 +34,11 @@ class Cell:
     seeds: int = 0  # how many were run
 
     @property
+    def place(self) -> str:
+        """The task and the length, in words."""
+        return f"{self.task.title(self.steps)} ({self.steps:,} steps)"
+
+    @property
     def number(self) -> str:
         """The number in the table."""
         if not self.seeds:
@@ -79,7 +84,7 @@ class Table:
     def broken(self) -> list[str]:
         """The cells of controls that do not have the verdict that they must have."""
         return [
-            f"{c.arm.name} is {c.verdict} on {c.task.name} after {c.steps:,} steps"
+            f"{c.arm.name} is {c.verdict} on {c.place}"
             for c in self.judged
             if c.arm.control and c.verdict != c.arm.control
         ]
@@ -88,7 +93,7 @@ class Table:
     def edges(self) -> list[str]:
         """The cells whose best rate is at the edge of those that were tried."""
         return [
-            f"{c.arm.name} on {c.task.name} after {c.steps:,} steps ({c.choice.rate:g})"
+            f"{c.arm.name} on {c.place}: {c.choice.rate:g}"
             for c in self.cells.values()
             if c.choice is not None and c.choice.at_edge and c.seeds
         ]
