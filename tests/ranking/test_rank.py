@@ -1,5 +1,6 @@
 """`attnlab rank` from the command line, with tiny models."""
 
+import importlib
 import json
 import os
 import re
@@ -13,23 +14,21 @@ from pathlib import Path
 import pytest
 import yaml
 from hydra import initialize_config_dir
+from omegaconf import OmegaConf
 from torch import nn
 
 from attnlab import GPT
 from attnlab.attention import DeltaAttention, SelfAttention
 from attnlab.claims.configs import ConfigResolver, hydra_conf
 from attnlab.claims.execute import execute_task
+from attnlab.claims.provenance import sources_digest
 from attnlab.claims.reproduce import find_paths
 from attnlab.claims.rows import read_rows, sealed
 from attnlab.errors import BadInput
+from attnlab.files import write_json
+from attnlab.ranking.own_contestant import code_of, has_convolution, own_contestant
 from attnlab.ranking.protocol import parse
-from attnlab.ranking.rank import (
-    Ranking,
-    further_values,
-    has_convolution,
-    own_contestant,
-    rank,
-)
+from attnlab.ranking.rank import Ranking, further_values, rank
 from attnlab.ranking.trials import Course
 from tests.command_line import attnlab
 from tests.conftest import CONF
@@ -148,6 +147,43 @@ def test_a_convolution_is_found_in_modules_and_in_our_own_weights(build, expecte
     assert has_convolution(build()) is expected
 
 
+@pytest.mark.parametrize(
+    "attn",
+    [
+        {"_target_": "layer_of_rank.A"},
+        {"x": {"_target_": "layer_of_rank.A"}},
+        {"x": ["layer_of_rank.A"]},
+    ],
+)
+def test_a_changed_layer_is_another_contestant_wherever_its_name_stands(
+    attn, tmp_path, monkeypatch
+):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "layer_of_rank", raising=False)
+    file, paths = tmp_path / "layer_of_rank.py", find_paths(None, None, tmp_path / "out", "full")
+    file.write_text("A = 1\n")
+    importlib.import_module("layer_of_rank")
+    first = code_of(OmegaConf.create(attn), paths)
+    assert code_of(OmegaConf.create(attn), paths) == first
+    file.write_text("A = 2\n")
+    assert code_of(OmegaConf.create(attn), paths) != first
+
+
+def test_an_unfinished_run_of_other_source_files_starts_again(tmp_path):
+    paths = find_paths(experiments(tmp_path).parent, CONF, tmp_path / "out", "full")
+    with hydra_conf(paths.conf):
+        ranking = Ranking(paths, [], quick=True)
+
+        def task():
+            return next(iter(ranking._plan().tasks.values()))
+
+        first, directory = task(), Path(task().directory)
+        for sources, kept in ((sources_digest(paths, "ranking"), True), ("others", False)):
+            directory.mkdir(parents=True, exist_ok=True)
+            write_json(paths.outputs / "began" / f"{first.id}.json", {"sources": sources})
+            assert task() == first and directory.exists() is kept
+
+
 def test_only_the_attention_may_differ():
     for words in (["attn=linear", "optim.lr=1"], ["model.n_head=4"], ["nonsense"]):
         with pytest.raises(BadInput, match="only settings of attn may change"):
@@ -217,7 +253,7 @@ def test_a_users_layer_is_run_alone_and_again_after_a_change(tmp_path):
         done = subprocess.run(command, cwd=here, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "linear" in done.stdout
-        assert re.search(r"parity, 2 steps: better .*; minus sdpa: \+", done.stdout)
+        assert re.search(r"parity \(2 steps\): better: .*; minus sdpa: \+", done.stdout)
         rows = read_rows(tmp_path / "out" / "own" / "rows" / "ranking.jsonl")
         assert all(row["declared"] is False and row["code"] for row in rows)
         return [row["code"] for row in rows]

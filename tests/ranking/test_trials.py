@@ -10,6 +10,7 @@ import pytest
 from attnlab.claims.configs import hydra_conf
 from attnlab.claims.reproduce import find_paths
 from attnlab.errors import BadInput
+from attnlab.ranking.page import in_words
 from attnlab.ranking.protocol import Contestant, Trial, parse, read_protocol
 from attnlab.ranking.rank import Ranking
 from attnlab.ranking.trials import Course, read
@@ -140,6 +141,47 @@ def test_a_run_that_has_just_solved_its_task_is_not_continued(last, further):
         second = 0.95 if needed.rate == 1.8e-3 else 0.5  # the best rate, so no other is tried
         row["values"]["curve"]["accuracy"] = [0.5, second, *last]
     assert {needed.further for needed in course.needed(quick=False)} == {further}
+
+
+def test_a_rate_that_solves_the_task_only_after_n_steps_is_checked_after_a_kill_too():
+    rows, of = {}, protocol()
+    course = Course(of, of.arms["sdpa"], RECALL, rows)
+    run(course)
+    best, whole = course.choose(100)[0].rate, set(course.choose(400)[0].losses)
+    at_best = [row for t, row in rows.items() if settings_of(t)[1:] == (best, 400)]
+    assert len(whole) > 1 and at_best and all(row["status"] == "stopped" for row in at_best)
+    for trial in [t for t in rows if settings_of(t)[1] != best and settings_of(t)[2] == 400]:
+        del rows[trial]
+    run(course)
+    assert set(course.choose(400)[0].losses) == whole
+
+
+def test_a_task_with_a_further_length_is_never_compared_by_steps_and_says_which_runs_ended():
+    length = replace(RECALL, length=128)
+    rows = {}
+    for arm in (of := replace(protocol(), tasks=(TEXT, length))).arms.values():
+        course = Course(of, arm, length, rows)
+        run(course, make=lambda trial, task: _at_length(row_of(trial, task)))
+    cell = judge_cell(of, rows, of.arms["good"], length, 400)
+    assert (cell.unit, cell.ended) == ("points", 10) and "10 ended early" in in_words(cell)
+    row = _at_length(next(iter(rows.values())))
+    row["values"]["accuracy_at_length"] = None  # NaN
+    assert read(row, length, 400).score == math.inf and math.isnan(read(row, length, 400).value)
+
+
+def _at_length(row):
+    return row | {"values": row["values"] | {"accuracy_at_length": 0.5}}
+
+
+def test_cells_with_the_same_runs_count_once():
+    content = copy.deepcopy(PROTOCOL)
+    content["arms"]["twin"] = {"says": "bad again", "overrides": ["attn=bad"]}
+    rows, of = {}, parse(content)
+    for arm, task in of.cells(quick=False):
+        run(Course(of, arm, task, rows))
+    table = make_table(of, rows)
+    assert {c.arm.name for c in table.repeated} == {"twin"} and len(table.repeated) == 4
+    assert len(table.judged) == len(make_table(protocol(), rows).judged)
 
 
 def test_scores_rank_diverged_below_slow_below_fast():

@@ -1,22 +1,22 @@
 """The pages of the ranking: HTML that loads nothing, and Markdown for the repository."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from statistics import median
+from statistics import NormalDist, median, stdev
 from typing import Any
 
 import jinja2
 import yaml
-from matplotlib.figure import Figure
 
 from attnlab.claims.configs import hydra_conf
 from attnlab.claims.provenance import text_at
 from attnlab.errors import BadInput
 from attnlab.files import write_atomically
-from attnlab.plotting.drawing import MARKERS, color_of, label_lines, looks, panels, styled, svg
+from attnlab.plotting.drawing import styled, svg
 from attnlab.ranking.contestant_costs import COSTS, costs, reference_processor
+from attnlab.ranking.page_figures import figures
 from attnlab.ranking.protocol import FILE, LONG
 from attnlab.ranking.rank import NAME, Ranking
 from attnlab.ranking.trials import Course
@@ -24,7 +24,6 @@ from attnlab.ranking.verdicts import Cell, Table
 
 PLACE = "README.md"
 NAME_WIDTH, CELL_WIDTH = 18, 15  # characters in a terminal
-RECALL = ("capacity", "mqar")  # tasks, drawn against the size of the state
 
 
 def html(ranking: Ranking) -> str:
@@ -104,9 +103,13 @@ def _content(ranking: Ranking) -> dict[str, Any]:
     ]
     with styled():
         pictures = {
-            name: svg(figure, name, text_as="none") for name, figure in _figures(table, ranking)
+            name: svg(figure, name, text_as="none") for name, figure in figures(table, ranking)
         }
-    rows = list({row["id"]: row for row in ranking.rows.values()}.values())
+    starts = [list(task.overrides) for task in protocol.tasks]
+    known = [
+        r for r in ranking.rows.values() if any(r["overrides"][: len(x)] == x for x in starts)
+    ]
+    rows = list({row["id"]: row for row in known}.values())
     cells, reference = protocol.cells(ranking.quick), reference_processor(protocol, ranking.rows)
     asked = {task.name for arm, task in cells if ranking.own in (None, arm)}
     return {
@@ -132,67 +135,6 @@ def _content(ranking: Ranking) -> dict[str, Any]:
     }
 
 
-def _figures(table: Table, ranking: Ranking) -> Iterator[tuple[str, Figure]]:
-    """Recall against the state, text against time, text against the learning rate, by their
-    titles; those for which there are rows."""
-    protocol, rows = ranking.protocol, ranking.rows
-    text, arms = protocol.tasks[0], [arm for arm in protocol.arms.values() if not arm.control]
-    processor = reference_processor(protocol, ranking.rows)
-    for task in [each for each in protocol.tasks if each is text or each.name in RECALL]:
-        key, steps = (
-            "ms" if task is text else "cached",
-            task.steps * (1 if ranking.quick else LONG),
-        )
-        points = dict[str, tuple[float, float]]()
-        for arm in arms:
-            course = Course(protocol, arm, task, rows)
-            spent = costs(course, processor)  # of the model of this task
-            cell = table.cells.get((arm.name, task.name, steps))
-            other = key == "ms" and processor and spent.get("processor") != processor
-            if other or key not in spent:
-                continue
-            if cell is not None and cell.seeds and math.isfinite(cell.value):
-                results = [0.0 if math.isnan(x) else x for x in cell.accuracies]
-                result = cell.value if task is text else median(results)
-                points[arm.name] = spent[key], result
-        what = f"{'loss' if task is text else 'accuracy'}: {task.name}, {steps:,} steps"
-        if len(points) > 1:
-            x = "CPU ms per step" if task is text else "state at T, in numbers"
-            yield "speed" if task is text else task.name, _scatter(points, x, what, task is text)
-    figure, (axes,) = panels(1, width=7.0)
-    rates = set[float]()
-    for arm in arms:
-        choice, _ = Course(protocol, arm, text, rows).choose(text.steps)
-        if choice is not None:
-            rates |= choice.losses.keys()
-            color, kind = looks([arm.name.split(",")[0]])[arm.name.split(",")[0]]
-            axes.plot(*zip(*choice.losses.items(), strict=True), MARKERS[kind] + "-", color=color,
-                      label=arm.name)  # fmt: skip
-    axes.set(
-        xscale="log", xlabel="learning rate", ylabel=f"loss: {text.name}, {text.steps:,} steps"
-    )
-    if axes.get_lines():
-        axes.set_xticks(sorted(rates), [f"{rate:g}" for rate in sorted(rates)])
-        axes.minorticks_off()
-        label_lines(axes)
-        yield "rates", figure
-
-
-def _scatter(points: Mapping[str, tuple[float, float]], x: str, y: str, falls: bool) -> Figure:
-    """Named points, and the line of those that are better than all points with a smaller x."""
-    figure, (axes,) = panels(1, width=7.0)
-    front, sign = list[tuple[float, float]](), 1 if falls else -1
-    for label, (cost, value) in sorted(points.items(), key=lambda p: (p[1][0], sign * p[1][1])):
-        axes.plot([cost], [value], "o:", color=color_of(label.split(",")[0]), label=label)
-        if not front or sign * value < sign * front[-1][1]:
-            front.append((cost, value))
-    axes.plot(*zip(*front, strict=True), drawstyle="steps-post", color="gray", label="_front")
-    wide = max(cost for cost, _ in points.values()) > 10 * min(cost for cost, _ in points.values())
-    axes.set(xscale="log" if wide else "linear", xlabel=x, ylabel=y)
-    label_lines(axes)
-    return figure
-
-
 def in_words(cell: Cell | None) -> str:
     """A cell of a table in plain text."""
     if cell is None:
@@ -202,7 +144,9 @@ def in_words(cell: Cell | None) -> str:
     verdict = "" if cell.verdict == "baseline" else f"{cell.verdict}:"
     decided = cell.verdict in ("better", "worse")
     by_steps = ", by steps" if decided and not cell.difference[0] else ""
-    return f"{verdict} {cell.number}{by_steps}{diverged}{edge}".strip()
+    edge += ", partner at edge" if cell.partner_at_edge and verdict else ""
+    ended = f", {cell.ended} ended early" if cell.ended else ""
+    return f"{verdict} {cell.number}{by_steps}{ended}{diverged}{edge}".strip()
 
 
 def came_out(row: Mapping[str, Any], pairs: Sequence[Cell]) -> str:
@@ -233,6 +177,7 @@ def notes(content: Mapping[str, Any]) -> list[str]:
         f"{100 * min(1, table.false_cells):.1f} %. This holds for the chosen rates: one that is "
         "not the best may add false verdicts."
     ]
+    found += [said] if (said := _resolution(table)) else []
     if absent := [name for name in every if name not in run]:
         found.append(
             f"Not run: {len(absent)} of {len(every)} variants and controls ({'; '.join(absent)})."
@@ -251,11 +196,39 @@ def notes(content: Mapping[str, Any]) -> list[str]:
         )
     else:
         found.append("No control was run.")
+    of_controls = {c.task.name for c in controls}
+    if other := sorted({c.task.name for c in table.judged} - of_controls):
+        found.append(f"Without a control: {', '.join(other)}.")
+    if repeated := [f"{c.arm.name} on {c.place}" for c in table.repeated]:
+        found.append(
+            "Not counted among the verdicts, because another row has the same runs: "
+            f"{'; '.join(repeated)}."
+        )
     if table.edges:
         found.append(f"The best rate is at the edge of those tried: {'; '.join(table.edges)}.")
     if left_out := ["4 n steps"] * content["quick"] + content["left_out"]:
         found.append(f"Left out: {', '.join(left_out)}.")
     return found
+
+
+def _resolution(table: Table) -> str:
+    """Which differences of the loss ten seeds find, in a sentence; empty without such cells."""
+    spreads = []
+    for cell in table.judged:
+        if cell.task.floor is None and not cell.arm.control:
+            partner = table.cells.get((cell.arm.partner, cell.task.name, cell.steps))
+            pairs = zip(cell.accuracies, partner.accuracies if partner else (), strict=False)
+            differences = [a - b for a, b in pairs if math.isfinite(a - b)]
+            spreads += [stdev(differences)] if len(differences) > 1 else []
+    if not spreads:
+        return ""
+    # Each of ten seeds has the sign of the true difference with the tenth root of a probability.
+    often, seldom = (median(spreads) * NormalDist().inv_cdf(p ** (1 / 10)) for p in (0.9, 0.1))
+    return (
+        f"Differences of losses vary between seeds by {median(spreads):.3f} nats (standard "
+        f"deviation, median of the variants). If they are normal, a true difference of "
+        f"{often:.3f} nats is found in 9 of 10 tests, and one of {seldom:.3f} nats in 1 of 10."
+    )
 
 
 def _cost_words(spent: Mapping[str, Any], processor: str) -> list[str]:

@@ -1,16 +1,15 @@
 """`attnlab rank`: run what the ranking lacks, and place a variant of one's own among its rows."""
 
-import re
-import sys
+import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import torch
+from omegaconf import DictConfig
 from rich.console import Console
 from torch import nn
 
@@ -23,19 +22,16 @@ from attnlab.claims.progress import check_positive, duration, run_plan
 from attnlab.claims.provenance import sources_digest
 from attnlab.claims.rows import Row
 from attnlab.errors import BadInput, counted
-from attnlab.imports import make_named_importable
-from attnlab.ranking.protocol import Contestant, Protocol, Trial, read_protocol
+from attnlab.files import read_json
+from attnlab.ranking.own_contestant import NAME, code_of, has_convolution, own_contestant
+from attnlab.ranking.protocol import Contestant, Trial, read_protocol
 from attnlab.ranking.trials import Course, Needed, by_trial
 from attnlab.ranking.verdicts import Table, make_table
 from attnlab.training.checkpoints import processor, versions
 from attnlab.training.config import read_config
-from attnlab.training.instantiate import locate
-from attnlab.training.main import variants_in_turn
 from attnlab.workers import cores
 
-NAME = "ranking"  # of the directory in experiments/
 FEW = 24  # runs; with fewer, processes wait for the last one, or only start
-LIBRARIES = ("attnlab", "torch")
 
 
 class Ranking:
@@ -54,13 +50,16 @@ class Ranking:
         self.protocol = read_protocol(paths.experiments / NAME, size)
         self._healthy: set[str] = set()
         self.own = None
-        if overrides:  # checked before its partner is trained
-            own = own_contestant(overrides, self.protocol, paths.config_dir)
-            self.own = replace(own, convolution=has_convolution(self.checked_model(own)))
-            arms = {**self.protocol.arms, own.name: self.own}
-            self.protocol = replace(self.protocol, arms=arms)
         self.known = ClaimSet(paths, [Claim("", (), name=NAME)])
         committed = self.known.store.committed(NAME)
+        if overrides:  # checked before its partner is trained
+            own = own_contestant(overrides, self.protocol)
+            net = self.checked_model(own)  # which imports its modules
+            published = self._is_published(own, committed.values())
+            code = "" if published else code_of(self._composed(own).attn, paths)
+            self.own = replace(own, convolution=has_convolution(net), code=code)
+            arms = {**self.protocol.arms, own.name: self.own}
+            self.protocol = replace(self.protocol, arms=arms)
         stored = self.known.store.rows if self.own or paths.fixed else committed
         self.rows = by_trial(stored.values())
 
@@ -82,10 +81,7 @@ class Ranking:
 
     def checked_model(self, arm: Contestant) -> nn.Module:
         """The model of a contestant; BadInput if the checkup finds a fault in it."""
-        task = self.protocol.tasks[0]
-        overrides = (*task.overrides, *arm.overrides)
-        paths = self.paths
-        config = read_config(compose_config(overrides, 0, paths.experiments, paths.config_dir)[0])
+        config = read_config(self._composed(arm))
         net = config.model(len(config.data().alphabet))
         report = checkup(net, name=arm.name)
         if report.exit_code:
@@ -93,6 +89,18 @@ class Ranking:
             raise BadInput(f"{arm.name} does not pass the checkup and is not ranked: {why}")
         self._healthy.add(arm.name)
         return net
+
+    def _is_published(self, own: Contestant, committed: Iterable[Row]) -> bool:
+        """Whether a contestant has committed rows, of today's settings."""
+        found = (row for row in committed if {*own.overrides} <= {*row["overrides"]})
+        row = None if self.paths.config_dir else next(found, None)
+        return row is not None and row["id"].startswith(
+            f"run-{self.known.resolve(tuple(row['overrides'])).digest}"
+        )
+
+    def _composed(self, arm: Contestant) -> DictConfig:
+        overrides = (*self.protocol.tasks[0].overrides, *arm.overrides)
+        return compose_config(overrides, 0, self.paths.experiments, self.paths.config_dir)[0]
 
     def table(self) -> Table:
         """All cells by the rows so far."""
@@ -119,11 +127,13 @@ class Ranking:
         run fails.
         """
         while plan := self._plan():
-            if not run_plan(plan, self.known, jobs, until):
-                return False
+            complete = run_plan(plan, self.known, jobs, until)
             for row in self.known.store.failed.values():
-                raise BadInput(f"{row['label']} failed: {str(row['reason']).strip()}")
+                why = str(row["reason"]).strip().splitlines()[-1]  # of a traceback
+                raise BadInput(f"{row['label']} failed: {why}")
             self.rows |= by_trial(self.known.store.rows.values())
+            if not complete:
+                return False
         return True
 
     def _plan(self) -> Plan | None:
@@ -149,6 +159,7 @@ class Ranking:
         trial = self.protocol.trial(arm, task, needed.rate, needed.steps, needed.seed)
         directory, steps, continued = self._directory(trial), needed.steps, ""
         code = f"-{trial.code}" if trial.code else ""
+        run_id = f"run-{self.known.resolve(trial.overrides).digest}{code}-s{trial.seed}"
         extra = {"arm": arm.name, "task": task.name, "rate": needed.rate}
         if (earlier := needed.earlier) is not None and self._by_this_code(earlier):
             short = self.protocol.trial(arm, task, needed.rate, task.steps, needed.seed)
@@ -157,8 +168,13 @@ class Ranking:
                 directory = directory.with_name(directory.name + "-continued")
                 steps, continued = needed.further, str(found)
                 extra |= {"cpu_seconds_before": earlier["cpu_seconds"]}
+        # An unfinished run of other source files would give a row that cannot be published.
+        began = self.paths.outputs / "began" / f"{run_id}.json"
+        then = read_json(began).get("sources") if began.exists() else ""
+        if Path(directory).exists() and then != sources_digest(self.paths, NAME):
+            shutil.rmtree(directory)
         return ClaimTask(
-            f"run-{self.known.resolve(trial.overrides).digest}{code}-s{trial.seed}",
+            run_id,
             "run",
             f"{arm.name}: {task.name}, rate {needed.rate:g}, {needed.steps:,} steps, "
             f"seed {trial.seed}",
@@ -184,12 +200,6 @@ class Ranking:
         return same and versions().items() <= row["versions"].items()
 
 
-def has_convolution(net: nn.Module) -> bool:
-    """Whether a layer has an `nn.Conv1d`, or weights that are named `conv` as in our layers."""
-    names = {name.rpartition(".")[2] for name, _ in net.named_parameters()}
-    return "conv" in names or any(isinstance(layer, nn.Conv1d) for layer in net.modules())
-
-
 def further_values(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """What a row holds beside the numbers of metrics.json."""
     values: dict[str, Any] = {"curve": metrics["probes"]["curve"], "costs": metrics["costs"]}
@@ -197,55 +207,6 @@ def further_values(metrics: Mapping[str, Any]) -> dict[str, Any]:
     if longest is not None:
         values["accuracy_at_length"] = metrics["by_length"][longest]["accuracy"]
     return values
-
-
-def own_contestant(
-    overrides: Sequence[str], protocol: Protocol, config_dir: Path | None = None
-) -> Contestant:
-    """The contestant of the command line; BadInput if more than its attention differs."""
-    words = variants_in_turn(list(overrides))
-    attention = [word for word in words if word.lstrip("+").startswith(("attn=", "attn."))]
-    rest = tuple(word for word in words if word not in attention)
-    partners = {arm.overrides[1:]: arm for arm in [*protocol.arms.values()][::-1] if
-                arm.overrides[0] == "attn=sdpa" and not arm.control}  # fmt: skip
-    if rest not in partners or not attention:
-        others = " or ".join(" ".join(key) for key in partners if key)
-        raise BadInput(
-            f"{' '.join(rest or overrides)} cannot be ranked: only settings of attn may change, "
-            f"as in attn=gate_head{f', and {others}' if others else ''}"
-        )
-    given = any(word.startswith("attn=") for word in attention)
-    return Contestant(
-        name=" ".join(re.sub(r"^\+*attn(\._target_)?=", "", word) for word in words),
-        says="yours",
-        overrides=(*([] if given else ["attn=sdpa"]), *attention, *rest),
-        partner=partners[rest].name,
-        code=_code(attention, config_dir),
-        own=True,
-    )
-
-
-def _code(overrides: Iterable[str], config_dir: Path | None) -> str:
-    """A digest of the user's modules that overrides name, of what they import from the same
-    directories, and of the files in and beside the user's configuration; empty without any. A
-    changed layer is another contestant."""
-    make_named_importable(overrides)
-    own = set[str]()
-    for override in overrides:
-        key, _, name = override.lstrip("+").partition("=")
-        module, dot, _ = name.partition(".")
-        if dot and all(x.isidentifier() for x in name.split(".")) and module not in LIBRARIES:
-            locate(name, key, Callable[..., Any])
-            own.add(module)
-    places = {name: vars(module).get("__file__") for name, module in sys.modules.items()}
-    files = {Path(file) for name, file in places.items() if file and name.split(".")[0] in own}
-    beside = {file.parent for file in files if "site-packages" not in file.parts}
-    files |= {Path(file) for file in places.values() if file and Path(file).parent in beside}
-    if config_dir is not None:
-        files |= {*config_dir.rglob("*.yaml"), *config_dir.rglob("*.py")}
-        files |= {*config_dir.parent.glob("*.py")}
-    content = b"\0".join(file.read_bytes() for file in sorted(files))
-    return sha256(content).hexdigest()[:8] if files else ""
 
 
 def rank(

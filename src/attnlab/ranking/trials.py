@@ -8,7 +8,7 @@ n.
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import product, takewhile
+from itertools import pairwise, product, takewhile
 
 from attnlab.claims.rows import Row
 from attnlab.claims.trial import next_rates
@@ -27,7 +27,7 @@ class Reading:
     score: float  # smaller is better; decides rates and verdicts; inf if the run diverged
     value: float  # a loss, or an accuracy; NaN if the run diverged
     reached: float = math.inf  # steps to 90 % of the answers
-    solved: bool = False  # at 4 n
+    solved: bool = False  # at 4 n; the run ended then
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,10 @@ def read(row: Row, task: Task, steps: int) -> Reading:
         score = reached if math.isfinite(reached) else steps * (2 - last)
         return Reading(score, last, reached)
     if task.length is not None:
-        accuracy = float(row["values"]["accuracy_at_length"])
-        return Reading(1 - accuracy, accuracy, reached)
+        accuracy = row["values"]["accuracy_at_length"]
+        if accuracy is None:  # NaN: the model overflows at this length
+            return Reading(math.inf, math.nan, reached, solved)
+        return Reading(1 - accuracy, float(accuracy), reached, solved)
     if solved:
         return Reading(reached / steps - 1, 1.0, reached, solved=True)
     accuracy = float(row["values"]["val_accuracy"])
@@ -113,7 +115,7 @@ class Course:
         """The best rate at a length or, while it is not known, the runs that choose it.
 
         At 4 n, the best rate at n is tried beside its two neighbors, unless all of its runs solved
-        the task.
+        the task within n steps, and the task has no further length.
         """
         seeds, grid = self.task.selection_seeds, self.task.rates
         if steps != self.task.steps:
@@ -141,15 +143,19 @@ class Course:
     def _needed(self, rate: float, steps: int, seed: int) -> Needed:
         trial = self.protocol.trial(self.arm, self.task, rate, self.task.steps, seed)
         earlier = self.rows.get(trial)
-        if earlier is not None:
-            last = earlier["values"]["curve"]["accuracy"][-2:]
-            if len(last) == 2 and min(last) >= SOLVED:  # a run of 4 n steps ends at n here
-                earlier = None
+        if earlier is not None and self._solves(earlier):  # a run of 4 n steps ends within n
+            earlier = None
         return Needed(self.arm, self.task, rate, steps, seed, earlier)
+
+    def _solves(self, row: Row) -> bool:
+        """Whether a run of any length had solved the task after n steps."""
+        curve = row["values"]["curve"]
+        accuracies = curve["accuracy"][: self.task.steps // curve["every"]]
+        return any(min(pair) >= SOLVED for pair in pairwise(accuracies))
 
     def _solved(self, rate: float) -> bool:
         rows = [self.row(rate, self.task.steps, seed) for seed in self.task.selection_seeds]
-        return all(row is not None and row["status"] == "stopped" for row in rows)
+        return self.task.length is None and all(row and self._solves(row) for row in rows)
 
     def chosen(self, steps: int) -> tuple[Choice | None, list[Needed]]:
         """The rate of the test runs at a length, and the runs that are needed to choose it."""

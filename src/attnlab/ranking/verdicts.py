@@ -3,9 +3,10 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 
 from attnlab.claims.statistics import reach_probability
-from attnlab.ranking.protocol import LONG, Contestant, Protocol, Task
+from attnlab.ranking.protocol import LONG, Contestant, Protocol, Task, Trial
 from attnlab.ranking.trials import Course, Reading, Rows
 from attnlab.runs.best_rates import Choice
 from attnlab.runs.seed_statistics import Answer, count, declared_looks, median_interval
@@ -27,7 +28,10 @@ class Cell:
     unit: str = ""  # nats, steps, or points above the floor
     # Minus the partner, seed by seed: the median and its exact interval.
     difference: tuple[float, float, float] = (math.nan, math.nan, math.nan)
+    order: float = math.nan  # the median score, smaller is better, whatever the unit
     diverged: int = 0
+    ended: int = 0  # runs of a task with a further length that solved it before 4 n steps
+    partner_at_edge: bool = False
     reached: Sequence[float] = ()  # the steps to 90 % of the answers of each seed
     accuracies: Sequence[float] = ()  # or losses
     choice: Choice | None = None
@@ -72,8 +76,22 @@ class Table:
 
     @property
     def judged(self) -> list[Cell]:
-        """The cells with a verdict."""
-        return [c for c in (*self.cells.values(), *self.pairs) if c.verdict in WORDS.values()]
+        """The cells with a verdict; of cells that rest on the same runs, the first."""
+        found = dict[tuple[Trial, Trial], Cell]()
+        for c in (*self.cells.values(), *self.pairs):
+            if c.verdict in WORDS.values():
+                rate = math.nan if c.arm.rate_of_sdpa else 0.0  # at a tenth, other runs
+                partner = self.protocol.arms[c.arm.partner]
+                mine = self.protocol.trial(c.arm, c.task, rate, c.steps, 0)
+                found.setdefault((mine, self.protocol.trial(partner, c.task, 0.0, c.steps, 0)), c)
+        return list(found.values())
+
+    @property
+    def repeated(self) -> list[Cell]:
+        """The cells with a verdict that rest on the runs of a cell in `judged`."""
+        judged = {id(cell) for cell in self.judged}
+        every = (c for c in self.cells.values() if c.verdict in WORDS.values())
+        return [cell for cell in every if id(cell) not in judged]
 
     @property
     def false_cells(self) -> float:
@@ -116,17 +134,21 @@ def judge_cell(protocol: Protocol, rows: Rows, arm: Contestant, task: Task, step
     course = Course(protocol, arm, task, rows)
     mine, (choice, _) = course.readings(steps), course.chosen(steps)
     if len(mine) < len(protocol.test):
-        begun = mine or course.tried(task.rates, task.steps)
+        begun = mine or (not arm.rate_of_sdpa and course.tried(task.rates, task.steps))
         return Cell(arm, task, steps, "not finished" if begun else "not run", choice=choice)
     partner = protocol.arms[arm.partner]
-    other = Course(protocol, partner, task, rows).readings(steps)
+    theirs = Course(protocol, partner, task, rows)
+    other, (other_choice, _) = theirs.readings(steps), theirs.chosen(steps)
     unit = _unit((mine, other if len(other) == len(mine) else mine), task, steps)
     values = [_number(x, task, unit) for x in mine]
     cell = Cell(
         *(arm, task, steps, "baseline" if arm.name == partner.name else "partner not run"),
         value=median_interval(values)[0],
         unit=unit,
+        order=median(x.score for x in mine),
         diverged=sum(math.isinf(x.score) for x in mine),
+        ended=sum(x.solved for x in mine) if task.length is not None else 0,
+        partner_at_edge=other_choice is not None and other_choice.at_edge,
         reached=[x.reached for x in mine],
         accuracies=[x.value for x in mine],
         choice=choice,
@@ -155,7 +177,8 @@ def _unit(arms: Sequence[Sequence[Reading]], task: Task, steps: int) -> str:
     if steps == task.steps:
         counts = (sum(math.isfinite(x.reached) for x in arm) / max(1, len(arm)) for arm in arms)
         return "steps" if all(count > 0.5 for count in counts) else "points"
-    return "steps" if all(x.solved for arm in arms for x in arm) else "points"
+    solved = task.length is None and all(x.solved for arm in arms for x in arm)
+    return "steps" if solved else "points"
 
 
 def _number(reading: Reading, task: Task, unit: str) -> float:
