@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from attnlab.ranking import page, page_figures
@@ -77,6 +78,16 @@ def test_a_verdict_by_steps_at_equal_accuracy_says_so():
     equal = replace(cell, difference=(0.0, -0.6, 0.0))
     assert page.in_words(equal) == "worse: 96.3 points, by steps"
     assert page.in_words(replace(cell, difference=(-1.0, -2.0, 0.0))) == "worse: 96.3 points"
+    edge = replace(cell, partner_at_edge=True)
+    assert page.in_words(edge) == "worse: 96.3 points, partner at edge"
+
+
+def test_the_page_says_what_ten_seeds_can_resolve(ranking):
+    (said,) = [x for x in page.notes(page._content(ranking)) if "9 of 10 tests" in x]
+    spread, often, seldom = (float(x) for x in re.findall(r"([\d.]+) nats", said))
+    draws = np.random.default_rng(0).normal(0, spread, (20_000, 10))
+    for difference, expected in ((often, 0.9), (seldom, 0.1)):
+        assert abs((draws + difference > 0).all(1).mean() - expected) < 0.04
 
 
 def test_the_markdown_page_has_a_row_for_each_variant_that_was_run(ranking):

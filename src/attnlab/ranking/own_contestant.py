@@ -14,10 +14,9 @@ from attnlab.claims.paths import Paths
 from attnlab.claims.provenance import sources_digest
 from attnlab.errors import BadInput
 from attnlab.imports import make_named_importable
-from attnlab.ranking.protocol import Contestant, Protocol
+from attnlab.ranking.protocol import NAME, Contestant, Protocol
 from attnlab.training.main import variants_in_turn
 
-NAME = "ranking"  # of the directory in experiments/
 LIBRARIES = ("attnlab", "torch")
 
 

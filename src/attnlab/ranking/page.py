@@ -17,8 +17,8 @@ from attnlab.files import write_atomically
 from attnlab.plotting.drawing import styled, svg
 from attnlab.ranking.contestant_costs import COSTS, costs, reference_processor
 from attnlab.ranking.page_figures import figures
-from attnlab.ranking.protocol import FILE, LONG
-from attnlab.ranking.rank import NAME, Ranking
+from attnlab.ranking.protocol import FILE, LONG, NAME
+from attnlab.ranking.rank import Ranking
 from attnlab.ranking.trials import Course
 from attnlab.ranking.verdicts import Cell, Table
 

@@ -9,6 +9,7 @@ import yaml
 
 from attnlab.errors import BadInput
 
+NAME = "ranking"  # of the directory in experiments/
 FILE = "ranking.yaml"
 LONG = 4  # variants are compared after n steps and after LONG times n
 

@@ -23,8 +23,8 @@ from attnlab.claims.provenance import sources_digest
 from attnlab.claims.rows import Row
 from attnlab.errors import BadInput, counted
 from attnlab.files import read_json
-from attnlab.ranking.own_contestant import NAME, code_of, has_convolution, own_contestant
-from attnlab.ranking.protocol import Contestant, Trial, read_protocol
+from attnlab.ranking.own_contestant import code_of, has_convolution, own_contestant
+from attnlab.ranking.protocol import NAME, Contestant, Trial, read_protocol
 from attnlab.ranking.trials import Course, Needed, by_trial
 from attnlab.ranking.verdicts import Table, make_table
 from attnlab.training.checkpoints import processor, versions
