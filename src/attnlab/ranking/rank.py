@@ -66,7 +66,7 @@ class Ranking:
     @property
     def courses(self) -> list[Course]:
         """Those that are run, in order: one contestant after the other, so that what does not fit
-        into the time is cut from the last ones; then the tasks that only some of them have.
+        into the time is cut from the last ones.
 
         With a contestant of the user, only its tasks, and those of its partner, which needs no run
         if its rows are committed.
@@ -75,7 +75,7 @@ class Ranking:
         tasks = [task for arm, task in cells if arm is own]
         return [
             Course(self.protocol, arm, task, self.rows)
-            for arm, task in sorted(cells, key=lambda cell: bool(cell[1].only))
+            for arm, task in cells
             if own is None or (arm.name in (own.name, own.partner) and task in tasks)
         ]
 
