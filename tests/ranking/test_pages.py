@@ -1,6 +1,7 @@
 """The page of the ranking: verdicts with numbers, sorted in the browser, complete without it."""
 
 import copy
+import math
 import re
 from dataclasses import replace
 from types import SimpleNamespace
@@ -15,6 +16,8 @@ from attnlab.ranking.trials import Course
 from attnlab.ranking.verdicts import Cell, make_table
 from tests.browser import chromium
 from tests.ranking.simulated import PROTOCOL, protocol, run
+
+LAST = ("recall", 400)  # the fourth column of cells
 
 
 class Invented(SimpleNamespace):
@@ -218,4 +221,13 @@ def test_the_page_fits_a_phone_and_sorts(ranking, tmp_path, width):
         assert browser.run(first) == "sdpa"
         browser.run("document.querySelectorAll('#ranking thead button')[1].click()")
         assert browser.run(first) in ("good", "mine <b>")  # the lowest loss
+        cells = ranking.table().cells
+        places = {arm: c.order for (arm, task, n), c in cells.items() if (task, n) == LAST}
+        names = "[...document.querySelectorAll('#ranking tbody th')].map(x => x.firstChild.data)"
+        for sign in (1, -1):  # ascending, then descending; "bad" was not run on it
+            browser.run("document.querySelectorAll('#ranking thead button')[4].click()")
+            found = [places[name] for name in browser.run(names)]
+            assert len(found) == 6 and math.isnan(found[-1])
+            assert [sign * x for x in found[:-1]] == sorted(sign * x for x in found[:-1])
+            assert found[0] != found[-2]
         assert browser.messages() == [] and browser.requests() == []

@@ -317,6 +317,28 @@ def test_runs_that_continue_those_of_n_steps_have_the_same_rows(tmp_path, monkey
         assert (row["values"], row["status"]) == (other["values"], other["status"])
 
 
+def test_when_the_time_is_over_rows_are_kept_and_the_same_call_continues(tmp_path, monkeypatch):
+    made = []
+
+    def run_one(plan, known, *_) -> bool:
+        task = plan.todo[0]
+        (row,) = execute_task(task, known.paths)
+        known.store.add(row, task.claims)
+        initialize_config_dir(str(CONF), version_base="1.3")
+        made.append(row["id"])
+        return False
+
+    folder = experiments(tmp_path, arms=("sdpa",))
+    monkeypatch.setattr("attnlab.ranking.rank.run_plan", run_one)
+    for n in (1, 2):
+        ranking, complete = rank(
+            find_paths(folder.parent, CONF, tmp_path / "out", "full"), quick=True, minutes=1
+        )
+        assert not complete and len(ranking.rows) == n
+        assert [row["id"] for row in read_rows(folder / "rows.jsonl")] == made
+    assert len(set(made)) == 2
+
+
 @pytest.mark.parametrize(
     ("variant", "why"), [("nonesuch", "nonesuch"), ("flipped", "the mask is flipped")]
 )
