@@ -82,6 +82,7 @@ def row_of(trial, task):
     return {
         "id": str(trial), "overrides": list(trial.overrides), "seed": trial.seed, "status": status,
         "values": values | {"curve": curve}, "cpu_seconds": 1.0 + quality, "processor": "p",
+        "versions": {"attnlab": "1", "torch": "2"},
         "git": {"commit": "0" * 40, "dirty": False}, "label": "a run",
     }  # fmt: skip
 

@@ -15,7 +15,7 @@ from attnlab.ranking.protocol import Contestant, parse
 from attnlab.ranking.trials import Course
 from attnlab.ranking.verdicts import Cell, make_table
 from tests.browser import chromium
-from tests.ranking.simulated import PROTOCOL, protocol, run
+from tests.ranking.simulated import PROTOCOL, protocol, row_of, run, settings_of
 
 LAST = ("recall", 400)  # the fourth column of cells
 
@@ -44,7 +44,7 @@ def test_the_page_has_every_verdict_and_says_what_was_not_run(ranking):
     assert ">100,000<" in text  # parameters
     bad = "a worse one. The source claims: to be better. Here: worse on text (300 steps), text"
     assert f"<b>bad</b>: {bad} (1,200 steps)." in text and "All models are small GPTs" in text
-    assert "state at T" in text and "were measured on p." in text  # the processor
+    assert "state at T" in text and "were measured on p, beside" in text  # the processor
     assert "not run" in text and "mine &lt;b&gt;" in text and "<b>mine <b>" not in text
     assert not re.search(r"(src|href)=.(?!#)", text)  # it loads nothing
 
@@ -64,25 +64,54 @@ def test_quick_always_says_that_the_long_runs_are_left_out(ranking):
 def test_the_terminal_table_names_controls_and_errors(ranking, capsys):
     page.print_table(ranking)
     out = capsys.readouterr().out
-    assert "verdicts; better and worse need 10 of 10 seeds" in out and "mine <b>" in out
+    assert "better and worse need 10 of 10 seeds" in out and "mine <b>" in out
 
 
 def test_no_word_is_broken_in_a_terminal_of_80_columns(ranking, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     page.print_table(ranking)
-    tables = capsys.readouterr().out.partition("verdicts; better")[0]
+    tables = capsys.readouterr().out.partition(" verdicts, ")[0]
     assert "…" not in tables and max(len(line) for line in tables.splitlines()[:-1]) <= 80
     assert all(word in tables for word in ("parameters", "position", "state", "1,200 steps"))
 
 
-def test_a_verdict_by_steps_at_equal_accuracy_says_so():
+def test_a_verdict_by_steps_and_not_by_accuracy_says_so():
     of = protocol()
     cell = Cell(of.arms["bad"], of.tasks[0], 300, "worse", value=96.3, unit="points", seeds=10)
-    equal = replace(cell, difference=(0.0, -0.6, 0.0))
-    assert page.in_words(equal) == "worse: 96.3 points, by steps"
-    assert page.in_words(replace(cell, difference=(-1.0, -2.0, 0.0))) == "worse: 96.3 points"
+    for count, said in ((10, ", by steps"), (3, ", 3 by steps"), (0, "")):
+        assert page.in_words(replace(cell, by_steps=count)) == f"worse: 96.3 points{said}"
+    assert page.in_words(replace(cell, by_steps=3, verdict="open")) == "open: 96.3 points"
     edge = replace(cell, partner_at_edge=True)
     assert page.in_words(edge) == "worse: 96.3 points, partner at edge"
+
+
+def test_cells_of_two_processors_and_repeated_ones_are_counted(ranking):
+    rows = {
+        t: row | {"processor": "q"} if "attn=good" in t.overrides else row
+        for t, row in ranking.rows.items()
+    }
+    table = make_table(ranking.protocol, rows)
+    assert {c.apart for c in table.judged if c.arm.name in ("good", "mine <b>")} == {10}
+    assert {c.apart for c in table.judged if c.arm.control} == {0}
+    content = page._content(Invented(**vars(ranking) | {"rows": rows}))
+    apart = sum(c.arm.name in ("good", "mine <b>") for c in table.judged)
+    said = " ".join(page.notes(content))
+    assert f"In {apart} of them, runs on different processors are compared." in said
+
+    def solved(trial, task):  # within n steps
+        row, late = row_of(trial, task), [0.5] * (settings_of(trial)[1] != 1.8e-3)
+        if task.floor is not None:
+            row |= {"status": "stopped"}
+            row["values"]["curve"]["accuracy"] = [0.5, *late, 1.0, 1.0]
+        return row
+
+    rows = {}
+    for arm, task in ranking.protocol.cells(quick=False):
+        run(Course(ranking.protocol, arm, task, rows), make=solved)
+    again = [(c.task.name, c.steps) for c in make_table(ranking.protocol, rows).repeated]
+    assert len(again) == len(ranking.protocol.arms) - 1 and set(again) == {("recall", 400)}
+    content = page._content(Invented(**vars(ranking) | {"rows": rows}))
+    assert f"{len(again)} cells after 4 n steps that repeat those" in " ".join(page.notes(content))
 
 
 def test_the_page_says_what_ten_seeds_can_resolve(ranking):

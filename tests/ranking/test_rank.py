@@ -81,7 +81,12 @@ def commit_invented(folder: Path) -> None:
     of, rows = parse(TINY), {}
     for arm, task in of.cells(quick=True):
         run(Course(of, arm, task, rows), quick=True)
-    lines = [json.dumps(sealed(row | {"id": f"run-{n}"})) for n, row in enumerate(rows.values())]
+    resolver, lines = ConfigResolver(find_paths(folder.parent, CONF, folder, "full")), []
+    with hydra_conf(CONF):
+        for n, row in enumerate(rows.values()):
+            arm = {"arm": "linear" if "attn=linear" in row["overrides"] else "sdpa"}
+            id_ = f"run-{resolver(tuple(row['overrides'])).digest}-{n}"
+            lines.append(json.dumps(sealed(row | arm | {"task": "parity", "id": id_})))
     (folder / "rows.jsonl").write_text("\n".join(lines) + "\n")
 
 
@@ -108,7 +113,7 @@ def test_another_size_is_planned_in_steps_and_needs_a_gpu(tmp_path, monkeypatch)
     for words, why in (
         ([*own, "--size=baby"], "on a machine with one, or add --plan"),
         ([*own, "--size=huge", "--plan"], "--size huge is unknown; it must be baby"),
-        (["rank", "--size=baby", "--plan"], "are for a variant of your own"),
+        (["rank", "--size=baby", "--plan"], "need a variant"),
         ([*own, f"--config-dir={tmp_path / 'none'}"], "name another --config-dir"),
     ):
         ended = attnlab(*words)
@@ -184,6 +189,41 @@ def test_an_unfinished_run_of_other_source_files_starts_again(tmp_path):
             assert task() == first and directory.exists() is kept
 
 
+def test_a_run_continues_a_finished_one_only_and_on_the_cpu(tmp_path, monkeypatch):
+    monkeypatch.setattr(Ranking, "_by_this_code", lambda *_: True)
+    paths = find_paths(
+        experiments(tmp_path, arms=("sdpa",)).parent, CONF, tmp_path / "out", "full"
+    )
+    with hydra_conf(paths.conf):
+        ranking = Ranking(paths, [], quick=False)
+        (course,) = ranking.courses
+        run(course, quick=True)  # rows from elsewhere
+        (needed, *_) = course.needed(quick=False)
+        short = ranking.protocol.trial(needed.arm, course.task, needed.rate, 2, needed.seed)
+        directory = ranking._directory(short)
+        for status, continued in (("interrupted", ""), ("finished", str(directory))):
+            directory.mkdir(parents=True, exist_ok=True)
+            entries = {"status": status, "step": 2, "fingerprint": ""}
+            write_json(directory / "status.json", entries)
+            task, trial = ranking._task(needed)
+            assert task.continued == continued
+            assert task.overrides == (*trial.overrides, "trainer.accelerator=cpu")
+
+
+def test_rows_of_another_configuration_are_not_compared_with_ones_own(tmp_path):
+    folder = experiments(tmp_path)
+    commit_invented(folder)
+    shutil.copytree(CONF, tmp_path / "conf")
+    preset = tmp_path / "conf" / "preset" / "tasks.yaml"
+    own = ["rank", "attn=alibi", "--plan", f"--experiments={folder.parent}"]
+    own += [f"--conf={tmp_path / 'conf'}", f"--outputs={tmp_path / 'out'}"]
+    ended = attnlab(*own)
+    assert ended.code == 0 and "2 pairs" in ended.out
+    preset.write_text(preset.read_text().replace("n_head: 2", "n_head: 4"))
+    ended = attnlab(*own)
+    assert ended.code == 2 and "with which sdpa was run on parity, so its rows" in ended.error
+
+
 def test_only_the_attention_may_differ():
     for words in (["attn=linear", "optim.lr=1"], ["model.n_head=4"], ["nonsense"]):
         with pytest.raises(BadInput, match="only settings of attn may change"):
@@ -221,15 +261,9 @@ def test_publish_writes_the_pages_of_rows_of_committed_settings(tmp_path):
     head = subprocess.run(
         ["git", "rev-parse", "HEAD"], cwd=tmp_path, check=True, capture_output=True, text=True
     ).stdout.strip()
-    resolver = ConfigResolver(find_paths(folder.parent, CONF, tmp_path / "out", "full"))
-    with hydra_conf(CONF):
-        now = [
-            row
-            | {"git": {"commit": head, "dirty": False}, "task": "parity"}
-            | {"arm": "linear" if "attn=linear" in row["overrides"] else "sdpa"}
-            | {"id": f"run-{resolver(tuple(row['overrides'])).digest}-{n}"}
-            for n, row in enumerate(read_rows(folder / "rows.jsonl"))
-        ]
+    now = [
+        row | {"git": {"commit": head, "dirty": False}} for row in read_rows(folder / "rows.jsonl")
+    ]
     before = [row | {"id": f"run-{n:012}"} for n, row in enumerate(now)]  # of other settings
     for rows, code in ((before, 2), (now, 0)):
         (folder / "rows.jsonl").write_text("".join(json.dumps(sealed(row)) + "\n" for row in rows))

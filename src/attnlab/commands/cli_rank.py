@@ -13,13 +13,16 @@ from attnlab.installation import lab_path
 
 Attention = Annotated[
     list[str] | None,
-    Argument(help="attn=gate_head, attn._target_=my_package.Layer, attn=[a,b]; by default all."),
+    Argument(
+        help="attn=gate_head, attn._target_=my_package.Layer, or attn=\\[a,b], one a layer; "
+        "by default all."
+    ),
 ]
 
 
 def rank(
     attention: Attention = None,
-    quick: Annotated[bool, Option("--quick", help="Three tasks, n steps only.")] = False,
+    quick: Annotated[bool, Option("--quick", help="Text, MQAR and parity, n steps.")] = False,
     size: Annotated[str | None, Option(help="baby: text with larger models, on a GPU.")] = None,
     plan: ShowPlan = False,
     publish: Annotated[bool, Option("--publish", help="Write pages of committed rows.")] = False,
@@ -32,7 +35,7 @@ def rank(
 ) -> None:
     """Compare variants of attention, each at its best learning rate; the same command resumes.
 
-    With settings of attn, only that variant is run, and all others are read from committed rows.
+    With settings of attn, only that variant is run, and softmax attention where it has no rows.
     """
     with fast_imports():
         from attnlab.claims.reproduce import find_paths
@@ -41,7 +44,7 @@ def rank(
         from attnlab.ranking import rank as library
 
     if (size or config_dir) and not attention:
-        raise BadInput("--size and --config-dir are for a variant of your own, such as attn=mine")
+        raise BadInput("--size and --config-dir need a variant, such as attn=gate_head")
     outputs = outputs / size if size else outputs
     if experiments is None and Path("experiments", "ranking").is_dir():
         experiments = Path("experiments")

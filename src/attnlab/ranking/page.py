@@ -16,7 +16,8 @@ from attnlab.errors import BadInput
 from attnlab.files import write_atomically
 from attnlab.plotting.drawing import styled, svg
 from attnlab.ranking.contestant_costs import COSTS, costs, reference_processor
-from attnlab.ranking.page_figures import figures
+from attnlab.ranking.own_contestant import LIBRARIES
+from attnlab.ranking.page_figures import CAPTIONS, figures
 from attnlab.ranking.protocol import FILE, LONG, NAME
 from attnlab.ranking.rank import Ranking
 from attnlab.ranking.trials import Course
@@ -130,7 +131,9 @@ def _content(ranking: Ranking) -> dict[str, Any]:
         "hours": sum(float(row["cpu_seconds"]) for row in rows) / 3600,
         "runs": len(rows),
         "processors": sorted({str(row["processor"]) for row in rows}),
+        "software": sorted({f"{x} {row['versions'][x]}" for row in rows for x in LIBRARIES}),
         "pictures": pictures,
+        "captions": CAPTIONS,
         "costs": COSTS,
     }
 
@@ -143,7 +146,9 @@ def in_words(cell: Cell | None) -> str:
     edge = ", edge" if cell.choice is not None and cell.choice.at_edge and cell.seeds else ""
     verdict = "" if cell.verdict == "baseline" else f"{cell.verdict}:"
     decided = cell.verdict in ("better", "worse")
-    by_steps = ", by steps" if decided and not cell.difference[0] else ""
+    by_steps = ", by steps" if decided and cell.unit == "points" and cell.by_steps else ""
+    if by_steps and cell.by_steps < cell.seeds:
+        by_steps = f", {cell.by_steps} by steps"
     edge += ", partner at edge" if cell.partner_at_edge and verdict else ""
     ended = f", {cell.ended} ended early" if cell.ended else ""
     return f"{verdict} {cell.number}{by_steps}{ended}{diverged}{edge}".strip()
@@ -171,10 +176,10 @@ def notes(content: Mapping[str, Any]) -> list[str]:
     run = {c.arm.name for c in cells if c.verdict != "not run"}
     every = dict.fromkeys(c.arm.name for c in cells)
     found = [
-        f"{len(table.judged)} verdicts; better and worse need 10 of 10 seeds. If no variant "
-        f"differed from its partner, at most {table.false_cells:.2f} of them would be expected to "
-        "be better or worse by chance, so the probability of at least one is at most "
-        f"{100 * min(1, table.false_cells):.1f} %. This holds for the chosen rates: one that is "
+        f"{len(table.judged)} verdicts, {len(controls)} of them on controls; better and worse "
+        "need 10 of 10 seeds. If no variant differed from its partner, at most "
+        f"{table.false_cells:.2f} of them would be expected to be better or worse by chance; this "
+        "also bounds the probability of at least one. It holds for the chosen rates: one that is "
         "not the best may add false verdicts."
     ]
     found += [said] if (said := _resolution(table)) else []
@@ -197,13 +202,23 @@ def notes(content: Mapping[str, Any]) -> list[str]:
     else:
         found.append("No control was run.")
     of_controls = {c.task.name for c in controls}
-    if other := sorted({c.task.name for c in table.judged} - of_controls):
-        found.append(f"Without a control: {', '.join(other)}.")
-    if repeated := [f"{c.arm.name} on {c.place}" for c in table.repeated]:
+    if apart := sum(cell.apart > 0 for cell in table.judged):
         found.append(
-            "Not counted among the verdicts, because another row has the same runs: "
-            f"{'; '.join(repeated)}."
+            f"In {apart} of them, runs on different processors are compared. Training enlarges "
+            "differences of rounding, so their results differ as those of two seeds may."
         )
+    if other := sorted({c.task.name for c in table.judged} - of_controls):
+        found.append(f"Tasks without a control: {', '.join(other)}.")
+    again = [c for c in table.repeated if c.unit == "steps" and c.steps > c.task.steps]
+    shared = [f"{c.arm.name} on {c.place}" for c in table.repeated if c not in again]
+    apart_from = "Not counted among the verdicts: "
+    if again:
+        found.append(
+            f"{apart_from}{len(again)} cells after 4 n steps that repeat those after n steps, "
+            "since all runs got to 90 % within n steps and then solved the task."
+        )
+    if shared:
+        found.append(f"{apart_from}{'; '.join(shared)}; other rows have the same runs.")
     if table.edges:
         found.append(f"The best rate is at the edge of those tried: {'; '.join(table.edges)}.")
     if left_out := ["4 n steps"] * content["quick"] + content["left_out"]:
@@ -226,7 +241,7 @@ def _resolution(table: Table) -> str:
     often, seldom = (median(spreads) * NormalDist().inv_cdf(p ** (1 / 10)) for p in (0.9, 0.1))
     return (
         f"Differences of losses vary between seeds by {median(spreads):.3f} nats (standard "
-        f"deviation, median of the variants). If they are normal, a true difference of "
+        f"deviation, median of the cells of text). If they are normal, a true difference of "
         f"{often:.3f} nats is found in 9 of 10 tests, and one of {seldom:.3f} nats in 1 of 10."
     )
 

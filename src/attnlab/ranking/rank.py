@@ -19,14 +19,15 @@ from attnlab.claims.configs import compose_config, hydra_conf
 from attnlab.claims.paths import Paths
 from attnlab.claims.plan import ClaimSet, ClaimTask, Plan
 from attnlab.claims.progress import check_positive, duration, run_plan
-from attnlab.claims.provenance import sources_digest
+from attnlab.claims.provenance import repository_state, sources_digest
 from attnlab.claims.rows import Row
 from attnlab.errors import BadInput, counted
 from attnlab.files import read_json
 from attnlab.ranking.own_contestant import code_of, has_convolution, own_contestant
-from attnlab.ranking.protocol import NAME, Contestant, Trial, read_protocol
+from attnlab.ranking.protocol import NAME, Contestant, Task, Trial, read_protocol
 from attnlab.ranking.trials import Course, Needed, by_trial
 from attnlab.ranking.verdicts import Table, make_table
+from attnlab.runs.run_directory import RunDirectory
 from attnlab.training.checkpoints import processor, versions
 from attnlab.training.config import read_config
 from attnlab.workers import cores
@@ -46,7 +47,7 @@ class Ranking:
     def __init__(
         self, paths: Paths, overrides: Sequence[str], *, quick: bool, size: str | None = None
     ) -> None:
-        self.paths, self.quick = paths, quick
+        self.paths, self.quick, self.size = paths, quick, size
         self.protocol = read_protocol(paths.experiments / NAME, size)
         self._healthy: set[str] = set()
         self.own = None
@@ -55,7 +56,20 @@ class Ranking:
         if overrides:  # checked before its partner is trained
             own = own_contestant(overrides, self.protocol)
             net = self.checked_model(own)  # which imports its modules
-            published = self._is_published(own, committed.values())
+            tasks = [task for task in self.protocol.tasks if task.quick or not quick]
+            partner = self.protocol.arms[own.partner]
+            rows = [row for row in committed.values() if row["arm"] == partner.name]
+            if outdated := [
+                x.name for x in tasks if self._is_published(partner, x, rows) is False
+            ]:
+                raise BadInput(
+                    f"the configuration is not the one with which {partner.name} was run on "
+                    f"{', '.join(outdated)}, so its rows cannot be compared with yours; leave "
+                    "--conf out, or undo the changes in conf/"
+                )
+            published = paths.config_dir is None and any(
+                self._is_published(own, task, committed.values()) for task in tasks
+            )
             code = "" if published else code_of(self._composed(own).attn, paths)
             self.own = replace(own, convolution=has_convolution(net), code=code)
             arms = {**self.protocol.arms, own.name: self.own}
@@ -90,11 +104,12 @@ class Ranking:
         self._healthy.add(arm.name)
         return net
 
-    def _is_published(self, own: Contestant, committed: Iterable[Row]) -> bool:
-        """Whether a contestant has committed rows, of today's settings."""
-        found = (row for row in committed if {*own.overrides} <= {*row["overrides"]})
-        row = None if self.paths.config_dir else next(found, None)
-        return row is not None and row["id"].startswith(
+    def _is_published(self, arm: Contestant, task: Task, committed: Iterable[Row]) -> bool | None:
+        """Whether a committed row of a contestant on a task has today's settings; None without a
+        row."""
+        words = {*task.overrides, *arm.overrides}
+        row = next((row for row in committed if words <= {*row["overrides"]}), None)
+        return row and row["id"].startswith(
             f"run-{self.known.resolve(tuple(row['overrides'])).digest}"
         )
 
@@ -116,6 +131,8 @@ class Ranking:
             return (
                 f"{said}{steps:,} steps; their time was not measured, and the first runs show it"
             )
+        if not any(runs for _, runs, _ in left):
+            return "Nothing is left to run."
         seconds = sum(steps / task.steps * (task.seconds or 0) for task, _, steps in left)
         on = f"{duration(seconds / jobs)} on {counted(jobs, 'process', 'es')}"
         return f"{said}{seconds / 3600:.1f} CPU hours, {on}"
@@ -130,7 +147,8 @@ class Ranking:
             complete = run_plan(plan, self.known, jobs, until)
             for row in self.known.store.failed.values():
                 why = str(row["reason"]).strip().splitlines()[-1]  # of a traceback
-                raise BadInput(f"{row['label']} failed: {why}")
+                where = plan.tasks[row["id"]].directory
+                raise BadInput(f"{row['label']} failed: {why}; see {where}/status.json")
             self.rows |= by_trial(self.known.store.rows.values())
             if not complete:
                 return False
@@ -163,7 +181,7 @@ class Ranking:
         extra = {"arm": arm.name, "task": task.name, "rate": needed.rate}
         if (earlier := needed.earlier) is not None and self._by_this_code(earlier):
             short = self.protocol.trial(arm, task, needed.rate, task.steps, needed.seed)
-            if (found := self._directory(short)).exists():
+            if RunDirectory(found := self._directory(short)).is_done():
                 # A later call may have to start at step 0, which it does in the other directory.
                 directory = directory.with_name(directory.name + "-continued")
                 steps, continued = needed.further, str(found)
@@ -180,7 +198,8 @@ class Ranking:
             f"seed {trial.seed}",
             trial.seed,
             (task.seconds or task.steps) * steps / task.steps,
-            trial.overrides,
+            # As the published rows, also where there is a GPU.
+            (*trial.overrides, *(() if self.size else ("trainer.accelerator=cpu",))),
             str(directory),
             continued,
             extra=extra | {"overrides": list(trial.overrides), "code": trial.code},
@@ -240,6 +259,8 @@ def rank(
         console.print(ranking.left(jobs))
         if only_plan:
             return ranking, True
+        if not overrides and repository_state(paths)["dirty"]:
+            console.print("--publish will refuse these rows: there are uncommitted changes.")
         complete = ranking.run(jobs, console, until)
     if not complete:
         console.print("Time is up; the same command continues.")

@@ -15,7 +15,7 @@ from attnlab.claims.trial import next_rates
 from attnlab.ranking.protocol import LONG, Contestant, Protocol, Task, Trial
 from attnlab.runs.best_rates import Choice, best_rate
 
-REACHED = 0.9  # of the answers
+REACHED = 0.9  # the accuracy whose steps are compared
 SOLVED = 0.995  # twice in a row, which ends a run: conf/callbacks/solved.yaml
 Rows = Mapping[Trial, Row]
 
@@ -25,9 +25,10 @@ class Reading:
     """What a run says at a number of steps."""
 
     score: float  # smaller is better; decides rates and verdicts; inf if the run diverged
-    value: float  # a loss, or an accuracy; NaN if the run diverged
-    reached: float = math.inf  # steps to 90 % of the answers
+    value: float  # a loss, or an accuracy, as measured; NaN if the run diverged
+    reached: float = math.inf  # steps to 90 % accuracy
     solved: bool = False  # at 4 n; the run ended then
+    by_steps: bool = False  # the score is the steps to 90 %
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ def read(row: Row, task: Task, steps: int) -> Reading:
 
     The score of a text is its loss. That of a task at n is the number of steps to 90 % or, where
     it does not get there, a number above n that falls with the accuracy; at 4 n it is the share of
-    wrong answers, and 0 for a run that ended because it had solved the task.
+    wrong answers or, for a run that ended because it had solved the task, a number below 0 that
+    grows with the steps to 90 %.
     """
     curve = row["values"]["curve"]
     diverged_at = row["values"].get("diverged_at_step") or math.inf
@@ -70,18 +72,15 @@ def read(row: Row, task: Task, steps: int) -> Reading:
     accuracies = curve["accuracy"][: steps // every]
     reached = next((every * n for n, x in enumerate(accuracies, 1) if x >= REACHED), math.inf)
     if steps == task.steps:
-        last = accuracies[-1]
-        score = reached if math.isfinite(reached) else steps * (2 - last)
-        return Reading(score, last, reached)
-    if task.length is not None:
-        accuracy = row["values"]["accuracy_at_length"]
-        if accuracy is None:  # NaN: the model overflows at this length
-            return Reading(math.inf, math.nan, reached, solved)
-        return Reading(1 - accuracy, float(accuracy), reached, solved)
-    if solved:
-        return Reading(reached / steps - 1, 1.0, reached, solved=True)
-    accuracy = float(row["values"]["val_accuracy"])
-    return Reading(1 - accuracy, accuracy, reached)
+        last, by_steps = accuracies[-1], math.isfinite(reached)
+        score = reached if by_steps else steps * (2 - last)
+        return Reading(score, last, reached, by_steps=by_steps)
+    value = row["values"]["val_accuracy" if task.length is None else "accuracy_at_length"]
+    if value is None:  # NaN: the model overflows at this length
+        return Reading(math.inf, math.nan, reached, solved)
+    by_steps = solved and task.length is None
+    score = reached / steps - 1 if by_steps else 1 - value
+    return Reading(score, float(value), reached, solved, by_steps)
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
+from typing import Any
 
 from attnlab.claims.statistics import reach_probability
-from attnlab.ranking.protocol import LONG, Contestant, Protocol, Task, Trial
+from attnlab.ranking.protocol import LONG, Contestant, Protocol, Task
 from attnlab.ranking.trials import Course, Reading, Rows
 from attnlab.runs.best_rates import Choice
 from attnlab.runs.seed_statistics import Answer, count, declared_looks, median_interval
@@ -30,6 +31,8 @@ class Cell:
     difference: tuple[float, float, float] = (math.nan, math.nan, math.nan)
     order: float = math.nan  # the median score, smaller is better, whatever the unit
     diverged: int = 0
+    by_steps: int = 0  # pairs that were decided by the steps to 90 %
+    apart: int = 0  # pairs of runs on different processors
     ended: int = 0  # runs of a task with a further length that solved it before 4 n steps
     partner_at_edge: bool = False
     reached: Sequence[float] = ()  # the steps to 90 % of the answers of each seed
@@ -76,19 +79,24 @@ class Table:
 
     @property
     def judged(self) -> list[Cell]:
-        """The cells with a verdict; of cells that rest on the same runs, the first."""
-        found = dict[tuple[Trial, Trial], Cell]()
+        """The cells with a verdict; of cells that rest on the same runs, or on the same steps to
+        90 % after n and 4 n steps, the first."""
+        found = dict[Any, Cell]()
         for c in (*self.cells.values(), *self.pairs):
             if c.verdict in WORDS.values():
                 rate = math.nan if c.arm.rate_of_sdpa else 0.0  # at a tenth, other runs
+                steps, same = c.steps, ()
+                if c.unit == "steps" and c.choice is not None:
+                    steps, same = c.task.steps, (c.choice.rate, *c.reached, *c.difference)
                 partner = self.protocol.arms[c.arm.partner]
-                mine = self.protocol.trial(c.arm, c.task, rate, c.steps, 0)
-                found.setdefault((mine, self.protocol.trial(partner, c.task, 0.0, c.steps, 0)), c)
+                mine = self.protocol.trial(c.arm, c.task, rate, steps, 0)
+                theirs = self.protocol.trial(partner, c.task, 0.0, steps, 0)
+                found.setdefault((mine, theirs, same), c)
         return list(found.values())
 
     @property
     def repeated(self) -> list[Cell]:
-        """The cells with a verdict that rest on the runs of a cell in `judged`."""
+        """The cells with a verdict that say the same as a cell in `judged`."""
         judged = {id(cell) for cell in self.judged}
         every = (c for c in self.cells.values() if c.verdict in WORDS.values())
         return [cell for cell in every if id(cell) not in judged]
@@ -158,7 +166,14 @@ def judge_cell(protocol: Protocol, rows: Rows, arm: Contestant, task: Task, step
         return cell
     verdict, _, _ = count([_answer(a, b) for a, b in zip(mine, other, strict=True)], SEEDS)
     differences = [a - _number(b, task, unit) for a, b in zip(values, other, strict=True)]
-    return replace(cell, verdict=WORDS[verdict], difference=_unknown_interval(differences))
+    machines = [[row["processor"] for row in x.tests(steps)] for x in (course, theirs)]
+    return replace(
+        cell,
+        verdict=WORDS[verdict],
+        difference=_unknown_interval(differences),
+        by_steps=sum(a.by_steps and b.by_steps for a, b in zip(mine, other, strict=True)),
+        apart=sum(a != b for a, b in zip(*machines, strict=True)),
+    )
 
 
 def _answer(mine: Reading, other: Reading) -> Answer:
