@@ -109,9 +109,10 @@ class Ranking:
         row."""
         words = {*task.overrides, *arm.overrides}
         row = next((row for row in committed if words <= {*row["overrides"]}), None)
-        return row and row["id"].startswith(
-            f"run-{self.known.resolve(tuple(row['overrides'])).digest}"
-        )
+        if row is None:
+            return None
+        digest = self.known.resolve(tuple(row["overrides"])).digest
+        return bool(row["id"].startswith(f"run-{digest}"))
 
     def _composed(self, arm: Contestant) -> DictConfig:
         overrides = (*self.protocol.tasks[0].overrides, *arm.overrides)

@@ -85,13 +85,13 @@ class Table:
         for c in (*self.cells.values(), *self.pairs):
             if c.verdict in WORDS.values():
                 rate = math.nan if c.arm.rate_of_sdpa else 0.0  # at a tenth, other runs
-                steps, same = c.steps, ()
+                steps, same = c.steps, list[float]()
                 if c.unit == "steps" and c.choice is not None:
-                    steps, same = c.task.steps, (c.choice.rate, *c.reached, *c.difference)
+                    steps, same = c.task.steps, [c.choice.rate, *c.reached, *c.difference]
                 partner = self.protocol.arms[c.arm.partner]
                 mine = self.protocol.trial(c.arm, c.task, rate, steps, 0)
                 theirs = self.protocol.trial(partner, c.task, 0.0, steps, 0)
-                found.setdefault((mine, theirs, same), c)
+                found.setdefault((mine, theirs, *same), c)
         return list(found.values())
 
     @property
