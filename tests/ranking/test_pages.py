@@ -96,7 +96,7 @@ def test_cells_of_two_processors_and_repeated_ones_are_counted(ranking):
     content = page._content(Invented(**vars(ranking) | {"rows": rows}))
     apart = sum(c.arm.name in ("good", "mine <b>") for c in table.judged)
     said = " ".join(page.notes(content))
-    assert f"In {apart} of them, runs on different processors are compared." in said
+    assert f"In {apart} verdicts, runs on different processors are compared." in said
 
     def solved(trial, task):  # within n steps
         row, late = row_of(trial, task), [0.5] * (settings_of(trial)[1] != 1.8e-3)

@@ -171,12 +171,12 @@ def came_out(row: Mapping[str, Any], pairs: Sequence[Cell]) -> str:
 
 def notes(content: Mapping[str, Any]) -> list[str]:
     """Sentences about the whole table: what it rests on, and what may be wrong with it."""
-    table, controls = content["table"], [c for c in content["table"].judged if c.arm.control]
-    cells = table.cells.values()
+    table, controls = content["table"], content["table"].controls
+    cells, of_controls = table.cells.values(), sum(bool(c.arm.control) for c in table.judged)
     run = {c.arm.name for c in cells if c.verdict != "not run"}
     every = dict.fromkeys(c.arm.name for c in cells)
     found = [
-        f"{len(table.judged)} verdicts, {len(controls)} of them on controls; better and worse "
+        f"{len(table.judged)} verdicts, {of_controls} of them on controls; better and worse "
         "need 10 of 10 seeds. If no variant differed from its partner, at most "
         f"{table.false_cells:.2f} of them would be expected to be better or worse by chance; this "
         "also bounds the probability of at least one. It holds for the chosen rates: one that is "
@@ -201,24 +201,23 @@ def notes(content: Mapping[str, Any]) -> list[str]:
         )
     else:
         found.append("No control was run.")
-    of_controls = {c.task.name for c in controls}
     if apart := sum(cell.apart > 0 for cell in table.judged):
         found.append(
-            f"In {apart} of them, runs on different processors are compared. Training enlarges "
+            f"In {apart} verdicts, runs on different processors are compared. Training enlarges "
             "differences of rounding, so their results differ as those of two seeds may."
         )
-    if other := sorted({c.task.name for c in table.judged} - of_controls):
+    if other := sorted({c.task.name for c in table.judged} - {c.task.name for c in controls}):
         found.append(f"Tasks without a control: {', '.join(other)}.")
     again = [c for c in table.repeated if c.unit == "steps" and c.steps > c.task.steps]
     shared = [f"{c.arm.name} on {c.place}" for c in table.repeated if c not in again]
-    apart_from = "Not counted among the verdicts: "
+    uncounted = "Not counted among the verdicts: "
     if again:
         found.append(
-            f"{apart_from}{len(again)} cells after 4 n steps that repeat those after n steps, "
+            f"{uncounted}{len(again)} cells after 4 n steps that repeat those after n steps, "
             "since all runs got to 90 % within n steps and then solved the task."
         )
     if shared:
-        found.append(f"{apart_from}{'; '.join(shared)}; other rows have the same runs.")
+        found.append(f"{uncounted}{'; '.join(shared)}; other rows have the same runs.")
     if table.edges:
         found.append(f"The best rate is at the edge of those tried: {'; '.join(table.edges)}.")
     if left_out := ["4 n steps"] * content["quick"] + content["left_out"]:

@@ -107,12 +107,17 @@ class Table:
         return len(self.judged) * 2 * reach_probability(0.5, declared_looks(SEEDS))
 
     @property
+    def controls(self) -> list[Cell]:
+        """The cells of controls that have a verdict."""
+        return [c for c in self.cells.values() if c.arm.control and c.verdict in WORDS.values()]
+
+    @property
     def broken(self) -> list[str]:
         """The cells of controls that do not have the verdict that they must have."""
         return [
             f"{c.arm.name} is {c.verdict} on {c.place}"
-            for c in self.judged
-            if c.arm.control and c.verdict != c.arm.control
+            for c in self.controls
+            if c.verdict != c.arm.control
         ]
 
     @property
