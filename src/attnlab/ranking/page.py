@@ -155,11 +155,19 @@ def in_words(cell: Cell | None) -> str:
 
 
 def came_out(row: Mapping[str, Any], pairs: Sequence[Cell]) -> str:
-    """What came out for a contestant, in sentences: in its row, and against other contestants."""
-    words, said = [], []
+    """What came out for a contestant, in sentences: in its row, and against other contestants. A
+    task whose cells have one verdict stands without its lengths."""
+    words, said, verdicts = [], [], dict[str, set[str]]()
+    cells = [cell for cell in row["cells"] if cell is not None]
+    for c in cells:
+        verdicts.setdefault(c.task.name, set()).add(c.verdict)
     for verdict in ("better", "worse", "open"):
-        cells = [c for c in row["cells"] if c is not None and c.verdict == verdict]
-        words += [f"{verdict} on {', '.join(c.place for c in cells)}"] if cells else []
+        places = [
+            c.place if len(verdicts[c.task.name]) > 1 else c.task.title(c.task.steps)
+            for c in cells
+            if c.verdict == verdict
+        ]
+        words += [f"{verdict} on {', '.join(dict.fromkeys(places))}"] if places else []
     said += [f"Here: {'; '.join(words)}."] if words else []
     said += [
         f"Against {c.arm.partner} on {c.place}: {c.verdict}, {c.interval}."
