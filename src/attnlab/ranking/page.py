@@ -35,8 +35,8 @@ def html(ranking: Ranking) -> str:
 def publish(ranking: Ranking) -> list[Path]:
     """Write the pages and figures of the committed rows; return the files.
 
-    Raises BadInput for a row that was made with uncommitted changes, at a commit without this
-    protocol, or with other settings than those of today.
+    Raises BadInput for a row that was made with uncommitted changes, at a commit whose
+    protocol asked for other runs, or with other settings than those of today.
     """
     directory = ranking.paths.experiments / NAME
     with hydra_conf(ranking.paths.conf):
@@ -205,7 +205,8 @@ def notes(content: Mapping[str, Any]) -> list[str]:
         found.append(f"Controls that failed: {'; '.join(table.broken)}.")
     elif controls:
         found.append(
-            f"All {len(controls)} finished cells of the controls have the expected verdict."
+            f"All {len(controls)} finished cells of the controls have the expected verdict, also "
+            "those that are not counted among the verdicts below."
         )
     else:
         found.append("No control was run.")

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 RECALL = ("capacity", "mqar")  # tasks, drawn against the size of the state
 STATE = (
-    "Accuracy against the size of the state at T, in the models of this task. The gray line joins "
-    "the variants that no variant with a smaller state surpasses."
+    "accuracy against the size of the state at T. The gray line joins the variants that are more "
+    "accurate than all others with a state of this size or smaller."
 )
 CAPTIONS = {
     "speed": "Loss on the text against CPU time per step. The gray line joins the variants that "
     "no faster one surpasses. Variants that were timed on another processor are left out.",
     "rates": "Mean loss on the text over the selection seeds, at each learning rate that was "
     "tried, after n steps. The flatter a line, the less the variant depends on the rate.",
-} | dict.fromkeys(RECALL, STATE)
+} | {task: f"{task}: {STATE}" for task in RECALL}
 
 
 def figures(table: Table, ranking: "Ranking") -> Iterator[tuple[str, Figure]]:

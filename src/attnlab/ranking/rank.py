@@ -39,7 +39,7 @@ class Ranking:
     """The protocol, its rows, and the contestants that are run; Hydra's directory must be open.
 
     Args:
-        overrides: of the user's own contestant, which is run alone; without any, all are.
+        overrides: of the user's own contestant; only it and its partner are run. Without any, all.
         quick: only the quick tasks, and only n steps.
         size: of the models, if not the published one.
     """

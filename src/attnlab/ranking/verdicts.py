@@ -19,7 +19,8 @@ WORDS = {"confirmed": "worse", "refuted": "better", "open": "open"}
 @dataclass(frozen=True)
 class Cell:
     """A verdict with its numbers. `verdict` is better, worse or open by 10 of 10 seeds, "baseline"
-    for an arm that is its own partner, "not finished", or "not run"."""
+    for an arm that is its own partner, "partner not run" until the partner has all seeds, "not
+    finished", or "not run"."""
 
     arm: Contestant
     task: Task
@@ -103,7 +104,7 @@ class Table:
 
     @property
     def false_cells(self) -> float:
-        """How many cells with a verdict are expected to be false if no variant differed."""
+        """At most how many verdicts are expected to be false if no variant differed."""
         return len(self.judged) * 2 * reach_probability(0.5, declared_looks(SEEDS))
 
     @property
@@ -211,8 +212,8 @@ def _number(reading: Reading, task: Task, unit: str) -> float:
 
 
 def _unknown_interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """The median of differences with its exact interval. A NaN, of two runs that both diverged or
-    did not get to 90 %, may be any number."""
+    """The median of differences with its exact interval. A NaN, of two runs that both diverged or,
+    for steps, did not get to 90 %, may be any number."""
     least, low, _ = median_interval([-math.inf if math.isnan(x) else x for x in values])
     most, _, high = median_interval([math.inf if math.isnan(x) else x for x in values])
     return (least if least == most else math.nan), low, high
