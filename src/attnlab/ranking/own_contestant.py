@@ -45,7 +45,7 @@ def own_contestant(overrides: Sequence[str], protocol: Protocol) -> Contestant:
 
 
 def code_of(attn: DictConfig, paths: Paths) -> str:
-    """A digest of the files of a contestant without published rows; its model must have been built.
+    """A digest of the files of a contestant without published rows, once its model was built.
 
     It covers the modules that its configuration names, what they import from the same directories,
     the files in and beside the user's configuration, and attnlab. If one of them changes, it is
