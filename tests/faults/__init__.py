@@ -1,1 +1,0 @@
-"""Faults planted in models that share no code, to test the checkup."""
