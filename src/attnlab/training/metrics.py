@@ -74,7 +74,9 @@ def outcome(trainer: L.Trainer, watch: Watch) -> dict[str, Any]:
         return {"status": "diverged"} | since
     if trainer.global_step == trainer.max_steps:
         return {"status": "finished"}
-    stops = [x.stopping_reason_message for x in callbacks_of(trainer) if isinstance(x, EarlyStopping)]
+    stops = [
+        x.stopping_reason_message for x in callbacks_of(trainer) if isinstance(x, EarlyStopping)
+    ]
     return {"status": "stopped", "stopped_because": " ".join(filter(None, stops))}
 
 
