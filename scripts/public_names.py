@@ -10,7 +10,6 @@ stays, `entry -> its new name`, or `entry # why it went`.
 import ast
 import re
 import shlex
-import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -104,7 +103,7 @@ def documents(root: Path) -> Iterator[tuple[Path, str]]:
 
 
 def commands(root: Path) -> set[str]:
-    """The commands that pages print, in code blocks and between backticks, without placeholders."""
+    """The commands that pages print, in blocks and between backticks, without placeholders."""
     found = set()
     for _, text in documents(root):
         text = re.sub(r" *\\\n\s*", " ", text)

@@ -204,15 +204,38 @@ assert torch.allclose(jacobian, by_formula, atol=1e-15)
 assert math.isclose(float(jacobian.trace()), float(1 - p.square().sum()))
 
 # %% tags=["hide-input"]
-sys.path.insert(0, str(lab_path("experiments").parent))
-from experiments.unscaled.theory import KEYS, SIZES, at_initialization  # noqa: E402
-
-found = at_initialization(seed=0)  # what the claim `unscaled` measures
-critical = 2 * math.log(KEYS)  # the D at which √D is √(2 ln n)
+SIZES = [2**k for k in range(11)]
+critical = 2 * math.log(N)  # the D at which √D is √(2 ln n)
+NAMES = ("scaled", "unscaled")
+found = {
+    what: {name: [] for name in NAMES} for what in ("entropy", "trace", "theory")
+}
+errors = {"entropy": [], "trace": []}
+for D in SIZES:
+    q = torch.randn(10, 100, D, generator=stream, dtype=torch.float64)
+    k = torch.randn(10, D, N, generator=stream, dtype=torch.float64)
+    lengths = q.norm(dim=-1).flatten().sort().values.view(10, 100).mean(-1)
+    for name, scale in (("scaled", D**-0.5), ("unscaled", 1.0)):
+        p = (scale * q @ k).softmax(-1)
+        entropy = float(-torch.special.xlogy(p, p).sum(-1).mean())
+        trace = float(1 - p.square().sum(-1).mean())
+        # Given a query, the scores are Gaussian with standard deviation scale · |q|.
+        theory = [
+            random_energy(scale * float(s), torch.tensor([N])) for s in lengths
+        ]
+        entropy_by, trace_by = (
+            float(sum(x) / len(x)) for x in zip(*theory, strict=True)
+        )
+        found["entropy"][name].append(entropy)
+        found["trace"][name].append(trace)
+        found["theory"][name].append(entropy_by)
+        errors["entropy"].append(abs(entropy - entropy_by))
+        errors["trace"].append(abs(trace - trace_by))
+missed = {what: sum(values) / len(values) for what, values in errors.items()}
 
 with styled():
     figure, (left, right) = panels(2)
-    for color, name in zip(COLORS, ("scaled", "unscaled"), strict=False):
+    for color, name in zip(COLORS, NAMES, strict=False):
         left.plot(SIZES, found["entropy"][name], "o", color=color, label=name)
         left.plot(SIZES, found["theory"][name], "-", color=color, lw=1.2)
         right.plot(SIZES, found["trace"][name], "o-", color=color, label=name)
@@ -230,14 +253,14 @@ ALT = "Entropy and trace by width. With the scale both are constant; without it 
 picture(figure, "entropy", ALT)
 
 # %% tags=["remove-input"]
-assert found["entropy error"] < 0.1 and found["trace error"] < 0.05
+assert missed["entropy"] < 0.1 and missed["trace"] < 0.05
 assert found["trace"]["scaled"][-1] > 0.95
 assert found["trace"]["unscaled"][-1] < 0.25
 
 Markdown(
-    f"**Explain.** The dashed line is D = 2 ln {KEYS} = {critical:.1f}. The theory misses the "
-    f"measured entropy by {found['entropy error']:.3f} nats on average, and the trace by "
-    f"{found['trace error']:.4f}. At D = {SIZES[-1]}, the trace without the scale is "
+    f"**Explain.** The dashed line is D = 2 ln {N} = {critical:.1f}. The theory misses the "
+    f"measured entropy by {missed['entropy']:.3f} nats on average, and the trace by "
+    f"{missed['trace']:.4f}. At D = {SIZES[-1]}, the trace without the scale is "
     f"{found['trace']['unscaled'][-1]:.2f}: much smaller, but not zero. It falls like 1/√D, "
     "because a growing share of rows is saturated while the others still learn."
 )
