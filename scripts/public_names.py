@@ -1,10 +1,9 @@
 """What a user can type or import, one entry a line: files and keys of conf, verbs, options, names.
 
-    python scripts/public_names.py            # of this tree
-    python scripts/public_names.py before     # what of tests/docs/public_before.txt is missing
+    python scripts/public_names.py
 
 The list of the commit before 0.1.0 is tests/docs/public_before.txt. There a line is an entry that
-stays, `entry -> its new name`, or `entry # why it went`.
+stays, `entry -> its new name`, or `entry # why it went`; a test compares.
 """
 
 import ast
@@ -30,6 +29,15 @@ def entries(root: Path) -> set[str]:
         *(f"make {target}" for target in targets(root)),
         *(f"$ {command}" for command in commands(root)),
     }
+
+
+def fates(file: Path) -> dict[str, str]:
+    """What became of each entry of a list: "" if it stays, "-> new name", or "# reason"."""
+    found = {}
+    for line in file.read_text(encoding="utf-8").splitlines():
+        entry, mark, rest = re.fullmatch(r"(.+?)(?:  (->|#) (.+))?", line).groups()  # type: ignore
+        found[entry] = f"{mark} {rest}" if mark else ""
+    return found
 
 
 def conf(root: Path) -> Iterator[str]:
@@ -104,20 +112,20 @@ def documents(root: Path) -> Iterator[tuple[Path, str]]:
 
 def commands(root: Path) -> set[str]:
     """The commands that pages print, in blocks and between backticks, without placeholders."""
-    found = set()
-    for _, text in documents(root):
-        text = re.sub(r" *\\\n\s*", " ", text)
-        lines = re.findall(r"^(?: {4}|# {5}|)((?:python train\.py|attnlab|make) .*)$", text, re.M)
-        for line in [*lines, *re.findall(r"`((?:python train\.py|attnlab|make) [^`\n]+)`", text)]:
-            try:
-                words = shlex.split(line, comments=True)
-            except ValueError:
-                continue
-            printable = " ".join(shlex.quote(word) for word in words)
-            about_files = len(words) > 2 and not re.search(r"[.:…]$|[<>|;&]|[A-Z]{3,}|\.{3}", line)
-            if about_files:
-                found.add(printable)
-    return found
+    return {command for _, text in documents(root) for command in commands_in(text)}
+
+
+def commands_in(text: str) -> Iterator[str]:
+    """The commands of a page for train.py, attnlab and make that say what they are about."""
+    text = re.sub(r" *\\\n(?:#)?\s*", " ", text)
+    lines = re.findall(r"^(?: {4}|# {5}|)((?:python train\.py|attnlab|make) .*)$", text, re.M)
+    for line in [*lines, *re.findall(r"`((?:python train\.py|attnlab|make) [^`\n]+)`", text)]:
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError:
+            continue
+        if len(words) > 2 and not re.search(r"[.:…]$|[<>|;&]|[A-Z]{3,}|\.{3}", line):
+            yield shlex.join(words)
 
 
 if __name__ == "__main__":
