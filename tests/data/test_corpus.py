@@ -1,0 +1,233 @@
+"""Texts, their symbols, and batches: what is predicted once, and what is refused."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from attnlab.data import corpus as module
+from attnlab.data.corpus import (
+    IGNORED,
+    Bytes,
+    Characters,
+    Corpus,
+    Subwords,
+    TrainBatches,
+    count,
+    from_plain,
+    hub,
+    size_of,
+    text,
+    tinyshakespeare,
+    to_plain,
+)
+from attnlab.errors import BadInput
+
+WORDS = "Größe 😀 to be, or not to be,\nthat is the question:\n\n  whether 'tis nobler\n"
+ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=80)
+
+
+def bpe() -> Tokenizer:
+    """A tiny tokenizer of GPT-2's kind."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+        min_frequency=1,
+    )
+    tokenizer.train_from_iterator([WORDS] * 3, trainer)
+    return tokenizer
+
+
+SUBWORDS = Subwords(bpe().to_str())
+ALPHABETS = [Characters("abc"), Bytes(), SUBWORDS]
+
+
+def of_numbers(N: int) -> Corpus:
+    """A corpus of N training and N validation symbols that count up."""
+    return Corpus("n", Bytes(), torch.arange(N), torch.arange(N), N - 1, "")
+
+
+# ---- symbols
+
+
+@given(ANY_TEXT)
+def test_bytes_and_tokens_give_any_text_back(written: str) -> None:
+    for alphabet in (Characters("".join(sorted(set(written)))), Bytes(), SUBWORDS):
+        ids = alphabet.encode(written)
+        assert alphabet.decode(ids) == written and all(0 <= i < len(alphabet) for i in ids)
+        assert sum(size_of(alphabet, i) for i in ids) == len(written.encode())
+    assert Bytes().encode(written) == list(written.encode())
+    assert SUBWORDS.encode(written) == bpe().encode(written).ids
+
+
+@pytest.mark.parametrize("alphabet", ALPHABETS, ids=type)
+def test_a_checkpoint_holds_each_alphabet(alphabet: Any) -> None:
+    again = from_plain(json.loads(json.dumps(to_plain(alphabet))))
+    assert type(again) is type(alphabet) and list(again) == list(alphabet)
+
+
+def test_symbols_have_labels_and_unknown_ones_are_named() -> None:
+    assert (Bytes()[97], Bytes()[200], SUBWORDS[SUBWORDS.encode("t")[0]]) == ("a", r"\xc8", "t")
+    with pytest.raises(BadInput, match="'x', 'é'"):
+        Characters("abc").encode("abxé")
+    with pytest.raises(BadInput, match="kind"):
+        from_plain({"kind": "Corpus", "content": ""})
+
+
+# The validation text begins with "ö", which a token of one of its two bytes begins.
+@pytest.mark.parametrize(("tokenizer", "first"), [("characters", 2), ("bytes", 1), ("", 1)])
+def test_bits_per_byte_count_the_predicted_bytes(
+    tokenizer: str, first: int, tmp_path: Path
+) -> None:
+    whole = "to be " * 15 + "öffnen und "[:10]
+    bpe().save(str(tmp_path / "tokenizer.json"))
+    corpus = Corpus.of("any", whole, tokenizer or str(tmp_path / "tokenizer.json"))
+    assert corpus.alphabet.decode(corpus.train.tolist()) == whole[:90]
+    assert corpus.alphabet.decode(corpus.val.tolist()) == whole[90:]
+    assert corpus.val_bytes == 11 - first
+    bits = 1.25 * (len(corpus.val) - 1) / math.log(2) / (11 - first)
+    assert corpus.bits_per_byte(1.25) == pytest.approx(bits, rel=1e-12)
+
+
+def test_guesses_over_bytes_cost_eight_bits_a_byte() -> None:
+    assert tinyshakespeare("bytes").bits_per_byte(math.log(256)) == pytest.approx(8)
+
+
+# ---- batches
+
+
+def batches(**given: int) -> TrainBatches:
+    draw = of_numbers(1000).train_draw(16)
+    return TrainBatches(draw, **{"batch_size": 8, "seed": 0, "steps": 12, **given})
+
+
+def test_a_batch_is_a_function_of_seed_and_step() -> None:
+    whole, rest, other = list(batches()), list(batches(start=7)), list(batches(seed=1))
+    assert len(whole) == 12 and all(torch.equal(y, x + 1) for x, y in whole)
+    assert all(torch.equal(a[0], b[0]) for a, b in zip(whole[7:], rest, strict=True))
+    assert not torch.equal(whole[7][0], other[7][0]) and not torch.equal(whole[7][0], whole[8][0])
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_ranks_share_the_batch_of_a_step(world_size: int) -> None:
+    shares = [list(batches(rank=r, world_size=world_size)) for r in range(world_size)]
+    for step, (x, _) in enumerate(batches()):
+        together = torch.stack([share[step][0] for share in shares], dim=1).flatten(0, 1)
+        assert torch.equal(together, x)
+
+
+@given(N=st.integers(2, 200), T=st.integers(1, 40), B=st.integers(1, 9))
+def test_validation_predicts_every_symbol_but_the_first_once(N: int, T: int, B: int) -> None:
+    for part in ("val", "train"):
+        pairs = of_numbers(N).held_out(part, T, B)  # type: ignore[arg-type]
+        targets = torch.cat([y.flatten() for _, y in pairs])
+        assert torch.equal(targets.sort()[0], torch.arange(1, N))
+        assert all(torch.equal(y, x + 1) and x.shape[1] <= T and len(x) <= B for x, y in pairs)
+        assert sum(count(y) for _, y in pairs) == N - 1
+
+
+@pytest.mark.parametrize("T", [1, 8, 19])
+def test_windows_lie_in_the_text_and_reach_both_ends(T: int) -> None:
+    corpus = of_numbers(20)
+    corpus.check_length(T - 1 or 1)
+    starts = set(corpus.train_draw(T)(500, torch.Generator().manual_seed(0))[0][:, 0].tolist())
+    assert starts == set(range(20 - T))
+    x, y = corpus.windows("val", T, 5)
+    assert torch.equal(y, x + 1) and x[0, 0] == 0 and y[-1, -1] == 19
+
+
+def test_ignored_targets_are_not_counted() -> None:
+    assert count(torch.tensor([[1, IGNORED, 0], [IGNORED, IGNORED, 2]])) == 3
+
+
+# ---- files and data sets
+
+
+def test_a_file_is_read_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    content = "\ufeffto be\r\n" * 9 + "no line break at its end"
+    (tmp_path / "my [text].txt").write_bytes(content.encode())
+    corpus = text("~/my [text].txt")
+    ids = torch.cat([corpus.train, corpus.val]).tolist()
+    assert corpus.alphabet.decode(ids) == content and corpus.name == "my [text].txt"
+    one_line = Corpus.of("one line", "abc" * 40, "characters")
+    assert one_line.at_length(8) is one_line and len(one_line.alphabet) == 3
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    rows = [json.dumps({"line": line, "number": 1}) for line in ("To be,", "or not")]
+    (tmp_path / "rows.jsonl").write_text("\n".join(rows))
+    (tmp_path / "latin").write_bytes(b"Gr\xf6\xdfe")
+    (tmp_path / "empty").write_bytes(b"")
+    (tmp_path / "many").write_text("".join(map(chr, range(1000, 2001))))
+    (tmp_path / "lower.json").write_text(lowercase().to_str())
+    (tmp_path / "words").write_text("To be, or not to be\n" * 30)
+    return tmp_path
+
+
+def lowercase() -> Tokenizer:
+    tokenizer = Tokenizer(models.WordLevel({"to": 0, "be": 1, "?": 2}, unk_token="?"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return tokenizer
+
+
+def test_a_column_of_a_directory(folder: Path) -> None:
+    assert hub(str(folder), column="line").name == str(folder)
+    for limit, wanted in ((1000, "To be,\nor not\n"), (8, "To be,\no")):
+        corpus = hub(str(folder), column="line", limit=limit)
+        ids = torch.cat([corpus.train, corpus.val]).tolist()
+        assert corpus.alphabet.decode(ids) == wanted
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda d: text(f"{d}/none"), "data.path"),
+        (lambda d: text(f"{d}/latin"), "data.path"),
+        (lambda d: text(f"{d}"), "data.path"),
+        (lambda d: text(f"{d}/empty"), "empty"),
+        (lambda d: text(f"{d}/many"), "data.tokenizer=bytes"),
+        (lambda d: text(f"{d}/words", f"{d}/none.json"), "data.tokenizer"),
+        (lambda d: text(f"{d}/words", f"{d}/rows.jsonl"), "data.tokenizer"),
+        (lambda d: text(f"{d}/words", f"{d}/lower.json"), "data.tokenizer"),
+        (lambda d: text(f"{d}/words").check_length(59), "model.block_size = 59"),
+        (lambda d: hub(f"{d}/nowhere"), "data.dataset"),
+        (lambda d: hub(f"{d}", column="txt"), "data.column = txt"),
+        (lambda d: hub(f"{d}", column="number"), "data.column = number"),
+        (lambda d: hub(f"{d}", column="line", split="test"), "data.dataset"),
+        (lambda d: hub(f"{d}", column="line", config_name="old"), "data.dataset"),
+    ],
+)
+def test_what_cannot_be_read_is_named(
+    make: Callable[[Path], Corpus], named: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    with pytest.raises(BadInput) as caught:
+        make(folder)
+    assert named in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_limit_reads_little_more_than_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows are streamed: those behind the limit are not taken."""
+    taken = []
+
+    def stream(*args: Any, **options: Any) -> Any:
+        assert options["streaming"]
+        return ({"text": taken.append(n) or "x" * 9} for n in range(1000))  # type: ignore[func-returns-value]
+
+    monkeypatch.setattr("datasets.load_dataset", stream)
+    assert len(module.hub("any", limit=95).train) == int(0.9 * 95) and len(taken) == 10
