@@ -41,7 +41,7 @@ def measured(trainer: L.Trainer, lit: GPTModule, watch: Watch) -> dict[str, Any]
     metrics["best_val_loss"] = min(filter(math.isfinite, losses.values()), default=math.nan)
     records = [callback.record for callback in callbacks if isinstance(callback, Probe)]
     probes = {key: x for record in records for key, x in record.items()}
-    x, y = lit.corpus.windows("val", lit.net.block_size, 2)
+    x, _ = lit.corpus.windows("val", lit.net.block_size, 2)
     with eval_mode(lit.net), trainer.precision_plugin.forward_context():
         # Whatever the probes are, a run that reads the future has to say so.
         probes["attn/future_mass"] = future_mass(lit.net, x.to(lit.device))
@@ -74,7 +74,9 @@ def outcome(trainer: L.Trainer, watch: Watch) -> dict[str, Any]:
         return {"status": "diverged"} | since
     if trainer.global_step == trainer.max_steps:
         return {"status": "finished"}
-    stops = [x.stopping_reason_message for x in callbacks_of(trainer) if isinstance(x, EarlyStopping)]
+    stops = [
+        x.stopping_reason_message for x in callbacks_of(trainer) if isinstance(x, EarlyStopping)
+    ]
     return {"status": "stopped", "stopped_because": " ".join(filter(None, stops))}
 
 
