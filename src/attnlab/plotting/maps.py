@@ -70,7 +70,7 @@ def grid(
         axes.text(*place, title, fontsize=8, va="bottom")
     axes.set_xticks([x * width + i for x in range(columns) for i in range(T)], labels * columns)
     axes.set_yticks([y * height + i for y in range(rows) for i in range(T)], labels * rows)
-    axes.tick_params(labelsize=6, length=0)
+    axes.tick_params(labelsize=7, length=0)
     axes.tick_params(axis="x", rotation=0 if max(map(len, labels)) < 3 else 90)
     axes.set(xlabel="key", ylabel="query")
     bare(axes)

@@ -1,0 +1,154 @@
+"""Attention maps of a trained model on a text, drawn and described in words."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from attnlab.errors import BadInput
+from attnlab.plotting import maps
+from attnlab.plotting.drawing import styled
+from attnlab.probes import measures
+from attnlab.probes.capture import View, by_head, views
+from attnlab.probes.history import read_history
+from attnlab.training.checkpoints import load_model
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TEXT = "To be, or not to be"
+EQUAL = 1e-5  # the largest difference between the weights of two heads that are called equal
+SATURATED = 0.5  # entropy of a layer at the start; one with the scale has 0.9
+SHARP = 0.3  # entropy below which a whole layer of an unknown model is worth a remark
+
+
+@dataclass(frozen=True)
+class Look:
+    """The result of `attnlab look`."""
+
+    figure: "Figure"  # the heatmaps, a row for each layer
+    words: list[tuple[int, int, str]]  # layer, head, what it attends to
+    remarks: list[str]  # heads that are equal, and layers that are saturated
+
+
+def look(
+    target: Path | str,
+    text: str = TEXT,
+    *,
+    layer: int | None = None,
+    head: int | None = None,
+    trust: bool = False,
+) -> Look:
+    """Run a model on a text, and draw and describe what its heads attend to.
+
+    Raises BadInput if the text does not fit the model, or the model, layer or head does not exist.
+
+    Args:
+        target: a run directory or a checkpoint, or "hf:" and the directory or hub name of a model
+            of transformers.
+        text: from two characters or tokens to as many as the model takes.
+        layer, head: the only one to show, from 0; None shows all.
+        trust: as for `attnlab.training.checkpoints.load_model`.
+    """
+    seen, labels, unit = views_of(target, text, trust=trust)
+    titles, pictures, words = [], [], []
+    for view in (seen[n] for n in chosen("layer", len(seen), layer)):
+        entropies = measures.entropy(view.pattern[:1], view.mask).tolist()
+        for n in chosen("head", len(entropies), head):
+            words.append((view.layer, n, where_it_looks(view, n, unit)))
+            titles.append(f"L{view.layer}H{n}  entropy {entropies[n]:.2f}")
+            pictures.append(maps.shades(view.pattern[0, n].cpu().numpy(), view.mask.cpu().numpy()))
+    columns = len(pictures) // len({layer for layer, _, _ in words}) or 1
+    with styled():
+        figure = maps.grid(pictures, titles, labels, columns=columns)
+    return Look(figure, words, [*equal_heads(seen), *saturated_layers(seen, Path(target))])
+
+
+def views_of(
+    target: Path | str, text: str, *, trust: bool = False
+) -> tuple[list[View], list[str], str]:
+    """Run a model on a text; `look` has the arguments and errors.
+
+    Returns one view per layer that tells its pattern, the symbols, and their unit, such as
+    "character".
+    """
+    if str(target).startswith("hf:"):
+        from attnlab.interop import views_of_transformers
+
+        return *views_of_transformers(str(target).removeprefix("hf:"), text), "token"
+    net, alphabet = load_model(target, trust=trust)
+    ids = torch.tensor(alphabet.encode(text), dtype=torch.long)
+    if not 2 <= len(ids) <= net.block_size:
+        raise BadInput(f"the text has {len(ids)} symbols; the model takes 2 to {net.block_size}")
+    if not (seen := list(views(net, ids[None]))):
+        raise BadInput(f"no attention layer of {target} has a method pattern; see docs/own.md")
+    return seen, [alphabet[i] for i in ids.tolist()], alphabet.unit
+
+
+def chosen(what: str, count: int, number: int | None) -> Sequence[int]:
+    """All numbers from 0, or the one that was asked for; BadInput if there is no such one."""
+    if number is not None and not 0 <= number < count:
+        raise BadInput(f"{what} = {number} must be one of 0 to {count - 1}")
+    return range(count) if number is None else [number]
+
+
+def equal_heads(seen: Sequence[View]) -> Iterator[str]:
+    """A sentence for each layer with heads that have equal patterns, where there was a choice."""
+    for view in seen:
+        pattern = view.pattern[0]
+        if not measures.rows_with_choice(view.mask).any():
+            continue
+        left = list(range(len(pattern)))
+        while left:
+            same = [h for h in left if pattern[h].allclose(pattern[left[0]], rtol=0, atol=EQUAL)]
+            if len(same) > 1:
+                heads = f"{', '.join(map(str, same[:-1]))} and {same[-1]}"
+                yield f"L{view.layer}: heads {heads} are equal: check that they start differently"
+            left = [h for h in left[1:] if h not in same]
+
+
+def saturated_layers(seen: Sequence[View], folder: Path) -> Iterator[str]:
+    """A sentence for each layer whose rows were saturated at the start, which a run's history
+    tells, or else are now."""
+    history = read_history(folder) if folder.is_dir() else None
+    starts = history is not None and history["snapshots"][0]["step"] == 0
+    for number, view in enumerate(seen):
+        found = {name: values.tolist() for name, values in by_head(view).items()}
+        if history is not None and starts:
+            measured = history["snapshots"][0]["measures"]
+            found = {name: of_layers[number] for name, of_layers in measured.items()}
+        entropies = [math.nan if x is None else x for x in found["entropy"]]
+        entropy = sum(entropies) / len(entropies)
+        rows = sum(x or 0.0 for x in found["saturated_rows"]) / len(entropies)
+        said = f"entropy {entropy:.2f} of 1, {rows:.0%} of its rows on one key"
+        if starts and entropy < SATURATED:
+            yield f"L{view.layer} was saturated at the start ({said}): check the scale"
+        elif not starts and max(entropies) < SHARP:
+            yield f"L{view.layer} is saturated ({said}): if it is untrained, check the scale"
+
+
+def where_it_looks(view: View, head: int, unit: str = "character") -> str:
+    """Describe what a head attends to; `unit` is the unit of a position."""
+    of = {name: float(values[head]) for name, values in by_head(view).items()}
+    if math.isnan(of["entropy"]):
+        return "nowhere: its pattern is not a number"
+    places = {
+        f"the previous {unit}": of["previous_mass"],
+        "itself": of["self_mass"],
+        f"the first {unit}": of["first_mass"],
+        f"later {unit}s": of["future_mass"],
+    }
+    place, mass = max(places.items(), key=lambda item: item[1])
+    back = of["distance_back"]
+    far = f"{abs(back):.1f} {unit}s {'back' if back >= 0 else 'ahead'} on average"
+    breadth = f"{of['effective_keys']:.1f} keys in effect, {far}"
+    if of["entropy"] > 0.9:
+        return f"spread out ({breadth})"
+    if mass > 0.5:
+        return f"mostly {place} ({mass:.0%})"
+    if mass > 0.25:
+        return f"often {place} ({mass:.0%}; {breadth})"
+    return f"here and there ({breadth})"

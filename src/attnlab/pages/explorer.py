@@ -1,0 +1,91 @@
+"""One HTML page that shows all heads of one or several models during training."""
+
+import html
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from attnlab.errors import BadInput, printable
+from attnlab.files import write_atomically
+from attnlab.pages.attention_maps import TEXT, views_of
+from attnlab.probes.history import as_history, read_history, snapshot
+from attnlab.runs.compare import labels
+from attnlab.runs.frame import read_run
+
+Run = Mapping[str, Any]  # a row of `read_runs`
+
+
+@dataclass(frozen=True)
+class Explorer:
+    """The page; a notebook displays it."""
+
+    title: str  # names the models
+    page: str  # the HTML, which loads nothing
+
+    def save(self, file: Path | str) -> None:
+        """Write the page."""
+        write_atomically(Path(file), self.page)
+
+    def _repr_html_(self) -> str:
+        return (
+            f'<iframe srcdoc="{html.escape(self.page)}" title="{html.escape(self.title)}" '
+            'style="width: 100%; height: 900px; border: 0" sandbox="allow-scripts"></iframe>'
+        )
+
+
+def explore(*models: str | Path, text: str | None = None, trust: bool = False) -> Explorer:
+    """Show the attention of every head of one model, or of several side by side.
+
+    Models are as for `attnlab.pages.attention_maps.look`, and `trust` as for `load_model`. The
+    page shows the history of a run directory, or, with a text, the trained models on this text.
+    Raises BadInput if there is no such model, the text does not fit it, or its history is damaged.
+    """
+    if not models:
+        raise BadInput("explore takes at least one model")
+    folders = [Path(model).resolve() for model in models]
+    runs = [read_run(x) if (x / ".hydra/config.yaml").exists() else None for x in folders]
+    names = names_of([str(model) for model in models], runs)
+    shown = [
+        {"name": name, "note": note(run)} | history_of(str(model), run, text, trust=trust)
+        for name, model, run in zip(names, models, runs, strict=True)
+    ]
+    title = html.escape(", ".join(names))
+    # The JSON may hold any text, and must not end the script.
+    data = json.dumps({"runs": shown}, allow_nan=False).replace("<", "\\u003c")
+    page = files("attnlab.pages").joinpath("explorer.html").read_text(encoding="utf-8")
+    page = page.replace("TITLE", title).replace('"DATA"', data)
+    return Explorer(", ".join(names), page)
+
+
+def names_of(targets: Sequence[str], runs: Sequence[Run | None]) -> list[str]:
+    """Short names of the models; with their seeds if only these differ."""
+    known = [run for run in runs if run is not None]
+    short = iter(labels([pd.DataFrame([run]) for run in known]) if known else [])
+    return [
+        next(short) if run is not None else printable(target)
+        for target, run in zip(targets, runs, strict=True)
+    ]
+
+
+def history_of(target: str, run: Run | None, text: str | None, *, trust: bool) -> dict[str, Any]:
+    """The history of a run or, without one or for a text, one snapshot of the trained model."""
+    if run is not None and text is None and (found := read_history(Path(target))):
+        return found
+    seen, tokens, _ = views_of(target, TEXT if text is None else text, trust=trust)
+    step = run["step"] if run is not None and run.get("step") == run.get("step") else 0
+    return as_history(tokens, seen, [snapshot(seen, int(step or 0))])
+
+
+def note(run: Run | None) -> str:
+    """How a run ended, and its loss."""
+    if run is None:
+        return ""
+    loss = run.get("val_loss", math.nan)
+    known = isinstance(loss, float) and math.isfinite(loss)
+    return f"{run['status']}, seed {run.get('seed')}" + f", validation loss {loss:.4f}" * known
