@@ -1,18 +1,32 @@
-"""Settings of Sphinx for the pages that docs/build.py collects."""
+"""Settings of Sphinx: `make docs` builds the site from the pages where they lie."""
 
+import shutil
 from importlib.metadata import version as version_of
+from pathlib import Path
 
 from docutils import nodes
 from latex2mathml.converter import convert
+from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.writers.html5 import HTML5Translator
+
+DOCS = Path(__file__).parent
 
 project = "attnlab"
 author = copyright = "the attnlab authors"
 version = release = version_of("attnlab")
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-nb_execution_mode = "off"  # docs/build.py has run the chapters
+root_doc = "README"
+include_patterns = [
+    *("README.md", "CONTRIBUTING.md", "docs/*.md", "docs/*/README.md", "benchmarks/*.md"),
+    *("docs/chapters/[0-9]_*.py", "experiments/README.md", "experiments/*/README.md"),
+]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon"]
+nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
+nb_execution_mode = "force"
+nb_execution_in_temp = True  # where it finds no runs of the user
+nb_execution_raise_on_error = True
+nb_execution_timeout = 900  # seconds a cell
 nb_merge_streams = True
 nb_render_markdown_format = "myst"  # the default, CommonMark, has no tables
 myst_heading_anchors = 3
@@ -25,17 +39,62 @@ autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented_params"
 autodoc_preserve_defaults = True
 add_module_names = False
-napoleon_google_docstring = True
-napoleon_numpy_docstring = False
 
 html_theme = "furo"
 html_title = f"attnlab {version}"
-html_extra_path = ["extra"]
-html_static_path = ["static"]
+html_static_path = ["site"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False
 html_show_sphinx = False
+
+CHAPTERS = [f"docs/chapters/{file.stem}" for file in sorted(DOCS.glob("chapters/[0-9]_*.py"))]
+MENU = {
+    "Course": [
+        *("docs/chapters/README", *CHAPTERS, "docs/exercises/README"),
+        *("docs/reading-results", "docs/textbook", "docs/teach"),
+    ],
+    "How to": [
+        *("docs/variants", "docs/own", "docs/training", "docs/measuring", "docs/tasks"),
+        *("docs/library", "docs/checkup"),
+    ],
+    "Evidence": [
+        *("docs/claims", "experiments/README", "docs/ranking", "docs/checkup-results"),
+        "benchmarks/RESULTS",
+    ],
+    "Reference": ["docs/api", "docs/decisions", "CONTRIBUTING"],
+}
+
+
+def add_menu(app: Sphinx, name: str, source: list[str]) -> None:
+    """Give the front page and the page of all claims their toctrees, which GitHub cannot show."""
+    menu = MENU if name == root_doc else {}
+    if name == "experiments/README":
+        claims = sorted(DOCS.parent.glob("experiments/*/README.md"))
+        menu = {"Claims": [f"{file.parent.name}/README" for file in claims]}
+    for caption, pages in menu.items():
+        lines = ["", "```{toctree}", f":caption: {caption}", ":hidden:", "", *pages, "```", ""]
+        source[0] += "\n".join(lines)
+
+
+def link_files(app: Sphinx, tree: nodes.document, name: str) -> None:
+    """A link to an HTML page opens it; one to another file of the repository is plain text."""
+    for node in list(tree.findall(addnodes.download_reference)):
+        file = (Path(app.srcdir, name).parent / node["reftarget"]).resolve()
+        target = file.relative_to(Path(app.srcdir).resolve())
+        if target.suffix == ".html":
+            Path(app.outdir, target).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, Path(app.outdir, target))
+            up = "../" * name.count("/")
+            node.replace_self(nodes.reference("", "", *node.children, refuri=f"{up}{target}"))
+        else:
+            node.replace_self(node.children)
+
+
+def copy_front_page(app: Sphinx, error: Exception | None) -> None:
+    """A server shows index.html."""
+    if error is None:
+        shutil.copy(Path(app.outdir, f"{root_doc}.html"), Path(app.outdir, "index.html"))
 
 
 def inline(writer: HTML5Translator, node: nodes.math) -> None:
@@ -53,3 +112,6 @@ def block(writer: HTML5Translator, node: nodes.math_block) -> None:
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.add_html_math_renderer("mathml", (inline, None), (block, None))
+    app.connect("source-read", add_menu)
+    app.connect("doctree-resolved", link_files)
+    app.connect("build-finished", copy_front_page)

@@ -19,7 +19,7 @@
 #
 # **Prerequisites:** matrix products, the chain rule, and PyTorch's `nn.Module`.
 
-# %% tags=["setup"]
+# %% tags=["hide-input"]
 import math
 import sys
 
@@ -29,13 +29,18 @@ from IPython.display import Markdown
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from attnlab.attention import AttentionConfig, SelfAttention, attention
-from attnlab.attention.masks import build_mask, causal
+from attnlab.attention import (
+    AttentionConfig,
+    SelfAttention,
+    attention,
+    build_mask,
+    causal,
+)
 from attnlab.installation import lab_path
-from attnlab.plotting.drawing import COLORS, label_lines, panels, styled
+from attnlab.plotting.drawing import COLORS, styled
 
 sys.path.append(str(lab_path("docs")))
-from chapters.shown import picture, table
+from chapters.shown import panels, picture, table
 
 stream = torch.Generator().manual_seed(0)
 torch.manual_seed(0)
@@ -82,7 +87,7 @@ with torch.no_grad():
     difference = (torch.stack(states, 1) - recurrent(x)[0]).abs().max()
 float(difference)
 
-# %% tags=["check"]
+# %% tags=["hide-input"]
 assert difference < 1e-5
 with torch.no_grad():
     changed = x.clone()
@@ -116,7 +121,7 @@ found = {
 }
 relative = {name: norms / norms.max() for name, norms in found.items()}
 
-# %% tags=["drawing"]
+# %% tags=["hide-input"]
 far = {
     name: float(norms[-16:].mean()) for name, norms in relative.items()
 }  # 48 and more
@@ -137,11 +142,11 @@ with styled():
         xlabel="distance of the input, tokens",
         ylabel="gradient, share of the largest",
     )
-    label_lines(place)
+    place.legend()
 ALT = "The gradient falls exponentially with distance in recurrent networks, and not in attention"
 picture(figure, "reach", ALT)
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 Markdown(
     f"**Explain.** On inputs 48 or more tokens back, the gradient of the tanh network is {far['tanh']:.0e} of its "
     f"largest value, and that of the GRU is {far['GRU']:.0e}. The gradient of attention is "
@@ -157,7 +162,7 @@ Markdown(
 #
 # **Predict.** After 250 steps, which model recalls the first of 4 symbols? Of 64? Chance is 1 in 8.
 
-# %% tags=["setup"]
+# %% tags=["hide-input"]
 SYMBOLS, WIDTH = 8, 32
 
 
@@ -207,7 +212,7 @@ right = {
     for T in DISTANCES
 }
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 table(
     ["tokens", "GRU", "attention"],
     [
@@ -216,7 +221,7 @@ table(
     ],
 )
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 assert right["GRU", 4] > 0.9 and right["GRU", 64] < 0.5
 assert min(right["attention", T] for T in DISTANCES) > 0.9
 
@@ -246,7 +251,7 @@ def operations(T, C):
     }
 
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 with FlopCounterMode(display=False) as counter:
     q, k, v = torch.randn(3, 1, 1, 32, 512)
     attention(q, k, v)
@@ -273,7 +278,7 @@ table(
     rows,
 )
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 few, many = operations(32, 512), operations(8192, 512)
 assert (
     few["attention, scores and average"]
@@ -311,7 +316,7 @@ with torch.no_grad():
         .max(),
     }
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 assert moved["recurrent"] > 1e-2 and moved["attention"] < 1e-5
 with torch.no_grad():
     future = torch.cat([x[:, :1], x[:, 1:] + 1], 1)
@@ -344,7 +349,7 @@ Markdown(
 # **1.** A convolution of width 3 connects neighbors. How many layers does it take until the last of 64
 # positions depends on the first?
 
-# %% tags=["solution"]
+# %% tags=["hide-cell"]
 # Each layer reaches one position further to each side: 63 layers. Dilation makes it logarithmic.
 layers, reached = 0, 0
 while reached < 63:
@@ -357,7 +362,7 @@ assert (layers, dilated) == (63, 6)
 # **2.** By which factor does the gradient of the tanh network shrink per token? Compare it with the largest
 # singular value of W and with its spectral radius.
 
-# %% tags=["solution"]
+# %% tags=["hide-cell"]
 # Over many steps, the spectral radius determines the factor, and tanh makes it smaller. PyTorch draws W from a uniform
 # distribution of standard deviation 1/√(3C), so the radius is near 1/√3.
 per_token = float((found["tanh"][30] / found["tanh"][10]) ** (1 / 20))
@@ -370,7 +375,7 @@ assert per_token < radius < norm and abs(radius - 1 / math.sqrt(3)) < 0.12
 # %% [markdown]
 # **3.** How many numbers must each kind of layer store to generate the next token after T tokens?
 
-# %% tags=["solution"]
+# %% tags=["hide-cell"]
 # The state does not grow. The cache of keys and values does; see chapter 5.
 kept = {T: {"recurrent": C, "attention": 2 * T * C} for T in (64, 1024)}
 assert kept[1024]["attention"] == 16 * kept[64]["attention"]

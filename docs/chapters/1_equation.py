@@ -29,7 +29,7 @@
 #
 # **Prerequisites:** matrix products and the softmax. Chapter 0 shows what came before attention.
 
-# %% tags=["setup"]
+# %% tags=["hide-input"]
 import math
 import sys
 from fractions import Fraction
@@ -37,13 +37,19 @@ from fractions import Fraction
 import torch
 from IPython.display import Markdown
 
-from attnlab.attention import AttentionConfig, SelfAttention, attention
-from attnlab.attention.masks import bidirectional, build_mask, causal
+from attnlab.attention import (
+    AttentionConfig,
+    SelfAttention,
+    attention,
+    bidirectional,
+    build_mask,
+    causal,
+)
 from attnlab.installation import lab_path
-from attnlab.plotting.drawing import COLORS, panels, styled
+from attnlab.plotting.drawing import COLORS, styled
 
 sys.path.append(str(lab_path("docs")))
-from chapters.shown import picture, table
+from chapters.shown import panels, picture, table
 
 torch.set_default_dtype(torch.float64)
 
@@ -86,7 +92,7 @@ outputs = [
     for row in weights
 ]
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 rows = [
     [i + 1, listed(exps), sum(exps), listed(w), f"({listed(y)})"]
     for i, (exps, w, y) in enumerate(
@@ -108,7 +114,7 @@ table(["query", "exp of its scores", "their sum", "weights", "output"], rows)
 output, pattern = attention(Q, K, V)
 pattern, output
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 exact_pattern = torch.tensor([[float(w) for w in row] for row in weights])
 exact_output = torch.tensor([[float(y) for y in row] for row in outputs])
 error = max(
@@ -127,7 +133,7 @@ Markdown(
 # %% [markdown]
 # **Predict.** The three values are corners of a triangle. Can an output lie outside of it?
 
-# %% tags=["drawing"] slide="triangle"
+# %% tags=["hide-input"]
 with styled():
     figure, (left, right) = panels(2, width=5.0, height=4.2)
     left.imshow(pattern, cmap="Blues", vmin=0, vmax=1)
@@ -179,7 +185,7 @@ picture(figure, "triangle", ALT)
 mask = build_mask(causal, 3)  # True: this query may attend to this key
 _, masked_pattern = attention(Q, K, V, may_attend=mask)
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 masked_weights = [
     [e / sum(row[: i + 1]) if j <= i else Fraction(0) for j, e in enumerate(row)]
     for i, row in enumerate(exponentials)
@@ -211,9 +217,8 @@ table(["query", "weights under the causal mask"], rows)
 # %%
 X = Q
 layer = SelfAttention(
-    AttentionConfig(
-        n_embd=2, n_head=1, block_size=3, bias=False, may_attend=bidirectional
-    )
+    AttentionConfig(n_embd=2, n_head=1, block_size=3, bias=False),
+    may_attend=bidirectional,
 )
 with torch.no_grad():
     layer.W_q.copy_(torch.eye(2))
@@ -225,7 +230,7 @@ with torch.no_grad():
     Y = layer(X[None])[0]
 Y
 
-# %% tags=["check"]
+# %% tags=["hide-input"]
 assert torch.allclose(Y, exact_output, atol=1e-15)
 assert torch.allclose(layer.pattern(X[None])[0, 0], exact_pattern, atol=1e-15)
 
@@ -251,7 +256,7 @@ _, shifted = attention(Q, K, V, bias=constant.expand(3, 3))
     "weights stay the same": torch.allclose(shifted, pattern, atol=1e-12),
 }
 
-# %% tags=["check"]
+# %% tags=["hide-input"]
 assert torch.allclose(permuted, Y[order], atol=1e-15)
 assert torch.allclose(shifted, pattern, atol=1e-12)
 
@@ -271,7 +276,7 @@ assert torch.allclose(shifted, pattern, atol=1e-12)
 #
 # **1.** Without the division by $\sqrt{d}$, what are the weights of the third query? Are they fractions?
 
-# %% tags=["solution"]
+# %% tags=["hide-cell"]
 # The exponentials become 2^√2, 3^√2 and 6^√2, which are irrational; the largest weight grows.
 _, unscaled = attention(Q, K, V, scale=1.0)
 exponents = torch.tensor([2.0, 3.0, 6.0]) ** math.sqrt(2)
@@ -282,7 +287,7 @@ unscaled[2]
 # %% [markdown]
 # **2.** Which keys does query 1 see under the flipped mask, key ≥ query? Which does query 3 see?
 
-# %% tags=["solution"]
+# %% tags=["hide-cell"]
 # Query 1 sees all keys, and query 3 only itself: the causal pattern from the other end of the text.
 _, flipped = attention(Q, K, V, may_attend=mask.T)
 assert torch.allclose(flipped[0], pattern[0]) and flipped[2].tolist() == [0, 0, 1]
@@ -291,7 +296,7 @@ flipped
 # %% [markdown]
 # **3.** If a mask blocks every key of a query, the softmax is 0/0. What does the function do?
 
-# %% tags=["solution"]
+# %% tags=["hide-cell"]
 try:
     attention(
         Q,
@@ -307,7 +312,7 @@ said
 # %% [markdown]
 # **4.** Choose keys such that the first query has the weights 1/6, 2/6, and 3/6, and try them.
 
-# %% tags=["solution"]
+# %% tags=["hide-cell"]
 # The scores must be ln 1, ln 2, and ln 3: the first coordinates of the keys, times √2.
 K_new = math.sqrt(2) * torch.tensor([[math.log(n), 0.0] for n in (1, 2, 3)])
 _, solved = attention(Q, K_new, V)

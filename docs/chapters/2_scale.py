@@ -16,7 +16,7 @@
 #
 # **Prerequisites:** chapter 1, variance, and the chain rule.
 
-# %% tags=["setup"]
+# %% tags=["hide-input"]
 import math
 import sys
 
@@ -25,12 +25,12 @@ from IPython.display import Markdown
 
 from attnlab.attention import attention
 from attnlab.installation import lab_path
-from attnlab.plotting.drawing import COLORS, label_lines, panels, styled
+from attnlab.plotting.drawing import COLORS, styled
 from attnlab.probes import measures
 from attnlab.probes.measures import random_energy
 
 sys.path.append(str(lab_path("docs")))
-from chapters.shown import picture, table, train
+from chapters.shown import panels, picture, table, train
 
 stream = torch.Generator().manual_seed(0)
 
@@ -47,7 +47,7 @@ for D in WIDTHS:
     q, k = torch.randn(2, 50_000, D, generator=stream)
     dots[D] = (q * k).sum(-1)
 
-# %% tags=["drawing"] slide="histograms"
+# %% tags=["hide-input"]
 with styled():
     figure, places = panels(3, width=4.0, height=3.0, share=True)
     for place, D in zip(places, WIDTHS, strict=True):
@@ -59,7 +59,7 @@ with styled():
 ALT = "Histograms of dot products: narrow for D = 8, wider for D = 64, very wide for D = 512"
 picture(figure, "histograms", ALT)
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 spread = {D: float(x.std()) for D, x in dots.items()}
 assert all(abs(spread[D] / math.sqrt(D) - 1) < 0.02 for D in WIDTHS)
 
@@ -85,7 +85,7 @@ for D in WIDTHS:
         weights = (scale * scores).softmax(-1)
         bars[name, D] = weights.sort(descending=True).values.mean(0)
 
-# %% tags=["drawing"] slide="bars"
+# %% tags=["hide-input"]
 with styled():
     figure, places = panels(6, width=4.0, height=2.3, columns=3, share=True)
     for n, place in enumerate(places):
@@ -99,7 +99,7 @@ with styled():
 ALT = "Bars of 12 weights. Without the scale one bar has nearly all weight at D = 512; with it, the bars look alike for all D"
 picture(figure, "bars", ALT)
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 top = {key: float(weights[0]) for key, weights in bars.items()}
 assert top["no scale", 8] < top["no scale", 64] < top["no scale", 512]
 assert top["no scale", 512] > 0.9 and max(top["1/√D", D] for D in WIDTHS) < 0.35
@@ -125,7 +125,7 @@ Markdown(
 #
 # Dividing by $\sqrt{D}$ brings the standard deviation back to 1, for every width.
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 table(
     ["D", "√D", "measured"],
     [[D, f"{math.sqrt(D):.2f}", f"{s:.2f}"] for D, s in spread.items()],
@@ -155,7 +155,7 @@ for D in WIDTHS:
             "keys": float(measures.effective_keys(pattern, all_keys).mean()),
         }
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 table(
     ["D", "scale", "largest weight", "entropy, nats", "effective keys"],
     [
@@ -169,7 +169,7 @@ table(
     ],
 )
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 largest = {key: x["largest weight"] for key, x in seen.items()}
 assert all(largest[D, "1/√D"] < 0.06 for D in WIDTHS)
 assert largest[8, "none"] < largest[64, "none"] < largest[512, "none"]
@@ -195,7 +195,7 @@ Markdown(
 #
 # **Predict.** Take $n = 256$ keys. At which width D does a head without the scale start to saturate?
 
-# %% tags=["check"]
+# %% tags=["hide-input"]
 scores = torch.randn(N, generator=stream, dtype=torch.float64)
 p = scores.softmax(-1)
 jacobian = torch.autograd.functional.jacobian(lambda s: s.softmax(-1), scores)
@@ -203,16 +203,39 @@ by_formula = torch.diag(p) - torch.outer(p, p)
 assert torch.allclose(jacobian, by_formula, atol=1e-15)
 assert math.isclose(float(jacobian.trace()), float(1 - p.square().sum()))
 
-# %% tags=["drawing"] slide="theory"
-sys.path.insert(0, str(lab_path("experiments").parent))
-from experiments.unscaled.theory import KEYS, SIZES, at_initialization  # noqa: E402
-
-found = at_initialization(seed=0)  # what the claim `unscaled` measures
-critical = 2 * math.log(KEYS)  # the D at which √D is √(2 ln n)
+# %% tags=["hide-input"]
+SIZES = [2**k for k in range(11)]
+critical = 2 * math.log(N)  # the D at which √D is √(2 ln n)
+NAMES = ("scaled", "unscaled")
+found = {
+    what: {name: [] for name in NAMES} for what in ("entropy", "trace", "theory")
+}
+errors = {"entropy": [], "trace": []}
+for D in SIZES:
+    q = torch.randn(10, 100, D, generator=stream, dtype=torch.float64)
+    k = torch.randn(10, D, N, generator=stream, dtype=torch.float64)
+    lengths = q.norm(dim=-1).flatten().sort().values.view(10, 100).mean(-1)
+    for name, scale in (("scaled", D**-0.5), ("unscaled", 1.0)):
+        p = (scale * q @ k).softmax(-1)
+        entropy = float(-torch.special.xlogy(p, p).sum(-1).mean())
+        trace = float(1 - p.square().sum(-1).mean())
+        # Given a query, the scores are Gaussian with standard deviation scale · |q|.
+        theory = [
+            random_energy(scale * float(s), torch.tensor([N])) for s in lengths
+        ]
+        entropy_by, trace_by = (
+            float(sum(x) / len(x)) for x in zip(*theory, strict=True)
+        )
+        found["entropy"][name].append(entropy)
+        found["trace"][name].append(trace)
+        found["theory"][name].append(entropy_by)
+        errors["entropy"].append(abs(entropy - entropy_by))
+        errors["trace"].append(abs(trace - trace_by))
+missed = {what: sum(values) / len(values) for what, values in errors.items()}
 
 with styled():
     figure, (left, right) = panels(2)
-    for color, name in zip(COLORS, ("scaled", "unscaled"), strict=False):
+    for color, name in zip(COLORS, NAMES, strict=False):
         left.plot(SIZES, found["entropy"][name], "o", color=color, label=name)
         left.plot(SIZES, found["theory"][name], "-", color=color, lw=1.2)
         right.plot(SIZES, found["trace"][name], "o-", color=color, label=name)
@@ -224,20 +247,20 @@ with styled():
     right.set(
         ylabel="trace", title="trace of the Jacobian, 1 − Σ p²", ylim=(0, 1.05)
     )
-    label_lines(left)
-    label_lines(right)
+    left.legend()
+    right.legend()
 ALT = "Entropy and trace by width. With the scale both are constant; without it both fall, steeply beyond the dashed line"
 picture(figure, "entropy", ALT)
 
-# %% tags=["say"]
-assert found["entropy error"] < 0.1 and found["trace error"] < 0.05
+# %% tags=["remove-input"]
+assert missed["entropy"] < 0.1 and missed["trace"] < 0.05
 assert found["trace"]["scaled"][-1] > 0.95
 assert found["trace"]["unscaled"][-1] < 0.25
 
 Markdown(
-    f"**Explain.** The dashed line is D = 2 ln {KEYS} = {critical:.1f}. The theory misses the "
-    f"measured entropy by {found['entropy error']:.3f} nats on average, and the trace by "
-    f"{found['trace error']:.4f}. At D = {SIZES[-1]}, the trace without the scale is "
+    f"**Explain.** The dashed line is D = 2 ln {N} = {critical:.1f}. The theory misses the "
+    f"measured entropy by {missed['entropy']:.3f} nats on average, and the trace by "
+    f"{missed['trace']:.4f}. At D = {SIZES[-1]}, the trace without the scale is "
     f"{found['trace']['unscaled'][-1]:.2f}: much smaller, but not zero. It falls like 1/√D, "
     "because a growing share of rows is saturated while the others still learn."
 )
@@ -261,7 +284,7 @@ norms = gradient.norm(dim=-1)  # (1, 8, N): one a row
 frozen = pattern.detach().amax(-1) > 0.99
 stuck, alive = float(norms[frozen].median()), float(norms[~frozen].median())
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 share = float(measures.saturated_rows(pattern.detach(), all_keys).mean())
 assert math.isclose(share, float(frozen.double().mean()), rel_tol=1e-6)
 assert share > 0.3 and stuck < alive / 50
@@ -282,7 +305,7 @@ Markdown(
 # **Predict.** The table compares this number with $\sqrt{2 \ln\, n}$ for three values of σ. For which of them does
 # the loss suffer without the scale?
 
-# %% tags=["drawing"]
+# %% tags=["hide-input"]
 SIGMAS, RATES = ("0.02", "0.125", "0.25"), ("1e-3", "1e-2")
 C = D = 64
 keys = 64
@@ -307,21 +330,14 @@ runs = train(
     "probes=none logger=none",
 )
 
-# %% tags=["drawing"] slide="map"
-loss = {
-    (
-        run.config["model.qk_std"],
-        run.config["optim.lr"],
-        run.values["attn"],
-    ): run.metrics["val_loss"]
-    for run in runs
-}
+# %% tags=["hide-input"]
+loss = runs.set_index(["model.qk_std", "optim.lr", "attn"]).loss
 penalty = {
     (s, r): loss[float(s), float(r), "unscaled"] - loss[float(s), float(r), "sdpa"]
     for s in SIGMAS
     for r in RATES
 }
-assert len(loss) == 12 and all(math.isfinite(x) for x in loss.values())
+assert len(loss) == 12 and all(math.isfinite(x) for x in loss)
 
 with styled():
     figure, (place,) = panels(1, width=7.0, height=3.4)
@@ -350,7 +366,7 @@ with styled():
 ALT = "A table of six cells: leaving out the scale costs more to the right of the dashed line, where scores are large"
 picture(figure, "map", ALT)
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 left_of_line = [penalty[s, r] for s in SIGMAS for r in RATES if predicted[s] < line]
 right_of_line = [penalty[s, r] for s in SIGMAS for r in RATES if predicted[s] > line]
 mean_left, mean_right = (sum(x) / len(x) for x in (left_of_line, right_of_line))
@@ -380,7 +396,7 @@ Markdown(
 # **1.** Which scale would keep the scores near 1 if queries and keys were *equal* vectors, not
 # independent? (During training, they become more similar.)
 
-# %% tags=["solution"]
+# %% tags=["hide-cell"]
 # q · q is a sum of D terms of mean 1, so it grows like D, not like √D; see attn=inverse_scale.
 lengths = {
     D: float(torch.randn(10_000, D, generator=stream).square().sum(-1).mean())
@@ -395,7 +411,7 @@ lengths
 # 100,000 keys?
 
 
-# %% tags=["solution"]
+# %% tags=["hide-cell"]
 # Only a little more: the critical standard deviation grows like √(ln n).
 def evenness(std, n):
     entropy, _ = random_energy(std, torch.tensor([n]))
@@ -412,7 +428,7 @@ answer
 # **3.** Leaving out the scale is equivalent to another initialization of the query and key weights.
 # Which one?
 
-# %% tags=["solution"]
+# %% tags=["hide-cell"]
 # Weights that are D^(1/4) times larger: the factor enters twice, through q and through k.
 q, k, v = torch.randn(3, 16, 64, generator=stream, dtype=torch.float64)
 factor = 64**0.25
@@ -424,13 +440,17 @@ assert torch.allclose(
 # **4.** Does training break with GPT-2's initialization? Predict it from the standard deviation of
 # the scores, then try.
 
-# %% [markdown] tags=["solution"]
+# %% [markdown]
+# <details><summary>A solution</summary>
+#
 # The standard deviation is far below the line, so training should not break. At a low learning rate,
 # leaving out the scale may even help at first. At the best rate of each model, it hurts after
 # 1,200 steps (`experiments/unscaled`). Here at one rate:
 #
 #     python train.py -m attn=sdpa,unscaled model.init=gpt2,unit model.n_head=1 data=plays seed=0,1,2 name=init
 #     attnlab runs outputs/init
+#
+# </details>
 
 # %% [markdown]
 # ## References

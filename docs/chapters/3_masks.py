@@ -19,7 +19,7 @@
 #
 # **Prerequisites:** chapters 1 and 2.
 
-# %% tags=["setup"]
+# %% tags=["hide-input"]
 import inspect
 import sys
 from functools import partial
@@ -53,7 +53,7 @@ from chapters.shown import picture, table, train
 #
 # **Predict.** Which of the seven put weight on the future?
 
-# %% tags=["drawing"] slide="patterns"
+# %% tags=["hide-input"]
 VARIANTS = {  # name of the variant -> what differs from SelfAttention's defaults
     "sdpa": {},
     "flipped": {"may_attend": masks.flipped},
@@ -101,7 +101,7 @@ def pictures(maps, name, across, down, what, alt):
 ALT = "The patterns of the eight variants; four of them have weight above the diagonal, on the future"
 pictures(patterns, "patterns", "key", "query", "weight", ALT)
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 future = {name: float(p.triu(1).sum(-1)[:-1].mean()) for name, p in patterns.items()}
 looks_causal = ("sdpa", "finite_fill", "post_softmax_mask", "softmax_over_queries")
 assert all(future[name] == 0 for name in looks_causal)
@@ -185,7 +185,7 @@ for name in VARIANTS:
     model, _ = load_model(runs[name].folder)
     reports[name] = checkup(model, name=name, seconds=120)  # takes a second or two
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 rows = []
 for name, report in reports.items():
     found = report.diagnoses[0].headline if report.diagnoses else "healthy"
@@ -200,7 +200,7 @@ for name, report in reports.items():
 
 table(["variant", "validation loss", "minus sdpa", "checkup"], rows)
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 CAUSES = {
     "flipped": "flipped_mask",
     "peek_one": "off_by_one",
@@ -241,7 +241,7 @@ Markdown(
 #
 # **Predict.** Two of the eight maps are clean. Which mistake does the map not show, and why?
 
-# %% tags=["drawing"] slide="reads"
+# %% tags=["hide-input"]
 reads = {}
 for name, report in reports.items():
     (seen,) = report.finding(
@@ -278,7 +278,7 @@ pictures(
 #
 # This is the checkup's advice for each mistake:
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 advice = [[f"`{name}`", reports[name].diagnoses[0].advice] for name in CAUSES]
 table(["mistake", "advice"], advice)
 
@@ -296,7 +296,7 @@ except AssertionError as error:
     complaint = str(error)
     print(complaint)
 
-# %% tags=["check"]
+# %% tags=["hide-input"]
 assert "off by one" in complaint
 
 # %% [markdown]
@@ -312,7 +312,7 @@ assert "off by one" in complaint
 # **1.** `attention` takes a mask as `may_attend` or as `blocked`. Show that they are opposites, and
 # that numbers other than 0 and 1 are refused.
 
-# %% tags=["solution"]
+# %% tags=["hide-cell"]
 q, k, v = torch.randn(3, T, 4, generator=stream)
 mask = masks.build_mask(masks.causal, T)
 assert torch.equal(
@@ -328,7 +328,7 @@ except ValueError as error:
 # recognize it? (Without `mask_style`, the checkup assumes that the kernel adds masks of 0 and −∞.)
 
 
-# %% tags=["solution"]
+# %% tags=["hide-cell"]
 def added(q, k, v, *, mask, scale):
     return (kernels.scores(q, k, scale=scale) + mask).softmax(-1) @ v
 
@@ -340,7 +340,7 @@ print(report.diagnoses[0].headline)
 # %% [markdown]
 # **3.** How large must queries be for `finite_fill` to read the future?
 
-# %% tags=["solution"]
+# %% tags=["hide-cell"]
 # A blocked key wins if all allowed scores are below -1e4. The first query has only one key, so this
 # takes q . k < -1e4.
 kernel = partial(faulty_kernels.finite_fill, mask=mask, scale=1.0, dropout=0.0)
@@ -359,13 +359,17 @@ ahead
 # **4.** Prove a leak without looking inside the model. Hint: no causal model can predict uniform
 # random tokens.
 
-# %% [markdown] tags=["solution"]
+# %% [markdown]
+# <details><summary>A solution</summary>
+#
 # `--prove` trains a copy on such tokens and bets on each one. A causal model wins these bets with a
 # probability of at most one in a billion, so winning proves a leak (docs/checkup.md). It takes about a
 # minute:
 #
 #     python train.py attn=peek_one preset=micro data=plays name=leak
 #     attnlab checkup outputs/leak/attn=peek_one,data=plays,preset=micro/seed=0 --prove
+#
+# </details>
 
 # %% [markdown]
 # ## References

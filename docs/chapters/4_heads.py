@@ -18,25 +18,31 @@
 #
 # **Prerequisites:** chapters 1 and 3.
 
-# %% tags=["setup"]
+# %% tags=["hide-input"]
 import sys
 
 import torch
-from IPython.display import Image, Markdown
+from IPython.display import Markdown
 
-from attnlab.attention import AttentionConfig, SelfAttention, attention
-from attnlab.attention.masks import build_mask, causal
-from attnlab.attention.variant import identical, identical_qkv, independent
+from attnlab.attention import (
+    AttentionConfig,
+    SelfAttention,
+    attention,
+    build_mask,
+    causal,
+    identical,
+    identical_qkv,
+    independent,
+)
 from attnlab.data.plays import plays
 from attnlab.installation import lab_path
-from attnlab.plotting import heatmaps
-from attnlab.plotting.drawing import panels, png, styled
+from attnlab.plotting.drawing import styled
 from attnlab.probes import measures
 from attnlab.probes.capture import views
 from attnlab.training.checkpoints import load_model
 
 sys.path.append(str(lab_path("docs")))
-from chapters.shown import picture, table, train
+from chapters.shown import panels, picture, table, train
 
 stream = torch.Generator().manual_seed(0)
 
@@ -45,7 +51,7 @@ def gradient_difference(rule):
     """The largest difference between the gradients of two heads' query weights."""
     torch.manual_seed(0)
     layer = SelfAttention(
-        AttentionConfig(C, H, block_size=T, bias=False, head_init=rule)
+        AttentionConfig(C, H, block_size=T, bias=False), head_init=rule
     )
     rule(layer)
     above = torch.randn(T, C, generator=torch.Generator().manual_seed(1))
@@ -71,7 +77,7 @@ x = 10 * torch.arange(T)[:, None] + torch.arange(C)
 right = x.view(T, H, D).transpose(0, 1)  # (H, T, D)
 wrong = x.view(H, T, D)  # the same shape, but tokens are mixed
 
-# %% tags=["drawing"] slide="reshape"
+# %% tags=["hide-input"]
 with styled():
     figure, places = panels(3, width=3.9, height=3.0)
     shown = {
@@ -100,7 +106,7 @@ picture(figure, "reshape", ALT)
 # %% [markdown]
 # **Explain.** The shapes are equal, so nothing raises an error. But the wrong head has token 0 twice and never has token 2.
 
-# %% tags=["check"]
+# %% tags=["hide-input"]
 assert right.shape == wrong.shape
 assert right[0].tolist() == [
     [0, 1],
@@ -141,7 +147,7 @@ with torch.no_grad():
         total += mixed @ layer.W_o[own]
     difference = float((total - layer(x)[0]).abs().max())
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 assert difference < 1e-5
 parameters = {
     heads: sum(
@@ -166,7 +172,7 @@ Markdown(
 # A sum does not depend on the order of its terms. If heads are permuted together with their slices,
 # the layer is the same, so "head 2" of one seed does not correspond to "head 2" of another.
 
-# %% tags=["check"]
+# %% tags=["hide-input"]
 places = torch.tensor([2, 0, 3, 1])
 swapped = SelfAttention(AttentionConfig(C, H, block_size=T, bias=False))
 with torch.no_grad():
@@ -189,7 +195,7 @@ gradients = {
     for rule in (independent, identical_qkv, identical)
 }
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 assert gradients["identical"] < 1e-5
 assert gradients["independent"] > 0.1 and gradients["identical_qkv"] > 0.1
 
@@ -218,19 +224,19 @@ trained = train(
     f"attn={','.join(VARIANTS)} preset=micro data=plays data.length=60000 "
     "probes=none logger=none",
 )
-runs = {run.values["attn"]: run for run in trained}
+runs = trained.set_index("attn")
 
 # %% [markdown]
 # The table shows, for each model, the largest difference between the weights of two heads, the
 # effective number of heads (1 if all compute the same), and the similarity of their patterns.
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 corpus = plays(length=60000)
 ids = corpus.val[: 8 * 64].long().view(8, 64)
 seen, apart, effective, rows = {}, {}, {}, []
 for name, rule in VARIANTS.items():
-    net, alphabet = load_model(runs[name].folder)
-    assert alphabet == corpus.alphabet
+    net, alphabet = load_model(runs.folder[name])
+    assert list(alphabet) == list(corpus.alphabet)
     seen[name] = list(views(net, ids))
     queries = [view.attn.W_q.T.unflatten(0, (4, -1)).detach() for view in seen[name]]
     apart[name] = max(float(measures.largest_difference(q, dim=0)) for q in queries)
@@ -245,7 +251,7 @@ for name, rule in VARIANTS.items():
         alike
     )
     counts = ", ".join(f"{n:.2f}" for n in effective[name])
-    loss = runs[name].metrics["val_loss"]
+    loss = runs.loss[name]
     rows.append(
         [rule, f"{apart[name]:.1e}", counts, f"{similarity:.2f}", f"{loss:.3f}"]
     )
@@ -259,7 +265,7 @@ head = [
 ]
 table(head, rows)
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 assert apart["identical_heads"] < 1e-5 < 1e-2 < apart["identical_qkv"]
 assert max(effective["identical_heads"]) < 1.01
 assert 1.5 < max(effective["identical_qkv"]) < min(effective["sdpa"])
@@ -277,18 +283,20 @@ Markdown(
 # The next figure shows the similarity of patterns for each pair of heads in the last layer; 1 means the
 # same pattern.
 
-# %% tags=["drawing"] slide="cosines"
+# %% tags=["hide-input"]
 last = [seen[name][-1] for name in VARIANTS]
 cosines = [
     measures.pattern_similarity(view.pattern, view.mask).numpy() for view in last
 ]
-page = heatmaps.matrices(
-    list(VARIANTS.values()), cosines, "cosine of the patterns of two heads"
-)
-Image(
-    png(page),
-    alt="Cosines between four heads: mixed for independent ones, 1 for identical ones",
-)
+with styled():
+    figure, places = panels(3, width=3.4, height=3.2)
+    for place, rule, cosine in zip(places, VARIANTS.values(), cosines, strict=True):
+        image = place.imshow(cosine, cmap="Blues", vmin=0, vmax=1)
+        place.set(title=rule, xlabel="head", ylabel="head", xticks=range(4))
+        place.grid(False)
+    figure.colorbar(image, label="cosine of the patterns", ax=places)
+ALT = "Cosines between four heads: mixed for independent ones, 1 for identical ones"
+picture(figure, "cosines", ALT)
 
 # %% [markdown]
 # ## Summary
@@ -303,8 +311,8 @@ Image(
 # **1.** With two key-value heads for four query heads (`attn=gqa`), which query heads share a key-value
 # head, and how many rows does `qkv` have?
 
-# %% tags=["solution"]
-shared = SelfAttention(AttentionConfig(64, 4, block_size=8, bias=False, n_kv_head=2))
+# %% tags=["hide-cell"]
+shared = SelfAttention(AttentionConfig(64, 4, block_size=8, bias=False), n_kv_head=2)
 _, keys, _ = shared.split(torch.randn(1, 8, 64, generator=stream))
 assert torch.equal(keys[:, 0], keys[:, 1]) and not torch.equal(
     keys[:, 1], keys[:, 2]
@@ -316,13 +324,12 @@ shared.qkv_sizes
 # **2.** Does dropout on the pattern break the symmetry of identical heads? Predict the answer, then
 # look at the gradients.
 
-# %% tags=["solution"]
+# %% tags=["hide-cell"]
 # Yes, in the first step: each head drops different entries.
 torch.manual_seed(0)
 dropping = SelfAttention(
-    AttentionConfig(
-        64, 4, block_size=T, bias=False, dropout=0.2, head_init=identical
-    )
+    AttentionConfig(64, 4, block_size=T, bias=False, dropout=0.2),
+    head_init=identical,
 )
 identical(dropping)
 dropping(x).square().sum().backward()
@@ -334,7 +341,7 @@ assert float(measures.largest_difference(grads, dim=0)) > 1e-3 * float(
 # %% [markdown]
 # **3.** What is the effective number of heads if the outputs of four heads are independent noise?
 
-# %% tags=["solution"]
+# %% tags=["hide-cell"]
 noise = torch.randn(8, 4, 64, 16, generator=stream)
 assert 3.9 < float(measures.effective_heads(noise)) <= 4
 measures.effective_heads(noise)
@@ -342,11 +349,15 @@ measures.effective_heads(noise)
 # %% [markdown]
 # **4.** Is one head of full width as good as four?
 
-# %% [markdown] tags=["solution"]
+# %% [markdown]
+# <details><summary>A solution</summary>
+#
 # Compare paired seeds, and consider both the mean and the standard deviation:
 #
 #     python train.py -m attn=sdpa,single_head preset=micro data=plays seed=0,1,2,3,4,5 name=width
 #     attnlab runs outputs/width
+#
+# </details>
 
 # %% [markdown]
 # ## References

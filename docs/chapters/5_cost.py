@@ -19,7 +19,7 @@
 #
 # **Prerequisites:** chapters 1 and 4.
 
-# %% tags=["setup"]
+# %% tags=["hide-input"]
 import math
 import os
 import sys
@@ -32,17 +32,17 @@ from IPython.display import Markdown
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
-from attnlab.attention import attention, kernels
-from attnlab.attention.masks import build_mask, causal
+from attnlab import GPT, SelfAttention, init_weights
+from attnlab.attention import attention, build_mask, causal, manual, sdpa
 from attnlab.installation import lab_path
-from attnlab.plotting.drawing import COLORS, label_lines, panels, styled
+from attnlab.plotting.drawing import COLORS, styled
 
 sys.path.append(str(lab_path("docs")))
-from chapters.shown import picture, table
+from chapters.shown import panels, picture, table
 
 H, D = 4, 32
 LENGTHS = (128, 256, 512, 1024)
-KERNELS = {"manual": kernels.manual, "sdpa": kernels.sdpa}
+KERNELS = {"manual": manual, "sdpa": sdpa}
 torch.manual_seed(0)
 os.environ.setdefault(
     "KINETO_LOG_LEVEL", "6"
@@ -110,12 +110,10 @@ counted = {}
 for T in LENGTHS:
     q, k, v = inputs(T)
     with FlopCounterMode(display=False) as counter:
-        kernels.manual(
-            q, k, v, mask=build_mask(causal, T), scale=D**-0.5, dropout=0.0
-        )
+        manual(q, k, v, mask=build_mask(causal, T), scale=D**-0.5, dropout=0.0)
     counted[T] = counter.get_total_flops()
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 assert all(counted[T] == 2 * 2 * H * T * T * D for T in LENGTHS)
 C = H * D
 projections = {T: 2 * T * C * 4 * C for T in LENGTHS}
@@ -124,7 +122,7 @@ table(
     [[T, f"{counted[T]:,}", f"{projections[T]:,}"] for T in LENGTHS],
 )
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 crossing = 2 * C
 assert 2 * 2 * H * crossing**2 * D == 2 * crossing * C * 4 * C
 
@@ -154,7 +152,7 @@ held = {
     for name, kernel in KERNELS.items()
 }
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 rows = []
 for T in LENGTHS:
     milliseconds = [f"{1e3 * took[name, T]:.2f}" for name in KERNELS]
@@ -162,7 +160,7 @@ for T in LENGTHS:
     rows.append([T, *milliseconds, *megabytes])
 table(["T", "manual, ms", "sdpa, ms", "manual, MB", "sdpa, MB"], rows)
 
-# %% tags=["drawing"]
+# %% tags=["hide-input"]
 powers = {
     (what, name): exponent(LENGTHS, [cost[name, T] for T in LENGTHS])
     for what, cost in (("time", took), ("memory", held))
@@ -184,11 +182,11 @@ with styled():
         place.set_xscale("log", base=2)
         place.set_yscale("log")
         place.set(xlabel="sequence length T, tokens", ylabel=label)
-        label_lines(place)
+        place.legend()
 ALT = "Time and memory by sequence length on logarithmic axes; memory grows twice as steeply for the written-out kernel"
 picture(figure, "cost", ALT)
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 assert (
     powers["memory", "manual"] > 1.7
 )  # T × T numbers are kept for the backward pass
@@ -234,7 +232,7 @@ def by_blocks(q, k, v, size):
     o = torch.zeros(T, v.shape[-1], dtype=q.dtype)
     for start in range(0, len(k), size):
         block = slice(start, start + size)
-        s = kernels.scores(q, k[block], scale=q.shape[-1] ** -0.5)  # (T, size)
+        s = q @ k[block].mT / math.sqrt(q.shape[-1])  # (T, size)
         new_m = torch.maximum(m, s.amax(-1, keepdim=True))
         shrink = torch.exp(m - new_m)
         e = torch.exp(s - new_m)
@@ -251,7 +249,7 @@ errors = {
     for size in (1, 7, 64, 300)
 }
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 assert max(errors.values()) < 1e-12
 
 table(
@@ -267,14 +265,51 @@ table(
 # ## The KV cache
 #
 # If a model processes the whole text again for each of T generated characters, it runs T passes. The keys
-# and values of earlier characters do not change, so they can be cached.
-# The cache grows by 2 C numbers per character and layer.
+# and values of earlier characters do not change, so they can be kept. `step` computes one position from what the
+# positions before it left.
 #
+# **Predict.** The new query reads all keys that were kept. Which mask does it need?
+
+
+# %%
+def step(net, symbol, cache):
+    """Logits (B, V) after one more symbol (B,); `cache` has a list [k, v] for each layer."""
+    t = cache[0][0].shape[2] if cache[0] else 0
+    x = (net.wte(symbol) + net.wpe.weight[t])[:, None]  # (B, 1, C)
+    for block, kept in zip(net.blocks, cache, strict=True):
+        q, k, v = block.attn.split(block.ln_1(x))  # each (B, H, 1, D)
+        if kept:
+            k, v = torch.cat([kept[0], k], 2), torch.cat([kept[1], v], 2)
+        kept[:] = [k, v]
+        mixed, _ = attention(q, k, v)  # (B, H, 1, D)
+        x = x + block.attn.proj(block.attn.merge(mixed, x, v))
+        x = x + block.mlp(block.ln_2(x))
+    return (net.ln_f(x) @ net.wte.weight.T)[:, 0]
+
+
+net = GPT(SelfAttention, 65, n_layer=2, n_embd=64, block_size=64).eval()
+init_weights(net, 0)
+text = torch.randint(65, (3, 64))
+cache = [[] for _ in net.blocks]
+with torch.no_grad():
+    stepwise = torch.stack([step(net, symbol, cache) for symbol in text.T], 1)
+    apart = float((stepwise - net(text)).abs().max())
+
+# %% tags=["remove-input"]
+assert apart < 1e-5
+assert sum(x[0].numel() for kept in cache for x in kept) == 2 * 2 * 64 * 64
+
+Markdown(
+    f"**Explain.** None: everything that is kept lies in the past. The logits differ from those of whole passes by {apart:.0e}, "
+    "which is rounding. The cache grows by 2 C numbers per character and layer."
+)
+
+# %% [markdown]
 # **Predict.** `attn=gqa` shares one key-value head between two query heads, `attn=mqa` between all four. How
 # much smaller is the cache?
 
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 def numbers_kept(T, n_layer, n_kv_head, width=D):
     return 2 * T * n_layer * n_kv_head * width
 
@@ -300,7 +335,7 @@ table(["attn=", "key-value heads", "cached numbers at T = 1,024, four layers"], 
 # **1.** How much memory does the T × T pattern of H heads take in fp32 at T = 8,192? Compare it with q,
 # k, and v.
 
-# %% tags=["solution"]
+# %% tags=["hide-cell"]
 pattern_bytes, qkv_bytes = 4 * H * 8192**2, 4 * 3 * H * 8192 * D
 assert pattern_bytes / qkv_bytes == 8192 / (3 * D)
 f"{pattern_bytes / 2**30:.0f} GiB against {qkv_bytes / 2**20:.0f} MiB"
@@ -308,7 +343,7 @@ f"{pattern_bytes / 2**30:.0f} GiB against {qkv_bytes / 2**20:.0f} MiB"
 # %% [markdown]
 # **2.** In `by_blocks`, what goes wrong without the subtraction of m?
 
-# %% tags=["solution"]
+# %% tags=["hide-cell"]
 # exp overflows: a trained model can have a score of 1000.
 assert torch.exp(torch.tensor(1000.0)) == math.inf
 big, other = 100 * torch.randn(2, 50, D, dtype=torch.float64)
@@ -318,7 +353,7 @@ assert bool(by_blocks(big, other, other, 7).isfinite().all())
 # **3.** A window of w keys makes attention linear in T. How many scores remain at T = 1,024 and
 # w = 64?
 
-# %% tags=["solution"]
+# %% tags=["hide-cell"]
 window = build_mask(lambda q, k: (k <= q) & (k > q - 64), 1024)
 share = int(window.sum()) / int(build_mask(causal, 1024).sum())
 assert int(window.sum()) == 1024 * 64 - 64 * 63 // 2
@@ -327,12 +362,16 @@ f"{int(window.sum()):,}, {share:.0%} of the causal ones"
 # %% [markdown]
 # **4.** What share of a training step does attention take?
 
-# %% [markdown] tags=["solution"]
+# %% [markdown]
+# <details><summary>A solution</summary>
+#
 # A small share at 64 characters, so a faster kernel makes almost no difference:
 #
 #     python benchmarks/attention.py        # time and memory by length, up to T = 2,048
 #     python train.py -m attn=sdpa,manual model.block_size=64,256 data=plays trainer.max_steps=100 name=cost
 #     attnlab runs outputs/cost
+#
+# </details>
 
 # %% [markdown]
 # ## References

@@ -20,25 +20,37 @@
 #
 # **Prerequisites:** chapters 3 and 4.
 
-# %% tags=["setup"]
+# %% tags=["hide-input"]
 import sys
 from copy import deepcopy
 
 import torch
 import torch.nn.functional as F
-from IPython.display import Image, Markdown
+from IPython.display import Markdown
 
-from attnlab.attention.masks import build_mask, causal
+from attnlab.attention import build_mask, causal
 from attnlab.data.plays import plays
 from attnlab.installation import lab_path
-from attnlab.pages.attention_maps import look
-from attnlab.plotting.drawing import COLORS, label_lines, panels, png, styled
+from attnlab.plotting.drawing import COLORS, styled
 from attnlab.probes import measures
 from attnlab.probes.capture import eval_mode, views
+from attnlab.sampling import look
 from attnlab.training.checkpoints import load_model
 
 sys.path.append(str(lab_path("docs")))
-from chapters.shown import picture, table, train
+from chapters.shown import panels, picture, table, train
+
+
+def heatmap(place, weights, text):
+    """A pattern (T, T) with the characters of its text on both axes."""
+    T = len(text)
+    blocked = ~torch.ones(T, T).tril().bool()
+    place.set_facecolor("lightgray")
+    place.imshow(weights.sqrt().masked_fill(blocked, float("nan")), cmap="Blues")
+    marks = list(text.replace("\n", "↵").replace(" ", "␣"))
+    place.set_xticks(range(T), marks, fontsize=8)
+    place.set_yticks(range(T), marks, fontsize=8)
+    place.grid(False)
 
 
 def loss_without(silent):
@@ -53,31 +65,32 @@ def loss_without(silent):
 
 
 # %%
-(run,) = train(
+runs = train(
     "inside",
     "preset=micro data=plays data.length=60000 "
     "trainer.max_steps=900 trainer.val_check_interval=300 "
     "probes=none logger=none",
 )
+run = runs.iloc[0]
 net, alphabet = load_model(run.folder)
 corpus = plays(length=60000)
-text = corpus.text[-5_000:]  # of the validation part
+text = alphabet.decode(corpus.val[:5_000].tolist())
 
-# %% tags=["say"]
-assert alphabet == corpus.alphabet
-assert run.metrics["val_floor"] < run.metrics["val_loss"] < 1.9
+# %% tags=["remove-input"]
+assert list(alphabet) == list(corpus.alphabet)
+assert run.val_floor < run.val_loss < 1.9
 
 Markdown(
-    f"The validation loss is {run.metrics['val_loss']:.3f} nats per character. Uniform guesses would give "
+    f"The validation loss is {run.val_loss:.3f} nats per character. Uniform guesses would give "
     f"ln {len(alphabet)} = {torch.tensor(len(alphabet)).log():.3f}, and perfect knowledge of the "
-    f"grammar would give {run.metrics['val_floor']:.3f}."
+    f"grammar would give {run.val_floor:.3f}."
 )
 
 # %% [markdown]
 # ## Pictures
 #
-# `attnlab look RUN_DIRECTORY --text ...` calls the function `look`. Queries run downward and keys to
-# the right. Gray is blocked.
+# Each picture is the pattern of one head on a passage. Queries run downward and keys to the right. Gray is
+# blocked, and darker blue is a larger weight.
 #
 # **Predict.** Which patterns do you expect in a model that predicts the next character? Think of one, then look
 # for it.
@@ -85,19 +98,29 @@ Markdown(
 # %%
 start = text.index("\n\n") + 2
 passage = text[start : start + 40]
-seen = look(str(run.folder), passage)
-Image(
-    png(seen.page),
-    alt="The patterns of the eight heads, with the passage on both axes",
-)
+symbols = torch.tensor([alphabet.encode(passage)])
+patterns = {
+    (view.layer, h): view.pattern[0, h]
+    for view in views(net, symbols)
+    for h in range(4)
+}
+
+# %% tags=["hide-input"]
+with styled():
+    figure, places = panels(8, width=4.0, height=4.0, columns=4)
+    for place, ((layer, h), weights) in zip(places, patterns.items(), strict=True):
+        heatmap(place, weights, passage)
+        place.set_title(f"L{layer}H{h}")
+ALT = "The patterns of the eight heads, with the passage on both axes"
+picture(figure, "eight", ALT)
 
 # %% [markdown]
-# **Explain.** `look` also describes each head in words:
+# **Explain.** `attnlab look RUN_DIRECTORY --text ...` describes each head in words:
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 table(
     ["head", "what it attends to in this passage"],
-    [[f"L{layer}H{h}", words] for layer, h, words in seen.words],
+    look(run.folder, passage),
 )
 
 # %% [markdown]
@@ -125,14 +148,14 @@ for view in views(net, ids):
         for h, value in enumerate(measure(view.pattern, view.mask).tolist()):
             found.setdefault((view.layer, h), {})[name] = value
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 rows = [
     [f"L{layer}H{h}", *(f"{x:.2f}" for x in values.values())]
     for (layer, h), values in found.items()
 ]
 table(["head", *NAMES], rows)
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 mask = build_mask(causal, 64)
 even = (mask / mask.sum(-1, keepdim=True))[None, None]
 baseline = float(measures.previous_mass(even, mask))
@@ -156,8 +179,11 @@ Markdown(
 
 # %%
 sharp = min(found, key=lambda head: found[head]["effective keys"])
-enlarged = look(str(run.folder), passage, layer=sharp[0], head=sharp[1]).page
-Image(png(enlarged), alt="The pattern of one head, with the passage on both axes")
+with styled():
+    figure, (place,) = panels(1, width=8.0, height=8.0)
+    heatmap(place, patterns[sharp], passage)
+    place.set(title=f"L{sharp[0]}H{sharp[1]}", xlabel="key", ylabel="query")
+picture(figure, "sharp", "The pattern of one head, with the passage on both axes")
 
 # %% [markdown]
 # ## Removing heads
@@ -173,7 +199,7 @@ whole = loss_without([])  # by position
 harm = {head: float((loss_without([head]) - whole).mean()) for head in found}
 none_left = float((loss_without(list(found)) - whole).mean())
 
-# %% tags=["drawing"]
+# %% tags=["hide-input"]
 heaviest = max(harm, key=lambda head: harm[head])
 with eval_mode(net):
     assert torch.isclose(
@@ -202,11 +228,11 @@ with styled():
         xlabel="position in the window, characters", ylabel="nats per character"
     )
     right.set(title="the same difference, by position")
-    label_lines(right)
+    right.legend()
 ALT = "Bars of the loss that the removal of each head costs, and its course over the positions for two of them"
 picture(figure, "silenced", ALT)
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 assert harm[heaviest] > 0.02
 assert none_left > max(harm.values())
 
@@ -218,7 +244,7 @@ Markdown(
     "be in use."
 )
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 resting = max(found, key=lambda head: found[head]["first"])
 Markdown(
     "Two more points are important. In large models, many heads put most of their weight on the first "
@@ -239,7 +265,7 @@ Markdown(
 # **1.** Is the most local head local because of positions or because of characters? Examine it on a
 # text that repeats one letter.
 
-# %% tags=["solution"]
+# %% tags=["hide-cell"]
 # With one repeated letter, all keys have the same character, so only positions distinguish them.
 letter = torch.full((1, 64), alphabet.index("e"))
 same = {
@@ -256,7 +282,7 @@ same = {
 # %% [markdown]
 # **2.** Remove whole layers instead of heads. Which one matters more, and do the two effects add up?
 
-# %% tags=["solution"]
+# %% tags=["hide-cell"]
 # The first one, because the second layer was trained on its output.
 layers = {
     n: float((loss_without([(n, h) for h in range(4)]) - whole).mean())
@@ -269,7 +295,7 @@ layers | {"both": none_left}
 # **3.** Which other measure distinguishes the heads? Try `js_divergence`, in nats, between the heads of
 # the second layer.
 
-# %% tags=["solution"]
+# %% tags=["hide-cell"]
 *_, last = views(net, ids)
 divergence = measures.js_divergence(last.pattern, last.mask)
 assert (
@@ -280,11 +306,15 @@ divergence
 # %% [markdown]
 # **4.** Look inside a pretrained model: a BERT or GPT-2 from transformers.
 
-# %% [markdown] tags=["solution"]
+# %% [markdown]
+# <details><summary>A solution</summary>
+#
 # Install the extra `hf`, and give a local directory or a name on the hub:
 #
 #     attnlab look hf:openai-community/gpt2 --text "the cat sat on the mat" --layer 4
 #     python train.py preset=micro data=plays probes=default      # and TensorBoard shows every head during training
+#
+# </details>
 
 # %% [markdown]
 # ## References

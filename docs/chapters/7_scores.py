@@ -19,20 +19,20 @@
 #
 # **Prerequisites:** chapters 1 to 3.
 
-# %% tags=["setup"]
+# %% tags=["hide-input"]
 import math
 import sys
 
 import torch
 from IPython.display import Markdown
+from torch import nn
 
-from attnlab.attention import CrossAttention, attention, scores
-from attnlab.attention.masks import build_mask, causal
+from attnlab.attention import attention, build_mask, causal
 from attnlab.installation import lab_path
-from attnlab.plotting.drawing import COLORS, label_lines, panels, styled
+from attnlab.plotting.drawing import COLORS, styled
 
 sys.path.append(str(lab_path("docs")))
-from chapters.shown import picture, table
+from chapters.shown import panels, picture, table
 
 stream = torch.Generator().manual_seed(0)
 torch.manual_seed(0)
@@ -40,6 +40,20 @@ torch.manual_seed(0)
 
 def normal(*shape):
     return torch.randn(*shape, generator=stream, dtype=torch.float64)
+
+
+class Additive(nn.Module):
+    """The scores v · tanh(W q + U k): (..., T, D_q), (..., S, D_k) -> (..., T, S)."""
+
+    def __init__(self, query_size, key_size, hidden_size):
+        super().__init__()
+        self.W = nn.Linear(query_size, hidden_size, bias=False)
+        self.U = nn.Linear(key_size, hidden_size, bias=False)
+        self.v = nn.Parameter(torch.ones(hidden_size) / math.sqrt(hidden_size))
+
+    def forward(self, q, k):
+        pairs = self.W(q)[..., :, None, :] + self.U(k)[..., None, :, :]
+        return pairs.tanh() @ self.v  # (..., T, S, A) -> (..., T, S)
 
 
 # %% [markdown]
@@ -54,11 +68,11 @@ def normal(*shape):
 #
 # `attention` takes any of them as `score`. The scaled dot product is its default:
 
-# %% tags=["setup"]
+# %% tags=["hide-input"]
 D, T, S = 16, 5, 7
 q, k, v = normal(1, T, D), normal(1, S, D), normal(1, S, D)
 general_matrix = normal(D, D)
-additive = scores.Additive(D, D, 32).double()
+additive = Additive(D, D, 32).double()
 
 
 def general(q, k):
@@ -67,13 +81,13 @@ def general(q, k):
 
 # %%
 patterns = {
-    "dot": attention(q, k, v, score=scores.dot)[1],
+    "dot": attention(q, k, v, scale=1.0)[1],
     "scaled dot": attention(q, k, v)[1],
     "general": attention(q, k, v, score=general)[1],
     "additive": attention(q, k, v, score=additive)[1].detach(),
 }
 
-# %% tags=["check"]
+# %% tags=["hide-input"]
 for pattern in patterns.values():
     assert pattern.shape == (1, T, S) and torch.allclose(
         pattern.sum(-1), torch.ones(1, T).double()
@@ -92,12 +106,12 @@ spread = {name: [] for name in ("dot", "scaled dot", "additive")}
 for width in WIDTHS:
     a, b = normal(200, width), normal(200, width)
     with torch.no_grad():
-        added = scores.Additive(width, width, width).double()(a, b)
+        added = Additive(width, width, width).double()(a, b)
     spread["dot"].append(float((a @ b.T).std()))
     spread["scaled dot"].append(float((a @ b.T).std() / math.sqrt(width)))
     spread["additive"].append(float(added.std()))
 
-# %% tags=["drawing"]
+# %% tags=["hide-input"]
 assert all(
     abs(s / math.sqrt(w) - 1) < 0.15
     for s, w in zip(spread["dot"], WIDTHS, strict=True)
@@ -112,11 +126,11 @@ with styled():
     place.set_xscale("log", base=2)
     place.set_yscale("log")
     place.set(xlabel="width D, channels", ylabel="standard deviation of scores")
-    label_lines(place)
+    place.legend()
 ALT = "Dot products grow like the root of the width; scaled and additive scores do not grow"
 picture(figure, "spread", ALT)
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 Markdown(
     f"**Explain.** At D = {WIDTHS[-1]}, dot products have a standard deviation of {spread['dot'][-1]:.0f}, scaled ones "
     f"of {spread['scaled dot'][-1]:.2f}, and additive scores of {spread['additive'][-1]:.2f}: tanh and the "
@@ -135,7 +149,7 @@ by_its_matrix = attention(q, k, v, score=general)[1]
 in_the_queries = attention(q @ general_matrix, k, v, scale=1.0)[1]
 float((by_its_matrix - in_the_queries).abs().max())
 
-# %% tags=["check"]
+# %% tags=["hide-input"]
 assert torch.allclose(by_its_matrix, in_the_queries, atol=1e-12)
 
 # %% [markdown]
@@ -148,18 +162,16 @@ assert torch.allclose(by_its_matrix, in_the_queries, atol=1e-12)
 
 # %%
 a, b = normal(40, 3), normal(40, 3)
-wide = scores.Additive(3, 3, 64).double()
+wide = Additive(3, 3, 64).double()
 ranks = {
     "dot": int(torch.linalg.matrix_rank(a @ b.T)),
     "additive": int(torch.linalg.matrix_rank(wide(a, b).detach(), rtol=1e-6)),
 }
 
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 def without_tanh(q, k):
-    return (
-        (q @ wide.query.weight.T)[:, None] + (k @ wide.key.weight.T)[None]
-    ) @ wide.v
+    return (wide.W(q)[:, None] + wide.U(k)[None]) @ wide.v
 
 
 rows_alike = attention(a, b, b, score=without_tanh)[1].detach()
@@ -177,10 +189,9 @@ Markdown(
 # ## What the scores cost
 #
 # Like dot products, additive scores are computed for all pairs at once; they are not sequential. But
-# the tanh has T × S × A inputs, while dot products need only T × S numbers. `scores.additive` therefore
-# processes the queries in chunks and recomputes them in the backward pass, so its memory is bounded.
+# the tanh has T × S × A inputs, while dot products need only T × S numbers.
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 one_by_one = torch.cat([additive(q[:, t : t + 1], k) for t in range(T)], dim=1)
 
 numbers = {length: (length * length, length * length * 64) for length in (64, 1024)}
@@ -198,20 +209,39 @@ table(
 # In a translator, the decoder's queries attend to the encoder's states, called the memory. The only
 # difference from self-attention is that queries come from one sequence, and keys and values from another.
 # The pattern has one row per query and one column per position of the memory. There is no causal mask,
-# because every query may read the whole source.
+# because every query may read the whole source. `attention` computes it as it is:
 
 # %%
-layer = CrossAttention(n_embd=16, n_head=2, memory_size=24).double()
-x, memory = normal(1, 5, 16), normal(1, 7, 24)
-with torch.no_grad():
-    y, pattern = layer(x, memory), layer.pattern(x, memory)
+C, H = 16, 2
+W_q, W_k, W_v, W_o = normal(C, C), normal(24, C), normal(24, C), normal(C, C)
+
+
+def heads(x):  # (B, T, C) -> (B, H, T, D)
+    return x.unflatten(-1, (H, -1)).transpose(1, 2)
+
+
+def cross_attention(x, memory):
+    mixed, pattern = attention(
+        heads(x @ W_q), heads(memory @ W_k), heads(memory @ W_v)
+    )
+    return mixed.transpose(1, 2).flatten(2) @ W_o, pattern
+
+
+x, memory = normal(1, 5, C), normal(1, 7, 24)
+y, pattern = cross_attention(x, memory)
 {"output": tuple(y.shape), "pattern": tuple(pattern.shape)}
 
-# %% tags=["check"]
+# %% tags=["hide-input"]
 assert y.shape == (1, 5, 16) and pattern.shape == (1, 2, 5, 7)
-with torch.no_grad():
-    order = torch.randperm(7, generator=stream)  # the memory is a set
-    assert torch.allclose(layer(x, memory[:, order]), y, atol=1e-12)
+order = torch.randperm(7, generator=stream)  # the memory is a set
+assert torch.allclose(cross_attention(x, memory[:, order])[0], y, atol=1e-10)
+module = nn.MultiheadAttention(C, H, kdim=24, vdim=24, bias=False, batch_first=True)
+module = module.double()
+with torch.no_grad():  # PyTorch's module, with the same weights
+    for name, W in (("q", W_q), ("k", W_k), ("v", W_v)):
+        getattr(module, f"{name}_proj_weight").copy_(W.T)
+    module.out_proj.weight.copy_(W_o.T)
+    assert torch.allclose(module(x, memory, memory)[0], y, atol=1e-10)
 
 # %% [markdown]
 # **Predict.** Give each French word the query that matches the key of its English word. Where are the weights?
@@ -221,7 +251,7 @@ words = 6.0 * torch.eye(3, dtype=torch.float64)  # keys of: the, black, cat
 le, chat, noir = words[0], words[2], words[1]
 _, aligned = attention(torch.stack([le, chat, noir]), words, words)
 
-# %% tags=["drawing"]
+# %% tags=["hide-input"]
 assert aligned.argmax(-1).tolist() == [0, 2, 1]
 
 with styled():
@@ -236,7 +266,7 @@ ALT = "A heatmap: le reads the, chat reads cat, and noir reads black"
 picture(figure, "aligned", ALT)
 
 # %% [markdown]
-# **Explain.** The two words cross. A trained translator learns such alignments; see `docs/translation.md`.
+# **Explain.** The two words cross. A trained translator learns such alignments; `experiments/bahdanau` draws them.
 #
 # ## Padding
 #
@@ -253,7 +283,7 @@ masked, pattern = attention(queries, memory, memory, may_attend=may_attend)
 # %% [markdown]
 # The figure shows the three patterns; padded keys are gray:
 
-# %% tags=["drawing"]
+# %% tags=["hide-input"]
 garbage = memory.masked_fill(
     ~may_attend.mT, 1e3
 )  # the content of the padding must not matter
@@ -294,7 +324,7 @@ print(*complaints, sep="\n")
 # mask (B, S) without the middle axis broadcasts silently as (T, S) if B = T. `attention` raises an error for
 # the second mistake, and for the third if the shapes do not broadcast.
 
-# %% tags=["check"]
+# %% tags=["hide-input"]
 unmasked, _ = attention(queries, memory, memory)
 assert float((unmasked - masked)[1:].abs().max()) > 0.1
 assert len(complaints) == 2 and "sees no key" in complaints[0]
@@ -311,7 +341,7 @@ with_padding, _ = attention(padded, padded, padded, may_attend=build_mask(causal
 alone, _ = attention(ids, ids, ids, may_attend=lower)
 float((with_padding[:, :6] - alone).abs().max())
 
-# %% tags=["check"]
+# %% tags=["hide-input"]
 assert torch.allclose(
     with_padding[:, :6], attention(ids, ids, ids, may_attend=lower)[0], atol=1e-12
 )
@@ -331,7 +361,7 @@ assert torch.allclose(
 # **1.** Cosine scores divide q and k by their lengths. What is the largest weight that the softmax over
 # n keys can give, if the scores are not multiplied by a gain?
 
-# %% tags=["solution"]
+# %% tags=["hide-cell"]
 # Scores lie between -1 and 1, so at best one is 1 and the others are -1. `attn=cosine` has a gain.
 n = 64
 best = math.e / (math.e + (n - 1) / math.e)
@@ -342,8 +372,8 @@ f"{best:.2f} with {n} keys"
 # **2.** Compute the pattern of the additive score with one query of width 4 and keys of width 6. What are
 # the shapes of its parameters?
 
-# %% tags=["solution"]
-mixed = scores.Additive(query_size=4, key_size=6, hidden_size=8).double()
+# %% tags=["hide-cell"]
+mixed = Additive(query_size=4, key_size=6, hidden_size=8).double()
 _, weights = attention(normal(1, 4), normal(5, 6), normal(5, 3), score=mixed)
 assert weights.shape == (1, 5)
 {name: tuple(p.shape) for name, p in mixed.named_parameters()}
@@ -351,7 +381,7 @@ assert weights.shape == (1, 5)
 # %% [markdown]
 # **3.** Pad the texts on the left instead. What else must change in a GPT with learned positions?
 
-# %% tags=["solution"]
+# %% tags=["hide-cell"]
 # The positions: the first real token would have a different position in each text. Also, the causal mask
 # alone no longer blocks the padding, which now comes before the text.
 left = torch.cat([normal(1, 2, D), ids], 1)
@@ -361,13 +391,15 @@ assert not torch.allclose(
 )
 
 # %% [markdown]
-# **4.** Does the quality of a translator depend on the score? Read the verdict of the claim `bahdanau`,
-# then train the translators yourself.
+# **4.** Does the quality of a translator depend on the score? Train the translators yourself.
 
-# %% [markdown] tags=["solution"]
-# The verdict with its numbers is in `experiments/bahdanau/README.md`. To run it:
+# %% [markdown]
+# <details><summary>A solution</summary>
 #
-#     attnlab reproduce bahdanau
+# `experiments/bahdanau` trains an encoder and decoder with additive, dot, and scaled dot attention, and prints the
+# BLEU of each seed.
+#
+# </details>
 
 # %% [markdown]
 # ## References

@@ -19,7 +19,7 @@
 #
 # **Prerequisites:** chapters 1 and 3, and how floating-point numbers are stored.
 
-# %% tags=["setup"]
+# %% tags=["hide-input"]
 import math
 import sys
 
@@ -28,13 +28,19 @@ import torch.nn.functional as F
 from IPython.display import Markdown
 from torch import nn
 
-from attnlab.attention import AttentionConfig, SelfAttention, TorchMHA, kernels
-from attnlab.attention.masks import build_mask, causal
+from attnlab.attention import (
+    AttentionConfig,
+    SelfAttention,
+    TorchMHA,
+    build_mask,
+    causal,
+    manual,
+)
 from attnlab.installation import lab_path
-from attnlab.plotting.drawing import COLORS, label_lines, panels, styled
+from attnlab.plotting.drawing import COLORS, styled
 
 sys.path.append(str(lab_path("docs")))
-from chapters.shown import picture, table
+from chapters.shown import panels, picture, table
 
 stream = torch.Generator().manual_seed(0)
 B, H, T, D = 2, 4, 64, 32
@@ -80,7 +86,7 @@ def all_in(dtype, factor):
 
 def scores_in_fp32(dtype, factor):
     q, k, v = inputs(dtype)
-    return kernels.manual(q * factor, k, v, mask=MASK, scale=SCALE, dropout=0.0)
+    return manual(q * factor, k, v, mask=MASK, scale=SCALE, dropout=0.0)
 
 
 def error(function, dtype, factor):
@@ -110,7 +116,7 @@ float((by_kernel - by_formula).abs().max())
 # %% [markdown]
 # The table compares outputs and gradients in two formats, relative to the standard deviation of each.
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 PAIR = {"fp64": torch.float64, "fp32": torch.float32}
 rows, largest = [], {}
 for name, dtype in PAIR.items():
@@ -124,7 +130,7 @@ for name, dtype in PAIR.items():
 
 table(["format", "eps", "output", "gradient of q", "of k", "of v"], rows)
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 assert all(largest[name] < 100 * torch.finfo(d).eps for name, d in PAIR.items())
 
 Markdown(
@@ -148,7 +154,7 @@ x = torch.randn(2, T, H * D, generator=stream, dtype=torch.float64)
 with torch.no_grad():
     layers_apart = float((ours(x) - theirs(x)).abs().max())
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 assert layers_apart < 1e-12
 with torch.no_grad():
     assert torch.allclose(ours.pattern(x), theirs.pattern(x), atol=1e-12)
@@ -177,7 +183,7 @@ Markdown(
 #
 # fp16 has smaller steps; bf16 has the range of fp32.
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 FORMATS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 rows = [
     [
@@ -206,7 +212,7 @@ lines = {
     "fp16, scores in fp32": [error(scores_in_fp32, FP16, f) for f in FACTORS],
 }
 
-# %% tags=["drawing"]
+# %% tags=["hide-input"]
 all_bf16, all_fp16, kept_bf16, kept_fp16 = lines.values()
 assert 4 < all_bf16[0] / all_fp16[0] < 12  # three bits less: eight times
 assert all_bf16[-1] > 3 * all_bf16[0]  # grows with the scores ...
@@ -225,11 +231,11 @@ with styled():
         xlabel="standard deviation of the scores",
         ylabel="error, share of the output's std",
     )
-    label_lines(place)
+    place.legend()
 ALT = "The error in 16 bits grows with the size of scores, unless scores and softmax are in fp32"
 picture(figure, "precision", ALT)
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 Markdown(
     f"**Explain.** With scores of unit size, the error of bf16 is {all_bf16[0] / all_fp16[0]:.1f} times that of fp16; "
     f"three fewer bits in the mantissa predict 8. With scores 64 times as large, the error of pure bf16 is "
@@ -256,7 +262,7 @@ except RuntimeError as refused:
 # **Explain.** −1e9 does not fit into fp16. −1e4 does, but scores can be smaller. Every format has −∞, which always
 # masks, if each query has at least one key.
 
-# %% tags=["check"]
+# %% tags=["hide-input"]
 assert "overflow" in complaint
 assert s.masked_fill(~lower, float("-inf")).softmax(-1).tolist() == [
     [1, 0],
@@ -279,7 +285,7 @@ limits = {name: math.log(torch.finfo(dtype).max) for name, dtype in FORMATS.item
 # **Explain.** Trained models have larger scores. A softmax therefore subtracts the largest score of a row
 # first, which changes nothing in exact arithmetic (chapter 1).
 
-# %% tags=["check"]
+# %% tags=["hide-input"]
 large = torch.tensor([100.0, 99.0])
 assert not bool((large.exp() / large.exp().sum()).isfinite().all())
 assert bool(large.softmax(-1).isfinite().all())
@@ -301,7 +307,7 @@ assert bool(large.softmax(-1).isfinite().all())
 #
 # **1.** Which numbers follow 256 in bf16 and in fp16? What does that mean for positions stored in bf16?
 
-# %% tags=["solution"]
+# %% tags=["hide-cell"]
 # In bf16, the next number is 258, so positions 256 and 257 become equal.
 steps = {
     name: float(torch.tensor(256.0, dtype=d).nextafter(torch.tensor(9e3, dtype=d)))
@@ -315,7 +321,7 @@ steps
 # %% [markdown]
 # **2.** Sum 4,096 ones in bf16, one after another. Where does the sum stop growing, and why?
 
-# %% tags=["solution"]
+# %% tags=["hide-cell"]
 # At 256: the next number is 258, and 257 is rounded back to 256. For this reason, matrix products
 # accumulate in fp32.
 total = torch.tensor(0, dtype=torch.bfloat16)
@@ -327,7 +333,7 @@ float(total), float(torch.ones(4096, dtype=torch.bfloat16).sum())
 # %% [markdown]
 # **3.** If only q and k are rounded to bf16, why is the error of the output still larger for larger scores?
 
-# %% tags=["solution"]
+# %% tags=["hide-cell"]
 # The rounded inputs give other scores. Their error grows with the scores, and no kernel can remove it.
 shift = {}
 for factor in (1, 16):

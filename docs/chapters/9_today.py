@@ -18,49 +18,47 @@
 #
 # **Prerequisites:** chapters 2, 4, and 5.
 
-# %% tags=["setup"]
-import statistics
+# %% tags=["hide-input"]
 import sys
+from functools import partial
 
 import torch
 from IPython.display import Markdown
 
-from attnlab import AttentionConfig, SelfAttention, Variant
 from attnlab.attention import (
+    AttentionConfig,
     DeltaAttention,
-    KVCache,
     LatentAttention,
+    SelfAttention,
     alibi,
     softmax1,
-    softpick,
     sparsemax,
     stick_breaking,
     top_k,
 )
 from attnlab.installation import lab_path
-from attnlab.plotting.drawing import dots, panels, styled
+from attnlab.plotting.drawing import styled
 
 sys.path.append(str(lab_path("docs")))
-from chapters.shown import picture, table, train
+from chapters.shown import panels, picture, table, train
 
 stream = torch.Generator().manual_seed(0)
 
 # %% [markdown]
 # ## Look at the weights
 #
-# Eight layers get the same input and the same query and key weights. They differ in one setting.
+# Seven layers get the same input and the same query and key weights. They differ in one setting.
 #
 # **Predict.** In which of them can a row sum to less than 1? In which are some weights exactly 0?
 
-# %% tags=["drawing"] slide="today"
+# %% tags=["hide-input"]
 SETTINGS = {
     "sdpa": {},
     "sliding_window": {"window": 8},
     "alibi": {"score_mod": alibi},
-    "top_k": {"kernel": top_k, "top_k": 4},
+    "top_k": {"kernel": top_k},
     "sparsemax": {"kernel": sparsemax},
     "softmax1": {"kernel": softmax1},
-    "softpick": {"kernel": softpick},
     "stick_breaking": {"kernel": stick_breaking},
 }
 T = 24
@@ -69,14 +67,14 @@ weight = torch.randn(96, 32, generator=stream) / 4
 patterns = {}
 for name, settings in SETTINGS.items():
     layer = SelfAttention(
-        AttentionConfig(32, 2, block_size=T, bias=False, **settings)
+        AttentionConfig(32, 2, block_size=T, bias=False), **settings
     )
     with torch.no_grad():
         layer.qkv.weight.copy_(weight)
         patterns[name] = layer.pattern(x)[0, 0]
 
 with styled():
-    figure, places = panels(8, width=3.0, height=3.0, columns=4)
+    figure, places = panels(7, width=3.0, height=3.0, columns=4)
     for place, (name, pattern) in zip(places, patterns.items(), strict=True):
         image = place.imshow(
             pattern.clamp(0, 1).sqrt(), cmap="magma_r", vmin=0, vmax=1
@@ -84,10 +82,10 @@ with styled():
         place.set(title=name, xticks=[], yticks=[], xlabel="key", ylabel="query")
         place.grid(False)
     figure.colorbar(image, label="√weight", ax=places)
-ALT = "Eight patterns below the diagonal: dense for sdpa, a band for the window, a few cells a row for top_k, sparsemax, and softpick"
+ALT = "Seven patterns below the diagonal: dense for sdpa, a band for the window, a few cells a row for top_k and sparsemax"
 picture(figure, "today", ALT)
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 lower = torch.ones(T, T).tril().bool()
 sums = {name: float(p.sum(-1).min()) for name, p in patterns.items()}
 zeros = {name: float((p[lower] == 0).float().mean()) for name, p in patterns.items()}
@@ -106,8 +104,8 @@ table(
 # %% [markdown]
 # **Explain.** The weights of a softmax sum to 1, and no allowed weight is 0. `softmax1` adds 1 to the sum
 # of exponentials, so a head may read almost nothing. A window sets weights to 0 by distance; `top_k` and
-# `sparsemax` do so by score. [variants.md](../variants.md) names the question that each variant answers, and
-# [attention.md](../attention.md) its formula and source.
+# `sparsemax` do so by score. [variants.md](../variants.md) has the question, the formula and the source of
+# each variant.
 #
 # ## Count what a layer keeps
 #
@@ -118,23 +116,20 @@ table(
 
 # %%
 LAYERS = {
-    "sdpa": Variant(SelfAttention),
-    "gqa": Variant(SelfAttention, {"n_kv_head": 2}),
-    "mqa": Variant(SelfAttention, {"n_kv_head": 1}),
-    "latent": Variant(LatentAttention),
-    "sliding_window": Variant(SelfAttention, {"window": 8}),
-    "delta_net": Variant(DeltaAttention),
+    "sdpa": SelfAttention,
+    "gqa": partial(SelfAttention, n_kv_head=2),
+    "mqa": partial(SelfAttention, n_kv_head=1),
+    "latent": LatentAttention,
+    "sliding_window": partial(SelfAttention, window=8),
+    "delta_net": DeltaAttention,
 }
 kept = {}
-for name, variant in LAYERS.items():
-    layer = variant(AttentionConfig(64, 4, block_size=1024, bias=False)).eval()
+for name, layer_of in LAYERS.items():
+    layer = layer_of(AttentionConfig(64, 4, block_size=1024, bias=False))
     for length in (64, 1024):
-        cache = KVCache(1024)
-        with torch.no_grad():
-            layer.extend(torch.randn(1, length, 64, generator=stream), cache)
-        kept[name, length] = cache.numbers()
+        kept[name, length] = layer.state(length)
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 assert (
     kept["sdpa", 64] == 2 * 64 * 64 and kept["mqa", 1024] * 4 == kept["sdpa", 1024]
 )
@@ -153,8 +148,8 @@ table(
 #
 # ## Mix the layers
 #
-# Many models alternate: a cheap layer, then one that sees everything. A list of variants is a period over the
-# layers: `attn=[sliding_window,sdpa]` gives layers 0, 2, 4, ... a window and layers 1, 3, 5, ... all keys.
+# Many models alternate: a cheap layer, then one that sees everything. `attn=hybrid` gives layers 0, 2, 4, ... a
+# window and layers 1, 3, 5, ... all keys; `conf/attn/hybrid.yaml` lists its layers.
 #
 # **Predict.** The generated plays of chapter 6 repeat words more than 20 characters back. Order three models of two
 # layers by their loss: all keys, windows of 8, and one layer of each.
@@ -162,31 +157,29 @@ table(
 # %%
 runs = train(
     "mix",
-    "attn=sdpa,sliding_window,[sliding_window,sdpa] seed=0,1,2 "
+    "attn=sdpa,sliding_window,hybrid seed=0,1,2 "
     "preset=micro data=plays data.length=60000 "
     "trainer.max_steps=150 trainer.val_check_interval=150 "
     "probes=none logger=none",
 )
-losses = {}
-for run in runs:
-    losses.setdefault(run.values["attn"], []).append(run.metrics["val_loss"])
+losses = runs.groupby("attn").loss
 
-# %% tags=["drawing"] slide="mix"
-means = {name: statistics.mean(values) for name, values in losses.items()}
-noise = statistics.stdev(losses["sdpa"])
-floor = runs[0].metrics["val_floor"]
-assert len(losses) == 3 and all(len(values) == 3 for values in losses.values())
+# %% tags=["hide-input"]
+means, noise = losses.mean(), losses.std()["sdpa"]
+floor = runs.val_floor[0]
+assert (losses.count() == 3).all() and len(means) == 3
 
 with styled():
     figure, (place,) = panels(1, width=7.4, height=3.6)
-    dots(place, list(losses.items()), list(losses))
+    place.plot(runs.attn, runs.loss, "o")
+    place.plot(means.index, means, "_", color="black", markersize=30)
     place.set(ylabel="validation loss, nats", title="three seeds each")
 ALT = "Dots of the validation losses of the three models, three seeds each, with a bar for each mean"
 picture(figure, "mix", ALT)
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 assert means["sliding_window"] < means["sdpa"] - noise and floor < 1
-ordered = sorted(means, key=lambda name: means[name])
+ordered = means.sort_values().index
 
 Markdown(
     "**Explain.** From best to worst: "
@@ -213,7 +206,7 @@ apart = {
     "10 seeds": float((ten_seeds.amax(1) - ten_seeds.amin(1)).mean()),
 }
 
-# %% tags=["say"]
+# %% tags=["remove-input"]
 assert 2.7 < apart["1 seed"] < 3.0 and apart["10 seeds"] < 1
 
 Markdown(
@@ -239,18 +232,18 @@ Markdown(
 # ## Summary
 #
 # - A variant is described by what its rows sum to, which weights are 0, and what it keeps of the past.
-# - A list of variants is a period over the layers.
+# - Variants may alternate over the layers.
 # - Noise alone ranks equal variants. Ask for seeds, rates, costs, lengths, and texts.
 #
 # ## Exercises
 #
 # **1.** Two layers with windows of 8. How far back can the last position read?
 
-# %% tags=["solution"]
+# %% tags=["hide-cell"]
 # Seven positions a layer, because the window contains the query: 14. Measure it with a gradient.
 torch.manual_seed(0)
-config = AttentionConfig(16, 2, block_size=32, bias=False, window=8)
-first, second = SelfAttention(config), SelfAttention(config)
+config = AttentionConfig(16, 2, block_size=32, bias=False)
+first, second = (SelfAttention(config, window=8) for _ in range(2))
 inputs = torch.randn(1, 32, 16, generator=stream).requires_grad_()
 second(first(inputs))[0, -1].sum().backward()
 reached = [t for t in range(32) if bool(inputs.grad[0, t].any())]
@@ -261,7 +254,7 @@ assert 31 - min(reached) == 14
 # **2.** How many seeds does it take until eight equal variants differ by less than half a standard deviation,
 # on average?
 
-# %% tags=["solution"]
+# %% tags=["hide-cell"]
 # The gap shrinks like 1/√n, so (2.85 / 0.5)² seeds.
 needed = (apart["1 seed"] / 0.5) ** 2
 assert 29 < needed < 36
@@ -270,11 +263,15 @@ round(needed)
 # %% [markdown]
 # **3.** Does a window cost anything on TinyShakespeare? Write down your prediction, then train.
 
-# %% [markdown] tags=["solution"]
+# %% [markdown]
+# <details><summary>A solution</summary>
+#
 # Compare paired seeds. The sweep ends with a sentence for each variant, which says in how many seeds it is worse:
 #
-#     python train.py -m 'attn=sdpa,sliding_window,[sliding_window,sdpa]' preset=micro seed=0,1,2 name=window
+#     python train.py -m attn=sdpa,sliding_window,hybrid preset=micro seed=0,1,2 name=window
 #     attnlab compare outputs/window
+#
+# </details>
 
 # %% [markdown]
 # ## References

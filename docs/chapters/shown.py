@@ -1,17 +1,19 @@
-"""What the chapters share: tables, pictures, and training runs."""
+"""What the chapters share: tables, figures, and training runs."""
 
+import io
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import matplotlib
+import pandas as pd
 from IPython.display import HTML, Markdown
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from attnlab import read_runs
 from attnlab.installation import lab_path
-from attnlab.plotting.drawing import styled, svg
-from attnlab.runs.reading import Run
 
 
 def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> Markdown:
@@ -22,15 +24,31 @@ def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> Markdown:
     )
 
 
+def panels(
+    count: int, *, width: float = 6, height: float = 4, columns: int = 9, share=False
+) -> tuple[Figure, list[Axes]]:
+    """A figure with `count` plots, each so many inches wide and high."""
+    columns = min(count, columns)
+    rows = -(-count // columns)
+    figure = Figure(figsize=(width * columns, height * rows))
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=share, sharey=share)
+    for unused in grid.flat[count:]:
+        unused.remove()
+    return figure, list(grid.flat[:count])
+
+
 def picture(figure: Figure, name: str, alt: str) -> HTML:
     """A figure as SVG; the name makes its ids unique on the page."""
-    with styled():
-        drawn = svg(figure, name)
-    return HTML(f'<div class="figure" role="img" aria-label="{alt}">{drawn}</div>')
+    drawn = io.StringIO()
+    with matplotlib.rc_context({"svg.hashsalt": name}):
+        figure.savefig(drawn, format="svg", metadata={"Date": None})
+    svg = drawn.getvalue()
+    svg = svg[svg.index("<svg") :]
+    return HTML(f'<div class="figure" role="img" aria-label="{alt}">{svg}</div>')
 
 
-def train(name: str, overrides: str) -> list[Run]:
-    """Train models as `python train.py -m name=NAME ...` does, and read the runs.
+def train(name: str, overrides: str) -> pd.DataFrame:
+    """Train models as `python train.py -m name=NAME ...` does; a row for each run.
 
     Raises RuntimeError with the output of train.py if it fails.
     """

@@ -1,0 +1,133 @@
+"""Pages: links lead somewhere, printed commands work, numbers are those of the rows."""
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+import typer
+from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from attnlab.commands.cli import app
+from scripts.public_names import BEFORE, ROOT, commands_in, documents, entries, fates, targets
+
+PAGES = dict(documents(ROOT)) | {
+    file: file.read_text(encoding="utf-8") for file in ROOT.glob("experiments/**/*.md")
+}
+COMMANDS = {command: file for file, text in PAGES.items() for command in commands_in(text)}
+
+
+def names(file: Path) -> str:
+    return str(file.relative_to(ROOT))
+
+
+@cache
+def anchors(file: Path) -> set[str]:
+    """The ids that GitHub and MyST give to the headings of a page."""
+    heads = re.findall(r"^(?:# )?#{1,4} (.+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+def broken(file: Path, text: str) -> list[str]:
+    """Links of a page to files or headings that do not exist."""
+    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    found = re.findall(r"\[[^\]]*\]\(([^)\s]+)\)|(?:src|href|srcset)=\"([^\"]+)\"", text)
+    links = [a or b for a, b in found if not re.match(r"[a-z]+:|\{", a or b)]
+    wrong = []
+    for link in links:
+        path, _, anchor = link.partition("#")
+        target = (file.parent / path).resolve() if path else file
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            wrong.append(link)
+    return wrong
+
+
+@pytest.mark.parametrize("file", PAGES, ids=names)
+def test_links_lead_somewhere(file: Path) -> None:
+    assert broken(file, PAGES[file]) == []
+
+
+def test_a_broken_link_shows() -> None:
+    text = "[a](nowhere.md) [b](README.md#no-such-heading) [c](README.md)"
+    assert broken(ROOT / "README.md", text) == ["nowhere.md", "README.md#no-such-heading"]
+
+
+def compositions(words: list[str]) -> Iterator[list[str]]:
+    """The overrides of one run after the other of a command, until each value was used."""
+    overrides = [word for word in words if "=" in word and not word.startswith("-")]
+    swept = []
+    for override in OverridesParser.create().parse_overrides(overrides):
+        key = override.input_line.split("=")[0]
+        several = override.is_sweep_override()
+        values = list(override.sweep_string_iterator()) if several else [None]
+        swept.append([f"{key}={v}" if v else override.input_line for v in values])
+    for n in range(max(map(len, swept), default=1)):
+        yield [values[min(n, len(values) - 1)] for values in swept]
+
+
+def works(command: str) -> None:
+    """Raise an error unless a printed command could start."""
+    words = shlex.split(command)
+    if words[0] == "make":
+        chosen = [word for word in words[1:] if "=" not in word]
+        assert set(chosen) <= set(targets(ROOT)), f"no target {chosen}"
+        arguments = [w.removeprefix("ARGS=") for w in words if w.startswith("ARGS=")]
+        if "train" in chosen and arguments:
+            works(f"python train.py {arguments[0]}")
+    elif words[0] == "attnlab" and words[1] not in ("train", "--help"):
+        verbs = vars(typer.main.get_command(app))["commands"]
+        assert words[1] in verbs, f"no verb {words[1]}"
+        verbs[words[1]].make_context(words[1], words[2:])
+    else:
+        for overrides in compositions(words[2:]):
+            with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+                compose("train", overrides=overrides, return_hydra_config=True)
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_a_printed_command_works(command: str) -> None:
+    if "--config-dir" in command or "init_from=" in command:
+        pytest.skip("reads a directory of the user")
+    works(command)
+
+
+@pytest.mark.parametrize(
+    ("command", "culprit"),
+    [
+        ("python train.py attn=unscaledd", "unscaledd"),
+        ("python train.py -m attn=sdpa,flip", "flip"),
+        ("python train.py modle.n_head=1", "modle"),
+        ("attnlab compare outputs --bst lr", "--bst"),
+        ("attnlab plot outputs", "plot"),
+        ("make slides", "slides"),
+    ],
+)
+def test_a_wrong_command_shows(command: str, culprit: str) -> None:
+    with pytest.raises(Exception, match=culprit):
+        works(command)
+
+
+def test_what_users_could_type_or_import_stays_or_its_fate_is_listed() -> None:
+    now, missing = entries(ROOT), []
+    for entry, fate in fates(BEFORE).items():
+        if entry.startswith("$ "):
+            continue  # a command is checked where a page prints it
+        new = fate.removeprefix("-> ") if fate.startswith("-> ") else entry
+        if (new in now) != (not fate.startswith("#")):
+            missing.append(f"{entry} {fate}")
+    assert missing == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", sorted(ROOT.glob("docs/chapters/[0-9]_*.py")), ids=names)
+def test_a_chapter_runs(file: Path, tmp_path: Path) -> None:
+    """Its numbers are checked by its own assertions."""
+    done = subprocess.run(
+        [sys.executable, str(file)], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
