@@ -92,12 +92,10 @@ def shared(
     w: Weights, x: Array, H: int, *, parts: tuple[int, int, int], power: float = -0.5
 ) -> Array:
     """The queries, keys and values are these parts of the projection."""
-    D = x.shape[1] // H
+    D, (a, b, c) = x.shape[1] // H, parts
     rows = heads_of(linear_map(w, "qkv", x), len(w["qkv.weight"]) // D)
-    y = [
-        average(*(rows[part * H + h] for part in parts), h, lambda s, i, h: softmax(s * D**power))
-        for h in range(H)
-    ]
+    row: Row = lambda s, i, h: softmax(s * D**power)  # noqa: E731
+    y = [average(rows[a * H + h], rows[b * H + h], rows[c * H + h], h, row) for h in range(H)]
     return linear_map(w, "proj", np.hstack(y))
 
 

@@ -17,7 +17,7 @@ def both(variant: str, planted: dict[str, Any]) -> tuple[Array, Array]:
     w = {name: weight.detach().numpy() for name, weight in layer.named_parameters()}
     outputs = []
     for b in range(B):
-        given = w | {name: values[b].numpy() for name, values in dict(*memo).items()}
+        given = w | ({"values": memo[0]["values"][b].numpy()} if memo else {})
         formula = case.formula(given, x[b].numpy(), case.heads or H, **(case.given | planted))
         outputs.append(formula)
     return layer(x, *memo).detach().numpy(), np.array(outputs)
