@@ -75,8 +75,12 @@ def digests(cfg: Any) -> dict[str, Any]:
 
     from attnlab.training.config import read_config
 
-    net, stream = read_config(cfg).model(65), torch.Generator().manual_seed(0)
-    found = {"names": list(net.state_dict()), "first weights": sha(*net.state_dict().values())}
+    net: Any = read_config(cfg).model(65)
+    stream = torch.Generator().manual_seed(0)
+    found: dict[str, Any] = {
+        "names": list(net.state_dict()),
+        "first weights": sha(*net.state_dict().values()),
+    }
     with torch.no_grad():
         for p in net.parameters():
             p += 0.05 * torch.randn(p.shape, generator=stream)

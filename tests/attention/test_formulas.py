@@ -1,0 +1,50 @@
+"""Every variant of conf/attn against its formula in NumPy."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attnlab.attention import delta
+from tests.attention.formulas import CASES, Array
+from tests.attention.layers import DELTA, VARIANTS, B, H, layer_of, memo_of, x_of
+
+
+def both(variant: str, planted: dict[str, Any]) -> tuple[Array, Array]:
+    """The outputs (B, T, C) of a layer, and of its formula with the planted error."""
+    layer, case = layer_of(variant), CASES[variant]
+    x, memo = case.size * x_of(), memo_of(layer)
+    w = {name: weight.detach().numpy() for name, weight in layer.named_parameters()}
+    outputs = []
+    for b in range(B):
+        given = w | ({"values": memo[0]["values"][b].numpy()} if memo else {})
+        formula = case.formula(given, x[b].numpy(), case.heads or H, **(case.given | planted))
+        outputs.append(formula)
+    return layer(x, *memo).detach().numpy(), np.array(outputs)
+
+
+def test_every_variant_has_a_formula() -> None:
+    assert sorted(CASES) == VARIANTS
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_output_equals_the_formula(variant: str) -> None:
+    ours, formula = both(variant, {})
+    np.testing.assert_allclose(ours, formula, rtol=1e-10, atol=1e-10)
+    assert np.isnan(ours).any() == (variant == "strict_flip")
+
+
+@pytest.mark.parametrize(
+    ("variant", "planted"), [(name, p) for name in VARIANTS for p in CASES[name].planted]
+)
+def test_a_planted_error_shows(variant: str, planted: dict[str, Any]) -> None:
+    ours, formula = both(variant, planted)
+    wrong = np.abs(ours - formula).max() > 1e-3 * np.abs(np.nan_to_num(ours)).max()
+    assert wrong or (np.isnan(ours) != np.isnan(formula)).any()
+
+
+@pytest.mark.parametrize("variant", sorted(DELTA))
+def test_chunks_hand_on_their_state(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta, "CHUNK", 4)  # T = 11
+    ours, formula = both(variant, {})
+    np.testing.assert_allclose(ours, formula, rtol=1e-10, atol=1e-10)

@@ -1,0 +1,105 @@
+"""docs/own.md: its code runs as printed, from a file of a user's; combinations; the walk."""
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import attnlab
+from attnlab.attention import AttentionConfig, ExclusiveAttention, GatedAttention, SelfAttention
+from attnlab.init import init_weights
+from attnlab.model import GPT
+from attnlab.training.build import attention, build
+from tests.attention.layers import C, H, T, randomized, settings, x_of
+from tests.old import ROOT
+
+PAGE = (ROOT / "docs" / "own.md").read_text()
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "my_attention.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_attention", raising=False)
+
+
+CHANGES: list[dict[str, Any]] = [
+    {"may_attend": "my_attention.strided"},
+    {"kernel": "my_attention.softpick"},
+    {"_target_": "my_attention.TalkingHeads"},
+    {"_target_": "my_attention.Both", "conv": 3, "gate": "channel"},
+    {"_target_": ["GatedAttention", "ShortConvolution"], "conv": 3},
+    {"_target_": ["my_attention.TalkingHeads", "ForgettingAttention", "ValueResidual"]},
+]
+
+
+@pytest.mark.parametrize("changes", CHANGES, ids=str)
+@pytest.mark.usefixtures("own")
+def test_an_own_part_trains_and_does_not_read_ahead(changes: dict[str, Any]) -> None:
+    net = GPT(
+        attention(settings("sdpa") | changes), 7, block_size=T, n_head=H, n_embd=C, n_layer=2
+    )
+    init_weights(net, 0)
+    ids = torch.randint(7, (4, T), generator=torch.Generator().manual_seed(0))
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(30):
+        loss = F.cross_entropy(net(ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss))
+    assert losses[-1] < losses[0] - 0.3
+    assert all(p.grad is not None for p in net.parameters())
+    other = torch.cat([ids[:, :5], (ids[:, 5:] + 1) % 7], dim=1)
+    torch.testing.assert_close(net(other)[:, :5], net(ids)[:, :5], rtol=0, atol=1e-5)
+    for block in net.blocks:
+        assert block.attn.pattern(x_of(torch.float32)).triu(1).abs().max() == 0  # type: ignore[union-attr,operator]
+
+
+def test_the_first_class_of_a_list_acts_first() -> None:
+    node = settings("sdpa") | {"_target_": ["ExclusiveAttention", "GatedAttention"]}
+    layer: Any = randomized(build(node, "attn", "config")(AttentionConfig(C, H, T))).double()
+    x = x_of()
+    _, _, v = layer.split(x)
+    mixed = layer.pattern(x) @ v
+    gate = layer.gate(x).sigmoid().mT[..., None]
+    left = mixed - (mixed * v).sum(-1, True) / v.square().sum(-1, True) * v
+    expected = (left * gate).transpose(1, 2).flatten(2)
+    torch.testing.assert_close(layer.merge(mixed, x, v), expected)
+    assert isinstance(layer, ExclusiveAttention) and isinstance(layer, GatedAttention)
+
+
+def files_of(action: Any) -> set[str]:
+    """The files of attnlab in which functions run."""
+    source, seen = str(Path(attnlab.__file__).parent), set()
+
+    def watch(frame: Any, event: str, _: Any) -> None:
+        name = frame.f_code.co_filename
+        if event == "call" and name.startswith(source):
+            seen.add(name.removeprefix(source))
+
+    sys.setprofile(watch)
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+    return seen
+
+
+def test_unscaled_is_made_by_four_files_and_runs_in_one() -> None:
+    def make() -> nn.Module:
+        net = GPT(lambda config: SelfAttention(config, scale=1.0), 7, block_size=T)
+        init_weights(net, 0)
+        return net
+
+    made = {"/attention/core.py", "/model.py", "/init.py", "/rng.py"}
+    assert files_of(make) == made
+    layer = SelfAttention(AttentionConfig(C, H, T), scale=1.0)
+    assert files_of(lambda: layer(x_of(torch.float32))) == {"/attention/core.py"}

@@ -1,0 +1,278 @@
+"""Properties of every file of conf/attn: a table of variants and what must hold of them."""
+
+import math
+from fnmatch import fnmatch
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from attnlab.attention import AttentionConfig, SelfAttention, TorchMHA, manual
+from attnlab.attention import core as masks
+from attnlab.init import init_weights
+from attnlab.model import GPT
+from tests.attention.layers import (
+    DELTA,
+    VARIANTS,
+    B,
+    C,
+    D,
+    H,
+    T,
+    layer_of,
+    memo_of,
+    settings,
+    x_of,
+)
+
+FINITE = sorted(set(VARIANTS) - {"strict_flip"})  # its last query sees no key: NaN
+LEAKS = {
+    "flipped", "bidirectional", "peek_one", "strict_flip", "zero_fill", "post_softmax_mask",
+    "softmax_over_queries", "unmerged_heads",
+}  # fmt: skip
+UNEVEN = {  # rows of the pattern need not sum to 1
+    "post_softmax_mask", "softmax_over_queries", "strict_flip", "softmax1", "sigmoid",
+    "differential", "sink", *DELTA,
+}  # fmt: skip
+SIGNED = {"differential", *DELTA}
+
+
+def run(layer: Any, x: Tensor) -> Tensor:
+    y: Tensor = layer(x, *memo_of(layer, x.dtype))
+    return y
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_shapes_names_and_first_values(variant: str) -> None:
+    layer, x = layer_of(variant), x_of()
+    assert run(layer, x).shape == x.shape
+    assert layer.pattern(x).shape == (B, 1 if variant == "single_head" else H, T, T)
+    assert layer.mask(x).shape == (T, T) and layer.mask(x).dtype == torch.bool
+    names = {name for name, _ in layer.named_parameters()}
+    assert {"qkv.weight", "qkv.bias", "proj.weight", "proj.bias"} <= names
+    ruled = [*layer.init_rules(0.02), "*.bias", "proj.weight"]
+    assert all(any(fnmatch(name, rule) for rule in ruled) for name in names)
+    assert layer.flops(T) > 0 and layer.state(T) >= 0
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_output_is_the_pattern_times_the_values(variant: str) -> None:
+    layer, x = layer_of(variant), x_of()
+    v, pattern = layer.split(x, *memo_of(layer))[2], layer.pattern(x)
+    if variant == "unmerged_heads":  # its pattern's rows stand where the wrong merge puts them
+        mixed = pattern.transpose(1, 2).reshape(B, H, T, T) @ v
+        expected = layer.proj(mixed.reshape(B, T, C))
+    else:
+        expected = layer.proj(layer.merge(pattern @ v, x, v))
+    torch.testing.assert_close(run(layer, x), expected, rtol=0, atol=1e-10, equal_nan=True)
+
+
+@pytest.mark.parametrize("variant", FINITE)
+def test_rows_of_the_pattern(variant: str) -> None:
+    pattern = layer_of(variant).pattern(x_of())
+    sums = pattern.sum(-1)
+    assert torch.allclose(sums, torch.ones_like(sums), rtol=0, atol=1e-10) == (
+        variant not in UNEVEN
+    )
+    assert bool((pattern >= 0).all()) or variant in SIGNED
+    if variant == "none":
+        assert torch.equal(pattern, torch.eye(T, dtype=pattern.dtype).expand_as(pattern))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_only_these_variants_read_ahead(variant: str) -> None:
+    """By the gradient of outputs before t with respect to inputs from t on."""
+    x = x_of()[:1].repeat(T - 1, 1, 1).requires_grad_()
+    layer = layer_of(variant)
+    layer.uses_memo = False  # the values of a first layer are those of other texts
+    early = torch.arange(T) < torch.arange(1, T)[:, None]  # a row for each t
+    y = layer(x)
+    (y[early].nan_to_num() ** 2).sum().backward()
+    assert x.grad is not None
+    ahead = float(x.grad[~early].abs().nan_to_num(nan=1.0).max())
+    assert (ahead > 0) == (variant in LEAKS)
+
+
+@pytest.mark.parametrize("variant", FINITE)
+def test_gradients_reach_every_parameter(variant: str) -> None:
+    layer = layer_of(variant)
+    (run(layer, x_of()) * x_of().flip(0)).sum().backward()
+    positions = {"none": {"qkv.weight", "qkv.bias"}}.get(variant, set())
+    for name, parameter in layer.named_parameters():
+        grad = parameter.grad
+        assert grad is not None and grad.abs().max() > 0, name
+        if name in positions:  # a query that sees one key needs no query and no key
+            assert grad[: 2 * C].abs().max() < 1e-12 and grad[2 * C :].abs().max() > 0
+
+
+@pytest.mark.parametrize("variant", FINITE)
+def test_bf16_is_close_to_fp32(variant: str) -> None:
+    torch.manual_seed(0)
+    layer, x = layer_of(variant).float(), x_of(torch.float32)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.mul_(0.5)
+        exact = run(layer, x)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y, pattern = run(layer, x), layer.pattern(x)
+    assert y.dtype == torch.bfloat16 and pattern.isfinite().all()
+    torch.testing.assert_close(y.float(), exact, rtol=0, atol=0.04 * float(exact.abs().max()))
+
+
+@pytest.mark.parametrize("variant", FINITE)
+def test_dropout_acts_in_training_only_and_never_in_the_pattern(variant: str) -> None:
+    if variant in DELTA:
+        with pytest.raises(ValueError, match="dropout"):
+            layer_of(variant, dropout=0.5)
+        return
+    layer, x = layer_of(variant, dropout=0.5), x_of()
+    assert torch.equal(layer.train().pattern(x), layer.pattern(x)) and layer.training
+    assert not torch.equal(run(layer, x), run(layer, x))
+    layer.eval()
+    assert torch.equal(run(layer, x), run(layer, x))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_texts_of_a_batch_are_independent_and_scores_have_the_shape_of_the_pattern(
+    variant: str,
+) -> None:
+    layer, x = layer_of(variant), x_of()
+    layer.uses_memo = False
+    other = torch.cat([x[:1], x[1:] * 3])
+    torch.testing.assert_close(layer(other)[0], layer(x)[0], rtol=0, atol=1e-12, equal_nan=True)
+    assert layer.scores(x).shape == layer.pattern(x).shape
+
+
+def test_strict_flip_gives_nan_at_the_last_query_only() -> None:
+    pattern = layer_of("strict_flip").pattern(x_of())
+    assert pattern[:, :, -1].isnan().all() and pattern[:, :, :-1].isfinite().all()
+
+
+@pytest.mark.parametrize("scale", [None, "1/D", 1.0, -0.3])
+@pytest.mark.parametrize(
+    "predicate", [masks.causal, masks.flipped, masks.bidirectional, masks.peek_one]
+)
+@pytest.mark.parametrize("bias", [True, False])
+def test_three_implementations_are_one_function(scale: Any, predicate: Any, bias: bool) -> None:
+    """Outputs, patterns and gradients agree to 1e-5 in fp32 with the same weights."""
+    seen: list[list[Tensor]] = []
+    weights: Any = None
+    makers: list[Any] = [SelfAttention, partial(SelfAttention, kernel=manual), TorchMHA]
+    for make in makers:
+        layer: Any = make(AttentionConfig(C, H, T, bias), scale=scale, may_attend=predicate)
+        weights = weights or {k: torch.randn_like(p) * 0.3 for k, p in layer.state_dict().items()}
+        layer.load_state_dict(weights)
+        x = x_of(torch.float32).requires_grad_()
+        y = layer(x)
+        y.square().sum().backward()
+        grads = [p.grad / p.grad.abs().max() for p in (x, *layer.parameters())]
+        seen.append([y.detach(), layer.pattern(x).detach(), *grads])
+    for other in seen[1:]:
+        for ours, theirs in zip(seen[0], other, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("variant", "short", "long"),
+    [
+        ("sdpa", 2 * C * 64, 2 * C * 1024),
+        ("mqa", 2 * D * 64, 2 * D * 1024),
+        ("gqa", 4 * D * 64, 4 * D * 1024),
+        ("latent", (C // 2 + D // 2) * 64, (C // 2 + D // 2) * 1024),
+        ("linear", H * (D * D + D), H * (D * D + D)),
+        ("delta_net", C * D + 9 * C, C * D + 9 * C),
+        ("sliding_window", 2 * C * 7, 2 * C * 7),
+        ("none", 0, 0),
+    ],
+)
+def test_numbers_that_the_next_position_needs(variant: str, short: int, long: int) -> None:
+    layer = layer_of(variant)
+    assert (layer.state(64), layer.state(1024)) == (short, long)
+
+
+@pytest.mark.parametrize(
+    ("variant", "flops"),
+    [
+        ("sdpa", 8 * C * C + 4 * C * 64),  # four projections, scores and average
+        ("sliding_window", 8 * C * C + 4 * C * 8),
+        ("mqa", 4 * C * C + 4 * C * D + 4 * C * 64),
+        ("linear", 8 * C * C + 4 * C * D + 2 * C),
+        ("gate_head", 8 * C * C + 2 * C * H + 4 * C * 64),
+        ("general", 8 * C * C + 2 * C * D + 4 * C * 64),
+        ("delta_net", 8 * C * C + 2 * C * H + 6 * C * D),
+    ],
+)
+def test_flops_of_a_position(variant: str, flops: int) -> None:
+    assert layer_of(variant).flops(64) == flops
+
+
+@pytest.mark.parametrize("variant", ["identical_heads", "identical_qkv", "single_head", "sdpa"])
+def test_first_heads(variant: str) -> None:
+    """identical: one head's function, in all heads; identical_qkv: other output slices."""
+    net = GPT(lambda config: layer_of_class(variant, config), 7, block_size=T, n_head=H, n_embd=C)
+    init_weights(net, 0)
+    layer: Any = net.blocks[0].attn
+    slices = layer.proj.weight.unflatten(1, (layer.n_head, -1))
+    same = [
+        torch.equal(part.unflatten(0, (layer.n_head, -1))[0], last)
+        for part in layer.parts(layer.qkv.weight)
+        for last in part.unflatten(0, (layer.n_head, -1))[-1:]
+    ]
+    alike = layer.n_head == 1 or variant.startswith("identical")
+    assert same == [alike] * 3
+    outputs_alike = layer.n_head == 1 or variant == "identical_heads"
+    assert torch.equal(slices[:, 0], slices[:, -1]) == outputs_alike
+
+
+def layer_of_class(variant: str, config: AttentionConfig) -> Any:
+    given = {k: v for k, v in settings(variant).items() if k in ("heads", "head_init") and v}
+    if "head_init" in given:
+        given["head_init"] = getattr(masks, given["head_init"])
+    return SelfAttention(config, **given)
+
+
+def test_one_active_head_computes_what_identical_heads_compute() -> None:
+    outputs = []
+    for rule in (masks.identical, masks.single_active):
+        layer = SelfAttention(AttentionConfig(C, H, T, bias=False), head_init=rule).double()
+        torch.manual_seed(0)
+        for parameter in layer.parameters():
+            torch.nn.init.normal_(parameter)
+        rule(layer)
+        outputs.append(layer(x_of()))
+    torch.testing.assert_close(*outputs)
+
+
+@pytest.mark.parametrize(
+    ("variant", "given", "said"),
+    [
+        ("sdpa", {"heads": 5}, "n_head = 5 does not divide n_embd = 16; it must be one of 1, 2"),
+        ("sdpa", {"n_kv_head": 3}, "n_kv_head = 3 does not divide"),
+        ("sdpa", {"scale": math.inf}, "scale = inf must be finite"),
+        ("sdpa", {"scale": "1/d"}, "attn.scale = 1/d"),
+        ("sdpa", {"window": 0}, "leaves a query without keys"),
+        ("sdpa", {"softcap": 0.0}, "softcap = 0.0"),
+        ("shared_qk", {"n_kv_head": 2}, "do not combine"),
+        ("rotary", {"heads": 16}, "rotary turns pairs"),
+        ("gate_head", {"gate": "row"}, "attn.gate = row"),
+        ("sink", {"kernel": "sdpa"}, "SinkAttention needs kernel = softmax1"),
+        ("top_k", {"kernel": "sdpa"}, "TopKAttention needs kernel = top_k"),
+        ("top_k", {"top_k": 0}, "top_k = 0 must be at least 1"),
+        ("short_conv", {"conv": 0}, "conv = 0"),
+        ("linear", {"scale": 1.0}, "attn.scale is not a setting of LinearAttention"),
+        ("additive", {"kernel": "manual"}, "attn.kernel is not a setting of AdditiveAttention"),
+        ("torch_mha", {"score_mod": "alibi"}, "attn.score_mod is not a setting of TorchMHA"),
+        ("delta_net", {"window": 4}, "attn.window is not a setting of DeltaAttention"),
+        ("delta_net", {"decay": "rows"}, "attn.decay = rows"),
+        ("delta_net", {"beta_max": 2.5}, "beta_max = 2.5"),
+        ("latent", {"rotated": 3}, "rotated = 3 must be even"),
+        ("identical_heads", {"n_kv_head": 3}, "n_kv_head = 3"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(
+    variant: str, given: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        layer_of(variant, **given)
