@@ -62,7 +62,8 @@ def _named_floats(
     if isinstance(value, tuple | list):
         value = dict(enumerate(value))
     elif not isinstance(value, Mapping):
-        value = getattr(value, "__dict__", {})
+        own = {"logits": value.logits} if hasattr(value, "logits") else {}
+        value = own | getattr(value, "__dict__", {})
     for key, part in value.items() if depth else ():
         yield from _named_floats(f"{name}.{key}" if name else str(key), part, shape, depth - 1)
 

@@ -12,7 +12,9 @@ from torch import Tensor
 from . import causal, loss, serving
 from .models import Call, CannotCheck, CheckFailed, module_of, subject
 
-FIRST = ("deterministic", "rows", "causal")  # a fault in these hides what comes later
+# A check says nothing, if one of these, or of the first three, has found something.
+AFTER = {"padded cache": ("cache", "padding")}
+FIRST = ("deterministic", "rows", "causal")
 
 
 class Check:
@@ -79,7 +81,8 @@ def checkup(
 ) -> Report:
     """Run all checks that apply to a model, as `checks_for` lists them.
 
-    After a fault in determinism, rows or causality, nothing else is examined: fix it first.
+    After a fault in determinism, rows or causality, nothing else is examined: fix it first. Nor is
+    padding in a cache, if one of the two is wrong without the other.
 
     Raises:
         CannotCheck: the model cannot be called as described.
@@ -87,8 +90,9 @@ def checkup(
     subject(model, sample, call, **sizes)  # or CannotCheck
     results: list[Result] = []
     for check in checks_for(model, sample, call=call, **sizes):
-        if any(r.status == "fault" and r.check in FIRST for r in results):
-            break
+        wrong = {r.check for r in results if r.status in ("fault", "suspicious")}
+        if wrong & {*FIRST, *AFTER.get(check.__name__, ())}:
+            continue
         try:
             results.append(Result(check.__name__, "ok", check()))
         except CheckFailed as failed:
@@ -114,7 +118,7 @@ def checks_for(
     named: dict[str, Any] = {"sample": sample, **sizes}
     forward = getattr(model, "forward", None)
     takes = set(inspect.signature(forward).parameters) if forward else set()
-    found: dict[str, Callable[[], str]] = {
+    found: dict[str, partial[str]] = {
         "deterministic": partial(serving.assert_deterministic, model, **usual),
         "rows": partial(serving.assert_rows_independent, model, **usual),
         "causal": partial(causal.assert_causal, model, **usual),
@@ -122,12 +126,11 @@ def checks_for(
         "finite fill": partial(causal.assert_mask_is_infinite, model, **usual),
     }
     if {"past_key_values", "use_cache"} <= takes:
-        step = serving.transformers_step
-        padded = step if "attention_mask" in takes else None
-        cached = partial(serving.assert_cache_equal, model, step, padded_step=padded, **named)
-        found["cache"] = cached
+        found["cache"] = partial(serving.assert_cache_equal, model, **named)
     if "attention_mask" in takes:
         found["padding"] = partial(serving.assert_padding_ignored, model, **named)
+        if "cache" in found:
+            found["padded cache"] = partial(found["cache"], padded_step=serving.transformers_step)
     if "labels" in takes and "encoder_hidden_states" not in takes:  # whose labels come shifted
         own = lambda net, ids: net(ids, labels=ids).loss  # noqa: E731
         found["loss"] = partial(loss.assert_loss_shifted, model, own, **named)

@@ -1,0 +1,100 @@
+"""`attnlab checkup TARGET`: load a model, run the checks, print the report."""
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any
+
+import typer
+from torch import nn
+from typer import Argument, Option
+
+from attnlab.checkup import CannotCheck, Report
+from attnlab.checkup import checkup as examine
+from attnlab.errors import BadInput, first_line
+
+
+def checkup(
+    target: Annotated[str, Argument(help="A run, a checkpoint, file.py:NAME or module:NAME.")],
+    vocab_size: Annotated[int | None, Option(help="Ids are below it; else the model's.")] = None,
+    block_size: Annotated[int | None, Option(help="The longest text; else the model's.")] = None,
+    json: Annotated[Path | None, Option(help="Also write the report to this file.")] = None,
+    trust: Annotated[bool, Option(help="Allow a run to name code outside of attnlab.")] = False,
+) -> None:
+    """Check a model: does it read ahead, mix rows, or decode other outputs with its cache?
+
+    NAME is a model, or a function or class without arguments that makes one. Exit codes: 0 healthy,
+    1 a fault, 2 bad input, 3 the model failed during the examination.
+    """
+    if json is not None and (json.is_dir() or not json.absolute().parent.is_dir()):
+        raise BadInput(f"{json} cannot be written; give a file in an existing directory")
+    report = report_on(target, vocab_size, block_size, trust)
+    print(report)
+    if json is not None:
+        json.write_text(report.to_json() + "\n", encoding="utf-8")
+    raise typer.Exit(report.exit_code)
+
+
+def report_on(target: str, vocab_size: int | None, block_size: int | None, trust: bool) -> Report:
+    """The report on what a target names; BadInput if that is no model, or cannot be called."""
+    model = load_target(target, trust=trust)
+    try:
+        return examine(model, name=target, vocab_size=vocab_size, block_size=block_size)
+    except CannotCheck as error:
+        raise BadInput(f"{target}: {error}") from error
+
+
+def load_target(target: str, *, trust: bool = False) -> Any:
+    """The model that a target names; BadInput if it does not exist or makes no model.
+
+    Args:
+        target: a run directory or checkpoint, "package.module:NAME" or "path/file.py:NAME", where
+            NAME is a model, or a class or function without arguments that makes one.
+        trust: as for `attnlab.training.checkpoints.load_model`.
+    """
+    place, _, name = target.rpartition(":")
+    if Path(target).exists() or not place:
+        if target.endswith(".py"):
+            raise BadInput(f"{target} names no model in the file; give {target}:NAME")
+        if not Path(target).exists():
+            raise BadInput(f"there is no {target}; give a run, file.py:NAME or module:NAME")
+        from attnlab.training.checkpoints import load_model  # imports all of training
+
+        return load_model(target, trust=trust)[0]
+    if place.endswith(".py") and not Path(place).exists():
+        raise BadInput(f"there is no file {place}")
+    sys.path.insert(0, str(Path.cwd()))  # also until the factory, which may import, has returned
+    try:
+        made = getattr(_module(place), name)
+        model = made if isinstance(made, nn.Module) or _takes_inputs(made) else made()
+    except Exception as error:  # of the user's code
+        raise BadInput(f"{target}: {type(error).__name__}: {first_line(error)}") from error
+    finally:
+        sys.path.remove(str(Path.cwd()))
+    if not callable(model):
+        raise BadInput(f"{target} is or makes a {type(model).__name__}, not a model")
+    return model
+
+
+def _takes_inputs(made: Any) -> bool:
+    """Whether a function has a parameter without a default: it is a model, not a factory."""
+    if inspect.isclass(made) or not callable(made):
+        return not callable(made)
+    parameters = inspect.signature(made).parameters.values()
+    return any(
+        p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        for p in parameters
+    )
+
+
+def _module(place: str) -> ModuleType:
+    if not place.endswith(".py"):
+        return importlib.import_module(place)
+    spec = importlib.util.spec_from_file_location(Path(place).stem, place)
+    assert spec is not None and spec.loader is not None, "it ends in .py"
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # for dataclasses
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,189 @@
+"""Whether the instruments tell the truth about a user's layer: its output against its pattern.
+
+Letters: B batch, T time, C channels.
+"""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnlab.attention.core import SelfAttention, strict_flip
+from attnlab.checkup.causal import cuts_of, dependence, with_noise
+from attnlab.checkup.models import Subject, best_dtype, is_rounding, relative, state
+from attnlab.errors import BadInput
+
+LENGTH = 16  # positions, of which each is changed in turn
+
+
+def check_users_layers(net: Any) -> None:
+    """`check_layer` for every attention layer of a GPT that is not attnlab's; BadInput if one
+    fails."""
+    layers = [block.attn for block in net.blocks]
+    for number, layer in enumerate(layers):
+        if by_user(layer):
+            check_layer(
+                layer,
+                n_embd=net.wte.embedding_dim,
+                block_size=net.block_size,
+                before=layers[:number],
+            )
+
+
+def check_layer(
+    layer: nn.Module, *, n_embd: int, block_size: int, before: list[Any] | None = None
+) -> None:
+    """Refuse a layer that reads what its mask blocks, or whose pattern is not that of its output.
+
+    With noise on its weights, in evaluation mode and in training steps: the output at i may depend
+    on j only if the mask of the layer lets it, or if it has none, if j has weight in its pattern,
+    or if it has none either, if j is not later than i. If nothing may depend on later positions,
+    the output of a prefix must be that in the whole. A `SelfAttention` must compute
+    proj(merge(pattern @ v, x, v)).
+
+    Args:
+        layer: called as layer(x), or layer(x, memo) where it declares `uses_memo`.
+        n_embd, block_size: C, and the largest T.
+        before: the layers before it in a model, which fill the memo.
+
+    Raises BadInput with the first requirement that fails.
+    """
+    called = partial(_called, before or [])
+    sample = torch.randn(8, block_size, n_embd, generator=torch.Generator().manual_seed(0))
+    tried, T = Subject(layer, sample, called, rows=32), min(block_size, LENGTH)
+    dtype = best_dtype(tried)
+    place = next(layer.parameters(), torch.empty(0))
+    with state(layer, dtype=dtype, change=with_noise), torch.no_grad():
+        short, long = (
+            tried.draw(1, n).to(place.device, dtype or place.dtype) for n in (T, block_size)
+        )
+        (allowed, which), (allowed_long, _) = (_allowed(layer, x, called) for x in (short, long))
+    step = replace(tried, rows=1, seeded=True, grad=True)  # a training step
+    for asked, when in ((tried, ""), (step, " in training mode")):
+        with state(layer, dtype=dtype, change=with_noise, training=bool(when)):
+            pairs = _forbidden(asked, T, allowed) or _beyond(asked, long[0].cpu(), allowed_long)
+        if pairs:
+            i, j = pairs[0]
+            raise BadInput(
+                f"{described(layer)}: its output at position {i} depends on position {j}{when}, "
+                f"which {which}; apply the mask, make `pattern` describe `forward`, or train it "
+                "knowingly with check_layer=false"
+            )
+    with state(layer, dtype=dtype, change=with_noise), torch.no_grad():
+        if not bool(allowed_long.triu(1).any()):
+            _check_prefixes(tried, long.cpu())
+        if isinstance(layer, SelfAttention):
+            _check_pattern(layer, short, called)
+
+
+def _called(before: list[Any], layer: Any, x: Tensor, name: str = "forward") -> Any:
+    """A method of the layer, with a memo that the layers before it have filled from x."""
+    if not getattr(layer, "uses_memo", False):
+        return layer(x) if name == "forward" else getattr(layer, name)(x)
+    memo: dict[str, Tensor] = {}
+    with torch.no_grad():
+        for each in before:
+            if getattr(each, "uses_memo", False):
+                each(x.to(next(each.parameters())), memo)
+    memo = {key: value.to(x) for key, value in memo.items()}
+    return layer(x, memo) if name == "forward" else getattr(layer, name)(x, memo)
+
+
+def _allowed(layer: Any, x: Tensor, called: Any) -> tuple[Tensor, str]:
+    """(T, T) bool: which positions the outputs may depend on, and what is said of the others."""
+    T = x.shape[1]
+    if hasattr(layer, "mask"):
+        mask = layer.mask(x)
+        if mask.dtype != torch.bool:
+            said = f"is {mask.dtype}; return bool, True = may attend"
+            raise BadInput(f"the mask of {described(layer)} {said}")
+        mask = mask.reshape(-1, T, T).any(0).cpu()
+        if getattr(layer, "may_attend", None) is not strict_flip and not mask.any(-1).all():
+            query = int((~mask.any(-1)).nonzero()[0])
+            said = f"leaves query {query} of {T} without keys; let every query attend to one"
+            raise BadInput(f"the mask of {described(layer)} {said}")
+        return mask, "its mask blocks"
+    if hasattr(layer, "pattern"):
+        pattern = called(layer, x, "pattern")
+        if pattern.ndim != 4 or pattern.shape[2:] != (T, T):
+            said = f"has the shape {tuple(pattern.shape)}; it must be (B, H, {T}, {T})"
+            raise BadInput(f"the pattern of {described(layer)} {said}")
+        return (pattern != 0).flatten(0, 1).any(0).cpu(), "has no weight in its pattern"
+    return torch.ones(T, T, dtype=torch.bool).tril(), "comes later"
+
+
+def _forbidden(tried: Subject, T: int, allowed: Tensor) -> list[list[int]]:
+    """Pairs of T positions: an output and an input on which it depends though it must not."""
+    xs = tried.draw(2, T)
+    moved = dependence(tried, xs)
+    if not bool(moved.isfinite().all()):
+        if getattr(tried.model, "may_attend", None) is strict_flip:
+            return []
+        raise BadInput(f"the output of {described(tried.model)} is not finite for random inputs")
+    wrong = (moved > tried.tolerance) & ~allowed & ~torch.eye(T, dtype=torch.bool)
+    return wrong.nonzero().tolist()
+
+
+def _beyond(tried: Subject, x: Tensor, allowed: Tensor) -> list[list[int]]:
+    """x (T, C), allowed (T, T): an output and the first of the last inputs that change it, though
+    it may depend on none of them."""
+    T = len(x)
+    cuts = torch.tensor(cuts_of(T))
+    later = torch.arange(T) >= cuts[:, None]  # (N, T)
+    changed = torch.where(later[..., None], tried.other(x), x)
+    moved = tried.moved(x, changed)
+    may = torch.stack([allowed[:, cut:].any(1) for cut in cuts]) | later
+    wrong = ((moved > tried.tolerance * moved.max()) & ~may).nonzero().tolist()
+    if wrong and moved[wrong[0][0], wrong[0][1]] < 1e-3 * moved.max():
+        n, t = wrong[0]
+        pair = torch.stack([x, changed[n]])
+        if is_rounding(tried, lambda: tried(pair)[:, t].diff(dim=0)):
+            return []
+    return [[t, int(cuts[n])] for n, t in wrong]
+
+
+def _check_prefixes(tried: Subject, x: Tensor) -> None:
+    """Outputs of the first half of x (1, T, C) must be those in the whole."""
+    n = max(1, x.shape[1] // 2)
+    if relative(tried(x[:, :n]), tried(x)[:, :n]) > 1e-3:
+        raise BadInput(
+            f"{described(tried.model)}: the first {n} of {x.shape[1]} positions alone give other "
+            "outputs, so they depend on how long the text is; make them depend on the past alone"
+        )
+
+
+def _check_pattern(layer: SelfAttention, x: Tensor, called: Any) -> None:
+    pattern, v = called(layer, x, "pattern"), called(layer, x, "split")[2]
+    y = layer.proj(layer.merge(pattern.to(v.dtype) @ v, x, v))
+    if relative(called(layer, x), y) > 1e-4:
+        raise BadInput(
+            f"the output of {described(layer)} is not proj(merge(pattern @ values)), so measures "
+            "of its pattern would be wrong; make `pattern` describe `forward`, or train it "
+            "knowingly with check_layer=false"
+        )
+
+
+def by_user(layer: nn.Module) -> bool:
+    """Whether its class, kernel, mask or change of the scores is not attnlab's."""
+    parts = (vars(layer).get(name) for name in ("kernel", "score_mod", "may_attend"))
+    bases = type(layer).__mro__  # attn._target_=[A, B] makes a class of ours from them
+    bases = bases[: bases.index(nn.Module)]
+    return not all(map(_of_attnlab, (*bases, *parts)))
+
+
+def _of_attnlab(part: Any) -> bool:
+    if isinstance(part, partial):
+        return all(map(_of_attnlab, (part.func, *part.args, *part.keywords.values())))
+    if isinstance(part, type) or callable(part):
+        return str(part.__module__).partition(".")[0] == "attnlab"
+    return True  # a number, or nothing
+
+
+def described(layer: Any) -> str:
+    """The class of a layer, with its kernel if that is a user's."""
+    kernel, name = vars(layer).get("kernel"), type(layer).__name__
+    if kernel is None or _of_attnlab(kernel):
+        return name
+    return f"{name} with {getattr(kernel, '__name__', type(kernel).__name__)}"

@@ -1,0 +1,97 @@
+"""`attnlab checkup`: targets, exit codes, and the report as JSON."""
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from attnlab.commands import checkup_target
+from attnlab.errors import BadInput
+from attnlab.training.config import read_config
+from attnlab.training.run import run
+from tests.test_run import settings_of
+
+MODELS = '''
+import torch
+from torch import nn
+
+class Mean(nn.Module):
+    """The mean of the tokens up to position t, and of `later` more."""
+    vocab_size, block_size = 11, 13
+    def __init__(self, later=0):
+        super().__init__()
+        self.later, self.embed, self.head = later, nn.Embedding(11, 8), nn.Linear(8, 11)
+    def forward(self, ids):
+        mask = torch.ones(ids.shape[1], ids.shape[1]).tril(self.later)
+        return self.head(mask / mask.sum(-1, keepdim=True) @ self.embed(ids))
+
+model, number = Mean(), 3
+def leaky(): return Mean(1)
+def broken(): raise RuntimeError("no weights")
+def function(ids): return model(ids)
+class Fails(Mean):
+    def forward(self, ids):
+        if self.training: raise KeyError("not in training")
+        if len(ids) == 1: raise OSError("one row")
+        return super().forward(ids)
+'''
+app = typer.Typer()
+app.command()(checkup_target.checkup)
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models_here.py").write_text(MODELS)
+    return "models_here.py"
+
+
+@pytest.mark.parametrize(
+    ("target", "code"),
+    [
+        ("models_here.py:model", 0),
+        ("models_here:Mean", 0),
+        ("models_here.py:leaky", 1),
+        ("models_here.py:Fails", 3),
+    ],
+)
+def test_a_target_is_examined(file: str, target: str, code: int) -> None:
+    done = CliRunner().invoke(app, [target, "--json", "report.json"])
+    assert done.exit_code == code, done.output
+    report = json.loads(Path("report.json").read_text())
+    assert report["healthy"] == (code == 0)
+    assert {1: "up to t + 1", 3: "one row"}.get(code, "healthy") in done.output
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("nowhere", "there is no nowhere"),
+        ("nothing.py:model", "there is no file nothing.py"),
+        ("models_here.py", "models_here.py:NAME"),
+        ("models_here.py:other", "no attribute 'other'"),
+        ("models_here.py:broken", "RuntimeError: no weights"),
+        ("models_here.py:number", "int"),
+        ("models_here.py:function", "vocab_size"),
+        ("not_there:model", "not_there"),
+    ],
+)
+def test_a_target_that_is_no_model_is_bad_input(file: str, target: str, words: str) -> None:
+    done = CliRunner().invoke(app, [target])
+    assert isinstance(done.exception, BadInput) and words in str(done.exception)
+
+
+def test_a_function_gets_its_sizes_from_the_command(file: str) -> None:
+    sizes = ["--vocab-size", "11", "--block-size", "9"]
+    done = CliRunner().invoke(app, ["models_here.py:function", *sizes])
+    assert done.exit_code == 0 and "sequences of 9" in done.output
+
+
+@pytest.mark.slow
+def test_a_run_is_examined(tmp_path: Path) -> None:
+    for name, code in (("sdpa", 0), ("peek_one", 1)):
+        overrides = [f"attn={name}", "trainer.max_steps=2", "trainer.val_check_interval=2"]
+        run(read_config(settings_of(*overrides)), tmp_path / name, variant=name, overrides=[])
+        assert CliRunner().invoke(app, [str(tmp_path / name)]).exit_code == code

@@ -1,0 +1,79 @@
+"""A user's layer is refused if its output is not what its mask and pattern say."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from attnlab.attention import AttentionConfig, SelfAttention
+from attnlab.errors import BadInput
+from attnlab.init import init_weights
+from attnlab.model import GPT
+from attnlab.probes.layer_check import by_user, check_layer, check_users_layers
+from attnlab.training.build import attention
+from tests.checkup.user_layers import DISHONEST, HONEST, REFUSED_BY_THE_LAYER, C, H, T, own
+
+CONF = Path(__file__).parents[2] / "conf"
+
+
+def made(attn: Any) -> torch.nn.Module:
+    torch.manual_seed(0)
+    layer: torch.nn.Module = attn(AttentionConfig(C, H, T, dropout=0.1))
+    return layer
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_an_honest_layer_passes_and_stays_as_it_was(name: str) -> None:
+    layer = made(HONEST[name])
+    before = {key: tensor.clone() for key, tensor in layer.state_dict().items()}
+    stream = torch.get_rng_state()
+    check_layer(layer, n_embd=C, block_size=T)
+    assert torch.equal(torch.get_rng_state(), stream) and layer.training
+    assert all(torch.equal(before[key], x) for key, x in layer.state_dict().items())
+
+
+@pytest.mark.parametrize("name", DISHONEST)
+def test_a_layer_that_its_instruments_would_misdescribe_is_refused(name: str) -> None:
+    attn, words = DISHONEST[name]
+    with pytest.raises(BadInput, match=words):
+        check_layer(made(attn), n_embd=C, block_size=T)
+
+
+@pytest.mark.parametrize("name", REFUSED_BY_THE_LAYER)
+def test_a_mask_that_is_none_is_refused_when_the_layer_is_made(name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        made(own(may_attend=REFUSED_BY_THE_LAYER[name]))
+
+
+def gpt(attn: Any) -> GPT:
+    net = GPT(attn, 11, block_size=T, n_layer=2, n_head=H, n_embd=C)
+    init_weights(net, 0)
+    return net
+
+
+def test_layers_of_users_are_found_and_checked_in_a_model() -> None:
+    layers: list[Any] = [block.attn for block in gpt(SelfAttention).blocks]
+    assert not any(map(by_user, layers))
+    check_users_layers(gpt(HONEST["relu"]))
+    with pytest.raises(BadInput, match="maskless"):
+        check_users_layers(gpt(DISHONEST["maskless"][0]))
+
+
+READ_AHEAD = {"post_softmax_mask", "softmax_over_queries", "unmerged_heads", "zero_fill"}
+VARIANTS = sorted(path.stem for path in (CONF / "attn").glob("*.yaml"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variants_of_the_lab_pass_unless_a_leak_is_their_point(name: str) -> None:
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        node: Any = OmegaConf.to_container(compose("train", [f"attn={name}"]).attn, resolve=True)
+    layer = attention(node)(AttentionConfig(24, 2, 24, layer=1))
+    if name in READ_AHEAD:
+        with pytest.raises(BadInput, match="which its mask blocks"):
+            check_layer(layer, n_embd=24, block_size=24)
+    else:
+        check_layer(layer, n_embd=24, block_size=24)
