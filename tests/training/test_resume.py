@@ -1,0 +1,209 @@
+"""A run that is ended at any moment and repeated ends as if nothing had happened."""
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import attnlab.training.run as run_module
+from attnlab.files import read_json
+from attnlab.runs.frame import read_run, read_scalars
+from attnlab.training.callbacks import AtomicCheckpointIO
+from attnlab.training.lightning_module import GPTModule
+from tests.conftest import ROOT, SMALL
+
+Train = Callable[..., Any]
+LENGTH = ("trainer.max_steps=8", "trainer.val_check_interval=4", "checkpoint_every=3")
+# Each has a state of its own that a checkpoint must restore.
+MECHANISMS = {
+    "dropout, two batches a step": ("model.dropout=0.1", "trainer.accumulate_grad_batches=2"),
+    "muon": ("optim=muon", "optim.min_lr=0"),
+    "averaged weights": ("callbacks=ema",),
+    "stopped early": ("callbacks=early_stopping", "callbacks.early_stopping.min_delta=9"),
+    "bf16": ("trainer.precision=bf16-true",),
+    "64 bits, last step not due": ("trainer.precision=64-true", "trainer.val_check_interval=5"),
+    "recurrent": ("attn=gated_delta_net",),
+    "variants in turn": ("attn=hybrid",),
+    "probes and loggers": (
+        *("probes=default", "probes.patterns.every=2", "logger=[tensorboard,csv]"),
+        *("trainer.log_every_n_steps=1", "probes.history.steps=4"),
+    ),
+    "a task, longer texts": (
+        *("data=induction", "~data.path", "model.learned_positions=false", "attn=rotary"),
+        "data.eval_lengths=[16,24]",
+    ),
+    "compiled": ("compile=true",),
+}
+# Name -> (object, function, how often it may be called): the next call ends the process.
+MOMENTS: dict[str, tuple[Any, str, int]] = {
+    "before the first checkpoint": (GPTModule, "training_step", 1),
+    "between two checkpoints": (GPTModule, "training_step", 4),
+    "while a checkpoint is written": (AtomicCheckpointIO, "save_checkpoint", 2),
+    "in the last validation": (GPTModule, "validation_step", 9),
+    "before the metrics": (run_module, "measured", 0),
+}
+PLAIN = [name for name in MECHANISMS if name != "compiled"]
+MEASURED_ONCE = {"wall_seconds", "tokens_per_second"}
+
+
+class Ended(BaseException):
+    """Stands for the end of the process; nothing catches it."""
+
+
+@contextmanager
+def ending(moment: str, end: Callable[[], None]) -> Iterator[None]:
+    """Call `end` at the moment."""
+    place, name, calls = MOMENTS[moment]
+    original = vars(place)[name]
+    seen = []
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        seen.append(name)
+        if len(seen) > calls:
+            end()
+        return original(*arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(place, name, counted)
+        yield
+
+
+def raises() -> None:
+    raise Ended
+
+
+def dies() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def left(folder: Path) -> dict[str, Any]:
+    """All that a run has left and a repeated one must have: weights, metrics, curves."""
+    found: dict[str, Any] = {"curves": read_scalars(folder)}
+    for name in ("last", "best"):
+        checkpoint = torch.load(folder / f"checkpoints/{name}.ckpt", weights_only=True)
+        found[name] = {
+            k: (str(x.dtype), x.view(torch.uint8).tolist())
+            for k, x in checkpoint["state_dict"].items()
+        }
+    metrics = read_json(folder / "metrics.json")
+    found["metrics"] = {k: x for k, x in metrics.items() if k not in MEASURED_ONCE}
+    return json.loads(json.dumps(found))
+
+
+def same(mine: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two runs left the same; NaN is NaN."""
+    return json.dumps(mine, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> dict[str, dict[str, Any]]:
+    """What each mechanism leaves without an interruption."""
+    return {}
+
+
+@pytest.fixture
+def whole(train: Train, undisturbed: dict[str, Any]) -> Callable[[str], dict[str, Any]]:
+    def of(mechanism: str) -> dict[str, Any]:
+        if mechanism not in undisturbed:
+            folder = train(*LENGTH, *MECHANISMS[mechanism], folder="whole").folder
+            undisturbed[mechanism] = left(folder)
+        return undisturbed[mechanism]
+
+    return of
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("mechanism", PLAIN)
+def test_a_run_that_ended_early_ends_like_an_undisturbed_one(
+    mechanism: str, moment: str, train: Train, whole: Callable[[str], dict[str, Any]]
+) -> None:
+    with ending(moment, raises), pytest.raises(Ended):
+        train(*LENGTH, *MECHANISMS[mechanism])
+    again = train(*LENGTH, *MECHANISMS[mechanism])
+    assert again.fresh and same(left(again.folder), whole(mechanism))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_killed_run_ends_like_an_undisturbed_one(
+    mechanism: str,
+    moment: str,
+    train: Train,
+    whole: Callable[[str], dict[str, Any]],
+    tmp_path: Path,
+) -> None:
+    overrides = (*LENGTH, *MECHANISMS[mechanism])
+    if mechanism == "compiled" and moment != "between two checkpoints":
+        pytest.skip("a compilation takes half a minute")
+    with ending(moment, dies):
+        child = multiprocessing.get_context("fork").Process(target=train, args=overrides)
+        child.start()
+        child.join()
+    assert child.exitcode == -signal.SIGKILL
+    assert read_run(tmp_path / "run")["status"] == "interrupted"
+    again = train(*overrides)
+    assert again.fresh and same(left(again.folder), whole(mechanism))
+
+
+def test_a_lost_state_of_the_optimizer_is_seen(
+    train: Train, whole: Callable[[str], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lightning.pytorch.strategies import SingleDeviceStrategy
+
+    with ending("between two checkpoints", raises), pytest.raises(Ended):
+        train(*LENGTH, *MECHANISMS["muon"])
+    monkeypatch.setattr(SingleDeviceStrategy, "load_optimizer_state_dict", lambda *_: None)
+    assert not same(left(train(*LENGTH, *MECHANISMS["muon"]).folder), whole("muon"))
+
+
+KILLER = """
+import os
+import signal
+from pathlib import Path
+import lightning.pytorch as L
+
+class Kill(L.Callback):
+    def on_train_batch_end(self, trainer, *_):
+        if trainer.global_step == 5 and trainer.global_rank == {rank} and not Path("dead").exists():
+            Path("dead").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_two_devices_are_killed_and_resume(rank: int, text_file: Path, tmp_path: Path) -> None:
+    """One of two processes on the CPU dies; the repeated command ends like an undisturbed run."""
+    (tmp_path / "killer.py").write_text(KILLER.format(rank=rank))
+    data = f"data.path={text_file}"
+    devices = ("trainer.devices=2", "model.dropout=0.1", "+callbacks.kill._target_=killer.Kill")
+
+    def go(outputs: str) -> subprocess.CompletedProcess[str]:
+        command = [*SMALL, *LENGTH, data, *devices, f"outputs={outputs}"]
+        environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+        with (tmp_path / "log.txt").open("w+") as log:
+            done = subprocess.run(
+                [sys.executable, str(ROOT / "train.py"), *command],
+                cwd=tmp_path, env=environment, stdout=log, stderr=log, text=True,
+            )  # fmt: skip
+            log.seek(0)
+            return subprocess.CompletedProcess(done.args, done.returncode, log.read())
+
+    killed = go("killed")
+    assert killed.returncode and (tmp_path / "dead").exists(), killed.stdout
+    resumed, undisturbed = go("killed"), go("whole")
+    assert resumed.stdout.count("Resuming from step 4.") == 1, resumed.stdout
+    assert resumed.stdout.count("validation loss") == 1, resumed.stdout
+    assert undisturbed.returncode == 0, undisturbed.stdout
+    mine, other = (next((tmp_path / x).rglob("metrics.json")).parent for x in ("killed", "whole"))
+    assert same(left(mine), left(other))
+    assert left(mine)["metrics"]["devices"] == 2
