@@ -1,0 +1,173 @@
+"""A kernel against fp64 attention, and the mistakes that give exactly its output.
+
+Letters: B batch, H heads, T time, D channels of a head.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from .models import REFUSALS, CannotCheck, CheckFailed
+
+Kernel = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # q, k, v, mask -> (B, H, T, D)
+B, H, T, D = 2, 3, 11, 5  # distinct primes, so that a wrong axis cannot hide
+
+
+def reference(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, *, scale: float | None = None,
+    fill: float = -math.inf, axis: int = -1, after: bool = False, cap: float | None = None,
+) -> Tensor:  # fmt: skip
+    """Attention in fp64, (B, H, T, D); mask (T, T) bool, True = may attend.
+
+    Mistakes: another fill, a softmax over another axis, a mask after it, or capped scores.
+    """
+    q, k, v = q.double(), k.double(), v.double()
+    scores = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
+    scores = scores if cap is None else cap * (scores / cap).tanh()
+    if not after:
+        scores = scores.masked_fill(~mask, fill)
+    pattern = scores.softmax(axis)
+    return (pattern * mask if after else pattern) @ v
+
+
+def mistakes(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """What is wrong, and the output that it gives."""
+    every = torch.ones_like(mask)
+    scales = {
+        "are not scaled": 1.0,
+        "are scaled by 1/D": 1 / D,
+        "are multiplied by sqrt(D)": D**0.5,
+        "are scaled by the width of all heads": (H * D) ** -0.5,
+    }
+    for said, scale in scales.items():
+        yield f"scores {said}, not by 1/sqrt(D)", reference(q, k, v, mask, scale=scale)
+    masks = {
+        "no mask is applied": every,
+        "the mask's polarity is inverted: True = may attend": ~mask,
+        "the mask is transposed: the future is visible": mask.mT,
+        "a query sees one key ahead: diagonal off by one": every.tril(1),
+        "a query does not see itself: diagonal off by one": every.tril(-1),
+        "the given mask is ignored for a causal one": every.tril(),
+    }
+    for said, wrong in masks.items():
+        yield said, reference(q, k, v, wrong)
+    yield "blocked scores become 0, and keep a weight of e^0", reference(q, k, v, mask, fill=0.0)
+    yield "the mask is applied after the softmax", reference(q, k, v, mask, after=True)
+    scores = q.double() @ k.double().mT * D**-0.5
+    yield "the mask is added as 0 and 1", (scores + mask).softmax(-1) @ v.double()
+    yield "there is no softmax", scores.masked_fill(~mask, 0.0) @ v.double()
+    for name, axis in {"queries": -2, "heads": 1, "batch": 0}.items():
+        yield f"the softmax runs over the {name}", reference(q, k, v, mask, fill=-1e9, axis=axis)
+    viewed = [x.transpose(1, 2).reshape(B, H, T, D) for x in (q, k, v)]
+    for said, (a, b, c) in {"": (q, k, v), "split": tuple(viewed)}.items():
+        y = reference(a, b, c, mask)
+        if said:
+            yield "heads are split without transposing", y
+        both = "split and merged" if said else "merged"
+        yield f"heads are {both} without transposing", y.reshape(B, T, H, D).transpose(1, 2)
+    yield "queries and keys are exchanged", reference(k, q, v, mask)
+    yield "keys are averaged instead of values", reference(q, k, k, mask)
+
+
+def assert_kernel_equal(kernel: Kernel, *, causal_only: bool = False) -> str:
+    """Assert that a kernel computes attention and its gradients, for any mask and large scores.
+
+    Args:
+        kernel: from q, k, v (B, H, T, D) and a mask (T, T) bool, True = may attend, to the output;
+            such as `lambda q, k, v, mask: mine(q, k, v, attn_mask=~mask)`.
+        causal_only: whether it has a causal mask of its own, and no other is tried.
+
+    Raises:
+        CheckFailed: the message names the mistake that gives exactly this output, if one does.
+        CannotCheck: the kernel cannot be called, or returns another shape.
+    """
+    __tracebackhide__ = True
+    rng = torch.Generator().manual_seed(0)
+    q, k, v = 2 * torch.randn(3, B, H, T, D, generator=rng)
+    tril = torch.ones(T, T, dtype=torch.bool).tril()
+    try:
+        y, again = kernel(q, k, v, tril), kernel(q, k, v, tril)
+    except Exception as error:  # a kernel may raise anything
+        raise CannotCheck(f"the kernel fails on {(B, H, T, D)}: {error!r}") from error
+    if y.shape != q.shape:
+        raise CannotCheck(f"the kernel returns {tuple(y.shape)}, not {tuple(q.shape)}")
+    if error_of(again, y.double()) > 1e-4:
+        raise CheckFailed("the same inputs give other outputs the second time: is dropout on?")
+    _compare(y, q, k, v, tril)
+    mask = (torch.rand(T, T, generator=rng) < 0.5) | torch.eye(T, dtype=torch.bool)
+    if not causal_only:
+        _compare(kernel(q, k, v, mask), q, k, v, mask)
+        _spoiled(kernel, q, k, v, tril)
+    large = 1e6 * D**0.5 / float((q @ k.mT).abs().max()) * q
+    for sign in (1, -1):
+        _compare(kernel(sign * large, k, v, tril), sign * large, k, v, tril, "scores of 1e6: ")
+    _gradients(kernel, q, k, v, tril)
+    return "the kernel and its gradients agree with fp64" + _grouped(kernel, v, tril, rng)
+
+
+def _compare(y: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, when: str = "") -> None:
+    right = reference(q, k, v, mask)
+    error = error_of(y, right)
+    if error <= (1e-3 if when else 1e-4):
+        return
+    wrong = [h for h in range(H) if error_of(y[:, h], right[:, h]) > 1e-4]
+    where = f"in heads {wrong} only, " if len(wrong) < H else ""
+    for said, output in mistakes(q, k, v, mask):
+        if error_of(y[:, wrong], output[:, wrong]) <= 1e-4:
+            raise CheckFailed(f"{when}{where}{said}")
+    for fill in (-1e2, -1e3, -1e4, -3e4, -65504.0, -1e5) if when else ():
+        if error_of(y, reference(q, k, v, mask, fill=fill)) <= 1e-3:
+            raise CheckFailed(f"{when}blocked scores are {fill:g}, which scores can exceed")
+    many = "not finite" if not bool(y.isfinite().all()) else f"off by {error:.2g} of its std"
+    raise CheckFailed(f"{when}{where}the output is {many}, by an unknown mistake")
+
+
+def error_of(y: Tensor, right: Tensor) -> float:
+    """The largest difference relative to the standard deviation, where the right result is finite;
+    infinite if y is not finite there."""
+    y, right = y.detach().double()[right.isfinite()], right[right.isfinite()]
+    return float((y - right).abs().max() / right.std()) if y.isfinite().all() else math.inf
+
+
+def _spoiled(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> None:
+    """Does a query without keys change the outputs of others?"""
+    empty, others = mask.clone(), torch.arange(T) != 3
+    empty[3] = False
+    y = kernel(q, k, v, empty)[:, :, others]
+    if error_of(y, reference(q, k, v, mask)[:, :, others]) > 1e-4:
+        raise CheckFailed("a query without keys changes the outputs of others")
+
+
+def _gradients(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> None:
+    given = [x.clone().requires_grad_() for x in (q, k, v)]
+    exact = [x.double().requires_grad_() for x in (q, k, v)]
+    y = kernel(given[0], given[1], given[2], mask)
+    right = reference(exact[0], exact[1], exact[2], mask)
+    direction = torch.linspace(-1, 1, y.numel()).view(y.shape)
+    found = torch.autograd.grad((y * direction).sum(), given, materialize_grads=True)
+    expected = torch.autograd.grad((right * direction).sum(), exact)
+    for name, a, b in zip("qkv", found, expected, strict=True):
+        if (error := error_of(a, b)) > 1e-3:
+            raise CheckFailed(f"the gradient of {name} is off by {error:.2g} of its std")
+
+
+def _grouped(kernel: Kernel, v: Tensor, mask: Tensor, rng: torch.Generator) -> str:
+    """Are fewer key-value heads repeated in the right order?"""
+    q, k = torch.randn(2, B, 2 * H, T, D, generator=rng)
+    k = k[:, :H]
+    try:
+        y = kernel(q, k, v, mask)
+    except REFUSALS:
+        return "; it refuses grouped heads"
+    heads = torch.arange(H)
+    if error_of(y, _shared(q, k, v, mask, heads.repeat(2))) <= 1e-4:
+        raise CheckFailed("query head h uses key-value head h mod H_kv: tiled, not repeated")
+    if error_of(y, _shared(q, k, v, mask, heads.repeat_interleave(2))) > 1e-4:
+        raise CheckFailed("grouped key-value heads give a wrong output")
+    return ", also with grouped heads"
+
+
+def _shared(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, heads: Tensor) -> Tensor:
+    return reference(q, k[:, heads], v[:, heads], mask)

@@ -1,0 +1,134 @@
+"""Every check that applies to a model, and a report on their results."""
+
+import inspect
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from . import causal, loss, serving
+from .models import Call, CannotCheck, CheckFailed, module_of, subject
+
+FIRST = ("deterministic", "rows", "causal")  # a fault in these hides what comes later
+
+
+class Check:
+    """One property of one model: call it, and it returns a sentence or raises CheckFailed."""
+
+    def __init__(self, name: str, run: Callable[[], str]) -> None:
+        self.__name__, self.run = name, run  # pytest shows this name
+
+    def __call__(self) -> str:
+        __tracebackhide__ = True
+        return self.run()
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one check found."""
+
+    check: str
+    status: str  # "ok", "fault", "suspicious", "not applicable", "failed"
+    message: str
+    map: Tensor | None = field(default=None, repr=False)  # (T, T), of a leak
+
+
+@dataclass(frozen=True)
+class Report:
+    """The results of all checks of one model, in the order in which they ran."""
+
+    subject: str
+    results: tuple[Result, ...]
+
+    @property
+    def healthy(self) -> bool:
+        """Whether all checks ran and none found a fault; suspicions do not count."""
+        return self.exit_code == 0
+
+    @property
+    def exit_code(self) -> int:
+        """0: healthy, 1: a fault was found, 3: the model failed during the examination."""
+        found = {result.status for result in self.results}
+        return 1 if "fault" in found else 3 if "failed" in found else 0
+
+    def __str__(self) -> str:
+        lines = [
+            f"{r.check:14}{r.status:15} " + r.message.replace("\n", "\n" + " " * 30)
+            for r in self.results
+        ]
+        verdict = ("healthy", "faulty", "", "the examination failed")[self.exit_code]
+        return "\n".join([*lines, f"{self.subject}: {verdict}"])
+
+    def to_json(self) -> str:
+        """The report without its maps."""
+        rows = [{k: v for k, v in vars(r).items() if k != "map"} for r in self.results]
+        report = {"subject": self.subject, "healthy": self.healthy, "results": rows}
+        return json.dumps(report, indent=2, ensure_ascii=False)
+
+
+def checkup(
+    model: Any,
+    sample: Tensor | None = None,
+    *,
+    call: Call | None = None,
+    name: str = "",
+    **sizes: Any,
+) -> Report:
+    """Run all checks that apply to a model, as `checks_for` lists them.
+
+    After a fault in determinism, rows or causality, nothing else is examined: fix it first.
+
+    Raises:
+        CannotCheck: the model cannot be called as described.
+    """
+    subject(model, sample, call, **sizes)  # or CannotCheck
+    results: list[Result] = []
+    for check in checks_for(model, sample, call=call, **sizes):
+        if any(r.status == "fault" and r.check in FIRST for r in results):
+            break
+        try:
+            results.append(Result(check.__name__, "ok", check()))
+        except CheckFailed as failed:
+            status = "fault" if failed.grave else "suspicious"
+            results.append(Result(check.__name__, status, str(failed), failed.map))
+        except CannotCheck as error:
+            results.append(Result(check.__name__, "not applicable", str(error)))
+        except Exception as error:  # a model may raise anything
+            said = f"the model raised {error!r:.300}"
+            results.append(Result(check.__name__, "failed", said))
+    owner = type(module_of(model) or model).__name__
+    return Report(name or getattr(model, "__name__", owner), tuple(results))
+
+
+def checks_for(
+    model: Any, sample: Tensor | None = None, *, call: Call | None = None, **sizes: Any
+) -> list[Check]:
+    """The checks of a model, for `pytest.mark.parametrize("check", checks_for(model))`.
+
+    Caches, padding and losses are examined by the interface of transformers, if it has that one.
+    """
+    usual: dict[str, Any] = {"sample": sample, "call": call, **sizes}
+    named: dict[str, Any] = {"sample": sample, **sizes}
+    forward = getattr(model, "forward", None)
+    takes = set(inspect.signature(forward).parameters) if forward else set()
+    found: dict[str, Callable[[], str]] = {
+        "deterministic": partial(serving.assert_deterministic, model, **usual),
+        "rows": partial(serving.assert_rows_independent, model, **usual),
+        "causal": partial(causal.assert_causal, model, **usual),
+        "past": partial(causal.assert_past_used, model, **usual),
+        "finite fill": partial(causal.assert_mask_is_infinite, model, **usual),
+    }
+    if {"past_key_values", "use_cache"} <= takes:
+        step = serving.transformers_step
+        padded = step if "attention_mask" in takes else None
+        cached = partial(serving.assert_cache_equal, model, step, padded_step=padded, **named)
+        found["cache"] = cached
+    if "attention_mask" in takes:
+        found["padding"] = partial(serving.assert_padding_ignored, model, **named)
+    if "labels" in takes and "encoder_hidden_states" not in takes:  # whose labels come shifted
+        own = lambda net, ids: net(ids, labels=ids).loss  # noqa: E731
+        found["loss"] = partial(loss.assert_loss_shifted, model, own, **named)
+    return [Check(name, run) for name, run in found.items()]

@@ -1,0 +1,114 @@
+"""A leak in words: which positions read which, and the first module that lets them.
+
+Letters: B batch, T time, C channels.
+"""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+
+import torch
+from torch import Tensor, nn
+
+from .models import REFUSALS, Subject, module_of, relative
+
+LOOK = (
+    "look for masks, windows and blocks of another shape, blocked scores that are finite, and a "
+    "choice, a convolution or a statistic over time"
+)
+
+
+def explain(reads: Tensor) -> tuple[str, str] | None:
+    """What reads what, and what does such things, by a map (T, T) bool, row t is the reader; None
+    if nothing reads ahead."""
+    T = len(reads)
+    i = torch.arange(T)
+    distance = i - i[:, None]  # of the reader to what it reads, positive ahead
+    future = distance > 0
+    ahead, past = reads & future, reads & (distance < 0)
+    if not ahead.any():
+        return None
+    if not past.any() and ahead.sum() > T:
+        return (
+            "positions read later ones, never earlier ones",
+            "look for a flipped or inverted mask",
+        )
+    if torch.equal(ahead, future):
+        mixes = (
+            "look for a mask that is missing or has no effect, or a mean, norm or filter over time"
+        )
+        return f"every position reads all {T}", mixes
+    if torch.equal(ahead, future & (distance <= (k := int(distance[ahead].max())))):
+        return (
+            f"position t reads up to t + {k}",
+            "look at a mask's diagonal, a convolution, a shift",
+        )
+    for size in range(2, T // 2 + 1):
+        if torch.equal(ahead, future & (i // size == (i // size)[:, None])):
+            return (
+                f"positions read all of their own block of {size}, also what is later in it",
+                LOOK,
+            )
+    pairs = ahead.nonzero().tolist()
+    shown = "; ".join(f"{t} reads {j}" for t, j in pairs[:6])
+    return f"{len(pairs)} of {int(future.sum())} pairs read ahead ({shown})", LOOK
+
+
+def place_of(tried: Subject, x: Tensor, changed: Tensor, cut: int) -> str:
+    """The innermost module whose outputs before the cut change although its inputs do not."""
+    module = module_of(tried.model)
+    if module is None:
+        return "give a torch module to learn where"
+    try:
+        y, before = followed(tried, module, x, 0, cut)
+        new_y, after = followed(tried, module, changed, 0, cut)
+    except REFUSALS:
+        return "its modules cannot be followed"
+    if not differ([y], [new_y]):
+        return "it vanishes while modules are followed, as if a fast path were left for that"
+    names = {part: name for name, part in module.named_modules()}
+    for key, (inputs, outputs) in before.items():
+        new_inputs, new_outputs = after.get(key, (inputs, outputs))  # experts may not run
+        if differ(outputs, new_outputs) and not differ(inputs, new_inputs):
+            kind = type(key[0]).__name__
+            return f"the first module that reads ahead is {names[key[0]] or 'the model'} ({kind})"
+    return "no single module reads ahead"
+
+
+Recorded = dict[tuple[nn.Module, int], tuple[list[Tensor], list[Tensor]]]
+
+
+def followed(
+    tried: Subject, module: nn.Module, x: Tensor, begin: int, end: int
+) -> tuple[Tensor, Recorded]:
+    """The outputs from begin to end, and there the inputs and outputs of each module, by module
+    and number of its call, as the calls end."""
+    found: Recorded = {}
+    T = len(x)
+
+    def part_of(value: object) -> list[Tensor]:
+        if isinstance(value, Mapping):
+            value = tuple(value.values())
+        if isinstance(value, tuple | list):
+            return [part for each in value for part in part_of(each)]
+        if not isinstance(value, Tensor):
+            return []
+        axes = [axis for axis, size in enumerate(value.shape) if size == T]
+        if len(axes) != 1 and not (value.ndim == 3 and axes == [1, 2]):  # (B, T, C), C = T
+            return []
+        return [value.detach().narrow(axes[0], begin, end - begin).clone()]
+
+    def keep(part: nn.Module, args: tuple, named: dict[str, object], output: object) -> None:
+        number = sum(key[0] is part for key in found)
+        found[part, number] = part_of((args, named)), part_of(output)
+
+    with ExitStack() as handles:
+        for part in module.modules():
+            handles.enter_context(part.register_forward_hook(keep, with_kwargs=True))
+        y = tried(x[None])[:, begin:end]
+    return y, found
+
+
+def differ(before: list[Tensor], after: list[Tensor], by: float = 1e-7) -> bool:
+    """Whether any of the tensors moved by more than a share of its standard deviation."""
+    pairs = zip(before, after, strict=False)
+    return any(a.shape == b.shape and relative(a.double(), b.double()) > by for a, b in pairs)

@@ -1,0 +1,109 @@
+"""The HTML page of `attnlab compare --html`: findings, table, figure, patterns and settings."""
+
+import html
+import json
+from base64 import b64encode
+from collections.abc import Sequence
+
+import pandas as pd
+
+from attnlab.plotting.drawing import panels, png, styled, svg
+from attnlab.runs.compare import Comparison
+from attnlab.runs.figure import findings, heads_of, panels_of
+from attnlab.runs.report import alone, number, sentence, table, verdict
+
+STYLE = """
+:root { color-scheme: light dark; }
+body { margin: 0 auto; max-width: 80rem; padding: 1rem; font: 16px/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.5rem; overflow-wrap: anywhere; }
+h2 { font-size: 1.2rem; margin-top: 2rem; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { padding: .3rem 1.2rem .3rem 0; text-align: left; white-space: nowrap;
+         border-bottom: 1px solid #8886; }
+th:first-child { position: sticky; left: 0; background: Canvas; }
+.figures { display: grid; gap: 1.5rem; margin-top: 2rem;
+           grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); }
+svg { display: block; width: 100%; max-width: 40rem; height: auto; }
+img { display: block; width: 96px; height: 96px; image-rendering: pixelated; }
+.soft { opacity: .75; }
+@media (prefers-color-scheme: dark) { svg { filter: invert(.93) hue-rotate(180deg); } }
+@media (max-width: 480px) {
+  h1 { font-size: 1.2rem; }
+  td, th { font-size: .9rem; padding-right: .8rem; }
+  th:first-child { min-width: 7rem; max-width: 40vw; white-space: normal; overflow-wrap: anywhere; }
+  img { width: 64px; height: 64px; }
+}
+"""
+COLORS = "Row: query, column: key. Blue is weight on earlier keys, orange on later ones, green is \
+negative; the color is the square root of the weight. Gray is blocked by the mask."
+
+
+def page(comparisons: Sequence[Comparison]) -> str:
+    """One HTML page without a script, which loads nothing: findings, sentences, table, figure,
+    patterns of the first seed, and the settings that differ. BadInput if no run has a loss."""
+    said = [alone(c) for c in comparisons if c.pairs.empty]
+    said += [text for c in comparisons for text in (sentence(c), verdict(c))]
+    title = (findings(comparisons) or [f"{len(comparisons)} settings"])[0]
+    settings = pd.DataFrame({c.label: c.first.settings for c in comparisons if not damaged(c)})
+    settings = settings.map(lambda x: x if isinstance(x, str) else json.dumps(x))
+    settings = settings.replace("NaN", "-")  # not a setting of this variant
+    settings = settings[settings.nunique(axis=1) > 1]
+    rows = table(comparisons).set_index("run").rename_axis(None)
+    parts = [
+        *(f"<p>{html.escape(text)}</p>" for text in said if text),
+        scroll(rows.to_html(na_rep="", border=0, float_format=number)),
+        f"<div class=figures>{''.join(pictures(comparisons))}</div>",
+        *patterns(comparisons),
+    ]
+    if len(settings):
+        parts += ["<h2>Settings that differ</h2>", scroll(settings.to_html(border=0))]
+    head = (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
+        "style-src 'unsafe-inline'; img-src data:\">"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{html.escape(title)}</title><style>{STYLE}</style></head>"
+    )
+    body = f"<h1>{html.escape(title)}</h1>" + "\n".join(parts)
+    return f'{head}<body data-ready="true">{body}</body></html>\n'
+
+
+def damaged(c: Comparison) -> bool:
+    return bool(c.first.status == "damaged")
+
+
+def scroll(content: str) -> str:
+    """A part of the page that a narrow screen scrolls."""
+    return f'<div class="scroll">{content}</div>'
+
+
+def pictures(comparisons: Sequence[Comparison]) -> list[str]:
+    """Each panel of the figure as SVG."""
+    found = []
+    with styled():
+        for title, drawer in panels_of(comparisons).items():
+            figure, (axes,) = panels(1, width=6.4, height=4.6)
+            drawer(axes)
+            axes.set_title(title)
+            found.append(svg(figure, title, text_as="none"))
+    return found
+
+
+def patterns(comparisons: Sequence[Comparison]) -> list[str]:
+    """The patterns at the end of each setting's first run, as a table of pictures."""
+    heads = heads_of(comparisons)
+    if not heads:
+        return []
+    names = list(dict.fromkeys(name for of in heads.values() for name in of))
+    lines = ["<tr><th></th>", *(f"<th>{name}</th>" for name in names), "</tr>"]
+    for label, of in heads.items():
+        lines.append(f"<tr><th>{html.escape(label)}</th>")
+        for name in names:
+            data = b64encode(png(of[name])).decode() if name in of else ""
+            alt = html.escape(f"{label} {name}")
+            image = f'<img src="data:image/png;base64,{data}" alt="{alt}">' if data else ""
+            lines.append(f"<td>{image}</td>")
+        lines.append("</tr>")
+    heading = f'<h2>Patterns at the end, first seed</h2><p class="soft">{COLORS}</p>'
+    return [heading, scroll(f"<table>{''.join(lines)}</table>")]

@@ -1,0 +1,54 @@
+"""How fast a task is learned, and the end of a run that has solved it."""
+
+from typing import Any
+
+import lightning.pytorch as L
+
+from attnlab.data.corpus import IGNORED
+from attnlab.data.sequences import Sequences
+from attnlab.errors import BadInput
+from attnlab.probes.base import Positive, Probe, log_scalars
+from attnlab.probes.capture import eval_mode
+
+
+class LearningCurve(Probe):
+    """Measures the accuracy on the first validation sequences of a task during training.
+
+    It logs `val/accuracy` every `every` steps. `curve` in metrics.json has `every`, the accuracies
+    in order, and the validation losses by step; for a text, only the losses.
+    """
+
+    def __init__(self, *, every: Positive, sequences: Positive) -> None:
+        super().__init__()
+        self.every, self.sequences = every, sequences
+        self.record = {"curve": {"every": every, "accuracy": [], "losses": {}}}
+
+    def on_train_batch_end(self, trainer: L.Trainer, lit: Any, *_: Any) -> None:
+        step, accuracies = trainer.global_step, self.record["curve"]["accuracy"]
+        due = step // self.every > len(accuracies)
+        if due and isinstance(lit.corpus, Sequences):
+            x, y = lit.corpus.windows("val", lit.net.block_size, self.sequences)  # (B, T) each
+            with eval_mode(lit.net):
+                right = lit.net(x.to(lit.device)).argmax(-1).cpu() == y  # IGNORED is no symbol
+            accuracies.append(round(float(right.sum() / (y != IGNORED).sum()), 4))
+            log_scalars(trainer, {"val/accuracy": accuracies[-1]}, step)
+
+    def on_validation_end(self, trainer: L.Trainer, lit: Any) -> None:
+        step = trainer.global_step
+        self.record["curve"]["losses"][str(step)] = lit.val_losses[step]
+
+
+class StopWhenSolved(L.Callback):
+    """Ends a run when two accuracies of probes=curve in a row reach `accuracy`."""
+
+    def __init__(self, accuracy: float) -> None:
+        self.accuracy = accuracy
+
+    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        curves = [each for each in callbacks if isinstance(each, LearningCurve)]
+        if not curves:
+            raise BadInput("callbacks=solved needs probes=curve, which measures the accuracy")
+        last = curves[0].record["curve"]["accuracy"][-2:]
+        if len(last) == 2 and min(last) >= self.accuracy:
+            trainer.should_stop = True

@@ -1,0 +1,64 @@
+"""What a model predicts during training: its loss at each position, and a text that it writes."""
+
+from typing import Annotated, Any
+
+import lightning.pytorch as L
+import torch
+from annotated_types import Ge
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from attnlab.data.corpus import IGNORED, Batch
+from attnlab.errors import BadInput
+from attnlab.probes import measures
+from attnlab.probes.base import Probe, tensorboards
+from attnlab.probes.capture import eval_mode
+from attnlab.sampling import sample
+
+
+class Predictions(Probe):
+    """Records the loss at each position, and logs a sample of text, at validations.
+
+    The loss comes from the forward passes of the validation, so it covers the whole text;
+    metrics.json has it as `loss_by_position`, in nats, NaN where nothing is predicted. The sample
+    continues the first symbol of the validation text by `sample_chars` symbols; 0 for none.
+    """
+
+    def __init__(self, *, sample_chars: Annotated[int, Ge(0)]) -> None:
+        super().__init__()
+        self.sample_chars = sample_chars
+        self._hook: RemovableHandle | None = None
+        self._logits = self._sums = torch.empty(0)
+
+    def on_validation_start(self, trainer: L.Trainer, lit: Any) -> None:
+        def keep(module: nn.Module, args: tuple[Any, ...], logits: Tensor) -> None:
+            self._logits = logits
+
+        self._sums = torch.zeros(2, lit.net.block_size, device=lit.device)
+        self._hook = lit.net.register_forward_hook(keep)
+
+    def on_validation_batch_end(
+        self, trainer: L.Trainer, lit: Any, outputs: Any, batch: Batch, *_: Any
+    ) -> None:
+        y = batch[1]
+        of_batch = torch.stack([measures.cross_entropies(self._logits, y), y != IGNORED])
+        self._sums[:, : y.shape[1]] += of_batch.sum(1)  # losses and counts, (2, B, T) -> (2, T)
+
+    def on_validation_end(self, trainer: L.Trainer, lit: Any) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+        self._logits = torch.empty(0)
+        losses, counts = trainer.strategy.reduce(self._sums, reduce_op="sum")
+        self.record = {"loss_by_position": [round(x, 5) for x in (losses / counts).tolist()]}
+        if not self.sample_chars or not trainer.is_global_zero:
+            return
+        first, alphabet = lit.corpus.val[:1].to(lit.device), lit.corpus.alphabet
+        try:
+            with eval_mode(lit.net):
+                ids = list(sample(lit.net, first, self.sample_chars, temperature=0.8))
+            written = alphabet.decode([int(first), *ids])
+        except BadInput as error:  # logits that are not finite
+            written = str(error)
+        preformatted = "    " + written.replace("\n", "\n    ")  # as Markdown
+        for logger in tensorboards(trainer):
+            logger.experiment.add_text("sample", preformatted, trainer.global_step)

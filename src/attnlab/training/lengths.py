@@ -1,0 +1,77 @@
+"""Loss and accuracy by position, also at other lengths than that of the training."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from attnlab.data.corpus import IGNORED, Batch
+from attnlab.errors import BadInput
+from attnlab.model import GPT
+from attnlab.probes import measures
+from attnlab.probes.capture import eval_mode
+from attnlab.runs.settings import Settings
+from attnlab.training.config import model_factory
+
+LONGEST = 2**14  # a mask of length x length is built: 256 MB
+
+
+def at_lengths(
+    net: GPT, corpus: Any, settings: Settings
+) -> dict[str, tuple[GPT, Sequence[Batch], int]]:
+    """The model, the validation batches and the length, for each of `data.eval_lengths`; BadInput
+    for a length that does not fit the model or the data."""
+    found: dict[str, tuple[GPT, Sequence[Batch], int]] = {}
+    for length in settings["data"]["eval_lengths"] or []:
+        longer = at_length(net, settings, length)
+        found[str(length)] = longer, corpus.at_length(length).held_out("val", length), length
+    return found
+
+
+def at_length(net: GPT, settings: Settings, length: int) -> GPT:
+    """A model with the same weights for `length` symbols; the same model, if they fit into it.
+
+    The settings are those of the run. Raises BadInput if the length is out of range, or if the
+    model has weights for each position.
+    """
+    if not 1 <= length <= LONGEST:
+        raise BadInput(f"length = {length} must be from 1 to {LONGEST:,}")
+    if length <= net.block_size:
+        return net
+    beyond = f"length = {length} is beyond model.block_size = {net.block_size}"
+    if net.wpe is not None:
+        raise BadInput(
+            f"{beyond}, and the model has learned no embeddings for positions there; train with "
+            "model.learned_positions=false, and attn=rotary or attn=alibi for example"
+        )
+    model = settings["model"] | {"block_size": length}
+    longer = model_factory(settings | {"model": model})(net.vocab_size)
+    try:
+        longer.load_state_dict(net.state_dict())
+    except RuntimeError as error:
+        raise BadInput(f"{beyond}, on which the shapes of its weights depend") from error
+    return longer.to(next(net.parameters())).train(net.training)  # device and dtype
+
+
+def by_position(net: GPT, batches: Iterable[Batch], length: int) -> dict[str, Any]:
+    """The loss and the accuracy of a model, at each of `length` positions and in all.
+
+    Values are NaN where nothing is predicted, and the accuracies where a logit is not finite.
+    """
+    device = next(net.parameters()).device
+    losses, right, counts = torch.zeros(3, length, dtype=torch.float64)
+    with eval_mode(net):
+        for x, y in batches:
+            T = y.shape[1]
+            logits = net(x.to(device)).cpu()
+            losses[:T] += measures.cross_entropies(logits, y).sum(0)
+            right[:T] += (logits.argmax(-1) == y).sum(0)  # IGNORED is no symbol
+            right[:T] += torch.where(logits.isfinite().all(-1), 0.0, torch.nan).sum(0)
+            counts[:T] += (y != IGNORED).sum(0)
+    return {
+        "predictions": int(counts.sum()),
+        "loss": float(losses.sum() / counts.sum()),
+        "accuracy": float(right.sum() / counts.sum()),
+        "by_position": (losses / counts).tolist(),
+        "accuracy_by_position": (right / counts).tolist(),
+    }

@@ -1,0 +1,127 @@
+"""The content of metrics.json: how a run ended, what was measured, and where it comes from."""
+
+import math
+import os
+import platform
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as L
+import torch
+from lightning.pytorch.callbacks import EarlyStopping, WeightAveraging
+
+from attnlab.data.corpus import count
+from attnlab.data.sequences import Sequences
+from attnlab.errors import BadInput
+from attnlab.probes.base import Probe
+from attnlab.probes.capture import costs, eval_mode, first_nonfinite, future_mass
+from attnlab.training.callbacks import Watch
+from attnlab.training.lengths import at_lengths, by_position
+from attnlab.training.lightning_module import GPTModule
+
+SOURCE = Path(__file__).parents[1]  # of attnlab
+
+
+def measured(trainer: L.Trainer, lit: GPTModule, watch: Watch) -> dict[str, Any]:
+    """How a run ended, its losses in nats per prediction, its speed, and what probes measured."""
+    step, losses, callbacks = trainer.global_step, lit.val_losses, callbacks_of(trainer)
+    lit.to(trainer.strategy.root_device)  # Lightning leaves it on the CPU
+    for callback in callbacks:
+        if isinstance(callback, WeightAveraging):
+            callback.on_train_end(trainer, lit)  # a fit that had no step left did not call it
+    if lit.validated not in (None, lit.fingerprint()):
+        raise BadInput(
+            "a callback changed the weights after their last validation, so the losses are not "
+            "those of the trained model; remove that callback, or use callbacks=ema"
+        )
+    metrics: dict[str, Any] = {"seed": lit.seed, "steps": step, "baseline": lit.baseline}
+    metrics |= outcome(trainer, watch) | {"val_loss": losses[step]}
+    metrics["best_val_loss"] = min(filter(math.isfinite, losses.values()), default=math.nan)
+    records = [callback.record for callback in callbacks if isinstance(callback, Probe)]
+    probes = {key: x for record in records for key, x in record.items()}
+    x, _ = lit.corpus.windows("val", lit.net.block_size, 2)
+    with eval_mode(lit.net), trainer.precision_plugin.forward_context():
+        # Whatever the probes are, a run that reads the future has to say so.
+        probes["attn/future_mass"] = future_mass(lit.net, x.to(lit.device))
+        if watch.diverged_at is not None:
+            metrics["first_nonfinite"] = first_nonfinite(lit.net, x.to(lit.device))
+        if lit.settings["train_loss"]:
+            metrics["train_loss"] = train_loss(lit)
+        metrics |= of_data(lit)
+    tokens = step * trainer.accumulate_grad_batches * lit.batch_size * lit.net.block_size
+    return metrics | {
+        "tokens": tokens,
+        "tokens_per_second": tokens / watch.seconds if watch.seconds else math.nan,
+        "wall_seconds": watch.seconds,
+        "parameters": sum(p.numel() for p in lit.net.parameters()),
+        "costs": costs(lit.net),
+        "probes": probes,
+    }
+
+
+def callbacks_of(trainer: L.Trainer) -> list[L.Callback]:
+    """All callbacks of a trainer."""
+    callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    return callbacks
+
+
+def outcome(trainer: L.Trainer, watch: Watch) -> dict[str, Any]:
+    """Whether the run finished, diverged, or was stopped by a callback, and why."""
+    if watch.diverged_at is not None:
+        since = {"diverged_at_step": watch.diverged_at, "last_finite_loss": watch.last_finite_loss}
+        return {"status": "diverged"} | since
+    if trainer.global_step == trainer.max_steps:
+        return {"status": "finished"}
+    stops = [
+        x.stopping_reason_message for x in callbacks_of(trainer) if isinstance(x, EarlyStopping)
+    ]
+    return {"status": "stopped", "stopped_because": " ".join(filter(None, stops))}
+
+
+def train_loss(lit: GPTModule) -> float:
+    """The mean loss over as much of the training data as the validation has."""
+    total = predictions = 0.0
+    for batch in lit.held_out("train"):
+        total += float(lit.loss([x.to(lit.device) for x in batch], "sum"))
+        predictions += count(batch[1])
+    return total / predictions
+
+
+def of_data(lit: GPTModule) -> dict[str, Any]:
+    """What only a text, a task, or further lengths have."""
+    corpus, T = lit.corpus, lit.net.block_size
+    found: dict[str, Any] = {"unit": "answer"}
+    if isinstance(corpus, Sequences):
+        found["val_accuracy"] = by_position(lit.net, lit.held_out("val"), T)["accuracy"]
+    else:
+        loss = lit.val_losses[lit.trainer.global_step]
+        found = {"unit": corpus.alphabet.unit, "bits_per_byte": corpus.bits_per_byte(loss)}
+        found |= {} if corpus.val_floor is None else {"val_floor": corpus.val_floor}
+    if longer := at_lengths(lit.net, corpus, lit.settings):
+        found["by_length"] = {length: by_position(*each) for length, each in longer.items()}
+    return found
+
+
+def provenance(trainer: L.Trainer, lit: GPTModule) -> dict[str, Any]:
+    """The data, the code and the machine that the metrics come from."""
+    return {
+        "corpus": lit.corpus.record,
+        "precision": str(trainer.precision),
+        "device": lit.device.type,
+        "devices": trainer.world_size,
+        "threads": torch.get_num_threads(),
+        "versions": {p: version(p) for p in ("attnlab", "torch", "lightning", "numpy")},
+        "python": platform.python_version(),
+        "git": git_commit(),
+    }
+
+
+def git_commit() -> str | None:
+    """The commit of attnlab's clone, with + if files differ from it; None outside of a clone."""
+    command = ["git", "-C", str(SOURCE), "describe", "--always", "--dirty=+"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=os.environ | {"LC_ALL": "C"}
+    )
+    return done.stdout.strip() or None
