@@ -19,7 +19,6 @@ from statistics import median
 from attnlab.claims.claims import judge_claim, read_claim
 from attnlab.claims.page import measured
 from attnlab.claims.rows import Rows, read_renamed
-from attnlab.runs.share import share_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
@@ -42,6 +41,8 @@ def cell(name: str, prediction: str | None, kind: str | None) -> str:
         return f"**{verdict}**"
     part = parts[prediction]
     if kind == "%":
+        from attnlab.runs.share import share_of
+
         share = share_of(*(part.scores[arm] for arm in part.prediction.arms))
         numbers = (share.median, share.low, share.high)
         return "**{:.0%}** ({:.0%} to {:.0%})".format(*numbers).replace("%", " %")
