@@ -60,7 +60,7 @@ MENU = {
     ],
     "Evidence": [
         *("docs/claims", "experiments/README", "docs/ranking", "docs/checkup-results"),
-        "benchmarks/RESULTS",
+        *("docs/checkup-zoo", "docs/checkup-gallery", "benchmarks/RESULTS"),
     ],
     "Reference": ["docs/api", "docs/decisions", "CONTRIBUTING"],
 }
@@ -72,7 +72,9 @@ def add_menu(app: Sphinx, name: str, source: list[str]) -> None:
     if name == "experiments/README":
         claims = sorted(DOCS.parent.glob("experiments/*/README.md"))
         menu = {"Claims": [f"{file.parent.name}/README" for file in claims]}
-    for caption, pages in menu.items():
+    folder = Path(app.srcdir, name).parent
+    for caption, listed in menu.items():
+        pages = [page for page in listed if list(folder.glob(f"{page}.*"))]
         lines = ["", "```{toctree}", f":caption: {caption}", ":hidden:", "", *pages, "```", ""]
         source[0] += "\n".join(lines)
 

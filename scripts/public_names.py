@@ -104,9 +104,9 @@ def targets(root: Path) -> list[str]:
 
 def documents(root: Path) -> Iterator[tuple[Path, str]]:
     """Every page and chapter, with its text."""
-    files = [root / "README.md", root / "CONTRIBUTING.md", *(root / "docs").rglob("*")]
-    for file in sorted(files):
-        if file.suffix in (".md", ".py", ".ipynb") and file.is_file():
+    files = [root / "README.md", root / "CONTRIBUTING.md", *(root / "docs").rglob("*.md")]
+    for file in sorted([*files, *(root / "docs").rglob("[0-9]_*.py")]):
+        if file.exists():
             yield file, file.read_text(encoding="utf-8")
 
 

@@ -1,6 +1,8 @@
 """Facts of docs/textbook.md that no claim measures; its last column names the tests."""
 
 import math
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +12,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attnlab.attention import AttentionConfig, SelfAttention, attention, bidirectional, causal
 from attnlab.attention.scores import additive
+
+ROOT = Path(__file__).parents[1]
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -22,10 +26,51 @@ def test_a_gap_of_ten_makes_softmax_one_hot_to_four_digits():
     assert 0.9999 < pattern[0] < 1
 
 
+def test_scores_spread_by_the_root_of_the_width_at_unit_variance_and_not_in_gpt2():
+    for D in (16, 128, 512):
+        assert (normal(400, D) @ normal(D, 400, seed=1)).std() == pytest.approx(D**0.5, rel=0.1)
+    w = 0.02 * normal(2, 128, 128, seed=2)  # GPT-2's initialization, C = D = 128
+    q, k = (normal(400, 128) @ w[0]), (normal(400, 128, seed=3) @ w[1])
+    assert (q @ k.T).std() == pytest.approx(0.58, rel=0.1)
+
+
 def test_large_scores_are_spiky_and_never_flat():
     rows = (math.sqrt(512) * normal(2000, 64)).softmax(-1)
     assert rows.amax(-1).mean() > 0.9
     assert torch.special.entr(rows).sum(-1).max() < 0.6 * math.log(64)  # of every single row
+
+
+def test_at_width_512_the_largest_weight_is_near_1_in_the_median_row_only():
+    q, few, many = normal(1000, 1, 512), normal(1000, 512, 10, seed=1), normal(500, 512, 256)
+    of_ten = (q @ few).softmax(-1).amax(-1)
+    assert of_ten.median() > 0.999 and 0.93 < of_ten.mean() < 0.97
+    assert 0.88 < (q[:500] @ many).softmax(-1).amax(-1).mean() < 0.94
+
+
+def test_without_the_scale_gradients_vanish_in_most_rows_and_not_in_the_weights():
+    D, found = 512, []
+    x, above = normal(64, D).double(), normal(64, D, seed=9).double()
+    w_q, w_k, w_v = (normal(D, D, seed=s).double() / D**0.5 for s in (1, 2, 3))
+    for scale in (1.0, D**-0.5):
+        w = w_q.clone().requires_grad_()
+        bias = torch.zeros(64, 64, dtype=torch.float64, requires_grad=True)
+        output, _ = attention(x @ w, x @ w_k, x @ w_v, bias=bias, scale=scale)
+        (output * above).sum().backward()
+        found.append((w.grad.norm(), bias.grad.norm(), bias.grad.norm(dim=-1).median()))
+    of_weights, of_scores, of_median_row = (a / b for a, b in zip(*found, strict=True))
+    assert of_weights > 5 and 0.5 < of_scores < 1.5 and of_median_row < 0.1
+
+
+def test_heads_of_an_untrained_model_look_at_the_right_word_by_chance():
+    words, share = 12, []
+    for model in range(
+        300
+    ):  # 16 heads of 16 each; does "it" look at "animal" more than elsewhere?
+        x, w = normal(words, 256, seed=model), normal(2, 256, 256, seed=1000 + model) / 16
+        q, k = ((x @ each).unflatten(-1, (16, 16)).transpose(0, 1) for each in w)
+        share.append(float(((q @ k.mT)[:, 7].argmax(-1) == 2).float().mean()))
+    assert sum(share) / 300 == pytest.approx(1 / words, abs=0.02)
+    assert sum(s > 0 for s in share) / 300 == pytest.approx(1 - (1 - 1 / words) ** 16, abs=0.1)
 
 
 def test_a_demo_with_weights_of_variance_1_is_not_at_unit_variance():
@@ -142,3 +187,12 @@ def test_a_causal_mask_tells_positions_apart():
         torch.manual_seed(0)
         layer = SelfAttention(AttentionConfig(16, 2, block_size=6), may_attend=may_attend)
         assert torch.allclose(layer(x)[:, order], layer(x[:, order]), atol=1e-5) == blind
+
+
+def test_every_test_that_the_page_names_is_there():
+    page = (ROOT / "docs" / "textbook.md").read_text(encoding="utf-8")
+    named = re.findall(r"pytest (tests/\S+\.py) -k (\w+)", page)
+    assert len(named) > 15
+    for file, words in named:
+        tests = re.findall(r"^def (test_\w+)", (ROOT / file).read_text(), flags=re.MULTILINE)
+        assert [test for test in tests if words in test], f"{file} -k {words}"

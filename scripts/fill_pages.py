@@ -1,0 +1,62 @@
+"""Fill the numbers of README.md and docs/ from the rows of the claims.
+
+    python scripts/fill_pages.py
+
+    <!-- claim -->...<!-- / -->                    the verdict on the claim's sentence
+    <!-- claim.prediction -->...<!-- / -->         median of its values, with an interval
+    <!-- claim.prediction@arm -->...<!-- / -->     median of the metric of one of its arms
+    <!-- claim.prediction% -->...<!-- / -->        share of what attention gives; the arms are
+                                                   [X, none, softmax]
+
+A prediction with several lengths is named with the steps: unit_variance_1200.
+"""
+
+import re
+from functools import cache
+from pathlib import Path
+from statistics import median
+
+from attnlab.claims.claims import judge_claim, read_claim
+from attnlab.claims.page import measured
+from attnlab.claims.rows import Rows, read_renamed
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
+CELL = re.compile(r"(<!-- (\w+)(?:\.(\w+)(%|@[^>]+?)?)? -->).*?(<!-- / -->)")
+
+
+@cache
+def judged(name: str):
+    """The verdict on a claim, and its predictions by name."""
+    claim = read_claim(ROOT / "experiments" / name / "claim.yaml")
+    renamed = read_renamed(ROOT / "experiments")
+    verdict, parts = judge_claim(claim, Rows(claim.file.with_name("rows.jsonl"), renamed=renamed))
+    return verdict, {part.name: part for part in parts}
+
+
+def cell(name: str, prediction: str | None, kind: str | None) -> str:
+    """The content of a cell; KeyError for a prediction or an arm that the claim does not have."""
+    verdict, parts = judged(name)
+    if prediction is None:
+        return f"**{verdict}**"
+    part = parts[prediction]
+    if kind == "%":
+        from attnlab.runs.share import share_of
+
+        share = share_of(*(part.scores[arm] for arm in part.prediction.arms))
+        numbers = (share.median, share.low, share.high)
+        return "**{:.0%}** ({:.0%} to {:.0%})".format(*numbers).replace("%", " %")
+    if kind:
+        return f"{median(part.scores[kind[1:]]):.2f}"
+    number, space, rest = measured(part).partition(" ")
+    return f"**{number}**{space}{rest}"
+
+
+def filled(page: str) -> str:
+    """A page with every cell filled."""
+    return CELL.sub(lambda m: f"{m[1]}{cell(m[2], m[3], m[4])}{m[5]}", page)
+
+
+if __name__ == "__main__":
+    for file in PAGES:
+        file.write_text(filled(file.read_text(encoding="utf-8")), encoding="utf-8")
