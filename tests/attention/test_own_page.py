@@ -54,7 +54,7 @@ def test_an_own_part_trains_and_does_not_read_ahead(changes: dict[str, Any]) -> 
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        losses.append(float(loss))
+        losses.append(loss.item())
     assert losses[-1] < losses[0] - 0.3
     assert all(p.grad is not None for p in net.parameters())
     other = torch.cat([ids[:, :5], (ids[:, 5:] + 1) % 7], dim=1)
@@ -102,4 +102,5 @@ def test_unscaled_is_made_by_four_files_and_runs_in_one() -> None:
     made = {"/attention/core.py", "/model.py", "/init.py", "/rng.py"}
     assert files_of(make) == made
     layer = SelfAttention(AttentionConfig(C, H, T), scale=1.0)
-    assert files_of(lambda: layer(x_of(torch.float32))) == {"/attention/core.py"}
+    x = x_of(torch.float32)
+    assert files_of(lambda: layer(x)) == {"/attention/core.py"}
