@@ -9,6 +9,16 @@ from attnlab.training.build import build
 from attnlab.training.checkpoints import load_model, read_checkpoint
 from attnlab.training.lengths import at_length, by_position
 
+# Data that are neither read from a named file nor from the hub. A prefix would be no test.
+INCLUDED = {
+    "attnlab.data.corpus.tinyshakespeare",
+    "attnlab.data.plays.plays",
+    *(
+        f"attnlab.data.sequences.{task}"
+        for task in "copy fuzzy_recall induction mqar noisy_recall parity".split()
+    ),
+}
+
 
 def evaluate(
     target: Path, file: Path | None, length: int | None, *, trust: bool = False
@@ -25,12 +35,12 @@ def evaluate(
     stored = settings["data"]
     if file is not None:
         data: Any = text(str(file), stored.get("tokenizer", "characters"))
-    elif trust or str(stored["_target_"]).startswith("attnlab.data."):
+    elif trust or stored["_target_"] in INCLUDED:
         data = build(stored, "data", apart=["batch_size", "eval_lengths", "source"])()
     else:
         raise BadInput(
-            f"the run's data come from outside of attnlab ({stored['_target_']}); if you trust "
-            "it, allow it to run with --trust"
+            f"the run's data are not included in attnlab ({stored['_target_']}); name a text with "
+            "--file or, if you trust the run, allow it to load them with --trust"
         )
     if list(data.alphabet) != list(alphabet):
         raise BadInput(f"{data.name} has other symbols than the model")
