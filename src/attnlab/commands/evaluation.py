@@ -15,7 +15,7 @@ INCLUDED = {
     "attnlab.data.plays.plays",
     *(
         f"attnlab.data.sequences.{task}"
-        for task in "copy fuzzy_recall induction mqar noisy_recall parity".split()
+        for task in "copy induction mqar noisy_recall parity".split()
     ),
 }
 
