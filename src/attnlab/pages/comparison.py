@@ -31,7 +31,8 @@ img { display: block; width: 96px; height: 96px; image-rendering: pixelated; }
 @media (max-width: 480px) {
   h1 { font-size: 1.2rem; }
   td, th { font-size: .9rem; padding-right: .8rem; }
-  th:first-child { min-width: 7rem; max-width: 40vw; white-space: normal; overflow-wrap: anywhere; }
+  th:first-child { min-width: 7rem; max-width: 40vw; white-space: normal;
+                   overflow-wrap: anywhere; }
   img { width: 64px; height: 64px; }
 }
 """

@@ -1,0 +1,45 @@
+"""What `look` remarks, and that the comparison page shows what runs say as text."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from attnlab.pages.attention_maps import equal_heads, saturated_layers
+from attnlab.pages.comparison import page
+from attnlab.probes.capture import View
+from attnlab.runs.compare import compare
+from attnlab.runs.frame import read_runs
+from tests.invented import write_run
+
+
+def view_of(size: float, *, equal: bool = False) -> View:
+    """A causal layer of three heads whose scores are N(0, size^2)."""
+    mask = torch.ones(24, 24).tril().bool()
+    scores = size * torch.randn(1, 3, 24, 24, generator=torch.Generator().manual_seed(0))
+    if equal:
+        scores[:, 2] = scores[:, 0]
+    pattern: Tensor = scores.masked_fill(~mask, -torch.inf).softmax(-1)
+    return View(0, nn.Identity(), pattern, mask)
+
+
+def test_equal_heads_are_named() -> None:
+    assert [*equal_heads([view_of(1.0)])] == []
+    (said,) = equal_heads([view_of(1.0, equal=True)])
+    assert "L0" in said and "0 and 2" in said and "1" not in said
+
+
+def test_a_saturated_layer_is_named(tmp_path: Path) -> None:
+    assert [*saturated_layers([view_of(1.0)], tmp_path)] == []
+    (said,) = saturated_layers([view_of(16.0)], tmp_path)
+    assert "L0" in said and "scale" in said
+
+
+def test_the_page_of_a_comparison_escapes_names(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        for variant, loss in (("sdpa", 2.0), ("<b>own", 2.1)):
+            losses = [3.0, 2.5, loss]
+            write_run(tmp_path, variant, seed, loss, curves={"val/loss": losses})
+    text = page(compare(read_runs(tmp_path)))
+    assert "<b>own" not in text and "&lt;b&gt;own" in text
+    assert text.count("<svg") == 2 and "0.1000" in text and "<script" not in text
