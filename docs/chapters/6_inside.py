@@ -309,10 +309,8 @@ divergence
 # %% [markdown]
 # <details><summary>A solution</summary>
 #
-# Install the extra `hf`, and give a local directory or a name on the hub:
-#
-#     attnlab look hf:openai-community/gpt2 --text "the cat sat on the mat" --layer 4
-#     python train.py preset=micro data=plays probes=default      # and TensorBoard shows every head during training
+# Install the extra `hf`. A model of transformers gives its patterns as `output_attentions`; chapter 4 loads the
+# weights of a BERT into `SelfAttention`, whose patterns can be drawn like those above.
 #
 # </details>
 
