@@ -1,90 +1,79 @@
-"""The figure of unscaled."""
+"""The figure of unscaled: what is kept of what attention gives, by the spread of the scores."""
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
 
-import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from attnlab.claims.results import Evidence
-from attnlab.plotting.drawing import color_of, label_lines, panels
+from attnlab.claims.claims import Claim, Part
+from attnlab.plotting.drawing import BLACK, GREEN, VERMILION
+from attnlab.runs.share import Share, share_of
 
-from . import CONDENSATION, RATES, STDS, spread
-from .theory import KEYS, SIZES
-
-TABLE = (8, 64, 512)
-
-
-def figure(evidence: Evidence) -> Figure:
-    start = evidence.shown("entropy")
-    drawing, axes = panels(3, width=4.7, height=4.4)
-    if start is not None:
-        for name in ("scaled", "unscaled"):
-            rows = torch.tensor([row[name] for row in start.each("entropy")])
-            theory = start.each("theory")[0][name]
-            axes[0].plot(SIZES, theory, color=color_of(name), label=name)
-            axes[0].plot(SIZES, rows.mean(0), "o", color=color_of(name), label="_measured")
-        axes[0].set_xscale("log", base=2)
-        axes[0].axhline(math.log(KEYS), color="0.5", linestyle=":", label="_uniform")
-        axes[0].set(xlabel="D", ylabel="entropy (nats)", title="Start: theory (lines), measured")
-        label_lines(axes[0])
-    _draw_rates(axes[1], evidence)
-    if (found := evidence.shown("map")) is not None:
-        _draw_map(axes[2], found.scores, drawing)
-    return drawing
+# Part -> standard deviation of the scores at the start. With C = D = 128 and unit variance it is
+# sqrt(D) times the scale; with GPT-2's weights, sqrt(D) C 0.02^2.
+SPREADS = {
+    "spread_2_300": 2.0,
+    "spread_4_300": 4.0,
+    "spread_8_300": 8.0,
+    "one_head_300": math.sqrt(128),
+    "spread_23_300": 2 * math.sqrt(128),
+}
+MARKS = {
+    "gpt2_start_300": (math.sqrt(128) * 128 * 0.02**2, "GPT-2's start,\nno scale", "left"),
+    "eight_heads_300": (math.sqrt(16), "eight heads of 16,\nno scale", "right"),
+}
+TICKS = (0.5, 1, 2, 4, 8, 16, 32)
+SEEDS = 3  # of the line
 
 
-def _draw_rates(axis: Any, evidence: Evidence) -> None:
-    """Mean loss of the pilots at every rate, and the loss of every seed at the best one."""
-    for start, line in (("unit", "-"), ("gpt2", "--")):
-        name = {"unit": "unit_variance_300", "gpt2": "gpt2_start_300"}[start]
-        for kind in ("scaled", "unscaled"):
-            arm = f"{kind}, {start}, 300 steps"
-            choice = evidence.claim.prediction(name).chosen.get(arm)
-            if choice is None:
-                continue
-            color, label = color_of(kind), f"{kind}, {start}"
-            axis.plot(*zip(*choice.losses.items(), strict=True), line, color=color, label=label)
-            scores = evidence.found[name].scores.get(arm, []) if name in evidence.found else []
-            axis.plot([choice.rate] * len(scores), scores, ".", color=color, alpha=0.6)
-    axis.set_xscale("log")
-    axis.set(xlabel="learning rate", ylabel="validation loss (nats)", title="300 steps, D = 128")
-    if axis.lines:
-        axis.legend()
+def draw(claim: Claim, parts: Sequence[Part]) -> Figure:
+    """Draw the share by spread for one head of 128, and two other models without the scale."""
+    found = {part.name: part for part in parts}
+    figure = Figure(figsize=(7, 4.6))
+    axes = figure.subplots()
+    line = {1.0: Share((1.0,), 1.0, 1.0, 1.0)}  # with the scale, softmax attention itself
+    for name, spread in SPREADS.items():
+        line[spread] = kept(found[name], SEEDS)
+    axes.plot([*line], [100 * of.median for of in line.values()], color=VERMILION)
+    for spread, of in line.items():
+        points(axes, spread, of, VERMILION, "o")
+    for name, (spread, label, side) in MARKS.items():
+        of = kept(found[name])
+        points(axes, spread, of, GREEN, "D")
+        x, y = (-10, 100 * min(of.by_seed)) if side == "right" else (0, 100 * min(of.by_seed) - 8)
+        note(axes, label, (spread, y), (x, 0), color=GREEN, ha=side, va="top")
+    note(axes, "the scale, 1/sqrt(D)", (1, 100), (6, 6))
+    no_scale = (math.sqrt(128), 100 * line[math.sqrt(128)].median)
+    note(axes, "no scale", no_scale, (0, 10), color=VERMILION)
+    for end, label in ((0, "without attention"), (100, "softmax attention")):
+        axes.axhline(end, color=BLACK, lw=1)
+        x, side = (0.5, "left") if end == 0 else (32, "right")
+        note(axes, label, (x, end), (0, 4), ha=side)
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(0.45, 34)
+    axes.set_xticks(TICKS, [f"{tick:g}" for tick in TICKS])
+    axes.set(
+        xlabel="standard deviation of the scores at the start",
+        ylabel="% of what attention gives",
+        title="One head of 128, 300 steps, best learning rates",
+    )
+    return figure
 
 
-def _draw_map(axis: Any, losses: Mapping[str, list[float]], drawing: Figure) -> None:
-    values = torch.tensor([sum(v) / len(v) for v in losses.values()])
-    values = values.view(len(STDS), len(RATES), 2)
-    grid = values[..., 0] - values[..., 1]
-    bound = max(0.05, float(grid.abs().max()))
-    image = axis.pcolormesh(grid, cmap="PuOr_r", vmin=-bound, vmax=bound, edgecolors="white")
-    axis.set_yticks([i + 0.5 for i in range(len(STDS))], [f"{spread(s):.2g}" for s in STDS])
-    axis.set_xticks([i + 0.5 for i in range(len(RATES))], [f"{lr:g}" for lr in RATES])
-    for i in range(len(STDS)):
-        for j in range(len(RATES)):
-            value = float(grid[i, j])
-            color = "white" if abs(value) > 0.6 * bound else "black"
-            place = {"ha": "center", "va": "center"}
-            axis.annotate(f"{value:+.2f}", (j + 0.5, i + 0.5), color=color, **place)
-    above = sum(spread(std) < CONDENSATION for std in STDS)  # the line is between two rows
-    axis.axhline(above, color="black", linestyle="--", linewidth=3)
-    axis.set(xlabel="learning rate", ylabel="spread of unscaled scores", title="The map")
-    axis.grid(False)
-    drawing.colorbar(image, ax=axis, label="unscaled minus scaled (nats)")
+def kept(part: Part, seeds: int | None = None) -> Share:
+    """What the first of three arms keeps, by the first seeds."""
+    return share_of(*(of_arm[:seeds] for of_arm in part.scores.values()))
 
 
-def table(evidence: Evidence) -> list[Mapping[str, Any]]:
-    """The largest weight of a row, averaged over rows."""
-    start = evidence.shown("entropy")
-    if start is None:
-        return []
-    mean = {
-        name: torch.tensor([row[name] for row in start.each("largest")]).mean(0)
-        for name in ("scaled", "unscaled")
-    }
-    return [
-        {"D": D} | {f"largest weight, {name}": float(mean[name][SIZES.index(D)]) for name in mean}
-        for D in TABLE
-    ]
+def note(
+    axes: Axes, text: str, at: tuple[float, float], shift: tuple[int, int], **style: str
+) -> None:
+    """Write beside a point."""
+    axes.annotate(text, at, shift, textcoords="offset points", fontsize=12, **style)
+
+
+def points(axes: Axes, spread: float, of: Share, color: str, marker: str) -> None:
+    """Draw a dot for each seed."""
+    axes.plot([spread] * len(of.by_seed), [100 * x for x in of.by_seed], marker, color=color,
+              alpha=0.6, ms=6)  # fmt: skip

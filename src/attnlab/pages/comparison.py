@@ -10,7 +10,7 @@ import pandas as pd
 from attnlab.plotting.drawing import panels, png, styled, svg
 from attnlab.runs.compare import Comparison
 from attnlab.runs.figure import findings, heads_of, panels_of
-from attnlab.runs.report import alone, number, sentence, table, verdict
+from attnlab.runs.report import alone, kept, number, sentence, table, verdict
 
 STYLE = """
 :root { color-scheme: light dark; }
@@ -45,6 +45,7 @@ def page(comparisons: Sequence[Comparison]) -> str:
     patterns of the first seed, and the settings that differ. BadInput if no run has a loss."""
     said = [alone(c) for c in comparisons if c.pairs.empty]
     said += [text for c in comparisons for text in (sentence(c), verdict(c))]
+    said += kept(comparisons)
     title = (findings(comparisons) or [f"{len(comparisons)} settings"])[0]
     settings = pd.DataFrame({c.label: c.first.settings for c in comparisons if not damaged(c)})
     settings = settings.map(lambda x: x if isinstance(x, str) else json.dumps(x))

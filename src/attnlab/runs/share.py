@@ -1,0 +1,108 @@
+"""What attention gives, and how much of it a setting keeps.
+
+The yardstick has two ends: attn=none, in which each position sees only itself, and softmax
+attention with the scale, attn=sdpa. A setting X keeps (none - X) / (none - sdpa) of the losses:
+0 % is as without attention, 100 % as with softmax attention.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median, stdev
+
+from attnlab.runs.compare import Comparison, is_plain
+from attnlab.runs.seed_statistics import median_interval
+
+FEWEST = 3  # seeds; with fewer there is no share
+CLEAR = 5  # what attention gives must be so many standard deviations over the seeds
+INTERVAL = 6  # seeds from which on the median has an exact interval
+
+
+@dataclass(frozen=True)
+class Share:
+    """How much of what attention gives a setting keeps; 1 is all of it."""
+
+    by_seed: tuple[float, ...] = ()
+    median: float = math.nan
+    low: float = math.nan  # of the exact 95 % interval of the median; with fewer than six seeds,
+    high: float = math.nan  # the smallest and the largest share
+    why: str = ""  # why there is none
+
+
+def line(loss: float, none: float, sdpa: float, share: float) -> float:
+    """Positive if a setting keeps less than `share` of what attention gives, in nats.
+
+    Claims judge this number for each seed, because it has no denominator that noise can make
+    small or negative.
+    """
+    return loss - none + share * (none - sdpa)
+
+
+def share_of(loss: Sequence[float], none: Sequence[float], sdpa: Sequence[float]) -> Share:
+    """The share that a setting keeps, from its losses and those of both ends, one for each seed.
+
+    There is no number where a run diverged, there are fewer than three seeds, or what attention
+    gives is not clearly above the noise. Raises ValueError if the numbers of losses differ.
+    """
+    arms = {"it": loss, "none": none, "sdpa": sdpa}
+    lost = [arm for arm, of in arms.items() if not all(map(math.isfinite, of))]
+    gains = [a - b for a, b in zip(none, sdpa, strict=True)]
+    if lost:
+        return Share(why=f"{' and '.join(lost)} diverged")
+    if len(gains) < FEWEST:
+        seeds = ("no seed", "one seed", "two seeds")[len(gains)]
+        return Share(why=f"all three ended with {seeds}, and it takes three")
+    gain, spread = median(gains), stdev(gains)
+    if min(gains) <= 0 or gain < CLEAR * spread:
+        seeds = f"{len(gains)} seeds with a standard deviation of {spread:.4f}"
+        return Share(
+            why=f"attention gives nothing measurable here ({gain:.4f} nats, median of {seeds})"
+        )
+    shares = [(a - x) / gain for a, x, gain in zip(none, loss, gains, strict=True)]
+    if len(shares) < INTERVAL:
+        return Share(tuple(shares), median(shares), min(shares), max(shares))
+    return Share(tuple(shares), *median_interval(shares))
+
+
+def shares(comparisons: Sequence[Comparison]) -> dict[str, Share]:
+    """Label -> share, of each setting that was compared with unchanged softmax attention, where
+    attn=none was trained with the same settings and seeds."""
+    found: dict[str, Share] = {}
+    for none in comparisons:
+        base = none.baseline
+        if base is None or (none.first.attn, base.first.attn) != ("none", "sdpa"):
+            continue
+        if is_plain(none) and is_plain(base):
+            like = [c for c in comparisons if len(c.pairs) and c.baseline.runs is base.runs]
+            found |= {c.label: between(c, none) for c in like}
+    return found
+
+
+def between(c: Comparison, none: Comparison) -> Share:
+    """The share of a setting, by the seeds that it, its baseline and attn=none have in common."""
+    if c.reads_ahead or none.reads_ahead:
+        return Share(why="the loss of a model that reads the future does not measure prediction")
+    mine = c.pairs[["seed", "loss", "loss_base"]]
+    losses = mine.merge(none.pairs[["seed", "loss"]].rename(columns={"loss": "none"}), on="seed")
+    return share_of(losses.loss.tolist(), losses["none"].tolist(), losses.loss_base.tolist())
+
+
+def sentence(name: str, share: Share, rates: str = "at this learning rate") -> str:
+    """What a setting keeps, in words; or why that cannot be said."""
+    if share.why:
+        return f"No share of what attention gives can be said of {name}: {share.why}."
+    n, size = len(share.by_seed), percent(share.median)
+    way = "95 % interval" if n >= INTERVAL else "from"
+    seeds = f"median of {n} seeds, {way} {percent(share.low)} to {percent(share.high)}"
+    if share.median < 0:
+        less = f"{size} of what attention gives"
+        return f"{name} is worse than without attention {rates} ({less}, {seeds})."
+    if share.median <= 1:
+        return f"{name} keeps {size} of what attention gives {rates} ({seeds})."
+    more = f"{share.median:.2f} times as much as softmax attention"
+    return f"{name} gives {more} {rates} ({seeds})."
+
+
+def percent(share: float) -> str:
+    """A share as a percentage, such as 5 % or 0.4 %."""
+    return f"{100 * share:.{0 if abs(share) >= 0.0095 else 1}f} %"
