@@ -65,7 +65,9 @@ torch.save(found, folder + "/old.pt")
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("data")
-    (made / "mine.txt").write_text("Größe 😀 to be, or not to be,\nthat is it:\r\n" * 40, newline="")
+    (made / "mine.txt").write_text(
+        "Größe 😀 to be, or not to be,\nthat is it:\r\n" * 40, newline=""
+    )
     bpe().save(str(made / "tokenizer.json"))
     (made / "rows").mkdir()
     lines = [json.dumps({"line": f"To be, {i}", "act": 3}) for i in range(2000)]

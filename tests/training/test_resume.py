@@ -174,8 +174,9 @@ import lightning.pytorch as L
 
 class Kill(L.Callback):
     def on_train_batch_end(self, trainer, *_):
-        if trainer.global_step == 5 and trainer.global_rank == {rank} and not Path("dead").exists():
-            Path("dead").touch()
+        step, dead = trainer.global_step, Path("dead")
+        if step == 5 and trainer.global_rank == {rank} and not dead.exists():
+            dead.touch()
             os.kill(os.getpid(), signal.SIGKILL)
 """
 
