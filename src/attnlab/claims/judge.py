@@ -1,165 +1,147 @@
-"""Judges predictions and claims, and says in words what was measured."""
+"""The rule: from the values of seeds to a verdict on a prediction, and from those to a sentence.
+
+docs/claims.md states the rule. Claims and the ranking are both judged here.
+"""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Literal
 
-from attnlab.claims import statistics
-from attnlab.claims.criteria import EXACT, Criterion, Exactly, Happens
-from attnlab.claims.rule import decide, decide_lengths, decide_sentence
-from attnlab.files import read_json
-from attnlab.runs.seed_statistics import (
-    LOOKS,
-    Verdict,
-    declared_looks,
-    median_interval,
-    most_against,
-)
+Verdict = Literal["confirmed", "refuted", "open"]
+Sentence = Literal["holds", "holds only if", "does not hold", "open"]
+STAGES = ((10, 10), (20, 17), (40, 31))  # after so many seeds, so many must agree
+FEWEST = STAGES[0][0]  # with fewer seeds, values are shown and not judged
 
-if TYPE_CHECKING:
-    from attnlab.claims.claim import Prediction
-    from attnlab.claims.results import Evidence, PredictionResult
+
+@dataclass(frozen=True)
+class Criterion:
+    """A seed agrees if its value lies between `low` and `high`.
+
+    A value on a bound neither agrees nor contradicts. With `always`, no statistics are needed: the
+    bounds belong to the range, one miss refutes, and ten seeds without a miss confirm.
+    """
+
+    low: float = -math.inf
+    high: float = math.inf
+    unit: str = "nats"
+    always: bool = False
+
+    def answer(self, value: float) -> str:
+        """yes, below, above, or "" for neither; a NaN contradicts only with `always`."""
+        inside = self.low <= value <= self.high if self.always else self.low < value < self.high
+        if inside:
+            return "yes"
+        if value < self.low:
+            return "below"
+        return "above" if value > self.high or self.always else ""
+
+    def __str__(self) -> str:
+        low, high, word = self.low, self.high, "always " if self.always else ""
+        if low == high:
+            said = f"exactly {low:g}"
+        elif math.isinf(high):
+            said = f"above {low:g}"
+        else:
+            said = f"below {high:g}" if math.isinf(low) else f"from {low:g} to {high:g}"
+        return f"{word}{said} {self.unit}".strip()
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of judging one prediction by the values of its seeds."""
+    """The verdict on one prediction at one length of training, with its numbers."""
 
     verdict: Verdict
-    yes: int  # how many of the judged seeds agree
-    no: int  # how many contradict on one side, the one with more of them
-    n: int  # judged seeds: up to the last complete look, or all if there are fewer than 10
-    undecided: bool  # a later declared look could still decide
-    median: float  # of the judged seeds
-    low: float  # exact interval of the median
+    yes: int  # seeds that agree, of the first n
+    no: int  # seeds that contradict on one side, the one with more of them
+    n: int  # judged seeds: up to the last complete stage, or all if there are fewer than 10
+    undecided: bool  # a later stage could still decide
+    median: float
+    low: float  # exact interval of the median; NaN with fewer than 6 seeds
     high: float
-    mean: float  # of the finite values; no verdict depends on it
-    line: str  # the evidence in plain English
 
 
-def judge(values: Sequence[float], criterion: Criterion, last_look: int) -> Outcome:
-    """Judge one prediction by the values of its seeds, in declared order."""
+def judge(values: Sequence[float], criterion: Criterion, most: int = 10) -> Outcome:
+    """Judge a prediction by one value a seed, in order; `most` seeds (10, 20, 40) may be used."""
     answers = [criterion.answer(value) for value in values]
-    exact = isinstance(criterion, EXACT)
-    verdict, judged, undecided = decide(answers, last_look, exact)
-    n = judged or len(answers)
-    yes, no = answers[:n].count("yes"), most_against(answers[:n])
-    ordered = [value for value in values[:n] if not math.isnan(value)]
-    finite = [value for value in ordered if math.isfinite(value)]
-    median, low, high = median_interval(ordered) if ordered else [math.nan] * 3
-    mean = fmean(finite) if finite else math.nan
-    line = f"predicted {criterion.wording}; {yes} of {n} seeds agree"
-    if no and not exact:
-        line += f", {no} contradict"
-    if n < LOOKS[0][0] and verdict == "open":
-        line += f" so far (a verdict needs {LOOKS[0][0]})"
-    if ordered and not isinstance(criterion, Exactly | Happens):
-        line += f"; median {median:.4g}"
-        if not math.isnan(low):
-            line += f" ({low:.4g} to {high:.4g})"
-        of = f"of the {len(finite)} finite values " if len(finite) < len(ordered) else ""
-        line += f", mean {of}{mean:.4g}" if finite else ""
-    return Outcome(verdict, yes, no, n, undecided, median, low, high, mean, line)
+    verdict, n, undecided = _decide(answers, criterion.always, most)
+    n = n or len(answers)
+    numbers = [value for value in values[:n] if not math.isnan(value)]
+    interval = median_interval(numbers) if numbers else (math.nan,) * 3
+    yes, no = answers[:n].count("yes"), _against(answers[:n])
+    return Outcome(verdict, yes, no, n, undecided, *interval)
 
 
-def power(prediction: "Prediction", last_look: int) -> float:
-    """Probability that a prediction is confirmed if its pilot was right; NaN without a pilot."""
-    if prediction.pilot is None:
-        return math.nan
-    share = prediction.criterion.share(prediction.pilot.effect, prediction.pilot.sd)
-    return statistics.reach_probability(share, declared_looks(last_look))
+def _decide(answers: list[str], always: bool, most: int) -> tuple[Verdict, int, bool]:
+    """The verdict, on how many seeds it rests, and whether a later stage could decide."""
+    if always:
+        missed = any(answer != "yes" for answer in answers)
+        enough: Verdict = "confirmed" if len(answers) >= FEWEST else "open"
+        return "refuted" if missed else enough, len(answers), False
+    judged, stages = 0, [stage for stage in STAGES if stage[0] <= most]
+    for n, bar in stages:
+        if len(answers) < n:
+            break
+        judged = n
+        if answers[:n].count("yes") >= bar:
+            return "confirmed", n, False
+        if _against(answers[:n]) >= bar:
+            return "refuted", n, False
+    best = max(answers[:judged].count("yes"), _against(answers[:judged]))
+    return "open", judged, any(best + n - judged >= bar for n, bar in stages if n > judged)
 
 
-def false_confirmations(declarations: Iterable[Mapping[str, Any]]) -> tuple[int, float]:
-    """How many primary predictions need statistics, and P(any is confirmed falsely), at most.
+def _against(answers: Sequence[str]) -> int:
+    return max(answers.count("below"), answers.count("above"))
 
-    Takes the declarations of all claims, as declared.json holds them. Falsely: although at most
-    half of all seeds agree. The lengths of one prediction count once.
+
+def at_all_lengths(verdicts: Sequence[str]) -> str:
+    """A prediction at several lengths of training is decided if all lengths say the same."""
+    return verdicts[0] if len(set(verdicts)) == 1 else "open"
+
+
+def sentence(verdicts: Sequence[tuple[str, str]]) -> Sentence:
+    """The verdict on a sentence from (role, verdict) of its predictions.
+
+    Roles: "for" and "against" decide; a "control" must be confirmed; others do not count.
     """
-    errors = {}
-    for number, content in enumerate(declarations):
-        looks = [(int(n), int(bar)) for n, bar in content["looks"]]
-        for name, prediction in content["predictions"].items():
-            exact = prediction["criterion"]["kind"] in [kind.__name__ for kind in EXACT]
-            if prediction["role"] == "primary" and not exact:
-                key = number, prediction.get("part_of") or name
-                errors[key] = statistics.reach_probability(0.5, looks)
-    return len(errors), sum(errors.values())
+    if any(role == "control" and verdict != "confirmed" for role, verdict in verdicts):
+        return "open"
+    deciding = [(role, verdict) for role, verdict in verdicts if role in ("for", "against")]
+    true = sum((role == "for") == (v == "confirmed") for role, v in deciding if v != "open")
+    undecided = sum(verdict == "open" for _, verdict in deciding)
+    if true + undecided < len(deciding):
+        return "holds only if" if true else "does not hold"
+    return "holds" if true and not undecided else "open"
 
 
-def family_error(experiments: Path) -> str:
-    """The error over all declared claims of a directory, in a sentence."""
-    declared = [read_json(file) for file in sorted(experiments.glob("*/declared.json"))]
-    count, error = false_confirmations(content["declaration"] for content in declared)
-    return (
-        f"{count} declared primary predictions: if at most half of all seeds agree with each, at "
-        f"least one is confirmed with a probability of at most {error:.1%}"
-    )
+def median_interval(
+    values: Sequence[float], confidence: float = 0.95
+) -> tuple[float, float, float]:
+    """The median, and an exact interval for it between two order statistics, for any noise.
+
+    The r-th smallest and r-th largest of n values enclose it with probability
+    1 - 2 P(Binomial(n, 1/2) < r).
+    """
+    x, n = sorted(values), len(values)
+    middle = (x[(n - 1) // 2], x[n // 2])
+    median = middle[0] if middle[0] == middle[1] else sum(middle) / 2
+    r, outside = 0, 2 / 2**n
+    while 1 - outside >= confidence:
+        r += 1
+        outside += 2 * math.comb(n, r) / 2**n
+    return (median, x[r - 1], x[n - r]) if r else (median, math.nan, math.nan)
 
 
-def judge_claim(evidence: "Evidence") -> None:
-    """Derive the verdict on the sentence from the primary predictions and the controls."""
-    true, false, undecided = list[str](), list[str](), list[str]()  # settings
-    primary = [r for r in evidence.found.values() if r.prediction.role == "primary"]
-    for parts in _predictions(primary):
-        verdict = decide_lengths([x.outcome.verdict if x.outcome else "open" for x in parts])
-        speaks_for = (verdict == "confirmed") == (parts[0].prediction.bearing == "for")
-        settings = undecided if verdict == "open" else true if speaks_for else false
-        settings.append(_setting(parts, verdict, evidence.claim.last_look))
-    broken = [
-        name
-        for name, result in evidence.found.items()
-        if result.prediction.role == "control" and result.verdict != "confirmed"
-    ]
-    evidence.verdict = "open"
-    if broken or any(result.failed for result in primary):
-        why = f"control {', '.join(broken)} not confirmed" if broken else "runs failed"
-        evidence.line = f"Open: {why}."
-        return
-    if not primary:
-        evidence.line = "Open: the times are shown, not judged."
-        return
-    evidence.verdict = decide_sentence(len(true), len(false), len(undecided))
-    holds = {"open": "Holds so far", "holds only if": "Holds only if"}
-    parts_of_line = {holds.get(evidence.verdict, "Holds"): true}
-    parts_of_line |= {"Does not hold": false, "Open": undecided}
-    clauses = [f"{word}: {'; '.join(where)}" for word, where in parts_of_line.items() if where]
-    # Most seeds can agree although the mean does not, so runs that diverged are named.
-    clauses += [
-        f"{result.prediction.name}: {count} of {len(result.rows[arm])} diverged in {arm}"
-        for result in primary
-        if result.verdict == "confirmed"
-        for arm, count in result.diverged.items()
-        if count
-    ]
-    evidence.line = ". ".join(clauses) + "."
-
-
-def _predictions(results: Sequence["PredictionResult"]) -> list[list["PredictionResult"]]:
-    """The results of each prediction, one for each of its lengths."""
-    groups: dict[str, list[PredictionResult]] = {}
-    for result in results:
-        name = result.prediction.part_of or result.prediction.name
-        groups.setdefault(name, []).append(result)
-    return list(groups.values())
-
-
-def _setting(parts: Sequence["PredictionResult"], verdict: Verdict, last_look: int) -> str:
-    prediction, notes = parts[0].prediction, []
-    if verdict == "refuted":
-        notes.append("predicted otherwise")
-    elif verdict == "open" and not any(part.seeds for part in parts):
-        notes.append("not run yet")
-    elif len({part.verdict for part in parts}) > 1:
-        notes += [f"{part.verdict} at {part.prediction.steps:,} steps" for part in parts]
-    elif verdict == "open" and prediction.pilot is not None:
-        notes.append(f"power {power(prediction, last_look):.0%} by its pilot")
-    for part in parts:
-        for arm, choice in part.prediction.chosen.items():
-            if choice.at_edge:
-                notes.append(f"the best rate of {arm} is at the edge of those tried")
-    where = prediction.where or prediction.says.rstrip(".")
-    return f"{where} ({', '.join(notes)})" if notes else where
+def chance(share: float, most: int) -> float:
+    """P(confirmed) if each seed agrees with probability `share`: at 1/2, the error."""
+    confirmed, seen, alive = 0.0, 0, {0: 1.0}  # count of yes -> probability, not yet confirmed
+    for n, bar in [stage for stage in STAGES if stage[0] <= most]:
+        after: dict[int, float] = {}
+        for count, p in alive.items():
+            for more in range(n - seen + 1):
+                q = p * math.comb(n - seen, more) * share**more * (1 - share) ** (n - seen - more)
+                after[count + more] = after.get(count + more, 0.0) + q
+        confirmed += sum(p for count, p in after.items() if count >= bar)
+        alive, seen = {count: p for count, p in after.items() if count < bar}, n
+    return confirmed

@@ -1,228 +1,181 @@
-"""`attnlab reproduce`: plan, run what is missing, judge, report."""
+"""Run what is missing, keep its rows, and judge: what `attnlab reproduce` and `rank` do."""
 
-import math
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import threading
 import time
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Column, Table
-
-from attnlab.claims.claim import BUDGETS, Claim, Prediction, Trained
-from attnlab.claims.configs import hydra_conf
-from attnlab.claims.criteria import EXACT
-from attnlab.claims.evaluate import evaluate
-from attnlab.claims.judge import family_error
-from attnlab.claims.loading import load_claims
-from attnlab.claims.paths import Paths
-from attnlab.claims.plan import ClaimSet, Counts, make_plan
-from attnlab.claims.progress import check_positive, duration, run_plan
-from attnlab.claims.reference import pin_training_code
-from attnlab.claims.results import Evidence
-from attnlab.claims.rows import read_rows, score
-from attnlab.errors import BadInput, counted
+from attnlab.claims.claims import function, is_measurement
+from attnlab.claims.rows import Rows, machine, said
+from attnlab.claims.trials import Row, Run
+from attnlab.errors import BadInput
+from attnlab.files import write_json
 from attnlab.installation import lab_path
-from attnlab.runs.seed_statistics import LOOKS
-from attnlab.runs.sentences import at_most
-from attnlab.workers import cores
 
-COLORS = {"holds": "green", "does not hold": "red", "holds only if": "cyan"}
+RANKING = "ranking"  # reads the runs of the ranking
+TIMES = ("wall_seconds", "tokens_per_second", "seed", "compiled", "devices", "threads")  # not kept
 
 
-def find_paths(
-    experiments: Path | None,
-    conf: Path | None,
-    outputs: Path,
-    budget: str,
-    config_dir: Path | None = None,
-) -> Paths:
-    """The directories of a call; BadInput if one does not exist, or the budget is unknown.
+@dataclass(frozen=True)
+class Place:
+    """Where runs are made.
 
-    By default, `experiments` and `conf` are those of the current directory if it has claims and a
-    train.yaml, and attnlab's own otherwise.
+    Args:
+        folder: of the claim; its modules can be imported.
+        outputs: contains the run directories, `runs/<n>`, and rows that are not committed.
+        commit: of the repository, with a + if files differ from it.
+        reads: `measure.function`s that read finished runs for further values.
+        config_dir: the user's own configuration, as Hydra's --config-dir.
     """
-    if budget not in BUDGETS:
-        raise BadInput(f"--budget {budget} is unknown; it must be {' or '.join(BUDGETS)}")
-    if experiments is None:
-        here = any(Path().glob("experiments/*/claim.py"))
-        experiments = Path("experiments") if here else lab_path("experiments")
-    if conf is None:
-        conf = Path("conf") if Path("conf", "train.yaml").is_file() else lab_path("conf")
-    # Workers and run directories must not depend on the current directory.
-    added = None if config_dir is None else config_dir.resolve()
-    paths = Paths(experiments.resolve(), conf.resolve(), outputs.resolve(), budget, added)
-    if not paths.experiments.is_dir():
-        raise BadInput(f"{paths.experiments} does not exist; name another --experiments")
-    if not (paths.conf / "train.yaml").is_file():
-        raise BadInput(f"{paths.conf} has no train.yaml; name another --conf")
-    if added is not None and not added.is_dir():
-        raise BadInput(f"{added} does not exist; name another --config-dir")
-    return paths
+
+    folder: Path
+    outputs: Path
+    commit: str
+    reads: tuple[str, ...] = ()
+    config_dir: Path | None = None
 
 
-def reproduce(
-    paths: Paths,
-    names: Sequence[str] = (),
+Train = Callable[[Run, Path, Place], Row]  # in a worker: trains in a directory, gives the row
+
+
+def run_missing(
+    needed: Callable[[], Sequence[Run]],
+    rows: Rows,
+    place: Place,
     *,
-    seeds: int | None = None,
-    jobs: int | None = None,
-    fresh: bool = False,
-    only_plan: bool = False,
-    minutes: float | None = None,
-) -> tuple[list[Evidence], bool]:
-    """Run what claims still need, judge the claims, and write verdicts.json and the report.
+    train: Train,
+    jobs: int,
+    minutes: float | None,
+) -> bool:
+    """Run until nothing is missing; False if the time was over, and the same call continues.
 
-    With `seeds`, use this many seeds instead of going from look to look; `fresh` ignores the
-    committed rows; `only_plan` prints how much there is to run. After `minutes`, runs are stopped,
-    and the same call continues. Returns the evidence of every claim, and whether all were judged.
-    Raises BadInput if an argument or a claim is invalid, or another call is running.
+    What is missing follows from the rows so far, so it is asked for again after each round: the
+    best rates are known only when all rates were tried. The first run that fails raises its error;
+    the rows of the others are kept.
     """
-    check_positive(seeds=seeds, jobs=jobs, minutes=minutes)
-    claims, jobs = load_claims(paths.experiments, names), jobs or cores()
-    console = Console(soft_wrap=True)
-    until = time.monotonic() + 60 * minutes if minutes else None
-    with nullcontext() if only_plan else paths.lock(), hydra_conf(paths.conf):
-        known = ClaimSet(paths, claims, fresh=fresh)
-        counts = first_look(known, seeds)
-        console.print(_announcement(known, counts, jobs, to_last_look=seeds is None))
-        if only_plan:
-            return [], True
-        while True:
-            plan = make_plan(known, counts)
-            pin_training_code(plan, known, jobs, console)
-            complete = run_plan(plan, known, jobs, until)
-            family = evaluate(known, counts)
-            if seeds is not None or not complete or not next_look(family, counts):
-                break
-        from attnlab.claims.report import write_report  # imports Matplotlib
-
-        write_report(family, paths)
-    print_verdicts(family, paths, console)
-    if not complete:
-        console.print("Time is up; the same command continues.")
-    if fresh:
-        print_agreement(known, console)
-    return family, not any(evidence.failed for evidence in family)
+    until = time.monotonic() + 60 * minutes if minutes else float("inf")
+    if not needed():
+        return True
+    context = multiprocessing.get_context("spawn")  # threads of PyTorch do not survive a fork
+    with ProcessPoolExecutor(jobs, context, start_worker, (sys.path,)) as pool:
+        while todo := list(needed()):
+            print(f"{len(todo)} runs come next", flush=True)
+            waiting, running, ended = todo[::-1], dict[Future[Row], Run](), 0
+            while running or (waiting and time.monotonic() < until):
+                while waiting and len(running) < jobs and time.monotonic() < until:
+                    run = waiting.pop()
+                    folder = run_directory(run, place)
+                    running[pool.submit(train, run, folder, place)] = run
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    run, ended = running.pop(future), ended + 1
+                    rows.add(future.result())
+                    print(f"[{ended}/{len(todo)}] {said(run)}", flush=True)
+            if waiting:
+                return False
+    return True
 
 
-def first_look(known: ClaimSet, seeds: int | None) -> Counts:
-    """How many seeds each prediction starts with; predictions outside the budget are omitted."""
-    return {
-        (claim.name, each.name): each.seeds or seeds or LOOKS[0][0]
-        for claim, each in known.predictions
-        if known.paths.budget == "full" or is_quick(claim, each)
-    }
+def start_worker(path: list[str]) -> None:
+    """Prepare a worker: imports as its parent, one thread, Ctrl-C ignored, ends with its parent.
+
+    Two processes of one thread are faster than one of two, and rounding has one order.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()  # returns when the parent is gone, even by SIGKILL
+        os._exit(1)  # otherwise this process would hold the lock of a run directory
+
+    threading.Thread(target=watch, daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.path[:] = path
+    import torch
+
+    torch.set_num_threads(1)
 
 
-def is_quick(claim: Claim, prediction: Prediction) -> bool:
-    """Whether --budget quick includes a prediction. Beside trained ones that decide the verdict,
-    one that does not is left out if it needs runs of its own."""
-    if prediction.budget != "quick" or not isinstance(prediction, Trained):
-        return prediction.budget == "quick"
-    deciding = [x for x in claim.predictions if x.role in ("primary", "control")]
-    trained = [x for x in deciding if x.budget == "quick" and isinstance(x, Trained)]
-    shared = {arm for each in trained for arm in each.arms}
-    return not trained or prediction in trained or shared.issuperset(prediction.arms)
+def run_directory(run: Run, place: Place) -> Path:
+    """The numbered directory of a run: the one in which this commit began it, or a new one.
+
+    Overrides may be longer than the name of a file; they are in `<n>.json` beside it.
+    """
+    key = {"overrides": list(run.overrides), "seed": run.seed, "commit": place.commit}
+    runs = place.outputs / "runs"
+    files = sorted(runs.glob("*.json"))
+    for file in files:
+        if json.loads(file.read_bytes()) == key:
+            return file.with_suffix("")
+    file = runs / f"{int(files[-1].stem) + 1 if files else 1:05}.json"
+    write_json(file, key)
+    return file.with_suffix("")
 
 
-def next_look(family: Sequence[Evidence], counts: Counts) -> bool:
-    """Raise the counts of predictions that later looks can decide; False if there are none."""
-    more = False
-    for evidence in family:
-        for name, result in evidence.found.items():
-            count = counts.get((evidence.claim.name, name), 0)
-            looks = [n for n, _ in LOOKS if count < n <= evidence.claim.last_look]
-            few = result.prediction.seeds is not None  # its number of seeds is fixed
-            if count and looks and not few and result.outcome and result.outcome.undecided:
-                counts[evidence.claim.name, name] = looks[0]
-                more = True
-    return more
+def train_run(run: Run, folder: Path, place: Place) -> Row:
+    """Train one run as `train.py` does, or call a measurement; the row of what it gave."""
+    row = {"overrides": list(run.overrides), "seed": run.seed}
+    began = time.process_time()
+    sys.path += [str(place.folder), str(place.folder.parent)]  # last: they replace no other module
+    if is_measurement(run.overrides):
+        row |= {"status": "finished", "values": dict(measured(run.overrides[0], place)(run.seed))}
+    else:
+        from attnlab.training.config import read_config  # Lightning takes seconds to import
+        from attnlab.training.run import run as train
+
+        cfg, variant = compose([*run.overrides, f"seed={run.seed}"], place.config_dir)
+        metrics = train(read_config(cfg), folder, variant=variant, overrides=run.overrides).metrics
+        values = {key: x for key, x in metrics.items() if isinstance(x, int | float)}
+        for key in TIMES:
+            values.pop(key, None)
+        if metrics["status"] != "diverged":
+            for name in place.reads:
+                values |= measured(name, place)(folder)
+        row |= {"status": metrics["status"], "values": values}
+    row |= {"cpu_seconds": round(time.process_time() - began, 1)}
+    return row | {"commit": place.commit, "machine": machine()}
 
 
-def _announcement(known: ClaimSet, counts: Counts, jobs: int, *, to_last_look: bool) -> str:
-    """What will be run, and roughly how long it takes."""
-    plan = make_plan(known, counts)
-    runs = sum(task.kind == "run" for task in plan.tasks.values())
-    done = sum(task.done for task in plan.tasks.values())
-    text = f"{known.paths.budget}: {counted(len(known.claims), 'claim')}, {counted(runs, 'run')} "
-    text += f"and {counted(len(plan.tasks) - runs, 'measurement')} for the first look, "
-    text += f"{done} of them done"
-    if plan.todo:
-        text += f"; about {duration(plan.seconds(jobs))} on {counted(jobs, 'process', 'es')}"
-    if to_last_look:
-        last = {
-            (claim.name, each.name): claim.last_look
-            for claim, each in known.predictions
-            if each.seeds is None
-            and each.role != "shown"
-            and not isinstance(each.criterion, EXACT)
-        }
-        at_most = {key: max(count, last.get(key, 0)) for key, count in counts.items()}
-        whole = make_plan(known, at_most).seconds(jobs)
-        text += f"\nIf every prediction needs its last look: {duration(whole)}"
-    return text if plan.todo else f"{text}; nothing to run"
+def compose(overrides: Sequence[str], config_dir: Path | None = None) -> tuple[Any, str]:
+    """The configuration that `train.py` would compose, and the name of its variant; BadInput with
+    Hydra's message if it cannot."""
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.errors import HydraException
+    from omegaconf import open_dict
+
+    GlobalHydra.instance().clear()
+    added = [] if config_dir is None else [f"hydra.searchpath=['{config_dir.resolve()}']"]
+    with initialize_config_dir(str(lab_path("conf").resolve()), version_base="1.3"):
+        try:
+            words = [*added, "train_loss=false", *overrides]  # an arm may turn it on
+            cfg = hydra_compose("train", words, return_hydra_config=True)
+        except HydraException as error:
+            raise BadInput(f"{' '.join(overrides)} cannot be composed: {error}") from error
+    variant = str(cfg.hydra.runtime.choices["attn"]).replace("/", "-")
+    with open_dict(cfg):
+        del cfg["hydra"]
+    return cfg, variant
 
 
-def list_claims(paths: Paths, names: Sequence[str]) -> None:
-    """Print all claims of a directory, or the named ones."""
-    rows = _table("claim", "textbook sentence", "predictions")
-    for claim in load_claims(paths.experiments, names):
-        known = [
-            each.name if paths.budget == "full" or is_quick(claim, each) else f"({each.name})"
-            for each in claim.predictions
-        ]
-        rows.add_row(claim.name, escape(claim.says), escape(", ".join(known)))
-    Console(soft_wrap=True).print(rows)
-    print(f"Predictions in parentheses are not run with --budget {paths.budget}.")
+def measured(name: str, place: Place) -> Callable[..., dict[str, Any]]:
+    """`module.function` beside claim.yaml, or the one of the ranking."""
+    return ranking_values if name == RANKING else function(place.folder, name)
 
 
-def print_verdicts(family: Sequence[Evidence], paths: Paths, console: Console) -> None:
-    """Print the verdicts with one row per prediction, and what failed."""
-    rows = _table("claim", "prediction", "verdict", "evidence")
-    for evidence in family:
-        color = COLORS.get(evidence.verdict, "yellow")
-        version = f"version {evidence.version}" if not evidence.exploratory else "exploratory"
-        rows.add_row(
-            f"[bold]{evidence.claim.name}[/]",
-            f"[bold]{escape(evidence.claim.says)}[/]",
-            f"[bold {color}]{evidence.verdict}[/]",
-            escape(f"{evidence.line} ({version})"),
-        )
-        for name, result in evidence.found.items():
-            line = "; ".join(filter(None, (result.line, result.remark)))
-            says = escape(f"  {name} ({result.prediction.role}): {result.prediction.says}")
-            rows.add_row("", says, result.verdict, escape(line))
-    console.print(rows)
-    for evidence in family:
-        for name in evidence.failed:
-            why = escape(f"{name}: {evidence.found[name].remark}")
-            console.print(f"[bold red]{evidence.claim.name} was not judged[/]: {why}")
-    console.print(family_error(paths.experiments), soft_wrap=False)
-    console.print(f"report    {paths.results / 'report.html'}")
-    console.print(f"verdicts  {paths.results / 'verdicts.json'}")
-
-
-def _table(*names: str) -> Table:
-    columns = (Column(name, overflow="fold") for name in names)
-    return Table(*columns, box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-
-
-def print_agreement(known: ClaimSet, console: Console) -> None:
-    """How far the losses of this machine agree with the published ones, claim by claim."""
-    for claim in known.claims:
-        published = read_rows(known.paths.experiments / claim.name / "rows.jsonl")
-        then, here = {row["id"]: row for row in published}, known.store.committed(claim.name)
-        shared = [id_ for id_, row in here.items() if id_ in then and "val_loss" in row["values"]]
-        both = [(score(here[id_], "val_loss"), score(then[id_], "val_loss")) for id_ in shared]
-        finite = [abs(a - b) for a, b in both if math.isfinite(a) and math.isfinite(b)]
-        diverged = sum(math.isfinite(a) != math.isfinite(b) for a, b in both)
-        most = max(finite, default=0.0)
-        exact = f"to {at_most(most)} nats" if most else "exactly"
-        also = f"; {diverged} more diverged on one machine only" if diverged else ""
-        if both:
-            console.print(
-                f"{claim.name}: {len(both) - diverged} losses of this machine agree with the "
-                f"published ones {exact}{also}"
-            )
+def ranking_values(folder: Path) -> dict[str, Any]:
+    """What a row of the ranking holds beside the numbers of metrics.json."""
+    metrics = json.loads((folder / "metrics.json").read_bytes())
+    values = {"curve": metrics["probes"]["curve"], "costs": metrics["costs"]}
+    longest = max(metrics.get("by_length", {}), key=int, default=None)
+    if longest is not None:
+        values["accuracy_at_length"] = metrics["by_length"][longest]["accuracy"]
+    return values

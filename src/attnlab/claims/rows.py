@@ -1,183 +1,180 @@
-"""Rows of runs and measurements: one JSON object a line, with a digest of its own content."""
+"""Rows: one JSON object a line for each run, appended as runs end, and committed to git.
 
-import hashlib
+A row is found by its overrides and its seed. `renamed.yaml` beside the claims holds overrides that
+were renamed since rows were made, old: [new, ...]; they are replaced as rows are read.
+"""
+
 import json
 import math
-from collections.abc import Iterator
+import platform
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from attnlab.claims.claim import RunMetric
-from attnlab.claims.paths import Paths
+import yaml
+
+from attnlab.claims.claims import Part
+from attnlab.claims.trials import Row, Run
 from attnlab.errors import BadInput
-from attnlab.files import read_file, read_json, write_atomically
+from attnlab.files import read_yaml
 
-Row = dict[str, Any]  # a run or measurement; of exploratory ones, "declared" is False
-Kind = Literal["rows", "pilots"]
+Renamed = Mapping[str, Sequence[str]]
+WORDS = ("says", "where", "long")  # of a prediction: they may change after its runs
+UNCHECKED = "Whether it was declared before its runs cannot be checked here: {why}."
+GENERATED = (":(exclude,top)**/rows.jsonl", ":(exclude,top)**/*.md", ":(exclude,top)**/*.svg")
 
 
-class RowStore:
-    """The rows of some claims: read once, appended to as tasks finish.
+class Rows(dict[Run, Row]):
+    """The rows of some files; new ones are appended to the last file.
 
-    Each claim has its own rows, even for runs that it shares with other claims, because such a
-    run may be older than this claim's declaration. With `fresh`, or for installed claims, all rows
-    are kept in the outputs; otherwise, only exploratory rows are, and they are marked. Pilots have
-    a file of their own, pilots.jsonl.
+    A half line, which a killed process leaves behind, is cut off before the next row is written.
+    BadInput if a line is damaged or a run has two rows in a file.
     """
 
-    def __init__(
-        self, paths: Paths, claims: list[str], *, fresh: bool = False, kind: Kind = "rows"
-    ) -> None:
-        self.paths, self.fresh, self.kind = paths, fresh, kind
-        self.rows: dict[tuple[str, str], Row] = {}  # claim, id of the row
-        self.failed: dict[str, Row] = {}  # of this call; the next call tries them again
-        self.cut: dict[Path, bytes] = {}  # files with an unfinished last line, without it
-        for claim in claims:
-            for row in self._read(paths.own_rows(claim)) if kind == "rows" else ():
-                if fresh or paths.fixed or row.get("declared") is False:
-                    self.rows[claim, row["id"]] = row
-            if not fresh:
-                check_published(paths.experiments / claim)
-                committed = self._read(paths.experiments / claim / f"{kind}.jsonl")
-                self.rows |= {(claim, row["id"]): row for row in committed}
+    def __init__(self, *files: Path, renamed: Renamed | None = None) -> None:
+        super().__init__()
+        self.file, self.renamed = files[-1], renamed or {}
+        for file in files:
+            found: dict[Run, Row] = {}
+            lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
+            for number, line in enumerate(lines, 1):
+                if not line.endswith(b"\n"):
+                    continue
+                run, row = self._read(file, number, line)
+                if run in found:
+                    raise BadInput(f"{file}, line {number}: a second row of {said(run)}")
+                found[run] = row
+            self.update({run: row for run, row in found.items() if run not in self})
 
-    def get(self, claim: str, id_: str) -> Row | None:
-        """A row; None where there is none. A task that failed in this call has a failed row."""
-        return self.rows.get((claim, id_)) or self.failed.get(id_)
-
-    def committed(self, claim: str) -> dict[str, Row]:
-        """The rows of a claim that are part of its declared test, by id."""
-        return {
-            id_: row
-            for (name, id_), row in self.rows.items()
-            if name == claim and row.get("declared") is not False
-        }
-
-    def add(self, row: Row, claims: dict[str, bool]) -> None:
-        """Keep a row for each claim that does not have it yet; a failed row is not written.
-
-        `claims` maps the names of its claims to whether the row is part of the declared test.
-        """
-        if row["status"] == "failed":
-            self.failed[row["id"]] = row
-            return
-        for claim, declared in claims.items():
-            if (claim, row["id"]) in self.rows:
-                continue
-            declared |= self.kind == "pilots"
-            kept = sealed(row if declared else row | {"declared": False})
-            self.rows[claim, row["id"]] = kept
-            own = self.fresh or not declared or self.paths.fixed
-            committed = self.paths.experiments / claim / f"{self.kind}.jsonl"
-            file = self.paths.own_rows(claim) if own else committed
-            file.parent.mkdir(parents=True, exist_ok=True)
-            if file in self.cut:
-                write_atomically(file, self.cut.pop(file))
-            with file.open("a", encoding="utf-8") as stream:
-                stream.write(json.dumps(kept) + "\n")
-
-    def _read(self, file: Path) -> Iterator[Row]:
-        """The rows of a file; an incomplete last line, left by a killed process, is noted."""
-        content = read_file(file) if file.exists() else b""
-        if not content.endswith(b"\n") and content:
-            self.cut[file] = content[: content.rfind(b"\n") + 1]
-        yield from read_rows(file)
-
-
-def sealed(row: Row) -> Row:
-    """A row as JSON, with its digest."""
-    content = json.loads(json.dumps(plain(row)))
-    content.pop("digest", None)
-    return content | {"digest": _digest(content)}
-
-
-def _digest(content: Row) -> str:
-    text = json.dumps(content, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def read_rows(file: Path) -> list[Row]:
-    """The rows of a file; none if it does not exist.
-
-    An incomplete last line is skipped. Raises BadInput if a line is damaged, differs from its
-    digest, or repeats the id of an earlier line.
-    """
-    rows: list[Row] = []
-    first: dict[str, int] = {}  # id -> line
-    lines = read_file(file).splitlines(keepends=True) if file.exists() else []
-    for number, line in enumerate(lines, 1):
-        place = f"{file}, line {number}"
-        if not line.endswith(b"\n"):
-            break
+    def _read(self, file: Path, number: int, line: bytes) -> tuple[Run, Row]:
         try:
             row = json.loads(line)
-            id_, digest = row["id"], row["digest"]
+            return Run(rename(row["overrides"], self.renamed), row["seed"]), row
         except (ValueError, KeyError, TypeError) as error:
-            raise BadInput(
-                f"{place} is damaged, or has no digest; restore the file from git"
-            ) from error
-        if digest != _digest({key: x for key, x in row.items() if key != "digest"}):
-            raise BadInput(f"{place} differs from its digest; restore the file from git")
-        if id_ in first:
-            raise BadInput(f"{place} has the id of line {first[id_]}, {id_}; keep one of them")
-        first[id_] = number
-        rows.append(row)
-    return rows
+            raise BadInput(f"{file}, line {number} is not a row; restore it with git") from error
 
-
-def read_published(directory: Path) -> dict[str, Any]:
-    """The content of a claim's verdict.json; empty before it is published."""
-    file = directory / "verdict.json"
-    return read_json(file) if file.exists() else {}
-
-
-def check_published(directory: Path) -> None:
-    """Refuse, by BadInput, rows that differ from those of the claim's published verdict."""
-    verdict = read_published(directory)
-    if not (judged := verdict.get("rows")):
-        return
-    old = directory / f"rows-v{verdict['version']}.jsonl"
-    file = old if old.exists() else directory / "rows.jsonl"
-    name = f"the published verdict (version {verdict['version']})"
-    rows = {row["id"]: (number, row) for number, row in enumerate(read_rows(file), 1)}
-    if missing := [id_ for id_ in judged if id_ not in rows]:
-        others = f" and {len(missing) - 1} others" if missing[1:] else ""
-        what = f"the row {missing[0]}{others} of {name}"
-        raise BadInput(f"{file} lacks {what}; restore the file from git")
-    for id_, digest in judged.items():
-        number, row = rows[id_]
-        if row["digest"] != digest:
-            place = f"{file}, line {number}"
-            raise BadInput(f"{place} differs from the row of {name}; restore the file from git")
-
-
-def score(row: Row, metric: str | RunMetric) -> float:
-    """The number by which a run is judged; a diverged run has a direction but no size.
-
-    The loss of a diverged run is inf, so that its arm is the worse one. If both arms diverged, the
-    difference is NaN, which is neither yes nor no. Raises BadInput if the row lacks the number.
-    """
-    if isinstance(metric, RunMetric):
-        return metric.diverged if row["status"] == "diverged" else number_of(row, metric.value)
-    value = math.inf if row["status"] == "diverged" else number_of(row, metric)
-    return value if math.isfinite(value) else math.inf
-
-
-def number_of(row: Row, key: str) -> float:
-    """A number that was stored by `plain`, which writes NaN as null."""
-    if key not in row["values"]:
-        known = ", ".join(row["values"])
-        raise BadInput(f"{row['label']}: no number {key} was measured; the numbers are {known}")
-    value = row["values"][key]
-    return math.nan if value is None else float(value)
+    def add(self, row: Row) -> None:
+        """Keep a row, also on the disk."""
+        text = self.file.read_bytes() if self.file.exists() else b""
+        if text and not text.endswith(b"\n"):
+            self.file.write_bytes(text[: text.rfind(b"\n") + 1])
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        with self.file.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(plain(row)) + "\n")
+        self[Run(tuple(row["overrides"]), row["seed"])] = row
 
 
 def plain(content: Any) -> Any:
-    """JSON without NaN and infinities: they become null, "inf" and "-inf"."""
+    """JSON without NaN and infinities, which become null."""
     if isinstance(content, dict):
         return {key: plain(value) for key, value in content.items()}
     if isinstance(content, list | tuple):
         return [plain(value) for value in content]
-    if isinstance(content, float) and not math.isfinite(content):
-        return None if math.isnan(content) else str(content)
-    return content
+    return None if isinstance(content, float) and not math.isfinite(content) else content
+
+
+def said(run: Run) -> str:
+    """A run in words."""
+    return f"{' '.join(run.overrides)} seed={run.seed}"
+
+
+def rename(overrides: Iterable[str], renamed: Renamed) -> tuple[str, ...]:
+    """Overrides with today's names."""
+    return tuple(new for old in overrides for new in renamed.get(old, [old]))
+
+
+def read_renamed(experiments: Path) -> dict[str, list[str]]:
+    """The renamed overrides of a directory of claims."""
+    file = experiments / "renamed.yaml"
+    return dict(read_yaml(file) or {}) if file.exists() else {}
+
+
+def git(directory: Path, *words: str) -> str | None:
+    """What a git command prints; None if it fails, as outside a repository."""
+    command = ["git", "-C", str(directory), *words]
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
+    return done.stdout if done.returncode == 0 else None
+
+
+def commit_of(directory: Path) -> str:
+    """The commit of a directory's repository, with a + if anything but rows, pages and figures
+    differs from it; an empty string outside a repository."""
+    changed = git(directory, "status", "--porcelain", "--", ":/", *GENERATED)
+    return (git(directory, "rev-parse", "HEAD") or "").strip() + ("+" if changed else "")
+
+
+def machine() -> str:
+    """What rounding depends on; stored in each row."""
+    return f"{platform.processor() or platform.machine()}, torch {version('torch')}"
+
+
+def declaration(content: Mapping[str, Any], name: str, renamed: Renamed) -> Any:
+    """What a claim.yaml declares of a prediction: all but its words; None if it does not."""
+    entry = content["predictions"].get(name)
+    if entry is None:
+        return None
+    arms = {arm: rename(content["arms"][arm], renamed) for arm in entry["arms"]}
+    fixed = {key: value for key, value in entry.items() if key not in WORDS}
+    first = entry.get("first_seed", content["first_seed"])
+    seeds = (first, content.get("most_seeds", 10))
+    base = rename(content["base"], renamed)
+    return fixed | {"arms": list(arms.values()), "base": base, "first_seed": seeds}
+
+
+@cache
+def content_at(file: Path, commit: str) -> Any:
+    """What a file of YAML held at a commit; None if it did not exist or the commit is unknown.
+
+    A claim that was declared in the earlier format, declared.json, is that of the commit which
+    turned it into claim.yaml: a test compared the two then.
+    """
+    text = git(file.parent, "show", f"{commit}:./{file.name}")
+    if text is None and git(file.parent, "show", f"{commit}:./declared.json") is not None:
+        added = git(file.parent, "log", "--diff-filter=A", "--format=%H", "--", file.name)
+        first = (added or "").split()[-1:]
+        text = git(file.parent, "show", f"{first[0]}:./{file.name}") if first else None
+    return None if text is None else yaml.safe_load(text)
+
+
+def undeclared(file: Path, parts: Iterable[Part], renamed: Renamed) -> str:
+    """Why rows are not a declared test of a claim, in a sentence; empty if they are.
+
+    Committing claim.yaml declares it: rows must come from clean commits at which their prediction
+    was the same, but for its words.
+    """
+    today = read_yaml(file)
+    for part in parts:
+        now = declaration(today, part.of, renamed)
+        for commit in {row["commit"] for of_arm in part.rows.values() for row in of_arm}:
+            if why := uncheckable(file, commit):
+                return why
+            then = content_at(file, commit)
+            if then is None or declaration(then, part.of, renamed) != now:
+                return (
+                    f"Exploratory: {part.of} was not declared as it is today at {commit[:8]}, "
+                    "when runs were made."
+                )
+    return ""
+
+
+def uncheckable(file: Path, commit: str) -> str:
+    """Why a row of a commit is exploratory or cannot be checked, in a sentence; or nothing."""
+    if commit.endswith("+"):
+        return f"Exploratory: runs were made with uncommitted changes of {commit[:8]}."
+    if not commit:
+        return UNCHECKED.format(why="runs were made outside a git repository")
+    if git(file.parent, "cat-file", "-e", f"{commit}^{{commit}}") is None:
+        return UNCHECKED.format(why=f"git does not know {commit[:8]}, when runs were made")
+    return ""
+
+
+def lost_lines(file: Path) -> list[str]:
+    """Rows that a file had at a commit of its history and no longer has."""
+    today = set(file.read_text(encoding="utf-8").splitlines())
+    commits = (git(file.parent, "log", "--format=%H", "--", file.name) or "").split()
+    then = [git(file.parent, "show", f"{commit}:./{file.name}") or "" for commit in commits]
+    lines = {line for text in then for line in text.splitlines()} - today
+    return sorted(line for line in lines if line.startswith('{"overrides"'))  # not earlier formats

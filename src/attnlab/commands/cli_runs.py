@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from typer import Argument, Option
 
 from attnlab.errors import BadInput, printable
@@ -151,50 +150,3 @@ def compare(
         write_atomically(html, page.encode())
         if not (csv or json):  # whose output a program reads
             print(printable(str(html)))
-
-
-def reproduce(
-    claims: Annotated[list[str] | None, Argument(help="Names; all if omitted.")] = None,
-    budget: Annotated[str, Option(help="quick, or full with the long runs.")] = "quick",
-    seeds: Annotated[int | None, Option(help="Use this many seeds.")] = None,
-    jobs: Jobs = None,
-    list_: Annotated[bool, Option("--list", help="List the claims; run nothing.")] = False,
-    plan: ShowPlan = False,
-    fresh: Annotated[bool, Option("--fresh", help="Ignore the committed rows.")] = False,
-    select: Annotated[bool, Option("--select", help="Run the pilots; choose rates.")] = False,
-    declare: Annotated[bool, Option("--declare", help="Write declared.json.")] = False,
-    publish: Annotated[bool, Option("--publish", help="Also write the claims' pages.")] = False,
-    minutes: Minutes = None,
-    experiments: Annotated[Path | None, Option(help=f"<claim>/claim.py, {HERE}")] = None,
-    conf: Conf = None,
-    outputs: Annotated[Path, Option(help="For runs and report.")] = Path("outputs/reproduce"),
-) -> None:
-    """Run claims and judge them; the same command resumes where an earlier one stopped."""
-    from attnlab.claims import reproduce as library
-
-    names = claims or []
-    paths = library.find_paths(experiments, conf, outputs, budget)
-    if list_:
-        library.list_claims(paths, names)
-        return
-    if (select or declare or publish) and paths.fixed:
-        raise BadInput(f"--select, --declare and --publish need a copy of {paths.experiments}")
-    if select or declare:
-        from attnlab.claims import pilots
-
-        if select:
-            pilots.select(paths, names, jobs, minutes, only_plan=plan)
-        else:
-            pilots.declare_claims(paths, names, jobs)
-        return
-    if publish and (fresh or seeds is not None):
-        raise BadInput("--publish uses the committed rows; leave out --fresh and --seeds")
-    family, judged = library.reproduce(
-        paths, names, seeds=seeds, jobs=jobs, fresh=fresh, only_plan=plan, minutes=minutes
-    )
-    if publish and not plan:
-        from attnlab.claims.report import publish as write_pages
-
-        for file in write_pages(family, paths, paths.experiments.parent / "README.md"):
-            print(f"written   {file}")
-    raise typer.Exit(0 if judged else 1)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from omegaconf import DictConfig
 
-from attnlab.claims.configs import compose_config, hydra_conf
+from attnlab.commands.composing import compose_config, hydra_conf
 from attnlab.errors import BadInput
 from attnlab.installation import lab_path
 from attnlab.training.config import spread

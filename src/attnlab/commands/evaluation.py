@@ -12,7 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.table import Table
 from yaml import YAMLError
 
-from attnlab.claims.configs import compose_config, hydra_conf
+from attnlab.commands.composing import compose_config, hydra_conf
 from attnlab.data.corpora import CHARACTERS, Corpus, encode
 from attnlab.data.tokenizers import Tokenizer
 from attnlab.errors import BadInput, first_line

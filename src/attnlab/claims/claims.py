@@ -1,0 +1,247 @@
+"""A claim: a sentence and the predictions that test it, in experiments/<claim>/claim.yaml.
+
+Committing the file declares the claim: rows name the commit at which they were made, and
+`rows.undeclared` compares the predictions of that commit with today's.
+"""
+
+import importlib.util
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from attnlab.claims.judge import FEWEST, Criterion, Outcome, at_all_lengths, judge, sentence
+from attnlab.claims.trials import Arm, Row, Rows, Run, has, number, tests
+from attnlab.errors import BadInput
+from attnlab.files import read_yaml
+
+PILOTS = range(1000, 1005)  # seeds of runs before the declaration; the first three choose rates
+CONTRASTS: dict[str, Callable[..., float]] = {
+    "difference": lambda first, second, *_: first - second,  # paired: same weights, same batches
+    "level": lambda first, *_: first,
+    "min": min,
+    "max": max,
+    "interaction": lambda a, b, c, d: (a - b) - (c - d),
+}
+Role = Literal["for", "against", "control", "secondary", "shown"]
+
+
+class Prediction(BaseModel):
+    """One prediction. Its value for a seed is a contrast of the metric of its arms."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    says: str
+    arms: list[str]
+    above: float | None = None
+    below: float | None = None
+    always: bool = False  # no statistics: a single miss refutes
+    unit: str = "nats"
+    role: Role = "for"  # "against": if confirmed, the sentence is false where it was tested
+    where: str = ""  # the setting in the author's words, as it follows "True:" or "False:"
+    metric: str = "val_loss"  # a key of the row's values: of metrics.json, or of `read`
+    read: str = ""  # measure.function: further values, from the directory of a finished run
+    worst: float = math.nan  # the metric of a run that diverged
+    contrast: Literal["", "difference", "level", "min", "max", "interaction"] = ""
+    weights: list[float] = []  # one an arm: the contrast is the weighted sum
+    rates: list[float] = []  # ascending, a factor of sqrt(10) apart at most
+    lengths: list[int] = []  # numbers of steps, such as n and 4 n; it must hold at each
+    first_seed: int | None = None  # instead of the claim's, for a prediction that was added later
+    seeds: int | None = None  # fewer, for roles that do not decide
+    long: bool = False  # only run with --long
+
+    @model_validator(mode="after")
+    def _check(self) -> "Prediction":
+        if self.above is self.below is None:
+            raise ValueError("a prediction needs above or below, or both")
+        if self.weights and (self.contrast or len(self.weights) != len(self.arms)):
+            raise ValueError("weights are one number for each arm, instead of a contrast")
+        if self.seeds is not None and self.role in ("for", "against", "control"):
+            raise ValueError(f"a prediction with the role {self.role} uses all seeds of its claim")
+        if any(b / a > 3.4 for a, b in zip(self.rates, self.rates[1:], strict=False)):
+            raise ValueError(f"the rates {self.rates} lie more than a factor of sqrt(10) apart")
+        return self
+
+    @property
+    def criterion(self) -> Criterion:
+        """The range of values that agree."""
+        low = -math.inf if self.above is None else self.above
+        high = math.inf if self.below is None else self.below
+        return Criterion(low, high, self.unit, self.always)
+
+    def value(self, scores: Sequence[float]) -> float:
+        """The value of a seed, from the metric of its arms: by default, the difference of the
+        first two, or the level of one."""
+        if self.weights:
+            return math.fsum(w * x for w, x in zip(self.weights, scores, strict=True))
+        default = "difference" if len(scores) > 1 else "level"
+        return float(CONTRASTS[self.contrast or default](*scores))
+
+
+class Claim(BaseModel):
+    """A sentence with its predictions, the most important one first."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    says: str
+    order: int = 100
+    otherwise: str = ""  # what was shown if it does not hold, such as "no effect above 0.03 nats"
+    base: list[str]  # Hydra overrides that all arms share, such as experiment=unscaled
+    first_seed: int
+    most_seeds: Literal[10, 20, 40] = 10
+    arms: dict[str, list[str]]  # overrides; or [measure.function] of a seed, without training
+    predictions: dict[str, Prediction]
+    file: Path = Field(default=Path("claim.yaml"), exclude=True)
+
+    @model_validator(mode="after")
+    def _check(self) -> "Claim":
+        for name, each in self.predictions.items():
+            if unknown := set(each.arms) - set(self.arms):
+                raise ValueError(f"{name} names no arm: {', '.join(sorted(unknown))}")
+            first = self.first_seed if each.first_seed is None else each.first_seed
+            if not set(range(first, first + self.most_seeds)).isdisjoint(PILOTS):
+                raise ValueError("seeds from 1000 on are those of pilots")
+        return self
+
+    @property
+    def name(self) -> str:
+        """The name of its directory."""
+        return self.file.parent.name
+
+
+def read_claim(file: Path) -> Claim:
+    """Read claim.yaml; BadInput names the entry that is not valid."""
+    try:
+        return Claim(file=file, **read_yaml(file))
+    except (ValidationError, TypeError) as error:
+        raise BadInput(f"{file} is not a claim: {error}") from error
+
+
+@dataclass(frozen=True)
+class Part:
+    """A prediction at one length of training, with what its rows say."""
+
+    of: str
+    prediction: Prediction
+    steps: int | None  # None: as the claim's base says
+    arms: Sequence[Arm]
+    seeds: Sequence[int]
+    rows: dict[str, list[Row]] = field(default_factory=dict)  # arm -> a row a seed
+    scores: dict[str, list[float]] = field(default_factory=dict)
+    values: Sequence[float] = ()  # one a seed: what is judged
+    outcome: Outcome | None = None  # None without rows
+
+    @property
+    def name(self) -> str:
+        """The prediction's name, and its length if it has several."""
+        return self.of if self.steps is None else f"{self.of}_{self.steps}"
+
+    @property
+    def verdict(self) -> str:
+        """Confirmed, refuted or open; "shown" for what is not judged."""
+        if self.prediction.role == "shown" or len(self.seeds) < FEWEST:
+            return "shown"
+        return self.outcome.verdict if self.outcome else "open"
+
+
+def parts_of(claim: Claim) -> list[Part]:
+    """The predictions of a claim at each of their lengths, without rows."""
+    return [
+        _part(claim, name, prediction, steps)
+        for name, prediction in claim.predictions.items()
+        for steps in prediction.lengths or [None]
+    ]
+
+
+def _part(claim: Claim, name: str, prediction: Prediction, steps: int | None) -> Part:
+    length = [f"trainer.max_steps={steps}", f"trainer.val_check_interval={steps}"] if steps else []
+    arms = []
+    for arm in prediction.arms:
+        own = claim.arms[arm]
+        words = own if is_measurement(own) else [*claim.base, *own, *length]
+        arms.append(Arm(arm, tuple(words), tuple(prediction.rates)))
+    first = claim.first_seed if prediction.first_seed is None else prediction.first_seed
+    seeds = range(first, first + (prediction.seeds or claim.most_seeds))
+    return Part(name, prediction, steps, arms, seeds)
+
+
+def is_measurement(overrides: Sequence[str]) -> bool:
+    """Whether a run only calls a function of its seed: [measure.function]."""
+    return len(overrides) == 1 and "=" not in overrides[0]
+
+
+def needed(claim: Claim, rows: Rows, *, pilots: bool = False, long: bool = True) -> list[Run]:
+    """The runs that can be made now; after them there may be more.
+
+    Pilots try the rates, then run a few seeds at the best one. The declared test starts with ten
+    seeds, and goes on to the next stage while that can decide.
+    """
+    found: dict[Run, None] = {}
+    for part in parts_of(claim):
+        if (part.prediction.long and not long) or (pilots and part.prediction.role == "shown"):
+            continue
+        judged = judge_part(part, rows)
+        if pilots:
+            count = len(PILOTS) if part.prediction.seeds is None else 1
+            seeds: Sequence[int] = PILOTS[:count]
+        else:
+            most = FEWEST
+            while judged.outcome and judged.outcome.undecided and judged.outcome.n >= most:
+                most *= 2
+            seeds = part.seeds[:most]
+        for arm in part.arms:
+            found |= dict.fromkeys(tests(arm, rows, seeds)[1])
+    return list(found)
+
+
+def judge_part(part: Part, rows: Rows) -> Part:
+    """A prediction with the rows, scores and values of its seeds, judged."""
+    prediction = part.prediction
+    by_arm = {arm.name: tests(arm, rows, part.seeds)[0] for arm in part.arms}
+    whole = zip(*by_arm.values(), strict=False)  # up to the first seed that some arm lacks
+    read = takewhile(lambda of_seed: all(has(row, prediction.metric) for row in of_seed), whole)
+    by_arm = dict(zip(by_arm, map(list, zip(*read, strict=True)), strict=False))
+    worst = math.inf if prediction.metric == "val_loss" else prediction.worst
+    scores = {a: [number(row, prediction.metric, worst) for row in of] for a, of in by_arm.items()}
+    values = [prediction.value(of_seed) for of_seed in zip(*scores.values(), strict=True)]
+    outcome = judge(values, prediction.criterion, len(part.seeds)) if values else None
+    return replace(part, rows=by_arm, scores=scores, values=values, outcome=outcome)
+
+
+def judge_claim(claim: Claim, rows: Rows) -> tuple[str, list[Part]]:
+    """The verdict on the sentence, and every prediction at every length."""
+    parts = [judge_part(part, rows) for part in parts_of(claim)]
+    return sentence([(role, verdict) for _, role, verdict in verdicts(parts)]), parts
+
+
+def verdicts(parts: Sequence[Part]) -> list[tuple[str, Role, str]]:
+    """Name, role and verdict of each prediction; at several lengths, of all together."""
+    groups: dict[str, list[Part]] = {}
+    for part in parts:
+        groups.setdefault(part.of, []).append(part)
+    return [
+        (name, of[0].prediction.role, at_all_lengths([part.verdict for part in of]))
+        for name, of in groups.items()
+    ]
+
+
+@cache
+def function(folder: Path, name: str) -> Callable[..., Any]:
+    """`module.function`, from a file beside claim.yaml; BadInput if there is none."""
+    module, _, attribute = name.rpartition(".")
+    file = folder / f"{module}.py"
+    if not file.exists():
+        raise BadInput(f"{name} needs the file {file}")
+    spec = importlib.util.spec_from_file_location(f"{folder.name}_{module}", file)
+    assert spec is not None and spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = loaded
+    spec.loader.exec_module(loaded)
+    if attribute not in vars(loaded):
+        raise BadInput(f"{file} has no function {attribute}")
+    found: Callable[..., Any] = vars(loaded)[attribute]
+    return found

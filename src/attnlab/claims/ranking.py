@@ -1,0 +1,337 @@
+"""The ranking: every variant against a baseline on every task, by the trials and rule of claims.
+
+experiments/ranking/ranking.yaml is the protocol. A test run has 4 n steps at a constant rate, so
+it is also read after n steps; a run that solved its task has ended, and counts for both lengths.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from attnlab.claims.judge import Criterion, judge, median_interval
+from attnlab.claims.rows import Renamed, content_at, rename, uncheckable
+from attnlab.claims.trials import Arm, Choice, Row, Rows, Run, tests
+from attnlab.errors import BadInput
+from attnlab.files import read_yaml
+
+LONG = 4
+REACHED, SOLVED = 0.9, 0.995  # accuracies: whose steps are compared; twice in a row ends a run
+VERDICTS = {"confirmed": "worse", "refuted": "better", "open": "open"}
+WORSE = Criterion(low=0.0)  # of differences of scores, which are smaller for better runs
+WORDS = ("says", "claims", "seconds", "quick", "only", "control", "selection_seeds", "partner",
+         "pairs", "convolution")  # fmt: skip  # of arms and tasks: they may change after runs
+
+
+class Task(BaseModel):
+    """What variants are compared on."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    says: str
+    overrides: tuple[str, ...]
+    steps: int  # n
+    rates: tuple[float, ...]
+    selection_seeds: tuple[int, ...] = (1000, 1001)
+    floor: float | None = None  # the accuracy without attention; None for a text
+    length: int | None = None  # at which the accuracy after 4 n steps is measured, if not T
+    quick: bool = False
+
+
+ANY = Task(says="", overrides=(), steps=0, rates=())
+
+
+class Variant(BaseModel):
+    """A variant of attention, or a control."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    says: str
+    claims: str = ""  # what its paper claims
+    overrides: tuple[str, ...] = ()
+    partner: str = ""  # what it is compared with, if not the baseline
+    seeds_from: int = 0  # added to every seed
+    rate_of_sdpa: float = 0.0  # a control: this share of the baseline's rate
+    control: str = ""  # the verdict that it must have in every cell
+
+
+class Protocol(BaseModel):
+    """Tasks, variants, and what all runs share."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    test_seeds: tuple[int, ...]
+    baseline: str
+    common: tuple[str, ...]
+    tasks: dict[str, Task]
+    arms: dict[str, Variant]
+
+    def partner(self, name: str) -> str:
+        """What a variant is compared with."""
+        return self.arms[name].partner or self.baseline
+
+    def overrides(self, name: str) -> tuple[str, ...]:
+        """The overrides of a variant."""
+        return self.arms[name].overrides or (f"attn={name}",)
+
+
+def read_protocol(file: Path) -> Protocol:
+    """Read ranking.yaml; BadInput names the entry that is not valid."""
+    try:
+        return Protocol(**read_yaml(file))
+    except (ValidationError, TypeError) as error:
+        raise BadInput(f"{file} is not a protocol: {error}") from error
+
+
+class Reading(NamedTuple):
+    """What a run says at a length."""
+
+    score: float  # smaller is better
+    value: float  # its loss or accuracy
+    reached: float  # its steps to 90 %
+    by_steps: bool = False  # whether the score counts these
+
+
+@dataclass(frozen=True)
+class Trial(Arm):
+    """A variant on a task, at one of two lengths.
+
+    Args:
+        task: with the overrides and rates.
+        common: overrides of all runs.
+        steps: n or 4 n.
+        seeds_from: is added to seeds.
+        partner: whose rate is taken, times `share`; None: the trial chooses its own.
+    """
+
+    task: Task = ANY
+    common: tuple[str, ...] = ()
+    steps: int = 0
+    seeds_from: int = 0
+    partner: "Trial | None" = None
+    share: float = 0.0
+
+    def run(self, seed: int, rate: float | None = None) -> Run:
+        """The run of this length; all validate every n steps, so equal rates have equal curves."""
+        end = () if self.task.floor is None else ("callbacks=solved",)
+        further = [x for x in self.overrides if x not in self.task.overrides]
+        n = (f"trainer.max_steps={self.steps}", f"trainer.val_check_interval={self.task.steps}")
+        at = (f"optim.lr={rate:g}", f"optim.min_lr={rate:g}") if rate is not None else ()
+        words = (*self.task.overrides, *self.common, *end, *further, *at, *n)
+        return Run(words, self.seeds_from + seed)
+
+    def row(self, rows: Rows, seed: int, rate: float | None = None) -> Row | None:
+        """Its row, or that of the other length if it says the same."""
+        long = rows.get(self.at(LONG).run(seed, rate))
+        short = rows.get(self.at(1).run(seed, rate))
+        ended = short is not None and short["status"] != "finished"
+        return long or (short if self.steps == self.task.steps or ended else None)
+
+    def score(self, row: Row) -> float:
+        """What decides a learning rate."""
+        return self.read(row).score
+
+    def at(self, times: int) -> "Trial":
+        """The trial of n or 4 n steps."""
+        return replace(self, steps=times * self.task.steps)
+
+    def read(self, row: Row) -> Reading:
+        """The score of a text is its loss. On a task, a run that gets to 90 % is better the sooner
+        it does (at 4 n: if it solved the task), and others by their accuracy."""
+        values, task = row["values"], self.task
+        if (values.get("diverged_at_step") or math.inf) <= self.steps:
+            return Reading(math.inf, math.nan, math.inf)
+        if task.floor is None:
+            loss = float(values["curve"]["losses"][str(self.steps)])
+            return Reading(loss, loss, math.inf)
+        every = values["curve"]["every"]
+        curve = values["curve"]["accuracy"][: self.steps // every]
+        reached = next((every * n for n, x in enumerate(curve, 1) if x >= REACHED), math.inf)
+        if self.steps == task.steps:
+            by_steps, value = math.isfinite(reached), curve[-1]
+        else:
+            by_steps = row["status"] == "stopped" and task.length is None
+            value = values["val_accuracy" if task.length is None else "accuracy_at_length"]
+            if value is None:  # NaN: the model overflows at this length
+                return Reading(math.inf, math.nan, reached)
+        score = reached / self.steps - 1 if by_steps else 1 - value
+        return Reading(score, float(value), reached, by_steps)
+
+    def choose(self, rows: Rows) -> tuple[Choice | None, list[Run]]:
+        """As for claims; at 4 n, only the best rate at n and its neighbors are tried, or none if
+        all selection runs at that rate solved the task within n steps."""
+        if self.partner is not None:
+            choice, missing = self.partner.choose(rows)
+            rate = choice and float(f"{choice.rate * self.share:.2g}")
+            return (Choice(rate, {}, at_edge=False) if rate else None), missing
+        if self.steps == self.task.steps:
+            return super().choose(rows)
+        short, missing = self.at(1).choose(rows)
+        if short is None:
+            return None, missing
+        at_best = [self.at(1).row(rows, seed, short.rate) for seed in self.selection]
+        if self.task.length is None and all(map(self._solves, at_best)):
+            return short, []
+        rates, at = sorted(short.scores), sorted(short.scores).index(short.rate)
+        near = replace(self, rates=tuple(rates[max(0, at - 1) : at + 2]))
+        return super(Trial, near).choose(rows)
+
+    def _solves(self, row: Row | None) -> bool:
+        if row is None or self.task.floor is None:
+            return False
+        curve = row["values"]["curve"]
+        within = curve["accuracy"][: self.task.steps // curve["every"]]
+        return any(min(pair) >= SOLVED for pair in pairwise(within))
+
+
+def trial(protocol: Protocol, name: str, task: Task, times: int) -> Trial:
+    """A variant on a task, after n or 4 n steps."""
+    arm = protocol.arms[name]
+    partner = trial(protocol, protocol.partner(name), task, times) if arm.rate_of_sdpa else None
+    return Trial(
+        name, protocol.overrides(name), task.rates, 1.0, task.selection_seeds,
+        task, protocol.common, times * task.steps, arm.seeds_from, partner, arm.rate_of_sdpa,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A variant on a task at a length, against its baseline, by ten seeds.
+
+    The unit is that of what the verdict counts in most runs of both: nats, steps to 90 %, or points
+    of accuracy above that without attention.
+    """
+
+    verdict: str  # also "baseline", "baseline not run", "not finished", "not run"
+    unit: str = ""
+    value: float = math.nan  # median
+    difference: tuple[float, float, float] = (math.nan,) * 3  # with interval
+    at_edge: bool = False
+    diverged: int = 0
+
+
+Table = dict[tuple[str, str, int], Cell]  # by variant, task, and 1 or 4
+
+
+def cells(protocol: Protocol, rows: Rows, names: Iterable[str] = ()) -> Table:
+    """Every cell of the table, of some variants or all."""
+    return {
+        (name, task, times): judge_cell(protocol, rows, name, protocol.tasks[task], times)
+        for name in names or protocol.arms
+        for task in protocol.tasks
+        for times in (1, LONG)
+    }
+
+
+def judge_cell(protocol: Protocol, rows: Rows, name: str, task: Task, times: int) -> Cell:
+    """The verdict on a variant, and the number that it counts."""
+    mine, partner = trial(protocol, name, task, times), protocol.partner(name)
+    theirs = trial(protocol, partner, task, times)
+    (own, _), (other, _) = (tests(x, rows, protocol.test_seeds) for x in (mine, theirs))
+    if len(own) < len(protocol.test_seeds):
+        begun = any(mine.at(1).row(rows, s, r) for r in task.rates for s in mine.selection)
+        return Cell("not finished" if own or (begun and not mine.share) else "not run")
+    a = [mine.read(row) for row in own]
+    b = [theirs.read(row) for row in other] if len(other) == len(own) else a
+    by_steps = all(2 * sum(x.by_steps for x in of) > len(of) for of in (a, b))
+    unit = "nats" if task.floor is None else "steps" if by_steps else "points"
+    values = [_number(x, task, unit) for x in a]
+    choice, _ = mine.choose(rows)
+    cell = Cell("baseline" if name == partner else "baseline not run", unit,
+                median_interval(values)[0], at_edge=choice is not None and choice.at_edge,
+                diverged=sum(math.isinf(x.score) for x in a))  # fmt: skip
+    if name == partner or len(other) < len(own):
+        return cell
+    outcome = judge([_minus(x.score, y.score) for x, y in zip(a, b, strict=True)], WORSE)
+    apart = [_minus(x, _number(y, task, unit)) for x, y in zip(values, b, strict=True)]
+    return replace(cell, verdict=VERDICTS[outcome.verdict], difference=_interval(apart))
+
+
+def _minus(a: float, b: float) -> float:
+    return math.nan if math.isinf(a) and a == b else a - b
+
+
+def _number(reading: Reading, task: Task, unit: str) -> float:
+    if unit == "steps":
+        return reading.reached if reading.by_steps else math.inf
+    if math.isnan(reading.value):
+        return -math.inf if unit == "points" else math.inf
+    return reading.value if task.floor is None else 100 * (reading.value - task.floor)
+
+
+def _interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """The median with its interval; a NaN may be any number."""
+    least, low, _ = median_interval([-math.inf if math.isnan(x) else x for x in values])
+    most, _, high = median_interval([math.inf if math.isnan(x) else x for x in values])
+    return (least if least == most else math.nan), low, high
+
+
+def needed(protocol: Protocol, rows: Rows, names: Iterable[str], *, quick: bool) -> list[Run]:
+    """The runs of some variants that can be made now; `quick`: of some tasks, n steps alone."""
+    found: dict[Run, None] = {}
+    for name in names:
+        for task in protocol.tasks.values():
+            for times in (1,) if quick else (LONG, 1):
+                if task.quick or not quick:
+                    own = trial(protocol, name, task, times)
+                    found |= dict.fromkeys(tests(own, rows, protocol.test_seeds)[1])
+    return list(found)
+
+
+def with_own(protocol: Protocol, overrides: Sequence[str]) -> tuple[Protocol, str]:
+    """The protocol with the variant of the command line, and its name; BadInput if more than its
+    attention differs."""
+    attention = [word for word in overrides if word.lstrip("+").startswith(("attn=", "attn."))]
+    rest = tuple(word for word in overrides if word not in attention)
+    baselines = {
+        protocol.overrides(name)[1:]: name
+        for name in reversed(protocol.arms)
+        if protocol.overrides(name)[0] == "attn=sdpa" and not protocol.arms[name].control
+    }
+    if rest not in baselines or not attention:
+        also = " or ".join(" ".join(key) for key in baselines if key)
+        raise BadInput(
+            f"{' '.join(rest or overrides)} cannot be ranked: only settings of attn may change, "
+            f"as in attn=gate_head; also {also}"
+        )
+    words = (*attention, *rest)
+    for name in protocol.arms:
+        if protocol.overrides(name) == words and not protocol.arms[name].control:
+            return protocol, name
+    name = " ".join(word.replace("attn._target_=", "").replace("attn=", "") for word in words)
+    mine = Variant(says="yours", overrides=words, partner=baselines[rest])
+    return protocol.model_copy(update={"arms": {**protocol.arms, name: mine}}), name
+
+
+def undeclared(file: Path, protocol: Protocol, rows: Rows, renamed: Renamed) -> str:
+    """Why a judged row is not of the protocol as it was when it was made; empty if all are."""
+    today = read_yaml(file)
+    for name in protocol.arms:
+        for task in protocol.tasks:
+            for times in (1, LONG):
+                own = trial(protocol, name, protocol.tasks[task], times)
+                found, _ = tests(own, rows, protocol.test_seeds)
+                for commit in {row["commit"] for row in found}:
+                    if why := uncheckable(file, commit):
+                        return why
+                    then, now = (
+                        content and declaration(content, name, task, renamed)
+                        for content in (content_at(file, commit), today)
+                    )
+                    if then != now:
+                        return f"{name} on {task} was not declared as today at {commit[:8]}"
+    return ""
+
+
+def declaration(content: Mapping[str, Any], name: str, task: str, renamed: Renamed) -> Any:
+    """What ranking.yaml declares of a variant on a task: all but words and choosing seeds."""
+    if name not in content["arms"] or task not in content["tasks"]:
+        return None
+    entries = []
+    for entry in (content["arms"][name], content["tasks"][task]):
+        fixed = {key: value for key, value in entry.items() if key not in WORDS}
+        overrides = entry.get("overrides") or ([f"attn={name}"] if entry is not None else [])
+        entries.append(fixed | {"overrides": rename(overrides, renamed)})
+    seeds = content["test_seeds"]
+    return [*entries, rename(content["common"], renamed), seeds, content["baseline"]]
