@@ -80,7 +80,7 @@ def test_the_cells_of_the_earlier_ranking_are_the_same() -> None:
                     if not (told.startswith(verdict + number) and apart == interval):
                         other.add(key)
                     assert (", edge" in told) == table[key].at_edge
-    assert compared == 216
+    assert compared == 220
     assert other == {
         ("sdpa, a tenth of the rate", "mqar", 4),
         ("sdpa, a tenth of the rate", "noisy recall", 4),

@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -122,6 +123,8 @@ def open_claim(
     """A claim; new rows are appended to its rows.jsonl if the tree is clean, otherwise to one in
     `outputs`. With `fresh`, committed rows choose learning rates, and the test is run again."""
     claim, folder = read_claim(file), file.parent
+    here = [str(folder.resolve()), str(folder.resolve().parent)]  # modules of claims
+    sys.path += [place for place in here if place not in sys.path]  # last: they replace no other
     commit, own = commit_of(folder), outputs / file.parent.name / "rows.jsonl"
     renamed = read_renamed(folder.parent)
     committed = Rows(file.with_name("rows.jsonl"), renamed=renamed)

@@ -5,9 +5,9 @@ it is also read after n steps; a run that solved its task has ended, and counts 
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,8 +23,15 @@ LONG = 4
 REACHED, SOLVED = 0.9, 0.995  # accuracies: whose steps are compared; twice in a row ends a run
 VERDICTS = {"confirmed": "worse", "refuted": "better", "open": "open"}
 WORSE = Criterion(low=0.0)  # of differences of scores, which are smaller for better runs
-WORDS = ("says", "claims", "seconds", "quick", "only", "control", "selection_seeds", "partner",
-         "pairs", "convolution")  # fmt: skip  # of arms and tasks: they may change after runs
+WORDS = (
+    "says",
+    "seconds",
+    "quick",
+    "only",
+    "convolution",
+    "selection_seeds",
+    "overrides",
+)  # of tasks: not compared
 
 
 class Task(BaseModel):
@@ -199,7 +206,8 @@ def trial(protocol: Protocol, name: str, task: Task, times: int) -> Trial:
 class Cell:
     """A variant on a task at a length, against its baseline, by ten seeds.
 
-    The unit is that of what the verdict counts in most runs of both: nats, steps to 90 %, or points
+    The unit is that of what the verdict counts in most runs of both: nats, steps to 90 %, or
+    points
     of accuracy above that without attention.
     """
 
@@ -307,31 +315,32 @@ def with_own(protocol: Protocol, overrides: Sequence[str]) -> tuple[Protocol, st
 def undeclared(file: Path, protocol: Protocol, rows: Rows, renamed: Renamed) -> str:
     """Why a judged row is not of the protocol as it was when it was made; empty if all are."""
     today = read_yaml(file)
-    for name in protocol.arms:
-        for task in protocol.tasks:
-            for times in (1, LONG):
-                own = trial(protocol, name, protocol.tasks[task], times)
-                found, _ = tests(own, rows, protocol.test_seeds)
-                for commit in {row["commit"] for row in found}:
-                    if why := uncheckable(file, commit):
-                        return why
-                    then, now = (
-                        content and declaration(content, name, task, renamed)
-                        for content in (content_at(file, commit), today)
-                    )
-                    if then != now:
-                        return f"{name} on {task} was not declared as today at {commit[:8]}"
+    for name, task in product(protocol.arms, protocol.tasks):
+        for times in (1, LONG):
+            own = trial(protocol, name, protocol.tasks[task], times)
+            found, _ = tests(own, rows, protocol.test_seeds)
+            for commit in {row["commit"] for row in found}:
+                if why := uncheckable(file, commit):
+                    return why
+                then = declared(content_at(file, commit), task, renamed)
+                now = declared(today, task, renamed, name)
+                if not (then and now and then[0] == now[0] and now[1][0] in then[1]):
+                    return f"{name} on {task} was not declared as it is today at {commit[:8]}"
     return ""
 
 
-def declaration(content: Mapping[str, Any], name: str, task: str, renamed: Renamed) -> Any:
-    """What ranking.yaml declares of a variant on a task: all but words and choosing seeds."""
-    if name not in content["arms"] or task not in content["tasks"]:
+def declared(content: Any, task: str, renamed: Renamed, name: str = "") -> Any:
+    """What ranking.yaml declares of a task, and of its variants or one of them: all but words.
+    None if it has no such task."""
+    if content is None or task not in content["tasks"]:
         return None
-    entries = []
-    for entry in (content["arms"][name], content["tasks"][task]):
-        fixed = {key: value for key, value in entry.items() if key not in WORDS}
-        overrides = entry.get("overrides") or ([f"attn={name}"] if entry is not None else [])
-        entries.append(fixed | {"overrides": rename(overrides, renamed)})
-    seeds = content["test_seeds"]
-    return [*entries, rename(content["common"], renamed), seeds, content["baseline"]]
+    entry = content["tasks"][task]
+    overrides = rename(entry["overrides"], renamed)
+    common = [rename(content["common"], renamed), content["test_seeds"], content["baseline"], overrides]
+    variants = []
+    for arm, of in content["arms"].items():
+        words = rename(of.get("overrides") or [f"attn={arm}"], renamed)
+        own = [word for word in words if word not in overrides]  # the rest is the task's
+        if name in ("", arm):
+            variants.append([own, of.get("seeds_from", 0), of.get("rate_of_sdpa", 0)])
+    return [common, {k: v for k, v in entry.items() if k not in WORDS}], variants

@@ -123,7 +123,6 @@ def train_run(run: Run, folder: Path, place: Place) -> Row:
     """Train one run as `train.py` does, or call a measurement; the row of what it gave."""
     row = {"overrides": list(run.overrides), "seed": run.seed}
     began = time.process_time()
-    sys.path += [str(place.folder), str(place.folder.parent)]  # last: they replace no other module
     if is_measurement(run.overrides):
         row |= {"status": "finished", "values": dict(measured(run.overrides[0], place)(run.seed))}
     else:

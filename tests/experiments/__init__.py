@@ -1,1 +1,0 @@
-"""Measurements of the claims, compared with known answers."""
