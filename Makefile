@@ -15,8 +15,6 @@ ARGS        ?=
 NANOGPT     ?=
 REPOSITORY  ?=
 SOLUTIONS   ?=
-FIRST       ?= 0
-COUNT       ?= 250
 
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.attnlab-installed
@@ -75,10 +73,6 @@ test-cluster: setup ## start a Slurm on this machine and test sweeps and requeue
 	@if [ "$$(id -u)" != 0 ] || ! command -v slurmctld munged >/dev/null; then \
 	    echo "attnlab: not run; it needs root and: apt-get install --no-install-recommends slurm-wlm munge"; \
 	else OMP_NUM_THREADS=1 bash tests/cluster/slurm.sh run $(BIN)/python -m pytest -v tests/cluster $(ARGS); fi
-
-.PHONY: faults
-faults: setup ## run seeded faults and add the results to docs/survival.md: FIRST=0 COUNT=250, or FIRST=again
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.end_to_end.campaign $(FIRST) $(COUNT)
 
 .PHONY: lint
 lint: setup ## check style, types, and imports (ruff, mypy, import-linter) without changing files

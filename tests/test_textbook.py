@@ -11,8 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attnlab.attention import AttentionConfig, SelfAttention, attention, scores
 from attnlab.attention.masks import bidirectional, causal
-from attnlab.claims.loading import load_claims
-from docs.textbook import PAGE, ROOT, cells, fill, read_published
+from docs.textbook import CELL, PAGE, ROOT, fill, judge_all
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -127,27 +126,15 @@ def test_a_causal_mask_tells_positions_apart():
         assert torch.allclose(layer(x)[:, order], layer(x[:, order]), atol=1e-5) == blind
 
 
-def test_the_page_is_filled_from_the_published_verdicts():
-    page = PAGE.read_text(encoding="utf-8")
-    assert fill(page, read_published(ROOT / "experiments")) == page
-
-
-def test_a_published_verdict_fills_its_cells():
-    prediction = {"predicted": "at least 0.1 nats", "median": 0.2, "low": 0.1234, "high": 0.3}
-    published = {
-        "a": {"verdict": "holds", "notice": "", "tested": "", "predictions": {"b": prediction}}
-    }
-    page = "<!-- a --><!-- / --> <!-- a.b -->old<!-- / --> <!-- c --><!-- / -->"
-    assert fill(page, published) == (
-        "<!-- a -->**holds**<!-- / --> <!-- a.b -->**0.2** nats (0.123 to 0.3)<!-- / --> "
-        "<!-- c -->*not yet published*<!-- / -->"
-    )
-    prediction |= {"median": "inf", "low": None, "high": None}  # of five seeds, as JSON
-    assert fill("<!-- a.b --><!-- / -->", published) == "<!-- a.b -->**inf** nats<!-- / -->"
-    published["a"] |= {"notice": "One text.", "tested": "Tested with one length."}
-    assert fill("<!-- a --><!-- / -->", published) == (
-        "<!-- a -->**holds**. Tested with one length. **In doubt**: One text.<!-- / -->"
-    )
+def test_the_page_is_filled_from_the_rows():
+    page, judged = PAGE.read_text(encoding="utf-8"), judge_all(ROOT / "experiments")
+    assert len(CELL.findall(page)) > 30
+    assert fill(page, judged) == page
+    verdict, parts = judged["flipped_mask"]
+    other = {**judged, "flipped_mask": (verdict + "!", parts)}
+    assert fill(page, other) != page  # a changed verdict shows
+    with pytest.raises(KeyError):
+        fill("<!-- flipped_mask.nothing --><!-- / -->", judged)
 
 
 def test_every_test_that_the_page_names_is_there():
@@ -157,9 +144,3 @@ def test_every_test_that_the_page_names_is_there():
     for file, words in named:
         tests = re.findall(r"^def (test_\w+)", (ROOT / file).read_text(), flags=re.MULTILINE)
         assert [test for test in tests if words in test], f"{file} -k {words}"
-
-
-def test_every_cell_belongs_to_a_prediction():
-    claims = {claim.name: claim for claim in load_claims(ROOT / "experiments")}
-    for name, prediction in cells(PAGE.read_text(encoding="utf-8")):
-        assert prediction in {None, *(each.name for each in claims[name].predictions)}

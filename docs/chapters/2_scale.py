@@ -205,7 +205,7 @@ assert math.isclose(float(jacobian.trace()), float(1 - p.square().sum()))
 
 # %% tags=["drawing"] slide="theory"
 sys.path.insert(0, str(lab_path("experiments").parent))
-from experiments.unscaled.theory import KEYS, SIZES, at_initialization  # noqa: E402
+from experiments.unscaled.measure import KEYS, SIZES, at_initialization  # noqa: E402
 
 found = at_initialization(seed=0)  # what the claim `unscaled` measures
 critical = 2 * math.log(KEYS)  # the D at which √D is √(2 ln n)

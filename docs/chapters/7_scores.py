@@ -361,13 +361,14 @@ assert not torch.allclose(
 )
 
 # %% [markdown]
-# **4.** Does the quality of a translator depend on the score? Read the verdict of the claim `bahdanau`,
-# then train the translators yourself.
+# **4.** Does the quality of a translator depend on the score? Train the translators of `docs/translation.md`.
 
 # %% [markdown] tags=["solution"]
-# The verdict with its numbers is in `experiments/bahdanau/README.md`. To run it:
+# At D = 32, scaled dot scores translate as well as additive ones, within 1 BLEU, in 10 of 10 seeds:
+# `git show b308e5e:experiments/bahdanau/README.md`. To train two translators:
 #
-#     attnlab reproduce bahdanau
+#     python train.py --config-dir experiments/bahdanau/conf preset=translation
+#     python train.py --config-dir experiments/bahdanau/conf preset=translation attn=cross/scaled_dot
 
 # %% [markdown]
 # ## References

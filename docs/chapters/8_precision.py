@@ -163,7 +163,7 @@ with torch.no_grad():
 
 Markdown(
     f"Our layer and PyTorch's differ by {layers_apart:.0e} in fp64. The claim `kernels_agree` "
-    "(`experiments/kernels_agree/README.md`) trains all three and compares the losses."
+    "(`git show b308e5e:experiments/kernels_agree/README.md`) trains all three and compares the losses."
 )
 
 # %% [markdown]

@@ -16,17 +16,14 @@ pytestmark = pytest.mark.long
 TINY = ["preset=micro", "trainer.max_steps=4", "trainer.val_check_interval=4", "probes=none"]
 TINY += ["data=plays", "data.length=20000"]
 CLAIM = """
-from attnlab.claims import *
-
-CLAIM = Claim(
-    says="Mine.",
-    predictions=(
-        Trained(
-            "better", "Flipped is no worse.", AtMost(5.0), seeds=None,
-            arms=(Arm("flipped", ("attn=flipped",)), Arm("causal", ("attn=sdpa",))),
-        ),
-    ),
-)
+says: Mine.
+base: [experiment=mine]
+first_seed: 0
+arms:
+  flipped: [attn=flipped]
+  causal: [attn=sdpa]
+predictions:
+  better: {says: Flipped is no worse., arms: [flipped, causal], below: 5.0, seeds: 2}
 """
 SWEEP = """\
 # @package _global_
@@ -113,12 +110,12 @@ def test_help_and_bad_input_name_the_installed_command(run: Run) -> None:
 
 
 def test_it_reproduces_the_claims_of_the_package_and_of_the_user(run: Run, tmp_path: Path) -> None:
-    said = run("reproduce", "largest_weight", "--fresh", "--seeds", "2", "--jobs", "1")
-    assert "largest_weight" in said
-    assert "copy" in run("reproduce", "largest_weight", "--declare", code=2)
+    assert "parity: 0" in run("reproduce", "parity", "--plan")
     own = tmp_path / "experiments" / "mine"
-    (own / "conf" / "experiment").mkdir(parents=True)
-    (own / "claim.py").write_text(CLAIM)
-    (own / "conf" / "experiment" / "mine.yaml").write_text(SWEEP)
-    said = run("reproduce", "--experiments", str(own.parent), "--seeds", "2", "--jobs", "1")
-    assert "Mine" in said or "mine" in said
+    own.mkdir(parents=True)
+    conf = own.parent / "conf" / "experiment"
+    conf.mkdir(parents=True)
+    (own / "claim.yaml").write_text(CLAIM)
+    (conf / "mine.yaml").write_text(SWEEP)
+    said = run("reproduce", "mine", "--jobs", "1")
+    assert "Mine" in said

@@ -1,12 +1,11 @@
 """Record results, so that a redesign can show that it computes the same.
 
-    python -m tests.golden.record              # everything, about a minute
-    python -m tests.golden.record runs tags    # some of the files
+    python -m tests.golden.record        # everything, about a minute
+    python -m tests.golden.record runs   # one of the files
 
 Record only when a change of the numbers is meant, or to add another machine's runs by an unchanged
-commit; `test_golden.py` compares. Whatever moves when
-modules are renamed is in the first section: imports, the checkpoint's layout, the names of
-weights, and the public names.
+commit; `test_golden.py` compares. Whatever moves when modules are renamed
+is in the first section: imports, the checkpoint's layout, and the names of weights.
 """
 
 import hashlib
@@ -19,91 +18,35 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
-from importlib import import_module
 from io import StringIO
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 from hydra import compose, initialize_config_dir
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 # --- What a redesign adapts: from here to the next line of dashes. ------------------------------
 from attnlab.attention import SelfAttention, TorchMHA, Variant, kernels
-from attnlab.attention import faulty_kernels as faults
-from attnlab.checkup import Report, checkup, checkup_kernel
-from attnlab.imports import make_importable
 from attnlab.interop import attention_from_gpt2, block_from_gpt2, from_gpt2
 from attnlab.training.checkpoints import read_checkpoint
 from attnlab.training.config import read_config
 from attnlab.training.run import run
-from tests.claims import own_claim
-from tests.faults import in_gpt, in_llama
-from tests.faults.planted import FAULTS, PlantedFault
 from tests.forked import ended
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 CONF = ROOT / "conf"
-BAHDANAU = ROOT / "experiments" / "bahdanau"
-make_importable(BAHDANAU / "conf")
 
 # Regular expressions on the names in a checkpoint that give the names under which weights are
 # hashed. A parameter that is renamed gets a line here, so that its hash stays.
 CANONICAL = [(r"^net\.", "")]
-
-# Where each documented name is imported from. A name that moves gets its new place here.
-PUBLIC = {
-    "Arm": "attnlab.claims",
-    "AtLeast": "attnlab.claims",
-    "Attention": "attnlab.attention",
-    "COLORS": "attnlab.plotting.drawing",
-    "Claim": "attnlab.claims",
-    "CrossAttention": "attnlab.attention",
-    "SelfAttention": "attnlab.attention",
-    "Trained": "attnlab.claims",
-    "Translator": "translator",
-    "assert_causal": "attnlab.checkup",
-    "attention": "attnlab.attention",
-    "attention_from_gpt2": "attnlab.interop",
-    "bidirectional": "attnlab.attention.masks",
-    "block_from_gpt2": "attnlab.interop",
-    "build_mask": "attnlab.attention.masks",
-    "causal": "attnlab.attention.masks",
-    "checkup": "attnlab.checkup",
-    "checkup_kernel": "attnlab.checkup",
-    "faulty_kernels": "attnlab.attention",
-    "from_bert": "attnlab.interop",
-    "from_gpt2": "attnlab.interop",
-    "heatmaps": "attnlab.plotting",
-    "identical": "attnlab.attention.variant",
-    "identical_qkv": "attnlab.attention.variant",
-    "independent": "attnlab.attention.variant",
-    "kernels": "attnlab.attention",
-    "load_model": "attnlab.training.checkpoints",
-    "look": "attnlab.pages.attention_maps",
-    "manual": "attnlab.attention.kernels",
-    "masks": "attnlab.attention",
-    "measures": "attnlab.probes",
-    "panels": "attnlab.plotting.drawing",
-    "plays": "attnlab.data.plays",
-    "eval_mode": "attnlab.probes.capture",
-    "random_energy": "attnlab.probes.measures",
-    "read_runs": "attnlab",
-    "relu_squared": "attnlab.model",
-    "rms_norm": "attnlab.model",
-    "styled": "attnlab.plotting.drawing",
-    "svg": "attnlab.plotting.drawing",
-    "views": "attnlab.probes.capture",
-}
 
 
 def train(settings: Mapping[str, object], folder: Path) -> Path:
     """Do a run in this process, as `train.py` does it; returns its folder."""
     overrides = [f"{key}={value}" for key, value in settings.items()]
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        cfg = compose("train", [f"hydra.searchpath=['{BAHDANAU / 'conf'}']", *overrides])
+        cfg = compose("train", overrides)
     variant = str(settings["attn"]).replace("/", "-")
     with one_thread():
         run(read_config(cfg), folder, variant=variant, overrides=overrides)
@@ -119,31 +62,6 @@ def checkpoint(folder: Path) -> tuple[dict[str, torch.Tensor], dict[int, float]]
     return content["state_dict"], content["attnlab"]["val_losses"]
 
 
-def healthy_models() -> dict[str, torch.nn.Module]:
-    """Models without a fault, by name."""
-    models = {
-        kind: in_gpt.healthy(kind) for kind in ("sdpa", "manual", "torch_mha", "single_head")
-    }
-    return {**models, "other": in_llama.build("healthy", 2, 4)}
-
-
-def planted(name: str) -> tuple[PlantedFault, str]:
-    """A planted fault and the model that it is planted in, of "fault in model"."""
-    fault, _, bench = name.partition(" in ")
-    return next(plant for plant in FAULTS if plant.name == fault), bench
-
-
-PLANTED = [f"{plant.name} in {bench}" for plant in FAULTS for bench in plant.models]
-
-KERNELS: dict[str, Callable[..., object]] = {
-    "manual": kernels.manual,
-    "sdpa": kernels.sdpa,
-    "finite_fill": faults.finite_fill,
-    "zero_fill": faults.zero_fill,
-    "post_softmax_mask": faults.post_softmax_mask,
-    "softmax_over_queries": faults.softmax_over_queries,
-    "unmerged_heads": faults.unmerged_heads,
-}
 GPT2_VARIANTS: dict[str, Any] = {
     "own": None,
     "manual": Variant(SelfAttention, {"kernel": kernels.manual}),
@@ -200,23 +118,6 @@ MUON = {
 }
 # The preset says these itself.
 OF_FAST = ("model.learned_positions", "model.smear")
-TRANSLATOR: dict[str, object] = {
-    "preset": "translation",
-    "attn": "cross/additive",
-    "attn.size": 16,
-    "model.n_embd": 16,
-    "model.hidden_size": 16,
-    "model.dropout": 0.1,
-    "data.train": 200,
-    "data.val": 20,
-    "data.seed": 0,
-    "data.batch_size": 16,
-    **{key: GPT[key] for key in GPT if key.startswith(("trainer.", "optim"))},
-    "probes": "none",
-    "logger": "none",
-    "seed": 0,
-    "checkpoint_every": 100,
-}
 VARIANTS = (
     "sdpa manual torch_mha unscaled inverse_scale cosine flipped bidirectional peek_one "
     "strict_flip zero_fill finite_fill post_softmax_mask softmax_over_queries unmerged_heads "
@@ -245,10 +146,6 @@ RUNS: dict[str, dict[str, object]] = {
     },
     **{name: GPT | changed for name, changed in OTHERWISE.items()},
     "fast": FAST,
-    **{
-        f"translation, {score}": TRANSLATOR | {"attn": f"cross/{score}"}
-        for score in ("additive", "dot", "scaled_dot")
-    },
 }
 # Looked at by everything there is; it must not change a bit.
 WATCHED = {
@@ -258,10 +155,6 @@ WATCHED = {
     "probes.gradients.every": 4,
     "probes.predictions.train_windows": 4,
     "probes.predictions.sample_chars": 10,
-}
-TAGGED: dict[str, dict[str, object]] = {
-    "checkup": GPT | {"logger": "tensorboard", "probes": "checkup"},
-    "translation": TRANSLATOR | {"logger": "tensorboard", "probes": "alignments"},
 }
 
 
@@ -380,153 +273,12 @@ def gpt2() -> dict[str, Any]:
     }
 
 
-def told(report: Report) -> dict[str, list[str]]:
-    """A checkup's verdict: its diagnoses, and the findings that are not ok."""
-    wrong = [f for f in report.findings if f.status.value in ("fault", "suspicious")]
-    return {
-        "diagnoses": [f"{d.cause}: {d.status.value}" for d in report.diagnoses],
-        "findings": sorted(f"{f.detector}: {f.status.value} ({f.cause})" for f in wrong),
-    }
-
-
-def examined(name: str) -> dict[str, list[str]]:
-    """The verdict on "fault in model" or "healthy: model"."""
-    with one_thread():
-        if name.startswith("healthy: "):
-            model = healthy_models()[name.removeprefix("healthy: ")]
-            return told(checkup(model, vocab_size=29, block_size=37))
-        if name.startswith("kernel: "):
-            return told(checkup_kernel(KERNELS[name.removeprefix("kernel: ")]))
-        plant, bench = planted(name)
-        return told(
-            checkup(
-                plant.build(bench),
-                vocab_size=29,
-                block_size=plant.block_size,
-                batch=plant.batch(),
-            )
-        )
-
-
-EXAMINED = [
-    *PLANTED,
-    *(f"healthy: {name}" for name in healthy_models()),
-    *(f"kernel: {name}" for name in KERNELS),
-]
-
-
-def tags(folder: Path) -> dict[str, list[str]]:
-    """The TensorBoard tags of a run, by kind."""
-    events = EventAccumulator(str(folder))
-    events.Reload()
-    kinds = {kind: found for kind, found in events.Tags().items() if isinstance(found, list)}
-    return {kind: sorted(found) for kind, found in kinds.items() if found}
-
-
-def documented() -> dict[str, dict[str, Any]]:
-    """Every name of attnlab that README.md and docs/ import or mention by its full path."""
-    found: dict[tuple[str, str], set[str]] = {}
-    for file in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *_chapters()]:
-        text = file.read_text(encoding="utf-8")
-        pairs = [
-            (module, name.split(" as ")[0].strip())
-            for module, names in re.findall(
-                r"^ *from (attnlab[\w.]*) import (\([^)]*\)|[^\n(#]+)", text, re.MULTILINE
-            )
-            for name in names.strip("() \n").split(",")
-            if name.strip()
-        ]
-        if file.suffix == ".md":
-            mentions = {m.rpartition(".") for m in re.findall(r"\battnlab(?:\.\w+)+", text)}
-            pairs += [(m, n) for m, _, n in mentions if not _is_module(f"{m}.{n}")]
-        for pair in pairs:
-            found.setdefault(pair, set()).add(file.relative_to(ROOT).as_posix())
-    return {
-        name: {"module": module, "documents": sorted(files)}
-        for (module, name), files in sorted(found.items(), key=lambda item: item[0][::-1])
-    }
-
-
-def _chapters() -> list[Path]:
-    return sorted((ROOT / "docs").glob("chapters/[0-9]_*.py"))
-
-
-def _is_module(path: str) -> bool:
-    try:
-        import_module(path)
-    except ImportError:
-        return False
-    return True
-
-
-def imported(name: str, module: str) -> object:
-    """What `from module import name` gives.
-
-    Raises:
-        ImportError: nothing.
-    """
-    source: ModuleType = import_module(module)
-    return getattr(source, name) if hasattr(source, name) else import_module(f"{module}.{name}")
-
-
-def keys(content: object, prefix: str = "") -> list[str]:
-    """The keys of a JSON document, nested ones by their path; a list by its first element."""
-    if isinstance(content, list):
-        return keys(content[0], f"{prefix}[]") if content else []
-    if not isinstance(content, dict):
-        return []
-    found = []
-    for key, value in content.items():
-        path = f"{prefix}.{key}" if prefix else str(key)
-        found.append(path)
-        if key != "git":  # null where there is no repository
-            found += keys(value, path)
-    return sorted(found)
-
-
-def json_keys(watched: Path, scratch: Path) -> dict[str, list[str]]:
-    """The keys of all JSON that the lab writes.
-
-    Args:
-        watched: folder of the run of `command_line`.
-        scratch: a folder for further runs.
-    """
-    outputs = watched.parents[2]
-    translated = train(TAGGED["translation"] | {"logger": "none"}, scratch / "translated")
-    diverged = train(RUNS["strict_flip"], scratch / "diverged")
-    report = scratch / "checkup.json"
-    attnlab("checkup", str(watched), "--json", str(report))
-    project = own_claim.write(scratch / "project", steps=2)
-    places = [f"--{name}={project / name}" for name in ("experiments", "conf", "outputs")]
-    attnlab("reproduce", "mine", "--jobs=1", "--seeds=2", *places)
-    files = {
-        "metrics.json": watched / "metrics.json",
-        "metrics.json, translation": translated / "metrics.json",
-        "metrics.json, diverged": diverged / "metrics.json",
-        "status.json": watched / "status.json",
-        "status.json, diverged": diverged / "status.json",
-        "attnlab checkup --json": report,
-        "attnlab reproduce": next(project.rglob("verdicts.json")),
-    }
-    found = {name: keys(json.loads(file.read_text("utf-8"))) for name, file in files.items()}
-    for flags in (["--json"], ["--json", "--each"]):
-        rows = json.loads(attnlab("runs", str(outputs), *flags))
-        found[" ".join(["attnlab runs", *flags])] = keys(rows)
-    return found
-
-
 def all_runs(scratch: Path) -> dict[str, Any]:
     """The content of runs.json with this machine added, except the run of `command_line`."""
     done = {name: outcome(train(s, scratch / str(i))) for i, (name, s) in enumerate(RUNS.items())}
     here = fingerprint()
     others = [each for each in read("runs")["machines"] if each["fingerprint"] != here]
     return {"machines": [*others, {"fingerprint": here, "runs": done}]}
-
-
-def all_tags(watched: Path, scratch: Path) -> dict[str, Any]:
-    """The content of tags.json."""
-    others = {name: tags(train(s, scratch / name)) for name, s in TAGGED.items()}
-    return {"command line": tags(watched), **others}
 
 
 def read(name: str) -> Any:
@@ -548,10 +300,6 @@ def main() -> None:
         recorders: dict[str, Callable[[], Any]] = {
             "runs": lambda: all_runs(scratch / "runs"),
             "gpt2": gpt2,
-            "checkup": lambda: {name: examined(name) for name in EXAMINED},
-            "tags": lambda: all_tags(the_watched(), scratch / "tags"),
-            "public": documented,
-            "json_keys": lambda: json_keys(the_watched(), scratch / "keys"),
         }
         for name in sys.argv[1:] or recorders:
             content = recorders[name]()

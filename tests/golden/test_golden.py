@@ -16,7 +16,7 @@ NATS_EARLY, NATS_LATE = 1e-4, 2e-3
 # One run for each way through the code; `make test-all` compares all of them.
 COMPARED = {
     "sdpa", "manual, dropout", "torch_mha", "flipped", "strict_flip", "gqa", "additive",
-    "unscaled, init gpt2", "seed 1, two batches a step", "fast", "translation, additive",
+    "unscaled, init gpt2", "seed 1, two batches a step", "fast",
 }  # fmt: skip
 
 
@@ -84,37 +84,3 @@ def test_the_command_line_gives_the_same_losses_and_weights(
 def test_an_imported_gpt2_gives_the_same_logits() -> None:
     now, then = record.gpt2(), record.read("gpt2")
     assert close(now, then, 1e-8), f"{now}\nbut recorded was\n{then}"
-
-
-def test_every_planted_fault_is_recorded() -> None:
-    assert list(record.read("checkup")) == record.EXAMINED
-
-
-@pytest.mark.long  # tests/faults asserts the diagnosis of every planted fault
-@pytest.mark.parametrize("name", record.EXAMINED)
-def test_the_checkup_gives_the_same_diagnoses(name: str) -> None:
-    assert record.examined(name) == record.read("checkup")[name]
-
-
-def test_no_tag_of_tensorboard_is_lost(watched: Path, tmp_path: Path) -> None:
-    now = record.all_tags(watched, tmp_path)
-    for run, kinds in record.read("tags").items():
-        for kind, tags in kinds.items():
-            assert set(tags) <= set(now[run].get(kind, ())), (run, kind)
-
-
-@pytest.mark.parametrize("name", record.read("public"))
-def test_a_public_name_can_be_imported(name: str) -> None:
-    assert record.imported(name, record.PUBLIC[name]) is not None
-
-
-def test_documented_names_can_be_imported() -> None:
-    for name, where in record.documented().items():
-        assert record.imported(name, where["module"]) is not None
-
-
-@pytest.mark.long
-def test_no_key_of_the_json_is_lost(watched: Path, tmp_path: Path) -> None:
-    now = record.json_keys(watched, tmp_path)
-    for name, keys in record.read("json_keys").items():
-        assert set(keys) <= set(now[name]), name

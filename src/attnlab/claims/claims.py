@@ -153,7 +153,7 @@ def parts_of(claim: Claim) -> list[Part]:
     return [
         _part(claim, name, prediction, steps)
         for name, prediction in claim.predictions.items()
-        for steps in prediction.lengths or [None]
+        for steps in prediction.lengths or (None,)
     ]
 
 

@@ -243,7 +243,8 @@ def checked(protocol: ranking.Protocol, name: str, config_dir: Path | None) -> s
     from attnlab.training.config import read_config
 
     task = next(iter(protocol.tasks.values()))
-    cfg, _ = compose([*task.overrides, *protocol.overrides(name), "seed=0"], config_dir)
+    words = [*task.overrides, *protocol.overrides(name), "seed=0"]
+    cfg, _ = compose(words, lab_path("experiments"), config_dir)
     config = read_config(cfg)
     report = checkup(config.model(len(config.data().alphabet)), name=name)
     if report.exit_code:

@@ -150,7 +150,7 @@ def settings_of(claim: Claim) -> str:
     """The settings that all arms share, as today's conf resolves them."""
     from attnlab.training.config import read_config
 
-    cfg, _ = compose([*claim.base, "seed=0"])
+    cfg, _ = compose([*claim.base, "seed=0"], claim.file.resolve().parents[1])
     config = read_config(cfg)
     data = config.data()
     settings = {group: flat(config.settings[group]) for group in GROUPS}

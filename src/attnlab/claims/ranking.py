@@ -336,7 +336,12 @@ def declared(content: Any, task: str, renamed: Renamed, name: str = "") -> Any:
         return None
     entry = content["tasks"][task]
     overrides = rename(entry["overrides"], renamed)
-    common = [rename(content["common"], renamed), content["test_seeds"], content["baseline"], overrides]
+    common = [
+        rename(content["common"], renamed),
+        content["test_seeds"],
+        content["baseline"],
+        overrides,
+    ]
     variants = []
     for arm, of in content["arms"].items():
         words = rename(of.get("overrides") or [f"attn={arm}"], renamed)

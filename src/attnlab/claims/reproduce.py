@@ -129,7 +129,8 @@ def train_run(run: Run, folder: Path, place: Place) -> Row:
         from attnlab.training.config import read_config  # Lightning takes seconds to import
         from attnlab.training.run import run as train
 
-        cfg, variant = compose([*run.overrides, f"seed={run.seed}"], place.config_dir)
+        words = [*run.overrides, f"seed={run.seed}"]
+        cfg, variant = compose(words, place.folder.parent, place.config_dir)
         metrics = train(read_config(cfg), folder, variant=variant, overrides=run.overrides).metrics
         values = {key: x for key, x in metrics.items() if isinstance(x, int | float)}
         for key in TIMES:
@@ -142,9 +143,17 @@ def train_run(run: Run, folder: Path, place: Place) -> Row:
     return row | {"commit": place.commit, "machine": machine()}
 
 
-def compose(overrides: Sequence[str], config_dir: Path | None = None) -> tuple[Any, str]:
+def compose(
+    overrides: Sequence[str], claims: Path, config_dir: Path | None = None
+) -> tuple[Any, str]:
     """The configuration that `train.py` would compose, and the name of its variant; BadInput with
-    Hydra's message if it cannot."""
+    Hydra's message if it cannot.
+
+    Args:
+        overrides: as typed after `train.py`.
+        claims: the directory of the claims, whose `conf` holds what only claims use.
+        config_dir: the user's own configuration.
+    """
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
@@ -152,7 +161,9 @@ def compose(overrides: Sequence[str], config_dir: Path | None = None) -> tuple[A
     from omegaconf import open_dict
 
     GlobalHydra.instance().clear()
-    added = [] if config_dir is None else [f"hydra.searchpath=['{config_dir.resolve()}']"]
+    places = [folder.resolve() for folder in (claims / "conf", config_dir) if folder is not None]
+    found = ",".join(f"'{folder}'" for folder in places if folder.is_dir())
+    added = [f"hydra.searchpath=[{found}]"] if found else []
     with initialize_config_dir(str(lab_path("conf").resolve()), version_base="1.3"):
         try:
             words = [*added, "train_loss=false", *overrides]  # an arm may turn it on
