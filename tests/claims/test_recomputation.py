@@ -71,7 +71,9 @@ def answer(prediction: Row, x: float) -> str:
     low, high = prediction.get("above", -math.inf), prediction.get("below", math.inf)
     if prediction.get("always"):
         return "yes" if low <= x <= high else "no"
-    return "yes" if low < x < high else "low" if x < low else "high" if x > high else ""
+    if x < low or x > high:
+        return "low" if x < low else "high"
+    return "" if math.isnan(x) or x in {low, high} - {-math.inf, math.inf} else "yes"
 
 
 def judged(prediction: Row, answers: list[str], most: int) -> tuple[str, int]:
@@ -175,11 +177,8 @@ def test_the_facts_of_a_claim_are_recomputed_from_its_rows(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "words", "seed", "value", "differ"),
-    [  # the margin of 0.1 nats is missed by one of ten seeds
+    [  # the margin of 0.1 nats is missed by one of ten seeds; another rate would be chosen
         ("unscaled", "model.init=unit attn=sdpa max_steps=300", 305, 2.9, "unit_variance_300"),
-        # another rate than the best would have been chosen
-        ("gated_attention", "attn=sdpa data=backcopy optim.lr=0.003 max_steps=300", 1000, -99.0,
-         "softmax_sink_300"),
         ("path_length", "attn=recurrent block_size=36 optim.lr=0.01", 1001, -99.0, "falls"),
     ],
 )  # fmt: skip

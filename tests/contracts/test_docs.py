@@ -22,10 +22,12 @@ def test_links_lead_to_files(page: Path) -> None:
 def test_named_files_and_tests_exist(page: Path) -> None:
     named = re.findall(
         r"\b((?:tests|experiments|conf|benchmarks|src)/[\w/.-]+\.\w+)(?:::(\w+))?",
-        page.read_text(encoding="utf-8"),
+        re.sub(r"\bb308e5e:\S+", "", page.read_text(encoding="utf-8")),  # in the history
     )
-    # docs/own.md and a claim `mine` are about files of the reader's own.
-    own = [pair for pair in named if "/mine" not in pair[0] and page.name != "own.md"]
+    # docs/own.md, a claim `mine` and renamed.yaml are about files of the reader's own.
+    own = [
+        pair for pair in named if not re.search("/mine|renamed", pair[0]) and page.name != "own.md"
+    ]
     missing = [
         "::".join(filter(None, (file, test)))
         for file, test in own

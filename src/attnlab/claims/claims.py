@@ -63,8 +63,12 @@ class Prediction(BaseModel):
             raise ValueError("weights are one number for each arm, instead of a contrast")
         if self.seeds is not None and self.role in ("for", "against", "control"):
             raise ValueError(f"a prediction with the role {self.role} uses all seeds of its claim")
-        if any(b / a > 3.4 for a, b in zip(self.rates, self.rates[1:], strict=False)):
-            raise ValueError(f"the rates {self.rates} lie more than a factor of sqrt(10) apart")
+        steps = [b / a for a, b in zip(self.rates, self.rates[1:], strict=False)]
+        if self.rates and not (steps and all(1 < step <= 3.4 for step in steps)):
+            raise ValueError(
+                f"the rates {self.rates} must be several that ascend by at most sqrt(10) each; "
+                "a single one is an override of the arms, as optim.lr=0.003"
+            )
         return self
 
     @property

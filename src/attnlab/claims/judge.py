@@ -29,12 +29,12 @@ class Criterion:
 
     def answer(self, value: float) -> str:
         """yes, below, above, or "" for neither; a NaN contradicts only with `always`."""
-        inside = self.low <= value <= self.high if self.always else self.low < value < self.high
-        if inside:
-            return "yes"
         if value < self.low:
             return "below"
-        return "above" if value > self.high or self.always else ""
+        if value > self.high or (self.always and math.isnan(value)):
+            return "above"
+        on_bound = math.isfinite(value) and value in (self.low, self.high)  # inf is no bound
+        return "" if math.isnan(value) or (on_bound and not self.always) else "yes"
 
     def __str__(self) -> str:
         low, high, word = self.low, self.high, "always " if self.always else ""

@@ -58,8 +58,8 @@ def run_missing(
     """Run until nothing is missing; False if the time was over, and the same call continues.
 
     What is missing follows from the rows so far, so it is asked for again after each round: the
-    best rates are known only when all rates were tried. The first run that fails raises its error;
-    the rows of the others are kept.
+    best rates are known only when all rates were tried. After a run that fails no other begins;
+    the rows of those that are running are kept, and its error is raised.
     """
     until = time.monotonic() + 60 * minutes if minutes else float("inf")
     if not needed():
@@ -69,6 +69,7 @@ def run_missing(
         while todo := list(needed()):
             print(f"{len(todo)} runs come next", flush=True)
             waiting, running, ended = todo[::-1], dict[Future[Row], Run](), 0
+            failed: BaseException | None = None
             while running or (waiting and time.monotonic() < until):
                 while waiting and len(running) < jobs and time.monotonic() < until:
                     run = waiting.pop()
@@ -76,8 +77,13 @@ def run_missing(
                     running[pool.submit(train, run, folder, place)] = run
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     run, ended = running.pop(future), ended + 1
+                    if error := future.exception():
+                        failed, waiting = failed or error, []
+                        continue
                     rows.add(future.result())
                     print(f"[{ended}/{len(todo)}] {said(run)}", flush=True)
+            if failed:
+                raise failed
             if waiting:
                 return False
     return True

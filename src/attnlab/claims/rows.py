@@ -24,7 +24,7 @@ from attnlab.files import read_yaml
 Renamed = Mapping[str, Sequence[str]]
 WORDS = ("says", "where", "long")  # of a prediction: they may change after its runs
 UNCHECKED = "Whether it was declared before its runs cannot be checked here: {why}."
-GENERATED = (":(exclude,top)**/rows.jsonl", ":(exclude,top)**/*.md", ":(exclude,top)**/*.svg")
+GENERATED = tuple(f":(exclude,top,glob)**/{name}" for name in ("rows.jsonl", "*.md", "*.svg"))
 
 
 class Rows(dict[Run, Row]):

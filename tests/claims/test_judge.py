@@ -1,0 +1,160 @@
+"""The rule, by enumeration: stages of 10, 20 and 40 seeds, errors, medians, and contrasts."""
+
+import math
+from itertools import product
+
+import pytest
+from pydantic import ValidationError
+
+from attnlab.claims.claims import Claim, Prediction
+from attnlab.claims.judge import Criterion, at_all_lengths, chance, judge, median_interval
+from attnlab.claims.judge import sentence as verdict_on
+
+ABOVE, WITHIN, NAN = Criterion(low=0.0), Criterion(-1.0, 1.0), math.nan
+EXACT = Criterion(0.0, 0.0, always=True)
+YES, NO = [1.0], [-1.0]
+
+
+@pytest.mark.parametrize(
+    ("values", "criterion", "most", "verdict", "yes", "no", "n", "undecided"),
+    [
+        (YES * 9, ABOVE, 10, "open", 9, 0, 9, True),
+        (YES * 10, ABOVE, 10, "confirmed", 10, 0, 10, False),
+        (NO * 10, ABOVE, 10, "refuted", 0, 10, 10, False),
+        (YES * 9 + NO, ABOVE, 10, "open", 9, 1, 10, False),
+        (YES * 7 + NO * 3, ABOVE, 20, "open", 7, 3, 10, True),
+        (YES * 6 + NO * 4, ABOVE, 20, "open", 6, 4, 10, False),  # 16 of 20 would be too few
+        (YES * 6 + NO * 4, ABOVE, 40, "open", 6, 4, 10, True),
+        (YES * 7 + NO * 3 + YES * 9, ABOVE, 20, "open", 7, 3, 10, True),  # 19: not yet read
+        (YES * 7 + NO * 3 + YES * 10, ABOVE, 20, "confirmed", 17, 3, 20, False),
+        (NO * 7 + YES * 3 + NO * 10, ABOVE, 20, "refuted", 3, 17, 20, False),
+        (YES * 16 + NO * 4, ABOVE, 20, "confirmed", 10, 0, 10, False),  # decided by the first ten
+        (NO * 4 + YES * 16, ABOVE, 20, "open", 16, 4, 20, False),
+        (NO * 9 + YES * 31, ABOVE, 40, "confirmed", 31, 9, 40, False),
+        (NO * 10 + YES * 30, ABOVE, 40, "refuted", 0, 10, 10, False),
+        (YES + NO * 9 + YES * 29, ABOVE, 40, "open", 11, 9, 20, True),
+        (YES + NO * 9 + YES * 29 + NO, ABOVE, 40, "open", 30, 10, 40, False),
+        ([0.0] * 10, ABOVE, 40, "open", 0, 0, 10, False),  # on the bound: neither
+        ([NAN] * 10, ABOVE, 10, "open", 0, 0, 10, False),
+        (YES * 9 + [NAN], ABOVE, 10, "open", 9, 0, 10, False),
+        ([math.inf] * 10, ABOVE, 10, "confirmed", 10, 0, 10, False),  # a diverged run is worse
+        ([-math.inf] * 10, ABOVE, 10, "refuted", 0, 10, 10, False),
+        ([-math.inf] * 10, Criterion(high=0.0), 10, "confirmed", 10, 0, 10, False),
+        ([math.inf] * 10, WITHIN, 10, "refuted", 0, 10, 10, False),
+        ([0.0] * 10, WITHIN, 10, "confirmed", 10, 0, 10, False),
+        ([-2.0] * 10, WITHIN, 10, "refuted", 0, 10, 10, False),
+        ([-2.0, 2.0] * 5, WITHIN, 10, "open", 0, 5, 10, False),  # misses on different sides
+        ([0.0] * 10, EXACT, 10, "confirmed", 10, 0, 10, False),
+        ([0.0] * 9, EXACT, 10, "open", 9, 0, 9, False),
+        ([0.0] * 2 + [1e-30], EXACT, 10, "refuted", 2, 1, 3, False),
+        ([0.0] * 19 + [NAN], EXACT, 20, "refuted", 19, 1, 20, False),
+    ],
+)
+def test_a_prediction_is_judged(values, criterion, most, verdict, yes, no, n, undecided):
+    outcome = judge(values, criterion, most)
+    assert (outcome.verdict, outcome.undecided) == (verdict, undecided)
+    assert (outcome.yes, outcome.no, outcome.n) == (yes, no, n)
+
+
+@pytest.mark.parametrize(("most", "at_most"), [(10, 0.001), (20, 0.0023), (40, 0.0026)])
+@pytest.mark.parametrize("share", [0.5, 0.8])
+def test_the_probability_of_a_verdict_is_that_of_all_sequences(most, at_most, share):
+    sizes = [10, 10, 20][: {10: 1, 20: 2, 40: 3}[most]]  # the order within a stage is irrelevant
+    confirmed = refuted = 0.0
+    for counts in product(*(range(size + 1) for size in sizes)):
+        stages = list(zip(counts, sizes, strict=True))
+        values = [x for k, size in stages for x in YES * k + NO * (size - k)]
+        ways = math.prod(math.comb(size, k) for k, size in stages)
+        p = ways * share ** sum(counts) * (1 - share) ** (most - sum(counts))
+        verdict = judge(values, ABOVE, most).verdict
+        confirmed += p * (verdict == "confirmed")
+        refuted += p * (verdict == "refuted")
+    assert confirmed == pytest.approx(chance(share, most), rel=1e-12)
+    assert refuted == pytest.approx(chance(1 - share, most), rel=1e-9)
+    assert confirmed < at_most or share > 0.5
+
+
+@pytest.mark.parametrize("n", range(1, 13))
+def test_the_interval_of_a_median_is_exact(n):
+    values = [((7 * i) % n) ** 2.0 for i in range(n)] if n % 7 else [float(i) for i in range(n)]
+    median, low, high = median_interval(values)
+    ordered = sorted(values)
+    assert median == pytest.approx((ordered[(n - 1) // 2] + ordered[n // 2]) / 2)
+
+    def encloses(r):  # the share of all 2^n sides of the true median on which values may lie
+        return sum(r <= sum(sides) <= n - r for sides in product((0, 1), repeat=n)) / 2**n
+
+    ranks = [r for r in range(1, n // 2 + 1) if encloses(r) >= 0.95]
+    if ranks:
+        assert (low, high) == (ordered[max(ranks) - 1], ordered[n - max(ranks)])
+    else:
+        assert n < 6 and math.isnan(low) and math.isnan(high)
+
+
+def test_numbers_that_are_no_numbers_are_not_in_the_median():
+    outcome = judge([NAN, *range(1, 8), math.inf], ABOVE)
+    assert (outcome.median, outcome.low, outcome.high) == (4.5, 1.0, math.inf)
+
+
+@pytest.mark.parametrize(
+    ("settings", "scores", "value"),
+    [
+        ({}, [3.0], 3.0),
+        ({}, [3.0, 5.0], -2.0),
+        ({"contrast": "level"}, [3.0, 5.0], 3.0),
+        ({"contrast": "min"}, [3.0, 5.0, 2.0], 2.0),
+        ({"contrast": "max"}, [3.0, 5.0, 2.0], 5.0),
+        ({"contrast": "interaction"}, [9.0, 5.0, 3.0, 2.0], 3.0),
+        ({"weights": [0.5, 0.5, -1.0]}, [3.0, 5.0, 2.0], 2.0),
+        ({}, [math.inf, 5.0], math.inf),
+        ({}, [math.inf, math.inf], NAN),
+    ],
+)
+def test_the_value_of_a_seed(settings, scores, value):
+    prediction = Prediction(says="", arms=["a"] * len(scores), above=0.0, **settings)
+    assert prediction.value(scores) == pytest.approx(value, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "said"),
+    [
+        ([("for", "confirmed")], "holds"),
+        ([("for", "refuted")], "does not hold"),
+        ([("against", "confirmed")], "does not hold"),
+        ([("against", "refuted")], "holds"),
+        ([("for", "confirmed"), ("against", "confirmed")], "holds only if"),
+        ([("for", "confirmed"), ("for", "open")], "open"),
+        ([("for", "refuted"), ("for", "open")], "does not hold"),
+        ([("for", "confirmed"), ("secondary", "refuted"), ("shown", "shown")], "holds"),
+        ([("for", "confirmed"), ("control", "confirmed")], "holds"),
+        ([("for", "confirmed"), ("control", "open")], "open"),
+        ([("for", "refuted"), ("control", "refuted")], "open"),
+    ],
+)
+def test_the_verdict_on_a_sentence(verdicts, said):
+    assert verdict_on(verdicts) == said
+    assert verdict_on(verdicts[::-1]) == said
+
+
+def test_lengths_that_differ_decide_nothing():
+    assert at_all_lengths(["confirmed", "confirmed"]) == "confirmed"
+    assert at_all_lengths(["confirmed", "refuted"]) == "open"
+
+
+@pytest.mark.parametrize(
+    ("prediction", "claim"),
+    [({}, {}), ({"above": 0, "seeds": 3}, {}), ({"above": 0, "treshold": 1}, {}),
+     ({"above": 0, "arms": ["a", "c"]}, {}), ({"above": 0, "weights": [1, -1, 1]}, {}),
+     ({"above": 0, "weights": [1, -1], "contrast": "min"}, {}),
+     ({"above": 0, "rates": [0.001, 0.01]}, {}), ({"above": 0, "rates": [0.01, 0.001]}, {}),
+     ({"above": 0, "rates": [0.01]}, {}),  # nothing to choose, and nothing to extend
+     ({"above": 0}, {"first_seed": 995}),  # the seeds of pilots
+     ({"above": 0}, {"most_seeds": 30})],
+)  # fmt: skip
+def test_a_claim_that_cannot_be_judged_is_not_read(prediction, claim):
+    good = {"says": "", "arms": ["a", "b"], "above": 0}
+    content = {"says": "", "base": [], "first_seed": 0, "arms": {"a": ["x=1"], "b": ["x=2"]}}
+    assert Claim(**content, predictions={"p": good}).predictions
+    with pytest.raises(ValidationError):
+        bad = {k: v for k, v in good.items() if k != "above"} | prediction
+        Claim(**content | claim, predictions={"p": bad})

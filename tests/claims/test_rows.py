@@ -1,0 +1,212 @@
+"""rows.jsonl and what git says of it: nothing is lost, doubled, or declared afterwards."""
+
+import json
+import subprocess
+
+import pytest
+import yaml
+
+from attnlab.claims.claims import judge_claim, read_claim
+from attnlab.claims.rows import UNCHECKED, Rows, commit_of, lost_lines, undeclared
+from attnlab.claims.trials import Run
+from attnlab.errors import BadInput
+
+CLAIM = {
+    "says": "A.", "base": ["y=1"], "first_seed": 300, "most_seeds": 10,
+    "arms": {"old": ["attn=old"], "other": ["attn=other"]},
+    "predictions": {
+        "p": {"says": "P.", "arms": ["old", "other"], "above": 0.5},
+        "q": {"says": "Q.", "arms": ["old"], "above": 0.5, "role": "secondary"},
+    },
+}  # fmt: skip
+
+
+def row_of(words, seed, commit="", **values):
+    return {"overrides": words, "seed": seed, "status": "finished",
+            "values": {"val_loss": 1.0, **values}, "cpu_seconds": 1, "commit": commit}  # fmt: skip
+
+
+def git(folder, *words):
+    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    done = subprocess.run(["git", *who, *words], cwd=folder, capture_output=True, check=True)
+    return done.stdout.decode().strip()
+
+
+def commit(folder):
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "-m", "x")
+    return git(folder, "rev-parse", "HEAD")
+
+
+@pytest.fixture
+def mine(tmp_path):
+    """The directory of a claim, which is declared in a repository."""
+    folder = tmp_path / "repository" / "experiments" / "mine"
+    folder.mkdir(parents=True)
+    git(folder.parents[1], "init", "-q")
+    (folder.parents[1] / "code.py").write_text("")
+    (folder / "claim.yaml").write_text(yaml.safe_dump(CLAIM))
+    (folder / "README.md").write_text("")
+    (folder / "figure.svg").write_text("")
+    commit(folder)
+    return folder
+
+
+def test_a_row_is_found_again_and_a_half_line_is_cut_off(tmp_path):
+    file, runs = tmp_path / "new" / "rows.jsonl", [(["x=1"], 0), (["x=1"], 1), (["x=2"], 0)]
+    rows = Rows(file)
+    assert rows == {}
+    for words, seed in runs:
+        rows.add(row_of(words, seed, nothing=float("nan"), curve=[float("inf"), 0.1 + 0.2]))
+    assert Rows(file).keys() == rows.keys() == {Run(tuple(w), s) for w, s in runs}
+    values = Rows(file)[Run(("x=1",), 1)]["values"]
+    assert values == {"val_loss": 1.0, "nothing": None, "curve": [None, 0.1 + 0.2]}
+    whole = file.read_bytes()
+    for cut in (1, 10, len(whole.splitlines(keepends=True)[-1]) - 1):
+        file.write_bytes(whole[:-cut])  # killed within a write
+        rows = Rows(file)
+        assert set(rows) == {Run(tuple(w), s) for w, s in runs[:2]}
+        rows.add(row_of(["x=3"], 0))
+        assert len(Rows(file)) == 3
+        assert file.read_bytes().startswith(b"".join(whole.splitlines(keepends=True)[:2]))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [json.dumps(row_of(["x=1"], 0, val_loss=2.0)),  # a second row of a run
+     json.dumps(row_of(["old"], 0)),  # it is one after renaming
+     '{"overrides": ["x=1"]}', '{"overrides": ["x=1"], "se', "[]", ""],
+)  # fmt: skip
+def test_a_damaged_or_doubled_line_is_named(tmp_path, line):
+    file = tmp_path / "rows.jsonl"
+    file.write_text(f"{json.dumps(row_of(['x=2'], 0))}\n{json.dumps(row_of(['x=1'], 0))}\n")
+    assert len(Rows(file, renamed={"old": ["x=1"]})) == 2
+    with file.open("a") as stream:
+        stream.write(f"{line}\n{json.dumps(row_of(['x=4'], 0))}\n")
+    with pytest.raises(BadInput, match=f"{file}, line 3"):
+        Rows(file, renamed={"old": ["x=1"]})
+
+
+def test_rows_of_the_first_file_count_and_new_ones_go_to_the_last(tmp_path):
+    committed, own = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    Rows(committed).add(row_of(["x=1"], 0, commit="committed"))
+    Rows(own).add(row_of(["x=1"], 0, commit="own"))
+    rows, before = Rows(committed, own), committed.read_bytes()
+    assert rows[Run(("x=1",), 0)]["commit"] == "committed"
+    rows.add(row_of(["x=2"], 0))
+    assert committed.read_bytes() == before
+    assert len(Rows(own)) == 2
+
+
+@pytest.mark.parametrize(
+    ("file", "clean"),
+    [("code.py", False), ("new.py", False), ("README.md", True),
+     ("experiments/mine/claim.yaml", False), ("experiments/mine/measure.py", False),
+     ("experiments/mine/rows.jsonl", True), ("experiments/mine/README.md", True),
+     ("experiments/mine/figure.svg", True), ("experiments/new/rows.jsonl", True)],
+)  # fmt: skip
+def test_what_makes_a_tree_dirty(mine, file, clean):
+    head = git(mine, "rev-parse", "HEAD")
+    assert commit_of(mine) == head
+    (mine.parents[1] / file).parent.mkdir(exist_ok=True)
+    (mine.parents[1] / file).write_text("changed")
+    assert commit_of(mine) == commit_of(mine.parents[1]) == (head if clean else f"{head}+")
+    git(mine, "add", "-A", ":/")
+    assert commit_of(mine) == (head if clean else f"{head}+")
+
+
+def said_of(folder, at, change=lambda content: None, renamed=None):
+    """What is said of rows of a commit, after a change of claim.yaml."""
+    file = folder / "claim.yaml"
+    for words in (["y=1", "attn=old"], ["y=1", "attn=other"]):
+        for seed in range(300, 310):
+            loss = 2.0 if "attn=old" in words else 1.0
+            Rows(folder / "rows.jsonl").add(row_of(words, seed, at, val_loss=loss))
+    content = json.loads(json.dumps(CLAIM))
+    change(content)
+    file.write_text(yaml.safe_dump(content))
+    commit(folder)
+    rows = Rows(folder / "rows.jsonl", renamed=renamed)
+    _, parts = judge_claim(read_claim(file), rows)
+    assert [len(part.values) for part in parts if part.of in "pq"] == [10, 10]
+    return undeclared(file, parts, rows.renamed)
+
+
+def of_p(**changed):
+    return lambda content: content["predictions"]["p"].update(changed)
+
+
+@pytest.mark.parametrize(
+    ("change", "fine"),
+    [
+        (lambda content: None, True),
+        (of_p(says="Other words."), True),
+        (of_p(where="here"), True),
+        (of_p(long=True), True),
+        (lambda content: content.update(says="B.", otherwise="no effect", order=3), True),
+        (of_p(above=0.4), False),
+        (of_p(below=5.0), False),
+        (of_p(unit="bits"), False),
+        (of_p(role="against"), False),
+        (of_p(contrast="min"), False),
+        (of_p(arms=["other", "old"]), False),
+        (lambda content: content.update(most_seeds=20), False),
+        (lambda content: content["predictions"].update(  # added after its rows
+            r={"says": "", "arms": ["other"], "above": 0.5}), False),
+    ],
+)  # fmt: skip
+def test_a_prediction_is_compared_with_the_commit_of_its_rows(mine, change, fine):
+    said = said_of(mine, git(mine, "rev-parse", "HEAD"), change)
+    assert said.startswith("" if fine else "Exploratory") and bool(said) is not fine
+
+
+def test_a_renamed_override_is_the_same_declaration(mine):
+    def rename(content):
+        content["arms"]["old"] = ["attn=new", "attn.flag=true"]
+
+    head = git(mine, "rev-parse", "HEAD")
+    renamed = {"attn=old": ["attn=new", "attn.flag=true"], "gone=1": []}
+    assert said_of(mine, head, rename, renamed) == ""
+
+
+@pytest.mark.parametrize("at", ["dirty", "unknown", "none"])
+def test_rows_of_no_known_clean_commit_are_no_declared_test(mine, at):
+    head = git(mine, "rev-parse", "HEAD")
+    said = said_of(mine, {"dirty": f"{head}+", "unknown": "0" * 40, "none": ""}[at])
+    assert said.startswith("Exploratory" if at == "dirty" else UNCHECKED.split("{")[0])
+
+
+def test_outside_git_a_declaration_cannot_be_checked(mine, tmp_path):
+    head = git(mine, "rev-parse", "HEAD")
+    assert said_of(mine, head) == ""
+    folder = mine.rename(tmp_path / "mine")
+    rows = Rows(folder / "rows.jsonl")
+    verdict, parts = judge_claim(read_claim(folder / "claim.yaml"), rows)
+    assert verdict == "holds"
+    assert commit_of(folder) == ""
+    said = undeclared(folder / "claim.yaml", parts, {})
+    assert said.startswith(UNCHECKED.split("{")[0])
+
+
+@pytest.mark.parametrize(
+    ("edit", "lost"),
+    [
+        (lambda lines: lines, 0),
+        (lambda lines: lines[::-1], 0),
+        (lambda lines: lines[1:], 1),
+        (lambda lines: [lines[0].replace("1.0", "1.1"), *lines[1:]], 1),
+        (lambda lines: [*lines, lines[0].replace('"seed": 0', '"seed": 9')], 0),
+        (lambda lines: [], 3),
+    ],
+)
+def test_a_line_that_was_committed_is_missed(mine, edit, lost):
+    file = mine / "rows.jsonl"
+    for seed in range(3):
+        Rows(file).add(row_of(["x=1"], seed))
+        commit(mine)
+    lines = file.read_text().splitlines()
+    file.write_text("".join(f"{line}\n" for line in edit(lines)))
+    assert len(lost_lines(file)) == lost
+    if edit(lines) != lines:
+        commit(mine)
+    assert len(lost_lines(file)) == lost  # also once the change is committed
