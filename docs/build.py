@@ -79,8 +79,7 @@ def collect() -> None:
     (SOURCE / "extra").mkdir(parents=True)
     shutil.copytree(ROOT / "docs" / "img", SOURCE / "img")
     shutil.copytree(ROOT / "docs" / "img", SOURCE / "extra" / "img")  # of <picture>
-    for file in [ROOT / "docs" / "playground.html", *ROOT.glob("experiments/*/*.html")]:
-        shutil.copy(file, SOURCE / "extra")
+    shutil.copy(ROOT / "docs" / "playground.html", SOURCE / "extra")
     shutil.copy(ROOT / "docs" / "conf.py", SOURCE)
     (SOURCE / "static").mkdir()
     shutil.copy(ROOT / "docs" / "site.css", SOURCE / "static")

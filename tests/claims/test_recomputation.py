@@ -22,7 +22,6 @@ from tests.conftest import ROOT
 
 EXPERIMENTS = ROOT / "experiments"
 CLAIMS = sorted(file.parent.name for file in EXPERIMENTS.glob("*/claim.yaml"))
-LOOKS = ((10, 10), (20, 17), (40, 31))
 Row = dict[str, Any]
 
 
@@ -82,7 +81,7 @@ def judged(prediction: Row, answers: list[str], most: int) -> tuple[str, int]:
         missed = "refuted" if set(answers) != {"yes"} else "open"
         return ("confirmed" if missed == "open" and len(answers) >= 10 else missed), len(answers)
     last = len(answers)
-    for n, bar in LOOKS:
+    for n, bar in ((10, 10), (20, 17), (40, 31)):
         if n <= min(len(answers), most):
             last = n
             for word, verdict in (("yes", "confirmed"), ("low", "refuted"), ("high", "refuted")):

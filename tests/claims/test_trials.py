@@ -56,14 +56,9 @@ def test_the_rate_with_the_lowest_mean_loss_is_chosen(loss, rate, tried, at_edge
     assert rounds == 1 + tried - 3
 
 
-def test_without_rates_nothing_is_chosen():
-    arm = Arm("a", ("x=1", "optim.lr=0.1"))
-    assert arm.choose({}) == (None, [])
-    assert trials.tests(arm, {}, range(2))[1] == [Run(("x=1", "optim.lr=0.1"), s) for s in (0, 1)]
-
-
 def test_a_test_is_read_in_the_order_of_seeds_up_to_the_first_gap():
-    arm = Arm("a", ("x=1",), GRID)
+    fixed, arm = Arm("a", ("x=1", "optim.lr=0.1")), Arm("a", ("x=1",), GRID)
+    assert trials.tests(fixed, {}, range(2)) == ([], [Run(fixed.overrides, s) for s in (0, 1)])
     assert trials.tests(arm, {}, range(5)) == ([], arm.choose({})[1])  # first, the rate
     _, rows, _ = filled(arm, lambda r, s: abs(math.log(r / 0.01)))
     for seed in (4, 1, 0):
@@ -84,7 +79,6 @@ def test_a_test_is_read_in_the_order_of_seeds_up_to_the_first_gap():
         (row_of(math.inf, x=0.5), "x", 0.0, 0.0),
         (row_of(2.0, x=None), "x", 0.0, math.nan),  # measured, and not a number
         (row_of(2.0), "x", math.nan, math.nan),
-        (row_of(2.0, x=True), "x", math.nan, 1.0),
     ],
 )
 def test_a_number_of_a_row(row, key, worst, value):
