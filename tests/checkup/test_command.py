@@ -86,6 +86,6 @@ def test_a_function_gets_its_sizes_from_the_command(file: str) -> None:
 def test_a_run_and_its_checkpoint_are_examined(tmp_path: Path, train: Callable[..., Any]) -> None:
     for name, code in (("sdpa", 0), ("peek_one", 1)):
         train(f"attn={name}", folder=name)
-        for target in (tmp_path / name, tmp_path / name / "last.ckpt"):
+        for target in (tmp_path / name, *(tmp_path / name).rglob("*.ckpt")):
             done = attnlab("checkup", str(target))
             assert done.code == code, done
