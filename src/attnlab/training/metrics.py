@@ -98,7 +98,7 @@ def of_data(lit: GPTModule) -> dict[str, Any]:
     else:
         loss = lit.val_losses[lit.trainer.global_step]
         found = {"unit": corpus.alphabet.unit, "bits_per_byte": corpus.bits_per_byte(loss)}
-        found |= {} if corpus.val_floor is None else {"val_floor": corpus.val_floor}
+    found |= {} if corpus.val_floor is None else {"val_floor": corpus.val_floor}
     if longer := at_lengths(lit.net, corpus, lit.settings):
         found["by_length"] = {length: by_position(*each) for length, each in longer.items()}
     return found
