@@ -46,7 +46,7 @@ def number(of: str) -> int:
         return len({file.stem for file in ROOT.glob("conf/attn/*.yaml")} - {"hybrid"})
     if of == "ranked":
         ranking = (ROOT / "experiments/ranking/ranking.yaml").read_text(encoding="utf-8")
-        return len(yaml.safe_load(ranking)["arms"])
+        return sum("control" not in arm for arm in yaml.safe_load(ranking)["arms"].values())
     assert of == "statements"
     page = (ROOT / "docs/textbook.md").read_text(encoding="utf-8")
     return len(re.findall(r"^\| (?!what is taught|---)", page, re.MULTILINE))
