@@ -14,7 +14,7 @@ from attnlab.claims.rows import machine, read_renamed, rename
 from attnlab.claims.trials import Run
 from tests.conftest import ROOT
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 EXPERIMENTS = ROOT / "experiments"
 PROTOCOL = EXPERIMENTS / "ranking" / "ranking.yaml"
 CLAIMS = sorted(file.parent.name for file in EXPERIMENTS.glob("*/claim.yaml"))
