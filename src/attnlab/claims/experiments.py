@@ -247,9 +247,8 @@ def checked(protocol: ranking.Protocol, name: str, config_dir: Path | None) -> s
     cfg, _ = compose(words, lab_path("experiments"), config_dir)
     config = read_config(cfg)
     report = checkup(config.model(len(config.data().alphabet)), name=name)
-    if report.exit_code:
-        why = "; ".join(found.headline for found in report.diagnoses)
-        raise BadInput(f"{name} does not pass the checkup and is not ranked: {why}")
+    if not report.healthy:
+        raise BadInput(f"{name} does not pass the checkup and is not ranked:\n{report}")
     return hashlib.sha256(repr(config.settings["attn"]).encode()).hexdigest()[:8]
 
 

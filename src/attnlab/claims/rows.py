@@ -107,8 +107,11 @@ def commit_of(directory: Path) -> str:
 
 
 def machine() -> str:
-    """What rounding depends on; stored in each row."""
-    return f"{platform.processor() or platform.machine()}, torch {version('torch')}"
+    """What rounding depends on, the processor and torch; stored in each row."""
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text().splitlines() if file.exists() else []
+    named = (line.partition(": ")[2] for line in lines if line.startswith("model name"))
+    return f"{next(named, platform.machine())}, torch {version('torch')}"
 
 
 def declaration(content: Mapping[str, Any], name: str, renamed: Renamed) -> Any:
