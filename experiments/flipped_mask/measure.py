@@ -9,13 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from betting import ScoredText, plays_text, train_and_bet, uniform_text
-
 from attnlab.attention import SelfAttention, bidirectional, causal, flipped, peek_one
 from attnlab.data.corpus import tinyshakespeare
 from attnlab.data.plays import Plays
 from attnlab.init import init_weights
 from attnlab.model import GPT
+from experiments.betting import ScoredText, plays_text, train_and_bet, uniform_text
 
 MASKS = {
     "causal": causal,

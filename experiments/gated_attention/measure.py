@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gated_attention.backcopy import backcopy
-
 from attnlab.data.corpus import tinyshakespeare
 from attnlab.model import GPT
 from attnlab.probes.capture import views
 from attnlab.probes.measures import first_mass
+from experiments.gated_attention.backcopy import backcopy
 
 SYMBOLS = 32  # of the task, besides the start and the triggers
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from betting import train_and_bet, uniform_text
 
 from attnlab.attention import SelfAttention, finite_fill, zero_fill
 from attnlab.attention.core import Kernel
@@ -14,6 +13,7 @@ from attnlab.data.corpus import tinyshakespeare
 from attnlab.init import init_weights
 from attnlab.model import GPT
 from attnlab.rng import generator
+from experiments.betting import train_and_bet, uniform_text
 
 
 def zero_fill_bet(seed: int) -> Mapping[str, Any]:
