@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -121,9 +122,9 @@ def step(options: argparse.Namespace) -> Section:
         cpu: dict[str, list[float]] = {name: [] for name in arms}
         for _ in range(options.rounds):
             for name, (work, config) in arms.items():
-                extra = [options.nanogpt] if work is nanogpt else []
-                taken = seconds(lambda: work(config, corpus, options.steps, *extra))
-                times[name].append(taken)
+                values = (config, corpus, options.steps)
+                values += (options.nanogpt,) if work is nanogpt else ()
+                times[name].append(seconds(partial(work, *values)))
                 if work is not nanogpt:
                     cpu[name].append(corpus.microseconds())
         for name, taken in times.items():
@@ -134,8 +135,9 @@ def step(options: argparse.Namespace) -> Section:
             rows.append([preset, name, f"{ms:.2f}", f"{statistics.median(ratios):.2f}", over])
     head = ["preset", "what", "ms per step", "speed, bare loop = 1", "CPU us per step over it"]
     note = (
-        "The bare loop has our model, batches and optimizer, and also validates once. The last column leaves out validations, checkpoints "
-        "and probes: it is the 10th percentile of the thread's CPU time between two batches."
+        "The bare loop has our model, batches and optimizer, and also validates once. The last "
+        "column leaves out validations, checkpoints and probes: it is the 10th percentile of the "
+        "thread's CPU time between two batches."
     )
     return head, rows, note
 
