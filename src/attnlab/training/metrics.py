@@ -91,7 +91,6 @@ def of_data(lit: GPTModule) -> dict[str, Any]:
     if is_text:
         loss = lit.val_losses[lit.trainer.global_step]
         found = {"unit": corpus.alphabet.unit, "bits_per_byte": corpus.bits_per_byte(loss)}
-        found |= {} if corpus.val_floor is None else {"val_floor": corpus.val_floor}
     if not is_text or lit.settings["data"]["eval_lengths"]:
         from attnlab.training.lengths import at_lengths, by_position
 
@@ -101,6 +100,7 @@ def of_data(lit: GPTModule) -> dict[str, Any]:
             found = {"unit": "answer", "val_accuracy": accuracy}
         if longer:
             found["by_length"] = {length: by_position(*each) for length, each in longer.items()}
+    found |= {} if corpus.val_floor is None else {"val_floor": corpus.val_floor}
     return found
 
 
