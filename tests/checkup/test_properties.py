@@ -106,8 +106,8 @@ def test_leak():
 """
 ALONE = """
 import sys
-needed = set("torch attnlab _pytest pytest py iniconfig pluggy packaging pygments tomli sympy "
-             "mpmath typing_extensions networkx jinja2 markupsafe filelock fsspec".split())
+needed = set("torch torchgen attnlab _pytest pytest py iniconfig pluggy packaging pygments tomli "
+             "sympy mpmath typing_extensions networkx jinja2 markupsafe filelock fsspec".split())
 class Blocker:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] not in needed | sys.stdlib_module_names:
