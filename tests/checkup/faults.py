@@ -133,12 +133,8 @@ def batch_first() -> nn.Module:
 ALL, PAIRS = f"every position reads all {T}", "pairs read ahead"
 MASKS = [
     Row("mask turned around", masked(lambda i, j: j >= i), "later ones, never earlier"),
-    Row(
-        "mask inverted, so that the last query has no key",
-        masked(lambda i, j: j > i),
-        "NaN or infinite",
-        published="rasbt/LLMs-from-scratch#1061",
-    ),
+    Row("mask inverted, so that the last query has no key", masked(lambda i, j: j > i),
+        "NaN or infinite", published="rasbt/LLMs-from-scratch#1061"),
     Row("mask inverted, finite fill", masked(lambda i, j: j > i, fill(-1e9)), "depend|reads?"),
     Row("no mask", masked(every), ALL, published="facebookresearch/xformers#103"),
     Row("diagonal off by one", masked(lambda i, j: j <= i + 1), r"up to t \+ 2"),
@@ -146,174 +142,87 @@ MASKS = [
     Row("window on both sides", masked(lambda i, j: (i - j).abs() <= 4), r"up to t \+ 8"),
     Row("blocks of 8 without a mask", masked(lambda i, j: j // 8 <= i // 8), "own block of 8"),
     Row("one global key", masked(lambda i, j: (j <= i) | (j == 30)), PAIRS),
-    Row("one pair", masked(lambda i, j: (j <= i) | ((i == 5) & (j == 11))), "5 reads"),
-    Row(
-        "a mask for 32 positions",
-        masked(lambda i, j: (j <= i) | (i >= 32), length=64),
-        "32 reads 33",
-    ),
-    Row(
-        "no mask in layer 2 of 4",
+    Row("one pair", masked(lambda i, j: (j <= i) | ((i == 20) & (j == 23))), "20 reads"),
+    Row("a mask for 32 positions", masked(lambda i, j: (j <= i) | (i >= 32), length=64),
+        "32 reads 33"),
+    Row("one far pair", masked(lambda i, j: (j <= i) | ((i == 300) & (j == 400)), length=512),
+        "in a sequence of 512, outputs at 300"),
+    Row("no mask in layer 2 of 4",
         lambda: LM(lambda layer: Attention(may=every if layer == 2 else causal), layers=4),
-        ALL + r"[\s\S]*blocks.2.mixer",
-    ),
-]
+        ALL + r"[\s\S]*blocks.2.mixer"),
+]  # fmt: skip
 KERNELS = [
     Row("fill of 0", mixed(fill(0.0)), ALL),
     Row("fill of -1e-12", mixed(fill(-1e-12)), ALL, published="hyunwoongko/transformer#10"),
-    Row(
-        "fill of -1e4",
-        mixed(fill(-1e4)),
-        "finite -1e4",
-        published="huggingface/transformers#17306",
-    ),
-    Row(
-        "fill of -1e5",
-        mixed(fill(-1e5)),
-        "finite -1e4",
-        published="TransformerLensOrg/TransformerLens#318",
-    ),
+    Row("fill of -1e4", mixed(fill(-1e4)), "finite -1e4",
+        published="huggingface/transformers#17306"),
+    Row("fill of -1e5", mixed(fill(-1e5)), "finite -1e4",
+        published="TransformerLensOrg/TransformerLens#318"),
     Row("bool mask added", mixed(lambda q, k, v, may: (scores(q, k) + may).softmax(-1) @ v), ALL),
-    Row(
-        "mask after the softmax",
-        mixed(lambda q, k, v, may: scores(q, k).softmax(-1) * may @ v),
-        ALL,
-    ),
-    Row(
-        "softmax over queries",
-        mixed(over(-2, -torch.inf)),
-        "read",
-        published="labmlai/annotated_deep_learning_paper_implementations#146",
-    ),
+    Row("mask after the softmax", mixed(lambda q, k, v, may: scores(q, k).softmax(-1) * may @ v),
+        ALL),
+    Row("softmax over queries", mixed(over(-2, -torch.inf)), "read",
+        published="labmlai/annotated_deep_learning_paper_implementations#146"),
     Row("softmax over heads", mixed(over(1, -1e9)), ALL),
-    Row(
-        "softmax over the batch",
-        mixed(lambda q, k, v, may: scores(q, k).softmax(0) * may @ v),
-        "row 0 of a batch",
-        published="PetrochukM/PyTorch-NLP#2",
-    ),
+    Row("softmax over the batch", mixed(lambda q, k, v, may: scores(q, k).softmax(0) * may @ v),
+        "row 0 of a batch", published="PetrochukM/PyTorch-NLP#2"),
     Row("heads not merged", mixed(lambda q, k, v, may: unmerged(softmax(q, k, v, may))), "read"),
-    Row(
-        "heads not split",
-        mixed(lambda q, k, v, may: softmax(viewed(q), viewed(k), viewed(v), may)),
-        "read",
-    ),
-    Row(
-        "heads neither split nor merged",
-        mixed(lambda q, k, v, may: unmerged(softmax(viewed(q), viewed(k), viewed(v), may))),
-        "inputs alone give other outputs",  # what the first see of them depends on the length
-    ),
-    Row(
-        "softcap after the mask",
-        mixed(lambda q, k, v, may: (10 * (filled(q, k, may) / 10).tanh()).softmax(-1) @ v),
-        ALL,
-    ),
-    Row(
-        "dropout in eval mode",
-        mixed(lambda q, k, v, may: F.dropout(filled(q, k, may).softmax(-1), 0.2) @ v),
-        "dropout",
-        published="meta-pytorch/torchtune#1791",
-    ),
+    Row("heads not split", mixed(lambda q, k, v, may: softmax(viewed(q), viewed(k), viewed(v),
+        may)), "read"),
+    Row("heads neither split nor merged", mixed(lambda q, k, v, may: unmerged(softmax(viewed(q),
+        viewed(k), viewed(v), may))), "inputs alone give other outputs"),
+    Row("softcap after the mask", mixed(lambda q, k, v, may: (10 * (filled(q, k,
+        may) / 10).tanh()).softmax(-1) @ v), ALL),
+    Row("dropout in eval mode", mixed(lambda q, k, v, may: F.dropout(filled(q, k, may).softmax(-1),
+        0.2) @ v), "dropout", published="meta-pytorch/torchtune#1791"),
     Row("one head reads one ahead", mixed(in_one_head), r"up to t \+ 2"),
-    Row(
-        "keys times their mean over time",
-        mixed(lambda q, k, v, may: softmax(q, k * (1 + k.mean(2, keepdim=True)), v, may)),
-        PAIRS,
-    ),
-    Row(
-        "values of the next", mixed(lambda q, k, v, may: softmax(q, k, v.roll(-1, 2), may)), "read"
-    ),
+    Row("keys times their mean over time", mixed(lambda q, k, v, may: softmax(q, k * (1 + k.mean(2,
+        keepdim=True)), v, may)), PAIRS),
+    Row("values of the next", mixed(lambda q, k, v, may: softmax(q, k, v.roll(-1, 2), may)),
+        "read"),
     Row("largest scores before the mask", mixed(top_k_first), PAIRS),
     Row("blocks chosen by their mean key", mixed(own_block_by_mean), PAIRS),
     Row("scores convolved before the mask", mixed(convolved_first), PAIRS),
-    Row(
-        "weights convolved after the softmax",
-        mixed(lambda q, k, v, may: convolved(filled(q, k, may).softmax(-1)) @ v),
-        r"up to t \+ 2",
-    ),
-    Row(
-        "output normalized over time",
-        mixed(lambda q, k, v, may: F.normalize(softmax(q, k, v, may), dim=2)),
-        ALL,
-    ),
-]
+    Row("weights convolved after the softmax", mixed(lambda q, k, v, may: convolved(filled(q, k,
+        may).softmax(-1)) @ v), r"up to t \+ 2"),
+    Row("output normalized over time", mixed(lambda q, k, v, may: F.normalize(softmax(q, k, v,
+        may), dim=2)), ALL),
+]  # fmt: skip
 BESIDE = [
-    Row(
-        "mean over the batch", beside(lambda self, x: -x.mean(0, keepdim=True)), "row 0 of a batch"
-    ),
-    Row(
-        "each row reads the one before",
-        beside(lambda self, x: F.pad(x, (0, 0, 0, 0, 1, -1))),
-        "row 0 of a batch",
-    ),
+    Row("mean over the batch", beside(lambda self, x: -x.mean(0, keepdim=True)),
+        "row 0 of a batch"),
+    Row("each row reads the one before", beside(lambda self, x: F.pad(x, (0, 0, 0, 0, 1, -1))),
+        "row 0 of a batch"),
     Row("batch and time exchanged", batch_first, "batch_first"),
-    Row(
-        "a state between calls",
-        lambda: LM(beside=Does(keeps_state, kept=nn.Buffer(torch.zeros(C)))),
-        "earlier calls",
-    ),
+    Row("a state between calls", lambda: LM(beside=Does(keeps_state,
+        kept=nn.Buffer(torch.zeros(C)))), "earlier calls"),
     Row("noise in eval mode", beside(lambda self, x: torch.randn_like(x)), "different outputs"),
     Row("dropout that is always on", beside(lambda self, x: F.dropout(x, 0.2)), "dropout"),
-    Row(
-        "an overflow after 20 positions",
-        beside(
-            lambda self, x: 1e-30 * x * (10.0 ** (2 * torch.arange(x.shape[1])))[:, None].to(x)
-        ),
-        "NaN or infinite",
-    ),
-    Row(
-        "positions from the end",
-        beside(lambda self, x: x.abs() * torch.arange(x.shape[1], 0, -1)[:, None].sin()),
-        "inputs alone give other outputs",
-    ),
-    Row(
-        "convolution padded on both sides",
-        beside(lambda self, x: self.conv(x.mT).mT, conv=lambda: nn.Conv1d(C, C, 3, padding=1)),
-        r"up to t \+ 1",
-    ),
-    Row(
-        "norm over time",
-        beside(lambda self, x: (x - over_time(x)) / (x.std(1, keepdim=True) + 1e-5)),
-        ALL,
-    ),
-    Row(
-        "experts that choose positions",
-        beside(expert_choice, router=lambda: nn.Linear(C, 1), expert=lambda: nn.Linear(C, C)),
-        PAIRS,
-    ),
-    Row(
-        "a leak behind a gate of 0",
-        beside(lambda self, x: self.gate * over_time(x), gate=vector),
-        "with noise on the weights",
-    ),
-    Row(
-        "batch norm over time",
-        beside(lambda self, x: self.norm(x.mT).mT, norm=lambda: nn.BatchNorm1d(C)),
-        "in training mode",
-    ),
-    Row(
-        "no mask in training",
-        beside(lambda self, x: over_time(x) * self.training),
-        "in training mode",
-        published="keras-team/keras#23038",
-    ),
+    Row("an overflow after 20 positions", beside(lambda self,
+        x: 1e-30 * x * (10.0 ** (2 * torch.arange(x.shape[1])))[:, None].to(x)),
+        "NaN or infinite"),
+    Row("positions from the end", beside(lambda self, x: x.abs() * torch.arange(x.shape[1], 0,
+        -1)[:, None].sin()), "inputs alone give other outputs"),
+    Row("convolution padded on both sides", beside(lambda self, x: self.conv(x.mT).mT,
+        conv=lambda: nn.Conv1d(C, C, 3, padding=1)), r"up to t \+ 1"),
+    Row("norm over time", beside(lambda self, x: (x - over_time(x)) / (x.std(1,
+        keepdim=True) + 1e-5)), ALL),
+    Row("experts that choose positions", beside(expert_choice, router=lambda: nn.Linear(C, 1),
+        expert=lambda: nn.Linear(C, C)), PAIRS),
+    Row("a leak behind a gate of 0", beside(lambda self, x: self.gate * over_time(x), gate=vector),
+        "with noise on the weights"),
+    Row("batch norm over time", beside(lambda self, x: self.norm(x.mT).mT,
+        norm=lambda: nn.BatchNorm1d(C)), "in training mode"),
+    Row("no mask in training", beside(lambda self, x: over_time(x) * self.training),
+        "in training mode", published="keras-team/keras#23038"),
     Row("mean over time", beside(lambda self, x: over_time(x)), ALL),
     Row("shift to the wrong side", beside(lambda self, x: x.roll(-1, 1)), "read"),
     Row("sum from the end", beside(lambda self, x: x.flip(1).cumsum(1).flip(1)), ALL),
-    Row(
-        "centered maximum",
-        beside(lambda self, x: F.max_pool1d(x.mT, 3, stride=1, padding=1).mT),
-        r"up to t \+ 1",
-    ),
-    Row(
-        "recurrence in both directions",
-        beside(
-            lambda self, x: self.gru(x)[0],
-            gru=lambda: nn.GRU(C, C // 2, batch_first=True, bidirectional=True),
-        ),
-        "read",
-    ),
-]
+    Row("centered maximum", beside(lambda self, x: F.max_pool1d(x.mT, 3, stride=1, padding=1).mT),
+        r"up to t \+ 1"),
+    Row("recurrence in both directions", beside(lambda self, x: self.gru(x)[0],
+        gru=lambda: nn.GRU(C, C // 2, batch_first=True, bidirectional=True)), "read"),
+]  # fmt: skip
 CACHES = {
     "restarts": "first cached step on",
     "top left": "first cached step on",
@@ -325,40 +234,17 @@ CACHES = {
 }
 IDS = torch.randint(29, (4, 24), generator=torch.Generator().manual_seed(0))
 SERVING = [
-    *(
-        Row(f"cache: {name}", lambda name=name: Served(name), says)
-        for name, says in CACHES.items()
-    ),
-    *(
-        Row(
-            f"padding: {name}",
-            lambda name=name: Served(f"padding {name}"),
-            "padding",
-            published=of,
-        )
-        for name, of in (("ignored", "ml-explore/mlx-lm#1906"), ("of row 0", ""), ("inverted", ""))
-    ),
-    *(
-        Row(f"labels {name}", lambda shift=shift: Served(shift=shift), says, published=of)
-        for name, shift, says, of in (
-            ("shifted twice", 2, "shifted twice", "huggingface/transformers#47395"),
-            ("not shifted", 0, "not shifted", ""),
-            ("shifted backwards", -1, "backwards", ""),
-        )
-    ),
-    *(
-        Row(
-            f"targets {said}",
-            lambda: IDS[:, :20],
-            said,
-            "targets_shifted",
-            {"y": IDS[:, shift : shift + 20]},
-            published=of,
-        )
-        for shift, said, of in (
-            (0, "not shifted", "huggingface/transformers#3711"),
-            (2, "shifted twice", ""),
-        )
-    ),
-]
+    *(Row(f"cache: {name}", lambda name=name: Served(name), says) for name,
+        says in CACHES.items()),
+    *(Row(f"padding: {name}", lambda name=name: Served(f"padding {name}"), "padding",
+        published=of) for name, of in (("ignored", "ml-explore/mlx-lm#1906"), ("of row 0", ""),
+        ("inverted", ""))),
+    *(Row(f"labels {name}", lambda shift=shift: Served(shift=shift), says, published=of) for name,
+        shift, says, of in (("shifted twice", 2, "shifted twice",
+        "huggingface/transformers#47395"), ("not shifted", 0, "not shifted", ""),
+        ("shifted backwards", -1, "backwards", ""))),
+    *(Row(f"targets {said}", lambda: IDS[:, :20], said, "targets_shifted", {"y": IDS[:,
+        shift : shift + 20]}, published=of) for shift, said, of in ((0, "not shifted",
+        "huggingface/transformers#3711"), (2, "shifted twice", ""))),
+]  # fmt: skip
 PLANTED = [*MASKS, *KERNELS, *BESIDE, *SERVING]

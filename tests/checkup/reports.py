@@ -4,7 +4,6 @@ Letters: B batch, H heads, T time, D channels of a head.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -32,7 +31,6 @@ from tests.checkup.small import (
 )
 
 Make = Callable[[], Any]
-small_lm = partial(LM, length=64)
 
 
 class Cached(LM):
@@ -387,49 +385,43 @@ def repeated(wrong: bool) -> Make:
     return lambda: LM(lambda layer: Attention(mix), length=64)
 
 
-def without_attention(function: Any, **parts: Callable[[], Any]) -> Make:
-    """Layers that mix time by a function of (module, x)."""
-    return lambda: small_lm(
-        lambda n: Does(function, **{key: part() for key, part in parts.items()})
-    )
-
-
-def filtered(self: Any, x: Tensor) -> Tensor:
+class Filter(nn.Module):
     """A filter by FFT, which wraps around without padding."""
-    n = x.shape[1] * (1 if self.wraps else 2)
-    spectrum = torch.fft.rfft(x, n, dim=1) * torch.fft.rfft(self.k[: x.shape[1]], n, dim=0)
-    return torch.fft.irfft(spectrum, n, dim=1)[:, : x.shape[1]]
+
+    def __init__(self, wraps: bool) -> None:
+        super().__init__()
+        self.k, self.times = nn.Parameter(torch.randn(64, C) / 8), 1 if wraps else 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        n = self.times * x.shape[1]
+        spectrum = torch.fft.rfft(x, n, dim=1) * torch.fft.rfft(self.k[: x.shape[1]], n, dim=0)
+        return torch.fft.irfft(spectrum, n, dim=1)[:, : x.shape[1]]
 
 
-def filter_of(wraps: bool) -> Make:
-    k = lambda: nn.Parameter(torch.randn(512, C) / 8)  # noqa: E731
-    return without_attention(filtered, k=k, wraps=lambda: wraps)
+class GroupNorm(nn.Module):
+    """A causal convolution, and a norm of (B, C, T) over groups of channels and all of time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv1d(C, C, 4), nn.GroupNorm(4, C)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.conv(F.pad(x.mT, (3, 0)))).mT
 
 
-def group_norm(self: Any, x: Tensor) -> Tensor:
-    return self.norm(self.conv(F.pad(x.mT, (3, 0)))).mT
+def running_mean(layer: nn.Module, x: Tensor) -> Tensor:
+    """The mean so far."""
+    return x.cumsum(1) / torch.arange(1, x.shape[1] + 1)[:, None] - x
 
 
-def named(model: Any, ids: Tensor, real: Tensor) -> Any:
-    """Padding by the mask of `Cached`."""
-    return model(ids, None, real)
+def cached(mixer: Any, *rule: Any, **settings: Any) -> Make:
+    """Layers with a cache."""
+    return lambda: Cached(lambda: mixer(*rule), **settings)
 
 
-CACHE, PADDED = {"step": step}, {"step": step, "padded_step": step}
-LONG = CACHE | {"block_size": 128}
-LEFT, RIGHT = (
-    {"side": side, "call": lambda m, x, real: m(x, 1 - real)} for side in ("left", "right")
-)
-ASKED = {"call": lambda model, ids: model(ids, output_attentions=True)}
-LOSS = {"loss": lambda model, ids: model(ids, labels=ids)["loss"]}
-NUMBERED = {"call": lambda model, ids, number: model(ids, number)}
-FILL, RING, PACKED = (
-    "karpathy/minGPT#75",
-    "Lightning-AI/litgpt#2182",
-    "huggingface/transformers#46588",
-)
-ZAMBA, NTK, LAYERS = "huggingface/transformers#47475", "huggingface/transformers#25104", "no layer"
-ORDER, LAST = "ignores the order of inputs", "never read the one before"
+def mixers(mixer: Any, *rule: Any, length: int | None = 64) -> Make:
+    """Layers without one."""
+    return lambda: LM(lambda layer: mixer(*rule), length=length)
 
 
 def grad(model: Any) -> bool:
@@ -444,238 +436,114 @@ def rows(published: str, check: str, *given: tuple[Any, ...]) -> list[Row]:
     ]
 
 
+CACHE, PADDED = {"step": step}, {"step": step, "padded_step": step}
+LONG = CACHE | {"block_size": 128}
+LEFT, RIGHT = (
+    {"side": side, "call": lambda m, x, real: m(x, 1 - real)} for side in ("left", "right")
+)
+ASKED = {"call": lambda model, ids: model(ids, output_attentions=True)}
+LOSS = {"loss": lambda model, ids: model(ids, labels=ids)["loss"]}
+NUMBERED = {"call": lambda model, ids, number: model(ids, number)}
+NAMED = {"call": lambda model, ids, real: model(ids, None, real)}
+MEAN, PAIRS = "mean, norm or filter", "not in every sequence|scores that are finite"
+HYBRID, LATE = cached(Decay, places=False), cached(Window, "late")
+NTK, FIXED = cached(Rotary, "dynamic"), cached(Rotary, places=False)
 REPORTED = [
-    *rows(
-        FILL,
-        "checkup",
+    *rows("karpathy/minGPT#75", "checkup",
         ("fill -1e4, fresh", hot(-1e4, 1), "finite -1e4"),
         ("fill -1e4, scores of 3,000", hot(-1e4, 60), "finite -1e4"),
-        ("fill -1e4, scores of 30,000", hot(-1e4, 150), "in every sequence|finite"),
-        ("fill -1e4, one hot layer", hot(-1e4, 150, 1), "in every sequence|finite"),
-        ("fill -30, scores of 60", hot(-30, 8, 1), "in every sequence|finite"),
+        ("fill -1e4, scores of 30,000", hot(-1e4, 150), PAIRS),
+        ("fill -1e4, one hot layer", hot(-1e4, 150, 1), PAIRS),
+        ("fill -30, scores of 60", hot(-30, 8, 1), PAIRS),
         ("fill -inf", hot(-torch.inf, 1), ""),
-        ("fill -inf, scores of 30,000", hot(-torch.inf, 150), ""),
-    ),
-    *rows(
-        "keras-team/keras#23038",
-        "causal",
+        ("fill -inf, scores of 30,000", hot(-torch.inf, 150), "")),
+    *rows("keras-team/keras#23038", "causal",
         ("mask missing with dropout", lambda: Asked(0.1), "in training mode"),
         ("mask missing if weights are asked for", Asked, "", {}, "not tried .*output_attentions"),
         ("the same, asked by call", Asked, "every position", ASKED),
         ("weights asked for, repaired", lambda: Asked(0.1, True), "", ASKED),
-        ("dropout, repaired", lambda: Asked(0.1, True), ""),
+        ("dropout, repaired", lambda: Asked(0.1, True), "")),
+    *rows("huggingface/transformers#47475", "causal",
+        ("chunks of 32", mixers(Chunks, 32, True), "32 reads"),
+        ("chunks of 32, repaired", mixers(Chunks, 32, False), ""),
+        ("chunks of 256 in 64", mixers(Chunks, 256, True, length=None), "", {}, "64 was taken"),
+        ("chunks of 256 in 512", mixers(Chunks, 256, True, length=512), "in a sequence of 512"),
+        ("chunks of 128 in 300", mixers(Chunks, 128, True, length=300), "in a sequence of 300")),
+    *rows("huggingface/transformers#47087", "cache_equal",
+        ("padding in the first step only", cached(Decay, "first"), "only with padding", PADDED),
+        ("padding in every step", cached(Decay), "", PADDED)),
+    *rows("huggingface/transformers#47087", "padding_ignored",
+        ("padding never left out", cached(Decay, ""), "other padded tokens change", NAMED),
+        ("padding left out", cached(Decay), "", NAMED)),
+    *rows("huggingface/transformers#25104", "causal",
+        ("base by length, 64", NTK, "inputs alone give other outputs"),
+        ("base by length, 20", NTK, "", {"block_size": 20}),
+        ("fixed base", FIXED, "")),
+    *rows("huggingface/transformers#25104", "cache_equal",
+        ("base by length, cached", NTK, "differs: by its length", CACHE),
+        ("fixed base, cached", FIXED, "", CACHE)),
+    *rows("oxiglade/mlx-rs#357", "cache_equal",
+        ("one head rotated in steps of one", cached(Rotary, "one head"), "first cached", CACHE)),
+    *rows("ml-explore/mlx-lm#1486", "cache_equal",
+        ("state, no drafts", HYBRID, "", CACHE),
+        ("state after rejected drafts", HYBRID, "first cached", {"step": drafting(False)}),
+        ("state restored after drafts", HYBRID, "", {"step": drafting(True)})),
+    *rows("Lightning-AI/litgpt#2182", "cache_equal",
+        ("ring with the first rows of a mask, 64", cached(Window, "ring"), "later tokens", CACHE),
+        ("ring with the first rows of a mask, 128", cached(Window, "ring"), "later tokens", LONG),
+        ("all keys, 64", cached(Window), "", CACHE),
+        ("all keys, 128", cached(Window), "", LONG)),
+    *rows("huggingface/transformers#37574", "cache_equal",
+        ("unmasked steps from 64 on, of 64", LATE, "", CACHE),
+        ("unmasked steps from 64 on, of 128", LATE, "reads its own later tokens", LONG)),
+    *rows("lablup/mlxcel#413", "cache_equal",
+        ("clamped mask, 64", cached(Window, "clamped"), "steps of several", CACHE),
+        ("clamped mask, 128", cached(Window, "clamped"), "steps of several", LONG)),
+    *(
+        Row(f"documents: {name}, {'recurrent' * recurrent}, reset {reset}",
+            lambda rule=(conv, state, recurrent): Documents(*rule), says, "documents_separate",
+            NUMBERED | {"reset_positions": reset}, published="huggingface/transformers#46588")
+        for name, conv, state, says in (
+            ("convolution crosses", False, True, "across the borders"),
+            ("state crosses", True, False, "across the borders"),
+            ("apart", True, True, ""))
+        for recurrent in (False, True)
+        for reset in (False, True)
     ),
-    *rows(
-        ZAMBA,
-        "causal",
-        ("chunks of 32", lambda: small_lm(lambda n: Chunks(32, True)), "depends?|reads?"),
-        ("chunks of 32, repaired", lambda: small_lm(lambda n: Chunks(32, False)), ""),
-        (
-            *(
-                "chunks of 256 in 64 positions",
-                lambda: LM(lambda n: Chunks(256, True), length=None),
-            ),
-            *("", {}, "64 was taken; give block_size"),
-        ),
-        (
-            *("chunks of 256 in 512", lambda: LM(lambda n: Chunks(256, True), length=None)),
-            *("in a sequence of 512", {"block_size": 512}),
-        ),
-        ("chunks of 128 in 300", lambda: LM(lambda n: Chunks(128, True), length=300), "depend"),
-    ),
-    *rows(
-        "huggingface/transformers#47087",
-        "cache_equal",
-        (
-            "padding in the first step only",
-            lambda: Cached(lambda: Decay("first")),
-            "padding",
-            PADDED,
-        ),
-        ("padding in every step", lambda: Cached(Decay), "", PADDED),
-    ),
-    *rows(
-        "huggingface/transformers#47087",
-        "padding_ignored",
-        ("padding never left out", lambda: Cached(lambda: Decay("")), "padding", {"call": named}),
-        ("padding left out", lambda: Cached(Decay), "", {"call": named}),
-    ),
-    *rows(
-        NTK,
-        "causal",
-        (
-            "base by length, 64",
-            lambda: Cached(lambda: Rotary("dynamic")),
-            "alone give other outputs",
-        ),
-        (
-            *("base by length, 20", lambda: Cached(lambda: Rotary("dynamic")), ""),
-            {"block_size": 20},
-        ),
-        ("fixed base", lambda: Cached(Rotary, places=False), ""),
-    ),
-    *rows(
-        NTK,
-        "cache_equal",
-        (
-            "base by length, cached",
-            lambda: Cached(lambda: Rotary("dynamic")),
-            "beyond a position|first",
-            CACHE,
-        ),
-        ("fixed base, cached", lambda: Cached(Rotary, places=False), "", CACHE),
-    ),
-    *rows(
-        "oxiglade/mlx-rs#357",
-        "cache_equal",
-        (
-            *("one head rotated in steps of one", lambda: Cached(lambda: Rotary("one head"))),
-            *("first cached step|one token", CACHE),
-        ),
-    ),
-    *rows(
-        "ml-explore/mlx-lm#1486",
-        "cache_equal",
-        ("state, no drafts", lambda: Cached(Decay, places=False), "", CACHE),
-        (
-            *("state after rejected drafts", lambda: Cached(Decay, places=False)),
-            *("one token at a time", {"step": drafting(False)}),
-        ),
-        (
-            *("state restored after drafts", lambda: Cached(Decay, places=False), ""),
-            {"step": drafting(True)},
-        ),
-    ),
-    *rows(
-        RING,
-        "cache_equal",
-        *(
-            (
-                f"{rule or 'all keys'}, {n}",
-                lambda rule=rule: Cached(lambda: Window(rule)),
-                says,
-                given,
-            )
-            for rule, says in (("ring", "step"), ("late", "later"), ("clamped", "step"), ("", ""))
-            for n, given in ((64, CACHE), (128, LONG))
-            if (rule, n) != ("late", 64)
-        ),
-        ("late, 64", lambda: Cached(lambda: Window("late")), "", CACHE),
-    ),
-    *rows(
-        PACKED,
-        "documents_separate",
-        *(
-            (
-                f"documents: conv {conv}, state {state}, recurrent {recurrent}, reset {reset}",
-                lambda rule=(conv, state, recurrent): Documents(*rule),
-                "" if conv and state else "across the borders",
-                NUMBERED | {"reset_positions": reset},
-            )
-            for conv, state in ((False, True), (True, False), (True, True))
-            for recurrent in (False, True)
-            for reset in (False, True)
-        ),
-    ),
-    *rows(
-        "pytorch/pytorch#99282",
-        "causal",
+    *rows("pytorch/pytorch#99282", "causal",
         ("is_causal without a mask", lambda: Encoder("hint"), "every position reads all"),
         ("a mask", lambda: Encoder("mask"), ""),
         ("a mask and the hint", lambda: Encoder("both"), ""),
-        ("a window and the hint", lambda: Encoder("window"), "with gradients differ"),
-    ),
-    *rows(
-        "mlfoundations/open_lm#4",
-        "past_used",
-        ("rotation along the heads", turned(True), "", {}, ORDER),
-        ("rotation along time", turned(False), "", {}, r"before$"),
-    ),
-    *rows(
-        "tatp22/linformer-pytorch#25",
-        "causal",
-        ("keys projected along time", lambda: small_lm(lambda n: Linformer()), "reads?|pairs"),
-    ),
-    *rows(
-        "dingo-actual/infini-transformer#4",
-        "causal",
-        ("memory with the own segment", lambda: small_lm(lambda n: Infini(True)), "reads?"),
-        ("memory of earlier segments", lambda: small_lm(lambda n: Infini(False)), ""),
-    ),
-    *rows(
-        "lucidrains/metaformer-gpt#1",
-        "causal",
-        (
-            "pooling",
-            without_attention(lambda self, x: x.mean(1, keepdim=True) - x),
-            "mean, norm or filter",
-        ),
-        (
-            "running mean",
-            without_attention(
-                lambda self, x: x.cumsum(1) / torch.arange(1, x.shape[1] + 1)[:, None] - x
-            ),
-            "",
-        ),
-    ),
-    *rows(
-        "Wan-Video/Wan2.1#294",
-        "causal",
-        (
-            "group norm over time",
-            without_attention(
-                group_norm, conv=lambda: nn.Conv1d(C, C, 4), norm=lambda: nn.GroupNorm(4, C)
-            ),
-            "mean, norm or filter",
-        ),
-    ),
-    *rows(
-        "HazyResearch/safari#47",
-        "causal",
-        ("circular filter", filter_of(True), "mean, norm or filter"),
-        ("padded filter", filter_of(False), ""),
-    ),
-    *rows(
-        "radixark/miles#2215",
-        "loss_shifted",
-        *(
-            (
-                f"second head rolled {n}",
-                lambda n=n: TwoHeads(1, n),
-                "",
-                LOSS,
-                rf"mtp_logits .*{n} later",
-            )
-            for n in (3, 1, 0, 2)
-        ),
-        ("both heads rolled twice", lambda: TwoHeads(2, 2), "shifted twice", LOSS),
-    ),
-    *rows(
-        "lightly-ai/lightly#2049",
-        "causal",
+        ("a window and the hint", lambda: Encoder("window"), "with gradients differ")),
+    *rows("mlfoundations/open_lm#4", "past_used",
+        ("rotation along the heads", turned(True), "", {}, "ignores the order of inputs"),
+        ("rotation along time", turned(False), "", {}, r"before$")),
+    *rows("tatp22/linformer-pytorch#25", "causal",
+        ("keys projected along time", mixers(Linformer), "every position reads all")),
+    *rows("dingo-actual/infini-transformer#4", "causal",
+        ("memory with the own segment", mixers(Infini, True), "own block of 16"),
+        ("memory of earlier segments", mixers(Infini, False), "")),
+    *rows("lucidrains/metaformer-gpt#1", "causal",
+        ("pooling", mixers(Does, lambda m, x: x.mean(1, keepdim=True) - x), MEAN),
+        ("running mean", mixers(Does, running_mean), "")),
+    *rows("Wan-Video/Wan2.1#294", "causal", ("group norm over time", mixers(GroupNorm), MEAN)),
+    *rows("HazyResearch/safari#47", "causal",
+        ("circular filter", mixers(Filter, True), MEAN),
+        ("padded filter", mixers(Filter, False), "")),
+    *rows("radixark/miles#2215", "loss_shifted",
+        *((f"second head rolled {n}", lambda n=n: TwoHeads(1, n), "", LOSS,
+           rf"mtp_logits .*{n} later") for n in (3, 1, 0, 2)),
+        ("both heads rolled twice", lambda: TwoHeads(2, 2), "shifted twice", LOSS)),
+    *rows("lightly-ai/lightly#2049", "causal",
         ("no mask in training steps", lambda: Dropping(lambda m: m.training), "in training mode"),
         ("no mask with gradients", lambda: Dropping(grad), "with gradients"),
-        ("a mask in every mode", lambda: Dropping(lambda m: False), ""),
-    ),
-    *rows(
-        "datawhalechina/tiny-universe#21",
-        "past_used",
-        ("keys repeated along time", repeated(True), "", {}, LAST),
-        ("keys repeated over heads", repeated(False), "", {}, r"before$"),
-    ),
-    *rows(
-        "pytorch/pytorch#41508",
-        "padding_ignored",
-        *(
-            (
-                f"queries without keys, weights {weights}, {given['side']}",
-                lambda weights=weights: MultiheadAttention(weights, False),
-                "without keys" if given is LEFT else "",
-                given,
-            )
-            for weights in (True, False)
-            for given in (LEFT, RIGHT)
-        ),
-        ("padded queries see themselves", lambda: MultiheadAttention(True, True), "", LEFT),
-    ),
-]
+        ("a mask in every mode", lambda: Dropping(lambda m: False), "")),
+    *rows("datawhalechina/tiny-universe#21", "past_used",
+        ("keys repeated along time", repeated(True), "", {}, "never read the one before"),
+        ("keys repeated over heads", repeated(False), "", {}, r"before$")),
+    *rows("pytorch/pytorch#41508", "padding_ignored",
+        *((f"queries without keys, weights {weights}, {given['side']}",
+           lambda weights=weights: MultiheadAttention(weights, False), says, given)
+          for weights in (True, False) for given, says in ((LEFT, "without keys"), (RIGHT, ""))),
+        ("padded queries see themselves", lambda: MultiheadAttention(True, True), "", LEFT)),
+]  # fmt: skip

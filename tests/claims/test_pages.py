@@ -9,7 +9,7 @@ from attnlab.claims.claims import judge_claim, read_claim
 from attnlab.claims.experiments import find_claims, open_claim, save
 from attnlab.claims.page import all_claims, fill, page_block
 from attnlab.claims.ranking import Protocol, read_protocol
-from attnlab.claims.ranking_page import draw, ranking_block
+from attnlab.claims.ranking_page import draw_ranking, ranking_block
 from attnlab.claims.rows import Rows, read_renamed
 from attnlab.errors import BadInput
 from attnlab.plotting.drawing import styled
@@ -52,7 +52,7 @@ def test_the_table_of_all_claims_is_that_of_their_rows(tmp_path: Path) -> None:
 
 def figure(protocol: Protocol, rows: Rows, folder: Path) -> bytes:
     with styled():
-        save(draw(protocol, rows), folder / "figure.svg")
+        save(draw_ranking(protocol, rows), folder / "figure.svg")
     return (folder / "figure.svg").read_bytes()
 
 

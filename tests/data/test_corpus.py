@@ -130,7 +130,7 @@ def test_ranks_share_the_batch_of_a_step(world_size: int) -> None:
 @given(N=st.integers(2, 200), T=st.integers(1, 40), B=st.integers(1, 9))
 def test_validation_predicts_every_symbol_but_the_first_once(N: int, T: int, B: int) -> None:
     for part in ("val", "train"):
-        pairs = of_numbers(N).held_out(part, T, B)  # type: ignore[arg-type]
+        pairs = of_numbers(N).held_out(part, T, B)
         targets = torch.cat([y.flatten() for _, y in pairs])
         assert torch.equal(targets.sort()[0], torch.arange(1, N))
         assert all(torch.equal(y, x + 1) and x.shape[1] <= T and len(x) <= B for x, y in pairs)

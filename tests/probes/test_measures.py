@@ -35,7 +35,7 @@ def nats(p: Array) -> float:
 ROWS: dict[str, tuple[Row, Row]] = {  # name -> formula, and the formula with an error
     "entropy": (lambda p, t, n: nats(p) / math.log(n), lambda p, t, n: nats(p) / math.log(T)),
     "entropy_nats": (lambda p, t, n: nats(p), lambda p, t, n: nats(p) / math.log(2)),
-    "effective_keys": (lambda p, t, n: math.exp(nats(p)), lambda p, t, n: 1 / (p @ p)),
+    "effective_keys": (lambda p, t, n: math.exp(nats(p)), lambda p, t, n: 1 / float(p @ p)),
     "largest_weight": (lambda p, t, n: max(p), lambda p, t, n: p[t]),
     "saturated_rows": (lambda p, t, n: max(p) > 0.99, lambda p, t, n: max(p) > 0.9),
     "jacobian_trace": (lambda p, t, n: sum(p * (1 - p)), lambda p, t, n: 1 - max(p) ** 2),
@@ -97,7 +97,7 @@ def future_mass(pattern: Tensor, first: int = 1) -> list[float]:
         for h in range(H)
         for t in range(T - 1)
     ]
-    return np.array(sums).reshape(H, -1).mean(-1).tolist()  # type: ignore[no-any-return]
+    return np.array(sums).reshape(H, -1).mean(-1).tolist()
 
 
 def previous_mass(pattern: Tensor, mask: Tensor, back: int = 1) -> list[float]:

@@ -37,7 +37,7 @@ DROPPED = [
     "attn/entropy_nats*", "attn/jacobian_trace_predicted*", "attn/js_divergence*",
     "attn/largest_score*", "attn/ov_similarity*", "attn/qk_similarity*", "grad/L?/*", "hp/*",
     "position/*", "update/*", "val/gap",
-    "head_similarity", "loss_by_position",  # pictures
+    "head_similarity", "loss_by_position", "pattern/L?",  # pictures; these are of validations now
 ]  # fmt: skip
 # Those of some runs: the old code did not know what generation keeps with this mask, and called
 # the answers of a task characters.
@@ -82,8 +82,9 @@ def recorded(run: Path) -> dict[str, Any]:
     tags = events.Tags()
     found |= {tag: [(x.step, x.value) for x in events.Scalars(tag)] for tag in tags["scalars"]}
     images = {tag: [x.step for x in events.Images(tag)] for tag in tags["images"]}
-    texts = [x.tensor_proto.string_val for x in events.Tensors("sample/text_summary")]
-    return found | images | {"samples": texts}
+    texts = [x.tensor_proto.string_val[0].decode() for x in events.Tensors("sample/text_summary")]
+    # The new code shows the symbol that the 50 symbols continue, too.
+    return found | images | {"samples": [text.replace("\n    ", "\n")[-50:] for text in texts]}
 
 
 def differences(before: dict[str, Any], after: dict[str, Any], run: str) -> list[str]:

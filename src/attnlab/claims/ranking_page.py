@@ -6,9 +6,9 @@ from statistics import median
 
 from matplotlib.figure import Figure
 
-from attnlab.claims.judge import FEWEST, chance
+from attnlab.claims.judge import FEWEST
 from attnlab.claims.page import as_table
-from attnlab.claims.ranking import LONG, Cell, Protocol, Table, cells, trial
+from attnlab.claims.ranking import LONG, Cell, Protocol, Table, Variant, cells, trial
 from attnlab.claims.trials import Row, Rows, tests
 from attnlab.plotting.drawing import color_of
 
@@ -27,7 +27,8 @@ def ranking_block(protocol: Protocol, rows: Rows) -> str:
     blocks += ["![Loss on the text against time](figure.svg)"]
     heads = ["variant", *COSTS.values(), "CPU ms a step"]
     blocks += ["## Costs", as_table(heads, [[n, *costs(protocol, rows, n)] for n in run])]
-    blocks += ["## Variants", "\n".join(variant_line(protocol, table, name) for name in run)]
+    lines = [f"- **{n}**: {arm.says}.{paper(arm)}" for n, arm in protocol.arms.items() if n in run]
+    blocks += ["## Variants", "\n".join(lines)]
     lines = [f"- **{n}**: {task.says}; n = {task.steps}" for n, task in protocol.tasks.items()]
     return "\n\n".join([*blocks, "## Tasks", "\n".join(lines)])
 
@@ -58,7 +59,7 @@ def words(cell: Cell | None) -> str:
 def notes(protocol: Protocol, table: Table, run: list[str]) -> list[str]:
     """What may be wrong with the table."""
     judged = {k: c for k, c in table.items() if c.verdict in JUDGED}
-    expected = len(judged) * 2 * chance(0.5, FEWEST)
+    expected = len(judged) * 2 * 0.5**FEWEST
     found = [
         f"{len(judged)} verdicts; by chance alone, about {expected:.1f} would be better or worse"
     ]
@@ -71,6 +72,11 @@ def notes(protocol: Protocol, table: Table, run: list[str]) -> list[str]:
     if absent := [name for name in protocol.arms if name not in run]:
         found.append(f"not run: {', '.join(absent)}")
     return found
+
+
+def paper(arm: Variant) -> str:
+    """What the paper of a variant claims."""
+    return f" Its paper claims: {arm.claims}." if arm.claims else ""
 
 
 def costs(protocol: Protocol, rows: Rows, name: str) -> list[str]:
@@ -89,20 +95,7 @@ def milliseconds(rows: list[Row]) -> float:
     return median(1000 * row["cpu_seconds"] / row["values"]["steps"] for row in rows)
 
 
-def variant_line(protocol: Protocol, table: Table, name: str) -> str:
-    """What a variant is, what its paper claims, and what came out here."""
-    arm, found = protocol.arms[name], dict[str, list[str]]()
-    for (of, task, times), cell in table.items():
-        if of == name and cell.verdict in JUDGED:
-            other = table[of, task, 1 if times == LONG else LONG].verdict
-            steps = f" after {times * protocol.tasks[task].steps:,} steps"
-            found.setdefault(cell.verdict, []).append(task + steps * (other != cell.verdict))
-    here = "; ".join(f"{v} on {', '.join(dict.fromkeys(found[v]))}" for v in JUDGED if v in found)
-    claims = f" Its paper claims: {arm.claims}." if arm.claims else ""
-    return f"- **{name}**: {arm.says}.{claims}" + (f" Here: {here}." if here else "")
-
-
-def draw(protocol: Protocol, rows: Rows) -> Figure:
+def draw_ranking(protocol: Protocol, rows: Rows) -> Figure:
     """Loss on the text after 4 n steps against CPU time a step, of every variant."""
     text, task = next(iter(protocol.tasks.items()))
     figure = Figure(figsize=(7, 4.5), layout="constrained")

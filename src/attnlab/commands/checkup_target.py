@@ -23,8 +23,8 @@ def checkup(
 ) -> None:
     """Check a model: does it read ahead, mix rows, or decode other outputs with its cache?
 
-    NAME is a model, or a function or class without arguments that makes one. Exit codes: 0 healthy,
-    1 faulty, 2 bad input, 3 the model failed during the examination.
+    NAME is a model, or a function or class without arguments that makes it. Exit codes: 0
+    healthy, 1 faulty, 2 bad input, 3 the model failed during the examination.
     """
     if json is not None and (json.is_dir() or not json.absolute().parent.is_dir()):
         raise BadInput(f"{json} cannot be written; give a file in an existing directory")

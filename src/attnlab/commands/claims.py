@@ -2,6 +2,7 @@
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -9,18 +10,21 @@ import typer
 from typer import Argument, Option
 
 from attnlab.errors import BadInput, printable
-from attnlab.installation import lab_path
 
+Names = Annotated[list[str] | None, Argument(help="Names or directories; by default all.")]
+Variant = Annotated[
+    list[str] | None,
+    Argument(help="attn=gate_head, attn._target_=my_module.Layer, ...; by default all."),
+]
 Jobs = Annotated[int | None, Option(min=1, help="Processes; by default one for each core.")]
 Minutes = Annotated[float | None, Option(help="Begin no run after this; a new call continues.")]
 Plan = Annotated[bool, Option("--plan", help="Say how many runs are missing; run nothing.")]
 Outputs = Annotated[Path, Option(help="For run directories, and rows that are not committed.")]
 Publish = Annotated[bool, Option("--publish", help="Write pages and figures from the rows.")]
-ConfigDir = Annotated[Path | None, Option(help="Your configuration, with attn/NAME.yaml.")]
 
 
 def reproduce(
-    claims: Annotated[list[str] | None, Argument(help="Names or directories; or all.")] = None,
+    claims: Names = None,
     pilots: Annotated[bool, Option("--pilots", help="Choose rates, before declaring.")] = False,
     long: Annotated[bool, Option("--long", help="Also run what takes long.")] = False,
     fresh: Annotated[bool, Option("--fresh", help="Train the test again and compare.")] = False,
@@ -28,76 +32,73 @@ def reproduce(
     publish: Publish = False,
     jobs: Jobs = None,
     minutes: Minutes = None,
-    config_dir: ConfigDir = None,
     outputs: Outputs = Path("outputs/claims"),
 ) -> None:
     """Run what claims lack, and judge them; the same command continues."""
-    from rich.console import Console
-    from rich.markdown import Markdown
-
     from attnlab.claims import experiments
+    from attnlab.claims.claims import needed
+    from attnlab.claims.reproduce import run_missing, train_run
 
     sys.path.append(str(Path.cwd()))  # last, so that it replaces no installed module
-    work = [
-        experiments.open_claim(file, outputs, fresh=fresh, config_dir=config_dir)
-        for file in experiments.find_claims(claims or [])
-    ]
-    if publish:
-        for file in experiments.publish(work):
-            print(printable(str(file)))
-        return
+    files = experiments.find_claims(claims or [])
+    work = [experiments.open_claim(file, outputs, fresh=fresh) for file in files]
     complete = True
-    for each in work:
-        left = len(each.needed(pilots=pilots, long=long))
+    for each in work if not publish else ():
+        lacks = partial(needed, each.claim, each.rows, pilots=pilots, long=long)
         if plan:
-            print(f"{each.claim.name}: {left} runs come next" if left else f"{each.claim.name}: 0")
+            print(f"{each.claim.name}: {len(lacks())} runs come next")
             continue
-        if left and (note := each.exploratory):
-            print(note)
-        complete &= each.run(pilots=pilots, long=long, jobs=jobs or cores(), minutes=minutes)
-        Console(soft_wrap=True).print(Markdown(each.report(pilots=pilots)))
-    if not complete:
-        print("Time is up; the same command continues.")
-    raise typer.Exit(0 if complete else 1)
+        run = partial(run_missing, train=train_run, jobs=jobs or cores(), minutes=minutes)
+        complete &= run(lacks, each.rows, each.place)
+        show(each.report(pilots=pilots, fresh=fresh))
+    end(experiments.publish(work) if publish else [], complete=complete)
 
 
 def rank(
-    attention: Annotated[
-        list[str] | None,
-        Argument(help="attn=gate_head, attn._target_=my_module.Layer, ...; by default all."),
-    ] = None,
+    attention: Variant = None,
     quick: Annotated[bool, Option("--quick", help="Three tasks, n steps.")] = False,
     plan: Plan = False,
     publish: Publish = False,
     jobs: Jobs = None,
     minutes: Minutes = None,
-    config_dir: ConfigDir = None,
     outputs: Outputs = Path("outputs/rank"),
 ) -> None:
     """Compare variants of attention, each at its best rate; the same command continues."""
-    from rich.console import Console
-    from rich.markdown import Markdown
-
     from attnlab.claims import experiments
+    from attnlab.claims.reproduce import run_missing, train_ranked
+    from attnlab.installation import lab_path
 
     sys.path.append(str(Path.cwd()))
     if publish and (attention or quick):
         raise BadInput("--publish writes the page of all committed rows; leave out the rest")
-    folder = Path("experiments/ranking")
-    folder = folder if folder.is_dir() else lab_path("experiments") / "ranking"
-    work = experiments.open_ranking(folder, outputs, attention or [], config_dir)
-    if publish:
-        for file in work.publish():
-            print(printable(str(file)))
-        return
+    own = Path("experiments/ranking")
+    folder = own if own.is_dir() else lab_path("experiments") / "ranking"
+    work = experiments.open_ranking(folder, outputs, attention or [])
+    lacks, complete = partial(work.needed, quick=quick), True
     if plan:
-        print(f"{len(work.needed(quick=quick))} runs come next")
-        return
-    complete = work.run(quick=quick, jobs=jobs or cores(), minutes=minutes)
-    Console(soft_wrap=True).print(Markdown(work.report(quick=quick)))
+        print(f"{len(lacks())} runs come next")
+    elif not publish:
+        run = partial(run_missing, train=train_ranked, jobs=jobs or cores(), minutes=minutes)
+        complete = run(lacks, work.rows, work.place)
+        show(work.report(quick=quick))
+    end(work.publish() if publish else [], complete=complete)
+
+
+def show(markdown: str) -> None:
+    """Print Markdown for a terminal."""
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    Console(soft_wrap=True).print(Markdown(markdown))
+
+
+def end(written: list[Path], *, complete: bool) -> None:
+    """Name the files that were written; exit code 1 if the time was over."""
+    for file in written:
+        print(printable(str(file)))
     if not complete:
         print("Time is up; the same command continues.")
-    raise typer.Exit(0 if complete else 1)
+        raise typer.Exit(1)
 
 
 def cores() -> int:
