@@ -33,10 +33,10 @@ train: setup ## train the default model, or another: ARGS="preset=micro attn=uns
 	@$(BIN)/python train.py $(ARGS)
 
 test: setup ## run the tests but the slow ones; one file: ARGS=tests/attention
-	$(PYTEST) -m "not slow" $(ARGS)
+	$(PYTEST) $(ARGS)
 
 test-all: setup ## run all tests
-	$(PYTEST) $(ARGS)
+	$(PYTEST) -m "slow or not slow" $(ARGS)
 
 lint: setup ## check style, types and imports
 	$(BIN)/python -m ruff check .

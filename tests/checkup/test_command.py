@@ -1,17 +1,13 @@
 """`attnlab checkup`: targets, exit codes, and the report as JSON."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
-from attnlab.commands import checkup_target
-from attnlab.errors import BadInput
-from attnlab.training.config import read_config
-from attnlab.training.run import run
-from tests.test_run import settings_of
+from tests.cli import attnlab
 
 MODELS = '''
 import torch
@@ -30,15 +26,13 @@ class Mean(nn.Module):
 model, number = Mean(), 3
 def leaky(): return Mean(1)
 def broken(): raise RuntimeError("no weights")
-def function(ids): return model(ids)
+def function(ids): return nn.functional.one_hot(ids, 11).double().cumsum(1)
 class Fails(Mean):
     def forward(self, ids):
         if self.training: raise KeyError("not in training")
         if len(ids) == 1: raise OSError("one row")
         return super().forward(ids)
 '''
-app = typer.Typer()
-app.command()(checkup_target.checkup)
 
 
 @pytest.fixture
@@ -58,11 +52,11 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     ],
 )
 def test_a_target_is_examined(file: str, target: str, code: int) -> None:
-    done = CliRunner().invoke(app, [target, "--json", "report.json"])
-    assert done.exit_code == code, done.output
+    done = attnlab("checkup", target, "--json", "report.json")
+    assert done.code == code, done
     report = json.loads(Path("report.json").read_text())
     assert report["healthy"] == (code == 0)
-    assert {1: "up to t + 1", 3: "one row"}.get(code, "healthy") in done.output
+    assert {1: "up to t + 1", 3: "one row"}.get(code, "healthy") in done.out
 
 
 @pytest.mark.parametrize(
@@ -79,19 +73,19 @@ def test_a_target_is_examined(file: str, target: str, code: int) -> None:
     ],
 )
 def test_a_target_that_is_no_model_is_bad_input(file: str, target: str, words: str) -> None:
-    done = CliRunner().invoke(app, [target])
-    assert isinstance(done.exception, BadInput) and words in str(done.exception)
+    done = attnlab("checkup", target)
+    assert done.code == 2 and words in done.err and "Traceback" not in done.err
 
 
 def test_a_function_gets_its_sizes_from_the_command(file: str) -> None:
     sizes = ["--vocab-size", "11", "--block-size", "9"]
-    done = CliRunner().invoke(app, ["models_here.py:function", *sizes])
-    assert done.exit_code == 0 and "sequences of 9" in done.output
+    done = attnlab("checkup", "models_here.py:function", *sizes)
+    assert done.code == 0 and "sequences of 9" in done.out
 
 
-@pytest.mark.slow
-def test_a_run_is_examined(tmp_path: Path) -> None:
+def test_a_run_and_its_checkpoint_are_examined(tmp_path: Path, train: Callable[..., Any]) -> None:
     for name, code in (("sdpa", 0), ("peek_one", 1)):
-        overrides = [f"attn={name}", "trainer.max_steps=2", "trainer.val_check_interval=2"]
-        run(read_config(settings_of(*overrides)), tmp_path / name, variant=name, overrides=[])
-        assert CliRunner().invoke(app, [str(tmp_path / name)]).exit_code == code
+        train(f"attn={name}", folder=name)
+        for target in (tmp_path / name, *(tmp_path / name).rglob("*.ckpt")):
+            done = attnlab("checkup", str(target))
+            assert done.code == code, done

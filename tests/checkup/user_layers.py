@@ -13,8 +13,10 @@ from torch import Tensor, nn
 
 from attnlab.attention import AttentionConfig, SelfAttention, TorchMHA
 from attnlab.attention.core import masked_softmax, mix, scores
+from tests.checkup.reports import Chunks
+from tests.checkup.small import C
 
-C, H, T = 24, 3, 48
+T = 48
 
 # ---- masks
 
@@ -223,34 +225,6 @@ class Neighbor(WithoutPattern):
         return torch.eye(x.shape[1]).roll(1, 0).tril().expand(len(x), 1, -1, -1)
 
 
-class Chunks(nn.Module):
-    """A decaying sum in chunks of 32, carried over by the decays of later chunks
-    (huggingface/transformers#47475)."""
-
-    def __init__(self, config: AttentionConfig, wrong: bool = True) -> None:
-        super().__init__()
-        self.qkv, self.dt = nn.Linear(C, 3 * C), nn.Linear(C, 1)
-        self.wrong = wrong
-
-    def forward(self, x: Tensor) -> Tensor:
-        t, c = x.shape[1], 32
-        n = -(-t // c)
-        padded = F.pad(self.qkv(x), (0, 0, 0, n * c - t)).unflatten(1, (n, c))
-        q, k, v = padded.chunk(3, -1)  # (B, n, c, C)
-        log = F.pad(-F.softplus(self.dt(x)[..., 0] - 3), (0, n * c - t)).unflatten(1, (n, c))
-        a, blocked = log.cumsum(-1), ~torch.ones(c, c).bool().tril()
-        inside = (a[..., :, None] - a[..., None, :]).masked_fill(blocked, -math.inf).exp()
-        y = (q @ k.mT * inside) @ v
-        added = F.pad((k * (a[..., -1:] - a).exp()[..., None]).mT @ v, (0, 0, 0, 0, 1, 0))
-        total = F.pad(a[..., -1], (1, 0)).cumsum(-1)  # (B, n + 1)
-        gone = total[..., :, None] - total[..., None, :]
-        gone = gone.masked_fill(~torch.ones(n + 1, n + 1).bool().tril(), -math.inf).exp()
-        carried = (gone[..., None, None] * added[:, None]).sum(1 if self.wrong else 2)[:, :n]
-        if self.wrong:
-            carried = (gone[..., None, None] * added[:, :, None]).sum(1)[:, :n]
-        return (y + (q * a.exp()[..., None]) @ carried).flatten(1, 2)[:, :t]
-
-
 def own(**settings: Any) -> Any:
     """A factory of SelfAttention with these settings."""
     return partial(SelfAttention, **settings)
@@ -265,7 +239,7 @@ HONEST: dict[str, Any] = {
     "relu": own(kernel=relu),
     "window": own(window=3, n_kv_head=1, qk_norm=True),
     "finite": own(kernel=finite),
-    "ChunksRight": partial(Chunks, wrong=False),
+    "ChunksRight": lambda config: Chunks(32, False),
     **{mask.__name__: own(may_attend=mask) for mask in (peek, last_key, whole_block, late)},
 }
 # Words that the refusal must hold.
@@ -287,6 +261,6 @@ DISHONEST: dict[str, tuple[Any, str]] = {
     "TrainingOnly": (TrainingOnly, "in training mode"),
     "Routed": (Routed, "which its mask blocks"),
     "ClosedGate": (ClosedGate, "which its mask blocks"),
-    "Chunks": (Chunks, "comes later"),
+    "Chunks": (lambda config: Chunks(32, True), "comes later"),
 }
 REFUSED_BY_THE_LAYER = {"no_self": no_self, "additive": additive}

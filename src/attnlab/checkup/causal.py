@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from .models import (
     REFUSALS,
@@ -126,11 +127,8 @@ def calm(tried: Subject, dtype: torch.dtype | None = None) -> Subject:
 def _examine(tried: Subject, where: str, dense: int) -> str:
     """Look for a leak in the present state of the model: at two lengths, then by prefixes."""
     __tracebackhide__ = True
-    L = tried.length
-    short = min(L, dense)
-    if short < L and not _takes(tried, short):
-        short = L  # a model of one length
-    plans = {short: list(range(1, short)) if short <= 4 * dense else cuts_of(L)}
+    L, short = tried.length, tried.fitting(dense)
+    plans = {short: suffixes_of(short) if short <= 4 * dense else cuts_of(L)}
     if short < L:
         plans[L] = cuts_of(L)
     first = [(short, [1, 2, short // 2])] * 8  # what few sequences show, mostly at their beginning
@@ -138,7 +136,7 @@ def _examine(tried: Subject, where: str, dense: int) -> str:
     for T, cuts in rounds if where else rounds + first:
         _raise(tried, where, first_leak(tried, T, cuts))
     if not where and tried.sample.ndim == 2 and len(tried.pool) <= MOST_IDS:
-        _raise(tried, where, _leak_of_an_id(tried, min(short, 12)))
+        _raise(tried, where, _leak_of_an_id(tried, tried.fitting(12)))
     if not tried.seeded:  # dropout drops others at another length
         _prefixes(tried, where)
     said = f"every suffix of sequences of {short} was changed"
@@ -154,35 +152,23 @@ def _raise(tried: Subject, where: str, leak: "Leak | None") -> None:
     __tracebackhide__ = True
     if leak is None:
         return
-    if where.startswith("in training") and _only_by_dropout(tried, leak):
-        return
+    if where.startswith("in training"):  # later inputs may change what dropout drops, of experts
+        with _WithoutDropout():
+            moved = tried.moved(leak.x, leak.changed[None])[0]
+        if float(moved[leak.places].max()) <= tried.tolerance * float(moved.max()):
+            return
     said, map_ = described(tried, leak)
     raise CheckFailed(*said[:1], where and f"only {where}", *said[1:], map=map_)
 
 
-def _only_by_dropout(tried: Subject, leak: "Leak") -> bool:
-    """Whether later inputs only change how many random numbers are drawn, such as for the inputs
-    of an expert, and nothing is read ahead once modules of dropout are off."""
-    drawn = []
-    for x in (leak.x, leak.changed):
-        tried(x[None])
-        drawn.append(torch.get_rng_state())
-    if torch.equal(*drawn):
-        return False
-    kinds = nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout
-    with state(tried.model, training=None):
-        for part in (module_of(tried.model) or nn.Module()).modules():
-            part.train(part.training and not isinstance(part, kinds))
-        moved = tried.moved(leak.x, leak.changed[None])[0]
-        return float(moved[leak.places].max()) <= tried.tolerance * float(moved.max())
+class _WithoutDropout(TorchFunctionMode):
+    """Dropout, of modules and functions, does nothing."""
 
-
-def _takes(tried: Subject, T: int) -> bool:
-    try:
-        tried(tried.draw(2, T))
-    except REFUSALS:
-        return False
-    return True
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), named: Any = None
+    ) -> Any:
+        off = "dropout" in getattr(function, "__name__", "")
+        return args[0] if off else function(*args, **(named or {}))
 
 
 def _gradients_switched(tried: Subject, where: str, dense: int) -> None:
@@ -205,6 +191,11 @@ def _gradients_switched(tried: Subject, where: str, dense: int) -> None:
             where and f"only {where}",
             "one of the two is on a fast path, or drops a mask or another step",
         )
+
+
+def suffixes_of(T: int) -> list[int]:
+    """Every place to cut a short sequence."""
+    return list(range(1, T))
 
 
 def cuts_of(T: int) -> list[int]:
@@ -347,7 +338,7 @@ def assert_mask_is_infinite(
     parts = (module_of(model) or nn.Module()).modules()
     tables = {part.weight.shape for part in parts if isinstance(part, nn.Embedding)}
     with state(model, dtype=dtype, change=partial(enlarged, tables=tables)):
-        T = min(tried.length, 32)
+        T = tried.fitting(32)
         if not bool(tried(tried.draw(4, T)).isfinite().all()):
             raise CannotCheck("with weights 10,000 times as large, outputs are not finite")
         for _ in range(8):  # scores of the first positions must happen to be low
@@ -378,9 +369,7 @@ def assert_past_used(
     may be meant is only remarked: the input before is not read, or the order has no effect."""
     __tracebackhide__ = True
     tried = calm(subject(model, sample, call, **sizes))
-    T = min(tried.length, 32)
-    if not _takes(tried, T):
-        T = tried.length
+    T = tried.fitting(32)
     reads = torch.zeros(T, T, dtype=torch.bool)
     for change in (None, with_noise):
         with state(model, change=change):
@@ -392,7 +381,7 @@ def assert_past_used(
     if (blind := int((~reads.diagonal(-1)).sum())) > T // 2:
         said += f"; remark: {blind} of {T} positions never read the one before: are keys repeated?"
     with state(model):
-        if _order_ignored(tried, min(T, 13)):
+        if _order_ignored(tried, tried.fitting(13)):
             said += "; remark: the first layer ignores the order of inputs: are positions used?"
     return said
 
@@ -401,7 +390,7 @@ def _order_ignored(tried: Subject, T: int) -> bool:
     """Whether equal inputs give equal outputs, and the first module that mixes time gives the same
     last output if the order of its earlier inputs is reversed."""
     module = module_of(tried.model)
-    if module is None or not _takes(tried, T):
+    if module is None:
         return False
     x = tried.draw(1, T)
     equal = tried(x[:, :1].expand_as(x))

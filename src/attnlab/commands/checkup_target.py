@@ -9,11 +9,8 @@ from types import ModuleType
 from typing import Annotated, Any
 
 import typer
-from torch import nn
 from typer import Argument, Option
 
-from attnlab.checkup import CannotCheck, Report
-from attnlab.checkup import checkup as examine
 from attnlab.errors import BadInput, first_line
 
 
@@ -26,25 +23,23 @@ def checkup(
 ) -> None:
     """Check a model: does it read ahead, mix rows, or decode other outputs with its cache?
 
-    NAME is a model, or a function or class without arguments that makes one. Exit codes: 0 healthy,
-    1 a fault, 2 bad input, 3 the model failed during the examination.
+    NAME is a model, or a function or class without arguments that makes it. Exit codes: 0
+    healthy, 1 faulty, 2 bad input, 3 the model failed during the examination.
     """
     if json is not None and (json.is_dir() or not json.absolute().parent.is_dir()):
         raise BadInput(f"{json} cannot be written; give a file in an existing directory")
-    report = report_on(target, vocab_size, block_size, trust)
+    from attnlab.checkup import CannotCheck
+    from attnlab.checkup import checkup as examine
+
+    model = load_target(target, trust=trust)
+    try:
+        report = examine(model, name=target, vocab_size=vocab_size, block_size=block_size)
+    except CannotCheck as error:
+        raise BadInput(f"{target}: {error}") from error
     print(report)
     if json is not None:
         json.write_text(report.to_json() + "\n", encoding="utf-8")
     raise typer.Exit(report.exit_code)
-
-
-def report_on(target: str, vocab_size: int | None, block_size: int | None, trust: bool) -> Report:
-    """The report on what a target names; BadInput if that is no model, or cannot be called."""
-    model = load_target(target, trust=trust)
-    try:
-        return examine(model, name=target, vocab_size=vocab_size, block_size=block_size)
-    except CannotCheck as error:
-        raise BadInput(f"{target}: {error}") from error
 
 
 def load_target(target: str, *, trust: bool = False) -> Any:
@@ -69,7 +64,7 @@ def load_target(target: str, *, trust: bool = False) -> Any:
     sys.path.insert(0, str(Path.cwd()))  # also until the factory, which may import, has returned
     try:
         made = getattr(_module(place), name)
-        model = made if isinstance(made, nn.Module) or _takes_inputs(made) else made()
+        model = made if _is_model(made) else made()
     except Exception as error:  # of the user's code
         raise BadInput(f"{target}: {type(error).__name__}: {first_line(error)}") from error
     finally:
@@ -79,15 +74,12 @@ def load_target(target: str, *, trust: bool = False) -> Any:
     return model
 
 
-def _takes_inputs(made: Any) -> bool:
-    """Whether a function has a parameter without a default: it is a model, not a factory."""
-    if inspect.isclass(made) or not callable(made):
-        return not callable(made)
+def _is_model(made: Any) -> bool:
+    """Whether it is a module, or a function with a parameter that must be given, not a factory."""
+    if inspect.isclass(made) or not inspect.isroutine(made):
+        return not inspect.isclass(made)
     parameters = inspect.signature(made).parameters.values()
-    return any(
-        p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-        for p in parameters
-    )
+    return any(p.default is p.empty and p.kind <= p.POSITIONAL_OR_KEYWORD for p in parameters)
 
 
 def _module(place: str) -> ModuleType:

@@ -10,7 +10,7 @@ import pandas as pd
 from attnlab.plotting.drawing import panels, png, styled, svg
 from attnlab.runs.compare import Comparison
 from attnlab.runs.figure import findings, heads_of, panels_of
-from attnlab.runs.report import alone, kept, number, sentence, table, verdict
+from attnlab.runs.report import alone, kept, number, readable, sentence, table, verdict
 
 STYLE = """
 :root { color-scheme: light dark; }
@@ -51,7 +51,7 @@ def page(comparisons: Sequence[Comparison]) -> str:
     settings = settings.map(lambda x: x if isinstance(x, str) else json.dumps(x))
     settings = settings.replace("NaN", "-")  # not a setting of this variant
     settings = settings[settings.nunique(axis=1) > 1]
-    rows = table(comparisons).set_index("run").rename_axis(None)
+    rows = readable(table(comparisons)).set_index("run").rename_axis(None)
     parts = [
         *(f"<p>{html.escape(text)}</p>" for text in said if text),
         scroll(rows.to_html(na_rep="", border=0, float_format=number)),
@@ -59,7 +59,8 @@ def page(comparisons: Sequence[Comparison]) -> str:
         *patterns(comparisons),
     ]
     if len(settings):
-        parts += ["<h2>Settings that differ</h2>", scroll(settings.to_html(border=0))]
+        with pd.option_context("display.max_colwidth", None):  # by default it cuts long values
+            parts += ["<h2>Settings that differ</h2>", scroll(settings.to_html(border=0))]
     head = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '

@@ -26,7 +26,6 @@ PAST, FUTURE, NEGATIVE = (
 )
 VISIBLE = str.maketrans("\n \t", "↵␣→")
 BLOCKED, NOT_A_NUMBER = (222, 222, 226), (0, 190, 230)
-MOST_NUMBERS = 8  # rows of a matrix whose numbers are written
 
 
 def shades(pattern: npt.NDArray[np.floating], mask: npt.NDArray[np.bool_]) -> Pixels:
@@ -74,26 +73,6 @@ def grid(
     axes.tick_params(axis="x", rotation=0 if max(map(len, labels)) < 3 else 90)
     axes.set(xlabel="key", ylabel="query")
     bare(axes)
-    return figure
-
-
-def matrices(
-    titles: Sequence[str], values: Sequence[npt.NDArray[np.floating]], heading: str
-) -> "Figure":
-    """Draw matrices (H, H) of cosines between heads, with a number in each cell of small ones."""
-    from attnlab.plotting.drawing import panels
-
-    figure, places = panels(len(values), width=2.6, height=2.9)
-    figure.suptitle(heading, fontsize=12)
-    for axes, title, matrix in zip(places, titles, values, strict=True):
-        axes.imshow(matrix, cmap="RdBu_r", vmin=-1, vmax=1)
-        for (i, j), value in np.ndenumerate(matrix):
-            if len(matrix) <= MOST_NUMBERS:
-                ink = "white" if abs(value) > 0.7 else "black"
-                axes.text(j, i, f"{value:.2f}", color=ink, ha="center", va="center", fontsize=8)
-        axes.set(xticks=range(len(matrix)), yticks=range(len(matrix)), xlabel="head")
-        axes.set_title(title, fontsize=11)
-        bare(axes)
     return figure
 
 
