@@ -168,7 +168,9 @@ def test_a_verdict_of_textbook_md_is_that_of_the_sentence_beside_it() -> None:
     rows = re.findall(
         r"^\| (.*?) \| (.*?) \|.*\| (.*?) \|$", PAGES[ROOT / "docs/textbook.md"], re.M
     )
-    of = [re.findall(r"<!-- (\w+)(?:\.says)? -->", f"{says} {verdict}") for says, verdict, _ in rows]
+    of = [
+        re.findall(r"<!-- (\w+)(?:\.says)? -->", f"{says} {verdict}") for says, verdict, _ in rows
+    ]
     judged = [(names, row[2]) for names, row in zip(of, rows, strict=True) if names]
     assert len(judged) >= 11
     for (said, verdict), shown_by in judged:
