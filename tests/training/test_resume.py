@@ -40,7 +40,7 @@ MECHANISMS = {
         *("trainer.log_every_n_steps=1", "probes.history.steps=4"),
     ),
     "a task, longer texts": (
-        *("data=induction", "~data.path", "model.learned_positions=false", "attn=rotary"),
+        *("data=induction", "model.learned_positions=false", "attn=rotary"),
         "data.eval_lengths=[16,24]",
     ),
     "compiled": ("compile=true",),
@@ -183,7 +183,8 @@ class Kill(L.Callback):
 """
 
 
-@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
 def test_two_devices_are_killed_and_resume(rank: int, text_file: Path, tmp_path: Path) -> None:
     """One of two processes on the CPU dies; the repeated command ends like an undisturbed run."""
     (tmp_path / "killer.py").write_text(KILLER.format(rank=rank))
