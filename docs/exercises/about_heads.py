@@ -10,11 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnlab.attention import attention
-from attnlab.attention.masks import build_mask, causal
-from attnlab.checkup import checkup_attention
+from attnlab.attention import attention, build_mask, causal
+from attnlab.checkup import assert_causal, assert_past_used, assert_rows_independent
 
-from .comparison import Wrong, as_tensor, compare, normal, raise_for
+from .comparison import Wrong, as_tensor, compare, examine, normal
 
 
 def check_split_heads(answer: Callable[..., Any]) -> None:
@@ -183,7 +182,8 @@ def check_layer(answer: Callable[..., Any]) -> None:
             f"It has {numbers} parameters; four projections of C = 24 have {4 * 24 * 24}. Do "
             "heads or projections share weights, or is one a plain tensor or in a plain list?"
         )
-    raise_for(checkup_attention(layer, n_embd=24, block_size=16))
+    for check in (assert_rows_independent, assert_causal, assert_past_used):
+        examine(check, layer, torch.randn(4, 16, 24))
     layer.train()
     if torch.equal(layer(x), layer(x)):
         raise Wrong("Dropout has no effect in training mode: drop entries of the pattern.")

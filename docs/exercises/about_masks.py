@@ -6,16 +6,17 @@ Letters: B batch, H heads, T queries, S keys, C channels, D channels of a head.
 import inspect
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from attnlab.attention import attention, kernels
-from attnlab.attention.masks import build_mask, causal
-from attnlab.checkup import checkup_kernel
+from attnlab.attention import attention, build_mask, causal
+from attnlab.attention.core import masked_softmax
+from attnlab.checkup import assert_kernel_equal
 
-from .comparison import KEYS_LAST, Wrong, as_tensor, close, compare, normal, raise_for
+from .comparison import KEYS_LAST, Wrong, as_tensor, close, compare, examine, normal
 
 
 def check_causal_mask(answer: Callable[..., Any]) -> None:
@@ -47,7 +48,7 @@ def check_masked_softmax(answer: Callable[..., Any]) -> None:
         got = answer(s, mask)
         if not torch.equal(s, before):
             raise Wrong("It changes the scores of its caller: masked_fill, not masked_fill_.")
-        compare(got, kernels.masked_softmax(s, mask), _wrong_softmaxes(s, mask))
+        compare(got, masked_softmax(s, mask), _wrong_softmaxes(s, mask))
     answer(normal(5, 5).half(), mask)  # -1e9 does not fit into fp16
     for size in (2e4, 2e9):
         low = normal(5, 5).float() - size
@@ -58,7 +59,7 @@ def check_masked_softmax(answer: Callable[..., Any]) -> None:
                 "is a finite number, below which scores can fall. Fill with float('-inf')."
             )
     future = normal(5, 5) + 2000.0 * ~mask
-    if not close(as_tensor(answer(future, mask)), kernels.masked_softmax(future, mask)):
+    if not close(as_tensor(answer(future, mask)), masked_softmax(future, mask)):
         raise Wrong(
             "If a blocked score is large, the allowed weights underflow before the mask acts. "
             "Mask the scores, not the weights."
@@ -100,7 +101,13 @@ def check_kernel(answer: Callable[..., Any]) -> None:
         raise Wrong(f"It must take {', '.join(sorted(missing))}, as the lab's kernels do.")
     q, k, v = (normal(2, 3, 5, 4, seed=seed) for seed in range(3))
     answer(q, k, v, mask=build_mask(causal, 5), scale=0.3, dropout=0.0)  # raises its own error
-    raise_for(checkup_kernel(answer, mask_style="attend", layout="(B, H, T, D)"))
+    examine(
+        assert_kernel_equal,
+        lambda q, k, v, mask: answer(q, k, v, mask=mask, scale=q.shape[-1] ** -0.5, dropout=0.0),
+    )
+    dropped = partial(answer, q, k, v, mask=build_mask(causal, 5), scale=0.3, dropout=0.5)
+    if torch.equal(as_tensor(dropped()), as_tensor(dropped())):
+        raise Wrong("Dropout has no effect: drop entries of the pattern with F.dropout.")
 
 
 def check_decoder_mask(answer: Callable[..., Any]) -> None:

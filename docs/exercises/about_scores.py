@@ -9,11 +9,9 @@ from typing import Any
 
 import torch
 
-from attnlab.attention import attention, faulty_kernels
-from attnlab.attention.masks import build_mask, causal
-from attnlab.attention.scores import additive
+from attnlab.attention import attention, build_mask, causal, finite_fill
 
-from .comparison import KEYS_LAST, Wrong, as_tensor, close, compare, normal
+from .comparison import KEYS_LAST, Wrong, as_tensor, called, close, compare, normal
 
 WIDTH = "D is the width of a query, q.shape[-1]."
 
@@ -32,7 +30,7 @@ def check_scores(answer: Callable[..., Any]) -> None:
             (dots.mT / math.sqrt(D), "Queries and keys are exchanged: queries belong in rows."),
             ((dots / math.sqrt(D)).softmax(-1), "This is the softmax: return the scores."),
         ]
-        compare(answer(q, k), dots / math.sqrt(D), mistakes)
+        compare(called(answer, q, k), dots / math.sqrt(D), mistakes)
 
 
 def check_softmax(answer: Callable[..., Any]) -> None:
@@ -51,9 +49,9 @@ def check_softmax(answer: Callable[..., Any]) -> None:
             (e, "Rows do not sum to 1: divide by the sum over dim=-1, with keepdim=True."),
             (s / s.sum(-1, keepdim=True), "Take exp before you divide by the sum."),
         ]
-        compare(answer(s), s.softmax(-1), mistakes)
+        compare(called(answer, s), s.softmax(-1), mistakes)
     large = torch.tensor([[1000.0, 999.0, 0.0]])
-    if not close(as_tensor(answer(large)), large.softmax(-1)):
+    if not close(called(answer, large), large.softmax(-1)):
         raise Wrong("A score of 1000 overflows in exp: subtract the largest score of a row first.")
 
 
@@ -77,7 +75,7 @@ def check_attention(answer: Callable[..., Any]) -> None:
         (scaled.mT.softmax(-1) @ v, "Queries and keys are exchanged: q @ k.mT."),
         (scaled.softmax(-1), "This is the pattern: return the average of the values."),
     ]
-    compare(answer(q, k, v), attention(q, k, v)[0], mistakes)
+    compare(called(answer, q, k, v), attention(q, k, v)[0], mistakes)
 
 
 def check_additive_scores(answer: Callable[..., Any]) -> None:
@@ -96,16 +94,16 @@ def check_additive_scores(answer: Callable[..., Any]) -> None:
         ((a + b).tanh().sum(-1), "v is missing: it weights the sum over the hidden channels."),
         ((a * b).tanh() @ v, "W q and U k are multiplied: add them."),
     ]
-    compare(answer(q, k, W, U, v), additive(q @ W.mT, k @ U.mT, v), mistakes)
+    compare(called(answer, q, k, W, U, v), (a + b).tanh() @ v, mistakes)
 
 
 def check_finite_fill_leak(answer: Callable[..., Any]) -> None:
     """finite_fill_leak(): queries and keys for which a fill of -1e4 does not mask."""
-    q, k = answer()
-    if not (as_tensor(q).shape == as_tensor(k).shape and q.ndim == 2 and len(q) > 1):
+    q, k = map(as_tensor, answer())
+    if not (q.shape == k.shape and q.ndim == 2 and len(q) > 1):
         raise Wrong("Return q and k, each (T, D), with T of at least 2.")
     one_hot = torch.eye(len(q), dtype=q.dtype)[None, None]
-    pattern = faulty_kernels.finite_fill(
+    pattern = finite_fill(
         q[None, None], k[None, None], one_hot, mask=build_mask(causal, len(q)),
         scale=q.shape[-1] ** -0.5, dropout=0.0,
     )[0, 0]  # fmt: skip
@@ -126,7 +124,7 @@ def check_same_without_scale(answer: Callable[..., Any]) -> None:
     if not (isinstance(pair, tuple) and len(pair) == 2):
         raise Wrong("Return two tensors, the new q and k.")
     compare(
-        attention(*pair, v, scale=1.0)[1],
+        attention(*map(as_tensor, pair), v, scale=1.0)[1],
         attention(q, k, v)[1],
         [
             (attention(q, k, v, scale=1.0)[1], "q and k are unchanged: make them smaller."),
@@ -142,8 +140,8 @@ def check_same_without_scale(answer: Callable[..., Any]) -> None:
 
 def check_late_mask_leak(answer: Callable[..., Any]) -> None:
     """late_mask_leak(): scores that differ only in the future, but give different patterns."""
-    first, second = answer()
-    if not (as_tensor(first).shape == as_tensor(second).shape and first.ndim == 2):
+    first, second = map(as_tensor, answer())
+    if not (first.shape == second.shape and first.ndim == 2):
         raise Wrong("Return two tensors of scores, each (T, T).")
     mask = build_mask(causal, len(first))
     if not torch.equal(first[mask], second[mask]):

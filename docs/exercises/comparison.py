@@ -1,12 +1,12 @@
 """Compare an answer with the correct result, and with the results of common mistakes."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from attnlab.checkup.checkup_report import Report
-from attnlab.checkup.findings import Status
+from attnlab.checkup import CheckFailed
 
 KEYS_LAST = "Keys are the last axis: dim=-1."
 
@@ -21,6 +21,22 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
+def called(answer: Callable[..., Any], *inputs: Tensor) -> Tensor:
+    """What the answer returns for tensors, or if it fails on them, for NumPy arrays."""
+    try:
+        got = answer(*inputs)
+    except NotImplementedError:
+        raise
+    except Exception:
+        try:
+            got = answer(*(x.numpy() for x in inputs))
+        except Exception:
+            got = None
+        if got is None:
+            raise  # its error with tensors
+    return as_tensor(got)
+
+
 def compare(got: object, right: Tensor, mistakes: Iterable[tuple[Tensor, str]]) -> None:
     """Check a result.
 
@@ -32,8 +48,7 @@ def compare(got: object, right: Tensor, mistakes: Iterable[tuple[Tensor, str]]) 
     Raises:
         Wrong: the results differ; the message describes the mistake that gives this result.
     """
-    if not isinstance(got, Tensor):
-        raise Wrong(f"It must return a tensor, not {type(got).__name__}. Is the return missing?")
+    got = as_tensor(got)
     if got.shape == right.shape and got.dtype == right.dtype and close(got, right):
         return
     for wrong, sentence in mistakes:
@@ -58,15 +73,17 @@ def close(a: Tensor, b: Tensor) -> bool:
 
 
 def as_tensor(value: object) -> Tensor:
+    """A tensor, also of a NumPy array."""
+    if not isinstance(value, Tensor) and hasattr(value, "__array__"):
+        value = torch.as_tensor(value)
     if not isinstance(value, Tensor):
         raise Wrong(f"It must return a tensor, not {type(value).__name__}. Is the return missing?")
     return value
 
 
-def raise_for(report: Report) -> None:
-    """Raise the first fault, or ignored dropout, as a message; other suspicions do not count."""
-    counted = [
-        d for d in report.diagnoses if d.status is Status.FAULT or d.cause == "dropout_ignored"
-    ]
-    if counted:
-        raise Wrong(f"The checkup found: {counted[0].headline}. {counted[0].advice}")
+def examine(check: Callable[..., str], *args: Any, **options: Any) -> None:
+    """Run a check of the checkup; Wrong says what it found."""
+    try:
+        check(*args, **options)
+    except CheckFailed as failed:
+        raise Wrong("The checkup found: " + "; ".join(str(failed).splitlines()) + ".") from failed

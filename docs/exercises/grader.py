@@ -17,9 +17,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from attnlab.attention.masks import build_mask, causal
-from attnlab.checkup import checkup_kernel
-from attnlab.checkup.findings import Status
 from attnlab.errors import BadInput
 from attnlab.installation import lab_path
 
@@ -46,7 +43,7 @@ from .about_scores import (
     check_scores,
     check_softmax,
 )
-from .comparison import Wrong, raise_for
+from .comparison import Wrong
 
 VERDICTS = ("holds", "holds only if", "does not hold", "open")
 TORCH = Path(torch.__file__).parent
@@ -103,17 +100,9 @@ class Grade:
         return f"{self.exercise}: {state}" + (f". {self.message}" if self.message else "")
 
 
-def grade(answer: Callable[..., Any], *, hint: bool = False) -> Grade:
-    """Grade a function or class by its name.
-
-    Args:
-        answer: what the exercise asks for.
-        hint: in "find the error", include the diagnosis of the checkup.
-
-    Raises:
-        BadInput: there is no exercise with that name.
-    """
-    return _graded(answer.__name__, answer, hint)
+def grade(answer: Callable[..., Any]) -> Grade:
+    """Grade a function or class by its name; BadInput if there is no exercise with that name."""
+    return _graded(answer.__name__, answer)
 
 
 def grade_all(names: Iterable[str], answers: Mapping[str, Any]) -> list[Grade]:
@@ -124,8 +113,7 @@ def grade_all(names: Iterable[str], answers: Mapping[str, Any]) -> list[Grade]:
         answers: what the notebook defines, `globals()`; what it lacks is not done yet.
     """
     return [
-        _graded(name, answers[name], False) if name in answers else Grade(name, None)
-        for name in names
+        _graded(name, answers[name]) if name in answers else Grade(name, None) for name in names
     ]
 
 
@@ -135,15 +123,11 @@ def points(*grades: Grade) -> int:
     return sum(result.passed is True for result in grades)
 
 
-def _graded(name: str, answer: Callable[..., Any], hint: bool) -> Grade:
-    numbered = re.fullmatch(r"(kernel|mask)_\d+", name)
-    if numbered is None and name not in EXERCISES:
+def _graded(name: str, answer: Callable[..., Any]) -> Grade:
+    if name not in EXERCISES:
         raise BadInput(f"{name} is not an exercise; choose one of {', '.join(EXERCISES)}")
     try:
-        if numbered is None:
-            EXERCISES[name](answer)
-        else:
-            _repaired(answer, numbered[1], hint)
+        EXERCISES[name](answer)
     except NotImplementedError:
         return Grade(name, None)
     except Wrong as wrong:
@@ -162,30 +146,6 @@ def _raised(error: Exception) -> str:
     advice = [text for part, text in HELP.items() if part in str(error)]
     hint = f". {advice[0][0].upper()}{advice[0][1:]}." if advice else ""
     return f"It raises {type(error).__name__}: {said[0]}{where}{hint}"
-
-
-def _repaired(answer: Callable[..., Any], kind: str, hint: bool) -> None:
-    """Grade an exercise of "find the error": a kernel, or a mask as a predicate."""
-    if kind == "mask":
-        for T in (7, 40):
-            seen, right = build_mask(answer, T), build_mask(causal, T)
-            wrong = (seen != right).nonzero().tolist()
-            if wrong:
-                query, key = wrong[0]
-                may = "may" if bool(seen[query, key]) else "may not"
-                first = f" The first: query {query} {may} attend to key {key}." if hint else ""
-                raise Wrong(f"{len(wrong)} of {T * T} pairs of query and key are wrong.{first}")
-        return
-    report = checkup_kernel(answer, mask_style="attend", layout="(B, H, T, D)")
-    if hint:
-        raise_for(report)
-    wrong_findings = [f for f in report.findings if f.status is Status.FAULT]
-    if wrong_findings:
-        numbers = ", ".join(f"{n} {x:.2g}" for n, x in wrong_findings[0].numbers.items())
-        raise Wrong(
-            f"The checkup still finds a fault (test: {wrong_findings[0].detector}"
-            f"{', ' + numbers if numbers else ''}). grade(..., hint=True) says which."
-        )
 
 
 def grade_statements(answers: Mapping[int, str | None]) -> list[Grade]:
@@ -207,8 +167,7 @@ def grade_statements(answers: Mapping[int, str | None]) -> list[Grade]:
         if answer not in VERDICTS:
             told = f"{answer!r} is not a verdict; choose one of {', '.join(VERDICTS)}."
         if answer == row.verdict:
-            told = f"We found: {row.found.rstrip('.')}."
-            told += f" Often left out: {row.condition}" if row.condition else ""
+            told = f"We found: {row.found}"
         passed = None if answer is None else answer == row.verdict
         grades.append(
             Grade(f"{number}. {row.text.rstrip('.')}", passed, "" if passed is None else told)
@@ -229,8 +188,7 @@ class Statement(NamedTuple):
 
     text: str
     verdict: str
-    found: str
-    condition: str  # the condition that is often left out; "" if there is none
+    found: str  # with the condition that is often left out
     command: str  # the command that tests the statement
 
 

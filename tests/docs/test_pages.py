@@ -61,14 +61,15 @@ def test_a_broken_link_shows() -> None:
 
 
 def compositions(words: list[str]) -> Iterator[list[str]]:
-    """The overrides of one run after the other of a command, until each value was used."""
+    """The overrides of one run after the other of a command, until each file of conf was used."""
     overrides = [word for word in words if "=" in word and not word.startswith("-")]
     swept = []
     for override in OverridesParser.create().parse_overrides(overrides):
         key = override.input_line.split("=")[0]
         several = override.is_sweep_override()
         values = list(override.sweep_string_iterator()) if several else [None]
-        swept.append([f"{key}={v}" if v else override.input_line for v in values])
+        used = values if (ROOT / "conf" / key).is_dir() else values[:1]
+        swept.append([f"{key}={v}" if v else override.input_line for v in used])
     for n in range(max(map(len, swept), default=1)):
         yield [values[min(n, len(values) - 1)] for values in swept]
 
@@ -168,10 +169,11 @@ def test_a_verdict_of_textbook_md_is_that_of_the_sentence_beside_it() -> None:
     rows = re.findall(
         r"^\| (.*?) \| (.*?) \|.*\| (.*?) \|$", PAGES[ROOT / "docs/textbook.md"], re.M
     )
-    of = [
-        re.findall(r"<!-- (\w+)(?:\.says)? -->", f"{says} {verdict}") for says, verdict, _ in rows
+    judged = [
+        (found, shown_by)
+        for says, verdict, shown_by in rows
+        if (found := re.findall(r"<!-- (\w+)(?:\.says)? -->", f"{says} {verdict}"))
     ]
-    judged = [(names, row[2]) for names, row in zip(of, rows, strict=True) if names]
     assert len(judged) >= 11
     for (said, verdict), shown_by in judged:
         assert said == verdict and shown_by == f"`attnlab reproduce {said}`"

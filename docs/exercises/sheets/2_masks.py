@@ -87,7 +87,7 @@ points(grade(cross_attention))
 #
 # You can train with this function: `python train.py attn.kernel=yourmodule.kernel`. `scale`
 # multiplies the scores. `dropout` is the probability of dropping a weight of the pattern; in evaluation,
-# it is 0. The grader is `checkup_kernel`, the test that attnlab's own kernels pass.
+# it is 0. The grader uses `assert_kernel_equal`, which also takes your own kernels.
 
 
 # %% tags=["exercise"]

@@ -89,8 +89,8 @@ points(grade(multi_head))
 # %% [markdown]
 # ## 5. A layer
 #
-# Write a module that works in a GPT: causal, with dropout on the pattern in training mode only. The grader is
-# `checkup_attention`, which works on any layer.
+# Write a module that works in a GPT: causal, with dropout on the pattern in training mode only. The grader uses
+# `assert_causal`, which works on any layer.
 
 
 # %% tags=["exercise"]

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from .models import (
+    MOST_IDS,
     REFUSALS,
     UNDECLARED,
     Call,
@@ -28,7 +29,6 @@ from .words import LOOK, differ, explain, followed, place_of
 DENSE = 64  # up to this length, every suffix is changed
 MAP = 48  # the largest map, in which every input is changed alone
 ROUNDS = 2  # sequences that are drawn for each length
-MOST_IDS = 300  # of a vocabulary whose ids are tried one by one
 SURE = 0.01  # a change of this share is no rounding
 
 
@@ -127,7 +127,7 @@ def calm(tried: Subject, dtype: torch.dtype | None = None) -> Subject:
 def _examine(tried: Subject, where: str, dense: int) -> str:
     """Look for a leak in the present state of the model: at two lengths, then by prefixes."""
     __tracebackhide__ = True
-    L, short = tried.length, _fitting(tried, dense)
+    L, short = tried.length, tried.fitting(dense)
     plans = {short: suffixes_of(short) if short <= 4 * dense else cuts_of(L)}
     if short < L:
         plans[L] = cuts_of(L)
@@ -136,7 +136,7 @@ def _examine(tried: Subject, where: str, dense: int) -> str:
     for T, cuts in rounds if where else rounds + first:
         _raise(tried, where, first_leak(tried, T, cuts))
     if not where and tried.sample.ndim == 2 and len(tried.pool) <= MOST_IDS:
-        _raise(tried, where, _leak_of_an_id(tried, _fitting(tried, 12)))
+        _raise(tried, where, _leak_of_an_id(tried, tried.fitting(12)))
     if not tried.seeded:  # dropout drops others at another length
         _prefixes(tried, where)
     said = f"every suffix of sequences of {short} was changed"
@@ -169,15 +169,6 @@ class _WithoutDropout(TorchFunctionMode):
     ) -> Any:
         off = "dropout" in getattr(function, "__name__", "")
         return args[0] if off else function(*args, **(named or {}))
-
-
-def _fitting(tried: Subject, T: int) -> int:
-    """T, or the length of the sample if the model is of one length."""
-    try:
-        tried(tried.draw(2, min(T, tried.length)))
-    except REFUSALS:
-        return tried.length
-    return min(T, tried.length)
 
 
 def _gradients_switched(tried: Subject, where: str, dense: int) -> None:
@@ -347,7 +338,7 @@ def assert_mask_is_infinite(
     parts = (module_of(model) or nn.Module()).modules()
     tables = {part.weight.shape for part in parts if isinstance(part, nn.Embedding)}
     with state(model, dtype=dtype, change=partial(enlarged, tables=tables)):
-        T = _fitting(tried, 32)
+        T = tried.fitting(32)
         if not bool(tried(tried.draw(4, T)).isfinite().all()):
             raise CannotCheck("with weights 10,000 times as large, outputs are not finite")
         for _ in range(8):  # scores of the first positions must happen to be low
@@ -378,7 +369,7 @@ def assert_past_used(
     may be meant is only remarked: the input before is not read, or the order has no effect."""
     __tracebackhide__ = True
     tried = calm(subject(model, sample, call, **sizes))
-    T = _fitting(tried, 32)
+    T = tried.fitting(32)
     reads = torch.zeros(T, T, dtype=torch.bool)
     for change in (None, with_noise):
         with state(model, change=change):
@@ -390,7 +381,7 @@ def assert_past_used(
     if (blind := int((~reads.diagonal(-1)).sum())) > T // 2:
         said += f"; remark: {blind} of {T} positions never read the one before: are keys repeated?"
     with state(model):
-        if _order_ignored(tried, _fitting(tried, 13)):
+        if _order_ignored(tried, tried.fitting(13)):
             said += "; remark: the first layer ignores the order of inputs: are positions used?"
     return said
 

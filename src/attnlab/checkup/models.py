@@ -18,6 +18,7 @@ from torch import Tensor, nn
 REFUSALS = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError)
 _MOST_NUMBERS = 2**25  # outputs of one call; a quarter of a gigabyte in fp64
 _LONGEST = 4096  # attention needs memory that grows with the square
+MOST_IDS = 300  # of a vocabulary whose ids all occur, and are tried one by one
 UNDECLARED = 64  # the length of a model that declares none
 Call = Callable[[Any, Tensor], object]  # the model and inputs (B, T, ...) -> what it returns
 Change = Callable[[Tensor, torch.Generator], Tensor]  # a weight -> another, at random or not
@@ -177,6 +178,15 @@ class Subject:
         names = [*(p.name for p in flags), *(f"output {name}" for name in outputs)]
         return f"not tried (give call): {', '.join(names)}" if names else ""
 
+    def fitting(self, T: int) -> int:
+        """T, or the length of the sample if the model is of one length."""
+        try:
+            with state(self.model, training=None):
+                self(self.draw(2, min(T, self.length)))
+        except REFUSALS:
+            return self.length
+        return min(T, self.length)
+
     def moved(self, x: Tensor, changed: Tensor) -> Tensor:
         """x (T, ...) and (N, T, ...) -> (N, T): the largest change of any output at t.
 
@@ -223,9 +233,10 @@ def subject(
             raise CannotCheck("the model declares no vocab_size of 2 or more; give it, or ids")
         declared = L is not None
         rng, length = torch.Generator().manual_seed(0), min(L or UNDECLARED, _LONGEST)
-        rounds = -(-8 * length // V)
+        rows = max(8, -(-min(V, MOST_IDS) // length))
+        rounds = -(-rows * length // V)
         ids = torch.cat([torch.randperm(V, generator=rng) for _ in range(rounds)])
-        sample = ids[: 8 * length].view(8, length)
+        sample = ids[: rows * length].view(rows, length)
     if sample.ndim < 2 or sample.shape[1] < 3:
         raise CannotCheck(
             f"the sample {tuple(sample.shape)} must be (N, T) ids or (N, T, C), T > 2"
@@ -272,7 +283,7 @@ def state(
 
     The weights and buffers that the model had are put aside, not overwritten, so they come back to
     the last bit, together with attributes that the model has set meanwhile. Weights that are not
-    trained while others are, and masks, are not changed.
+    trained while others are keep their values.
     """
     module, rng = module_of(model) or nn.Module(), torch.Generator().manual_seed(0)
     devices = range(torch.cuda.device_count())
@@ -288,46 +299,30 @@ def state(
             undo.callback(setattr, x, "data", x.data)
             floats = x.is_floating_point()
             new = x.data.to(dtype, copy=True) if dtype and floats else x.data.clone()
-            changes = change is not None and floats and id(x) in trained and not _is_mask(new)
-            x.data = change(new, rng) if change and changes else new
+            x.data = change(new, rng) if change and floats and id(x) in trained else new
         if training is not None:
             module.train(training)
         yield
 
 
-def _keep(value: object, undo: ExitStack, held: dict[int, Tensor], depth: int = 4) -> None:
+def _keep(value: Any, undo: ExitStack, held: dict[int, Tensor], depth: int = 4) -> None:
     """Restore a container's contents later, and collect the tensors in it, of those not seen."""
     if isinstance(value, Tensor):
         if not value.is_inference() and value.layout == torch.strided and not value.is_meta:
             held.setdefault(id(value), value)
-    elif isinstance(value, dict):
-        undo.callback(_refill, value.update, value.clear, copy.copy(value))
-        for part in list(value.values()) if depth else []:
-            _keep(part, undo, held, depth - 1)
-    elif isinstance(value, list | deque | set):
-        add = value.update if isinstance(value, set) else value.extend
-        undo.callback(_refill, add, value.clear, copy.copy(value))
-        for part in list(value) if depth else []:
-            _keep(part, undo, held, depth - 1)
-    elif isinstance(value, tuple):
-        for part in value if depth else ():
-            _keep(part, undo, held, depth - 1)
+        return
+    if isinstance(value, dict | list | deque | set):
+        undo.callback(_refill, value, copy.copy(value))
+    parts = value.values() if isinstance(value, dict) else value
+    for part in (
+        list(parts) if depth and isinstance(value, dict | list | deque | set | tuple) else ()
+    ):
+        _keep(part, undo, held, depth - 1)
 
 
-def _refill(add: Callable[[Any], object], clear: Callable[[], object], contents: object) -> None:
-    clear()
-    add(contents)
-
-
-def _is_mask(weight: Tensor) -> bool:
-    """Whether a weight is a mask: infinite somewhere, or a square triangle of equal numbers."""
-    if not bool(weight.isfinite().all()):
-        return True
-    if weight.ndim < 2 or weight.shape[-1] != weight.shape[-2] or weight.shape[-1] < 3:
-        return False
-    return any(torch.equal(weight, half) for half in (weight.tril(), weight.triu())) and bool(
-        weight.any()
-    )
+def _refill(value: Any, contents: Any) -> None:
+    value.clear()
+    (value.extend if isinstance(value, list | deque) else value.update)(contents)
 
 
 def best_dtype(made: Subject) -> torch.dtype | None:

@@ -265,7 +265,7 @@ def assert_padding_ignored(
     __tracebackhide__ = True
     masked = call or (lambda net, ids, real: net(ids, attention_mask=real))
     tried = subject(model, sample, **sizes)
-    T = min(tried.length, 24)
+    T = tried.fitting(24)
     at, n = torch.arange(T), torch.tensor([T, 2 * T // 3, T // 3])[:, None]
     device = tried.weights[0].device if tried.weights else "cpu"
     begins = {"left": T - n, "right": 0 * n, "both sides": (T - n) // 2}
@@ -310,7 +310,7 @@ def assert_documents_separate(
     if separator is None and call is None:
         raise CannotCheck("give separator, or call(model, ids, document)")
     tried = calm(subject(model, sample, **sizes))
-    T = min(tried.length, 32)
+    T = tried.fitting(32)
     at, borders = torch.arange(T), torch.tensor([T // 3, 2 * T // 3])  # documents or separators
     (x,) = tried.draw(1, T)
     other = tried.other(x)
