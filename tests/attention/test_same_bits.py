@@ -191,7 +191,8 @@ else:
             if before[name][what] != after[name][what]
         }
 
-    @pytest.mark.parametrize("kind", ["fast", pytest.param("slow", marks=pytest.mark.slow)])
+    @pytest.mark.slow
+    @pytest.mark.parametrize("kind", ["fast", "slow"])
     def test_the_52_variants_of_the_old_code_have_its_bits(tmp_path: Path, kind: str) -> None:
         theirs = {file.stem for file in old_code().glob("conf/attn/*.yaml")}
         assert kept() == theirs - DROPPED and len(kept()) == 52
