@@ -77,6 +77,14 @@ class Step:
                 float(self.loss(x, y))
 
 
+class NanoStep(Step):
+    """The same loop around nanoGPT's model and optimizer."""
+
+    def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        loss: torch.Tensor = self.net(x, y)[1]
+        return loss
+
+
 def nanogpt_model(checkout: Path, given: Any, vocab_size: int) -> Any:
     """The model of a nanoGPT checkout with the sizes of our settings."""
     spec = importlib.util.spec_from_file_location("nanogpt_model", checkout / "model.py")

@@ -60,7 +60,7 @@ MENU = {
     ],
     "Evidence": [
         *("docs/claims", "experiments/README", "docs/ranking", "docs/checkup-results"),
-        *("docs/checkup-zoo", "docs/checkup-gallery", "benchmarks/RESULTS"),
+        "benchmarks/RESULTS",
     ],
     "Reference": ["docs/api", "docs/decisions", "CONTRIBUTING"],
 }

@@ -40,7 +40,7 @@ def judged(name: str):
     return claim.says, verdict, {part.name: part for part in parts}
 
 
-def number(of: str) -> int:
+def count_of(of: str) -> int:
     """How many variants, ranked variants, or statements of textbooks there are."""
     if of == "variants":
         return len({file.stem for file in ROOT.glob("conf/attn/*.yaml")} - {"hybrid"})
@@ -55,7 +55,7 @@ def number(of: str) -> int:
 def cell(name: str, prediction: str | None, kind: str | None) -> str:
     """The content of a cell; KeyError for a prediction or an arm that the claim does not have."""
     if name == "number":
-        return str(number(prediction))
+        return str(count_of(prediction))
     says, verdict, parts = judged(name)
     if prediction is None:
         return f"**{verdict}**"

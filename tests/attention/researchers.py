@@ -31,7 +31,8 @@ class Own(nn.Module):
         return tuple(self.qkv(x).chunk(3, -1))
 
     def out(self, y: Tensor) -> Tensor:
-        return self.proj(y.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+        out: Tensor = self.proj(y.transpose(1, 2).flatten(2))
+        return out
 
     def init_rules(self, qk_std: float) -> dict[str, Any]:
         return {f"{name}.weight": normal(0.1) for name in self.own}
@@ -43,7 +44,7 @@ def seen(T: int, ahead: int) -> Tensor:
 
 
 class Gate(SelfAttention):
-    """An output gate of each channel (Qiu et al. 2025); the mistake: gates of the next position."""
+    """An output gate of each channel (Qiu et al. 2025); the mistake: that of the next position."""
 
     def __init__(self, config: AttentionConfig, ahead: int = 0, **settings: Any) -> None:
         super().__init__(config, **settings)
@@ -112,7 +113,8 @@ class Talking(SelfAttention):
         s = self.before((q @ k.mT * self.scale).movedim(1, -1)).movedim(-1, 1)
         s = s if self.ahead else s.masked_fill(~self.mask(x), -torch.inf)
         p = self.after((s.softmax(-1) * self.mask(x)).movedim(1, -1)).movedim(-1, 1)
-        return p @ v  # type: ignore[no-any-return]
+        mixed: Tensor = p @ v
+        return mixed
 
     def init_rules(self, qk_std: float) -> dict[str, Any]:
         own = {"before.weight": normal(0.3), "after.weight": normal(0.3)}
@@ -136,7 +138,8 @@ class MLA(Own):
         return self.query(x), *self.up(latent).chunk(2, -1)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.out(F.scaled_dot_product_attention(*self.heads(x), is_causal=True))
+        q, k, v = self.heads(x)
+        return self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True))
 
 
 class Delta(Own):

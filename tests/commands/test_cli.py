@@ -142,6 +142,22 @@ def test_the_csv_of_runs_has_every_setting_and_metric(place: Path) -> None:
     assert (row["run"], row["seed"], row["model.n_head"]) == ("sdpa", 0, 2)
 
 
+def test_tensorboard_shows_losses_first_ten_measures_and_the_settings(place: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    log = EventAccumulator(str(place / "run")).Reload()
+    tags = sorted(log.Tags()["scalars"])
+    assert tags[:2] == ["Loss/train", "Loss/validation"]
+    assert sum(tag.startswith("attn/") for tag in tags) == 10
+    content = log.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    given = HParamsPluginData.FromString(content).session_start_info.hparams
+    assert (given["attn"].string_value, given["lr"].number_value) == ("sdpa", 1e-3)
+    metrics = json.loads((place / "run" / "metrics.json").read_text())
+    at_end = [x.value for x in log.Scalars("Loss/validation") if x.step == metrics["steps"]]
+    assert at_end == pytest.approx([metrics["val_loss"]] * len(at_end)) and at_end
+
+
 @pytest.mark.parametrize("length", [16, 8, 1])
 def test_evaluate_measures_what_the_run_measured(
     place: Path, text_file: Path, length: int, monkeypatch: pytest.MonkeyPatch

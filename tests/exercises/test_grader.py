@@ -1,4 +1,4 @@
-"""The sheets with solutions pass, empty ones are not done, wrong answers are told what is wrong."""
+"""Solved sheets pass, empty ones are not done, wrong answers are told what is wrong."""
 
 import math
 import runpy

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from .models import (
+    MOST_IDS,
     REFUSALS,
     UNDECLARED,
     Call,
@@ -28,7 +29,6 @@ from .words import LOOK, differ, explain, followed, place_of
 DENSE = 64  # up to this length, every suffix is changed
 MAP = 48  # the largest map, in which every input is changed alone
 ROUNDS = 2  # sequences that are drawn for each length
-MOST_IDS = 300  # of a vocabulary whose ids are tried one by one
 SURE = 0.01  # a change of this share is no rounding
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 REFUSALS = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError)
 _MOST_NUMBERS = 2**25  # outputs of one call; a quarter of a gigabyte in fp64
 _LONGEST = 4096  # attention needs memory that grows with the square
+MOST_IDS = 300  # of a vocabulary whose ids all occur, and are tried one by one
 UNDECLARED = 64  # the length of a model that declares none
 Call = Callable[[Any, Tensor], object]  # the model and inputs (B, T, ...) -> what it returns
 Change = Callable[[Tensor, torch.Generator], Tensor]  # a weight -> another, at random or not
@@ -232,9 +233,10 @@ def subject(
             raise CannotCheck("the model declares no vocab_size of 2 or more; give it, or ids")
         declared = L is not None
         rng, length = torch.Generator().manual_seed(0), min(L or UNDECLARED, _LONGEST)
-        rounds = -(-8 * length // V)
+        rows = max(8, -(-min(V, MOST_IDS) // length))
+        rounds = -(-rows * length // V)
         ids = torch.cat([torch.randperm(V, generator=rng) for _ in range(rounds)])
-        sample = ids[: 8 * length].view(8, length)
+        sample = ids[: rows * length].view(rows, length)
     if sample.ndim < 2 or sample.shape[1] < 3:
         raise CannotCheck(
             f"the sample {tuple(sample.shape)} must be (N, T) ids or (N, T, C), T > 2"

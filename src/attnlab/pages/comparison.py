@@ -1,13 +1,18 @@
 """The HTML page of `attnlab compare --html`: findings, table, figure, patterns and settings."""
 
 import html
+import io
 import json
 from base64 import b64encode
 from collections.abc import Sequence
 
+import matplotlib
 import pandas as pd
+from matplotlib.figure import Figure
+from PIL import Image
 
-from attnlab.plotting.drawing import panels, png, styled, svg
+from attnlab.plotting.drawing import styled
+from attnlab.plotting.maps import Pixels
 from attnlab.runs.compare import Comparison
 from attnlab.runs.figure import findings, heads_of, panels_of
 from attnlab.runs.report import alone, kept, number, readable, sentence, table, verdict
@@ -86,10 +91,15 @@ def pictures(comparisons: Sequence[Comparison]) -> list[str]:
     found = []
     with styled():
         for title, drawer in panels_of(comparisons).items():
-            figure, (axes,) = panels(1, width=6.4, height=4.6)
+            figure, stream = Figure(figsize=(6.4, 4.6)), io.StringIO()
+            axes = figure.subplots()
             drawer(axes)
             axes.set_title(title)
-            found.append(svg(figure, title, text_as="none"))
+            with matplotlib.rc_context({"svg.hashsalt": title, "svg.fonttype": "none"}):
+                figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
+            found.append(
+                stream.getvalue()[stream.getvalue().index("<svg") :]
+            )  # without XML's head
     return found
 
 
@@ -103,10 +113,15 @@ def patterns(comparisons: Sequence[Comparison]) -> list[str]:
     for label, of in heads.items():
         lines.append(f"<tr><th>{html.escape(label)}</th>")
         for name in names:
-            data = b64encode(png(of[name])).decode() if name in of else ""
-            alt = html.escape(f"{label} {name}")
-            image = f'<img src="data:image/png;base64,{data}" alt="{alt}">' if data else ""
-            lines.append(f"<td>{image}</td>")
+            lines.append(f"<td>{image(of[name], f'{label} {name}') if name in of else ''}</td>")
         lines.append("</tr>")
     heading = f'<h2>Patterns at the end, first seed</h2><p class="soft">{COLORS}</p>'
     return [heading, scroll(f"<table>{''.join(lines)}</table>")]
+
+
+def image(picture: Pixels, alt: str) -> str:
+    """A picture as an element of a page."""
+    stream = io.BytesIO()
+    Image.fromarray(picture).save(stream, "png")
+    data = b64encode(stream.getvalue()).decode()
+    return f'<img src="data:image/png;base64,{data}" alt="{html.escape(alt)}">'
