@@ -208,7 +208,18 @@ def start(options: argparse.Namespace) -> Section:
                 float(mark) - began
             )
     rows = [[name, f"{statistics.median(taken):.2f}"] for name, taken in times.items()]
-    return ["command", "seconds"], rows, f"Medians of {options.rounds}."
+    shares = ", ".join(f"`{name}` {share:.0%}" for name, share in imports().items())
+    return ["command", "seconds"], rows, f"Medians of {options.rounds}. Of the second: {shares}."
+
+
+def imports() -> dict[str, float]:
+    """The shares of what `import lightning.pytorch` imports, each with what it imports itself."""
+    words = [sys.executable, "-X", "importtime", "-c", "import lightning.pytorch"]
+    lines = subprocess.run(words, capture_output=True, text=True, check=True).stderr.splitlines()
+    rows = [line.removeprefix("import time:").split("|") for line in lines if "|" in line][1:]
+    spent = {name.strip(): int(cumulative) for _, cumulative, name in rows}
+    named = "torch torch._dynamo torch.distributed.fsdp torchmetrics.functional transformers scipy"
+    return {x: spent[x] / spent["lightning.pytorch"] for x in named.split() if x in spent}
 
 
 def sweep(options: argparse.Namespace) -> Section:

@@ -377,7 +377,7 @@ f"{int(window.sum()):,}, {share:.0%} of the causal ones"
 #
 # A small share at 64 characters, so a faster kernel makes almost no difference:
 #
-#     python benchmarks/attention.py        # time and memory by length, up to T = 2,048
+#     python benchmarks/bench.py attention   # time and memory by length, up to T = 1,024
 #     python train.py -m attn=sdpa,manual model.block_size=64,256 data=plays trainer.max_steps=100 name=cost
 #     attnlab runs outputs/cost
 #

@@ -18,10 +18,9 @@ from attnlab.errors import BadInput
 from attnlab.probes import history
 from attnlab.probes.base import Probe, log_scalars
 from attnlab.probes.capture import View, view_of
-from attnlab.probes.gradients import Gradients
 from attnlab.probes.history import History, as_history, patterns_of, read_history, snapshot
 from attnlab.probes.learning_curve import StopWhenSolved
-from attnlab.probes.patterns import picture
+from attnlab.probes.patterns import Gradients, picture
 from attnlab.rng import generator
 from attnlab.training.config import read_config
 from attnlab.training.run import run
@@ -62,7 +61,7 @@ def logged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, float]]:
     def log(trainer: L.Trainer, values: Any, step: int) -> None:
         found.extend((tag, step, value) for tag, value in values.items())
 
-    for module in ("patterns", "gradients", "learning_curve"):
+    for module in ("patterns", "learning_curve"):
         monkeypatch.setattr(f"attnlab.probes.{module}.log_scalars", log)
     return found
 
