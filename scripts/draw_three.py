@@ -11,12 +11,14 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from attnlab.plotting.drawing import color_of, styled, svg
+from attnlab.plotting.drawing import color_of, styled
 from scripts.fill_pages import ROOT, judged
 
 FILE = ROOT / "docs/img/three.svg"
 INK = "#768390"
 STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "three",
     "font.size": 8, "axes.labelsize": 8, "lines.linewidth": 1.6,
     "axes.linewidth": 0.8, "xtick.labelsize": 7.5, "ytick.labelsize": 7.5,
     "axes.facecolor": "none", "figure.facecolor": "none", "grid.color": "0.5", "grid.alpha": 0.25,
@@ -84,16 +86,16 @@ def distance(place: Axes) -> str:
     return "Equal heads stay equal\nif nothing separates them"
 
 
-def draw() -> str:
-    """The picture as SVG."""
+def draw() -> None:
+    """Write the picture, whose content depends on the rows alone."""
     with styled(), matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(7.0, 2.6))
         panels = (price, by_position, distance)
         for place, panel in zip(figure.subplots(1, 3), panels, strict=True):
             place.set_title(panel(place), fontsize=9, fontweight="bold", loc="left")
-        return svg(figure, "three", text_as="none")
+        figure.savefig(FILE, metadata={"Date": None, "Creator": None})
 
 
 if __name__ == "__main__":
-    FILE.write_text(draw(), encoding="utf-8")
+    draw()
     print(FILE.relative_to(ROOT))

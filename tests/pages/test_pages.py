@@ -43,7 +43,7 @@ def test_the_start_of_a_run_is_what_its_history_says(tmp_path: Path) -> None:
         history = as_history("x" * 24, [end], [snapshot([first], 0), snapshot([end], 8)])
         (tmp_path / "history.json").write_text(json.dumps(history))
         said = [*saturated_layers([end], tmp_path)]
-        assert len(said) == n and all("at the start (entropy 0.1" in text for text in said), said
+        assert len(said) == n and all("at the start (entropy 0.06" in text for text in said), said
 
 
 def test_the_page_of_a_comparison_escapes_names(tmp_path: Path) -> None:

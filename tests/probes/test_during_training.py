@@ -16,12 +16,11 @@ from torch import Tensor
 from attnlab.attention import AttentionConfig, SelfAttention, peek_one
 from attnlab.errors import BadInput
 from attnlab.probes import history
-from attnlab.probes.base import Probe, log_scalars
+from attnlab.probes.base import log_scalars
 from attnlab.probes.capture import View, view_of
-from attnlab.probes.gradients import Gradients
-from attnlab.probes.history import History, as_history, patterns_of, read_history, snapshot
+from attnlab.probes.history import as_history, patterns_of, read_history, snapshot
 from attnlab.probes.learning_curve import StopWhenSolved
-from attnlab.probes.patterns import picture
+from attnlab.probes.patterns import Gradients, picture
 from attnlab.rng import generator
 from attnlab.training.config import read_config
 from attnlab.training.run import run
@@ -62,7 +61,7 @@ def logged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, float]]:
     def log(trainer: L.Trainer, values: Any, step: int) -> None:
         found.extend((tag, step, value) for tag, value in values.items())
 
-    for module in ("patterns", "gradients", "learning_curve"):
+    for module in ("patterns", "learning_curve"):
         monkeypatch.setattr(f"attnlab.probes.{module}.log_scalars", log)
     return found
 
@@ -210,17 +209,6 @@ def test_a_damaged_history_is_named(spoil: Any, tmp_path: Path) -> None:
     (tmp_path / "history.json").write_text(json.dumps(content))
     with pytest.raises(BadInput, match=r"history\.json is damaged"):
         read_history(tmp_path)
-
-
-def test_a_resumed_probe_keeps_what_it_had() -> None:
-    probe, again = Probe(), Probe()
-    probe.record = {"attn/entropy": 0.5, "curve": {"every": 2}}
-    again.load_state_dict(probe.state_dict())
-    assert again.record == probe.record
-    first, second = (History(steps=3, chars=9, windows=1) for _ in range(2))
-    first._snapshots, first._ids = [{"step": 0}], torch.zeros(1, 9)
-    second.load_state_dict(first.state_dict())
-    assert second._snapshots == [{"step": 0}] and second._ids.shape == (1, 9)
 
 
 def test_a_picture_shows_every_head_and_symbol() -> None:
