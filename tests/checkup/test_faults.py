@@ -58,8 +58,8 @@ def nothing(*args: Any, **named: Any) -> None:
 SWITCHED: list[tuple[str, Any, str]] = [
     ("with_noise", lambda weight, rng: weight, "a leak behind a gate of 0"),
     ("enlarged", lambda weight, rng, tables: weight, "fill of -1e4"),
-    ("suffixes_of", lambda T: [T // 2], "one pair"),
-    ("cuts_of", lambda T: [T // 2], "one far pair"),
+    ("cuts_of", lambda T, dense: [T // 2], "one pair"),
+    ("cuts_of", lambda T, dense: [*range(1, T)] if dense >= T else [T // 2], "one far pair"),
     ("_prefixes", nothing, "base by length, 64"),
     ("_gradients_switched", nothing, "a window and the hint"),
     ("_leak_of_an_id", nothing, "an id of 300"),
@@ -67,7 +67,7 @@ SWITCHED: list[tuple[str, Any, str]] = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("part", "instead", "name"), SWITCHED, ids=[x[0] for x in SWITCHED])
+@pytest.mark.parametrize(("part", "instead", "name"), SWITCHED, ids=[x[2] for x in SWITCHED])
 def test_each_state_of_the_core_finds_what_no_other_does(
     part: str, instead: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
