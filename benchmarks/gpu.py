@@ -1,14 +1,11 @@
-"""Training on a GPU, in less than 8 minutes. Without a GPU, it exits with a message.
+"""Measures training on a GPU in less than 8 minutes, and writes it to the page RESULTS.md.
 
     python benchmarks/gpu.py --nanogpt CHECKOUT
 
-With `preset=baby` (6 layers, width 384, 256 characters, batch size 64) in bf16, measures our step
-(eager, compiled, and compiled with CUDA graphs), alternating with nanoGPT's compiled step; its
-share of the rate of a large bf16 matrix product; peak memory; the time to a validation loss of
-1.47, within 2,500 steps; and the difference between bf16 and fp32 for the same weights. With
-`preset=tiny`, measures characters per second of 1, 2, 4, ... parallel commands, until the number
-no longer grows. With `preset=micro`, measures the runs per hour of sweeps in one process and
-in up to 8 processes. Writes benchmarks/gpu.json.
+A step of preset=baby (6 layers, width 384, 256 characters, 64 sequences) in bf16: eager, compiled,
+with CUDA graphs, and nanoGPT's, in turn; its share of the rate of a large matrix product; memory.
+A run of preset=baby to a validation loss of 1.47, runs of preset=micro an hour in a sweep, and the
+rounding of bf16. --device cpu tries the program itself on tiny models.
 """
 
 import argparse
@@ -17,252 +14,136 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from _common import ROOT, nanogpt_model, settings, write
-from omegaconf import DictConfig
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from machine import ROOT, NanoStep, Section, Step, nanogpt_model, seconds, settings, write
 
-from attnlab.data.batches import TrainBatches
-from attnlab.data.corpora import Corpus
+from attnlab.runs.frame import read_scalars
 from attnlab.training.config import read_config
 from attnlab.training.run import run
 
-TARGET = 1.47
+TARGET = 1.47  # nats per character
+TINY = "model.n_layer=1 model.n_head=1 model.n_embd=16 model.block_size=16 data.batch_size=2"
 
 
-class Step:
-    """Our training step on the GPU, or nanoGPT's, depending on the model and optimizer."""
-
-    def __init__(self, cfg: DictConfig, corpus: Corpus, net: torch.nn.Module, optimizer: Any):
-        self.net, self.optimizer = net, optimizer
-        self.batches = iter(
-            TrainBatches(
-                corpus.train_draw(cfg.model.block_size),
-                batch_size=cfg.data.batch_size,
-                seed=0,
-                steps=100_000,
-            )
+def steps(options: argparse.Namespace, given: list[str]) -> Section:
+    """A step of preset=baby in bf16, in turn with nanoGPT's."""
+    config = read_config(settings("preset=baby", *given))
+    corpus, device = config.data(), options.device
+    modes = {"eager": None, "compiled": "default", "CUDA graphs": "reduce-overhead"}
+    arms: dict[str, Step] = {}
+    for name, mode in modes.items():
+        arms[name] = Step(config, corpus, 10**5, device)
+        if mode and device == "cuda":
+            arms[name].net.compile(mode=mode)
+    if options.nanogpt:
+        model = nanogpt_model(options.nanogpt, config.settings, len(corpus.alphabet))
+        arms["nanoGPT, compiled"] = NanoStep(config, corpus, 10**5, device, torch.compile(model))
+    memory = {}
+    for name, go in arms.items():
+        go(5)
+        if device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+            go(5)
+            memory[name] = torch.cuda.max_memory_allocated() / 2**20
+    times: dict[str, list[float]] = {name: [] for name in arms}
+    for _ in range(options.rounds):
+        for name, go in arms.items():
+            times[name].append(1e3 * seconds(partial(go, 30)) / 30)
+    rate, work = product_rate(device), flop_of_step(config.settings, len(corpus.alphabet))
+    last, rows = times[[*times][-1]], []
+    for name, taken in times.items():
+        ms = statistics.median(taken)
+        ratio = statistics.median(b / a for b, a in zip(last, taken, strict=True))
+        rows.append(
+            [
+                name,
+                f"{ms:.2f}",
+                f"{ratio:.2f}",
+                f"{work / (ms / 1e3) / rate:.0%}",
+                f"{memory.get(name, 0):.0f}",
+            ]
         )
-
-    def __call__(self, steps: int) -> None:
-        for _ in range(steps):
-            x, y = (ids.pin_memory().to("cuda", non_blocking=True) for ids in next(self.batches))
-            with torch.autocast("cuda", torch.bfloat16):
-                loss = self.loss(x, y)
-            self.optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
-            self.optimizer.step()
-        torch.cuda.synchronize()
-
-    def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return F.cross_entropy(self.net(x).flatten(0, 1), y.flatten())
+    head = ["arm", "ms per step", "speed, last row = 1", "of the product's rate", "MiB"]
+    return head, rows, f"A product of two 8,192 x 8,192 matrices: {rate / 1e12:.0f} TFLOP/s."
 
 
-class NanoStep(Step):
-    def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        loss: torch.Tensor = self.net(x, y)[1]
-        return loss
+def product_rate(device: str) -> float:
+    """FLOP/s of a large bf16 matrix product."""
+    size = 8192 if device == "cuda" else 256
+    a, b = torch.randn(2, size, size, device=device, dtype=torch.bfloat16)
+
+    def go() -> None:
+        torch.mm(a, b)
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    return 2 * size**3 / statistics.median(seconds(go) for _ in range(8))
 
 
-def ours(cfg: DictConfig, corpus: Corpus, mode: str | None) -> Step:
-    net = read_config(cfg).model(len(corpus.alphabet)).cuda().train()
-    optimizer, _ = read_config(cfg).optimizer(net, 100_000)
-    if mode is not None:
-        net.compile(mode=mode)
-    return Step(cfg, corpus, net, optimizer)
+def flop_of_step(given: Any, vocab_size: int) -> float:
+    """FLOP of a step: per token, 6 N, and 12 L T C for the two products of attention."""
+    L, C, T = (given["model"][name] for name in ("n_layer", "n_embd", "block_size"))
+    return (
+        (6 * (12 * L * C * C + vocab_size * C) + 12 * L * T * C) * given["data"]["batch_size"] * T
+    )
 
 
-def theirs(checkout: Path, cfg: DictConfig, corpus: Corpus) -> Step:
-    _, model = nanogpt_model(checkout, cfg, len(corpus.alphabet))
-    model.cuda()
-    optimizer = model.configure_optimizers(0.1, 1e-3, (0.9, 0.99), "cuda")
-    return NanoStep(cfg, corpus, torch.compile(model), optimizer)
-
-
-def milliseconds(step: Step, steps: int) -> float:
-    began = time.perf_counter()
-    step(steps)
-    return 1e3 * (time.perf_counter() - began) / steps
-
-
-def steps_at_baby(checkout: Path | None, corpus: Corpus, rounds: int) -> dict[str, Any]:
-    """Alternate between all arms: milliseconds, speedup over nanoGPT, utilization, peak memory."""
-    cfg = settings("preset=baby")
-    arms = {
-        "eager": ours(cfg, corpus, None),
-        "compiled": ours(cfg, corpus, "default"),
-        "CUDA graphs": ours(cfg, corpus, "reduce-overhead"),
-    }
-    if checkout is not None:
-        arms["nanoGPT compiled"] = theirs(checkout, cfg, corpus)
-    memory, times = {}, {name: [] for name in arms}
-    for name, step in arms.items():
-        step(5)
-        torch.cuda.reset_peak_memory_stats()
-        step(5)
-        memory[name] = torch.cuda.max_memory_allocated() / 2**20
-    for _ in range(rounds):
-        for name, step in arms.items():
-            times[name].append(milliseconds(step, 30))
-    rate, work = product_tflops(), step_tflop(cfg, len(corpus.alphabet))
-    results = {
-        name: {
-            "ms": statistics.median(t),
-            "share_of_product_rate": work / (statistics.median(t) / 1e3) / rate,
-            "MiB": memory[name],
-        }
-        for name, t in times.items()
-    }
-    if checkout is not None:
-        for name, t in times.items():
-            pairs = zip(times["nanoGPT compiled"], t, strict=True)
-            results[name]["times_as_fast_as_nanogpt"] = statistics.median(b / a for b, a in pairs)
-    return {"product_tflops": rate, "tflop_a_step": work, "arms": results}
-
-
-def product_tflops(size: int = 8192) -> float:
-    a, b = torch.randn(2, size, size, device="cuda", dtype=torch.bfloat16)
-    times = []
-    for _ in range(8):
-        torch.cuda.synchronize()
-        began = time.perf_counter()
-        a @ b
-        torch.cuda.synchronize()
-        times.append(time.perf_counter() - began)
-    return 2 * size**3 / statistics.median(times) / 1e12
-
-
-def step_tflop(cfg: DictConfig, vocab_size: int) -> float:
-    """TFLOP of a step: per token, 6 N, and 12 L T C for the two products of attention."""
-    L, C, T = cfg.model.n_layer, cfg.model.n_embd, cfg.model.block_size
-    tokens = cfg.data.batch_size * T
-    return (6 * (12 * L * C * C + vocab_size * C) + 12 * L * T * C) * tokens / 1e12
-
-
-def time_to_loss(corpus: Corpus) -> dict[str, Any]:
-    """A run of preset=baby under Lightning, validated every 250 steps."""
+def whole_runs(options: argparse.Namespace, given: list[str]) -> Section:
+    """A run of preset=baby, sweeps of preset=micro, and the rounding of bf16."""
+    longest = 4 if given else 2500
     with tempfile.TemporaryDirectory() as folder:
-        cfg = settings("preset=baby", "probes=none", "trainer.max_steps=2500")
-        result = run(read_config(cfg), Path(folder, "run"), variant="sdpa")
-        metrics = result.metrics
-        seconds = seconds_to(TARGET, result.folder, metrics["wall_seconds"])
-    return {
-        "best_val_loss": metrics["best_val_loss"],
-        "seconds_to_target": seconds,  # null if it was not reached
-        "steps": metrics["steps"],
-        "seconds": metrics["wall_seconds"],
-        "tokens_per_second": metrics["tokens_per_second"],
-        "precision": metrics["precision"],
-    }
-
-
-def seconds_to(target: float, folder: Path, wall_seconds: float) -> float | None:
-    """Seconds from the start of training to the first validation with a loss of at most `target`.
-
-    Args:
-        target: in nats per character.
-        folder: run directory with a TensorBoard log, which has the time of each validation.
-        wall_seconds: time of the whole training, which ends with a validation.
-
-    Returns:
-        None if no validation reached the target.
-    """
-    events = EventAccumulator(str(folder)).Reload().Scalars("val/loss")
-    ends = [event.wall_time for event in events if event.value <= target]
-    return wall_seconds - (events[-1].wall_time - ends[0]) if ends else None
+        cfg = settings("preset=baby", "probes=none", f"trainer.max_steps={longest}", *given)
+        metrics = (result := run(read_config(cfg), Path(folder, "run"), variant="sdpa")).metrics
+        curve = read_scalars(result.folder)["val/loss"]
+    reached = [step for step, loss in sorted(curve.items()) if loss <= TARGET]
+    spent = metrics["wall_seconds"] / metrics["steps"] * min(reached, default=0)
+    rows = [
+        [f"preset=baby to a loss of {TARGET}", f"{spent:.0f} s" if reached else "not reached"],
+        ["its best loss", f"{metrics['best_val_loss']:.4f} in {metrics['precision']}"],
+        ["bf16 against fp32, largest difference of a logit in its sd", rounding(options.device)],
+    ]
+    sweeps = [("basic", 4), ("processes", 4), ("processes", 32)]
+    for launcher, count in sweeps[: 1 if given else 3]:
+        with tempfile.TemporaryDirectory() as folder:
+            words = ["-m", f"hydra/launcher={launcher}", "preset=micro", f"seed=range({count})"]
+            words += ["probes=none", "logger=none", f"outputs={folder}", *given]
+            command = partial(subprocess.run, [sys.executable, "train.py", *words], cwd=ROOT)
+            taken = seconds(partial(command, check=True, stdout=subprocess.DEVNULL))
+        name = f"runs of preset=micro an hour, {launcher}, {count}"
+        rows.append([name, f"{3600 * count / taken:.0f}"])
+    return ["what", "measured"], rows, f"At most {longest:,} steps of preset=baby."
 
 
 @torch.inference_mode()
-def bf16_against_fp32(corpus: Corpus) -> float:
-    """Largest difference of the logits of preset=tiny, relative to their standard deviation."""
-    cfg = settings("preset=tiny")
-    net = read_config(cfg).model(len(corpus.alphabet)).cuda().eval()
-    x = corpus.val[: 64 * 16].view(16, 64).long().cuda()
+def rounding(device: str) -> str:
+    """The largest difference of the logits of preset=tiny, over their standard deviation."""
+    config = read_config(settings("preset=tiny"))
+    corpus = config.data()
+    net = config.model(len(corpus.alphabet)).to(device).eval()
+    x = corpus.val[: 64 * 16].view(16, 64).long().to(device)
     exact = net(x)
-    with torch.autocast("cuda", torch.bfloat16):
+    with torch.autocast(device, torch.bfloat16):
         rough = net(x).float()
-    return float((exact - rough).abs().max() / exact.std())
-
-
-def side_by_side(most: int = 16) -> list[dict[str, Any]]:
-    """Characters per second of 1, 2, 4, ... processes that train preset=tiny on the same GPU."""
-    rows: list[dict[str, Any]] = []
-    count = 1
-    while count <= most:
-        with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, "train.py", "probes=none", "logger=none"]
-            command += [
-                f"outputs={folder}",
-                "trainer.max_steps=600",
-                "trainer.val_check_interval=600",
-            ]
-            began = time.perf_counter()
-            processes = [
-                subprocess.Popen([*command, f"seed={i}"], cwd=ROOT, stdout=subprocess.DEVNULL)
-                for i in range(count)
-            ]
-            codes = [process.wait() for process in processes]
-            seconds = time.perf_counter() - began
-        if any(codes):
-            raise SystemExit(f"{count} runs side by side: exit codes {codes}")
-        rows.append({"runs": count, "characters_per_second": count * 600 * 12 * 64 / seconds})
-        print(rows[-1], flush=True)
-        if (
-            count > 1
-            and rows[-1]["characters_per_second"] < 1.1 * rows[-2]["characters_per_second"]
-        ):
-            break
-        count *= 2
-    return rows
-
-
-def runs_an_hour(
-    counts: Sequence[int] = (4, 16, 64), steps: int = 300, accelerator: str = "cuda"
-) -> list[dict[str, Any]]:
-    """Runs per hour of `preset=micro`, timed as whole commands, in one process and in several."""
-    rows: list[dict[str, Any]] = []
-    for launcher, count in (("basic", 4), *(("pool", count) for count in counts)):
-        with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, "train.py", "-m", f"hydra/launcher={launcher}"]
-            command += ["preset=micro", f"seed=range({count})", "probes=none", "logger=none"]
-            command += [f"trainer.max_steps={steps}", f"trainer.val_check_interval={steps}"]
-            command += [f"trainer.accelerator={accelerator}", f"outputs={folder}"]
-            began = time.perf_counter()
-            subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
-            seconds = time.perf_counter() - began
-        rows.append({"launcher": launcher, "runs": count, "runs_an_hour": 3600 * count / seconds})
-        print(rows[-1], flush=True)
-    return rows
+    return f"{float((exact - rough).abs().max() / exact.std()):.3f}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nanogpt", type=Path, default=os.environ.get("NANOGPT") or None)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
+    parser.add_argument("--page", type=Path, default=ROOT / "benchmarks" / "RESULTS.md")
     options = parser.parse_args()
-    if not torch.cuda.is_available():
+    if options.device == "cuda" and not torch.cuda.is_available():
         print("benchmarks/gpu.py: there is no GPU; nothing was measured")
         return
-    corpus = read_config(settings()).data()
-    write(
-        "gpu",
-        {
-            "gpu": torch.cuda.get_device_name(),
-            "corpus": corpus.name,
-            "bf16_against_fp32": bf16_against_fp32(corpus),
-            "steps": steps_at_baby(options.nanogpt, corpus, options.rounds),
-            "time_to_loss": time_to_loss(corpus),
-            "side_by_side": side_by_side(),
-            "runs_an_hour": runs_an_hour(),
-        },
-    )
+    given = [] if options.device == "cuda" else [*TINY.split(), "trainer.accelerator=cpu"]
+    write(options.page, "A GPU: a step", steps(options, given), options.device)
+    write(options.page, "A GPU: runs", whole_runs(options, given), options.device)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,14 @@
 
     python scripts/fill_pages.py
 
-    <!-- claim -->...<!-- / -->                    the verdict on the claim's sentence
+    <!-- claim.says -->...<!-- / -->               the claim's sentence
+    <!-- claim -->...<!-- / -->                    the verdict on it
     <!-- claim.prediction -->...<!-- / -->         median of its values, with an interval
     <!-- claim.prediction@arm -->...<!-- / -->     median of the metric of one of its arms
     <!-- claim.prediction% -->...<!-- / -->        share of what attention gives; the arms are
                                                    [X, none, softmax]
+
+    <!-- number.variants -->...<!-- / -->          how many there are; also .ranked and .statements
 
 A prediction with several lengths is named with the steps: unit_variance_1200.
 """
@@ -16,9 +19,12 @@ from functools import cache
 from pathlib import Path
 from statistics import median
 
+import yaml
+
 from attnlab.claims.claims import judge_claim, read_claim
 from attnlab.claims.page import measured
 from attnlab.claims.rows import Rows, read_renamed
+from attnlab.runs.share import share_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
@@ -27,22 +33,36 @@ CELL = re.compile(r"(<!-- (\w+)(?:\.(\w+)(%|@[^>]+?)?)? -->).*?(<!-- / -->)")
 
 @cache
 def judged(name: str):
-    """The verdict on a claim, and its predictions by name."""
+    """A claim's sentence, the verdict on it, and its predictions by name."""
     claim = read_claim(ROOT / "experiments" / name / "claim.yaml")
     renamed = read_renamed(ROOT / "experiments")
     verdict, parts = judge_claim(claim, Rows(claim.file.with_name("rows.jsonl"), renamed=renamed))
-    return verdict, {part.name: part for part in parts}
+    return claim.says, verdict, {part.name: part for part in parts}
+
+
+def count_of(of: str) -> int:
+    """How many variants, ranked variants, or statements of textbooks there are."""
+    if of == "variants":
+        return len({file.stem for file in ROOT.glob("conf/attn/*.yaml")} - {"hybrid"})
+    if of == "ranked":
+        ranking = (ROOT / "experiments/ranking/ranking.yaml").read_text(encoding="utf-8")
+        return sum("control" not in arm for arm in yaml.safe_load(ranking)["arms"].values())
+    assert of == "statements"
+    page = (ROOT / "docs/textbook.md").read_text(encoding="utf-8")
+    return len(re.findall(r"^\| (?!what is taught|---)", page, re.MULTILINE))
 
 
 def cell(name: str, prediction: str | None, kind: str | None) -> str:
     """The content of a cell; KeyError for a prediction or an arm that the claim does not have."""
-    verdict, parts = judged(name)
+    if name == "number":
+        return str(count_of(prediction))
+    says, verdict, parts = judged(name)
     if prediction is None:
         return f"**{verdict}**"
+    if prediction == "says":
+        return says
     part = parts[prediction]
     if kind == "%":
-        from attnlab.runs.share import share_of
-
         share = share_of(*(part.scores[arm] for arm in part.prediction.arms))
         numbers = (share.median, share.low, share.high)
         return "**{:.0%}** ({:.0%} to {:.0%})".format(*numbers).replace("%", " %")

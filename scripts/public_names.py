@@ -3,8 +3,7 @@
     python scripts/public_names.py
 
 The list of the commit before 0.1.0 is tests/docs/public_before.txt. There a line is an entry that
-stays, `entry  -> its new name`, `entry  # why it went`, or `entry  ? still to be decided`; a test
-compares.
+stays, `entry  -> its new name`, or `entry  # why it went`; a test compares.
 """
 
 import ast
@@ -36,7 +35,7 @@ def fates(file: Path) -> dict[str, str]:
     """What became of each entry of a list: "" if it stays, "-> new name", or "# reason"."""
     found = {}
     for line in file.read_text(encoding="utf-8").splitlines():
-        entry, mark, rest = re.fullmatch(r"(.+?)(?:  (->|#|\?) (.+))?", line).groups()  # type: ignore
+        entry, mark, rest = re.fullmatch(r"(.+?)(?:  (->|#) (.+))?", line).groups()  # type: ignore
         found[entry] = f"{mark} {rest}" if mark else ""
     return found
 
@@ -119,13 +118,15 @@ def commands(root: Path) -> set[str]:
 def commands_in(text: str) -> Iterator[str]:
     """The commands of a page for train.py, attnlab and make that say what they are about."""
     text = re.sub(r" *\\\n(?:#)?\s*", " ", text)
-    lines = re.findall(r"^(?: {4}|# {5}|)((?:python train\.py|attnlab|make) .*)$", text, re.M)
+    lines = re.findall(r"^(?: {4}|# {5})((?:python train\.py|attnlab|make) .*)$", text, re.M)
     for line in [*lines, *re.findall(r"`((?:python train\.py|attnlab|make) [^`\n]+)`", text)]:
         try:
             words = shlex.split(line, comments=True)
         except ValueError:
             continue
-        if len(words) > 2 and not re.search(r"[.:…]$|[<>|;&]|[A-Z]{3,}|\.{3}", line):
+        if len(words) > 1 + (words[0] != "make") and not re.search(
+            r"[.:…]$|[<>|;&]|[A-Z]{3,}|\.{3}", line
+        ):
             yield shlex.join(words)
 
 

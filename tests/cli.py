@@ -13,7 +13,7 @@ from unittest import mock
 
 from hydra.core.global_hydra import GlobalHydra
 
-from tests.conftest import ROOT, SMALL
+from tests.conftest import ROOT, on_text
 
 
 class Done(NamedTuple):
@@ -37,7 +37,7 @@ def small_run(outputs: Path, text: Path, *arguments: str) -> Done:
     """`python train.py ...` with a model that trains in a fraction of a second."""
     flags = [x for x in arguments if x.startswith("-")]
     overrides = [x for x in arguments if x not in flags]
-    return train_py(*flags, *SMALL, f"data.path={text}", f"outputs={outputs}", *overrides)
+    return train_py(*flags, *on_text(text, overrides), f"outputs={outputs}", *overrides)
 
 
 def attnlab(*arguments: str) -> Done:

@@ -1,7 +1,7 @@
 """Shared by the tests: one thread, fixed seeds, a small text, and short runs."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -79,10 +79,16 @@ def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+def on_text(text: Path, overrides: Sequence[str]) -> list[str]:
+    """The settings of a short run on a text, unless the overrides choose other data."""
+    own = any(override.startswith("data=") for override in overrides)
+    return [*SMALL, *([] if own else [f"data.path={text}"])]
+
+
 @pytest.fixture
 def small(text_file: Path) -> Callable[..., DictConfig]:
     """Compose a configuration that trains in a fraction of a second: small("attn=manual")."""
-    return lambda *overrides: settings(*SMALL, f"data.path={text_file}", *overrides)
+    return lambda *overrides: settings(*on_text(text_file, overrides), *overrides)
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ from attnlab.attention import (
     AttentionConfig,
     SelfAttention,
     attention,
+    bidirectional,
     build_mask,
     causal,
     identical,
@@ -297,6 +298,47 @@ with styled():
     figure.colorbar(image, label="cosine of the patterns", ax=places)
 ALT = "Cosines between four heads: mixed for independent ones, 1 for identical ones"
 picture(figure, "cosines", ALT)
+
+# %% [markdown]
+# ## BERT in our layer
+#
+# The matrices of a trained model fit into our layer, if the layer computes the same function. BERT is an encoder:
+# every position reads all others. It keeps queries, keys and values in three matrices, which we stack. Here the
+# weights are random, so nothing is downloaded; `BertModel.from_pretrained("bert-base-uncased",
+# attn_implementation="eager")` has trained ones. (This cell needs the extra `hf`.)
+
+# %% tags=["bert"]
+from transformers import BertConfig, BertModel
+
+sizes = dict(hidden_size=64, num_attention_heads=4, intermediate_size=128)
+settings = BertConfig(**sizes, num_hidden_layers=1, attn_implementation="eager")
+bert = BertModel(settings).eval()
+theirs = bert.encoder.layer[0].attention
+ours = SelfAttention(
+    AttentionConfig(64, 4, block_size=512), may_attend=bidirectional
+)
+parts = [theirs.self.query, theirs.self.key, theirs.self.value]
+with torch.no_grad():
+    ours.qkv.weight.copy_(torch.cat([part.weight for part in parts]))
+    ours.qkv.bias.copy_(torch.cat([part.bias for part in parts]))
+    ours.proj.load_state_dict(theirs.output.dense.state_dict())
+    ids = torch.randint(settings.vocab_size, (2, 20))
+    read = bert.embeddings(ids)  # (B, T, C)
+    pattern = bert(ids, output_attentions=True).attentions[0]  # (B, H, T, T)
+    output = theirs.output.dense(theirs.self(read)[0])  # (B, T, C)
+    torch.testing.assert_close(ours.pattern(read), pattern, rtol=0, atol=1e-6)
+    torch.testing.assert_close(ours(read), output, rtol=0, atol=1e-6)
+
+# %% [markdown]
+# **Check yourself.** Which of the two comparisons fails if queries and keys are stacked in the other order? Which if
+# the mask is causal?
+#
+# <details><summary>The answer</summary>
+#
+# Both, in both cases. The pattern of swapped queries and keys is that of the transposed scores; with a causal mask,
+# the first position reads only itself. The outputs average the values by the pattern, so they differ, too.
+#
+# </details>
 
 # %% [markdown]
 # ## Summary

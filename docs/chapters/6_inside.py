@@ -31,10 +31,10 @@ from IPython.display import Markdown
 from attnlab.attention import build_mask, causal
 from attnlab.data.plays import plays
 from attnlab.installation import lab_path
+from attnlab.pages.attention_maps import look
 from attnlab.plotting.drawing import COLORS, styled
 from attnlab.probes import measures
 from attnlab.probes.capture import eval_mode, views
-from attnlab.sampling import look
 from attnlab.training.checkpoints import load_model
 
 sys.path.append(str(lab_path("docs")))
@@ -120,7 +120,7 @@ picture(figure, "eight", ALT)
 # %% tags=["remove-input"]
 table(
     ["head", "what it attends to in this passage"],
-    look(run.folder, passage),
+    [[f"L{layer}H{h}", says] for layer, h, says in look(run.folder, passage).words],
 )
 
 # %% [markdown]

@@ -168,8 +168,8 @@ with torch.no_grad():
     )
 
 Markdown(
-    f"Our layer and PyTorch's differ by {layers_apart:.0e} in fp64. The claim `kernels_agree` "
-    "(`experiments/kernels_agree/README.md`) trains all three and compares the losses."
+    f"Our layer and PyTorch's differ by {layers_apart:.0e} in fp64. To train all three: "
+    "`python train.py -m preset=micro attn=sdpa,manual,torch_mha name=kernels`."
 )
 
 # %% [markdown]

@@ -1,25 +1,26 @@
 """A proof that a mask shows the future, and where in a window its loss is low."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
-from attnlab.attention import SelfAttention, Variant, masks
-from attnlab.checkup.martingale import ScoredText, plays_text, train_and_bet, uniform_text
-from attnlab.data.batches import ValidationBatches
-from attnlab.data.corpora import tinyshakespeare
+from attnlab.attention import SelfAttention, bidirectional, causal, flipped, peek_one
+from attnlab.data.corpus import tinyshakespeare
 from attnlab.data.plays import Plays
 from attnlab.init import init_weights
 from attnlab.model import GPT
+from experiments.betting import ScoredText, plays_text, train_and_bet, uniform_text
 
 MASKS = {
-    "causal": masks.causal,
-    "flipped": masks.flipped,
-    "bidirectional": masks.bidirectional,
-    "peek_one": masks.peek_one,
+    "causal": causal,
+    "flipped": flipped,
+    "bidirectional": bidirectional,
+    "peek_one": peek_one,
 }
 LEAKY = ("flipped", "bidirectional", "peek_one")
 
@@ -48,8 +49,8 @@ def _bet(
     return bet.highest
 
 
-def _net(may_attend: masks.Predicate, V: int, seed: int) -> GPT:
-    attn = Variant(SelfAttention, {"may_attend": may_attend})
+def _net(may_attend: Callable[[Tensor, Tensor], Tensor], V: int, seed: int) -> GPT:
+    attn = partial(SelfAttention, may_attend=may_attend)
     net = GPT(attn, V, block_size=64, n_layer=2, n_head=4, n_embd=64, bias=False)
     init_weights(net, seed, "gpt2")
     return net
@@ -66,7 +67,7 @@ def future_dependence(folder: Path) -> Mapping[str, Any]:
 
     net, alphabet = load_model(folder)
     T = net.block_size
-    ids = tinyshakespeare().val[: 8 * T].long().view(8, T)
+    ids = tinyshakespeare().val[: 8 * T].view(8, T)
     largest = 0.0
     for t in (1, T // 2, T - 1):
         changed = ids.clone()
@@ -82,9 +83,8 @@ def by_position(folder: Path) -> Mapping[str, Any]:
     from attnlab.training.checkpoints import load_model
 
     net, _ = load_model(folder)
-    batches = ValidationBatches(tinyshakespeare().val, net.block_size)
-    whole = [(x, y) for x, y in batches if x.shape[1] == net.block_size][:16]
-    x, y = (torch.cat(parts) for parts in zip(*whole, strict=True))
+    batches = tinyshakespeare().held_out("val", net.block_size)[:16]  # 1,024 windows
+    x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
     losses = F.cross_entropy(net(x).transpose(1, 2), y, reduction="none").mean(0)  # (T,)
     return {
         "by position": [round(loss, 4) for loss in losses.tolist()],

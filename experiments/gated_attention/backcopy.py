@@ -2,7 +2,7 @@
 
 import torch
 
-from attnlab.data.batches import IGNORED, Batch
+from attnlab.data.corpus import IGNORED, Batch, Characters
 from attnlab.data.sequences import SYMBOLS, Sequences
 from attnlab.errors import BadInput
 
@@ -32,4 +32,5 @@ def backcopy(length: int, symbols: int = 32) -> Sequences:
         y = (x % symbols + 1)[:, 1:].where(~triggered, x[:, :-1])
         return x, torch.cat([torch.full_like(start, IGNORED), y], dim=1)
 
-    return Sequences("backcopy", SYMBOLS[: symbols + TRIGGERS + 1], length, draw, f"{symbols}")
+    alphabet = Characters(SYMBOLS[: symbols + TRIGGERS + 1])
+    return Sequences(backcopy, alphabet, length, draw, {"symbols": symbols})

@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from attnlab.data.corpora import tinyshakespeare
+from attnlab.data.corpus import tinyshakespeare
 from attnlab.model import GPT
 from attnlab.probes.capture import views
 from attnlab.probes.measures import first_mass
-
-from .backcopy import backcopy
+from experiments.gated_attention.backcopy import backcopy
 
 SYMBOLS = 32  # of the task, besides the start and the triggers
 
@@ -24,7 +23,7 @@ def on_text(folder: Path) -> Mapping[str, Any]:
     net, _ = load_model(folder)
     T = net.block_size
     shares: list[float] = []
-    for view in views(net, tinyshakespeare().val[: 32 * T].long().view(32, T)):
+    for view in views(net, tinyshakespeare().val[: 32 * T].view(32, T)):
         even = view.mask / view.mask.sum(-1, keepdim=True)
         ratio = first_mass(view.pattern, view.mask) / first_mass(even[None, None], view.mask)
         shares += ratio.tolist()
@@ -43,7 +42,7 @@ def weight_on_start(net: GPT) -> dict[str, Any]:
 
     "triggers" is that of triggers, which need the symbol before them.
     """
-    x, _ = backcopy(net.block_size, SYMBOLS).held_out("val", net.block_size)[0]
+    x, _ = backcopy(net.block_size, SYMBOLS).windows("val", net.block_size, 64)
     late = x > 0  # (B, T)
     late[:, :8] = False  # with few keys, even weights are large
     plain, triggers = late & (x <= SYMBOLS), late & (x > SYMBOLS)

@@ -8,7 +8,7 @@ later one, so the measure needs neither a parser nor annotations.
 
 import copy
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnlab.attention import SelfAttention
-from attnlab.data.corpora import encode
+from attnlab.data.corpus import Characters
 from attnlab.data.plays import Plays
 from attnlab.init import init_weights
 from attnlab.model import GPT
@@ -159,12 +159,12 @@ def after_training(folder: Path) -> Mapping[str, Any]:
     from attnlab.training.checkpoints import load_model
 
     net, alphabet = load_model(folder)
-    return _both(net, alphabet)
+    return _both(net, alphabet.encode)
 
 
 def untrained(seed: int) -> Mapping[str, Any]:
     """The same in a model of the same size that was not trained."""
-    return _both(untrained_net(seed), Plays().alphabet)
+    return _both(untrained_net(seed), Characters(Plays().alphabet).encode)
 
 
 def untrained_net(seed: int, n_layer: int = 2) -> GPT:
@@ -175,9 +175,9 @@ def untrained_net(seed: int, n_layer: int = 2) -> GPT:
     return net.eval()
 
 
-def _both(net: GPT, alphabet: str) -> dict[str, Any]:
+def _both(net: GPT, encode: Callable[[str], list[int]]) -> dict[str, Any]:
     text = fresh_plays()
-    ids = encode(text, alphabet)
+    ids = torch.tensor(encode(text))
     found: dict[str, Any] = {}
     for name, dependency in (("bracket", BRACKET), ("noun", NOUN)):
         best = best_head(net, find(dependency, text, ids, net.block_size))

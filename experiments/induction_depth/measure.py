@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnlab.attention.masks import build_mask, causal
+from attnlab.attention import build_mask, causal
 from attnlab.data.sequences import induction
 from attnlab.files import read_json
 from attnlab.model import GPT

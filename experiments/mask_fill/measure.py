@@ -1,23 +1,24 @@
 """A proof of the leak of a fill of 0, and the weight on the future with a fill of -1e4."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from attnlab.attention import SelfAttention, Variant, faulty_kernels
-from attnlab.attention.kernels import Kernel
-from attnlab.checkup.martingale import train_and_bet, uniform_text
-from attnlab.data.corpora import tinyshakespeare
+from attnlab.attention import SelfAttention, finite_fill, zero_fill
+from attnlab.attention.core import Kernel
+from attnlab.data.corpus import tinyshakespeare
 from attnlab.init import init_weights
 from attnlab.model import GPT
 from attnlab.rng import generator
+from experiments.betting import train_and_bet, uniform_text
 
 
 def zero_fill_bet(seed: int) -> Mapping[str, Any]:
     """Bet on fresh uniform tokens with zero_fill."""
-    net = _net(faulty_kernels.zero_fill, seed)
+    net = _net(zero_fill, seed)
     text = uniform_text(65, 64, seed)
     bet = train_and_bet(net, text, weights=list(net.parameters()), steps=200, lr=3e-3)
     return {"log M": bet.highest}
@@ -27,8 +28,8 @@ def at_initialization(seed: int) -> Mapping[str, Any]:
     """Largest weight on the future over layers, heads, and queries, before training."""
     ids = torch.randint(65, (4, 64), generator=generator(seed, "tokens"))
     return {
-        "finite_fill": _future_mass(_net(faulty_kernels.finite_fill, seed), ids),
-        "zero_fill": _future_mass(_net(faulty_kernels.zero_fill, seed), ids),
+        "finite_fill": _future_mass(_net(finite_fill, seed), ids),
+        "zero_fill": _future_mass(_net(zero_fill, seed), ids),
     }
 
 
@@ -38,12 +39,12 @@ def after_training(folder: Path) -> Mapping[str, Any]:
 
     net, _ = load_model(folder)
     ids = tinyshakespeare().val[: 16 * net.block_size]
-    mass = _future_mass(net, ids.long().view(16, -1))
+    mass = _future_mass(net, ids.view(16, -1))
     return {"future mass": mass, "intact": float(mass <= 1e-3)}
 
 
 def _net(kernel: Kernel, seed: int) -> GPT:
-    attn = Variant(SelfAttention, {"kernel": kernel})
+    attn = partial(SelfAttention, kernel=kernel)
     net = GPT(attn, 65, block_size=64, n_layer=2, n_head=4, n_embd=64, bias=False)
     init_weights(net, seed, "unit")
     return net
@@ -57,12 +58,3 @@ def _future_mass(net: GPT, ids: torch.Tensor) -> float:
         largest = max(largest, float(pattern.triu(1).sum(-1).max()))
         x = block(x)
     return largest
-
-
-def lowest(*losses: float) -> float:
-    """The lowest loss of several learning rates."""
-    return min(losses)
-
-
-def _rate(lr: float, *more: str) -> tuple[str, ...]:
-    return ("attn=finite_fill", f"optim.lr={lr:g}", f"optim.min_lr={lr / 10:g}", *more)

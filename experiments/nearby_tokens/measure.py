@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attnlab.data.corpora import encode, tinyshakespeare
+from attnlab.data.corpus import tinyshakespeare
 from attnlab.data.plays import Plays
 from attnlab.model import GPT
 
@@ -97,7 +97,7 @@ def on_shakespeare(folder: Path) -> Mapping[str, Any]:
     from attnlab.training.checkpoints import load_model
 
     net, _ = load_model(folder)
-    return prices(net, *consecutive(tinyshakespeare().val.long(), net.block_size))
+    return prices(net, *consecutive(tinyshakespeare().val, net.block_size))
 
 
 def on_plays(folder: Path) -> Mapping[str, Any]:
@@ -106,7 +106,7 @@ def on_plays(folder: Path) -> Mapping[str, Any]:
 
     net, alphabet = load_model(folder)
     text = fresh_plays()
-    ids = encode(text, alphabet)
+    ids = torch.tensor(alphabet.encode(text))
     brackets = prices(net, *closing_brackets(text, ids, net.block_size))
     return prices(net, *consecutive(ids, net.block_size)) | {
         f"{name}, brackets": value for name, value in brackets.items()

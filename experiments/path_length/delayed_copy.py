@@ -2,7 +2,7 @@
 
 import torch
 
-from attnlab.data.batches import IGNORED, Batch
+from attnlab.data.corpus import IGNORED, Batch, Characters
 from attnlab.data.sequences import SYMBOLS, Sequences
 from attnlab.errors import BadInput
 
@@ -30,4 +30,5 @@ def delayed_copy(length: int, kept: int = 4, symbols: int = 8) -> Sequences:
         y[:, :-kept] = IGNORED
         return whole[:, :-1], y
 
-    return Sequences("delayed_copy", SYMBOLS[: symbols + 1], length, draw, f"{kept} {symbols}")
+    given = {"kept": kept, "symbols": symbols}
+    return Sequences(delayed_copy, Characters(SYMBOLS[: symbols + 1]), length, draw, given)

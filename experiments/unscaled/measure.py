@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attnlab.attention import AttentionConfig, SelfAttention, Variant
-from attnlab.attention.kernels import scores
+from attnlab.attention import AttentionConfig, SelfAttention
+from attnlab.attention.core import scores
 from attnlab.init import init_weights
 from attnlab.model import GPT
 from attnlab.probes.measures import random_energy
@@ -100,8 +100,8 @@ def identity(seed: int) -> Mapping[str, Any]:
     D = 64
     theta = D**0.25
     make = partial(GPT, vocab_size=31, block_size=16, n_layer=2, n_head=1, n_embd=D, bias=False)
-    plain = make(Variant(SelfAttention, {"scale": 1.0})).double()
-    scaled = make(Variant(SelfAttention, {"scale": None})).double()
+    plain = make(partial(SelfAttention, scale=1.0)).double()
+    scaled = make(SelfAttention).double()
     init_weights(plain, seed, "gpt2")  # calmer than "unit": rounding errors grow less
     scaled.load_state_dict(copy.deepcopy(plain.state_dict()))
     rates = []

@@ -104,3 +104,20 @@ def test_unscaled_is_made_by_four_files_and_runs_in_one() -> None:
     layer = SelfAttention(AttentionConfig(C, H, T), scale=1.0)
     x = x_of(torch.float32)
     assert files_of(lambda: layer(x)) == {"/attention/core.py"}
+
+
+def test_the_code_of_the_page_on_the_library_runs() -> None:
+    page = (ROOT / "docs" / "library.md").read_text()
+    scope: dict[str, Any] = {"torch": torch, "C": 128}
+    scope |= {name: torch.randn(2, 3, 5, 4) for name in ("q", "k", "v")}
+    scope |= {"mask": torch.eye(5) == 1, "numbers": torch.randn(5, 5), "x": torch.randn(2, 9, 128)}
+    scope |= {"padding": torch.arange(5).expand(2, 5) > 3, "q_proj": nn.Linear(128, 128)}
+    scope |= {"W_q": torch.randn(128, 128), "b_q": torch.randn(128)}
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == 3
+    for block in blocks:
+        exec(block, scope)
+    layer, weight = scope["layer"], scope["q_proj"].weight
+    assert torch.equal(layer.W_q.T, weight) and torch.equal(layer.qkv.bias[:128], scope["b_q"])
+    assert scope["net"](torch.zeros(1, 4, dtype=torch.long)).shape == (1, 4, 65)
+    assert scope["net"].blocks[0].attn.scale == 1.0 and scope["pattern"].shape == (2, 4, 9, 9)

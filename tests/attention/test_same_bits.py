@@ -27,6 +27,29 @@ OTHER_IN_BF16 = {"forgetting"}
 # T = 72 is more than a chunk of the delta rule.
 PLAIN = {"n_embd": 32, "block_size": 64}
 OTHER = {"n_embd": 32, "block_size": 72, "n_layer": 3, "bias": True, "init": "gpt2"}
+# Presets and combinations, as the old code and this one call them.
+OTHERS = {name: (f"preset={name}", f"preset={name}") for name in (
+    "micro", "fast", "fox_pro", "gpt_oss", "tasks", "baby", "tiny",
+)} | {
+    "gate and convolution": (
+        "attn=gate_channel attn.conv=3",
+        "attn=gate_channel attn._target_=[GatedAttention,ShortConvolution] +attn.conv=3",
+    ),
+    "exclusive sink": (
+        "attn=sink attn.exclusive=true",
+        "attn=sink attn._target_=[ExclusiveAttention,SinkAttention]",
+    ),
+    "hybrid": ("attn=sliding_window+sdpa", "attn=hybrid"),
+    "three kinds of layers": (
+        "attn=value_residual+gated_delta_net+value_residual",
+        "attn=hybrid attn@attn.layers.0=value_residual attn@attn.layers.1=gated_delta_net "
+        "+attn@attn.layers.2=value_residual",
+    ),
+}  # fmt: skip
+SMALL = (
+    "probes=none logger=none trainer.accelerator=cpu model.n_layer=3 model.n_head=4 "
+    "model.n_embd=32 model.block_size=24 model.dropout=0.0"
+).split()
 COMMON = "preset=micro probes=none logger=none trainer.accelerator=cpu model.n_embd=32".split()
 RATES = "model.block_size=32 optim.lr=0.01 optim.min_lr=0.001 optim.warmup_steps=2".split()
 
@@ -38,8 +61,12 @@ def main(root: str, out: str, kind: str) -> None:
     from hydra import compose, initialize_config_dir
 
     found: dict[str, Any] = {}
+    new = int(Path(root) == SELF.parents[2])
     with initialize_config_dir(f"{root}/conf", version_base="1.3"):
-        for variant in sorted(kept()):
+        for name, called in OTHERS.items() if kind == "others" else ():
+            cfg = compose("train", [*called[new].split(), *SMALL])
+            found[name] = digests(cfg) | trained(cfg, steps=2)
+        for variant in sorted(kept()) if kind != "others" else ():
             mine = found[variant] = {}
             given = [*COMMON, f"attn={variant}"]
             if kind == "slow":
@@ -109,15 +136,18 @@ def digests(cfg: Any) -> dict[str, Any]:
     return found
 
 
-def trained(cfg: Any, *, bf16: bool) -> dict[str, str]:
-    """Losses and weights of 20 steps with the optimizer of the settings."""
+def trained(cfg: Any, *, bf16: bool = False, steps: int = 20) -> dict[str, str]:
+    """Losses and weights of some steps with the optimizer of the settings."""
     import torch
 
     from attnlab.training.config import read_config
 
     config, stream = read_config(cfg), torch.Generator().manual_seed(1)
-    net, ids = config.model(65), torch.randint(65, (20, 4, cfg.model.block_size), generator=stream)
-    optimizer, schedule = config.optimizer(net, 20)
+    net, ids = (
+        config.model(65),
+        torch.randint(65, (steps, 4, cfg.model.block_size), generator=stream),
+    )
+    optimizer, schedule = config.optimizer(net, steps)
     losses = []
     for batch in ids:
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
@@ -143,24 +173,35 @@ else:
 
     from tests.old import ROOT, old_code
 
-    @pytest.mark.parametrize("kind", ["fast", pytest.param("slow", marks=pytest.mark.slow)])
-    def test_the_52_variants_of_the_old_code_have_its_bits(tmp_path: Path, kind: str) -> None:
-        old = old_code()
-        theirs = {file.stem for file in old.glob("conf/attn/*.yaml")}
-        assert kept() == theirs - DROPPED and len(kept()) == 52
+    def both(tmp_path: Path, kind: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
-        for root in (old, ROOT):
+        for root in (old_code(), ROOT):
             out = tmp_path / f"{len(found)}.json"
             environ = os.environ | {"PYTHONPATH": f"{root}/src", "OMP_NUM_THREADS": "1"}
             command = [sys.executable, str(SELF), str(root), str(out), kind]
             subprocess.run(command, env=environ, cwd=root, check=True)
             found.append(json.loads(out.read_text()))
-        before, after = found
-        different = {
-            f"{variant}: {what}"
-            for variant in before
-            for what in before[variant]
-            if before[variant][what] != after[variant][what]
+        return found
+
+    def differences(before: dict[str, Any], after: dict[str, Any]) -> set[str]:
+        return {
+            f"{name}: {what}"
+            for name in before
+            for what in before[name]
+            if before[name][what] != after[name][what]
         }
+
+    @pytest.mark.parametrize("kind", ["fast", pytest.param("slow", marks=pytest.mark.slow)])
+    def test_the_52_variants_of_the_old_code_have_its_bits(tmp_path: Path, kind: str) -> None:
+        theirs = {file.stem for file in old_code().glob("conf/attn/*.yaml")}
+        assert kept() == theirs - DROPPED and len(kept()) == 52
         other = {f"{variant}: adamw, bf16 = True" for variant in OTHER_IN_BF16}
-        assert different == (other if kind == "slow" else set())
+        assert differences(*both(tmp_path, kind)) == (other if kind == "slow" else set())
+
+    @pytest.mark.slow
+    def test_presets_and_combinations_have_the_bits_of_the_old_code(tmp_path: Path) -> None:
+        before, after = both(tmp_path, "others")
+        assert before.keys() == after.keys() == OTHERS.keys()
+        assert not differences(before, after)
+        other = after | {"hybrid": after["micro"]}  # a planted difference
+        assert "hybrid: logits" in differences(before, other)

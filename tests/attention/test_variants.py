@@ -276,3 +276,10 @@ def test_settings_that_do_not_fit_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=said):
         layer_of(variant, **given)
+
+
+def test_value_residual_needs_the_values_of_its_first_layer() -> None:
+    layer, x = layer_of("value_residual"), x_of()
+    for memo in ({}, {"values": torch.zeros(B, 1, T, D)}):
+        with pytest.raises(ValueError, match="needs a first layer"):
+            layer(x, memo)

@@ -72,9 +72,9 @@ VARIANTS = sorted(path.stem for path in (CONF / "attn").glob("*.yaml"))
 def test_variants_of_the_lab_pass_unless_a_leak_is_their_point(name: str) -> None:
     with initialize_config_dir(str(CONF), version_base="1.3"):
         node: Any = OmegaConf.to_container(compose("train", [f"attn={name}"]).attn, resolve=True)
-    layer = attention(node)(AttentionConfig(24, 2, 24, layer=1))
+    first, layer = (attention(node)(AttentionConfig(24, 2, 24, layer=n)) for n in (0, 1))
     if name in READ_AHEAD:
         with pytest.raises(BadInput, match="which its mask blocks"):
-            check_layer(layer, n_embd=24, block_size=24)
+            check_layer(layer, n_embd=24, block_size=24, before=[first])
     else:
-        check_layer(layer, n_embd=24, block_size=24)
+        check_layer(layer, n_embd=24, block_size=24, before=[first])

@@ -6,8 +6,9 @@ import subprocess
 import pytest
 import yaml
 
-from attnlab.claims.claims import judge_claim, read_claim
-from attnlab.claims.rows import UNCHECKED, Rows, commit_of, lost_lines, undeclared
+from attnlab.claims.claims import judge_claim
+from attnlab.claims.experiments import open_claim
+from attnlab.claims.rows import UNCHECKED, Rows, commit_of
 from attnlab.claims.trials import Run
 from attnlab.errors import BadInput
 
@@ -126,10 +127,11 @@ def said_of(folder, at, change=lambda content: None, renamed=None):
     change(content)
     file.write_text(yaml.safe_dump(content))
     commit(folder)
-    rows = Rows(folder / "rows.jsonl", renamed=renamed)
-    _, parts = judge_claim(read_claim(file), rows)
+    (folder.parent / "renamed.yaml").write_text(yaml.safe_dump(renamed or {}))
+    opened = open_claim(file, folder.parents[1])
+    _, parts = judge_claim(opened.claim, opened.committed)
     assert [len(part.values) for part in parts if part.of in "pq"] == [10, 10]
-    return undeclared(file, parts, rows.renamed)
+    return opened.undeclared(parts)
 
 
 def of_p(**changed):
@@ -179,34 +181,7 @@ def test_rows_of_no_known_clean_commit_are_no_declared_test(mine, at):
 def test_outside_git_a_declaration_cannot_be_checked(mine, tmp_path):
     head = git(mine, "rev-parse", "HEAD")
     assert said_of(mine, head) == ""
-    folder = mine.rename(tmp_path / "mine")
-    rows = Rows(folder / "rows.jsonl")
-    verdict, parts = judge_claim(read_claim(folder / "claim.yaml"), rows)
-    assert verdict == "holds"
-    assert commit_of(folder) == ""
-    said = undeclared(folder / "claim.yaml", parts, {})
-    assert said.startswith(UNCHECKED.split("{")[0])
-
-
-@pytest.mark.parametrize(
-    ("edit", "lost"),
-    [
-        (lambda lines: lines, 0),
-        (lambda lines: lines[::-1], 0),
-        (lambda lines: lines[1:], 1),
-        (lambda lines: [lines[0].replace("1.0", "1.1"), *lines[1:]], 1),
-        (lambda lines: [*lines, lines[0].replace('"seed": 0', '"seed": 9')], 0),
-        (lambda lines: [], 3),
-    ],
-)
-def test_a_line_that_was_committed_is_missed(mine, edit, lost):
-    file = mine / "rows.jsonl"
-    for seed in range(3):
-        Rows(file).add(row_of(["x=1"], seed))
-        commit(mine)
-    lines = file.read_text().splitlines()
-    file.write_text("".join(f"{line}\n" for line in edit(lines)))
-    assert len(lost_lines(file)) == lost
-    if edit(lines) != lines:
-        commit(mine)
-    assert len(lost_lines(file)) == lost  # also once the change is committed
+    opened = open_claim(mine.rename(tmp_path / "mine") / "claim.yaml", tmp_path)
+    verdict, parts = judge_claim(opened.claim, opened.rows)
+    assert verdict == "holds" and opened.place.commit == ""
+    assert opened.undeclared(parts).startswith(UNCHECKED.split("{")[0])

@@ -36,8 +36,9 @@ CORPORA = {
 }
 SEEN = """
 def seen(data, T, TrainBatches):
-    batches = TrainBatches(data.train_draw(T), batch_size=6, seed=3, steps=9, start=4)
-    shared = TrainBatches(data.train_draw(T), batch_size=6, seed=3, steps=6, start=5, rank=1, world_size=2)
+    draw = data.train_draw(T)
+    batches = TrainBatches(draw, batch_size=6, seed=3, steps=9, start=4)
+    shared = TrainBatches(draw, batch_size=6, seed=3, steps=6, start=5, rank=1, world_size=2)
     tensors = [z for pair in [*batches, *shared] for z in pair]
     for part in ("val", "train"):
         tensors += [z for pair in data.held_out(part, T) for z in pair]

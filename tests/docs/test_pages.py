@@ -16,6 +16,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from attnlab.commands.cli import app
+from scripts.fill_pages import CELL, filled
 from scripts.public_names import BEFORE, ROOT, commands_in, documents, entries, fates, targets
 
 PAGES = dict(documents(ROOT)) | {
@@ -60,18 +61,20 @@ def test_a_broken_link_shows() -> None:
 
 
 def compositions(words: list[str]) -> Iterator[list[str]]:
-    """The overrides of one run after the other of a command, until each value was used."""
+    """The overrides of one run after the other of a command, until each file of conf was used."""
     overrides = [word for word in words if "=" in word and not word.startswith("-")]
     swept = []
     for override in OverridesParser.create().parse_overrides(overrides):
         key = override.input_line.split("=")[0]
         several = override.is_sweep_override()
         values = list(override.sweep_string_iterator()) if several else [None]
-        swept.append([f"{key}={v}" if v else override.input_line for v in values])
+        used = values if (ROOT / "conf" / key).is_dir() else values[:1]
+        swept.append([f"{key}={v}" if v else override.input_line for v in used])
     for n in range(max(map(len, swept), default=1)):
         yield [values[min(n, len(values) - 1)] for values in swept]
 
 
+@cache
 def works(command: str) -> None:
     """Raise an error unless a printed command could start."""
     words = shlex.split(command)
@@ -118,23 +121,80 @@ def importable(entry: str) -> bool:
     """Whether an entry such as `import attnlab.attention.causal` can be imported."""
     kind, _, name = entry.partition(" ")
     module, _, attribute = name.rpartition(".")
-    return (
-        kind == "import"
-        and find_spec(module.rpartition(".")[0] or module) is not None
-        and find_spec(module) is not None
-        and hasattr(import_module(module), attribute)
-    )
+    if kind != "import":
+        return False
+    try:
+        return hasattr(import_module(module), attribute) or find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
 
 
-def test_what_users_could_type_or_import_stays_or_its_fate_is_listed() -> None:
+@pytest.mark.parametrize(
+    "commands", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["names", "commands"]
+)
+def test_what_users_could_type_or_import_stays_or_its_fate_is_listed(commands: bool) -> None:
     now, missing = entries(ROOT), []
     for entry, fate in fates(BEFORE).items():
-        if entry.startswith("$ ") or fate.startswith("?"):
-            continue  # a command is checked where a page prints it
+        if entry.startswith("$ ") != commands:
+            continue
         new = fate.removeprefix("-> ") if fate.startswith("-> ") else entry
-        if (new in now or importable(new)) != (not fate.startswith("#")):
+        if there(new, now) != (not fate.startswith("#")):
             missing.append(f"{entry} {fate}")
     assert missing == []
+
+
+def there(entry: str, now: set[str]) -> bool:
+    """Whether an entry of the list is one of today's."""
+    if not entry.startswith("$ "):
+        return entry in now or importable(entry)
+    try:
+        works(entry.removeprefix("$ "))
+    except (Exception, SystemExit):
+        return False
+    return True
+
+
+def test_an_entry_that_went_shows() -> None:
+    now = entries(ROOT)
+    assert there("$ python train.py attn=unscaled", now) and there("attnlab compare --best", now)
+    assert not there("$ python train.py attn=softpick", now)
+    assert not there("attnlab plot", now) and not there("import attnlab.KVCache", now)
+
+
+FILLED = [file for file in PAGES if CELL.search(PAGES[file])]
+
+
+@pytest.mark.parametrize("file", FILLED, ids=names)
+def test_numbers_of_a_page_are_those_of_the_rows(file: Path) -> None:
+    text = re.sub(CELL, r"\1?\5", PAGES[file])
+    assert filled(text) == PAGES[file], "run python scripts/fill_pages.py"
+
+
+def test_a_verdict_of_textbook_md_is_that_of_the_sentence_beside_it() -> None:
+    rows = re.findall(
+        r"^\| (.*?) \| (.*?) \|.*\| (.*?) \|$", PAGES[ROOT / "docs/textbook.md"], re.M
+    )
+    judged = [
+        (found, shown_by)
+        for says, verdict, shown_by in rows
+        if (found := re.findall(r"<!-- (\w+)(?:\.says)? -->", f"{says} {verdict}"))
+    ]
+    assert len(judged) >= 11
+    for (said, verdict), shown_by in judged:
+        assert said == verdict and shown_by == f"`attnlab reproduce {said}`"
+
+
+def words(text: str) -> int:
+    """The words of a page, without comments, addresses, and the lines of its tables."""
+    text = re.sub(r"<!--.*?-->|\(https?://\S+\)", "", text)
+    return sum(re.search(r"\w", word) is not None for word in text.split())
+
+
+def test_pages_and_words_are_within_their_limits() -> None:
+    guides = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md")]
+    assert sum(words(PAGES[file]) for file in guides) <= 20_000
+    assert len(guides) <= 17
+    assert len(PAGES[ROOT / "README.md"].splitlines()) <= 100
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """What `look` remarks, and that the comparison page shows what runs say as text."""
 
+import json
 from pathlib import Path
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 from attnlab.pages.attention_maps import equal_heads, saturated_layers
 from attnlab.pages.comparison import page
 from attnlab.probes.capture import View
+from attnlab.probes.history import as_history, snapshot
 from attnlab.runs.compare import compare
 from attnlab.runs.frame import read_runs
 from tests.invented import write_run
@@ -33,6 +35,15 @@ def test_a_saturated_layer_is_named(tmp_path: Path) -> None:
     assert [*saturated_layers([view_of(1.0)], tmp_path)] == []
     (said,) = saturated_layers([view_of(16.0)], tmp_path)
     assert "L0" in said and "scale" in said
+
+
+def test_the_start_of_a_run_is_what_its_history_says(tmp_path: Path) -> None:
+    start, end = view_of(16.0), view_of(1.0)
+    for first, n in ((start, 1), (end, 0)):
+        history = as_history("x" * 24, [end], [snapshot([first], 0), snapshot([end], 8)])
+        (tmp_path / "history.json").write_text(json.dumps(history))
+        said = [*saturated_layers([end], tmp_path)]
+        assert len(said) == n and all("at the start (entropy 0.06" in text for text in said), said
 
 
 def test_the_page_of_a_comparison_escapes_names(tmp_path: Path) -> None:

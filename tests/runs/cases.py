@@ -27,51 +27,6 @@ def seeds(root: Path, *losses: float) -> None:
 
 
 @case
-def worse(root: Path) -> None:
-    pair(root, "unscaled", 2.1223, entropy=0.2, head_similarity=0.2)
-
-
-@case
-def learned_little(root: Path) -> None:
-    pair(root, "unscaled", 3.5)
-
-
-@case
-def learned_nothing(root: Path) -> None:
-    pair(root, "unscaled", 4.1)
-
-
-@case
-def ten(root: Path) -> None:
-    seeds(root, *(2.01 if seed == 7 else 1.9 - seed / 1000 for seed in range(10)))
-
-
-@case
-def first_ten_decide(root: Path) -> None:
-    seeds(root, *(2.1 if seed < 10 else 1.9 for seed in range(20)))
-
-
-@case
-def seventeen_of_twenty(root: Path) -> None:
-    seeds(root, *(2.1 if seed >= 3 else 1.9 for seed in range(20)))
-
-
-@case
-def median_of_zero(root: Path) -> None:
-    seeds(root, 1.9, 2.0, 2.1)
-
-
-@case
-def nearly_equal(root: Path) -> None:
-    pair(root, "manual", 2.0 + 1.2e-6, 2, entropy=0.5)
-
-
-@case
-def equal(root: Path) -> None:
-    pair(root, "manual", 2.0, 2)
-
-
-@case
 def one_diverged(root: Path) -> None:
     w(root, "unscaled", 0, 2.1, status="diverged", step=3)
     w(root, "unscaled", 1, 2.1)
@@ -91,16 +46,6 @@ def leak(root: Path) -> None:
     for seed in (0, 1):
         w(root, "sdpa", seed, 2.0 + seed / 5, future_mass=0.0)
         w(root, "flipped", seed, 0.1 + seed / 5, future_mass=0.94)
-
-
-@case
-def leak_alone(root: Path) -> None:
-    w(root, "flipped", 0, 0.1, future_mass=0.94)
-
-
-@case
-def collapse(root: Path) -> None:
-    pair(root, "identical_heads", 2.004, head_similarity=1.0)
 
 
 @case
@@ -184,3 +129,18 @@ def unfinished(root: Path) -> None:
 def damaged(root: Path) -> None:
     pair(root, "unscaled", 2.1, 2)
     (root / "attn=sdpa" / "seed=1" / "metrics.json").write_text("[]")
+
+
+CASES |= {
+    "worse": lambda r: pair(r, "unscaled", 2.1223, entropy=0.2, head_similarity=0.2),
+    "learned_little": lambda r: pair(r, "unscaled", 3.5),
+    "learned_nothing": lambda r: pair(r, "unscaled", 4.1),
+    "ten": lambda r: seeds(r, *(2.01 if seed == 7 else 1.9 - seed / 1000 for seed in range(10))),
+    "first_ten_decide": lambda r: seeds(r, *(2.1 if seed < 10 else 1.9 for seed in range(20))),
+    "seventeen_of_twenty": lambda r: seeds(r, *(2.1 if seed >= 3 else 1.9 for seed in range(20))),
+    "median_of_zero": lambda r: seeds(r, 1.9, 2.0, 2.1),
+    "nearly_equal": lambda r: pair(r, "manual", 2.0 + 1.2e-6, 2, entropy=0.5),
+    "equal": lambda r: pair(r, "manual", 2.0, 2),
+    "leak_alone": lambda r: w(r, "flipped", 0, 0.1, future_mass=0.94),
+    "collapse": lambda r: pair(r, "identical_heads", 2.004, head_similarity=1.0),
+}

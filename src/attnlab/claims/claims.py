@@ -4,14 +4,12 @@ Committing the file declares the claim: rows name the commit at which they were 
 `rows.undeclared` compares the predictions of that commit with today's.
 """
 
-import importlib.util
 import math
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from itertools import takewhile
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -76,7 +74,7 @@ class Prediction(BaseModel):
         """The range of values that agree."""
         low = -math.inf if self.above is None else self.above
         high = math.inf if self.below is None else self.below
-        return Criterion(low, high, self.unit, self.always)
+        return Criterion(low, high, self.always)
 
     def value(self, scores: Sequence[float]) -> float:
         """The value of a seed, from the metric of its arms: by default, the difference of the
@@ -117,12 +115,18 @@ class Claim(BaseModel):
         return self.file.parent.name
 
 
-def read_claim(file: Path) -> Claim:
-    """Read claim.yaml; BadInput names the entry that is not valid."""
+def read_declared(source: Path, model: type[Any], **given: Any) -> Any:
+    """Read claim.yaml or ranking.yaml; BadInput names the entry that is not valid."""
     try:
-        return Claim(file=file, **read_yaml(file))
+        return model(**read_yaml(source), **given)
     except (ValidationError, TypeError) as error:
-        raise BadInput(f"{file} is not a claim: {error}") from error
+        raise BadInput(f"{source} cannot be read: {error}") from error
+
+
+def read_claim(file: Path) -> Claim:
+    """Read claim.yaml."""
+    claim: Claim = read_declared(file, Claim, file=file)
+    return claim
 
 
 @dataclass(frozen=True)
@@ -154,23 +158,20 @@ class Part:
 
 def parts_of(claim: Claim) -> list[Part]:
     """The predictions of a claim at each of their lengths, without rows."""
-    return [
-        _part(claim, name, prediction, steps)
-        for name, prediction in claim.predictions.items()
-        for steps in prediction.lengths or (None,)
-    ]
-
-
-def _part(claim: Claim, name: str, prediction: Prediction, steps: int | None) -> Part:
-    length = [f"trainer.max_steps={steps}", f"trainer.val_check_interval={steps}"] if steps else []
-    arms = []
-    for arm in prediction.arms:
-        own = claim.arms[arm]
-        words = own if is_measurement(own) else [*claim.base, *own, *length]
-        arms.append(Arm(arm, tuple(words), tuple(prediction.rates)))
-    first = claim.first_seed if prediction.first_seed is None else prediction.first_seed
-    seeds = range(first, first + (prediction.seeds or claim.most_seeds))
-    return Part(name, prediction, steps, arms, seeds)
+    parts = []
+    for name, each in claim.predictions.items():
+        first = claim.first_seed if each.first_seed is None else each.first_seed
+        seeds = range(first, first + (each.seeds or claim.most_seeds))
+        for steps in each.lengths or (None,):
+            end = (f"trainer.max_steps={steps}", f"trainer.val_check_interval={steps}")
+            arms = []
+            for arm in each.arms:
+                words = own = tuple(claim.arms[arm])
+                if not is_measurement(own):
+                    words = (*claim.base, *own, *(end if steps else ()))
+                arms.append(Arm(arm, words, tuple(each.rates)))
+            parts.append(Part(name, each, steps, arms, seeds))
+    return parts
 
 
 def is_measurement(overrides: Sequence[str]) -> bool:
@@ -233,19 +234,10 @@ def verdicts(parts: Sequence[Part]) -> list[tuple[str, Role, str]]:
     ]
 
 
-@cache
 def function(folder: Path, name: str) -> Callable[..., Any]:
     """`module.function`, from a file beside claim.yaml; BadInput if there is none."""
-    module, _, attribute = name.rpartition(".")
-    file = folder / f"{module}.py"
-    if not file.exists():
-        raise BadInput(f"{name} needs the file {file}")
-    spec = importlib.util.spec_from_file_location(f"{folder.name}_{module}", file)
-    assert spec is not None and spec.loader is not None
-    loaded = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = loaded
-    spec.loader.exec_module(loaded)
-    if attribute not in vars(loaded):
-        raise BadInput(f"{file} has no function {attribute}")
-    found: Callable[..., Any] = vars(loaded)[attribute]
+    try:
+        found: Callable[..., Any] = resolve_name(f"{folder.parent.name}.{folder.name}.{name}")
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise BadInput(f"{name} of {folder} cannot be imported: {error}") from error
     return found

@@ -1,4 +1,4 @@
-"""Claims and the ranking with their files: find, run, judge, and write their pages."""
+"""Claims and the ranking with their files: find, open, report, and write their pages."""
 
 import hashlib
 import re
@@ -19,14 +19,13 @@ from attnlab.claims.claims import (
     function,
     judge_claim,
     judge_part,
-    needed,
     parts_of,
     read_claim,
 )
-from attnlab.claims.page import all_claims, came_out, fill, page_block, prediction_table
-from attnlab.claims.ranking_page import cell_table, draw, ranking_block
-from attnlab.claims.reproduce import RANKING, Place, compose, run_missing, train_run
-from attnlab.claims.rows import UNCHECKED, Rows, commit_of, read_renamed, undeclared
+from attnlab.claims.page import all_claims, came_out, draw, fill, page_block, prediction_table
+from attnlab.claims.ranking_page import cell_table, ranking_block
+from attnlab.claims.reproduce import Place, compose, without_rate
+from attnlab.claims.rows import Rows, commit_of, of_prediction, read_renamed, undeclared
 from attnlab.claims.trials import Run
 from attnlab.errors import BadInput
 from attnlab.installation import is_installed, lab_path
@@ -37,20 +36,27 @@ def find_claims(names: Sequence[str]) -> list[Path]:
     """The claim.yaml of names or directories, in ./experiments before those of the lab; all of
     them without names. BadInput if there is none."""
     places = [Path("experiments"), lab_path("experiments")]
+    known = [sorted(place.glob("*/claim.yaml")) for place in places]
     if not names:
-        place = places[0] if any(places[0].glob("*/claim.yaml")) else places[1]
-        return sorted(place.glob("*/claim.yaml"), key=lambda file: (read_claim(file).order, file))
+        return sorted(known[0] or known[1], key=lambda file: read_claim(file).order)
     found = []
     for name in names:
         files = [folder / "claim.yaml" for folder in (Path(name), *(p / name for p in places))]
-        file = next((file for file in files if file.exists()), None)
-        if file is None:
-            known = ", ".join(
-                sorted(f.parent.name for p in places for f in p.glob("*/claim.yaml"))
-            )
-            raise BadInput(f"there is no claim {name}; known are: {known}")
-        found.append(file)
+        existing = [file for file in files if file.exists()]
+        if not existing:
+            others = sorted({file.parent.name for files in known for file in files})
+            raise BadInput(f"there is no claim {name}; known are: {', '.join(others)}")
+        found.append(existing[0])
     return found
+
+
+def open_rows(folder: Path, own: Path, *, apart: bool = False) -> tuple[Rows, str]:
+    """The rows of a claim or the ranking, and the commit of new ones. They are appended to its
+    rows.jsonl, or to `own` if they are kept apart, or are not those of a clean commit."""
+    commit, files = commit_of(folder), [folder / "rows.jsonl"]
+    if apart or not commit or commit.endswith("+") or is_installed():
+        files.append(own)
+    return Rows(*files, renamed=read_renamed(folder.parent)), commit
 
 
 @dataclass(frozen=True)
@@ -61,83 +67,51 @@ class OpenClaim:
     rows: Rows
     place: Place
     committed: Rows  # those in its directory
-    fresh: bool
 
-    @property
-    def exploratory(self) -> str:
-        """Why new rows are not committed, in a sentence; empty if they may be."""
-        if not self.place.commit:
-            return UNCHECKED.format(why="this is not a git repository")
-        if self.place.commit.endswith("+"):
-            return "Exploratory: there are uncommitted changes, so rows go to outputs."
-        return ""
+    def undeclared(self, parts: Sequence[Part]) -> str:
+        """Why the rows of predictions are not a declared test, in a sentence; or nothing."""
+        made = [
+            (commit, part.of, partial(of_prediction, part.of, self.rows.renamed))
+            for part in parts
+            for commit in {row["commit"] for of_arm in part.rows.values() for row in of_arm}
+        ]
+        return undeclared(self.place.folder / "claim.yaml", made)
 
-    def needed(self, *, pilots: bool, long: bool) -> list[Run]:
-        """The runs that can be made now."""
-        return needed(self.claim, self.rows, pilots=pilots, long=long)
-
-    def run(self, *, pilots: bool, long: bool, jobs: int, minutes: float | None) -> bool:
-        """Run what is missing; False if the time was over."""
-        return run_missing(
-            partial(self.needed, pilots=pilots, long=long),
-            self.rows,
-            self.place,
-            train=train_run,
-            jobs=jobs,
-            minutes=minutes,
-        )
-
-    def judged(self, rows: Rows | None = None) -> tuple[str, list[Part]]:
-        """The verdict and its parts."""
-        return judge_claim(self.claim, self.rows if rows is None else rows)
-
-    def report(self, *, pilots: bool = False) -> str:
-        """What came out, in Markdown."""
+    def report(self, *, pilots: bool = False, fresh: bool = False) -> str:
+        """What came out, in Markdown; with `fresh`, also how far it is from committed rows."""
         if pilots:
             parts = [replace(part, seeds=PILOTS) for part in parts_of(self.claim)]
             return prediction_table([judge_part(part, self.rows) for part in parts])
-        verdict, parts = self.judged()
+        verdict, parts = judge_claim(self.claim, self.rows)
         said = [came_out(self.claim, verdict, parts), prediction_table(parts)]
-        said.append(undeclared(self.claim.file.resolve(), parts, self.rows.renamed))
-        if self.fresh:
-            said.append(self.agreement(parts))
-        return "\n\n".join(filter(None, said))
-
-    def agreement(self, parts: Sequence[Part]) -> str:
-        """How far new values are from those of the committed rows."""
-        then = {part.name: part.values for part in self.judged(self.committed)[1]}
-        apart = [
-            abs(new - old)
-            for part in parts
-            for new, old in zip(part.values, then[part.name], strict=False)
-        ]
-        equal = sum(each == 0 for each in apart)
-        most = max(apart, default=0.0)
-        said = f"{equal} of {len(apart)} values are those of the committed rows"
-        return f"{said}; the most different one by {most:.2g}"
+        said += filter(None, [self.undeclared(parts)])
+        if fresh:
+            then = judge_claim(self.claim, self.committed)[1]
+            pairs = [(a.values, b.values) for a, b in zip(parts, then, strict=True)]
+            both = [pair for a, b in pairs for pair in zip(a, b, strict=False)]
+            apart = [0.0 if a == b else abs(a - b) for a, b in both]
+            equal = f"{apart.count(0)} of {len(apart)} values are those of the committed rows"
+            said.append(f"{equal}; the most different one by {max(apart, default=0):.2g}")
+        return "\n\n".join(said)
 
 
-def open_claim(
-    file: Path, outputs: Path, *, fresh: bool = False, config_dir: Path | None = None
-) -> OpenClaim:
-    """A claim; new rows are appended to its rows.jsonl if the tree is clean, otherwise to one in
-    `outputs`. With `fresh`, committed rows choose learning rates, and the test is run again."""
-    claim, folder = read_claim(file), file.parent
-    here = [str(folder.resolve()), str(folder.resolve().parent)]  # modules of claims
-    sys.path += [place for place in here if place not in sys.path]  # last: they replace no other
-    commit, own = commit_of(folder), outputs / file.parent.name / "rows.jsonl"
-    renamed = read_renamed(folder.parent)
-    committed = Rows(file.with_name("rows.jsonl"), renamed=renamed)
+def open_claim(file: Path, outputs: Path, *, fresh: bool = False) -> OpenClaim:
+    """A claim with its rows. With `fresh`, committed ones choose the learning rates, and the test
+    is run again."""
+    claim, folder = read_claim(file), file.parent.resolve()
+    if str(folder.parents[1]) not in sys.path:
+        sys.path.append(str(folder.parents[1]))  # of experiments.NAME; last: it replaces no other
+    own = outputs.resolve() / folder.name / ("fresh.jsonl" if fresh else "rows.jsonl")
+    rows, commit = open_rows(folder, own)
+    committed = Rows(folder / "rows.jsonl", renamed=rows.renamed)
     if fresh:
-        rows = Rows(own.with_name("fresh.jsonl"), renamed=renamed)
-        rows.update({run: row for run, row in committed.items() if run.seed >= 1000})
-    elif commit and not commit.endswith("+") and not is_installed():
-        rows = committed
-    else:
-        rows = Rows(committed.file, own, renamed=renamed)
-    reads = {each.read: None for each in claim.predictions.values() if each.read}
-    place = Place(folder.resolve(), own.parent.resolve(), commit, tuple(reads), config_dir)
-    return OpenClaim(claim, rows, place, committed, fresh)
+        rows = Rows(own, renamed=rows.renamed)
+        rows.update({run: row for run, row in committed.items() if run.seed >= PILOTS[0]})
+    reads: dict[tuple[str, ...], set[str]] = {}
+    for part in parts_of(claim):
+        for arm in part.arms if part.prediction.read else ():
+            reads.setdefault(without_rate(arm.overrides), set()).add(part.prediction.read)
+    return OpenClaim(claim, rows, Place(folder, own.parent, commit, reads), committed)
 
 
 def publish(work: Sequence[OpenClaim]) -> list[Path]:
@@ -145,22 +119,28 @@ def publish(work: Sequence[OpenClaim]) -> list[Path]:
     BadInput if rows are not those of a declared test."""
     written, judged = [], []
     for each in work:
-        verdict, parts = each.judged(each.committed)
-        file = each.claim.file
-        if why := undeclared(file.resolve(), parts, each.committed.renamed):
+        verdict, parts = judge_claim(each.claim, each.committed)
+        folder = each.place.folder
+        if why := each.undeclared(parts):
             raise BadInput(f"{each.claim.name} cannot be published. {why}")
-        if file.with_name("figure.py").exists():
-            with styled():
-                figure = function(file.parent.resolve(), "figure.draw")(each.claim, parts)
-                save(figure, file.with_name("figure.svg"))
-        fill(page := file.with_name("README.md"), page_block(each.claim, verdict, parts))
-        written.append(page)
+        save(figure_of(each, parts), folder / "figure.svg")
+        fill(folder / "README.md", page_block(each.claim, verdict, parts))
+        written += [folder / "figure.svg", folder / "README.md"]
         judged.append((each.claim, verdict, parts))
-    table = work[0].claim.file.parents[1] / "README.md"
+    table = work[0].place.folder.parent / "README.md"
     if len(work) == len(list(table.parent.glob("*/claim.yaml"))):
         fill(table, all_claims(judged))
         written.append(table)
     return written
+
+
+def figure_of(each: OpenClaim, parts: Sequence[Part]) -> Figure:
+    """The figure of a claim: that of its own figure.py, if it has one."""
+    own = (each.place.folder / "figure.py").exists()
+    make = function(each.place.folder, "figure.draw") if own else draw
+    with styled():
+        figure: Figure = make(each.claim, parts)
+    return figure
 
 
 def save(figure: Figure, file: Path) -> None:
@@ -186,73 +166,44 @@ class OpenRanking:
         names = dict.fromkeys([*self.names, *map(self.protocol.partner, self.names)])
         return ranking.needed(self.protocol, self.rows, names, quick=quick)
 
-    def run(self, *, quick: bool, jobs: int, minutes: float | None) -> bool:
-        """Run what is missing; False if the time was over."""
-        return run_missing(
-            partial(self.needed, quick=quick),
-            self.rows,
-            self.place,
-            train=train_run,
-            jobs=jobs,
-            minutes=minutes,
-        )
-
     def report(self, *, quick: bool) -> str:
         """The cells of the variants that are run, in Markdown."""
         table = ranking.cells(self.protocol, self.rows, self.names)
-        said = [cell_table(self.protocol, table, self.names, 1)]
-        if not quick:
-            said.append(cell_table(self.protocol, table, self.names, ranking.LONG))
-        return "\n\n".join(said)
+        lengths = (1,) if quick else (1, ranking.LONG)
+        return "\n\n".join(cell_table(self.protocol, table, self.names, n) for n in lengths)
 
     def publish(self) -> list[Path]:
-        """Write the page and its figure; BadInput if rows are not those that were declared."""
-        folder = self.place.folder
-        file = folder / "ranking.yaml"
-        if why := ranking.undeclared(file, self.protocol, self.rows, self.rows.renamed):
+        """Write the page; BadInput if rows are not those that were declared."""
+        made = ranking.made(self.protocol, self.rows, self.rows.renamed)
+        if why := undeclared(self.place.folder / "ranking.yaml", made):
             raise BadInput(f"the ranking cannot be published. {why}")
-        with styled():
-            save(draw(self.protocol, self.rows), folder / "figure.svg")
-        fill(folder / "README.md", ranking_block(self.protocol, self.rows))
-        return [folder / "figure.svg", folder / "README.md"]
+        fill(self.place.folder / "README.md", ranking_block(self.protocol, self.rows))
+        return [self.place.folder / "README.md"]
 
 
-def open_ranking(
-    folder: Path, outputs: Path, overrides: Sequence[str], config_dir: Path | None = None
-) -> OpenRanking:
+def open_ranking(folder: Path, outputs: Path, overrides: Sequence[str]) -> OpenRanking:
     """The ranking of all variants or, with overrides, of the one that they describe, if it passes
-    the checkup. Rows of a variant of one's own are kept in `outputs`, by its code."""
+    the checkup. Rows of a variant of one's own are kept in `outputs`, by its settings and code."""
+    folder, outputs = folder.resolve(), outputs.resolve()
     protocol = ranking.read_protocol(folder / "ranking.yaml")
-    files, commit, names = [folder / "rows.jsonl"], commit_of(folder), tuple(protocol.arms)
+    names = tuple(protocol.arms)
     if overrides:
         protocol, name = ranking.with_own(protocol, overrides)
-        names, outputs = (
-            (name,),
-            outputs / f"{file_name(name)}~{checked(protocol, name, config_dir)}",
-        )
-    if overrides or not commit or commit.endswith("+") or is_installed():
-        files.append(outputs / "rows.jsonl")
-    rows = Rows(*files, renamed=read_renamed(folder.parent))
-    place = Place(folder.resolve(), outputs.resolve(), commit, (RANKING,), config_dir)
-    return OpenRanking(protocol, names, rows, place)
+        outputs /= f"{re.sub(r'[^a-zA-Z0-9_.=,-]+', '_', name)[:60]}~{checked(protocol, name)}"
+        names = (name,)
+    rows, commit = open_rows(folder, outputs / "rows.jsonl", apart=bool(overrides))
+    return OpenRanking(protocol, names, rows, Place(folder, outputs, commit))
 
 
-def checked(protocol: ranking.Protocol, name: str, config_dir: Path | None) -> str:
+def checked(protocol: ranking.Protocol, name: str) -> str:
     """A digest of the settings and code of a variant; BadInput if it does not pass the checkup."""
     from attnlab.checkup import checkup
     from attnlab.training.config import read_config
 
     task = next(iter(protocol.tasks.values()))
     words = [*task.overrides, *protocol.overrides(name), "seed=0"]
-    cfg, _ = compose(words, lab_path("experiments"), config_dir)
-    config = read_config(cfg)
+    config = read_config(compose(words, lab_path("experiments"))[0])
     report = checkup(config.model(len(config.data().alphabet)), name=name)
-    if report.exit_code:
-        why = "; ".join(found.headline for found in report.diagnoses)
-        raise BadInput(f"{name} does not pass the checkup and is not ranked: {why}")
+    if not report.healthy:
+        raise BadInput(f"{name} does not pass the checkup and is not ranked:\n{report}")
     return hashlib.sha256(repr(config.settings["attn"]).encode()).hexdigest()[:8]
-
-
-def file_name(name: str) -> str:
-    """A name that a directory may have."""
-    return re.sub(r"[^\w.=,-]+", "_", name)[:60]

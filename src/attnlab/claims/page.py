@@ -4,15 +4,18 @@ import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+
+from matplotlib.figure import Figure
 
 from attnlab.claims.claims import Claim, Part, verdicts
 from attnlab.claims.reproduce import compose
-from attnlab.claims.trials import Row
 from attnlab.errors import BadInput
+from attnlab.plotting.drawing import BLACK, BLUE, GREEN
+from attnlab.runs.settings import flat, last_of
 
 BEGIN, END = "<!-- results -->", "<!-- /results -->"
 GROUPS = ("model", "data", "optim", "trainer")
+DRAWN = ("for", "against", "control")
 
 
 def fill(page: Path, block: str) -> None:
@@ -27,18 +30,40 @@ def fill(page: Path, block: str) -> None:
 
 def page_block(claim: Claim, verdict: str, parts: Sequence[Part]) -> str:
     """The generated part of a claim's page: what came out, how to repeat it, and the details."""
-    blocks = [came_out(claim, verdict, parts)]
-    if claim.file.with_name("figure.svg").exists():
-        blocks.append(f"![The result of {claim.name}](figure.svg)")
-    blocks += [
+    rows = {(*row["overrides"], row["seed"]): row for part in parts for of in part.rows.values()
+            for row in of}  # fmt: skip
+    minutes = max(1, round(sum(row["cpu_seconds"] or 0 for row in rows.values()) / 60))
+    return "\n\n".join([
+        came_out(claim, verdict, parts),
+        "![The values of each prediction by seed, and its threshold](figure.svg)",
         f"## Repeat it\n\n`attnlab reproduce {claim.name} --fresh --long` trains all of it again "
-        f"and compares: {effort(parts)}.",
+        f"and compares: {len(rows)} runs, {minutes} CPU minutes.",
         f"## Predictions\n\n{prediction_table(parts)}",
         f"## Arms\n\n{arm_table(claim, parts)}",
         fold("Every seed", seed_tables(parts)),
         fold("Settings of all arms", settings_of(claim)),
-    ]
-    return "\n\n".join(blocks)
+    ])  # fmt: skip
+
+
+def draw(claim: Claim, parts: Sequence[Part]) -> Figure:
+    """The value of each seed as a dot, beside the threshold of its prediction, for those that
+    decide and controls; what agrees lies in the shaded range."""
+    judged = [part for part in parts if part.values and part.prediction.role in DRAWN]
+    figure = Figure(figsize=(7, 0.9 + 0.75 * len(judged)), layout="constrained")
+    for axes, part in zip(figure.subplots(len(judged), squeeze=False)[:, 0], judged, strict=True):
+        low, high = part.prediction.criterion.low, part.prediction.criterion.high
+        axes.plot(part.values, [0] * len(part.values), "o", color=BLUE, alpha=0.6)
+        for bound in filter(math.isfinite, {low, high}):
+            axes.axvline(bound, color=BLACK, lw=1)
+        left, right = axes.get_xlim()
+        axes.axvspan(max(low, left), min(high, right), color=GREEN, alpha=0.1)
+        axes.set_xlim(left, right)
+        axes.set_yticks([])
+        axes.tick_params(labelsize=9)
+        after = f" ({part.steps:,} steps)" if part.steps else ""
+        axes.set_title(part.prediction.says + after, loc="left", fontsize=10)
+        axes.set_xlabel(part.prediction.unit, fontsize=10)
+    return figure
 
 
 def came_out(claim: Claim, verdict: str, parts: Sequence[Part]) -> str:
@@ -61,14 +86,6 @@ def verdict_in_words(claim: Claim, verdict: str) -> str:
     if verdict == "does not hold" and claim.otherwise:
         return f"was not found: {claim.otherwise}"
     return {"open": "is undecided", "holds only if": "holds only in part"}.get(verdict, verdict)
-
-
-def effort(parts: Sequence[Part]) -> str:
-    """How much there is to run again, in words."""
-    rows = {(tuple(r["overrides"]), r["seed"]): r for p in parts for of in p.rows.values()
-            for r in of}  # fmt: skip
-    seconds = sum(row["cpu_seconds"] or 0 for row in rows.values())
-    return f"{len(rows)} runs, {max(1, round(seconds / 60))} CPU minutes"
 
 
 def prediction_table(parts: Sequence[Part]) -> str:
@@ -115,18 +132,12 @@ def arm_table(claim: Claim, parts: Sequence[Part]) -> str:
                     name,
                     " ".join(f"`{word}`" for word in claim.arms[name]),
                     f"{values['steps']:,}" if "steps" in values else "",
-                    rate_of(rows[0]),
+                    last_of(rows[0]["overrides"]).get("optim.lr", "=").split("=")[1],
                     f"{values['parameters']:,}" if "parameters" in values else "",
                     f"{median(row['cpu_seconds'] or 0 for row in rows):.0f}",
                 ]
     heads = ["arm", "overrides", "steps", "best rate", "parameters", "CPU seconds"]
     return as_table(heads, found.values())
-
-
-def rate_of(row: Row) -> str:
-    """The learning rate of a row, if its overrides give one."""
-    rates = [x.partition("=")[2] for x in row["overrides"] if x.startswith("optim.lr=")]
-    return rates[-1] if rates else ""
 
 
 def seed_tables(parts: Sequence[Part]) -> str:
@@ -152,23 +163,10 @@ def settings_of(claim: Claim) -> str:
 
     cfg, _ = compose([*claim.base, "seed=0"], claim.file.resolve().parents[1])
     config = read_config(cfg)
-    data = config.data()
     settings = {group: flat(config.settings[group]) for group in GROUPS}
-    settings["data"] |= {"SHA-256": data.sha256}
-    lines = [
-        [group, ", ".join(f"{k} {v}" for k, v in of.items())] for group, of in settings.items()
-    ]
+    settings["data"] |= {"SHA-256": config.data().sha256}
+    lines = ([x, ", ".join(f"{k} {v}" for k, v in of.items())] for x, of in settings.items())
     return as_table(["group", "settings"], lines)
-
-
-def flat(settings: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested settings by dotted keys."""
-    found: dict[str, Any] = {}
-    for key, value in settings.items():
-        found |= (
-            flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-        )
-    return found
 
 
 def fold(title: str, text: str) -> str:

@@ -5,33 +5,28 @@ it is also read after n steps; a run that solved its task has ended, and counts 
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
+from attnlab.claims.claims import read_declared
 from attnlab.claims.judge import Criterion, judge, median_interval
-from attnlab.claims.rows import Renamed, content_at, rename, uncheckable
+from attnlab.claims.rows import Declared, Renamed, rename
 from attnlab.claims.trials import Arm, Choice, Row, Rows, Run, tests
 from attnlab.errors import BadInput
-from attnlab.files import read_yaml
 
 LONG = 4
 REACHED, SOLVED = 0.9, 0.995  # accuracies: whose steps are compared; twice in a row ends a run
 VERDICTS = {"confirmed": "worse", "refuted": "better", "open": "open"}
 WORSE = Criterion(low=0.0)  # of differences of scores, which are smaller for better runs
-WORDS = (
-    "says",
-    "seconds",
-    "quick",
-    "only",
-    "convolution",
-    "selection_seeds",
-    "overrides",
-)  # of tasks: not compared
+WORDS = (  # of tasks and variants: they may change after runs
+    "says claims quick partner control selection_seeds seconds only convolution pairs without"
+).split()
 
 
 class Task(BaseModel):
@@ -46,9 +41,6 @@ class Task(BaseModel):
     floor: float | None = None  # the accuracy without attention; None for a text
     length: int | None = None  # at which the accuracy after 4 n steps is measured, if not T
     quick: bool = False
-
-
-ANY = Task(says="", overrides=(), steps=0, rates=())
 
 
 class Variant(BaseModel):
@@ -84,11 +76,9 @@ class Protocol(BaseModel):
 
 
 def read_protocol(file: Path) -> Protocol:
-    """Read ranking.yaml; BadInput names the entry that is not valid."""
-    try:
-        return Protocol(**read_yaml(file))
-    except (ValidationError, TypeError) as error:
-        raise BadInput(f"{file} is not a protocol: {error}") from error
+    """Read ranking.yaml."""
+    protocol: Protocol = read_declared(file, Protocol)
+    return protocol
 
 
 class Reading(NamedTuple):
@@ -100,7 +90,7 @@ class Reading(NamedTuple):
     by_steps: bool = False  # whether the score counts these
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Trial(Arm):
     """A variant on a task, at one of two lengths.
 
@@ -112,10 +102,10 @@ class Trial(Arm):
         partner: whose rate is taken, times `share`; None: the trial chooses its own.
     """
 
-    task: Task = ANY
-    common: tuple[str, ...] = ()
-    steps: int = 0
-    seeds_from: int = 0
+    task: Task
+    common: tuple[str, ...]
+    steps: int
+    seeds_from: int
     partner: "Trial | None" = None
     share: float = 0.0
 
@@ -197,8 +187,10 @@ def trial(protocol: Protocol, name: str, task: Task, times: int) -> Trial:
     arm = protocol.arms[name]
     partner = trial(protocol, protocol.partner(name), task, times) if arm.rate_of_sdpa else None
     return Trial(
-        name, protocol.overrides(name), task.rates, 1.0, task.selection_seeds,
-        task, protocol.common, times * task.steps, arm.seeds_from, partner, arm.rate_of_sdpa,
+        name=name, overrides=protocol.overrides(name), rates=task.rates,
+        selection=task.selection_seeds, task=task, common=protocol.common,
+        steps=times * task.steps, seeds_from=arm.seeds_from,
+        partner=partner, share=arm.rate_of_sdpa,
     )  # fmt: skip
 
 
@@ -207,8 +199,7 @@ class Cell:
     """A variant on a task at a length, against its baseline, by ten seeds.
 
     The unit is that of what the verdict counts in most runs of both: nats, steps to 90 %, or
-    points
-    of accuracy above that without attention.
+    points of accuracy above that without attention.
     """
 
     verdict: str  # also "baseline", "baseline not run", "not finished", "not run"
@@ -289,63 +280,40 @@ def needed(protocol: Protocol, rows: Rows, names: Iterable[str], *, quick: bool)
 
 def with_own(protocol: Protocol, overrides: Sequence[str]) -> tuple[Protocol, str]:
     """The protocol with the variant of the command line, and its name; BadInput if more than its
-    attention differs."""
+    attention differs from the baseline, or from another one such as that without positions."""
     attention = [word for word in overrides if word.lstrip("+").startswith(("attn=", "attn."))]
     rest = tuple(word for word in overrides if word not in attention)
-    baselines = {
-        protocol.overrides(name)[1:]: name
-        for name in reversed(protocol.arms)
-        if protocol.overrides(name)[0] == "attn=sdpa" and not protocol.arms[name].control
-    }
-    if rest not in baselines or not attention:
-        also = " or ".join(" ".join(key) for key in baselines if key)
+    partners = {protocol.overrides(x)[1:]: x for x in map(protocol.partner, protocol.arms)}
+    if rest not in partners or not attention:
+        also = " or ".join(" ".join(words) for words in partners if words)
         raise BadInput(
             f"{' '.join(rest or overrides)} cannot be ranked: only settings of attn may change, "
             f"as in attn=gate_head; also {also}"
         )
     words = (*attention, *rest)
-    for name in protocol.arms:
-        if protocol.overrides(name) == words and not protocol.arms[name].control:
+    for name, arm in protocol.arms.items():
+        if protocol.overrides(name) == words and not arm.control:
             return protocol, name
     name = " ".join(word.replace("attn._target_=", "").replace("attn=", "") for word in words)
-    mine = Variant(says="yours", overrides=words, partner=baselines[rest])
+    mine = Variant(says="yours", overrides=words, partner=partners[rest])
     return protocol.model_copy(update={"arms": {**protocol.arms, name: mine}}), name
 
 
-def undeclared(file: Path, protocol: Protocol, rows: Rows, renamed: Renamed) -> str:
-    """Why a judged row is not of the protocol as it was when it was made; empty if all are."""
-    today = read_yaml(file)
-    for name, task in product(protocol.arms, protocol.tasks):
-        for times in (1, LONG):
-            own = trial(protocol, name, protocol.tasks[task], times)
-            found, _ = tests(own, rows, protocol.test_seeds)
-            for commit in {row["commit"] for row in found}:
-                if why := uncheckable(file, commit):
-                    return why
-                then = declared(content_at(file, commit), task, renamed)
-                now = declared(today, task, renamed, name)
-                if not (then and now and then[0] == now[0] and now[1][0] in then[1]):
-                    return f"{name} on {task} was not declared as it is today at {commit[:8]}"
-    return ""
+def made(protocol: Protocol, rows: Rows, renamed: Renamed) -> Iterator[tuple[str, str, Declared]]:
+    """What `rows.undeclared` compares: each variant on each task, by the commits of its rows."""
+    for name, task, times in product(protocol.arms, protocol.tasks, (1, LONG)):
+        own = trial(protocol, name, protocol.tasks[task], times)
+        for commit in {row["commit"] for row in tests(own, rows, protocol.test_seeds)[0]}:
+            yield commit, f"{name} on {task}", partial(declared, name, task, renamed)
 
 
-def declared(content: Any, task: str, renamed: Renamed, name: str = "") -> Any:
-    """What ranking.yaml declares of a task, and of its variants or one of them: all but words.
-    None if it has no such task."""
-    if content is None or task not in content["tasks"]:
+def declared(name: str, task: str, renamed: Renamed, content: Any) -> Any:
+    """What ranking.yaml declares of a variant on a task: all but words; None if it does not."""
+    if task not in content["tasks"] or name not in content["arms"]:
         return None
-    entry = content["tasks"][task]
-    overrides = rename(entry["overrides"], renamed)
-    common = [
-        rename(content["common"], renamed),
-        content["test_seeds"],
-        content["baseline"],
-        overrides,
-    ]
-    variants = []
-    for arm, of in content["arms"].items():
-        words = rename(of.get("overrides") or [f"attn={arm}"], renamed)
-        own = [word for word in words if word not in overrides]  # the rest is the task's
-        if name in ("", arm):
-            variants.append([own, of.get("seeds_from", 0), of.get("rate_of_sdpa", 0)])
-    return [common, {k: v for k, v in entry.items() if k not in WORDS}], variants
+    found = [content["test_seeds"], content["baseline"], rename(content["common"], renamed)]
+    for entry in (content["tasks"][task], content["arms"][name]):
+        fixed = {key: x for key, x in entry.items() if key not in WORDS}
+        fixed["overrides"] = rename(entry.get("overrides", [f"attn={name}"]), renamed)
+        found.append(fixed)
+    return found

@@ -1,16 +1,13 @@
-"""The ranking in Markdown, and its figure: tables, what may be wrong with them, and costs."""
+"""The ranking in Markdown: tables, what may be wrong with them, and costs."""
 
 import math
 from collections.abc import Iterable
 from statistics import median
 
-from matplotlib.figure import Figure
-
-from attnlab.claims.judge import FEWEST, chance
+from attnlab.claims.judge import FEWEST
 from attnlab.claims.page import as_table
-from attnlab.claims.ranking import LONG, Cell, Protocol, Table, cells, trial
+from attnlab.claims.ranking import LONG, Cell, Protocol, Table, Variant, cells, trial
 from attnlab.claims.trials import Row, Rows, tests
-from attnlab.plotting.drawing import color_of
 
 COSTS = {"parameters": "parameters", "flops": "FLOPs per position", "cached": "state at T"}
 JUDGED = ("better", "worse", "open")
@@ -24,10 +21,10 @@ def ranking_block(protocol: Protocol, rows: Rows) -> str:
     for times, head in ((1, "After n steps"), (LONG, f"After {LONG} n steps")):
         blocks += [f"## {head}", cell_table(protocol, table, run, times)]
     blocks += ["\n".join(f"- {note}" for note in notes(protocol, table, run))]
-    blocks += ["![Loss on the text against time](figure.svg)"]
     heads = ["variant", *COSTS.values(), "CPU ms a step"]
     blocks += ["## Costs", as_table(heads, [[n, *costs(protocol, rows, n)] for n in run])]
-    blocks += ["## Variants", "\n".join(variant_line(protocol, table, name) for name in run)]
+    lines = [f"- **{n}**: {arm.says}.{paper(arm)}" for n, arm in protocol.arms.items() if n in run]
+    blocks += ["## Variants", "\n".join(lines)]
     lines = [f"- **{n}**: {task.says}; n = {task.steps}" for n, task in protocol.tasks.items()]
     return "\n\n".join([*blocks, "## Tasks", "\n".join(lines)])
 
@@ -58,7 +55,7 @@ def words(cell: Cell | None) -> str:
 def notes(protocol: Protocol, table: Table, run: list[str]) -> list[str]:
     """What may be wrong with the table."""
     judged = {k: c for k, c in table.items() if c.verdict in JUDGED}
-    expected = len(judged) * 2 * chance(0.5, FEWEST)
+    expected = len(judged) * 2 * 0.5**FEWEST
     found = [
         f"{len(judged)} verdicts; by chance alone, about {expected:.1f} would be better or worse"
     ]
@@ -71,6 +68,11 @@ def notes(protocol: Protocol, table: Table, run: list[str]) -> list[str]:
     if absent := [name for name in protocol.arms if name not in run]:
         found.append(f"not run: {', '.join(absent)}")
     return found
+
+
+def paper(arm: Variant) -> str:
+    """What the paper of a variant claims."""
+    return f" Its paper claims: {arm.claims}." if arm.claims else ""
 
 
 def costs(protocol: Protocol, rows: Rows, name: str) -> list[str]:
@@ -87,32 +89,3 @@ def costs(protocol: Protocol, rows: Rows, name: str) -> list[str]:
 def milliseconds(rows: list[Row]) -> float:
     """CPU time of a step."""
     return median(1000 * row["cpu_seconds"] / row["values"]["steps"] for row in rows)
-
-
-def variant_line(protocol: Protocol, table: Table, name: str) -> str:
-    """What a variant is, what its paper claims, and what came out here."""
-    arm, found = protocol.arms[name], dict[str, list[str]]()
-    for (of, task, times), cell in table.items():
-        if of == name and cell.verdict in JUDGED:
-            other = table[of, task, 1 if times == LONG else LONG].verdict
-            steps = f" after {times * protocol.tasks[task].steps:,} steps"
-            found.setdefault(cell.verdict, []).append(task + steps * (other != cell.verdict))
-    here = "; ".join(f"{v} on {', '.join(dict.fromkeys(found[v]))}" for v in JUDGED if v in found)
-    claims = f" Its paper claims: {arm.claims}." if arm.claims else ""
-    return f"- **{name}**: {arm.says}.{claims}" + (f" Here: {here}." if here else "")
-
-
-def draw(protocol: Protocol, rows: Rows) -> Figure:
-    """Loss on the text after 4 n steps against CPU time a step, of every variant."""
-    text, task = next(iter(protocol.tasks.items()))
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    axes = figure.subplots()
-    for name, arm in protocol.arms.items():
-        found, _ = tests(trial(protocol, name, task, LONG), rows, protocol.test_seeds)
-        cell = cells(protocol, rows, [name])[name, text, LONG]
-        if found and cell.unit and not arm.control:
-            at = (milliseconds(found), cell.value)
-            axes.plot(*at, "o", color=color_of(name.split(",")[0]))
-            axes.annotate(name, at, xytext=(4, 2), textcoords="offset points", fontsize=7)
-    axes.set(xlabel="CPU ms a step", ylabel=f"loss in nats: {text}, {LONG * task.steps:,} steps")
-    return figure

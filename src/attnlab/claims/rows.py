@@ -5,10 +5,9 @@ were renamed since rows were made, old: [new, ...]; they are replaced as rows ar
 """
 
 import json
-import math
 import platform
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -16,14 +15,16 @@ from typing import Any
 
 import yaml
 
-from attnlab.claims.claims import Part
 from attnlab.claims.trials import Row, Run
 from attnlab.errors import BadInput
 from attnlab.files import read_yaml
 
 Renamed = Mapping[str, Sequence[str]]
+Declared = Callable[[Any], Any]
 WORDS = ("says", "where", "long")  # of a prediction: they may change after its runs
-UNCHECKED = "Whether it was declared before its runs cannot be checked here: {why}."
+UNCHECKED = (
+    "Whether it was declared before its runs cannot be checked: git does not know {commit}."
+)
 GENERATED = tuple(f":(exclude,top,glob)**/{name}" for name in ("rows.jsonl", "*.md", "*.svg"))
 
 
@@ -37,24 +38,24 @@ class Rows(dict[Run, Row]):
     def __init__(self, *files: Path, renamed: Renamed | None = None) -> None:
         super().__init__()
         self.file, self.renamed = files[-1], renamed or {}
-        for file in files:
-            found: dict[Run, Row] = {}
-            lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
-            for number, line in enumerate(lines, 1):
-                if not line.endswith(b"\n"):
-                    continue
-                run, row = self._read(file, number, line)
-                if run in found:
-                    raise BadInput(f"{file}, line {number}: a second row of {said(run)}")
-                found[run] = row
-            self.update({run: row for run, row in found.items() if run not in self})
+        for file in reversed(files):  # those of the first count
+            self.update(self._read(file))
 
-    def _read(self, file: Path, number: int, line: bytes) -> tuple[Run, Row]:
-        try:
-            row = json.loads(line)
-            return Run(rename(row["overrides"], self.renamed), row["seed"]), row
-        except (ValueError, KeyError, TypeError) as error:
-            raise BadInput(f"{file}, line {number} is not a row; restore it with git") from error
+    def _read(self, file: Path) -> dict[Run, Row]:
+        found: dict[Run, Row] = {}
+        lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
+        for number, line in enumerate(lines, 1):
+            if line.endswith(b"\n"):
+                try:
+                    row = as_row(line)
+                    run = Run(rename(row["overrides"], self.renamed), row["seed"])
+                except (ValueError, KeyError, TypeError) as error:
+                    why = f"{file}, line {number} is not a row; restore it with git"
+                    raise BadInput(why) from error
+                if run in found:
+                    raise BadInput(f"{file}, line {number}: a second row of {said(*run)}")
+                found[run] = row
+        return found
 
     def add(self, row: Row) -> None:
         """Keep a row, also on the disk."""
@@ -63,27 +64,25 @@ class Rows(dict[Run, Row]):
             self.file.write_bytes(text[: text.rfind(b"\n") + 1])
         self.file.parent.mkdir(parents=True, exist_ok=True)
         with self.file.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(plain(row)) + "\n")
+            row = as_row(json.dumps(row))  # as it will be read
+            stream.write(json.dumps(row) + "\n")
         self[Run(tuple(row["overrides"]), row["seed"])] = row
 
 
-def plain(content: Any) -> Any:
-    """JSON without NaN and infinities, which become null."""
-    if isinstance(content, dict):
-        return {key: plain(value) for key, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [plain(value) for value in content]
-    return None if isinstance(content, float) and not math.isfinite(content) else content
-
-
-def said(run: Run) -> str:
+def said(overrides: Iterable[str], seed: int) -> str:
     """A run in words."""
-    return f"{' '.join(run.overrides)} seed={run.seed}"
+    return f"{' '.join(overrides)} seed={seed}"
 
 
 def rename(overrides: Iterable[str], renamed: Renamed) -> tuple[str, ...]:
     """Overrides with today's names."""
     return tuple(new for old in overrides for new in renamed.get(old, [old]))
+
+
+def as_row(line: str | bytes) -> Row:
+    """A line as a row. JSON has no NaN and no infinity; they become null."""
+    row: Row = json.loads(line, parse_constant=lambda _: None)
+    return row
 
 
 def read_renamed(experiments: Path) -> dict[str, list[str]]:
@@ -107,21 +106,24 @@ def commit_of(directory: Path) -> str:
 
 
 def machine() -> str:
-    """What rounding depends on; stored in each row."""
-    return f"{platform.processor() or platform.machine()}, torch {version('torch')}"
+    """What rounding depends on, the processor and torch; stored in each row."""
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text().splitlines() if file.exists() else []
+    named = (line.partition(": ")[2] for line in lines if line.startswith("model name"))
+    return f"{next(named, platform.machine())}, torch {version('torch')}"
 
 
-def declaration(content: Mapping[str, Any], name: str, renamed: Renamed) -> Any:
+def of_prediction(name: str, renamed: Renamed, content: Any) -> Any:
     """What a claim.yaml declares of a prediction: all but its words; None if it does not."""
     entry = content["predictions"].get(name)
     if entry is None:
         return None
-    arms = {arm: rename(content["arms"][arm], renamed) for arm in entry["arms"]}
-    fixed = {key: value for key, value in entry.items() if key not in WORDS}
     first = entry.get("first_seed", content["first_seed"])
-    seeds = (first, content.get("most_seeds", 10))
-    base = rename(content["base"], renamed)
-    return fixed | {"arms": list(arms.values()), "base": base, "first_seed": seeds}
+    return {key: x for key, x in entry.items() if key not in WORDS} | {
+        "arms": [rename(content["arms"][arm], renamed) for arm in entry["arms"]],
+        "base": rename(content["base"], renamed),
+        "first_seed": (first, content.get("most_seeds", 10)),
+    }
 
 
 @cache
@@ -134,47 +136,28 @@ def content_at(file: Path, commit: str) -> Any:
     text = git(file.parent, "show", f"{commit}:./{file.name}")
     if text is None and git(file.parent, "show", f"{commit}:./declared.json") is not None:
         added = git(file.parent, "log", "--diff-filter=A", "--format=%H", "--", file.name)
-        first = (added or "").split()[-1:]
-        text = git(file.parent, "show", f"{first[0]}:./{file.name}") if first else None
+        text = git(file.parent, "show", f"{(added or '').split()[-1]}:./{file.name}")
     return None if text is None else yaml.safe_load(text)
 
 
-def undeclared(file: Path, parts: Iterable[Part], renamed: Renamed) -> str:
-    """Why rows are not a declared test of a claim, in a sentence; empty if they are.
+def undeclared(file: Path, made: Iterable[tuple[str, str, Declared]]) -> str:
+    """Why rows are not a declared test, in a sentence; empty if they are.
 
-    Committing claim.yaml declares it: rows must come from clean commits at which their prediction
-    was the same, but for its words.
+    Committing claim.yaml or ranking.yaml declares it: rows must come from clean commits at which
+    it declared the same, but for its words.
+
+    Args:
+        file: that file.
+        made: the commit of rows, what they test, and what a content of the file declares of that.
     """
     today = read_yaml(file)
-    for part in parts:
-        now = declaration(today, part.of, renamed)
-        for commit in {row["commit"] for of_arm in part.rows.values() for row in of_arm}:
-            if why := uncheckable(file, commit):
-                return why
-            then = content_at(file, commit)
-            if then is None or declaration(then, part.of, renamed) != now:
-                return (
-                    f"Exploratory: {part.of} was not declared as it is today at {commit[:8]}, "
-                    "when runs were made."
-                )
+    for commit, name, declared in made:
+        if commit.endswith("+"):
+            return f"Exploratory: runs were made with uncommitted changes of {commit[:8]}."
+        if not commit or git(file.parent, "cat-file", "-e", f"{commit}^{{commit}}") is None:
+            return UNCHECKED.format(commit=commit[:8] or "their commit")
+        then = content_at(file, commit)
+        if then is None or declared(then) != declared(today):
+            why = f"{name} was not declared as it is today at {commit[:8]}, when runs were made"
+            return f"Exploratory: {why}."
     return ""
-
-
-def uncheckable(file: Path, commit: str) -> str:
-    """Why a row of a commit is exploratory or cannot be checked, in a sentence; or nothing."""
-    if commit.endswith("+"):
-        return f"Exploratory: runs were made with uncommitted changes of {commit[:8]}."
-    if not commit:
-        return UNCHECKED.format(why="runs were made outside a git repository")
-    if git(file.parent, "cat-file", "-e", f"{commit}^{{commit}}") is None:
-        return UNCHECKED.format(why=f"git does not know {commit[:8]}, when runs were made")
-    return ""
-
-
-def lost_lines(file: Path) -> list[str]:
-    """Rows that a file had at a commit of its history and no longer has."""
-    today = set(file.read_text(encoding="utf-8").splitlines())
-    commits = (git(file.parent, "log", "--format=%H", "--", file.name) or "").split()
-    then = [git(file.parent, "show", f"{commit}:./{file.name}") or "" for commit in commits]
-    lines = {line for text in then for line in text.splitlines()} - today
-    return sorted(line for line in lines if line.startswith('{"overrides"'))  # not earlier formats

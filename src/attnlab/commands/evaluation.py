@@ -44,7 +44,7 @@ def evaluate(
         )
     if list(data.alphabet) != list(alphabet):
         raise BadInput(f"{data.name} has other symbols than the model")
-    T = length or net.block_size
+    T = net.block_size if length is None else length
     found = by_position(at_length(net, settings, T), data.at_length(T).held_out("val", T), T)
     bits = data.bits_per_byte(found["loss"]) if isinstance(data, Corpus) else None
     sizes = {"data": data.name, "length": T, "trained_length": net.block_size}

@@ -1,16 +1,21 @@
 """The HTML page of `attnlab compare --html`: findings, table, figure, patterns and settings."""
 
 import html
+import io
 import json
 from base64 import b64encode
 from collections.abc import Sequence
 
+import matplotlib
 import pandas as pd
+from matplotlib.figure import Figure
+from PIL import Image
 
-from attnlab.plotting.drawing import panels, png, styled, svg
+from attnlab.plotting.drawing import styled
+from attnlab.plotting.maps import Pixels
 from attnlab.runs.compare import Comparison
 from attnlab.runs.figure import findings, heads_of, panels_of
-from attnlab.runs.report import alone, kept, number, sentence, table, verdict
+from attnlab.runs.report import alone, kept, number, readable, sentence, table, verdict
 
 STYLE = """
 :root { color-scheme: light dark; }
@@ -51,7 +56,7 @@ def page(comparisons: Sequence[Comparison]) -> str:
     settings = settings.map(lambda x: x if isinstance(x, str) else json.dumps(x))
     settings = settings.replace("NaN", "-")  # not a setting of this variant
     settings = settings[settings.nunique(axis=1) > 1]
-    rows = table(comparisons).set_index("run").rename_axis(None)
+    rows = readable(table(comparisons)).set_index("run").rename_axis(None)
     parts = [
         *(f"<p>{html.escape(text)}</p>" for text in said if text),
         scroll(rows.to_html(na_rep="", border=0, float_format=number)),
@@ -59,7 +64,8 @@ def page(comparisons: Sequence[Comparison]) -> str:
         *patterns(comparisons),
     ]
     if len(settings):
-        parts += ["<h2>Settings that differ</h2>", scroll(settings.to_html(border=0))]
+        with pd.option_context("display.max_colwidth", None):  # by default it cuts long values
+            parts += ["<h2>Settings that differ</h2>", scroll(settings.to_html(border=0))]
     head = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
@@ -85,10 +91,15 @@ def pictures(comparisons: Sequence[Comparison]) -> list[str]:
     found = []
     with styled():
         for title, drawer in panels_of(comparisons).items():
-            figure, (axes,) = panels(1, width=6.4, height=4.6)
+            figure, stream = Figure(figsize=(6.4, 4.6)), io.StringIO()
+            axes = figure.subplots()
             drawer(axes)
             axes.set_title(title)
-            found.append(svg(figure, title, text_as="none"))
+            with matplotlib.rc_context({"svg.hashsalt": title, "svg.fonttype": "none"}):
+                figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
+            found.append(
+                stream.getvalue()[stream.getvalue().index("<svg") :]
+            )  # without XML's head
     return found
 
 
@@ -102,10 +113,15 @@ def patterns(comparisons: Sequence[Comparison]) -> list[str]:
     for label, of in heads.items():
         lines.append(f"<tr><th>{html.escape(label)}</th>")
         for name in names:
-            data = b64encode(png(of[name])).decode() if name in of else ""
-            alt = html.escape(f"{label} {name}")
-            image = f'<img src="data:image/png;base64,{data}" alt="{alt}">' if data else ""
-            lines.append(f"<td>{image}</td>")
+            lines.append(f"<td>{image(of[name], f'{label} {name}') if name in of else ''}</td>")
         lines.append("</tr>")
     heading = f'<h2>Patterns at the end, first seed</h2><p class="soft">{COLORS}</p>'
     return [heading, scroll(f"<table>{''.join(lines)}</table>")]
+
+
+def image(picture: Pixels, alt: str) -> str:
+    """A picture as an element of a page."""
+    stream = io.BytesIO()
+    Image.fromarray(picture).save(stream, "png")
+    data = b64encode(stream.getvalue()).decode()
+    return f'<img src="data:image/png;base64,{data}" alt="{html.escape(alt)}">'

@@ -26,7 +26,6 @@ PAST, FUTURE, NEGATIVE = (
 )
 VISIBLE = str.maketrans("\n \t", "↵␣→")
 BLOCKED, NOT_A_NUMBER = (222, 222, 226), (0, 190, 230)
-MOST_NUMBERS = 8  # rows of a matrix whose numbers are written
 
 
 def shades(pattern: npt.NDArray[np.floating], mask: npt.NDArray[np.bool_]) -> Pixels:
@@ -55,7 +54,7 @@ def grid(
 ) -> "Figure":
     """Draw patterns (T, T, 3) of a text of T symbols side by side, queries down and keys to the
     right, with the symbols at the left of each row and below each column."""
-    from attnlab.plotting.drawing import panels
+    from matplotlib.figure import Figure
 
     T, labels = len(text), [x.translate(VISIBLE)[:12] for x in text]
     height, width = (x + 3 for x in pictures[0].shape[:2])
@@ -63,7 +62,8 @@ def grid(
     picture = sheet(pictures, columns)
     size = max(0.12, 2.4 / T)  # inches of a weight; a title needs the width of a short text
     width_in, height_in = (side * size + 1.2 for side in (picture.shape[1], picture.shape[0]))
-    figure, (axes,) = panels(1, width=width_in, height=height_in)
+    figure = Figure(figsize=(width_in, height_in))
+    axes = figure.subplots()
     axes.imshow(picture, interpolation="nearest")
     for number, title in enumerate(titles):
         place = number % columns * width - 0.5, number // columns * height - 0.8
@@ -73,47 +73,6 @@ def grid(
     axes.tick_params(labelsize=7, length=0)
     axes.tick_params(axis="x", rotation=0 if max(map(len, labels)) < 3 else 90)
     axes.set(xlabel="key", ylabel="query")
-    bare(axes)
-    return figure
-
-
-def matrices(
-    titles: Sequence[str], values: Sequence[npt.NDArray[np.floating]], heading: str
-) -> "Figure":
-    """Draw matrices (H, H) of cosines between heads, with a number in each cell of small ones."""
-    from attnlab.plotting.drawing import panels
-
-    figure, places = panels(len(values), width=2.6, height=2.9)
-    figure.suptitle(heading, fontsize=12)
-    for axes, title, matrix in zip(places, titles, values, strict=True):
-        axes.imshow(matrix, cmap="RdBu_r", vmin=-1, vmax=1)
-        for (i, j), value in np.ndenumerate(matrix):
-            if len(matrix) <= MOST_NUMBERS:
-                ink = "white" if abs(value) > 0.7 else "black"
-                axes.text(j, i, f"{value:.2f}", color=ink, ha="center", va="center", fontsize=8)
-        axes.set(xticks=range(len(matrix)), yticks=range(len(matrix)), xlabel="head")
-        axes.set_title(title, fontsize=11)
-        bare(axes)
-    return figure
-
-
-def alignment(
-    pattern: npt.NDArray[np.floating], source: Sequence[str], target: Sequence[str], heading: str
-) -> "Figure":
-    """Draw the attention between two sentences: target words downward, source words to the right.
-
-    The pattern is (T, S) for T - 1 target and S - 1 source words, and the ends of the sentences.
-    """
-    from attnlab.plotting.drawing import panels
-
-    down, across = ([*words, "⏎"] for words in (target, source))
-    figure, (axes,) = panels(1, width=0.3 * len(across) + 1.5, height=0.3 * len(down) + 1.8)
-    colors = PAST(np.abs(pattern).clip(0, 1) ** 0.5, bytes=True)[..., :3]
-    axes.imshow(colors)
-    axes.set_xticks(range(len(across)), across, rotation=90, fontsize=9)
-    axes.set_yticks(range(len(down)), down, fontsize=9)
-    axes.set(xlabel="source", ylabel="target")
-    axes.set_title(heading, fontsize=11)
     bare(axes)
     return figure
 

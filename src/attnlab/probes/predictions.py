@@ -6,7 +6,6 @@ import lightning.pytorch as L
 import torch
 from annotated_types import Ge
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from attnlab.data.corpus import IGNORED, Batch
 from attnlab.errors import BadInput
@@ -27,7 +26,7 @@ class Predictions(Probe):
     def __init__(self, *, sample_chars: Annotated[int, Ge(0)]) -> None:
         super().__init__()
         self.sample_chars = sample_chars
-        self._hook: RemovableHandle | None = None
+        self._hook: Any = None  # on the model, during a validation
         self._logits = self._sums = torch.empty(0)
 
     def on_validation_start(self, trainer: L.Trainer, lit: Any) -> None:
@@ -45,8 +44,7 @@ class Predictions(Probe):
         self._sums[:, : y.shape[1]] += of_batch.sum(1)  # losses and counts, (2, B, T) -> (2, T)
 
     def on_validation_end(self, trainer: L.Trainer, lit: Any) -> None:
-        if self._hook is not None:
-            self._hook.remove()
+        self._hook.remove()
         self._logits = torch.empty(0)
         losses, counts = trainer.strategy.reduce(self._sums, reduce_op="sum")
         self.record = {"loss_by_position": [round(x, 5) for x in (losses / counts).tolist()]}

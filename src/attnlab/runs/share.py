@@ -82,9 +82,9 @@ def between(c: Comparison, none: Comparison) -> Share:
     """The share of a setting, by the seeds that it, its baseline and attn=none have in common."""
     if c.reads_ahead or none.reads_ahead:
         return Share(why="the loss of a model that reads the future does not measure prediction")
-    mine = c.pairs[["seed", "loss", "loss_base"]]
-    losses = mine.merge(none.pairs[["seed", "loss"]].rename(columns={"loss": "none"}), on="seed")
-    return share_of(losses.loss.tolist(), losses["none"].tolist(), losses.loss_base.tolist())
+    ends = dict(zip(none.pairs.seed, none.pairs.loss, strict=True))
+    mine = c.pairs[c.pairs.seed.isin(ends)]
+    return share_of(mine.loss.tolist(), [ends[x] for x in mine.seed], mine.loss_base.tolist())
 
 
 def sentence(name: str, share: Share, rates: str = "at this learning rate") -> str:

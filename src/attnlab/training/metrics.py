@@ -10,15 +10,13 @@ from typing import Any
 
 import lightning.pytorch as L
 import torch
-from lightning.pytorch.callbacks import EarlyStopping, WeightAveraging
+from lightning.pytorch.callbacks import WeightAveraging
 
-from attnlab.data.corpus import count
-from attnlab.data.sequences import Sequences
+from attnlab.data.corpus import Corpus, count
 from attnlab.errors import BadInput
 from attnlab.probes.base import Probe
 from attnlab.probes.capture import costs, eval_mode, first_nonfinite, future_mass
 from attnlab.training.callbacks import Watch
-from attnlab.training.lengths import at_lengths, by_position
 from attnlab.training.lightning_module import GPTModule
 
 SOURCE = Path(__file__).parents[1]  # of attnlab
@@ -74,10 +72,7 @@ def outcome(trainer: L.Trainer, watch: Watch) -> dict[str, Any]:
         return {"status": "diverged"} | since
     if trainer.global_step == trainer.max_steps:
         return {"status": "finished"}
-    stops = [
-        x.stopping_reason_message for x in callbacks_of(trainer) if isinstance(x, EarlyStopping)
-    ]
-    return {"status": "stopped", "stopped_because": " ".join(filter(None, stops))}
+    return {"status": "stopped", "stopped_because": watch.stopped_because}
 
 
 def train_loss(lit: GPTModule) -> float:
@@ -91,16 +86,21 @@ def train_loss(lit: GPTModule) -> float:
 
 def of_data(lit: GPTModule) -> dict[str, Any]:
     """What only a text, a task, or further lengths have."""
-    corpus, T = lit.corpus, lit.net.block_size
-    found: dict[str, Any] = {"unit": "answer"}
-    if isinstance(corpus, Sequences):
-        found["val_accuracy"] = by_position(lit.net, lit.held_out("val"), T)["accuracy"]
-    else:
+    corpus, found = lit.corpus, dict[str, Any]()
+    is_text = isinstance(corpus, Corpus)
+    if is_text:
         loss = lit.val_losses[lit.trainer.global_step]
         found = {"unit": corpus.alphabet.unit, "bits_per_byte": corpus.bits_per_byte(loss)}
-        found |= {} if corpus.val_floor is None else {"val_floor": corpus.val_floor}
-    if longer := at_lengths(lit.net, corpus, lit.settings):
-        found["by_length"] = {length: by_position(*each) for length, each in longer.items()}
+    if not is_text or lit.settings["data"]["eval_lengths"]:
+        from attnlab.training.lengths import at_lengths, by_position
+
+        longer = at_lengths(lit.net, corpus, lit.settings)
+        if not is_text:
+            accuracy = by_position(lit.net, lit.held_out("val"), lit.net.block_size)["accuracy"]
+            found = {"unit": "answer", "val_accuracy": accuracy}
+        if longer:
+            found["by_length"] = {length: by_position(*each) for length, each in longer.items()}
+    found |= {} if corpus.val_floor is None else {"val_floor": corpus.val_floor}
     return found
 
 

@@ -1,0 +1,101 @@
+"""Draw the picture of README.md, docs/img/three.svg, from the committed rows of three claims.
+
+    python scripts/draw_three.py
+
+One picture for light and dark pages: its background is transparent, and its ink a gray that is
+legible on both.
+"""
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from attnlab.plotting.drawing import color_of, styled
+from scripts.fill_pages import ROOT, judged
+
+FILE = ROOT / "docs/img/three.svg"
+INK = "#768390"
+STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "three",
+    "font.size": 8, "axes.labelsize": 8, "lines.linewidth": 1.6,
+    "axes.linewidth": 0.8, "xtick.labelsize": 7.5, "ytick.labelsize": 7.5,
+    "axes.facecolor": "none", "figure.facecolor": "none", "grid.color": "0.5", "grid.alpha": 0.25,
+    **dict.fromkeys(
+        ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK
+    ),
+}  # fmt: skip
+# The arms of the first panel: label, variant, arm.
+PRICE = "unit_variance_300"
+ARMS = (("without", "unscaled", "unscaled, unit"), ("with 1/√D", "sdpa", "scaled, unit"))
+
+
+def ink(variant: str) -> str:
+    """The color of a variant; the baseline has that of the text."""
+    return INK if variant in ("sdpa", "causal") else color_of(variant)
+
+
+def price(place: Axes) -> str:
+    """The loss of each seed, by arm."""
+    part = judged("unscaled")[2][PRICE]
+    for n, (_, variant, arm) in enumerate(ARMS):
+        losses = part.scores[arm]
+        across = n + np.linspace(-0.15, 0.15, len(losses))
+        place.plot(across, losses, "o", color=ink(variant), ms=3, alpha=0.6, mew=0)
+        place.plot([n - 0.25, n + 0.25], [np.median(losses)] * 2, color=ink(variant))
+    place.set_xticks(range(len(ARMS)), [label for label, _, _ in ARMS])
+    place.set(xlim=(-0.6, len(ARMS) - 0.4), ylabel="loss, nats")
+    return "Without the scale,\na wide head gives little"
+
+
+def by_position(place: Axes) -> str:
+    """Validation loss at each position."""
+    part = judged("flipped_mask")[2]["last_position"]
+    for arm, variant in (("causal", "sdpa"), ("flipped", "flipped")):
+        curves = np.array([row["values"]["by position"] for row in part.rows[arm]])
+        over_seeds(place, np.arange(curves.shape[1]), curves, ink(variant))
+    place.text(4, 1.8, "causal mask", color=INK)
+    place.text(4, 0.18, "flipped mask", color=ink("flipped"))
+    place.set(xlabel="position in the text", ylabel="loss, nats", ylim=(-0.05, None))
+    return "A flipped mask\nreads the answer"
+
+
+def over_seeds(
+    place: Axes, x: np.ndarray, curves: np.ndarray, color: str, dash: str = "-"
+) -> None:
+    """The mean of curves (seeds, x), and their range."""
+    place.fill_between(x, curves.min(0), curves.max(0), color=color, alpha=0.25, lw=0)
+    place.plot(x, curves.mean(0), dash, color=color)
+
+
+def distance(place: Axes) -> str:
+    """The largest difference between the patterns of two heads during training."""
+    parts, color = judged("identical_heads")[2], color_of("identical_heads")
+    for name, arm, dash in (
+        ("free_output", "free output", "--"),
+        ("dropout", "tied, dropout", ":"),
+        ("collapse", "tied output", "-"),
+    ):
+        curves = np.array([row["values"]["by step"] for row in parts[name].rows[arm]])
+        over_seeds(place, curves[0, :, 0], curves[:, :, 1], color, dash)
+    place.text(90, 0.8, "outputs\ndiffer", color=color, ha="right")
+    place.text(190, 0.35, "dropout", color=color)
+    place.text(300, 0.05, "outputs equal: exactly 0", color=color, ha="right")
+    place.set(xlabel="training step", ylabel="distance of two heads", ylim=(-0.05, 1.08))
+    return "Equal heads stay equal\nif nothing separates them"
+
+
+def draw() -> None:
+    """Write the picture, whose content depends on the rows alone."""
+    with styled(), matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(7.0, 2.6))
+        panels = (price, by_position, distance)
+        for place, panel in zip(figure.subplots(1, 3), panels, strict=True):
+            place.set_title(panel(place), fontsize=9, fontweight="bold", loc="left")
+        figure.savefig(FILE, metadata={"Date": None, "Creator": None})
+
+
+if __name__ == "__main__":
+    draw()
+    print(FILE.relative_to(ROOT))

@@ -1,0 +1,183 @@
+"""The command line: every verb works, bad input is one sentence, and help fits one screen."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.cli import Done, attnlab, train_py
+from tests.conftest import SMALL
+from tests.invented import write_run
+
+VERBS = "train runs compare sample look explore evaluate checkup reproduce rank".split()
+MADE = ("probes=default", "logger=tensorboard")  # instead of none
+TRAINING = [x for x in SMALL if x.split("=")[0] not in ("probes", "logger")]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, text_file: Path) -> Path:
+    """A directory with a trained run, `run`, and invented ones, `lab`."""
+    root = tmp_path_factory.mktemp("commands")
+    done = train_py(*TRAINING, *MADE, f"data.path={text_file}", f"outputs={root}", "name=one")
+    assert done.code == 0, done.err
+    (folder,) = (file.parent for file in (root / "one").rglob("metrics.json"))
+    (root / "run").symlink_to(folder)
+    for seed in (0, 1):
+        write_run(root / "lab", "sdpa", seed, 2.0)
+        write_run(root / "lab", "unscaled", seed, 2.1 + seed / 100, curves={"val/loss": [3.0]})
+    (root / "not_a_run").mkdir()
+    return root
+
+
+@pytest.fixture
+def call(place: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Done]:
+    monkeypatch.chdir(place)
+    return lambda line: attnlab(*line.split())
+
+
+@pytest.mark.parametrize(
+    ("line", "words", "files"),
+    [
+        ("runs lab", "unscaled 1 finished 8", ""),
+        ("runs lab --where seed=1 --columns optim.lr --csv a.csv", "sdpa 1 finished 8", "a.csv"),
+        ("compare lab", "unscaled ends 0.105 nats worse than sdpa", ""),
+        ("compare lab --baseline unscaled", "sdpa ends 0.105 nats better than unscaled", ""),
+        ("compare lab --csv b.csv --html b.html --figure b.pdf", "0.105", "b.csv b.html b.pdf"),
+        ("sample run --chars 20 --prompt fox", "fox", ""),
+        ("look run --text quick --out c.png", "L1H1", "c.png"),
+        ("look run --text quick --layer 1 --head 0", "L1H0", ""),
+        ("explore run -o d.html", "d.html", "d.html"),
+        ("explore run run --text fox -o e.html", "e.html", "e.html"),
+        ("evaluate run --trust", "loss", ""),
+        ("checkup run", "healthy", ""),
+    ],
+)
+def test_a_verb_works(call: Callable[[str], Done], line: str, words: str, files: str) -> None:
+    done = call(line)
+    assert done.code == 0 and done.err == "", done
+    assert words in " ".join(done.out.split()), done.out
+    assert all(Path(file).stat().st_size > 50 for file in files.split())
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("runs nowhere", "no runs"),
+        ("runs lab --where seed", "KEY=VALUE"),
+        ("runs lab --where optim.rate=1", "a setting or a metric"),
+        ("runs lab --where seed=7", "none of 4 runs"),
+        ("runs lab --where attn<sdpa", "needs a number"),
+        ("runs lab --columns optim.rate", "optim.rate"),
+        ("runs lab --csv nowhere/a.csv", "nowhere"),
+        ("compare not_a_run", "no runs"),
+        ("compare lab --baseline linear", "matches none"),
+        ("compare lab --baseline lr=0.001", "its own baseline"),
+        ("compare lab --best lr", "only one optim.lr"),
+        ("compare lab --best rate", "not a setting"),
+        ("compare lab --where attn=linear", "none of 4 runs"),
+        ("compare lab --columns nothing", "nothing"),
+        ("compare lab --figure a.gif", ".png, .svg or .pdf"),
+        ("compare lab --html not_a_run", "not_a_run"),
+        ("sample not_a_run", "no checkpoint"),
+        ("sample run --prompt ?", "'?'"),
+        ("sample run --temperature -1", "temperature"),
+        ("sample run --chars -1", "chars"),
+        ("look not_a_run", "no checkpoint"),
+        ("look run --text x", "takes 2 to 16"),
+        ("look run --text quick --layer 2", "0 to 1"),
+        ("look run --text quick --head 2", "0 to 1"),
+        ("look run --text quick --out a.txt", ".png, .svg or .pdf"),
+        ("explore not_a_run", "no checkpoint"),
+        ("explore run --text =", "'='"),
+        ("explore run -o not_a_run", "not_a_run"),
+        ("evaluate run", "--trust"),
+        ("evaluate run --trust --length 0", "length"),
+        ("evaluate run --trust --length 64", "positions"),
+        ("evaluate run --file nowhere.txt", "nowhere.txt"),
+        ("evaluate lab/attn=sdpa/seed=0", "no checkpoint"),
+        ("checkup nowhere", "nowhere"),
+        ("reproduce nothing", "nothing"),
+        ("rank attn=nothing --plan", "nothing"),
+        ("runs lab --sort seed", "--sort"),
+        ("plot lab", "plot"),
+    ],
+)
+def test_bad_input_is_one_sentence(call: Callable[[str], Done], line: str, words: str) -> None:
+    done = call(line)
+    assert done.code == 2 and words in done.err and "Traceback" not in done.err, done
+    if not done.err.startswith("Usage"):
+        assert done.err.startswith("error: ") and len(done.err.strip().split("\n")) == 1, done.err
+
+
+@pytest.mark.parametrize("verb", ["", *VERBS])
+def test_help_fits_one_screen(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    done = attnlab(*verb.split(), "--help")
+    lines = done.out.rstrip().split("\n")
+    assert done.code == 0 and len(lines) <= 40 and max(map(len, lines)) <= 80
+    if not verb:
+        shown = [line.split()[1] for line in lines if line.startswith("│ ") and line[2] != " "]
+        assert [x for x in shown if x[0] != "-"] == VERBS
+
+
+def test_train_is_train_py(tmp_path: Path, text_file: Path) -> None:
+    arguments = [*SMALL, f"data.path={text_file}", f"outputs={tmp_path}", "attn=unscaled"]
+    done = attnlab("train", *arguments)
+    assert done.code == 0 and [*tmp_path.rglob("metrics.json")], done
+
+
+def test_a_setting_of_train_keeps_the_message_of_hydra(tmp_path: Path) -> None:
+    done = attnlab("train", "optim.rate=1", f"outputs={tmp_path}")
+    assert done.code == 1 and "optim.rate" in done.err and not [*tmp_path.iterdir()]
+
+
+def test_the_csv_of_runs_has_every_setting_and_metric(place: Path) -> None:
+    assert attnlab("runs", str(place / "one"), "--csv", str(place / "f.csv")).code == 0
+    (row,) = pd.read_csv(place / "f.csv").to_dict("records")
+    metrics = json.loads((place / "run" / "metrics.json").read_text())
+    assert row["val_loss"] == pytest.approx(metrics["val_loss"], rel=1e-12)
+    assert row["attn/entropy"] == metrics["probes"]["attn/entropy"]
+    assert (row["run"], row["seed"], row["model.n_head"]) == ("sdpa", 0, 2)
+
+
+def test_tensorboard_shows_losses_first_ten_measures_and_the_settings(place: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    log = EventAccumulator(str(place / "run")).Reload()
+    tags = sorted(log.Tags()["scalars"])
+    assert tags[:2] == ["Loss/train", "Loss/validation"]
+    assert sum(tag.startswith("attn/") for tag in tags) == 10
+    content = log.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    given = HParamsPluginData.FromString(content).session_start_info.hparams
+    assert (given["attn"].string_value, given["lr"].number_value) == ("sdpa", 1e-3)
+    metrics = json.loads((place / "run" / "metrics.json").read_text())
+    at_end = [x.value for x in log.Scalars("Loss/validation") if x.step == metrics["steps"]]
+    assert at_end == pytest.approx([metrics["val_loss"]] * len(at_end)) and at_end
+
+
+@pytest.mark.parametrize("length", [16, 8, 1])
+def test_evaluate_measures_what_the_run_measured(
+    place: Path, text_file: Path, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from attnlab.commands.evaluation import evaluate
+
+    metrics = json.loads((place / "run" / "metrics.json").read_text())
+    own, other = (evaluate(place / "run", file, length, trust=True) for file in (None, text_file))
+    assert own == other
+    assert (own["length"], own["trained_length"]) == (length, 16)
+    if length == 16:
+        assert own["loss"] == pytest.approx(metrics["val_loss"], rel=1e-6)
+    else:  # with less context it is another number
+        assert own["loss"] != pytest.approx(metrics["val_loss"], rel=1e-6)
+    assert own["bits_per_byte"] == pytest.approx(own["loss"] / 0.6931472)  # 7-bit characters
+    mean = sum(own["by_position"]) / length
+    assert mean == pytest.approx(own["loss"], rel=1e-2)
+
+
+def test_evaluate_needs_the_symbols_of_the_model(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "digits.txt").write_text("0123456789" * 200)
+    done = attnlab("evaluate", str(place / "run"), "--file", str(tmp_path / "digits.txt"))
+    assert done.code == 2 and "other symbols" in done.err

@@ -1,0 +1,95 @@
+"""Tasks with known answers, against a reader that finds the answers by search."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from attnlab.data import sequences
+from attnlab.data.corpus import IGNORED
+from attnlab.errors import BadInput
+
+Reader = Callable[[list[int], int], Any]  # symbols so far, length -> the answer, None where open
+
+
+def recall(x: list[int], T: int, *, pairs: int = 4, symbols: int = 9, noise: int = 0) -> Any:
+    """The value after the last symbol's first occurrence, once all pairs were shown."""
+    told = 2 * pairs + noise
+    return [*x, None][x.index(x[-1]) + 1] if len(x) > told else None
+
+
+def induction(x: list[int], T: int) -> Any:
+    """What followed the last occurrence of the current symbol."""
+    earlier = [i for i in range(len(x) - 1) if x[i] == x[-1]]
+    return x[earlier[-1] + 1] if earlier else None
+
+
+# task -> settings, reader, and a wrong reader
+TASKS: dict[str, tuple[dict[str, int], Reader, Reader]] = {
+    "mqar": ({"length": 20, "pairs": 4, "symbols": 9}, recall, lambda x, T: x[-1]),
+    "noisy_recall": (
+        {"length": 24, "pairs": 4, "symbols": 9, "noise": 5},
+        lambda x, T: recall(x, T, noise=5),
+        lambda x, T: recall(x, T),
+    ),
+    "copy": (
+        {"length": 16, "symbols": 3},
+        lambda x, T: x[len(x) - 1 - T // 2] if len(x) > T // 2 else None,
+        lambda x, T: x[len(x) - 2 - T // 2] if len(x) > T // 2 else None,
+    ),
+    "induction": ({"length": 24, "symbols": 16}, induction, lambda x, T: x[max(0, len(x) - 8)]),
+    "parity": ({"length": 12}, lambda x, T: sum(x) % 2, lambda x, T: x[-1]),
+}
+
+
+def misread(name: str, reader: Reader) -> int:
+    """How many answers of 64 sequences differ from the reader's, places without one included."""
+    given, _, _ = TASKS[name]
+    task = getattr(sequences, name)(**given)
+    wrong = 0
+    for x, y in zip(*task.draw(64, torch.Generator().manual_seed(0)), strict=True):
+        assert len(x) == given["length"] and 0 <= int(x.min()) <= int(x.max()) < len(task.alphabet)
+        found = [reader(x[: t + 1].tolist(), len(x)) for t in range(len(x))]
+        expected = [None if int(z) == IGNORED else int(z) for z in y]
+        wrong += sum(a != b for a, b in zip(found, expected, strict=True))
+    return wrong
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_answers_are_those_of_a_search(name: str) -> None:
+    _, reader, other = TASKS[name]
+    assert misread(name, reader) == 0
+    assert misread(name, other) > 64  # a planted error
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_batches_differ_and_the_validation_stays(name: str) -> None:
+    given, _, _ = TASKS[name]
+    task, again = (getattr(sequences, name)(**given) for _ in range(2))
+    first, second = (task.draw(8, torch.Generator().manual_seed(n))[0] for n in (0, 1))
+    assert not torch.equal(first, second)
+    pairs = zip(task.held_out("val", 0), again.held_out("val", 0), strict=True)
+    assert all(torch.equal(a, b) for one, other in pairs for a, b in zip(one, other, strict=True))
+    assert sum(len(x) for x, _ in task.held_out("val", 0)) == sequences.HELD_OUT
+    longer = task.at_length(given["length"] + 8)
+    assert longer.length == given["length"] + 8 and longer.sha256 != task.sha256
+    with pytest.raises(BadInput, match="block_size = 99"):
+        task.check_length(99)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "said"),
+    [
+        ("mqar", {"length": 20, "pairs": 10}, "data.pairs = 10 must be from 1 to 9"),
+        ("mqar", {"length": 20, "pairs": 9, "symbols": 8}, "data.pairs = 9 must be from 1 to 8"),
+        ("mqar", {"length": 64, "symbols": 20_000}, "data.symbols = 20000"),
+        ("noisy_recall", {"length": 20, "noise": 18}, "data.noise = 18 must be from 1 to 17"),
+        ("copy", {"length": 15}, "data.length = 15 must be even"),
+        ("induction", {"length": 24, "symbols": 11}, "data.symbols = 11 must be from 12"),
+        ("parity", {"length": 8, "symbols": 1}, "data.symbols = 1 must be from 2 to 10"),
+    ],
+)
+def test_settings_out_of_range_are_refused(name: str, given: dict[str, int], said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        getattr(sequences, name)(**given)

@@ -1,0 +1,152 @@
+"""What is read off the layers of a model: every layer once, as it is called, without a change."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attnlab.attention import AttentionConfig, SelfAttention
+from attnlab.init import init_weights
+from attnlab.model import GPT
+from attnlab.probes import measures
+from attnlab.probes.capture import costs, first_nonfinite, future_mass, scalars, views
+from attnlab.rng import Rule, normal
+from attnlab.training.build import attention
+from tests.attention.layers import VARIANTS, settings
+
+T, C, H = 10, 16, 4
+IDS = torch.randint(7, (2, T), generator=torch.Generator().manual_seed(0))
+# Of post_softmax_mask and softmax_over_queries only the sums that divide the weights read ahead.
+LEAKS = {"flipped", "bidirectional", "peek_one", "zero_fill", "unmerged_heads"}
+
+
+class Silent(nn.Module):
+    """A user's layer that offers no pattern, mask, costs."""
+
+    def __init__(self, config: AttentionConfig) -> None:
+        super().__init__()
+        self.down = nn.Linear(config.n_embd, config.n_embd)
+
+    def init_rules(self, qk_std: float) -> dict[str, Rule]:
+        return {"down.weight": normal(0.1)}
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.down(x)
+        return y
+
+
+class Told(Silent):
+    """It offers a pattern only: each position reads itself and the one before."""
+
+    def pattern(self, x: Tensor) -> Tensor:
+        T = x.shape[1]
+        near = torch.ones(T, T).tril() - torch.ones(T, T).tril(-2)
+        return (near / near.sum(-1, keepdim=True)).expand(len(x), 1, T, T)
+
+
+def gpt(variant: Any, n_layer: int = 2) -> GPT:
+    attn = attention(settings(variant)) if isinstance(variant, str) else variant
+    net = GPT(attn, 7, block_size=T, n_layer=n_layer, n_head=H, n_embd=C)
+    init_weights(net, 0)
+    return net
+
+
+@pytest.mark.parametrize("variant", ["sdpa", "value_residual", "gated_delta_net", "gqa"])
+def test_a_view_shows_what_the_model_computed(variant: str) -> None:
+    """The values, averaged by the pattern and merged, are the output that a hook saw."""
+    net, calls = gpt(variant), list[tuple[Tensor, Tensor]]()
+    net.blocks[0].eval()  # only a part of the model is in evaluation mode
+    modes = [module.training for module in net.modules()]
+    blocks: Any = net.blocks
+    for block in blocks:
+        block.attn.register_forward_hook(lambda _, args, y: calls.append((args[0], y)))
+    seen = list(views(net, IDS))
+    assert [view.layer for view in seen] == [0, 1] and len(calls) == 2
+    for view, (x, y) in zip(seen, calls, strict=True):
+        layer: Any = view.attn
+        assert view.values is not None and view.scores is not None
+        mixed = layer.merge(view.pattern @ view.values, x, view.values)
+        torch.testing.assert_close(layer.proj(mixed), y, rtol=0, atol=1e-5)
+        assert not view.pattern.requires_grad and view.mask.shape == (T, T)
+    assert [module.training for module in net.modules()] == modes
+
+
+def test_a_layer_is_read_as_far_as_it_speaks() -> None:
+    def mixed(config: AttentionConfig) -> nn.Module:
+        return [SelfAttention, Silent, Told][config.layer](config)
+
+    net = gpt(mixed, 3)
+    first, told = views(net, IDS)
+    assert (first.layer, told.layer) == (0, 2)
+    assert told.scores is None and told.values is None
+    assert told.mask.sum().item() == 2 * T - 1 and told.mask[0, 0]  # the keys with weight
+    assert set(costs(net)) == {"length", "parameters"}
+    found = scalars([first, told])
+    assert {"attn/entropy/L0H0", "attn/entropy/L2H0", "attn/effective_heads/L0"} < set(found)
+    assert "attn/effective_heads/L2" not in found and "attn/score_std/L2H0" not in found
+    assert future_mass(net, IDS) == 0 and math.isnan(future_mass(gpt(Silent), IDS))
+
+
+def test_scalars_are_the_measures_of_heads_layers_and_all() -> None:
+    seen = list(views(gpt("sdpa"), IDS))
+    found = scalars(seen)
+    entropies = [measures.entropy(view.pattern, view.mask) for view in seen]
+    for layer, of_heads in enumerate(entropies):
+        for head, value in enumerate(of_heads):
+            assert found[f"attn/entropy/L{layer}H{head}"] == float(value)
+        assert found[f"layers/entropy/L{layer}"] == float(of_heads.mean())
+    assert found["attn/entropy"] == float(torch.cat(entropies).mean())
+    outputs = [view.pattern @ view.values for view in seen if view.values is not None]
+    heads = [float(measures.effective_heads(x)) for x in outputs]
+    assert found["attn/effective_heads"] == pytest.approx(sum(heads) / 2)
+    assert found["attn/head_difference/L1"] == float(
+        (seen[1].pattern[:, :, None] - seen[1].pattern[:, None]).abs().max()
+    )
+
+
+@pytest.mark.parametrize("variant", sorted({*VARIANTS} - {"strict_flip"}))
+def test_exactly_the_leaks_have_weight_on_the_future(variant: str) -> None:
+    assert (future_mass(gpt(variant), IDS) > 1e-6) == (variant in LEAKS)
+
+
+def spoiled(name: str, value: float, rows: slice = slice(None)) -> Callable[[GPT], None]:
+    def spoil(net: GPT) -> None:
+        with torch.no_grad():
+            net.get_parameter(name)[rows] = value
+
+    return spoil
+
+
+BIG = 1e30  # its square is infinite in fp32
+
+
+@pytest.mark.parametrize(
+    ("spoil", "named"),
+    [
+        (lambda net: None, None),
+        (spoiled("wte.weight", math.nan), "weight wte.weight"),
+        (spoiled("blocks.1.attn.qkv.weight", math.inf), "weight blocks.1.attn.qkv.weight"),
+        (spoiled("blocks.1.attn.qkv.weight", BIG, slice(0, 2 * C)), "scores of layer 1"),
+        (spoiled("blocks.0.mlp.proj.weight", 1e38), "values of layer 1"),
+        (spoiled("ln_f.weight", 3e38), "logits"),
+    ],
+)
+def test_the_first_quantity_that_is_not_finite(spoil: Any, named: str | None) -> None:
+    net = gpt("manual")
+    spoil(net)
+    assert first_nonfinite(net, IDS) == named
+
+
+def test_costs_are_sums_over_the_layers() -> None:
+    net, layer = gpt("sdpa", 3), SelfAttention(AttentionConfig(C, H, T, bias=False))
+    parameters = 3 * sum(p.numel() for p in layer.parameters())
+    assert costs(net, 50) == {
+        "length": 50,
+        "parameters": parameters,
+        "flops": 3 * layer.flops(50),
+        "cached": 3 * layer.state(50),
+    }
+    assert costs(net)["length"] == T

@@ -1,0 +1,219 @@
+"""Probes in runs: what they log and record, that they change nothing, and what ends a run."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import lightning.pytorch as L
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from attnlab.attention import AttentionConfig, SelfAttention, peek_one
+from attnlab.errors import BadInput
+from attnlab.probes import history
+from attnlab.probes.base import log_scalars
+from attnlab.probes.capture import View, view_of
+from attnlab.probes.history import as_history, patterns_of, read_history, snapshot
+from attnlab.probes.learning_curve import StopWhenSolved
+from attnlab.probes.patterns import Gradients, picture
+from attnlab.rng import generator
+from attnlab.training.config import read_config
+from attnlab.training.run import run
+from tests.conftest import SMALL, settings
+
+Train = Callable[..., Any]
+ALL = (
+    "probes=default probes.patterns.every=1 probes.patterns.heads=true probes.gradients.every=1 "
+    "probes.history.chars=9 probes.history.steps=3 model.dropout=0.1"
+).split()
+
+
+def weights(result: Any) -> dict[str, Tensor]:
+    loaded = torch.load(result.folder / "checkpoints" / "last.ckpt", weights_only=True)
+    return {name: x for name, x in loaded["state_dict"].items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optim", ["adamw", "muon"])
+def test_probes_change_no_bit_of_a_training(train: Train, optim: str) -> None:
+    changed = f"optim={optim}"
+    plain = train("model.dropout=0.1", changed, folder="plain")
+    seen = train(*ALL, changed, "logger=csv", folder="seen")
+    ours, theirs = weights(plain), weights(seen)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(x, theirs[name]) for name, x in ours.items())
+    for name in ("val_loss", "train_loss", "best_val_loss"):
+        assert plain.metrics[name] == seen.metrics[name]
+    other = train("model.dropout=0.1", changed, "seed=1", folder="other")  # a planted difference
+    assert not all(torch.equal(x, ours[name]) for name, x in weights(other).items())
+
+
+@pytest.fixture
+def logged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, float]]:
+    """(tag, step, value) of all that probes log."""
+    found: list[tuple[str, int, float]] = []
+
+    def log(trainer: L.Trainer, values: Any, step: int) -> None:
+        found.extend((tag, step, value) for tag, value in values.items())
+
+    for module in ("patterns", "learning_curve"):
+        monkeypatch.setattr(f"attnlab.probes.{module}.log_scalars", log)
+    return found
+
+
+def test_what_a_run_logs_and_records(train: Train, logged: list[Any]) -> None:
+    result = train(*ALL, "attn=peek_one")
+    pairs = [(tag, step) for tag, step, _ in logged]
+    assert len(pairs) == len(set(pairs))  # no step twice, though validations measure, too
+    for tag, steps in {
+        "attn/entropy": [0, 1, 2, 3, 4],
+        "attn/future_mass/L1H0": [0, 1, 2, 3, 4],
+        "layers/entropy/L0": [0, 1, 2, 3, 4],
+        "grad/L1": [1, 2, 3, 4],
+    }.items():
+        assert [step for name, step in pairs if name == tag] == steps
+    values = {(tag, step): value for tag, step, value in logged}
+    metrics, probes = result.metrics, result.metrics["probes"]
+    assert probes["attn/entropy"] == values["attn/entropy", 4]
+    heads = [values[f"attn/future_mass/L{n}H{h}", 4] for n in (0, 1) for h in (0, 1)]
+    assert probes["attn/future_mass"] == pytest.approx(sum(heads) / 4)
+    losses = np.array(probes["loss_by_position"])  # 400 characters in windows of 16
+    assert losses.shape == (16,) and abs(losses.mean() - metrics["val_loss"]) < 0.01
+    kept = read_history(result.folder)
+    assert kept is not None and len(kept["tokens"]) == 9 and kept["heads"] == [2, 2]
+    assert [x["step"] for x in kept["snapshots"]] == [0, round(4 * 0.5**1.7), 4]
+    future = kept["snapshots"][-1]["measures"]["future_mass"]
+    assert np.shape(future) == (2, 2) and np.min(future) > 0
+
+
+def test_gradients_are_the_norms_of_each_block(logged: list[Any]) -> None:
+    blocks = torch.nn.ModuleList(torch.nn.Linear(3, 2, bias=bias) for bias in (True, False))
+    trainer: Any = SimpleNamespace(global_step=4)
+    x = torch.randn(5, 3, generator=generator(0, "x"))
+    (blocks[0](x).square().sum() * 3).backward()  # the second block gets no gradient
+    probe = Gradients(every=5)
+    probe.on_before_optimizer_step(trainer, SimpleNamespace(net=SimpleNamespace(blocks=blocks)))
+    grads = [p.grad for p in blocks[0].parameters() if p.grad is not None]
+    norm = math.sqrt(sum(float(g.square().sum()) for g in grads))
+    ((tag, step, value),) = logged
+    assert (tag, step) == ("grad/L0", 5) and value == pytest.approx(norm, rel=1e-3)
+    trainer.global_step = 5
+    probe.on_before_optimizer_step(trainer, None)
+    assert len(logged) == 1
+
+
+def test_losses_come_first_in_tensorboard() -> None:
+    calls: list[Any] = []
+    logger = SimpleNamespace(log_metrics=lambda values, step: calls.append((values, step)))
+    trainer: Any = SimpleNamespace(loggers=[logger], is_global_zero=True)
+    log_scalars(trainer, {"val/loss": 2.0, "x": 1.0}, 7)
+    assert calls == [({"Loss/validation": 2.0, "val/loss": 2.0, "x": 1.0}, 7)]
+    trainer.is_global_zero = False
+    log_scalars(trainer, {"x": 1.0}, 8)
+    assert len(calls) == 1
+
+
+# ---- tasks
+
+TASK = "data=copy model.block_size=16 data.symbols=2 data.batch_size=32 optim.lr=0.02".split()
+CURVE = [
+    *(o for o in SMALL if o != "data=text"),
+    *TASK,
+    "probes=curve",
+    "probes.curve.every=2",
+    "probes.curve.sequences=8",
+]
+
+
+def learned(folder: Path, *overrides: str) -> dict[str, Any]:
+    """metrics.json of a run of a task with probes=curve."""
+    config = read_config(settings(*CURVE, *overrides))
+    found: dict[str, Any] = run(config, folder, variant="sdpa", overrides=overrides).metrics
+    return found
+
+
+def test_the_curve_of_a_task(tmp_path: Path) -> None:
+    metrics = learned(tmp_path / "run", "trainer.max_steps=5")
+    curve = metrics["probes"]["curve"]
+    assert len(curve["accuracy"]) == 2 and set(curve["losses"]) == {"2", "4", "5"}
+    right = np.array(curve["accuracy"]) * 8 * 8  # of 8 sequences with 8 answers
+    assert np.abs(right - right.round()).max() < 0.01 and 0 < right.min() <= right.max() <= 64
+    assert curve["losses"]["5"] == metrics["val_loss"]
+
+
+def test_a_run_ends_when_its_task_is_solved(tmp_path: Path) -> None:
+    solved = ["callbacks=solved", "trainer.max_steps=20", "trainer.val_check_interval=20"]
+    metrics = learned(tmp_path / "early", *solved, "callbacks.solved.accuracy=0.0")
+    assert metrics["steps"] == 4 and metrics["status"] == "stopped"
+    metrics = learned(tmp_path / "never", *solved, "callbacks.solved.accuracy=1.1")
+    assert metrics["steps"] == 20 and metrics["status"] == "finished"
+    with pytest.raises(BadInput, match="probes=curve"):
+        StopWhenSolved(1.0).on_train_batch_end(SimpleNamespace(callbacks=[]))  # type: ignore[arg-type]
+
+
+# ---- history.json
+
+
+def seen_by(may_attend: Any, layers: int = 2) -> list[View]:
+    x = torch.randn(1, 9, 16, generator=generator(0, "x"))
+    views = []
+    for n in range(layers):
+        layer = SelfAttention(AttentionConfig(16, 2 * (n + 1), 9), may_attend=may_attend)
+        with torch.no_grad():
+            views.append(view_of(n, layer, (x,)))
+    return views
+
+
+def test_a_history_gives_its_patterns_back(tmp_path: Path) -> None:
+    views = seen_by(peek_one)
+    views[0].pattern[0, 1] *= -1
+    views[0].pattern[0, 0, 3, 4] = 1e-9  # a leak that rounds to nothing
+    views[1].pattern[0, 3, 2] = math.nan
+    content = as_history("to be, or", views, [snapshot(views, 0), snapshot(views, 5, 1.25)])
+    (tmp_path / "history.json").write_text(json.dumps(content))
+    kept = read_history(tmp_path)
+    assert kept == content
+    found = patterns_of(kept)
+    assert list(found) == ["L0H0", "L0H1", "L1H0", "L1H1", "L1H2", "L1H3"]
+    for name, (pattern, mask) in found.items():
+        view = views[int(name[1])]
+        real = view.pattern[0, int(name[3])].numpy()
+        np.testing.assert_allclose(pattern, real, rtol=0, atol=0.004)
+        assert np.array_equal(mask, view.mask.numpy())
+        assert ((pattern != 0) >= ((real != 0) & ~mask)).all()
+    assert kept["snapshots"][1]["loss"] == 1.25 and kept["snapshots"][0]["loss"] is None
+    assert kept["snapshots"][0]["measures"]["entropy"][1][3] is None  # NaN
+    assert history.first_equal(torch.tensor([1.0, 2, 1, 2])) == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda c: c["snapshots"][0].update(weights="AAAA"),
+        lambda c: c["snapshots"][0].pop("negative"),
+        lambda c: c.update(heads=[3, 4]),
+        lambda c: c.update(tokens=5),
+        lambda c: c["snapshots"].append(None),
+    ],
+)
+def test_a_damaged_history_is_named(spoil: Any, tmp_path: Path) -> None:
+    views = seen_by(peek_one)
+    content = as_history("to be, or", views, [snapshot(views, 0)])
+    spoil(content)
+    assert read_history(tmp_path) is None
+    (tmp_path / "history.json").write_text(json.dumps(content))
+    with pytest.raises(BadInput, match=r"history\.json is damaged"):
+        read_history(tmp_path)
+
+
+def test_a_picture_shows_every_head_and_symbol() -> None:
+    (view, _) = seen_by(peek_one)
+    page = picture(view, list("to be, or"))
+    assert page.shape[2] == 3 and page.shape[1] > 2 * 9 * 12
+    view.pattern[:] = 0
+    assert not np.array_equal(page, picture(view, list("to be, or")))

@@ -1,0 +1,262 @@
+"""Every measure against a slow formula in NumPy, and each formula against one planted error."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from attnlab.attention.core import bidirectional, build_mask, causal, flipped
+from attnlab.probes import measures
+
+Array = NDArray[np.float64]
+B, H, T, D = 2, 3, 13, 4
+MASKS = {f.__name__: build_mask(f, T) for f in (causal, bidirectional, flipped)}
+INPUTS = torch.randn(B, H, T, T, generator=torch.Generator().manual_seed(0)).double()
+
+
+def pattern_of(mask: Tensor, size: float = 3.0) -> Tensor:
+    return (size * INPUTS).masked_fill(~mask, -torch.inf).softmax(-1)
+
+
+# ---- measures of a head: the mean over texts and queries of a number of each row of weights
+
+Row = Callable[[Array, int, int], float]  # weights p (T,), position of the query, visible keys
+
+
+def nats(p: Array) -> float:
+    return -sum(float(x) * math.log(x) for x in p if x > 0)
+
+
+ROWS: dict[str, tuple[Row, Row]] = {  # name -> formula, and the formula with an error
+    "entropy": (lambda p, t, n: nats(p) / math.log(n), lambda p, t, n: nats(p) / math.log(T)),
+    "entropy_nats": (lambda p, t, n: nats(p), lambda p, t, n: nats(p) / math.log(2)),
+    "effective_keys": (lambda p, t, n: math.exp(nats(p)), lambda p, t, n: 1 / float(p @ p)),
+    "largest_weight": (lambda p, t, n: max(p), lambda p, t, n: p[t]),
+    "saturated_rows": (lambda p, t, n: max(p) > 0.99, lambda p, t, n: max(p) > 0.9),
+    "jacobian_trace": (lambda p, t, n: sum(p * (1 - p)), lambda p, t, n: 1 - max(p) ** 2),
+    "self_mass": (lambda p, t, n: p[t], lambda p, t, n: p[t - 1]),
+    "first_mass": (lambda p, t, n: p[0], lambda p, t, n: p[min(1, t)]),
+    "distance_back": (
+        lambda p, t, n: sum(p[k] * (t - k) for k in range(T)),
+        lambda p, t, n: sum(p[k] * abs(t - k - 1) for k in range(T)),
+    ),
+}
+
+
+def counted(mask: Tensor) -> list[int]:
+    """Queries with at least 8 keys, or as many as any has."""
+    keys = [int(row.sum()) for row in mask]
+    return [t for t in range(T) if keys[t] >= max(2, min(8, *[max(keys)] * 2))]
+
+
+def over_rows(row: Row, pattern: Tensor, mask: Tensor, rows: list[int]) -> list[float]:
+    found = []
+    for h in range(H):
+        each = [(pattern[b, h, t].numpy(), t, int(mask[t].sum())) for b in range(B) for t in rows]
+        found.append(sum(float(row(*x)) for x in each) / len(each))
+    return found
+
+
+@pytest.mark.parametrize("kind", MASKS)
+@pytest.mark.parametrize("name", ROWS)
+def test_a_measure_of_a_head(name: str, kind: str) -> None:
+    mask, (formula, wrong) = MASKS[kind], ROWS[name]
+    pattern = pattern_of(mask, 9.0 if name == "saturated_rows" else 3.0)
+    ours, rows = getattr(measures, name)(pattern, mask).tolist(), counted(mask)
+    assert ours == pytest.approx(over_rows(formula, pattern, mask, rows), abs=1e-7)
+    if kind == "causal":  # planted errors: of the formula, and of the choice of the queries
+        assert ours != pytest.approx(over_rows(wrong, pattern, mask, rows), abs=1e-3)
+        every = over_rows(formula, pattern, mask, list(range(1, T)))
+        assert ours != pytest.approx(every, abs=1e-3)
+
+
+def test_rows_with_few_keys_do_not_count() -> None:
+    for mask in (*MASKS.values(), build_mask(causal, T, window=3)):
+        assert measures.rows_with_choice(mask).nonzero().flatten().tolist() == counted(mask)
+    assert not measures.rows_with_choice(torch.eye(4, dtype=torch.bool)).any()
+
+
+# ---- measures of a whole pattern, of scores, of two heads, and of outputs
+
+CAUSAL, SEEING = MASKS["causal"], MASKS["bidirectional"]
+LEAKING, PAST = pattern_of(SEEING), pattern_of(CAUSAL)
+SIGNED = INPUTS / 5
+IDS = torch.tensor([[0, 1, 2, 0, 1, 2, 0, 3, 1, 2, 2, 0, 1], [4] * T])
+OUTPUTS = torch.randn(B, H, T, D, generator=torch.Generator().manual_seed(1)).double()
+
+
+def future_mass(pattern: Tensor, first: int = 1) -> list[float]:
+    """Per query that has later positions, the absolute weight on them."""
+    sums = [
+        [sum(abs(float(x)) for x in pattern[b, h, t, t + first :]) for b in range(B)]
+        for h in range(H)
+        for t in range(T - 1)
+    ]
+    return np.array(sums).reshape(H, -1).mean(-1).tolist()
+
+
+def previous_mass(pattern: Tensor, mask: Tensor, back: int = 1) -> list[float]:
+    rows = [t for t in counted(mask) if t >= 1]
+    return over_rows(lambda p, t, n: p[t - back], pattern, mask, rows)
+
+
+def induction_mass(pattern: Tensor, ids: Tensor, off: int = 1) -> list[float]:
+    """Weight on keys that follow an earlier occurrence of the query's symbol, where there is one.
+
+    (Olsson et al. 2022)
+    """
+    found = []
+    for h in range(H):
+        sums = []
+        for b in range(B):
+            for t in range(T):
+                keys = [j + off for j in range(t) if ids[b, j] == ids[b, t]]
+                if keys:
+                    sums.append(sum(float(pattern[b, h, t, min(j, t)]) for j in keys))
+        found.append(sum(sums) / len(sums))
+    return found
+
+
+def score_std(scores: Tensor, mask: Tensor, less: int = 1) -> list[float]:
+    def variance(h: int) -> float:
+        rows = [scores[b, h, t][mask[t]].numpy() for b in range(B) for t in counted(mask)]
+        return float(np.mean([x.var(ddof=less) for x in rows]))
+
+    return [math.sqrt(variance(h)) for h in range(H)]
+
+
+def pattern_similarity(pattern: Tensor, mask: Tensor, even: float = 1.0) -> Any:
+    """Cosines between heads, without the weights that a blind head would give."""
+    rows = counted(mask)
+    blind = even * (mask / mask.sum(-1, keepdim=True)).double().numpy()
+    flat = [(pattern[:, h].numpy() - blind)[:, rows].ravel() for h in range(H)]
+    return [[a @ b / np.linalg.norm(a) / np.linalg.norm(b) for b in flat] for a in flat]
+
+
+def js_divergence(pattern: Tensor, mask: Tensor, most: float = 1.0) -> Any:
+    """Entropy of the mean of two heads' weights minus their mean entropy, over the rows."""
+
+    def between(a: int, b: int) -> float:
+        found = []
+        for p, q in (
+            (pattern[i, a, t], pattern[i, b, t]) for i in range(B) for t in counted(mask)
+        ):
+            found.append(
+                nats((p + q).numpy() / 2) - most * (nats(p.numpy()) + nats(q.numpy())) / 2
+            )
+        return float(np.mean(found))
+
+    return [[between(a, b) for b in range(H)] for a in range(H)]
+
+
+def effective_heads(outputs: Tensor, center: float = 1.0) -> float:
+    """(sum l)^2 / sum l^2 of the eigenvalues of the heads' inner products."""
+    x = outputs.numpy()
+    flat = (x - center * x.mean((0, 2), keepdims=True)).transpose(1, 0, 2, 3).reshape(H, -1)
+    eigenvalues = np.linalg.eigvalsh(flat @ flat.T)
+    return float(eigenvalues.sum() ** 2 / (eigenvalues**2).sum())
+
+
+def cross_entropies(logits: Tensor, targets: Tensor, unit: float = 1.0) -> Any:
+    def of(row: Array, y: int) -> float:
+        return 0.0 if y == -100 else (math.log(np.exp(row).sum()) - row[y]) / unit
+
+    return [
+        [of(row.numpy(), int(y)) for row, y in zip(rows, ys, strict=True)]
+        for rows, ys in zip(logits, targets, strict=True)
+    ]
+
+
+def sums_are_one(pattern: Tensor, one: float = 1.0) -> list[float]:
+    sums = pattern.numpy().sum(-1)
+    return [max(abs(x - one) for x in sums[:, h].ravel()) for h in range(H)]
+
+
+def with_others(matrix: Tensor, itself: bool = False) -> list[float]:
+    few = [[row[k] for k in range(H) if itself or k != h] for h, row in enumerate(matrix.numpy())]
+    return [float(np.mean(row)) for row in few]
+
+
+def largest_difference(heads: Tensor, dim: int, power: int = 1) -> float:
+    x = heads.numpy()
+    return float(
+        max((np.abs(x[:, a] - x[:, b]) ** power).max() for a in range(H) for b in range(a))
+    )
+
+
+TARGETS = IDS.where(IDS != 1, -100)
+LOGITS = torch.randn(B, T, 5, generator=torch.Generator().manual_seed(2)).double()
+WHOLE: dict[str, tuple[Callable[..., Any], tuple[Any, ...], Any]] = {
+    # name -> formula, its arguments, and the value of its last argument that is an error
+    "future_mass": (future_mass, (LEAKING,), 0),
+    "future_mass of signed weights": (future_mass, (SIGNED,), 2),
+    "previous_mass": (previous_mass, (PAST, CAUSAL), 2),
+    "induction_mass": (induction_mass, (PAST, IDS), 0),
+    "row_sum_error": (sums_are_one, (SIGNED,), 0.0),
+    "score_std": (score_std, (INPUTS, CAUSAL), 0),
+    "pattern_similarity": (pattern_similarity, (PAST, CAUSAL), 0.0),
+    "js_divergence": (js_divergence, (PAST, CAUSAL), 0.5),
+    "effective_heads": (effective_heads, (OUTPUTS + 2,), 0.0),
+    "cross_entropies": (cross_entropies, (LOGITS, TARGETS), math.log(2)),
+    "with_others": (with_others, (INPUTS[0, :, :H, 0],), True),
+    "largest_difference": (largest_difference, (PAST, 1), 2),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_measure_of_whole_tensors(name: str) -> None:
+    formula, given, error = WHOLE[name]
+    ours = getattr(measures, name.split(" of ")[0])(*given)
+    size = 1e-6 if name == "cross_entropies" else 1e-10  # in fp32
+    np.testing.assert_allclose(ours, formula(*given), rtol=size, atol=size)
+    assert np.abs(ours.numpy() - formula(*given, error)).max() > 1e-3
+
+
+def test_the_mean_loss_leaves_out_what_is_not_predicted() -> None:
+    losses, counts = np.array(cross_entropies(LOGITS, TARGETS)), (TARGETS != -100).sum()
+    ours = float(measures.mean_loss(LOGITS, TARGETS))
+    assert ours == pytest.approx(float(losses.sum() / counts), rel=1e-6)
+    assert ours != pytest.approx(float(losses.mean()), rel=0.1)
+
+
+# ---- limits
+
+
+def test_heads_that_are_equal_or_even() -> None:
+    same = PAST[:, :1].expand(-1, H, -1, -1)
+    assert measures.largest_difference(same, dim=1) == 0
+    assert measures.pattern_similarity(same, CAUSAL).numpy() == pytest.approx(np.ones((H, H)))
+    scaled = OUTPUTS[:, :1] * torch.tensor([1.0, 2.0, 3.0])[:, None, None]
+    assert float(measures.effective_heads(scaled)) == pytest.approx(1)
+    even = CAUSAL / CAUSAL.sum(-1, keepdim=True)
+    heads = torch.stack([even * (1 + 1e-7 * INPUTS[0, 0].float()), even, PAST[0, 0].float()])
+    found = measures.pattern_similarity(heads[None], CAUSAL)
+    assert found.tolist() == [[1, 1, 0], [1, 1, 0], [0, 0, pytest.approx(1)]]
+    assert measures.with_others(torch.ones(1, 1)).isnan().all()
+
+
+@pytest.mark.parametrize("name", [*ROWS, "previous_mass", "future_mass", "row_sum_error"])
+def test_a_nan_is_never_averaged_away(name: str) -> None:
+    pattern = PAST.clone()
+    pattern[0, 1, 1] = torch.nan  # all keys of query 1, in a row that does not count
+    given = (pattern,) if name in {"future_mass", "row_sum_error"} else (pattern, CAUSAL)
+    assert getattr(measures, name)(*given).isnan().tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("std", [0.0, 0.5, 2.0, 5.0])
+def test_the_random_energy_model_is_the_mean_of_draws(std: float) -> None:
+    stream = torch.Generator().manual_seed(3)
+    n = torch.tensor([64, 4, 64])
+    entropy, trace = measures.random_energy(std, n)
+    for place, keys in enumerate(n.tolist()):
+        p = (std * torch.randn(20_000, keys, generator=stream).double()).softmax(-1)
+        of_rows = torch.special.entr(p).sum(-1), 1 - p.square().sum(-1)
+        for ours, draws in zip((entropy, trace), of_rows, strict=True):
+            error = 5 * float(draws.std()) / math.sqrt(len(draws)) + 1e-9
+            assert abs(float(ours[place]) - float(draws.mean())) < error
+    assert measures.random_energy(math.nan, n)[0].isnan().all()

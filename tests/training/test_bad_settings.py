@@ -1,0 +1,127 @@
+"""Bad input is one sentence or Hydra's own message, and harms no files."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnlab.errors import BadInput
+from tests.cli import small_run
+
+# Overrides, and what the message names. Hydra's messages end with code 1, attnlab's with 2.
+OF_HYDRA = [
+    ("typo=1", "typo"),
+    ("modl.n_head=3", "modl"),
+    ("model.n_hed=3", "n_hed"),
+    ("attn=unscald", "unscald"),
+    ("preset=nope", "preset/nope"),
+    ("experiment=nope", "experiment/nope"),
+    ("attn=sdpa,manual", "attn"),
+    ("seed=0,1", "seed"),
+    ("n_head", "n_head"),
+    ("seed=range(x)", "range(x)"),
+    ("data.path=my texts/a [draft].txt", "mismatched input"),
+    ("trainer.max_time=5", "max_time"),
+]
+OF_ATTNLAB = [
+    ("+typo=1", "typo"),
+    ("+attn.breadth=8", "attn.breadth"),
+    ("+trainer.max_step=3", "trainer.max_steps"),
+    ("+trainer.max_time={second:1}", "second"),
+    ("~optim.lr", "lr"),
+    ("seed=???", "seed"),
+    ("seed=abc", "seed"),
+    ("seed=-1", "seed"),
+    ("seed=1.5", "seed"),
+    ("force=maybe", "force"),
+    ("checkpoint_every=0", "checkpoint_every"),
+    ("model.n_head=3", "n_head"),
+    ("model.n_head=0", "n_head"),
+    ("model.n_embd=wide", "n_embd"),
+    ("model.n_layer=0", "n_layer"),
+    ("model.block_size=0", "block_size"),
+    ("model.block_size=100000", "block_size"),
+    ("model.dropout=1", "dropout"),
+    ("model.bias=7", "bias"),
+    ("model.init=xavier", "xavier"),
+    ("model.qk_std=-1", "qk_std"),
+    (
+        "+logger.csv._target_=lightning.pytorch.loggers.CSVLogger +logger.csv.save_dir=x",
+        "save_dir",
+    ),
+    ("attn.scale=nan", "scale"),
+    ("attn.heads=3", "n_head"),
+    ("attn.kernel=attnlab.attention.weights.nope", "attnlab.attention.weights.nope"),
+    ("attn.kernel=sparsmax", "sparsemax"),
+    ("attn._target_=no.such.Class", "no.such.Class"),
+    ("attn=strict_flip attn.kernel=nope", "nope"),
+    ("optim.lr=-1", "lr"),
+    ("optim.lr=fast", "lr"),
+    ("optim.min_lr=inf", "min_lr"),
+    ("optim.betas=[0.9]", "betas"),
+    ("optim.weight_decay=-1", "weight_decay"),
+    ("optim.warmup_steps=-1", "warmup_steps"),
+    ("optim=muon optim.min_lr=0 optim.momentum=1", "momentum"),
+    ("data.batch_size=0", "batch_size"),
+    ("data.path=none.txt", "none.txt"),
+    ("data.path=TEXTS/latin1.txt", "latin1.txt"),
+    ("data.path=TEXTS/short.txt", "block_size"),
+    ("data.path=TEXTS/large.txt", "data.tokenizer"),
+    ("data.tokenizer=TEXTS", "data.tokenizer"),
+    ("data.eval_lengths=[32]", "length"),
+    ("data.eval_lengths=[0]", "eval_lengths"),
+    ("trainer.max_steps=0", "max_steps"),
+    ("trainer.max_steps=abc", "max_steps"),
+    ("trainer.val_check_interval=0", "val_check_interval"),
+    ("trainer.precision=16-mixed", "precision"),
+    ("trainer.strategy=ddp_spawn", "strategy"),
+    ("trainer.strategy=ddp_fork", "strategy"),
+    ("trainer.accelerator=tpu", "xla"),
+    ("init_from=nowhere", "nowhere"),
+    ("init_from=TEXTS/latin1.txt", "latin1.txt"),
+    ("callbacks=ema callbacks.ema.decay=often", "decay"),
+    ("callbacks=ema +callbacks.ema.update_starting_at_step=100", "EMAWeightAveraging"),
+    ("callbacks=solved callbacks.solved.accuracy=high", "accuracy"),
+    ("+callbacks.mine._target_=no_such_module.Callback", "no_such_module"),
+    ("+probes.patterns.every=0 probes=light", "every"),
+]
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("texts")
+    (folder / "latin1.txt").write_bytes("déjà vu ".encode("latin1") * 100)
+    (folder / "short.txt").write_text("a short text")
+    (folder / "large.txt").write_text("".join(map(chr, range(0x4E00, 0x5300))))
+    return folder
+
+
+@pytest.mark.parametrize(("override", "named"), OF_HYDRA)
+def test_hydra_names_what_it_does_not_read(
+    override: str, named: str, text_file: Path, tmp_path: Path
+) -> None:
+    done = small_run(tmp_path / "out", text_file, override)
+    assert done.code == 1
+    assert named in done.err
+    assert "Traceback" not in done.err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("overrides", "named"), OF_ATTNLAB)
+def test_a_bad_setting_is_refused(
+    overrides: str, named: str, train: Callable[..., Any], texts: Path, tmp_path: Path
+) -> None:
+    words = [word.replace("TEXTS", str(texts)) for word in overrides.split(" ")]
+    with pytest.raises(BadInput) as error:
+        train(*words)
+    assert named in str(error.value)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_is_refused_is_one_sentence_on_the_terminal(text_file: Path, tmp_path: Path) -> None:
+    done = small_run(tmp_path / "out", text_file, "model.n_head=3")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("error: ") and done.err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
