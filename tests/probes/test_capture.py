@@ -141,7 +141,7 @@ def test_the_first_quantity_that_is_not_finite(spoil: Any, named: str | None) ->
 
 
 def test_costs_are_sums_over_the_layers() -> None:
-    net, layer = gpt("sdpa", 3), SelfAttention(AttentionConfig(C, H, T))
+    net, layer = gpt("sdpa", 3), SelfAttention(AttentionConfig(C, H, T, bias=False))
     parameters = 3 * sum(p.numel() for p in layer.parameters())
     assert costs(net, 50) == {
         "length": 50,

@@ -16,9 +16,9 @@ from torch import Tensor
 from attnlab.attention import AttentionConfig, SelfAttention, peek_one
 from attnlab.errors import BadInput
 from attnlab.probes import history
-from attnlab.probes.base import Probe, log_scalars
+from attnlab.probes.base import log_scalars
 from attnlab.probes.capture import View, view_of
-from attnlab.probes.history import History, as_history, patterns_of, read_history, snapshot
+from attnlab.probes.history import as_history, patterns_of, read_history, snapshot
 from attnlab.probes.learning_curve import StopWhenSolved
 from attnlab.probes.patterns import Gradients, picture
 from attnlab.rng import generator
@@ -209,17 +209,6 @@ def test_a_damaged_history_is_named(spoil: Any, tmp_path: Path) -> None:
     (tmp_path / "history.json").write_text(json.dumps(content))
     with pytest.raises(BadInput, match=r"history\.json is damaged"):
         read_history(tmp_path)
-
-
-def test_a_resumed_probe_keeps_what_it_had() -> None:
-    probe, again = Probe(), Probe()
-    probe.record = {"attn/entropy": 0.5, "curve": {"every": 2}}
-    again.load_state_dict(probe.state_dict())
-    assert again.record == probe.record
-    first, second = (History(steps=3, chars=9, windows=1) for _ in range(2))
-    first._snapshots, first._ids = [{"step": 0}], torch.zeros(1, 9)
-    second.load_state_dict(first.state_dict())
-    assert second._snapshots == [{"step": 0}] and second._ids.shape == (1, 9)
 
 
 def test_a_picture_shows_every_head_and_symbol() -> None:

@@ -227,21 +227,6 @@ def test_the_mean_loss_leaves_out_what_is_not_predicted() -> None:
 # ---- limits
 
 
-@pytest.mark.parametrize(
-    ("size", "expected"),
-    [
-        (0.0, {"entropy": 1, "saturated_rows": 0, "largest_weight": 1 / T, "effective_keys": T}),
-        (1e4, {"entropy": 0, "saturated_rows": 1, "largest_weight": 1, "effective_keys": 1}),
-        (1e4, {"jacobian_trace": 0}),
-        (0.0, {"jacobian_trace": 1 - 1 / T, "self_mass": 1 / T, "distance_back": 0}),
-    ],
-)
-def test_even_weights_and_one_key(size: float, expected: dict[str, float]) -> None:
-    for name, value in expected.items():
-        found = getattr(measures, name)(pattern_of(SEEING, size), SEEING)
-        assert found.tolist() == pytest.approx([value] * H, abs=1e-6), name
-
-
 def test_heads_that_are_equal_or_even() -> None:
     same = PAST[:, :1].expand(-1, H, -1, -1)
     assert measures.largest_difference(same, dim=1) == 0

@@ -81,6 +81,8 @@ def recorded(run: Path) -> dict[str, Any]:
     events.Reload()
     tags = events.Tags()
     found |= {tag: [(x.step, x.value) for x in events.Scalars(tag)] for tag in tags["scalars"]}
+    last = found["Loss/validation"]  # its last point is written again, for the tab HPARAMS
+    found["Loss/validation"] = list(dict.fromkeys(last))
     images = {tag: [x.step for x in events.Images(tag)] for tag in tags["images"]}
     texts = [x.tensor_proto.string_val[0].decode() for x in events.Tensors("sample/text_summary")]
     # The new code shows the symbol that the 50 symbols continue, too.

@@ -24,7 +24,7 @@ from .models import (
     state,
     subject,
 )
-from .words import LOOK, differ, explain, followed, place_of
+from .words import SHAPES, differ, explain, followed, place_of
 
 DENSE = 64  # up to this length, every suffix is changed
 MAP = 48  # the largest map, in which every input is changed alone
@@ -314,22 +314,20 @@ def described(tried: Subject, leak: Leak) -> tuple[list[str], Tensor]:
         found = (
             f"in a sequence of {len(leak.x)}, outputs at {first} to {last} depend on inputs from "
             f"{leak.cut} on, by {leak.share:.1g} of the largest change",
-            LOOK,
+            f"look for {SHAPES}",
         )
     elif not all(bool((x > tried.tolerance).triu(1).any()) for x in (own, another)):
         found = found[0], "not in every sequence, as if blocked scores were finite, or by a choice"
     return [found[0], place_of(tried, leak.x, leak.changed, leak.cut), found[1]], map_
 
 
-def assert_mask_is_infinite(
-    model: Any, sample: Tensor | None = None, *, call: Call | None = None, **sizes: Any
-) -> str:
+def assert_mask_is_infinite(model: Any, sample: Tensor | None = None, **given: Any) -> str:
     """Assert that nothing depends on later inputs even with weights 10,000 times as large.
 
     Blocked scores of -1e4 then lose against others. A published model may never get so far.
     """
     __tracebackhide__ = True
-    tried = subject(model, sample, call, **sizes)
+    tried = subject(model, sample, **given)
     if not tried.weights:
         raise CannotCheck(
             "no torch module is known behind the model whose weights can be enlarged"
@@ -362,13 +360,11 @@ def enlarged(weight: Tensor, rng: torch.Generator, *, tables: set[torch.Size]) -
     return weight * 1e4 if weight.ndim > 1 else weight
 
 
-def assert_past_used(
-    model: Any, sample: Tensor | None = None, *, call: Call | None = None, **sizes: Any
-) -> str:
+def assert_past_used(model: Any, sample: Tensor | None = None, **given: Any) -> str:
     """Assert that some output depends on an earlier input, perhaps with noise on the weights. What
     may be meant is only remarked: the input before is not read, or the order has no effect."""
     __tracebackhide__ = True
-    tried = calm(subject(model, sample, call, **sizes))
+    tried = calm(subject(model, sample, **given))
     T = tried.fitting(32)
     reads = torch.zeros(T, T, dtype=torch.bool)
     for change in (None, with_noise):
