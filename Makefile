@@ -13,7 +13,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.attnlab-installed
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
-.PHONY: help setup train test test-all lint board docs bench bench-gpu
+.PHONY: help setup train test test-all lint board notebooks docs bench bench-gpu
 .DELETE_ON_ERROR:
 
 help: ## show this list
@@ -47,8 +47,10 @@ lint: setup ## check style, types and imports
 board: setup ## show all runs in TensorBoard
 	$(BIN)/python -m tensorboard.main --logdir outputs $(ARGS)
 
-docs: setup ## build the site in build/site and the notebooks in build/notebooks; runs the chapters
-	$(BIN)/python scripts/notebooks.py build/notebooks
+notebooks: setup ## write the course and exercises to build/notebooks; SOLUTIONS=1: for teachers
+	$(BIN)/python scripts/notebooks.py build/notebooks $(if $(SOLUTIONS),--solutions)
+
+docs: notebooks ## build the site in build/site; runs the chapters
 	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W -E -q -j 2 -c docs . build/site $(ARGS)
 
 bench: setup ## measure training on this machine

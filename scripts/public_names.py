@@ -118,13 +118,15 @@ def commands(root: Path) -> set[str]:
 def commands_in(text: str) -> Iterator[str]:
     """The commands of a page for train.py, attnlab and make that say what they are about."""
     text = re.sub(r" *\\\n(?:#)?\s*", " ", text)
-    lines = re.findall(r"^(?: {4}|# {5}|)((?:python train\.py|attnlab|make) .*)$", text, re.M)
+    lines = re.findall(r"^(?: {4}|# {5})((?:python train\.py|attnlab|make) .*)$", text, re.M)
     for line in [*lines, *re.findall(r"`((?:python train\.py|attnlab|make) [^`\n]+)`", text)]:
         try:
             words = shlex.split(line, comments=True)
         except ValueError:
             continue
-        if len(words) > 2 and not re.search(r"[.:…]$|[<>|;&]|[A-Z]{3,}|\.{3}", line):
+        if len(words) > 1 + (words[0] != "make") and not re.search(
+            r"[.:…]$|[<>|;&]|[A-Z]{3,}|\.{3}", line
+        ):
             yield shlex.join(words)
 
 

@@ -28,15 +28,11 @@ import torch
 from IPython.display import Markdown
 from matplotlib.figure import Figure
 
-from attnlab.attention import (
-    AttentionConfig,
-    SelfAttention,
-    attention,
-    faulty_kernels,
-    kernels,
-    masks,
-)
-from attnlab.checkup import assert_causal, checkup, checkup_kernel
+from attnlab import attention as lab
+from attnlab.attention import AttentionConfig, SelfAttention, attention, core
+from attnlab.checkup import CheckFailed, assert_causal, assert_kernel_equal, checkup
+from attnlab.checkup.causal import dependence
+from attnlab.checkup.models import state, subject
 from attnlab.installation import lab_path
 from attnlab.plotting.drawing import styled
 from attnlab.training.checkpoints import load_model
@@ -56,13 +52,13 @@ from chapters.shown import picture, table, train
 # %% tags=["hide-input"]
 VARIANTS = {  # name of the variant -> what differs from SelfAttention's defaults
     "sdpa": {},
-    "flipped": {"may_attend": masks.flipped},
-    "peek_one": {"may_attend": masks.peek_one},
-    "zero_fill": {"kernel": faulty_kernels.zero_fill},
-    "finite_fill": {"kernel": faulty_kernels.finite_fill},
-    "post_softmax_mask": {"kernel": faulty_kernels.post_softmax_mask},
-    "softmax_over_queries": {"kernel": faulty_kernels.softmax_over_queries},
-    "unmerged_heads": {"kernel": faulty_kernels.unmerged_heads},
+    "flipped": {"may_attend": lab.flipped},
+    "peek_one": {"may_attend": lab.peek_one},
+    "zero_fill": {"kernel": lab.zero_fill},
+    "finite_fill": {"kernel": lab.finite_fill},
+    "post_softmax_mask": {"kernel": lab.post_softmax_mask},
+    "softmax_over_queries": {"kernel": lab.softmax_over_queries},
+    "unmerged_heads": {"kernel": lab.unmerged_heads},
 }
 T = 12
 stream = torch.Generator().manual_seed(0)
@@ -71,9 +67,7 @@ weight = torch.randn(48, 16, generator=stream) / 3
 
 patterns = {}
 for name, difference in VARIANTS.items():
-    layer = SelfAttention(
-        AttentionConfig(16, 2, block_size=T, bias=False, **difference)
-    )
+    layer = SelfAttention(AttentionConfig(16, 2, T, bias=False), **difference)
     with torch.no_grad():
         layer.qkv.weight.copy_(weight)
         patterns[name] = layer.pattern(x)[0, 0]
@@ -125,33 +119,32 @@ Markdown(
 # %% [markdown]
 # ## The seven mistakes
 #
-# Two of the mistakes are wrong masks, and five are kernels that apply a correct mask wrongly. They are in
-# `attnlab.attention.masks` and `attnlab.attention.faulty_kernels`, and you can train each with
-# `train.py attn=NAME`. First, the correct mask and kernel:
+# Two of the mistakes are wrong masks, and five are kernels that apply a correct mask wrongly. You can train each
+# with `train.py attn=NAME`. First, the correct mask and kernel:
 
 # %%
-print(inspect.getsource(masks.causal))
-print(inspect.getsource(kernels.manual))
+print(inspect.getsource(core.causal))
+print(inspect.getsource(core.manual))
 
 # %% [markdown]
 # **Predict.** Find the mistake in each of the seven, before you read on.
 
-# %%
-for mistake in (
-    masks.flipped,
-    masks.peek_one,
-    faulty_kernels.zero_fill,
-    faulty_kernels.finite_fill,
-):
-    print(inspect.getsource(mistake))
 
 # %%
-for mistake in (
-    faulty_kernels.post_softmax_mask,
-    faulty_kernels.softmax_over_queries,
-    faulty_kernels.unmerged_heads,
-):
-    print(inspect.getsource(mistake))
+def source(mistake):
+    weights = inspect.getclosurevars(mistake).nonlocals.get("weights", mistake)
+    return inspect.getsource(weights)
+
+
+WRONG = {
+    name: next(iter(parts.values())) for name, parts in VARIANTS.items() if parts
+}
+for name in ("flipped", "peek_one", "zero_fill", "finite_fill"):
+    print(source(WRONG[name]))
+
+# %%
+for name in ("post_softmax_mask", "softmax_over_queries", "unmerged_heads"):
+    print(source(WRONG[name]))
 
 # %% [markdown]
 # ## What training shows
@@ -168,54 +161,56 @@ trained = train(
     f"attn={','.join(VARIANTS)} preset=micro data=plays data.length=60000 "
     "probes=none logger=none",
 )
-runs = {run.values["attn"]: run for run in trained}
-loss = {name: runs[name].metrics["val_loss"] for name in VARIANTS}
-floor = runs["sdpa"].metrics["val_floor"]
+runs = trained.set_index("attn")
+loss, floor = runs.val_loss.to_dict(), runs.val_floor["sdpa"]
 
 # %% [markdown]
 # ## What the checkup finds
 #
-# `checkup` takes any callable from tokens to logits. It changes one token at a time in fp64,
-# records which logits change, and inspects the tensors inside the model. We run it on the trained
-# models.
+# `checkup` takes any callable from tokens to logits. It changes tokens in fp64, and records which logits
+# change. It does not look inside the model. We run it on the trained models.
 
 # %%
 reports = {}
 for name in VARIANTS:
-    model, _ = load_model(runs[name].folder)
-    reports[name] = checkup(model, name=name, seconds=120)  # takes a second or two
+    model, _ = load_model(runs.folder[name])
+    reports[name] = checkup(model, name=name)  # takes a second or two
+wrong = {
+    name: [r for r in report.results if r.status in ("fault", "suspicious")]
+    for name, report in reports.items()
+}
 
 # %% tags=["remove-input"]
 rows = []
-for name, report in reports.items():
-    found = report.diagnoses[0].headline if report.diagnoses else "healthy"
+for name, found in wrong.items():
+    said = found[0].message.splitlines()[0] if found else "healthy"
     rows.append(
         [
             f"`{name}`",
             f"{loss[name]:.3f}",
             f"{loss[name] - loss['sdpa']:+.3f}",
-            found,
+            said,
         ]
     )
 
 table(["variant", "validation loss", "minus sdpa", "checkup"], rows)
 
 # %% tags=["remove-input"]
-CAUSES = {
-    "flipped": "flipped_mask",
-    "peek_one": "off_by_one",
-    "zero_fill": "zero_fill",
-    "finite_fill": "finite_fill",
-    "post_softmax_mask": "post_softmax_mask",
-    "softmax_over_queries": "softmax_queries",
-    "unmerged_heads": "unmerged_heads",
+SAYS = {
+    "flipped": "never earlier ones",
+    "peek_one": "up to t +",
+    "zero_fill": "every position reads all",
+    "finite_fill": "weights 10,000 times as large",
+    "post_softmax_mask": "every position reads all",
+    "softmax_over_queries": "read",
+    "unmerged_heads": "read",
 }
-assert reports["sdpa"].healthy and not reports["sdpa"].causes
-for name, cause in CAUSES.items():
+assert reports["sdpa"].healthy and not wrong["sdpa"]
+for name, words in SAYS.items():
     assert reports[name].healthy == (
         name == "finite_fill"
     )  # a suspicion, not a fault
-    assert reports[name].causes[0] == cause, (name, reports[name].causes)
+    assert words in wrong[name][0].message, (name, wrong[name])
 assert loss["sdpa"] > floor
 assert (
     loss["flipped"] < floor and loss["peek_one"] < floor
@@ -236,22 +231,23 @@ Markdown(
 )
 
 # %% [markdown]
-# The checkup also maps which position reads which token: row t shows how much the logits at t change
-# with token j. The map of a healthy model is a lower triangle.
+# A map shows which position reads which token: row t shows how much the logits at t change with token j. The
+# map of a healthy model is a lower triangle.
 #
 # **Predict.** Two of the eight maps are clean. Which mistake does the map not show, and why?
 
 # %% tags=["hide-input"]
 reads = {}
-for name, report in reports.items():
-    (seen,) = report.finding(
-        "future"
-    ).maps.values()  # a share of the largest change of a logit
-    assert seen.isfinite().all()
-    reads[name] = seen.float()
-
-for name, seen in reads.items():
-    assert bool((seen.triu(1) > 1e-8).any()) == (name not in ("sdpa", "finite_fill"))
+for name in VARIANTS:
+    model, _ = load_model(runs.folder[name])
+    with state(model, dtype=torch.float64):
+        tried = subject(model, None)
+        reads[name] = dependence(
+            tried, tried.draw(1, T)
+        ).float()  # share of the largest change
+    assert bool((reads[name].triu(1) > 1e-8).any()) == (
+        name not in ("sdpa", "finite_fill")
+    )
 
 ALT = "Maps of which position reads which token; all but sdpa and finite_fill read the future"
 pictures(
@@ -259,9 +255,9 @@ pictures(
 )
 
 # %% [markdown]
-# **Explain.** `finite_fill` looks healthy here too, because it masks correctly with these weights. Only the stress
-# test detects it, by multiplying the scores until −1e4 is no longer far below them. The checkup therefore calls
-# it suspicious, and the other six faulty.
+# **Explain.** `finite_fill` looks healthy here too, because it masks correctly with these weights. Only one
+# check detects it, which makes all weights 10,000 times as large, so that −1e4 is no longer far below the scores. The
+# checkup therefore calls it suspicious, and the other six faulty.
 
 # %% [markdown]
 # ## Symptoms, detection, and fixes
@@ -275,29 +271,23 @@ pictures(
 # | mask after the softmax | the loss is not lower; early rows sum to much less than later rows | rows do not sum to 1, and their sums change with later tokens | mask the scores, then take the softmax |
 # | softmax over the wrong axis | a lower loss than the correct model | columns sum to 1 and rows do not; use different sizes for all axes in a test | `dim=-1` with keys last |
 # | heads merged without the transpose | a lower loss than the correct model; the outputs of heads end up at other positions | change one token: earlier rows change although the softmax is causal | `y.transpose(1, 2).flatten(2)`, never `y.reshape(B, T, C)` of (B, H, T, D) |
-#
-# This is the checkup's advice for each mistake:
-
-# %% tags=["remove-input"]
-advice = [[f"`{name}`", reports[name].diagnoses[0].advice] for name in CAUSES]
-table(["mistake", "advice"], advice)
 
 # %% [markdown]
 # ## One line for a test suite
 #
-# `assert_causal` raises an AssertionError with the diagnosis as its message. Use it in the tests of any
+# `assert_causal` raises an AssertionError that says what reads what, and in which module. Use it in the tests of any
 # project that has a decoder.
 
 # %%
-assert_causal(load_model(runs["sdpa"].folder)[0])  # passes
+assert_causal(load_model(runs.folder["sdpa"])[0])  # passes
 try:
-    assert_causal(load_model(runs["peek_one"].folder)[0])
+    assert_causal(load_model(runs.folder["peek_one"])[0])
 except AssertionError as error:
     complaint = str(error)
     print(complaint)
 
 # %% tags=["hide-input"]
-assert "off by one" in complaint
+assert "position t reads up to t +" in complaint
 
 # %% [markdown]
 # ## Summary
@@ -314,7 +304,7 @@ assert "off by one" in complaint
 
 # %% tags=["hide-cell"]
 q, k, v = torch.randn(3, T, 4, generator=stream)
-mask = masks.build_mask(masks.causal, T)
+mask = lab.build_mask(lab.causal, T)
 assert torch.equal(
     attention(q, k, v, may_attend=mask)[0], attention(q, k, v, blocked=~mask)[0]
 )
@@ -325,17 +315,19 @@ except ValueError as error:
 
 # %% [markdown]
 # **2.** Write a kernel with an eighth mistake: add the boolean mask to the scores. Does the checkup
-# recognize it? (Without `mask_style`, the checkup assumes that the kernel adds masks of 0 and −∞.)
+# recognize it?
 
 
 # %% tags=["hide-cell"]
-def added(q, k, v, *, mask, scale):
-    return (kernels.scores(q, k, scale=scale) + mask).softmax(-1) @ v
+def added(q, k, v, mask):
+    return (core.scores(q, k, scale=q.shape[-1] ** -0.5) + mask).softmax(-1) @ v
 
 
-report = checkup_kernel(added, mask_style="attend")  # True = may attend
-assert report.causes == ("added_bool",)
-print(report.diagnoses[0].headline)
+try:
+    assert_kernel_equal(added)
+except CheckFailed as failed:
+    print(failed)
+    assert "added as 0 and 1" in str(failed)
 
 # %% [markdown]
 # **3.** How large must queries be for `finite_fill` to read the future?
@@ -343,7 +335,7 @@ print(report.diagnoses[0].headline)
 # %% tags=["hide-cell"]
 # A blocked key wins if all allowed scores are below -1e4. The first query has only one key, so this
 # takes q . k < -1e4.
-kernel = partial(faulty_kernels.finite_fill, mask=mask, scale=1.0, dropout=0.0)
+kernel = partial(lab.finite_fill, mask=mask, scale=1.0, dropout=0.0)
 one_hot = torch.eye(T)[None, None]
 key = torch.ones(1, 1, T, 1)
 ahead = {
@@ -362,12 +354,9 @@ ahead
 # %% [markdown]
 # <details><summary>A solution</summary>
 #
-# `--prove` trains a copy on such tokens and bets on each one. A causal model wins these bets with a
-# probability of at most one in a billion, so winning proves a leak (docs/checkup.md). It takes about a
-# minute:
-#
-#     python train.py attn=peek_one preset=micro data=plays name=leak
-#     attnlab checkup outputs/leak/attn=peek_one,data=plays,preset=micro/seed=0 --prove
+# Train the model on such tokens. Each target has a probability of 1/V, so no causal model's loss is below ln V,
+# except by chance; a model that reads ahead copies its target. The claim
+# [flipped_mask](../../experiments/flipped_mask/README.md) turns this into a bet with a known error rate.
 #
 # </details>
 
@@ -378,4 +367,4 @@ ahead
 # - PyTorch's [scaled_dot_product_attention](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html)
 #   (True = may attend) and [MultiheadAttention](https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html)
 #   (True = blocked).
-# - Published code with each mistake: the table in [checkup.md](../checkup.md).
+# - Published code with such mistakes: [what the checkup finds](../checkup-results.md).

@@ -14,7 +14,8 @@ from attnlab.init import init_weights
 from attnlab.model import GPT
 from attnlab.probes.layer_check import by_user, check_layer, check_users_layers
 from attnlab.training.build import attention
-from tests.checkup.user_layers import DISHONEST, HONEST, REFUSED_BY_THE_LAYER, C, H, T, own
+from tests.checkup.small import C, H
+from tests.checkup.user_layers import DISHONEST, HONEST, REFUSED_BY_THE_LAYER, T, own
 
 CONF = Path(__file__).parents[2] / "conf"
 

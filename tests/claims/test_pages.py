@@ -6,13 +6,12 @@ from pathlib import Path
 import pytest
 
 from attnlab.claims.claims import judge_claim, read_claim
-from attnlab.claims.experiments import find_claims, open_claim, save
+from attnlab.claims.experiments import OpenClaim, figure_of, find_claims, open_claim, save
 from attnlab.claims.page import all_claims, fill, page_block
-from attnlab.claims.ranking import Protocol, read_protocol
-from attnlab.claims.ranking_page import draw_ranking, ranking_block
+from attnlab.claims.ranking import read_protocol
+from attnlab.claims.ranking_page import ranking_block
 from attnlab.claims.rows import Rows, read_renamed
 from attnlab.errors import BadInput
-from attnlab.plotting.drawing import styled
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 CLAIMS = sorted(EXPERIMENTS.glob("*/claim.yaml"))
@@ -30,16 +29,24 @@ def changed(page: Path, block: str, folder: Path) -> bool:
     return copy.read_text(encoding="utf-8") != page.read_text(encoding="utf-8")
 
 
+def figure(opened: OpenClaim, rows: Rows, folder: Path) -> bytes:
+    _, parts = judge_claim(opened.claim, rows)
+    save(figure_of(opened, parts), folder / "figure.svg")
+    return (folder / "figure.svg").read_bytes()
+
+
 @pytest.mark.parametrize("file", CLAIMS, ids=lambda file: file.parent.name)
-def test_the_page_of_a_claim_is_that_of_its_rows(file: Path, tmp_path: Path) -> None:
-    opened, page = open_claim(file, tmp_path), file.with_name("README.md")
-    claim, rows = opened.claim, opened.committed
+def test_the_page_and_figure_of_a_claim_are_those_of_its_rows(file: Path, tmp_path: Path) -> None:
+    opened = open_claim(file, tmp_path)
+    claim, rows, page = opened.claim, opened.committed, file.with_name("README.md")
     verdict, parts = judge_claim(claim, rows)
     assert not changed(page, page_block(claim, verdict, parts), tmp_path)
+    assert figure(opened, rows, tmp_path) == file.with_name("figure.svg").read_bytes()
     row = parts[0].rows[parts[0].arms[0].name][3]  # a planted error: one value of one seed
     row["values"][parts[0].prediction.metric] = 1.0 + len(str(row))
     verdict, parts = judge_claim(claim, rows)
     assert changed(page, page_block(claim, verdict, parts), tmp_path)
+    assert figure(opened, rows, tmp_path) != file.with_name("figure.svg").read_bytes()
 
 
 def test_the_table_of_all_claims_is_that_of_their_rows(tmp_path: Path) -> None:
@@ -50,22 +57,14 @@ def test_the_table_of_all_claims_is_that_of_their_rows(tmp_path: Path) -> None:
     assert changed(EXPERIMENTS / "README.md", all_claims(judged[:-1]), tmp_path)
 
 
-def figure(protocol: Protocol, rows: Rows, folder: Path) -> bytes:
-    with styled():
-        save(draw_ranking(protocol, rows), folder / "figure.svg")
-    return (folder / "figure.svg").read_bytes()
-
-
-def test_the_page_and_figure_of_the_ranking_are_those_of_its_rows(tmp_path: Path) -> None:
+def test_the_page_of_the_ranking_is_that_of_its_rows(tmp_path: Path) -> None:
     folder = EXPERIMENTS / "ranking"
-    protocol, rows, page = read_protocol(folder / "ranking.yaml"), rows_of(folder), "README.md"
-    assert not changed(folder / page, ranking_block(protocol, rows), tmp_path)
-    assert figure(protocol, rows, tmp_path) == (folder / "figure.svg").read_bytes()
+    protocol, rows = read_protocol(folder / "ranking.yaml"), rows_of(folder)
+    assert not changed(folder / "README.md", ranking_block(protocol, rows), tmp_path)
     for run, row in rows.items():
         if {"attn=rotary", "data=tinyshakespeare"} <= set(run.overrides):
             row["values"]["curve"]["losses"] |= {"1200": 2.5}
-    assert changed(folder / page, ranking_block(protocol, rows), tmp_path)
-    assert figure(protocol, rows, tmp_path) != (folder / "figure.svg").read_bytes()
+    assert changed(folder / "README.md", ranking_block(protocol, rows), tmp_path)
 
 
 @pytest.mark.parametrize("text", ["", "<!-- results -->", "<!-- /results --><!-- results -->"])

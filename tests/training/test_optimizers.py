@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from attnlab.training.config import read_config
-from attnlab.training.muon import Muon, Together
-from attnlab.training.optimizers import check, cosine, linear, schedule
+from attnlab.training.optimizers import Muon, Together, check, cosine, linear, schedule
 from tests.conftest import settings
 
 

@@ -24,7 +24,7 @@ from .models import (
     state,
     subject,
 )
-from .words import LOOK, differ, explain, followed, place_of
+from .words import SHAPES, differ, explain, followed, place_of
 
 DENSE = 64  # up to this length, every suffix is changed
 MAP = 48  # the largest map, in which every input is changed alone
@@ -128,9 +128,7 @@ def _examine(tried: Subject, where: str, dense: int) -> str:
     """Look for a leak in the present state of the model: at two lengths, then by prefixes."""
     __tracebackhide__ = True
     L, short = tried.length, tried.fitting(dense)
-    plans = {short: suffixes_of(short) if short <= 4 * dense else cuts_of(L)}
-    if short < L:
-        plans[L] = cuts_of(L)
+    plans = {T: cuts_of(T, 4 * dense if short == T else 0) for T in (short, L)}
     first = [(short, [1, 2, short // 2])] * 8  # what few sequences show, mostly at their beginning
     rounds = [plan for plan in plans.items() for _ in range(1 if where else ROUNDS)]
     for T, cuts in rounds if where else rounds + first:
@@ -193,13 +191,11 @@ def _gradients_switched(tried: Subject, where: str, dense: int) -> None:
         )
 
 
-def suffixes_of(T: int) -> list[int]:
-    """Every place to cut a short sequence."""
-    return list(range(1, T))
-
-
-def cuts_of(T: int) -> list[int]:
-    """Where to cut a long sequence: halves, thirds, powers of two and neighbors, and at random."""
+def cuts_of(T: int, dense: int = 0) -> list[int]:
+    """Where to cut a sequence: everywhere, or if it is longer than `dense`, at halves, thirds,
+    powers of two and their neighbors, and at random."""
+    if dense >= T:
+        return list(range(1, T))
     powers = [2**e + d for e in range(T.bit_length(), 2, -1) for d in (0, -1, 1)]
     chance = torch.randperm(T, generator=torch.Generator().manual_seed(T))[:16].tolist()
     chosen = [T // 2, T // 3, 2 * T // 3, T - 1, *powers, *chance]
@@ -314,22 +310,20 @@ def described(tried: Subject, leak: Leak) -> tuple[list[str], Tensor]:
         found = (
             f"in a sequence of {len(leak.x)}, outputs at {first} to {last} depend on inputs from "
             f"{leak.cut} on, by {leak.share:.1g} of the largest change",
-            LOOK,
+            f"look for {SHAPES}",
         )
     elif not all(bool((x > tried.tolerance).triu(1).any()) for x in (own, another)):
         found = found[0], "not in every sequence, as if blocked scores were finite, or by a choice"
     return [found[0], place_of(tried, leak.x, leak.changed, leak.cut), found[1]], map_
 
 
-def assert_mask_is_infinite(
-    model: Any, sample: Tensor | None = None, *, call: Call | None = None, **sizes: Any
-) -> str:
+def assert_mask_is_infinite(model: Any, sample: Tensor | None = None, **given: Any) -> str:
     """Assert that nothing depends on later inputs even with weights 10,000 times as large.
 
     Blocked scores of -1e4 then lose against others. A published model may never get so far.
     """
     __tracebackhide__ = True
-    tried = subject(model, sample, call, **sizes)
+    tried = subject(model, sample, **given)
     if not tried.weights:
         raise CannotCheck(
             "no torch module is known behind the model whose weights can be enlarged"
@@ -362,13 +356,11 @@ def enlarged(weight: Tensor, rng: torch.Generator, *, tables: set[torch.Size]) -
     return weight * 1e4 if weight.ndim > 1 else weight
 
 
-def assert_past_used(
-    model: Any, sample: Tensor | None = None, *, call: Call | None = None, **sizes: Any
-) -> str:
+def assert_past_used(model: Any, sample: Tensor | None = None, **given: Any) -> str:
     """Assert that some output depends on an earlier input, perhaps with noise on the weights. What
     may be meant is only remarked: the input before is not read, or the order has no effect."""
     __tracebackhide__ = True
-    tried = calm(subject(model, sample, call, **sizes))
+    tried = calm(subject(model, sample, **given))
     T = tried.fitting(32)
     reads = torch.zeros(T, T, dtype=torch.bool)
     for change in (None, with_noise):

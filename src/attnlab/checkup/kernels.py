@@ -61,12 +61,10 @@ def mistakes(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Iterator[tuple[st
     for name, axis in {"queries": -2, "heads": 1, "batch": 0}.items():
         yield f"the softmax runs over the {name}", reference(q, k, v, mask, fill=-1e9, axis=axis)
     viewed = [x.transpose(1, 2).reshape(B, H, T, D) for x in (q, k, v)]
-    for said, (a, b, c) in {"": (q, k, v), "split": tuple(viewed)}.items():
-        y = reference(a, b, c, mask)
-        if said:
-            yield "heads are split without transposing", y
-        both = "split and merged" if said else "merged"
-        yield f"heads are {both} without transposing", y.reshape(B, T, H, D).transpose(1, 2)
+    y, split = (reference(a, b, c, mask) for a, b, c in ((q, k, v), viewed))
+    for did, output in {"merged": y, "split and merged": split}.items():
+        yield f"heads are {did} without transposing", output.reshape(B, T, H, D).transpose(1, 2)
+    yield "heads are split without transposing", split
     yield "queries and keys are exchanged", reference(k, q, v, mask)
     yield "keys are averaged instead of values", reference(q, k, k, mask)
 
@@ -156,18 +154,14 @@ def _gradients(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) ->
 def _grouped(kernel: Kernel, v: Tensor, mask: Tensor, rng: torch.Generator) -> str:
     """Are fewer key-value heads repeated in the right order?"""
     q, k = torch.randn(2, B, 2 * H, T, D, generator=rng)
-    k = k[:, :H]
     try:
-        y = kernel(q, k, v, mask)
+        y = kernel(q, k[:, :H], v, mask)
     except REFUSALS:
         return "; it refuses grouped heads"
-    heads = torch.arange(H)
-    if error_of(y, _shared(q, k, v, mask, heads.repeat(2))) <= 1e-4:
+    of = torch.arange(H).repeat_interleave(2)  # the key-value head of each query head
+    tiled = torch.arange(H).repeat(2)
+    if error_of(y, reference(q, k[:, tiled], v[:, tiled], mask)) <= 1e-4:
         raise CheckFailed("query head h uses key-value head h mod H_kv: tiled, not repeated")
-    if error_of(y, _shared(q, k, v, mask, heads.repeat_interleave(2))) > 1e-4:
+    if error_of(y, reference(q, k[:, of], v[:, of], mask)) > 1e-4:
         raise CheckFailed("grouped key-value heads give a wrong output")
     return ", also with grouped heads"
-
-
-def _shared(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, heads: Tensor) -> Tensor:
-    return reference(q, k[:, heads], v[:, heads], mask)

@@ -2,7 +2,6 @@
 
 import inspect
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -12,20 +11,7 @@ from torch import Tensor
 from . import causal, loss, serving
 from .models import Call, CannotCheck, CheckFailed, module_of, subject
 
-# A check says nothing, if one of these, or of the first three, has found something.
-AFTER = {"padded cache": ("cache", "padding")}
-FIRST = ("deterministic", "rows", "causal")
-
-
-class Check:
-    """One property of one model: call it, and it returns a sentence or raises CheckFailed."""
-
-    def __init__(self, name: str, run: Callable[[], str]) -> None:
-        self.__name__, self.run = name, run  # pytest shows this name
-
-    def __call__(self) -> str:
-        __tracebackhide__ = True
-        return self.run()
+FIRST = {"deterministic", "rows", "causal"}  # after a fault in one, no check says anything
 
 
 @dataclass(frozen=True)
@@ -91,25 +77,25 @@ def checkup(
     results: list[Result] = []
     for check in checks_for(model, sample, call=call, **sizes):
         wrong = {r.check for r in results if r.status in ("fault", "suspicious")}
-        if wrong & {*FIRST, *AFTER.get(check.__name__, ())}:
+        title, explained = check.__name__, wrong & {"cache", "padding"}
+        if wrong & FIRST or (title == "padded cache" and explained):
             continue
         try:
-            results.append(Result(check.__name__, "ok", check()))
+            results.append(Result(title, "ok", check()))
         except CheckFailed as failed:
             status = "fault" if failed.grave else "suspicious"
-            results.append(Result(check.__name__, status, str(failed), failed.map))
+            results.append(Result(title, status, str(failed), failed.map))
         except CannotCheck as error:
-            results.append(Result(check.__name__, "not applicable", str(error)))
+            results.append(Result(title, "not applicable", str(error)))
         except Exception as error:  # a model may raise anything
-            said = f"the model raised {error!r:.300}"
-            results.append(Result(check.__name__, "failed", said))
+            results.append(Result(title, "failed", f"the model raised {error!r:.300}"))
     owner = type(module_of(model) or model).__name__
     return Report(name or getattr(model, "__name__", owner), tuple(results))
 
 
 def checks_for(
     model: Any, sample: Tensor | None = None, *, call: Call | None = None, **sizes: Any
-) -> list[Check]:
+) -> list[Any]:
     """The checks of a model, for `pytest.mark.parametrize("check", checks_for(model))`.
 
     Caches, padding and losses are examined by the interface of transformers, if it has that one.
@@ -134,4 +120,6 @@ def checks_for(
     if "labels" in takes and "encoder_hidden_states" not in takes:  # whose labels come shifted
         own = lambda net, ids: net(ids, labels=ids).loss  # noqa: E731
         found["loss"] = partial(loss.assert_loss_shifted, model, own, **named)
-    return [Check(name, run) for name, run in found.items()]
+    for name, run in found.items():
+        run.__name__ = name  # type: ignore[attr-defined]  # pytest shows it
+    return list(found.values())

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from .models import REFUSALS, Subject, module_of, relative
 
-LOOK = (
-    "look for masks, windows and blocks of another shape, blocked scores that are finite, and a "
-    "choice, a convolution or a statistic over time"
+SHAPES = (
+    "masks, windows and blocks of another shape, blocked scores that are finite, and a choice, a "
+    "convolution or a statistic over time"
 )
 
 
@@ -27,30 +27,27 @@ def explain(reads: Tensor) -> tuple[str, str] | None:
     ahead, past = reads & future, reads & (distance < 0)
     if not ahead.any():
         return None
+    furthest, n = int(distance[ahead].max()), range(2, T // 2 + 1)
+    blocks = [
+        size for size in n if torch.equal(ahead, future & (i // size == (i // size)[:, None]))
+    ]
     if not past.any() and ahead.sum() > T:
-        return (
-            "positions read later ones, never earlier ones",
-            "look for a flipped or inverted mask",
-        )
-    if torch.equal(ahead, future):
-        mixes = (
-            "look for a mask that is missing or has no effect, or a mean, norm or filter over time"
-        )
-        return f"every position reads all {T}", mixes
-    if torch.equal(ahead, future & (distance <= (k := int(distance[ahead].max())))):
-        return (
-            f"position t reads up to t + {k}",
-            "look at a mask's diagonal, a convolution, a shift",
-        )
-    for size in range(2, T // 2 + 1):
-        if torch.equal(ahead, future & (i // size == (i // size)[:, None])):
-            return (
-                f"positions read all of their own block of {size}, also what is later in it",
-                LOOK,
-            )
-    pairs = ahead.nonzero().tolist()
-    shown = "; ".join(f"{t} reads {j}" for t, j in pairs[:6])
-    return f"{len(pairs)} of {int(future.sum())} pairs read ahead ({shown})", LOOK
+        said, look = "positions read later ones, never earlier ones", "a flipped or inverted mask"
+    elif torch.equal(ahead, future):
+        said = f"every position reads all {T}"
+        look = "a mask that is missing or has no effect, or a mean, norm or filter over time"
+    elif torch.equal(ahead, future & (distance <= furthest)):
+        said = f"position t reads up to t + {furthest}"
+        look = "a mask's diagonal that is off, a convolution, or a shift"
+    elif blocks:
+        said = f"positions read all of their own block of {blocks[0]}, also what is later in it"
+        look = SHAPES
+    else:
+        pairs = ahead.nonzero().tolist()
+        shown = "; ".join(f"{t} reads {j}" for t, j in pairs[:6])
+        said = f"{len(pairs)} of {int(future.sum())} pairs read ahead ({shown})"
+        look = SHAPES
+    return said, f"look for {look}"
 
 
 def place_of(tried: Subject, x: Tensor, changed: Tensor, cut: int) -> str:

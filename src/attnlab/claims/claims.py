@@ -158,23 +158,20 @@ class Part:
 
 def parts_of(claim: Claim) -> list[Part]:
     """The predictions of a claim at each of their lengths, without rows."""
-    return [
-        _part(claim, name, prediction, steps)
-        for name, prediction in claim.predictions.items()
-        for steps in prediction.lengths or (None,)
-    ]
-
-
-def _part(claim: Claim, name: str, prediction: Prediction, steps: int | None) -> Part:
-    length = [f"trainer.max_steps={steps}", f"trainer.val_check_interval={steps}"] if steps else []
-    arms = []
-    for arm in prediction.arms:
-        own = claim.arms[arm]
-        words = own if is_measurement(own) else [*claim.base, *own, *length]
-        arms.append(Arm(arm, tuple(words), tuple(prediction.rates)))
-    first = claim.first_seed if prediction.first_seed is None else prediction.first_seed
-    seeds = range(first, first + (prediction.seeds or claim.most_seeds))
-    return Part(name, prediction, steps, arms, seeds)
+    parts = []
+    for name, each in claim.predictions.items():
+        first = claim.first_seed if each.first_seed is None else each.first_seed
+        seeds = range(first, first + (each.seeds or claim.most_seeds))
+        for steps in each.lengths or (None,):
+            end = (f"trainer.max_steps={steps}", f"trainer.val_check_interval={steps}")
+            arms = []
+            for arm in each.arms:
+                words = own = tuple(claim.arms[arm])
+                if not is_measurement(own):
+                    words = (*claim.base, *own, *(end if steps else ()))
+                arms.append(Arm(arm, words, tuple(each.rates)))
+            parts.append(Part(name, each, steps, arms, seeds))
+    return parts
 
 
 def is_measurement(overrides: Sequence[str]) -> bool:

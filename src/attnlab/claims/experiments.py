@@ -23,7 +23,7 @@ from attnlab.claims.claims import (
     read_claim,
 )
 from attnlab.claims.page import all_claims, came_out, draw, fill, page_block, prediction_table
-from attnlab.claims.ranking_page import cell_table, draw_ranking, ranking_block
+from attnlab.claims.ranking_page import cell_table, ranking_block
 from attnlab.claims.reproduce import Place, compose, without_rate
 from attnlab.claims.rows import Rows, commit_of, of_prediction, read_renamed, undeclared
 from attnlab.claims.trials import Run
@@ -35,18 +35,15 @@ from attnlab.plotting.drawing import styled
 def find_claims(names: Sequence[str]) -> list[Path]:
     """The claim.yaml of names or directories, in ./experiments before those of the lab; all of
     them without names. BadInput if there is none."""
-    places = [Path("experiments"), lab_path("experiments")]
-    known = [sorted(place.glob("*/claim.yaml")) for place in places]
+    places = [lab_path("experiments"), Path("experiments")]
+    known = {f.parent.name: f for place in places for f in sorted(place.glob("*/claim.yaml"))}
     if not names:
-        return sorted(known[0] or known[1], key=lambda file: read_claim(file).order)
-    found = []
-    for name in names:
-        files = [folder / "claim.yaml" for folder in (Path(name), *(p / name for p in places))]
-        existing = [file for file in files if file.exists()]
-        if not existing:
-            others = sorted({file.parent.name for files in known for file in files})
-            raise BadInput(f"there is no claim {name}; known are: {', '.join(others)}")
-        found.append(existing[0])
+        own = sorted(places[1].glob("*/claim.yaml"))
+        return sorted(own or known.values(), key=lambda file: read_claim(file).order)
+    found = [Path(name, "claim.yaml") for name in names]
+    found = [x if x.exists() else known.get(str(x.parent), x) for x in found]
+    if lacking := [str(file.parent) for file in found if not file.exists()]:
+        raise BadInput(f"there is no claim {lacking[0]}; known are: {', '.join(sorted(known))}")
     return found
 
 
@@ -71,10 +68,9 @@ class OpenClaim:
     def undeclared(self, parts: Sequence[Part]) -> str:
         """Why the rows of predictions are not a declared test, in a sentence; or nothing."""
         made = [
-            (row["commit"], part.of, partial(of_prediction, part.of, self.rows.renamed))
+            (commit, part.of, partial(of_prediction, part.of, self.rows.renamed))
             for part in parts
-            for of_arm in part.rows.values()
-            for row in of_arm
+            for commit in {row["commit"] for of_arm in part.rows.values() for row in of_arm}
         ]
         return undeclared(self.place.folder / "claim.yaml", made)
 
@@ -85,7 +81,7 @@ class OpenClaim:
             return prediction_table([judge_part(part, self.rows) for part in parts])
         verdict, parts = judge_claim(self.claim, self.rows)
         said = [came_out(self.claim, verdict, parts), prediction_table(parts)]
-        said.append(self.undeclared(parts))
+        said += filter(None, [self.undeclared(parts)])
         if fresh:
             then = judge_claim(self.claim, self.committed)[1]
             pairs = [(a.values, b.values) for a, b in zip(parts, then, strict=True)]
@@ -93,7 +89,7 @@ class OpenClaim:
             apart = [0.0 if a == b else abs(a - b) for a, b in both]
             equal = f"{apart.count(0)} of {len(apart)} values are those of the committed rows"
             said.append(f"{equal}; the most different one by {max(apart, default=0):.2g}")
-        return "\n\n".join(filter(None, said))
+        return "\n\n".join(said)
 
 
 def open_claim(file: Path, outputs: Path, *, fresh: bool = False) -> OpenClaim:
@@ -124,10 +120,7 @@ def publish(work: Sequence[OpenClaim]) -> list[Path]:
         folder = each.place.folder
         if why := each.undeclared(parts):
             raise BadInput(f"{each.claim.name} cannot be published. {why}")
-        own = (folder / "figure.py").exists()
-        with styled():
-            figure = function(folder, "figure.draw") if own else draw
-            save(figure(each.claim, parts), folder / "figure.svg")
+        save(figure_of(each, parts), folder / "figure.svg")
         fill(folder / "README.md", page_block(each.claim, verdict, parts))
         written += [folder / "figure.svg", folder / "README.md"]
         judged.append((each.claim, verdict, parts))
@@ -136,6 +129,15 @@ def publish(work: Sequence[OpenClaim]) -> list[Path]:
         fill(table, all_claims(judged))
         written.append(table)
     return written
+
+
+def figure_of(each: OpenClaim, parts: Sequence[Part]) -> Figure:
+    """The figure of a claim: that of its own figure.py, if it has one."""
+    own = (each.place.folder / "figure.py").exists()
+    make = function(each.place.folder, "figure.draw") if own else draw
+    with styled():
+        figure: Figure = make(each.claim, parts)
+    return figure
 
 
 def save(figure: Figure, file: Path) -> None:
@@ -168,14 +170,12 @@ class OpenRanking:
         return "\n\n".join(cell_table(self.protocol, table, self.names, n) for n in lengths)
 
     def publish(self) -> list[Path]:
-        """Write the page and its figure; BadInput if rows are not those that were declared."""
-        folder, file = self.place.folder, self.place.folder / "ranking.yaml"
-        if why := undeclared(file, ranking.made(self.protocol, self.rows, self.rows.renamed)):
+        """Write the page; BadInput if rows are not those that were declared."""
+        made = ranking.made(self.protocol, self.rows, self.rows.renamed)
+        if why := undeclared(self.place.folder / "ranking.yaml", made):
             raise BadInput(f"the ranking cannot be published. {why}")
-        with styled():
-            save(draw_ranking(self.protocol, self.rows), folder / "figure.svg")
-        fill(folder / "README.md", ranking_block(self.protocol, self.rows))
-        return [folder / "figure.svg", folder / "README.md"]
+        fill(self.place.folder / "README.md", ranking_block(self.protocol, self.rows))
+        return [self.place.folder / "README.md"]
 
 
 def open_ranking(folder: Path, outputs: Path, overrides: Sequence[str]) -> OpenRanking:

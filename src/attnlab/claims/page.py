@@ -59,9 +59,10 @@ def draw(claim: Claim, parts: Sequence[Part]) -> Figure:
         axes.axvspan(max(low, left), min(high, right), color=GREEN, alpha=0.1)
         axes.set_xlim(left, right)
         axes.set_yticks([])
+        axes.tick_params(labelsize=9)
         after = f" ({part.steps:,} steps)" if part.steps else ""
-        axes.set_title(part.prediction.says + after, loc="left", fontsize=8)
-        axes.set_xlabel(part.prediction.unit, fontsize=8)
+        axes.set_title(part.prediction.says + after, loc="left", fontsize=10)
+        axes.set_xlabel(part.prediction.unit, fontsize=10)
     return figure
 
 

@@ -1,16 +1,13 @@
-"""The ranking in Markdown, and its figure: tables, what may be wrong with them, and costs."""
+"""The ranking in Markdown: tables, what may be wrong with them, and costs."""
 
 import math
 from collections.abc import Iterable
 from statistics import median
 
-from matplotlib.figure import Figure
-
 from attnlab.claims.judge import FEWEST
 from attnlab.claims.page import as_table
 from attnlab.claims.ranking import LONG, Cell, Protocol, Table, Variant, cells, trial
 from attnlab.claims.trials import Row, Rows, tests
-from attnlab.plotting.drawing import color_of
 
 COSTS = {"parameters": "parameters", "flops": "FLOPs per position", "cached": "state at T"}
 JUDGED = ("better", "worse", "open")
@@ -24,7 +21,6 @@ def ranking_block(protocol: Protocol, rows: Rows) -> str:
     for times, head in ((1, "After n steps"), (LONG, f"After {LONG} n steps")):
         blocks += [f"## {head}", cell_table(protocol, table, run, times)]
     blocks += ["\n".join(f"- {note}" for note in notes(protocol, table, run))]
-    blocks += ["![Loss on the text against time](figure.svg)"]
     heads = ["variant", *COSTS.values(), "CPU ms a step"]
     blocks += ["## Costs", as_table(heads, [[n, *costs(protocol, rows, n)] for n in run])]
     lines = [f"- **{n}**: {arm.says}.{paper(arm)}" for n, arm in protocol.arms.items() if n in run]
@@ -93,19 +89,3 @@ def costs(protocol: Protocol, rows: Rows, name: str) -> list[str]:
 def milliseconds(rows: list[Row]) -> float:
     """CPU time of a step."""
     return median(1000 * row["cpu_seconds"] / row["values"]["steps"] for row in rows)
-
-
-def draw_ranking(protocol: Protocol, rows: Rows) -> Figure:
-    """Loss on the text after 4 n steps against CPU time a step, of every variant."""
-    text, task = next(iter(protocol.tasks.items()))
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    axes = figure.subplots()
-    for name, arm in protocol.arms.items():
-        found, _ = tests(trial(protocol, name, task, LONG), rows, protocol.test_seeds)
-        cell = cells(protocol, rows, [name])[name, text, LONG]
-        if found and cell.unit and not arm.control:
-            at = (milliseconds(found), cell.value)
-            axes.plot(*at, "o", color=color_of(name.split(",")[0]))
-            axes.annotate(name, at, xytext=(4, 2), textcoords="offset points", fontsize=7)
-    axes.set(xlabel="CPU ms a step", ylabel=f"loss in nats: {text}, {LONG * task.steps:,} steps")
-    return figure

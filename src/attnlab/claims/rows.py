@@ -22,7 +22,9 @@ from attnlab.files import read_yaml
 Renamed = Mapping[str, Sequence[str]]
 Declared = Callable[[Any], Any]
 WORDS = ("says", "where", "long")  # of a prediction: they may change after its runs
-UNCHECKED = "That it was declared before its runs cannot be checked: git has no {commit}."
+UNCHECKED = (
+    "Whether it was declared before its runs cannot be checked: git does not know {commit}."
+)
 GENERATED = tuple(f":(exclude,top,glob)**/{name}" for name in ("rows.jsonl", "*.md", "*.svg"))
 
 
@@ -153,7 +155,7 @@ def undeclared(file: Path, made: Iterable[tuple[str, str, Declared]]) -> str:
         if commit.endswith("+"):
             return f"Exploratory: runs were made with uncommitted changes of {commit[:8]}."
         if not commit or git(file.parent, "cat-file", "-e", f"{commit}^{{commit}}") is None:
-            return UNCHECKED.format(commit=commit[:8] or "commit of them")
+            return UNCHECKED.format(commit=commit[:8] or "their commit")
         then = content_at(file, commit)
         if then is None or declared(then) != declared(today):
             why = f"{name} was not declared as it is today at {commit[:8]}, when runs were made"

@@ -18,7 +18,6 @@ def checkup(
     target: Annotated[str, Argument(help="A run, a checkpoint, file.py:NAME or module:NAME.")],
     vocab_size: Annotated[int | None, Option(help="Ids are below it; else the model's.")] = None,
     block_size: Annotated[int | None, Option(help="The longest text; else the model's.")] = None,
-    json: Annotated[Path | None, Option(help="Also write the report to this file.")] = None,
     trust: Annotated[bool, Option(help="Allow a run to name code outside of attnlab.")] = False,
 ) -> None:
     """Check a model: does it read ahead, mix rows, or decode other outputs with its cache?
@@ -26,8 +25,6 @@ def checkup(
     NAME is a model, or a function or class without arguments that makes it. Exit codes: 0
     healthy, 1 faulty, 2 bad input, 3 the model failed during the examination.
     """
-    if json is not None and (json.is_dir() or not json.absolute().parent.is_dir()):
-        raise BadInput(f"{json} cannot be written; give a file in an existing directory")
     from attnlab.checkup import CannotCheck
     from attnlab.checkup import checkup as examine
 
@@ -37,19 +34,12 @@ def checkup(
     except CannotCheck as error:
         raise BadInput(f"{target}: {error}") from error
     print(report)
-    if json is not None:
-        json.write_text(report.to_json() + "\n", encoding="utf-8")
     raise typer.Exit(report.exit_code)
 
 
 def load_target(target: str, *, trust: bool = False) -> Any:
-    """The model that a target names; BadInput if it does not exist or makes no model.
-
-    Args:
-        target: a run directory or checkpoint, "package.module:NAME" or "path/file.py:NAME", where
-            NAME is a model, or a class or function without arguments that makes one.
-        trust: as for `attnlab.training.checkpoints.load_model`.
-    """
+    """The model that a target of `attnlab checkup` names; BadInput if it does not exist or makes
+    no model. `trust` is as for `attnlab.training.checkpoints.load_model`."""
     place, _, name = target.rpartition(":")
     if Path(target).exists() or not place:
         if target.endswith(".py"):

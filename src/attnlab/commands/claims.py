@@ -4,7 +4,7 @@ import os
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -19,7 +19,6 @@ Variant = Annotated[
 Jobs = Annotated[int | None, Option(min=1, help="Processes; by default one for each core.")]
 Minutes = Annotated[float | None, Option(help="Begin no run after this; a new call continues.")]
 Plan = Annotated[bool, Option("--plan", help="Say how many runs are missing; run nothing.")]
-Outputs = Annotated[Path, Option(help="For run directories, and rows that are not committed.")]
 Publish = Annotated[bool, Option("--publish", help="Write pages and figures from the rows.")]
 
 
@@ -32,26 +31,21 @@ def reproduce(
     publish: Publish = False,
     jobs: Jobs = None,
     minutes: Minutes = None,
-    outputs: Outputs = Path("outputs/claims"),
 ) -> None:
     """Run what claims lack, and judge them; the same command continues."""
     from attnlab.claims import experiments
     from attnlab.claims.claims import needed
-    from attnlab.claims.reproduce import run_missing, train_run
+    from attnlab.claims.reproduce import train_run
 
     sys.path.append(str(Path.cwd()))  # last, so that it replaces no installed module
-    files = experiments.find_claims(claims or [])
+    files, outputs = experiments.find_claims(claims or []), Path("outputs/claims")
     work = [experiments.open_claim(file, outputs, fresh=fresh) for file in files]
     complete = True
     for each in work if not publish else ():
         lacks = partial(needed, each.claim, each.rows, pilots=pilots, long=long)
-        if plan:
-            print(f"{each.claim.name}: {len(lacks())} runs come next")
-            continue
-        run = partial(run_missing, train=train_run, jobs=jobs or cores(), minutes=minutes)
-        complete &= run(lacks, each.rows, each.place)
-        show(each.report(pilots=pilots, fresh=fresh))
-    end(experiments.publish(work) if publish else [], complete=complete)
+        report = partial(each.report, pilots=pilots, fresh=fresh)
+        complete &= carry_out(each, lacks, train_run, report, plan, jobs, minutes)
+    end(experiments.publish(work) if publish else [], complete)
 
 
 def rank(
@@ -61,11 +55,10 @@ def rank(
     publish: Publish = False,
     jobs: Jobs = None,
     minutes: Minutes = None,
-    outputs: Outputs = Path("outputs/rank"),
 ) -> None:
     """Compare variants of attention, each at its best rate; the same command continues."""
     from attnlab.claims import experiments
-    from attnlab.claims.reproduce import run_missing, train_ranked
+    from attnlab.claims.reproduce import train_ranked
     from attnlab.installation import lab_path
 
     sys.path.append(str(Path.cwd()))
@@ -73,34 +66,39 @@ def rank(
         raise BadInput("--publish writes the page of all committed rows; leave out the rest")
     own = Path("experiments/ranking")
     folder = own if own.is_dir() else lab_path("experiments") / "ranking"
-    work = experiments.open_ranking(folder, outputs, attention or [])
-    lacks, complete = partial(work.needed, quick=quick), True
-    if plan:
-        print(f"{len(lacks())} runs come next")
-    elif not publish:
-        run = partial(run_missing, train=train_ranked, jobs=jobs or cores(), minutes=minutes)
-        complete = run(lacks, work.rows, work.place)
-        show(work.report(quick=quick))
-    end(work.publish() if publish else [], complete=complete)
+    work = experiments.open_ranking(folder, Path("outputs/rank"), attention or [])
+    lacks, report = partial(work.needed, quick=quick), partial(work.report, quick=quick)
+    if publish:
+        end(work.publish(), True)
+    else:
+        end([], carry_out(work, lacks, train_ranked, report, plan, jobs, minutes))
 
 
-def show(markdown: str) -> None:
-    """Print Markdown for a terminal."""
+def carry_out(
+    work: Any, lacks: Any, train: Any, report: Any, plan: bool, jobs: int | None, minutes: Any
+) -> bool:
+    """Run what a claim or the ranking lacks, and print its report, or only say how much that is;
+    whether it is complete."""
     from rich.console import Console
     from rich.markdown import Markdown
 
-    Console(soft_wrap=True).print(Markdown(markdown))
+    from attnlab.claims.reproduce import run_missing
+
+    if plan:
+        print(f"{work.place.folder.name}: {len(lacks())} runs come next")
+        return True
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    complete = run_missing(
+        lacks, work.rows, work.place, train=train, jobs=jobs or cores, minutes=minutes
+    )
+    Console(soft_wrap=True).print(Markdown(report()))
+    return complete
 
 
-def end(written: list[Path], *, complete: bool) -> None:
+def end(written: list[Path], complete: bool) -> None:
     """Name the files that were written; exit code 1 if the time was over."""
     for file in written:
         print(printable(str(file)))
     if not complete:
         print("Time is up; the same command continues.")
         raise typer.Exit(1)
-
-
-def cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

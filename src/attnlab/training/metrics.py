@@ -24,7 +24,8 @@ SOURCE = Path(__file__).parents[1]  # of attnlab
 
 def measured(trainer: L.Trainer, lit: GPTModule, watch: Watch) -> dict[str, Any]:
     """How a run ended, its losses in nats per prediction, its speed, and what probes measured."""
-    step, losses, callbacks = trainer.global_step, lit.val_losses, callbacks_of(trainer)
+    step, losses = trainer.global_step, lit.val_losses
+    callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
     lit.to(trainer.strategy.root_device)  # Lightning leaves it on the CPU
     for callback in callbacks:
         if isinstance(callback, WeightAveraging):
@@ -34,8 +35,8 @@ def measured(trainer: L.Trainer, lit: GPTModule, watch: Watch) -> dict[str, Any]
             "a callback changed the weights after their last validation, so the losses are not "
             "those of the trained model; remove that callback, or use callbacks=ema"
         )
-    metrics: dict[str, Any] = {"seed": lit.seed, "steps": step, "baseline": lit.baseline}
-    metrics |= outcome(trainer, watch) | {"val_loss": losses[step]}
+    metrics: dict[str, Any] = {"variant": lit.settings["variant"], "seed": lit.seed, "steps": step}
+    metrics |= {"baseline": lit.baseline} | outcome(trainer, watch) | {"val_loss": losses[step]}
     metrics["best_val_loss"] = min(filter(math.isfinite, losses.values()), default=math.nan)
     records = [callback.record for callback in callbacks if isinstance(callback, Probe)]
     probes = {key: x for record in records for key, x in record.items()}
@@ -57,12 +58,6 @@ def measured(trainer: L.Trainer, lit: GPTModule, watch: Watch) -> dict[str, Any]
         "costs": costs(lit.net),
         "probes": probes,
     }
-
-
-def callbacks_of(trainer: L.Trainer) -> list[L.Callback]:
-    """All callbacks of a trainer."""
-    callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    return callbacks
 
 
 def outcome(trainer: L.Trainer, watch: Watch) -> dict[str, Any]:
