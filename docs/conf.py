@@ -59,8 +59,8 @@ MENU = {
         *("docs/library", "docs/checkup"),
     ],
     "Evidence": [
-        *("docs/claims", "experiments/README", "docs/ranking", "docs/checkup-results"),
-        "benchmarks/RESULTS",
+        *("docs/claims", "All claims <experiments/README>", "docs/ranking"),
+        *("docs/checkup-results", "benchmarks/RESULTS"),
     ],
     "Reference": ["docs/api", "docs/decisions", "CONTRIBUTING"],
 }
@@ -74,7 +74,7 @@ def add_menu(app: Sphinx, name: str, source: list[str]) -> None:
         menu = {"Claims": [f"{file.parent.name}/README" for file in claims]}
     folder = Path(app.srcdir, name).parent
     for caption, listed in menu.items():
-        pages = [page for page in listed if list(folder.glob(f"{page}.*"))]
+        pages = [page for page in listed if "<" in page or list(folder.glob(f"{page}.*"))]
         lines = ["", "```{toctree}", f":caption: {caption}", ":hidden:", "", *pages, "```", ""]
         source[0] += "\n".join(lines)
 

@@ -196,3 +196,30 @@ def test_every_test_that_the_page_names_is_there():
     for file, words in named:
         tests = re.findall(r"^def (test_\w+)", (ROOT / file).read_text(), flags=re.MULTILINE)
         assert [test for test in tests if words in test], f"{file} -k {words}"
+
+
+# What the course must have, and code that is there only if it has it.
+SEEDS = {
+    "weights of a BERT": ("docs/chapters/4_heads.py", "BertModel("),
+    "heatmaps with the text on both axes": ("docs/chapters/6_inside.py", "set_xticks(range(T)"),
+    "additive against dot product": ("docs/chapters/7_scores.py", "additive("),
+    "additive against dot product, trained": ("experiments/bahdanau/train.py", "additive"),
+    "entropy over the width": ("docs/chapters/2_scale.py", 'found["entropy"]'),
+    "a computation by hand": ("docs/chapters/1_equation.py", "Fraction("),
+    "a comparison of data types": ("docs/chapters/8_precision.py", "torch.bfloat16"),
+    "a flipped mask": ("docs/chapters/3_masks.py", "flipped"),
+    "identical heads": ("docs/chapters/4_heads.py", "identical_qkv"),
+    "memory from 32 to 4,096": ("docs/chapters/5_cost.py", "FURTHER = (32, *LENGTHS, 4096)"),
+    "grouped queries": ("docs/chapters/5_cost.py", '("gqa", 2)'),
+    "grouped queries, written": ("docs/exercises/sheets/3_heads.py", "grouped"),
+    "cross-attention": ("docs/chapters/7_scores.py", "## Cross-attention"),
+    "arrays of NumPy in exercise 1": ("docs/exercises/comparison.py", "x.numpy()"),
+    "temperature": ("tests/test_textbook.py", "def test_the_scale_is_a_temperature"),
+    "seven mistakes of masks": ("docs/chapters/3_masks.py", "## The seven mistakes"),
+}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_course_has_it(seed):
+    file, code = SEEDS[seed]
+    assert code in (ROOT / file).read_text(encoding="utf-8")

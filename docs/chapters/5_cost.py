@@ -42,11 +42,8 @@ from chapters.shown import panels, picture, table
 
 H, D = 4, 32
 LENGTHS = (128, 256, 512, 1024)
-FURTHER = (
-    32,
-    *LENGTHS,
-    4096,
-)  # memory is measured in one pass, so longer texts fit in
+# Memory is measured in one pass, so longer texts fit in.
+FURTHER = (32, *LENGTHS, 4096)
 KERNELS = {"manual": manual, "sdpa": sdpa}
 torch.manual_seed(0)
 os.environ.setdefault(

@@ -369,7 +369,7 @@ HIDDEN = [
     *(Row(f"blocks of {size} in {n}, gate {gate:g}", lambda size=size, n=n, gate=gate: Mean(size,
         n, gate), "depend|read", "causal") for size, n in ((64, 256), (300, 512), (512, 1024),
         (1000, 2048)) for gate in (1.0, 0.0)),
-    Row("an id of 250", lambda: Separator(250, 100), "read|depend", "causal"),
+    Row("an id of 300", lambda: Separator(300, 299), "read|depend", "causal"),
     Row("a rare id in the text", lambda: Separator(2000, 1000), "read|depend", "causal",
         {"sample": RARE}),
     Row("two dtypes, one ahead", lambda: of_halves(leaky()), ONE_AHEAD, "causal",

@@ -19,6 +19,7 @@ from attnlab.checkup import CannotCheck, assert_causal, assert_mask_is_infinite,
 from tests.checkup.others import Habit, Mean
 from tests.checkup.reports import Cached, Decay, step
 from tests.checkup.small import LM, Attention, C, Does, Served, V, causal
+from tests.conftest import ROOT
 
 
 class Untidy(LM):
@@ -124,7 +125,7 @@ raise SystemExit(code)
 def test_torch_and_pytest_are_enough(tmp_path: Path) -> None:
     (tmp_path / "test_theirs.py").write_text(THEIRS)
     run = [sys.executable, "-c", ALONE]
-    alone = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    alone = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run(run, cwd=tmp_path, env=alone, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "test_healthy[finite fill]" in done.stdout and "6 passed" in done.stdout

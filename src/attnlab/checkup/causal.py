@@ -128,9 +128,7 @@ def _examine(tried: Subject, where: str, dense: int) -> str:
     """Look for a leak in the present state of the model: at two lengths, then by prefixes."""
     __tracebackhide__ = True
     L, short = tried.length, tried.fitting(dense)
-    plans = {short: suffixes_of(short) if short <= 4 * dense else cuts_of(L)}
-    if short < L:
-        plans[L] = cuts_of(L)
+    plans = {T: cuts_of(T, 4 * dense if short == T else 0) for T in (short, L)}
     first = [(short, [1, 2, short // 2])] * 8  # what few sequences show, mostly at their beginning
     rounds = [plan for plan in plans.items() for _ in range(1 if where else ROUNDS)]
     for T, cuts in rounds if where else rounds + first:
@@ -193,13 +191,11 @@ def _gradients_switched(tried: Subject, where: str, dense: int) -> None:
         )
 
 
-def suffixes_of(T: int) -> list[int]:
-    """Every place to cut a short sequence."""
-    return list(range(1, T))
-
-
-def cuts_of(T: int) -> list[int]:
-    """Where to cut a long sequence: halves, thirds, powers of two and neighbors, and at random."""
+def cuts_of(T: int, dense: int = 0) -> list[int]:
+    """Where to cut a sequence: everywhere, or if it is longer than `dense`, at halves, thirds,
+    powers of two and their neighbors, and at random."""
+    if dense >= T:
+        return list(range(1, T))
     powers = [2**e + d for e in range(T.bit_length(), 2, -1) for d in (0, -1, 1)]
     chance = torch.randperm(T, generator=torch.Generator().manual_seed(T))[:16].tolist()
     chosen = [T // 2, T // 3, 2 * T // 3, T - 1, *powers, *chance]

@@ -90,14 +90,6 @@ def module_of(model: object) -> nn.Module | None:
     return nn.ModuleList(modules) if len(modules) > 1 else next(iter(modules), None)
 
 
-def _plain(model: Any, x: Tensor) -> object:
-    return model(x)
-
-
-def _with_targets(model: Any, x: Tensor) -> object:
-    return model(x, x)
-
-
 @dataclass(frozen=True)
 class Subject:
     """A model, how it is called, and inputs that show how its inputs look."""
@@ -245,7 +237,7 @@ def subject(
         raise CannotCheck("the sample holds one id only; give two or more")
     # Some models return all logits only if they get targets; some take one sequence at a time, or
     # one size of a batch.
-    calls = [call] if call is not None else [_plain, _with_targets]
+    calls = [call] if call else [lambda net, x: net(x), lambda net, x: net(x, x)]
     sizes = [(rows, False) for rows in (2, 1)] + [(rows, True) for rows in (4, 8, 16, 3, 32)]
     errors = []
     with state(model):

@@ -35,18 +35,15 @@ from attnlab.plotting.drawing import styled
 def find_claims(names: Sequence[str]) -> list[Path]:
     """The claim.yaml of names or directories, in ./experiments before those of the lab; all of
     them without names. BadInput if there is none."""
-    places = [Path("experiments"), lab_path("experiments")]
-    known = [sorted(place.glob("*/claim.yaml")) for place in places]
+    places = [lab_path("experiments"), Path("experiments")]
+    known = {f.parent.name: f for place in places for f in sorted(place.glob("*/claim.yaml"))}
     if not names:
-        return sorted(known[0] or known[1], key=lambda file: read_claim(file).order)
-    found = []
-    for name in names:
-        files = [folder / "claim.yaml" for folder in (Path(name), *(p / name for p in places))]
-        existing = [file for file in files if file.exists()]
-        if not existing:
-            others = sorted({file.parent.name for files in known for file in files})
-            raise BadInput(f"there is no claim {name}; known are: {', '.join(others)}")
-        found.append(existing[0])
+        own = sorted(places[1].glob("*/claim.yaml"))
+        return sorted(own or known.values(), key=lambda file: read_claim(file).order)
+    found = [Path(name, "claim.yaml") for name in names]
+    found = [x if x.exists() else known.get(str(x.parent), x) for x in found]
+    if lacking := [str(file.parent) for file in found if not file.exists()]:
+        raise BadInput(f"there is no claim {lacking[0]}; known are: {', '.join(sorted(known))}")
     return found
 
 
