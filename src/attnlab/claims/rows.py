@@ -135,8 +135,8 @@ def content_at(file: Path, commit: str) -> Any:
     """
     text = git(file.parent, "show", f"{commit}:./{file.name}")
     if text is None and git(file.parent, "show", f"{commit}:./declared.json") is not None:
-        added = git(file.parent, "log", "--diff-filter=A", "--format=%H", "--", file.name)
-        text = git(file.parent, "show", f"{(added or '').split()[-1]}:./{file.name}")
+        gone = git(file.parent, "log", "--diff-filter=D", "--format=%H", "--", "declared.json")
+        text = git(file.parent, "show", f"{(gone or '').split()[-1]}:./{file.name}")
     return None if text is None else yaml.safe_load(text)
 
 
