@@ -28,6 +28,7 @@ nb_execution_in_temp = True  # where it finds no runs of the user
 nb_execution_raise_on_error = True
 nb_execution_timeout = 900  # seconds a cell
 nb_merge_streams = True
+nb_output_stderr = "remove"  # a progress bar's warning, which names a path of this machine
 nb_render_markdown_format = "myst"  # the default, CommonMark, has no tables
 myst_heading_anchors = 3
 myst_enable_extensions = ["dollarmath"]
