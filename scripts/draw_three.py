@@ -27,8 +27,12 @@ STYLE = {
     ),
 }  # fmt: skip
 # The arms of the first panel: label, variant, arm.
-PRICE = "unit_variance_300"
-ARMS = (("without", "unscaled", "unscaled, unit"), ("with 1/√D", "sdpa", "scaled, unit"))
+PRICE = "one_head_300"
+ARMS = (
+    ("no\nattention", "none", "none"),
+    ("without\n1/√D", "unscaled", "unscaled"),
+    ("with\n1/√D", "sdpa", "softmax"),
+)
 
 
 def ink(variant: str) -> str:
