@@ -11,7 +11,7 @@
 
     <!-- number.variants -->...<!-- / -->          how many there are; also .ranked and .statements
 
-A prediction with several lengths is named with the steps: unit_variance_1200.
+A prediction with several lengths is named with the steps: gpt2_start_1200.
 """
 
 import re
