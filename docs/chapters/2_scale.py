@@ -382,8 +382,8 @@ Markdown(
 
 # %% [markdown]
 # So the sentence "training breaks without the scale" needs a condition: scores that vary widely
-# at the start. Even then the loss decreases, because the embeddings and the MLP learn; what is
-# lost is most of what attention adds. `experiments/unscaled` measures how much is left.
+# at the start. Even then the loss decreases, because the embeddings and the MLP learn. The attention
+# of a wide head starts late; `experiments/unscaled` measures how much of it is left.
 #
 # ## Summary
 #
