@@ -2,12 +2,13 @@
 
 import json
 import math
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from attnlab.claims import ranking
-from attnlab.claims.claims import judge_claim, needed, read_claim
+from attnlab.claims.claims import judge_claim, needed, read_claim, read_declared
 from attnlab.claims.experiments import open_claim
 from attnlab.claims.rows import Rows, git, read_renamed, undeclared
 
@@ -57,7 +58,7 @@ def test_the_verdict_of_the_earlier_format_is_the_same(file: Path) -> None:
 
 @has_history
 def test_the_cells_of_the_earlier_ranking_are_the_same() -> None:
-    protocol = ranking.read_protocol(RANKING / "ranking.yaml")
+    protocol = read_declared(RANKING / "ranking.yaml", ranking.Protocol)
     rows = rows_of(RANKING / "ranking.yaml")
     table = ranking.cells(protocol, rows)
     page = git(ROOT, "show", f"{BEFORE}:experiments/ranking/README.md")
@@ -113,8 +114,8 @@ def test_rows_are_of_the_declared_claim(file: Path, tmp_path: Path) -> None:
 def test_rows_of_the_ranking_are_of_the_declared_protocol() -> None:
     file = RANKING / "ranking.yaml"
     rows = rows_of(file)
-    made = list(ranking.made(ranking.read_protocol(file), rows, rows.renamed))
-    assert undeclared(file, made) == ""
+    made = list(ranking.made(read_declared(file, ranking.Protocol), rows))
+    assert undeclared(file, made, partial(ranking.of_cell, renamed=rows.renamed)) == ""
     assert len(made) > 200
 
 

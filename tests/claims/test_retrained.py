@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from attnlab.claims.claims import is_measurement
+from attnlab.claims.claims import is_measurement, read_declared
 from attnlab.claims.experiments import open_claim
-from attnlab.claims.ranking import read_protocol
+from attnlab.claims.ranking import Protocol
 from attnlab.claims.reproduce import Place, train_ranked, train_run
 from attnlab.claims.rows import read_renamed, rename
 from attnlab.claims.trials import Row, Run
@@ -16,7 +16,7 @@ from tests.conftest import ROOT
 
 pytestmark = pytest.mark.slow
 EXPERIMENTS = ROOT / "experiments"
-PROTOCOL = read_protocol(EXPERIMENTS / "ranking" / "ranking.yaml")
+PROTOCOL = read_declared(EXPERIMENTS / "ranking" / "ranking.yaml", Protocol)
 CLAIMS = sorted(EXPERIMENTS.glob("*/claim.yaml"))
 # Rounding differs between processors and grows during training, most at high learning rates; a
 # changed default, initial weight or batch moves these losses by more.

@@ -58,6 +58,7 @@ def rank(
 ) -> None:
     """Compare variants of attention, each at its best rate; the same command continues."""
     from attnlab.claims import experiments
+    from attnlab.claims.ranking import needed
     from attnlab.claims.reproduce import train_ranked
     from attnlab.installation import lab_path
 
@@ -67,7 +68,8 @@ def rank(
     own = Path("experiments/ranking")
     folder = own if own.is_dir() else lab_path("experiments") / "ranking"
     work = experiments.open_ranking(folder, Path("outputs/rank"), attention or [])
-    lacks, report = partial(work.needed, quick=quick), partial(work.report, quick=quick)
+    lacks = partial(needed, work.protocol, work.rows, work.names, quick=quick)
+    report = partial(work.report, quick=quick)
     if publish:
         end(work.publish(), True)
     else:
