@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 CLAIMS = sorted((ROOT / "experiments").glob("*/claim.yaml"))
 RANKING = ROOT / "experiments" / "ranking"
 BEFORE = "b308e5e"  # the last commit of the earlier format
+ANEW = {"unscaled": "declared anew: its predictions are shares of what attention gives"}
 by_claim = pytest.mark.parametrize("file", CLAIMS, ids=lambda file: file.parent.name)
 has_history = pytest.mark.skipif(
     git(ROOT, "cat-file", "-e", BEFORE) is None, reason=f"needs the history of git up to {BEFORE}"
@@ -35,8 +36,9 @@ def close(a: float | None, b: float | None) -> bool:
 @by_claim
 def test_the_verdict_of_the_earlier_format_is_the_same(file: Path) -> None:
     text = git(ROOT, "show", f"{BEFORE}:experiments/{file.parent.name}/verdict.json")
-    if text is None:
-        pytest.skip("declared later")
+    assert text is not None
+    if file.parent.name in ANEW:
+        pytest.skip(ANEW[file.parent.name])
     old, rows = json.loads(text), rows_of(file)
     verdict, parts = judge_claim(read_claim(file), rows)
     assert verdict == old["verdict"]

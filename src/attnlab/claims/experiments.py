@@ -161,14 +161,14 @@ class OpenRanking:
         lengths = (1,) if quick else (1, ranking.LONG)
         return "\n\n".join(cell_table(self.protocol, table, self.names, n) for n in lengths)
 
-    def publish(self) -> list[Path]:
+    def publish(self) -> Path:
         """Write the page; BadInput if rows are not those that were declared."""
         made = ranking.made(self.protocol, self.rows)
         declared = partial(ranking.of_cell, renamed=self.rows.renamed)
         if why := undeclared(self.place.folder / "ranking.yaml", made, declared):
             raise BadInput(f"the ranking cannot be published. {why}")
         fill(self.place.folder / "README.md", ranking_block(self.protocol, self.rows))
-        return [self.place.folder / "README.md"]
+        return self.place.folder / "README.md"
 
 
 def open_ranking(folder: Path, outputs: Path, overrides: Sequence[str]) -> OpenRanking:
