@@ -254,7 +254,7 @@ DISHONEST: dict[str, tuple[Any, str]] = {
     "EmptyRows": (EmptyRows, "query 0"),
     "Neighbor of 2": (partial(Neighbor, back=2), "no weight in its pattern"),
     "WithoutPattern ahead": (partial(WithoutPattern, back=-1), "comes later"),
-    "Restarts": (Restarts, "how long the text is"),
+    "Restarts": (Restarts, "alone give other outputs"),
     "fill_all": (own(kernel=fill_all), "which its mask blocks"),
     "dropped": (own(kernel=dropped), "in training mode"),
     "with_gradients": (own(kernel=with_gradients), "in training mode"),

@@ -4,7 +4,8 @@ Letters: B batch, H heads, T time, D channels of a head.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -17,56 +18,47 @@ B, H, T, D = 2, 3, 11, 5  # distinct primes, so that a wrong axis cannot hide
 
 def reference(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor, *, scale: float | None = None,
-    fill: float = -math.inf, axis: int = -1, after: bool = False, cap: float | None = None,
+    fill: float = -math.inf, axis: int = -1,
 ) -> Tensor:  # fmt: skip
     """Attention in fp64, (B, H, T, D); mask (T, T) bool, True = may attend.
 
-    Mistakes: another fill, a softmax over another axis, a mask after it, or capped scores.
+    Mistakes: another scale, another fill, or a softmax over another axis.
     """
     q, k, v = q.double(), k.double(), v.double()
     scores = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
-    scores = scores if cap is None else cap * (scores / cap).tanh()
-    if not after:
-        scores = scores.masked_fill(~mask, fill)
-    pattern = scores.softmax(axis)
-    return (pattern * mask if after else pattern) @ v
+    return scores.masked_fill(~mask, fill).softmax(axis) @ v
 
 
-def mistakes(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Iterator[tuple[str, Tensor]]:
+def mistakes(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> dict[str, Tensor]:
     """What is wrong, and the output that it gives."""
-    every = torch.ones_like(mask)
-    scales = {
-        "are not scaled": 1.0,
-        "are scaled by 1/D": 1 / D,
-        "are multiplied by sqrt(D)": D**0.5,
-        "are scaled by the width of all heads": (H * D) ** -0.5,
-    }
-    for said, scale in scales.items():
-        yield f"scores {said}, not by 1/sqrt(D)", reference(q, k, v, mask, scale=scale)
-    masks = {
-        "no mask is applied": every,
-        "the mask's polarity is inverted: True = may attend": ~mask,
-        "the mask is transposed: the future is visible": mask.mT,
-        "a query sees one key ahead: diagonal off by one": every.tril(1),
-        "a query does not see itself: diagonal off by one": every.tril(-1),
-        "the given mask is ignored for a causal one": every.tril(),
-    }
-    for said, wrong in masks.items():
-        yield said, reference(q, k, v, wrong)
-    yield "blocked scores become 0, and keep a weight of e^0", reference(q, k, v, mask, fill=0.0)
-    yield "the mask is applied after the softmax", reference(q, k, v, mask, after=True)
+    of, every = partial(reference, q, k, v), torch.ones_like(mask)
     scores = q.double() @ k.double().mT * D**-0.5
-    yield "the mask is added as 0 and 1", (scores + mask).softmax(-1) @ v.double()
-    yield "there is no softmax", scores.masked_fill(~mask, 0.0) @ v.double()
-    for name, axis in {"queries": -2, "heads": 1, "batch": 0}.items():
-        yield f"the softmax runs over the {name}", reference(q, k, v, mask, fill=-1e9, axis=axis)
-    viewed = [x.transpose(1, 2).reshape(B, H, T, D) for x in (q, k, v)]
-    y, split = (reference(a, b, c, mask) for a, b, c in ((q, k, v), viewed))
-    for did, output in {"merged": y, "split and merged": split}.items():
-        yield f"heads are {did} without transposing", output.reshape(B, T, H, D).transpose(1, 2)
-    yield "heads are split without transposing", split
-    yield "queries and keys are exchanged", reference(k, q, v, mask)
-    yield "keys are averaged instead of values", reference(q, k, k, mask)
+    split = reference(*(x.transpose(1, 2).reshape(B, H, T, D) for x in (q, k, v)), mask)
+    merged, neither = (y.reshape(B, T, H, D).transpose(1, 2) for y in (of(mask), split))
+    return {
+        "scores are not scaled by 1/sqrt(D)": of(mask, scale=1.0),
+        "scores are scaled by 1/D, not by 1/sqrt(D)": of(mask, scale=1 / D),
+        "scores are multiplied by sqrt(D), not by 1/sqrt(D)": of(mask, scale=D**0.5),
+        "scores are scaled by the width of all heads": of(mask, scale=(H * D) ** -0.5),
+        "no mask is applied": of(every),
+        "the mask's polarity is inverted: True = may attend": of(~mask),
+        "the mask is transposed: the future is visible": of(mask.mT),
+        "a query sees one key ahead: diagonal off by one": of(every.tril(1)),
+        "a query does not see itself: diagonal off by one": of(every.tril(-1)),
+        "the given mask is ignored for a causal one": of(every.tril()),
+        "blocked scores become 0, and keep a weight of e^0": of(mask, fill=0.0),
+        "the mask is applied after the softmax": scores.softmax(-1) * mask @ v.double(),
+        "the mask is added as 0 and 1": (scores + mask).softmax(-1) @ v.double(),
+        "there is no softmax": scores.masked_fill(~mask, 0.0) @ v.double(),
+        "the softmax runs over the queries": of(mask, fill=-1e9, axis=-2),
+        "the softmax runs over the heads": of(mask, fill=-1e9, axis=1),
+        "the softmax runs over the batch": of(mask, fill=-1e9, axis=0),
+        "heads are merged without transposing": merged,
+        "heads are split without transposing": split,
+        "heads are split and merged without transposing": neither,
+        "queries and keys are exchanged": reference(k, q, v, mask),
+        "keys are averaged instead of values": reference(q, k, k, mask),
+    }
 
 
 def assert_kernel_equal(kernel: Kernel, *, causal_only: bool = False) -> str:
@@ -112,7 +104,7 @@ def _compare(y: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, when: str
         return
     wrong = [h for h in range(H) if error_of(y[:, h], right[:, h]) > 1e-4]
     where = f"in heads {wrong} only, " if len(wrong) < H else ""
-    for said, output in mistakes(q, k, v, mask):
+    for said, output in mistakes(q, k, v, mask).items():
         if error_of(y[:, wrong], output[:, wrong]) <= 1e-4:
             raise CheckFailed(f"{when}{where}{said}")
     for fill in (-1e2, -1e3, -1e4, -3e4, -65504.0, -1e5) if when else ():

@@ -76,7 +76,6 @@ def assert_targets_shifted(x: Tensor, y: Tensor) -> str:
 
 def _agreement(x: Tensor, y: Tensor, shift: int) -> float:
     """Share of the targets that equal the input `shift` positions later."""
-    T = x.shape[1]
-    targets = y[:, max(-shift, 0) : T - max(shift, 0)]
-    same = (x[:, max(shift, 0) : T + min(shift, 0)] == targets)[targets >= 0]
+    at = torch.arange(x.shape[1]) + shift
+    same = (x.roll(-shift, 1) == y)[(y >= 0) & (at >= 0) & (at < x.shape[1])]
     return float(same.double().mean()) if same.numel() else 0.0

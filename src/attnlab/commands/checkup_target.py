@@ -49,8 +49,6 @@ def load_target(target: str, *, trust: bool = False) -> Any:
         from attnlab.training.checkpoints import load_model  # imports all of training
 
         return load_model(target, trust=trust)[0]
-    if place.endswith(".py") and not Path(place).exists():
-        raise BadInput(f"there is no file {place}")
     sys.path.insert(0, str(Path.cwd()))  # also until the factory, which may import, has returned
     try:
         made = getattr(_module(place), name)
