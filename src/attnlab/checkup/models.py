@@ -146,7 +146,9 @@ class Subject:
             if self.exact and n < self.rows:
                 y = torch.cat([y, y[-1:].expand(self.rows - n, *y.shape[1:])])
             parts.append(outputs_of(self.raw(y), tuple(y.shape[:2])).detach()[:n])
-        return _without_blocked_symbols(torch.cat(parts).to("cpu", torch.float64))
+        outputs = torch.cat(parts).to("cpu", torch.float64)
+        blocked = outputs == -torch.inf  # the logit of a symbol that is never chosen
+        return outputs.masked_fill(blocked & ~blocked.all(-1, keepdim=True), 0.0)
 
     def raw(self, x: Tensor) -> object:
         """What the model returns for x (B, T, ...) in one call."""
@@ -188,16 +190,6 @@ class Subject:
         with_x = [torch.cat([x[None], part]) for part in changed.split(self.rows - 1)]
         outputs = (self(part) for part in with_x)
         return torch.cat([(y[1:] - y[:1]).abs().amax(-1) for y in outputs])
-
-
-def _without_blocked_symbols(y: Tensor) -> Tensor:
-    """Outputs (B, T, V) whose -inf, the logit of a symbol that is never chosen, is one less than
-    the smallest of the others at t; other infinities and NaN stay."""
-    blocked = y == -torch.inf
-    if not bool(blocked.any()):
-        return y
-    least = y.masked_fill(blocked, torch.inf).amin(-1, keepdim=True)
-    return torch.where(blocked, least - 1, y)
 
 
 def subject(

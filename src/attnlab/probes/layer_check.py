@@ -11,13 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.attention.core import SelfAttention
-from attnlab.checkup.causal import (
-    check_prefixes,
-    cuts_of,
-    dependence,
-    with_noise,
-    with_other_suffixes,
-)
+from attnlab.checkup import causal
 from attnlab.checkup.models import CheckFailed, Subject, best_dtype, relative, state
 from attnlab.errors import BadInput
 
@@ -54,14 +48,15 @@ def check_layer(
     tried, T = Subject(layer, sample, called, rows=32), min(block_size, LENGTH)
     dtype = best_dtype(tried)
     place = next(layer.parameters(), torch.empty(0))
-    with state(layer, dtype=dtype, change=with_noise), torch.no_grad():
+    changed = partial(state, layer, dtype=dtype, change=causal.with_noise)
+    with changed(), torch.no_grad():
         short, long = (
             tried.draw(1, n).to(place.device, dtype or place.dtype) for n in (T, block_size)
         )
         (allowed, which), (allowed_long, _) = (_allowed(layer, x, called) for x in (short, long))
     step = replace(tried, rows=1, seeded=True, grad=True)  # a training step
     for asked, when in ((tried, ""), (step, " in training mode")):
-        with state(layer, dtype=dtype, change=with_noise, training=bool(when)), torch.no_grad():
+        with changed(training=bool(when)), torch.no_grad():
             pairs = _forbidden(asked, T, allowed) or _beyond(asked, long[0].cpu(), allowed_long)
             if pairs:
                 i, j = pairs[0]
@@ -72,7 +67,7 @@ def check_layer(
                 )
             if not when and not bool(allowed_long.triu(1).any()):
                 try:
-                    check_prefixes(tried)
+                    causal.check_prefixes(tried)
                 except CheckFailed as failed:
                     raise BadInput(f"{described(layer)}: {failed}") from failed
             if not when and isinstance(layer, SelfAttention):
@@ -116,7 +111,7 @@ def _allowed(layer: Any, x: Tensor, called: Any) -> tuple[Tensor, str]:
 def _forbidden(tried: Subject, T: int, allowed: Tensor) -> list[list[int]]:
     """Pairs of T positions: an output and an input on which it depends though it must not."""
     xs = tried.draw(2, T)
-    moved = dependence(tried, xs)
+    moved = causal.dependence(tried, xs)
     if not bool(moved.isfinite().all()):
         raise BadInput(f"the output of {described(tried.model)} is not finite for random inputs")
     wrong = (moved > tried.tolerance) & ~allowed & ~torch.eye(T, dtype=torch.bool)
@@ -126,8 +121,8 @@ def _forbidden(tried: Subject, T: int, allowed: Tensor) -> list[list[int]]:
 def _beyond(tried: Subject, x: Tensor, allowed: Tensor) -> list[list[int]]:
     """x (T, C), allowed (T, T): an output and the first of the last inputs that change it, though
     it may depend on none of them."""
-    cuts = cuts_of(len(x))
-    changed, later = with_other_suffixes(tried, x, cuts)
+    cuts = causal.cuts_of(len(x))
+    changed, later = causal.with_other_suffixes(tried, x, cuts)
     moved = tried.moved(x, changed)
     may = torch.stack([allowed[:, cut:].any(1) for cut in cuts]) | later
     wrong = (moved > tried.tolerance * moved.max()) & ~may
