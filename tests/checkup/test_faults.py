@@ -60,7 +60,7 @@ SWITCHED: list[tuple[str, Any, str]] = [
     ("enlarged", lambda weight, rng, tables: weight, "fill of -1e4"),
     ("cuts_of", lambda T, dense: [T // 2], "one pair"),
     ("cuts_of", lambda T, dense: [*range(1, T)] if dense >= T else [T // 2], "one far pair"),
-    ("_prefixes", nothing, "base by length, 64"),
+    ("check_prefixes", nothing, "base by length, 64"),
     ("_gradients_switched", nothing, "a window and the hint"),
     ("_leak_of_an_id", nothing, "an id of 300"),
 ]

@@ -105,11 +105,10 @@ def assert_cache_equal(
     dtype = torch.float32 if half and best_dtype(tried) else None
     tasks: dict[str, tuple[Any, list[int], Tensor | None]]
     tasks = {name: (step, plan, None) for name, plan in plans(L).items()}
-    if padded_step is not None:
-        short = plans(min(L, 2 * PREFILL))
-        for how in ("after a prefill", "several tokens at a time"):
-            for shape, real in paddings(sum(short[how]), tried.rows).items():
-                tasks[f"{how}, {shape}"] = padded_step, short[how], real
+    for how in ("after a prefill", "several tokens at a time") if padded_step else ():
+        plan = tasks[how][1]
+        for shape, real in paddings(sum(plan), tried.rows).items():
+            tasks[f"{how}, {shape}"] = padded_step, plan, real
     refused: list[str] = []
     wrong: list[Wrong] = []
     with state(model, dtype=dtype), torch.no_grad():
@@ -308,9 +307,8 @@ def assert_documents_separate(
     crosses = document[:, None] < last  # (T, T): from the input j to the output t
 
     def outputs(ids: Tensor, of: Tensor) -> Tensor:
-        if call is None:
-            return tried(ids)
-        return replace(tried, call=lambda net, y: call(net, y, of.expand(y.shape)))(ids)
+        own = call and (lambda net, y: call(net, y, of.expand(y.shape)))
+        return replace(tried, call=own or tried.call)(ids)
 
     with state(model, dtype=best_dtype(tried)):
         one = torch.eye(T, dtype=torch.bool)
