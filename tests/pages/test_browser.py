@@ -156,5 +156,5 @@ def test_the_page_of_a_comparison(tmp_path: Path, dark: bool) -> None:
     seen.figures = all("svg").map((x) => x.getBoundingClientRect().width);
     """
     for seen in visit(tmp_path, page(compare(read_runs(tmp_path / "lab"))), do, dark=dark):
-        assert len(seen["figures"]) == 2 and min(seen["figures"]) > 300
+        assert len(seen["figures"]) == 1 and min(seen["figures"]) > 300
         assert len(seen["leak"]) == 1 and seen["leak"][0] <= seen["width"]  # without scrolling

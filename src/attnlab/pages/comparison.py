@@ -1,20 +1,16 @@
-"""The HTML page of `attnlab compare --html`: findings, table, figure, patterns and settings."""
+"""The HTML page of `attnlab compare --html`: findings, table, figure and settings."""
 
 import html
 import io
 import json
-from base64 import b64encode
 from collections.abc import Sequence
 
 import matplotlib
 import pandas as pd
-from matplotlib.figure import Figure
-from PIL import Image
 
 from attnlab.plotting.drawing import styled
-from attnlab.plotting.maps import Pixels
 from attnlab.runs.compare import Comparison
-from attnlab.runs.figure import findings, heads_of, panels_of
+from attnlab.runs.figure import draw, findings
 from attnlab.runs.report import alone, kept, number, readable, sentence, table, verdict
 
 STYLE = """
@@ -27,22 +23,15 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .3rem 1.2rem .3rem 0; text-align: left; white-space: nowrap;
          border-bottom: 1px solid #8886; }
 th:first-child { position: sticky; left: 0; background: Canvas; }
-.figures { display: grid; gap: 1.5rem; margin-top: 2rem;
-           grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); }
-svg { display: block; width: 100%; max-width: 40rem; height: auto; }
-img { display: block; width: 96px; height: 96px; image-rendering: pixelated; }
-.soft { opacity: .75; }
+svg { display: block; width: 100%; max-width: 40rem; height: auto; margin-top: 2rem; }
 @media (prefers-color-scheme: dark) { svg { filter: invert(.93) hue-rotate(180deg); } }
 @media (max-width: 480px) {
   h1 { font-size: 1.2rem; }
   td, th { font-size: .9rem; padding-right: .8rem; }
   th:first-child { min-width: 7rem; max-width: 40vw; white-space: normal;
                    overflow-wrap: anywhere; }
-  img { width: 64px; height: 64px; }
 }
 """
-COLORS = "Row: query, column: key. Blue is weight on earlier keys, orange on later ones, green is \
-negative; the color is the square root of the weight. Gray is blocked by the mask."
 
 
 def page(comparisons: Sequence[Comparison]) -> str:
@@ -60,8 +49,7 @@ def page(comparisons: Sequence[Comparison]) -> str:
     parts = [
         *(f"<p>{html.escape(text)}</p>" for text in said if text),
         scroll(rows.to_html(na_rep="", border=0, float_format=number)),
-        f"<div class=figures>{''.join(pictures(comparisons))}</div>",
-        *patterns(comparisons),
+        picture(comparisons),
     ]
     if len(settings):
         with pd.option_context("display.max_colwidth", None):  # by default it cuts long values
@@ -86,42 +74,10 @@ def scroll(content: str) -> str:
     return f'<div class="scroll">{content}</div>'
 
 
-def pictures(comparisons: Sequence[Comparison]) -> list[str]:
-    """Each panel of the figure as SVG."""
-    found = []
-    with styled():
-        for title, drawer in panels_of(comparisons).items():
-            figure, stream = Figure(figsize=(6.4, 4.6)), io.StringIO()
-            axes = figure.subplots()
-            drawer(axes)
-            axes.set_title(title)
-            with matplotlib.rc_context({"svg.hashsalt": title, "svg.fonttype": "none"}):
-                figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
-            found.append(
-                stream.getvalue()[stream.getvalue().index("<svg") :]
-            )  # without XML's head
-    return found
-
-
-def patterns(comparisons: Sequence[Comparison]) -> list[str]:
-    """The patterns at the end of each setting's first run, as a table of pictures."""
-    heads = heads_of(comparisons)
-    if not heads:
-        return []
-    names = list(dict.fromkeys(name for of in heads.values() for name in of))
-    lines = ["<tr><th></th>", *(f"<th>{name}</th>" for name in names), "</tr>"]
-    for label, of in heads.items():
-        lines.append(f"<tr><th>{html.escape(label)}</th>")
-        for name in names:
-            lines.append(f"<td>{image(of[name], f'{label} {name}') if name in of else ''}</td>")
-        lines.append("</tr>")
-    heading = f'<h2>Patterns at the end, first seed</h2><p class="soft">{COLORS}</p>'
-    return [heading, scroll(f"<table>{''.join(lines)}</table>")]
-
-
-def image(picture: Pixels, alt: str) -> str:
-    """A picture as an element of a page."""
-    stream = io.BytesIO()
-    Image.fromarray(picture).save(stream, "png")
-    data = b64encode(stream.getvalue()).decode()
-    return f'<img src="data:image/png;base64,{data}" alt="{html.escape(alt)}">'
+def picture(comparisons: Sequence[Comparison]) -> str:
+    """The figure as SVG, with its panels below each other."""
+    stream = io.StringIO()
+    with styled(), matplotlib.rc_context({"svg.hashsalt": "attnlab", "svg.fonttype": "none"}):
+        metadata = {"Date": None, "Creator": None}
+        draw(comparisons, stacked=True).savefig(stream, format="svg", metadata=metadata)
+    return stream.getvalue()[stream.getvalue().index("<svg") :]  # without XML's head

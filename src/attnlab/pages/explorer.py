@@ -13,7 +13,7 @@ import pandas as pd
 
 from attnlab.errors import BadInput, printable
 from attnlab.files import write_atomically
-from attnlab.pages.attention_maps import TEXT, views_of
+from attnlab.pages.attention_maps import views_of
 from attnlab.probes.history import as_history, read_history, snapshot
 from attnlab.runs.compare import labels
 from attnlab.runs.frame import read_run
@@ -77,7 +77,7 @@ def history_of(target: str, run: Run | None, text: str | None, *, trust: bool) -
     """The history of a run or, without one or for a text, one snapshot of the trained model."""
     if run is not None and text is None and (found := read_history(Path(target))):
         return found
-    seen, tokens, _ = views_of(target, TEXT if text is None else text, trust=trust)
+    seen, tokens, _ = views_of(target, text, trust=trust)
     step = run["step"] if run is not None and run.get("step") == run.get("step") else 0
     return as_history(tokens, seen, [snapshot(seen, int(step or 0))])
 
