@@ -23,7 +23,7 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .3rem 1.2rem .3rem 0; text-align: left; white-space: nowrap;
          border-bottom: 1px solid #8886; }
 th:first-child { position: sticky; left: 0; background: Canvas; }
-svg { display: block; width: 100%; max-width: 40rem; height: auto; margin-top: 2rem; }
+svg { display: block; max-width: max(100%, 56rem); height: auto; margin-top: 2rem; }
 @media (prefers-color-scheme: dark) { svg { filter: invert(.93) hue-rotate(180deg); } }
 @media (max-width: 480px) {
   h1 { font-size: 1.2rem; }
@@ -49,7 +49,7 @@ def page(comparisons: Sequence[Comparison]) -> str:
     parts = [
         *(f"<p>{html.escape(text)}</p>" for text in said if text),
         scroll(rows.to_html(na_rep="", border=0, float_format=number)),
-        picture(comparisons),
+        scroll(picture(comparisons)),
     ]
     if len(settings):
         with pd.option_context("display.max_colwidth", None):  # by default it cuts long values
@@ -75,9 +75,9 @@ def scroll(content: str) -> str:
 
 
 def picture(comparisons: Sequence[Comparison]) -> str:
-    """The figure as SVG, with its panels below each other."""
+    """The figure as SVG."""
     stream = io.StringIO()
     with styled(), matplotlib.rc_context({"svg.hashsalt": "attnlab", "svg.fonttype": "none"}):
         metadata = {"Date": None, "Creator": None}
-        draw(comparisons, stacked=True).savefig(stream, format="svg", metadata=metadata)
+        draw(comparisons).savefig(stream, format="svg", metadata=metadata)
     return stream.getvalue()[stream.getvalue().index("<svg") :]  # without XML's head
