@@ -127,7 +127,7 @@ def test_the_explorer(run: tuple[Path, Tensor], tmp_path: Path, dark: bool) -> N
     look("start");
     seen.large = document.querySelector(".large").clientWidth;
     """
-    for seen in visit(tmp_path, explore(run[0]).page, do, dark=dark):
+    for seen in visit(tmp_path, explore(run[0]), do, dark=dark):
         step, name, facts, *heads, words = seen["end"]
         assert (step, name, heads) == ("step 8", "<i>own", ["L0H0", "L0H1 = H0", "L0H2"])
         assert "loss 2.200 nats" in facts and words == "L0H0: “↵” (3) reads “<b>” (2) 1.00"

@@ -11,7 +11,7 @@ import pandas as pd
 from attnlab.plotting.drawing import styled
 from attnlab.runs.compare import Comparison
 from attnlab.runs.figure import draw, findings
-from attnlab.runs.report import alone, kept, number, readable, sentence, table, verdict
+from attnlab.runs.report import number, readable, sentences, table
 
 STYLE = """
 :root { color-scheme: light dark; }
@@ -37,17 +37,15 @@ svg { display: block; max-width: max(100%, 56rem); height: auto; margin-top: 2re
 def page(comparisons: Sequence[Comparison]) -> str:
     """One HTML page without a script, which loads nothing: findings, sentences, table, figure,
     patterns of the first seed, and the settings that differ. BadInput if no run has a loss."""
-    said = [alone(c) for c in comparisons if c.pairs.empty]
-    said += [text for c in comparisons for text in (sentence(c), verdict(c))]
-    said += kept(comparisons)
     title = (findings(comparisons) or [f"{len(comparisons)} settings"])[0]
-    settings = pd.DataFrame({c.label: c.first.settings for c in comparisons if not damaged(c)})
+    sound = [c for c in comparisons if c.first.status != "damaged"]
+    settings = pd.DataFrame({c.label: c.first.settings for c in sound})
     settings = settings.map(lambda x: x if isinstance(x, str) else json.dumps(x))
     settings = settings.replace("NaN", "-")  # not a setting of this variant
     settings = settings[settings.nunique(axis=1) > 1]
     rows = readable(table(comparisons)).set_index("run").rename_axis(None)
     parts = [
-        *(f"<p>{html.escape(text)}</p>" for text in said if text),
+        *(f"<p>{html.escape(text)}</p>" for text in sentences(comparisons)),
         scroll(rows.to_html(na_rep="", border=0, float_format=number)),
         scroll(picture(comparisons)),
     ]
@@ -63,10 +61,6 @@ def page(comparisons: Sequence[Comparison]) -> str:
     )
     body = f"<h1>{html.escape(title)}</h1>" + "\n".join(parts)
     return f'{head}<body data-ready="true">{body}</body></html>\n'
-
-
-def damaged(c: Comparison) -> bool:
-    return bool(c.first.status == "damaged")
 
 
 def scroll(content: str) -> str:

@@ -4,7 +4,6 @@ import html
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 import pandas as pd
 
 from attnlab.errors import BadInput, printable
-from attnlab.files import write_atomically
 from attnlab.pages.attention_maps import views_of
 from attnlab.probes.history import as_history, read_history, snapshot
 from attnlab.runs.compare import labels
@@ -21,26 +19,8 @@ from attnlab.runs.frame import read_run
 Run = Mapping[str, Any]  # a row of `read_runs`
 
 
-@dataclass(frozen=True)
-class Explorer:
-    """The page; a notebook displays it."""
-
-    title: str  # names the models
-    page: str  # the HTML, which loads nothing
-
-    def save(self, file: Path | str) -> None:
-        """Write the page."""
-        write_atomically(Path(file), self.page)
-
-    def _repr_html_(self) -> str:
-        return (
-            f'<iframe srcdoc="{html.escape(self.page)}" title="{html.escape(self.title)}" '
-            'style="width: 100%; height: 900px; border: 0" sandbox="allow-scripts"></iframe>'
-        )
-
-
-def explore(*models: str | Path, text: str | None = None, trust: bool = False) -> Explorer:
-    """Show the attention of every head of one model, or of several side by side.
+def explore(*models: str | Path, text: str | None = None, trust: bool = False) -> str:
+    """The HTML page, which loads nothing, of every head of one model, or of several side by side.
 
     Models are as for `attnlab.pages.attention_maps.look`, and `trust` as for `load_model`. The
     page shows the history of a run directory, or, with a text, the trained models on this text.
@@ -59,8 +39,7 @@ def explore(*models: str | Path, text: str | None = None, trust: bool = False) -
     # The JSON may hold any text, and must not end the script.
     data = json.dumps({"runs": shown}, allow_nan=False).replace("<", "\\u003c")
     page = files("attnlab.pages").joinpath("explorer.html").read_text(encoding="utf-8")
-    page = page.replace("TITLE", title).replace('"DATA"', data)
-    return Explorer(", ".join(names), page)
+    return page.replace("TITLE", title).replace('"DATA"', data)
 
 
 def names_of(targets: Sequence[str], runs: Sequence[Run | None]) -> list[str]:
