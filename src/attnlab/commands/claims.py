@@ -40,7 +40,7 @@ def reproduce(
     files, outputs = experiments.find_claims(claims or []), Path("outputs/claims")
     work = [experiments.open_claim(file, outputs, fresh=fresh) for file in files]
     if publish:
-        print(printable("\n".join(map(str, experiments.publish(work)))))
+        print(*(printable(str(file)) for file in experiments.publish(work)), sep="\n")
     for each in work if not publish else ():
         lacks = partial(needed, each.claim, each.rows, pilots=pilots, long=long)
         carry_out(
