@@ -13,7 +13,7 @@ from tests.checkup.faults import PLANTED
 from tests.checkup.kernels import KERNELS
 from tests.checkup.others import OTHERS
 from tests.checkup.reports import REPORTED
-from tests.checkup.small import Row
+from tests.checkup.small import Row, Served
 from tests.conftest import ROOT
 
 ROWS = {row.name: row for row in (*PLANTED, *REPORTED, *OTHERS, *KERNELS)}
@@ -48,6 +48,8 @@ def test_a_model_is_judged_rightly_in_one_diagnosis_of_six_lines(name: str) -> N
 def test_each_assertion_has_a_model_that_passes_and_one_that_fails() -> None:
     assertions = [n[7:] for n in attnlab.checkup.__all__ if n.startswith("assert_")]
     tried = {(row.check, bool(row.says)) for row in ROWS.values()}
+    for check in attnlab.checkup.checks_for(Served()):  # by "interface of transformers"
+        tried.add((check.func.__name__[7:], False))
     assert {(name, fails) for name in assertions for fails in (False, True)} <= tried
 
 
