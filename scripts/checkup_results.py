@@ -27,8 +27,8 @@ Small models with a fault that was planted or reported, their repaired twins, an
 other kinds: the tables of `tests/checkup`, judged by `python scripts/checkup_results.py`. A model
 with a link is the fault of that report, or its repair.
 
-{total} models, all judged as they should be. The checkup of commit b308e5e, which watched a model's
-operations, judged {right} rightly:
+{total} models, all judged as they should be. The checkup of commit b308e5e, which watched the
+operations of a model, judged {right} rightly:
 
 | that checkup | models |
 |---|---|
