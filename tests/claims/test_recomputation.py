@@ -83,7 +83,7 @@ def recomputed(file: Path, rows: list[Row]) -> tuple[str, dict[str, tuple[Any, .
         role, count = p.get("role", "for"), p.get("seeds") or claim.get("most_seeds", 10)
         metric, first = p.get("metric", "val_loss"), p.get("first_seed", claim["first_seed"])
         worst = math.inf if metric == "val_loss" else p.get("worst", math.nan)
-        said = set()
+        said, without_rows = set(), ("shown" if role == "shown" or count < 10 else "open",)
         for steps in p.get("lengths") or [0]:
             end = [f"trainer.{x}={steps}" for x in ("max_steps", "val_check_interval") if steps]
             arms = []
@@ -97,7 +97,7 @@ def recomputed(file: Path, rows: list[Row]) -> tuple[str, dict[str, tuple[Any, .
                 if len(of) < len(arms) or not all(measured):
                     break
                 values.append(value(p, [score(row, metric, worst) for row in of]))
-            what = judged(p, values, count) if values else ("open",)
+            what = judged(p, values, count) if values else without_rows
             found[f"{name}_{steps}" if steps else name] = what
             said.add(what[0])
         says_true = {"confirmed": role != "against", "refuted": role == "against"}
