@@ -13,6 +13,7 @@ from torch import nn
 
 import attnlab
 from attnlab.attention import AttentionConfig, ExclusiveAttention, GatedAttention, SelfAttention
+from attnlab.errors import BadInput
 from attnlab.init import init_weights
 from attnlab.model import GPT
 from attnlab.probes.capture import future_mass
@@ -59,6 +60,13 @@ def test_an_own_part_trains_and_does_not_read_ahead(changes: dict[str, Any]) -> 
     other = torch.cat([ids[:, :5], (ids[:, 5:] + 1) % 7], dim=1)
     torch.testing.assert_close(net(other)[:, :5], net(ids)[:, :5], rtol=0, atol=1e-5)
     assert future_mass(net, ids) == 0
+
+
+def test_a_layer_of_its_own_does_not_get_the_defaults_of_another_class() -> None:
+    node = settings("sdpa") | {"_target_": "tests.attention.researchers.FoX"}
+    assert build(node, "attn", "config").keywords == {}
+    with pytest.raises(BadInput):
+        build(node | {"scale": 1.0}, "attn", "config")
 
 
 def test_the_first_class_of_a_list_acts_first() -> None:
