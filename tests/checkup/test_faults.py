@@ -18,6 +18,9 @@ from tests.conftest import ROOT
 
 ROWS = {row.name: row for row in (*PLANTED, *REPORTED, *OTHERS, *KERNELS)}
 SLOW = {"one far pair", "chunks of 256 in 64", "1,024 positions", "one row"}  # seconds each
+SLOW |= {"chunks of 256 in 512", "fill -1e4, scores of 3,000", "bf16", "logits and loss", "object"}
+SLOW |= {"nested list", "batches of 8", "symbols that are never chosen", "a bound method"}
+SLOW |= {"closure", "half", "five or more", "one length", "batches of 4"}  # like others
 
 
 def judged(row: Row, package: Any = attnlab.checkup) -> tuple[bool, str]:

@@ -34,7 +34,8 @@ def mistakes(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> dict[str, Tensor]
     """What is wrong, and the output that it gives."""
     of, every = partial(reference, q, k, v), torch.ones_like(mask)
     scores = q.double() @ k.double().mT * D**-0.5
-    split = reference(*(x.transpose(1, 2).reshape(B, H, T, D) for x in (q, k, v)), mask)
+    a, b, c = (x.transpose(1, 2).reshape(B, H, T, D) for x in (q, k, v))
+    split = reference(a, b, c, mask)
     merged, neither = (y.reshape(B, T, H, D).transpose(1, 2) for y in (of(mask), split))
     return {
         "scores are not scaled by 1/sqrt(D)": of(mask, scale=1.0),

@@ -155,7 +155,7 @@ class Subject:
         if self.seeded:
             torch.manual_seed(0)
             random.seed(0)
-        place = next((w for w in self.weights), torch.empty(0))
+        place = next(iter(self.weights), torch.empty(0))
         own = x.to(place) if x.is_floating_point() else x.to(place.device)
         if self.grad and x.is_floating_point():  # as the inputs of a layer do in training
             own = own.detach().requires_grad_()

@@ -31,8 +31,7 @@ def explain(reads: Tensor) -> tuple[str, str] | None:
         size for size in n if torch.equal(ahead, future & (i // size == (i // size)[:, None]))
     ]
     if not past.any() and ahead.sum() > T:
-        said = "positions read later ones, never earlier ones"
-        return said, "look for a flipped or inverted mask"
+        return "positions read later ones, never earlier ones", "look for a mask turned around"
     if torch.equal(ahead, future):
         look = "a mask that is missing or has no effect, or a mean, norm or filter over time"
         return f"every position reads all {T}", f"look for {look}"

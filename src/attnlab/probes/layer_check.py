@@ -110,8 +110,7 @@ def _allowed(layer: Any, x: Tensor, called: Any) -> tuple[Tensor, str]:
 
 def _forbidden(tried: Subject, T: int, allowed: Tensor) -> list[list[int]]:
     """Pairs of T positions: an output and an input on which it depends though it must not."""
-    xs = tried.draw(2, T)
-    moved = causal.dependence(tried, xs)
+    moved = causal.dependence(tried, tried.draw(2, T))
     if not bool(moved.isfinite().all()):
         raise BadInput(f"the output of {described(tried.model)} is not finite for random inputs")
     wrong = (moved > tried.tolerance) & ~allowed & ~torch.eye(T, dtype=torch.bool)
