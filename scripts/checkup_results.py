@@ -51,7 +51,7 @@ operations of a model, judged {right} rightly:
 {healthy}
 """
 PARTS = ("Faults", "Healthy, with a remark", "Healthy")
-LINK = r"\[(.*?)\]\(https://github\.com/\S+\)"  # of a model to the report
+LINK = r"\[([^]]*)\]\(https://github\.com/\S+\)"  # of a model to the report
 
 
 class By(nn.Module):
