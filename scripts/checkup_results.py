@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import warnings
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,34 @@ PAGE = ROOT / "docs/checkup-results.md"
 HEAD = """# What the checkup finds
 
 Small models with a fault that was planted or reported, their repaired twins, and healthy models of
-other kinds, from the tables of `tests/checkup`. `python scripts/checkup_results.py` writes this
-page. "Before" is the verdict at commit b308e5e, whose checkup watched the operations in a model.
+other kinds: the tables of `tests/checkup`, judged by `python scripts/checkup_results.py`. A model
+with a link is the fault of that report, or its repair.
 
-{counts}
+{total} models, all judged as they should be. The checkup of commit b308e5e, which watched the
+operations of a model, judged {right} rightly:
 
-| model | should be | before | now | what changed |
-|---|---|---|---|---|
+| that checkup | models |
+|---|---|
+{changed}
+
+## Faults
+
+| what the checkup says | of which models |
+|---|---|
+{fault}
+
+## Healthy, with a remark
+
+| what the checkup says | of which models |
+|---|---|
+{remark}
+
+## Healthy
+
+{healthy}
 """
+PARTS = ("Faults", "Healthy, with a remark", "Healthy")
+LINK = r"\[([^]]*)\]\(https://github\.com/\S+\)"  # of a model to the report
 
 
 class By(nn.Module):
@@ -87,15 +108,20 @@ def before(row: Any) -> str:
     return f"fault: {said[0]}" if said else "healthy"
 
 
-def now(row: Any) -> str:
-    """The verdict of this code."""
+def now(row: Any) -> tuple[str, str]:
+    """The verdict of this code, "fault", "remark" or "healthy", and what it says."""
     from tests.checkup.test_faults import judged
 
     failed, said = judged(row)
-    first = said.splitlines()[0].partition(": ")[2 if row.check == "checkup" else 0]
-    if not failed and row.told:
-        return f"remark: {re.search(row.told, said)[0]}"  # type: ignore[index]
-    return f"fault: {first}" if failed else "healthy"
+    if failed:
+        first = said.splitlines()[0].partition(": ")[2 if row.check == "checkup" else 0]
+        sizes = r",? by \S+ of (their std|the std|the largest change)"
+        return "fault", re.sub(rf" \((\d+ reads .*|\d+ pairs)\)|:$|{sizes}", "", first)
+    if not row.told:
+        return "healthy", ""
+    begin = re.search(row.told, said).start()  # type: ignore[union-attr]
+    end = r"(?<=[.;]) |\n"  # of a sentence
+    return "remark", re.split(end, said[:begin])[-1] + re.split(end, said[begin:])[0]
 
 
 def tables() -> dict[str, Any]:
@@ -103,32 +129,40 @@ def tables() -> dict[str, Any]:
     from tests.checkup.others import OTHERS
     from tests.checkup.reports import REPORTED
 
-    return {row.name: row for row in (*PLANTED, *REPORTED, *OTHERS)}
+    rows = (*PLANTED, *REPORTED, *OTHERS)
+    assert len({row.name for row in rows}) == len(rows), "two models have one name"
+    return {row.name: row for row in rows}
 
 
-def line(row: Any, was: str, found: str) -> str:
-    """A line of the page."""
-    should = "fault" if row.says else "remark" if row.told else "healthy"
-    changed = ""
+def changed(row: Any, was: str) -> str:
+    """How b308e5e was wrong about a row, or ""."""
     if was.startswith("not examined"):
-        changed = "it can be called"
-    elif should == "remark":
-        changed = "it is told"
-    elif not was.startswith(should):
-        changed = "was missed" if row.says else "was accused"
-    link = row.published and f" ([{row.published}]({url(row.published)}))"
-    return f"| {row.name}{link} | {should} | {was} | {found} | {changed} |".replace("\n", " ")
+        return "could not call"
+    if was == "healthy":
+        return "found no fault in" if row.says else ""
+    return "" if row.says else "accused"
 
 
-def url(report: str) -> str:
-    place, _, number = report.partition("#")
-    return f"https://github.com/{place}/issues/{number}"
+def named(row: Any) -> str:
+    """A model with a link to the report of its fault."""
+    place, _, number = row.published.partition("#")
+    return f"[{row.name}](https://github.com/{place}/issues/{number})" if place else row.name
 
 
-def previous() -> dict[str, str]:
-    """Name -> the verdict of b308e5e, of the page as it is."""
-    rows = [cells.split(" | ") for cells in PAGE.read_text(encoding="utf-8").splitlines()]
-    return {cells[0][2:].partition(" ([")[0]: cells[2] for cells in rows if len(cells) == 5}
+def listed(rows: dict[str, list[str]]) -> str:
+    """Lines of a table: what is said, and of which models."""
+    return "\n".join(f"| {said} | {'; '.join(names)} |" for said, names in rows.items())
+
+
+def read_page(page: str) -> dict[str, dict[str, str]]:
+    """Of each of `PARTS`, and of "changed": name of a model -> what is said of it."""
+    found = {}
+    for part in ("changed\n" + page).split("\n## "):
+        head, _, text = re.sub(LINK, r"\1", part).partition("\n")
+        rows = re.findall(r"^\| (?!that checkup|what the)(.+) \| (.+) \|$", text, re.MULTILINE)
+        rows = rows or [("", text.strip().rstrip("."))]
+        found[head] = {name: said for said, names in rows for name in names.split("; ")}
+    return found
 
 
 def main() -> None:
@@ -138,7 +172,7 @@ def main() -> None:
     torch.set_num_threads(1)
     if "--old" in sys.argv:  # in a process with the old code
         for name, row in tables().items():
-            print(json.dumps([name, before(row)]), flush=True)
+            print(json.dumps([name, changed(row, before(row))]), flush=True)
         return
     if "--before" in sys.argv:
         from tests.old import old_code
@@ -148,13 +182,23 @@ def main() -> None:
         told = subprocess.check_output(run, env=os.environ | {"PYTHONPATH": paths}, text=True)
         was = dict(json.loads(row) for row in told.splitlines() if row.startswith("["))
     else:
-        was = previous()
-    rows = tables()
-    lines = [line(row, was.get(name, "not there"), now(row)) for name, row in rows.items()]
-    right = sum(each.split(" | ")[3].startswith(each.split(" | ")[1]) for each in lines)
-    earlier = sum("was missed" not in each and "was accused" not in each for each in lines)
-    counts = f"{len(lines)} models, {earlier} judged rightly before and {right} now."
-    PAGE.write_text(HEAD.format(counts=counts) + "\n".join(lines) + "\n", encoding="utf-8")
+        was = read_page(PAGE.read_text(encoding="utf-8"))["changed"]
+    parts: dict[str, dict[str, list[str]]] = {
+        part: defaultdict(list) for part in ("changed", "fault", "remark", "healthy")
+    }
+    for name, row in tables().items():
+        verdict, said = now(row)
+        assert (verdict == "fault") == bool(row.says), f"{name} is judged wrongly: {said}"
+        parts[verdict][said].append(named(row))
+        if was.get(name):
+            parts["changed"][was[name]].append(name)
+    total, wrong = len(tables()), sum(map(len, parts["changed"].values()))
+    healthy = "; ".join(parts.pop("healthy")[""]) + "."
+    page = HEAD.format(
+        total=total, right=total - wrong, healthy=healthy,
+        **{part: listed(rows) for part, rows in parts.items()},
+    )  # fmt: skip
+    PAGE.write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

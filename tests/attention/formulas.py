@@ -5,6 +5,7 @@ and gives the output (T, C). Its keyword arguments are its constants; a wrong on
 error, which the comparison must find. Eq. and section are those of the paper.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ import numpy as np
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 Weights = dict[str, Array]
-Row = Callable[[Array, int, int], Any]  # scores q . k of the visible keys, query, head -> weights
+Row = Callable[[Array, int, int], Any]  # scores of the visible keys, query, head -> weights
 Sees = Callable[[int, int], bool]  # query, key
 
 
@@ -27,7 +28,7 @@ def sigmoid(z: Any) -> Any:
     return 1 / (1 + np.exp(-z))
 
 
-def softmax(s: Array) -> Array:
+def softmax(s: Array, *_: int) -> Array:
     if not len(s):
         return s
     e = np.array([math.exp(z - max(s)) for z in s])
@@ -48,21 +49,37 @@ def projected(w: Weights, x: Array, H: int) -> list[list[Array]]:
     return [heads_of(part, H) for part in np.split(linear_map(w, "qkv", x), 3, axis=1)]
 
 
-def average(q: Array, k: Array, v: Array, h: int, row: Row, sees: Sees = past) -> Array:
-    """sum_j p_ij v_j of one head, query by query; NaN for a query without keys."""
+def average(
+    q: Array, k: Array, v: Array, h: int = 0, row: Row = softmax, sees: Sees = past,
+    power: float = -0.5,
+) -> Array:  # fmt: skip
+    """sum_j p_ij v_j of head h with the scores q . k D^power, query by query; NaN for a query
+    without keys."""
     y = np.full_like(v, np.nan)
     for i in range(len(q)):
         seen = [j for j in range(len(k)) if sees(i, j)]
-        weights = row(np.array([q[i] @ k[j] for j in seen]), i, h)
+        weights = row(np.array([q[i] @ k[j] for j in seen]) * q.shape[1] ** power, i, h)
         if seen:
             y[i] = sum(p * v[j] for p, j in zip(weights, seen, strict=True))
     return y
 
 
-def by_rows(w: Weights, x: Array, H: int, row: Row, sees: Sees = past) -> Array:
-    q, k, v = projected(w, x, H)
-    y = [average(q[h], k[h], v[h], h, row, sees) for h in range(H)]
+def attended(w: Weights, q: Any, k: Any, v: Any, row: Row = softmax, **given: Any) -> Array:
+    """The output projection of the averages of all heads."""
+    y = [average(*each, h, row, **given) for h, each in enumerate(zip(q, k, v, strict=True))]
     return linear_map(w, "proj", np.hstack(y))
+
+
+def of_rows(row: Callable[..., Any]) -> Callable[..., Array]:
+    """The formula whose weights are `row(scaled scores of the visible keys, query, head, w, x)`;
+    `sees`, an argument of all of them, are the keys that it gets."""
+
+    @functools.wraps(row)
+    def formula(w: Weights, x: Array, H: int, *, sees: Sees = past, **given: Any) -> Array:
+        weights: Row = lambda s, i, h: row(s, i, h, w, x, **given)  # noqa: E731
+        return attended(w, *projected(w, x, H), weights, sees=sees)
+
+    return formula
 
 
 # ---- scaled dot products, masks, and how heads share
@@ -70,33 +87,25 @@ def by_rows(w: Weights, x: Array, H: int, row: Row, sees: Sees = past) -> Array:
 
 def scaled_dot(w: Weights, x: Array, H: int, *, power: float = -0.5, sees: Sees = past) -> Array:
     """softmax(Q K^T / sqrt(D)) V (Vaswani et al. 2017, eq. 1), with another power of D."""
-    D = x.shape[1] // H
-    return by_rows(w, x, H, lambda s, i, h: softmax(s * D**power), sees)
+    return attended(w, *projected(w, x, H), power=power, sees=sees)
 
 
 def grouped(w: Weights, x: Array, H: int, *, G: int, power: float = -0.5) -> Array:
     """G heads of keys and values, each for H/G neighboring queries (Ainslie et al. 2023, 2.2)."""
-    C = x.shape[1]
-    D = C // H
-    rows = linear_map(w, "qkv", x)
+    C, rows = x.shape[1], linear_map(w, "qkv", x)
+    parts = np.split(rows[:, C:], 2, axis=1)
+    k, v = (heads_of(part, part.shape[1] * H // C) for part in parts)
+    own = [min(h // (H // G), len(k) - 1) for h in range(H)]
     q = heads_of(rows[:, :C], H)
-    k, v = (heads_of(part, len(part[0]) // D) for part in np.split(rows[:, C:], 2, axis=1))
-    y = []
-    for h in range(H):
-        g = min(h // (H // G), len(k) - 1)
-        y.append(average(q[h], k[g], v[g], h, lambda s, i, h: softmax(s * D**power)))
-    return linear_map(w, "proj", np.hstack(y))
+    return attended(w, q, [k[g] for g in own], [v[g] for g in own], power=power)
 
 
 def shared(
     w: Weights, x: Array, H: int, *, parts: tuple[int, int, int], power: float = -0.5
 ) -> Array:
     """The queries, keys and values are these parts of the projection."""
-    D, (a, b, c) = x.shape[1] // H, parts
-    rows = heads_of(linear_map(w, "qkv", x), len(w["qkv.weight"]) // D)
-    row: Row = lambda s, i, h: softmax(s * D**power)  # noqa: E731
-    y = [average(rows[a * H + h], rows[b * H + h], rows[c * H + h], h, row) for h in range(H)]
-    return linear_map(w, "proj", np.hstack(y))
+    rows = heads_of(linear_map(w, "qkv", x), len(w["qkv.weight"]) * H // x.shape[1])
+    return attended(w, *(rows[a * H : a * H + H] for a in parts), power=power)
 
 
 # ---- positions and changed scores
@@ -120,26 +129,23 @@ def rotary(w: Weights, x: Array, H: int, *, base: float = 10_000.0, sign: int = 
     return linear_map(w, "proj", y)
 
 
-def alibi(w: Weights, x: Array, H: int, *, first: int = 1) -> Array:
-    """softmax(q_i K^T + m [-(i - 1), ..., -1, 0]), m = 2^(-8h/H) (Press et al. 2022, sec. 3)."""
-    D = x.shape[1] // H
-
-    def row(s: Array, i: int, h: int) -> Array:
-        return softmax(s / math.sqrt(D) + 2 ** (-8 * (h + first) / H) * np.arange(-i, 1))
-
-    return by_rows(w, x, H, row)
+@of_rows
+def alibi(s: Array, i: int, h: int, w: Weights, x: Array, *, first: int = 1) -> Array:
+    """softmax(q_i K^T + m [-(i - 1), ..., -1, 0]), m = 2^(-8h/H) (Press et al. 2022, sec. 3), of
+    four heads."""
+    return softmax(s + 2 ** (-8 * (h + first) / 4) * np.arange(-i, 1))
 
 
-def log_length(w: Weights, x: Array, H: int, *, first: int = 1) -> Array:
+@of_rows
+def log_length(s: Array, i: int, h: int, w: Weights, x: Array, *, first: int = 1) -> Array:
     """Scores of position i, from 1, times ln i (Chiang and Cholak 2022, sec. 5.3)."""
-    D = x.shape[1] // H
-    return by_rows(w, x, H, lambda s, i, h: softmax(math.log(i + first) * s / math.sqrt(D)))
+    return softmax(math.log(i + first) * s)
 
 
-def softcap(w: Weights, x: Array, H: int, *, cap: float = 5.0) -> Array:
+@of_rows
+def softcap(s: Array, i: int, h: int, w: Weights, x: Array, *, cap: float = 5.0) -> Array:
     """s <- cap tanh(s / cap) (Gemma Team 2024, sec. 2)."""
-    D = x.shape[1] // H
-    return by_rows(w, x, H, lambda s, i, h: softmax(cap * np.tanh(s / math.sqrt(D) / cap)))
+    return softmax(cap * np.tanh(s / cap))
 
 
 def cosine(w: Weights, x: Array, H: int, *, own: bool = True) -> Array:
@@ -148,28 +154,19 @@ def cosine(w: Weights, x: Array, H: int, *, own: bool = True) -> Array:
     The layer's g is its gain times sqrt(D), one a head.
     """
     D = x.shape[1] // H
-    q, k, v = projected(w, x, H)
-    norm = [[u / np.sqrt((u * u).sum(1, keepdims=True) + 1e-5 * D) for u in p] for p in (q, k)]
+    *both, v = projected(w, x, H)
+    q, k = ([u / np.sqrt((u * u).sum(1, keepdims=True) + 1e-5 * D) for u in p] for p in both)
     gain = w["gain"] if own else np.roll(w["gain"], 1)
-    y = [
-        average(norm[0][h], norm[1][h], v[h], h, lambda s, i, h: softmax(gain[h] * D**0.5 * s))
-        for h in range(H)
-    ]
-    return linear_map(w, "proj", np.hstack(y))
+    return attended(w, q, k, v, lambda s, i, h: softmax(gain[h] * s), power=0.5)
 
 
-def forgetting(w: Weights, x: Array, H: int, *, after: int = 1) -> Array:
+@of_rows
+def forgetting(s: Array, i: int, h: int, w: Weights, x: Array, *, after: int = 1) -> Array:
     """exp(s_ij) times the gates f_l of l = j + 1 to i, divided by the sum over j (Lin et al. 2025,
     sec. 3), f = sigmoid(W x + b)."""
-    D = x.shape[1] // H
-    f = sigmoid(linear_map(w, "forget", x))  # (T, H)
-
-    def row(s: Array, i: int, h: int) -> Array:
-        kept = np.array([np.prod(f[j + after : i + 1, h]) for j in range(i + 1)])
-        e = np.exp(s / math.sqrt(D)) * kept
-        return e / e.sum()
-
-    return by_rows(w, x, H, row)
+    f = sigmoid(linear_map(w, "forget", x))[:, h]  # (T,)
+    e = np.exp(s) * np.array([np.prod(f[j + after : i + 1]) for j in range(i + 1)])
+    return e / e.sum()
 
 
 # ---- other scores
@@ -177,24 +174,17 @@ def forgetting(w: Weights, x: Array, H: int, *, after: int = 1) -> Array:
 
 def additive(w: Weights, x: Array, H: int, *, squash: Any = np.tanh) -> Array:
     """softmax of v . tanh(W s + U h) (Bahdanau et al. 2015, A.1.2)."""
-    q, k, v = projected(w, x, H)
     y = []
-    for h in range(H):
-        scores = np.array([[w["v"][h] @ squash(a + b) for b in k[h]] for a in q[h]])
-        row = [softmax(scores[i, : i + 1]) @ v[h][: i + 1] for i in range(len(x))]
-        y.append(np.array(row))
+    for h, (q, k, v) in enumerate(zip(*projected(w, x, H), strict=True)):
+        scores = np.array([[w["v"][h] @ squash(a + b) for b in k] for a in q])
+        y.append([softmax(scores[i, : i + 1]) @ v[: i + 1] for i in range(len(x))])
     return linear_map(w, "proj", np.hstack(y))
 
 
 def general(w: Weights, x: Array, H: int, *, transposed: bool = False) -> Array:
     """Scores q^T W k (Luong et al. 2015, eq. 8), over sqrt(D)."""
-    D = x.shape[1] // H
     q, k, v = projected(w, x, H)
-    y = []
-    for h in range(H):
-        wk = k[h] @ (w["W"][h] if transposed else w["W"][h].T)
-        y.append(average(q[h], wk, v[h], h, lambda s, i, h: softmax(s / math.sqrt(D))))
-    return linear_map(w, "proj", np.hstack(y))
+    return attended(w, q, [k[h] @ (W if transposed else W.T) for h, W in enumerate(w["W"])], v)
 
 
 def linear(w: Weights, x: Array, H: int, *, shift: float = 1.0) -> Array:
@@ -218,106 +208,86 @@ def linear(w: Weights, x: Array, H: int, *, shift: float = 1.0) -> Array:
 # ---- from scores to weights
 
 
-def over_one_more(w: Weights, x: Array, H: int, *, power: float = 1.0, rest: float = 1) -> Array:
+@of_rows
+def over_one_more(
+    s: Array, i: int, h: int, w: Weights, x: Array, *, power: float = 1, rest: float = 1
+) -> Array:
     """exp(s) / (exp(b) + sum exp(s)), b = 0 (Miller 2023) or learned (gpt-oss, OpenAI 2025)."""
-    D = x.shape[1] // H
-    b = w.get("sink", np.zeros(H))
-
-    def row(s: Array, i: int, h: int) -> Array:
-        e = np.exp(s / math.sqrt(D))
-        return e / (rest * math.exp(power * b[h]) + e.sum())
-
-    return by_rows(w, x, H, row)
+    b, e = w["sink"][h] if "sink" in w else 0.0, np.exp(s)
+    return e / (rest * math.exp(power * b) + e.sum())
 
 
-def elementwise(w: Weights, x: Array, H: int, *, extra: int = 0) -> Array:
+@of_rows
+def elementwise(s: Array, i: int, h: int, w: Weights, x: Array, *, extra: int = 0) -> Array:
     """sigmoid(s - ln n), n visible keys (Ramapuram et al. 2024, eq. 3, b = -ln n)."""
-    D = x.shape[1] // H
-    return by_rows(w, x, H, lambda s, i, h: sigmoid(s / D**0.5 - math.log(len(s) + extra)))
+    return sigmoid(s - math.log(len(s) + extra))
 
 
-def on_simplex(w: Weights, x: Array, H: int, *, power: int) -> Array:
+@of_rows
+def on_simplex(s: Array, i: int, h: int, w: Weights, x: Array, *, power: int) -> Array:
     """max(s / power - tau, 0)^power that sums to 1: sparsemax (Martins and Astudillo 2016, eq. 2)
     and entmax with alpha = 1.5 (Peters et al. 2019, eq. 10); tau by bisection."""
-    D = x.shape[1] // H
-
-    def row(s: Array, i: int, h: int) -> Array:
-        z = s / math.sqrt(D) / power
-        low, high = max(z) - 1, max(z)
-        for _ in range(100):
-            tau = (low + high) / 2
-            more = sum(max(u - tau, 0.0) ** power for u in z) > 1
-            low, high = (tau, high) if more else (low, tau)
-        return np.array([max(u - low, 0.0) ** power for u in z])
-
-    return by_rows(w, x, H, row)
+    z = s / power
+    low, high = max(z) - 1, max(z)
+    for _ in range(100):
+        tau = (low + high) / 2
+        more = sum(max(u - tau, 0.0) ** power for u in z) > 1
+        low, high = (tau, high) if more else (low, tau)
+    return np.array([max(u - low, 0.0) ** power for u in z])
 
 
-def top(w: Weights, x: Array, H: int, *, k: int = 8) -> Array:
+@of_rows
+def top(s: Array, i: int, h: int, w: Weights, x: Array, *, k: int = 8) -> Array:
     """The softmax over the k largest visible scores (Gupta et al. 2021, sec. 2)."""
-    D = x.shape[1] // H
-
-    def row(s: Array, i: int, h: int) -> Array:
-        kept = sorted(range(len(s)), key=lambda j: s[j])[-k:]
-        weights = np.zeros(len(s))
-        weights[kept] = softmax(s[kept] / math.sqrt(D))
-        return weights
-
-    return by_rows(w, x, H, row)
+    kept = sorted(range(len(s)), key=lambda j: s[j])[-k:]
+    weights = np.zeros(len(s))
+    weights[kept] = softmax(s[kept])
+    return weights
 
 
-def stick_breaking(w: Weights, x: Array, H: int, *, rest: bool = True) -> Array:
+@of_rows
+def stick_breaking(s: Array, i: int, h: int, w: Weights, x: Array, *, rest: bool = True) -> Any:
     """From the key before the query back, sigmoid(s) of what is left of a stick (Tan et al. 2024,
     eq. 1); here the query itself gets the rest."""
-    D = x.shape[1] // H
-
-    def row(s: Array, i: int, h: int) -> list[float]:
-        weights, left = [0.0] * len(s), 1.0
-        for j in reversed(range(i)):
-            share = sigmoid(s[j] / math.sqrt(D))
-            weights[j], left = left * share, left * (1 - share)
-        weights[i] = left if rest else 0.0
-        return weights
-
-    return by_rows(w, x, H, row)
+    weights, left = [0.0] * len(s), 1.0
+    for j in reversed(range(i)):
+        share = sigmoid(s[j])
+        weights[j], left = left * share, left * (1 - share)
+    weights[i] = left if rest else 0.0
+    return weights
 
 
 # ---- layers with something added
 
 
+def mixed(w: Weights, x: Array, H: int) -> Array:
+    """The averages of all heads side by side (T, C), before the output projection."""
+    one = {f"qkv.{name}": w[f"qkv.{name}"] for name in ("weight", "bias")}
+    return scaled_dot(one | {"proj.weight": np.eye(x.shape[1])}, x, H)
+
+
 def gated(w: Weights, x: Array, H: int, *, gate: Any = sigmoid) -> Array:
     """Y sigmoid(X W) before the output projection, one number a head or a channel (Qiu et al.
     2025, eq. 5)."""
-    C = x.shape[1]
-    one = {f"qkv.{name}": w[f"qkv.{name}"] for name in ("weight", "bias")}
-    y = scaled_dot(one | {"proj.weight": np.eye(C)}, x, H)
     gates = gate(linear_map(w, "gate", x))
-    return linear_map(w, "proj", y * np.repeat(gates, C // gates.shape[1], axis=1))
+    wide = np.repeat(gates, x.shape[1] // gates.shape[1], axis=1)
+    return linear_map(w, "proj", mixed(w, x, H) * wide)
 
 
 def value_residual(w: Weights, x: Array, H: int, *, other: bool = False) -> Array:
     """The values of a later layer are (1 - m) v + m v_1, those of the first (Zhou et al. 2024,
     sec. 3); w has them as `values` (H, T, D)."""
-    D = x.shape[1] // H
     q, k, v = projected(w, x, H)
     m = 1 - w["value_mix"] if other else w["value_mix"]
-    y = []
-    for h in range(H):
-        mixed = (1 - m) * v[h] + m * w["values"][h]
-        y.append(average(q[h], k[h], mixed, h, lambda s, i, h: softmax(s / math.sqrt(D))))
-    return linear_map(w, "proj", np.hstack(y))
+    return attended(w, q, k, [(1 - m) * v[h] + m * w["values"][h] for h in range(H)])
 
 
 def exclusive(w: Weights, x: Array, H: int, *, power: float = 1.0) -> Array:
     """y_i - (y_i . v_i) v_i / |v_i|^2 (Zhai 2026, sec. 3)."""
-    D = x.shape[1] // H
-    q, k, v = projected(w, x, H)
     z = []
-    for h in range(H):
-        y = average(q[h], k[h], v[h], h, lambda s, i, h: softmax(s / math.sqrt(D)))
-        z.append(
-            np.array([a - (a @ b) * b / (b @ b) ** power for a, b in zip(y, v[h], strict=True)])
-        )
+    for a, b in zip(heads_of(mixed(w, x, H), H), projected(w, x, H)[2], strict=True):
+        along = (a * b).sum(1) / (b * b).sum(1) ** power
+        z.append(a - along[:, None] * b)
     return linear_map(w, "proj", np.hstack(z))
 
 
@@ -334,15 +304,7 @@ def short_conv(w: Weights, x: Array, H: int, *, order: int = 1) -> Array:
     """u_t + sum_m w_m u_(t-m) of queries, keys and values (Allen-Zhu 2025, Canon-B)."""
     rows = linear_map(w, "qkv", x)
     rows = rows + convolved(rows, w["conv"][::order])
-    as_input = {"qkv.weight": np.eye(rows.shape[1]), "proj.weight": np.eye(x.shape[1])}
-    q, k, v = projected(as_input, rows, H)
-    D = x.shape[1] // H
-    y = [average(q[h], k[h], v[h], h, lambda s, i, h: softmax(s / math.sqrt(D))) for h in range(H)]
-    return linear_map(w, "proj", np.hstack(y))
-
-
-def over_root(d: int, s: Array, i: int, h: int) -> Array:
-    return softmax(s / math.sqrt(d))
+    return attended(w, *(heads_of(part, H) for part in np.split(rows, 3, axis=1)))
 
 
 def differential(w: Weights, x: Array, H: int, *, depth: int = 2, pairs: int = 1) -> Array:
@@ -355,12 +317,9 @@ def differential(w: Weights, x: Array, H: int, *, depth: int = 2, pairs: int = 1
     y = []
     for q, k, v in zip(*projected(w, x, H), strict=True):
         d = q.shape[1] // 2
-        row = partial(over_root, d)
-        first = average(q[:, :d], k[:, :d], v, 0, row)
-        second = average(q[:, d:], k[:, d:], v, 0, row)
-        mixed = first - lam * second
-        size = np.sqrt((mixed**2).mean(1, keepdims=True) + 1e-5)
-        y.append((1 - start) * mixed / size)
+        both = average(q[:, :d], k[:, :d], v) - lam * average(q[:, d:], k[:, d:], v)
+        size = np.sqrt((both**2).mean(1, keepdims=True) + 1e-5)
+        y.append((1 - start) * both / size)
     return linear_map(w, "proj", np.hstack(y))
 
 
@@ -436,45 +395,39 @@ def factor(w: Weights, x: Array, h: int, H: int, decay: str) -> Array:
 # ---- the wrong ones: what their mistake computes
 
 
-def filled(w: Weights, x: Array, H: int, *, fill: float) -> Array:
+@of_rows
+def filled(s: Array, i: int, h: int, w: Weights, x: Array, *, fill: float) -> Array:
     """The softmax over all keys, those of the future with the score `fill`."""
-    D = x.shape[1] // H
-
-    def row(s: Array, i: int, h: int) -> Array:
-        return softmax(np.array([z / D**0.5 if j <= i else fill for j, z in enumerate(s)]))
-
-    return by_rows(w, x, H, row, lambda i, j: True)
+    return softmax(np.array([z if j <= i else fill for j, z in enumerate(s)]))
 
 
-def masked_late(w: Weights, x: Array, H: int, *, share: float = 0.0) -> Array:
+@of_rows
+def masked_late(s: Array, i: int, h: int, w: Weights, x: Array, *, share: float = 0.0) -> Array:
     """The softmax over all keys, then weights of the future times `share`."""
-    D = x.shape[1] // H
-
-    def row(s: Array, i: int, h: int) -> Array:
-        return softmax(s / D**0.5) * np.array([1 if j <= i else share for j in range(len(s))])
-
-    return by_rows(w, x, H, row, lambda i, j: True)
+    return softmax(s) * np.array([1 if j <= i else share for j in range(len(s))])
 
 
 def over_queries(w: Weights, x: Array, H: int, *, since: int = 0) -> Array:
     """exp(s_ij) over the sum of exp(s_lj) of the queries l that see the key j."""
-    D = x.shape[1] // H
     y = []
     for q, k, v in zip(*projected(w, x, H), strict=True):
-        total = [sum(math.exp(u @ k[j] / D**0.5) for u in q[j + since :]) for j in range(len(x))]
+        e = np.exp(q @ k.T / math.sqrt(q.shape[1]))
+        total = [e[j + since :, j].sum() for j in range(len(x))]
         rows = [
-            sum(math.exp(q[i] @ k[j] / D**0.5) / total[j] * v[j] for j in range(i + 1))
-            for i in range(len(x) - since)
+            sum(e[i, j] / total[j] * v[j] for j in range(i + 1)) for i in range(len(x) - since)
         ]
-        y.append(np.vstack([*rows, *np.zeros((since, D))]))
+        y.append(np.vstack([*rows, *np.zeros((since, q.shape[1]))]))
     return linear_map(w, "proj", np.hstack(y))
 
 
 def unmerged(w: Weights, x: Array, H: int, *, order: str = "htd") -> Array:
     """The numbers of all heads in the order (H, T, D), cut into T rows of C."""
-    one = {f"qkv.{name}": w[f"qkv.{name}"] for name in ("weight", "bias")}
-    y = heads_of(scaled_dot(one | {"proj.weight": np.eye(x.shape[1])}, x, H), H)
-    return linear_map(w, "proj", np.einsum(f"htd->{order}", np.array(y)).reshape(x.shape))
+    y = np.array(heads_of(mixed(w, x, H), H))
+    return linear_map(w, "proj", np.einsum(f"htd->{order}", y).reshape(x.shape))
+
+
+def everywhere(i: int, j: int) -> bool:
+    return True
 
 
 @dataclass(frozen=True)
@@ -499,7 +452,7 @@ CASES = {
     "unscaled": dot({"power": -0.5}, power=0),
     "inverse_scale": dot({"power": -0.5}, power=-1),
     "flipped": dot({"sees": past}, sees=lambda i, j: j >= i),
-    "bidirectional": dot({"sees": past}, sees=lambda i, j: True),
+    "bidirectional": dot({"sees": past}, sees=everywhere),
     "peek_one": dot({"sees": past}, sees=lambda i, j: j <= i + 1),
     "strict_flip": dot({"sees": lambda i, j: j >= i}, sees=lambda i, j: j > i),
     "sliding_window": dot({"sees": lambda i, j: i - 7 < j <= i}, sees=lambda i, j: i - 8 < j <= i),
@@ -538,9 +491,11 @@ CASES = {
     "decay": delta({"decay": "head", "delta": False}, [{"decay": ""}]),
     "gated_linear": delta({"decay": "channel", "delta": False}, [{"decay": ""}]),
     "retention": delta({"decay": "fixed", "delta": False}, [{"decay": ""}]),
-    "zero_fill": Case(filled, {"fill": 0.0}, [{"fill": -math.inf}]),
-    "finite_fill": Case(filled, {"fill": -1e4}, [{"fill": -math.inf}], size=200.0),
-    "post_softmax_mask": Case(masked_late, {}, [{"share": 1.0}]),
+    "zero_fill": Case(filled, {"fill": 0.0, "sees": everywhere}, [{"fill": -math.inf}]),
+    "finite_fill": Case(
+        filled, {"fill": -1e4, "sees": everywhere}, [{"fill": -math.inf}], size=200.0
+    ),
+    "post_softmax_mask": Case(masked_late, {"sees": everywhere}, [{"share": 1.0}]),
     "softmax_over_queries": Case(over_queries, {}, [{"since": 1}]),
     "unmerged_heads": Case(unmerged, {}, [{"order": "thd"}]),
 }

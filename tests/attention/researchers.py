@@ -3,7 +3,7 @@
 A twin is made with `ahead=1`, which is the mistake. Letters: B batch, T time, C channels, H heads.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -13,10 +13,15 @@ from attnlab.attention import AttentionConfig, SelfAttention
 from attnlab.init import normal
 
 
+def seen(T: int, ahead: int) -> Tensor:
+    """(T, T) bool, True = may attend; up to `ahead` positions later."""
+    return torch.ones(T, T).tril(ahead).bool()
+
+
 class Own(nn.Module):
     """A layer that is no SelfAttention: queries, keys, values and an output."""
 
-    own: tuple[str, ...] = ("qkv", "proj")  # parts with weights
+    init_rules: ClassVar[dict[str, Any]] = {"*.weight": normal(0.1)}
 
     def __init__(self, config: AttentionConfig, ahead: int = 0) -> None:
         super().__init__()
@@ -25,22 +30,31 @@ class Own(nn.Module):
 
     def heads(self, x: Tensor) -> tuple[Tensor, ...]:
         """(B, T, C) -> queries, keys and values, each (B, H, T, D)."""
-        return tuple(p.unflatten(-1, (self.H, -1)).transpose(1, 2) for p in self.split(x))
+        return tuple(p.unflatten(-1, (self.H, -1)).transpose(1, 2) for p in self.split_rows(x))
 
-    def split(self, x: Tensor) -> tuple[Tensor, ...]:
+    def split_rows(self, x: Tensor) -> tuple[Tensor, ...]:
         return tuple(self.qkv(x).chunk(3, -1))
 
     def out(self, y: Tensor) -> Tensor:
         out: Tensor = self.proj(y.transpose(1, 2).flatten(2))
         return out
 
-    def init_rules(self, qk_std: float) -> dict[str, Any]:
-        return {f"{name}.weight": normal(0.1) for name in self.own}
 
+class Told(Own):
+    """One with a mask and a pattern, which its subclass computes from the scores."""
 
-def seen(T: int, ahead: int) -> Tensor:
-    """(T, T) bool, True = may attend; up to `ahead` positions later."""
-    return torch.ones(T, T).tril(ahead).bool()
+    def mask(self, x: Tensor) -> Tensor:
+        return seen(x.shape[1], 0)
+
+    def pattern(self, x: Tensor) -> Tensor:
+        q, k, _ = self.heads(x)
+        return self.weights(q @ k.mT / q.shape[-1] ** 0.5, x)
+
+    def weights(self, s: Tensor, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.pattern(x) @ self.heads(x)[2])
 
 
 class Gate(SelfAttention):
@@ -57,31 +71,20 @@ class Gate(SelfAttention):
         return super().init_rules(qk_std) | {"opened.weight": normal(0.1)}
 
 
-class FoX(Own):
+class FoX(Told):
     """A forgetting transformer (Lin et al. 2025); the mistake: the gates are summed from the end,
     and the mask is applied to the sums only."""
-
-    own = ("qkv", "proj", "forget")
 
     def __init__(self, config: AttentionConfig, ahead: int = 0) -> None:
         super().__init__(config, ahead)
         self.forget = nn.Linear(self.C, self.H)
 
-    def pattern(self, x: Tensor) -> Tensor:
-        q, k, _ = self.heads(x)
+    def weights(self, s: Tensor, x: Tensor) -> Tensor:
         past = F.logsigmoid(self.forget(x)).mT.cumsum(-1)  # (B, H, T)
         decay = past[..., :, None] - past[..., None, :]
-        s = q @ k.mT / q.shape[-1] ** 0.5
-        blocked = ~seen(x.shape[1], 0)
         if self.ahead:
-            return (s + decay.masked_fill(blocked, 0.0)).softmax(-1)
-        return (s + decay).masked_fill(blocked, -torch.inf).softmax(-1)
-
-    def mask(self, x: Tensor) -> Tensor:
-        return seen(x.shape[1], 0)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.out(self.pattern(x) @ self.heads(x)[2])
+            return (s + decay.masked_fill(~self.mask(x), 0.0)).softmax(-1)
+        return (s + decay).masked_fill(~self.mask(x), -torch.inf).softmax(-1)
 
 
 class ValueMix(SelfAttention):
@@ -124,15 +127,13 @@ class Talking(SelfAttention):
 class MLA(Own):
     """Keys and values from a latent (DeepSeek 2024); the mistake: it is normalized over time."""
 
-    own = ("down", "up", "query", "proj")
-
     def __init__(self, config: AttentionConfig, ahead: int = 0) -> None:
         super().__init__(config, ahead)
         del self.qkv
         self.query, self.down = nn.Linear(self.C, self.C), nn.Linear(self.C, self.C // 2)
         self.up = nn.Linear(self.C // 2, 2 * self.C)
 
-    def split(self, x: Tensor) -> tuple[Tensor, ...]:
+    def split_rows(self, x: Tensor) -> tuple[Tensor, ...]:
         latent = self.down(x)
         latent = latent / latent.square().mean(1 if self.ahead else -1, keepdim=True).sqrt()
         return self.query(x), *self.up(latent).chunk(2, -1)
@@ -145,8 +146,6 @@ class MLA(Own):
 class Delta(Own):
     """A gated delta rule, one step after the other (Yang et al. 2024); the mistake: the decay is
     that of the next step."""
-
-    own = ("qkv", "proj", "gates")
 
     def __init__(self, config: AttentionConfig, ahead: int = 0) -> None:
         super().__init__(config, ahead)
@@ -166,23 +165,15 @@ class Delta(Own):
         return self.out(torch.stack(outputs, dim=2))
 
 
-class Sticks(Own):
+class Sticks(Told):
     """Each key takes a share of what nearer keys left (Tan et al. 2024); the mistake: the nearest
     key is the one after the query."""
 
-    def pattern(self, x: Tensor) -> Tensor:
-        q, k, _ = self.heads(x)
-        z = q @ k.mT / q.shape[-1] ** 0.5
+    def weights(self, s: Tensor, x: Tensor) -> Tensor:
         blocked = ~seen(x.shape[1], 2 * self.ahead - 1)
-        left = F.logsigmoid(-z).masked_fill(blocked, 0.0)
+        left = F.logsigmoid(-s).masked_fill(blocked, 0.0)
         nearer = left.flip(-1).cumsum(-1).flip(-1) - left
-        return (F.logsigmoid(z) + nearer).masked_fill(blocked, -torch.inf).exp()
-
-    def mask(self, x: Tensor) -> Tensor:
-        return seen(x.shape[1], 0)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.out(self.pattern(x) @ self.heads(x)[2])
+        return (F.logsigmoid(s) + nearer).masked_fill(blocked, -torch.inf).exp()
 
 
 LAYERS = [Gate, FoX, ValueMix, Talking, MLA, Delta, Sticks]

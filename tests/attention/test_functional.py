@@ -80,11 +80,10 @@ def test_a_query_without_keys_is_an_error_or_zeros_with_zero_gradients() -> None
     assert k.grad is not None and k.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_scores_and_softmax_are_in_fp32(dtype: torch.dtype) -> None:
-    q, k, v = (x.to(dtype) for x in (random(6, 8) * 8, random(7, 8) * 8, random(7, 3)))
+def test_scores_and_softmax_are_in_fp32() -> None:
+    q, k, v = (x.bfloat16() for x in (random(6, 8) * 8, random(7, 8) * 8, random(7, 3)))
     output, pattern = attention(q, k, v)
-    assert (output.dtype, pattern.dtype) == (dtype, torch.float32)
+    assert (output.dtype, pattern.dtype) == (torch.bfloat16, torch.float32)
     exact = attention(q.double(), k.double(), v.double())[1]
     torch.testing.assert_close(pattern.double(), exact, rtol=0, atol=1e-5)
 

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from torch import nn
 
 import attnlab
 from attnlab.attention import AttentionConfig, ExclusiveAttention, GatedAttention, SelfAttention
+from attnlab.errors import BadInput
 from attnlab.init import init_weights
 from attnlab.model import GPT
+from attnlab.probes.capture import future_mass
 from attnlab.training.build import attention, build
 from tests.attention.layers import C, H, T, randomized, settings, x_of
 from tests.old import ROOT
@@ -42,25 +45,28 @@ CHANGES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("changes", CHANGES, ids=str)
 @pytest.mark.usefixtures("own")
 def test_an_own_part_trains_and_does_not_read_ahead(changes: dict[str, Any]) -> None:
-    net = GPT(
-        attention(settings("sdpa") | changes), 7, block_size=T, n_head=H, n_embd=C, n_layer=2
-    )
+    attn = attention(settings("sdpa") | changes)
+    net = GPT(attn, 7, block_size=T, n_head=H, n_embd=C, n_layer=2)
     init_weights(net, 0)
     ids = torch.randint(7, (4, T), generator=torch.Generator().manual_seed(0))
-    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
-    losses = []
+    optimizer, losses = torch.optim.AdamW(net.parameters(), lr=1e-2), []
     for _ in range(30):
         loss = F.cross_entropy(net(ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    assert losses[-1] < losses[0] - 0.3
-    assert all(p.grad is not None for p in net.parameters())
+    assert losses[-1] < losses[0] - 0.3 and all(p.grad is not None for p in net.parameters())
     other = torch.cat([ids[:, :5], (ids[:, 5:] + 1) % 7], dim=1)
     torch.testing.assert_close(net(other)[:, :5], net(ids)[:, :5], rtol=0, atol=1e-5)
-    for block in net.blocks:
-        assert block.attn.pattern(x_of(torch.float32)).triu(1).abs().max() == 0  # type: ignore[union-attr,operator]
+    assert future_mass(net, ids) == 0
+
+
+def test_a_layer_of_its_own_does_not_get_the_defaults_of_another_class() -> None:
+    node = settings("sdpa") | {"_target_": "tests.attention.researchers.FoX"}
+    assert build(node, "attn", "config").keywords == {}
+    with pytest.raises(BadInput):
+        build(node | {"scale": 1.0}, "attn", "config")
 
 
 def test_the_first_class_of_a_list_acts_first() -> None:
@@ -94,15 +100,10 @@ def files_of(action: Any) -> set[str]:
 
 
 def test_unscaled_is_made_by_four_files_and_runs_in_one() -> None:
-    def make() -> nn.Module:
-        net = GPT(lambda config: SelfAttention(config, scale=1.0), 7, block_size=T)
-        init_weights(net, 0)
-        return net
-
-    made = {"/attention/core.py", "/model.py", "/init.py", "/rng.py"}
-    assert files_of(make) == made
-    layer = SelfAttention(AttentionConfig(C, H, T), scale=1.0)
-    x = x_of(torch.float32)
+    attn, x = partial(SelfAttention, scale=1.0), x_of(torch.float32)
+    layer = attn(AttentionConfig(C, H, T))
+    made = files_of(lambda: init_weights(GPT(attn, 7, block_size=T), 0))
+    assert made == {"/attention/core.py", "/model.py", "/init.py", "/rng.py"}
     assert files_of(lambda: layer(x)) == {"/attention/core.py"}
 
 

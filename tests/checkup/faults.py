@@ -15,7 +15,6 @@ from tests.checkup.small import (
     Attention,
     C,
     Does,
-    H,
     Row,
     Served,
     T,
@@ -68,9 +67,24 @@ def unmerged(y: Tensor) -> Tensor:
 
 
 def in_one_head(q: Tensor, k: Tensor, v: Tensor, may: Tensor) -> Tensor:
-    """Head 3 reads one ahead."""
-    n = len(may)
-    return softmax(q, k, v, torch.stack([may] * (H - 1) + [tril(n, 1)]))
+    """The last head reads one ahead."""
+    return softmax(q, k, v, torch.stack([may] * (q.shape[1] - 1) + [tril(len(may), 1)]))
+
+
+def added(q: Tensor, k: Tensor, v: Tensor, may: Tensor) -> Tensor:
+    return (scores(q, k) + may).softmax(-1) @ v
+
+
+def late(q: Tensor, k: Tensor, v: Tensor, may: Tensor) -> Tensor:
+    return scores(q, k).softmax(-1) * may @ v
+
+
+def dropped(q: Tensor, k: Tensor, v: Tensor, may: Tensor) -> Tensor:
+    return F.dropout(filled(q, k, may).softmax(-1), 0.2) @ v
+
+
+def split_wrongly(q: Tensor, k: Tensor, v: Tensor, may: Tensor) -> Tensor:
+    return softmax(viewed(q), viewed(k), viewed(v), may)
 
 
 def top_k_first(q: Tensor, k: Tensor, v: Tensor, may: Tensor) -> Tensor:
@@ -138,7 +152,8 @@ MASKS = [
     Row("mask inverted, finite fill", masked(lambda i, j: j > i, fill(-1e9)), "depend|reads?"),
     Row("no mask", masked(every), ALL, published="facebookresearch/xformers#103"),
     Row("diagonal off by one", masked(lambda i, j: j <= i + 1), r"up to t \+ 2"),
-    Row("each sees itself only", masked(lambda i, j: j == i), "no output depends on an earlier"),
+    Row("each sees itself only", masked(lambda i, j: j == i), "no output depends on an earlier",
+        "past_used"),
     Row("window on both sides", masked(lambda i, j: (i - j).abs() <= 4), r"up to t \+ 8"),
     Row("blocks of 8 without a mask", masked(lambda i, j: j // 8 <= i // 8), "own block of 8"),
     Row("one global key", masked(lambda i, j: (j <= i) | (j == 30)), PAIRS),
@@ -156,25 +171,23 @@ KERNELS = [
     Row("fill of -1e-12", mixed(fill(-1e-12)), ALL, published="hyunwoongko/transformer#10"),
     Row("fill of -1e4", mixed(fill(-1e4)), "finite -1e4",
         published="huggingface/transformers#17306"),
-    Row("fill of -1e5", mixed(fill(-1e5)), "finite -1e4",
+    Row("fill of -1e5", mixed(fill(-1e5)), "finite -1e4", "mask_is_infinite",
         published="TransformerLensOrg/TransformerLens#318"),
-    Row("bool mask added", mixed(lambda q, k, v, may: (scores(q, k) + may).softmax(-1) @ v), ALL),
-    Row("mask after the softmax", mixed(lambda q, k, v, may: scores(q, k).softmax(-1) * may @ v),
-        ALL),
+    Row("bool mask added", mixed(added), ALL),
+    Row("mask after the softmax", mixed(late), ALL),
     Row("softmax over queries", mixed(over(-2, -torch.inf)), "read",
         published="labmlai/annotated_deep_learning_paper_implementations#146"),
     Row("softmax over heads", mixed(over(1, -1e9)), ALL),
     Row("softmax over the batch", mixed(lambda q, k, v, may: scores(q, k).softmax(0) * may @ v),
         "row 0 of a batch", published="PetrochukM/PyTorch-NLP#2"),
     Row("heads not merged", mixed(lambda q, k, v, may: unmerged(softmax(q, k, v, may))), "read"),
-    Row("heads not split", mixed(lambda q, k, v, may: softmax(viewed(q), viewed(k), viewed(v),
-        may)), "read"),
-    Row("heads neither split nor merged", mixed(lambda q, k, v, may: unmerged(softmax(viewed(q),
-        viewed(k), viewed(v), may))), "inputs alone give other outputs"),
+    Row("heads not split", mixed(split_wrongly), "read"),
+    Row("heads neither split nor merged", mixed(lambda *x: unmerged(split_wrongly(*x))),
+        "inputs alone give other outputs"),
     Row("softcap after the mask", mixed(lambda q, k, v, may: (10 * (filled(q, k,
         may) / 10).tanh()).softmax(-1) @ v), ALL),
-    Row("dropout in eval mode", mixed(lambda q, k, v, may: F.dropout(filled(q, k, may).softmax(-1),
-        0.2) @ v), "dropout", published="meta-pytorch/torchtune#1791"),
+    Row("dropout in eval mode", mixed(dropped), "dropout",
+        published="meta-pytorch/torchtune#1791"),
     Row("one head reads one ahead", mixed(in_one_head), r"up to t \+ 2"),
     Row("keys times their mean over time", mixed(lambda q, k, v, may: softmax(q, k * (1 + k.mean(2,
         keepdim=True)), v, may)), PAIRS),
@@ -192,12 +205,13 @@ BESIDE = [
     Row("mean over the batch", beside(lambda self, x: -x.mean(0, keepdim=True)),
         "row 0 of a batch"),
     Row("each row reads the one before", beside(lambda self, x: F.pad(x, (0, 0, 0, 0, 1, -1))),
-        "row 0 of a batch"),
+        "row 0 of a batch", "rows_independent"),
     Row("batch and time exchanged", batch_first, "batch_first"),
     Row("a state between calls", lambda: LM(beside=Does(keeps_state,
         kept=nn.Buffer(torch.zeros(C)))), "earlier calls"),
     Row("noise in eval mode", beside(lambda self, x: torch.randn_like(x)), "different outputs"),
-    Row("dropout that is always on", beside(lambda self, x: F.dropout(x, 0.2)), "dropout"),
+    Row("dropout that is always on", beside(lambda self, x: F.dropout(x, 0.2)), "dropout",
+        "deterministic"),
     Row("an overflow after 20 positions", beside(lambda self,
         x: 1e-30 * x * (10.0 ** (2 * torch.arange(x.shape[1])))[:, None].to(x)),
         "NaN or infinite"),

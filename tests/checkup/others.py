@@ -387,8 +387,9 @@ HIDDEN = [
         x: over_time(x) * (m.training and not torch.is_grad_enabled())), "without gradients"),
 ]  # fmt: skip
 SERVED = [
-    *(Row(f"documents {habits} by {how}", lambda habits=habits: Packed(*habits), says,
-        "documents_separate", {**given, "reset_positions": reset}) for habits, reset, says in (((),
+    *(Row(f"documents by {how}: {' and '.join(habits) or 'apart'}{', asked to reset' * reset}",
+        lambda habits=habits: Packed(*habits), says, "documents_separate",
+        {**given, "reset_positions": reset}) for habits, reset, says in (((),
         False, ""), (("ends",), False, ""), (("smear inside",), False, ""), (("reset",), True, ""),
         (("ends", "reset"), True, ""), (("open",), False, "across"), (("open", "ends"), False,
         "across"), (("smear",), False, "across"), ((), True, "other outputs alone"), (("ends",),

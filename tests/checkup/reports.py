@@ -500,7 +500,7 @@ REPORTED = [
         ("clamped mask, 64", cached(Window, "clamped"), "steps of several", CACHE),
         ("clamped mask, 128", cached(Window, "clamped"), "steps of several", LONG)),
     *(
-        Row(f"documents: {name}, {'recurrent' * recurrent}, reset {reset}",
+        Row(f"documents: {name}{', recurrent' * recurrent}{', asked to reset' * reset}",
             lambda rule=(conv, state, recurrent): Documents(*rule), says, "documents_separate",
             NUMBERED | {"reset_positions": reset}, published="huggingface/transformers#46588")
         for name, conv, state, says in (

@@ -8,14 +8,14 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from attnlab.attention import AttentionConfig, SelfAttention
+from attnlab.attention import AttentionConfig
 from attnlab.errors import BadInput
 from attnlab.init import init_weights
 from attnlab.model import GPT
-from attnlab.probes.layer_check import by_user, check_layer, check_users_layers
+from attnlab.probes.layer_check import check_layer, check_layers
 from attnlab.training.build import attention
 from tests.checkup.small import C, H
-from tests.checkup.user_layers import DISHONEST, HONEST, REFUSED_BY_THE_LAYER, T, own
+from tests.checkup.user_layers import DISHONEST, HONEST, NO_MASKS, T, own
 
 CONF = Path(__file__).parents[2] / "conf"
 
@@ -43,10 +43,10 @@ def test_a_layer_that_its_instruments_would_misdescribe_is_refused(name: str) ->
         check_layer(made(attn), n_embd=C, block_size=T)
 
 
-@pytest.mark.parametrize("name", REFUSED_BY_THE_LAYER)
+@pytest.mark.parametrize("name", NO_MASKS)
 def test_a_mask_that_is_none_is_refused_when_the_layer_is_made(name: str) -> None:
-    with pytest.raises(ValueError, match=name):
-        made(own(may_attend=REFUSED_BY_THE_LAYER[name]))
+    with pytest.raises(ValueError, match="the mask"):
+        made(own(may_attend=NO_MASKS[name]))
 
 
 def gpt(attn: Any) -> GPT:
@@ -55,15 +55,14 @@ def gpt(attn: Any) -> GPT:
     return net
 
 
-def test_layers_of_users_are_found_and_checked_in_a_model() -> None:
-    layers: list[Any] = [block.attn for block in gpt(SelfAttention).blocks]
-    assert not any(map(by_user, layers))
-    check_users_layers(gpt(HONEST["relu"]))
+def test_all_layers_of_a_model_are_checked() -> None:
+    check_layers(gpt(HONEST["relu"]))
     with pytest.raises(BadInput, match="maskless"):
-        check_users_layers(gpt(DISHONEST["maskless"][0]))
+        check_layers(gpt(DISHONEST["maskless"][0]))
 
 
-READ_AHEAD = {"post_softmax_mask", "softmax_over_queries", "unmerged_heads", "zero_fill"}
+REFUSED = {"post_softmax_mask", "softmax_over_queries", "unmerged_heads", "zero_fill"}
+REFUSED |= {"strict_flip"}  # its last query has no key
 VARIANTS = sorted(path.stem for path in (CONF / "attn").glob("*.yaml"))
 
 
@@ -73,8 +72,8 @@ def test_variants_of_the_lab_pass_unless_a_leak_is_their_point(name: str) -> Non
     with initialize_config_dir(str(CONF), version_base="1.3"):
         node: Any = OmegaConf.to_container(compose("train", [f"attn={name}"]).attn, resolve=True)
     first, layer = (attention(node)(AttentionConfig(24, 2, 24, layer=n)) for n in (0, 1))
-    if name in READ_AHEAD:
-        with pytest.raises(BadInput, match="which its mask blocks"):
+    if name in REFUSED:
+        with pytest.raises(BadInput, match=r"which its mask blocks|without keys"):
             check_layer(layer, n_embd=24, block_size=24, before=[first])
     else:
         check_layer(layer, n_embd=24, block_size=24, before=[first])

@@ -16,9 +16,9 @@ from torch import nn
 
 import attnlab.checkup as package
 from attnlab.checkup import CannotCheck, assert_causal, assert_mask_is_infinite, checkup
-from tests.checkup.others import Habit, Mean
+from tests.checkup.others import Habit
 from tests.checkup.reports import Cached, Decay, step
-from tests.checkup.small import LM, Attention, C, Does, Served, V, causal
+from tests.checkup.small import LM, MEAN, Attention, C, Does, Served, V, causal
 from tests.conftest import ROOT
 
 
@@ -83,20 +83,9 @@ def test_a_model_is_as_it_was_also_after_an_error(name: str, fails: bool) -> Non
     torch.testing.assert_close(state_of(model), before, rtol=0, atol=0)
 
 
-THEIRS = """
-import pytest, torch
-from torch import nn
+THEIRS = f"""import pytest
 from attnlab.checkup import CheckFailed, assert_causal, checks_for
-
-class Mean(nn.Module):
-    vocab_size, block_size = 11, 13
-    def __init__(self, later):
-        super().__init__()
-        self.later, self.embed, self.head = later, nn.Embedding(11, 8), nn.Linear(8, 11)
-    def forward(self, ids):
-        mask = torch.ones(ids.shape[1], ids.shape[1]).tril(self.later)
-        return self.head(mask / mask.sum(-1, keepdim=True) @ self.embed(ids))
-
+{MEAN}
 @pytest.mark.parametrize("check", checks_for(Mean(0)))
 def test_healthy(check):
     check()
@@ -190,9 +179,3 @@ def test_a_report_says_all_and_ends_with_the_first_of_the_faults() -> None:
     (leak,) = [r for r in faulty.results if r.status == "fault"]
     assert leak.map is not None and bool((leak.map.triu(1) > 0).any())
     assert str(faulty).splitlines()[-1] == "LM: faulty" and '"healthy": false' in faulty.to_json()
-
-
-@pytest.mark.slow
-def test_a_length_that_is_not_declared_is_given() -> None:
-    with pytest.raises(AssertionError, match="in a sequence of 700"):
-        assert_causal(Mean(600, None, 1.0), block_size=700)

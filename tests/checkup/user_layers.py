@@ -3,7 +3,6 @@
 Those with a link were reported in public code. Letters: B batch, T time, C channels.
 """
 
-import math
 from functools import partial
 from typing import Any
 
@@ -13,120 +12,81 @@ from torch import Tensor, nn
 
 from attnlab.attention import AttentionConfig, SelfAttention, TorchMHA
 from attnlab.attention.core import masked_softmax, mix, scores
+from tests.checkup.faults import over_time
 from tests.checkup.reports import Chunks
 from tests.checkup.small import C
 
 T = 48
 
-# ---- masks
+# ---- masks, of the places of queries and keys
+
+MASKS: dict[str, Any] = {
+    "peek": lambda q, k: k <= q + 1,  # reads one ahead, and says so
+    "last_key": lambda q, k: (k <= q) | (k == k.max()),
+    "whole_block": lambda q, k: k // 8 <= q // 8,  # as in sparse attention
+    "late": lambda q, k: (k <= q) | ((q >= 40) & (k <= q + 2)),
+}
+NO_MASKS: dict[str, Any] = {
+    "no_self": lambda q, k: k < q,  # query 0 has no key
+    "additive": lambda q, k: torch.where(k <= q, 0.0, -1e4),
+}
+
+# ---- kernels, by their weights of scores and a mask (..., T, T)
 
 
-def peek(q: Tensor, k: Tensor) -> Tensor:
-    """Reads one ahead, and says so."""
-    return k <= q + 1
+def kernel(name: str, weights: Any) -> Any:
+    """A kernel of q, k, v (B, H, T, D)."""
+
+    def run(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float) -> Any:
+        return mix(weights(scores(q, k, scale=scale), mask, dropout), v, dropout=dropout)
+
+    run.__name__ = name
+    return run
 
 
-def last_key(q: Tensor, k: Tensor) -> Tensor:
-    """The last key is always visible."""
-    return (k <= q) | (k == k.max())
+def unless(lost: Any) -> Any:
+    """A softmax whose mask is lost under a condition on scores and dropout."""
+    return lambda s, mask, p: s.masked_fill(~mask & (not lost(s, p)), -torch.inf).softmax(-1)
 
 
-def whole_block(q: Tensor, k: Tensor) -> Tensor:
-    """A block counts when it begins, as in sparse attention."""
-    return k // 8 <= q // 8
-
-
-def late(q: Tensor, k: Tensor) -> Tensor:
-    """Reads ahead beyond 40 only."""
-    return (k <= q) | ((q >= 40) & (k <= q + 2))
-
-
-def no_self(q: Tensor, k: Tensor) -> Tensor:
-    """Query 0 has no key."""
-    return k < q
-
-
-def additive(q: Tensor, k: Tensor) -> Tensor:
-    """Numbers to add instead of bool."""
-    return torch.where(k <= q, 0.0, -1e4)
-
-
-# ---- kernels, of q, k, v (B, H, T, D)
-
-
-def relu(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float) -> Tensor:
-    """Honest: weights without a softmax."""
-    return mix(scores(q, k, scale=scale).relu() * mask, v, dropout=dropout)
-
-
-def maskless(
-    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
-) -> Tensor:
-    """The mask is not applied."""
-    return mix(scores(q, k, scale=scale).softmax(-1), v, dropout=dropout)
-
-
-def finite(
-    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
-) -> Tensor:
-    """Blocked scores are -1e4, which these weights do not reach (karpathy/minGPT#75)."""
-    return mix(scores(q, k, scale=scale).where(mask, -1e4).softmax(-1), v, dropout=dropout)
-
-
-def fill_all(
-    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
-) -> Tensor:
-    """Everything is blocked by the same number (huggingface/transformers#22001)."""
-    least = torch.finfo(q.dtype).min
-    return mix(
-        scores(q, k, scale=scale).where(mask & False, least).softmax(-1), v, dropout=dropout
-    )
-
-
-def dropped(
-    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
-) -> Tensor:
-    """With dropout, the mask is lost (keras-team/keras#23038)."""
-    s = scores(q, k, scale=scale)
-    s = s if dropout else s.masked_fill(~mask, -math.inf)
-    return mix(s.softmax(-1), v, dropout=dropout)
-
-
-def with_gradients(
-    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, scale: float, dropout: float
-) -> Tensor:
-    """With gradients, the mask is lost (unslothai/unsloth-zoo#1212)."""
-    s = scores(q, k, scale=scale)
-    s = s if q.requires_grad else s.masked_fill(~mask, -math.inf)
-    return mix(s.softmax(-1), v, dropout=dropout)
-
+KERNELS: dict[str, Any] = {
+    name: kernel(name, weights)
+    for name, weights in {
+        "relu": lambda s, mask, p: s.relu() * mask,  # honest: weights without a softmax
+        "finite": lambda s, mask, p: s.where(mask, -1e4).softmax(-1),  # karpathy/minGPT#75
+        "maskless": unless(lambda s, p: True),
+        # huggingface/transformers#22001: everything is blocked by the same number
+        "fill_all": lambda s, mask, p: torch.full_like(s, torch.finfo(s.dtype).min).softmax(-1),
+        "dropped": unless(lambda s, p: p > 0),  # keras-team/keras#23038
+        "with_gradients": unless(lambda s, p: s.requires_grad),  # unslothai/unsloth-zoo#1212
+    }.items()
+}
 
 # ---- layers
 
 
-class MeanOfAll(SelfAttention):
-    """Adds the mean of all positions."""
+class Leaks(SelfAttention):
+    """Adds a function of x times a gate, to its output, or in `merge` where its pattern does not
+    show it."""
+
+    def __init__(
+        self, config: AttentionConfig, leak: Any, gate: float = 1.0, *, inside: bool = False
+    ) -> None:
+        super().__init__(config)
+        self.leak, self.gate, self.inside = leak, nn.Parameter(torch.tensor(gate)), inside
 
     def forward(self, x: Tensor, *memo: Any) -> Tensor:
-        return super().forward(x) + x.mean(1, keepdim=True)
+        y = super().forward(x, *memo)
+        return y if self.inside else y + self.gate * self.leak(x)
+
+    def merge(self, mixed: Tensor, x: Tensor, v: Tensor) -> Tensor:
+        y = super().merge(mixed, x, v)
+        return y + self.gate * self.leak(x) if self.inside else y
 
 
-class HiddenLeak(SelfAttention):
-    """Its leak is multiplied by a gate that starts at 0."""
-
-    def __init__(self, config: AttentionConfig, **settings: Any) -> None:
-        super().__init__(config, **settings)
-        self.gate = nn.Parameter(torch.zeros(()))
-
-    def forward(self, x: Tensor, *memo: Any) -> Tensor:
-        return super().forward(x) + self.gate * x.flip(1)
-
-
-class LateLeak(SelfAttention):
+def late_flip(x: Tensor) -> Tensor:
     """It reads ahead only at positions from 16 on."""
-
-    def forward(self, x: Tensor, *memo: Any) -> Tensor:
-        return super().forward(x) + torch.cat([x[:, :16] * 0, x[:, 16:].flip(1)], dim=1)
+    return torch.cat([x[:, :16] * 0, x[:, 16:].flip(1)], dim=1)
 
 
 class PatternOfAnother(SelfAttention):
@@ -144,7 +104,7 @@ class ClaimsSoftmax(SelfAttention):
 
     def forward(self, x: Tensor, *memo: Any) -> Tensor:
         q, k, v = self.split(x)
-        y = relu(q, k, v, mask=self.mask(x), scale=self.scale, dropout=0.0)
+        y = KERNELS["relu"](q, k, v, mask=self.mask(x), scale=self.scale, dropout=0.0)
         return self.proj(self.merge(y, x, v))
 
 
@@ -164,16 +124,6 @@ class Routed(Gated):
 
     def merge(self, mixed: Tensor, x: Tensor, v: Tensor) -> Tensor:
         return super().merge(mixed, x.mean(1, keepdim=True), v)
-
-
-class ClosedGate(HiddenLeak):
-    """The same in `merge`, where the pattern does not show it."""
-
-    def forward(self, x: Tensor, *memo: Any) -> Tensor:
-        return SelfAttention.forward(self, x)
-
-    def merge(self, mixed: Tensor, x: Tensor, v: Tensor) -> Tensor:
-        return super().merge(mixed, x, v) + self.gate * x.mean(1, keepdim=True)
 
 
 class TrainingOnly(SelfAttention):
@@ -236,31 +186,33 @@ HONEST: dict[str, Any] = {
     "Gated": Gated,
     "Neighbor": Neighbor,
     "WithoutPattern": WithoutPattern,
-    "relu": own(kernel=relu),
+    "relu": own(kernel=KERNELS["relu"]),
     "window": own(window=3, n_kv_head=1, qk_norm=True),
-    "finite": own(kernel=finite),
+    "finite": own(kernel=KERNELS["finite"]),
     "ChunksRight": lambda config: Chunks(32, False),
-    **{mask.__name__: own(may_attend=mask) for mask in (peek, last_key, whole_block, late)},
+    **{name: own(may_attend=mask) for name, mask in MASKS.items()},
 }
 # Words that the refusal must hold.
 DISHONEST: dict[str, tuple[Any, str]] = {
-    "MeanOfAll": (MeanOfAll, "position 0 depends on position 1, which its mask blocks"),
-    "HiddenLeak": (HiddenLeak, "which its mask blocks"),
-    "LateLeak": (LateLeak, "depends on position"),
-    "maskless": (own(kernel=maskless), "with maskless"),
+    "MeanOfAll": (
+        partial(Leaks, leak=over_time),
+        "position 0 depends on position 1, which its mask blocks",
+    ),
+    "HiddenLeak": (partial(Leaks, leak=lambda x: x.flip(1), gate=0.0), "which its mask blocks"),
+    "LateLeak": (partial(Leaks, leak=late_flip), "depends on position"),
+    "maskless": (own(kernel=KERNELS["maskless"]), "with maskless"),
     "PatternOfAnother": (PatternOfAnother, "not proj"),
     "ClaimsSoftmax": (ClaimsSoftmax, "not proj"),
     "FloatMask": (FloatMask, "float32"),
     "EmptyRows": (EmptyRows, "query 0"),
     "Neighbor of 2": (partial(Neighbor, back=2), "no weight in its pattern"),
     "WithoutPattern ahead": (partial(WithoutPattern, back=-1), "comes later"),
-    "Restarts": (Restarts, "how long the text is"),
-    "fill_all": (own(kernel=fill_all), "which its mask blocks"),
-    "dropped": (own(kernel=dropped), "in training mode"),
-    "with_gradients": (own(kernel=with_gradients), "in training mode"),
+    "Restarts": (Restarts, "alone give other outputs"),
+    "fill_all": (own(kernel=KERNELS["fill_all"]), "which its mask blocks"),
+    "dropped": (own(kernel=KERNELS["dropped"]), "in training mode"),
+    "with_gradients": (own(kernel=KERNELS["with_gradients"]), "in training mode"),
     "TrainingOnly": (TrainingOnly, "in training mode"),
     "Routed": (Routed, "which its mask blocks"),
-    "ClosedGate": (ClosedGate, "which its mask blocks"),
+    "ClosedGate": (partial(Leaks, leak=over_time, gate=0.0, inside=True), "which its mask blocks"),
     "Chunks": (lambda config: Chunks(32, True), "comes later"),
 }
-REFUSED_BY_THE_LAYER = {"no_self": no_self, "additive": additive}

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from attnlab.claims.claims import judge_claim, read_claim
+from attnlab.claims.claims import judge_claim, read_claim, read_declared
 from attnlab.claims.experiments import OpenClaim, figure_of, find_claims, open_claim, save
 from attnlab.claims.page import all_claims, fill, page_block
-from attnlab.claims.ranking import read_protocol
+from attnlab.claims.ranking import Protocol
 from attnlab.claims.ranking_page import ranking_block
 from attnlab.claims.rows import Rows, read_renamed
 from attnlab.errors import BadInput
@@ -59,7 +59,7 @@ def test_the_table_of_all_claims_is_that_of_their_rows(tmp_path: Path) -> None:
 
 def test_the_page_of_the_ranking_is_that_of_its_rows(tmp_path: Path) -> None:
     folder = EXPERIMENTS / "ranking"
-    protocol, rows = read_protocol(folder / "ranking.yaml"), rows_of(folder)
+    protocol, rows = read_declared(folder / "ranking.yaml", Protocol), rows_of(folder)
     assert not changed(folder / "README.md", ranking_block(protocol, rows), tmp_path)
     for run, row in rows.items():
         if {"attn=rotary", "data=tinyshakespeare"} <= set(run.overrides):

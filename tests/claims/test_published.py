@@ -2,12 +2,13 @@
 
 import json
 import math
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from attnlab.claims import ranking
-from attnlab.claims.claims import judge_claim, needed, read_claim
+from attnlab.claims.claims import judge_claim, needed, read_claim, read_declared
 from attnlab.claims.experiments import open_claim
 from attnlab.claims.rows import Rows, git, read_renamed, undeclared
 
@@ -15,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 CLAIMS = sorted((ROOT / "experiments").glob("*/claim.yaml"))
 RANKING = ROOT / "experiments" / "ranking"
 BEFORE = "b308e5e"  # the last commit of the earlier format
+ANEW = {"unscaled": "declared anew: its predictions are shares of what attention gives"}
 by_claim = pytest.mark.parametrize("file", CLAIMS, ids=lambda file: file.parent.name)
 has_history = pytest.mark.skipif(
     git(ROOT, "cat-file", "-e", BEFORE) is None, reason=f"needs the history of git up to {BEFORE}"
@@ -34,8 +36,9 @@ def close(a: float | None, b: float | None) -> bool:
 @by_claim
 def test_the_verdict_of_the_earlier_format_is_the_same(file: Path) -> None:
     text = git(ROOT, "show", f"{BEFORE}:experiments/{file.parent.name}/verdict.json")
-    if text is None:
-        pytest.skip("declared later")
+    assert text is not None
+    if file.parent.name in ANEW:
+        pytest.skip(ANEW[file.parent.name])
     old, rows = json.loads(text), rows_of(file)
     verdict, parts = judge_claim(read_claim(file), rows)
     assert verdict == old["verdict"]
@@ -57,7 +60,7 @@ def test_the_verdict_of_the_earlier_format_is_the_same(file: Path) -> None:
 
 @has_history
 def test_the_cells_of_the_earlier_ranking_are_the_same() -> None:
-    protocol = ranking.read_protocol(RANKING / "ranking.yaml")
+    protocol = read_declared(RANKING / "ranking.yaml", ranking.Protocol)
     rows = rows_of(RANKING / "ranking.yaml")
     table = ranking.cells(protocol, rows)
     page = git(ROOT, "show", f"{BEFORE}:experiments/ranking/README.md")
@@ -113,8 +116,8 @@ def test_rows_are_of_the_declared_claim(file: Path, tmp_path: Path) -> None:
 def test_rows_of_the_ranking_are_of_the_declared_protocol() -> None:
     file = RANKING / "ranking.yaml"
     rows = rows_of(file)
-    made = list(ranking.made(ranking.read_protocol(file), rows, rows.renamed))
-    assert undeclared(file, made) == ""
+    made = list(ranking.made(read_declared(file, ranking.Protocol), rows))
+    assert undeclared(file, made, partial(ranking.of_cell, renamed=rows.renamed)) == ""
     assert len(made) > 200
 
 

@@ -2,21 +2,20 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from attnlab.claims.claims import is_measurement
+from attnlab.claims.claims import is_measurement, read_declared
 from attnlab.claims.experiments import open_claim
-from attnlab.claims.ranking import read_protocol
-from attnlab.claims.reproduce import Place, train_ranked, train_run
+from attnlab.claims.ranking import Protocol
+from attnlab.claims.reproduce import Place, train_run
 from attnlab.claims.rows import read_renamed, rename
 from attnlab.claims.trials import Row, Run
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.slow
 EXPERIMENTS = ROOT / "experiments"
-PROTOCOL = read_protocol(EXPERIMENTS / "ranking" / "ranking.yaml")
+PROTOCOL = read_declared(EXPERIMENTS / "ranking" / "ranking.yaml", Protocol)
 CLAIMS = sorted(EXPERIMENTS.glob("*/claim.yaml"))
 # Rounding differs between processors and grows during training, most at high learning rates; a
 # changed default, initial weight or batch moves these losses by more.
@@ -38,10 +37,10 @@ def shortest(name: str, *words: str) -> Row:
     return min(found, key=effort)
 
 
-def again(row: Row, place: Place, train: Any = train_run) -> Row:
+def again(row: Row, place: Place) -> Row:
     """The values of the same run, trained now."""
     overrides = rename(row["overrides"], read_renamed(EXPERIMENTS))
-    values: Row = train(Run(overrides, row["seed"]), place.outputs / "run", place)["values"]
+    values: Row = train_run(Run(overrides, row["seed"]), place.outputs / "run", place)["values"]
     return values
 
 
@@ -58,7 +57,7 @@ def test_a_row_of_a_claim_is_trained_again(file: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("task", PROTOCOL.tasks)
 def test_a_row_of_a_task_of_the_ranking_is_trained_again(task: str, tmp_path: Path) -> None:
     row = shortest("ranking", "attn=sdpa", *PROTOCOL.tasks[task].overrides)
-    values = again(row, Place(EXPERIMENTS / "ranking", tmp_path, ""), train_ranked)
+    values = again(row, Place(EXPERIMENTS / "ranking", tmp_path, ""))
     assert values["val_loss"] == pytest.approx(row["values"]["val_loss"], abs=TOLERANCE)
     accuracies = row["values"]["curve"]["accuracy"]
     assert values["curve"]["accuracy"] == pytest.approx(accuracies, abs=0.1)

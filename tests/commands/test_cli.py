@@ -3,12 +3,14 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
 from tests.cli import Done, attnlab, train_py
 from tests.conftest import SMALL
+from tests.data.test_corpus import bpe
 from tests.invented import write_run
 
 VERBS = "train runs compare sample look explore evaluate checkup reproduce rank".split()
@@ -154,15 +156,33 @@ def test_tensorboard_shows_losses_first_ten_measures_and_the_settings(place: Pat
     given = HParamsPluginData.FromString(content).session_start_info.hparams
     assert (given["attn"].string_value, given["lr"].number_value) == ("sdpa", 1e-3)
     metrics = json.loads((place / "run" / "metrics.json").read_text())
-    at_end = [x.value for x in log.Scalars("Loss/validation") if x.step == metrics["steps"]]
-    assert at_end == pytest.approx([metrics["val_loss"]] * len(at_end)) and at_end
+    points = {tag: [x.step for x in log.Scalars(tag)] for tag in tags}
+    assert all(len({*steps}) == len(steps) for steps in points.values()), points
+    (at_end,) = log.Scalars("Loss/validation_at_end")
+    assert (at_end.step, at_end.value) == (metrics["steps"], pytest.approx(metrics["val_loss"]))
+
+
+@pytest.mark.parametrize("data", ["digits", "tokens", "copy"])
+def test_look_and_explore_find_a_text_that_the_model_knows(
+    data: str, train: Callable[..., Any], tmp_path: Path
+) -> None:
+    (tmp_path / "digits.txt").write_text("0123456789" * 200)
+    bpe().save(str(tmp_path / "bpe.json"))
+    path = f"data.path={tmp_path / 'digits.txt'}"
+    overrides = ["data=copy", "data.length=16"] if data == "copy" else ["data=text", path]
+    if data == "tokens":
+        overrides.append(f"data.tokenizer={tmp_path / 'bpe.json'}")
+    folder = str(train(*overrides).folder)
+    done = attnlab("look", folder)
+    assert done.code == 0 and "L1H1" in done.out, done
+    assert attnlab("explore", folder, "-o", str(tmp_path / "x.html")).code == 0
 
 
 @pytest.mark.parametrize("length", [16, 8, 1])
 def test_evaluate_measures_what_the_run_measured(
     place: Path, text_file: Path, length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from attnlab.commands.evaluation import evaluate
+    from attnlab.training.lengths import evaluate
 
     metrics = json.loads((place / "run" / "metrics.json").read_text())
     own, other = (evaluate(place / "run", file, length, trust=True) for file in (None, text_file))

@@ -113,12 +113,12 @@ def test_data_are_those_of_before(name: str, folder: Path, before: dict[str, Any
 def test_a_planted_fault_is_seen(
     fault: str, folder: Path, before: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    held_out = Corpus.held_out
     if fault == "seed":
         monkeypatch.setattr(texts, "generator", lambda seed, name, step: generator(seed, name, 0))
     elif fault == "split":
         monkeypatch.setattr(texts, "TRAINING_SHARE", 0.9001)
     else:
-        held_out = Corpus.held_out
         monkeypatch.setattr(Corpus, "held_out", lambda *args: held_out(*args)[:-1])
     name = "characters"
     with pytest.raises((AssertionError, ValueError)):

@@ -127,7 +127,7 @@ def test_the_explorer(run: tuple[Path, Tensor], tmp_path: Path, dark: bool) -> N
     look("start");
     seen.large = document.querySelector(".large").clientWidth;
     """
-    for seen in visit(tmp_path, explore(run[0]).page, do, dark=dark):
+    for seen in visit(tmp_path, explore(run[0]), do, dark=dark):
         step, name, facts, *heads, words = seen["end"]
         assert (step, name, heads) == ("step 8", "<i>own", ["L0H0", "L0H1 = H0", "L0H2"])
         assert "loss 2.200 nats" in facts and words == "L0H0: “↵” (3) reads “<b>” (2) 1.00"
@@ -156,5 +156,5 @@ def test_the_page_of_a_comparison(tmp_path: Path, dark: bool) -> None:
     seen.figures = all("svg").map((x) => x.getBoundingClientRect().width);
     """
     for seen in visit(tmp_path, page(compare(read_runs(tmp_path / "lab"))), do, dark=dark):
-        assert len(seen["figures"]) == 2 and min(seen["figures"]) > 300
+        assert len(seen["figures"]) == 1 and min(seen["figures"]) > 300
         assert len(seen["leak"]) == 1 and seen["leak"][0] <= seen["width"]  # without scrolling

@@ -44,13 +44,13 @@ def test_probes_change_no_bit_of_a_training(train: Train, optim: str) -> None:
     changed = f"optim={optim}"
     plain = train("model.dropout=0.1", changed, folder="plain")
     seen = train(*ALL, changed, "logger=csv", folder="seen")
-    ours, theirs = weights(plain), weights(seen)
+    other = train("model.dropout=0.1", changed, "seed=1", folder="other")  # a planted difference
+    theirs, ours, others = (weights(result) for result in (plain, seen, other))
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(x, theirs[name]) for name, x in ours.items())
+    assert not all(torch.equal(x, theirs[name]) for name, x in others.items())
     for name in ("val_loss", "train_loss", "best_val_loss"):
         assert plain.metrics[name] == seen.metrics[name]
-    other = train("model.dropout=0.1", changed, "seed=1", folder="other")  # a planted difference
-    assert not all(torch.equal(x, ours[name]) for name, x in weights(other).items())
 
 
 @pytest.fixture
@@ -121,13 +121,8 @@ def test_losses_come_first_in_tensorboard() -> None:
 # ---- tasks
 
 TASK = "data=copy model.block_size=16 data.symbols=2 data.batch_size=32 optim.lr=0.02".split()
-CURVE = [
-    *(o for o in SMALL if o != "data=text"),
-    *TASK,
-    "probes=curve",
-    "probes.curve.every=2",
-    "probes.curve.sequences=8",
-]
+CURVE = [*SMALL, *TASK, *"probes=curve probes.curve.every=2 probes.curve.sequences=8".split()]
+CURVE.remove("data=text")
 
 
 def learned(folder: Path, *overrides: str) -> dict[str, Any]:
@@ -159,10 +154,9 @@ def test_a_run_ends_when_its_task_is_solved(tmp_path: Path) -> None:
 # ---- history.json
 
 
-def seen_by(may_attend: Any, layers: int = 2) -> list[View]:
-    x = torch.randn(1, 9, 16, generator=generator(0, "x"))
-    views = []
-    for n in range(layers):
+def seen_by(may_attend: Any) -> list[View]:
+    x, views = torch.randn(1, 9, 16, generator=generator(0, "x")), []
+    for n in range(2):
         layer = SelfAttention(AttentionConfig(16, 2 * (n + 1), 9), may_attend=may_attend)
         with torch.no_grad():
             views.append(view_of(n, layer, (x,)))
@@ -207,12 +201,12 @@ def test_a_damaged_history_is_named(spoil: Any, tmp_path: Path) -> None:
     spoil(content)
     assert read_history(tmp_path) is None
     (tmp_path / "history.json").write_text(json.dumps(content))
-    with pytest.raises(BadInput, match=r"history\.json is damaged"):
+    with pytest.raises(BadInput):
         read_history(tmp_path)
 
 
 def test_a_picture_shows_every_head_and_symbol() -> None:
-    (view, _) = seen_by(peek_one)
+    view = seen_by(peek_one)[0]
     page = picture(view, list("to be, or"))
     assert page.shape[2] == 3 and page.shape[1] > 2 * 9 * 12
     view.pattern[:] = 0

@@ -90,14 +90,9 @@ IDS = torch.tensor([[0, 1, 2, 0, 1, 2, 0, 3, 1, 2, 2, 0, 1], [4] * T])
 OUTPUTS = torch.randn(B, H, T, D, generator=torch.Generator().manual_seed(1)).double()
 
 
-def future_mass(pattern: Tensor, first: int = 1) -> list[float]:
-    """Per query that has later positions, the absolute weight on them."""
-    sums = [
-        [sum(abs(float(x)) for x in pattern[b, h, t, t + first :]) for b in range(B)]
-        for h in range(H)
-        for t in range(T - 1)
-    ]
-    return np.array(sums).reshape(H, -1).mean(-1).tolist()
+def future_mass(pattern: Tensor, first: int = 1) -> Any:
+    """The absolute weight on later positions, of queries that have some."""
+    return np.abs(np.triu(pattern, first)).sum(-1)[..., :-1].mean((0, 2))
 
 
 def previous_mass(pattern: Tensor, mask: Tensor, back: int = 1) -> list[float]:
@@ -105,29 +100,21 @@ def previous_mass(pattern: Tensor, mask: Tensor, back: int = 1) -> list[float]:
     return over_rows(lambda p, t, n: p[t - back], pattern, mask, rows)
 
 
-def induction_mass(pattern: Tensor, ids: Tensor, off: int = 1) -> list[float]:
-    """Weight on keys that follow an earlier occurrence of the query's symbol, where there is one.
-
-    (Olsson et al. 2022)
-    """
+def induction_mass(pattern: Tensor, ids: Tensor, off: int = 1) -> Any:
+    """Weight on keys that follow an earlier occurrence of the query's symbol, where there is one
+    (Olsson et al. 2022)."""
     found = []
-    for h in range(H):
-        sums = []
-        for b in range(B):
-            for t in range(T):
-                keys = [j + off for j in range(t) if ids[b, j] == ids[b, t]]
-                if keys:
-                    sums.append(sum(float(pattern[b, h, t, min(j, t)]) for j in keys))
-        found.append(sum(sums) / len(sums))
-    return found
+    for b, t in np.ndindex(B, T):
+        keys = [min(j + off, t) for j in range(t) if ids[b, j] == ids[b, t]]
+        if keys:
+            found.append(sum(pattern[b, :, t, j].numpy() for j in keys))
+    return np.mean(found, axis=0)
 
 
-def score_std(scores: Tensor, mask: Tensor, less: int = 1) -> list[float]:
-    def variance(h: int) -> float:
-        rows = [scores[b, h, t][mask[t]].numpy() for b in range(B) for t in counted(mask)]
-        return float(np.mean([x.var(ddof=less) for x in rows]))
-
-    return [math.sqrt(variance(h)) for h in range(H)]
+def score_std(scores: Tensor, mask: Tensor, less: int = 1) -> Any:
+    rows = [(b, t) for b in range(B) for t in counted(mask)]
+    variances = [scores[b, :, t, mask[t]].numpy().var(1, ddof=less) for b, t in rows]
+    return np.sqrt(np.mean(variances, axis=0))
 
 
 def pattern_similarity(pattern: Tensor, mask: Tensor, even: float = 1.0) -> Any:
@@ -140,18 +127,9 @@ def pattern_similarity(pattern: Tensor, mask: Tensor, even: float = 1.0) -> Any:
 
 def js_divergence(pattern: Tensor, mask: Tensor, most: float = 1.0) -> Any:
     """Entropy of the mean of two heads' weights minus their mean entropy, over the rows."""
-
-    def between(a: int, b: int) -> float:
-        found = []
-        for p, q in (
-            (pattern[i, a, t], pattern[i, b, t]) for i in range(B) for t in counted(mask)
-        ):
-            found.append(
-                nats((p + q).numpy() / 2) - most * (nats(p.numpy()) + nats(q.numpy())) / 2
-            )
-        return float(np.mean(found))
-
-    return [[between(a, b) for b in range(H)] for a in range(H)]
+    p = pattern.numpy()[:, :, counted(mask)]
+    one, both = (np.apply_along_axis(nats, -1, x) for x in (p, (p[:, :, None] + p[:, None]) / 2))
+    return (both - most * (one[:, :, None] + one[:, None]) / 2).mean((0, -1))
 
 
 def effective_heads(outputs: Tensor, center: float = 1.0) -> float:
@@ -163,30 +141,23 @@ def effective_heads(outputs: Tensor, center: float = 1.0) -> float:
 
 
 def cross_entropies(logits: Tensor, targets: Tensor, unit: float = 1.0) -> Any:
-    def of(row: Array, y: int) -> float:
-        return 0.0 if y == -100 else (math.log(np.exp(row).sum()) - row[y]) / unit
-
-    return [
-        [of(row.numpy(), int(y)) for row, y in zip(rows, ys, strict=True)]
-        for rows, ys in zip(logits, targets, strict=True)
-    ]
+    z, y = logits.numpy(), targets.numpy()
+    right = np.take_along_axis(z, np.maximum(y, 0)[..., None], -1)[..., 0]
+    return np.where(y == -100, 0.0, np.log(np.exp(z).sum(-1)) - right) / unit
 
 
-def sums_are_one(pattern: Tensor, one: float = 1.0) -> list[float]:
-    sums = pattern.numpy().sum(-1)
-    return [max(abs(x - one) for x in sums[:, h].ravel()) for h in range(H)]
+def sums_are_one(pattern: Tensor, one: float = 1.0) -> Any:
+    return np.abs(pattern.numpy().sum(-1) - one).max((0, 2))
 
 
-def with_others(matrix: Tensor, itself: bool = False) -> list[float]:
-    few = [[row[k] for k in range(H) if itself or k != h] for h, row in enumerate(matrix.numpy())]
-    return [float(np.mean(row)) for row in few]
+def with_others(matrix: Tensor, itself: bool = False) -> Any:
+    kept = ~np.eye(H, dtype=bool) | itself
+    return (matrix.numpy() * kept).sum(1) / kept.sum(1)
 
 
-def largest_difference(heads: Tensor, dim: int, power: int = 1) -> float:
+def largest_difference(heads: Tensor, dim: int, power: int = 1) -> Any:
     x = heads.numpy()
-    return float(
-        max((np.abs(x[:, a] - x[:, b]) ** power).max() for a in range(H) for b in range(a))
-    )
+    return max((np.abs(x[:, a] - x[:, b]) ** power).max() for a in range(H) for b in range(a))
 
 
 TARGETS = IDS.where(IDS != 1, -100)

@@ -112,8 +112,8 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[Any, Any]
 
 def rows(compared: Any) -> list[Any]:
     return [
-        [c.label, [*c.seeds], [*c.differences], [*c.interval], [*c.decision],
-         report.sentence(c), report.verdict(c)]
+        [c.label, [*map(int, c.pairs.get("seed", ()))], [*c.differences], [*c.interval],
+         [*c.decision], report.sentence(c), report.verdict(c)]
         for c in compared
     ]  # fmt: skip
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from attnlab.training.config import read_config
-from attnlab.training.optimizers import Muon, Together, check, cosine, linear, schedule
+from attnlab.training.optimizers import Muon, Together, cosine, linear, schedule
 from tests.conftest import settings
 
 
@@ -31,7 +31,7 @@ def test_a_schedule_warms_up_and_ends_at_its_floor() -> None:
 
 def test_a_rate_that_rises_is_named() -> None:
     with pytest.warns(UserWarning, match="min_lr"):
-        check(0.01, 0.1, 0, [0.9, 0.99], 0.0)
+        schedule(torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.01), 100, 0, 10.0, cosine)
 
 
 def test_weight_decay_is_on_matrices_only() -> None:

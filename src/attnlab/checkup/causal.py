@@ -143,7 +143,7 @@ def _examine(tried: Subject, where: str, dense: int) -> str:
     if not where and tried.sample.ndim == 2 and len(tried.pool) <= MOST_IDS:
         _raise(tried, where, _leak_of_an_id(tried, tried.fitting(12)))
     if not tried.seeded:  # dropout drops others at another length
-        _prefixes(tried, where)
+        check_prefixes(tried, where)
     said = f"every suffix of sequences of {short} was changed"
     if max(plans) > len(plans[short]) + 1:
         said += (
@@ -184,9 +184,8 @@ def _gradients_switched(tried: Subject, where: str, dense: int) -> None:
     other = replace(tried, grad=not tried.grad, rows=rows)
     x = tried.draw(4, tried.length)
     change = relative(other(x), tried(x))
-    if change <= max(1e-3, 10 * tried.tolerance):
-        return
-    if is_rounding(tried, lambda: other(x) - tried(x)):
+    limit = max(1e-3, 10 * tried.tolerance)
+    if change <= limit or is_rounding(tried, lambda: other(x) - tried(x)):
         return
     name = "without gradients" if tried.grad else "with gradients, though not without"
     _examine(other, f"{where}, {name}" if where else name, dense)
@@ -226,10 +225,15 @@ def first_leak(tried: Subject, T: int, cuts: list[int]) -> Leak | None:
     Raises CheckFailed if outputs are not finite.
     """
     __tracebackhide__ = True
-    (x,), place, cut = tried.draw(1, T), torch.arange(T), torch.tensor(cuts)
-    later = place >= cut[:, None]  # (N, T)
-    changed = torch.where(later.view(*later.shape, *[1] * (x.ndim - 1)), tried.other(x), x)
+    (x,) = tried.draw(1, T)
+    changed, _ = with_other_suffixes(tried, x, cuts)
     return _worst(tried, [x] * len(cuts), changed, cuts, tried.moved(x, changed))
+
+
+def with_other_suffixes(tried: Subject, x: Tensor, cuts: list[int]) -> tuple[Tensor, Tensor]:
+    """x (T, ...) with other inputs from each cut on (N, T, ...), and where they are (N, T)."""
+    later = torch.arange(len(x)) >= torch.tensor(cuts)[:, None]
+    return torch.where(later.view(*later.shape, *[1] * (x.ndim - 1)), tried.other(x), x), later
 
 
 def _leak_of_an_id(tried: Subject, T: int) -> Leak | None:
@@ -268,16 +272,20 @@ def _worst(
     return None if leak.share < SURE and is_rounding(tried, difference) else leak
 
 
-def _prefixes(tried: Subject, where: str) -> None:
-    """Require of every prefix that it gets the same outputs alone."""
+def check_prefixes(tried: Subject, where: str = "") -> None:
+    """Require of every prefix that it gets the same outputs alone, or CheckFailed."""
     __tracebackhide__ = True
     L = tried.length
     x = tried.draw(2, L)
     whole = tried(x)
+
+    def difference(n: int) -> Tensor:
+        return tried(x[:, :n]) - tried(x)[:, :n]
+
     for n in sorted({1, 2, 3, 7, L // 3, L // 2, L // 2 + 1, L - 1} & set(range(1, L))):
         try:
             change = relative(tried(x[:, :n]), whole[:, :n])
-            if change <= 1e-3 or is_rounding(tried, partial(_alone, tried, x, n)):
+            if change <= 1e-3 or is_rounding(tried, partial(difference, n)):
                 continue
         except REFUSALS:  # a model of one length, or of multiples of one
             continue
@@ -286,11 +294,6 @@ def _prefixes(tried: Subject, where: str) -> None:
             where and f"only {where}",
             "look for positions, a mask, its fill or a statistic that depend on the length",
         )
-
-
-def _alone(tried: Subject, x: Tensor, n: int) -> Tensor:
-    """By how much outputs of the first n inputs differ from those in the whole sequence."""
-    return tried(x[:, :n]) - tried(x)[:, :n]
 
 
 def dependence(tried: Subject, xs: Tensor) -> Tensor:
@@ -317,7 +320,7 @@ def described(tried: Subject, leak: Leak) -> tuple[list[str], Tensor]:
         found = (
             f"in a sequence of {len(leak.x)}, outputs at {first} to {last} depend on inputs from "
             f"{leak.cut} on, by {leak.share:.1g} of the largest change",
-            f"look for {SHAPES}",
+            SHAPES,
         )
     elif not all(bool((x > tried.tolerance).triu(1).any()) for x in (own, another)):
         found = found[0], "not in every sequence, as if blocked scores were finite, or by a choice"
@@ -342,16 +345,16 @@ def assert_mask_is_infinite(model: Any, sample: Tensor | None = None, **given: A
         T = tried.fitting(32)
         if not bool(tried(tried.draw(4, T)).isfinite().all()):
             raise CannotCheck("with weights 10,000 times as large, outputs are not finite")
-        for _ in range(8):  # scores of the first positions must happen to be low
-            leak = first_leak(tried, T, [1, 2, 3, T // 2])
-            if leak is not None:
-                raise CheckFailed(
-                    f"with weights 10,000 times as large, outputs at {leak.places[0]} depend on "
-                    f"inputs from {leak.cut} on, as if blocked scores were a finite -1e4",
-                    place_of(tried, leak.x, leak.changed, leak.cut),
-                    "fill with -inf or torch.finfo(dtype).min, after a softcap",
-                    grave=False,
-                )
+        # Scores of the first positions must happen to be low.
+        leaks = (first_leak(tried, T, [1, 2, 3, T // 2]) for _ in range(8))
+        if leak := next(filter(None, leaks), None):
+            raise CheckFailed(
+                f"with weights 10,000 times as large, outputs at {leak.places[0]} depend on "
+                f"inputs from {leak.cut} on, as if blocked scores were a finite -1e4",
+                place_of(tried, leak.x, leak.changed, leak.cut),
+                "fill with -inf or torch.finfo(dtype).min, after a softcap",
+                grave=False,
+            )
     return "nothing depends on later inputs with weights 10,000 times as large"
 
 

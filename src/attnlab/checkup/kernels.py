@@ -4,7 +4,8 @@ Letters: B batch, H heads, T time, D channels of a head.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,60 +14,54 @@ from .models import REFUSALS, CannotCheck, CheckFailed
 
 Kernel = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # q, k, v, mask -> (B, H, T, D)
 B, H, T, D = 2, 3, 11, 5  # distinct primes, so that a wrong axis cannot hide
+FILLS = (-1e2, -1e3, -1e4, -3e4, -65504.0, -1e5)
 
 
 def reference(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor, *, scale: float | None = None,
-    fill: float = -math.inf, axis: int = -1, after: bool = False, cap: float | None = None,
+    fill: float = -math.inf, axis: int = -1,
 ) -> Tensor:  # fmt: skip
     """Attention in fp64, (B, H, T, D); mask (T, T) bool, True = may attend.
 
-    Mistakes: another fill, a softmax over another axis, a mask after it, or capped scores.
+    Mistakes: another scale, another fill, or a softmax over another axis.
     """
     q, k, v = q.double(), k.double(), v.double()
     scores = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
-    scores = scores if cap is None else cap * (scores / cap).tanh()
-    if not after:
-        scores = scores.masked_fill(~mask, fill)
-    pattern = scores.softmax(axis)
-    return (pattern * mask if after else pattern) @ v
+    return scores.masked_fill(~mask, fill).softmax(axis) @ v
 
 
-def mistakes(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Iterator[tuple[str, Tensor]]:
+def mistakes(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> dict[str, Tensor]:
     """What is wrong, and the output that it gives."""
-    every = torch.ones_like(mask)
-    scales = {
-        "are not scaled": 1.0,
-        "are scaled by 1/D": 1 / D,
-        "are multiplied by sqrt(D)": D**0.5,
-        "are scaled by the width of all heads": (H * D) ** -0.5,
-    }
-    for said, scale in scales.items():
-        yield f"scores {said}, not by 1/sqrt(D)", reference(q, k, v, mask, scale=scale)
-    masks = {
-        "no mask is applied": every,
-        "the mask's polarity is inverted: True = may attend": ~mask,
-        "the mask is transposed: the future is visible": mask.mT,
-        "a query sees one key ahead: diagonal off by one": every.tril(1),
-        "a query does not see itself: diagonal off by one": every.tril(-1),
-        "the given mask is ignored for a causal one": every.tril(),
-    }
-    for said, wrong in masks.items():
-        yield said, reference(q, k, v, wrong)
-    yield "blocked scores become 0, and keep a weight of e^0", reference(q, k, v, mask, fill=0.0)
-    yield "the mask is applied after the softmax", reference(q, k, v, mask, after=True)
+    of, every = partial(reference, q, k, v), torch.ones_like(mask)
     scores = q.double() @ k.double().mT * D**-0.5
-    yield "the mask is added as 0 and 1", (scores + mask).softmax(-1) @ v.double()
-    yield "there is no softmax", scores.masked_fill(~mask, 0.0) @ v.double()
-    for name, axis in {"queries": -2, "heads": 1, "batch": 0}.items():
-        yield f"the softmax runs over the {name}", reference(q, k, v, mask, fill=-1e9, axis=axis)
-    viewed = [x.transpose(1, 2).reshape(B, H, T, D) for x in (q, k, v)]
-    y, split = (reference(a, b, c, mask) for a, b, c in ((q, k, v), viewed))
-    for did, output in {"merged": y, "split and merged": split}.items():
-        yield f"heads are {did} without transposing", output.reshape(B, T, H, D).transpose(1, 2)
-    yield "heads are split without transposing", split
-    yield "queries and keys are exchanged", reference(k, q, v, mask)
-    yield "keys are averaged instead of values", reference(q, k, k, mask)
+    a, b, c = (x.transpose(1, 2).reshape(B, H, T, D) for x in (q, k, v))
+    split = reference(a, b, c, mask)
+    merged, neither = (y.reshape(B, T, H, D).transpose(1, 2) for y in (of(mask), split))
+    return {
+        "scores are not scaled by 1/sqrt(D)": of(mask, scale=1.0),
+        "scores are scaled by 1/D, not by 1/sqrt(D)": of(mask, scale=1 / D),
+        "scores are multiplied by sqrt(D), not by 1/sqrt(D)": of(mask, scale=D**0.5),
+        "scores are scaled by the width of all heads": of(mask, scale=(H * D) ** -0.5),
+        "no mask is applied": of(every),
+        "the mask's polarity is inverted: True = may attend": of(~mask),
+        "the mask is transposed: the future is visible": of(mask.mT),
+        "a query sees one key ahead: diagonal off by one": of(every.tril(1)),
+        "a query does not see itself: diagonal off by one": of(every.tril(-1)),
+        "the given mask is ignored for a causal one": of(every.tril()),
+        "blocked scores become 0, and keep a weight of e^0": of(mask, fill=0.0),
+        "the mask is applied after the softmax": scores.softmax(-1) * mask @ v.double(),
+        "the mask is added as 0 and 1": (scores + mask).softmax(-1) @ v.double(),
+        "there is no softmax": scores.masked_fill(~mask, 0.0) @ v.double(),
+        "the softmax runs over the queries": of(mask, fill=-1e9, axis=-2),
+        "the softmax runs over the heads": of(mask, fill=-1e9, axis=1),
+        "the softmax runs over the batch": of(mask, fill=-1e9, axis=0),
+        "heads are merged without transposing": merged,
+        "heads are split without transposing": split,
+        "heads are split and merged without transposing": neither,
+        **{f"blocked scores are {x:g}, which scores can exceed": of(mask, fill=x) for x in FILLS},
+        "queries and keys are exchanged": reference(k, q, v, mask),
+        "keys are averaged instead of values": reference(q, k, k, mask),
+    }
 
 
 def assert_kernel_equal(kernel: Kernel, *, causal_only: bool = False) -> str:
@@ -97,7 +92,10 @@ def assert_kernel_equal(kernel: Kernel, *, causal_only: bool = False) -> str:
     mask = (torch.rand(T, T, generator=rng) < 0.5) | torch.eye(T, dtype=torch.bool)
     if not causal_only:
         _compare(kernel(q, k, v, mask), q, k, v, mask)
-        _spoiled(kernel, q, k, v, tril)
+        empty = tril.clone()
+        empty[3] = False
+        if error_of(kernel(q, k, v, empty), reference(q, k, v, empty)) > 1e-4:
+            raise CheckFailed("a query without keys changes the outputs of others")
     large = 1e6 * D**0.5 / float((q @ k.mT).abs().max()) * q
     for sign in (1, -1):
         _compare(kernel(sign * large, k, v, tril), sign * large, k, v, tril, "scores of 1e6: ")
@@ -107,17 +105,14 @@ def assert_kernel_equal(kernel: Kernel, *, causal_only: bool = False) -> str:
 
 def _compare(y: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, when: str = "") -> None:
     right = reference(q, k, v, mask)
-    error = error_of(y, right)
-    if error <= (1e-3 if when else 1e-4):
+    limit = 1e-3 if when else 1e-4
+    if (error := error_of(y, right)) <= limit:
         return
     wrong = [h for h in range(H) if error_of(y[:, h], right[:, h]) > 1e-4]
     where = f"in heads {wrong} only, " if len(wrong) < H else ""
-    for said, output in mistakes(q, k, v, mask):
-        if error_of(y[:, wrong], output[:, wrong]) <= 1e-4:
+    for said, output in mistakes(q, k, v, mask).items():
+        if error_of(y[:, wrong], output[:, wrong]) <= limit:
             raise CheckFailed(f"{when}{where}{said}")
-    for fill in (-1e2, -1e3, -1e4, -3e4, -65504.0, -1e5) if when else ():
-        if error_of(y, reference(q, k, v, mask, fill=fill)) <= 1e-3:
-            raise CheckFailed(f"{when}blocked scores are {fill:g}, which scores can exceed")
     many = "not finite" if not bool(y.isfinite().all()) else f"off by {error:.2g} of its std"
     raise CheckFailed(f"{when}{where}the output is {many}, by an unknown mistake")
 
@@ -127,15 +122,6 @@ def error_of(y: Tensor, right: Tensor) -> float:
     infinite if y is not finite there."""
     y, right = y.detach().double()[right.isfinite()], right[right.isfinite()]
     return float((y - right).abs().max() / right.std()) if y.isfinite().all() else math.inf
-
-
-def _spoiled(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> None:
-    """Does a query without keys change the outputs of others?"""
-    empty, others = mask.clone(), torch.arange(T) != 3
-    empty[3] = False
-    y = kernel(q, k, v, empty)[:, :, others]
-    if error_of(y, reference(q, k, v, mask)[:, :, others]) > 1e-4:
-        raise CheckFailed("a query without keys changes the outputs of others")
 
 
 def _gradients(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> None:

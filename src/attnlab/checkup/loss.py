@@ -65,18 +65,16 @@ def assert_targets_shifted(x: Tensor, y: Tensor) -> str:
     __tracebackhide__ = True
     if x.shape != y.shape or x.ndim != 2:
         raise CannotCheck(f"inputs {tuple(x.shape)} and targets {tuple(y.shape)} must be (B, T)")
-    share = {shift: _agreement(x, y, shift) for shift in (1, 0, 2, -1)}
-    best = max(share, key=lambda shift: share[shift])
-    if share[1] < 0.999:
-        said = _WRONG.get(best, "") if share[best] >= 0.999 else "targets are not the next tokens"
-        told = f"y[t] must be x[t + 1]; {share[1]:.0%} of the targets are"
-        raise CheckFailed(said, told, grave=not said.startswith("targets are not shifted"))
+    shift = next((n for n in (1, 0, 2, -1) if _agreement(x, y, n) >= 0.999), None)
+    if shift != 1:
+        said = "targets are not the next tokens" if shift is None else _WRONG[shift]
+        told = f"y[t] must be x[t + 1]; {_agreement(x, y, 1):.0%} of the targets are"
+        raise CheckFailed(said, told, grave=shift != 0)
     return "targets are the next tokens"
 
 
 def _agreement(x: Tensor, y: Tensor, shift: int) -> float:
     """Share of the targets that equal the input `shift` positions later."""
-    T = x.shape[1]
-    targets = y[:, max(-shift, 0) : T - max(shift, 0)]
-    same = (x[:, max(shift, 0) : T + min(shift, 0)] == targets)[targets >= 0]
+    at = torch.arange(x.shape[1]) + shift
+    same = (x.roll(-shift, 1) == y)[(y >= 0) & (at >= 0) & (at < x.shape[1])]
     return float(same.double().mean()) if same.numel() else 0.0

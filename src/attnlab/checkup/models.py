@@ -43,7 +43,8 @@ class CannotCheck(ValueError):
 def floats_of(returned: object, shape: tuple[int, ...]) -> dict[str, Tensor]:
     """The floats (B, T, V) in what a model returns, by name or number, `logits` first, those of
     other shapes (B, T, ...) last; CannotCheck if there are none."""
-    found = dict(_named_floats("", returned, shape, 3))
+    floats = ((name, x) for name, x in tensors_of(returned) if x.is_floating_point())
+    found = {name or "0": x for name, x in floats if x.shape[:2] == shape}
     if not found:
         raise CannotCheck(f"for inputs {shape} the model returned no numbers (B, T, V); give call")
     names = sorted(found, key=lambda name: (found[name].ndim != 3, name != "logits"))
@@ -51,14 +52,12 @@ def floats_of(returned: object, shape: tuple[int, ...]) -> dict[str, Tensor]:
     return {name: x[..., None] if x.ndim == 2 else x.flatten(2) for name, x in flat.items()}
 
 
-def _named_floats(
-    name: str, value: Any, shape: tuple[int, ...], depth: int
-) -> Iterator[tuple[str, Tensor]]:
+def tensors_of(value: Any, name: str = "", depth: int = 3) -> Iterator[tuple[str, Tensor]]:
+    """The tensors and arrays in a value, in containers and attributes of it, with their names."""
     if hasattr(value, "__array__") and not isinstance(value, Tensor):
         value = torch.as_tensor(value)
     if isinstance(value, Tensor):
-        if value.is_floating_point() and value.shape[:2] == shape:
-            yield name or "0", value
+        yield name, value
         return
     if isinstance(value, tuple | list):
         value = dict(enumerate(value))
@@ -66,7 +65,7 @@ def _named_floats(
         own = {"logits": value.logits} if hasattr(value, "logits") else {}
         value = own | getattr(value, "__dict__", {})
     for key, part in value.items() if depth else ():
-        yield from _named_floats(f"{name}.{key}" if name else str(key), part, shape, depth - 1)
+        yield from tensors_of(part, f"{name}.{key}" if name else str(key), depth - 1)
 
 
 def outputs_of(returned: object, shape: tuple[int, ...]) -> Tensor:
@@ -147,14 +146,16 @@ class Subject:
             if self.exact and n < self.rows:
                 y = torch.cat([y, y[-1:].expand(self.rows - n, *y.shape[1:])])
             parts.append(outputs_of(self.raw(y), tuple(y.shape[:2])).detach()[:n])
-        return _without_blocked_symbols(torch.cat(parts).to("cpu", torch.float64))
+        outputs = torch.cat(parts).to("cpu", torch.float64)
+        blocked = outputs == -torch.inf  # the logit of a symbol that is never chosen
+        return outputs.masked_fill(blocked & ~blocked.all(-1, keepdim=True), 0.0)
 
     def raw(self, x: Tensor) -> object:
         """What the model returns for x (B, T, ...) in one call."""
         if self.seeded:
             torch.manual_seed(0)
             random.seed(0)
-        place = next((w for w in self.weights), torch.empty(0))
+        place = next(iter(self.weights), torch.empty(0))
         own = x.to(place) if x.is_floating_point() else x.to(place.device)
         if self.grad and x.is_floating_point():  # as the inputs of a layer do in training
             own = own.detach().requires_grad_()
@@ -189,16 +190,6 @@ class Subject:
         with_x = [torch.cat([x[None], part]) for part in changed.split(self.rows - 1)]
         outputs = (self(part) for part in with_x)
         return torch.cat([(y[1:] - y[:1]).abs().amax(-1) for y in outputs])
-
-
-def _without_blocked_symbols(y: Tensor) -> Tensor:
-    """Outputs (B, T, V) whose -inf, the logit of a symbol that is never chosen, is one less than
-    the smallest of the others at t; other infinities and NaN stay."""
-    blocked = y == -torch.inf
-    if not bool(blocked.any()):
-        return y
-    least = y.masked_fill(blocked, torch.inf).amin(-1, keepdim=True)
-    return torch.where(blocked, least - 1, y)
 
 
 def subject(
@@ -305,10 +296,9 @@ def _keep(value: Any, undo: ExitStack, held: dict[int, Tensor], depth: int = 4) 
         return
     if isinstance(value, dict | list | deque | set):
         undo.callback(_refill, value, copy.copy(value))
-    parts = value.values() if isinstance(value, dict) else value
-    for part in (
-        list(parts) if depth and isinstance(value, dict | list | deque | set | tuple) else ()
-    ):
+    elif not isinstance(value, tuple):
+        return
+    for part in list(value.values() if isinstance(value, dict) else value) if depth else ():
         _keep(part, undo, held, depth - 1)
 
 

@@ -105,11 +105,10 @@ def assert_cache_equal(
     dtype = torch.float32 if half and best_dtype(tried) else None
     tasks: dict[str, tuple[Any, list[int], Tensor | None]]
     tasks = {name: (step, plan, None) for name, plan in plans(L).items()}
-    if padded_step is not None:
-        short = plans(min(L, 2 * PREFILL))
-        for how in ("after a prefill", "several tokens at a time"):
-            for shape, real in paddings(sum(short[how]), tried.rows).items():
-                tasks[f"{how}, {shape}"] = padded_step, short[how], real
+    for how in ("after a prefill", "several tokens at a time") if padded_step else ():
+        plan = tasks[how][1]
+        for shape, real in paddings(sum(plan), tried.rows).items():
+            tasks[f"{how}, {shape}"] = padded_step, plan, real
     refused: list[str] = []
     wrong: list[Wrong] = []
     with state(model, dtype=dtype), torch.no_grad():

@@ -3,17 +3,16 @@
 Letters: B batch, T time, C channels.
 """
 
-from collections.abc import Mapping
 from contextlib import ExitStack
 
 import torch
 from torch import Tensor, nn
 
-from .models import REFUSALS, Subject, module_of, relative
+from .models import REFUSALS, Subject, module_of, relative, tensors_of
 
 SHAPES = (
-    "masks, windows and blocks of another shape, blocked scores that are finite, and a choice, a "
-    "convolution or a statistic over time"
+    "look for masks, windows and blocks of another shape, blocked scores that are finite, and a "
+    "choice, a convolution or a statistic over time"
 )
 
 
@@ -32,22 +31,18 @@ def explain(reads: Tensor) -> tuple[str, str] | None:
         size for size in n if torch.equal(ahead, future & (i // size == (i // size)[:, None]))
     ]
     if not past.any() and ahead.sum() > T:
-        said, look = "positions read later ones, never earlier ones", "a flipped or inverted mask"
-    elif torch.equal(ahead, future):
-        said = f"every position reads all {T}"
+        return "positions read later ones, never earlier ones", "look for a mask turned around"
+    if torch.equal(ahead, future):
         look = "a mask that is missing or has no effect, or a mean, norm or filter over time"
-    elif torch.equal(ahead, future & (distance <= furthest)):
-        said = f"position t reads up to t + {furthest}"
-        look = "a mask's diagonal that is off, a convolution, or a shift"
-    elif blocks:
-        said = f"positions read all of their own block of {blocks[0]}, also what is later in it"
-        look = SHAPES
-    else:
-        pairs = ahead.nonzero().tolist()
-        shown = "; ".join(f"{t} reads {j}" for t, j in pairs[:6])
-        said = f"{len(pairs)} of {int(future.sum())} pairs read ahead ({shown})"
-        look = SHAPES
-    return said, f"look for {look}"
+        return f"every position reads all {T}", f"look for {look}"
+    if torch.equal(ahead, future & (distance <= furthest)):
+        look = "look for a mask's diagonal that is off, a convolution, or a shift"
+        return f"position t reads up to t + {furthest}", look
+    if blocks:
+        return f"positions read all of their own block of {blocks[0]}, also what is later", SHAPES
+    pairs = ahead.nonzero().tolist()
+    shown = "; ".join(f"{t} reads {j}" for t, j in pairs[:6])
+    return f"{len(pairs)} of {int(future.sum())} pairs read ahead ({shown})", SHAPES
 
 
 def place_of(tried: Subject, x: Tensor, changed: Tensor, cut: int) -> str:
@@ -83,16 +78,12 @@ def followed(
     T = len(x)
 
     def part_of(value: object) -> list[Tensor]:
-        if isinstance(value, Mapping):
-            value = tuple(value.values())
-        if isinstance(value, tuple | list):
-            return [part for each in value for part in part_of(each)]
-        if not isinstance(value, Tensor):
-            return []
-        axes = [axis for axis, size in enumerate(value.shape) if size == T]
-        if len(axes) != 1 and not (value.ndim == 3 and axes == [1, 2]):  # (B, T, C), C = T
-            return []
-        return [value.detach().narrow(axes[0], begin, end - begin).clone()]
+        parts = []
+        for _, x in tensors_of(value):
+            axes = [axis for axis, size in enumerate(x.shape) if size == T]
+            if len(axes) == 1 or (x.ndim == 3 and axes == [1, 2]):  # (B, T, C), C = T
+                parts.append(x.detach().narrow(axes[0], begin, end - begin).clone())
+        return parts
 
     def keep(part: nn.Module, args: tuple, named: dict[str, object], output: object) -> None:
         number = sum(key[0] is part for key in found)

@@ -7,10 +7,10 @@ Committing the file declares the claim: rows name the commit at which they were 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
+from itertools import groupby, takewhile
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -20,14 +20,13 @@ from attnlab.errors import BadInput
 from attnlab.files import read_yaml
 
 PILOTS = range(1000, 1005)  # seeds of runs before the declaration; the first three choose rates
-CONTRASTS: dict[str, Callable[..., float]] = {
-    "difference": lambda first, second, *_: first - second,  # paired: same weights, same batches
-    "level": lambda first, *_: first,
-    "min": min,
-    "max": max,
-    "interaction": lambda a, b, c, d: (a - b) - (c - d),
+WEIGHTS = {  # of contrasts with a name; a difference is paired: same weights, same batches
+    "difference": [1.0, -1.0],
+    "level": [1.0],
+    "interaction": [1.0, -1.0, -1.0, 1.0],
 }
 Role = Literal["for", "against", "control", "secondary", "shown"]
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class Prediction(BaseModel):
@@ -63,10 +62,8 @@ class Prediction(BaseModel):
             raise ValueError(f"a prediction with the role {self.role} uses all seeds of its claim")
         steps = [b / a for a, b in zip(self.rates, self.rates[1:], strict=False)]
         if self.rates and not (steps and all(1 < step <= 3.4 for step in steps)):
-            raise ValueError(
-                f"the rates {self.rates} must be several that ascend by at most sqrt(10) each; "
-                "a single one is an override of the arms, as optim.lr=0.003"
-            )
+            why = "must ascend by at most sqrt(10) each; a single one is an override of the arms"
+            raise ValueError(f"the rates {self.rates} {why}")
         return self
 
     @property
@@ -79,10 +76,11 @@ class Prediction(BaseModel):
     def value(self, scores: Sequence[float]) -> float:
         """The value of a seed, from the metric of its arms: by default, the difference of the
         first two, or the level of one."""
-        if self.weights:
-            return math.fsum(w * x for w, x in zip(self.weights, scores, strict=True))
-        default = "difference" if len(scores) > 1 else "level"
-        return float(CONTRASTS[self.contrast or default](*scores))
+        if self.contrast in ("min", "max"):
+            return min(scores) if self.contrast == "min" else max(scores)
+        named = self.contrast or ("difference" if len(scores) > 1 else "level")
+        weights = self.weights or WEIGHTS[named]
+        return sum(w * x for w, x in zip(weights, scores, strict=False))
 
 
 class Claim(BaseModel):
@@ -104,8 +102,7 @@ class Claim(BaseModel):
         for name, each in self.predictions.items():
             if unknown := set(each.arms) - set(self.arms):
                 raise ValueError(f"{name} names no arm: {', '.join(sorted(unknown))}")
-            first = self.first_seed if each.first_seed is None else each.first_seed
-            if not set(range(first, first + self.most_seeds)).isdisjoint(PILOTS):
+            if not set(self.seeds_of(each)).isdisjoint(PILOTS):
                 raise ValueError("seeds from 1000 on are those of pilots")
         return self
 
@@ -114,8 +111,13 @@ class Claim(BaseModel):
         """The name of its directory."""
         return self.file.parent.name
 
+    def seeds_of(self, prediction: Prediction) -> range:
+        """The seeds that test a prediction."""
+        first = self.first_seed if prediction.first_seed is None else prediction.first_seed
+        return range(first, first + (prediction.seeds or self.most_seeds))
 
-def read_declared(source: Path, model: type[Any], **given: Any) -> Any:
+
+def read_declared(source: Path, model: type[Model], **given: Any) -> Model:
     """Read claim.yaml or ranking.yaml; BadInput names the entry that is not valid."""
     try:
         return model(**read_yaml(source), **given)
@@ -125,8 +127,7 @@ def read_declared(source: Path, model: type[Any], **given: Any) -> Any:
 
 def read_claim(file: Path) -> Claim:
     """Read claim.yaml."""
-    claim: Claim = read_declared(file, Claim, file=file)
-    return claim
+    return read_declared(file, Claim, file=file)
 
 
 @dataclass(frozen=True)
@@ -160,8 +161,6 @@ def parts_of(claim: Claim) -> list[Part]:
     """The predictions of a claim at each of their lengths, without rows."""
     parts = []
     for name, each in claim.predictions.items():
-        first = claim.first_seed if each.first_seed is None else each.first_seed
-        seeds = range(first, first + (each.seeds or claim.most_seeds))
         for steps in each.lengths or (None,):
             end = (f"trainer.max_steps={steps}", f"trainer.val_check_interval={steps}")
             arms = []
@@ -170,7 +169,7 @@ def parts_of(claim: Claim) -> list[Part]:
                 if not is_measurement(own):
                     words = (*claim.base, *own, *(end if steps else ()))
                 arms.append(Arm(arm, words, tuple(each.rates)))
-            parts.append(Part(name, each, steps, arms, seeds))
+            parts.append(Part(name, each, steps, arms, claim.seeds_of(each)))
     return parts
 
 
@@ -225,12 +224,9 @@ def judge_claim(claim: Claim, rows: Rows) -> tuple[str, list[Part]]:
 
 def verdicts(parts: Sequence[Part]) -> list[tuple[str, Role, str]]:
     """Name, role and verdict of each prediction; at several lengths, of all together."""
-    groups: dict[str, list[Part]] = {}
-    for part in parts:
-        groups.setdefault(part.of, []).append(part)
     return [
-        (name, of[0].prediction.role, at_all_lengths([part.verdict for part in of]))
-        for name, of in groups.items()
+        (name, role, at_all_lengths([part.verdict for part in of]))
+        for (name, role), of in groupby(parts, lambda part: (part.of, part.prediction.role))
     ]
 
 

@@ -21,12 +21,12 @@ from attnlab.claims.claims import (
     judge_part,
     parts_of,
     read_claim,
+    read_declared,
 )
 from attnlab.claims.page import all_claims, came_out, draw, fill, page_block, prediction_table
 from attnlab.claims.ranking_page import cell_table, ranking_block
 from attnlab.claims.reproduce import Place, compose, without_rate
 from attnlab.claims.rows import Rows, commit_of, of_prediction, read_renamed, undeclared
-from attnlab.claims.trials import Run
 from attnlab.errors import BadInput
 from attnlab.installation import is_installed, lab_path
 from attnlab.plotting.drawing import styled
@@ -67,12 +67,10 @@ class OpenClaim:
 
     def undeclared(self, parts: Sequence[Part]) -> str:
         """Why the rows of predictions are not a declared test, in a sentence; or nothing."""
-        made = [
-            (commit, part.of, partial(of_prediction, part.of, self.rows.renamed))
-            for part in parts
-            for commit in {row["commit"] for of_arm in part.rows.values() for row in of_arm}
-        ]
-        return undeclared(self.place.folder / "claim.yaml", made)
+        made = {(row["commit"], part.of) for part in parts for of_arm in part.rows.values()
+                for row in of_arm}  # fmt: skip
+        declared = partial(of_prediction, renamed=self.rows.renamed)
+        return undeclared(self.place.folder / "claim.yaml", sorted(made), declared)
 
     def report(self, *, pilots: bool = False, fresh: bool = False) -> str:
         """What came out, in Markdown; with `fresh`, also how far it is from committed rows."""
@@ -84,9 +82,8 @@ class OpenClaim:
         said += filter(None, [self.undeclared(parts)])
         if fresh:
             then = judge_claim(self.claim, self.committed)[1]
-            pairs = [(a.values, b.values) for a, b in zip(parts, then, strict=True)]
-            both = [pair for a, b in pairs for pair in zip(a, b, strict=False)]
-            apart = [0.0 if a == b else abs(a - b) for a, b in both]
+            apart = [0.0 if x == y else abs(x - y) for a, b in zip(parts, then, strict=True)
+                     for x, y in zip(a.values, b.values, strict=False)]  # fmt: skip
             equal = f"{apart.count(0)} of {len(apart)} values are those of the committed rows"
             said.append(f"{equal}; the most different one by {max(apart, default=0):.2g}")
         return "\n\n".join(said)
@@ -158,31 +155,27 @@ class OpenRanking:
     rows: Rows
     place: Place
 
-    def needed(self, *, quick: bool) -> list[Run]:
-        """The runs that can be made now."""
-        names = dict.fromkeys([*self.names, *map(self.protocol.partner, self.names)])
-        return ranking.needed(self.protocol, self.rows, names, quick=quick)
-
     def report(self, *, quick: bool) -> str:
         """The cells of the variants that are run, in Markdown."""
         table = ranking.cells(self.protocol, self.rows, self.names)
         lengths = (1,) if quick else (1, ranking.LONG)
         return "\n\n".join(cell_table(self.protocol, table, self.names, n) for n in lengths)
 
-    def publish(self) -> list[Path]:
+    def publish(self) -> Path:
         """Write the page; BadInput if rows are not those that were declared."""
-        made = ranking.made(self.protocol, self.rows, self.rows.renamed)
-        if why := undeclared(self.place.folder / "ranking.yaml", made):
+        made = ranking.made(self.protocol, self.rows)
+        declared = partial(ranking.of_cell, renamed=self.rows.renamed)
+        if why := undeclared(self.place.folder / "ranking.yaml", made, declared):
             raise BadInput(f"the ranking cannot be published. {why}")
         fill(self.place.folder / "README.md", ranking_block(self.protocol, self.rows))
-        return [self.place.folder / "README.md"]
+        return self.place.folder / "README.md"
 
 
 def open_ranking(folder: Path, outputs: Path, overrides: Sequence[str]) -> OpenRanking:
     """The ranking of all variants or, with overrides, of the one that they describe, if it passes
     the checkup. Rows of a variant of one's own are kept in `outputs`, by its settings and code."""
     folder, outputs = folder.resolve(), outputs.resolve()
-    protocol = ranking.read_protocol(folder / "ranking.yaml")
+    protocol = read_declared(folder / "ranking.yaml", ranking.Protocol)
     names = tuple(protocol.arms)
     if overrides:
         protocol, name = ranking.with_own(protocol, overrides)

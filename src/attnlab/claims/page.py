@@ -90,14 +90,13 @@ def verdict_in_words(claim: Claim, verdict: str) -> str:
 
 def prediction_table(parts: Sequence[Part]) -> str:
     """One line a prediction: its sentence, verdict, seeds that agree, and median with interval."""
-    roles = {"for": "", "against": "against the sentence: "}
+    roles = {"for": "", "shown": "", "against": "against the sentence: "}
     lines = []
     for part in parts:
         role = roles.get(part.prediction.role, f"{part.prediction.role}: ")
         after = f" After {part.steps:,} steps." if part.steps else ""
         agree = f"{part.outcome.yes} of {part.outcome.n}" if part.outcome else ""
-        says = f"{'' if role == 'shown: ' else role}{part.prediction.says}{after}"
-        lines.append([says, part.verdict, agree, measured(part)])
+        lines.append([f"{role}{part.prediction.says}{after}", part.verdict, agree, measured(part)])
     return as_table(["prediction", "verdict", "seeds that agree", "median (95 %)"], lines)
 
 
@@ -144,14 +143,11 @@ def seed_tables(parts: Sequence[Part]) -> str:
     """The metric of every arm and the value that is judged, by seed."""
     blocks = []
     for part in parts:
-        of_seeds = list(zip(*part.scores.values(), strict=True))
-        columns = [*part.scores.values(), list(part.values)]
-        spreads = [max(x) - min(x) if x else 0.0 for x in columns]
+        columns = [*part.scores.values(), part.values]
+        spreads = [max(x) - min(x) for x in columns if x]
         spread = min((x for x in spreads if x > 0), default=0.0)
-        lines = [
-            [str(seed), *(in_digits(x, spread) for x in (*scores, value))]
-            for seed, scores, value in zip(part.seeds, of_seeds, part.values, strict=False)
-        ]
+        of_seeds = zip(part.seeds, *columns, strict=False)
+        lines = [[f"{seed}", *(in_digits(x, spread) for x in of)] for seed, *of in of_seeds]
         title = f"`{part.name}`: {part.prediction.metric}"
         blocks.append(f"{title}\n\n{as_table(['seed', *part.scores, 'judged'], lines)}")
     return "\n\n".join(blocks)

@@ -5,18 +5,15 @@ it is also read after n steps; a run that solved its task has ended, and counts 
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import pairwise, product
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from attnlab.claims.claims import read_declared
 from attnlab.claims.judge import Criterion, judge, median_interval
-from attnlab.claims.rows import Declared, Renamed, rename
+from attnlab.claims.rows import Renamed, rename
 from attnlab.claims.trials import Arm, Choice, Row, Rows, Run, tests
 from attnlab.errors import BadInput
 
@@ -75,12 +72,6 @@ class Protocol(BaseModel):
         return self.arms[name].overrides or (f"attn={name}",)
 
 
-def read_protocol(file: Path) -> Protocol:
-    """Read ranking.yaml."""
-    protocol: Protocol = read_declared(file, Protocol)
-    return protocol
-
-
 class Reading(NamedTuple):
     """What a run says at a length."""
 
@@ -92,22 +83,11 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Trial(Arm):
-    """A variant on a task, at one of two lengths.
+    """A variant on a task, after n or 4 n steps."""
 
-    Args:
-        task: with the overrides and rates.
-        common: overrides of all runs.
-        steps: n or 4 n.
-        seeds_from: is added to seeds.
-        partner: whose rate is taken, times `share`; None: the trial chooses its own.
-    """
-
+    protocol: Protocol
     task: Task
-    common: tuple[str, ...]
     steps: int
-    seeds_from: int
-    partner: "Trial | None" = None
-    share: float = 0.0
 
     def run(self, seed: int, rate: float | None = None) -> Run:
         """The run of this length; all validate every n steps, so equal rates have equal curves."""
@@ -115,8 +95,8 @@ class Trial(Arm):
         further = [x for x in self.overrides if x not in self.task.overrides]
         n = (f"trainer.max_steps={self.steps}", f"trainer.val_check_interval={self.task.steps}")
         at = (f"optim.lr={rate:g}", f"optim.min_lr={rate:g}") if rate is not None else ()
-        words = (*self.task.overrides, *self.common, *end, *further, *at, *n)
-        return Run(words, self.seeds_from + seed)
+        words = (*self.task.overrides, *self.protocol.common, *end, *further, *at, *n)
+        return Run(words, self.protocol.arms[self.name].seeds_from + seed)
 
     def row(self, rows: Rows, seed: int, rate: float | None = None) -> Row | None:
         """Its row, or that of the other length if it says the same."""
@@ -158,9 +138,10 @@ class Trial(Arm):
     def choose(self, rows: Rows) -> tuple[Choice | None, list[Run]]:
         """As for claims; at 4 n, only the best rate at n and its neighbors are tried, or none if
         all selection runs at that rate solved the task within n steps."""
-        if self.partner is not None:
-            choice, missing = self.partner.choose(rows)
-            rate = choice and float(f"{choice.rate * self.share:.2g}")
+        if share := self.protocol.arms[self.name].rate_of_sdpa:
+            partner, times = self.protocol.partner(self.name), self.steps // self.task.steps
+            choice, missing = trial(self.protocol, partner, self.task, times).choose(rows)
+            rate = choice and float(f"{choice.rate * share:.2g}")
             return (Choice(rate, {}, at_edge=False) if rate else None), missing
         if self.steps == self.task.steps:
             return super().choose(rows)
@@ -168,29 +149,23 @@ class Trial(Arm):
         if short is None:
             return None, missing
         at_best = [self.at(1).row(rows, seed, short.rate) for seed in self.selection]
-        if self.task.length is None and all(map(self._solves, at_best)):
+        if self.task.length is None and all(map(self._solves, filter(None, at_best))):
             return short, []
         rates, at = sorted(short.scores), sorted(short.scores).index(short.rate)
         near = replace(self, rates=tuple(rates[max(0, at - 1) : at + 2]))
         return super(Trial, near).choose(rows)
 
-    def _solves(self, row: Row | None) -> bool:
-        if row is None or self.task.floor is None:
-            return False
+    def _solves(self, row: Row) -> bool:
         curve = row["values"]["curve"]
-        within = curve["accuracy"][: self.task.steps // curve["every"]]
+        within = curve.get("accuracy", [])[: self.task.steps // curve["every"]]
         return any(min(pair) >= SOLVED for pair in pairwise(within))
 
 
 def trial(protocol: Protocol, name: str, task: Task, times: int) -> Trial:
     """A variant on a task, after n or 4 n steps."""
-    arm = protocol.arms[name]
-    partner = trial(protocol, protocol.partner(name), task, times) if arm.rate_of_sdpa else None
     return Trial(
         name=name, overrides=protocol.overrides(name), rates=task.rates,
-        selection=task.selection_seeds, task=task, common=protocol.common,
-        steps=times * task.steps, seeds_from=arm.seeds_from,
-        partner=partner, share=arm.rate_of_sdpa,
+        selection=task.selection_seeds, protocol=protocol, task=task, steps=times * task.steps,
     )  # fmt: skip
 
 
@@ -202,7 +177,7 @@ class Cell:
     points of accuracy above that without attention.
     """
 
-    verdict: str  # also "baseline", "baseline not run", "not finished", "not run"
+    verdict: str  # also "baseline" and "not finished"
     unit: str = ""
     value: float = math.nan  # median
     difference: tuple[float, float, float] = (math.nan,) * 3  # with interval
@@ -225,22 +200,19 @@ def cells(protocol: Protocol, rows: Rows, names: Iterable[str] = ()) -> Table:
 
 def judge_cell(protocol: Protocol, rows: Rows, name: str, task: Task, times: int) -> Cell:
     """The verdict on a variant, and the number that it counts."""
-    mine, partner = trial(protocol, name, task, times), protocol.partner(name)
-    theirs = trial(protocol, partner, task, times)
-    (own, _), (other, _) = (tests(x, rows, protocol.test_seeds) for x in (mine, theirs))
-    if len(own) < len(protocol.test_seeds):
-        begun = any(mine.at(1).row(rows, s, r) for r in task.rates for s in mine.selection)
-        return Cell("not finished" if own or (begun and not mine.share) else "not run")
-    a = [mine.read(row) for row in own]
-    b = [theirs.read(row) for row in other] if len(other) == len(own) else a
+    both = [trial(protocol, x, task, times) for x in (name, protocol.partner(name))]
+    found = [[x.read(row) for row in tests(x, rows, protocol.test_seeds)[0]] for x in both]
+    if min(map(len, found)) < len(protocol.test_seeds):
+        return Cell("not finished")
+    a, b = found
     by_steps = all(2 * sum(x.by_steps for x in of) > len(of) for of in (a, b))
     unit = "nats" if task.floor is None else "steps" if by_steps else "points"
     values = [_number(x, task, unit) for x in a]
-    choice, _ = mine.choose(rows)
-    cell = Cell("baseline" if name == partner else "baseline not run", unit,
-                median_interval(values)[0], at_edge=choice is not None and choice.at_edge,
+    choice, _ = both[0].choose(rows)
+    cell = Cell("baseline", unit, median_interval(values)[0],
+                at_edge=choice is not None and choice.at_edge,
                 diverged=sum(math.isinf(x.score) for x in a))  # fmt: skip
-    if name == partner or len(other) < len(own):
+    if name == protocol.partner(name):
         return cell
     outcome = judge([_minus(x.score, y.score) for x, y in zip(a, b, strict=True)], WORSE)
     apart = [_minus(x, _number(y, task, unit)) for x, y in zip(values, b, strict=True)]
@@ -266,15 +238,15 @@ def _interval(values: Sequence[float]) -> tuple[float, float, float]:
     return (least if least == most else math.nan), low, high
 
 
-def needed(protocol: Protocol, rows: Rows, names: Iterable[str], *, quick: bool) -> list[Run]:
-    """The runs of some variants that can be made now; `quick`: of some tasks, n steps alone."""
+def needed(protocol: Protocol, rows: Rows, names: Collection[str], *, quick: bool) -> list[Run]:
+    """The runs of some variants, and of what they are compared with, that can be made now;
+    `quick`: of some tasks, n steps alone."""
     found: dict[Run, None] = {}
-    for name in names:
-        for task in protocol.tasks.values():
-            for times in (1,) if quick else (LONG, 1):
-                if task.quick or not quick:
-                    own = trial(protocol, name, task, times)
-                    found |= dict.fromkeys(tests(own, rows, protocol.test_seeds)[1])
+    both = dict.fromkeys([*names, *map(protocol.partner, names)])
+    tasks = [task for task in protocol.tasks.values() if task.quick or not quick]
+    for name, task, times in product(both, tasks, (1,) if quick else (LONG, 1)):
+        own = trial(protocol, name, task, times)
+        found |= dict.fromkeys(tests(own, rows, protocol.test_seeds)[1])
     return list(found)
 
 
@@ -299,16 +271,17 @@ def with_own(protocol: Protocol, overrides: Sequence[str]) -> tuple[Protocol, st
     return protocol.model_copy(update={"arms": {**protocol.arms, name: mine}}), name
 
 
-def made(protocol: Protocol, rows: Rows, renamed: Renamed) -> Iterator[tuple[str, str, Declared]]:
+def made(protocol: Protocol, rows: Rows) -> Iterator[tuple[str, str]]:
     """What `rows.undeclared` compares: each variant on each task, by the commits of its rows."""
     for name, task, times in product(protocol.arms, protocol.tasks, (1, LONG)):
         own = trial(protocol, name, protocol.tasks[task], times)
         for commit in {row["commit"] for row in tests(own, rows, protocol.test_seeds)[0]}:
-            yield commit, f"{name} on {task}", partial(declared, name, task, renamed)
+            yield commit, f"{name} on {task}"
 
 
-def declared(name: str, task: str, renamed: Renamed, content: Any) -> Any:
+def of_cell(content: Any, which: str, renamed: Renamed) -> Any:
     """What ranking.yaml declares of a variant on a task: all but words; None if it does not."""
+    name, _, task = which.partition(" on ")
     if task not in content["tasks"] or name not in content["arms"]:
         return None
     found = [content["test_seeds"], content["baseline"], rename(content["common"], renamed)]

@@ -6,8 +6,8 @@ from statistics import median
 
 from attnlab.claims.judge import FEWEST
 from attnlab.claims.page import as_table
-from attnlab.claims.ranking import LONG, Cell, Protocol, Table, Variant, cells, trial
-from attnlab.claims.trials import Row, Rows, tests
+from attnlab.claims.ranking import LONG, Cell, Protocol, Table, cells, trial
+from attnlab.claims.trials import Rows, tests
 
 COSTS = {"parameters": "parameters", "flops": "FLOPs per position", "cached": "state at T"}
 JUDGED = ("better", "worse", "open")
@@ -23,7 +23,9 @@ def ranking_block(protocol: Protocol, rows: Rows) -> str:
     blocks += ["\n".join(f"- {note}" for note in notes(protocol, table, run))]
     heads = ["variant", *COSTS.values(), "CPU ms a step"]
     blocks += ["## Costs", as_table(heads, [[n, *costs(protocol, rows, n)] for n in run])]
-    lines = [f"- **{n}**: {arm.says}.{paper(arm)}" for n, arm in protocol.arms.items() if n in run]
+    arms = {n: arm for n, arm in protocol.arms.items() if n in run}
+    said = {n: f" Its paper claims: {arm.claims}." for n, arm in arms.items() if arm.claims}
+    lines = [f"- **{n}**: {arm.says}.{said.get(n, '')}" for n, arm in arms.items()]
     blocks += ["## Variants", "\n".join(lines)]
     lines = [f"- **{n}**: {task.says}; n = {task.steps}" for n, task in protocol.tasks.items()]
     return "\n\n".join([*blocks, "## Tasks", "\n".join(lines)])
@@ -32,14 +34,14 @@ def ranking_block(protocol: Protocol, rows: Rows) -> str:
 def cell_table(protocol: Protocol, table: Table, names: Iterable[str], times: int) -> str:
     """The cells of some variants at one length."""
     heads = [f"{name}, {times * task.steps:,}" for name, task in protocol.tasks.items()]
-    lines = [[n, *(words(table.get((n, t, times))) for t in protocol.tasks)] for n in names]
+    lines = [[n, *(words(table[n, t, times]) for t in protocol.tasks)] for n in names]
     return as_table(["variant", *heads], lines)
 
 
-def words(cell: Cell | None) -> str:
+def words(cell: Cell) -> str:
     """A cell: the verdict, the median, and the difference with its interval."""
-    if cell is None or not cell.unit:
-        return "" if cell is None else cell.verdict
+    if not cell.unit:
+        return cell.verdict
     digits = {"nats": 3, "steps": 0}.get(cell.unit, 1)
     said = f"{cell.value:,.{digits}f} {cell.unit}"
     if not math.isfinite(cell.value):
@@ -70,11 +72,6 @@ def notes(protocol: Protocol, table: Table, run: list[str]) -> list[str]:
     return found
 
 
-def paper(arm: Variant) -> str:
-    """What the paper of a variant claims."""
-    return f" Its paper claims: {arm.claims}." if arm.claims else ""
-
-
 def costs(protocol: Protocol, rows: Rows, name: str) -> list[str]:
     """Sizes of a variant's model of the first task, and its CPU time."""
     task = next(iter(protocol.tasks.values()))
@@ -83,9 +80,5 @@ def costs(protocol: Protocol, rows: Rows, name: str) -> list[str]:
         return [""] * (len(COSTS) + 1)
     values = found[0]["values"]
     known = values["costs"] | {"parameters": values["parameters"]}
-    return [*(f"{known[key]:,.0f}" for key in COSTS), f"{milliseconds(found):.0f}"]
-
-
-def milliseconds(rows: list[Row]) -> float:
-    """CPU time of a step."""
-    return median(1000 * row["cpu_seconds"] / row["values"]["steps"] for row in rows)
+    milliseconds = median(1000 * row["cpu_seconds"] / row["values"]["steps"] for row in found)
+    return [*(f"{known[key]:,.0f}" for key in COSTS), f"{milliseconds:.0f}"]

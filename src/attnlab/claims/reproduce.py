@@ -18,7 +18,7 @@ from attnlab.claims.claims import function, is_measurement
 from attnlab.claims.rows import Rows, machine, said
 from attnlab.claims.trials import Row, Run
 from attnlab.errors import BadInput
-from attnlab.files import read_json, write_json
+from attnlab.files import write_json
 from attnlab.installation import lab_path
 
 TIMES = ("wall_seconds", "tokens_per_second", "seed", "devices", "threads")  # not kept in rows
@@ -113,16 +113,18 @@ def run_directory(run: Run, place: Place) -> Path:
     """
     key = {"overrides": list(run.overrides), "seed": run.seed, "commit": place.commit}
     files = sorted((place.outputs / "runs").glob("*.json"))
-    for file in files:
-        if json.loads(file.read_bytes()) == key:
-            return file.with_suffix("")
+    begun = [file for file in files if json.loads(file.read_bytes()) == key]
     number = int(files[-1].stem) + 1 if files else 1
-    write_json(place.outputs / "runs" / f"{number:05}.json", key)
-    return place.outputs / "runs" / f"{number:05}"
+    file = begun[0] if begun else place.outputs / "runs" / f"{number:05}.json"
+    write_json(file, key)
+    return file.with_suffix("")
 
 
 def train_run(run: Run, folder: Path, place: Place) -> Row:
-    """Train one run as `train.py` does, or call a measurement; the row of what it gave."""
+    """Train one run as `train.py` does, or call a measurement; the row of what it gave.
+
+    A curve is kept with the costs and, where lengths are evaluated, the accuracy at the longest.
+    """
     began = time.process_time()
     if is_measurement(run.overrides):
         status, values = "finished", dict(function(place.folder, run.overrides[0])(run.seed))
@@ -134,6 +136,11 @@ def train_run(run: Run, folder: Path, place: Place) -> Row:
         metrics = train(read_config(cfg), folder, variant=variant, overrides=run.overrides).metrics
         status, numbers = metrics["status"], metrics.keys() - TIMES
         values = {k: x for k, x in metrics.items() if k in numbers and isinstance(x, int | float)}
+        if curve := metrics["probes"].get("curve"):  # with probes=curve, as in the ranking
+            values |= {"curve": curve, "costs": metrics["costs"]}
+            longest = max(metrics.get("by_length", {}), key=int, default=None)
+            if longest is not None:
+                values["accuracy_at_length"] = metrics["by_length"][longest]["accuracy"]
         reads = place.reads.get(without_rate(run.overrides), ()) if status != "diverged" else ()
         for name in reads:
             values |= function(place.folder, name)(folder)
@@ -176,15 +183,3 @@ def compose(overrides: Sequence[str], experiments: Path) -> tuple[Any, str]:
 def without_rate(overrides: Sequence[str]) -> tuple[str, ...]:
     """Overrides but those that choose the learning rate."""
     return tuple(word for word in overrides if not word.startswith(("optim.lr=", "optim.min_lr=")))
-
-
-def train_ranked(run: Run, folder: Path, place: Place) -> Row:
-    """Train one run of the ranking; its row also holds the curve, costs, and, where lengths are
-    evaluated, the accuracy at the longest."""
-    row = train_run(run, folder, place)
-    metrics = read_json(folder / "metrics.json")
-    row["values"] |= {"curve": metrics["probes"]["curve"], "costs": metrics["costs"]}
-    longest = max(metrics.get("by_length", {}), key=int, default=None)
-    if longest is not None:
-        row["values"]["accuracy_at_length"] = metrics["by_length"][longest]["accuracy"]
-    return row

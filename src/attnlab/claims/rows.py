@@ -20,7 +20,6 @@ from attnlab.errors import BadInput
 from attnlab.files import read_yaml
 
 Renamed = Mapping[str, Sequence[str]]
-Declared = Callable[[Any], Any]
 WORDS = ("says", "where", "long")  # of a prediction: they may change after its runs
 UNCHECKED = (
     "Whether it was declared before its runs cannot be checked: git does not know {commit}."
@@ -113,7 +112,7 @@ def machine() -> str:
     return f"{next(named, platform.machine())}, torch {version('torch')}"
 
 
-def of_prediction(name: str, renamed: Renamed, content: Any) -> Any:
+def of_prediction(content: Any, name: str, renamed: Renamed) -> Any:
     """What a claim.yaml declares of a prediction: all but its words; None if it does not."""
     entry = content["predictions"].get(name)
     if entry is None:
@@ -140,7 +139,7 @@ def content_at(file: Path, commit: str) -> Any:
     return None if text is None else yaml.safe_load(text)
 
 
-def undeclared(file: Path, made: Iterable[tuple[str, str, Declared]]) -> str:
+def undeclared(file: Path, made: Iterable[tuple[str, str]], declared: Callable[..., Any]) -> str:
     """Why rows are not a declared test, in a sentence; empty if they are.
 
     Committing claim.yaml or ranking.yaml declares it: rows must come from clean commits at which
@@ -148,16 +147,17 @@ def undeclared(file: Path, made: Iterable[tuple[str, str, Declared]]) -> str:
 
     Args:
         file: that file.
-        made: the commit of rows, what they test, and what a content of the file declares of that.
+        made: the commit of rows, and the name of what they test.
+        declared: what a content of the file declares of a name.
     """
     today = read_yaml(file)
-    for commit, name, declared in made:
+    for commit, name in made:
         if commit.endswith("+"):
             return f"Exploratory: runs were made with uncommitted changes of {commit[:8]}."
         if not commit or git(file.parent, "cat-file", "-e", f"{commit}^{{commit}}") is None:
             return UNCHECKED.format(commit=commit[:8] or "their commit")
         then = content_at(file, commit)
-        if then is None or declared(then) != declared(today):
+        if then is None or declared(then, name) != declared(today, name):
             why = f"{name} was not declared as it is today at {commit[:8]}, when runs were made"
             return f"Exploratory: {why}."
     return ""

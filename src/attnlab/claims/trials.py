@@ -7,6 +7,7 @@ there say. Nothing else decides what is trained, so every call continues where t
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -62,20 +63,17 @@ class Arm:
             return None, []
         tried, extended = sorted(self.rates), 0
         while True:
-            runs = [(r, s) for r in tried for s in self.selection]
-            if missing := [self.run(s, r) for r, s in runs if self.row(rows, s, r) is None]:
+            runs = [(r, s, self.row(rows, s, r)) for r in tried for s in self.selection]
+            if missing := [self.run(s, r) for r, s, row in runs if row is None]:
                 return None, missing
-            scores = {r: fmean(self._scores(rows, r)) for r in tried}
+            scores = {r: fmean(self.score(row) for at, _, row in runs if row and at == r)
+                      for r in tried}  # fmt: skip
             best = min(scores, key=scores.__getitem__)
             at_edge = best in (tried[0], tried[-1])
             if not at_edge or extended == EXTENSIONS:
                 return Choice(best, scores, at_edge), []
             beside = tried[1] if best == tried[0] else tried[-2]
             tried, extended = sorted([*tried, float(f"{best**2 / beside:.2g}")]), extended + 1
-
-    def _scores(self, rows: Rows, rate: float) -> list[float]:
-        found = (self.row(rows, seed, rate) for seed in self.selection)
-        return [self.score(row) for row in found if row is not None]
 
 
 def tests(arm: Arm, rows: Rows, seeds: Sequence[int]) -> tuple[list[Row], list[Run]]:
@@ -88,9 +86,8 @@ def tests(arm: Arm, rows: Rows, seeds: Sequence[int]) -> tuple[list[Row], list[R
         return [], missing
     rate = choice.rate if choice else None
     found = [arm.row(rows, seed, rate) for seed in seeds]
-    gap = found.index(None) if None in found else len(found)
     runs = [arm.run(s, rate) for s, row in zip(seeds, found, strict=True) if row is None]
-    return [row for row in found[:gap] if row is not None], runs
+    return [row for row in takewhile(bool, found) if row], runs
 
 
 def number(row: Row, key: str, worst: float = math.nan) -> float:

@@ -1,6 +1,5 @@
 """`attnlab checkup TARGET`: load a model, run the checks, print the report."""
 
-import importlib
 import importlib.util
 import inspect
 import sys
@@ -38,30 +37,23 @@ def checkup(
 
 
 def load_target(target: str, *, trust: bool = False) -> Any:
-    """The model that a target of `attnlab checkup` names; BadInput if it does not exist or makes
-    no model. `trust` is as for `attnlab.training.checkpoints.load_model`."""
+    """The model that a target of `attnlab checkup` names; BadInput if it does not exist.
+    `trust` is as for `attnlab.training.checkpoints.load_model`."""
     place, _, name = target.rpartition(":")
     if Path(target).exists() or not place:
         if target.endswith(".py"):
             raise BadInput(f"{target} names no model in the file; give {target}:NAME")
-        if not Path(target).exists():
-            raise BadInput(f"there is no {target}; give a run, file.py:NAME or module:NAME")
         from attnlab.training.checkpoints import load_model  # imports all of training
 
         return load_model(target, trust=trust)[0]
-    if place.endswith(".py") and not Path(place).exists():
-        raise BadInput(f"there is no file {place}")
     sys.path.insert(0, str(Path.cwd()))  # also until the factory, which may import, has returned
     try:
         made = getattr(_module(place), name)
-        model = made if _is_model(made) else made()
+        return made if _is_model(made) else made()
     except Exception as error:  # of the user's code
         raise BadInput(f"{target}: {type(error).__name__}: {first_line(error)}") from error
     finally:
         sys.path.remove(str(Path.cwd()))
-    if not callable(model):
-        raise BadInput(f"{target} is or makes a {type(model).__name__}, not a model")
-    return model
 
 
 def _is_model(made: Any) -> bool:

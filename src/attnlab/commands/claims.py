@@ -35,17 +35,17 @@ def reproduce(
     """Run what claims lack, and judge them; the same command continues."""
     from attnlab.claims import experiments
     from attnlab.claims.claims import needed
-    from attnlab.claims.reproduce import train_run
 
     sys.path.append(str(Path.cwd()))  # last, so that it replaces no installed module
     files, outputs = experiments.find_claims(claims or []), Path("outputs/claims")
     work = [experiments.open_claim(file, outputs, fresh=fresh) for file in files]
-    complete = True
+    if publish:
+        print(*(printable(str(file)) for file in experiments.publish(work)), sep="\n")
     for each in work if not publish else ():
         lacks = partial(needed, each.claim, each.rows, pilots=pilots, long=long)
-        report = partial(each.report, pilots=pilots, fresh=fresh)
-        complete &= carry_out(each, lacks, train_run, report, plan, jobs, minutes)
-    end(experiments.publish(work) if publish else [], complete)
+        carry_out(
+            each, lacks, partial(each.report, pilots=pilots, fresh=fresh), plan, jobs, minutes
+        )
 
 
 def rank(
@@ -58,7 +58,7 @@ def rank(
 ) -> None:
     """Compare variants of attention, each at its best rate; the same command continues."""
     from attnlab.claims import experiments
-    from attnlab.claims.reproduce import train_ranked
+    from attnlab.claims.ranking import needed
     from attnlab.installation import lab_path
 
     sys.path.append(str(Path.cwd()))
@@ -67,38 +67,31 @@ def rank(
     own = Path("experiments/ranking")
     folder = own if own.is_dir() else lab_path("experiments") / "ranking"
     work = experiments.open_ranking(folder, Path("outputs/rank"), attention or [])
-    lacks, report = partial(work.needed, quick=quick), partial(work.report, quick=quick)
+    lacks = partial(needed, work.protocol, work.rows, work.names, quick=quick)
     if publish:
-        end(work.publish(), True)
+        print(printable(str(work.publish())))
     else:
-        end([], carry_out(work, lacks, train_ranked, report, plan, jobs, minutes))
+        carry_out(work, lacks, partial(work.report, quick=quick), plan, jobs, minutes)
 
 
 def carry_out(
-    work: Any, lacks: Any, train: Any, report: Any, plan: bool, jobs: int | None, minutes: Any
-) -> bool:
+    work: Any, lacks: Any, report: Any, plan: bool, jobs: int | None, minutes: float | None
+) -> None:
     """Run what a claim or the ranking lacks, and print its report, or only say how much that is;
-    whether it is complete."""
+    exit code 1 if the time was over."""
     from rich.console import Console
     from rich.markdown import Markdown
 
-    from attnlab.claims.reproduce import run_missing
+    from attnlab.claims.reproduce import run_missing, train_run
 
     if plan:
         print(f"{work.place.folder.name}: {len(lacks())} runs come next")
-        return True
+        return
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     complete = run_missing(
-        lacks, work.rows, work.place, train=train, jobs=jobs or cores, minutes=minutes
+        lacks, work.rows, work.place, train=train_run, jobs=jobs or cores, minutes=minutes
     )
     Console(soft_wrap=True).print(Markdown(report()))
-    return complete
-
-
-def end(written: list[Path], complete: bool) -> None:
-    """Name the files that were written; exit code 1 if the time was over."""
-    for file in written:
-        print(printable(str(file)))
     if not complete:
         print("Time is up; the same command continues.")
         raise typer.Exit(1)

@@ -14,12 +14,13 @@ from attnlab.plotting.drawing import styled
 from attnlab.probes import measures
 from attnlab.probes.capture import View, by_head, views
 from attnlab.probes.history import read_history
-from attnlab.training.checkpoints import load_model
+from attnlab.training.checkpoints import load_model, read_checkpoint
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TEXT = "To be, or not to be"
+TEXT = "To be, or not to be"  # for models whose training text is unknown
+SHOWN = 24  # symbols of a text that the user has not chosen
 EQUAL = 1e-5  # the largest difference between the weights of two heads that are called equal
 SATURATED = 0.5  # entropy of a layer at the start; one with the scale has 0.9
 SHARP = 0.3  # entropy below which a whole layer of an unknown model is worth a remark
@@ -36,7 +37,7 @@ class Look:
 
 def look(
     target: Path | str,
-    text: str = TEXT,
+    text: str | None = None,
     *,
     layer: int | None = None,
     head: int | None = None,
@@ -49,7 +50,8 @@ def look(
     Args:
         target: a run directory or a checkpoint, or "hf:" and the directory or hub name of a model
             of transformers.
-        text: from two characters or tokens to as many as the model takes.
+        text: from two characters or tokens to as many as the model takes; by default the start of
+            the validation text of its training, and a line of Hamlet for a model of transformers.
         layer, head: the only one to show, from 0; None shows all.
         trust: as for `attnlab.training.checkpoints.load_model`.
     """
@@ -68,7 +70,7 @@ def look(
 
 
 def views_of(
-    target: Path | str, text: str, *, trust: bool = False
+    target: Path | str, text: str | None, *, trust: bool = False
 ) -> tuple[list[View], list[str], str]:
     """Run a model on a text; `look` has the arguments and errors.
 
@@ -78,9 +80,12 @@ def views_of(
     if str(target).startswith("hf:"):
         from attnlab.interop import views_of_transformers
 
-        return *views_of_transformers(str(target).removeprefix("hf:"), text), "token"
+        return *views_of_transformers(str(target).removeprefix("hf:"), text or TEXT), "token"
     net, alphabet = load_model(target, trust=trust)
-    ids = torch.tensor(alphabet.encode(text), dtype=torch.long)
+    if text is None:
+        ids = torch.tensor(read_checkpoint(target)["attnlab"]["text"][:SHOWN])
+    else:
+        ids = torch.tensor(alphabet.encode(text), dtype=torch.long)
     if not 2 <= len(ids) <= net.block_size:
         raise BadInput(f"the text has {len(ids)} symbols; the model takes 2 to {net.block_size}")
     if not (seen := list(views(net, ids[None]))):

@@ -1,21 +1,17 @@
-"""The HTML page of `attnlab compare --html`: findings, table, figure, patterns and settings."""
+"""The HTML page of `attnlab compare --html`: findings, table, figure and settings."""
 
 import html
 import io
 import json
-from base64 import b64encode
 from collections.abc import Sequence
 
 import matplotlib
 import pandas as pd
-from matplotlib.figure import Figure
-from PIL import Image
 
 from attnlab.plotting.drawing import styled
-from attnlab.plotting.maps import Pixels
 from attnlab.runs.compare import Comparison
-from attnlab.runs.figure import findings, heads_of, panels_of
-from attnlab.runs.report import alone, kept, number, readable, sentence, table, verdict
+from attnlab.runs.figure import draw, findings
+from attnlab.runs.report import number, readable, sentences, table
 
 STYLE = """
 :root { color-scheme: light dark; }
@@ -27,41 +23,31 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .3rem 1.2rem .3rem 0; text-align: left; white-space: nowrap;
          border-bottom: 1px solid #8886; }
 th:first-child { position: sticky; left: 0; background: Canvas; }
-.figures { display: grid; gap: 1.5rem; margin-top: 2rem;
-           grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); }
-svg { display: block; width: 100%; max-width: 40rem; height: auto; }
-img { display: block; width: 96px; height: 96px; image-rendering: pixelated; }
-.soft { opacity: .75; }
+svg { display: block; max-width: max(100%, 56rem); height: auto; margin-top: 2rem; }
 @media (prefers-color-scheme: dark) { svg { filter: invert(.93) hue-rotate(180deg); } }
 @media (max-width: 480px) {
   h1 { font-size: 1.2rem; }
   td, th { font-size: .9rem; padding-right: .8rem; }
   th:first-child { min-width: 7rem; max-width: 40vw; white-space: normal;
                    overflow-wrap: anywhere; }
-  img { width: 64px; height: 64px; }
 }
 """
-COLORS = "Row: query, column: key. Blue is weight on earlier keys, orange on later ones, green is \
-negative; the color is the square root of the weight. Gray is blocked by the mask."
 
 
 def page(comparisons: Sequence[Comparison]) -> str:
     """One HTML page without a script, which loads nothing: findings, sentences, table, figure,
     patterns of the first seed, and the settings that differ. BadInput if no run has a loss."""
-    said = [alone(c) for c in comparisons if c.pairs.empty]
-    said += [text for c in comparisons for text in (sentence(c), verdict(c))]
-    said += kept(comparisons)
     title = (findings(comparisons) or [f"{len(comparisons)} settings"])[0]
-    settings = pd.DataFrame({c.label: c.first.settings for c in comparisons if not damaged(c)})
+    sound = [c for c in comparisons if c.first.status != "damaged"]
+    settings = pd.DataFrame({c.label: c.first.settings for c in sound})
     settings = settings.map(lambda x: x if isinstance(x, str) else json.dumps(x))
     settings = settings.replace("NaN", "-")  # not a setting of this variant
     settings = settings[settings.nunique(axis=1) > 1]
     rows = readable(table(comparisons)).set_index("run").rename_axis(None)
     parts = [
-        *(f"<p>{html.escape(text)}</p>" for text in said if text),
+        *(f"<p>{html.escape(text)}</p>" for text in sentences(comparisons)),
         scroll(rows.to_html(na_rep="", border=0, float_format=number)),
-        f"<div class=figures>{''.join(pictures(comparisons))}</div>",
-        *patterns(comparisons),
+        scroll(picture(comparisons)),
     ]
     if len(settings):
         with pd.option_context("display.max_colwidth", None):  # by default it cuts long values
@@ -77,51 +63,15 @@ def page(comparisons: Sequence[Comparison]) -> str:
     return f'{head}<body data-ready="true">{body}</body></html>\n'
 
 
-def damaged(c: Comparison) -> bool:
-    return bool(c.first.status == "damaged")
-
-
 def scroll(content: str) -> str:
     """A part of the page that a narrow screen scrolls."""
     return f'<div class="scroll">{content}</div>'
 
 
-def pictures(comparisons: Sequence[Comparison]) -> list[str]:
-    """Each panel of the figure as SVG."""
-    found = []
-    with styled():
-        for title, drawer in panels_of(comparisons).items():
-            figure, stream = Figure(figsize=(6.4, 4.6)), io.StringIO()
-            axes = figure.subplots()
-            drawer(axes)
-            axes.set_title(title)
-            with matplotlib.rc_context({"svg.hashsalt": title, "svg.fonttype": "none"}):
-                figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
-            found.append(
-                stream.getvalue()[stream.getvalue().index("<svg") :]
-            )  # without XML's head
-    return found
-
-
-def patterns(comparisons: Sequence[Comparison]) -> list[str]:
-    """The patterns at the end of each setting's first run, as a table of pictures."""
-    heads = heads_of(comparisons)
-    if not heads:
-        return []
-    names = list(dict.fromkeys(name for of in heads.values() for name in of))
-    lines = ["<tr><th></th>", *(f"<th>{name}</th>" for name in names), "</tr>"]
-    for label, of in heads.items():
-        lines.append(f"<tr><th>{html.escape(label)}</th>")
-        for name in names:
-            lines.append(f"<td>{image(of[name], f'{label} {name}') if name in of else ''}</td>")
-        lines.append("</tr>")
-    heading = f'<h2>Patterns at the end, first seed</h2><p class="soft">{COLORS}</p>'
-    return [heading, scroll(f"<table>{''.join(lines)}</table>")]
-
-
-def image(picture: Pixels, alt: str) -> str:
-    """A picture as an element of a page."""
-    stream = io.BytesIO()
-    Image.fromarray(picture).save(stream, "png")
-    data = b64encode(stream.getvalue()).decode()
-    return f'<img src="data:image/png;base64,{data}" alt="{html.escape(alt)}">'
+def picture(comparisons: Sequence[Comparison]) -> str:
+    """The figure as SVG."""
+    stream = io.StringIO()
+    with styled(), matplotlib.rc_context({"svg.hashsalt": "attnlab", "svg.fonttype": "none"}):
+        metadata = {"Date": None, "Creator": None}
+        draw(comparisons).savefig(stream, format="svg", metadata=metadata)
+    return stream.getvalue()[stream.getvalue().index("<svg") :]  # without XML's head

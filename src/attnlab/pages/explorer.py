@@ -4,7 +4,6 @@ import html
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,7 @@ from typing import Any
 import pandas as pd
 
 from attnlab.errors import BadInput, printable
-from attnlab.files import write_atomically
-from attnlab.pages.attention_maps import TEXT, views_of
+from attnlab.pages.attention_maps import views_of
 from attnlab.probes.history import as_history, read_history, snapshot
 from attnlab.runs.compare import labels
 from attnlab.runs.frame import read_run
@@ -21,26 +19,8 @@ from attnlab.runs.frame import read_run
 Run = Mapping[str, Any]  # a row of `read_runs`
 
 
-@dataclass(frozen=True)
-class Explorer:
-    """The page; a notebook displays it."""
-
-    title: str  # names the models
-    page: str  # the HTML, which loads nothing
-
-    def save(self, file: Path | str) -> None:
-        """Write the page."""
-        write_atomically(Path(file), self.page)
-
-    def _repr_html_(self) -> str:
-        return (
-            f'<iframe srcdoc="{html.escape(self.page)}" title="{html.escape(self.title)}" '
-            'style="width: 100%; height: 900px; border: 0" sandbox="allow-scripts"></iframe>'
-        )
-
-
-def explore(*models: str | Path, text: str | None = None, trust: bool = False) -> Explorer:
-    """Show the attention of every head of one model, or of several side by side.
+def explore(*models: str | Path, text: str | None = None, trust: bool = False) -> str:
+    """The HTML page, which loads nothing, of every head of one model, or of several side by side.
 
     Models are as for `attnlab.pages.attention_maps.look`, and `trust` as for `load_model`. The
     page shows the history of a run directory, or, with a text, the trained models on this text.
@@ -59,8 +39,7 @@ def explore(*models: str | Path, text: str | None = None, trust: bool = False) -
     # The JSON may hold any text, and must not end the script.
     data = json.dumps({"runs": shown}, allow_nan=False).replace("<", "\\u003c")
     page = files("attnlab.pages").joinpath("explorer.html").read_text(encoding="utf-8")
-    page = page.replace("TITLE", title).replace('"DATA"', data)
-    return Explorer(", ".join(names), page)
+    return page.replace("TITLE", title).replace('"DATA"', data)
 
 
 def names_of(targets: Sequence[str], runs: Sequence[Run | None]) -> list[str]:
@@ -77,7 +56,7 @@ def history_of(target: str, run: Run | None, text: str | None, *, trust: bool) -
     """The history of a run or, without one or for a text, one snapshot of the trained model."""
     if run is not None and text is None and (found := read_history(Path(target))):
         return found
-    seen, tokens, _ = views_of(target, TEXT if text is None else text, trust=trust)
+    seen, tokens, _ = views_of(target, text, trust=trust)
     step = run["step"] if run is not None and run.get("step") == run.get("step") else 0
     return as_history(tokens, seen, [snapshot(seen, int(step or 0))])
 

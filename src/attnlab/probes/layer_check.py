@@ -10,26 +10,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnlab.attention.core import SelfAttention, strict_flip
-from attnlab.checkup.causal import cuts_of, dependence, with_noise
-from attnlab.checkup.models import Subject, best_dtype, relative, state
+from attnlab.attention.core import SelfAttention
+from attnlab.checkup import causal
+from attnlab.checkup.models import CheckFailed, Subject, best_dtype, relative, state
 from attnlab.errors import BadInput
 
 LENGTH = 16  # positions, of which each is changed in turn
 
 
-def check_users_layers(net: Any) -> None:
-    """`check_layer` for every attention layer of a GPT that is not attnlab's; BadInput if one
-    fails."""
-    layers = [block.attn for block in net.blocks]
+def check_layers(net: Any) -> None:
+    """`check_layer` for every attention layer of a GPT; BadInput if one fails."""
+    layers, C = [block.attn for block in net.blocks], net.wte.embedding_dim
     for number, layer in enumerate(layers):
-        if by_user(layer):
-            check_layer(
-                layer,
-                n_embd=net.wte.embedding_dim,
-                block_size=net.block_size,
-                before=layers[:number],
-            )
+        check_layer(layer, n_embd=C, block_size=net.block_size, before=layers[:number])
 
 
 def check_layer(
@@ -55,40 +48,41 @@ def check_layer(
     tried, T = Subject(layer, sample, called, rows=32), min(block_size, LENGTH)
     dtype = best_dtype(tried)
     place = next(layer.parameters(), torch.empty(0))
-    with state(layer, dtype=dtype, change=with_noise), torch.no_grad():
+    changed = partial(state, layer, dtype=dtype, change=causal.with_noise)
+    with changed(), torch.no_grad():
         short, long = (
             tried.draw(1, n).to(place.device, dtype or place.dtype) for n in (T, block_size)
         )
         (allowed, which), (allowed_long, _) = (_allowed(layer, x, called) for x in (short, long))
     step = replace(tried, rows=1, seeded=True, grad=True)  # a training step
     for asked, when in ((tried, ""), (step, " in training mode")):
-        with state(layer, dtype=dtype, change=with_noise, training=bool(when)):
+        with changed(training=bool(when)), torch.no_grad():
             pairs = _forbidden(asked, T, allowed) or _beyond(asked, long[0].cpu(), allowed_long)
-        if pairs:
-            i, j = pairs[0]
-            raise BadInput(
-                f"{described(layer)}: its output at position {i} depends on position {j}{when}, "
-                f"which {which}; apply the mask, make `pattern` describe `forward`, or train it "
-                "knowingly with check_layer=false"
-            )
-    with state(layer, dtype=dtype, change=with_noise), torch.no_grad():
-        if not bool(allowed_long.triu(1).any()):
-            _check_prefixes(tried, long.cpu())
-        if isinstance(layer, SelfAttention):
-            _check_pattern(layer, short, called)
+            if pairs:
+                i, j = pairs[0]
+                raise BadInput(
+                    f"{described(layer)}: its output at position {i} depends on position {j}"
+                    f"{when}, which {which}; apply the mask, make `pattern` describe `forward`, "
+                    "or train it knowingly with check_layer=false"
+                )
+            if not when and not bool(allowed_long.triu(1).any()):
+                try:
+                    causal.check_prefixes(tried)
+                except CheckFailed as failed:
+                    raise BadInput(f"{described(layer)}: {failed}") from failed
+            if not when and isinstance(layer, SelfAttention):
+                _check_pattern(layer, short, called)
 
 
 def _called(before: list[Any], layer: Any, x: Tensor, name: str = "forward") -> Any:
     """A method of the layer, with a memo that the layers before it have filled from x."""
-    if not getattr(layer, "uses_memo", False):
-        return layer(x) if name == "forward" else getattr(layer, name)(x)
     memo: dict[str, Tensor] = {}
     with torch.no_grad():
         for each in before:
             if getattr(each, "uses_memo", False):
                 each(x.to(next(each.parameters())), memo)
     memo = {key: value.to(x) for key, value in memo.items()}
-    return layer(x, memo) if name == "forward" else getattr(layer, name)(x, memo)
+    return getattr(layer, name)(x, *[memo] * getattr(layer, "uses_memo", False))
 
 
 def _allowed(layer: Any, x: Tensor, called: Any) -> tuple[Tensor, str]:
@@ -100,7 +94,7 @@ def _allowed(layer: Any, x: Tensor, called: Any) -> tuple[Tensor, str]:
             said = f"is {mask.dtype}; return bool, True = may attend"
             raise BadInput(f"the mask of {described(layer)} {said}")
         mask = mask.reshape(-1, T, T).any(0).cpu()
-        if getattr(layer, "may_attend", None) is not strict_flip and not mask.any(-1).all():
+        if not mask.any(-1).all():
             query = int((~mask.any(-1)).nonzero()[0])
             said = f"leaves query {query} of {T} without keys; let every query attend to one"
             raise BadInput(f"the mask of {described(layer)} {said}")
@@ -116,11 +110,8 @@ def _allowed(layer: Any, x: Tensor, called: Any) -> tuple[Tensor, str]:
 
 def _forbidden(tried: Subject, T: int, allowed: Tensor) -> list[list[int]]:
     """Pairs of T positions: an output and an input on which it depends though it must not."""
-    xs = tried.draw(2, T)
-    moved = dependence(tried, xs)
+    moved = causal.dependence(tried, tried.draw(2, T))
     if not bool(moved.isfinite().all()):
-        if getattr(tried.model, "may_attend", None) is strict_flip:
-            return []
         raise BadInput(f"the output of {described(tried.model)} is not finite for random inputs")
     wrong = (moved > tried.tolerance) & ~allowed & ~torch.eye(T, dtype=torch.bool)
     return wrong.nonzero().tolist()
@@ -129,24 +120,12 @@ def _forbidden(tried: Subject, T: int, allowed: Tensor) -> list[list[int]]:
 def _beyond(tried: Subject, x: Tensor, allowed: Tensor) -> list[list[int]]:
     """x (T, C), allowed (T, T): an output and the first of the last inputs that change it, though
     it may depend on none of them."""
-    T = len(x)
-    cuts = torch.tensor(cuts_of(T))
-    later = torch.arange(T) >= cuts[:, None]  # (N, T)
-    changed = torch.where(later[..., None], tried.other(x), x)
+    cuts = causal.cuts_of(len(x))
+    changed, later = causal.with_other_suffixes(tried, x, cuts)
     moved = tried.moved(x, changed)
     may = torch.stack([allowed[:, cut:].any(1) for cut in cuts]) | later
     wrong = (moved > tried.tolerance * moved.max()) & ~may
-    return [[t, int(cuts[n])] for n, t in wrong.nonzero().tolist()]
-
-
-def _check_prefixes(tried: Subject, x: Tensor) -> None:
-    """Outputs of the first half of x (1, T, C) must be those in the whole."""
-    n = max(1, x.shape[1] // 2)
-    if relative(tried(x[:, :n]), tried(x)[:, :n]) > 1e-3:
-        raise BadInput(
-            f"{described(tried.model)}: the first {n} of {x.shape[1]} positions alone give other "
-            "outputs, so they depend on how long the text is; make them depend on the past alone"
-        )
+    return [[t, cuts[n]] for n, t in wrong.nonzero().tolist()]
 
 
 def _check_pattern(layer: SelfAttention, x: Tensor, called: Any) -> None:
@@ -160,25 +139,7 @@ def _check_pattern(layer: SelfAttention, x: Tensor, called: Any) -> None:
         )
 
 
-def by_user(layer: nn.Module) -> bool:
-    """Whether its class, kernel, mask or change of the scores is not attnlab's."""
-    parts = (vars(layer).get(name) for name in ("kernel", "score_mod", "may_attend"))
-    bases = type(layer).__mro__  # attn._target_=[A, B] makes a class of ours from them
-    bases = bases[: bases.index(nn.Module)]
-    return not all(map(_of_attnlab, (*bases, *parts)))
-
-
-def _of_attnlab(part: Any) -> bool:
-    if isinstance(part, partial):
-        return all(map(_of_attnlab, (part.func, *part.args, *part.keywords.values())))
-    if isinstance(part, type) or callable(part):
-        return str(part.__module__).partition(".")[0] == "attnlab"
-    return True  # a number, or nothing
-
-
 def described(layer: Any) -> str:
-    """The class of a layer, with its kernel if that is a user's."""
+    """The class of a layer, with its kernel if it has one."""
     kernel, name = vars(layer).get("kernel"), type(layer).__name__
-    if kernel is None or _of_attnlab(kernel):
-        return name
-    return f"{name} with {getattr(kernel, '__name__', type(kernel).__name__)}"
+    return name if kernel is None else f"{name} with {getattr(kernel, '__name__', kernel)}"
