@@ -19,10 +19,10 @@ LINE = {
     "one_head_300": math.sqrt(128),
     "spread_23_300": 2 * math.sqrt(128),
 }
-MARKS = {  # also the text, and where it stands: at the right or the left, up or down
-    "gpt2_start_300": (math.sqrt(128) * 128 * 0.02**2, "GPT-2's start", "left", -14),
-    "eight_heads_300": (math.sqrt(16), "eight heads of 16", "right", -4),
-    "wide_head_share_300": (math.sqrt(256), "one head of 256", "right", -18),
+MARKS = {  # also the text, how it is aligned, and by how much it is higher
+    "gpt2_start_300": (math.sqrt(128) * 128 * 0.02**2, "GPT-2's start", "left", -36),
+    "eight_heads_300": (math.sqrt(16), "eight heads of 16", "left", 22),
+    "wide_head_share_300": (math.sqrt(256), "one head of 256", "center", 42),
 }
 TICKS = (0.5, 1, 2, 4, 8, 16, 32)
 SEEDS = 3  # of the line
@@ -41,7 +41,7 @@ def draw(claim: Claim, parts: Sequence[Part]) -> Figure:
     for name, (spread, label, side, up) in MARKS.items():
         of = kept(found[name])
         dots(axes, spread, of, GREEN, "D")
-        x = -9 if side == "right" else 0
+        x = 8 if up > 0 and side == "left" else 0
         note(axes, label, (spread, 100 * of.median), (x, up), color=GREEN, ha=side, va="center")
     note(axes, "with the scale 1/sqrt(D)", (1, 100), (6, 6))
     no_scale = (math.sqrt(128), 100 * line[math.sqrt(128)].median)
