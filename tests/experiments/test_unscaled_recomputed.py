@@ -37,7 +37,7 @@ def losses(start: str, attn: str, more: list[str], steps: int) -> dict[int, floa
             assert row["status"] == "finished"
             tried.setdefault(min(rate), {})[row["seed"]] = row["values"]["val_loss"]
     pilots = {
-        rate: fmean(of[seed] for seed in PILOTS) for rate, of in tried.items() if PILOTS <= {*of}
+        rate: fmean(of[seed] for seed in PILOTS) for rate, of in tried.items() if {*of} >= PILOTS
     }
     return tried[min(pilots, key=lambda rate: pilots[rate])]
 

@@ -31,10 +31,9 @@ def check_layer(
     """Refuse a layer that reads what its mask blocks, or whose pattern is not that of its output.
 
     With noise on its weights, in evaluation mode and in training steps: the output at i may depend
-    on j only if the mask of the layer lets it, or if it has none, if j has weight in its pattern,
-    or if it has none either, if j is not later than i. If nothing may depend on later positions,
-    the output of a prefix must be that in the whole. A `SelfAttention` must compute
-    proj(merge(pattern @ v, x, v)).
+    on j only if the mask of the layer lets it, or if it has none, if j is not later than i and has
+    weight in its pattern, if it has one. If nothing may depend on later positions, the output of a
+    prefix must be that in the whole. A `SelfAttention` must be proj(merge(pattern @ v, x, v)).
 
     Args:
         layer: called as layer(x), or layer(x, memo) where it declares `uses_memo`.
@@ -88,6 +87,7 @@ def _called(before: list[Any], layer: Any, x: Tensor, name: str = "forward") -> 
 def _allowed(layer: Any, x: Tensor, called: Any) -> tuple[Tensor, str]:
     """(T, T) bool: which positions the outputs may depend on, and what is said of the others."""
     T = x.shape[1]
+    causal_order = torch.ones(T, T, dtype=torch.bool).tril()
     if hasattr(layer, "mask"):
         mask = layer.mask(x)
         if mask.dtype != torch.bool:
@@ -104,8 +104,9 @@ def _allowed(layer: Any, x: Tensor, called: Any) -> tuple[Tensor, str]:
         if pattern.ndim != 4 or pattern.shape[2:] != (T, T):
             said = f"has the shape {tuple(pattern.shape)}; it must be (B, H, {T}, {T})"
             raise BadInput(f"the pattern of {described(layer)} {said}")
-        return (pattern != 0).flatten(0, 1).any(0).cpu(), "has no weight in its pattern"
-    return torch.ones(T, T, dtype=torch.bool).tril(), "comes later"
+        weighed = (pattern != 0).flatten(0, 1).any(0).cpu()
+        return causal_order & weighed, "comes later, or has no weight in its pattern"
+    return causal_order, "comes later"
 
 
 def _forbidden(tried: Subject, T: int, allowed: Tensor) -> list[list[int]]:
