@@ -42,7 +42,7 @@ def test_the_page_and_figure_of_a_claim_are_those_of_its_rows(file: Path, tmp_pa
     verdict, parts = judge_claim(claim, rows)
     assert not changed(page, page_block(claim, verdict, parts), tmp_path)
     assert figure(opened, rows, tmp_path) == file.with_name("figure.svg").read_bytes()
-    row = parts[0].rows[parts[0].arms[0].name][3]  # a planted error: one value of one seed
+    row = parts[0].rows[parts[0].arms[0].name][0]  # a planted error: one value of one seed
     row["values"][parts[0].prediction.metric] = 1.0 + len(str(row))
     verdict, parts = judge_claim(claim, rows)
     assert changed(page, page_block(claim, verdict, parts), tmp_path)

@@ -141,6 +141,8 @@ def _check_pattern(layer: SelfAttention, x: Tensor, called: Any) -> None:
 
 
 def described(layer: Any) -> str:
-    """The class of a layer, with its kernel if it has one."""
-    kernel, name = vars(layer).get("kernel"), type(layer).__name__
-    return name if kernel is None else f"{name} with {getattr(kernel, '__name__', kernel)}"
+    """The class of a layer; of attnlab's own, which a user gave a kernel or a mask, also that."""
+    name, kernel = type(layer).__name__, vars(layer).get("kernel")
+    if type(layer) is not SelfAttention:
+        return name
+    return f"{name} with {getattr(kernel, '__name__', type(kernel).__name__)}"
