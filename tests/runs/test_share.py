@@ -9,7 +9,7 @@ from attnlab.runs import report
 from attnlab.runs.compare import at_best, compare
 from attnlab.runs.figure import draw
 from attnlab.runs.frame import read_runs
-from attnlab.runs.share import line, percent, sentence, share_of, shares
+from attnlab.runs.share import percent, sentence, share_of, shares
 from tests.invented import write_run
 
 NONE, SDPA = [2.5, 2.6, 2.4, 2.5, 2.5, 2.5], [2.1, 2.2, 2.0, 2.1, 2.1, 2.1]  # attention gives 0.4
@@ -71,13 +71,6 @@ def test_five_times_the_spread_is_enough() -> None:
     just, below = ([2.5 + 0.1 * x for x in (k - 1, k, k + 1)] for k in (5.01, 4.99))
     assert share_of([2.5] * 3, just, [2.5] * 3).why == ""  # a standard deviation of 0.1
     assert share_of([2.5] * 3, below, [2.5] * 3).why
-
-
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 1.0])
-@pytest.mark.parametrize("kept", [-0.2, 0.05, 0.3, 0.9, 1.4])
-def test_the_line_that_claims_judge_has_the_sign_of_the_ratio(kept: float, share: float) -> None:
-    assert (line(2.5 - 0.4 * kept, 2.5, 2.1, share) > 0) == (kept < share)
-    assert line(2.5 - 0.4 * share, 2.5, 2.1, share) == pytest.approx(0)
 
 
 @pytest.mark.parametrize(

@@ -29,15 +29,6 @@ class Share:
     why: str = ""  # why there is none
 
 
-def line(loss: float, none: float, sdpa: float, share: float) -> float:
-    """Positive if a setting keeps less than `share` of what attention gives, in nats.
-
-    Claims judge this number for each seed, because it has no denominator that noise can make
-    small or negative.
-    """
-    return loss - none + share * (none - sdpa)
-
-
 def share_of(loss: Sequence[float], none: Sequence[float], sdpa: Sequence[float]) -> Share:
     """The share that a setting keeps, from its losses and those of both ends, one for each seed.
 
