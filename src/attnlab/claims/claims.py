@@ -12,7 +12,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from attnlab.claims.judge import FEWEST, Criterion, Outcome, at_all_lengths, judge, sentence
 from attnlab.claims.trials import Arm, Row, Rows, Run, has, number, tests
@@ -29,10 +29,9 @@ Role = Literal["for", "against", "control", "secondary", "shown"]
 Model = TypeVar("Model", bound=BaseModel)
 
 
-class Prediction(BaseModel):
+class Prediction(BaseModel, extra="forbid", frozen=True):
     """One prediction. Its value for a seed is a contrast of the metric of its arms."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     says: str
     arms: list[str]
     above: float | None = None
@@ -83,10 +82,9 @@ class Prediction(BaseModel):
         return sum(w * x for w, x in zip(weights, scores, strict=False))
 
 
-class Claim(BaseModel):
+class Claim(BaseModel, extra="forbid", frozen=True):
     """A sentence with its predictions, the most important one first."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     says: str
     order: int = 100
     otherwise: str = ""  # what was shown if it does not hold, such as "no effect above 0.03 nats"

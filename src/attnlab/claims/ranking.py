@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from attnlab.claims.judge import Criterion, judge, median_interval
 from attnlab.claims.rows import Renamed, rename
@@ -26,10 +26,9 @@ WORDS = (  # of tasks and variants: they may change after runs
 ).split()
 
 
-class Task(BaseModel):
+class Task(BaseModel, extra="forbid", frozen=True):
     """What variants are compared on."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     says: str
     overrides: tuple[str, ...]
     steps: int  # n
@@ -40,10 +39,9 @@ class Task(BaseModel):
     quick: bool = False
 
 
-class Variant(BaseModel):
+class Variant(BaseModel, extra="forbid", frozen=True):
     """A variant of attention, or a control."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     says: str
     claims: str = ""  # what its paper claims
     overrides: tuple[str, ...] = ()
@@ -53,10 +51,9 @@ class Variant(BaseModel):
     control: str = ""  # the verdict that it must have in every cell
 
 
-class Protocol(BaseModel):
+class Protocol(BaseModel, extra="forbid", frozen=True):
     """Tasks, variants, and what all runs share."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     test_seeds: tuple[int, ...]
     baseline: str
     common: tuple[str, ...]
