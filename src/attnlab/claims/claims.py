@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from attnlab.claims.judge import FEWEST, Criterion, Outcome, at_all_lengths, judge, sentence
+from attnlab.claims.judge import FEWEST, Criterion, Outcome, judge, sentence
 from attnlab.claims.trials import Arm, Row, Rows, Run, has, number, tests
 from attnlab.errors import BadInput
 from attnlab.files import read_yaml
@@ -221,11 +221,12 @@ def judge_claim(claim: Claim, rows: Rows) -> tuple[str, list[Part]]:
 
 
 def verdicts(parts: Sequence[Part]) -> list[tuple[str, Role, str]]:
-    """Name, role and verdict of each prediction; at several lengths, of all together."""
-    return [
-        (name, role, at_all_lengths([part.verdict for part in of]))
-        for (name, role), of in groupby(parts, lambda part: (part.of, part.prediction.role))
-    ]
+    """Name, role and verdict of each prediction; open if its lengths do not all say the same."""
+    found = []
+    for (name, role), of in groupby(parts, lambda part: (part.of, part.prediction.role)):
+        said = {part.verdict for part in of}
+        found.append((name, role, said.pop() if len(said) == 1 else "open"))
+    return found
 
 
 def function(folder: Path, name: str) -> Callable[..., Any]:

@@ -9,14 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from attnlab.runs.seed_statistics import (
-    LOOKS,
-    Answer,
-    Verdict,
-    count,
-    median_interval,
-    most_against,
-)
+from attnlab.runs.seed_statistics import LOOKS, Answer, Verdict, count, median_interval
 
 Sentence = Literal["holds", "holds only if", "does not hold", "open"]
 FEWEST = LOOKS[0][0]  # with fewer seeds, values are shown and not judged
@@ -50,7 +43,6 @@ class Outcome:
 
     verdict: Verdict
     yes: int  # seeds that agree, of the first n
-    no: int  # seeds that contradict on one side, the one with more of them
     n: int  # judged seeds: up to the last complete stage, or all if there are fewer than 10
     undecided: bool  # a later stage could still decide
     median: float
@@ -71,13 +63,7 @@ def judge(values: Sequence[float], criterion: Criterion, most: int = 10) -> Outc
     n = n or len(answers)
     numbers = [value for value in values[:n] if not math.isnan(value)]
     interval = median_interval(numbers) if numbers else (math.nan,) * 3
-    yes, no = answers[:n].count("yes"), most_against(answers[:n])
-    return Outcome(verdict, yes, no, n, undecided, *interval)
-
-
-def at_all_lengths(verdicts: Sequence[str]) -> str:
-    """A prediction at several lengths of training is decided if all lengths say the same."""
-    return verdicts[0] if len(set(verdicts)) == 1 else "open"
+    return Outcome(verdict, answers[:n].count("yes"), n, undecided, *interval)
 
 
 def sentence(verdicts: Sequence[tuple[str, str]]) -> Sentence:
