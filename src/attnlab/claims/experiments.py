@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from attnlab.claims import ranking
@@ -29,7 +28,7 @@ from attnlab.claims.reproduce import Place, compose, without_rate
 from attnlab.claims.rows import Rows, commit_of, of_prediction, read_renamed, undeclared
 from attnlab.errors import BadInput
 from attnlab.installation import is_installed, lab_path
-from attnlab.plotting.drawing import styled
+from attnlab.plotting.drawing import as_svg, styled
 
 
 def find_claims(names: Sequence[str]) -> list[Path]:
@@ -139,10 +138,7 @@ def figure_of(each: OpenClaim, parts: Sequence[Part]) -> Figure:
 
 def save(figure: Figure, file: Path) -> None:
     """Write an SVG whose content depends on the figure alone."""
-    with rc_context({"svg.hashsalt": "attnlab", "svg.fonttype": "none"}):
-        figure.savefig(file, metadata={"Date": None, "Creator": None})
-    text = file.read_text(encoding="utf-8")
-    lines = "\n".join(line.rstrip() for line in text.splitlines())
+    lines = "\n".join(line.rstrip() for line in as_svg(figure).splitlines())
     file.write_text(lines + "\n", encoding="utf-8")
 
 

@@ -1,14 +1,12 @@
 """The HTML page of `attnlab compare --html`: findings, table, figure and settings."""
 
 import html
-import io
 import json
 from collections.abc import Sequence
 
-import matplotlib
 import pandas as pd
 
-from attnlab.plotting.drawing import styled
+from attnlab.plotting.drawing import as_svg, styled
 from attnlab.runs.compare import Comparison
 from attnlab.runs.figure import draw, findings
 from attnlab.runs.report import number, readable, sentences, table
@@ -44,10 +42,12 @@ def page(comparisons: Sequence[Comparison]) -> str:
     settings = settings.replace("NaN", "-")  # not a setting of this variant
     settings = settings[settings.nunique(axis=1) > 1]
     rows = readable(table(comparisons)).set_index("run").rename_axis(None)
+    with styled():
+        picture = as_svg(draw(comparisons))
     parts = [
         *(f"<p>{html.escape(text)}</p>" for text in sentences(comparisons)),
         scroll(rows.to_html(na_rep="", border=0, float_format=number)),
-        scroll(picture(comparisons)),
+        scroll(picture[picture.index("<svg") :]),  # without XML's head
     ]
     if len(settings):
         with pd.option_context("display.max_colwidth", None):  # by default it cuts long values
@@ -66,12 +66,3 @@ def page(comparisons: Sequence[Comparison]) -> str:
 def scroll(content: str) -> str:
     """A part of the page that a narrow screen scrolls."""
     return f'<div class="scroll">{content}</div>'
-
-
-def picture(comparisons: Sequence[Comparison]) -> str:
-    """The figure as SVG."""
-    stream = io.StringIO()
-    with styled(), matplotlib.rc_context({"svg.hashsalt": "attnlab", "svg.fonttype": "none"}):
-        metadata = {"Date": None, "Creator": None}
-        draw(comparisons).savefig(stream, format="svg", metadata=metadata)
-    return stream.getvalue()[stream.getvalue().index("<svg") :]  # without XML's head
