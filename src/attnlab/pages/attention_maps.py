@@ -119,12 +119,12 @@ def saturated_layers(seen: Sequence[View], folder: Path) -> Iterator[str]:
     """A sentence for each layer whose rows were saturated at the start, which a run's history
     tells, or else are now."""
     history = read_history(folder) if folder.is_dir() else None
-    starts = history is not None and history["snapshots"][0]["step"] == 0
+    first = history["snapshots"][0] if history else {"step": None}
+    starts = first["step"] == 0
     for number, view in enumerate(seen):
         found = {name: values.tolist() for name, values in by_head(view).items()}
-        if history is not None and starts:
-            measured = history["snapshots"][0]["measures"]
-            found = {name: of_layers[number] for name, of_layers in measured.items()}
+        if starts:
+            found = {name: of[number] for name, of in first["measures"].items()}
         entropies = [math.nan if x is None else x for x in found["entropy"]]
         entropy = sum(entropies) / len(entropies)
         rows = sum(x or 0.0 for x in found["saturated_rows"]) / len(entropies)

@@ -3,7 +3,7 @@
 import html
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,10 @@ def explore(*models: str | Path, text: str | None = None, trust: bool = False) -
         raise BadInput("explore takes at least one model")
     folders = [Path(model).resolve() for model in models]
     runs = [read_run(x) if (x / ".hydra/config.yaml").exists() else None for x in folders]
-    names = names_of([str(model) for model in models], runs)
+    known = [pd.DataFrame([run]) for run in runs if run]
+    short = iter(labels(known) if known else [])
+    pairs = zip(models, runs, strict=True)
+    names = [next(short) if run else printable(str(model)) for model, run in pairs]
     shown = [
         {"name": name, "note": note(run)} | history_of(str(model), run, text, trust=trust)
         for name, model, run in zip(names, models, runs, strict=True)
@@ -40,16 +43,6 @@ def explore(*models: str | Path, text: str | None = None, trust: bool = False) -
     data = json.dumps({"runs": shown}, allow_nan=False).replace("<", "\\u003c")
     page = files("attnlab.pages").joinpath("explorer.html").read_text(encoding="utf-8")
     return page.replace("TITLE", title).replace('"DATA"', data)
-
-
-def names_of(targets: Sequence[str], runs: Sequence[Run | None]) -> list[str]:
-    """Short names of the models; with their seeds if only these differ."""
-    known = [run for run in runs if run is not None]
-    short = iter(labels([pd.DataFrame([run]) for run in known]) if known else [])
-    return [
-        next(short) if run is not None else printable(target)
-        for target, run in zip(targets, runs, strict=True)
-    ]
 
 
 def history_of(target: str, run: Run | None, text: str | None, *, trust: bool) -> dict[str, Any]:

@@ -18,13 +18,9 @@ from attnlab.training.config import model_factory
 
 LONGEST = 2**14  # a mask of length x length is built: 256 MB
 # Data that are neither read from a named file nor from the hub. A prefix would be no test.
-INCLUDED = {
-    "attnlab.data.corpus.tinyshakespeare",
-    "attnlab.data.plays.plays",
-    *(
-        f"attnlab.data.sequences.{task}"
-        for task in "copy induction mqar noisy_recall parity".split()
-    ),
+TASKS = "copy induction mqar noisy_recall parity".split()
+INCLUDED = {"attnlab.data.corpus.tinyshakespeare", "attnlab.data.plays.plays"} | {
+    f"attnlab.data.sequences.{task}" for task in TASKS
 }
 
 
