@@ -15,6 +15,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
+from attnlab.data.corpus import IGNORED
 from attnlab.errors import BadInput, first_line
 from attnlab.files import write_atomically
 from attnlab.probes import measures
@@ -83,7 +84,7 @@ class History(Probe):
         with trainer.precision_plugin.forward_context():
             self._seen = list(views(net, self._ids))
             with eval_mode(net):
-                loss = measures.mean_loss(net(x), y)
+                loss = measures.cross_entropies(net(x), y).sum() / (y != IGNORED).sum()
         if self._seen:  # some layer tells its pattern
             self._snapshots.append(snapshot(self._seen, step, float(loss)))
 
