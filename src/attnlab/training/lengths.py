@@ -29,11 +29,10 @@ def at_lengths(
 ) -> dict[str, tuple[GPT, Sequence[Batch], int]]:
     """The model, the validation batches and the length, for each of `data.eval_lengths`; BadInput
     for a length that does not fit the model or the data."""
-    found: dict[str, tuple[GPT, Sequence[Batch], int]] = {}
-    for length in settings["data"]["eval_lengths"] or []:
-        longer = at_length(net, settings, length)
-        found[str(length)] = longer, corpus.at_length(length).held_out("val", length), length
-    return found
+    return {
+        str(n): (at_length(net, settings, n), corpus.at_length(n).held_out("val", n), n)
+        for n in settings["data"]["eval_lengths"] or []
+    }
 
 
 def at_length(net: GPT, settings: Settings, length: int) -> GPT:

@@ -36,7 +36,7 @@ def measured(trainer: L.Trainer, lit: GPTModule, watch: Watch) -> dict[str, Any]
             "those of the trained model; remove that callback, or use callbacks=ema"
         )
     metrics: dict[str, Any] = {"variant": lit.settings["variant"], "seed": lit.seed, "steps": step}
-    metrics |= {"baseline": lit.baseline} | outcome(trainer, watch) | {"val_loss": losses[step]}
+    metrics |= {"baseline": "sdpa"} | outcome(trainer, watch) | {"val_loss": losses[step]}
     metrics["best_val_loss"] = min(filter(math.isfinite, losses.values()), default=math.nan)
     records = [callback.record for callback in callbacks if isinstance(callback, Probe)]
     probes = {key: x for record in records for key, x in record.items()}
