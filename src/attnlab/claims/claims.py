@@ -232,7 +232,6 @@ def verdicts(parts: Sequence[Part]) -> list[tuple[str, Role, str]]:
 def function(folder: Path, name: str) -> Callable[..., Any]:
     """`module.function`, from a file beside claim.yaml; BadInput if there is none."""
     try:
-        found: Callable[..., Any] = resolve_name(f"{folder.parent.name}.{folder.name}.{name}")
+        return resolve_name(f"{folder.parent.name}.{folder.name}.{name}")
     except (ModuleNotFoundError, AttributeError) as error:
         raise BadInput(f"{name} of {folder} cannot be imported: {error}") from error
-    return found

@@ -132,8 +132,7 @@ def figure_of(each: OpenClaim, parts: Sequence[Part]) -> Figure:
     own = (each.place.folder / "figure.py").exists()
     make = function(each.place.folder, "figure.draw") if own else draw
     with styled():
-        figure: Figure = make(each.claim, parts)
-    return figure
+        return make(each.claim, parts)
 
 
 def save(figure: Figure, file: Path) -> None:

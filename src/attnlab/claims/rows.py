@@ -80,8 +80,7 @@ def rename(overrides: Iterable[str], renamed: Renamed) -> tuple[str, ...]:
 
 def as_row(line: str | bytes) -> Row:
     """A line as a row. JSON has no NaN and no infinity; they become null."""
-    row: Row = json.loads(line, parse_constant=lambda _: None)
-    return row
+    return json.loads(line, parse_constant=lambda _: None)
 
 
 def read_renamed(experiments: Path) -> dict[str, list[str]]:
