@@ -35,13 +35,6 @@ def test_a_baseline_that_every_setting_is_its_own(two: Path) -> None:
         compare(read_runs(two), "lr=0.001")
 
 
-def test_a_setting_that_cannot_change_the_result_separates_no_runs(tmp_path: Path) -> None:
-    write_run(tmp_path, "sdpa", 0, 2.0)
-    write_run(tmp_path, "unscaled", 0, 2.1, "checkpoint_every=50")
-    (c,) = [c for c in compare(read_runs(tmp_path)) if not c.is_baseline]
-    assert c.label == "unscaled" and c.differences.tolist() == pytest.approx([0.1])
-
-
 def test_a_leak_has_a_verdict_and_no_difference(two: Path) -> None:
     rows = table(compare(read_runs(two))).set_index("run")
     assert rows.verdict.to_dict() == {"sdpa": "baseline", "unscaled": "open", "flipped": "leak"}

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from attnlab.training.config import read_config
-from attnlab.training.optimizers import Muon, Together, cosine, linear, schedule
+from attnlab.training.optimizers import Muon, cosine, linear, schedule
 from tests.conftest import settings
 
 
@@ -55,25 +55,6 @@ def test_muon_gets_the_matrices_of_the_blocks_and_adamw_the_rest() -> None:
     kinds = ("attn.qkv.weight", "attn.proj.weight", "mlp.fc.weight", "mlp.proj.weight")
     assert {names[p] for p in muon} == {f"blocks.{i}.{kind}" for i in range(4) for kind in kinds}
     assert adamw == names.keys() - muon
-
-
-def test_a_combined_step_is_a_step_of_each_optimizer() -> None:
-    def pair() -> list[nn.Parameter]:
-        torch.manual_seed(0)
-        return [nn.Parameter(torch.randn(4, 4)) for _ in range(2)]
-
-    def parts(p: list[nn.Parameter]) -> list[torch.optim.Optimizer]:
-        return [torch.optim.SGD(p[:1], lr=0.1, momentum=0.9), torch.optim.AdamW(p[1:], lr=0.2)]
-
-    ours, theirs = pair(), pair()
-    together, apart = Together(parts(ours)), parts(theirs)
-    for _ in range(3):
-        for p in (*ours, *theirs):
-            p.grad = p.detach().clone()
-        together.step()
-        for part in apart:
-            part.step()
-    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="PyTorch has Muon since 2.9")
