@@ -60,6 +60,8 @@ def run_missing(
     the rows of those that are running are kept, and its error is raised.
     """
     until = time.monotonic() + 60 * minutes if minutes else math.inf
+    if not needed():
+        return True
     context = multiprocessing.get_context("spawn")  # threads of PyTorch do not survive a fork
     with ProcessPoolExecutor(jobs, context, start_worker, (sys.path,)) as pool:
         while todo := needed():
