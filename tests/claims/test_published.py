@@ -11,6 +11,7 @@ from attnlab.claims import ranking
 from attnlab.claims.claims import judge_claim, needed, read_claim, read_declared
 from attnlab.claims.experiments import open_claim
 from attnlab.claims.rows import Rows, git, read_renamed, undeclared
+from attnlab.runs.seed_statistics import most_against
 
 ROOT = Path(__file__).parents[2]
 CLAIMS = sorted((ROOT / "experiments").glob("*/claim.yaml"))
@@ -52,8 +53,10 @@ def test_the_verdict_of_the_earlier_format_is_the_same(file: Path) -> None:
         assert len(part.values) == len(then["values"])
         assert all(map(close, part.values, then["values"])), part.name
         if part.outcome is not None and part.prediction.role != "shown":
-            for key in ("yes", "no", "n", "median", "low", "high"):
+            for key in ("yes", "n", "median", "low", "high"):
                 assert close(getattr(part.outcome, key), then[key]), (part.name, key)
+            answers = [part.prediction.criterion.answer(x) for x in part.values[: then["n"]]]
+            assert most_against(answers) == then["no"], part.name
     assert compared > 0
     assert needed(read_claim(file), rows) == []
 

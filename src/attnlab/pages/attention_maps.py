@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from typing import TYPE_CHECKING
 
 import torch
@@ -119,7 +120,7 @@ def saturated_layers(seen: Sequence[View], folder: Path) -> Iterator[str]:
     """A sentence for each layer whose rows were saturated at the start, which a run's history
     tells, or else are now."""
     history = read_history(folder) if folder.is_dir() else None
-    first = history["snapshots"][0] if history else {"step": None}
+    first: dict[str, Any] = history["snapshots"][0] if history else {"step": None}
     starts = first["step"] == 0
     for number, view in enumerate(seen):
         found = {name: values.tolist() for name, values in by_head(view).items()}
