@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import machine
 import numpy as np
@@ -33,6 +33,7 @@ from machine import ROOT, Section, Step, nanogpt_model, seconds, settings
 from torch.profiler import ProfilerActivity, profile
 
 from attnlab.attention import core
+from attnlab.data.corpus import Corpus
 from attnlab.training.config import RunConfig, read_config
 from attnlab.training.lightning_module import GPTModule
 from attnlab.training.run import run
@@ -57,17 +58,13 @@ class First(L.Callback):
 # --- A step: a run, Lightning without its extras, and a bare loop that does the same work.
 
 
-class Stamped:
+class Stamped(Corpus):
     """A corpus that notes the CPU time of this thread whenever a batch is drawn."""
 
-    def __init__(self, corpus: Any) -> None:
-        self.corpus, self.stamps = corpus, list[float]()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.corpus, name)
+    stamps: ClassVar[list[float]] = []
 
     def train_draw(self, block_size: int) -> Callable[..., Any]:
-        draw = self.corpus.train_draw(block_size)
+        draw = super().train_draw(block_size)
 
         def stamped(*arguments: Any) -> Any:
             self.stamps.append(time.thread_time())
@@ -108,7 +105,7 @@ def step(options: argparse.Namespace) -> Section:
         given = [f"trainer.{x}={options.steps}" for x in ("max_steps", "val_check_interval")]
         given += [f"preset={preset}", "trainer.accelerator=cpu", "train_loss=false"]
         plain = read_config(settings(*given, "probes=none", "logger=none"))
-        corpus = Stamped(plain.data())
+        corpus = Stamped(**vars(plain.data()))
         arms = {
             "bare loop": (bare, plain),
             "Lightning, barebones": (lightning, plain),

@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+import zlib
+from base64 import b64decode
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
@@ -72,8 +74,9 @@ def flat(content: Any, place: str = "") -> Iterator[tuple[str, Any]]:
 def recorded(run: Path) -> dict[str, Any]:
     """Each part of history.json and each tag of TensorBoard."""
     history = json.loads((run / "history.json").read_text())
-    found: dict[str, Any] = {f"history {k}": history[k] for k in ("tokens", "heads", "mask")}
+    found: dict[str, Any] = {f"history {k}": history[k] for k in ("tokens", "heads")}
     for snapshot in history["snapshots"]:
+        snapshot |= {k: zlib.decompress(b64decode(snapshot[k])) for k in ("weights", "negative")}
         measures = snapshot.pop("measures")
         found[f"snapshot {snapshot['step']}"] = snapshot
         found |= {name: [*found.get(name, []), x] for name, x in measures.items()}

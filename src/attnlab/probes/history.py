@@ -163,7 +163,7 @@ def quantized(pattern: Tensor, mask: Tensor) -> Tensor:
 def packed(parts: Iterable[Tensor]) -> str:
     """The bytes of several tensors, one after the other, compressed by zlib, in base64."""
     content = b"".join(part.cpu().to(torch.uint8).numpy().tobytes() for part in parts)
-    return base64.b64encode(zlib.compress(content, 9)).decode()
+    return base64.b64encode(zlib.compress(content)).decode()
 
 
 def unpacked(content: str, count: int, T: int) -> npt.NDArray[np.uint8]:
