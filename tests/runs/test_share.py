@@ -76,7 +76,7 @@ def test_five_times_the_spread_is_enough() -> None:
 @pytest.mark.parametrize(
     ("kept", "facts"),
     [
-        ((-0.3, -0.2, -0.1), ("worse than without attention", "-20 %", "-30 % to -10 %")),
+        ((-0.3, -0.2, -0.1), ("worse than no attention", "-20 %", "-30 % to -10 %")),
         ((0.04, 0.05, 0.07), ("keeps 5 % of what attention gives", "from 4 % to 7 %", "3 seeds")),
         ((1.5, 1.5, 1.5), ("1.50 times as much as softmax attention",)),
         ((0.1, 0.1, 0.1, 0.1, 0.1, 0.2), ("keeps 10 %", "95 % interval", "6 seeds")),

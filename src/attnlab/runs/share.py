@@ -1,8 +1,8 @@
 """What attention gives, and how much of it a setting keeps.
 
-The yardstick has two ends: attn=none, in which each position sees only itself, and softmax
-attention with the scale, attn=sdpa. A setting X keeps (none - X) / (none - sdpa) of the losses:
-0 % is as without attention, 100 % as with softmax attention.
+The scale has two ends: attn=none, in which each position sees only itself, and attn=sdpa, softmax
+attention with 1/sqrt(D). With their losses, a setting X keeps (none - X) / (none - sdpa):
+0 % is as good as no attention, 100 % as good as softmax attention.
 """
 
 import math
@@ -41,8 +41,8 @@ def share_of(loss: Sequence[float], none: Sequence[float], sdpa: Sequence[float]
     if lost:
         return Share(why=f"{' and '.join(lost)} diverged")
     if len(gains) < FEWEST:
-        seeds = ("no seed", "one seed", "two seeds")[len(gains)]
-        return Share(why=f"all three ended with {seeds}, and it takes three")
+        seeds = ("no seed", "one seed", "two seeds")[len(gains)] + " in common"
+        return Share(why=f"three seeds per variant are needed; it, none and sdpa have {seeds}")
     gain, spread = median(gains), stdev(gains)
     if min(gains) <= 0 or gain < CLEAR * spread:
         seeds = f"{len(gains)} seeds with a standard deviation of {spread:.4f}"
@@ -79,15 +79,15 @@ def between(c: Comparison, none: Comparison) -> Share:
 
 
 def sentence(name: str, share: Share, rates: str = "at this learning rate") -> str:
-    """What a setting keeps, in words; or why that cannot be said."""
+    """What a setting keeps, in words; or why there is no number."""
     if share.why:
-        return f"No share of what attention gives can be said of {name}: {share.why}."
+        return f"No share of what attention gives for {name}: {share.why}."
     n, size = len(share.by_seed), percent(share.median)
     way = "95 % interval" if n >= INTERVAL else "from"
     seeds = f"median of {n} seeds, {way} {percent(share.low)} to {percent(share.high)}"
     if share.median < 0:
         less = f"{size} of what attention gives"
-        return f"{name} is worse than without attention {rates} ({less}, {seeds})."
+        return f"{name} is worse than no attention {rates} ({less}, {seeds})."
     if share.median <= 1:
         return f"{name} keeps {size} of what attention gives {rates} ({seeds})."
     more = f"{share.median:.2f} times as much as softmax attention"
