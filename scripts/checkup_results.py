@@ -23,26 +23,26 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/checkup-results.md"
 HEAD = """# What the checkup finds
 
-Small models with a fault that was planted or reported, their repaired twins, and healthy models of
-other kinds: the tables of `tests/checkup`, judged by `python scripts/checkup_results.py`. A model
-with a link is the fault of that report, or its repair.
+Small models with a planted or reported fault, repaired versions of them, and other healthy models:
+the tables of `tests/checkup`, judged by `python scripts/checkup_results.py`. A link leads to the
+report of the fault or its repair.
 
-{total} models, all judged as they should be. The checkup of commit b308e5e, which watched the
-operations of a model, judged {right} rightly:
+{total} models, all judged correctly. The earlier checkup of commit b308e5e, which watched the
+operations of a model, judged {right} correctly:
 
-| that checkup | models |
+| earlier checkup | models |
 |---|---|
 {changed}
 
 ## Faults
 
-| what the checkup says | of which models |
+| what the checkup says | models |
 |---|---|
 {fault}
 
 ## Healthy, with a remark
 
-| what the checkup says | of which models |
+| what the checkup says | models |
 |---|---|
 {remark}
 
@@ -139,8 +139,8 @@ def changed(row: Any, was: str) -> str:
     if was.startswith("not examined"):
         return "could not call"
     if was == "healthy":
-        return "found no fault in" if row.says else ""
-    return "" if row.says else "accused"
+        return "found no fault" if row.says else ""
+    return "" if row.says else "found a fault in healthy models"
 
 
 def named(row: Any) -> str:
@@ -159,7 +159,7 @@ def read_page(page: str) -> dict[str, dict[str, str]]:
     found = {}
     for part in ("changed\n" + page).split("\n## "):
         head, _, text = re.sub(LINK, r"\1", part).partition("\n")
-        rows = re.findall(r"^\| (?!that checkup|what the)(.+) \| (.+) \|$", text, re.MULTILINE)
+        rows = re.findall(r"^\| (?!earlier checkup|what the)(.+) \| (.+) \|$", text, re.MULTILINE)
         rows = rows or [("", text.strip().rstrip("."))]
         found[head] = {name: said for said, names in rows for name in names.split("; ")}
     return found
