@@ -38,8 +38,8 @@ def page_block(claim: Claim, verdict: str, parts: Sequence[Part]) -> str:
         "![The values of each prediction by seed, and its threshold](figure.svg)",
         f"## Repeat it\n\n`attnlab reproduce {claim.name} --fresh --long` trains all of it again "
         f"and compares: {len(rows)} runs, {minutes} CPU minutes.",
-        f"## Predictions\n\n{prediction_table(parts)}",
-        f"## Arms\n\n{arm_table(claim, parts)}",
+        f"## Predictions\n\nHow they are judged: docs/claims.md.\n\n{prediction_table(parts)}",
+        f"## Arms\n\nAn arm is one side of a comparison.\n\n{arm_table(claim, parts)}",
         fold("Every seed", seed_tables(parts)),
         fold("Settings of all arms", settings_of(claim)),
     ])  # fmt: skip

@@ -1,4 +1,4 @@
-"""The verbs `attnlab reproduce` and `attnlab rank`."""
+"""The commands `attnlab reproduce` and `attnlab rank`."""
 
 import os
 import sys
@@ -11,28 +11,28 @@ from typer import Argument, Option
 
 from attnlab.errors import BadInput, printable
 
-Names = Annotated[list[str] | None, Argument(help="Names or directories; by default all.")]
+Names = Annotated[list[str] | None, Argument(help="Claims, by name or directory; by default all.")]
 Variant = Annotated[
     list[str] | None,
     Argument(help="attn=gate_head, attn._target_=my_module.Layer, ...; by default all."),
 ]
 Jobs = Annotated[int | None, Option(min=1, help="Processes; by default one for each core.")]
-Minutes = Annotated[float | None, Option(help="Begin no run after this; a new call continues.")]
-Plan = Annotated[bool, Option("--plan", help="Say how many runs are missing; run nothing.")]
+Minutes = Annotated[float | None, Option(help="Begin no run after so many minutes.")]
+Plan = Annotated[bool, Option("--plan", help="Say how many runs are missing; train nothing.")]
 Publish = Annotated[bool, Option("--publish", help="Write pages and figures from the rows.")]
 
 
 def reproduce(
     claims: Names = None,
-    pilots: Annotated[bool, Option("--pilots", help="Choose rates, before declaring.")] = False,
-    long: Annotated[bool, Option("--long", help="Also run what takes long.")] = False,
+    pilots: Annotated[bool, Option("--pilots", help="Run what chooses the rates.")] = False,
+    long: Annotated[bool, Option("--long", help="Also run what is marked as long.")] = False,
     fresh: Annotated[bool, Option("--fresh", help="Train the test again and compare.")] = False,
     plan: Plan = False,
     publish: Publish = False,
     jobs: Jobs = None,
     minutes: Minutes = None,
 ) -> None:
-    """Run what claims lack, and judge them; the same command continues."""
+    """Train the missing runs of claims, and judge them. Repeat the command to continue."""
     from attnlab.claims import experiments
     from attnlab.claims.claims import needed
 
@@ -50,20 +50,20 @@ def reproduce(
 
 def rank(
     attention: Variant = None,
-    quick: Annotated[bool, Option("--quick", help="Three tasks, n steps.")] = False,
+    quick: Annotated[bool, Option("--quick", help="Three tasks, shorter length.")] = False,
     plan: Plan = False,
     publish: Publish = False,
     jobs: Jobs = None,
     minutes: Minutes = None,
 ) -> None:
-    """Compare variants of attention, each at its best rate; the same command continues."""
+    """Compare variants of attention, each at its best rate. Repeat the command to continue."""
     from attnlab.claims import experiments
     from attnlab.claims.ranking import needed
     from attnlab.installation import lab_path
 
     sys.path.append(str(Path.cwd()))
     if publish and (attention or quick):
-        raise BadInput("--publish writes the page of all committed rows; leave out the rest")
+        raise BadInput("--publish writes the page of all committed rows; remove the rest")
     own = Path("experiments/ranking")
     folder = own if own.is_dir() else lab_path("experiments") / "ranking"
     work = experiments.open_ranking(folder, Path("outputs/rank"), attention or [])
@@ -77,8 +77,8 @@ def rank(
 def carry_out(
     work: Any, lacks: Any, report: Any, plan: bool, jobs: int | None, minutes: float | None
 ) -> None:
-    """Run what a claim or the ranking lacks, and print its report, or only say how much that is;
-    exit code 1 if the time was over."""
+    """Train the missing runs of a claim or the ranking and print its report, or only say how many
+    are missing; exit code 1 if the time was up."""
     from rich.console import Console
     from rich.markdown import Markdown
 
@@ -93,5 +93,5 @@ def carry_out(
     )
     Console(soft_wrap=True).print(Markdown(report()))
     if not complete:
-        print("Time is up; the same command continues.")
+        print("Time is up; repeat the command to continue.")
         raise typer.Exit(1)
