@@ -116,7 +116,7 @@ def processor() -> str:
 
 
 def write(page: Path, title: str, section: Section, device: str = "cpu") -> None:
-    """Print a section, and put it in the place of the section of its title, or at the end."""
+    """Print a section and write it to the page, instead of the one with its title, or last."""
     head, rows, note = section
     table = "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))
     text = f"## {title}\n\n{table}\n\n{note}\n\n{described(device)}\n"

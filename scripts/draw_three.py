@@ -50,7 +50,7 @@ def price(place: Axes) -> str:
         place.plot([n - 0.25, n + 0.25], [np.median(losses)] * 2, color=ink(variant))
     place.set_xticks(range(len(ARMS)), [label for label, _, _ in ARMS])
     place.set(xlim=(-0.6, len(ARMS) - 0.4), ylabel="loss, nats")
-    return "Without the scale,\na wide head gives little"
+    return "Without the scale,\na wide head starts late"
 
 
 def by_position(place: Axes) -> str:

@@ -1,4 +1,4 @@
-"""How much code a plain run executes, which is what one reads to follow it."""
+"""A plain run executes little code, so that a reader can follow it."""
 
 import ast
 import inspect

@@ -1,4 +1,4 @@
-"""Is a model causal, and does it do in serving what it does in one pass? Needs torch alone."""
+"""Tests of any model: is it causal, and do cached steps equal one pass? Needs only torch."""
 
 from .causal import assert_causal, assert_mask_is_infinite, assert_past_used
 from .kernels import assert_kernel_equal

@@ -1,4 +1,4 @@
-"""A kernel against fp64 attention, and the mistakes that give exactly its output.
+"""Compare a kernel with attention in fp64 and, if it differs, with common mistakes.
 
 Letters: B batch, H heads, T time, D channels of a head.
 """

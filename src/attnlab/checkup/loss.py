@@ -19,8 +19,8 @@ _WRONG = {
 def assert_loss_shifted(model: Any, loss: Loss, sample: Tensor | None = None, **sizes: Any) -> str:
     """Assert that the loss compares the logits at t with token t + 1.
 
-    The gradient of a cross entropy by the logits is negative at the target and nowhere else. What
-    other outputs (B, T, V) of the model learn is told in the returned sentence.
+    The gradient of a cross entropy by the logits is negative at the target and nowhere else. The
+    returned sentence also says which tokens other outputs (B, T, V) of the model learn.
 
     Args:
         loss: from the model and ids to the loss, such as

@@ -11,7 +11,7 @@ from torch import Tensor
 from . import causal, loss, serving
 from .models import Call, CannotCheck, CheckFailed, module_of, subject
 
-FIRST = {"deterministic", "rows", "causal"}  # after a fault in one, no check says anything
+FIRST = {"deterministic", "rows", "causal"}  # if one fails, the other results mean nothing
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Report:
 
     @property
     def healthy(self) -> bool:
-        """Whether all checks ran and none found a fault; suspicions do not count."""
+        """Whether all checks ran and none found a fault; a suspicion is not a fault."""
         return self.exit_code == 0
 
     @property
@@ -67,8 +67,8 @@ def checkup(
 ) -> Report:
     """Run all checks that apply to a model, as `checks_for` lists them.
 
-    After a fault in determinism, rows or causality, nothing else is examined: fix it first. Nor is
-    padding in a cache, if one of the two is wrong without the other.
+    After a fault in determinism, rows or causality, no other check runs: fix it first. A cache
+    with padding is not checked if padding or the cache alone has a fault.
 
     Raises:
         CannotCheck: the model cannot be called as described.
@@ -98,7 +98,7 @@ def checks_for(
 ) -> list[Any]:
     """The checks of a model, for `pytest.mark.parametrize("check", checks_for(model))`.
 
-    Caches, padding and losses are examined by the interface of transformers, if it has that one.
+    Caches, padding and losses are checked if the model has the interface of transformers.
     """
     usual: dict[str, Any] = {"sample": sample, "call": call, **sizes}
     named: dict[str, Any] = {"sample": sample, **sizes}

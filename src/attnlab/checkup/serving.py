@@ -1,4 +1,4 @@
-"""What a model owes when it is served: rows, caches, padding, documents, repeatable outputs.
+"""Properties that matter when a model is served: rows, caches, padding, packed documents.
 
 Letters: B batch, T time, V symbols.
 """
@@ -34,7 +34,7 @@ PREFILL, CHUNK, ROUNDING = 12, 3, 1e-3
 
 
 def assert_deterministic(model: Any, sample: Tensor | None = None, **given: Any) -> str:
-    """Assert that in eval mode the same inputs give the same outputs, whatever came in between."""
+    """Assert that in eval mode the same inputs give the same outputs, whatever was called before."""
     __tracebackhide__ = True
     tried = calm(subject(model, sample, **given))  # refuses a state between calls
     with state(model):

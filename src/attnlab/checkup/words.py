@@ -17,8 +17,8 @@ SHAPES = (
 
 
 def explain(reads: Tensor) -> tuple[str, str] | None:
-    """What reads what, and what does such things, by a map (T, T) bool, row t is the reader; None
-    if nothing reads ahead."""
+    """What reads what, and the likely causes, from a map (T, T) bool with readers in rows; None if
+    nothing reads ahead."""
     T = len(reads)
     i = torch.arange(T)
     distance = i - i[:, None]  # of the reader to what it reads, positive ahead
@@ -54,9 +54,9 @@ def place_of(tried: Subject, x: Tensor, changed: Tensor, cut: int) -> str:
         y, before = followed(tried, module, x, 0, cut)
         new_y, after = followed(tried, module, changed, 0, cut)
     except REFUSALS:
-        return "its modules cannot be followed"
+        return "hooks on its modules fail, so the place is unknown"
     if not differ([y], [new_y]):
-        return "it vanishes while modules are followed, as if a fast path were left for that"
+        return "the leak vanishes while hooks are on the modules, as if they turn off a fast path"
     names = {part: name for name, part in module.named_modules()}
     for key, (inputs, outputs) in before.items():
         new_inputs, new_outputs = after.get(key, (inputs, outputs))  # experts may not run
