@@ -248,7 +248,7 @@ order = torch.tensor([2, 0, 1])
 with torch.no_grad():
     permuted = layer(X[order][None])[0]
 
-constant = torch.tensor([[700.0], [-3.0], [0.5]])  # one number a query
+constant = torch.tensor([[700.0], [-3.0], [0.5]])  # one number per query
 _, shifted = attention(Q, K, V, bias=constant.expand(3, 3))
 
 {

@@ -280,7 +280,7 @@ output, pattern = attention(
 above = torch.randn(output.shape, generator=stream, dtype=torch.float64)
 (gradient,) = torch.autograd.grad((output * above).sum(), bias)
 
-norms = gradient.norm(dim=-1)  # (1, 8, N): one a row
+norms = gradient.norm(dim=-1)  # (1, 8, N): one per row
 frozen = pattern.detach().amax(-1) > 0.99
 stuck, alive = float(norms[frozen].median()), float(norms[~frozen].median())
 

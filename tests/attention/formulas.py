@@ -151,7 +151,7 @@ def softcap(s: Array, i: int, h: int, w: Weights, x: Array, *, cap: float = 5.0)
 def cosine(w: Weights, x: Array, H: int, *, own: bool = True) -> Array:
     """softmax(g q . k / (|q| |k|)) (Henry et al. 2020, sec. 3), with 1e-5 beside mean squares.
 
-    The layer's g is its gain times sqrt(D), one a head.
+    The layer's g is its gain times sqrt(D), one per head.
     """
     D = x.shape[1] // H
     *both, v = projected(w, x, H)
@@ -267,7 +267,7 @@ def mixed(w: Weights, x: Array, H: int) -> Array:
 
 
 def gated(w: Weights, x: Array, H: int, *, gate: Any = sigmoid) -> Array:
-    """Y sigmoid(X W) before the output projection, one number a head or a channel (Qiu et al.
+    """Y sigmoid(X W) before the output projection, one number per head or channel (Qiu et al.
     2025, eq. 5)."""
     gates = gate(linear_map(w, "gate", x))
     wide = np.repeat(gates, x.shape[1] // gates.shape[1], axis=1)

@@ -60,7 +60,7 @@ def undisturbed(folder: Path) -> Rows:
 
 
 def same(rows: Rows, others: Rows) -> bool:
-    """Equal runs with equal losses, verdict and values; and one line a run."""
+    """Equal runs with equal losses, verdict and values; and one line per run."""
     assert len(rows.file.read_text().splitlines()) == len(rows)
     (verdict, parts), (verdict_2, parts_2) = judge_claim(CLAIM, rows), judge_claim(CLAIM, others)
     assert verdict != "open" and len(parts[0].values) >= 10

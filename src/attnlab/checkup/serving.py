@@ -34,7 +34,7 @@ PREFILL, CHUNK, ROUNDING = 12, 3, 1e-3
 
 
 def assert_deterministic(model: Any, sample: Tensor | None = None, **given: Any) -> str:
-    """Assert that in eval mode the same inputs give the same outputs, whatever was called before."""
+    """Assert that in eval mode the same inputs give the same outputs, even after other calls."""
     __tracebackhide__ = True
     tried = calm(subject(model, sample, **given))  # refuses a state between calls
     with state(model):

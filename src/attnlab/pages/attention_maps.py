@@ -74,7 +74,7 @@ def views_of(
 ) -> tuple[list[View], list[str], str]:
     """Run a model on a text; `look` has the arguments and errors.
 
-    Returns one view per layer that tells its pattern, the symbols, and their unit, such as
+    Returns a view of each layer that has a pattern, the symbols, and their unit, such as
     "character".
     """
     if str(target).startswith("hf:"):

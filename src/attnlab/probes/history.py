@@ -85,7 +85,7 @@ class History(Probe):
             self._seen = list(views(net, self._ids))
             with eval_mode(net):
                 loss = measures.cross_entropies(net(x), y).sum() / (y != IGNORED).sum()
-        if self._seen:  # some layer tells its pattern
+        if self._seen:  # some layer has a pattern
             self._snapshots.append(snapshot(self._seen, step, float(loss)))
 
 

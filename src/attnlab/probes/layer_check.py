@@ -1,4 +1,4 @@
-"""Whether the instruments tell the truth about a user's layer: its output against its pattern.
+"""Whether a user's layer can be measured: its output must agree with its mask and pattern.
 
 Letters: B batch, T time, C channels.
 """
@@ -141,7 +141,7 @@ def _check_pattern(layer: SelfAttention, x: Tensor, called: Any) -> None:
 
 
 def described(layer: Any) -> str:
-    """The class of a layer; of attnlab's own, which a user gave a kernel or a mask, also that."""
+    """The class of a layer; for SelfAttention with a part of the user, also its kernel."""
     name, kernel = type(layer).__name__, vars(layer).get("kernel")
     if type(layer) is not SelfAttention:
         return name

@@ -1,4 +1,4 @@
-"""How fast a task is learned, and the end of a run that has solved it."""
+"""The accuracy of a task during training, and a stop for a run that has solved it."""
 
 from typing import Any
 

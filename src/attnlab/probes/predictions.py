@@ -1,4 +1,4 @@
-"""What a model predicts during training: its loss at each position, and a text that it writes."""
+"""What a model predicts during training: its loss at each position, and a sample of text."""
 
 from typing import Annotated, Any
 

@@ -17,7 +17,7 @@ from attnlab.training.checkpoints import load_model, read_checkpoint
 from attnlab.training.config import model_factory
 
 LONGEST = 2**14  # a mask of length x length is built: 256 MB
-# Data that are neither read from a named file nor from the hub. A prefix would be no test.
+# Data that are neither read from a named file nor from the hub. A prefix would not be enough.
 TASKS = "copy induction mqar noisy_recall parity".split()
 INCLUDED = {"attnlab.data.corpus.tinyshakespeare", "attnlab.data.plays.plays"} | {
     f"attnlab.data.sequences.{task}" for task in TASKS
@@ -61,7 +61,7 @@ def at_length(net: GPT, settings: Settings, length: int) -> GPT:
 
 
 def by_position(net: GPT, batches: Iterable[Batch], length: int) -> dict[str, Any]:
-    """The loss and the accuracy of a model, at each of `length` positions and in all.
+    """The loss and the accuracy of a model, at each of `length` positions and overall.
 
     Values are NaN where nothing is predicted, and the accuracies where a logit is not finite.
     """
