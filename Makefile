@@ -32,7 +32,7 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 train: setup ## train the default model, or another: ARGS="preset=micro attn=unscaled"
 	@$(BIN)/python train.py $(ARGS)
 
-test: setup ## run the tests but the slow ones; one file: ARGS=tests/attention
+test: setup ## run the tests, except the slow ones; one file: ARGS=tests/attention
 	$(PYTEST) $(ARGS)
 
 test-all: setup ## run all tests

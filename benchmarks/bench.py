@@ -4,8 +4,8 @@
     python benchmarks/bench.py step --rounds 1 --steps 20    one part, as a quick test
     python benchmarks/bench.py race --nanogpt CHECKOUT   against a clone of nanoGPT
 
-A part replaces its section of the page. What is compared takes turns, because other programs may
-use the machine: ratios are medians over rounds. The page is only comparable within a section.
+A part replaces its section of the page. What is compared runs in turns, because other programs may
+use the machine; ratios are medians over rounds. Compare numbers only within a section.
 """
 
 import argparse

@@ -6,8 +6,8 @@
 # > A horse! a horse! my kingdom for a horse!
 #
 # To write the third *horse*, a model can copy the second, 24 characters back. A head that sees only the last 8
-# characters cannot reach it, even in two layers. But it keeps only 8 keys. Layers of recent models make similar
-# trades: less memory, sparser weights, or a state of fixed size. This chapter shows what they compute and keep,
+# characters cannot reach it, even in two layers, but it needs to keep only 8 keys. Layers of recent models make
+# similar trade-offs: less memory, sparser weights, or a state of fixed size. This chapter shows what they compute and keep,
 # trains a mixture of two, and ends with five questions to ask about any ranking.
 #
 # **You will learn** to
@@ -109,7 +109,7 @@ table(
 #
 # ## Count what a layer keeps
 #
-# To write the next character, a layer reads what it kept of the past: keys and values, or a state.
+# To write the next character, a layer reads what it has kept of the past: keys and values, or a state.
 #
 # **Predict.** The layers below have 64 channels and 4 heads. Which of them keep more at 1,024 positions than at
 # 64?
@@ -142,13 +142,13 @@ table(
 )
 
 # %% [markdown]
-# **Explain.** Shared heads and a small latent vector (`latent`) keep a fraction, but still grow with the text. A
-# window and a recurrent state (`delta_net`) do not grow. What they cannot hold, they cannot recall: the claim
-# `recall_state` measures it.
+# **Explain.** Shared heads and a small latent vector (`latent`) keep fewer numbers, but still grow with the text. A
+# window and a recurrent state (`delta_net`) do not grow, and recall less: the claim `recall_state` measures
+# how much.
 #
 # ## Mix the layers
 #
-# Many models alternate: a cheap layer, then one that sees everything. `attn=hybrid` gives layers 0, 2, 4, ... a
+# Many models alternate between cheap layers and layers that see everything. `attn=hybrid` gives layers 0, 2, 4, ... a
 # window and layers 1, 3, 5, ... all keys; `conf/attn/hybrid.yaml` lists its layers.
 #
 # **Predict.** The generated plays of chapter 6 repeat words more than 20 characters back. Order three models of two
@@ -192,7 +192,7 @@ Markdown(
 )
 
 # %% [markdown]
-# ## Would you see it by chance?
+# ## Is a difference only noise?
 #
 # **Predict.** Eight variants are equal, and differ only by the noise between seeds. You run each once and rank
 # them. How far apart are the first and the last?

@@ -98,7 +98,7 @@ def check_kernel(answer: Callable[..., Any]) -> None:
     """kernel(q, k, v, *, mask, scale, dropout): the interface of attnlab's kernels."""
     missing = {"mask", "scale", "dropout"} - set(inspect.signature(answer).parameters)
     if missing:
-        raise Wrong(f"It must take {', '.join(sorted(missing))}, as the lab's kernels do.")
+        raise Wrong(f"It must take {', '.join(sorted(missing))}, as attnlab's kernels do.")
     q, k, v = (normal(2, 3, 5, 4, seed=seed) for seed in range(3))
     answer(q, k, v, mask=build_mask(causal, 5), scale=0.3, dropout=0.0)  # raises its own error
     examine(
