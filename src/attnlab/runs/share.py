@@ -1,6 +1,6 @@
 """What attention gives, and how much of it a setting keeps.
 
-The scale has two ends: attn=none, in which each position sees only itself, and attn=sdpa, softmax
+The share has two ends: attn=none, in which each position sees only itself, and attn=sdpa, softmax
 attention with 1/sqrt(D). With their losses, a setting X keeps (none - X) / (none - sdpa):
 0 % is as good as no attention, 100 % as good as softmax attention.
 """
