@@ -268,7 +268,7 @@ def race(options: argparse.Namespace) -> Section:
         rows.append([found[0], said, f"{slow / times[0]:.1f}", found[1], f"{times[1] / slow:.2f}"])
     head = ["`preset=fast`", "nanoGPT", "times as fast", "default run", "its time, nanoGPT = 1"]
     note = (
-        "Whole commands with nanoGPT's CPU settings, one seed per row. A full validation pass over "
+        "Whole commands with nanoGPT's CPU settings, one seed per row. A full validation pass of "
         "nanoGPT's checkpoint gives its loss. The default run has nanoGPT's sizes and steps."
     )
     return head, rows, note

@@ -4,8 +4,8 @@
 
 A step of preset=baby (6 layers, width 384, 256 characters, 64 sequences) in bf16: eager, compiled,
 with CUDA graphs, and nanoGPT's, in turn; its share of the rate of a large matrix product; memory.
-A run of preset=baby to a validation loss of 1.47, runs of preset=micro per hour in a sweep, and the
-rounding of bf16. --device cpu tries the program itself on tiny models.
+A run of preset=baby to a validation loss of 1.47, runs of preset=micro per hour in a sweep, and
+the rounding of bf16. --device cpu tries the program itself on tiny models.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Draw the picture of README.md, docs/img/three.svg, from the committed rows of three claims.
 
-    python scripts/draw_three.py
+    python -m scripts.draw_three
 
 One picture for light and dark pages: its background is transparent, and its ink a gray that is
 legible on both.
