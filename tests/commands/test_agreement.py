@@ -96,3 +96,5 @@ def test_an_own_mask_and_an_own_layer_are_named(tmp_path: Path) -> None:
     assert found == pytest.approx(
         {"sdpa may_attend=mine.even": 0.1, "Layer": 0.2, "Layer+Gated": 0.3}
     )
+    (alone,) = compare(read_runs(tmp_path, where=["loss=2.2"]))
+    assert alone.label == "Layer"

@@ -1,4 +1,4 @@
-"""A plain run executes little code, so that a reader can follow it."""
+"""A plain run executes little code, so that one can follow it, and has all cores."""
 
 import ast
 import inspect
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, SMALL
 
 SOURCE = ROOT / "src" / "attnlab"
 SCRIPT = """
@@ -57,3 +57,12 @@ def test_the_run_itself_is_short() -> None:
     tree = ast.parse((SOURCE / "training" / "run.py").read_text())
     (run,) = (x for x in tree.body if isinstance(x, ast.FunctionDef) and x.name == "run")
     assert run.end_lineno is not None and run.end_lineno - run.lineno < 38
+
+
+def test_a_run_has_the_threads_of_its_environment(text_file: Path, tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, str(ROOT / "train.py"), *SMALL, f"data.path={text_file}"],
+        cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "2"}, check=True,
+    )  # fmt: skip
+    (metrics,) = tmp_path.rglob("metrics.json")
+    assert json.loads(metrics.read_text())["threads"] == min(2, os.cpu_count() or 1)

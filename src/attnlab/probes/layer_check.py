@@ -46,12 +46,10 @@ def check_layer(
     sample = torch.randn(8, block_size, n_embd, generator=torch.Generator().manual_seed(0))
     tried, T = Subject(layer, sample, called, rows=32), min(block_size, LENGTH)
     dtype = best_dtype(tried)
-    place = next(layer.parameters(), torch.empty(0))
+    at = next(layer.parameters(), torch.empty(0))
     changed = partial(state, layer, dtype=dtype, change=causal.with_noise)
     with changed(), torch.no_grad():
-        short, long = (
-            tried.draw(1, n).to(place.device, dtype or place.dtype) for n in (T, block_size)
-        )
+        short, long = (tried.draw(1, n).to(at.device, dtype or at.dtype) for n in (T, block_size))
         (allowed, which), (allowed_long, _) = (_allowed(layer, x, called) for x in (short, long))
     step = replace(tried, rows=1, seeded=True, grad=True)  # a training step
     for asked, when in ((tried, ""), (step, " in training mode")):
@@ -142,7 +140,6 @@ def _check_pattern(layer: SelfAttention, x: Tensor, called: Any) -> None:
 
 def described(layer: Any) -> str:
     """The class of a layer; for SelfAttention with a part of the user, also its kernel."""
-    name, kernel = type(layer).__name__, vars(layer).get("kernel")
     if type(layer) is not SelfAttention:
-        return name
-    return f"{name} with {getattr(kernel, '__name__', type(kernel).__name__)}"
+        return type(layer).__name__
+    return f"SelfAttention with {getattr(layer.kernel, '__name__', type(layer.kernel).__name__)}"
