@@ -21,9 +21,9 @@ from statistics import median
 
 import yaml
 
-from attnlab.claims.claims import judge_claim, read_claim
+from attnlab.claims.claims import Claim, judge_claim
 from attnlab.claims.page import measured
-from attnlab.claims.rows import Rows, read_renamed
+from attnlab.claims.rows import Rows
 from attnlab.runs.share import share_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,9 +34,8 @@ CELL = re.compile(r"(<!-- (\w+)(?:\.(\w+)(%|@[^>]+?)?)? -->).*?(<!-- / -->)")
 @cache
 def judged(name: str):
     """A claim's sentence, the verdict on it, and its predictions by name."""
-    claim = read_claim(ROOT / "experiments" / name / "claim.yaml")
-    renamed = read_renamed(ROOT / "experiments")
-    verdict, parts = judge_claim(claim, Rows(claim.file.with_name("rows.jsonl"), renamed=renamed))
+    claim = Claim.read(ROOT / "experiments" / name / "claim.yaml")
+    verdict, parts = judge_claim(claim, Rows(claim.folder / "rows.jsonl"))
     return claim.says, verdict, {part.name: part for part in parts}
 
 

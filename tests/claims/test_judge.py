@@ -7,16 +7,16 @@ import pytest
 from pydantic import ValidationError
 
 from attnlab.claims.claims import Claim, Prediction
-from attnlab.claims.judge import Criterion, judge, median_interval
+from attnlab.claims.judge import judge
 from attnlab.claims.judge import sentence as verdict_on
 
-ABOVE, WITHIN, NAN = Criterion(low=0.0), Criterion(-1.0, 1.0), math.nan
-EXACT = Criterion(0.0, 0.0, always=True)
+INF, NAN = math.inf, math.nan
+ABOVE, BELOW, WITHIN, EXACT = (0.0, INF), (-INF, 0.0), (-1.0, 1.0), (0.0, 0.0, True)
 YES, NO = [1.0], [-1.0]
 
 
 @pytest.mark.parametrize(
-    ("values", "criterion", "most", "verdict", "yes", "n", "undecided"),
+    ("values", "bounds", "most", "verdict", "yes", "n", "undecided"),
     [
         (YES * 9, ABOVE, 10, "open", 9, 9, True),
         (YES * 10, ABOVE, 10, "confirmed", 10, 10, False),
@@ -37,10 +37,10 @@ YES, NO = [1.0], [-1.0]
         ([0.0] * 10, ABOVE, 40, "open", 0, 10, False),  # on the bound: neither
         ([NAN] * 10, ABOVE, 10, "open", 0, 10, False),
         (YES * 9 + [NAN], ABOVE, 10, "open", 9, 10, False),
-        ([math.inf] * 10, ABOVE, 10, "confirmed", 10, 10, False),  # a diverged run is worse
-        ([-math.inf] * 10, ABOVE, 10, "refuted", 0, 10, False),
-        ([-math.inf] * 10, Criterion(high=0.0), 10, "confirmed", 10, 10, False),
-        ([math.inf] * 10, WITHIN, 10, "refuted", 0, 10, False),
+        ([INF] * 10, ABOVE, 10, "confirmed", 10, 10, False),  # a diverged run is worse
+        ([-INF] * 10, ABOVE, 10, "refuted", 0, 10, False),
+        ([-INF] * 10, BELOW, 10, "confirmed", 10, 10, False),
+        ([INF] * 10, WITHIN, 10, "refuted", 0, 10, False),
         ([0.0] * 10, WITHIN, 10, "confirmed", 10, 10, False),
         ([-2.0] * 10, WITHIN, 10, "refuted", 0, 10, False),
         ([-2.0, 2.0] * 5, WITHIN, 10, "open", 0, 10, False),  # misses on different sides
@@ -50,8 +50,8 @@ YES, NO = [1.0], [-1.0]
         ([0.0] * 19 + [NAN], EXACT, 20, "refuted", 19, 20, False),
     ],
 )
-def test_a_prediction_is_judged(values, criterion, most, verdict, yes, n, undecided):
-    outcome = judge(values, criterion, most)
+def test_a_prediction_is_judged(values, bounds, most, verdict, yes, n, undecided):
+    outcome = judge(values, *bounds, most=most)
     assert (outcome.verdict, outcome.undecided) == (verdict, undecided)
     assert (outcome.yes, outcome.n) == (yes, n)
 
@@ -68,31 +68,25 @@ def test_the_probability_of_a_verdict_is_that_of_all_sequences(most, share, expe
         values = [x for k, size in stages for x in YES * k + NO * (size - k)]
         ways = math.prod(math.comb(size, k) for k, size in stages)
         weight = ways * share ** sum(counts) * (1 - share) ** (most - sum(counts))
-        p[judge(values, ABOVE, most).verdict] += weight
+        p[judge(values, *ABOVE, most=most).verdict] += weight
     assert p["confirmed"] == pytest.approx(expected, abs=1e-6)
     assert p["refuted"] == pytest.approx(expected, abs=1e-6) or share > 0.5
 
 
 @pytest.mark.parametrize("n", range(1, 13))
-def test_the_interval_of_a_median_is_exact(n):
-    values = [((7 * i) % n) ** 2.0 for i in range(n)] if n % 7 else [float(i) for i in range(n)]
-    median, low, high = median_interval(values)
-    ordered = sorted(values)
-    assert median == pytest.approx((ordered[(n - 1) // 2] + ordered[n // 2]) / 2)
+def test_the_interval_of_a_median_is_exact_and_leaves_out_nan(n):
+    values = [float(5 * i % 13) or INF for i in range(n)]
+    outcome, ordered = judge([NAN, *values], *ABOVE, most=9), sorted(values)
+    assert outcome.median == (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
 
     def encloses(r):  # the share of all 2^n sides of the true median on which values may lie
         return sum(r <= sum(sides) <= n - r for sides in product((0, 1), repeat=n)) / 2**n
 
     ranks = [r for r in range(1, n // 2 + 1) if encloses(r) >= 0.95]
     if ranks:
-        assert (low, high) == (ordered[max(ranks) - 1], ordered[n - max(ranks)])
+        assert (outcome.low, outcome.high) == (ordered[max(ranks) - 1], ordered[n - max(ranks)])
     else:
-        assert n < 6 and math.isnan(low) and math.isnan(high)
-
-
-def test_numbers_that_are_no_numbers_are_not_in_the_median():
-    outcome = judge([NAN, *range(1, 8), math.inf], ABOVE)
-    assert (outcome.median, outcome.low, outcome.high) == (4.5, 1.0, math.inf)
+        assert n < 6 and math.isnan(outcome.low) and math.isnan(outcome.high)
 
 
 @pytest.mark.parametrize(

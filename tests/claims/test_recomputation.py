@@ -1,6 +1,5 @@
 """A second judge: what claims came out as, from claim.yaml and rows.jsonl, by code of its own."""
 
-import json
 import math
 from collections import defaultdict
 from pathlib import Path
@@ -10,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from attnlab.claims.claims import Part, judge_claim, read_claim
-from attnlab.claims.rows import Rows, read_renamed
+from attnlab.claims.claims import Claim, Part, judge_claim
+from attnlab.claims.rows import Rows
 
 CLAIMS = sorted((Path(__file__).parents[2] / "experiments").glob("*/claim.yaml"))
 Row = dict[str, Any]
@@ -112,23 +111,21 @@ def recomputed(file: Path, rows: list[Row]) -> tuple[str, dict[str, tuple[Any, .
 def same(part: Part, found: tuple[Any, ...]) -> bool:
     """Whether both judges say the same of a prediction."""
     x = part.outcome
-    numbers = [x.n, x.yes, x.median, x.low, x.high] if x else []
+    numbers = [x.n, x.yes, x.median, x.low, x.high] if part.values else []
     return found[0] == part.verdict and [*found[1:]] == pytest.approx(numbers, nan_ok=True)
 
 
 @pytest.mark.parametrize("file", CLAIMS, ids=lambda file: file.parent.name)
 def test_a_second_judge_says_the_same_and_sees_a_changed_row(file: Path) -> None:
-    renamed, lines = read_renamed(file.parents[1]), file.with_name("rows.jsonl")
-    verdict, parts = judge_claim(read_claim(file), Rows(lines, renamed=renamed))
-    rows: list[Row] = [json.loads(line) for line in lines.read_text().splitlines()]
-    for row in rows:
-        row["overrides"] = [new for old in row["overrides"] for new in renamed.get(old, [old])]
+    lines = file.with_name("rows.jsonl")
+    verdict, parts = judge_claim(Claim.read(file), Rows(lines))
+    rows = [row | {"overrides": [*run.overrides]} for run, row in Rows(lines).items()]
     again, found = recomputed(file, rows)
     assert again == verdict
     assert found.keys() == {part.name for part in parts}
     assert [part.name for part in parts if not same(part, found[part.name])] == []
     first = parts[0]
-    changed = first.rows[first.arms[0].name][first.values.index(max(first.values))]
+    changed = first.rows[first.prediction.arms[0]][first.values.index(max(first.values))]
     for row in rows:  # a planted error
         if row["seed"] == changed["seed"] and row["values"] == changed["values"]:
             row["values"] = row["values"] | {first.prediction.metric: -1e9}

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ import yaml
 
 from attnlab.claims import reproduce
 from attnlab.claims.claims import Claim, judge_claim, needed
-from attnlab.claims.reproduce import Place, run_directory, run_missing
+from attnlab.claims.reproduce import Work, run_directory, run_missing
 from attnlab.claims.rows import Rows
 from attnlab.claims.trials import Run
 
@@ -26,40 +27,34 @@ CLAIM = Claim(
 )  # fmt: skip
 
 
-def invented(run: Run, folder: Path, place: Place) -> dict:
+def invented(run: Run, directory: Path, folder: Path, reads: list[str]) -> dict:
     """Instead of a training: a loss that follows from the run, or a failure."""
-    if (place.folder / f"fail {run.seed}").exists():
+    if (folder / f"fail {run.seed}").exists():
         raise ValueError(f"seed {run.seed} failed")
-    time.sleep(0.1 if place.folder == place.outputs else 0)
+    time.sleep(0.1 if directory.parents[1] == folder else 0)
     rate = float(next(x for x in run.overrides if x.startswith("optim.lr=")).split("=")[1])
     loss = abs(rate - 0.03) + (run.seed * 7919 % 101) / 1000 + ("attn=b" in run.overrides) / 50
-    values = {"val_loss": loss + (run.seed == 304), "directory": folder.name}
     return {"overrides": list(run.overrides), "seed": run.seed, "status": "finished",
-            "values": values, "cpu_seconds": 0.0, "commit": place.commit}  # fmt: skip
+            "values": {"val_loss": loss + (run.seed == 304)}}  # fmt: skip
 
 
 def continued(folder: Path, jobs: int = 1, minutes: float | None = None) -> Rows:
     """Run what the claim needs in a folder; its rows."""
     rows = Rows(folder / "rows.jsonl")
-    go = lambda: needed(CLAIM, rows)  # noqa: E731
-    complete = run_missing(
-        go, rows, Place(folder, folder, "abc"), train=invented, jobs=jobs, minutes=minutes
-    )
-    assert complete == (not go())
+    work = Work(folder, folder, rows, "abc", partial(needed, CLAIM, rows), str)
+    assert run_missing(work, invented, jobs, minutes) == (not work.needed())
     return rows
 
 
-def undisturbed(folder: Path) -> Rows:
+def undisturbed(folder: Path) -> dict[Run, dict]:
     """The rows of the claim, by a loop without processes."""
-    rows = Rows(folder / "undisturbed" / "rows.jsonl")
-    place = Place(folder, folder / "undisturbed", "abc")
+    rows: dict[Run, dict] = {}
     while runs := needed(CLAIM, rows):
-        for run in runs:
-            rows.add(invented(run, run_directory(run, place), place))
+        rows |= {run: invented(run, folder / "no/runs/1", folder, []) for run in runs}
     return rows
 
 
-def same(rows: Rows, others: Rows) -> bool:
+def same(rows: Rows, others: dict[Run, dict]) -> bool:
     """Equal runs with equal losses, verdict and values; and one line per run."""
     assert len(rows.file.read_text().splitlines()) == len(rows)
     (verdict, parts), (verdict_2, parts_2) = judge_claim(CLAIM, rows), judge_claim(CLAIM, others)
@@ -119,7 +114,7 @@ def test_a_run_directory_belongs_to_a_run_and_a_commit(tmp_path):
     runs = [(("x=1",), 0, "a"), (("x=1",), 1, "a"), (("x=1",), 0, "b"), (long, 0, "a")]
     numbers = []
     for words, seed, commit in [*runs, *runs[::-1]]:
-        folder = run_directory(Run(words, seed), Place(tmp_path, tmp_path, commit))
+        folder = run_directory(Run(words, seed), tmp_path, commit)
         key = json.loads(folder.with_suffix(".json").read_text())
         assert key == {"overrides": list(words), "seed": seed, "commit": commit}
         numbers.append(folder.name)

@@ -1,13 +1,14 @@
 """rows.jsonl and what git says of it: nothing is lost, doubled, or declared afterwards."""
 
 import json
+import shutil
 import subprocess
 
 import pytest
 import yaml
 
-from attnlab.claims.claims import judge_claim
-from attnlab.claims.experiments import open_claim
+from attnlab.claims.claims import Claim, judge_claim
+from attnlab.claims.experiments import exploratory
 from attnlab.claims.rows import UNCHECKED, Rows, commit_of
 from attnlab.claims.trials import Run
 from attnlab.errors import BadInput
@@ -79,13 +80,15 @@ def test_a_row_is_found_again_and_a_half_line_is_cut_off(tmp_path):
      '{"overrides": ["x=1"]}', '{"overrides": ["x=1"], "se', "[]", ""],
 )  # fmt: skip
 def test_a_damaged_or_doubled_line_is_named(tmp_path, line):
-    file = tmp_path / "rows.jsonl"
+    file = tmp_path / "mine" / "rows.jsonl"
+    file.parent.mkdir()
+    (tmp_path / "renamed.yaml").write_text("old: [x=1]")
     file.write_text(f"{json.dumps(row_of(['x=2'], 0))}\n{json.dumps(row_of(['x=1'], 0))}\n")
-    assert len(Rows(file, renamed={"old": ["x=1"]})) == 2
+    assert len(Rows(file)) == 2
     with file.open("a") as stream:
         stream.write(f"{line}\n{json.dumps(row_of(['x=4'], 0))}\n")
     with pytest.raises(BadInput, match=f"{file}, line 3"):
-        Rows(file, renamed={"old": ["x=1"]})
+        Rows(file)
 
 
 def test_rows_of_the_first_file_count_and_new_ones_go_to_the_last(tmp_path):
@@ -116,72 +119,54 @@ def test_what_makes_a_tree_dirty(mine, file, clean):
     assert commit_of(mine) == (head if clean else f"{head}+")
 
 
-def said_of(folder, at, change=lambda content: None, renamed=None):
-    """What is said of rows of a commit, after a change of claim.yaml."""
-    file = folder / "claim.yaml"
-    for words in (["y=1", "attn=old"], ["y=1", "attn=other"]):
-        for seed in range(300, 310):
-            loss = 2.0 if "attn=old" in words else 1.0
-            Rows(folder / "rows.jsonl").add(row_of(words, seed, at, val_loss=loss))
-    content = json.loads(json.dumps(CLAIM))
-    change(content)
-    file.write_text(yaml.safe_dump(content))
-    commit(folder)
-    (folder.parent / "renamed.yaml").write_text(yaml.safe_dump(renamed or {}))
-    opened = open_claim(file, folder.parents[1])
-    _, parts = judge_claim(opened.claim, opened.committed)
-    assert [len(part.values) for part in parts if part.of in "pq"] == [10, 10]
-    return opened.undeclared(parts)
-
-
 def of_p(**changed):
     return lambda content: content["predictions"]["p"].update(changed)
 
 
+def rename(content):
+    content["arms"]["old"] = ["attn=new", "attn.flag=true"]
+    return {"attn=old": ["attn=new", "attn.flag=true"], "gone=1": []}  # renamed.yaml
+
+
+HEAD, UNKNOWN = "{head}", UNCHECKED.split("{")[0]
+
+
 @pytest.mark.parametrize(
-    ("change", "fine"),
+    ("change", "commit_of_rows", "said"),
     [
-        (lambda content: None, True),
-        (of_p(says="Other words."), True),
-        (of_p(where="here"), True),
-        (of_p(long=True), True),
-        (lambda content: content.update(says="B.", otherwise="no effect", order=3), True),
-        (of_p(above=0.4), False),
-        (of_p(below=5.0), False),
-        (of_p(unit="bits"), False),
-        (of_p(role="against"), False),
-        (of_p(contrast="min"), False),
-        (of_p(arms=["other", "old"]), False),
-        (lambda content: content.update(most_seeds=20), False),
+        (of_p(), HEAD, ""),
+        (of_p(says="Other words.", where="here", long=True), HEAD, ""),
+        (lambda content: content.update(says="B.", otherwise="no effect", order=3), HEAD, ""),
+        (rename, HEAD, ""),
+        (of_p(above=0.4), HEAD, "Exploratory"),
+        (of_p(below=5.0), HEAD, "Exploratory"),
+        (of_p(unit="bits"), HEAD, "Exploratory"),
+        (of_p(role="against"), HEAD, "Exploratory"),
+        (of_p(contrast="min"), HEAD, "Exploratory"),
+        (of_p(arms=["other", "old"]), HEAD, "Exploratory"),
+        (lambda content: content.update(most_seeds=20), HEAD, "Exploratory"),
         (lambda content: content["predictions"].update(  # added after its rows
-            r={"says": "", "arms": ["other"], "above": 0.5}), False),
+            r={"says": "", "arms": ["other"], "above": 0.5}), HEAD, "Exploratory"),
+        (of_p(), "{head}+", "Exploratory"),
+        (of_p(), "0" * 40, UNKNOWN),
+        (of_p(), "", UNKNOWN),
     ],
 )  # fmt: skip
-def test_a_prediction_is_compared_with_the_commit_of_its_rows(mine, change, fine):
-    said = said_of(mine, git(mine, "rev-parse", "HEAD"), change)
-    assert said.startswith("" if fine else "Exploratory") and bool(said) is not fine
-
-
-def test_a_renamed_override_is_the_same_declaration(mine):
-    def rename(content):
-        content["arms"]["old"] = ["attn=new", "attn.flag=true"]
-
-    head = git(mine, "rev-parse", "HEAD")
-    renamed = {"attn=old": ["attn=new", "attn.flag=true"], "gone=1": []}
-    assert said_of(mine, head, rename, renamed) == ""
-
-
-@pytest.mark.parametrize("at", ["dirty", "unknown", "none"])
-def test_rows_of_no_known_clean_commit_are_no_declared_test(mine, at):
-    head = git(mine, "rev-parse", "HEAD")
-    said = said_of(mine, {"dirty": f"{head}+", "unknown": "0" * 40, "none": ""}[at])
-    assert said.startswith("Exploratory" if at == "dirty" else UNCHECKED.split("{")[0])
-
-
-def test_outside_git_a_declaration_cannot_be_checked(mine, tmp_path):
-    head = git(mine, "rev-parse", "HEAD")
-    assert said_of(mine, head) == ""
-    opened = open_claim(mine.rename(tmp_path / "mine") / "claim.yaml", tmp_path)
-    verdict, parts = judge_claim(opened.claim, opened.rows)
-    assert verdict == "holds" and opened.place.commit == ""
-    assert opened.undeclared(parts).startswith(UNCHECKED.split("{")[0])
+def test_a_prediction_is_compared_with_the_commit_of_its_rows(mine, change, commit_of_rows, said):
+    at = commit_of_rows.format(head=git(mine, "rev-parse", "HEAD"))
+    for words, loss in ((["y=1", "attn=old"], 2.0), (["y=1", "attn=other"], 1.0)):
+        for seed in range(300, 310):
+            Rows(mine / "rows.jsonl").add(row_of(words, seed, at, val_loss=loss))
+    content = json.loads(json.dumps(CLAIM))
+    renamed = change(content) or {}
+    (mine / "claim.yaml").write_text(yaml.safe_dump(content))
+    commit(mine)
+    (mine.parent / "renamed.yaml").write_text(yaml.safe_dump(renamed))
+    claim = Claim.read(mine / "claim.yaml")
+    _, parts = judge_claim(claim, Rows(mine / "rows.jsonl"))
+    assert [len(part.values) for part in parts if part.of in "pq"] == [10, 10]
+    found = exploratory(claim, parts)
+    assert found.startswith(said) and bool(found) == bool(said)
+    shutil.rmtree(mine.parents[1] / ".git")  # now it cannot be checked
+    assert commit_of(mine) == ""
+    assert exploratory(claim, parts).startswith("Exploratory" if at.endswith("+") else UNKNOWN)

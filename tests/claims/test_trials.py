@@ -5,8 +5,13 @@ import math
 import pytest
 
 from attnlab.claims import trials
-from attnlab.claims.claims import Claim, Prediction, judge_part, needed, parts_of
-from attnlab.claims.trials import Arm, Run, has, number
+from attnlab.claims.claims import Claim, Prediction, needed, parts_of
+from attnlab.claims.ranking import Protocol, with_own
+from attnlab.claims.ranking import needed as needed_of_ranking
+from attnlab.claims.rows import Rows
+from attnlab.claims.trials import Arm, Run, having, number
+from attnlab.errors import BadInput
+from tests.conftest import ROOT
 
 GRID = (0.003, 0.01, 0.03)
 
@@ -49,7 +54,7 @@ def filled(arm, loss):
     ],
 )  # fmt: skip
 def test_the_rate_with_the_lowest_mean_loss_is_chosen(loss, rate, tried, at_edge):
-    choice, rows, rounds = filled(Arm("a", ("x=1",), GRID), loss)
+    choice, rows, rounds = filled(Arm(("x=1",), GRID), loss)
     assert choice.rate == pytest.approx(rate)
     assert (len(choice.scores), choice.at_edge) == (tried, at_edge)
     assert len(rows) == 3 * tried
@@ -57,7 +62,7 @@ def test_the_rate_with_the_lowest_mean_loss_is_chosen(loss, rate, tried, at_edge
 
 
 def test_a_test_is_read_in_the_order_of_seeds_up_to_the_first_gap():
-    fixed, arm = Arm("a", ("x=1", "optim.lr=0.1")), Arm("a", ("x=1",), GRID)
+    fixed, arm = Arm(("x=1", "optim.lr=0.1")), Arm(("x=1",), GRID)
     assert trials.tests(fixed, {}, range(2)) == ([], [Run(fixed.overrides, s) for s in (0, 1)])
     assert trials.tests(arm, {}, range(5)) == ([], arm.choose({})[1])  # first, the rate
     _, rows, _ = filled(arm, lambda r, s: abs(math.log(r / 0.01)))
@@ -83,7 +88,9 @@ def test_a_test_is_read_in_the_order_of_seeds_up_to_the_first_gap():
 )
 def test_a_number_of_a_row(row, key, worst, value):
     assert number(row, key, worst) == pytest.approx(value, nan_ok=True)
-    assert has(row, key) == (row["status"] == "diverged" or key in row["values"])
+    found = [row_of(1.0, x=1.0), row, row_of(1.0, x=1.0)]
+    there = row["status"] == "diverged" or key in row["values"]
+    assert having(key, found) == (found if there else found[:1])  # up to the first gap
 
 
 def claim_of(most=20, **settings):
@@ -120,7 +127,7 @@ def simulated(claim, differences, **which):
 def test_a_test_goes_on_while_a_later_stage_can_decide(most, differences, rounds, verdict):
     made, rows = simulated(claim_of(most), differences)
     assert made == rounds
-    (part,) = (judge_part(part, rows) for part in parts_of(claim_of(most)))
+    (part,) = parts_of(claim_of(most), rows)
     assert part.verdict == verdict
     assert list(part.values) == differences
 
@@ -147,3 +154,19 @@ def test_what_is_needed_is_what_is_missing(settings, which, rounds):
     assert min(seeds, default=300) == settings.get("first_seed", 300) or which.get("pilots")
     for run in list(rows)[::4]:  # a lost row is what is missing, alone
         assert needed(claim, {k: v for k, v in rows.items() if k != run}, **which) == [run]
+
+
+def test_a_variant_of_the_command_line_is_ranked_by_published_rows():
+    protocol = Protocol.read(ROOT / "experiments" / "ranking" / "ranking.yaml")
+    rows, alone = Rows(protocol.folder / "rows.jsonl"), "model.learned_positions=false"
+    for typed, name, partner in [
+        ("attn=gate_head", "gate_head", "sdpa"),
+        (f"{alone} attn=rotary", f"rotary {alone}", "sdpa, no positions"),
+        ("attn._target_=my.Layer +attn.k=2", "my.Layer +attn.k=2", "sdpa"),
+    ]:
+        own, found = with_own(protocol, typed.split())
+        assert (found, own.partner(found)) == (name, partner)
+        assert bool(needed_of_ranking(own, rows, [found], quick=False)) == ("my.Layer" in name)
+    for typed in (alone, f"attn=rotary {alone} model.n_head=1", "attn=rotary optim.lr=1"):
+        with pytest.raises(BadInput):
+            with_own(protocol, typed.split())

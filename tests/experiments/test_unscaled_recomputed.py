@@ -68,11 +68,11 @@ def test_enough_seeds_say_what_the_prediction_says(name: str) -> None:
 
 @pytest.mark.parametrize("name", KEPT)
 def test_the_engine_finds_the_same(name: str) -> None:
-    from attnlab.claims.claims import judge_claim, read_claim
+    from attnlab.claims.claims import Claim, judge_claim
     from attnlab.claims.rows import Rows
     from attnlab.runs.share import share_of
 
-    _, parts = judge_claim(read_claim(FOLDER / "claim.yaml"), Rows(FOLDER / "rows.jsonl"))
+    _, parts = judge_claim(Claim.read(FOLDER / "claim.yaml"), Rows(FOLDER / "rows.jsonl"))
     part = next(part for part in parts if part.name == name)
     assert part.verdict == ("shown" if "share" in name else "confirmed")
     engine = share_of(*part.scores.values())

@@ -3,47 +3,32 @@
 import hashlib
 import re
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
-from attnlab.claims import ranking
-from attnlab.claims.claims import (
-    PILOTS,
-    Claim,
-    Part,
-    function,
-    judge_claim,
-    judge_part,
-    parts_of,
-    read_claim,
-    read_declared,
-)
-from attnlab.claims.page import all_claims, came_out, draw, fill, page_block, prediction_table
-from attnlab.claims.ranking_page import cell_table, ranking_block
-from attnlab.claims.reproduce import Place, compose, without_rate
-from attnlab.claims.rows import Rows, commit_of, of_prediction, read_renamed, undeclared
+from attnlab.claims import page, ranking
+from attnlab.claims.claims import PILOTS, Claim, Part, function, judge_claim, needed, parts_of
+from attnlab.claims.reproduce import Work, composed, without_rate
+from attnlab.claims.rows import Rows, commit_of, of_prediction, undeclared
 from attnlab.errors import BadInput
 from attnlab.installation import is_installed, lab_path
 from attnlab.plotting.drawing import as_svg, styled
 
 
-def find_claims(names: Sequence[str]) -> list[Path]:
-    """The claim.yaml of names or directories, in ./experiments before those of the lab; all of
-    them without names. BadInput if there is none."""
-    places = [lab_path("experiments"), Path("experiments")]
-    known = {f.parent.name: f for place in places for f in sorted(place.glob("*/claim.yaml"))}
-    if not names:
-        own = sorted(places[1].glob("*/claim.yaml"))
-        return sorted(own or known.values(), key=lambda file: read_claim(file).order)
-    found = [Path(name, "claim.yaml") for name in names]
-    found = [x if x.exists() else known.get(str(x.parent), x) for x in found]
-    if lacking := [str(file.parent) for file in found if not file.exists()]:
+def find_claims(names: Sequence[str]) -> list[Claim]:
+    """The claims of names or directories, in ./experiments before those of the lab; without names
+    all of them in order. Their modules can be imported. BadInput if there is none."""
+    places = (lab_path("experiments"), Path("experiments"))
+    lab, own = ({x.parent.name: x for x in place.glob("*/claim.yaml")} for place in places)
+    known = lab | own
+    files = [Path(name, "claim.yaml") for name in names]
+    files = [x if x.exists() else known.get(str(x.parent), x) for x in files]
+    if lacking := [str(file.parent) for file in files if not file.exists()]:
         raise BadInput(f"there is no claim {lacking[0]}; known are: {', '.join(sorted(known))}")
-    return found
+    claims = [Claim.read(file) for file in files or (own or lab).values()]
+    sys.path += {str(claim.folder.parents[1]) for claim in claims} - {*sys.path}
+    return claims if names else sorted(claims, key=lambda claim: (claim.order, claim.folder))
 
 
 def open_rows(folder: Path, own: Path, *, apart: bool = False) -> tuple[Rows, str]:
@@ -52,143 +37,120 @@ def open_rows(folder: Path, own: Path, *, apart: bool = False) -> tuple[Rows, st
     commit, files = commit_of(folder), [folder / "rows.jsonl"]
     if apart or not commit or commit.endswith("+") or is_installed():
         files.append(own)
-    return Rows(*files, renamed=read_renamed(folder.parent)), commit
+    return Rows(*files), commit
 
 
-@dataclass(frozen=True)
-class OpenClaim:
-    """A claim with its rows, and where new ones are made."""
-
-    claim: Claim
-    rows: Rows
-    place: Place
-    committed: Rows  # those in its directory
-
-    def undeclared(self, parts: Sequence[Part]) -> str:
-        """Why the rows of predictions are not a declared test, in a sentence; or nothing."""
-        made = {(row["commit"], part.of) for part in parts for of_arm in part.rows.values()
-                for row in of_arm}  # fmt: skip
-        declared = partial(of_prediction, renamed=self.rows.renamed)
-        return undeclared(self.place.folder / "claim.yaml", sorted(made), declared)
-
-    def report(self, *, pilots: bool = False, fresh: bool = False) -> str:
-        """What came out, in Markdown; with `fresh`, also how far it is from committed rows."""
-        if pilots:
-            parts = [replace(part, seeds=PILOTS) for part in parts_of(self.claim)]
-            return prediction_table([judge_part(part, self.rows) for part in parts])
-        verdict, parts = judge_claim(self.claim, self.rows)
-        said = [came_out(self.claim, verdict, parts), prediction_table(parts)]
-        said += filter(None, [self.undeclared(parts)])
-        if fresh:
-            then = judge_claim(self.claim, self.committed)[1]
-            apart = [0.0 if x == y else abs(x - y) for a, b in zip(parts, then, strict=True)
-                     for x, y in zip(a.values, b.values, strict=False)]  # fmt: skip
-            equal = f"{apart.count(0)} of {len(apart)} values are those of the committed rows"
-            said.append(f"{equal}; the most different one by {max(apart, default=0):.2g}")
-        return "\n\n".join(said)
-
-
-def open_claim(file: Path, outputs: Path, *, fresh: bool = False) -> OpenClaim:
-    """A claim with its rows. With `fresh`, committed ones choose the learning rates, and the test
-    is run again."""
-    claim, folder = read_claim(file), file.parent.resolve()
-    if str(folder.parents[1]) not in sys.path:
-        sys.path.append(str(folder.parents[1]))  # of experiments.NAME; last: it replaces no other
-    own = outputs.resolve() / folder.name / ("fresh.jsonl" if fresh else "rows.jsonl")
-    rows, commit = open_rows(folder, own)
-    committed = Rows(folder / "rows.jsonl", renamed=rows.renamed)
+def open_claim(
+    claim: Claim, outputs: Path, *, pilots: bool = False, long: bool = False, fresh: bool = False
+) -> Work:
+    """What `attnlab reproduce` does for a claim. With `fresh`, committed rows choose the learning
+    rates, and the test is run again."""
+    outputs = outputs.resolve() / claim.folder.name
+    rows, commit = open_rows(claim.folder, outputs / "rows.jsonl")
     if fresh:
-        rows = Rows(own, renamed=rows.renamed)
-        rows.update({run: row for run, row in committed.items() if run.seed >= PILOTS[0]})
-    reads: dict[tuple[str, ...], set[str]] = {}
-    for part in parts_of(claim):
-        for arm in part.arms if part.prediction.read else ():
-            reads.setdefault(without_rate(arm.overrides), set()).add(part.prediction.read)
-    return OpenClaim(claim, rows, Place(folder, own.parent, commit, reads), committed)
+        committed, rows = Rows(claim.folder / "rows.jsonl"), Rows(outputs / "fresh.jsonl")
+        rows |= {run: row for run, row in committed.items() if run.seed >= PILOTS[0]}
+    parts = [part for part in parts_of(claim, rows) if part.prediction.read]
+    reads = {(without_rate(arm), part.prediction.read) for part in parts for arm in part.arms}
+    missing = partial(needed, claim, rows, pilots=pilots, long=long)
+    said = partial(report, claim, rows, pilots=pilots, fresh=fresh)
+    return Work(claim.folder, outputs, rows, commit, missing, said, reads)
 
 
-def publish(work: Sequence[OpenClaim]) -> list[Path]:
+def report(claim: Claim, rows: Rows, *, pilots: bool = False, fresh: bool = False) -> str:
+    """What came out, in Markdown; with `fresh`, also how far it is from committed rows."""
+    if pilots:
+        return page.prediction_table(parts_of(claim, rows, PILOTS))
+    verdict, parts = judge_claim(claim, rows)
+    said = [page.came_out(claim, verdict, parts), page.prediction_table(parts)]
+    said.append(exploratory(claim, parts))
+    if fresh:
+        then = parts_of(claim, Rows(claim.folder / "rows.jsonl"))
+        apart = [0.0 if x == y else abs(x - y) for a, b in zip(parts, then, strict=True)
+                 for x, y in zip(a.values, b.values, strict=False)]  # fmt: skip
+        equal = f"{apart.count(0)} of {len(apart)} values are those of the committed rows"
+        said.append(f"{equal}; the most different one by {max(apart, default=0):.2g}")
+    return "\n\n".join(filter(None, said))
+
+
+def exploratory(claim: Claim, parts: Sequence[Part]) -> str:
+    """Why the rows of predictions are not a declared test, in a sentence; or nothing."""
+    made = {(row["commit"], part.of) for part in parts for of in part.rows.values() for row in of}
+    return undeclared(claim.file, made, of_prediction)
+
+
+def publish(claims: Sequence[Claim]) -> Iterator[Path]:
     """Write the figures and pages of claims from their committed rows, and the table of all;
     BadInput if rows are not those of a declared test."""
-    written, judged = [], []
-    for each in work:
-        verdict, parts = judge_claim(each.claim, each.committed)
-        folder = each.place.folder
-        if why := each.undeclared(parts):
-            raise BadInput(f"{each.claim.name} cannot be published. {why}")
-        save(figure_of(each, parts), folder / "figure.svg")
-        fill(folder / "README.md", page_block(each.claim, verdict, parts))
-        written += [folder / "figure.svg", folder / "README.md"]
-        judged.append((each.claim, verdict, parts))
-    table = work[0].place.folder.parent / "README.md"
-    if len(work) == len(list(table.parent.glob("*/claim.yaml"))):
-        fill(table, all_claims(judged))
-        written.append(table)
-    return written
+    judged = []
+    for claim in claims:
+        verdict, parts = judge_claim(claim, Rows(claim.folder / "rows.jsonl"))
+        if why := exploratory(claim, parts):
+            raise BadInput(f"{claim.folder.name} cannot be published. {why}")
+        judged.append((claim, verdict, parts))
+        figure, readme = claim.folder / "figure.svg", claim.folder / "README.md"
+        figure.write_text(figure_of(claim, parts), encoding="utf-8")
+        page.fill(readme, page.page_block(claim, verdict, parts))
+        yield from (figure, readme)
+    table = claims[0].folder.parent / "README.md"
+    if len(claims) == len(list(table.parent.glob("*/claim.yaml"))):
+        page.fill(table, page.all_claims(judged))
+        yield table
 
 
-def figure_of(each: OpenClaim, parts: Sequence[Part]) -> Figure:
-    """The figure of a claim: that of its own figure.py, if it has one."""
-    own = (each.place.folder / "figure.py").exists()
-    make = function(each.place.folder, "figure.draw") if own else draw
+def figure_of(claim: Claim, parts: Sequence[Part]) -> str:
+    """The figure of a claim as SVG: that of its own figure.py, if it has one."""
+    own = (claim.folder / "figure.py").exists()
     with styled():
-        return make(each.claim, parts)
+        figure = (function(claim.folder, "figure.draw") if own else page.draw)(claim, parts)
+    return "".join(f"{line.rstrip()}\n" for line in as_svg(figure).splitlines())
 
 
-def save(figure: Figure, file: Path) -> None:
-    """Write an SVG whose content depends on the figure alone."""
-    lines = "\n".join(line.rstrip() for line in as_svg(figure).splitlines())
-    file.write_text(lines + "\n", encoding="utf-8")
+def find_ranking() -> ranking.Protocol:
+    """The ranking in ./experiments, or that of the lab."""
+    file = Path("experiments/ranking/ranking.yaml")
+    return ranking.Protocol.read(file if file.exists() else lab_path(str(file)))
 
 
-@dataclass(frozen=True)
-class OpenRanking:
-    """The ranking with its rows, and where new ones are made."""
-
-    protocol: ranking.Protocol
-    names: tuple[str, ...]  # of the variants that are run
-    rows: Rows
-    place: Place
-
-    def report(self, *, quick: bool) -> str:
-        """The cells of the variants that are run, in Markdown."""
-        table = ranking.cells(self.protocol, self.rows, self.names)
-        lengths = (1,) if quick else (1, ranking.LONG)
-        return "\n\n".join(cell_table(self.protocol, table, self.names, n) for n in lengths)
-
-    def publish(self) -> Path:
-        """Write the page; BadInput if rows are not those that were declared."""
-        made = ranking.made(self.protocol, self.rows)
-        declared = partial(ranking.of_cell, renamed=self.rows.renamed)
-        if why := undeclared(self.place.folder / "ranking.yaml", made, declared):
-            raise BadInput(f"the ranking cannot be published. {why}")
-        fill(self.place.folder / "README.md", ranking_block(self.protocol, self.rows))
-        return self.place.folder / "README.md"
-
-
-def open_ranking(folder: Path, outputs: Path, overrides: Sequence[str]) -> OpenRanking:
-    """The ranking of all variants or, with overrides, of the one that they describe, if it passes
-    the checkup. Rows of a variant of one's own are kept in `outputs`, by its settings and code."""
-    folder, outputs = folder.resolve(), outputs.resolve()
-    protocol = read_declared(folder / "ranking.yaml", ranking.Protocol)
-    names = tuple(protocol.arms)
+def open_ranking(
+    protocol: ranking.Protocol, overrides: Sequence[str], outputs: Path, *, quick: bool = False
+) -> Work:
+    """What `attnlab rank` does for all variants or, with overrides, for the one of the command
+    line, if it passes the checkup. Its rows are kept in `outputs`, by its settings and code."""
+    names, outputs = tuple(protocol.arms), outputs.resolve()
     if overrides:
         protocol, name = ranking.with_own(protocol, overrides)
         outputs /= f"{re.sub(r'[^a-zA-Z0-9_.=,-]+', '_', name)[:60]}~{checked(protocol, name)}"
         names = (name,)
-    rows, commit = open_rows(folder, outputs / "rows.jsonl", apart=bool(overrides))
-    return OpenRanking(protocol, names, rows, Place(folder, outputs, commit))
+    rows, commit = open_rows(protocol.folder, outputs / "rows.jsonl", apart=bool(overrides))
+
+    def tables() -> str:
+        table = ranking.cells(protocol, rows, names)
+        lengths = (1,) if quick else (1, ranking.LONG)
+        return "\n\n".join(page.cell_table(protocol, table, names, times) for times in lengths)
+
+    missing = partial(ranking.needed, protocol, rows, names, quick=quick)
+    return Work(protocol.folder, outputs, rows, commit, missing, tables)
 
 
 def checked(protocol: ranking.Protocol, name: str) -> str:
     """A digest of the settings and code of a variant; BadInput if it does not pass the checkup."""
     from attnlab.checkup import checkup
-    from attnlab.training.config import read_config
 
     task = next(iter(protocol.tasks.values()))
-    words = [*task.overrides, *protocol.overrides(name), "seed=0"]
-    config = read_config(compose(words, lab_path("experiments"))[0])
-    report = checkup(config.model(len(config.data().alphabet)), name=name)
-    if not report.healthy:
-        raise BadInput(f"{name} does not pass the checkup and is not ranked:\n{report}")
+    config, _ = composed((*task.overrides, *protocol.overrides(name)), lab_path("experiments"))
+    found = checkup(config.model(len(config.data().alphabet)), name=name)
+    if not found.healthy:
+        raise BadInput(f"{name} does not pass the checkup and is not ranked:\n{found}")
     return hashlib.sha256(repr(config.settings["attn"]).encode()).hexdigest()[:8]
+
+
+def publish_ranking(protocol: ranking.Protocol) -> Path:
+    """Write the page; BadInput if rows are not those that were declared."""
+    table = ranking.cells(protocol, Rows(protocol.folder / "rows.jsonl"), protocol.arms)
+    made = {(row["commit"], f"{name} on {task}") for (name, task, _), cell in table.items()
+            for row in cell.rows}  # fmt: skip
+    if why := undeclared(protocol.file, made, ranking.of_cell):
+        raise BadInput(f"the ranking cannot be published. {why}")
+    page.fill(protocol.folder / "README.md", page.ranking_block(protocol, table))
+    return protocol.folder / "README.md"

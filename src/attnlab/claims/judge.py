@@ -7,41 +7,31 @@ are both judged here.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from attnlab.runs.seed_statistics import LOOKS, Answer, Verdict, count, median_interval
+from attnlab.runs.seed_statistics import LOOKS, Answer, count, median_interval
 
-Sentence = Literal["holds", "holds only if", "does not hold", "open"]
 FEWEST = LOOKS[0][0]  # with fewer seeds, values are shown and not judged
 
 
-@dataclass(frozen=True)
-class Criterion:
-    """A seed agrees if its value lies between `low` and `high`.
+def answer(value: float, low: float, high: float, always: bool = False) -> Answer:
+    """Whether a value agrees, as it lies between two bounds, or on which side it misses.
 
     A value on a bound neither agrees nor contradicts. With `always`, no statistics are needed: the
     bounds belong to the range, one miss refutes, and ten seeds without a miss confirm.
     """
-
-    low: float = -math.inf
-    high: float = math.inf
-    always: bool = False
-
-    def answer(self, value: float) -> Answer:
-        """Whether a value agrees, or on which side it lies; NaN contradicts only with `always`."""
-        if value < self.low:
-            return "below"
-        if value > self.high or (self.always and math.isnan(value)):
-            return "above"
-        on_bound = math.isfinite(value) and value in (self.low, self.high)  # inf is no bound
-        return "neither" if math.isnan(value) or (on_bound and not self.always) else "yes"
+    if value < low:
+        return "below"
+    if value > high or (always and math.isnan(value)):
+        return "above"
+    on_bound = math.isfinite(value) and value in (low, high)  # inf is no bound
+    return "neither" if math.isnan(value) or (on_bound and not always) else "yes"
 
 
 @dataclass(frozen=True)
 class Outcome:
     """The verdict on one prediction at one length of training, with its numbers."""
 
-    verdict: Verdict
+    verdict: str  # confirmed, refuted or open
     yes: int  # seeds that agree, of the first n
     n: int  # judged seeds: up to the last complete stage, or all if there are fewer than 10
     undecided: bool  # a later stage could still decide
@@ -50,13 +40,14 @@ class Outcome:
     high: float
 
 
-def judge(values: Sequence[float], criterion: Criterion, most: int = 10) -> Outcome:
+def judge(
+    values: Sequence[float], low: float, high: float, always: bool = False, most: int = 10
+) -> Outcome:
     """Judge a prediction by one value a seed, in order; `most` seeds may be used."""
-    answers, n = [criterion.answer(value) for value in values], 0
-    verdict: Verdict = "open"
-    undecided = False
-    if criterion.always:
-        missed = any(answer != "yes" for answer in answers)
+    answers = [answer(value, low, high, always) for value in values]
+    verdict, n, undecided = "open", 0, False
+    if always:
+        missed = any(x != "yes" for x in answers)
         verdict = "refuted" if missed else "confirmed" if len(answers) >= FEWEST else "open"
     elif most >= FEWEST:
         verdict, n, undecided = count(answers, max(n for n, _ in LOOKS if n <= most))
@@ -66,7 +57,7 @@ def judge(values: Sequence[float], criterion: Criterion, most: int = 10) -> Outc
     return Outcome(verdict, answers[:n].count("yes"), n, undecided, *interval)
 
 
-def sentence(verdicts: Sequence[tuple[str, str]]) -> Sentence:
+def sentence(verdicts: Sequence[tuple[str, str]]) -> str:
     """The verdict on a sentence from (role, verdict) of its predictions.
 
     Roles: "for" and "against" decide; a "control" must be confirmed; others do not count.

@@ -6,6 +6,7 @@ were renamed since rows were made, old: [new, ...]; they are replaced as rows ar
 
 import json
 import platform
+import re
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
@@ -21,10 +22,9 @@ from attnlab.files import read_yaml
 
 Renamed = Mapping[str, Sequence[str]]
 WORDS = ("says", "where", "long")  # of a prediction: they may change after its runs
-UNCHECKED = (
-    "Whether it was declared before its runs cannot be checked: git does not know {commit}."
-)
+UNCHECKED = "Whether it was declared first cannot be checked: git does not know {commit}."
 GENERATED = tuple(f":(exclude,top,glob)**/{name}" for name in ("rows.jsonl", "*.md", "*.svg"))
+decode = json.JSONDecoder(parse_constant=lambda _: None).decode  # NaN and infinity become null
 
 
 class Rows(dict[Run, Row]):
@@ -34,43 +34,46 @@ class Rows(dict[Run, Row]):
     BadInput if a line is damaged or a run has two rows in a file.
     """
 
-    def __init__(self, *files: Path, renamed: Renamed | None = None) -> None:
+    def __init__(self, *files: Path) -> None:
         super().__init__()
-        self.file, self.renamed = files[-1], renamed or {}
+        self.file, renamed = files[-1], read_renamed(files[0].parents[1])
         for file in reversed(files):  # those of the first count
-            self.update(self._read(file))
+            self.update(self._read(file, renamed))
 
-    def _read(self, file: Path) -> dict[Run, Row]:
+    def _read(self, file: Path, renamed: Renamed) -> dict[Run, Row]:
         found: dict[Run, Row] = {}
         lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
         for number, line in enumerate(lines, 1):
             if line.endswith(b"\n"):
                 try:
-                    row = as_row(line)
-                    run = Run(rename(row["overrides"], self.renamed), row["seed"])
+                    row = decode(line.decode())
+                    run = Run(rename(row["overrides"], renamed), row["seed"])
                 except (ValueError, KeyError, TypeError) as error:
                     why = f"{file}, line {number} is not a row; restore it with git"
                     raise BadInput(why) from error
                 if run in found:
-                    raise BadInput(f"{file}, line {number}: a second row of {said(*run)}")
+                    raise BadInput(f"{file}, line {number}: a second row of {run}")
                 found[run] = row
         return found
 
-    def add(self, row: Row) -> None:
+    def add(self, row: Row) -> Run:
         """Keep a row, also on the disk."""
         text = self.file.read_bytes() if self.file.exists() else b""
         if text and not text.endswith(b"\n"):
             self.file.write_bytes(text[: text.rfind(b"\n") + 1])
         self.file.parent.mkdir(parents=True, exist_ok=True)
+        row = decode(json.dumps(row))  # as it will be read
         with self.file.open("a", encoding="utf-8") as stream:
-            row = as_row(json.dumps(row))  # as it will be read
             stream.write(json.dumps(row) + "\n")
-        self[Run(tuple(row["overrides"]), row["seed"])] = row
+        run = Run(tuple(row["overrides"]), row["seed"])
+        self[run] = row
+        return run
 
 
-def said(overrides: Iterable[str], seed: int) -> str:
-    """A run in words."""
-    return f"{' '.join(overrides)} seed={seed}"
+def read_renamed(experiments: Path) -> Renamed:
+    """The renamed overrides of a directory of claims."""
+    file = experiments / "renamed.yaml"
+    return read_yaml(file) or {} if file.exists() else {}
 
 
 def rename(overrides: Iterable[str], renamed: Renamed) -> tuple[str, ...]:
@@ -78,21 +81,9 @@ def rename(overrides: Iterable[str], renamed: Renamed) -> tuple[str, ...]:
     return tuple(new for old in overrides for new in renamed.get(old, [old]))
 
 
-def as_row(line: str | bytes) -> Row:
-    """A line as a row. JSON has no NaN and no infinity; they become null."""
-    return json.loads(line, parse_constant=lambda _: None)
-
-
-def read_renamed(experiments: Path) -> dict[str, list[str]]:
-    """The renamed overrides of a directory of claims."""
-    file = experiments / "renamed.yaml"
-    return dict(read_yaml(file) or {}) if file.exists() else {}
-
-
 def git(directory: Path, *words: str) -> str | None:
     """What a git command prints; None if it fails, as outside a repository."""
-    command = ["git", "-C", str(directory), *words]
-    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
+    done = subprocess.run(["git", "-C", directory, *words], capture_output=True, encoding="utf-8")
     return done.stdout if done.returncode == 0 else None
 
 
@@ -106,9 +97,8 @@ def commit_of(directory: Path) -> str:
 def machine() -> str:
     """What rounding depends on, the processor and torch; stored in each row."""
     file = Path("/proc/cpuinfo")
-    lines = file.read_text().splitlines() if file.exists() else []
-    named = (line.partition(": ")[2] for line in lines if line.startswith("model name"))
-    return f"{next(named, platform.machine())}, torch {version('torch')}"
+    named = re.search(r"model name\s*: (.*)", file.read_text() if file.exists() else "")
+    return f"{named[1] if named else platform.machine()}, torch {version('torch')}"
 
 
 def of_prediction(content: Any, name: str, renamed: Renamed) -> Any:
@@ -126,10 +116,10 @@ def of_prediction(content: Any, name: str, renamed: Renamed) -> Any:
 
 @cache
 def content_at(file: Path, commit: str) -> Any:
-    """What a file of YAML held at a commit; None if it did not exist or the commit is unknown.
+    """What a file of YAML held at a commit; None if it did not exist.
 
-    A claim that was declared in the earlier format, declared.json, is that of the commit which
-    turned it into claim.yaml: a test compared the two then.
+    For a claim of the earlier format, declared.json, this is what it held at the commit which
+    turned that into claim.yaml: a test compared the two then.
     """
     text = git(file.parent, "show", f"{commit}:./{file.name}")
     if text is None and git(file.parent, "show", f"{commit}:./declared.json") is not None:
@@ -138,25 +128,21 @@ def content_at(file: Path, commit: str) -> Any:
     return None if text is None else yaml.safe_load(text)
 
 
-def undeclared(file: Path, made: Iterable[tuple[str, str]], declared: Callable[..., Any]) -> str:
+def undeclared(
+    file: Path, made: Iterable[tuple[str, str]], declared: Callable[[Any, str, Renamed], Any]
+) -> str:
     """Why rows are not a declared test, in a sentence; empty if they are.
 
     Committing claim.yaml or ranking.yaml declares it: rows must come from clean commits at which
-    it declared the same, but for its words.
-
-    Args:
-        file: that file.
-        made: the commit of rows, and the name of what they test.
-        declared: what a content of the file declares of a name.
+    it declared the same. `made` has the commits of rows, with the names of what they test.
     """
-    today = read_yaml(file)
-    for commit, name in made:
+    today, renamed = read_yaml(file), read_renamed(file.parents[1])
+    for commit, name in sorted(made):
         if commit.endswith("+"):
             return f"Exploratory: runs were made with uncommitted changes of {commit[:8]}."
         if not commit or git(file.parent, "cat-file", "-e", f"{commit}^{{commit}}") is None:
             return UNCHECKED.format(commit=commit[:8] or "their commit")
         then = content_at(file, commit)
-        if then is None or declared(then, name) != declared(today, name):
-            why = f"{name} was not declared as it is today at {commit[:8]}, when runs were made"
-            return f"Exploratory: {why}."
+        if then is None or declared(then, name, renamed) != declared(today, name, renamed):
+            return f"Exploratory: {name} was declared otherwise at {commit[:8]}, when it was run."
     return ""

@@ -5,8 +5,8 @@ there say. Nothing else decides what is trained, so every call continues where t
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -20,6 +20,9 @@ class Run(NamedTuple):
 
     overrides: tuple[str, ...]
     seed: int
+
+    def __str__(self) -> str:
+        return f"{' '.join(self.overrides)} seed={self.seed}"
 
 
 Rows = Mapping[Run, Row]
@@ -38,20 +41,16 @@ class Choice:
 class Arm:
     """One side of a comparison. Without rates, it is trained as its overrides say."""
 
-    name: str
-    overrides: tuple[str, ...] = ()
+    overrides: tuple[str, ...]
     rates: tuple[float, ...] = ()
+    selection: Sequence[int] = range(1000, 1003)  # seeds that choose the rate
     floor: float = 0.1  # the rate decays to this share of itself; 1: it is constant
-    selection: Collection[int] = field(default=range(1000, 1003))  # seeds that choose the rate
+    last: tuple[str, ...] = ()  # overrides that are written after the rate
 
     def run(self, seed: int, rate: float | None = None) -> Run:
         """The run of a seed, at a rate."""
         at = () if rate is None else (f"optim.lr={rate:g}", f"optim.min_lr={rate * self.floor:g}")
-        return Run((*self.overrides, *at), seed)
-
-    def row(self, rows: Rows, seed: int, rate: float | None = None) -> Row | None:
-        """The row of a run; the ranking also accepts one of a longer run."""
-        return rows.get(self.run(seed, rate))
+        return Run((*self.overrides, *at, *self.last), seed)
 
     def score(self, row: Row) -> float:
         """What decides a learning rate; smaller is better, and a diverged run is the worst."""
@@ -59,21 +58,19 @@ class Arm:
 
     def choose(self, rows: Rows) -> tuple[Choice | None, list[Run]]:
         """The best rate, or None and the runs that are missing for the choice."""
-        if not self.rates:
-            return None, []
-        tried, extended = sorted(self.rates), 0
-        while True:
-            runs = [(r, s, self.row(rows, s, r)) for r in tried for s in self.selection]
-            if missing := [self.run(s, r) for r, s, row in runs if row is None]:
+        tried = sorted(self.rates)
+        while tried:
+            runs = {rate: [self.run(seed, rate) for seed in self.selection] for rate in tried}
+            if missing := [run for of in runs.values() for run in of if run not in rows]:
                 return None, missing
-            scores = {r: fmean(self.score(row) for at, _, row in runs if row and at == r)
-                      for r in tried}  # fmt: skip
+            scores = {r: fmean(self.score(rows[run]) for run in of) for r, of in runs.items()}
             best = min(scores, key=scores.__getitem__)
             at_edge = best in (tried[0], tried[-1])
-            if not at_edge or extended == EXTENSIONS:
+            if not at_edge or len(tried) == len(self.rates) + EXTENSIONS:
                 return Choice(best, scores, at_edge), []
             beside = tried[1] if best == tried[0] else tried[-2]
-            tried, extended = sorted([*tried, float(f"{best**2 / beside:.2g}")]), extended + 1
+            tried = sorted([*tried, float(f"{best**2 / beside:.2g}")])
+        return None, []
 
 
 def tests(arm: Arm, rows: Rows, seeds: Sequence[int]) -> tuple[list[Row], list[Run]]:
@@ -84,10 +81,9 @@ def tests(arm: Arm, rows: Rows, seeds: Sequence[int]) -> tuple[list[Row], list[R
     choice, missing = arm.choose(rows)
     if missing:
         return [], missing
-    rate = choice.rate if choice else None
-    found = [arm.row(rows, seed, rate) for seed in seeds]
-    runs = [arm.run(s, rate) for s, row in zip(seeds, found, strict=True) if row is None]
-    return [row for row in takewhile(bool, found) if row], runs
+    runs = [arm.run(seed, choice.rate if choice else None) for seed in seeds]
+    found = [rows[run] for run in takewhile(lambda run: run in rows, runs)]
+    return found, [run for run in runs if run not in rows]
 
 
 def number(row: Row, key: str, worst: float = math.nan) -> float:
@@ -99,6 +95,6 @@ def number(row: Row, key: str, worst: float = math.nan) -> float:
     return worst if math.isinf(worst) and not math.isfinite(value) else value
 
 
-def has(row: Row, key: str) -> bool:
-    """Whether a number was measured; a run that diverged has none to measure."""
-    return row["status"] == "diverged" or key in row["values"]
+def having(key: str, rows: Iterable[Row]) -> list[Row]:
+    """The rows up to the first in which a number is missing; a run that diverged has none."""
+    return list(takewhile(lambda row: row["status"] == "diverged" or key in row["values"], rows))

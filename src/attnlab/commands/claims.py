@@ -2,7 +2,6 @@
 
 import os
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,18 +33,16 @@ def reproduce(
 ) -> None:
     """Train the missing runs of claims, and judge them. Repeat the command to continue."""
     from attnlab.claims import experiments
-    from attnlab.claims.claims import needed
 
     sys.path.append(str(Path.cwd()))  # last, so that it replaces no installed module
-    files, outputs = experiments.find_claims(claims or []), Path("outputs/claims")
-    work = [experiments.open_claim(file, outputs, fresh=fresh) for file in files]
+    found = experiments.find_claims(claims or [])
     if publish:
-        print(*(printable(str(file)) for file in experiments.publish(work)), sep="\n")
-    for each in work if not publish else ():
-        lacks = partial(needed, each.claim, each.rows, pilots=pilots, long=long)
-        carry_out(
-            each, lacks, partial(each.report, pilots=pilots, fresh=fresh), plan, jobs, minutes
-        )
+        for file in experiments.publish(found):
+            print(printable(str(file)))
+        return
+    outputs, which = Path("outputs/claims"), {"pilots": pilots, "long": long, "fresh": fresh}
+    for work in [experiments.open_claim(claim, outputs, **which) for claim in found]:
+        carry_out(work, plan, jobs, minutes)
 
 
 def rank(
@@ -58,40 +55,32 @@ def rank(
 ) -> None:
     """Compare variants of attention, each at its best rate. Repeat the command to continue."""
     from attnlab.claims import experiments
-    from attnlab.claims.ranking import needed
-    from attnlab.installation import lab_path
 
     sys.path.append(str(Path.cwd()))
+    protocol = experiments.find_ranking()
     if publish and (attention or quick):
         raise BadInput("--publish writes the page of all committed rows; remove the rest")
-    own = Path("experiments/ranking")
-    folder = own if own.is_dir() else lab_path("experiments") / "ranking"
-    work = experiments.open_ranking(folder, Path("outputs/rank"), attention or [])
-    lacks = partial(needed, work.protocol, work.rows, work.names, quick=quick)
     if publish:
-        print(printable(str(work.publish())))
-    else:
-        carry_out(work, lacks, partial(work.report, quick=quick), plan, jobs, minutes)
+        print(printable(str(experiments.publish_ranking(protocol))))
+        return
+    work = experiments.open_ranking(protocol, attention or [], Path("outputs/rank"), quick=quick)
+    carry_out(work, plan, jobs, minutes)
 
 
-def carry_out(
-    work: Any, lacks: Any, report: Any, plan: bool, jobs: int | None, minutes: float | None
-) -> None:
-    """Train the missing runs of a claim or the ranking and print its report, or only say how many
-    are missing; exit code 1 if the time was up."""
+def carry_out(work: Any, plan: bool, jobs: int | None, minutes: float | None) -> None:
+    """Train what is missing and print the report, or only say how much is missing; exit code 1 if
+    the time was up."""
     from rich.console import Console
     from rich.markdown import Markdown
 
     from attnlab.claims.reproduce import run_missing, train_run
 
     if plan:
-        print(f"{work.place.folder.name}: {len(lacks())} runs come next")
+        print(f"{work.folder.name}: {len(work.needed())} runs come next")
         return
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    complete = run_missing(
-        lacks, work.rows, work.place, train=train_run, jobs=jobs or cores, minutes=minutes
-    )
-    Console(soft_wrap=True).print(Markdown(report()))
+    complete = run_missing(work, train_run, jobs or cores, minutes)
+    Console(soft_wrap=True).print(Markdown(work.report().replace("<br>", " ")))
     if not complete:
         print("Time is up; repeat the command to continue.")
         raise typer.Exit(1)
