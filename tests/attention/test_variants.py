@@ -189,6 +189,13 @@ def test_one_active_head_computes_what_identical_heads_compute() -> None:
     torch.testing.assert_close(*outputs)
 
 
+def test_alibi_has_the_slopes_of_its_formula_for_6_heads() -> None:
+    """The code of its authors has others where H is not a power of two."""
+    scores = masks.alibi(torch.zeros(6, 2, 1), torch.arange(2)[:, None], torch.zeros(1))
+    slopes = [0.396850, 0.157490, 0.0625, 0.024803, 0.009843, 0.003906]
+    assert scores[:, 1, 0].neg().tolist() == pytest.approx(slopes, abs=1e-6)
+
+
 @pytest.mark.parametrize(
     ("variant", "given", "said"),
     [

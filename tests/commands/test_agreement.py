@@ -87,14 +87,17 @@ def test_a_long_label_is_whole_in_files_and_ends_after_a_word_in_the_terminal(
     assert max(map(len, table)) <= 80 and any(x.startswith("unscaled ... ") for x in table)
 
 
-def test_an_own_mask_and_an_own_layer_are_named(tmp_path: Path) -> None:
+def test_an_own_mask_an_own_layer_and_callbacks_are_named(tmp_path: Path) -> None:
     write_run(tmp_path, "sdpa", 0, 2.0)
     write_run(tmp_path, "sdpa", 0, 2.1, "attn.may_attend=mine.even")
     write_run(tmp_path, "sdpa", 0, 2.2, "attn._target_=mine.Layer")
     write_run(tmp_path, "sdpa", 0, 2.3, "attn._target_=[mine.Layer,attnlab.attention.Gated]")
+    stops = {"stop": {"_target_": "lightning.pytorch.callbacks.EarlyStopping"}}
+    for typed, made in (("early_stopping", stops), ("none", {})):
+        write_run(tmp_path, "unscaled", 0, 2.4, f"callbacks={typed}", settings={"callbacks": made})
     found = {c.label: c.interval[0] for c in compare(read_runs(tmp_path)) if not c.is_baseline}
-    assert found == pytest.approx(
-        {"sdpa may_attend=mine.even": 0.1, "Layer": 0.2, "Layer+Gated": 0.3}
-    )
+    own = {"sdpa may_attend=mine.even": 0.1, "Layer": 0.2, "Layer+Gated": 0.3}
+    unpaired = {"unscaled callbacks=early_stopping": math.nan, "unscaled": math.nan}
+    assert found == pytest.approx(own | unpaired, nan_ok=True)
     (alone,) = compare(read_runs(tmp_path, where=["loss=2.2"]))
     assert alone.label == "Layer"
