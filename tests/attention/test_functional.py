@@ -17,7 +17,7 @@ TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 
 @st.composite
 def cases(draw: st.DrawFn) -> dict[str, Any]:
-    """q, k, v of any rank, S other than T, E other than D, a mask, and a bias."""
+    """q, k, v of any rank, S other than T, E other than D, a mask, and a bias that blocks, too."""
     leading = draw(st.sampled_from([(), (1,), (3,), (1, 2), (2, 3)]))
     T, S, D, E = (draw(st.integers(1, 6)) for _ in range(4))
     dtype = draw(st.sampled_from(list(TOLERANCE)))
@@ -28,6 +28,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     )
     may = torch.rand((*leading, T, S), generator=g) < 0.5
     may[..., 0] |= draw(st.booleans())
+    bias.masked_fill_(torch.rand(bias.shape, generator=g) < 0.1, -torch.inf)
     parts = {"q": q.to(dtype), "k": k.to(dtype), "v": v.to(dtype), "may": may, "bias": bias}
     return parts | {"scale": draw(st.none() | st.floats(-2, 2))}
 
@@ -42,14 +43,15 @@ def test_equals_pytorch_and_a_loop(case: dict[str, Any]) -> None:
         assert torch.equal(output, attention(q, k, v, **same, **given)[0])
     tolerance = TOLERANCE[q.dtype]
     scale = q.shape[-1] ** -0.5 if case["scale"] is None else case["scale"]
+    seen = may & (bias > -torch.inf)
     for place in np.ndindex(q.shape[:-1]):
         keys, values = k[place[:-1]].double(), v[place[:-1]].double()
-        row = np.where(may[place], scale * (keys @ q[place].double()) + bias[place], -np.inf)
-        weights = np.exp(row - row.max()) if may[place].any() else np.zeros(len(row))
+        row = np.where(seen[place], scale * (keys @ q[place].double()) + bias[place], -np.inf)
+        weights = np.exp(row - row.max()) if seen[place].any() else np.zeros(len(row))
         weights = weights / max(weights.sum(), 1e-300)
         np.testing.assert_allclose(pattern[place], weights, rtol=0, atol=tolerance)
         np.testing.assert_allclose(output[place], weights @ values.numpy(), rtol=0, atol=tolerance)
-    seen = may.any(-1)
+    seen = seen.any(-1)
     number = bias.masked_fill(~may, -torch.inf).to(q.dtype)
     theirs = F.scaled_dot_product_attention(q, k, v, attn_mask=number, scale=case["scale"])
     torch.testing.assert_close(output[seen], theirs[seen], rtol=0, atol=tolerance)

@@ -1,7 +1,6 @@
 """Properties of every file of conf/attn: a table of variants and what must hold of them."""
 
 import math
-from fnmatch import fnmatch
 from functools import partial
 from typing import Any
 
@@ -13,29 +12,9 @@ from attnlab.attention import AttentionConfig, SelfAttention, TorchMHA, manual
 from attnlab.attention import core as masks
 from attnlab.init import init_weights
 from attnlab.model import GPT
-from tests.attention.layers import (
-    DELTA,
-    VARIANTS,
-    B,
-    C,
-    D,
-    H,
-    T,
-    layer_of,
-    memo_of,
-    x_of,
-)
+from tests.attention.layers import DELTA, VARIANTS, B, C, D, H, T, layer_of, memo_of, x_of
 
 FINITE = sorted(set(VARIANTS) - {"strict_flip"})  # its last query sees no key: NaN
-LEAKS = {
-    "flipped", "bidirectional", "peek_one", "strict_flip", "zero_fill", "post_softmax_mask",
-    "softmax_over_queries", "unmerged_heads",
-}  # fmt: skip
-UNEVEN = {  # rows of the pattern need not sum to 1
-    "post_softmax_mask", "softmax_over_queries", "strict_flip", "softmax1", "sigmoid",
-    "differential", "sink", *DELTA,
-}  # fmt: skip
-SIGNED = {"differential", *DELTA}
 
 
 def run(layer: Any, x: Tensor) -> Tensor:
@@ -45,46 +24,18 @@ def run(layer: Any, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_layer_tells_what_it_does(variant: str) -> None:
-    """Shapes; the output is the pattern times the values, text by text; a rule for each name."""
+    """Shapes; the output is the pattern times the values."""
     layer, x = layer_of(variant), x_of()
     y, pattern, v = run(layer, x), layer.pattern(x), layer.split(x, *memo_of(layer))[2]
     assert pattern.shape == (B, 1 if variant == "single_head" else H, T, T)
     assert layer.scores(x).shape == pattern.shape
     assert layer.mask(x).shape == (T, T) and layer.mask(x).dtype == torch.bool
-    names = {name for name, _ in layer.named_parameters()}
-    assert {"qkv.weight", "qkv.bias", "proj.weight", "proj.bias"} <= names
-    ruled = [*layer.init_rules(0.02), "*.bias", "proj.weight"]
-    assert all(any(fnmatch(name, rule) for rule in ruled) for name in names)
     if variant == "unmerged_heads":  # its pattern's rows stand where the wrong merge puts them
         mixed = pattern.transpose(1, 2).reshape(B, H, T, T) @ v
         expected = layer.proj(mixed.reshape(B, T, C))
     else:
         expected = layer.proj(layer.merge(pattern @ v, x, v))
     torch.testing.assert_close(y, expected, rtol=0, atol=1e-10, equal_nan=True)
-    layer.uses_memo = False
-    other = layer(torch.cat([x[:1], x[1:] * 3]))
-    torch.testing.assert_close(other[0], layer(x)[0], rtol=0, atol=1e-12, equal_nan=True)
-
-
-@pytest.mark.parametrize("variant", FINITE)
-def test_rows_of_the_pattern(variant: str) -> None:
-    pattern = layer_of(variant).pattern(x_of())
-    assert bool(((pattern.sum(-1) - 1).abs() < 1e-10).all()) == (variant not in UNEVEN)
-    assert bool((pattern >= 0).all()) or variant in SIGNED
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_only_these_variants_read_ahead(variant: str) -> None:
-    """By the gradient of outputs before t with respect to inputs from t on."""
-    x = x_of()[:1].repeat(T - 1, 1, 1).requires_grad_()
-    layer = layer_of(variant)
-    layer.uses_memo = False  # the values of a first layer are those of other texts
-    early = torch.arange(T) < torch.arange(1, T)[:, None]  # a row for each t
-    y = layer(x)
-    (y[early].nan_to_num() ** 2).sum().backward()
-    assert x.grad is not None
-    ahead = float(x.grad[~early].abs().nan_to_num(nan=1.0).max())
-    assert (ahead > 0) == (variant in LEAKS)
 
 
 @pytest.mark.parametrize("variant", FINITE)
@@ -100,7 +51,7 @@ def test_bf16_is_close_to_fp32(variant: str) -> None:
     torch.testing.assert_close(y.float(), exact, rtol=0, atol=0.04 * float(exact.abs().max()))
 
 
-@pytest.mark.parametrize("variant", sorted({*FINITE} - DELTA))
+@pytest.mark.parametrize("variant", sorted({*FINITE} - {*DELTA}))
 def test_dropout_acts_in_training_only_and_never_in_the_pattern(variant: str) -> None:
     layer, x = layer_of(variant, dropout=0.5), x_of()
     assert torch.equal(layer.train().pattern(x), layer.pattern(x)) and layer.training
