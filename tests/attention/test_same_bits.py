@@ -68,11 +68,14 @@ def models(kind: str, new: bool) -> dict[str, str]:
 def main(root: str, out: str, kind: str) -> None:
     """Write {name: {what: digest}} of the models of a kind of the code in `root`."""
     warnings.filterwarnings("ignore")
-    steps, found = {"long": 0, "others": 2}.get(kind, 20), {}
+    steps: int = {"long": 0, "others": 2}.get(kind, 20)
+    found: dict[str, Any] = {}
     with initialize_config_dir(f"{root}/conf", version_base="1.3"):
         for name, overrides in models(kind, new=root == str(ROOT)).items():
             cfg = compose("train", overrides.split())
-            found[name] = digests(cfg) | trained(cfg, steps, bf16=kind == "bf16")
+            found[name] = digests(cfg)
+            if steps:
+                found[name] |= trained(cfg, steps, bf16=kind == "bf16")
     Path(out).write_text(json.dumps(found))
 
 

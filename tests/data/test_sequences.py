@@ -81,13 +81,14 @@ def test_batches_differ_and_the_validation_stays(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "given", "said"),
     [
-        ("mqar", {"length": 20, "pairs": 10}, "data.pairs = 10 must be from 1 to 9"),
+        ("noisy_recall", {"length": 24, "pairs": 9, "noise": 6}, "data.pairs = 9 must be from 1 to 8"),
         ("mqar", {"length": 20, "pairs": 9, "symbols": 8}, "data.pairs = 9 must be from 1 to 8"),
         ("mqar", {"length": 64, "symbols": 20_000}, "data.symbols = 20000"),
         ("noisy_recall", {"length": 20, "noise": 18}, "data.noise = 18 must be from 1 to 17"),
         ("copy", {"length": 15}, "data.length = 15 must be even"),
         ("induction", {"length": 24, "symbols": 11}, "data.symbols = 11 must be from 12"),
         ("parity", {"length": 8, "symbols": 1}, "data.symbols = 1 must be from 2 to 10"),
+        ("parity", {"length": 2**20 + 1}, "data.length = 1048577"),
     ],
 )
 def test_settings_out_of_range_are_refused(name: str, given: dict[str, int], said: str) -> None:

@@ -11,6 +11,7 @@ import lightning.pytorch as L
 import numpy as np
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
 
 from attnlab.attention import AttentionConfig, SelfAttention, peek_one
@@ -67,7 +68,7 @@ def logged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, float]]:
 
 
 def test_what_a_run_logs_and_records(train: Train, logged: list[Any]) -> None:
-    result = train(*ALL, "attn=peek_one")
+    result = train(*ALL, "attn=peek_one", "logger=tensorboard")
     pairs = [(tag, step) for tag, step, _ in logged]
     assert len(pairs) == len(set(pairs))  # no step twice, though validations measure, too
     for tag, steps in {
@@ -89,6 +90,12 @@ def test_what_a_run_logs_and_records(train: Train, logged: list[Any]) -> None:
     assert [x["step"] for x in kept["snapshots"]] == [0, round(4 * 0.5**1.7), 4]
     future = kept["snapshots"][-1]["measures"]["future_mass"]
     assert np.shape(future) == (2, 2) and np.min(future) > 0
+    events = EventAccumulator(str(result.folder)).Reload()
+    assert [x.step for x in events.Images("pattern/L1")] == [0, 2, 4]
+    samples = events.Tensors("sample/text_summary")
+    texts = [x.tensor_proto.string_val[0].decode().replace("\n    ", "\n") for x in samples]
+    assert [x.step for x in samples] == [2, 4]
+    assert [len(text) for text in texts] == [4 + 1 + 50] * 2  # indented; the first symbol, and 50
 
 
 def test_gradients_are_the_norms_of_each_block(logged: list[Any]) -> None:
@@ -125,11 +132,10 @@ CURVE = [*SMALL, *TASK, *"probes=curve probes.curve.every=2 probes.curve.sequenc
 CURVE.remove("data=text")
 
 
-def learned(folder: Path, *overrides: str) -> dict[str, Any]:
+def learned(folder: Path, *overrides: str) -> Any:
     """metrics.json of a run of a task with probes=curve."""
     config = read_config(settings(*CURVE, *overrides))
-    found: dict[str, Any] = run(config, folder, variant="sdpa", overrides=overrides).metrics
-    return found
+    return run(config, folder, variant="sdpa", overrides=overrides).metrics
 
 
 def test_the_curve_of_a_task(tmp_path: Path) -> None:
@@ -148,7 +154,7 @@ def test_a_run_ends_when_its_task_is_solved(tmp_path: Path) -> None:
     metrics = learned(tmp_path / "never", *solved, "callbacks.solved.accuracy=1.1")
     assert metrics["steps"] == 20 and metrics["status"] == "finished"
     with pytest.raises(BadInput, match="probes=curve"):
-        StopWhenSolved(1.0).on_train_batch_end(SimpleNamespace(callbacks=[]))  # type: ignore[arg-type]
+        StopWhenSolved(1.0).on_train_batch_end(SimpleNamespace(callbacks=[]))
 
 
 # ---- history.json

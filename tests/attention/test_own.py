@@ -1,6 +1,9 @@
-"""docs/own.md: its code runs as printed, from a file of a user's; combinations; the walk."""
+"""Layers of users: those of docs/own.md and of researchers train, and leaky twins are refused."""
 
+import json
+import os
 import re
+import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -9,27 +12,36 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from omegaconf import OmegaConf
 from torch import nn
 
 import attnlab
-from attnlab.attention import AttentionConfig, ExclusiveAttention, GatedAttention, SelfAttention
+from attnlab.attention import AttentionConfig, SelfAttention
 from attnlab.errors import BadInput
 from attnlab.init import init_weights
 from attnlab.model import GPT
 from attnlab.probes.capture import future_mass
 from attnlab.training.build import attention, build
+from attnlab.training.config import read_config
+from attnlab.training.run import run
 from tests.attention.layers import C, H, T, randomized, settings, x_of
+from tests.attention.researchers import LAYERS, FoX
 from tests.old import ROOT
 
-PAGE = (ROOT / "docs" / "own.md").read_text()
+
+def blocks(page: str, language: str = "python") -> list[str]:
+    """The code of a page."""
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with the file of docs/own.md, which can be imported."""
+    (code,) = blocks("own.md")
     (tmp_path / "my_attention.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_attention", raising=False)
+    return tmp_path
 
 
 CHANGES: list[dict[str, Any]] = [
@@ -44,7 +56,7 @@ CHANGES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("changes", CHANGES, ids=str)
 @pytest.mark.usefixtures("own")
-def test_an_own_part_trains_and_does_not_read_ahead(changes: dict[str, Any]) -> None:
+def test_a_part_of_the_page_trains_and_does_not_read_ahead(changes: dict[str, Any]) -> None:
     attn = attention(settings("sdpa") | changes)
     net = GPT(attn, 7, block_size=T, n_head=H, n_embd=C, n_layer=2)
     init_weights(net, 0)
@@ -62,8 +74,43 @@ def test_an_own_part_trains_and_does_not_read_ahead(changes: dict[str, Any]) -> 
     assert future_mass(net, ids) == 0
 
 
+@pytest.mark.slow
+def test_a_variant_is_one_function_and_three_lines(own: Path, text_file: Path) -> None:
+    (own / "conf" / "attn").mkdir(parents=True)
+    (own / "conf" / "attn" / "softpick.yaml").write_text(*blocks("own.md", "yaml"))
+    given = f"attn=softpick preset=micro data=text data.path={text_file} trainer.max_steps=2"
+    command = [sys.executable, str(ROOT / "train.py"), "--config-dir", "conf", *given.split()]
+    environ = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{own}", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=own, env=environ, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (metrics,) = own.glob("outputs/lab/attn=softpick*/seed=0/metrics.json")
+    found = json.loads(metrics.read_text())
+    assert found["variant"] == "softpick" and found["probes"]["attn/row_sum_error"] > 0.01
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.__name__)
+def test_a_layer_of_a_researcher_trains_and_its_leaky_twin_is_refused(
+    layer: Any, small: Any, tmp_path: Path
+) -> None:
+    """In two steps of preset=micro; the settings of a SelfAttention are those of attn=sdpa."""
+    cfg = small("preset=micro", "probes=light", "trainer.max_steps=2", "model.block_size=32")
+    OmegaConf.set_struct(cfg, False)
+    target = {"_target_": f"{layer.__module__}.{layer.__name__}"}
+    usual = cfg.attn if issubclass(layer, SelfAttention) else {}
+    cfg.attn = OmegaConf.merge(usual, target)
+    metrics = run(read_config(cfg), tmp_path / "run", variant="mine").metrics
+    assert metrics["status"] == "finished" and metrics["val_loss"] < 3.6
+    measured = hasattr(layer, "pattern")
+    assert metrics["probes"]["attn/future_mass"] == 0 or not measured
+    assert ("attn/entropy" in metrics["probes"]) == measured
+    cfg.attn.ahead = 1
+    with pytest.raises(BadInput, match=rf"{layer.__name__}: its output at position .* depends on"):
+        run(read_config(cfg), tmp_path / "twin", variant="mine")
+    assert not (tmp_path / "twin" / "metrics.json").exists()
+
+
 def test_a_layer_of_its_own_does_not_get_the_defaults_of_another_class() -> None:
-    node = settings("sdpa") | {"_target_": "tests.attention.researchers.FoX"}
+    node = settings("sdpa") | {"_target_": f"{FoX.__module__}.FoX"}
     assert build(node, "attn", "config").keywords == {}
     with pytest.raises(BadInput):
         build(node | {"scale": 1.0}, "attn", "config")
@@ -79,7 +126,6 @@ def test_the_first_class_of_a_list_acts_first() -> None:
     left = mixed - (mixed * v).sum(-1, True) / v.square().sum(-1, True) * v
     expected = (left * gate).transpose(1, 2).flatten(2)
     torch.testing.assert_close(layer.merge(mixed, x, v), expected)
-    assert isinstance(layer, ExclusiveAttention) and isinstance(layer, GatedAttention)
 
 
 def files_of(action: Any) -> set[str]:
@@ -108,15 +154,12 @@ def test_unscaled_is_made_by_four_files_and_runs_in_one() -> None:
 
 
 def test_the_code_of_the_page_on_the_library_runs() -> None:
-    page = (ROOT / "docs" / "library.md").read_text()
     scope: dict[str, Any] = {"torch": torch, "C": 128}
     scope |= {name: torch.randn(2, 3, 5, 4) for name in ("q", "k", "v")}
     scope |= {"mask": torch.eye(5) == 1, "numbers": torch.randn(5, 5), "x": torch.randn(2, 9, 128)}
     scope |= {"padding": torch.arange(5).expand(2, 5) > 3, "q_proj": nn.Linear(128, 128)}
     scope |= {"W_q": torch.randn(128, 128), "b_q": torch.randn(128)}
-    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert len(blocks) == 3
-    for block in blocks:
+    for block in blocks("library.md"):
         exec(block, scope)
     layer, weight = scope["layer"], scope["q_proj"].weight
     assert torch.equal(layer.W_q.T, weight) and torch.equal(layer.qkv.bias[:128], scope["b_q"])
