@@ -17,7 +17,6 @@ from torch import Tensor
 from attnlab.attention import AttentionConfig, SelfAttention, peek_one
 from attnlab.errors import BadInput
 from attnlab.probes import history
-from attnlab.probes.base import log_scalars
 from attnlab.probes.capture import View, view_of
 from attnlab.probes.history import as_history, patterns_of, read_history, snapshot
 from attnlab.probes.learning_curve import StopWhenSolved
@@ -54,35 +53,27 @@ def test_probes_change_no_bit_of_a_training(train: Train, optim: str) -> None:
         assert plain.metrics[name] == seen.metrics[name]
 
 
-@pytest.fixture
-def logged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, float]]:
-    """(tag, step, value) of all that probes log."""
-    found: list[tuple[str, int, float]] = []
-
-    def log(trainer: L.Trainer, values: Any, step: int) -> None:
-        found.extend((tag, step, value) for tag, value in values.items())
-
-    for module in ("patterns", "learning_curve"):
-        monkeypatch.setattr(f"attnlab.probes.{module}.log_scalars", log)
-    return found
-
-
-def test_what_a_run_logs_and_records(train: Train, logged: list[Any]) -> None:
+def test_what_a_run_logs_and_records(train: Train) -> None:
     result = train(*ALL, "attn=peek_one", "logger=tensorboard")
-    pairs = [(tag, step) for tag, step, _ in logged]
-    assert len(pairs) == len(set(pairs))  # no step twice, though validations measure, too
+    events = EventAccumulator(str(result.folder)).Reload()
+    points = {tag: events.Scalars(tag) for tag in events.Tags()["scalars"]}
     for tag, steps in {
-        "attn/entropy": [0, 1, 2, 3, 4],
+        "attn/entropy": [0, 1, 2, 3, 4],  # no step twice, though validations measure, too
         "attn/future_mass/L1H0": [0, 1, 2, 3, 4],
         "layers/entropy/L0": [0, 1, 2, 3, 4],
         "grad/L1": [1, 2, 3, 4],
     }.items():
-        assert [step for name, step in pairs if name == tag] == steps
-    values = {(tag, step): value for tag, step, value in logged}
+        assert [point.step for point in points[tag]] == steps
+    last = {tag: found[-1].value for tag, found in points.items()}
     metrics, probes = result.metrics, result.metrics["probes"]
-    assert probes["attn/entropy"] == values["attn/entropy", 4]
-    heads = [values[f"attn/future_mass/L{n}H{h}", 4] for n in (0, 1) for h in (0, 1)]
-    assert probes["attn/future_mass"] == pytest.approx(sum(heads) / 4)
+    assert probes["attn/entropy"] == pytest.approx(last["attn/entropy"], rel=1e-6)
+    heads = [last[f"attn/future_mass/L{n}H{h}"] for n in (0, 1) for h in (0, 1)]
+    assert probes["attn/future_mass"] == pytest.approx(sum(heads) / 4, rel=1e-6)
+    assert [image.step for image in events.Images("pattern/L1")] == [0, 2, 4]
+    samples = events.Tensors("sample/text_summary")
+    assert [sample.step for sample in samples] == [2, 4]
+    texts = [sample.tensor_proto.string_val[0].decode() for sample in samples]
+    assert [len(text.replace("\n    ", "\n")) for text in texts] == [4 + 1 + 50] * 2  # indented
     losses = np.array(probes["loss_by_position"])  # 400 characters in windows of 16
     assert losses.shape == (16,) and abs(losses.mean() - metrics["val_loss"]) < 0.01
     kept = read_history(result.folder)
@@ -90,39 +81,23 @@ def test_what_a_run_logs_and_records(train: Train, logged: list[Any]) -> None:
     assert [x["step"] for x in kept["snapshots"]] == [0, round(4 * 0.5**1.7), 4]
     future = kept["snapshots"][-1]["measures"]["future_mass"]
     assert np.shape(future) == (2, 2) and np.min(future) > 0
-    events = EventAccumulator(str(result.folder)).Reload()
-    assert [x.step for x in events.Images("pattern/L1")] == [0, 2, 4]
-    samples = events.Tensors("sample/text_summary")
-    texts = [x.tensor_proto.string_val[0].decode().replace("\n    ", "\n") for x in samples]
-    assert [x.step for x in samples] == [2, 4]
-    assert [len(text) for text in texts] == [4 + 1 + 50] * 2  # indented; the first symbol, and 50
 
 
-def test_gradients_are_the_norms_of_each_block(logged: list[Any]) -> None:
+def test_gradients_are_the_norms_of_each_block() -> None:
     blocks = torch.nn.ModuleList(torch.nn.Linear(3, 2, bias=bias) for bias in (True, False))
-    trainer: Any = SimpleNamespace(global_step=4)
-    x = torch.randn(5, 3, generator=generator(0, "x"))
-    (blocks[0](x).square().sum() * 3).backward()  # the second block gets no gradient
-    probe = Gradients(every=5)
-    probe.on_before_optimizer_step(trainer, SimpleNamespace(net=SimpleNamespace(blocks=blocks)))
-    grads = [p.grad for p in blocks[0].parameters() if p.grad is not None]
-    norm = math.sqrt(sum(float(g.square().sum()) for g in grads))
-    ((tag, step, value),) = logged
-    assert (tag, step) == ("grad/L0", 5) and value == pytest.approx(norm, rel=1e-3)
-    trainer.global_step = 5
-    probe.on_before_optimizer_step(trainer, None)
-    assert len(logged) == 1
-
-
-def test_losses_come_first_in_tensorboard() -> None:
     calls: list[Any] = []
     logger = SimpleNamespace(log_metrics=lambda values, step: calls.append((values, step)))
-    trainer: Any = SimpleNamespace(loggers=[logger], is_global_zero=True)
-    log_scalars(trainer, {"val/loss": 2.0, "x": 1.0}, 7)
-    assert calls == [({"Loss/validation": 2.0, "val/loss": 2.0, "x": 1.0}, 7)]
-    trainer.is_global_zero = False
-    log_scalars(trainer, {"x": 1.0}, 8)
-    assert len(calls) == 1
+    trainer: Any = SimpleNamespace(global_step=4, loggers=[logger], is_global_zero=True)
+    x = torch.randn(5, 3, generator=generator(0, "x"))
+    (blocks[0](x).square().sum() * 3).backward()  # the second block gets no gradient
+    grads = [p.grad for p in blocks[0].parameters() if p.grad is not None]
+    norm = math.sqrt(sum(float(g.square().sum()) for g in grads))
+    probe, lit = Gradients(every=5), SimpleNamespace(net=SimpleNamespace(blocks=blocks))
+    for trainer.global_step in (4, 5):  # the latter is no multiple
+        probe.on_before_optimizer_step(trainer, lit)
+    trainer.global_step, trainer.is_global_zero = 9, False  # another process logs nothing
+    probe.on_before_optimizer_step(trainer, lit)
+    assert calls == [({"grad/L0": pytest.approx(norm, rel=1e-3)}, 5)]
 
 
 # ---- tasks
