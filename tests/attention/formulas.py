@@ -285,11 +285,8 @@ def exclusive(w: Weights, x: Array, H: int, *, power: float = 1.0) -> Array:
 
 def convolved(rows: Array, taps: Array) -> Array:
     """y_t = sum_m taps_m rows_(t - m)."""
-    y = np.zeros_like(rows)
-    for t in range(len(rows)):
-        for m in range(min(len(taps), t + 1)):
-            y[t] += taps[m] * rows[t - m]
-    return y
+    kept = [range(min(len(taps), t + 1)) for t in range(len(rows))]
+    return np.array([sum(taps[m] * rows[t - m] for m in ms) for t, ms in enumerate(kept)])
 
 
 def short_conv(w: Weights, x: Array, H: int, *, order: int = 1) -> Array:
