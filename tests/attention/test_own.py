@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from omegaconf import OmegaConf
 from torch import nn
 
@@ -20,8 +19,7 @@ from attnlab.attention import AttentionConfig, SelfAttention
 from attnlab.errors import BadInput
 from attnlab.init import init_weights
 from attnlab.model import GPT
-from attnlab.probes.capture import future_mass
-from attnlab.training.build import attention, build
+from attnlab.training.build import build
 from attnlab.training.config import read_config
 from attnlab.training.run import run
 from tests.attention.layers import C, H, T, randomized, settings, x_of
@@ -54,24 +52,24 @@ CHANGES: list[dict[str, Any]] = [
 ]
 
 
+def trained(small: Any, folder: Path, attn: dict[str, Any]) -> Any:
+    """The metrics of 20 steps of preset=micro."""
+    given = "preset=micro probes=light optim.lr=0.02 trainer.max_steps=20"
+    cfg = small(*given.split(), "trainer.val_check_interval=20")
+    OmegaConf.set_struct(cfg, False)
+    cfg.attn = attn
+    metrics = run(read_config(cfg), folder, variant="mine").metrics
+    assert metrics["status"] == "finished" and metrics["val_loss"] < 3.2
+    return metrics
+
+
 @pytest.mark.parametrize("changes", CHANGES, ids=str)
 @pytest.mark.usefixtures("own")
-def test_a_part_of_the_page_trains_and_does_not_read_ahead(changes: dict[str, Any]) -> None:
-    attn = attention(settings("sdpa") | changes)
-    net = GPT(attn, 7, block_size=T, n_head=H, n_embd=C, n_layer=2)
-    init_weights(net, 0)
-    ids = torch.randint(7, (4, T), generator=torch.Generator().manual_seed(0))
-    optimizer, losses = torch.optim.AdamW(net.parameters(), lr=1e-2), []
-    for _ in range(30):
-        loss = F.cross_entropy(net(ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < losses[0] - 0.3 and all(p.grad is not None for p in net.parameters())
-    other = torch.cat([ids[:, :5], (ids[:, 5:] + 1) % 7], dim=1)
-    torch.testing.assert_close(net(other)[:, :5], net(ids)[:, :5], rtol=0, atol=1e-5)
-    assert future_mass(net, ids) == 0
+def test_a_part_of_the_page_trains_and_does_not_read_ahead(
+    changes: dict[str, Any], small: Any, tmp_path: Path
+) -> None:
+    metrics = trained(small, tmp_path / "run", settings("sdpa") | changes)
+    assert metrics["probes"]["attn/future_mass"] == 0
 
 
 @pytest.mark.slow
@@ -92,20 +90,15 @@ def test_a_variant_is_one_function_and_three_lines(own: Path, text_file: Path) -
 def test_a_layer_of_a_researcher_trains_and_its_leaky_twin_is_refused(
     layer: Any, small: Any, tmp_path: Path
 ) -> None:
-    """In two steps of preset=micro; the settings of a SelfAttention are those of attn=sdpa."""
-    cfg = small("preset=micro", "probes=light", "trainer.max_steps=2", "model.block_size=32")
-    OmegaConf.set_struct(cfg, False)
-    target = {"_target_": f"{layer.__module__}.{layer.__name__}"}
-    usual = cfg.attn if issubclass(layer, SelfAttention) else {}
-    cfg.attn = OmegaConf.merge(usual, target)
-    metrics = run(read_config(cfg), tmp_path / "run", variant="mine").metrics
-    assert metrics["status"] == "finished" and metrics["val_loss"] < 3.6
+    """The settings of a subclass of SelfAttention are those of attn=sdpa."""
+    node = settings("sdpa") if issubclass(layer, SelfAttention) else {}
+    node |= {"_target_": f"{layer.__module__}.{layer.__name__}"}
+    metrics = trained(small, tmp_path / "run", node)
     measured = hasattr(layer, "pattern")
     assert metrics["probes"]["attn/future_mass"] == 0 or not measured
     assert ("attn/entropy" in metrics["probes"]) == measured
-    cfg.attn.ahead = 1
     with pytest.raises(BadInput, match=rf"{layer.__name__}: its output at position .* depends on"):
-        run(read_config(cfg), tmp_path / "twin", variant="mine")
+        trained(small, tmp_path / "twin", node | {"ahead": 1})
     assert not (tmp_path / "twin" / "metrics.json").exists()
 
 
