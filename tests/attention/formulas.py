@@ -8,9 +8,8 @@ error, which the comparison must find. Eq. and section are those of the paper.
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,15 +18,8 @@ Heads = list[Array]  # H arrays (T, D)
 Weights = dict[str, Array]
 Score = Callable[[int, int, int], Any]  # head, query, key
 Row = Callable[[Array, int, int], Any]  # scores of the visible keys, query, head -> weights
-Sees = Callable[[int, int], bool]  # query, key
-
-
-def past(i: int, j: int) -> bool:
-    return j <= i
-
-
-def everywhere(i: int, j: int) -> bool:
-    return True
+Sees = tuple[float, float]  # how many positions back and ahead a query sees
+PAST, ALL = (math.inf, 0), (math.inf, math.inf)
 
 
 def sigmoid(z: Any) -> Any:
@@ -66,11 +58,11 @@ def dots(q: Heads, k: Heads, power: float = -0.5) -> Score:
     return lambda h, i, j: q[h][i] @ k[h][j] * q[h].shape[1] ** power
 
 
-def mixed(v: Heads, score: Score, row: Row = softmax, sees: Sees = past) -> Heads:
+def mixed(v: Heads, score: Score, row: Row = softmax, sees: Sees = PAST) -> Heads:
     """sum_j p_ij v_j, query by query; NaN for a query without keys."""
     y = [np.full_like(each, np.nan) for each in v]
     for h, i in np.ndindex(len(v), len(v[0])):
-        if seen := [j for j in range(len(v[h])) if sees(i, j)]:
+        if seen := [j for j in range(len(v[h])) if -sees[1] <= i - j <= sees[0]]:
             weights = row(np.array([score(h, i, j) for j in seen]), i, h)
             y[h][i] = sum(p * v[h][j] for p, j in zip(weights, seen, strict=True))
     return y
@@ -86,7 +78,7 @@ def of_rows(row: Callable[..., Any]) -> Callable[..., Array]:
     `sees`, an argument of all of them, are the keys that it gets."""
 
     @functools.wraps(row)
-    def formula(w: Weights, x: Array, H: int, *, sees: Sees = past, **given: Any) -> Array:
+    def formula(w: Weights, x: Array, H: int, *, sees: Sees = PAST, **given: Any) -> Array:
         q, k, v = projected(w, x, H)
         return out(w, mixed(v, dots(q, k), lambda s, i, h: row(s, i, h, w, x, **given), sees))
 
@@ -96,7 +88,7 @@ def of_rows(row: Callable[..., Any]) -> Callable[..., Array]:
 # ---- scaled dot products, masks, and how heads share
 
 
-def scaled_dot(w: Weights, x: Array, H: int, *, power: float = -0.5, sees: Sees = past) -> Array:
+def scaled_dot(w: Weights, x: Array, H: int, *, power: float = -0.5, sees: Sees = PAST) -> Array:
     """softmax(Q K^T / sqrt(D)) V (Vaswani et al. 2017, eq. 1), with another power of D."""
     q, k, v = projected(w, x, H)
     return out(w, mixed(v, dots(q, k, power), sees=sees))
@@ -395,13 +387,12 @@ def unmerged(w: Weights, x: Array, H: int, *, order: str = "htd") -> Array:
     return linear_map(w, "proj", y.reshape(x.shape))
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """A variant's formula, its constants, and wrong constants, each of which must show."""
 
     formula: Callable[..., Array]
     given: dict[str, Any]
-    planted: list[dict[str, Any]] = field(default_factory=list)
+    planted: list[dict[str, Any]]
     heads: int | None = None
     size: float = 1.0  # of the inputs
 
@@ -416,12 +407,12 @@ CASES = {
     **dict.fromkeys(("identical_heads", "identical_qkv"), dot({"power": -1})),
     "unscaled": dot({"power": -0.5}, power=0),
     "inverse_scale": dot({"power": -0.5}, power=-1),
-    "flipped": dot({"sees": past}, sees=lambda i, j: j >= i),
-    "bidirectional": dot({"sees": past}, sees=everywhere),
-    "peek_one": dot({"sees": past}, sees=lambda i, j: j <= i + 1),
-    "strict_flip": dot({"sees": lambda i, j: j >= i}, sees=lambda i, j: j > i),
-    "sliding_window": dot({"sees": lambda i, j: i - 7 < j <= i}, sees=lambda i, j: i - 8 < j <= i),
-    "none": dot({"sees": past}, sees=lambda i, j: i == j),
+    "flipped": dot({"sees": PAST}, sees=(0, math.inf)),
+    "bidirectional": dot({"sees": PAST}, sees=ALL),
+    "peek_one": dot({"sees": PAST}, sees=(math.inf, 1)),
+    "strict_flip": dot({"sees": (0, math.inf)}, sees=(-1, math.inf)),
+    "sliding_window": dot({"sees": (6, 0)}, sees=(7, 0)),
+    "none": dot({"sees": PAST}, sees=(0, 0)),
     "single_head": Case(scaled_dot, {}, [{"power": -1}], heads=1),
     "gqa": Case(grouped, {"G": 2}, [{"G": 4}, {"G": 1}]),
     "mqa": Case(grouped, {"G": 1}, [{"power": 0}]),
@@ -456,11 +447,9 @@ CASES = {
     "decay": delta({"decay": "head", "delta": False}, [{"decay": ""}]),
     "gated_linear": delta({"decay": "channel", "delta": False}, [{"decay": ""}]),
     "retention": delta({"decay": "fixed", "delta": False}, [{"decay": ""}]),
-    "zero_fill": Case(filled, {"fill": 0.0, "sees": everywhere}, [{"fill": -math.inf}]),
-    "finite_fill": Case(
-        filled, {"fill": -1e4, "sees": everywhere}, [{"fill": -math.inf}], size=200.0
-    ),
-    "post_softmax_mask": Case(masked_late, {"sees": everywhere}, [{"share": 1.0}]),
+    "zero_fill": Case(filled, {"fill": 0.0, "sees": ALL}, [{"fill": -math.inf}]),
+    "finite_fill": Case(filled, {"fill": -1e4, "sees": ALL}, [{"fill": -math.inf}], size=200.0),
+    "post_softmax_mask": Case(masked_late, {"sees": ALL}, [{"share": 1.0}]),
     "softmax_over_queries": Case(over_queries, {}, [{"before": 1}]),
     "unmerged_heads": Case(unmerged, {}, [{"order": "thd"}]),
 }

@@ -1,6 +1,6 @@
 """Seven layers as researchers write them, outside of attnlab, each with a twin that reads ahead.
 
-A twin is made with `ahead=1`, which is the mistake. Letters: B batch, T time, C channels, H heads.
+A twin has the parent `Ahead`, and its mistake. Letters: B batch, T time, C channels, H heads.
 """
 
 from typing import Any, ClassVar
@@ -13,19 +13,19 @@ from attnlab.attention import AttentionConfig, SelfAttention
 from attnlab.init import normal
 
 
-class Ours(SelfAttention):
-    """A subclass of SelfAttention with the setting `ahead`."""
+class Ahead(nn.Module):
+    """How many positions ahead a twin reads."""
 
-    def __init__(self, config: AttentionConfig, ahead: int = 0, **settings: Any) -> None:
-        super().__init__(config, **settings)
-        self.ahead = ahead
+    ahead = 1
 
 
-class Gate(Ours):
+class Gate(SelfAttention):
     """An output gate of each channel (Qiu et al. 2025); the mistake: that of the next position."""
 
-    def __init__(self, config: AttentionConfig, ahead: int = 0, **settings: Any) -> None:
-        super().__init__(config, ahead, **settings)
+    ahead = 0
+
+    def __init__(self, config: AttentionConfig, **settings: Any) -> None:
+        super().__init__(config, **settings)
         self.opened = nn.Linear(config.n_embd, config.n_embd)
 
     def merge(self, mixed: Tensor, x: Tensor, v: Tensor) -> Tensor:
@@ -35,11 +35,11 @@ class Gate(Ours):
         return super().init_rules(qk_std) | {"opened.weight": normal(0.1)}
 
 
-class ValueMix(Ours):
+class ValueMix(SelfAttention):
     """Values mixed with those of the first layer (Zhou et al. 2024); the mistake: with the next
     position's."""
 
-    uses_memo = True
+    uses_memo, ahead = True, 0
 
     def split(self, x: Tensor, *memo: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = super().split(x)
@@ -50,11 +50,12 @@ class ValueMix(Ours):
 class Own(nn.Module):
     """A layer that is no SelfAttention: queries, keys, values and an output."""
 
+    ahead = 0
     init_rules: ClassVar[dict[str, Any]] = {"*.weight": normal(0.1)}
 
-    def __init__(self, config: AttentionConfig, ahead: int = 0) -> None:
+    def __init__(self, config: AttentionConfig) -> None:
         super().__init__()
-        self.C, self.H, self.ahead = config.n_embd, config.n_head, ahead
+        self.C, self.H = config.n_embd, config.n_head
         self.qkv, self.proj = nn.Linear(self.C, 3 * self.C), nn.Linear(self.C, self.C)
 
     def rows(self, x: Tensor) -> tuple[Tensor, ...]:
@@ -72,8 +73,8 @@ class Delta(Own):
     """A gated delta rule, one step after the other (Yang et al. 2024); the mistake: the decay is
     that of the next step. It tells no pattern."""
 
-    def __init__(self, config: AttentionConfig, ahead: int = 0) -> None:
-        super().__init__(config, ahead)
+    def __init__(self, config: AttentionConfig) -> None:
+        super().__init__(config)
         self.gates = nn.Linear(self.C, 2 * self.H)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -110,8 +111,8 @@ class Told(Own):
 class MLA(Told):
     """Keys and values from a latent (DeepSeek 2024); the mistake: it is normalized over time."""
 
-    def __init__(self, config: AttentionConfig, ahead: int = 0) -> None:
-        super().__init__(config, ahead)
+    def __init__(self, config: AttentionConfig) -> None:
+        super().__init__(config)
         self.qkv = nn.Linear(self.C, self.C + self.C // 2)  # queries and latent
         self.up = nn.Linear(self.C // 2, 2 * self.C)
 
@@ -125,8 +126,8 @@ class FoX(Told):
     """A forgetting transformer (Lin et al. 2025); the mistake: the mask is applied to the summed
     gates only."""
 
-    def __init__(self, config: AttentionConfig, ahead: int = 0) -> None:
-        super().__init__(config, ahead)
+    def __init__(self, config: AttentionConfig) -> None:
+        super().__init__(config)
         self.forget = nn.Linear(self.C, self.H)
 
     def weights(self, s: Tensor, x: Tensor) -> Tensor:
@@ -141,8 +142,8 @@ class Talking(Told):
     """Heads are mixed before and after the softmax (Shazeer et al. 2020); the mistake: the mask is
     applied after it."""
 
-    def __init__(self, config: AttentionConfig, ahead: int = 0) -> None:
-        super().__init__(config, ahead)
+    def __init__(self, config: AttentionConfig) -> None:
+        super().__init__(config)
         self.before, self.after = (nn.Linear(self.H, self.H, bias=False) for _ in "12")
 
     def weights(self, s: Tensor, x: Tensor) -> Tensor:

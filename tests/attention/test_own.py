@@ -92,13 +92,14 @@ def test_a_layer_of_a_researcher_trains_and_its_leaky_twin_is_refused(
 ) -> None:
     """The settings of a subclass of SelfAttention are those of attn=sdpa."""
     node = settings("sdpa") if issubclass(layer, SelfAttention) else {}
-    node |= {"_target_": f"{layer.__module__}.{layer.__name__}"}
-    metrics = trained(small, tmp_path / "run", node)
+    target = f"{layer.__module__}.{layer.__name__}"
+    metrics = trained(small, tmp_path / "run", node | {"_target_": target})
     measured = hasattr(layer, "pattern")
     assert metrics["probes"]["attn/future_mass"] == 0 or not measured
     assert ("attn/entropy" in metrics["probes"]) == measured
+    twin = {"_target_": [f"{layer.__module__}.Ahead", target]}
     with pytest.raises(BadInput, match=rf"{layer.__name__}: its output at position .* depends on"):
-        trained(small, tmp_path / "twin", node | {"ahead": 1})
+        trained(small, tmp_path / "twin", node | twin)
     assert not (tmp_path / "twin" / "metrics.json").exists()
 
 

@@ -16,10 +16,7 @@ DIGESTS: dict[str, tuple[Callable[..., Any], str]] = {
     "tinyshakespeare": (tinyshakespeare, "090aab4e8094460e"),
     "plays": (partial(plays, 30_000, seed=3), "7e25c855b704f1ab"),
     "mqar": (partial(mqar, 32, pairs=6, symbols=20), "851542e80cf537c0"),
-    "noisy_recall": (
-        partial(noisy_recall, 32, pairs=5, symbols=9, noise=11),
-        "2c326172e118cb7b",
-    ),
+    "noisy_recall": (partial(noisy_recall, 32, pairs=5, noise=11), "e42fdbf096f08051"),
     "copy": (partial(copy, 32), "f9aeeb35e44b5262"),
     "induction": (partial(induction, 32, symbols=40), "e43229004e16294b"),
     "parity": (partial(parity, 24, symbols=5), "e9cd36505daebcb6"),

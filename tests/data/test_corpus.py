@@ -168,10 +168,8 @@ def test_a_column_of_a_directory(folder: Path, limit: int, wanted: str) -> None:
     [
         (lambda d: text(f"{d}/none"), "data.path"),
         (lambda d: text(f"{d}/latin"), "data.path"),
-        (lambda d: text(f"{d}"), "data.path"),
         (lambda d: text(f"{d}/empty"), "empty"),
         (lambda d: text(f"{d}/many"), "data.tokenizer=bytes"),
-        (lambda d: text(f"{d}/words", f"{d}/none.json"), "data.tokenizer"),
         (lambda d: text(f"{d}/words", f"{d}/rows/rows.jsonl"), "data.tokenizer"),
         (lambda d: text(f"{d}/words", f"{d}/unknown.json"), "data.tokenizer"),
         (lambda d: text(f"{d}/words").check_length(60), "model.block_size = 60"),
@@ -179,7 +177,6 @@ def test_a_column_of_a_directory(folder: Path, limit: int, wanted: str) -> None:
         (lambda d: hub(f"{d}/rows", column="txt"), "data.column = txt"),
         (lambda d: hub(f"{d}/rows", column="number"), "data.column = number"),
         (lambda d: hub(f"{d}/rows", column="line", split="test"), "data.dataset"),
-        (lambda d: hub(f"{d}/rows", column="line", config_name="old"), "data.dataset"),
     ],
 )
 def test_what_cannot_be_read_is_named(

@@ -112,21 +112,18 @@ def learned(folder: Path, *overrides: str) -> Any:
     return run(config, folder, variant="sdpa", overrides=overrides).metrics
 
 
-def test_the_curve_of_a_task(tmp_path: Path) -> None:
-    metrics = learned(tmp_path / "run", "trainer.max_steps=5")
-    curve = metrics["probes"]["curve"]
-    assert len(curve["accuracy"]) == 2 and set(curve["losses"]) == {"2", "4", "5"}
-    right = np.array(curve["accuracy"]) * 8 * 8  # of 8 sequences with 8 answers
-    assert np.abs(right - right.round()).max() < 0.01 and 0 < right.min() <= right.max() <= 64
-    assert curve["losses"]["5"] == metrics["val_loss"]
-
-
-def test_a_run_ends_when_its_task_is_solved(tmp_path: Path) -> None:
+def test_a_task_has_a_curve_and_a_run_ends_when_it_is_solved(tmp_path: Path) -> None:
     solved = ["callbacks=solved", "trainer.max_steps=20", "trainer.val_check_interval=20"]
     metrics = learned(tmp_path / "early", *solved, "callbacks.solved.accuracy=0.0")
     assert metrics["steps"] == 4 and metrics["status"] == "stopped"
-    metrics = learned(tmp_path / "never", *solved, "callbacks.solved.accuracy=1.1")
+    never = [*solved, "callbacks.solved.accuracy=1.1", "trainer.val_check_interval=8"]
+    metrics = learned(tmp_path / "never", *never)
     assert metrics["steps"] == 20 and metrics["status"] == "finished"
+    curve = metrics["probes"]["curve"]
+    assert len(curve["accuracy"]) == 10 and set(curve["losses"]) == {"8", "16", "20"}
+    right = np.array(curve["accuracy"]) * 8 * 8  # of 8 sequences with 8 answers
+    assert np.abs(right - right.round()).max() < 0.01 and 0 < right.min() <= right.max() <= 64
+    assert curve["losses"]["20"] == metrics["val_loss"]
     with pytest.raises(BadInput, match="probes=curve"):
         StopWhenSolved(1.0).on_train_batch_end(SimpleNamespace(callbacks=[]))
 
