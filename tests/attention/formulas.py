@@ -150,10 +150,8 @@ def softcap(s: Array, i: int, h: int, w: Weights, x: Array, *, cap: float = 5.0)
 
 
 def cosine(w: Weights, x: Array, H: int, *, own: bool = True) -> Array:
-    """softmax(g q . k / (|q| |k|)) (Henry et al. 2020, sec. 3), with 1e-5 beside mean squares.
-
-    The layer's g is its gain times sqrt(D), one a head.
-    """
+    """softmax(g q . k / (|q| |k|)) (Henry et al. 2020, sec. 3), with 1e-5 beside mean squares;
+    g is the layer's gain times sqrt(D), one a head."""
     q, k, v = projected(w, x, H)
     gain = w["gain"] if own else np.roll(w["gain"], 1)
     scores = dots([*map(rms_norm, q)], [*map(rms_norm, k)])

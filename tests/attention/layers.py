@@ -19,8 +19,7 @@ DELTA = "delta_net delta_net_negative gated_delta_net kda decay retention gated_
 
 def settings(variant: str) -> dict[str, Any]:
     """The settings of conf/attn/VARIANT.yaml with its defaults."""
-    found: Any = OmegaConf.to_container(conftest.settings(f"attn={variant}").attn)
-    return dict(found)
+    return dict(OmegaConf.to_container(conftest.settings(f"attn={variant}").attn))
 
 
 def layer_of(variant: str, *, layer: int = 1, dropout: float = 0.0, **given: Any) -> Any:

@@ -32,9 +32,7 @@ REFUSED = tuple(map(plain, NAMES | OTHERS))
 class AsOnCuda(TorchDispatchMode):
     """Raises RuntimeError for an operation that would raise on CUDA."""
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
         if plain(name).startswith(REFUSED):
             raise RuntimeError(f"{name} has no deterministic implementation on CUDA")

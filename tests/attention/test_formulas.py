@@ -19,8 +19,9 @@ def both(variant: str, planted: dict[str, Any]) -> tuple[Array, Array]:
     outputs = []
     for b in range(B):
         given = w | ({"values": memo[0]["values"][b].numpy()} if memo else {})
-        formula = case.formula(given, x[b].numpy(), case.heads or H, **(case.given | planted))
-        outputs.append(formula)
+        outputs.append(
+            case.formula(given, x[b].numpy(), case.heads or H, **(case.given | planted))
+        )
     return layer(x, *memo).detach().numpy(), np.array(outputs)
 
 

@@ -1,9 +1,7 @@
 """Layers of users: those of docs/own.md and of researchers train, and leaky twins are refused."""
 
 import json
-import os
 import re
-import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -24,6 +22,7 @@ from attnlab.training.config import read_config
 from attnlab.training.run import run
 from tests.attention.layers import C, H, T, randomized, settings, x_of
 from tests.attention.researchers import LAYERS, FoX
+from tests.cli import small_run
 from tests.old import ROOT
 
 
@@ -72,16 +71,16 @@ def test_a_part_of_the_page_trains_and_does_not_read_ahead(
     assert metrics["probes"]["attn/future_mass"] == 0
 
 
-@pytest.mark.slow
-def test_a_variant_is_one_function_and_three_lines(own: Path, text_file: Path) -> None:
+def test_a_variant_is_one_function_and_three_lines(
+    own: Path, text_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(own)
     (own / "conf" / "attn").mkdir(parents=True)
     (own / "conf" / "attn" / "softpick.yaml").write_text(*blocks("own.md", "yaml"))
-    given = f"attn=softpick preset=micro data=text data.path={text_file} trainer.max_steps=2"
-    command = [sys.executable, str(ROOT / "train.py"), "--config-dir", "conf", *given.split()]
-    environ = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{own}", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=own, env=environ, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    (metrics,) = own.glob("outputs/lab/attn=softpick*/seed=0/metrics.json")
+    given = ("--config-dir=conf", "attn=softpick", "probes=light")
+    done = small_run(own / "outputs", text_file, *given)
+    assert done.code == 0, done.err
+    (metrics,) = own.rglob("metrics.json")
     found = json.loads(metrics.read_text())
     assert found["variant"] == "softpick" and found["probes"]["attn/row_sum_error"] > 0.01
 

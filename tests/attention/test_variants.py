@@ -18,8 +18,7 @@ FINITE = sorted(set(VARIANTS) - {"strict_flip"})  # its last query sees no key: 
 
 
 def run(layer: Any, x: Tensor) -> Tensor:
-    y: Tensor = layer(x, *memo_of(layer, x.dtype))
-    return y
+    return layer(x, *memo_of(layer, x.dtype))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -67,8 +66,7 @@ def test_dropout_acts_in_training_only_and_never_in_the_pattern(variant: str) ->
 @pytest.mark.parametrize("bias", [True, False])
 def test_three_implementations_are_one_function(scale: Any, predicate: Any, bias: bool) -> None:
     """Outputs, patterns and gradients agree to 1e-5 in fp32 with the same weights."""
-    seen: list[list[Tensor]] = []
-    weights: Any = None
+    seen, weights = [], None
     makers: list[Any] = [SelfAttention, partial(SelfAttention, kernel=manual), TorchMHA]
     for make in makers:
         layer: Any = make(AttentionConfig(C, H, T, bias), scale=scale, may_attend=predicate)
@@ -96,11 +94,8 @@ COSTS: dict[str, tuple[int, int, int]] = {  # FLOPs at T = 64, numbers kept at T
     "general": (PROJECTIONS + 2 * C * D + 4 * C * 64, 2 * C * 64, 2 * C * 1024),
     "delta_net": (PROJECTIONS + 2 * C * H + 6 * C * D, *[C * D + 9 * C] * 2),
     "decay": (PROJECTIONS + 2 * C * H + 4 * C * D, *[C * D + 9 * C] * 2),
-    "latent": (  # queries and c with their rotated parts, keys and values, the output
-        2 * C * (C + H * 2 + C // 2 + 2) + 2 * C * C + 2 * C * C + (4 * C + 2 * H * 2) * 64,
-        (C // 2 + 2) * 64,
-        (C // 2 + 2) * 1024,
-    ),
+    # Queries and c with their rotated parts; keys, values and output; scores and average.
+    "latent": (2 * C * (C + 2 * H + C // 2 + 2) + 4 * C * C + 4 * (C + H) * 64, 640, 10_240),
 }
 
 

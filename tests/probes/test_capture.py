@@ -54,8 +54,7 @@ def test_a_view_shows_what_the_model_computed(variant: str) -> None:
     net, calls = gpt(variant), list[tuple[Tensor, Tensor]]()
     net.blocks[0].eval()  # only a part of the model is in evaluation mode
     modes = [module.training for module in net.modules()]
-    blocks: Any = net.blocks
-    for block in blocks:
+    for block in net.blocks:
         block.attn.register_forward_hook(lambda _, args, y: calls.append((args[0], y)))
     seen = list(views(net, IDS))
     assert [view.layer for view in seen] == [0, 1] and len(calls) == 2
@@ -96,9 +95,8 @@ def test_scalars_are_the_measures_of_heads_layers_and_all() -> None:
     outputs = [view.pattern @ view.values for view in seen if view.values is not None]
     heads = [float(measures.effective_heads(x)) for x in outputs]
     assert found["attn/effective_heads"] == pytest.approx(sum(heads) / 2)
-    assert found["attn/head_difference/L1"] == float(
-        (seen[1].pattern[:, :, None] - seen[1].pattern[:, None]).abs().max()
-    )
+    difference = measures.largest_difference(seen[1].pattern, dim=1)
+    assert found["attn/head_difference/L1"] == float(difference)
 
 
 @pytest.mark.parametrize("variant", sorted({*VARIANTS} - {"strict_flip"}))

@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from torch import Tensor
 
 from attnlab.attention import AttentionConfig, SelfAttention, peek_one
 from attnlab.errors import BadInput
@@ -25,26 +23,21 @@ from attnlab.training.config import read_config
 from attnlab.training.run import run
 from tests.conftest import SMALL, settings
 
-Train = Callable[..., Any]
 ALL = (
     "probes=default probes.patterns.every=1 probes.patterns.heads=true probes.gradients.every=1 "
     "probes.history.chars=9 probes.history.steps=3 model.dropout=0.1"
 ).split()
 
 
-def weights(result: Any) -> dict[str, Tensor]:
-    loaded = torch.load(result.folder / "checkpoints" / "last.ckpt", weights_only=True)
-    return {name: x for name, x in loaded["state_dict"].items()}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("optim", ["adamw", "muon"])
-def test_probes_change_no_bit_of_a_training(train: Train, optim: str) -> None:
+def test_probes_change_no_bit_of_a_training(train: Any, optim: str) -> None:
     changed = f"optim={optim}"
     plain = train("model.dropout=0.1", changed, folder="plain")
     seen = train(*ALL, changed, "logger=csv", folder="seen")
     other = train("model.dropout=0.1", changed, "seed=1", folder="other")  # a planted difference
-    theirs, ours, others = (weights(result) for result in (plain, seen, other))
+    files = [result.folder / "checkpoints" / "last.ckpt" for result in (plain, seen, other)]
+    theirs, ours, others = (torch.load(file)["state_dict"] for file in files)
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(x, theirs[name]) for name, x in ours.items())
     assert not all(torch.equal(x, theirs[name]) for name, x in others.items())
@@ -52,7 +45,7 @@ def test_probes_change_no_bit_of_a_training(train: Train, optim: str) -> None:
         assert plain.metrics[name] == seen.metrics[name]
 
 
-def test_what_a_run_logs_and_records(train: Train) -> None:
+def test_what_a_run_logs_and_records(train: Any) -> None:
     result = train(*ALL, "attn=peek_one", "logger=tensorboard")
     events = EventAccumulator(str(result.folder)).Reload()
     points = {tag: events.Scalars(tag) for tag in events.Tags()["scalars"]}
