@@ -8,20 +8,18 @@ error, which the comparison must find. Eq. and section are those of the paper.
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
+Heads = list[Array]  # H arrays (T, D)
 Weights = dict[str, Array]
+Score = Callable[[int, int, int], Any]  # head, query, key
 Row = Callable[[Array, int, int], Any]  # scores of the visible keys, query, head -> weights
-Sees = Callable[[int, int], bool]  # query, key
-
-
-def past(i: int, j: int) -> bool:
-    return j <= i
+Sees = tuple[float, float]  # how many positions back and ahead a query sees
+PAST, ALL = (math.inf, 0), (math.inf, math.inf)
 
 
 def sigmoid(z: Any) -> Any:
@@ -29,44 +27,49 @@ def sigmoid(z: Any) -> Any:
 
 
 def softmax(s: Array, *_: int) -> Array:
-    if not len(s):
-        return s
-    e = np.array([math.exp(z - max(s)) for z in s])
-    return e / sum(e)
+    e = np.exp(s - max(s))
+    return e / e.sum()
+
+
+def rms_norm(y: Array) -> Array:
+    """Rows over their root mean square, with 1e-5 beside the mean."""
+    return y / np.sqrt((y * y).mean(-1, keepdims=True) + 1e-5)
 
 
 def linear_map(w: Weights, name: str, x: Array) -> Array:
     return x @ w[f"{name}.weight"].T + w.get(f"{name}.bias", 0.0)
 
 
-def heads_of(rows: Array, H: int) -> list[Array]:
-    """(T, C) to H arrays (T, D)."""
+def heads_of(rows: Array, H: int) -> Heads:
     return np.split(rows, H, axis=1)
 
 
-def projected(w: Weights, x: Array, H: int) -> list[list[Array]]:
-    """Queries, keys and values of each head, each H arrays (T, D)."""
-    return [heads_of(part, H) for part in np.split(linear_map(w, "qkv", x), 3, axis=1)]
+def thirds(rows: Array, H: int) -> list[Heads]:
+    """Queries, keys and values from rows (T, 3 C)."""
+    return [heads_of(part, H) for part in np.split(rows, 3, axis=1)]
 
 
-def average(
-    q: Array, k: Array, v: Array, h: int = 0, row: Row = softmax, sees: Sees = past,
-    power: float = -0.5,
-) -> Array:  # fmt: skip
-    """sum_j p_ij v_j of head h with the scores q . k D^power, query by query; NaN for a query
-    without keys."""
-    y = np.full_like(v, np.nan)
-    for i in range(len(q)):
-        seen = [j for j in range(len(k)) if sees(i, j)]
-        weights = row(np.array([q[i] @ k[j] for j in seen]) * q.shape[1] ** power, i, h)
-        if seen:
-            y[i] = sum(p * v[j] for p, j in zip(weights, seen, strict=True))
+def projected(w: Weights, x: Array, H: int) -> list[Heads]:
+    return thirds(linear_map(w, "qkv", x), H)
+
+
+def dots(q: Heads, k: Heads, power: float = -0.5) -> Score:
+    """q_i . k_j D^power."""
+    return lambda h, i, j: q[h][i] @ k[h][j] * q[h].shape[1] ** power
+
+
+def mixed(v: Heads, score: Score, row: Row = softmax, sees: Sees = PAST) -> Heads:
+    """sum_j p_ij v_j, query by query; NaN for a query without keys."""
+    y = [np.full_like(each, np.nan) for each in v]
+    for h, i in np.ndindex(len(v), len(v[0])):
+        if seen := [j for j in range(len(v[h])) if -sees[1] <= i - j <= sees[0]]:
+            weights = row(np.array([score(h, i, j) for j in seen]), i, h)
+            y[h][i] = sum(p * v[h][j] for p, j in zip(weights, seen, strict=True))
     return y
 
 
-def attended(w: Weights, q: Any, k: Any, v: Any, row: Row = softmax, **given: Any) -> Array:
-    """The output projection of the averages of all heads."""
-    y = [average(*each, h, row, **given) for h, each in enumerate(zip(q, k, v, strict=True))]
+def out(w: Weights, y: Heads) -> Array:
+    """The output projection of the heads side by side."""
     return linear_map(w, "proj", np.hstack(y))
 
 
@@ -75,9 +78,9 @@ def of_rows(row: Callable[..., Any]) -> Callable[..., Array]:
     `sees`, an argument of all of them, are the keys that it gets."""
 
     @functools.wraps(row)
-    def formula(w: Weights, x: Array, H: int, *, sees: Sees = past, **given: Any) -> Array:
-        weights: Row = lambda s, i, h: row(s, i, h, w, x, **given)  # noqa: E731
-        return attended(w, *projected(w, x, H), weights, sees=sees)
+    def formula(w: Weights, x: Array, H: int, *, sees: Sees = PAST, **given: Any) -> Array:
+        q, k, v = projected(w, x, H)
+        return out(w, mixed(v, dots(q, k), lambda s, i, h: row(s, i, h, w, x, **given), sees))
 
     return formula
 
@@ -85,48 +88,46 @@ def of_rows(row: Callable[..., Any]) -> Callable[..., Array]:
 # ---- scaled dot products, masks, and how heads share
 
 
-def scaled_dot(w: Weights, x: Array, H: int, *, power: float = -0.5, sees: Sees = past) -> Array:
+def scaled_dot(w: Weights, x: Array, H: int, *, power: float = -0.5, sees: Sees = PAST) -> Array:
     """softmax(Q K^T / sqrt(D)) V (Vaswani et al. 2017, eq. 1), with another power of D."""
-    return attended(w, *projected(w, x, H), power=power, sees=sees)
+    q, k, v = projected(w, x, H)
+    return out(w, mixed(v, dots(q, k, power), sees=sees))
 
 
 def grouped(w: Weights, x: Array, H: int, *, G: int, power: float = -0.5) -> Array:
     """G heads of keys and values, each for H/G neighboring queries (Ainslie et al. 2023, 2.2)."""
     C, rows = x.shape[1], linear_map(w, "qkv", x)
-    parts = np.split(rows[:, C:], 2, axis=1)
-    k, v = (heads_of(part, part.shape[1] * H // C) for part in parts)
-    own = [min(h // (H // G), len(k) - 1) for h in range(H)]
-    q = heads_of(rows[:, :C], H)
-    return attended(w, q, [k[g] for g in own], [v[g] for g in own], power=power)
+    kv = [heads_of(part, part.shape[1] * H // C) for part in np.split(rows[:, C:], 2, axis=1)]
+    k, v = ([part[h // (H // G) % len(part)] for h in range(H)] for part in kv)
+    return out(w, mixed(v, dots(heads_of(rows[:, :C], H), k, power)))
 
 
-def shared(
-    w: Weights, x: Array, H: int, *, parts: tuple[int, int, int], power: float = -0.5
-) -> Array:
+def shared(w: Weights, x: Array, H: int, *, parts: Any, power: float = -0.5) -> Array:
     """The queries, keys and values are these parts of the projection."""
     rows = heads_of(linear_map(w, "qkv", x), len(w["qkv.weight"]) * H // x.shape[1])
-    return attended(w, *(rows[a * H : a * H + H] for a in parts), power=power)
+    q, k, v = (rows[a * H : a * H + H] for a in parts)
+    return out(w, mixed(v, dots(q, k, power)))
 
 
 # ---- positions and changed scores
 
 
+def turned(u: Array, position: int, base: float = 10_000.0) -> Array:
+    """R u: the pairs of channels of u (D,) as complex numbers times e^(i position base^(-2p/D)),
+    p from 0 (Su et al. 2021, eq. 15)."""
+    angles = position * base ** (-np.arange(0, len(u), 2) / len(u))
+    z = (u[::2] + 1j * u[1::2]) * np.exp(1j * angles)
+    return np.stack([z.real, z.imag], axis=1).reshape(-1)
+
+
 def rotary(w: Weights, x: Array, H: int, *, base: float = 10_000.0, sign: int = 1) -> Array:
-    """q_m^T R(n - m) k_n with 2 x 2 rotations of the pairs (Su et al. 2021, eq. 15 and 16)."""
+    """q_m^T R(n - m) k_n (Su et al. 2021, eq. 16)."""
     q, k, v = projected(w, x, H)
-    D = x.shape[1] // H
-    y = np.zeros_like(x)
-    for h in range(H):
-        for m in range(len(x)):
-            s = np.zeros(m + 1)
-            for n in range(m + 1):
-                for pair in range(D // 2):
-                    angle = sign * (n - m) * base ** (-2 * pair / D)
-                    c, r = math.cos(angle), math.sin(angle)
-                    at = slice(2 * pair, 2 * pair + 2)
-                    s[n] += q[h][m, at] @ np.array([[c, -r], [r, c]]) @ k[h][n, at]
-            y[m, h * D : (h + 1) * D] = softmax(s / math.sqrt(D)) @ v[h][: m + 1]
-    return linear_map(w, "proj", y)
+
+    def score(h: int, m: int, n: int) -> Any:
+        return q[h][m] @ turned(k[h][n], sign * (n - m), base) / math.sqrt(k[h].shape[1])
+
+    return out(w, mixed(v, score))
 
 
 @of_rows
@@ -149,15 +150,12 @@ def softcap(s: Array, i: int, h: int, w: Weights, x: Array, *, cap: float = 5.0)
 
 
 def cosine(w: Weights, x: Array, H: int, *, own: bool = True) -> Array:
-    """softmax(g q . k / (|q| |k|)) (Henry et al. 2020, sec. 3), with 1e-5 beside mean squares.
-
-    The layer's g is its gain times sqrt(D), one per head.
-    """
-    D = x.shape[1] // H
-    *both, v = projected(w, x, H)
-    q, k = ([u / np.sqrt((u * u).sum(1, keepdims=True) + 1e-5 * D) for u in p] for p in both)
+    """softmax(g q . k / (|q| |k|)) (Henry et al. 2020, sec. 3), with 1e-5 beside mean squares;
+    g is the layer's gain times sqrt(D), one per head."""
+    q, k, v = projected(w, x, H)
     gain = w["gain"] if own else np.roll(w["gain"], 1)
-    return attended(w, q, k, v, lambda s, i, h: softmax(gain[h] * s), power=0.5)
+    scores = dots([*map(rms_norm, q)], [*map(rms_norm, k)])
+    return out(w, mixed(v, scores, lambda s, i, h: softmax(gain[h] * s)))
 
 
 @of_rows
@@ -174,35 +172,23 @@ def forgetting(s: Array, i: int, h: int, w: Weights, x: Array, *, after: int = 1
 
 def additive(w: Weights, x: Array, H: int, *, squash: Any = np.tanh) -> Array:
     """softmax of v . tanh(W s + U h) (Bahdanau et al. 2015, A.1.2)."""
-    y = []
-    for h, (q, k, v) in enumerate(zip(*projected(w, x, H), strict=True)):
-        scores = np.array([[w["v"][h] @ squash(a + b) for b in k] for a in q])
-        y.append([softmax(scores[i, : i + 1]) @ v[: i + 1] for i in range(len(x))])
-    return linear_map(w, "proj", np.hstack(y))
+    q, k, v = projected(w, x, H)
+    return out(w, mixed(v, lambda h, i, j: w["v"][h] @ squash(q[h][i] + k[h][j])))
 
 
 def general(w: Weights, x: Array, H: int, *, transposed: bool = False) -> Array:
     """Scores q^T W k (Luong et al. 2015, eq. 8), over sqrt(D)."""
     q, k, v = projected(w, x, H)
-    return attended(w, q, [k[h] @ (W if transposed else W.T) for h, W in enumerate(w["W"])], v)
+    k = [k[h] @ (W if transposed else W.T) for h, W in enumerate(w["W"])]
+    return out(w, mixed(v, dots(q, k)))
 
 
 def linear(w: Weights, x: Array, H: int, *, shift: float = 1.0) -> Array:
-    """phi(q) S / (phi(q) z), S and z the sums of phi(k) v^T and phi(k), phi = elu + 1
-    (Katharopoulos et al. 2020, eq. 7, 10 to 12)."""
-
-    def phi(u: Array) -> Array:
-        return np.where(u > 0, u, np.exp(u) - 1) + shift
-
-    y = []
-    for q, k, v in zip(*projected(w, x, H), strict=True):
-        S, z = np.zeros((q.shape[1], v.shape[1])), np.zeros(q.shape[1])
-        rows = []
-        for i in range(len(x)):
-            S, z = S + np.outer(phi(k[i]), v[i]), z + phi(k[i])
-            rows.append(phi(q[i]) @ S / (phi(q[i]) @ z))
-        y.append(np.array(rows))
-    return linear_map(w, "proj", np.hstack(y))
+    """The weights phi(q) . phi(k) over their sum, phi = elu + 1 (Katharopoulos et al. 2020, eq. 7
+    and 8)."""
+    *both, v = projected(w, x, H)
+    q, k = ([np.where(u > 0, u, np.exp(u) - 1) + shift for u in part] for part in both)
+    return out(w, mixed(v, dots(q, k), lambda s, *_: s / s.sum()))
 
 
 # ---- from scores to weights
@@ -231,18 +217,15 @@ def on_simplex(s: Array, i: int, h: int, w: Weights, x: Array, *, power: int) ->
     low, high = max(z) - 1, max(z)
     for _ in range(100):
         tau = (low + high) / 2
-        more = sum(max(u - tau, 0.0) ** power for u in z) > 1
+        more = (np.maximum(z - tau, 0) ** power).sum() > 1
         low, high = (tau, high) if more else (low, tau)
-    return np.array([max(u - low, 0.0) ** power for u in z])
+    return np.maximum(z - low, 0) ** power
 
 
 @of_rows
 def top(s: Array, i: int, h: int, w: Weights, x: Array, *, k: int = 8) -> Array:
     """The softmax over the k largest visible scores (Gupta et al. 2021, sec. 2)."""
-    kept = sorted(range(len(s)), key=lambda j: s[j])[-k:]
-    weights = np.zeros(len(s))
-    weights[kept] = softmax(s[kept])
-    return weights
+    return softmax(np.where(s >= sorted(s)[-k:][0], s, -math.inf))
 
 
 @of_rows
@@ -260,18 +243,17 @@ def stick_breaking(s: Array, i: int, h: int, w: Weights, x: Array, *, rest: bool
 # ---- layers with something added
 
 
-def mixed(w: Weights, x: Array, H: int) -> Array:
-    """The averages of all heads side by side (T, C), before the output projection."""
-    one = {f"qkv.{name}": w[f"qkv.{name}"] for name in ("weight", "bias")}
-    return scaled_dot(one | {"proj.weight": np.eye(x.shape[1])}, x, H)
+def averaged(w: Weights, x: Array, H: int) -> Heads:
+    """The averages of scaled dot products, before the output projection."""
+    q, k, v = projected(w, x, H)
+    return mixed(v, dots(q, k))
 
 
 def gated(w: Weights, x: Array, H: int, *, gate: Any = sigmoid) -> Array:
     """Y sigmoid(X W) before the output projection, one number per head or channel (Qiu et al.
     2025, eq. 5)."""
-    gates = gate(linear_map(w, "gate", x))
-    wide = np.repeat(gates, x.shape[1] // gates.shape[1], axis=1)
-    return linear_map(w, "proj", mixed(w, x, H) * wide)
+    gates = heads_of(gate(linear_map(w, "gate", x)), H)
+    return out(w, [y * g for y, g in zip(averaged(w, x, H), gates, strict=True)])
 
 
 def value_residual(w: Weights, x: Array, H: int, *, other: bool = False) -> Array:
@@ -279,32 +261,29 @@ def value_residual(w: Weights, x: Array, H: int, *, other: bool = False) -> Arra
     sec. 3); w has them as `values` (H, T, D)."""
     q, k, v = projected(w, x, H)
     m = 1 - w["value_mix"] if other else w["value_mix"]
-    return attended(w, q, k, [(1 - m) * v[h] + m * w["values"][h] for h in range(H)])
+    return out(w, mixed([(1 - m) * v[h] + m * w["values"][h] for h in range(H)], dots(q, k)))
 
 
 def exclusive(w: Weights, x: Array, H: int, *, power: float = 1.0) -> Array:
     """y_i - (y_i . v_i) v_i / |v_i|^2 (Zhai 2026, sec. 3)."""
     z = []
-    for a, b in zip(heads_of(mixed(w, x, H), H), projected(w, x, H)[2], strict=True):
-        along = (a * b).sum(1) / (b * b).sum(1) ** power
-        z.append(a - along[:, None] * b)
-    return linear_map(w, "proj", np.hstack(z))
+    for y, v in zip(averaged(w, x, H), projected(w, x, H)[2], strict=True):
+        along = (y * v).sum(1) / (v * v).sum(1) ** power
+        z.append(y - along[:, None] * v)
+    return out(w, z)
 
 
 def convolved(rows: Array, taps: Array) -> Array:
     """y_t = sum_m taps_m rows_(t - m)."""
-    y = np.zeros_like(rows)
-    for t in range(len(rows)):
-        for m in range(min(len(taps), t + 1)):
-            y[t] += taps[m] * rows[t - m]
-    return y
+    kept = [range(min(len(taps), t + 1)) for t in range(len(rows))]
+    return np.array([sum(taps[m] * rows[t - m] for m in ms) for t, ms in enumerate(kept)])
 
 
 def short_conv(w: Weights, x: Array, H: int, *, order: int = 1) -> Array:
     """u_t + sum_m w_m u_(t-m) of queries, keys and values (Allen-Zhu 2025, Canon-B)."""
     rows = linear_map(w, "qkv", x)
-    rows = rows + convolved(rows, w["conv"][::order])
-    return attended(w, *(heads_of(part, H) for part in np.split(rows, 3, axis=1)))
+    q, k, v = thirds(rows + convolved(rows, w["conv"][::order]), H)
+    return out(w, mixed(v, dots(q, k)))
 
 
 def differential(w: Weights, x: Array, H: int, *, depth: int = 2, pairs: int = 1) -> Array:
@@ -314,39 +293,28 @@ def differential(w: Weights, x: Array, H: int, *, depth: int = 2, pairs: int = 1
     start = 0.8 - 0.6 * math.exp(-0.3 * (depth - 1))
     a, b, c, e = w["lambdas"][::pairs]
     lam = math.exp(a @ b) - math.exp(c @ e) + start
-    y = []
-    for q, k, v in zip(*projected(w, x, H), strict=True):
-        d = q.shape[1] // 2
-        both = average(q[:, :d], k[:, :d], v) - lam * average(q[:, d:], k[:, d:], v)
-        size = np.sqrt((both**2).mean(1, keepdims=True) + 1e-5)
-        y.append((1 - start) * both / size)
-    return linear_map(w, "proj", np.hstack(y))
+    *both, v = projected(w, x, H)
+    halves = zip(*(np.split(u, 2, axis=1) for part in both for u in part), strict=True)
+    first, second = (mixed(v, dots(half[:H], half[H:])) for half in halves)
+    left = [y - lam * z for y, z in zip(first, second, strict=True)]
+    return out(w, [(1 - start) * rms_norm(y) for y in left])
 
 
 def latent(w: Weights, x: Array, H: int, *, wide: int = 1) -> Array:
     """Scores and averages of the latent vectors c, with the up projections absorbed into queries
     and outputs, so that no key and no value exists (DeepSeek-AI 2024, sec. 2.1.2, eq. 9 to 19)."""
-    T, C = x.shape
-    D, up = C // H, w["up.weight"]
-    L = up.shape[1]
-    rows = linear_map(w, "qkv", x)
+    rows, L = linear_map(w, "qkv", x), w["up.weight"].shape[1]
+    D = x.shape[1] // H
     R = (rows.shape[1] - H * D - L) // (H + 1)
-    c, key = rows[:, -L - R : -R], rows[:, -R:]
-    c = c / np.sqrt((c * c).mean(1, keepdims=True) + 1e-5) * w["norm.weight"]
+    q, c, key = heads_of(rows[:, : -L - R], H), rows[:, -L - R : -R], rows[:, -R:]
+    c = rms_norm(c) * w["norm.weight"]
+    up_k, up_v = np.split(w["up.weight"].reshape(2 * H, D, L), 2)
 
-    def turned(u: Array, position: int) -> Array:
-        z = (u[::2] + 1j * u[1::2]) * np.exp(1j * position * 10_000 ** (-np.arange(0, R, 2) / R))
-        return np.stack([z.real, z.imag], axis=1).reshape(-1)
+    def score(h: int, i: int, j: int) -> Any:
+        rotated = turned(q[h][i, D:], i) @ turned(key[j], j)
+        return (q[h][i, :D] @ up_k[h] @ c[j] + rotated) / math.sqrt(D + wide * R)
 
-    y = np.zeros((T, C))
-    for h in range(H):
-        queries = rows[:, h * (D + R) : (h + 1) * (D + R)]
-        up_k, up_v = up[h * D : (h + 1) * D], up[C + h * D : C + (h + 1) * D]
-        for i in range(T):
-            absorbed, q_r = queries[i, :D] @ up_k, turned(queries[i, D:], i)
-            s = np.array([absorbed @ c[j] + q_r @ turned(key[j], j) for j in range(i + 1)])
-            y[i, h * D : (h + 1) * D] = up_v @ (softmax(s / math.sqrt(D + wide * R)) @ c[: i + 1])
-    return linear_map(w, "proj", y)
+    return out(w, [y @ up_v[h].T for h, y in enumerate(mixed([c] * H, score))])
 
 
 def recurrence(
@@ -359,33 +327,25 @@ def recurrence(
     Delta Attention (2510.26692, eq. 1), negative eigenvalues (2411.12537, sec. 4), retention
     (2307.08621, eq. 5 and 8), Mamba-2 (2405.21060), gated linear attention (2312.06635, eq. 3).
     """
-    T, C = x.shape
-    D = C // H
     rows = convolved(linear_map(w, "qkv", x), w["conv"])
-    rows = rows * sigmoid(rows)
-    y = np.zeros((T, C))
-    for h in range(H):
-        S = np.zeros((D, D))
-        for t in range(T):
-            q, k, v = (rows[t, n * C + h * D : n * C + (h + 1) * D] for n in range(3))
+    y, D = [], x.shape[1] // H
+    for h, heads in enumerate(zip(*thirds(rows * sigmoid(rows), H), strict=True)):
+        S, read = np.zeros((D, D)), []
+        for x_t, q, k, v in zip(x, *heads, strict=True):
             q, k = (u / math.sqrt(u @ u + 1e-6) for u in (q, k))
-            S = factor(w, x[t], h, H, decay)[:, None] * S
-            change = v
-            if delta:
-                change = most * sigmoid(w["beta.weight"][h] @ x[t]) * (v - k @ S)
-            S = S + np.outer(k, change)
-            out = q @ S / math.sqrt(D)
-            y[t, h * D : (h + 1) * D] = out / math.sqrt(out @ out / D + 1e-5) * w["norm"]
-    return linear_map(w, "proj", y)
+            S = factor(w, x_t, h, H, decay)[:, None] * S
+            b = most * sigmoid(w["beta.weight"][h] @ x_t) if delta else 1.0
+            S = S + b * np.outer(k, v - k @ S if delta else v)
+            read.append(q @ S / math.sqrt(D))
+        y.append(rms_norm(np.array(read)) * w["norm"])
+    return out(w, y)
 
 
 def factor(w: Weights, x: Array, h: int, H: int, decay: str) -> Array:
     """a (D,) of a head at a position: 1, fixed, or exp(-exp(A) softplus(W x + dt))."""
     D = len(x) // H
-    if decay == "":
-        return np.ones(D)
-    if decay == "fixed":
-        return np.full(D, 1 - 2.0 ** (-5 - h))
+    if decay in ("", "fixed"):
+        return np.full(D, 1 - 2.0 ** (-5 - h) if decay else 1.0)
     for name in [name for name in ("alpha.0.weight", "alpha.1.weight") if name in w]:
         x = w[name] @ x
     step = np.log1p(np.exp(x + w["dt"])).reshape(H, -1)[h]
@@ -398,45 +358,39 @@ def factor(w: Weights, x: Array, h: int, H: int, decay: str) -> Array:
 @of_rows
 def filled(s: Array, i: int, h: int, w: Weights, x: Array, *, fill: float) -> Array:
     """The softmax over all keys, those of the future with the score `fill`."""
-    return softmax(np.array([z if j <= i else fill for j, z in enumerate(s)]))
+    return softmax(np.where(np.arange(len(s)) <= i, s, fill))
 
 
 @of_rows
 def masked_late(s: Array, i: int, h: int, w: Weights, x: Array, *, share: float = 0.0) -> Array:
     """The softmax over all keys, then weights of the future times `share`."""
-    return softmax(s) * np.array([1 if j <= i else share for j in range(len(s))])
+    return softmax(s) * np.where(np.arange(len(s)) <= i, 1.0, share)
 
 
-def over_queries(w: Weights, x: Array, H: int, *, since: int = 0) -> Array:
+def over_queries(w: Weights, x: Array, H: int, *, before: int = 0) -> Array:
     """exp(s_ij) over the sum of exp(s_lj) of the queries l that see the key j."""
-    y = []
-    for q, k, v in zip(*projected(w, x, H), strict=True):
-        e = np.exp(q @ k.T / math.sqrt(q.shape[1]))
-        total = [e[j + since :, j].sum() for j in range(len(x))]
-        rows = [
-            sum(e[i, j] / total[j] * v[j] for j in range(i + 1)) for i in range(len(x) - since)
-        ]
-        y.append(np.vstack([*rows, *np.zeros((since, q.shape[1]))]))
-    return linear_map(w, "proj", np.hstack(y))
+    q, k, v = projected(w, x, H)
+    score = dots(q, k)
+
+    def weight(h: int, i: int, j: int) -> float:
+        seen = [math.exp(score(h, n, j)) for n in range(max(0, j - before), len(x))]
+        return math.exp(score(h, i, j)) / sum(seen)
+
+    return out(w, mixed(v, weight, lambda weights, *_: weights))
 
 
 def unmerged(w: Weights, x: Array, H: int, *, order: str = "htd") -> Array:
     """The numbers of all heads in the order (H, T, D), cut into T rows of C."""
-    y = np.array(heads_of(mixed(w, x, H), H))
-    return linear_map(w, "proj", np.einsum(f"htd->{order}", y).reshape(x.shape))
+    y = np.einsum(f"htd->{order}", np.array(averaged(w, x, H)))
+    return linear_map(w, "proj", y.reshape(x.shape))
 
 
-def everywhere(i: int, j: int) -> bool:
-    return True
-
-
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """A variant's formula, its constants, and wrong constants, each of which must show."""
 
     formula: Callable[..., Array]
     given: dict[str, Any]
-    planted: list[dict[str, Any]] = field(default_factory=list)
+    planted: list[dict[str, Any]]
     heads: int | None = None
     size: float = 1.0  # of the inputs
 
@@ -451,12 +405,12 @@ CASES = {
     **dict.fromkeys(("identical_heads", "identical_qkv"), dot({"power": -1})),
     "unscaled": dot({"power": -0.5}, power=0),
     "inverse_scale": dot({"power": -0.5}, power=-1),
-    "flipped": dot({"sees": past}, sees=lambda i, j: j >= i),
-    "bidirectional": dot({"sees": past}, sees=everywhere),
-    "peek_one": dot({"sees": past}, sees=lambda i, j: j <= i + 1),
-    "strict_flip": dot({"sees": lambda i, j: j >= i}, sees=lambda i, j: j > i),
-    "sliding_window": dot({"sees": lambda i, j: i - 7 < j <= i}, sees=lambda i, j: i - 8 < j <= i),
-    "none": dot({"sees": past}, sees=lambda i, j: i == j),
+    "flipped": dot({"sees": PAST}, sees=(0, math.inf)),
+    "bidirectional": dot({"sees": PAST}, sees=ALL),
+    "peek_one": dot({"sees": PAST}, sees=(math.inf, 1)),
+    "strict_flip": dot({"sees": (0, math.inf)}, sees=(-1, math.inf)),
+    "sliding_window": dot({"sees": (6, 0)}, sees=(7, 0)),
+    "none": dot({"sees": PAST}, sees=(0, 0)),
     "single_head": Case(scaled_dot, {}, [{"power": -1}], heads=1),
     "gqa": Case(grouped, {"G": 2}, [{"G": 4}, {"G": 1}]),
     "mqa": Case(grouped, {"G": 1}, [{"power": 0}]),
@@ -491,11 +445,9 @@ CASES = {
     "decay": delta({"decay": "head", "delta": False}, [{"decay": ""}]),
     "gated_linear": delta({"decay": "channel", "delta": False}, [{"decay": ""}]),
     "retention": delta({"decay": "fixed", "delta": False}, [{"decay": ""}]),
-    "zero_fill": Case(filled, {"fill": 0.0, "sees": everywhere}, [{"fill": -math.inf}]),
-    "finite_fill": Case(
-        filled, {"fill": -1e4, "sees": everywhere}, [{"fill": -math.inf}], size=200.0
-    ),
-    "post_softmax_mask": Case(masked_late, {"sees": everywhere}, [{"share": 1.0}]),
-    "softmax_over_queries": Case(over_queries, {}, [{"since": 1}]),
+    "zero_fill": Case(filled, {"fill": 0.0, "sees": ALL}, [{"fill": -math.inf}]),
+    "finite_fill": Case(filled, {"fill": -1e4, "sees": ALL}, [{"fill": -math.inf}], size=200.0),
+    "post_softmax_mask": Case(masked_late, {"sees": ALL}, [{"share": 1.0}]),
+    "softmax_over_queries": Case(over_queries, {}, [{"before": 1}]),
     "unmerged_heads": Case(unmerged, {}, [{"order": "thd"}]),
 }

@@ -18,7 +18,6 @@ from attnlab.data.corpus import (
     Corpus,
     Subwords,
     TrainBatches,
-    count,
     from_plain,
     hub,
     size_of,
@@ -47,7 +46,6 @@ def bpe() -> Tokenizer:
 
 
 SUBWORDS = Subwords(bpe().to_str())
-ALPHABETS = [Characters("abc"), Bytes(), SUBWORDS]
 
 
 def of_numbers(N: int) -> Corpus:
@@ -62,20 +60,16 @@ def of_numbers(N: int) -> Corpus:
 def test_bytes_and_tokens_give_any_text_back(written: str) -> None:
     for alphabet in (Characters("".join(sorted(set(written)))), Bytes(), SUBWORDS):
         ids = alphabet.encode(written)
-        assert alphabet.decode(ids) == written and all(0 <= i < len(alphabet) for i in ids)
+        again = from_plain(json.loads(json.dumps(to_plain(alphabet))))  # as in a checkpoint
+        assert alphabet.decode(ids) == again.decode(ids) == written
+        assert type(again) is type(alphabet) and all(0 <= i < len(alphabet) for i in ids)
         assert sum(size_of(alphabet, i) for i in ids) == len(written.encode())
     assert Bytes().encode(written) == list(written.encode())
     assert SUBWORDS.encode(written) == bpe().encode(written).ids
 
 
-@pytest.mark.parametrize("alphabet", ALPHABETS, ids=type)
-def test_a_checkpoint_holds_each_alphabet(alphabet: Any) -> None:
-    again = from_plain(json.loads(json.dumps(to_plain(alphabet))))
-    assert type(again) is type(alphabet) and list(again) == list(alphabet)
-
-
 def test_symbols_have_labels_and_unknown_ones_are_named() -> None:
-    assert (Bytes()[97], Bytes()[200], SUBWORDS[SUBWORDS.encode("t")[0]]) == ("a", r"\xc8", "t")
+    assert (Bytes()[97], Bytes()[128], SUBWORDS[SUBWORDS.encode("t")[0]]) == ("a", r"\x80", "t")
     with pytest.raises(BadInput, match="'x', 'é'"):
         Characters("abc").encode("abxé")
     with pytest.raises(BadInput, match="kind"):
@@ -121,13 +115,11 @@ def test_validation_predicts_every_symbol_but_the_first_once(N: int, T: int, B: 
         targets = torch.cat([y.flatten() for _, y in pairs])
         assert torch.equal(targets.sort()[0], torch.arange(1, N))
         assert all(torch.equal(y, x + 1) and x.shape[1] <= T and len(x) <= B for x, y in pairs)
-        assert sum(count(y) for _, y in pairs) == N - 1
 
 
 @pytest.mark.parametrize("T", [1, 8, 19])
 def test_windows_lie_in_the_text_and_reach_both_ends(T: int) -> None:
     corpus = of_numbers(20)
-    corpus.check_length(T - 1 or 1)
     starts = set(corpus.train_draw(T)(500, torch.Generator().manual_seed(0))[0][:, 0].tolist())
     assert starts == set(range(20 - T))
     x, y = corpus.windows("val", T, 5)
@@ -156,15 +148,10 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "latin").write_bytes(b"Gr\xf6\xdfe")
     (tmp_path / "empty").write_bytes(b"")
     (tmp_path / "many").write_text("".join(map(chr, range(1000, 2001))))
-    (tmp_path / "lower.json").write_text(lowercase().to_str())
+    unknown = Tokenizer(models.WordLevel({"?": 0}, "?"))  # it does not give a text back
+    (tmp_path / "unknown.json").write_text(unknown.to_str())
     (tmp_path / "words").write_text("To be, or not to be\n" * 30)
     return tmp_path
-
-
-def lowercase() -> Tokenizer:
-    tokenizer = Tokenizer(models.WordLevel({"to": 0, "be": 1, "?": 2}, unk_token="?"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    return tokenizer
 
 
 @pytest.mark.parametrize(("limit", "wanted"), [(99, "To be,\nor not\n"), (8, "To be,\no")])
@@ -178,18 +165,15 @@ def test_a_column_of_a_directory(folder: Path, limit: int, wanted: str) -> None:
     [
         (lambda d: text(f"{d}/none"), "data.path"),
         (lambda d: text(f"{d}/latin"), "data.path"),
-        (lambda d: text(f"{d}"), "data.path"),
         (lambda d: text(f"{d}/empty"), "empty"),
         (lambda d: text(f"{d}/many"), "data.tokenizer=bytes"),
-        (lambda d: text(f"{d}/words", f"{d}/none.json"), "data.tokenizer"),
         (lambda d: text(f"{d}/words", f"{d}/rows/rows.jsonl"), "data.tokenizer"),
-        (lambda d: text(f"{d}/words", f"{d}/lower.json"), "data.tokenizer"),
+        (lambda d: text(f"{d}/words", f"{d}/unknown.json"), "data.tokenizer"),
         (lambda d: text(f"{d}/words").check_length(60), "model.block_size = 60"),
         (lambda d: hub(f"{d}/nowhere"), "data.dataset"),
         (lambda d: hub(f"{d}/rows", column="txt"), "data.column = txt"),
         (lambda d: hub(f"{d}/rows", column="number"), "data.column = number"),
         (lambda d: hub(f"{d}/rows", column="line", split="test"), "data.dataset"),
-        (lambda d: hub(f"{d}/rows", column="line", config_name="old"), "data.dataset"),
     ],
 )
 def test_what_cannot_be_read_is_named(
@@ -209,7 +193,7 @@ def test_a_limit_reads_little_more_than_it_needs(
 
     def stream(*args: Any, **options: Any) -> Any:
         assert options["streaming"]
-        return ({"text": taken.append(n) or "x" * 9} for n in range(1000))  # type: ignore[func-returns-value]
+        return ({"text": taken.append(n) or "x" * 9} for n in range(1000))
 
     monkeypatch.setattr("datasets.load_dataset", stream)
     assert len(hub("any", limit=95).train) == int(0.9 * 95) and len(taken) == 10

@@ -64,13 +64,11 @@ def test_answers_are_those_of_a_search(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_batches_differ_and_the_validation_stays(name: str) -> None:
+def test_batches_differ_and_lengths_are_other_tasks(name: str) -> None:
     given, _, _ = TASKS[name]
-    task, again = (getattr(sequences, name)(**given) for _ in range(2))
+    task = getattr(sequences, name)(**given)
     first, second = (task.draw(8, torch.Generator().manual_seed(n))[0] for n in (0, 1))
     assert not torch.equal(first, second)
-    pairs = zip(task.held_out("val", 0), again.held_out("val", 0), strict=True)
-    assert all(torch.equal(a, b) for one, other in pairs for a, b in zip(one, other, strict=True))
     assert sum(len(x) for x, _ in task.held_out("val", 0)) == sequences.HELD_OUT
     longer = task.at_length(given["length"] + 8)
     assert longer.length == given["length"] + 8 and longer.sha256 != task.sha256
@@ -81,13 +79,14 @@ def test_batches_differ_and_the_validation_stays(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "given", "said"),
     [
-        ("mqar", {"length": 20, "pairs": 10}, "data.pairs = 10 must be from 1 to 9"),
-        ("mqar", {"length": 20, "pairs": 9, "symbols": 8}, "data.pairs = 9 must be from 1 to 8"),
+        ("noisy_recall", {"length": 24, "pairs": 9, "noise": 6}, "data.pairs = 9"),
+        ("mqar", {"length": 20, "pairs": 9, "symbols": 8}, "data.pairs = 9"),
         ("mqar", {"length": 64, "symbols": 20_000}, "data.symbols = 20000"),
-        ("noisy_recall", {"length": 20, "noise": 18}, "data.noise = 18 must be from 1 to 17"),
-        ("copy", {"length": 15}, "data.length = 15 must be even"),
-        ("induction", {"length": 24, "symbols": 11}, "data.symbols = 11 must be from 12"),
-        ("parity", {"length": 8, "symbols": 1}, "data.symbols = 1 must be from 2 to 10"),
+        ("noisy_recall", {"length": 20, "noise": 18}, "data.noise = 18"),
+        ("copy", {"length": 15}, "data.length = 15"),
+        ("induction", {"length": 24, "symbols": 11}, "data.symbols = 11"),
+        ("parity", {"length": 8, "symbols": 1}, "data.symbols = 1"),
+        ("parity", {"length": 2**20 + 1}, "data.length = 1048577"),
     ],
 )
 def test_settings_out_of_range_are_refused(name: str, given: dict[str, int], said: str) -> None:

@@ -1,7 +1,7 @@
 """What is read off the layers of a model: every layer once, as it is called, without a change."""
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -15,6 +15,7 @@ from attnlab.probes.capture import costs, first_nonfinite, future_mass, scalars,
 from attnlab.rng import Rule, normal
 from attnlab.training.build import attention
 from tests.attention.layers import VARIANTS, settings
+from tests.attention.researchers import Delta
 
 T, C, H = 10, 16, 4
 IDS = torch.randint(7, (2, T), generator=torch.Generator().manual_seed(0))
@@ -22,23 +23,17 @@ IDS = torch.randint(7, (2, T), generator=torch.Generator().manual_seed(0))
 LEAKS = {"flipped", "bidirectional", "peek_one", "zero_fill", "unmerged_heads"}
 
 
-class Silent(nn.Module):
-    """A user's layer that offers no pattern, mask, costs."""
+class Told(nn.Module):
+    """A user's layer that offers a pattern only: each position reads itself and the one before."""
+
+    init_rules: ClassVar[dict[str, Rule]] = {"down.weight": normal(0.1)}
 
     def __init__(self, config: AttentionConfig) -> None:
         super().__init__()
         self.down = nn.Linear(config.n_embd, config.n_embd)
 
-    def init_rules(self, qk_std: float) -> dict[str, Rule]:
-        return {"down.weight": normal(0.1)}
-
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.down(x)
-        return y
-
-
-class Told(Silent):
-    """It offers a pattern only: each position reads itself and the one before."""
+        return self.down(x)
 
     def pattern(self, x: Tensor) -> Tensor:
         T = x.shape[1]
@@ -59,8 +54,7 @@ def test_a_view_shows_what_the_model_computed(variant: str) -> None:
     net, calls = gpt(variant), list[tuple[Tensor, Tensor]]()
     net.blocks[0].eval()  # only a part of the model is in evaluation mode
     modes = [module.training for module in net.modules()]
-    blocks: Any = net.blocks
-    for block in blocks:
+    for block in net.blocks:
         block.attn.register_forward_hook(lambda _, args, y: calls.append((args[0], y)))
     seen = list(views(net, IDS))
     assert [view.layer for view in seen] == [0, 1] and len(calls) == 2
@@ -75,7 +69,7 @@ def test_a_view_shows_what_the_model_computed(variant: str) -> None:
 
 def test_a_layer_is_read_as_far_as_it_speaks() -> None:
     def mixed(config: AttentionConfig) -> nn.Module:
-        return [SelfAttention, Silent, Told][config.layer](config)
+        return [SelfAttention, Delta, Told][config.layer](config)
 
     net = gpt(mixed, 3)
     first, told = views(net, IDS)
@@ -86,7 +80,7 @@ def test_a_layer_is_read_as_far_as_it_speaks() -> None:
     found = scalars([first, told])
     assert {"attn/entropy/L0H0", "attn/entropy/L2H0", "attn/effective_heads/L0"} < set(found)
     assert "attn/effective_heads/L2" not in found and "attn/score_std/L2H0" not in found
-    assert future_mass(net, IDS) == 0 and math.isnan(future_mass(gpt(Silent), IDS))
+    assert future_mass(net, IDS) == 0 and math.isnan(future_mass(gpt(Delta), IDS))
 
 
 def test_scalars_are_the_measures_of_heads_layers_and_all() -> None:
@@ -101,9 +95,8 @@ def test_scalars_are_the_measures_of_heads_layers_and_all() -> None:
     outputs = [view.pattern @ view.values for view in seen if view.values is not None]
     heads = [float(measures.effective_heads(x)) for x in outputs]
     assert found["attn/effective_heads"] == pytest.approx(sum(heads) / 2)
-    assert found["attn/head_difference/L1"] == float(
-        (seen[1].pattern[:, :, None] - seen[1].pattern[:, None]).abs().max()
-    )
+    difference = measures.largest_difference(seen[1].pattern, dim=1)
+    assert found["attn/head_difference/L1"] == float(difference)
 
 
 @pytest.mark.parametrize("variant", sorted({*VARIANTS} - {"strict_flip"}))

@@ -2,21 +2,18 @@
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import lightning.pytorch as L
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from attnlab.attention import AttentionConfig, SelfAttention, peek_one
 from attnlab.errors import BadInput
 from attnlab.probes import history
-from attnlab.probes.base import log_scalars
 from attnlab.probes.capture import View, view_of
 from attnlab.probes.history import as_history, patterns_of, read_history, snapshot
 from attnlab.probes.learning_curve import StopWhenSolved
@@ -26,26 +23,21 @@ from attnlab.training.config import read_config
 from attnlab.training.run import run
 from tests.conftest import SMALL, settings
 
-Train = Callable[..., Any]
 ALL = (
     "probes=default probes.patterns.every=1 probes.patterns.heads=true probes.gradients.every=1 "
     "probes.history.chars=9 probes.history.steps=3 model.dropout=0.1"
 ).split()
 
 
-def weights(result: Any) -> dict[str, Tensor]:
-    loaded = torch.load(result.folder / "checkpoints" / "last.ckpt", weights_only=True)
-    return {name: x for name, x in loaded["state_dict"].items()}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("optim", ["adamw", "muon"])
-def test_probes_change_no_bit_of_a_training(train: Train, optim: str) -> None:
+def test_probes_change_no_bit_of_a_training(train: Any, optim: str) -> None:
     changed = f"optim={optim}"
     plain = train("model.dropout=0.1", changed, folder="plain")
     seen = train(*ALL, changed, "logger=csv", folder="seen")
     other = train("model.dropout=0.1", changed, "seed=1", folder="other")  # a planted difference
-    theirs, ours, others = (weights(result) for result in (plain, seen, other))
+    files = [result.folder / "checkpoints" / "last.ckpt" for result in (plain, seen, other)]
+    theirs, ours, others = (torch.load(file)["state_dict"] for file in files)
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(x, theirs[name]) for name, x in ours.items())
     assert not all(torch.equal(x, theirs[name]) for name, x in others.items())
@@ -53,35 +45,27 @@ def test_probes_change_no_bit_of_a_training(train: Train, optim: str) -> None:
         assert plain.metrics[name] == seen.metrics[name]
 
 
-@pytest.fixture
-def logged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, float]]:
-    """(tag, step, value) of all that probes log."""
-    found: list[tuple[str, int, float]] = []
-
-    def log(trainer: L.Trainer, values: Any, step: int) -> None:
-        found.extend((tag, step, value) for tag, value in values.items())
-
-    for module in ("patterns", "learning_curve"):
-        monkeypatch.setattr(f"attnlab.probes.{module}.log_scalars", log)
-    return found
-
-
-def test_what_a_run_logs_and_records(train: Train, logged: list[Any]) -> None:
-    result = train(*ALL, "attn=peek_one")
-    pairs = [(tag, step) for tag, step, _ in logged]
-    assert len(pairs) == len(set(pairs))  # no step twice, though validations measure, too
+def test_what_a_run_logs_and_records(train: Any) -> None:
+    result = train(*ALL, "attn=peek_one", "logger=tensorboard")
+    events = EventAccumulator(str(result.folder)).Reload()
+    points = {tag: events.Scalars(tag) for tag in events.Tags()["scalars"]}
     for tag, steps in {
-        "attn/entropy": [0, 1, 2, 3, 4],
+        "attn/entropy": [0, 1, 2, 3, 4],  # no step twice, though validations measure, too
         "attn/future_mass/L1H0": [0, 1, 2, 3, 4],
         "layers/entropy/L0": [0, 1, 2, 3, 4],
         "grad/L1": [1, 2, 3, 4],
     }.items():
-        assert [step for name, step in pairs if name == tag] == steps
-    values = {(tag, step): value for tag, step, value in logged}
+        assert [point.step for point in points[tag]] == steps
+    last = {tag: found[-1].value for tag, found in points.items()}
     metrics, probes = result.metrics, result.metrics["probes"]
-    assert probes["attn/entropy"] == values["attn/entropy", 4]
-    heads = [values[f"attn/future_mass/L{n}H{h}", 4] for n in (0, 1) for h in (0, 1)]
-    assert probes["attn/future_mass"] == pytest.approx(sum(heads) / 4)
+    assert probes["attn/entropy"] == pytest.approx(last["attn/entropy"], rel=1e-6)
+    heads = [last[f"attn/future_mass/L{n}H{h}"] for n in (0, 1) for h in (0, 1)]
+    assert probes["attn/future_mass"] == pytest.approx(sum(heads) / 4, rel=1e-6)
+    assert [image.step for image in events.Images("pattern/L1")] == [0, 2, 4]
+    samples = events.Tensors("sample/text_summary")
+    assert [sample.step for sample in samples] == [2, 4]
+    texts = [sample.tensor_proto.string_val[0].decode() for sample in samples]
+    assert [len(text.replace("\n    ", "\n")) for text in texts] == [4 + 1 + 50] * 2  # indented
     losses = np.array(probes["loss_by_position"])  # 400 characters in windows of 16
     assert losses.shape == (16,) and abs(losses.mean() - metrics["val_loss"]) < 0.01
     kept = read_history(result.folder)
@@ -91,31 +75,21 @@ def test_what_a_run_logs_and_records(train: Train, logged: list[Any]) -> None:
     assert np.shape(future) == (2, 2) and np.min(future) > 0
 
 
-def test_gradients_are_the_norms_of_each_block(logged: list[Any]) -> None:
+def test_gradients_are_the_norms_of_each_block() -> None:
     blocks = torch.nn.ModuleList(torch.nn.Linear(3, 2, bias=bias) for bias in (True, False))
-    trainer: Any = SimpleNamespace(global_step=4)
-    x = torch.randn(5, 3, generator=generator(0, "x"))
-    (blocks[0](x).square().sum() * 3).backward()  # the second block gets no gradient
-    probe = Gradients(every=5)
-    probe.on_before_optimizer_step(trainer, SimpleNamespace(net=SimpleNamespace(blocks=blocks)))
-    grads = [p.grad for p in blocks[0].parameters() if p.grad is not None]
-    norm = math.sqrt(sum(float(g.square().sum()) for g in grads))
-    ((tag, step, value),) = logged
-    assert (tag, step) == ("grad/L0", 5) and value == pytest.approx(norm, rel=1e-3)
-    trainer.global_step = 5
-    probe.on_before_optimizer_step(trainer, None)
-    assert len(logged) == 1
-
-
-def test_losses_come_first_in_tensorboard() -> None:
     calls: list[Any] = []
     logger = SimpleNamespace(log_metrics=lambda values, step: calls.append((values, step)))
-    trainer: Any = SimpleNamespace(loggers=[logger], is_global_zero=True)
-    log_scalars(trainer, {"val/loss": 2.0, "x": 1.0}, 7)
-    assert calls == [({"Loss/validation": 2.0, "val/loss": 2.0, "x": 1.0}, 7)]
-    trainer.is_global_zero = False
-    log_scalars(trainer, {"x": 1.0}, 8)
-    assert len(calls) == 1
+    trainer: Any = SimpleNamespace(global_step=4, loggers=[logger], is_global_zero=True)
+    x = torch.randn(5, 3, generator=generator(0, "x"))
+    (blocks[0](x).square().sum() * 3).backward()  # the second block gets no gradient
+    grads = [p.grad for p in blocks[0].parameters() if p.grad is not None]
+    norm = math.sqrt(sum(float(g.square().sum()) for g in grads))
+    probe, lit = Gradients(every=5), SimpleNamespace(net=SimpleNamespace(blocks=blocks))
+    for trainer.global_step in (4, 5):  # the latter is no multiple
+        probe.on_before_optimizer_step(trainer, lit)
+    trainer.global_step, trainer.is_global_zero = 9, False  # another process logs nothing
+    probe.on_before_optimizer_step(trainer, lit)
+    assert calls == [({"grad/L0": pytest.approx(norm, rel=1e-3)}, 5)]
 
 
 # ---- tasks
@@ -125,30 +99,26 @@ CURVE = [*SMALL, *TASK, *"probes=curve probes.curve.every=2 probes.curve.sequenc
 CURVE.remove("data=text")
 
 
-def learned(folder: Path, *overrides: str) -> dict[str, Any]:
+def learned(folder: Path, *overrides: str) -> Any:
     """metrics.json of a run of a task with probes=curve."""
     config = read_config(settings(*CURVE, *overrides))
-    found: dict[str, Any] = run(config, folder, variant="sdpa", overrides=overrides).metrics
-    return found
+    return run(config, folder, variant="sdpa", overrides=overrides).metrics
 
 
-def test_the_curve_of_a_task(tmp_path: Path) -> None:
-    metrics = learned(tmp_path / "run", "trainer.max_steps=5")
-    curve = metrics["probes"]["curve"]
-    assert len(curve["accuracy"]) == 2 and set(curve["losses"]) == {"2", "4", "5"}
-    right = np.array(curve["accuracy"]) * 8 * 8  # of 8 sequences with 8 answers
-    assert np.abs(right - right.round()).max() < 0.01 and 0 < right.min() <= right.max() <= 64
-    assert curve["losses"]["5"] == metrics["val_loss"]
-
-
-def test_a_run_ends_when_its_task_is_solved(tmp_path: Path) -> None:
+def test_a_task_has_a_curve_and_a_run_ends_when_it_is_solved(tmp_path: Path) -> None:
     solved = ["callbacks=solved", "trainer.max_steps=20", "trainer.val_check_interval=20"]
     metrics = learned(tmp_path / "early", *solved, "callbacks.solved.accuracy=0.0")
     assert metrics["steps"] == 4 and metrics["status"] == "stopped"
-    metrics = learned(tmp_path / "never", *solved, "callbacks.solved.accuracy=1.1")
+    never = [*solved, "callbacks.solved.accuracy=1.1", "trainer.val_check_interval=8"]
+    metrics = learned(tmp_path / "never", *never)
     assert metrics["steps"] == 20 and metrics["status"] == "finished"
+    curve = metrics["probes"]["curve"]
+    assert len(curve["accuracy"]) == 10 and set(curve["losses"]) == {"8", "16", "20"}
+    right = np.array(curve["accuracy"]) * 8 * 8  # of 8 sequences with 8 answers
+    assert np.abs(right - right.round()).max() < 0.01 and 0 < right.min() <= right.max() <= 64
+    assert curve["losses"]["20"] == metrics["val_loss"]
     with pytest.raises(BadInput, match="probes=curve"):
-        StopWhenSolved(1.0).on_train_batch_end(SimpleNamespace(callbacks=[]))  # type: ignore[arg-type]
+        StopWhenSolved(1.0).on_train_batch_end(SimpleNamespace(callbacks=[]))
 
 
 # ---- history.json

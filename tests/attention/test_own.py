@@ -1,5 +1,6 @@
-"""docs/own.md: its code runs as printed, from a file of a user's; combinations; the walk."""
+"""Layers of users: those of docs/own.md and of researchers train, and leaky twins are refused."""
 
+import json
 import re
 import sys
 from functools import partial
@@ -8,28 +9,36 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
+from omegaconf import OmegaConf
 from torch import nn
 
 import attnlab
-from attnlab.attention import AttentionConfig, ExclusiveAttention, GatedAttention, SelfAttention
+from attnlab.attention import AttentionConfig, SelfAttention
 from attnlab.errors import BadInput
 from attnlab.init import init_weights
 from attnlab.model import GPT
-from attnlab.probes.capture import future_mass
-from attnlab.training.build import attention, build
+from attnlab.training.build import build
+from attnlab.training.config import read_config
+from attnlab.training.run import run
 from tests.attention.layers import C, H, T, randomized, settings, x_of
+from tests.attention.researchers import LAYERS, FoX
+from tests.cli import small_run
 from tests.old import ROOT
 
-PAGE = (ROOT / "docs" / "own.md").read_text()
+
+def blocks(page: str, language: str = "python") -> list[str]:
+    """The code of a page."""
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with the file of docs/own.md, which can be imported."""
+    (code,) = blocks("own.md")
     (tmp_path / "my_attention.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_attention", raising=False)
+    return tmp_path
 
 
 CHANGES: list[dict[str, Any]] = [
@@ -42,28 +51,59 @@ CHANGES: list[dict[str, Any]] = [
 ]
 
 
+def trained(small: Any, folder: Path, attn: dict[str, Any]) -> Any:
+    """The metrics of 20 steps of preset=micro."""
+    given = "preset=micro probes=light optim.lr=0.02 trainer.max_steps=20"
+    cfg = small(*given.split(), "trainer.val_check_interval=20")
+    OmegaConf.set_struct(cfg, False)
+    cfg.attn = attn
+    metrics = run(read_config(cfg), folder, variant="mine").metrics
+    assert metrics["status"] == "finished" and metrics["val_loss"] < 3.2
+    return metrics
+
+
 @pytest.mark.parametrize("changes", CHANGES, ids=str)
 @pytest.mark.usefixtures("own")
-def test_an_own_part_trains_and_does_not_read_ahead(changes: dict[str, Any]) -> None:
-    attn = attention(settings("sdpa") | changes)
-    net = GPT(attn, 7, block_size=T, n_head=H, n_embd=C, n_layer=2)
-    init_weights(net, 0)
-    ids = torch.randint(7, (4, T), generator=torch.Generator().manual_seed(0))
-    optimizer, losses = torch.optim.AdamW(net.parameters(), lr=1e-2), []
-    for _ in range(30):
-        loss = F.cross_entropy(net(ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < losses[0] - 0.3 and all(p.grad is not None for p in net.parameters())
-    other = torch.cat([ids[:, :5], (ids[:, 5:] + 1) % 7], dim=1)
-    torch.testing.assert_close(net(other)[:, :5], net(ids)[:, :5], rtol=0, atol=1e-5)
-    assert future_mass(net, ids) == 0
+def test_a_part_of_the_page_trains_and_does_not_read_ahead(
+    changes: dict[str, Any], small: Any, tmp_path: Path
+) -> None:
+    metrics = trained(small, tmp_path / "run", settings("sdpa") | changes)
+    assert metrics["probes"]["attn/future_mass"] == 0
+
+
+def test_a_variant_is_one_function_and_three_lines(
+    own: Path, text_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(own)
+    (own / "conf" / "attn").mkdir(parents=True)
+    (own / "conf" / "attn" / "softpick.yaml").write_text(*blocks("own.md", "yaml"))
+    given = ("--config-dir=conf", "attn=softpick", "probes=light")
+    done = small_run(own / "outputs", text_file, *given)
+    assert done.code == 0, done.err
+    (metrics,) = own.rglob("metrics.json")
+    found = json.loads(metrics.read_text())
+    assert found["variant"] == "softpick" and found["probes"]["attn/row_sum_error"] > 0.01
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.__name__)
+def test_a_layer_of_a_researcher_trains_and_its_leaky_twin_is_refused(
+    layer: Any, small: Any, tmp_path: Path
+) -> None:
+    """The settings of a subclass of SelfAttention are those of attn=sdpa."""
+    node = settings("sdpa") if issubclass(layer, SelfAttention) else {}
+    target = f"{layer.__module__}.{layer.__name__}"
+    metrics = trained(small, tmp_path / "run", node | {"_target_": target})
+    measured = hasattr(layer, "pattern")
+    assert metrics["probes"]["attn/future_mass"] == 0 or not measured
+    assert ("attn/entropy" in metrics["probes"]) == measured
+    twin = {"_target_": [f"{layer.__module__}.Ahead", target]}
+    with pytest.raises(BadInput, match=rf"{layer.__name__}: its output at position .* depends on"):
+        trained(small, tmp_path / "twin", node | twin)
+    assert not (tmp_path / "twin" / "metrics.json").exists()
 
 
 def test_a_layer_of_its_own_does_not_get_the_defaults_of_another_class() -> None:
-    node = settings("sdpa") | {"_target_": "tests.attention.researchers.FoX"}
+    node = settings("sdpa") | {"_target_": f"{FoX.__module__}.FoX"}
     assert build(node, "attn", "config").keywords == {}
     with pytest.raises(BadInput):
         build(node | {"scale": 1.0}, "attn", "config")
@@ -79,7 +119,6 @@ def test_the_first_class_of_a_list_acts_first() -> None:
     left = mixed - (mixed * v).sum(-1, True) / v.square().sum(-1, True) * v
     expected = (left * gate).transpose(1, 2).flatten(2)
     torch.testing.assert_close(layer.merge(mixed, x, v), expected)
-    assert isinstance(layer, ExclusiveAttention) and isinstance(layer, GatedAttention)
 
 
 def files_of(action: Any) -> set[str]:
@@ -108,15 +147,12 @@ def test_unscaled_is_made_by_four_files_and_runs_in_one() -> None:
 
 
 def test_the_code_of_the_page_on_the_library_runs() -> None:
-    page = (ROOT / "docs" / "library.md").read_text()
     scope: dict[str, Any] = {"torch": torch, "C": 128}
     scope |= {name: torch.randn(2, 3, 5, 4) for name in ("q", "k", "v")}
     scope |= {"mask": torch.eye(5) == 1, "numbers": torch.randn(5, 5), "x": torch.randn(2, 9, 128)}
     scope |= {"padding": torch.arange(5).expand(2, 5) > 3, "q_proj": nn.Linear(128, 128)}
     scope |= {"W_q": torch.randn(128, 128), "b_q": torch.randn(128)}
-    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert len(blocks) == 3
-    for block in blocks:
+    for block in blocks("library.md"):
         exec(block, scope)
     layer, weight = scope["layer"], scope["q_proj"].weight
     assert torch.equal(layer.W_q.T, weight) and torch.equal(layer.qkv.bias[:128], scope["b_q"])
