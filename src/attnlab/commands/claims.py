@@ -34,7 +34,6 @@ def reproduce(
     """Train the missing runs of claims, and judge them. Repeat the command to continue."""
     from attnlab.claims import experiments
 
-    sys.path.append(str(Path.cwd()))  # last, so that it replaces no installed module
     found = experiments.find_claims(claims or [])
     if publish:
         for file in experiments.publish(found):
@@ -56,7 +55,6 @@ def rank(
     """Compare variants of attention, each at its best rate. Repeat the command to continue."""
     from attnlab.claims import experiments
 
-    sys.path.append(str(Path.cwd()))
     protocol = experiments.find_ranking()
     if publish and (attention or quick):
         raise BadInput("--publish writes the page of all committed rows; remove the rest")
