@@ -3,8 +3,10 @@
 import json
 import re
 import sys
+from cProfile import Profile
 from functools import partial
 from pathlib import Path
+from pstats import Stats
 from typing import Any
 
 import pytest
@@ -43,6 +45,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 CHANGES: list[dict[str, Any]] = [
     {"may_attend": "my_attention.strided"},
+    {"score_mod": "my_attention.recent"},
     {"kernel": "my_attention.softpick"},
     {"_target_": "my_attention.TalkingHeads"},
     {"_target_": "my_attention.Both", "conv": 3, "gate": "channel"},
@@ -123,19 +126,10 @@ def test_the_first_class_of_a_list_acts_first() -> None:
 
 def files_of(action: Any) -> set[str]:
     """The files of attnlab in which functions run."""
-    source, seen = str(Path(attnlab.__file__).parent), set()
-
-    def watch(frame: Any, event: str, _: Any) -> None:
-        name = frame.f_code.co_filename
-        if event == "call" and name.startswith(source):
-            seen.add(name.removeprefix(source))
-
-    sys.setprofile(watch)
-    try:
-        action()
-    finally:
-        sys.setprofile(None)
-    return seen
+    source, profile = str(Path(attnlab.__file__).parent), Profile()
+    profile.runcall(action)
+    files = {file for file, *_ in Stats(profile).stats}  # type: ignore[attr-defined]
+    return {file.removeprefix(source) for file in files if file.startswith(source)}
 
 
 def test_unscaled_is_made_by_four_files_and_runs_in_one() -> None:

@@ -83,6 +83,7 @@ def test_a_verb_works(call: Callable[[str], Done], line: str, words: str, files:
         ("compare lab --figure a.gif", ".png, .svg or .pdf"),
         ("compare lab --html not_a_run", "not_a_run"),
         ("sample not_a_run", "no checkpoint"),
+        ("sample one", "such as one/lab/attn=sdpa"),
         ("sample run --prompt ?", "'?'"),
         ("sample run --temperature -1", "temperature"),
         ("sample run --chars -1", "chars"),
@@ -142,6 +143,15 @@ def test_the_csv_of_runs_has_every_setting_and_metric(place: Path) -> None:
     assert row["val_loss"] == pytest.approx(metrics["val_loss"], rel=1e-12)
     assert row["attn/entropy"] == metrics["probes"]["attn/entropy"]
     assert (row["run"], row["seed"], row["model.n_head"]) == ("sdpa", 0, 2)
+
+
+def test_a_run_without_a_result_has_blanks_and_the_csv_its_whole_reason(tmp_path: Path) -> None:
+    write_run(tmp_path, "sdpa", 0, 2.0)
+    failed = write_run(tmp_path, "unscaled", 0, 2.0, status="failed")
+    (failed / "error.txt").write_text(f"ValueError: {'word ' * 50}end")
+    done = attnlab("runs", str(tmp_path), "--csv", str(tmp_path / "f.csv"))
+    assert done.code == 0 and "failed" in done.out and "NA" not in done.out, done.out
+    assert "end" not in done.out and pd.read_csv(tmp_path / "f.csv").reason[1].endswith("end")
 
 
 def test_tensorboard_shows_losses_first_ten_measures_and_the_settings(place: Path) -> None:

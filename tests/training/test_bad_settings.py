@@ -26,6 +26,8 @@ OF_HYDRA = [
 ]
 OF_ATTNLAB = [
     ("+typo=1", "typo"),
+    ("+lr=3e-3", "optim.lr"),
+    ("data.path=???", "data.path"),
     ("+attn.breadth=8", "attn.breadth"),
     ("+trainer.max_step=3", "trainer.max_steps"),
     ("+trainer.max_time={second:1}", "second"),

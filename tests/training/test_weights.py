@@ -6,9 +6,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
+from attnlab.attention import AttentionConfig
 from attnlab.data.sequences import induction
 from attnlab.errors import BadInput
+from attnlab.init import init_weights
+from attnlab.model import GPT
 from attnlab.training.config import read_config
 from attnlab.training.lengths import at_length, by_position
 from tests.conftest import settings
@@ -33,6 +37,25 @@ def test_the_first_positions_of_a_longer_text_have_the_same_logits(variant: str)
         longer = at_length(net, config.settings, 40)
         torch.testing.assert_close(longer(ids)[:, :16], net(ids[:, :16]))
     assert at_length(net, config.settings, 16) is net
+
+
+class Gated(nn.Module):
+    """A user's layer that forgot the initial values of both parameters."""
+
+    def __init__(self, config: AttentionConfig) -> None:
+        super().__init__()
+        self.gate = nn.Linear(config.n_embd, config.n_embd)
+        self.shift = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.gate(x) + self.shift
+
+
+def test_all_parameters_without_initial_values_are_named() -> None:
+    net = GPT(Gated, 7, block_size=8, n_layer=2, n_head=2, n_embd=8)
+    with pytest.raises(ValueError, match=r"\"shift\".*\"gate.weight\"") as error:
+        init_weights(net, 0)
+    assert "gate.bias" not in str(error.value) and str(error.value).count("shift") == 2
 
 
 def test_a_length_without_positions_is_refused() -> None:

@@ -213,7 +213,7 @@ def subject(
         lengths = ("block_size", "max_position_embeddings", "n_ctx", "n_positions", "max_seq_len")
         L = block_size or _size_from(model, lengths)
         if V is None or V < 2:
-            raise CannotCheck("the model declares no vocab_size of 2 or more; give it, or ids")
+            raise CannotCheck("the model has no vocab_size above 1: give --vocab-size, or ids")
         declared = L is not None
         rng, length = torch.Generator().manual_seed(0), min(L or UNDECLARED, _LONGEST)
         rows = max(8, -(-min(V, MOST_IDS) // length))

@@ -34,7 +34,7 @@ def explain(reads: Tensor) -> tuple[str, str] | None:
         return "positions read later ones, never earlier ones", "look for a mask turned around"
     if torch.equal(ahead, future):
         look = "a mask that is missing or has no effect, or a mean, norm or filter over time"
-        return f"every position reads all {T}", f"look for {look}"
+        return f"every position reads all {T} positions", f"look for {look}"
     if torch.equal(ahead, future & (distance <= furthest)):
         look = "look for a mask's diagonal that is off, a convolution, or a shift"
         return f"position t reads up to t + {furthest}", look

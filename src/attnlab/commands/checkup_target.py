@@ -21,8 +21,9 @@ def checkup(
 ) -> None:
     """Check a model: does it read ahead, mix rows, or decode other outputs with its cache?
 
-    NAME is a model, or a function or class without arguments that makes it. Exit codes: 0
-    healthy, 1 faulty, 2 bad input, 3 the model failed during the examination.
+    NAME is a model, or a function or class without arguments that makes it.
+
+    Exit codes: 0 healthy, 1 faulty, 2 bad input, 3 the model raised an error.
     """
     from attnlab.checkup import CannotCheck
     from attnlab.checkup import checkup as examine
@@ -46,14 +47,11 @@ def load_target(target: str, *, trust: bool = False) -> Any:
         from attnlab.training.checkpoints import load_model  # imports all of training
 
         return load_model(target, trust=trust)[0]
-    sys.path.insert(0, str(Path.cwd()))  # also until the factory, which may import, has returned
     try:
         made = getattr(_module(place), name)
         return made if _is_model(made) else made()
     except Exception as error:  # of the user's code
         raise BadInput(f"{target}: {type(error).__name__}: {first_line(error)}") from error
-    finally:
-        sys.path.remove(str(Path.cwd()))
 
 
 def _is_model(made: Any) -> bool:
