@@ -83,7 +83,7 @@ def test_a_verb_works(call: Callable[[str], Done], line: str, words: str, files:
         ("compare lab --figure a.gif", ".png, .svg or .pdf"),
         ("compare lab --html not_a_run", "not_a_run"),
         ("sample not_a_run", "no checkpoint"),
-        ("sample one", "such as one/lab/attn=sdpa"),
+        ("sample one", "such as one/attn=sdpa"),
         ("sample run --prompt ?", "'?'"),
         ("sample run --temperature -1", "temperature"),
         ("sample run --chars -1", "chars"),
