@@ -129,7 +129,7 @@ def test_the_explorer(run: tuple[Path, Tensor], tmp_path: Path, dark: bool) -> N
     """
     for seen in visit(tmp_path, explore(run[0]), do, dark=dark):
         step, name, facts, *heads, words = seen["end"]
-        assert (step, name, heads) == ("step 8", "<i>own", ["L0H0", "L0H1 = H0", "L0H2"])
+        assert (step, name, heads) == ("step 8", "<i>own", ["L0H0", "L0H1 = L0H0", "L0H2"])
         assert "loss 2.200 nats" in facts and words == "L0H0: “↵” (3) reads “<b>” (2) 1.00"
         assert seen["other"][-1] == "L0H1: “a” (0) reads “a” (0) 1.00"
         assert seen["start"][0] == "step 0" and "loss 3.000" in seen["start"][2]
