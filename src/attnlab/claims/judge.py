@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attnlab.runs.seed_statistics import LOOKS, Answer, count, median_interval
+from attnlab.runs.seed_statistics import LOOKS, Answer, median_interval, verdict_of
 
 FEWEST = LOOKS[0][0]  # with fewer seeds, values are shown and not judged
 
@@ -50,7 +50,7 @@ def judge(
         missed = any(x != "yes" for x in answers)
         verdict = "refuted" if missed else "confirmed" if len(answers) >= FEWEST else "open"
     elif most >= FEWEST:
-        verdict, n, undecided = count(answers, max(n for n, _ in LOOKS if n <= most))
+        verdict, n, undecided = verdict_of(answers, max(n for n, _ in LOOKS if n <= most))
     n = n or len(answers)
     numbers = [value for value in values[:n] if not math.isnan(value)]
     interval = median_interval(numbers) if numbers else (math.nan,) * 3
