@@ -16,6 +16,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
 from attnlab.data.corpus import TrainBatches
+from attnlab.machine import processor
 from attnlab.training.config import RunConfig
 from attnlab.training.metrics import git_commit
 
@@ -106,13 +107,6 @@ def described(device: str) -> str:
         f"`{command}`: {name}, {threads}, PyTorch {torch.__version__}, "
         f"Python {platform.python_version()}, commit `{git_commit()}`."
     )
-
-
-def processor() -> str:
-    """The name of the processor."""
-    file = Path("/proc/cpuinfo")
-    found = re.search(r"model name\s*: (.*)", file.read_text()) if file.exists() else None
-    return found[1] if found else platform.processor() or platform.machine()
 
 
 def write(page: Path, title: str, section: Section, device: str = "cpu") -> None:
