@@ -1,4 +1,4 @@
-"""The processor of this machine: its model, its instruction set, and whether it computes in bf16."""
+"""The processor of this machine: model, instruction set, and whether it computes in bf16."""
 
 import platform
 import re
