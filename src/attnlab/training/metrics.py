@@ -14,9 +14,9 @@ from lightning.pytorch.callbacks import WeightAveraging
 
 from attnlab.data.contract import count_predictions
 from attnlab.errors import BadInput
-from attnlab.machine import instruction_set, processor
 from attnlab.probes.base import Probe
 from attnlab.probes.capture import costs, eval_mode, first_nonfinite, future_mass
+from attnlab.processor import instruction_set, processor_model
 from attnlab.training.callbacks import Watch
 from attnlab.training.lightning_module import GPTModule
 
@@ -109,7 +109,7 @@ def provenance(trainer: L.Trainer, lit: GPTModule) -> dict[str, Any]:
         "device": lit.device.type,
         "devices": trainer.world_size,
         "threads": torch.get_num_threads(),
-        "processor": processor(),
+        "processor": processor_model(),
         "instruction_set": instruction_set(),
         "versions": {p: version(p) for p in ("attnlab", "torch", "lightning", "numpy")},
         "python": platform.python_version(),
