@@ -44,6 +44,7 @@ lint: setup ## check style, types and imports
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy
 	@[ ! -x $(BIN)/lint-imports ] || $(BIN)/lint-imports --no-logo
+	$(BIN)/python scripts/lint_style.py
 
 board: setup ## show all runs in TensorBoard
 	$(BIN)/python -m tensorboard.main --logdir outputs $(ARGS)
