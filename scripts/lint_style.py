@@ -103,13 +103,6 @@ UNCLEAN = [
     "src/attnlab/plotting/drawing.py",
     "src/attnlab/plotting/maps.py",
     # src/attnlab/probes
-    "src/attnlab/probes/base.py",
-    "src/attnlab/probes/capture.py",
-    "src/attnlab/probes/history.py",
-    "src/attnlab/probes/learning_curve.py",
-    "src/attnlab/probes/measures.py",
-    "src/attnlab/probes/patterns.py",
-    "src/attnlab/probes/predictions.py",
     # src/attnlab/runs
     "src/attnlab/runs/compare.py",
     "src/attnlab/runs/figure.py",
