@@ -5,8 +5,6 @@ were renamed since rows were made, old: [new, ...]; they are replaced as rows ar
 """
 
 import json
-import platform
-import re
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
@@ -19,6 +17,7 @@ import yaml
 from attnlab.claims.trials import Row, Run
 from attnlab.errors import BadInput
 from attnlab.files import read_yaml
+from attnlab.processor import processor_model
 
 Renamed = Mapping[str, Sequence[str]]
 WORDS = ("says", "where", "long")  # of a prediction: they may change after its runs
@@ -96,9 +95,7 @@ def commit_of(directory: Path) -> str:
 
 def machine() -> str:
     """What rounding depends on, the processor and torch; stored in each row."""
-    file = Path("/proc/cpuinfo")
-    named = re.search(r"model name\s*: (.*)", file.read_text() if file.exists() else "")
-    return f"{named[1] if named else platform.machine()}, torch {version('torch')}"
+    return f"{processor_model()}, torch {version('torch')}"
 
 
 def of_prediction(content: Any, name: str, renamed: Renamed) -> Any:
