@@ -17,12 +17,10 @@ Memo = dict[str, Tensor]  # what the layers of one forward pass share
 
 
 class Layer(Protocol):
-    """An attention layer, as a model calls it."""
+    """An attention layer: what every one has."""
 
-    forward: Callable[..., Tensor]  # (B, T, C) -> (B, T, C)
-
-    def __call__(self, x: Tensor, *memo: Memo) -> Tensor:
-        """(B, T, C) -> (B, T, C); the memo only with `uses_memo`."""
+    def forward(self, x: Tensor, *memo: Memo) -> Tensor:
+        """(B, T, C) -> (B, T, C); the memo is given only with `uses_memo`."""
 
 
 @runtime_checkable
