@@ -1,8 +1,6 @@
 """Rows: one JSON object a line for each run, appended as runs end, and committed to git."""
 
 import json
-import platform
-import re
 from importlib.metadata import version
 from pathlib import Path
 
@@ -10,6 +8,7 @@ from attnlab.claims.declared import commit_of
 from attnlab.claims.trials import Row, Run
 from attnlab.errors import BadInput
 from attnlab.installation import is_installed
+from attnlab.processor import processor_model
 
 decode = json.JSONDecoder(parse_constant=lambda _: None).decode  # NaN and infinity become null
 
@@ -72,6 +71,4 @@ def open_rows(folder: Path, own: Path, *, apart: bool = False) -> tuple[Rows, st
 
 def machine() -> str:
     """What rounding depends on, the processor and torch; stored in each row."""
-    file = Path("/proc/cpuinfo")
-    named = re.search(r"model name\s*: (.*)", file.read_text() if file.exists() else "")
-    return f"{named[1] if named else platform.machine()}, torch {version('torch')}"
+    return f"{processor_model()}, torch {version('torch')}"

@@ -15,7 +15,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from attnlab.data.corpus import IGNORED
+from attnlab.data.contract import IGNORED
 from attnlab.errors import BadInput, first_line
 from attnlab.files import write_atomically
 from attnlab.probes import measures
@@ -47,7 +47,7 @@ class History(Probe):
 
     def on_train_start(self, trainer: L.Trainer, lit: Any) -> None:
         if trainer.is_global_zero:
-            ids = lit.corpus.val[None, : min(self.chars, lit.net.block_size)]
+            ids = lit.data.val[None, : min(self.chars, lit.net.block_size)]
             if self._ids.shape != ids.shape:  # not resumed, or with other settings of this probe
                 self._snapshots = []
             self._ids, last = ids.to(lit.device), self.steps - 1
@@ -65,7 +65,7 @@ class History(Probe):
 
     def on_save_checkpoint(self, trainer: L.Trainer, lit: Any, checkpoint: Any) -> None:
         if self._seen:
-            tokens = [lit.corpus.alphabet[i] for i in self._ids[0].tolist()]
+            tokens = [lit.data.alphabet[i] for i in self._ids[0].tolist()]
             content = json.dumps(as_history(tokens, self._seen, self._snapshots))
             write_atomically(Path(trainer.default_root_dir).parent / "history.json", content)
 
@@ -80,7 +80,7 @@ class History(Probe):
         net, step = lit.net, trainer.global_step
         if self._snapshots and self._snapshots[-1]["step"] == step:
             return
-        x, y = (z.to(lit.device) for z in lit.corpus.windows("val", net.block_size, self.windows))
+        x, y = (z.to(lit.device) for z in lit.data.windows("val", net.block_size, self.windows))
         with trainer.precision_plugin.forward_context():
             self._seen = list(views(net, self._ids))
             with eval_mode(net):

@@ -7,7 +7,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor, nn
 
-from attnlab.data.corpus import IGNORED, Batch
+from attnlab.data.contract import IGNORED, Batch
 from attnlab.errors import BadInput
 from attnlab.probes import measures
 from attnlab.probes.base import Probe, tensorboards
@@ -50,7 +50,7 @@ class Predictions(Probe):
         self.record = {"loss_by_position": [round(x, 5) for x in (losses / counts).tolist()]}
         if not self.sample_chars or not trainer.is_global_zero:
             return
-        first, alphabet = lit.corpus.val[:1].to(lit.device), lit.corpus.alphabet
+        first, alphabet = lit.data.val[:1].to(lit.device), lit.data.alphabet
         try:
             with eval_mode(lit.net):
                 ids = list(sample(lit.net, first, self.sample_chars, temperature=0.8))
