@@ -194,6 +194,7 @@ def settings_of(claim: Claim) -> str:
     lines = []
     for group in ("model", "data", "optim", "trainer"):
         settings = flat(config.settings[group])
+        settings.pop("source", None)  # a digest of own code, which may change after the runs
         if group == "data":
             settings["SHA-256"] = config.data().sha256
         lines.append([group, ", ".join(f"{key} {value}" for key, value in settings.items())])
