@@ -151,15 +151,18 @@ def labels(runs: Sequence[Run]) -> list[str]:
     """A unique label for each run: its variant, or the class of its own layer, and the overrides
     in which the runs differ, such as "unscaled n_head=4". For a damaged run and for equal
     overrides, the directory."""
-    named = [
-        None
-        if run["status"] == "damaged"
-        else _Named(run["attn"], settings_of(run), overrides_of(run))
-        for run in runs
-    ]
-    sound = [run for run in named if run is not None]
+    named: list[_Named | None] = []
+    for run in runs:
+        if run["status"] == "damaged":
+            named.append(None)
+        else:
+            named.append(_Named(run["attn"], settings_of(run), overrides_of(run)))
+    sound = [each for each in named if each is not None]
     typed = dict.fromkeys(key for run in sound for key in run.overrides if not is_unsaid(key))
-    differing = [key for key in typed if len({value_in_label(run, key) for run in sound}) > 1]
+    differing = []
+    for key in typed:
+        if len({value_in_label(run, key) for run in sound}) > 1:
+            differing.append(key)
     short = short_names(differing)
     chosen = []
     for each in named:
