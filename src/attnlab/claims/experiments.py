@@ -142,7 +142,7 @@ def checked(protocol: ranking.Protocol, name: str) -> str:
     found = checkup(config.model(len(config.data().alphabet)), name=name)
     if not found.healthy:
         raise BadInput(f"{name} does not pass the checkup and is not ranked:\n{found}")
-    return hashlib.sha256(repr(config.settings["attn"]).encode()).hexdigest()[:8]
+    return hashlib.sha256(repr(config.settings.attn).encode()).hexdigest()[:8]
 
 
 def publish_ranking(protocol: ranking.Protocol) -> Path:

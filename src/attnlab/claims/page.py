@@ -161,7 +161,7 @@ def seed_tables(parts: Sequence[Part]) -> str:
 def settings_of(claim: Claim) -> str:
     """The settings that all arms share, as today's conf resolves them."""
     config, _ = composed(claim.base, claim.folder.parent)
-    settings = {x: flat(config.settings[x]) for x in ("model", "data", "optim", "trainer")}
+    settings = {x: flat(config.settings.plain()[x]) for x in ("model", "data", "optim", "trainer")}
     settings["data"] |= {"SHA-256": config.data().sha256}
     lines = ([x, ", ".join(f"{k} {v}" for k, v in of.items())] for x, of in settings.items())
     return as_table(["group", "settings"], lines)
