@@ -1,16 +1,14 @@
 """Models with their initial weights from settings, also for texts longer than in the training."""
 
-import traceback
 from collections.abc import Callable
-from pathlib import Path
 
 from torch import nn
 
 from attnlab.attention import AttentionConfig
 from attnlab.building.build import build
-from attnlab.building.own_code import Node, is_users
+from attnlab.building.own_code import Node
 from attnlab.building.settings import ModelSettings
-from attnlab.errors import BadInput, first_line
+from attnlab.errors import BadInput
 from attnlab.init import init_weights
 from attnlab.model import GPT, AttentionFactory
 
@@ -38,14 +36,8 @@ def model_factory(model: ModelSettings, attn: Node, seed: int) -> Callable[[int]
     make_attention = attention_factory(attn)
 
     def with_initial_weights(vocab_size: int) -> GPT:
-        try:
-            net: GPT = make(attn=make_attention, vocab_size=vocab_size)
-            init_weights(net, seed, scheme=model.init, qk_std=model.qk_std)
-        except ValueError as error:  # of attnlab, it names the value that is refused
-            *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-            if is_users(Path(frame.f_code.co_filename)):
-                raise
-            raise BadInput(first_line(error)) from error
+        net: GPT = make(attn=make_attention, vocab_size=vocab_size)
+        init_weights(net, seed, scheme=model.init, qk_std=model.qk_std)
         return net
 
     return with_initial_weights
