@@ -15,7 +15,7 @@ from lightning.pytorch.callbacks import WeightAveraging
 from attnlab.data.contract import count_predictions
 from attnlab.errors import BadInput
 from attnlab.probes.base import Probe
-from attnlab.probes.capture import costs, eval_mode, first_nonfinite, future_mass
+from attnlab.probes.capture import costs, eval_mode, first_nonfinite, mean_future_mass
 from attnlab.processor import instruction_set, processor_model
 from attnlab.training.callbacks import Watch
 from attnlab.training.lightning_module import GPTModule
@@ -44,7 +44,7 @@ def measured(trainer: L.Trainer, lit: GPTModule, watch: Watch) -> dict[str, Any]
     x, _ = lit.data.windows("val", lit.net.block_size, 2)
     with eval_mode(lit.net), trainer.precision_plugin.forward_context():
         # Whatever the probes are, a run that reads the future has to say so.
-        probes["attn/future_mass"] = future_mass(lit.net, x.to(lit.device))
+        probes["attn/future_mass"] = mean_future_mass(lit.net, x.to(lit.device))
         if watch.diverged_at is not None:
             metrics["first_nonfinite"] = first_nonfinite(lit.net, x.to(lit.device))
         if lit.settings.train_loss:
