@@ -183,3 +183,65 @@ def test_bad_input_is_a_document_too(
 def test_numbers_that_json_has_not() -> None:
     values = [math.nan, math.inf, -math.inf, pd.NA, None, 1, True, 0.5, "a"]
     assert json_value(values) == [None, "inf", "-inf", None, None, 1, True, 0.5, "a"]
+
+
+class Result(TypedDict):
+    status: str
+    message: str
+
+
+class Examined(Head):
+    subject: str
+    healthy: bool
+    results: list[Result]
+
+
+MODELS = """
+import torch
+from torch import nn
+
+def healthy():
+    return Model(ahead=False)
+
+def leaks():
+    return Model(ahead=True)
+
+def raises():
+    return Model(ahead=False, longest=3)
+
+class Model(nn.Module):
+    def __init__(self, ahead, longest=99):
+        super().__init__()
+        self.embed, self.ahead, self.longest = nn.Embedding(7, 7), ahead, longest
+    def forward(self, ids):
+        if ids.shape[1] > self.longest:
+            raise RuntimeError("too long")
+        x = self.embed(ids)
+        x = x + x.cumsum(1)
+        return x + (x.flip(1) if self.ahead else 0)
+"""
+
+
+@pytest.mark.parametrize(("name", "code"), [("healthy", 0), ("leaks", 1), ("nothing", 2)])
+def test_a_checkup_is_a_document(name: str, code: int, tmp_path: Path) -> None:
+    (tmp_path / "models.py").write_text(MODELS)
+    asked = (
+        "checkup",
+        f"{tmp_path / 'models.py'}:{name}",
+        "--vocab-size",
+        "7",
+        "--block-size",
+        "8",
+    )
+    plain, done = attnlab(*asked), attnlab(*asked, "--json")
+    found = document_of(done.out)
+    assert plain.code == done.code == found["exit_code"] == code, (plain, done)
+    if code == 2:
+        TypeAdapter(Failed).validate_python(found)
+        return
+    TypeAdapter(Examined).validate_python(found)
+    assert found["healthy"] == (code == 0)
+    words = " ".join(plain.out.split())
+    for result in found["results"]:
+        assert all(" ".join(line.split()) in words for line in result["message"].split("\n"))
+    assert len(found["results"]) == plain.out.count(" ok ") + plain.out.count(" fault ")

@@ -3,6 +3,7 @@
 import importlib.util
 import inspect
 import sys
+from json import loads
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
@@ -18,6 +19,7 @@ def checkup(
     vocab_size: Annotated[int | None, Option(help="Ids are below it; else the model's.")] = None,
     block_size: Annotated[int | None, Option(help="The longest text; else the model's.")] = None,
     trust: Annotated[bool, Option(help="Allow a run to name code outside of attnlab.")] = False,
+    json: Annotated[bool, Option("--json", help="Print JSON instead, see docs/json.md.")] = False,
 ) -> None:
     """Check a model: does it read ahead, mix rows, or decode other outputs with its cache?
 
@@ -33,7 +35,12 @@ def checkup(
         report = examine(model, name=target, vocab_size=vocab_size, block_size=block_size)
     except CannotCheck as error:
         raise BadInput(f"{target}: {error}") from error
-    print(report)
+    if json:
+        from attnlab.runs.document import as_json, document
+
+        print(as_json(document("checkup", report.exit_code, loads(report.to_json()))))
+    else:
+        print(report)
     raise typer.Exit(report.exit_code)
 
 
