@@ -8,17 +8,10 @@ of docs/lab/lessons.yaml what the repository says today: settings composed by Hy
 losses by seed, the verdict on the claim. No number on the page is written by hand.
 """
 
-import argparse
-import base64
-import gzip
-import json
-import lzma
 import re
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from html import escape
 from pathlib import Path
 from statistics import median
 from typing import Any

@@ -175,7 +175,7 @@ def test_a_tiny_model_trains_as_in_pytorch(
     assert wrong == {variant: {} for variant in VARIANTS}
 
 
-@pytest.mark.parametrize("variant", ["flipped", "zero_fill"])
+@pytest.mark.parametrize("variant", ["zero_fill"])
 def test_the_validation_loss_is_that_of_all_of_the_text(
     variant: str, text_of_shakespeare: Path, tmp_path: Path
 ) -> None:
