@@ -1,15 +1,11 @@
 """Write docs/checkup-results.md: what the checkup says of each model of tests/checkup.
 
-python scripts/checkup_results.py           # the verdicts of this code; a minute
-python scripts/checkup_results.py --before  # those of commit b308e5e too, which is checked out
+python scripts/checkup_results.py   # some minutes
 
 Run it in the root of a clone, with attnlab on the path.
 """
 
-import json
-import os
 import re
-import subprocess
 import sys
 import warnings
 from collections import defaultdict
@@ -17,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/checkup-results.md"
@@ -27,12 +22,7 @@ Small models with a planted or reported fault, repaired versions of them, and ot
 the tables of `tests/checkup`, judged by `python scripts/checkup_results.py`. A link leads to the
 report of the fault or its repair.
 
-{total} models, all judged correctly. The earlier checkup of commit b308e5e, which watched the
-operations of a model, judged {right} correctly:
-
-| earlier checkup | models |
-|---|---|
-{changed}
+{total} models, all judged correctly.
 
 ## Faults
 
@@ -52,60 +42,6 @@ operations of a model, judged {right} correctly:
 """
 PARTS = ("Faults", "Healthy, with a remark", "Healthy")
 LINK = r"\[([^]]*)\]\(https://github\.com/\S+\)"  # of a model to the report
-
-
-class By(nn.Module):
-    """A model that is called in its own way, for a checkup that knows `forward` alone."""
-
-    vocab_size = 29
-
-    def __init__(self, net: Any, call: Any) -> None:
-        super().__init__()
-        self.net, self.call = net, call
-        self.block_size = getattr(net, "block_size", None)
-
-    def forward(self, input_ids: Any, attention_mask: Any = None) -> Any:
-        if attention_mask is None and self.call.__code__.co_argcount == 2:
-            return self.call(self.net, input_ids)
-        ones = torch.ones_like(input_ids)
-        return self.call(self.net, input_ids, ones if attention_mask is None else attention_mask)
-
-
-def before(row: Any) -> str:
-    """The verdict of b308e5e on a row."""
-    from attnlab import checkup as old  # of that commit
-
-    given = dict(row.options)
-    torch.manual_seed(0)
-    model, call, sample = row.make(), given.pop("call", None), given.pop("sample", None)
-    try:
-        if row.check == "targets_shifted":
-            said = [d.cause for d in old.check_batch(model, given["y"]).diagnoses]
-        elif sample is not None and sample.is_floating_point():
-            more = {} if call is None else {"call": call}
-            said = old.checkup_attention(model, n_embd=sample.shape[-1], block_size=24, **more)
-            said = list(said.causes)
-        elif row.check in ("checkup", "causal", "past_used"):
-            if sample is not None:
-                given |= {"ids": sample, "vocab_size": model.vocab_size}
-            report = old.checkup(model if call is None else By(model, call), **given)
-            leaks = row.check == "causal"
-            said = [d.cause for d in report.diagnoses if not leaks or d.status.value == "fault"]
-            said = said or ["the model fails"] * bool(report.error)
-        else:
-            if row.check == "cache_equal":
-                given["step"] = given.pop("padded_step", given.get("step"))
-            if row.check == "documents_separate":
-                given["documents"] = call
-            elif call is not None:
-                model = By(model, call)
-            getattr(old, f"assert_{row.check}")(model, **given)
-            said = []
-    except AssertionError as failed:
-        said = [d.cause for d in failed.report.diagnoses] or [str(failed)]
-    except Exception as error:
-        return f"not examined ({type(error).__name__})"
-    return f"fault: {said[0]}" if said else "healthy"
 
 
 def now(row: Any) -> tuple[str, str]:
@@ -134,15 +70,6 @@ def tables() -> dict[str, Any]:
     return {row.name: row for row in rows}
 
 
-def changed(row: Any, was: str) -> str:
-    """How b308e5e was wrong about a row, or ""."""
-    if was.startswith("not examined"):
-        return "could not call"
-    if was == "healthy":
-        return "found no fault" if row.says else ""
-    return "" if row.says else "found a fault in healthy models"
-
-
 def named(row: Any) -> str:
     """A model with a link to the report of its fault."""
     place, _, number = row.published.partition("#")
@@ -155,14 +82,17 @@ def listed(rows: dict[str, list[str]]) -> str:
 
 
 def read_page(page: str) -> dict[str, dict[str, str]]:
-    """Of each of `PARTS`, and of "changed": name of a model -> what is said of it."""
-    found = {}
-    for part in ("changed\n" + page).split("\n## "):
+    """Of each of `PARTS`: name of a model -> what is said of it."""
+    said_of: dict[str, dict[str, str]] = {}
+    for part in page.split("\n## ")[1:]:
         head, _, text = re.sub(LINK, r"\1", part).partition("\n")
-        rows = re.findall(r"^\| (?!earlier checkup|what the)(.+) \| (.+) \|$", text, re.MULTILINE)
-        rows = rows or [("", text.strip().rstrip("."))]
-        found[head] = {name: said for said, names in rows for name in names.split("; ")}
-    return found
+        rows = re.findall(r"^\| (?!what the)(.+) \| (.+) \|$", text, re.MULTILINE)
+        if not rows:  # the last part is a list of names
+            rows = [("", text.strip().rstrip("."))]
+        said_of[head] = {}
+        for said, names in rows:
+            said_of[head].update(dict.fromkeys(names.split("; "), said))
+    return said_of
 
 
 def main() -> None:
@@ -170,34 +100,17 @@ def main() -> None:
     sys.path.insert(0, str(ROOT))
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    if "--old" in sys.argv:  # in a process with the old code
-        for name, row in tables().items():
-            print(json.dumps([name, changed(row, before(row))]), flush=True)
-        return
-    if "--before" in sys.argv:
-        from tests.old import old_code
-
-        paths = f"{old_code() / 'src'}{os.pathsep}{ROOT}"
-        run = [sys.executable, __file__, "--old"]
-        told = subprocess.check_output(run, env=os.environ | {"PYTHONPATH": paths}, text=True)
-        was = dict(json.loads(row) for row in told.splitlines() if row.startswith("["))
-    else:
-        was = read_page(PAGE.read_text(encoding="utf-8"))["changed"]
     parts: dict[str, dict[str, list[str]]] = {
-        part: defaultdict(list) for part in ("changed", "fault", "remark", "healthy")
+        part: defaultdict(list) for part in ("fault", "remark", "healthy")
     }
-    for name, row in tables().items():
+    rows = tables()
+    for name, row in rows.items():
         verdict, said = now(row)
         assert (verdict == "fault") == bool(row.says), f"{name} is judged wrongly: {said}"
         parts[verdict][said].append(named(row))
-        if was.get(name):
-            parts["changed"][was[name]].append(name)
-    total, wrong = len(tables()), sum(map(len, parts["changed"].values()))
     healthy = "; ".join(parts.pop("healthy")[""]) + "."
-    page = HEAD.format(
-        total=total, right=total - wrong, healthy=healthy,
-        **{part: listed(rows) for part, rows in parts.items()},
-    )  # fmt: skip
+    tables_of = {part: listed(said) for part, said in parts.items()}
+    page = HEAD.format(total=len(rows), healthy=healthy, **tables_of)
     PAGE.write_text(page, encoding="utf-8")
 
 
