@@ -154,7 +154,9 @@ class Numbers:
     """The numbers that an explanation names in braces, such as {median[none]:.2f}."""
 
     def __init__(self, kind: str, published: Published, settings: list[str]) -> None:
-        self.kind, self.published, self.settings = kind, published, settings
+        self.kind = kind
+        self.published = published
+        self.settings = settings
 
     def __getitem__(self, words: str) -> float:
         arms = [word for word in words.split() if "=" not in word]
