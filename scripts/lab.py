@@ -20,8 +20,8 @@ import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from attnlab.claims.claims import Claim, judge_claim, verdicts
-from attnlab.claims.page import verdict_in_words
+from attnlab.claims.claim import Claim, judge_claim
+from attnlab.claims.claim_page import verdict_in_words
 from attnlab.claims.rows import Rows
 from attnlab.runs.settings import flat
 
@@ -125,22 +125,22 @@ class Published:
 
     def verdict(self) -> dict[str, Any]:
         """The sentence, the verdict on it, and where it is true or false, with its seeds."""
-        verdict, parts = judge_claim(self.claim, self.rows)
+        judged = judge_claim(self.claim, self.rows)
         lines = []
-        for prediction, decided in verdicts(parts):
+        for prediction, decided in judged.predictions():
             if prediction.role not in ("for", "against"):
                 continue
-            own = [part.outcome for part in parts if part.prediction == prediction]
             if decided == "open":
                 word = "Undecided"
             elif (decided == "confirmed") == (prediction.role == "for"):
                 word = "True"
             else:
                 word = "False"
-            agree = min(outcome.yes for outcome in own)
-            seeds = f"{agree} of {own[0].n} seeds agree"
+            outcomes = [f.outcome for f in judged.findings if f.prediction == prediction]
+            agree = min(outcome.yes for outcome in outcomes)
+            seeds = f"{agree} of {outcomes[0].n} seeds agree"
             lines.append([word, prediction.where or prediction.says.rstrip("."), seeds])
-        says = f"“{self.claim.says}” {verdict_in_words(self.claim, verdict)}."
+        says = f"“{self.claim.says}” {verdict_in_words(judged)}."
         return {"says": says, "lines": lines}
 
 
