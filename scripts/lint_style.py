@@ -87,11 +87,9 @@ UNCLEAN = [
     "src/attnlab/runs/seed_statistics.py",
     "src/attnlab/runs/share.py",
     # src/attnlab/training
-    "src/attnlab/training/callbacks.py",
     "src/attnlab/training/layer_check.py",
     "src/attnlab/training/lightning_module.py",
     "src/attnlab/training/metrics.py",
-    "src/attnlab/training/run.py",
     # tests/checkup
     "tests/checkup/reports.py",
     # tests/claims
