@@ -67,9 +67,11 @@ class Reference:
     """A run in PyTorch: initial weights, measures, gradients of step 0, and losses."""
 
     def __init__(self, overrides: Sequence[str], seed: int, steps: int) -> None:
-        config = read_config(settings(*overrides, f"seed={seed}", "trainer.accelerator=cpu"))
+        cfg = settings(*overrides, f"seed={seed}", "trainer.accelerator=cpu")
+        config = read_config(cfg)
         text = shakespeare()
-        T, B = config.settings["model"]["block_size"], config.settings["data"]["batch_size"]
+        T = cfg.model.block_size
+        B = cfg.data.batch_size
         self.net = config.model(len(text.alphabet))
         named = list(self.net.named_parameters())
         self.names = [[name, *([1] if p.dim() == 1 else []), *p.shape] for name, p in named]
@@ -78,8 +80,9 @@ class Reference:
         self.net.train()
         draw = text.train_draw(T)
         self.batches = [next(iter(TrainBatches(draw, B, seed, n + 1, n))) for n in (0, 1, 299)]
-        optimizer, schedule = config.optimizer(self.net, config.settings["trainer"]["max_steps"])
-        self.losses, self.norms = [], []
+        optimizer, schedule = config.optimizer(self.net, cfg.trainer.max_steps)
+        self.losses: list[float] = []
+        self.norms: list[float] = []
         for step, (x, y) in enumerate(TrainBatches(draw, B, seed, steps)):
             loss = cross_entropy(self.net(x).flatten(0, 1), y.flatten())
             optimizer.zero_grad()
