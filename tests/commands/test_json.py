@@ -185,15 +185,10 @@ def test_numbers_that_json_has_not() -> None:
     assert json_value(values) == [None, "inf", "-inf", None, None, 1, True, 0.5, "a"]
 
 
-class Result(TypedDict):
-    status: str
-    message: str
-
-
 class Examined(Head):
     subject: str
     healthy: bool
-    results: list[Result]
+    results: list[dict[str, Any]]
 
 
 MODELS = """
