@@ -13,10 +13,10 @@ from torch import Tensor
 
 from attnlab.attention import AttentionConfig, SelfAttention, kernel
 from attnlab.attention.layer import symbols_from
+from attnlab.building.models import attention_factory
 from attnlab.init import init_weights
 from attnlab.model import GPT
 from attnlab.probes.capture import scalars, views
-from attnlab.training.build import attention
 from attnlab.training.config import read_config
 from attnlab.training.run import run
 from tests.attention.formulas import scaled_dot
@@ -47,7 +47,7 @@ def test_a_head_size_of_its_own_has_the_formula_of_its_width(head_size: int) -> 
 
 @pytest.mark.parametrize("variant", WIDE)
 def test_a_variant_takes_a_head_size(variant: str) -> None:
-    attn = attention(settings(variant) | {"head_size": 6})
+    attn = attention_factory(settings(variant) | {"head_size": 6})
     net = GPT(attn, 7, block_size=T, n_layer=2, n_head=H, n_embd=C)
     init_weights(net, 0)
     ids = torch.randint(7, (2, T))
@@ -73,7 +73,7 @@ def layer_of_model(head_size: int | None) -> Any:
 def test_a_wider_embedding_can_have_as_many_parameters_as_value_embeddings() -> None:
     """The control: L tables (V, C) against a table (V, W) and a matrix (C, W)."""
     sizes = {"block_size": T, "n_layer": 3, "n_head": H, "n_embd": C}
-    values = GPT(attention(settings("value_embeddings")), 48, **sizes)
+    values = GPT(attention_factory(settings("value_embeddings")), 48, **sizes)
     wide = GPT(SelfAttention, 48, wide_embedding=36, **sizes)
     plain = GPT(SelfAttention, 48, **sizes)
     sums = [sum(p.numel() for p in net.parameters()) for net in (values, wide, plain)]

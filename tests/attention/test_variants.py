@@ -10,10 +10,10 @@ from torch import Tensor
 
 from attnlab.attention import AttentionConfig, SelfAttention, TorchMHA, ValueEmbeddings, manual
 from attnlab.attention import core as masks
+from attnlab.building.models import attention_factory
 from attnlab.errors import BadInput, BadSetting
 from attnlab.init import init_weights
 from attnlab.model import GPT
-from attnlab.training.build import attention
 from tests.attention.layers import (
     DELTA,
     VARIANTS,
@@ -207,7 +207,7 @@ def test_value_embeddings_need_symbols() -> None:
 
 def start_of(variant: str) -> Any:
     """The layer of a new model."""
-    net = GPT(attention(settings(variant)), V, block_size=T, n_head=H, n_embd=C, n_layer=1)
+    net = GPT(attention_factory(settings(variant)), V, block_size=T, n_head=H, n_embd=C, n_layer=1)
     init_weights(net, 0)
     return net.blocks[0].attn
 
