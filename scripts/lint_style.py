@@ -63,13 +63,6 @@ UNCLEAN = [
     "scripts/draw_three.py",
     "scripts/mutants.py",
     "scripts/notebooks.py",
-    # src/attnlab/attention
-    "src/attnlab/attention/additions.py",
-    "src/attnlab/attention/core.py",
-    "src/attnlab/attention/delta.py",
-    "src/attnlab/attention/differential.py",
-    "src/attnlab/attention/latent.py",
-    "src/attnlab/attention/weights.py",
     # src/attnlab/checkup
     "src/attnlab/checkup/causal.py",
     "src/attnlab/checkup/kernels.py",
@@ -92,10 +85,6 @@ UNCLEAN = [
     # src/attnlab/data
     "src/attnlab/data/corpus.py",
     "src/attnlab/data/plays.py",
-    # src/attnlab
-    "src/attnlab/init.py",
-    "src/attnlab/model.py",
-    "src/attnlab/sampling.py",
     # src/attnlab/pages
     "src/attnlab/pages/attention_maps.py",
     "src/attnlab/pages/explorer.py",
