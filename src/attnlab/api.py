@@ -7,7 +7,6 @@ attnlab.compare(runs)
 
 import contextlib
 import html
-import io
 import itertools
 import linecache
 import os
@@ -131,7 +130,7 @@ def sweep(
         ended: Iterator[tuple[str, str]] = map(_train_or_say_why, each)
     else:
         lines = _lines_of(asked.of_main)
-        worker = delayed(_train_quietly)
+        worker = delayed(_train_in_worker)
         parallel = Parallel(n_jobs=jobs, return_as="generator_unordered")
         ended = parallel(worker(one, lines, sys.path) for one in each)
     folders = []
@@ -331,7 +330,9 @@ def _composed(asked: Asked) -> "tuple[DictConfig, str]":
     return cfg, variant
 
 
-def _train(asked: Asked, callbacks: "Sequence[L.Callback]" = ()) -> TrainedRun:
+def _train(
+    asked: Asked, callbacks: "Sequence[L.Callback]" = (), quiet: bool = False
+) -> TrainedRun:
     """Train what was asked for, and leave the process as it was."""
     from attnlab.runs.run_directory import RunDirectory, folder_for
 
@@ -357,31 +358,37 @@ def _train(asked: Asked, callbacks: "Sequence[L.Callback]" = ()) -> TrainedRun:
                 "repeated nor resumed; use another name=, or force=True"
             )
         own = [asked.config_dir] if asked.config_dir is not None else []
-        config = with_progress(config)
-        result = run(config, folder, variant=variant, overrides=overrides, config_dirs=own)
+        if not quiet:
+            config = with_progress(config)
+        result = run(
+            config,
+            folder,
+            variant=variant,
+            overrides=overrides,
+            config_dirs=own,
+            quiet=quiet,
+        )
     return TrainedRun(result.folder, result.metrics, result.fresh)
 
 
 def _train_or_say_why(asked: Asked) -> tuple[str, str]:
     """The directory of a run of a sweep, or the reason why it failed."""
     try:
-        return str(_train(asked).folder), ""
+        return str(_train(asked, quiet=True).folder), ""
     except Exception as error:  # of the user's code; the other runs go on
         reason = str(error) if isinstance(error, BadInput) else repr(error)
         return "", f"{' '.join(asked.overrides)}: {reason}"
 
 
-def _train_quietly(
+def _train_in_worker(
     asked: Asked, lines: Mapping[str, Sequence[str]], path: list[str]
 ) -> tuple[str, str]:
-    """The same in a process of its own: with the source of the notebook's cells, and nothing on
-    the terminal, where several runs would mix their lines."""
+    """The same in a process of its own, with the source of the notebook's cells."""
     sys.path[:] = path
     for file, of in lines.items():
         text = "".join(of)
         linecache.cache[file] = (len(text), None, [*of], file)
-    with contextlib.redirect_stdout(io.StringIO()):
-        return _train_or_say_why(asked)
+    return _train_or_say_why(asked)
 
 
 def _lines_of(of_main: Mapping[str, Any]) -> dict[str, list[str]]:

@@ -195,7 +195,7 @@ def test_a_class_of_a_cell(small: list[str], cell: dict[str, Any], tmp_path: Pat
     assert run.loss == pytest.approx(same.loss, rel=1e-5) and run.model().training is False
     other = attnlab.train(*small, **{"attn.may_attend": cell["near"]})
     assert other.loss != run.loss
-    with pytest.raises(BadInput, match="reads"):
+    with pytest.raises(BadInput, match="position 1"):
         attnlab.train(*small, attn=cell["Peeks"])
 
     edited = CELL.replace("2.0", "3.0")

@@ -54,7 +54,8 @@ class NotebookProgress(L.Callback):
             self._bar.update(HTML(self._html(trainer)))
 
     def _html(self, trainer: L.Trainer) -> str:
-        step, last = trainer.global_step, trainer.max_steps
+        step = trainer.global_step
+        last = trainer.max_steps
         done = step - self._first
         words = f"step {step} of {last}"
         if done and step < last:
