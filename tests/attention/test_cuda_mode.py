@@ -20,8 +20,9 @@ def train(variant: str) -> Any:
     layer = layer_of(variant).float().train()
     x = x_of(torch.float32).requires_grad_()
     with AsOnCuda():
-        layer(x, *memo_of(layer, torch.float32)).square().sum().backward()
-        layer.pattern(x)
+        memo = memo_of(layer, torch.float32)
+        layer(x, *memo).square().sum().backward()
+        layer.pattern(x, *memo)
     return layer
 
 
