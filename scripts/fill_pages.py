@@ -10,6 +10,7 @@
                                                    [X, none, softmax]
 
     <!-- number.variants -->...<!-- / -->          how many there are; also .ranked and .statements
+    <!-- table.measures -->...<!-- /table -->      the rows of `attnlab.probes.measures.MEASURES`
 
 A prediction with several lengths is named with the steps: gpt2_start_1200.
 """
@@ -24,10 +25,12 @@ import yaml
 from attnlab.claims.claim import Claim
 from attnlab.claims.claim_page import median_in_words
 from attnlab.claims.judged_claim import Finding, judge_files
+from attnlab.probes.measures import MEASURES
 from attnlab.runs.share import share_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
+TABLE = re.compile(r"(<!-- table\.measures -->).*?(<!-- /table -->)", re.DOTALL)
 CELL = re.compile(r"(<!-- (\w+)(?:\.(\w+)(%|@[^>]+?)?)? -->).*?(<!-- / -->)")
 
 
@@ -71,8 +74,22 @@ def cell(name: str, prediction: str | None, kind: str | None) -> str:
     return f"**{number}**{space}{rest}"
 
 
+def table_of_measures() -> str:
+    """The table of docs/measuring.md, a row for each measure."""
+    lines = [
+        "| tag | in TensorBoard | meaning | even weights on n keys | one key |",
+        "|---|---|---|---|---|",
+    ]
+    for measure in MEASURES:
+        logged = "yes" if measure.logged else ""
+        cells = [f"`attn/{measure.name}`", logged, measure.means, measure.even, measure.one_key]
+        lines.append("".join(f"| {cell} " if cell else "| " for cell in cells) + "|")
+    return "\n".join(lines)
+
+
 def filled(page: str) -> str:
-    """A page with every cell filled."""
+    """A page with every table and every cell filled."""
+    page = TABLE.sub(lambda match: f"{match[1]}\n\n{table_of_measures()}\n\n{match[2]}", page)
     return CELL.sub(lambda m: f"{m[1]}{cell(m[2], m[3], m[4])}{m[5]}", page)
 
 

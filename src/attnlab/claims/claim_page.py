@@ -248,7 +248,7 @@ def settings_of(claim: Claim) -> str:
     config, _ = composed(claim.base, claim.folder.parent)
     lines = []
     for group in ("model", "data", "optim", "trainer"):
-        settings = flat(config.settings[group])
+        settings = flat(config.settings.plain()[group])
         settings.pop("source", None)  # a digest of own code, which may change after the runs
         if group == "data":
             settings["SHA-256"] = config.data().sha256

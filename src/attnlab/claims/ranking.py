@@ -363,4 +363,4 @@ def digest_of_healthy(protocol: Protocol, name: str) -> str:
     result = checkup(config.model(len(config.data().alphabet)), name=name)
     if not result.healthy:
         raise BadInput(f"{name} does not pass the checkup and is not ranked:\n{result}")
-    return hashlib.sha256(repr(config.settings["attn"]).encode()).hexdigest()[:8]
+    return hashlib.sha256(repr(config.settings.attn).encode()).hexdigest()[:8]

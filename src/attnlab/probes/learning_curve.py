@@ -19,11 +19,13 @@ class LearningCurve(Probe):
 
     def __init__(self, *, every: Positive, sequences: Positive) -> None:
         super().__init__()
-        self.every, self.sequences = every, sequences
+        self.every = every
+        self.sequences = sequences
         self.record = {"curve": {"every": every, "accuracy": [], "losses": {}}}
 
     def on_train_batch_end(self, trainer: L.Trainer, lit: Any, *_: Any) -> None:
-        step, accuracies = trainer.global_step, self.record["curve"]["accuracy"]
+        step = trainer.global_step
+        accuracies = self.record["curve"]["accuracy"]
         due = step // self.every > len(accuracies)
         if due and lit.data.is_task:
             x, y = lit.data.windows("val", lit.net.block_size, self.sequences)  # (B, T) each
