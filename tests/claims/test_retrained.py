@@ -54,13 +54,10 @@ def deciding(claim: Claim) -> tuple[Finding, int]:
     def seconds(finding: Finding) -> float:
         return sum(rows[0]["cpu_seconds"] for rows in finding.rows.values())
 
-    findings = judge_files(claim).deciding()
-    trained = [
-        finding
-        for finding in findings
-        if not any(is_measurement(arm.overrides) for arm in finding.arms.values())
-    ]
-    fastest = min(trained, key=seconds)
+    def is_trained(finding: Finding) -> bool:
+        return not any(is_measurement(arm.overrides) for arm in finding.arms.values())
+
+    fastest = min(filter(is_trained, judge_files(claim).deciding()), key=seconds)
     distances = [abs(value - fastest.outcome.median) for value in fastest.values]
     return fastest, distances.index(min(distances))
 
