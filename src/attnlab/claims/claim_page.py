@@ -252,7 +252,9 @@ def settings_of(claim: Claim) -> str:
         settings.pop("source", None)  # a digest of own code, which may change after the runs
         if group == "data":
             settings["SHA-256"] = config.data().sha256
-        lines.append([group, ", ".join(f"{key} {value}" for key, value in settings.items())])
+        # What is not set is left out, so that a new setting does not change old pages.
+        known = [f"{key} {value}" for key, value in settings.items() if value is not None]
+        lines.append([group, ", ".join(known)])
     return markdown_table(["group", "settings"], lines)
 
 
