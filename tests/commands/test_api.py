@@ -18,7 +18,7 @@ from lightning.pytorch.callbacks import EarlyStopping
 import attnlab
 from attnlab.errors import BadInput
 from tests.cli import train_py
-from tests.conftest import SMALL, on_text
+from tests.conftest import on_text
 from tests.invented import write_run
 
 CELL = """
@@ -56,12 +56,6 @@ class Hides(Counts):
     def __init__(self, words: str) -> None:
         super().__init__()
         self.number = len(words)
-
-
-class StopsLikeCtrlC(Counts):
-    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
-        if trainer.global_step == 3:
-            signal.raise_signal(signal.SIGINT)
 
 
 @pytest.fixture
@@ -156,9 +150,12 @@ def test_what_is_no_setting(small: list[str], given: dict[str, Any], said: str) 
 
 
 def test_ctrl_c_leaves_a_run_that_resumes_and_a_process_that_works(
-    small: list[str], tmp_path: Path
+    small: list[str], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     undisturbed = attnlab.train(*small, name="whole", checkpoint_every=1)
+    # As in a terminal and a notebook; a shell starts processes in the background without it.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     handler = signal.getsignal(signal.SIGINT)
     random = torch.get_rng_state()
     with pytest.raises(KeyboardInterrupt):
@@ -282,4 +279,3 @@ def test_a_comparison_in_python(tmp_path: Path) -> None:
     assert only == "sdpa"
     with pytest.raises(BadInput):
         attnlab.compare()
-    assert SMALL
