@@ -11,7 +11,8 @@ ARGS        ?=
 
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.attnlab-installed
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
+# OMP: as train.py sets it for itself, see src/attnlab/openmp.py
+PYTEST = OMP_NUM_THREADS=1 GOMP_SPINCOUNT=$${GOMP_SPINCOUNT:-10000} $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
 .PHONY: help setup train test test-all lint board notebooks docs bench bench-gpu
 .DELETE_ON_ERROR:
@@ -43,6 +44,7 @@ lint: setup ## check style, types and imports
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy
 	@[ ! -x $(BIN)/lint-imports ] || $(BIN)/lint-imports --no-logo
+	$(BIN)/python scripts/lint_style.py
 
 board: setup ## show all runs in TensorBoard
 	$(BIN)/python -m tensorboard.main --logdir outputs $(ARGS)

@@ -16,6 +16,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
 from attnlab.data.corpus import TrainBatches
+from attnlab.processor import instruction_set, processor_model
 from attnlab.training.config import RunConfig
 from attnlab.training.metrics import git_commit
 
@@ -97,27 +98,49 @@ def nanogpt_model(checkout: Path, given: Any, vocab_size: int) -> Any:
 
 
 def described(device: str) -> str:
-    """The processor, the versions, the commit and the command of a measurement."""
-    name = torch.cuda.get_device_name() if device == "cuda" else processor()
+    """The machine, the versions, the commit and the command of a measurement."""
     words = ["CHECKOUT" if Path(word).is_dir() else word for word in sys.argv[1:]]
     command = " ".join([f"python benchmarks/{Path(sys.argv[0]).name}", *words])
+    name = torch.cuda.get_device_name() if device == "cuda" else processor_model()
     threads = f"{os.cpu_count()} cores, {torch.get_num_threads()} threads"
     return (
-        f"`{command}`: {name}, {threads}, PyTorch {torch.__version__}, "
+        f"`{command}`: {name}, {instruction_set()}, {threads}, PyTorch {torch.__version__}, "
         f"Python {platform.python_version()}, commit `{git_commit()}`."
     )
 
 
-def processor() -> str:
-    """The name of the processor."""
-    file = Path("/proc/cpuinfo")
-    found = re.search(r"model name\s*: (.*)", file.read_text()) if file.exists() else None
-    return found[1] if found else platform.processor() or platform.machine()
+# Environment variables that choose a smaller instruction set than the processor has. Each library
+# of matrix products has its own; they are read when torch is imported.
+INSTRUCTION_SETS = {
+    "avx2": {
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+    },
+    "sse4": {
+        "ATEN_CPU_CAPABILITY": "default",
+        "ONEDNN_MAX_CPU_ISA": "SSE41",
+        "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
+    },
+}
 
 
-def write(page: Path, title: str, section: Section, device: str = "cpu") -> None:
-    """Print a section and write it to the page, instead of the one with its title, or last."""
+def use_instruction_set(name: str) -> None:
+    """Start this program again with the variables of an instruction set, unless they are set."""
+    wanted = INSTRUCTION_SETS[name]
+    if wanted.items() <= os.environ.items():
+        return
+    sys.stdout.flush()
+    os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | wanted)
+
+
+def write(page: Path, subject: str, section: Section, device: str = "cpu") -> None:
+    """Print a section and write it to the page, instead of the one with its title, or last.
+
+    On a CPU, the title names the instruction set: the page keeps a section of each.
+    """
     head, rows, note = section
+    title = subject if device == "cuda" else f"{subject} ({instruction_set()})"
     table = "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))
     text = f"## {title}\n\n{table}\n\n{note}\n\n{described(device)}\n"
     print(text, flush=True)

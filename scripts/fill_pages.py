@@ -10,6 +10,7 @@
                                                    [X, none, softmax]
 
     <!-- number.variants -->...<!-- / -->          how many there are; also .ranked and .statements
+    <!-- table.measures -->...<!-- /table -->      the rows of `attnlab.probes.measures.MEASURES`
 
 A prediction with several lengths is named with the steps: gpt2_start_1200.
 """
@@ -21,22 +22,24 @@ from statistics import median
 
 import yaml
 
-from attnlab.claims.claims import Claim, judge_claim
-from attnlab.claims.page import measured
+from attnlab.claims.claim import Claim, Finding, judge_claim
+from attnlab.claims.claim_page import median_in_words
 from attnlab.claims.rows import Rows
+from attnlab.probes.measures import MEASURES
 from attnlab.runs.share import share_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
+TABLE = re.compile(r"(<!-- table\.measures -->).*?(<!-- /table -->)", re.DOTALL)
 CELL = re.compile(r"(<!-- (\w+)(?:\.(\w+)(%|@[^>]+?)?)? -->).*?(<!-- / -->)")
 
 
 @cache
-def judged(name: str):
+def judged(name: str) -> tuple[str, str, dict[str, Finding]]:
     """A claim's sentence, the verdict on it, and its predictions by name."""
     claim = Claim.read(ROOT / "experiments" / name / "claim.yaml")
-    verdict, parts = judge_claim(claim, Rows(claim.folder / "rows.jsonl"))
-    return claim.says, verdict, {part.name: part for part in parts}
+    result = judge_claim(claim, Rows(claim.folder / "rows.jsonl"))
+    return claim.says, result.verdict, {finding.name: finding for finding in result.findings}
 
 
 def count_of(of: str) -> int:
@@ -55,24 +58,38 @@ def cell(name: str, prediction: str | None, kind: str | None) -> str:
     """The content of a cell; KeyError for a prediction or an arm that the claim does not have."""
     if name == "number":
         return str(count_of(prediction))
-    says, verdict, parts = judged(name)
+    says, verdict, findings = judged(name)
     if prediction is None:
         return f"**{verdict}**"
     if prediction == "says":
         return says
-    part = parts[prediction]
+    finding = findings[prediction]
     if kind == "%":
-        share = share_of(*(part.scores[arm] for arm in part.prediction.arms))
+        share = share_of(*(finding.scores[arm] for arm in finding.prediction.arms))
         numbers = (share.median, share.low, share.high)
         return "**{:.0%}** ({:.0%} to {:.0%})".format(*numbers).replace("%", " %")
     if kind:
-        return f"{median(part.scores[kind[1:]]):.2f}"
-    number, space, rest = measured(part).partition(" ")
+        return f"{median(finding.scores[kind[1:]]):.2f}"
+    number, space, rest = median_in_words(finding).partition(" ")
     return f"**{number}**{space}{rest}"
 
 
+def table_of_measures() -> str:
+    """The table of docs/measuring.md, a row for each measure."""
+    lines = [
+        "| tag | in TensorBoard | meaning | even weights on n keys | one key |",
+        "|---|---|---|---|---|",
+    ]
+    for measure in MEASURES:
+        logged = "yes" if measure.logged else ""
+        cells = [f"`attn/{measure.name}`", logged, measure.means, measure.even, measure.one_key]
+        lines.append("".join(f"| {cell} " if cell else "| " for cell in cells) + "|")
+    return "\n".join(lines)
+
+
 def filled(page: str) -> str:
-    """A page with every cell filled."""
+    """A page with every table and every cell filled."""
+    page = TABLE.sub(lambda match: f"{match[1]}\n\n{table_of_measures()}\n\n{match[2]}", page)
     return CELL.sub(lambda m: f"{m[1]}{cell(m[2], m[3], m[4])}{m[5]}", page)
 
 

@@ -27,10 +27,10 @@ from attnlab.attention import attention
 from attnlab.installation import lab_path
 from attnlab.plotting.drawing import COLORS, styled
 from attnlab.probes import measures
-from attnlab.probes.measures import random_energy
 
-sys.path.append(str(lab_path("docs")))
+sys.path += [str(lab_path("docs")), str(lab_path("experiments").parent)]
 from chapters.shown import panels, picture, table, train
+from experiments.unscaled.random_energy import random_energy
 
 stream = torch.Generator().manual_seed(0)
 

@@ -2,7 +2,8 @@
 
 import torch
 
-from attnlab.data.corpus import IGNORED, Batch, Characters
+from attnlab.data.alphabets import Characters
+from attnlab.data.contract import IGNORED, Batch
 from attnlab.data.sequences import SYMBOLS, Sequences
 from attnlab.errors import BadInput
 

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnlab.attention import SelfAttention
-from attnlab.data.corpus import Characters
+from attnlab.data.alphabets import Characters
 from attnlab.data.plays import Plays
 from attnlab.init import init_weights
 from attnlab.model import GPT

@@ -1,12 +1,11 @@
 """The figure of `unscaled`: what is kept of what attention gives, by the spread of the scores."""
 
 import math
-from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from attnlab.claims.claims import Claim, Part
+from attnlab.claims.claim import Finding, JudgedClaim
 from attnlab.plotting.drawing import BLACK, GREEN, VERMILION
 from attnlab.runs.share import Share, share_of
 
@@ -28,9 +27,9 @@ TICKS = (0.5, 1, 2, 4, 8, 16, 32)
 SEEDS = 3  # of the line
 
 
-def draw(claim: Claim, parts: Sequence[Part]) -> Figure:
+def draw(judged: JudgedClaim) -> Figure:
     """Draw the share by spread for one head of 128, and for other models without the scale."""
-    found = {part.name: part for part in parts}
+    found = {finding.name: finding for finding in judged.findings}
     figure = Figure(figsize=(7, 4.6), layout="constrained")
     axes = figure.subplots()
     line = {1.0: Share((1.0,), 1.0, 1.0, 1.0)}  # with the scale, softmax attention itself
@@ -61,9 +60,9 @@ def draw(claim: Claim, parts: Sequence[Part]) -> Figure:
     return figure
 
 
-def kept(part: Part, seeds: int | None = None) -> Share:
+def kept(finding: Finding, seeds: int | None = None) -> Share:
     """What the first of three arms keeps, by the first seeds."""
-    return share_of(*(of_arm[:seeds] for of_arm in part.scores.values()))
+    return share_of(*(of_arm[:seeds] for of_arm in finding.scores.values()))
 
 
 def note(

@@ -14,8 +14,8 @@ from attnlab.attention import AttentionConfig, SelfAttention
 from attnlab.attention.core import scores
 from attnlab.init import init_weights
 from attnlab.model import GPT
-from attnlab.probes.measures import random_energy
 from attnlab.rng import generator
+from experiments.unscaled.random_energy import random_energy
 
 SIZES = [2**k for k in range(11)]  # D = 1 ... 1024
 KEYS = 256

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attnlab.attention import delta, weights
-from attnlab.attention.weights import running_sum
+from attnlab.attention import additions, delta, weights
+from attnlab.attention.ops import running_sum
 from tests.attention.layers import VARIANTS, C, layer_of, memo_of, x_of
 
 PAGE = str(torch.use_deterministic_algorithms.__doc__)
@@ -64,7 +64,7 @@ def by_cumsum(x: Tensor, dim: int = -1) -> Tensor:
 
 @pytest.mark.parametrize("variant", ["forgetting", "stick_breaking", "kda", "sparsemax"])
 def test_a_cumsum_is_refused(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (weights, delta):
+    for module in (additions, delta, weights):
         monkeypatch.setattr(module, "running_sum", by_cumsum)
     with pytest.raises(RuntimeError, match="cumsum has no deterministic"):
         train(variant)

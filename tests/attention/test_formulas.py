@@ -8,7 +8,9 @@ import torch
 
 from attnlab.attention import delta, entmax15, sparsemax
 from tests.attention.formulas import CASES, Array
-from tests.attention.layers import DELTA, VARIANTS, B, H, layer_of, memo_of, x_of
+from tests.attention.layers import DELTA, B, H, layer_of, memo_of, x_of
+
+PLANTED = [(name, planted) for name, case in CASES.items() for planted in case.planted]
 
 
 def both(variant: str, planted: dict[str, Any]) -> tuple[Array, Array]:
@@ -25,7 +27,7 @@ def both(variant: str, planted: dict[str, Any]) -> tuple[Array, Array]:
     return layer(x, *memo).detach().numpy(), np.array(outputs)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", CASES)  # test_lists.py names a variant without a formula
 def test_the_output_equals_the_formula(variant: str) -> None:
     ours, formula = both(variant, {})
     np.testing.assert_allclose(ours, formula, rtol=1e-10, atol=1e-10)
@@ -38,9 +40,7 @@ def test_chunks_hand_on_their_state(variant: str, monkeypatch: pytest.MonkeyPatc
     test_the_output_equals_the_formula(variant)
 
 
-@pytest.mark.parametrize(
-    ("variant", "planted"), [(name, p) for name in VARIANTS for p in CASES[name].planted]
-)
+@pytest.mark.parametrize(("variant", "planted"), PLANTED)
 def test_a_planted_error_shows(variant: str, planted: dict[str, Any]) -> None:
     ours, formula = both(variant, planted)
     wrong = np.abs(ours - formula).max() > 1e-3 * np.abs(np.nan_to_num(ours)).max()

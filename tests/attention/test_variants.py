@@ -123,18 +123,6 @@ def test_first_heads(rule: Any, alike: tuple[bool, bool]) -> None:
     assert torch.equal(slices[:, 0], slices[:, -1]) == alike[1]
 
 
-def test_one_active_head_computes_what_identical_heads_compute() -> None:
-    outputs = []
-    for rule in (masks.identical, masks.single_active):
-        layer = SelfAttention(AttentionConfig(C, H, T, bias=False), head_init=rule).double()
-        torch.manual_seed(0)
-        for parameter in layer.parameters():
-            torch.nn.init.normal_(parameter)
-        rule(layer)
-        outputs.append(layer(x_of()))
-    torch.testing.assert_close(*outputs)
-
-
 def test_alibi_has_the_slopes_of_its_formula_for_6_heads() -> None:
     """The code of its authors has others where H is not a power of two."""
     scores = masks.alibi(torch.zeros(6, 2, 1), torch.arange(2)[:, None], torch.zeros(1))

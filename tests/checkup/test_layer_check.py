@@ -12,8 +12,8 @@ from attnlab.attention import AttentionConfig
 from attnlab.errors import BadInput
 from attnlab.init import init_weights
 from attnlab.model import GPT
-from attnlab.training.layer_check import check_layer, check_layers
 from attnlab.training.build import attention
+from attnlab.training.layer_check import check_layer, check_layers
 from tests.checkup.small import C, H
 from tests.checkup.user_layers import DISHONEST, HONEST, NO_MASKS, T, own
 

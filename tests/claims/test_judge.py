@@ -6,9 +6,8 @@ from itertools import product
 import pytest
 from pydantic import ValidationError
 
-from attnlab.claims.claims import Claim, Prediction
-from attnlab.claims.judge import judge
-from attnlab.claims.judge import sentence as verdict_on
+from attnlab.claims.claim import Claim, Prediction
+from attnlab.claims.judge import judge, verdict_on_sentence
 
 INF, NAN = math.inf, math.nan
 ABOVE, BELOW, WITHIN, EXACT = (0.0, INF), (-INF, 0.0), (-1.0, 1.0), (0.0, 0.0, True)
@@ -125,8 +124,8 @@ def test_the_value_of_a_seed(settings, scores, value):
     ],
 )
 def test_the_verdict_on_a_sentence(verdicts, said):
-    assert verdict_on(verdicts) == said
-    assert verdict_on(verdicts[::-1]) == said
+    assert verdict_on_sentence(verdicts) == said
+    assert verdict_on_sentence(verdicts[::-1]) == said
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from attnlab.claims.claims import Claim, judge_claim
-from attnlab.claims.experiments import figure_of, find_claims
-from attnlab.claims.page import BEGIN, END, all_claims, fill, page_block, ranking_block
-from attnlab.claims.ranking import Protocol, cells
+from attnlab.claims.claim import Claim, find_claims, judge_claim
+from attnlab.claims.claim_page import all_claims, figure_of, page_block
+from attnlab.claims.markdown import BEGIN, END, fill_page
+from attnlab.claims.ranking import Protocol, ranking_table
+from attnlab.claims.ranking_page import ranking_block
 from attnlab.claims.rows import Rows
 from attnlab.errors import BadInput
 
@@ -23,29 +24,35 @@ def published(page: Path) -> str:
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.folder.name)
 def test_the_page_and_figure_of_a_claim_are_those_of_its_rows(claim: Claim) -> None:
     rows = Rows(claim.folder / "rows.jsonl")
-    verdict, parts = judge_claim(claim, rows)
-    page, svg = published(claim.folder / "README.md"), (claim.folder / "figure.svg").read_text()
-    assert (page_block(claim, verdict, parts), figure_of(claim, parts)) == (page, svg)
-    row = next(iter(parts[0].rows.values()))[0]  # a planted error: one value of one seed
-    row["values"][parts[0].prediction.metric] = 1.0 + len(str(row))
-    verdict, parts = judge_claim(claim, rows)
-    assert page_block(claim, verdict, parts) != page and figure_of(claim, parts) != svg
+    judged = judge_claim(claim, rows)
+    page = published(claim.folder / "README.md")
+    svg = (claim.folder / "figure.svg").read_text()
+    assert page_block(judged) == page
+    assert figure_of(judged) == svg
+    first = judged.findings[0]
+    row = next(iter(first.rows.values()))[0]  # a planted error: one value of one seed
+    row["values"][first.prediction.metric] = 1.0 + len(str(row))
+    judged = judge_claim(claim, rows)
+    assert page_block(judged) != page
+    assert figure_of(judged) != svg
 
 
 def test_the_table_of_all_claims_is_that_of_their_rows() -> None:
-    judged = [(each, *judge_claim(each, Rows(each.folder / "rows.jsonl"))) for each in CLAIMS]
+    judged = [judge_claim(claim, Rows(claim.folder / "rows.jsonl")) for claim in CLAIMS]
     assert len(judged) == 13
-    assert all_claims(judged) == published(EXPERIMENTS / "README.md") != all_claims(judged[:-1])
+    assert all_claims(judged) == published(EXPERIMENTS / "README.md")
+    assert all_claims(judged) != all_claims(judged[:-1])
 
 
 def test_the_page_of_the_ranking_is_that_of_its_rows() -> None:
     protocol = Protocol.read(EXPERIMENTS / "ranking" / "ranking.yaml")
-    rows, page = Rows(protocol.folder / "rows.jsonl"), published(protocol.folder / "README.md")
-    assert ranking_block(protocol, cells(protocol, rows, protocol.arms)) == page
+    rows = Rows(protocol.folder / "rows.jsonl")
+    page = published(protocol.folder / "README.md")
+    assert ranking_block(protocol, ranking_table(protocol, rows, protocol.arms)) == page
     for run, row in rows.items():
         if {"attn=rotary", "data=tinyshakespeare"} <= set(run.overrides):
             row["values"]["curve"]["losses"] |= {"1200": 2.5}
-    assert ranking_block(protocol, cells(protocol, rows, protocol.arms)) != page
+    assert ranking_block(protocol, ranking_table(protocol, rows, protocol.arms)) != page
 
 
 @pytest.mark.parametrize("text", ["", BEGIN, END + BEGIN])
@@ -53,8 +60,8 @@ def test_only_what_is_between_the_marks_of_a_page_is_replaced(tmp_path: Path, te
     page = tmp_path / "README.md"
     page.write_text(text)
     with pytest.raises(BadInput):
-        fill(page, "x")
+        fill_page(page, "x")
     assert page.read_text() == text
     page.write_text(f"{text[:1]}a{BEGIN}b{END}c")
-    fill(page, "x")
+    fill_page(page, "x")
     assert page.read_text() == f"{text[:1]}a{BEGIN}\nx\n{END}c"

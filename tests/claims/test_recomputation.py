@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from attnlab.claims.claims import Claim, Part, judge_claim
+from attnlab.claims.claim import Claim, Finding, judge_claim
 from attnlab.claims.rows import Rows
 
 CLAIMS = sorted((Path(__file__).parents[2] / "experiments").glob("*/claim.yaml"))
@@ -108,23 +108,24 @@ def recomputed(file: Path, rows: list[Row]) -> tuple[str, dict[str, tuple[Any, .
     return verdict if all(truth["control"]) else "open", found
 
 
-def same(part: Part, found: tuple[Any, ...]) -> bool:
+def same(finding: Finding, found: tuple[Any, ...]) -> bool:
     """Whether both judges say the same of a prediction."""
-    x = part.outcome
-    numbers = [x.n, x.yes, x.median, x.low, x.high] if part.values else []
-    return found[0] == part.verdict and [*found[1:]] == pytest.approx(numbers, nan_ok=True)
+    x = finding.outcome
+    numbers = [x.n, x.yes, x.median, x.low, x.high] if finding.values else []
+    return found[0] == finding.verdict and [*found[1:]] == pytest.approx(numbers, nan_ok=True)
 
 
 @pytest.mark.parametrize("file", CLAIMS, ids=lambda file: file.parent.name)
 def test_a_second_judge_says_the_same_and_sees_a_changed_row(file: Path) -> None:
     lines = file.with_name("rows.jsonl")
-    verdict, parts = judge_claim(Claim.read(file), Rows(lines))
+    judged = judge_claim(Claim.read(file), Rows(lines))
+    findings = judged.findings
     rows = [row | {"overrides": [*run.overrides]} for run, row in Rows(lines).items()]
     again, found = recomputed(file, rows)
-    assert again == verdict
-    assert found.keys() == {part.name for part in parts}
-    assert [part.name for part in parts if not same(part, found[part.name])] == []
-    first = parts[0]
+    assert again == judged.verdict
+    assert found.keys() == {finding.name for finding in findings}
+    assert [x.name for x in findings if not same(x, found[x.name])] == []
+    first = findings[0]
     changed = first.rows[first.prediction.arms[0]][first.values.index(max(first.values))]
     for row in rows:  # a planted error
         if row["seed"] == changed["seed"] and row["values"] == changed["values"]:

@@ -13,11 +13,11 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from attnlab.claims import reproduce
-from attnlab.claims.claims import Claim, judge_claim, needed
-from attnlab.claims.reproduce import Work, run_directory, run_missing
+from attnlab.claims import work
+from attnlab.claims.claim import Claim, judge_claim, missing_runs
 from attnlab.claims.rows import Rows
 from attnlab.claims.trials import Run
+from attnlab.claims.work import Work, directory_of, run_missing
 
 ROOT = Path(__file__).parents[2]
 CLAIM = Claim(
@@ -31,6 +31,8 @@ def invented(run: Run, directory: Path, folder: Path, reads: list[str]) -> dict:
     """Instead of a training: a loss that follows from the run, or a failure."""
     if (folder / f"fail {run.seed}").exists():
         raise ValueError(f"seed {run.seed} failed")
+    if (folder / "slow").exists():
+        time.sleep(600)
     time.sleep(0.1 if directory.parents[1] == folder else 0)
     rate = float(next(x for x in run.overrides if x.startswith("optim.lr=")).split("=")[1])
     loss = abs(rate - 0.03) + (run.seed * 7919 % 101) / 1000 + ("attn=b" in run.overrides) / 50
@@ -41,15 +43,15 @@ def invented(run: Run, directory: Path, folder: Path, reads: list[str]) -> dict:
 def continued(folder: Path, jobs: int = 1, minutes: float | None = None) -> Rows:
     """Run what the claim needs in a folder; its rows."""
     rows = Rows(folder / "rows.jsonl")
-    work = Work(folder, folder, rows, "abc", partial(needed, CLAIM, rows), str)
-    assert run_missing(work, invented, jobs, minutes) == (not work.needed())
+    of_claim = Work(folder, folder, rows, "abc", partial(missing_runs, CLAIM, rows))
+    assert run_missing(of_claim, invented, jobs, minutes) == (not of_claim.missing())
     return rows
 
 
 def undisturbed(folder: Path) -> dict[Run, dict]:
     """The rows of the claim, by a loop without processes."""
     rows: dict[Run, dict] = {}
-    while runs := needed(CLAIM, rows):
+    while runs := missing_runs(CLAIM, rows):
         rows |= {run: invented(run, folder / "no/runs/1", folder, []) for run in runs}
     return rows
 
@@ -57,10 +59,11 @@ def undisturbed(folder: Path) -> dict[Run, dict]:
 def same(rows: Rows, others: dict[Run, dict]) -> bool:
     """Equal runs with equal losses, verdict and values; and one line per run."""
     assert len(rows.file.read_text().splitlines()) == len(rows)
-    (verdict, parts), (verdict_2, parts_2) = judge_claim(CLAIM, rows), judge_claim(CLAIM, others)
-    assert verdict != "open" and len(parts[0].values) >= 10
+    mine, whole = judge_claim(CLAIM, rows), judge_claim(CLAIM, others)
+    assert mine.verdict != "open" and len(mine.findings[0].values) >= 10
     losses = [{run: row["values"]["val_loss"] for run, row in x.items()} for x in (rows, others)]
-    return losses[0] == losses[1] and (verdict, parts[0].values) == (verdict_2, parts_2[0].values)
+    equal = mine.verdict == whole.verdict and mine.findings[0].values == whole.findings[0].values
+    return losses[0] == losses[1] and equal
 
 
 @pytest.mark.slow
@@ -76,9 +79,9 @@ def test_the_first_failure_is_raised_and_other_rows_are_kept(tmp_path, monkeypat
     failing.unlink()
     whole = undisturbed(tmp_path)
     clock = SimpleNamespace(monotonic=lambda: 60 * len(Rows(tmp_path / "rows.jsonl")))
-    monkeypatch.setattr(reproduce, "time", clock)  # a minute for each run
+    monkeypatch.setattr(work, "time", clock)  # a minute for each run
     rows = continued(tmp_path, minutes=3)
-    assert len(rows) == len(kept) + 3 and needed(CLAIM, rows)
+    assert len(rows) == len(kept) + 3 and missing_runs(CLAIM, rows)
     assert same(rows := continued(tmp_path), whole)
     first = next(iter(whole))
     whole[first] = whole[first] | {"values": {"val_loss": 1e9}}
@@ -109,12 +112,29 @@ def test_killed_twice_it_gives_the_same_rows(tmp_path):
     assert len(list((tmp_path / "runs").glob("*.json"))) == len(rows)  # directories were reused
 
 
+@pytest.mark.slow
+def test_ctrl_c_ends_it_and_its_workers_at_once(tmp_path):
+    (tmp_path / "slow").touch()
+    code = f"from {__name__} import *; continued(Path({str(tmp_path)!r}), jobs=2)"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT}/src"},
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    while len(list((tmp_path / "runs").glob("*.json"))) < 2:
+        assert process.poll() is None
+        time.sleep(0.1)
+    time.sleep(8)  # until the workers train
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)  # its workers have closed the pipe, too
+    assert process.returncode not in (0, None)
+
+
 def test_a_run_directory_belongs_to_a_run_and_a_commit(tmp_path):
     long = tuple(f"setting.{n}=value" for n in range(300))
     runs = [(("x=1",), 0, "a"), (("x=1",), 1, "a"), (("x=1",), 0, "b"), (long, 0, "a")]
     numbers = []
     for words, seed, commit in [*runs, *runs[::-1]]:
-        folder = run_directory(Run(words, seed), tmp_path, commit)
+        folder = directory_of(Run(words, seed), tmp_path, commit)
         key = json.loads(folder.with_suffix(".json").read_text())
         assert key == {"overrides": list(words), "seed": seed, "commit": commit}
         numbers.append(folder.name)
@@ -173,8 +193,9 @@ def test_a_claim_of_ones_own_is_trained_in_an_empty_folder_outside_git(tmp_path)
     assert all(row["values"]["steps"] == 2 and row["commit"] == "" for row in trained)
     losses = [row["values"]["val_loss"] for row in trained]
     assert min(losses) > 2.0 and max(losses) < 4.0 and len(set(losses)) > 5
-    verdict, (noise, equal, kept) = judge_claim(Claim(**own), rows)
-    assert verdict == "holds" and noise.verdict == "confirmed"
+    judged = judge_claim(Claim(**own), rows)
+    noise, equal, kept = judged.findings
+    assert judged.verdict == "holds" and noise.verdict == "confirmed"
     assert noise.values == [seed / 1000 for seed in range(300, 310)]
     assert equal.values == [0.0, 0.0] and equal.outcome.yes == 2
     assert kept.values[0] >= 1

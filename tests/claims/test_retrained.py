@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from attnlab.claims.claims import Claim, Declared, is_measurement
-from attnlab.claims.experiments import open_claim
+from attnlab.claims.claim import Claim, functions_by_arm
+from attnlab.claims.declared import Declared
 from attnlab.claims.ranking import Protocol
-from attnlab.claims.reproduce import train_run, without_rate
 from attnlab.claims.rows import Rows
-from attnlab.claims.trials import Row, Run
+from attnlab.claims.trials import Row, Run, is_measurement, without_rate
+from attnlab.claims.work import train_run
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.slow
@@ -39,9 +39,8 @@ def shortest(declared: Declared, *words: str) -> tuple[Run, Row]:
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.folder.name)
 def test_a_row_of_a_claim_is_trained_again(claim: Claim, tmp_path: Path) -> None:
     run, row = shortest(claim)
-    reads = open_claim(claim, tmp_path).reads
-    own = [read for words, read in reads if words == without_rate(run)]
-    values = train_run(run, tmp_path / "run", claim.folder, own)["values"]
+    reads = functions_by_arm(claim).get(without_rate(run.overrides), ())
+    values = train_run(run, tmp_path / "run", claim.folder, reads)["values"]
     assert values["val_loss"] == pytest.approx(row["values"]["val_loss"], abs=TOLERANCE)
     metrics = {each.metric for each in claim.predictions.values()}
     assert metrics & row["values"].keys() <= values.keys(), run

@@ -7,9 +7,9 @@ import subprocess
 import pytest
 import yaml
 
-from attnlab.claims.claims import Claim, judge_claim
-from attnlab.claims.experiments import exploratory
-from attnlab.claims.rows import UNCHECKED, Rows, commit_of
+from attnlab.claims.claim import Claim, judge_claim
+from attnlab.claims.declared import UNCHECKED, commit_of
+from attnlab.claims.rows import Rows
 from attnlab.claims.trials import Run
 from attnlab.errors import BadInput
 
@@ -76,13 +76,11 @@ def test_a_row_is_found_again_and_a_half_line_is_cut_off(tmp_path):
 @pytest.mark.parametrize(
     "line",
     [json.dumps(row_of(["x=1"], 0, val_loss=2.0)),  # a second row of a run
-     json.dumps(row_of(["old"], 0)),  # it is one after renaming
      '{"overrides": ["x=1"]}', '{"overrides": ["x=1"], "se', "[]", ""],
 )  # fmt: skip
 def test_a_damaged_or_doubled_line_is_named(tmp_path, line):
     file = tmp_path / "mine" / "rows.jsonl"
     file.parent.mkdir()
-    (tmp_path / "renamed.yaml").write_text("old: [x=1]")
     file.write_text(f"{json.dumps(row_of(['x=2'], 0))}\n{json.dumps(row_of(['x=1'], 0))}\n")
     assert len(Rows(file)) == 2
     with file.open("a") as stream:
@@ -123,11 +121,6 @@ def of_p(**changed):
     return lambda content: content["predictions"]["p"].update(changed)
 
 
-def rename(content):
-    content["arms"]["old"] = ["attn=new", "attn.flag=true"]
-    return {"attn=old": ["attn=new", "attn.flag=true"], "gone=1": []}  # renamed.yaml
-
-
 HEAD, UNKNOWN = "{head}", UNCHECKED.split("{")[0]
 
 
@@ -137,7 +130,6 @@ HEAD, UNKNOWN = "{head}", UNCHECKED.split("{")[0]
         (of_p(), HEAD, ""),
         (of_p(says="Other words.", where="here", long=True), HEAD, ""),
         (lambda content: content.update(says="B.", otherwise="no effect", order=3), HEAD, ""),
-        (rename, HEAD, ""),
         (of_p(above=0.4), HEAD, "Exploratory"),
         (of_p(below=5.0), HEAD, "Exploratory"),
         (of_p(unit="bits"), HEAD, "Exploratory"),
@@ -158,15 +150,14 @@ def test_a_prediction_is_compared_with_the_commit_of_its_rows(mine, change, comm
         for seed in range(300, 310):
             Rows(mine / "rows.jsonl").add(row_of(words, seed, at, val_loss=loss))
     content = json.loads(json.dumps(CLAIM))
-    renamed = change(content) or {}
+    change(content)
     (mine / "claim.yaml").write_text(yaml.safe_dump(content))
     commit(mine)
-    (mine.parent / "renamed.yaml").write_text(yaml.safe_dump(renamed))
     claim = Claim.read(mine / "claim.yaml")
-    _, parts = judge_claim(claim, Rows(mine / "rows.jsonl"))
-    assert [len(part.values) for part in parts if part.of in "pq"] == [10, 10]
-    found = exploratory(claim, parts)
+    judged = judge_claim(claim, Rows(mine / "rows.jsonl"))
+    assert [len(x.values) for x in judged.findings if x.of in "pq"] == [10, 10]
+    found = judged.exploratory()
     assert found.startswith(said) and bool(found) == bool(said)
     shutil.rmtree(mine.parents[1] / ".git")  # now it cannot be checked
     assert commit_of(mine) == ""
-    assert exploratory(claim, parts).startswith("Exploratory" if at.endswith("+") else UNKNOWN)
+    assert judged.exploratory().startswith("Exploratory" if at.endswith("+") else UNKNOWN)

@@ -4,12 +4,10 @@ import math
 
 import pytest
 
-from attnlab.claims import trials
-from attnlab.claims.claims import Claim, Prediction, needed, parts_of
-from attnlab.claims.ranking import Protocol, with_own
-from attnlab.claims.ranking import needed as needed_of_ranking
+from attnlab.claims.claim import Claim, Prediction, judge_claim, missing_runs
+from attnlab.claims.ranking import Protocol, missing_of_ranking, with_own
 from attnlab.claims.rows import Rows
-from attnlab.claims.trials import Arm, Run, having, number
+from attnlab.claims.trials import Arm, Run, metric_of, read_test, rows_with
 from attnlab.errors import BadInput
 from tests.conftest import ROOT
 
@@ -63,13 +61,13 @@ def test_the_rate_with_the_lowest_mean_loss_is_chosen(loss, rate, tried, at_edge
 
 def test_a_test_is_read_in_the_order_of_seeds_up_to_the_first_gap():
     fixed, arm = Arm(("x=1", "optim.lr=0.1")), Arm(("x=1",), GRID)
-    assert trials.tests(fixed, {}, range(2)) == ([], [Run(fixed.overrides, s) for s in (0, 1)])
-    assert trials.tests(arm, {}, range(5)) == ([], arm.choose({})[1])  # first, the rate
+    assert read_test(fixed, {}, range(2)) == ([], [Run(fixed.overrides, s) for s in (0, 1)])
+    assert read_test(arm, {}, range(5)) == ([], arm.choose({})[1])  # first, the rate
     _, rows, _ = filled(arm, lambda r, s: abs(math.log(r / 0.01)))
     for seed in (4, 1, 0):
         rows[arm.run(seed, 0.01)] = row_of(float(seed))
         rows[arm.run(2, 0.03)] = row_of(9.0)  # at another rate, it does not count
-    found, missing = trials.tests(arm, rows, range(5))
+    found, missing = read_test(arm, rows, range(5))
     assert [row["values"]["val_loss"] for row in found] == [0.0, 1.0]
     assert [run.seed for run in missing] == [2, 3]
 
@@ -87,10 +85,10 @@ def test_a_test_is_read_in_the_order_of_seeds_up_to_the_first_gap():
     ],
 )
 def test_a_number_of_a_row(row, key, worst, value):
-    assert number(row, key, worst) == pytest.approx(value, nan_ok=True)
+    assert metric_of(row, key, worst) == pytest.approx(value, nan_ok=True)
     found = [row_of(1.0, x=1.0), row, row_of(1.0, x=1.0)]
     there = row["status"] == "diverged" or key in row["values"]
-    assert having(key, found) == (found if there else found[:1])  # up to the first gap
+    assert rows_with(key, found) == (found if there else found[:1])  # up to the first gap
 
 
 def claim_of(most=20, **settings):
@@ -104,7 +102,7 @@ def claim_of(most=20, **settings):
 def simulated(claim, differences, **which):
     """Run what is needed until nothing is; the number of runs in each round."""
     rows, rounds = {}, []
-    while runs := needed(claim, rows, **which):
+    while runs := missing_runs(claim, rows, **which):
         rounds.append(len(runs))
         for run in runs:
             at = differences[run.seed - 300] if run.seed < 1000 else 0.0
@@ -127,9 +125,9 @@ def simulated(claim, differences, **which):
 def test_a_test_goes_on_while_a_later_stage_can_decide(most, differences, rounds, verdict):
     made, rows = simulated(claim_of(most), differences)
     assert made == rounds
-    (part,) = parts_of(claim_of(most), rows)
-    assert part.verdict == verdict
-    assert list(part.values) == differences
+    (finding,) = judge_claim(claim_of(most), rows).findings
+    assert finding.verdict == verdict
+    assert list(finding.values) == differences
 
 
 @pytest.mark.parametrize(
@@ -153,7 +151,7 @@ def test_what_is_needed_is_what_is_missing(settings, which, rounds):
     seeds = {run.seed for run in rows if run.seed < 1000}
     assert min(seeds, default=300) == settings.get("first_seed", 300) or which.get("pilots")
     for run in list(rows)[::4]:  # a lost row is what is missing, alone
-        assert needed(claim, {k: v for k, v in rows.items() if k != run}, **which) == [run]
+        assert missing_runs(claim, {k: v for k, v in rows.items() if k != run}, **which) == [run]
 
 
 def test_a_variant_of_the_command_line_is_ranked_by_published_rows():
@@ -166,7 +164,7 @@ def test_a_variant_of_the_command_line_is_ranked_by_published_rows():
     ]:
         own, found = with_own(protocol, typed.split())
         assert (found, own.partner(found)) == (name, partner)
-        assert bool(needed_of_ranking(own, rows, [found], quick=False)) == ("my.Layer" in name)
+        assert bool(missing_of_ranking(own, rows, [found], quick=False)) == ("my.Layer" in name)
     for typed in (alone, f"attn=rotary {alone} model.n_head=1", "attn=rotary optim.lr=1"):
         with pytest.raises(BadInput):
             with_own(protocol, typed.split())

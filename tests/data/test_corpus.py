@@ -12,18 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from attnlab.data.corpus import (
-    Bytes,
-    Characters,
-    Corpus,
-    Subwords,
-    TrainBatches,
-    from_plain,
-    hub,
-    size_of,
-    text,
-    to_plain,
-)
+from attnlab.data.alphabets import Bytes, Characters, Subwords, from_plain, to_plain
+from attnlab.data.corpus import Corpus, TrainBatches, hub, text
 from attnlab.errors import BadInput
 
 WORDS = "Größe 😀 to be, or not to be,\nthat is the question:\n\n  whether 'tis nobler\n"
@@ -63,7 +53,7 @@ def test_bytes_and_tokens_give_any_text_back(written: str) -> None:
         again = from_plain(json.loads(json.dumps(to_plain(alphabet))))  # as in a checkpoint
         assert alphabet.decode(ids) == again.decode(ids) == written
         assert type(again) is type(alphabet) and all(0 <= i < len(alphabet) for i in ids)
-        assert sum(size_of(alphabet, i) for i in ids) == len(written.encode())
+        assert sum(alphabet.size_of(i) for i in ids) == len(written.encode())
     assert Bytes().encode(written) == list(written.encode())
     assert SUBWORDS.encode(written) == bpe().encode(written).ids
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attnlab.data import sequences
-from attnlab.data.corpus import IGNORED
+from attnlab.data.contract import IGNORED
 from attnlab.errors import BadInput
 
 Reader = Callable[[list[int], int], Any]  # symbols so far, length -> the answer, None where open

@@ -19,7 +19,7 @@ from attnlab.attention import (  # noqa: F401 for the cell of chapter 4
 from attnlab.errors import BadInput
 from attnlab.interop import from_gpt2, views_of_transformers
 from attnlab.probes.capture import views
-from tests.old import ROOT
+from tests.conftest import ROOT
 
 transformers: Any = pytest.importorskip("transformers")
 SIZES = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 24, "vocab_size": 50}

@@ -11,7 +11,7 @@ from attnlab.attention import AttentionConfig, SelfAttention
 from attnlab.init import init_weights
 from attnlab.model import GPT
 from attnlab.probes import measures
-from attnlab.probes.capture import costs, first_nonfinite, future_mass, scalars, views
+from attnlab.probes.capture import costs, first_nonfinite, mean_future_mass, scalars, views
 from attnlab.rng import Rule, normal
 from attnlab.training.build import attention
 from tests.attention.layers import VARIANTS, settings
@@ -80,7 +80,7 @@ def test_a_layer_is_read_as_far_as_it_speaks() -> None:
     found = scalars([first, told])
     assert {"attn/entropy/L0H0", "attn/entropy/L2H0", "attn/effective_heads/L0"} < set(found)
     assert "attn/effective_heads/L2" not in found and "attn/score_std/L2H0" not in found
-    assert future_mass(net, IDS) == 0 and math.isnan(future_mass(gpt(Delta), IDS))
+    assert mean_future_mass(net, IDS) == 0 and math.isnan(mean_future_mass(gpt(Delta), IDS))
 
 
 def test_scalars_are_the_measures_of_heads_layers_and_all() -> None:
@@ -101,7 +101,7 @@ def test_scalars_are_the_measures_of_heads_layers_and_all() -> None:
 
 @pytest.mark.parametrize("variant", sorted({*VARIANTS} - {"strict_flip"}))
 def test_exactly_the_leaks_have_weight_on_the_future(variant: str) -> None:
-    assert (future_mass(gpt(variant), IDS) > 1e-6) == (variant in LEAKS)
+    assert (mean_future_mass(gpt(variant), IDS) > 1e-6) == (variant in LEAKS)
 
 
 @pytest.mark.parametrize(

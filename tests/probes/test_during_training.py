@@ -13,11 +13,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from attnlab.attention import AttentionConfig, SelfAttention, peek_one
 from attnlab.errors import BadInput
+from attnlab.plotting.maps import shades
 from attnlab.probes import history
 from attnlab.probes.capture import View, view_of
 from attnlab.probes.history import as_history, patterns_of, read_history, snapshot
 from attnlab.probes.learning_curve import StopWhenSolved
-from attnlab.probes.patterns import Gradients, picture
+from attnlab.probes.patterns import PIXELS, Gradients, heatmaps
 from attnlab.rng import generator
 from attnlab.training.config import read_config
 from attnlab.training.run import run
@@ -175,9 +176,14 @@ def test_a_damaged_history_is_named(spoil: Any, tmp_path: Path) -> None:
         read_history(tmp_path)
 
 
-def test_a_picture_shows_every_head_and_symbol() -> None:
-    view = seen_by(peek_one)[0]
-    page = picture(view, list("to be, or"))
-    assert page.shape[2] == 3 and page.shape[1] > 2 * 9 * 12
-    view.pattern[:] = 0
-    assert not np.array_equal(page, picture(view, list("to be, or")))
+def test_heatmaps_show_every_head() -> None:
+    view = seen_by(peek_one)[1]
+    page = heatmaps(view)
+    height, width, _ = page.shape
+    heads = np.split(page, 4, axis=1)
+    assert height >= 9 * PIXELS and width >= 4 * 9 * PIXELS
+    for head, picture in enumerate(heads):  # a pixel in the middle of each weight
+        middles = slice(PIXELS // 2, 9 * PIXELS, PIXELS)
+        colors = shades(view.pattern[0, head].numpy(), view.mask.numpy())
+        assert np.array_equal(picture[middles, middles], colors)
+    assert not np.array_equal(heads[0], heads[1])

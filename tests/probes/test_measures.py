@@ -1,5 +1,6 @@
 """Every measure against a slow formula in NumPy, and each formula against one planted error."""
 
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -7,11 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
 from attnlab.attention.core import bidirectional, build_mask, causal, flipped
 from attnlab.probes import measures
+from attnlab.probes.measures import Measure
 
 Array = NDArray[np.float64]
 B, H, T, D = 2, 3, 13, 4
@@ -155,6 +158,14 @@ def largest_difference(heads: Tensor, dim: int, power: int = 1) -> Any:
     return max((np.abs(x[:, a] - x[:, b]) ** power).max() for a in range(H) for b in range(a))
 
 
+def head_difference(pattern: Tensor, power: int = 1) -> Any:
+    return largest_difference(pattern, 1, power)
+
+
+def head_similarity(pattern: Tensor, mask: Tensor, itself: bool = False) -> Any:
+    return with_others(torch.tensor(pattern_similarity(pattern, mask)), itself)
+
+
 TARGETS = IDS.where(IDS != 1, -100)
 LOGITS = torch.randn(B, T, 5, generator=torch.Generator().manual_seed(2)).double()
 WHOLE: dict[str, tuple[Callable[..., Any], tuple[Any, ...], Any]] = {
@@ -171,16 +182,35 @@ WHOLE: dict[str, tuple[Callable[..., Any], tuple[Any, ...], Any]] = {
     "cross_entropies": (cross_entropies, (LOGITS, TARGETS), math.log(2)),
     "with_others": (with_others, (INPUTS[0, :, :H, 0],), True),
     "largest_difference": (largest_difference, (PAST, 1), 2),
+    "head_difference": (head_difference, (PAST,), 2),
+    "head_similarity": (head_similarity, (PAST, CAUSAL), True),
 }
 
 
-@pytest.mark.parametrize("name", WHOLE)
-def test_a_measure_of_whole_tensors(name: str) -> None:
-    formula, given, error = WHOLE[name]
-    ours = getattr(measures, name.split(" of ")[0])(*given)
-    size = 1e-6 if name == "cross_entropies" else 1e-10  # in fp32
-    np.testing.assert_allclose(ours, formula(*given), rtol=size, atol=size)
-    assert np.abs(ours.numpy() - formula(*given, error)).max() > 1e-3
+@pytest.mark.parametrize("measure", measures.MEASURES, ids=lambda measure: measure.name)
+def test_every_measure_of_runs_has_a_formula_and_reads_what_it_says(measure: Measure) -> None:
+    assert measure.name in ROWS | WHOLE, (
+        f"add {measure.name} to ROWS or WHOLE of {__file__}: its formula in NumPy, and one error"
+    )
+    assert tuple(inspect.signature(measure.function).parameters) == measure.reads
+
+
+VIEW = {"pattern": PAST, "mask": CAUSAL, "scores": INPUTS, "outputs": OUTPUTS, "ids": IDS}
+
+
+@pytest.mark.parametrize("measure", measures.MEASURES, ids=lambda measure: measure.name)
+def test_a_measure_has_the_shape_and_the_values_of_its_row(measure: Measure) -> None:
+    def value(**changed: Tensor) -> Tensor:
+        return measure.function(*((VIEW | changed)[name] for name in measure.reads))
+
+    assert value().shape == ((H,) if measure.of == "head" else ())
+    if measure.even:
+        expected = {"0": 0, "1": 1, "n": T, "1/n": 1 / T, "1 - 1/n": 1 - 1 / T}[measure.even]
+        even = torch.full_like(PAST, 1 / T)
+        assert float(value(pattern=even, mask=SEEING).mean()) == pytest.approx(expected)
+    if measure.one_key:
+        one = F.one_hot(IDS[:1], T).double().expand(B, H, -1, -1)
+        assert float(value(pattern=one).mean()) == pytest.approx(float(measure.one_key))
 
 
 # ---- limits
@@ -205,17 +235,3 @@ def test_a_nan_is_never_averaged_away(name: str) -> None:
     pattern[0, 1, 1] = torch.nan  # all keys of query 1, in a row that does not count
     given = (pattern,) if name in {"future_mass", "row_sum_error"} else (pattern, CAUSAL)
     assert getattr(measures, name)(*given).isnan().tolist() == [False, True, False]
-
-
-@pytest.mark.parametrize("std", [0.0, 0.5, 2.0, 5.0])
-def test_the_random_energy_model_is_the_mean_of_draws(std: float) -> None:
-    stream = torch.Generator().manual_seed(3)
-    n = torch.tensor([64, 4, 64])
-    entropy, trace = measures.random_energy(std, n)
-    for place, keys in enumerate(n.tolist()):
-        p = (std * torch.randn(20_000, keys, generator=stream).double()).softmax(-1)
-        of_rows = torch.special.entr(p).sum(-1), 1 - p.square().sum(-1)
-        for ours, draws in zip((entropy, trace), of_rows, strict=True):
-            error = 5 * float(draws.std()) / math.sqrt(len(draws)) + 1e-9
-            assert abs(float(ours[place]) - float(draws.mean())) < error
-    assert measures.random_energy(math.nan, n)[0].isnan().all()

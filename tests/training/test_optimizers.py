@@ -4,10 +4,19 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from torch import nn
 
-from attnlab.training.config import read_config
-from attnlab.training.optimizers import Muon, cosine, linear, schedule
+from attnlab.processor import has_bf16
+from attnlab.training.config import for_lightning, read_config
+from attnlab.training.optimizers import (
+    Muon,
+    cosine,
+    linear,
+    newton_schulz_dtype,
+    orthogonalize,
+    schedule,
+)
 from tests.conftest import settings
 
 
@@ -57,22 +66,82 @@ def test_muon_gets_the_matrices_of_the_blocks_and_adamw_the_rest() -> None:
     assert adamw == names.keys() - muon
 
 
-@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="PyTorch has Muon since 2.9")
-def test_muon_equals_pytorchs_muon() -> None:
-    shapes = [(12, 4), (4, 4), (4, 12), (12, 4), (1, 5)]
+SHAPES = [(12, 4), (4, 4), (4, 12), (12, 4), (1, 5)]
 
-    def matrices() -> list[nn.Parameter]:
-        torch.manual_seed(0)
-        return [nn.Parameter(torch.randn(shape)) for shape in shapes]
 
-    ours, theirs = matrices(), matrices()
-    stacked = Muon(ours, 0.1, 0.2, 0.9, 5)
-    one_by_one = torch.optim.Muon(theirs, 0.1, 0.2, 0.9, adjust_lr_fn="match_rms_adamw")
+def moved(make: Callable[[list[nn.Parameter]], torch.optim.Optimizer]) -> list[nn.Parameter]:
+    """Matrices after four steps of an optimizer; the second has no gradient."""
+    torch.manual_seed(0)
+    matrices = [nn.Parameter(torch.randn(shape)) for shape in SHAPES]
+    optimizer = make(matrices)
     for step in range(4):
-        for a, b in zip(ours, theirs, strict=True):
-            a.grad, b.grad = a.detach().cos() + step, b.detach().cos() + step
-        ours[1].grad = theirs[1].grad = None
-        stacked.step()
-        one_by_one.step()
+        for p in matrices:
+            p.grad = p.detach().cos() + step
+        matrices[1].grad = None
+        optimizer.step()
+    return matrices
+
+
+# On every machine, whatever its processor computes in. bf16 has 8 bits.
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="PyTorch has Muon since 2.9")
+def test_muon_equals_pytorchs_muon(dtype: torch.dtype) -> None:
+    theirs = moved(lambda p: torch.optim.Muon(p, 0.1, 0.2, 0.9, adjust_lr_fn="match_rms_adamw"))
+    ours = moved(lambda p: Muon(p, 0.1, 0.2, 0.9, 5, dtype))
+    tolerance = 2e-3 if dtype == torch.bfloat16 else 1e-2  # PyTorch's is in bf16
     for a, b in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=2e-3)  # products in bf16: 8 bits
+        torch.testing.assert_close(a, b, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize(("dtype", "within"), [(torch.bfloat16, 0.1), (torch.float32, 1e-5)])
+@pytest.mark.parametrize("shape", [(2, 6, 3), (2, 3, 6), (1, 4, 4)])
+def test_newton_schulz_is_a_polynomial_of_the_singular_values(
+    dtype: torch.dtype, within: float, shape: tuple[int, ...]
+) -> None:
+    matrices = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    U, s, Vh = torch.linalg.svd(matrices.double(), full_matrices=False)
+    s = s / s.norm(dim=-1, keepdim=True)
+    for _ in range(5):
+        s = 3.4445 * s - 4.7750 * s**3 + 2.0315 * s**5
+    expected = U @ s.diag_embed() @ Vh
+    found = orthogonalize(matrices, 5, dtype)
+    assert found.dtype == dtype
+    assert float((found - expected).abs().max()) < within
+
+
+CPU, AVX2, AVX512 = torch.device("cpu"), "AVX2", "AVX512"
+
+
+@pytest.mark.parametrize(
+    ("device", "capability", "bf16", "amx", "expected"),
+    [
+        (CPU, AVX512, True, False, torch.bfloat16),
+        (CPU, AVX512, False, True, torch.bfloat16),
+        (CPU, AVX512, False, False, torch.float32),
+        (CPU, AVX2, True, True, torch.float32),  # ATEN_CPU_CAPABILITY=avx2 on a newer processor
+        (CPU, "DEFAULT", False, False, torch.float32),
+        (torch.device("cuda"), AVX2, False, False, torch.bfloat16),
+    ],
+)
+def test_bf16_is_used_where_the_processor_has_it(
+    device: torch.device,
+    capability: str,
+    bf16: bool,
+    amx: bool,
+    expected: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: bf16)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    has_bf16.cache_clear()
+    try:
+        assert newton_schulz_dtype(device) == expected
+        if device == CPU:
+            cfg = settings("trainer.precision=fastest", "trainer.accelerator=cpu")
+            trainer = OmegaConf.to_container(cfg["trainer"])
+            assert isinstance(trainer, dict)
+            precision = for_lightning(trainer)["precision"]
+            assert precision == ("bf16-mixed" if expected == torch.bfloat16 else "32-true")
+    finally:
+        has_bf16.cache_clear()

@@ -7,24 +7,29 @@ are both judged here.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from attnlab.runs.seed_statistics import LOOKS, Answer, count, median_interval
+from attnlab.runs.seed_statistics import LOOKS, Answer, Verdict, count, median_interval
 
-FEWEST = LOOKS[0][0]  # with fewer seeds, values are shown and not judged
+FEWEST_JUDGED = LOOKS[0][0]  # with fewer seeds, values are shown and not judged
+# How a prediction bears on its sentence. "against": if confirmed, the sentence is false there.
+Bearing = Literal["for", "against", "control", "secondary", "shown"]
 
 
-def answer(value: float, low: float, high: float, always: bool = False) -> Answer:
+def answer_of(value: float, low: float, high: float, always: bool = False) -> Answer:
     """Whether a value agrees, as it lies between two bounds, or on which side it misses.
 
     A value on a bound neither agrees nor contradicts. With `always`, no statistics are needed: the
     bounds belong to the range, one miss refutes, and ten seeds without a miss confirm.
     """
+    if math.isnan(value):
+        return "above" if always else "neither"
     if value < low:
         return "below"
-    if value > high or (always and math.isnan(value)):
+    if value > high:
         return "above"
     on_bound = math.isfinite(value) and value in (low, high)  # inf is no bound
-    return "neither" if math.isnan(value) or (on_bound and not always) else "yes"
+    return "neither" if on_bound and not always else "yes"
 
 
 @dataclass(frozen=True)
@@ -44,29 +49,45 @@ def judge(
     values: Sequence[float], low: float, high: float, always: bool = False, most: int = 10
 ) -> Outcome:
     """Judge a prediction by one value a seed, in order; `most` seeds may be used."""
-    answers = [answer(value, low, high, always) for value in values]
-    verdict, n, undecided = "open", 0, False
-    if always:
-        missed = any(x != "yes" for x in answers)
-        verdict = "refuted" if missed else "confirmed" if len(answers) >= FEWEST else "open"
-    elif most >= FEWEST:
-        verdict, n, undecided = count(answers, max(n for n, _ in LOOKS if n <= most))
+    answers = [answer_of(value, low, high, always) for value in values]
+    verdict: Verdict = "open"
+    n = 0
+    undecided = False
+    if always and any(answer != "yes" for answer in answers):
+        verdict = "refuted"
+    elif always and len(answers) >= FEWEST_JUDGED:
+        verdict = "confirmed"
+    elif not always and most >= FEWEST_JUDGED:
+        last_look = max(seeds for seeds, _ in LOOKS if seeds <= most)
+        verdict, n, undecided = count(answers, last_look)
     n = n or len(answers)
     numbers = [value for value in values[:n] if not math.isnan(value)]
-    interval = median_interval(numbers) if numbers else (math.nan,) * 3
+    interval = median_interval(numbers) if numbers else (math.nan, math.nan, math.nan)
     return Outcome(verdict, answers[:n].count("yes"), n, undecided, *interval)
 
 
-def sentence(verdicts: Sequence[tuple[str, str]]) -> str:
-    """The verdict on a sentence from (role, verdict) of its predictions.
+def supports(bearing: str, verdict: str) -> bool:
+    """Whether a decided prediction says that its sentence is true."""
+    return verdict == ("confirmed" if bearing == "for" else "refuted")
 
-    Roles: "for" and "against" decide; a "control" must be confirmed; others do not count.
+
+def verdict_on_sentence(verdicts: Sequence[tuple[str, str]]) -> str:
+    """The verdict on a sentence from (bearing, verdict) of its predictions.
+
+    "for" and "against" decide; a "control" must be confirmed; others do not count.
     """
-    if any(role == "control" and verdict != "confirmed" for role, verdict in verdicts):
-        return "open"
-    deciding = [(role, verdict) for role, verdict in verdicts if role in ("for", "against")]
-    true = sum((role == "for") == (v == "confirmed") for role, v in deciding if v != "open")
-    undecided = sum(verdict == "open" for _, verdict in deciding)
-    if true + undecided < len(deciding):
+    true = false = undecided = 0
+    for bearing, verdict in verdicts:
+        if bearing == "control" and verdict != "confirmed":
+            return "open"
+        if bearing not in ("for", "against"):
+            continue
+        if verdict == "open":
+            undecided += 1
+        elif supports(bearing, verdict):
+            true += 1
+        else:
+            false += 1
+    if false:
         return "holds only if" if true else "does not hold"
     return "holds" if true and not undecided else "open"

@@ -4,24 +4,31 @@ experiments/ranking/ranking.yaml is the protocol. A test run has 4 n steps at a 
 it is also read after n steps; a run that solved its task has ended, and counts for both lengths.
 """
 
+import hashlib
 import math
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
-from attnlab.claims.claims import Declared
+from attnlab.claims.declared import Declared, undeclared
 from attnlab.claims.judge import judge, median_interval
-from attnlab.claims.rows import Renamed, rename
-from attnlab.claims.trials import Arm, Choice, Row, Rows, Run, tests
+from attnlab.claims.rows import open_rows
+from attnlab.claims.trials import Arm, Choice, Row, Run, read_test
+from attnlab.claims.work import Work, composed
 from attnlab.errors import BadInput
+from attnlab.installation import lab_path
+from attnlab.runs.settings import last_of
 
 LONG = 4
 REACHED, SOLVED = 0.9, 0.995  # accuracies: whose steps are compared; twice in a row ends a run
 VERDICTS = {"confirmed": "worse", "refuted": "better", "open": "open"}  # if scores are higher
-FIXED = "steps rates floor length seeds_from rate_of_sdpa".split()  # beside overrides
+DECLARED_OF_CELL = ("steps", "rates", "floor", "length", "seeds_from", "rate_of_sdpa")
 
 
 class Task(BaseModel, extra="forbid", frozen=True):
@@ -37,7 +44,7 @@ class Task(BaseModel, extra="forbid", frozen=True):
     quick: bool = False
 
 
-class Variant(BaseModel, extra="forbid", frozen=True):
+class RankedVariant(BaseModel, extra="forbid", frozen=True):
     """A variant of attention, or a control."""
 
     says: str
@@ -56,7 +63,7 @@ class Protocol(Declared, frozen=True):
     baseline: str
     common: tuple[str, ...]
     tasks: dict[str, Task]
-    arms: dict[str, Variant]
+    arms: dict[str, RankedVariant]
 
     def partner(self, name: str) -> str:
         """What a variant is compared with."""
@@ -67,8 +74,19 @@ class Protocol(Declared, frozen=True):
         return self.arms[name].overrides or (f"attn={name}",)
 
 
-# What a run that diverged says: a score, of which a smaller one is better, and numbers by unit.
-WORST = {"score": math.inf, "nats": math.inf, "steps": math.inf, "points": -math.inf, "solved": 0}
+@dataclass(frozen=True)
+class Reading:
+    """What a run says at one length; the default is that of a run that diverged."""
+
+    score: float = math.inf  # which run is better, and which rate: smaller is better
+    nats: float = math.inf
+    steps: float = math.inf  # to an accuracy of 90 %
+    points: float = -math.inf  # of accuracy above that without attention
+    solved: bool = False
+
+    def in_unit(self, unit: str) -> float:
+        """Its number in one of the three units of cells."""
+        return {"nats": self.nats, "steps": self.steps, "points": self.points}[unit]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,17 +99,19 @@ class Trial(Arm):
     before: "Trial | None" = None  # whose rate comes first: n steps, or the partner of a control
     share: float = 0.0  # of a control: its rate is this share of that of its partner
 
-    def choose(self, rows: Rows) -> tuple[Choice | None, list[Run]]:
+    def choose(self, rows: Mapping[Run, Row]) -> tuple[Choice | None, list[Run]]:
         """As for claims. At 4 n, only the best rate at n and its neighbors are tried, or none if
         all selection runs at that rate solved the task within n steps."""
         before = self.before
-        choice, missing = before.choose(rows) if before else super().choose(rows)
-        if choice is None or before is None:
-            return choice, missing
+        if before is None:
+            return super().choose(rows)
+        choice, missing = before.choose(rows)
+        if choice is None:
+            return None, missing
         if self.share:
             return Choice(float(f"{choice.rate * self.share:.2g}"), {}, at_edge=False), []
         at_best = [before.read(rows[before.run(seed, choice.rate)]) for seed in self.selection]
-        if self.task.length is None and all(numbers["solved"] for numbers in at_best):
+        if self.task.length is None and all(reading.solved for reading in at_best):
             return choice, []
         rates = sorted(choice.scores)
         at = rates.index(choice.rate)
@@ -99,41 +119,54 @@ class Trial(Arm):
 
     def score(self, row: Row) -> float:
         """What decides a learning rate."""
-        return self.read(row)["score"]
+        return self.read(row).score
 
-    def read(self, row: Row) -> dict[str, float]:
-        """The score of a text is its loss. On a task, a run that gets to 90 % is better the sooner
-        it does (at 4 n: if it solved the task), and others by their accuracy."""
-        values, task = row["values"], self.task
-        if (values.get("diverged_at_step") or math.inf) <= self.steps:
-            return WORST
-        if task.floor is None:
-            loss = float(values["curve"]["losses"][str(self.steps)])
-            return WORST | {"score": loss, "nats": loss}
+    def read(self, row: Row) -> Reading:
+        """What a run of a text or of a task says after these steps."""
+        diverged_at = row["values"].get("diverged_at_step")
+        if diverged_at and diverged_at <= self.steps:
+            return Reading()
+        if self.task.floor is None:
+            loss = float(row["values"]["curve"]["losses"][str(self.steps)])
+            return Reading(score=loss, nats=loss)
+        return self._read_accuracy(row["values"], self.task.floor)
+
+    def _read_accuracy(self, values: Mapping[str, Any], floor: float) -> Reading:
+        """A run that gets to 90 % is better the sooner it does (at 4 n: if it solved the task);
+        others are compared by their accuracy."""
         every = values["curve"]["every"]
         curve = values["curve"]["accuracy"][: self.steps // every]
         reached = next((every * n for n, x in enumerate(curve, 1) if x >= REACHED), math.inf)
-        solved, accuracy = min(curve[-2:]) >= SOLVED, curve[-1]
-        if self.steps > task.steps:
-            accuracy = values["val_accuracy" if task.length is None else "accuracy_at_length"]
+        solved = min(curve[-2:]) >= SOLVED
+        accuracy = curve[-1]
+        if self.steps > self.task.steps:
+            elsewhere = self.task.length is not None
+            accuracy = values["accuracy_at_length" if elsewhere else "val_accuracy"]
             if accuracy is None:  # NaN: the model overflows at this length
-                return WORST
-            reached = reached if solved and task.length is None else math.inf
+                return Reading()
+            if elsewhere or not solved:
+                reached = math.inf
+        points = 100 * (accuracy - floor)
+        # From -1 to 0 for runs that got there, so that they are before all others.
         score = 1 - accuracy if math.isinf(reached) else reached / self.steps - 1
-        points = 100 * (accuracy - task.floor)
-        return {"score": score, "steps": reached, "points": points, "solved": solved}
+        return Reading(score=score, steps=reached, points=points, solved=solved)
 
 
 def trial(protocol: Protocol, name: str, task: Task, times: int) -> Trial:
     """A variant on a task, after n or 4 n steps."""
-    arm, n = protocol.arms[name], task.steps
-    end = () if task.floor is None else ("callbacks=solved",)
-    own = [word for word in protocol.overrides(name) if word not in task.overrides]
-    before = trial(protocol, name, task, 1) if times > 1 else None
+    arm = protocol.arms[name]
+    n = task.steps
+    words = [*task.overrides, *protocol.common]
+    if task.floor is not None:
+        words.append("callbacks=solved")
+    words += [word for word in protocol.overrides(name) if word not in task.overrides]
+    before = None
     if arm.rate_of_sdpa:
         before = trial(protocol, protocol.partner(name), task, times)
+    elif times > 1:
+        before = trial(protocol, name, task, 1)
     return Trial(
-        overrides=(*task.overrides, *protocol.common, *end, *own),
+        overrides=tuple(words),
         last=(f"trainer.max_steps={times * n}", f"trainer.val_check_interval={n}"),
         rates=task.rates,
         floor=1.0,
@@ -146,19 +179,26 @@ def trial(protocol: Protocol, name: str, task: Task, times: int) -> Trial:
     )
 
 
-def at_both_lengths(rows: Rows) -> Rows:
+def at_both_lengths(rows: Mapping[Run, Row]) -> dict[Run, Row]:
     """Rows by runs of n and of 4 n steps: a long run also says what the short one would, and a
     short run that ended early what the long one would."""
     found = dict(rows)
-    for (overrides, seed), row in rows.items():
-        *words, _, every = overrides
-        n = int(every.partition("=")[2])  # of trainer.val_check_interval
-        short, long = (Run((*words, f"trainer.max_steps={k}", every), seed) for k in (n, LONG * n))
-        if overrides == long.overrides:
-            found[short] = row
+    for run, row in rows.items():
+        n = int(last_of(run.overrides)["trainer.val_check_interval"].partition("=")[2])
+        if run == with_steps(run, LONG * n):
+            found[with_steps(run, n)] = row
         elif row["status"] != "finished":
-            found.setdefault(long, row)
+            found.setdefault(with_steps(run, LONG * n), row)
     return found
+
+
+def with_steps(run: Run, steps: int) -> Run:
+    """The same run for another number of steps."""
+    words = []
+    for word in run.overrides:
+        is_steps = word.startswith("trainer.max_steps=")
+        words.append(f"trainer.max_steps={steps}" if is_steps else word)
+    return Run(tuple(words), run.seed)
 
 
 @dataclass(frozen=True)
@@ -173,7 +213,7 @@ class Cell:
     verdict: str = "not finished"  # also "baseline"
     unit: str = ""
     value: float = math.nan  # median
-    difference: tuple[float, float, float] = (math.nan,) * 3  # with interval
+    difference: tuple[float, float, float] = (math.nan, math.nan, math.nan)  # with interval
     at_edge: bool = False
     diverged: int = 0
 
@@ -181,75 +221,146 @@ class Cell:
 Table = dict[tuple[str, str, int], Cell]  # by variant, task, and 1 or 4
 
 
-def cells(protocol: Protocol, rows: Rows, names: Iterable[str]) -> Table:
+def ranking_table(protocol: Protocol, rows: Mapping[Run, Row], names: Iterable[str]) -> Table:
     """Every cell of some variants."""
-    keys, both = product(names, protocol.tasks, (1, LONG)), at_both_lengths(rows)
+    both = at_both_lengths(rows)
+    keys = product(names, protocol.tasks, (1, LONG))
     return {key: judge_cell(protocol, both, *key) for key in keys}
 
 
-def judge_cell(protocol: Protocol, rows: Rows, name: str, task_name: str, times: int) -> Cell:
+def judge_cell(
+    protocol: Protocol, rows: Mapping[Run, Row], name: str, task_name: str, times: int
+) -> Cell:
     """The verdict on a variant, and the number that it counts."""
-    task, partner = protocol.tasks[task_name], protocol.partner(name)
-    mine, other = (trial(protocol, x, task, times) for x in (name, partner))
-    found = tests(mine, rows, mine.seeds)[0]
-    a = [mine.read(row) for row in found]
-    b = [other.read(row) for row in tests(other, rows, other.seeds)[0]]
-    if min(len(a), len(b)) < len(protocol.test_seeds):
-        return Cell(found)
-    most = [2 * sum(math.isfinite(x["steps"]) for x in of) > len(of) for of in (a, b)]
-    unit = "steps" if all(most) else "nats" if task.floor is None else "points"
-    values, others = ([x[unit] for x in of] for of in (a, b))
+    task = protocol.tasks[task_name]
+    partner = protocol.partner(name)
+    mine = trial(protocol, name, task, times)
+    other = trial(protocol, partner, task, times)
+    my_rows, _ = read_test(mine, rows, mine.seeds)
+    my_readings = [mine.read(row) for row in my_rows]
+    other_readings = [other.read(row) for row in read_test(other, rows, other.seeds)[0]]
+    if min(len(my_readings), len(other_readings)) < len(protocol.test_seeds):
+        return Cell(my_rows)
+    if most_reached(my_readings) and most_reached(other_readings):
+        unit = "steps"
+    else:
+        unit = "nats" if task.floor is None else "points"
+    values = [reading.in_unit(unit) for reading in my_readings]
     choice, _ = mine.choose(rows)
-    cell = Cell(found, "baseline", unit, median_interval(values)[0],
-                at_edge=choice is not None and choice.at_edge,
-                diverged=sum(math.isinf(x["score"]) for x in a))  # fmt: skip
+    cell = Cell(
+        my_rows,
+        "baseline",
+        unit,
+        median_interval(values)[0],
+        at_edge=choice is not None and choice.at_edge,
+        diverged=sum(math.isinf(reading.score) for reading in my_readings),
+    )
     if name == partner:
         return cell
-    outcome = judge([x["score"] - y["score"] for x, y in zip(a, b, strict=True)], 0.0, math.inf)
-    apart = _interval([x - y for x, y in zip(values, others, strict=True)])
-    return replace(cell, verdict=VERDICTS[outcome.verdict], difference=apart)
+    pairs = list(zip(my_readings, other_readings, strict=True))
+    outcome = judge([mine.score - other.score for mine, other in pairs], 0.0, math.inf)
+    apart = [mine.in_unit(unit) - other.in_unit(unit) for mine, other in pairs]
+    return replace(cell, verdict=VERDICTS[outcome.verdict], difference=bounded_interval(apart))
 
 
-def _interval(values: Sequence[float]) -> tuple[float, float, float]:
+def most_reached(readings: Sequence[Reading]) -> bool:
+    """Whether most runs got to 90 %."""
+    return 2 * sum(math.isfinite(reading.steps) for reading in readings) > len(readings)
+
+
+def bounded_interval(values: Sequence[float]) -> tuple[float, float, float]:
     """The median with its interval; a NaN may be any number."""
     least, low, _ = median_interval([-math.inf if math.isnan(x) else x for x in values])
     most, _, high = median_interval([math.inf if math.isnan(x) else x for x in values])
     return (least if least == most else math.nan), low, high
 
 
-def needed(protocol: Protocol, rows: Rows, names: Sequence[str], *, quick: bool) -> list[Run]:
+def missing_of_ranking(
+    protocol: Protocol, rows: Mapping[Run, Row], names: Sequence[str], *, quick: bool
+) -> list[Run]:
     """The runs of some variants, and of what they are compared with, that can be made now;
     `quick`: of some tasks, n steps alone."""
     both = at_both_lengths(rows)
     variants = dict.fromkeys([*names, *map(protocol.partner, names)])
     tasks = [task for task in protocol.tasks.values() if task.quick or not quick]
-    keys = product(variants, tasks, (1,) if quick else (LONG, 1))
-    trials = [trial(protocol, name, task, times) for name, task, times in keys]
-    return list(dict.fromkeys(run for own in trials for run in tests(own, both, own.seeds)[1]))
+    missing: dict[Run, None] = {}  # in order, each once
+    for name, task, times in product(variants, tasks, (1,) if quick else (LONG, 1)):
+        own = trial(protocol, name, task, times)
+        missing |= dict.fromkeys(read_test(own, both, own.seeds)[1])
+    return list(missing)
 
 
 def with_own(protocol: Protocol, overrides: Sequence[str]) -> tuple[Protocol, str]:
     """The protocol with the variant of the command line, and its name; BadInput if more than its
     attention differs from the baseline, or from another one such as that without positions."""
-    attention = [word for word in overrides if word.lstrip("+").startswith(("attn=", "attn."))]
-    rest = [word for word in overrides if word not in attention]
-    partners = {protocol.overrides(x)[1:]: x for x in map(protocol.partner, protocol.arms)}
-    if not attention or tuple(rest) not in partners:
+    attention = [word for word in overrides if is_of_attention(word)]
+    rest = tuple(word for word in overrides if not is_of_attention(word))
+    partners = {}
+    for name in map(protocol.partner, protocol.arms):
+        settings = [word for word in protocol.overrides(name) if not is_of_attention(word)]
+        partners[tuple(settings)] = name
+    if not attention or rest not in partners:
         also = " or ".join(map(" ".join, filter(None, partners)))
         why = f"only settings of attn may change, as in attn=gate_head; also {also}"
         raise BadInput(f"{' '.join(overrides)} cannot be ranked: {why}")
     words = (*attention, *rest)
     name = " ".join(words).replace("attn._target_=", "").replace("attn=", "")
-    mine = Variant(says="yours", overrides=words, partner=partners[tuple(rest)])
+    mine = RankedVariant(says="yours", overrides=words, partner=partners[rest])
     return protocol.model_copy(update={"arms": protocol.arms | {name: mine}}), name
 
 
-def of_cell(content: Any, which: str, renamed: Renamed) -> Any:
+def is_of_attention(word: str) -> bool:
+    """Whether an override is one of attention."""
+    return word.lstrip("+").startswith(("attn=", "attn."))
+
+
+def declaration_of_cell(content: Any, name: str, task: str) -> Any:
     """What ranking.yaml declares of a variant on a task; None if it does not."""
-    name, _, task = which.partition(" on ")
     if task not in content["tasks"] or name not in content["arms"]:
         return None
-    found = [content["test_seeds"], content["baseline"], rename(content["common"], renamed)]
-    for entry in (content["tasks"][task], {"overrides": [f"attn={name}"]} | content["arms"][name]):
-        found += [rename(entry["overrides"], renamed), *(entry.get(key) for key in FIXED)]
-    return found
+    of_task = content["tasks"][task]
+    of_variant = {"overrides": [f"attn={name}"]} | content["arms"][name]
+    declared = {key: content[key] for key in ("test_seeds", "baseline", "common")}
+    for what, entry in (("task", of_task), ("variant", of_variant)):
+        declared[what] = [entry["overrides"], *(entry.get(key) for key in DECLARED_OF_CELL)]
+    return declared
+
+
+def exploratory_cells(protocol: Protocol, table: Table) -> str:
+    """Why rows of the table are not those of the declared protocol, in a sentence; or nothing."""
+    made = set()
+    for (name, task, _), cell in table.items():
+        made |= {(row["commit"], (name, task)) for row in cell.rows}
+    return undeclared(protocol.file, made, declaration_of_cell)
+
+
+def find_ranking() -> Protocol:
+    """The ranking in ./experiments, or that of the lab."""
+    file = Path("experiments/ranking/ranking.yaml")
+    return Protocol.read(file if file.exists() else lab_path(str(file)))
+
+
+def open_ranking(
+    protocol: Protocol, names: Sequence[str], outputs: Path, *, own: bool, quick: bool
+) -> Work:
+    """What `attnlab rank` does for some variants. Rows of the user's own variant are kept in
+    `outputs`, in a directory for its settings and code."""
+    outputs = outputs.resolve()
+    if own:
+        short = re.sub(r"[^a-zA-Z0-9_.=,-]+", "_", names[0])[:60]
+        outputs /= f"{short}~{digest_of_healthy(protocol, names[0])}"
+    rows, commit = open_rows(protocol.folder, outputs / "rows.jsonl", apart=own)
+    missing = partial(missing_of_ranking, protocol, rows, names, quick=quick)
+    return Work(protocol.folder, outputs, rows, commit, missing)
+
+
+def digest_of_healthy(protocol: Protocol, name: str) -> str:
+    """A digest of the settings and code of a variant; BadInput if it does not pass the checkup."""
+    from attnlab.checkup import checkup
+
+    task = next(iter(protocol.tasks.values()))
+    config, _ = composed((*task.overrides, *protocol.overrides(name)), lab_path("experiments"))
+    result = checkup(config.model(len(config.data().alphabet)), name=name)
+    if not result.healthy:
+        raise BadInput(f"{name} does not pass the checkup and is not ranked:\n{result}")
+    return hashlib.sha256(repr(config.settings["attn"]).encode()).hexdigest()[:8]

@@ -7,7 +7,7 @@ there say. Nothing else decides what is trained, so every call continues where t
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import product, takewhile
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -23,9 +23,6 @@ class Run(NamedTuple):
 
     def __str__(self) -> str:
         return f"{' '.join(self.overrides)} seed={self.seed}"
-
-
-Rows = Mapping[Run, Row]
 
 
 @dataclass(frozen=True)
@@ -49,31 +46,42 @@ class Arm:
 
     def run(self, seed: int, rate: float | None = None) -> Run:
         """The run of a seed, at a rate."""
-        at = () if rate is None else (f"optim.lr={rate:g}", f"optim.min_lr={rate * self.floor:g}")
-        return Run((*self.overrides, *at, *self.last), seed)
+        if rate is None:
+            return Run((*self.overrides, *self.last), seed)
+        words = (f"optim.lr={rate:g}", f"optim.min_lr={rate * self.floor:g}")
+        return Run((*self.overrides, *words, *self.last), seed)
 
     def score(self, row: Row) -> float:
         """What decides a learning rate; smaller is better, and a diverged run is the worst."""
-        return number(row, "val_loss", worst=math.inf)
+        return metric_of(row, "val_loss", worst=math.inf)
 
-    def choose(self, rows: Rows) -> tuple[Choice | None, list[Run]]:
+    def choose(self, rows: Mapping[Run, Row]) -> tuple[Choice | None, list[Run]]:
         """The best rate, or None and the runs that are missing for the choice."""
+        if not self.rates:
+            return None, []
         tried = sorted(self.rates)
-        while tried:
-            runs = {rate: [self.run(seed, rate) for seed in self.selection] for rate in tried}
-            if missing := [run for of in runs.values() for run in of if run not in rows]:
+        while True:
+            runs = [self.run(seed, rate) for rate, seed in product(tried, self.selection)]
+            missing = [run for run in runs if run not in rows]
+            if missing:
                 return None, missing
-            scores = {r: fmean(self.score(rows[run]) for run in of) for r, of in runs.items()}
+            scores = {rate: self.mean_score(rate, rows) for rate in tried}
             best = min(scores, key=scores.__getitem__)
             at_edge = best in (tried[0], tried[-1])
             if not at_edge or len(tried) == len(self.rates) + EXTENSIONS:
                 return Choice(best, scores, at_edge), []
             beside = tried[1] if best == tried[0] else tried[-2]
-            tried = sorted([*tried, float(f"{best**2 / beside:.2g}")])
-        return None, []
+            tried.append(float(f"{best**2 / beside:.2g}"))  # one beyond the best, as far away
+            tried.sort()
+
+    def mean_score(self, rate: float, rows: Mapping[Run, Row]) -> float:
+        """The score of a rate, over the seeds that choose it."""
+        return fmean(self.score(rows[self.run(seed, rate)]) for seed in self.selection)
 
 
-def tests(arm: Arm, rows: Rows, seeds: Sequence[int]) -> tuple[list[Row], list[Run]]:
+def read_test(
+    arm: Arm, rows: Mapping[Run, Row], seeds: Sequence[int]
+) -> tuple[list[Row], list[Run]]:
     """The rows of test seeds at the best rate, up to the first gap, and the runs that are missing.
 
     While the rate is not chosen, what is missing is what chooses it.
@@ -86,15 +94,28 @@ def tests(arm: Arm, rows: Rows, seeds: Sequence[int]) -> tuple[list[Row], list[R
     return found, [run for run in runs if run not in rows]
 
 
-def number(row: Row, key: str, worst: float = math.nan) -> float:
-    """A number of a row; `worst` for a run that diverged. JSON stores NaN as null."""
+def metric_of(row: Row, key: str, worst: float = math.nan) -> float:
+    """A metric of a row; `worst` for a run that diverged. JSON stores NaN as null."""
     if row["status"] == "diverged":
         return worst
-    value = row["values"].get(key)
-    value = math.nan if value is None else float(value)
-    return worst if math.isinf(worst) and not math.isfinite(value) else value
+    stored = row["values"].get(key)
+    value = math.nan if stored is None else float(stored)
+    if math.isinf(worst) and not math.isfinite(value):
+        return worst
+    return value
 
 
-def having(key: str, rows: Iterable[Row]) -> list[Row]:
-    """The rows up to the first in which a number is missing; a run that diverged has none."""
+def rows_with(key: str, rows: Iterable[Row]) -> list[Row]:
+    """The rows up to the first in which a metric is missing; a run that diverged has none."""
     return list(takewhile(lambda row: row["status"] == "diverged" or key in row["values"], rows))
+
+
+def is_measurement(overrides: Sequence[str]) -> bool:
+    """Whether a run only calls a function of its seed: [measure.function]."""
+    return len(overrides) == 1 and "=" not in overrides[0]
+
+
+def without_rate(overrides: Iterable[str]) -> tuple[str, ...]:
+    """Overrides but those that choose the learning rate."""
+    rates = ("optim.lr=", "optim.min_lr=")
+    return tuple(word for word in overrides if not word.startswith(rates))

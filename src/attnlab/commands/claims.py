@@ -1,17 +1,20 @@
 """The commands `attnlab reproduce` and `attnlab rank`."""
 
-import os
-import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
 
 from attnlab.errors import BadInput, printable
 
+if TYPE_CHECKING:
+    from attnlab.claims.work import Work
+
 Names = Annotated[list[str] | None, Argument(help="Claims, by name or directory; by default all.")]
-Variant = Annotated[
+Attention = Annotated[
     list[str] | None,
     Argument(help="attn=gate_head, attn._target_=my_module.Layer, ...; by default all."),
 ]
@@ -32,20 +35,26 @@ def reproduce(
     minutes: Minutes = None,
 ) -> None:
     """Train the missing runs of claims, and judge them. Repeat the command to continue."""
-    from attnlab.claims import experiments
+    from attnlab.claims.claim import find_claims, open_claim
+    from attnlab.claims.claim_page import claim_report, publish_claims
 
-    found = experiments.find_claims(claims or [])
+    chosen = find_claims(claims or [])
     if publish:
-        for file in experiments.publish(found):
+        for file in publish_claims(chosen):
             print(printable(str(file)))
         return
-    outputs, which = Path("outputs/claims"), {"pilots": pilots, "long": long, "fresh": fresh}
-    for work in [experiments.open_claim(claim, outputs, **which) for claim in found]:
-        carry_out(work, plan, jobs, minutes)
+    outputs = Path("outputs/claims")
+    for claim in chosen:
+        work = open_claim(claim, outputs, pilots=pilots, long=long, fresh=fresh)
+        if plan:
+            print_plan(work)
+            continue
+        report = partial(claim_report, claim, work.rows, pilots=pilots, fresh=fresh)
+        carry_out(work, report, jobs, minutes)
 
 
 def rank(
-    attention: Variant = None,
+    attention: Attention = None,
     quick: Annotated[bool, Option("--quick", help="Three tasks, shorter length.")] = False,
     plan: Plan = False,
     publish: Publish = False,
@@ -53,32 +62,44 @@ def rank(
     minutes: Minutes = None,
 ) -> None:
     """Compare variants of attention, each at its best rate. Repeat the command to continue."""
-    from attnlab.claims import experiments
+    from attnlab.claims.ranking import find_ranking, open_ranking, with_own
+    from attnlab.claims.ranking_page import publish_ranking, ranking_report
 
-    protocol = experiments.find_ranking()
+    protocol = find_ranking()
     if publish and (attention or quick):
         raise BadInput("--publish writes the page of all committed rows; remove the rest")
     if publish:
-        print(printable(str(experiments.publish_ranking(protocol))))
+        print(printable(str(publish_ranking(protocol))))
         return
-    work = experiments.open_ranking(protocol, attention or [], Path("outputs/rank"), quick=quick)
-    carry_out(work, plan, jobs, minutes)
+    names = list(protocol.arms)
+    if attention:
+        protocol, name = with_own(protocol, attention)
+        names = [name]
+    work = open_ranking(protocol, names, Path("outputs/rank"), own=bool(attention), quick=quick)
+    if plan:
+        print_plan(work)
+        return
+    report = partial(ranking_report, protocol, work.rows, names, quick=quick)
+    carry_out(work, report, jobs, minutes)
 
 
-def carry_out(work: Any, plan: bool, jobs: int | None, minutes: float | None) -> None:
-    """Train what is missing and print the report, or only say how much is missing; exit code 1 if
-    the time was up."""
+def print_plan(work: "Work") -> None:
+    """Say how many runs are missing."""
+    print(f"{work.folder.name}: {len(work.missing())} runs come next")
+
+
+def carry_out(
+    work: "Work", report: Callable[[], str], jobs: int | None, minutes: float | None
+) -> None:
+    """Train what is missing and print the report; exit code 1 if the time was up."""
+    from joblib import cpu_count
     from rich.console import Console
     from rich.markdown import Markdown
 
-    from attnlab.claims.reproduce import run_missing, train_run
+    from attnlab.claims.work import run_missing, train_run
 
-    if plan:
-        print(f"{work.folder.name}: {len(work.needed())} runs come next")
-        return
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    complete = run_missing(work, train_run, jobs or cores, minutes)
-    Console(soft_wrap=True).print(Markdown(work.report().replace("<br>", " ")))
+    complete = run_missing(work, train_run, jobs or cpu_count(), minutes)
+    Console(soft_wrap=True).print(Markdown(report().replace("<br>", " ")))
     if not complete:
         print("Time is up; repeat the command to continue.")
         raise typer.Exit(1)

@@ -15,7 +15,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from attnlab.data.corpus import IGNORED
+from attnlab.data.contract import IGNORED
 from attnlab.errors import BadInput, first_line
 from attnlab.files import write_atomically
 from attnlab.probes import measures
@@ -24,6 +24,7 @@ from attnlab.probes.capture import View, by_head, eval_mode, views
 
 Several = Annotated[int, Ge(2)]
 Content = dict[str, Any]  # of history.json
+PatternAndMask = tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]
 
 
 class History(Probe):
@@ -40,18 +41,23 @@ class History(Probe):
 
     def __init__(self, *, steps: Several, chars: Several, windows: Positive) -> None:
         super().__init__()
-        self.steps, self.chars, self.windows = steps, chars, windows
-        self._due, self._ids = set[int](), torch.empty(0)
+        self.steps = steps
+        self.chars = chars
+        self.windows = windows
+        self._due: set[int] = set()  # steps with a snapshot
+        self._ids = torch.empty(0)  # the text, (1, T)
         self._seen: list[View] = []  # of the last snapshot
         self._snapshots: list[Content] = []
 
     def on_train_start(self, trainer: L.Trainer, lit: Any) -> None:
         if trainer.is_global_zero:
-            ids = lit.corpus.val[None, : min(self.chars, lit.net.block_size)]
+            ids = lit.data.val[None, : min(self.chars, lit.net.block_size)]
             if self._ids.shape != ids.shape:  # not resumed, or with other settings of this probe
                 self._snapshots = []
-            self._ids, last = ids.to(lit.device), self.steps - 1
-            self._due = {round(trainer.max_steps * (i / last) ** 1.7) for i in range(self.steps)}
+            self._ids = ids.to(lit.device)
+            # From 0 to 1; most of them are close to 0, where patterns change most.
+            parts = [(i / (self.steps - 1)) ** 1.7 for i in range(self.steps)]
+            self._due = {round(trainer.max_steps * part) for part in parts}
         self.on_train_batch_end(trainer, lit)
 
     def on_train_batch_end(self, trainer: L.Trainer, lit: Any, *_: Any) -> None:
@@ -65,7 +71,7 @@ class History(Probe):
 
     def on_save_checkpoint(self, trainer: L.Trainer, lit: Any, checkpoint: Any) -> None:
         if self._seen:
-            tokens = [lit.corpus.alphabet[i] for i in self._ids[0].tolist()]
+            tokens = [lit.data.alphabet[i] for i in self._ids[0].tolist()]
             content = json.dumps(as_history(tokens, self._seen, self._snapshots))
             write_atomically(Path(trainer.default_root_dir).parent / "history.json", content)
 
@@ -73,18 +79,21 @@ class History(Probe):
         return {"snapshots": self._snapshots, "chars": self._ids.shape[-1]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._snapshots, chars = state_dict["snapshots"], state_dict["chars"]
-        self._ids = torch.empty(1, chars)
+        self._snapshots = state_dict["snapshots"]
+        self._ids = torch.empty(1, state_dict["chars"])
 
     def _keep(self, trainer: L.Trainer, lit: Any) -> None:
-        net, step = lit.net, trainer.global_step
+        net = lit.net
+        step = trainer.global_step
         if self._snapshots and self._snapshots[-1]["step"] == step:
-            return
-        x, y = (z.to(lit.device) for z in lit.corpus.windows("val", net.block_size, self.windows))
+            return  # kept in this step, before a checkpoint or the end
+        x, y = lit.data.windows("val", net.block_size, self.windows)
+        x, y = x.to(lit.device), y.to(lit.device)
         with trainer.precision_plugin.forward_context():
             self._seen = list(views(net, self._ids))
             with eval_mode(net):
-                loss = measures.cross_entropies(net(x), y).sum() / (y != IGNORED).sum()
+                losses = measures.cross_entropies(net(x), y)
+        loss = losses.sum() / (y != IGNORED).sum()
         if self._seen:  # some layer has a pattern
             self._snapshots.append(snapshot(self._seen, step, float(loss)))
 
@@ -96,18 +105,19 @@ def snapshot(seen: Sequence[View], step: int, loss: float | None = None) -> Cont
     "negative" (which weights are), "equal" (layer -> head -> the first head with the same pattern,
     bit for bit), and "measures" (name -> layer -> head).
     """
-    measured: dict[str, list[list[float | None]]] = {}
+    values: dict[str, list[list[float | None]]] = {}
     for view in seen:
+        # Without scores and ids: what the pattern alone says.
         alone = View(view.layer, view.attn, view.pattern, view.mask)
         for name, of_heads in by_head(alone).items():
-            measured.setdefault(name, []).append([plain(x) for x in of_heads.tolist()])
+            values.setdefault(name, []).append([as_json(x) for x in of_heads.tolist()])
     return {
         "step": step,
-        "loss": None if loss is None else plain(loss),
-        "weights": packed([quantized(view.pattern[0], view.mask) for view in seen]),
+        "loss": None if loss is None else as_json(loss),
+        "weights": packed(quantized(view.pattern[0], view.mask) for view in seen),
         "negative": packed(view.pattern[0] < 0 for view in seen),
         "equal": [first_equal(view.pattern[0]) for view in seen],
-        "measures": measured,
+        "measures": values,
     }
 
 
@@ -115,9 +125,12 @@ def as_history(
     tokens: Iterable[str], seen: Sequence[View], snapshots: Sequence[Content]
 ) -> Content:
     """The content of history.json: the snapshots of one text, with what they have in common."""
-    heads = [view.pattern.shape[1] for view in seen]
-    mask = packed(view.mask for view in seen)
-    return {"tokens": list(tokens), "heads": heads, "mask": mask, "snapshots": list(snapshots)}
+    return {
+        "tokens": list(tokens),
+        "heads": [view.pattern.shape[1] for view in seen],
+        "mask": packed(view.mask for view in seen),
+        "snapshots": list(snapshots),
+    }
 
 
 def read_history(folder: Path) -> Content | None:
@@ -134,20 +147,24 @@ def read_history(folder: Path) -> Content | None:
     return history
 
 
-def patterns_of(
-    history: Content, number: int = -1
-) -> dict[str, tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]]:
+def patterns_of(history: Content, number: int = -1) -> dict[str, PatternAndMask]:
     """The pattern (T, T), exact to 0.004, and the mask (T, T) of each head of a snapshot by name,
     such as L0H1; ValueError or LookupError for a history that is damaged."""
-    T, heads, now = len(history["tokens"]), history["heads"], history["snapshots"][number]
-    levels, negative = (unpacked(now[name], sum(heads), T) for name in ("weights", "negative"))
+    T = len(history["tokens"])
+    heads = history["heads"]
+    kept = history["snapshots"][number]
+    levels = unpacked(kept["weights"], sum(heads), T)
+    negative = unpacked(kept["negative"], sum(heads), T)
     masks = unpacked(history["mask"], len(heads), T).astype(bool)
+    # The inverse of `quantized`.
     weights = np.where(levels == 255, np.nan, (levels / 254.0) ** 2).astype(np.float32)
     weights[negative == 1] *= -1
-    places = [(layer, head) for layer, count in enumerate(heads) for head in range(count)]
-    return {
-        f"L{layer}H{head}": (weights[n], masks[layer]) for n, (layer, head) in enumerate(places)
-    }
+    patterns = iter(weights)
+    found = {}
+    for layer, count in enumerate(heads):
+        for head in range(count):
+            found[f"L{layer}H{head}"] = (next(patterns), masks[layer])
+    return found
 
 
 def quantized(pattern: Tensor, mask: Tensor) -> Tensor:
@@ -172,11 +189,14 @@ def unpacked(content: str, count: int, T: int) -> npt.NDArray[np.uint8]:
 
 
 def first_equal(heads: Tensor) -> list[int]:
-    """For each head, the first head with the same pattern (T, T)."""
-    numbers = range(len(heads))
-    return [next(j for j in numbers if j == i or heads[j].equal(heads[i])) for i in numbers]
+    """For each head, the first head with the same pattern (T, T), bit for bit."""
+    firsts: list[int] = []
+    for number, pattern in enumerate(heads):
+        equal = [first for first in firsts if heads[first].equal(pattern)]
+        firsts.append(equal[0] if equal else number)
+    return firsts
 
 
-def plain(x: float) -> float | None:
+def as_json(x: float) -> float | None:
     """A number with five digits, and None for one that JSON does not have."""
     return float(f"{x:.5g}") if math.isfinite(x) else None

@@ -4,8 +4,7 @@ from typing import Any
 
 import lightning.pytorch as L
 
-from attnlab.data.corpus import IGNORED
-from attnlab.data.sequences import Sequences
+from attnlab.data.contract import IGNORED
 from attnlab.errors import BadInput
 from attnlab.probes.base import Positive, Probe, log_scalars
 from attnlab.probes.capture import eval_mode
@@ -20,14 +19,16 @@ class LearningCurve(Probe):
 
     def __init__(self, *, every: Positive, sequences: Positive) -> None:
         super().__init__()
-        self.every, self.sequences = every, sequences
+        self.every = every
+        self.sequences = sequences
         self.record = {"curve": {"every": every, "accuracy": [], "losses": {}}}
 
     def on_train_batch_end(self, trainer: L.Trainer, lit: Any, *_: Any) -> None:
-        step, accuracies = trainer.global_step, self.record["curve"]["accuracy"]
+        step = trainer.global_step
+        accuracies = self.record["curve"]["accuracy"]
         due = step // self.every > len(accuracies)
-        if due and isinstance(lit.corpus, Sequences):
-            x, y = lit.corpus.windows("val", lit.net.block_size, self.sequences)  # (B, T) each
+        if due and lit.data.is_task:
+            x, y = lit.data.windows("val", lit.net.block_size, self.sequences)  # (B, T) each
             with eval_mode(lit.net):
                 right = lit.net(x.to(lit.device)).argmax(-1).cpu() == y  # IGNORED is no symbol
             accuracies.append(round(float(right.sum() / (y != IGNORED).sum()), 4))

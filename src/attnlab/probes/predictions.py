@@ -7,7 +7,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor, nn
 
-from attnlab.data.corpus import IGNORED, Batch
+from attnlab.data.contract import IGNORED, Batch
 from attnlab.errors import BadInput
 from attnlab.probes import measures
 from attnlab.probes.base import Probe, tensorboards
@@ -27,7 +27,8 @@ class Predictions(Probe):
         super().__init__()
         self.sample_chars = sample_chars
         self._hook: Any = None  # on the model, during a validation
-        self._logits = self._sums = torch.empty(0)
+        self._logits = torch.empty(0)  # of the last batch, (B, T, V)
+        self._sums = torch.empty(0)  # of losses and counts at each position, (2, T)
 
     def on_validation_start(self, trainer: L.Trainer, lit: Any) -> None:
         def keep(module: nn.Module, args: tuple[Any, ...], logits: Tensor) -> None:
@@ -50,7 +51,8 @@ class Predictions(Probe):
         self.record = {"loss_by_position": [round(x, 5) for x in (losses / counts).tolist()]}
         if not self.sample_chars or not trainer.is_global_zero:
             return
-        first, alphabet = lit.corpus.val[:1].to(lit.device), lit.corpus.alphabet
+        first = lit.data.val[:1].to(lit.device)
+        alphabet = lit.data.alphabet
         try:
             with eval_mode(lit.net):
                 ids = list(sample(lit.net, first, self.sample_chars, temperature=0.8))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.attention.core import SelfAttention
+from attnlab.attention.layer import HasMask, HasPattern, Memo, uses_memo
 from attnlab.checkup import causal
 from attnlab.checkup.models import CheckFailed, Subject, best_dtype, relative, state
 from attnlab.errors import BadInput
@@ -73,20 +74,21 @@ def check_layer(
 
 def _called(before: list[Any], layer: Any, x: Tensor, name: str = "forward") -> Any:
     """A method of the layer, with a memo that the layers before it have filled from x."""
-    memo: dict[str, Tensor] = {}
+    memo: Memo = {}
     with torch.no_grad():
         for each in before:
-            if getattr(each, "uses_memo", False):
+            if uses_memo(each):
                 each(x.to(next(each.parameters())), memo)
     memo = {key: value.to(x) for key, value in memo.items()}
-    return getattr(layer, name)(x, *[memo] * getattr(layer, "uses_memo", False))
+    arguments = (x, memo) if uses_memo(layer) else (x,)
+    return getattr(layer, name)(*arguments)
 
 
 def _allowed(layer: Any, x: Tensor, called: Any) -> tuple[Tensor, str]:
     """(T, T) bool: which positions the outputs may depend on, and what is said of the others."""
     T = x.shape[1]
     causal_order = torch.ones(T, T, dtype=torch.bool).tril()
-    if hasattr(layer, "mask"):
+    if isinstance(layer, HasMask):
         mask = layer.mask(x)
         if mask.dtype != torch.bool:
             said = f"is {mask.dtype}; return bool, True = may attend"
@@ -97,7 +99,7 @@ def _allowed(layer: Any, x: Tensor, called: Any) -> tuple[Tensor, str]:
             said = f"leaves query {query} of {T} without keys; let every query attend to one"
             raise BadInput(f"the mask of {described(layer)} {said}")
         return mask, "its mask blocks"
-    if hasattr(layer, "pattern"):
+    if isinstance(layer, HasPattern):
         pattern = called(layer, x, "pattern")
         if pattern.ndim != 4 or pattern.shape[2:] != (T, T):
             said = f"has the shape {tuple(pattern.shape)}; it must be (B, H, {T}, {T})"

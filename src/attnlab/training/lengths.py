@@ -1,12 +1,15 @@
 """Loss and accuracy by position, also at other lengths than that of the training."""
 
+import inspect
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from attnlab.data.corpus import IGNORED, Batch, Corpus, text
+from attnlab.data import Data, sequences
+from attnlab.data.contract import IGNORED, Batch
+from attnlab.data.corpus import text
 from attnlab.errors import BadInput
 from attnlab.model import GPT
 from attnlab.probes import measures
@@ -17,20 +20,29 @@ from attnlab.training.checkpoints import load_model, read_checkpoint
 from attnlab.training.config import model_factory
 
 LONGEST = 2**14  # a mask of length x length is built: 256 MB
-# Data that are neither read from a named file nor from the hub. A prefix would not be enough.
-TASKS = "copy induction mqar noisy_recall parity".split()
-INCLUDED = {"attnlab.data.corpus.tinyshakespeare", "attnlab.data.plays.plays"} | {
-    f"attnlab.data.sequences.{task}" for task in TASKS
-}
+
+
+def included_data() -> set[str]:
+    """The import paths of the data that attnlab makes itself, without a file or a download: two
+    texts, and every public function of `attnlab.data.sequences`.
+
+    These are whole names, because a prefix would also allow what a module imports.
+    """
+    tasks = {
+        f"{function.__module__}.{name}"
+        for name, function in inspect.getmembers(sequences, inspect.isfunction)
+        if function.__module__ == sequences.__name__ and not name.startswith("_")
+    }
+    return {"attnlab.data.corpus.tinyshakespeare", "attnlab.data.plays.plays"} | tasks
 
 
 def at_lengths(
-    net: GPT, corpus: Any, settings: Settings
+    net: GPT, data: Data, settings: Settings
 ) -> dict[str, tuple[GPT, Sequence[Batch], int]]:
     """The model, the validation batches and the length, for each of `data.eval_lengths`; BadInput
     for a length that does not fit the model or the data."""
     return {
-        str(n): (at_length(net, settings, n), corpus.at_length(n).held_out("val", n), n)
+        str(n): (at_length(net, settings, n), data.at_length(n).held_out("val", n), n)
         for n in settings["data"]["eval_lengths"] or []
     }
 
@@ -97,9 +109,10 @@ def evaluate(
     net, alphabet = load_model(target, trust=trust)
     settings = read_checkpoint(target)["attnlab"]["config"]
     stored = settings["data"]
+    data: Data
     if file is not None:
-        data: Any = text(str(file), stored.get("tokenizer", "characters"))
-    elif trust or stored["_target_"] in INCLUDED:
+        data = text(str(file), stored.get("tokenizer", "characters"))
+    elif trust or stored["_target_"] in included_data():
         data = build(stored, "data", apart=["batch_size", "eval_lengths", "source"])()
     else:
         raise BadInput(
@@ -110,6 +123,5 @@ def evaluate(
         raise BadInput(f"{data.name} has other symbols than the model")
     T = net.block_size if length is None else length
     found = by_position(at_length(net, settings, T), data.at_length(T).held_out("val", T), T)
-    bits = data.bits_per_byte(found["loss"]) if isinstance(data, Corpus) else None
     sizes = {"data": data.name, "length": T, "trained_length": net.block_size}
-    return sizes | {"bits_per_byte": bits} | found
+    return sizes | {"bits_per_byte": data.bits_per_byte(found["loss"])} | found

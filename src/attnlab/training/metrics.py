@@ -12,10 +12,11 @@ import lightning.pytorch as L
 import torch
 from lightning.pytorch.callbacks import WeightAveraging
 
-from attnlab.data.corpus import Corpus, count
+from attnlab.data.contract import count_predictions
 from attnlab.errors import BadInput
 from attnlab.probes.base import Probe
-from attnlab.probes.capture import costs, eval_mode, first_nonfinite, future_mass
+from attnlab.probes.capture import costs, eval_mode, first_nonfinite, mean_future_mass
+from attnlab.processor import instruction_set, processor_model
 from attnlab.training.callbacks import Watch
 from attnlab.training.lightning_module import GPTModule
 
@@ -40,10 +41,10 @@ def measured(trainer: L.Trainer, lit: GPTModule, watch: Watch) -> dict[str, Any]
     metrics["best_val_loss"] = min(filter(math.isfinite, losses.values()), default=math.nan)
     records = [callback.record for callback in callbacks if isinstance(callback, Probe)]
     probes = {key: x for record in records for key, x in record.items()}
-    x, _ = lit.corpus.windows("val", lit.net.block_size, 2)
+    x, _ = lit.data.windows("val", lit.net.block_size, 2)
     with eval_mode(lit.net), trainer.precision_plugin.forward_context():
         # Whatever the probes are, a run that reads the future has to say so.
-        probes["attn/future_mass"] = future_mass(lit.net, x.to(lit.device))
+        probes["attn/future_mass"] = mean_future_mass(lit.net, x.to(lit.device))
         if watch.diverged_at is not None:
             metrics["first_nonfinite"] = first_nonfinite(lit.net, x.to(lit.device))
         if lit.settings["train_loss"]:
@@ -75,38 +76,41 @@ def train_loss(lit: GPTModule) -> float:
     total = predictions = 0.0
     for batch in lit.held_out("train"):
         total += float(lit.loss([x.to(lit.device) for x in batch], "sum"))
-        predictions += count(batch[1])
+        predictions += count_predictions(batch[1])
     return total / predictions
 
 
 def of_data(lit: GPTModule) -> dict[str, Any]:
     """What only a text, a task, or further lengths have."""
-    corpus, found = lit.corpus, dict[str, Any]()
-    is_text = isinstance(corpus, Corpus)
-    if is_text:
-        loss = lit.val_losses[lit.trainer.global_step]
-        found = {"unit": corpus.alphabet.unit, "bits_per_byte": corpus.bits_per_byte(loss)}
-    if not is_text or lit.settings["data"]["eval_lengths"]:
+    data = lit.data
+    measures: dict[str, Any] = {"unit": data.unit}
+    bits = data.bits_per_byte(lit.val_losses[lit.trainer.global_step])
+    if bits is not None:
+        measures["bits_per_byte"] = bits
+    if data.is_task or lit.settings["data"]["eval_lengths"]:
         from attnlab.training.lengths import at_lengths, by_position
 
-        longer = at_lengths(lit.net, corpus, lit.settings)
-        if not is_text:
-            accuracy = by_position(lit.net, lit.held_out("val"), lit.net.block_size)["accuracy"]
-            found = {"unit": "answer", "val_accuracy": accuracy}
+        longer = at_lengths(lit.net, data, lit.settings)
+        if data.is_task:
+            whole = by_position(lit.net, lit.held_out("val"), lit.net.block_size)
+            measures["val_accuracy"] = whole["accuracy"]
         if longer:
-            found["by_length"] = {length: by_position(*each) for length, each in longer.items()}
-    found |= {} if corpus.val_floor is None else {"val_floor": corpus.val_floor}
-    return found
+            measures["by_length"] = {length: by_position(*each) for length, each in longer.items()}
+    if data.val_floor is not None:
+        measures["val_floor"] = data.val_floor
+    return measures
 
 
 def provenance(trainer: L.Trainer, lit: GPTModule) -> dict[str, Any]:
     """The data, the code and the machine that the metrics come from."""
     return {
-        "corpus": lit.corpus.record,
+        "corpus": lit.data.record,
         "precision": str(trainer.precision),
         "device": lit.device.type,
         "devices": trainer.world_size,
         "threads": torch.get_num_threads(),
+        "processor": processor_model(),
+        "instruction_set": instruction_set(),
         "versions": {p: version(p) for p in ("attnlab", "torch", "lightning", "numpy")},
         "python": platform.python_version(),
         "git": git_commit(),

@@ -8,20 +8,21 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
-from attnlab.claims.claims import function, is_measurement
 from attnlab.claims.rows import Rows, machine
-from attnlab.claims.trials import Arm, Row, Run
+from attnlab.claims.trials import Row, Run, is_measurement, without_rate
 from attnlab.errors import BadInput
 from attnlab.files import write_json
 from attnlab.installation import lab_path
 
-TIMES = ("wall_seconds", "tokens_per_second", "seed", "devices", "threads")  # not kept in rows
+# Numbers of metrics.json that rows leave out: they are settings, or differ from time to time.
+NOT_IN_ROWS = ("wall_seconds", "tokens_per_second", "seed", "devices", "threads")
 
 
 @dataclass(frozen=True)
@@ -32,9 +33,9 @@ class Work:
     outputs: Path  # contains the run directories, `runs/<n>`, and rows that are not committed
     rows: Rows
     commit: str  # of new rows, with a + if files differ from it
-    needed: Callable[[], Sequence[Run]]  # runs that can be made now
-    report: Callable[[], str]  # what came out, in Markdown
-    reads: Collection[tuple[tuple[str, ...], str]] = ()  # overrides but the rate, and a function
+    missing: Callable[[], Sequence[Run]]  # runs that can be made now
+    # Functions that read a finished run, by its overrides without the learning rate.
+    reads: Mapping[tuple[str, ...], Sequence[str]] = field(default_factory=dict)
 
 
 def run_missing(work: Work, train: Callable[..., Row], jobs: int, minutes: float | None) -> bool:
@@ -45,31 +46,59 @@ def run_missing(work: Work, train: Callable[..., Row], jobs: int, minutes: float
     the rows of those that are running are kept, and its error is raised.
     """
     until = time.monotonic() + 60 * minutes if minutes else math.inf
-    if not work.needed():
+    if not work.missing():
         return True
     context = multiprocessing.get_context("spawn")  # threads of PyTorch do not survive a fork
     with ProcessPoolExecutor(jobs, context, start_worker, (sys.path,)) as pool:
-        while waiting := list(work.needed())[::-1]:
-            print(f"{len(waiting)} runs come next", flush=True)
-            running, failed = set[Future[Row]](), list[BaseException]()
-            while running or (waiting and not failed and time.monotonic() < until):
-                while waiting and not failed and len(running) < jobs and time.monotonic() < until:
-                    run = waiting.pop()
-                    reads = [read for words, read in work.reads if words == without_rate(run)]
-                    directory = run_directory(run, work.outputs, work.commit)
-                    running.add(pool.submit(train, run, directory, work.folder, reads))
-                done, running = wait(running, return_when=FIRST_COMPLETED)
-                for future in done:
-                    if error := future.exception():
-                        failed.append(error)
-                    else:
-                        made = {"commit": work.commit, "machine": machine()}
-                        print(work.rows.add(future.result() | made), flush=True)
-            if failed:
-                raise failed[0]
-            if waiting:
-                return False
+        try:
+            while runs := list(work.missing()):
+                print(f"{len(runs)} runs come next", flush=True)
+                if not run_round(work, train, runs, pool, jobs, until):
+                    return False
+        except KeyboardInterrupt:
+            for worker in multiprocessing.active_children():
+                worker.terminate()  # its run resumes from its last checkpoint
+            raise
     return True
+
+
+def run_round(
+    work: Work,
+    train: Callable[..., Row],
+    runs: Sequence[Run],
+    pool: ProcessPoolExecutor,
+    jobs: int,
+    until: float,
+) -> bool:
+    """Run some runs and keep their rows; False if the time was over before all had begun. At most
+    `jobs` are handed out at once, so that none waits in the pool when the time is over."""
+    waiting = list(runs)[::-1]
+    running: set[Future[Row]] = set()
+    error: BaseException | None = None
+    while True:
+        while waiting and not error and len(running) < jobs and time.monotonic() < until:
+            running.add(submit(work, train, waiting.pop(), pool))
+        if not running:
+            break
+        done, running = wait(running, return_when=FIRST_COMPLETED)
+        for future in done:
+            if future.exception():
+                error = error or future.exception()
+            else:
+                made = {"commit": work.commit, "machine": machine()}
+                print(work.rows.add(future.result() | made), flush=True)
+    if error:
+        raise error
+    return not waiting
+
+
+def submit(
+    work: Work, train: Callable[..., Row], run: Run, pool: ProcessPoolExecutor
+) -> "Future[Row]":
+    """Hand a run to the pool."""
+    reads = work.reads.get(without_rate(run.overrides), ())
+    directory = directory_of(run, work.outputs, work.commit)
+    return pool.submit(train, run, directory, work.folder, reads)
 
 
 def start_worker(path: list[str]) -> None:
@@ -89,42 +118,39 @@ def start_worker(path: list[str]) -> None:
     torch.set_num_threads(1)
 
 
-def run_directory(run: Run, outputs: Path, commit: str) -> Path:
+def directory_of(run: Run, outputs: Path, commit: str) -> Path:
     """The numbered directory of a run: the one in which this commit began it, or a new one.
 
     Overrides may be longer than the name of a file; they are in `<n>.json` beside it.
     """
     key = {"overrides": list(run.overrides), "seed": run.seed, "commit": commit}
     files = sorted((outputs / "runs").glob("*.json"))
-    begun = [file for file in files if json.loads(file.read_bytes()) == key]
+    for file in files:
+        if json.loads(file.read_bytes()) == key:
+            return file.with_suffix("")
     number = int(files[-1].stem) + 1 if files else 1
-    file = begun[0] if begun else outputs / "runs" / f"{number:05}.json"
+    file = outputs / "runs" / f"{number:05}.json"
     write_json(file, key)
     return file.with_suffix("")
 
 
 def train_run(run: Run, directory: Path, folder: Path, reads: Iterable[str] = ()) -> Row:
     """Train one run as `train.py` does and read it, or call a measurement; the row of what it
-    gave. `folder` holds the functions of the claim.
-
-    A curve is kept with the costs and, where lengths are evaluated, the accuracy at the longest.
-    """
+    gave. `folder` holds the functions of the claim."""
     began = time.process_time()
     if is_measurement(run.overrides):
-        status, values = "finished", dict(function(folder, run.overrides[0])(run.seed))
+        status = "finished"
+        values = dict(import_beside(folder, run.overrides[0])(run.seed))
     else:
         from attnlab.training.run import run as train  # Lightning takes seconds to import
 
         config, variant = composed([*run.overrides, f"seed={run.seed}"], folder.parent)
         metrics = train(config, directory, variant=variant, overrides=run.overrides).metrics
-        status, numbers = metrics["status"], metrics.keys() - TIMES
-        values = {k: x for k, x in metrics.items() if k in numbers and isinstance(x, int | float)}
-        if curve := metrics["probes"].get("curve"):  # with probes=curve, as in the ranking
-            values |= {"curve": curve, "costs": metrics["costs"]}
-            if lengths := metrics.get("by_length"):
-                values["accuracy_at_length"] = lengths[max(lengths, key=int)]["accuracy"]
-        for name in reads if status != "diverged" else ():
-            values |= function(folder, name)(directory)
+        status = metrics["status"]
+        values = values_of(metrics)
+        if status != "diverged":
+            for name in reads:
+                values |= import_beside(folder, name)(directory)
     return {
         "overrides": list(run.overrides),
         "seed": run.seed,
@@ -132,6 +158,31 @@ def train_run(run: Run, directory: Path, folder: Path, reads: Iterable[str] = ()
         "values": values,
         "cpu_seconds": round(time.process_time() - began, 1),
     }
+
+
+def values_of(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """What a row keeps of metrics.json: its numbers.
+
+    A curve (of `probes=curve`, as in the ranking) is kept with the costs and, where lengths are
+    evaluated, the accuracy at the longest.
+    """
+    values: dict[str, Any] = {}
+    for key, x in metrics.items():
+        if isinstance(x, int | float) and key not in NOT_IN_ROWS:
+            values[key] = x
+    if curve := metrics["probes"].get("curve"):
+        values |= {"curve": curve, "costs": metrics["costs"]}
+        if lengths := metrics.get("by_length"):
+            values["accuracy_at_length"] = lengths[max(lengths, key=int)]["accuracy"]
+    return values
+
+
+def import_beside(folder: Path, name: str) -> Callable[..., Any]:
+    """`module.function`, from a file beside claim.yaml; BadInput if there is none."""
+    try:
+        return resolve_name(f"{folder.parent.name}.{folder.name}.{name}")
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise BadInput(f"{name} of {folder} cannot be imported: {error}") from error
 
 
 def composed(overrides: Sequence[str], experiments: Path) -> tuple[Any, str]:
@@ -144,9 +195,10 @@ def composed(overrides: Sequence[str], experiments: Path) -> tuple[Any, str]:
 
     from attnlab.training.config import read_config
 
+    words = ["train_loss=false", *overrides]  # an arm may turn it on
     own = experiments.resolve() / "conf"
-    path = [f"hydra.searchpath=['{own}']"] if own.is_dir() else []
-    words = [*path, "train_loss=false", *overrides]  # an arm may turn it on
+    if own.is_dir():
+        words.insert(0, f"hydra.searchpath=['{own}']")
     with initialize_config_dir(str(lab_path("conf").resolve()), version_base="1.3"):
         try:
             cfg = compose("train", words, return_hydra_config=True)
@@ -154,9 +206,3 @@ def composed(overrides: Sequence[str], experiments: Path) -> tuple[Any, str]:
             raise BadInput(f"{' '.join(overrides)} cannot be composed: {error}") from error
     variant = str(cfg.hydra.runtime.choices["attn"]).replace("/", "-")
     return read_config(OmegaConf.masked_copy(cfg, [*map(str, cfg.keys() - {"hydra"})])), variant
-
-
-def without_rate(run: Run | Arm) -> tuple[str, ...]:
-    """Overrides but those that choose the learning rate."""
-    rates = ("optim.lr=", "optim.min_lr=")
-    return tuple(word for word in run.overrides if not word.startswith(rates))

@@ -1,0 +1,92 @@
+"""Declarations: claim.yaml or ranking.yaml, and whether rows were made after their commit.
+
+Committing such a file declares it. Rows name the commit at which they were made, and what the file
+declared at that commit is compared with what it declares today.
+"""
+
+import subprocess
+from collections.abc import Callable, Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from attnlab.errors import BadInput
+from attnlab.files import read_yaml
+
+GENERATED = tuple(f":(exclude,top,glob)**/{name}" for name in ("rows.jsonl", "*.md", "*.svg"))
+UNCHECKED = "Whether it was declared first cannot be checked: git does not know {commit}."
+AnyDeclared = TypeVar("AnyDeclared", bound="Declared")
+
+
+class Declared(BaseModel, extra="forbid", frozen=True):
+    """What claim.yaml or ranking.yaml declares."""
+
+    file: Path = Path("claim.yaml")
+
+    @classmethod
+    def read(cls: type[AnyDeclared], file: Path) -> AnyDeclared:
+        """Read the file; BadInput names the entry that is not valid."""
+        try:
+            return cls(**read_yaml(file), file=file.resolve())
+        except (ValidationError, TypeError) as error:
+            raise BadInput(f"{file} cannot be read: {error}") from error
+
+    @property
+    def folder(self) -> Path:
+        """The directory of its file, rows, page and modules, which gives it its name."""
+        return self.file.parent
+
+
+def git(directory: Path, *words: str) -> str | None:
+    """What a git command prints; None if it fails, as outside a repository."""
+    done = subprocess.run(["git", "-C", directory, *words], capture_output=True, encoding="utf-8")
+    return done.stdout if done.returncode == 0 else None
+
+
+def commit_of(directory: Path) -> str:
+    """The commit of a directory's repository, with a + if anything but rows, pages and figures
+    differs from it; an empty string outside a repository."""
+    head = git(directory, "rev-parse", "HEAD") or ""
+    changed = git(directory, "status", "--porcelain", "--", ":/", *GENERATED)
+    return f"{head.strip()}+" if changed else head.strip()
+
+
+@cache
+def content_at(file: Path, commit: str) -> Any:
+    """What a file of YAML held at a commit; None if it did not exist.
+
+    For a claim of the earlier format, declared.json, this is what it held at the commit which
+    turned that into claim.yaml: a test compared the two then.
+    """
+    text = git(file.parent, "show", f"{commit}:./{file.name}")
+    if text is None and git(file.parent, "show", f"{commit}:./declared.json") is not None:
+        gone = git(file.parent, "log", "--diff-filter=D", "--format=%H", "--", "declared.json")
+        text = git(file.parent, "show", f"{(gone or '').split()[-1]}:./{file.name}")
+    return None if text is None else yaml.safe_load(text)
+
+
+def undeclared(
+    file: Path,
+    made: Iterable[tuple[str, tuple[str, ...]]],
+    declaration: Callable[..., Any],
+) -> str:
+    """Why rows are not a declared test, in a sentence; empty if they are.
+
+    Rows must come from clean commits at which the file declared the same. `made` has pairs of a
+    commit and the keys of what was tested; `declaration(content, *keys)` is what a file's content
+    declares of it, or None.
+    """
+    today = read_yaml(file)
+    for commit, keys in sorted(made):
+        if commit.endswith("+"):
+            return f"Exploratory: runs were made with uncommitted changes of {commit[:8]}."
+        if not commit or git(file.parent, "cat-file", "-e", f"{commit}^{{commit}}") is None:
+            return UNCHECKED.format(commit=commit[:8] or "their commit")
+        then = content_at(file, commit)
+        if then is None or declaration(then, *keys) != declaration(today, *keys):
+            name = " on ".join(keys)
+            return f"Exploratory: {name} was declared otherwise at {commit[:8]}, when it was run."
+    return ""

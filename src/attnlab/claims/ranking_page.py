@@ -1,0 +1,125 @@
+"""What the ranking came out as, in Markdown: for the terminal and for its page."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+
+from attnlab.claims.judge import FEWEST_JUDGED
+from attnlab.claims.markdown import fill_page, markdown_table
+from attnlab.claims.ranking import (
+    LONG,
+    VERDICTS,
+    Cell,
+    Protocol,
+    Table,
+    exploratory_cells,
+    ranking_table,
+)
+from attnlab.claims.rows import Rows
+from attnlab.claims.trials import Row, Run
+from attnlab.errors import BadInput
+
+COSTS = {"parameters": "parameters", "flops": "FLOPs per position", "cached": "state at T"}
+
+
+def ranking_report(
+    protocol: Protocol, rows: Mapping[Run, Row], names: Sequence[str], *, quick: bool
+) -> str:
+    """The cells of some variants, for the terminal."""
+    table = ranking_table(protocol, rows, names)
+    lengths = (1,) if quick else (1, LONG)
+    return "\n\n".join(cell_table(protocol, table, names, times) for times in lengths)
+
+
+def publish_ranking(protocol: Protocol) -> Path:
+    """Write the page; BadInput if rows are not those that were declared."""
+    table = ranking_table(protocol, Rows(protocol.folder / "rows.jsonl"), protocol.arms)
+    if why := exploratory_cells(protocol, table):
+        raise BadInput(f"the ranking cannot be published. {why}")
+    page = protocol.folder / "README.md"
+    fill_page(page, ranking_block(protocol, table))
+    return page
+
+
+def ranking_block(protocol: Protocol, table: Table) -> str:
+    """The generated part of the page, of all variants that were run."""
+    ranked = list(dict.fromkeys(name for (name, *_), cell in table.items() if cell.unit))
+    first_task = next(iter(protocol.tasks))
+    costs = [[name, *costs_of(table[name, first_task, LONG].rows)] for name in ranked]
+    variants = []
+    for name in ranked:
+        variant = protocol.arms[name]
+        claims = f" Its paper claims: {variant.claims}." if variant.claims else ""
+        variants.append(f"- **{name}**: {variant.says}.{claims}")
+    tasks = [
+        f"- **{name}**: {task.says}; n = {task.steps}" for name, task in protocol.tasks.items()
+    ]
+    return "\n\n".join([
+        f"## After n steps\n\n{cell_table(protocol, table, ranked, 1)}",
+        f"## After {LONG} n steps\n\n{cell_table(protocol, table, ranked, LONG)}",
+        "\n".join(f"- {note}" for note in notes_on(protocol, table, ranked)),
+        f"## Costs\n\n{markdown_table(['variant', *COSTS.values(), 'CPU ms a step'], costs)}",
+        "\n".join(["## Variants\n", *variants]),
+        "\n".join(["## Tasks\n", *tasks]),
+    ])  # fmt: skip
+
+
+def cell_table(protocol: Protocol, table: Table, names: Iterable[str], times: int) -> str:
+    """The cells of some variants at one length."""
+    heads = [f"{name}, {times * task.steps:,}" for name, task in protocol.tasks.items()]
+    lines = []
+    for name in names:
+        lines.append([name, *(cell_in_words(table[name, task, times]) for task in protocol.tasks)])
+    return markdown_table(["variant", *heads], lines)
+
+
+def cell_in_words(cell: Cell) -> str:
+    """A cell: the verdict, the median, and the difference with its interval."""
+    if not cell.unit:
+        return cell.verdict
+    digits = {"nats": 3, "steps": 0}.get(cell.unit, 1)
+    if math.isfinite(cell.value):
+        median_and_unit = f"{cell.value:,.{digits}f} {cell.unit}"
+    elif cell.diverged:
+        median_and_unit = f"{cell.diverged} diverged"
+    else:
+        median_and_unit = "90 % not reached"
+    if cell.at_edge:
+        median_and_unit += " (best rate is the last one tried)"
+    if math.isnan(cell.difference[1]):
+        return median_and_unit
+    middle, low, high = (f"{x:+,.{digits}f}".replace("inf", "∞") for x in cell.difference)
+    difference = f"{middle} ({low} to {high})".replace("+nan", "unknown")
+    return f"**{cell.verdict}**: {median_and_unit}<br>{difference}"
+
+
+def notes_on(protocol: Protocol, table: Table, ranked: Sequence[str]) -> list[str]:
+    """What may be wrong with the table."""
+    judged = {key: cell for key, cell in table.items() if cell.verdict in VERDICTS.values()}
+    chance = len(judged) * 2 * 0.5**FEWEST_JUDGED
+    notes = [
+        f"{len(judged)} verdicts; by chance alone, about {chance:.1f} would be better or worse"
+    ]
+    for name in ranked:
+        must = protocol.arms[name].control
+        if not must:
+            continue
+        cells = {(task, n): cell for (of, task, n), cell in judged.items() if of == name}
+        wrong = [f"{task} at {n} n" for (task, n), cell in cells.items() if cell.verdict != must]
+        result = f"it is not on {', '.join(wrong)}" if wrong else "it is, in every cell"
+        notes.append(f"control “{name}” must be {must}: {result}")
+    absent = [name for name in protocol.arms if name not in ranked]
+    if absent:
+        notes.append(f"not run: {', '.join(absent)}")
+    return notes
+
+
+def costs_of(rows: Sequence[Row]) -> list[str]:
+    """Sizes of a variant's model, and its CPU time."""
+    if not rows:
+        return [""] * (len(COSTS) + 1)
+    values = rows[0]["values"]
+    sizes = values["costs"] | {"parameters": values["parameters"]}
+    milliseconds = median(1000 * row["cpu_seconds"] / row["values"]["steps"] for row in rows)
+    return [*(f"{sizes[key]:,.0f}" for key in COSTS), f"{milliseconds:.0f}"]
