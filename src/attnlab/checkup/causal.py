@@ -10,7 +10,7 @@ from torch import Tensor
 from .calls import Call, module_of
 from .leaks import SHAPES, Description, differ, explain, followed, place_of
 from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, raised
-from .states import EVALUATION, TRAINING, State, Weights
+from .states import EVALUATION, TRAINING, State, Weights, changed
 from .subject import MOST_IDS, UNDECLARED, Subject, is_rounding, prepared, relative
 
 MAP = 48  # the largest map, in which every input is changed alone
@@ -55,7 +55,11 @@ def assert_causal(
         CannotCheck: the model cannot be called.
     """
     __tracebackhide__ = True
-    return str(check_causal(prepared(model, sample, call, **sizes), dense))
+    tried = prepared(model, sample, call, **sizes)
+    passed = check_causal(tried, dense)
+    with changed(model):
+        missing = tried.not_tried(set())
+    return str(replace(passed, not_tried=(*passed.not_tried, *missing)))
 
 
 def check_causal(tried: Subject, dense: int | None = None) -> Passed:
@@ -237,8 +241,8 @@ def first_leak(tried: Subject, T: int, cuts: list[int]) -> Leak | None:
     """
     __tracebackhide__ = True
     (x,) = tried.draw(1, T)
-    changed, _ = with_other_suffixes(tried, x, cuts)
-    return _worst(tried, [x] * len(cuts), changed, cuts, tried.moved(x, changed))
+    others, _ = with_other_suffixes(tried, x, cuts)
+    return _worst(tried, [x] * len(cuts), others, cuts, tried.moved(x, others))
 
 
 def with_other_suffixes(tried: Subject, x: Tensor, cuts: list[int]) -> tuple[Tensor, Tensor]:
@@ -259,16 +263,14 @@ def _leak_of_an_id(tried: Subject, T: int) -> Leak | None:
     ids = tried.pool
     xs = x.repeat(len(ids), 1)  # (V, T)
     xs[:, cut // 2] = ids
-    changed = torch.where(torch.arange(T) < cut, xs, tried.other(x))
-    changed[:, (cut + T) // 2] = ids
-    outputs = tried(torch.stack([xs, changed], 1).flatten(0, 1))  # the two beside each other
+    others = torch.where(torch.arange(T) < cut, xs, tried.other(x))
+    others[:, (cut + T) // 2] = ids
+    outputs = tried(torch.stack([xs, others], 1).flatten(0, 1))  # the two beside each other
     moved = (outputs[1::2] - outputs[::2]).abs().amax(-1)
-    return _worst(tried, xs, changed, [cut] * len(ids), moved)
+    return _worst(tried, xs, others, [cut] * len(ids), moved)
 
 
-def _worst(
-    tried: Subject, xs: Any, changed: Tensor, cuts: list[int], moved: Tensor
-) -> Leak | None:
+def _worst(tried: Subject, xs: Any, others: Tensor, cuts: list[int], moved: Tensor) -> Leak | None:
     """By how much outputs moved (N, T) as sequences were changed from their cuts on."""
     __tracebackhide__ = True
     T = moved.shape[1]
@@ -290,7 +292,7 @@ def _worst(
     places = (early[worst] > tolerance).nonzero().flatten().tolist()
     if not places:
         return None
-    leak = Leak(xs[worst], changed[worst], cuts[worst], places, float(early.max()))
+    leak = Leak(xs[worst], others[worst], cuts[worst], places, float(early.max()))
     pair = torch.stack([leak.x, leak.changed])
 
     def difference() -> Tensor:
@@ -343,8 +345,8 @@ def dependence(tried: Subject, xs: Tensor) -> Tensor:
     map_ = torch.zeros(T, T, dtype=torch.float64)
     one = torch.eye(T, dtype=torch.bool)
     for x in xs:
-        changed = torch.where(one.view(T, T, *[1] * (x.ndim - 1)), tried.other(x), x)
-        map_ = map_.maximum(tried.moved(x, changed).mT)
+        others = torch.where(one.view(T, T, *[1] * (x.ndim - 1)), tried.other(x), x)
+        map_ = map_.maximum(tried.moved(x, others).mT)
     return map_ / (float(map_.max()) or 1.0)
 
 

@@ -147,7 +147,7 @@ def _followed(tried: Subject, loss: Loss) -> tuple[Tensor, dict[str, Tensor], Te
         ids = next(x for x in (*args, *named.values()) if isinstance(x, Tensor))
         seen.append((ids.cpu(), floats_of(output, tuple(ids.shape[:2]))))
 
-    rows = min(4, max(1, tried.affordable(tried.length, 0.25)))
+    rows = min(4, tried.rows, max(1, tried.affordable(tried.length, 0.25)))
     ids = tried.draw(tried.rows if tried.exact else rows, tried.length)
     handle = module.register_forward_hook(keep, with_kwargs=True)
     try:
@@ -380,8 +380,11 @@ def _trained_where_ignored(tried: Subject, loss: LabeledLoss, ids: Tensor, label
     if not wrong.any():
         return ""
     t = int(wrong.nonzero()[0])
-    token = int(slope[0, t].argmin())
-    balance = abs(float(slope[0, t].sum())) / float(size[t])
-    if balance > 0.1:  # no cross entropy, such as a penalty on large logits
-        return ""
-    return f"ignored labels have a gradient: the logits at {t} are trained as token {token}"
+    at_t = slope[0, t]
+    if abs(float(at_t.sum())) > 0.1 * float(size[t]):
+        return ""  # no cross entropy, such as a penalty on large logits
+    said = f"ignored labels have a gradient by the logits at {t}"
+    token = int(at_t.argmin())
+    if float(at_t[token]) < 0.9 * float(at_t.clamp(max=0).sum()):
+        said += f", which are trained as token {token}"
+    return said

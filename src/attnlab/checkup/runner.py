@@ -186,6 +186,8 @@ def _untried(tried: Subject, titles: set[str]) -> list[str]:
     looked_at: set[str] = set()
     if "loss" in titles:
         looked_at.add(labels_argument(tried))
+    if "padding" in titles:
+        looked_at.add("attention_mask")
     if "cache" in titles:
         step = found_step(tried)
         looked_at |= {step.argument, *step.flags}
@@ -210,14 +212,16 @@ def checks_of(tried: Subject) -> dict[str, Check]:
     }
     if tried.half:
         checks["precision"] = partial(check_precision_kept, tried.anew())
-    if "attention_mask" in takes and not tried.own_call:
+    cached = bool(takes & set(CACHES)) and not tried.own_call
+    masked = "attention_mask" in takes and not tried.own_call
+    if cached:
+        checks["cache"] = partial(check_cache_equal, tried.anew())
+    if masked:
         checks["padding"] = partial(check_padding_ignored, tried.anew())
+    if cached and masked:
+        checks["padded cache"] = partial(_padded_cache, tried.anew())
     if any(given.name in DOCUMENTS for given in tried.optional.values()):
         checks["documents"] = partial(check_documents_separate, tried.anew())
-    if takes & set(CACHES) and not tried.own_call:
-        checks["cache"] = partial(check_cache_equal, tried.anew())
-        if "attention_mask" in takes:
-            checks["padded cache"] = partial(_padded_cache, tried.anew())
     if _takes_labels(tried):
         checks["loss"] = partial(check_loss_shifted, tried.anew())
         checks["ignored labels"] = partial(check_labels_ignored, tried.anew())

@@ -128,7 +128,7 @@ WITH_DROPOUT = {"scaled_dot_product_attention": 4, "multi_head_attention_forward
 def without_probabilities(model: object) -> bool:
     """Set the probabilities of dropout that modules hold to 0, and say whether there are any.
 
-    Inside `changed`, which restores them. Unlike `WithoutDropout` it holds in a backward pass, too.
+    Inside `changed`, which restores them. Unlike `WithoutDropout` it holds in a backward pass.
     """
     any_set = False
     for part in parts_below(model):

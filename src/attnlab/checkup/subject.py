@@ -212,7 +212,7 @@ class Subject:
             missing.append("other calls than yours")
         elif arguments:
             missing.append(f"the arguments {', '.join(arguments)} (give call)")
-        x = self.draw(max(1, self.rows * self.exact), self.length)
+        x = self.draw(self.rows if self.exact else min(2, self.rows), self.length)
         others = list(floats_of(self.raw(x), tuple(x.shape[:2])))[1:]
         if others:
             missing.append(f"the outputs {', '.join(others)} (give call)")
@@ -459,6 +459,8 @@ def optional_tensors(made: Subject) -> dict[str, Given]:
                 _all_positions,
             )  # fmt: skip
             if _accepts(made, ones):
+                if _inverted(made, ones):
+                    break  # `assert_padding_ignored` says so
                 found[ones.said] = ones
                 for side in ("left", "right"):
                     said = f"padding on the {side}"
@@ -472,6 +474,22 @@ def optional_tensors(made: Subject) -> dict[str, Given]:
         if name in takes and _accepts(made, documents):
             found[documents.said] = documents
     return found
+
+
+def _inverted(made: Subject, ones: Given) -> bool:
+    """Whether a mask of zeros gives the outputs of no mask, and one of ones does not."""
+    zeros = replace(ones, values=partial(_zeros_like, ones))
+    x = made.draw(made.rows if made.exact else min(made.rows, 2), made.length)
+    with changed(made.model):
+        plain = made(x)
+        with_ones, with_zeros = (
+            replace(made, call=partial(_given, made.call, given))(x) for given in (ones, zeros)
+        )
+    return relative(with_zeros, plain) <= 1e-5 < relative(with_ones, plain)
+
+
+def _zeros_like(ones: Given, x: Tensor) -> Tensor:
+    return torch.zeros_like(ones.values(x))
 
 
 def _accepts(made: Subject, optional: Given) -> bool:
