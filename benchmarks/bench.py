@@ -144,9 +144,9 @@ def step(options: argparse.Namespace) -> Section:
 
 def nanogpt(config: RunConfig, corpus: Any, steps: int, checkout: Path) -> None:
     """Steps of nanoGPT's model and optimizer, as in its train.py on a CPU."""
-    model = nanogpt_model(checkout, config.settings, len(corpus.alphabet))
+    model = nanogpt_model(checkout, config.settings.plain(), len(corpus.alphabet))
     optimizer = model.configure_optimizers(0.1, 1e-3, (0.9, 0.99), "cpu")
-    T, B = config.settings["model"]["block_size"], config.settings["data"]["batch_size"]
+    T, B = config.settings.model.block_size, config.settings.data.batch_size
     ids = corpus.train.long()
     for _ in range(steps):
         starts = torch.randint(len(ids) - T, (B,))
@@ -324,7 +324,7 @@ def race(options: argparse.Namespace) -> Section:
 def full_pass(checkout: Path, checkpoint: Path, corpus: Any) -> float:
     """Loss of nanoGPT's checkpoint on the whole validation text, as `val_loss` of our runs."""
     config = read_config(settings())
-    model = nanogpt_model(checkout, config.settings, len(corpus.alphabet)).eval()
+    model = nanogpt_model(checkout, config.settings.plain(), len(corpus.alphabet)).eval()
     model.load_state_dict(torch.load(checkpoint, weights_only=True)["model"])
     total = 0.0
     for x, y in corpus.held_out("val", 64):

@@ -40,7 +40,7 @@ def steps(options: argparse.Namespace, given: list[str]) -> Section:
         if mode and device == "cuda":
             arms[name].net.compile(mode=mode)
     if options.nanogpt:
-        model = nanogpt_model(options.nanogpt, config.settings, len(corpus.alphabet))
+        model = nanogpt_model(options.nanogpt, config.settings.plain(), len(corpus.alphabet))
         arms["nanoGPT, compiled"] = NanoStep(config, corpus, 10**5, device, torch.compile(model))
     memory = {}
     for name, go in arms.items():
@@ -53,7 +53,7 @@ def steps(options: argparse.Namespace, given: list[str]) -> Section:
     for _ in range(options.rounds):
         for name, go in arms.items():
             times[name].append(1e3 * seconds(partial(go, 30)) / 30)
-    rate, work = product_rate(device), flop_of_step(config.settings, len(corpus.alphabet))
+    rate, work = product_rate(device), flop_of_step(config.settings.plain(), len(corpus.alphabet))
     last, rows = times[[*times][-1]], []
     for name, taken in times.items():
         ms = statistics.median(taken)

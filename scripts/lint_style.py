@@ -69,31 +69,21 @@ UNCLEAN = [
     # src/attnlab/claims
     "src/attnlab/claims/ranking.py",
     # src/attnlab/commands
-    "src/attnlab/commands/cli.py",
     # src/attnlab/data
     "src/attnlab/data/corpus.py",
     "src/attnlab/data/plays.py",
     # src/attnlab/pages
     "src/attnlab/pages/attention_maps.py",
-    "src/attnlab/pages/explorer.py",
     # src/attnlab/plotting
     "src/attnlab/plotting/drawing.py",
     "src/attnlab/plotting/maps.py",
     # src/attnlab/probes
     # src/attnlab/runs
-    "src/attnlab/runs/compare.py",
-    "src/attnlab/runs/figure.py",
-    "src/attnlab/runs/frame.py",
-    "src/attnlab/runs/report.py",
-    "src/attnlab/runs/run_directory.py",
     "src/attnlab/runs/seed_statistics.py",
     "src/attnlab/runs/share.py",
     # src/attnlab/training
-    "src/attnlab/training/callbacks.py",
     "src/attnlab/training/lightning_module.py",
     "src/attnlab/training/metrics.py",
-    "src/attnlab/training/run.py",
-    "src/attnlab/training/summary.py",
     # tests/checkup
     "tests/checkup/reports.py",
     # tests/claims

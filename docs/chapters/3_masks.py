@@ -30,6 +30,7 @@ from matplotlib.figure import Figure
 
 from attnlab import attention as lab
 from attnlab.attention import AttentionConfig, SelfAttention, attention, core
+from attnlab.building.checkpoints import load_model
 from attnlab.checkup import (
     CheckFailed,
     assert_causal,
@@ -41,7 +42,6 @@ from attnlab.checkup.causal import dependence
 from attnlab.checkup.states import EVALUATION
 from attnlab.installation import lab_path
 from attnlab.plotting.drawing import styled
-from attnlab.training.checkpoints import load_model
 
 sys.path.append(str(lab_path("docs")))
 from chapters.shown import picture, table, train

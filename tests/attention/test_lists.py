@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from attnlab.building.models import attention_factory
 from attnlab.init import init_weights
 from attnlab.model import GPT
 from attnlab.plotting.drawing import KNOWN
 from attnlab.rng import generator
-from attnlab.training.build import attention
 from tests import conftest
 from tests.attention.formulas import CASES
 from tests.attention.layers import settings
@@ -51,7 +51,13 @@ def digest(variant: str) -> list[float]:
     A sum and not a hash, so that another processor may round a weight in another way.
     """
     net = GPT(
-        attention(settings(variant)), 65, block_size=16, n_layer=2, n_head=4, n_embd=32, bias=True
+        attention_factory(settings(variant)),
+        65,
+        block_size=16,
+        n_layer=2,
+        n_head=4,
+        n_embd=32,
+        bias=True,
     )
     init_weights(net, seed=3)
     count, total = 0, 0.0

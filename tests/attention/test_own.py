@@ -16,10 +16,10 @@ from torch import nn
 
 import attnlab
 from attnlab.attention import AttentionConfig, SelfAttention
+from attnlab.building.build import build
 from attnlab.errors import BadInput
 from attnlab.init import init_weights
 from attnlab.model import GPT
-from attnlab.training.build import build
 from attnlab.training.config import read_config
 from attnlab.training.run import run
 from tests.attention.layers import C, H, T, randomized, settings, x_of
@@ -51,6 +51,11 @@ CHANGES: list[dict[str, Any]] = [
     {"_target_": "my_attention.Both", "conv": 3, "gate": "channel"},
     {"_target_": ["GatedAttention", "ShortConvolution"], "conv": 3},
     {"_target_": ["my_attention.TalkingHeads", "ForgettingAttention", "ValueResidual"]},
+    {"_target_": "my_attention.Tempered"},
+    {"_target_": "my_attention.EvenScores"},
+    {"_target_": "my_attention.SymbolValues", "head_size": 10},
+    {"_target_": "my_attention.CostlyGate"},
+    {"_target_": "my_attention.NearAndFar"},
 ]
 
 

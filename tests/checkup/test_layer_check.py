@@ -9,10 +9,10 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from attnlab.attention import AttentionConfig
+from attnlab.building.models import attention_factory
 from attnlab.errors import BadInput
 from attnlab.init import init_weights
 from attnlab.model import GPT
-from attnlab.training.build import attention
 from attnlab.training.layer_check import check_layer, check_layers
 from tests.checkup.small import C, H
 from tests.checkup.user_layers import DISHONEST, HONEST, NO_MASKS, T, own
@@ -71,7 +71,7 @@ VARIANTS = sorted(path.stem for path in (CONF / "attn").glob("*.yaml"))
 def test_variants_of_the_lab_pass_unless_a_leak_is_their_point(name: str) -> None:
     with initialize_config_dir(str(CONF), version_base="1.3"):
         node: Any = OmegaConf.to_container(compose("train", [f"attn={name}"]).attn, resolve=True)
-    first, layer = (attention(node)(AttentionConfig(24, 2, 24, layer=n)) for n in (0, 1))
+    first, layer = (attention_factory(node)(AttentionConfig(24, 2, 24, layer=n)) for n in (0, 1))
     if name in REFUSED:
         with pytest.raises(BadInput, match=r"which its mask blocks|without keys"):
             check_layer(layer, n_embd=24, block_size=24, before=[first])

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from attnlab.runs.compare import compare
-from attnlab.runs.figure import draw
+from attnlab.runs.figure import draw_comparison
 from attnlab.runs.frame import read_runs
-from attnlab.runs.report import number
+from attnlab.runs.tables import four_digits
 from tests.cli import attnlab
 from tests.invented import write_run
 from tests.runs.cases import CASES
@@ -55,12 +55,12 @@ def test_all_outputs_agree(
         assert table.difference[label] == pytest.approx(difference)
     (shown,) = re.findall(rf"^{re.escape(label)}  .*$", done.out, re.MULTILINE)
     for value in table.loc[label].drop("status").dropna():
-        assert (number(value) if isinstance(value, float) else str(value)) in shown
+        assert (four_digits(value) if isinstance(value, float) else str(value)) in shown
     assert said in done.out and said in (page := html.read_text()) and of_page in page
     assert len(re.findall(f"<th>{re.escape(label)}</th>", page)) >= 1
 
     (compared,) = (c for c in compare(read_runs(tmp_path / "lab")) if c.label == label)
-    panels = {x.get_title(): x for x in draw(compare(read_runs(tmp_path / "lab"))).axes}
+    panels = {x.get_title(): x for x in draw_comparison(compare(read_runs(tmp_path / "lab"))).axes}
     if axes := panels.get("each seed minus the baseline"):
         names = [" ".join(x.get_text().split()) for x in axes.get_yticklabels()]
         (y,) = (y for y, name in enumerate(names) if re.sub(r" \(.*", "", name) == label)
@@ -78,13 +78,13 @@ def test_a_long_label_is_whole_in_files_and_ends_after_a_word_in_the_terminal(
     for variant, loss in (("sdpa", 2.0), ("unscaled", 2.1)):
         write_run(tmp_path / "lab", variant, 0, loss, folder=tmp_path / "lab" / variant / "0")
         other = tmp_path / "lab" / f"{variant} long" / "0"
-        write_run(tmp_path / "lab", variant, 0, loss + 1, LONG, folder=other)
+        write_run(tmp_path / "lab", variant, 0, loss + 1, LONG, sha256="1" * 64, folder=other)
     csv, html = tmp_path / "table.csv", tmp_path / "page.html"
     done = attnlab("compare", str(tmp_path / "lab"), "--csv", str(csv), "--html", str(html))
     label = f"unscaled {LONG.replace('data.', '')}"
     assert label in csv.read_text() and label in html.read_text()
     table = done.out.split("\n\n")[0].split("\n")
-    assert max(map(len, table)) <= 80 and any(x.startswith("unscaled ... ") for x in table)
+    assert max(map(len, table)) <= 80 and any(x.startswith("unscaled path=...") for x in table)
 
 
 def test_an_own_mask_an_own_layer_and_callbacks_are_named(tmp_path: Path) -> None:

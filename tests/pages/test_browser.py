@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attnlab.pages.comparison import page
+from attnlab.pages.comparison import comparison_page
 from attnlab.pages.explorer import explore
 from attnlab.plotting.maps import shades
 from attnlab.probes.capture import View
@@ -155,6 +155,8 @@ def test_the_page_of_a_comparison(tmp_path: Path, dark: bool) -> None:
     seen.leak = leak.map((x) => x.getBoundingClientRect().right);
     seen.figures = all("svg").map((x) => x.getBoundingClientRect().width);
     """
-    for seen in visit(tmp_path, page(compare(read_runs(tmp_path / "lab"))), do, dark=dark):
+    for seen in visit(
+        tmp_path, comparison_page(compare(read_runs(tmp_path / "lab"))), do, dark=dark
+    ):
         assert len(seen["figures"]) == 1 and min(seen["figures"]) > 300
         assert len(seen["leak"]) == 1 and seen["leak"][0] <= seen["width"]  # without scrolling

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.pages.attention_maps import equal_heads, saturated_layers
-from attnlab.pages.comparison import page
+from attnlab.pages.comparison import comparison_page
 from attnlab.probes.capture import View
 from attnlab.probes.history import as_history, snapshot
 from attnlab.runs.compare import compare
@@ -51,7 +51,7 @@ def test_the_page_of_a_comparison_escapes_names(tmp_path: Path) -> None:
         for variant, loss in (("sdpa", 2.0), ("<b>own", 2.1)):
             losses = [3.0, 2.5, loss]
             write_run(tmp_path, variant, seed, loss, curves={"val/loss": losses})
-    text = page(compare(read_runs(tmp_path)))
+    text = comparison_page(compare(read_runs(tmp_path)))
     assert "<b>own" not in text and "&lt;b&gt;own" in text
     assert (
         text.count("<svg") == 1

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.attention import AttentionConfig, SelfAttention
+from attnlab.building.models import attention_factory
 from attnlab.init import init_weights
 from attnlab.model import GPT
 from attnlab.probes import measures
 from attnlab.probes.capture import costs, first_nonfinite, mean_future_mass, scalars, views
 from attnlab.rng import Rule, normal
-from attnlab.training.build import attention
 from tests.attention.layers import VARIANTS, settings
 from tests.attention.researchers import Delta
 
@@ -42,7 +42,7 @@ class Told(nn.Module):
 
 
 def gpt(variant: Any, n_layer: int = 2) -> GPT:
-    attn = attention(settings(variant)) if isinstance(variant, str) else variant
+    attn = attention_factory(settings(variant)) if isinstance(variant, str) else variant
     net = GPT(attn, 7, block_size=T, n_layer=n_layer, n_head=H, n_embd=C)
     init_weights(net, 0)
     return net

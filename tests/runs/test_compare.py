@@ -3,11 +3,14 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from attnlab.errors import BadInput
-from attnlab.runs.compare import at_best, compare
+from attnlab.runs.best_rate import at_best
+from attnlab.runs.compare import compare
 from attnlab.runs.frame import read_runs
-from attnlab.runs.report import listing, table
+from attnlab.runs.report import all_sentences
+from attnlab.runs.tables import comparison_table, run_table
 from tests.invented import write_run
 
 
@@ -36,15 +39,115 @@ def test_a_baseline_that_every_setting_is_its_own(two: Path) -> None:
 
 
 def test_a_leak_has_a_verdict_and_no_difference(two: Path) -> None:
-    rows = table(compare(read_runs(two))).set_index("run")
+    rows = comparison_table(compare(read_runs(two))).set_index("run")
     assert rows.verdict.to_dict() == {"sdpa": "baseline", "unscaled": "open", "flipped": "leak"}
     assert rows.difference.isna().to_dict() == {"sdpa": True, "unscaled": False, "flipped": True}
-    assert listing(read_runs(two)).set_index("run").leak.max() == pytest.approx(0.9)
+    assert run_table(read_runs(two)).set_index("run").leak.max() == pytest.approx(0.9)
 
 
-def test_a_run_that_stands_twice_is_refused(tmp_path: Path) -> None:
-    for place in "ab":
+def test_a_setting_with_one_rate_twice_is_refused(tmp_path: Path) -> None:
+    for low in (1e-4, 1e-5):
         for rate in (1e-3, 1e-2):
-            write_run(tmp_path / place, "sdpa", 0, 2.0, f"optim.lr={rate:g}")
+            typed = f"optim.lr={rate:g}", f"optim.min_lr={low:g}"
+            write_run(tmp_path, "sdpa", 0, 2.0, *typed)
     with pytest.raises(BadInput, match="have the same"):
         at_best(read_runs(tmp_path), "lr")
+
+
+def in_other_order(folder: Path) -> None:
+    """Write the settings of a run with all keys in another order."""
+
+    def turned(settings: object) -> object:
+        if not isinstance(settings, dict):
+            return settings
+        return {key: turned(value) for key, value in reversed(settings.items())}
+
+    file = folder / ".hydra/config.yaml"
+    settings = yaml.safe_load(file.read_text())
+    file.write_text(yaml.safe_dump(turned(settings), sort_keys=False))
+
+
+def test_settings_in_another_order_of_keys_are_compared(tmp_path: Path) -> None:
+    write_run(tmp_path, "sdpa", 0, 2.0)
+    in_other_order(write_run(tmp_path, "unscaled", 0, 2.1))
+    (base, other) = compare(read_runs(tmp_path))
+    assert base.is_baseline and other.baseline is base.group
+    assert other.differences.tolist() == pytest.approx([0.1])
+
+
+# How the runs of one setting are repeated: the overrides of the first, and of the second ones.
+REPEATED = {
+    "in a single command": (["optim.lr=0.01"], ["optim.lr=1.0e-2"], {}),
+    "with a whole number": (["model.dropout=0.0"], ["model.dropout=0"], {}),
+    "with a default typed": ([], ["optim.lr=0.001"], {}),
+    "with what is only shown": ([], ["checkpoint_every=7"], {}),
+    "with another path of the text": (["data.path=a.txt"], ["data.path=/home/a.txt"], {}),
+    "with null typed": ([], [], {"init_from": None}),
+    "in another order": ([], [], {}),
+}
+
+
+@pytest.mark.parametrize("way", REPEATED)
+@pytest.mark.parametrize("place", ["here", "there"])
+def test_one_seed_counts_once(tmp_path: Path, way: str, place: str) -> None:
+    first, second, settings = REPEATED[way]
+    for seed in range(3):
+        for variant, loss in (("sdpa", 2.0), ("unscaled", 2.1 + seed / 100)):
+            write_run(tmp_path / "here", variant, seed, loss, *first)
+            again = tmp_path / place / f"again {variant}" / f"seed={seed}"
+            folder = write_run(
+                tmp_path / place, variant, seed, loss, *second, folder=again, settings=settings
+            )
+            if way == "in another order":
+                in_other_order(folder)
+    frame = read_runs(tmp_path)
+    base, other = compare(frame)
+    assert len(frame) == 12 and len(base.runs) == len(other.runs) == len(other.pairs) == 3
+    assert other.interval[0] == pytest.approx(0.11) and len(other.group.repeats) == 3
+    table = comparison_table([base, other]).set_index("run")
+    assert table.n.tolist() == [3, 3] and table.better[other.label] == "0 of 3"
+    (said,) = [x for x in all_sentences([base, other]) if "repeat" in x]
+    assert said.startswith("6 runs") and "losses differ" not in said
+    assert run_table(frame).run.str.contains("(repeated)", regex=False).sum() == 6
+
+
+def test_a_variant_by_its_name_and_by_its_setting_is_one(tmp_path: Path) -> None:
+    for seed in range(2):
+        write_run(tmp_path, "sdpa", seed, 2.0)
+        write_run(tmp_path, "sdpa", seed, 2.1, "attn.scale=1.0")
+        write_run(tmp_path, "unscaled", seed, 2.1)
+    by_label = {c.label: c for c in compare(read_runs(tmp_path))}
+    assert {*by_label} == {"sdpa", "unscaled"} and by_label["sdpa"].is_baseline
+    assert len(by_label["unscaled"].pairs) == 2
+
+
+def test_ten_verdicts_need_ten_seeds(tmp_path: Path) -> None:
+    """Four seeds, each run in three sweeps, are no twelve seeds."""
+    for sweep in "abc":
+        for seed in range(4):
+            write_run(tmp_path / sweep, "sdpa", seed, 2.0)
+            write_run(tmp_path / sweep, "unscaled", seed, 2.1)
+    _, other = compare(read_runs(tmp_path))
+    assert other.decision == ("open", 0) and len(other.pairs) == 4
+
+
+def test_which_of_two_runs_counts_and_that_they_differ(tmp_path: Path) -> None:
+    """The one with a result, then that of the larger sweep."""
+    write_run(tmp_path / "a", "sdpa", 0, 1.5, status="interrupted")
+    write_run(tmp_path / "a", "unscaled", 0, 2.5)
+    for seed in range(2):
+        write_run(tmp_path / "b", "sdpa", seed, 2.0)
+        write_run(tmp_path / "b", "unscaled", seed, 2.1)
+    base, other = compare(read_runs(tmp_path))
+    assert base.runs.loss.tolist() == [2.0, 2.0] and other.runs.loss.tolist() == [2.1, 2.1]
+    (said,) = [x for x in all_sentences([base, other]) if "repeats" in x]
+    assert said.startswith("One run") and "0.4" in said.replace("4e-01", "0.4")
+
+
+def test_a_best_rate_is_chosen_from_seeds_that_count_once(tmp_path: Path) -> None:
+    for place in "ab":
+        for rate, loss in ((1e-3, 2.5), (1e-2, 2.0)):
+            write_run(tmp_path / place, "sdpa", 0, loss, f"optim.lr={rate:g}")
+    frame, _, _ = at_best(read_runs(tmp_path), "lr")
+    (only,) = compare(frame)
+    assert len(frame) == 2 and len(only.runs) == 1 and len(only.group.repeats) == 1

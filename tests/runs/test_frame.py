@@ -1,13 +1,15 @@
 """Runs as one table: what is read, chosen and never written."""
 
+import json
+import math
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from attnlab.errors import BadInput
-from attnlab.runs.compare import at_best
-from attnlab.runs.frame import read_run, read_runs, read_scalars
+from attnlab.runs.best_rate import at_best
+from attnlab.runs.frame import known_column, read_curves, read_run, read_runs, read_scalars
 from tests.invented import write_run
 
 
@@ -96,3 +98,75 @@ def test_a_run_without_a_result_has_no_best_rate(tmp_path: Path, status: str) ->
     write_run(tmp_path, "sdpa", 0, 2.0, "optim.lr=0.01", status=status)
     with pytest.raises(BadInput, match=r"only one optim\.lr"):
         at_best(read_runs(tmp_path), "lr")
+
+
+def test_parquet_keeps_the_frame(lab: Path, tmp_path: Path) -> None:
+    """Settings and metrics of every kind, in one column of different kinds, and none at all."""
+    kinds = {"attn": {"layers": {"0": {"a": 1}}}, "callbacks": {}, "trainer": {"devices": "auto"}}
+    folder = write_run(lab, "hybrid", 0, 2.0, settings=kinds)
+    write_run(lab, "gqa", 0, 2.0, settings={"trainer": {"devices": 2}, "init_from": "a"})
+    write_run(lab, "mqa", 0, 2.0, settings={"trainer": {"devices": [0, 1]}, "name": 7})
+    metrics = json.loads((folder / "metrics.json").read_text())
+    metrics |= {"by_length": {"64": {"loss": [1.0, math.nan, 2]}}, "git": None, "huge": 2**70}
+    (folder / "metrics.json").write_text(json.dumps(metrics))
+    (folder.parent / "seed=9" / ".hydra").mkdir(parents=True)
+    (folder.parent / "seed=9" / ".hydra/config.yaml").write_text("[")  # damaged
+    frame = read_runs(lab)
+    frame.to_parquet(tmp_path / "runs.parquet")
+    back = pd.read_parquet(tmp_path / "runs.parquet")
+    assert {*frame.status} == {"finished", "diverged", "failed", "damaged"}
+    for name in frame:
+        if name != "by_length.64.loss":  # Parquet returns an array
+            values = [x[name].astype(object).where(x[name].notna(), "-") for x in (back, frame)]
+            assert values[0].tolist() == values[1].tolist(), name
+    assert {type(x) for x in frame.folder} == {str}
+    assert frame.set_index("attn")["trainer.devices"].loc[["gqa", "mqa"]].tolist() == [
+        *("2", "[0, 1]")
+    ]
+
+
+def test_no_column_has_two_meanings(tmp_path: Path) -> None:
+    """A setting and a metric of one name, and what a probe of the user's calls as we call ours."""
+    folder = write_run(tmp_path, "sdpa", 0, 2.0, settings={"train_loss": True})
+    write_run(tmp_path, "sdpa", 1, 2.0, settings={"train_loss": True}, status="interrupted")
+    metrics = json.loads((folder / "metrics.json").read_text()) | {"train_loss": 1.5}
+    metrics["probes"] = {"loss": 7.0, "folder": 8.0, "optim.lr": 9.0, "mine": 10.0}
+    (folder / "metrics.json").write_text(json.dumps(metrics))
+    frame = read_runs(tmp_path)
+    assert frame.train_loss[0] == 1.5 and pd.isna(frame.train_loss[1])
+    assert frame.loss[0] == 2.0 and frame.folder[0] == str(folder.resolve())
+    assert frame["optim.lr"].tolist() == [1e-3, 1e-3] and frame.mine[0] == 10.0
+    assert [frame[f"probes.{name}"][0] for name in ("loss", "folder", "optim.lr")] == [7, 8, 9]
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("effective_keys", "attn/effective_keys"),
+        ("attn/efective_keys", "attn/effective_keys"),
+        ("lr", "optim.lr"),
+        ("optim.rl", "optim.lr"),
+    ],
+)
+def test_an_unknown_column_has_a_proposal(tmp_path: Path, name: str, near: str) -> None:
+    write_run(tmp_path, "sdpa", 0, 2.0, effective_keys=3.0)
+    frame = read_runs(tmp_path)
+    with pytest.raises(BadInput, match=near):
+        known_column(frame, name)
+    with pytest.raises(BadInput, match=near):
+        read_runs(tmp_path, where=[f"{name}=1"])
+
+
+@pytest.mark.parametrize("logger", ["tensorboard", "csv"])
+def test_curves_are_one_frame(tmp_path: Path, logger: str) -> None:
+    losses = {"val/loss": [3.0, 2.5]}
+    for seed in (0, 1):
+        folder = write_run(tmp_path, "sdpa", seed, 2.0, curves=None if logger == "csv" else losses)
+        if logger == "csv":  # a row for each call, as Lightning's CSVLogger writes them
+            (folder / "metrics.csv").write_text("step,train/lr,val/loss\n1,,3.0\n1,0.1,\n2,,2.5\n")
+    write_run(tmp_path, "unscaled", 0, 2.0)  # has logged nothing
+    curves = read_curves(tmp_path)
+    assert curves["seed"].tolist() == [0, 0, 1, 1] and curves["step"].tolist() == [1, 2, 1, 2]
+    assert curves["val/loss"].tolist() == [3.0, 2.5] * 2 and {*curves["attn"]} == {"sdpa"}
+    with pytest.raises(BadInput, match="logged"):
+        read_curves(tmp_path, where=["attn=unscaled"])

@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 
 from attnlab.runs import report
-from attnlab.runs.compare import at_best, compare
-from attnlab.runs.figure import draw
+from attnlab.runs.best_rate import at_best
+from attnlab.runs.compare import compare
+from attnlab.runs.figure import draw_comparison
 from attnlab.runs.frame import read_runs
-from attnlab.runs.share import percent, sentence, share_of, shares
+from attnlab.runs.share import percent, share_of, share_sentence, shares_of
+from attnlab.runs.tables import as_text, comparison_table
 from tests.invented import write_run
 
 NONE, SDPA = [2.5, 2.6, 2.4, *[2.5] * 7], [2.1, 2.2, 2.0, *[2.1] * 7]  # attention gives 0.4
@@ -59,7 +61,9 @@ def test_no_number_and_why(
 ) -> None:
     share = share_of(loss, none, sdpa)
     assert math.isnan(share.median) and share.by_seed == () and fact in share.why
-    assert "%" not in sentence("unscaled", share) and fact in sentence("unscaled", share)
+    assert "%" not in share_sentence("unscaled", share) and fact in share_sentence(
+        "unscaled", share
+    )
 
 
 def test_five_times_the_spread_is_enough() -> None:
@@ -78,7 +82,7 @@ def test_five_times_the_spread_is_enough() -> None:
     ],
 )
 def test_the_words(kept: tuple[float, ...], facts: tuple[str, ...]) -> None:
-    said = sentence("unscaled", share_of(*losses(*kept)))
+    said = share_sentence("unscaled", share_of(*losses(*kept)))
     assert all(fact in said for fact in (*facts, "at this learning rate")), said
 
 
@@ -100,13 +104,13 @@ def sweep(root: Path, unscaled: tuple[float, ...], *overrides: str, **measures: 
 def test_sentence_table_and_figure_say_the_same(tmp_path: Path) -> None:
     sweep(tmp_path / "lab", (0.04, 0.05, 0.07))
     compared = compare(read_runs(tmp_path))
-    assert shares(compared)["unscaled"].median == pytest.approx(0.05)
-    table = report.table(compared).set_index("run")
+    assert shares_of(compared)["unscaled"].median == pytest.approx(0.05)
+    table = comparison_table(compared).set_index("run")
     assert table.keeps["unscaled"] == pytest.approx(0.05) and table.keeps["none"] == 0
-    assert "5 %" in report.as_text(report.table(compared))
-    (said,) = [x for x in report.text(compared).split("\n") if "what attention gives" in x]
+    assert "5 %" in as_text(comparison_table(compared))
+    (said,) = [x for x in report.summary(compared).split("\n") if "what attention gives" in x]
     assert said.startswith("unscaled keeps 5 %") and "at this learning rate" in said
-    (shown,) = (x for x in draw(compared).axes if "attention gives" in x.get_title())
+    (shown,) = (x for x in draw_comparison(compared).axes if "attention gives" in x.get_title())
     assert [x.get_text() for x in shown.get_yticklabels()] == ["unscaled", "none"]
     points = shown.lines[0].get_xdata() if len(shown.lines[0].get_xdata()) == 3 else ()
     assert sorted([*points, *shown.lines[1].get_xdata()])[-3:] == pytest.approx([4, 5, 7])
@@ -125,20 +129,20 @@ def test_a_comparison_without_a_share_says_why(
 ) -> None:
     sweep(tmp_path / "lab", kept, **measures)
     compared = compare(read_runs(tmp_path))
-    (said,) = [x for x in report.text(compared).split("\n") if "No share" in x]
+    (said,) = [x for x in report.summary(compared).split("\n") if "No share" in x]
     assert fact in said
-    table = report.table(compared).set_index("run")
+    table = comparison_table(compared).set_index("run")
     assert math.isnan(table.keeps["unscaled"])
-    (panel,) = (x for x in draw(compared).axes if "attention gives" in x.get_title())
+    (panel,) = (x for x in draw_comparison(compared).axes if "attention gives" in x.get_title())
     assert fact in " ".join(" ".join(x.get_text() for x in panel.texts).split())
 
 
 def test_no_share_without_none_or_beside_another_baseline(tmp_path: Path) -> None:
     sweep(tmp_path / "lab", (0.04, 0.05, 0.07))
     frame = read_runs(tmp_path)
-    assert shares(compare(frame[frame.attn != "none"])) == {}
-    assert shares(compare(frame, "unscaled")) == {}
-    assert shares(compare(frame, "none")) == {}
+    assert shares_of(compare(frame[frame.attn != "none"])) == {}
+    assert shares_of(compare(frame, "unscaled")) == {}
+    assert shares_of(compare(frame, "none")) == {}
 
 
 def test_best_rates_are_said_to_be_best(tmp_path: Path) -> None:
@@ -147,5 +151,5 @@ def test_best_rates_are_said_to_be_best(tmp_path: Path) -> None:
             for variant, loss in (("none", 2.5), ("sdpa", 2.1), ("unscaled", 2.3 + worse)):
                 write_run(tmp_path / "lab", variant, seed, loss, f"optim.lr={rate}")
     frame, apart, _ = at_best(read_runs(tmp_path), "lr")
-    said = report.text(compare(frame, apart=apart))
+    said = report.summary(compare(frame, apart=apart))
     assert "keeps 50 % of what attention gives at their best rates" in said

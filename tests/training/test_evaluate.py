@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from attnlab.training.lengths import evaluate, included_data
+from attnlab.evaluation import evaluate, included_data
 from tests.cli import attnlab
 from tests.conftest import CONF
 

@@ -4,11 +4,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 from torch import nn
 
 from attnlab.processor import has_bf16
-from attnlab.training.config import for_lightning, read_config
+from attnlab.training.config import for_lightning, read_config, read_settings
 from attnlab.training.optimizers import (
     Muon,
     cosine,
@@ -139,9 +138,7 @@ def test_bf16_is_used_where_the_processor_has_it(
         assert newton_schulz_dtype(device) == expected
         if device == CPU:
             cfg = settings("trainer.precision=fastest", "trainer.accelerator=cpu")
-            trainer = OmegaConf.to_container(cfg["trainer"])
-            assert isinstance(trainer, dict)
-            precision = for_lightning(trainer)["precision"]
+            precision = for_lightning(read_settings(cfg).trainer)["precision"]
             assert precision == ("bf16-mixed" if expected == torch.bfloat16 else "32-true")
     finally:
         has_bf16.cache_clear()

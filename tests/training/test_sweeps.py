@@ -18,7 +18,7 @@ import lightning.pytorch as L
 class Faulty(L.Callback):
     '''Fails in one run of a sweep, until it is repaired.'''
     def on_train_batch_start(self, trainer, lit, *_):
-        this = (lit.settings["variant"], lit.seed) == ("unscaled", 1)
+        this = (lit.settings.variant, lit.seed) == ("unscaled", 1)
         if this and not Path("repaired").exists():
             raise ZeroDivisionError("a fault of the user's own")
 """

@@ -9,12 +9,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from attnlab.attention import AttentionConfig
+from attnlab.building.models import at_length
 from attnlab.data.sequences import induction
 from attnlab.errors import BadInput
+from attnlab.evaluation import by_position
 from attnlab.init import init_weights
 from attnlab.model import GPT
 from attnlab.training.config import read_config
-from attnlab.training.lengths import at_length, by_position
 from tests.conftest import settings
 
 Train = Callable[..., Any]
@@ -34,9 +35,9 @@ def test_the_first_positions_of_a_longer_text_have_the_same_logits(variant: str)
     net = config.model(20).eval()
     ids = torch.randint(20, (3, 40))
     with torch.no_grad():
-        longer = at_length(net, config.settings, 40)
+        longer = at_length(net, config.settings.model, config.settings.attn, 40)
         torch.testing.assert_close(longer(ids)[:, :16], net(ids[:, :16]))
-    assert at_length(net, config.settings, 16) is net
+    assert at_length(net, config.settings.model, config.settings.attn, 16) is net
 
 
 class Gated(nn.Module):
@@ -61,7 +62,7 @@ def test_all_parameters_without_initial_values_are_named() -> None:
 def test_a_length_without_positions_is_refused() -> None:
     config = read_config(settings(*TINY, "model.learned_positions=true"))
     with pytest.raises(BadInput, match="learned_positions=false"):
-        at_length(config.model(20), config.settings, 17)
+        at_length(config.model(20), config.settings.model, config.settings.attn, 17)
 
 
 def test_loss_and_accuracy_by_position_are_those_of_a_loop() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from attnlab.runs.seed_statistics import LOOKS, Answer, Verdict, count, median_interval
+from attnlab.runs.seed_statistics import LOOKS, Answer, Verdict, median_interval, verdict_of
 
 FEWEST_JUDGED = LOOKS[0][0]  # with fewer seeds, values are shown and not judged
 # How a prediction bears on its sentence. "against": if confirmed, the sentence is false there.
@@ -59,7 +59,7 @@ def judge(
         verdict = "confirmed"
     elif not always and most >= FEWEST_JUDGED:
         last_look = max(seeds for seeds, _ in LOOKS if seeds <= most)
-        verdict, n, undecided = count(answers, last_look)
+        verdict, n, undecided = verdict_of(answers, last_look)
     n = n or len(answers)
     numbers = [value for value in values[:n] if not math.isnan(value)]
     interval = median_interval(numbers) if numbers else (math.nan, math.nan, math.nan)

@@ -349,7 +349,7 @@ def open_ranking(
     if own:
         short = re.sub(r"[^a-zA-Z0-9_.=,-]+", "_", names[0])[:60]
         outputs /= f"{short}~{digest_of_healthy(protocol, names[0])}"
-    rows, commit = open_rows(protocol.folder, outputs / "rows.jsonl", apart=own)
+    rows, commit = open_rows(protocol.folder / "rows.jsonl", outputs / "rows.jsonl", apart=own)
     missing = partial(missing_of_ranking, protocol, rows, names, quick=quick)
     return Work(protocol.folder, outputs, rows, commit, missing)
 
@@ -363,4 +363,4 @@ def digest_of_healthy(protocol: Protocol, name: str) -> str:
     result = checkup(config.model(len(config.data().alphabet)), name=name)
     if not result.healthy:
         raise BadInput(f"{name} does not pass the checkup and is not ranked:\n{result}")
-    return hashlib.sha256(repr(config.settings["attn"]).encode()).hexdigest()[:8]
+    return hashlib.sha256(repr(config.settings.attn).encode()).hexdigest()[:8]

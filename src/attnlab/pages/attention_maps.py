@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from attnlab.building.checkpoints import load_model, read_checkpoint
 from attnlab.errors import BadInput
 from attnlab.plotting import maps
 from attnlab.plotting.drawing import styled
 from attnlab.probes import measures
 from attnlab.probes.capture import View, by_head, views
 from attnlab.probes.history import read_history
-from attnlab.training.checkpoints import load_model, read_checkpoint
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,7 +53,7 @@ def look(
         text: from two characters or tokens to as many as the model takes; by default the start of
             the validation text of its training, and a line of Hamlet for a model of transformers.
         layer, head: the only one to show, from 0; None shows all.
-        trust: as for `attnlab.training.checkpoints.load_model`.
+        trust: as for `attnlab.building.checkpoints.load_model`.
     """
     seen, labels, unit = views_of(target, text, trust=trust)
     titles, pictures, words = [], [], []

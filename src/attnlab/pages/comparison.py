@@ -8,8 +8,9 @@ import pandas as pd
 
 from attnlab.plotting.drawing import as_svg, styled
 from attnlab.runs.compare import Comparison
-from attnlab.runs.figure import draw, findings
-from attnlab.runs.report import number, readable, sentences, table
+from attnlab.runs.figure import draw_comparison, findings
+from attnlab.runs.report import all_sentences
+from attnlab.runs.tables import comparison_table, four_digits, readable
 
 STYLE = """
 :root { color-scheme: light dark; }
@@ -32,21 +33,23 @@ svg { display: block; max-width: max(100%, 56rem); height: auto; margin-top: 2re
 """
 
 
-def page(comparisons: Sequence[Comparison]) -> str:
+def comparison_page(comparisons: Sequence[Comparison], within: float | None = None) -> str:
     """One HTML page without a script, which loads nothing: findings, sentences, table, figure,
     patterns of the first seed, and the settings that differ. BadInput if no run has a loss."""
     title = (findings(comparisons) or [f"{len(comparisons)} settings"])[0]
-    sound = [c for c in comparisons if c.first.status != "damaged"]
-    settings = pd.DataFrame({c.label: c.first.settings for c in sound})
+    sound = [c for c in comparisons if not c.group.is_damaged]
+    settings = pd.DataFrame({c.label: c.group.settings for c in sound})
     settings = settings.map(lambda x: x if isinstance(x, str) else json.dumps(x))
     settings = settings.replace("NaN", "-")  # not a setting of this variant
     settings = settings[settings.nunique(axis=1) > 1]
-    rows = readable(table(comparisons)).set_index("run").rename_axis(None)
+    rows = (
+        readable(comparison_table(comparisons, within=within)).set_index("run").rename_axis(None)
+    )
     with styled():
-        picture = as_svg(draw(comparisons))
+        picture = as_svg(draw_comparison(comparisons))
     parts = [
-        *(f"<p>{html.escape(text)}</p>" for text in sentences(comparisons)),
-        scroll(rows.to_html(na_rep="", border=0, float_format=number)),
+        *(f"<p>{html.escape(text)}</p>" for text in all_sentences(comparisons, within)),
+        scroll(rows.to_html(na_rep="", border=0, float_format=four_digits)),
         scroll(picture[picture.index("<svg") :]),  # without XML's head
     ]
     if len(settings):

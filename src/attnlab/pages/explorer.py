@@ -3,20 +3,15 @@
 import html
 import json
 import math
-from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from attnlab.errors import BadInput, printable
 from attnlab.pages.attention_maps import views_of
 from attnlab.probes.history import as_history, read_history, snapshot
-from attnlab.runs.compare import labels
 from attnlab.runs.frame import read_run
-
-Run = Mapping[str, Any]  # a row of `read_runs`
+from attnlab.runs.groups import Run, labels
 
 
 def explore(*models: str | Path, text: str | None = None, trust: bool = False) -> str:
@@ -30,7 +25,7 @@ def explore(*models: str | Path, text: str | None = None, trust: bool = False) -
         raise BadInput("explore takes at least one model")
     folders = [Path(model).resolve() for model in models]
     runs = [read_run(x) if (x / ".hydra/config.yaml").exists() else None for x in folders]
-    known = [pd.DataFrame([run]) for run in runs if run]
+    known = [run for run in runs if run]
     short = iter(labels(known) if known else [])
     pairs = zip(models, runs, strict=True)
     names = [next(short) if run else printable(str(model)) for model, run in pairs]
@@ -50,7 +45,7 @@ def history_of(target: str, run: Run | None, text: str | None, *, trust: bool) -
     if run is not None and text is None and (found := read_history(Path(target))):
         return found
     seen, tokens, _ = views_of(target, text, trust=trust)
-    step = run["step"] if run is not None and run.get("step") == run.get("step") else 0
+    step = run.get("step") if run is not None else None
     return as_history(tokens, seen, [snapshot(seen, int(step or 0))])
 
 
@@ -59,5 +54,7 @@ def note(run: Run | None) -> str:
     if run is None:
         return ""
     loss = run.get("val_loss", math.nan)
-    known = isinstance(loss, float) and math.isfinite(loss)
-    return f"{run['status']}, seed {run.get('seed')}" + f", validation loss {loss:.4f}" * known
+    said = f"{run['status']}, seed {run.get('seed')}"
+    if isinstance(loss, float) and math.isfinite(loss):
+        said += f", validation loss {loss:.4f}"
+    return said

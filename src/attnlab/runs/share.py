@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median, stdev
 
-from attnlab.runs.compare import Comparison, is_plain
+from attnlab.runs.compare import Comparison
 from attnlab.runs.seed_statistics import median_interval
 
-FEWEST = 3  # seeds; with fewer there is no share
+FEWEST_FOR_SHARE = 3  # seeds; with fewer there is no share
 CLEAR = 5  # what attention gives must be so many standard deviations over the seeds
 INTERVAL = 6  # seeds from which on the median has an exact interval
 
@@ -40,7 +40,7 @@ def share_of(loss: Sequence[float], none: Sequence[float], sdpa: Sequence[float]
     gains = [a - b for a, b in zip(none, sdpa, strict=True)]
     if lost:
         return Share(why=f"{' and '.join(lost)} diverged")
-    if len(gains) < FEWEST:
+    if len(gains) < FEWEST_FOR_SHARE:
         seeds = ("no seed", "one seed", "two seeds")[len(gains)] + " in common"
         return Share(why=f"three seeds per variant are needed; it, none and sdpa have {seeds}")
     gain, spread = median(gains), stdev(gains)
@@ -55,30 +55,31 @@ def share_of(loss: Sequence[float], none: Sequence[float], sdpa: Sequence[float]
     return Share(tuple(shares), *median_interval(shares))
 
 
-def shares(comparisons: Sequence[Comparison]) -> dict[str, Share]:
+def shares_of(comparisons: Sequence[Comparison]) -> dict[str, Share]:
     """Label -> share, of each setting that was compared with unchanged softmax attention, where
     attn=none was trained with the same settings and seeds."""
     found: dict[str, Share] = {}
     for none in comparisons:
-        base = none.baseline
-        if base is None or (none.first.attn, base.first.attn) != ("none", "sdpa"):
+        sdpa = none.baseline
+        if sdpa is None or "sdpa" not in sdpa.unchanged_variants:
             continue
-        if is_plain(none) and is_plain(base):
-            like = [c for c in comparisons if len(c.pairs) and c.baseline.runs is base.runs]
-            found |= {c.label: between(c, none) for c in like}
+        if "none" in none.group.unchanged_variants:
+            like = [c for c in comparisons if len(c.pairs) and c.baseline is sdpa]
+            found |= {c.label: share_between(c, none) for c in like}
     return found
 
 
-def between(c: Comparison, none: Comparison) -> Share:
+def share_between(c: Comparison, none: Comparison) -> Share:
     """The share of a setting, by the seeds that it, its baseline and attn=none have in common."""
     if c.reads_ahead or none.reads_ahead:
         return Share(why="the loss of a model that reads the future does not measure prediction")
-    ends = dict(zip(none.pairs.seed, none.pairs.loss, strict=True))
-    mine = c.pairs[c.pairs.seed.isin(ends)]
-    return share_of(mine.loss.tolist(), [ends[x] for x in mine.seed], mine.loss_base.tolist())
+    of_none = dict(zip(none.pairs["seed"], none.pairs["loss"], strict=True))
+    mine = c.pairs[c.pairs["seed"].isin(of_none)]
+    losses_of_none = [of_none[seed] for seed in mine["seed"]]
+    return share_of(mine["loss"].tolist(), losses_of_none, mine["loss_base"].tolist())
 
 
-def sentence(name: str, share: Share, rates: str = "at this learning rate") -> str:
+def share_sentence(name: str, share: Share, rates: str = "at this learning rate") -> str:
     """What a setting keeps, in words; or why there is no number."""
     if share.why:
         return f"No share of what attention gives for {name}: {share.why}."

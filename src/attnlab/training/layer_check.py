@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.attention.core import SelfAttention
-from attnlab.attention.layer import HasMask, HasPattern, Memo, uses_memo
+from attnlab.attention.layer import HasMask, HasPattern, Memo, symbols_from, uses_memo
 from attnlab.checkup import causal
 from attnlab.checkup.modes import rows_mixed
 from attnlab.checkup.outcomes import CheckFailed
@@ -35,7 +35,14 @@ def check_layers(net: Any, *, pattern: bool = True) -> None:
     C = net.wte.embedding_dim
     for number, layer in enumerate(layers):
         before = layers[:number]
-        check_layer(layer, n_embd=C, block_size=net.block_size, before=before, pattern=pattern)
+        check_layer(
+            layer,
+            n_embd=C,
+            block_size=net.block_size,
+            vocab_size=net.vocab_size,
+            before=before,
+            pattern=pattern,
+        )
 
 
 def check_layer(
@@ -43,6 +50,7 @@ def check_layer(
     *,
     n_embd: int,
     block_size: int,
+    vocab_size: int = 2,
     before: Iterable[nn.Module] = (),
     pattern: bool = True,
 ) -> None:
@@ -62,12 +70,13 @@ def check_layer(
     Args:
         layer: called as layer(x), or layer(x, memo) where it declares `uses_memo`.
         n_embd, block_size: C, and the largest T.
+        vocab_size: the number of symbols, for a layer that reads memo["ids"].
         before: the layers before it in a model, which fill the memo.
         pattern: False skips 4 and 5.
 
     Raises BadInput with the first requirement that fails.
     """
-    call = partial(_called, list(before))
+    call = partial(_called, list(before), vocab_size)
     sample = torch.randn(8, block_size, n_embd, generator=torch.Generator().manual_seed(0))
     tried = Subject(layer, sample, call, rows=32)
     tried = replace(tried, best=best_dtype(tried))
@@ -86,17 +95,19 @@ def check_layer(
             _check_forward(tried, T)
 
 
-def _called(before: list[nn.Module], layer: nn.Module, x: Tensor, name: str = "forward") -> Any:
+def _called(
+    before: list[nn.Module], vocab_size: int, layer: nn.Module, x: Tensor, name: str = "forward"
+) -> Any:
     """A method of the layer, with a memo that the layers before it have filled from x."""
     method = getattr(layer, name)
     if not uses_memo(layer):
         return method(x)
-    memo: Memo = {}
+    memo: Memo = {"ids": symbols_from(x, vocab_size)}
     with torch.no_grad():
         for each in before:
             if uses_memo(each):
                 each(x.to(next(each.parameters())), memo)
-    return method(x, {key: value.to(x) for key, value in memo.items()})
+    return method(x, {key: y.to(x) if y.is_floating_point() else y for key, y in memo.items()})
 
 
 def _placed(tried: Subject, x: Tensor) -> Tensor:
@@ -296,10 +307,15 @@ def _by_pattern(tried: Subject, x: Tensor) -> Tensor:
     """proj(merge(pattern @ v, x, v)) in fp64 on the CPU."""
     layer = tried.model
     own = _placed(tried, x)
-    pattern: Any = tried.call(layer, own, "pattern")
     parts: Any = tried.call(layer, own, "split")
     v = parts[2]
-    y: Tensor = layer.proj(layer.merge(pattern.to(v.dtype) @ v, own, v))
+    if isinstance(v, Tensor):
+        pattern: Any = tried.call(layer, own, "pattern")
+        mixed = pattern.to(v.dtype) @ v
+    else:  # several sets of values, each with a pattern of its own
+        patterns: Any = tried.call(layer, own, "patterns")
+        mixed = sum(p.to(values.dtype) @ values for p, values in zip(patterns, v, strict=True))
+    y: Tensor = layer.proj(layer.merge(mixed, own, v))
     return y.to("cpu", torch.float64)
 
 

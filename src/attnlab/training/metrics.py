@@ -36,7 +36,7 @@ def measured(trainer: L.Trainer, lit: GPTModule, watch: Watch) -> dict[str, Any]
             "a callback changed the weights after their last validation, so the losses are not "
             "those of the trained model; remove that callback, or use callbacks=ema"
         )
-    metrics: dict[str, Any] = {"variant": lit.settings["variant"], "seed": lit.seed, "steps": step}
+    metrics: dict[str, Any] = {"variant": lit.settings.variant, "seed": lit.seed, "steps": step}
     metrics |= {"baseline": "sdpa"} | outcome(trainer, watch) | {"val_loss": losses[step]}
     metrics["best_val_loss"] = min(filter(math.isfinite, losses.values()), default=math.nan)
     records = [callback.record for callback in callbacks if isinstance(callback, Probe)]
@@ -47,7 +47,7 @@ def measured(trainer: L.Trainer, lit: GPTModule, watch: Watch) -> dict[str, Any]
         probes["attn/future_mass"] = mean_future_mass(lit.net, x.to(lit.device))
         if watch.diverged_at is not None:
             metrics["first_nonfinite"] = first_nonfinite(lit.net, x.to(lit.device))
-        if lit.settings["train_loss"]:
+        if lit.settings.train_loss:
             metrics["train_loss"] = train_loss(lit)
         metrics |= of_data(lit)
     tokens = step * trainer.accumulate_grad_batches * lit.batch_size * lit.net.block_size
@@ -87,15 +87,18 @@ def of_data(lit: GPTModule) -> dict[str, Any]:
     bits = data.bits_per_byte(lit.val_losses[lit.trainer.global_step])
     if bits is not None:
         measures["bits_per_byte"] = bits
-    if data.is_task or lit.settings["data"]["eval_lengths"]:
-        from attnlab.training.lengths import at_lengths, by_position
+    lengths = lit.settings.data.eval_lengths
+    if data.is_task or lengths:
+        from attnlab.evaluation import at_lengths, by_position
 
-        longer = at_lengths(lit.net, data, lit.settings)
         if data.is_task:
             whole = by_position(lit.net, lit.held_out("val"), lit.net.block_size)
             measures["val_accuracy"] = whole["accuracy"]
-        if longer:
-            measures["by_length"] = {length: by_position(*each) for length, each in longer.items()}
+        if lengths:
+            longer = at_lengths(lit.net, data, lengths, lit.settings.model, lit.settings.attn)
+            measures["by_length"] = {
+                str(at.length): by_position(at.net, at.batches, at.length) for at in longer
+            }
     if data.val_floor is not None:
         measures["val_floor"] = data.val_floor
     return measures

@@ -1,0 +1,141 @@
+"""From a node of the configuration to the object it names, checked against its signature."""
+
+import inspect
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import partial
+from pkgutil import resolve_name
+from typing import Any, Protocol, get_args, get_origin, get_type_hints
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+import attnlab.attention
+import attnlab.model
+from attnlab.attention import SelfAttention
+from attnlab.building.own_code import Node
+from attnlab.errors import BadInput
+
+# A name without a dot is a public name of attnlab; any other name is an import path.
+PUBLIC = {name: module for module in (attnlab.attention, attnlab.model) for name in module.__all__}
+STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True)
+# The defaults of SelfAttention as YAML has them: functions by name.
+USUAL = {
+    name: getattr(given.default, "__name__", given.default)
+    for name, given in inspect.signature(SelfAttention).parameters.items()
+}
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What a class or function takes by keyword."""
+
+    hints: dict[str, Any]  # parameter -> annotation, Any where it has none
+    required: set[str]  # those without a default, but for those of a class that it inherits from
+    takes_any: bool  # whether it has `**settings` for every other keyword
+
+
+def build(node: Node, path: str, *supplied: str, apart: Collection[str] = ()) -> partial[Any]:
+    """The node's `_target_` with the node's values as arguments; BadInput for a key or a type that
+    its signature does not have. A default of `SelfAttention` goes only to a class that takes it:
+    attn._target_=my.Layer comes with those of conf/attn/sdpa.yaml.
+
+    Args:
+        node, path: the node and its place in the configuration, for messages. A list of classes
+            as `_target_` is a class that inherits from all of them.
+        supplied: parameters that the caller of the result gives.
+        apart: keys of the node that are not meant for the target.
+    """
+    target = target_of(node, path)
+    parameters = parameters_of(target)
+    known = parameters.hints.keys() - {*supplied}
+    arguments: dict[str, Any] = {}
+    for name, value in node.items():
+        if name in ("_target_", "_partial_") or name in apart:
+            continue
+        if name in known:
+            arguments[name] = checked(value, parameters.hints[name], f"{path}.{name}")
+        elif parameters.takes_any and name not in supplied:
+            arguments[name] = value
+        elif name in supplied or name not in USUAL or USUAL[name] != value:
+            near = get_close_matches(name, known, n=1)
+            hint = f"; did you mean {path}.{near[0]}?" if near else ""
+            raise BadInput(f"{path}.{name} is not a setting of {target.__name__}{hint}")
+    if missing := parameters.required - arguments.keys() - {*supplied}:
+        names = " and ".join(f"{path}.{name}" for name in sorted(missing))
+        raise BadInput(f"{names} must be given, for {target.__name__}")
+    return partial(target, **arguments)
+
+
+def target_of(node: Node, path: str) -> Any:
+    """The class or function that a node names; of several classes, one that inherits from all."""
+    names = node["_target_"]
+    if isinstance(names, str):
+        return locate(names, f"{path}._target_")
+    parents = tuple(locate(name, f"{path}._target_") for name in names)
+    return type("And".join(parent.__name__ for parent in parents), parents, {})
+
+
+def locate(name: str, path: str) -> Any:
+    """What a name stands for; BadInput if there is no such class or function. An error in a
+    module of the user's is raised as it is."""
+    try:
+        return resolve_name(name) if "." in name else getattr(PUBLIC[name], name)
+    except KeyError:
+        near = get_close_matches(name, PUBLIC, n=1) or ["its import path"]
+        raise BadInput(f"{path} = {name} is unknown; did you mean {near[0]}?") from None
+    except (ModuleNotFoundError, AttributeError) as error:
+        if isinstance(error, ModuleNotFoundError) and not name.startswith(str(error.name)):
+            raise
+        raise BadInput(f"{path} = {name} cannot be imported: {error}") from error
+
+
+def parameters_of(target: Any) -> Parameters:
+    """The parameters of a class or function. A class that hands on `**settings` also takes those
+    of the next class in its order of inheritance."""
+    functions = [target]
+    if inspect.isclass(target):
+        classes = [cls for cls in target.__mro__ if "__init__" in vars(cls) and cls is not object]
+        functions = [vars(cls)["__init__"] for cls in classes]
+    hints: dict[str, Any] = {}
+    takes_any = bool(functions)
+    for function in functions:
+        parameters = inspect.signature(function).parameters.values()
+        annotations = annotations_of(function)
+        for p in parameters:
+            if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name != "self":
+                hints.setdefault(p.name, annotations.get(p.name, Any))
+        if all(p.kind != p.VAR_KEYWORD for p in parameters):
+            takes_any = False
+            break  # nothing is handed on to the next class
+    required = {
+        p.name
+        for p in inspect.signature(target).parameters.values()
+        if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    }
+    return Parameters(hints, required, takes_any)
+
+
+def annotations_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """Parameter -> annotation; empty where one is imported for type checkers only."""
+    try:
+        return get_type_hints(function, include_extras=True)
+    except NameError:
+        return {}
+
+
+def checked(value: Any, hint: Any, path: str) -> Any:
+    """The value if its annotation permits it; the name of a function becomes the function."""
+    options = get_args(hint) or (hint,)
+    if any(map(is_call, (hint, *options))):
+        return locate(value, path) if isinstance(value, str) else value
+    try:
+        return TypeAdapter(hint, config=STRICT).validate_python(value)
+    except ValidationError as error:
+        raise BadInput(f"{path} = {value}: {error.errors()[0]['msg'].lower()}") from None
+
+
+def is_call(hint: Any) -> bool:
+    """Whether a type asks for a function: `Callable[...]`, or a protocol with `__call__`."""
+    protocol = inspect.isclass(hint) and Protocol in hint.__mro__ and "__call__" in vars(hint)
+    return protocol or get_origin(hint) is Callable

@@ -1,0 +1,100 @@
+"""The settings of a run as typed objects: the keys of conf/train.yaml and what they may be."""
+
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Le, Lt
+from pydantic import (
+    BaseModel,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    model_serializer,
+    model_validator,
+)
+from typing_extensions import Self
+
+from attnlab.runs.settings import Settings
+
+Positive = Annotated[int, Ge(1)]
+Group = dict[str, Any]  # the arguments of one object, or of several by name
+# 16-mixed is missing: the gradients of its scaled loss would be clipped wrongly.
+Precision = Literal["auto", "fastest", "32-true", "bf16-mixed", "bf16-true", "64-true"]
+# Strategies that fork or spawn lose the result of the process that trains.
+Strategy = Literal["auto", "ddp", "ddp_find_unused_parameters_true"]
+
+
+class Part(BaseModel, strict=True):
+    """Settings that are written in the order in which they were read, without later defaults."""
+
+    _order: list[str] = PrivateAttr(default_factory=list)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _keep_order(cls, given: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        part = validate(given)
+        part._order = list(given)
+        return part
+
+    @model_serializer
+    def _in_order(self) -> Settings:
+        added = [name for name in type(self).model_fields if name in self.model_fields_set]
+        return {name: getattr(self, name) for name in dict.fromkeys([*self._order, *added])}
+
+    def plain(self) -> Settings:
+        """The settings as plain values, as they are written to files."""
+        return self.model_dump()
+
+
+class ModelSettings(Part, extra="allow"):
+    """The sizes of a model, and the settings of its initial weights."""
+
+    n_layer: Positive
+    n_head: Positive
+    n_embd: Positive
+    block_size: Positive
+    dropout: Annotated[float, Ge(0), Lt(1)]
+    init: str
+    qk_std: Annotated[float, Ge(0)] | None
+    source: str | None = None  # SHA-256 of the user's own code in it
+
+
+class DataSettings(Part, extra="allow"):
+    """The keys of the group `data` that belong to no function."""
+
+    batch_size: Positive
+    eval_lengths: list[Positive] | None
+    source: str | None = None  # SHA-256 of the data
+
+
+class TrainerSettings(Part, extra="allow"):
+    """The arguments of Lightning's Trainer that have a narrower range here."""
+
+    strategy: Strategy
+    precision: Precision
+    max_steps: Positive
+    val_check_interval: Positive
+    accumulate_grad_batches: Positive
+    log_every_n_steps: Positive
+
+
+class RunSettings(Part, extra="forbid"):
+    """All settings of a run: the keys of conf/train.yaml, and what they were resolved to."""
+
+    name: str | int | float
+    outputs: str
+    seed: Annotated[int, Ge(0), Le(2**63 - 1)]  # what NumPy, pandas and PyTorch can hold
+    force: bool
+    compile: bool
+    check_layer: bool
+    train_loss: bool
+    checkpoint_every: Positive
+    init_from: str | None
+    attn: Group
+    model: ModelSettings
+    data: DataSettings
+    optim: Group
+    trainer: TrainerSettings
+    probes: Group
+    callbacks: Group
+    logger: Group
+    variant: str | None = None  # the choice of the group `attn`
+    init_source: str | None = None  # SHA-256 of the weights of `init_from`

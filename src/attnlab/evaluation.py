@@ -1,0 +1,119 @@
+"""Loss and accuracy by position, of a run and of the verb `evaluate`, at any length."""
+
+import inspect
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from attnlab.building.build import build
+from attnlab.building.checkpoints import load_model, model_settings_of, read_checkpoint
+from attnlab.building.models import at_length
+from attnlab.building.settings import Group, ModelSettings
+from attnlab.data import Data, sequences
+from attnlab.data.contract import IGNORED, Batch
+from attnlab.data.corpus import text
+from attnlab.errors import BadInput
+from attnlab.model import GPT
+from attnlab.probes import measures
+from attnlab.probes.capture import eval_mode
+
+
+@dataclass(frozen=True)
+class AtLength:
+    """A model and the validation data in windows of one length."""
+
+    net: GPT
+    batches: Sequence[Batch]
+    length: int
+
+
+def at_lengths(
+    net: GPT, data: Data, lengths: Iterable[int], model: ModelSettings, attn: Group
+) -> list[AtLength]:
+    """The model and the validation batches for each length; BadInput for a length that does not
+    fit the model or the data. The settings are those of the run."""
+    return [
+        AtLength(at_length(net, model, attn, n), data.at_length(n).held_out("val", n), n)
+        for n in lengths
+    ]
+
+
+def by_position(net: GPT, batches: Iterable[Batch], length: int) -> dict[str, Any]:
+    """The loss and the accuracy of a model, at each of `length` positions and overall.
+
+    Values are NaN where nothing is predicted, and the accuracies where a logit is not finite.
+    """
+    device = next(net.parameters()).device
+    losses = torch.zeros(length, dtype=torch.float64)
+    right = torch.zeros_like(losses)
+    counts = torch.zeros_like(losses)
+    with eval_mode(net):
+        for x, y in batches:
+            T = y.shape[1]
+            logits = net(x.to(device)).cpu()
+            losses[:T] += measures.cross_entropies(logits, y).sum(0)
+            right[:T] += (logits.argmax(-1) == y).sum(0)  # IGNORED is no symbol
+            right[:T] += torch.where(logits.isfinite().all(-1), 0.0, torch.nan).sum(0)
+            counts[:T] += (y != IGNORED).sum(0)
+    return {
+        "predictions": int(counts.sum()),
+        "loss": float(losses.sum() / counts.sum()),
+        "accuracy": float(right.sum() / counts.sum()),
+        "by_position": (losses / counts).tolist(),
+        "accuracy_by_position": (right / counts).tolist(),
+    }
+
+
+def included_data() -> set[str]:
+    """The import paths of the data that attnlab makes itself, without a file or a download: two
+    texts, and every public function of `attnlab.data.sequences`.
+
+    These are whole names, because a prefix would also allow what a module imports.
+    """
+    tasks = {
+        f"{function.__module__}.{name}"
+        for name, function in inspect.getmembers(sequences, inspect.isfunction)
+        if function.__module__ == sequences.__name__ and not name.startswith("_")
+    }
+    return {"attnlab.data.corpus.tinyshakespeare", "attnlab.data.plays.plays"} | tasks
+
+
+def evaluate(
+    target: Path, file: Path | None, length: int | None, *, trust: bool = False
+) -> dict[str, Any]:
+    """The loss of a model on the validation part of its own data or of a text file.
+
+    `length` evaluates in windows of so many symbols, which may be longer than those of the
+    training. Returns the name of the data, the length, that of the training, bits per byte (None
+    for a task), and what `by_position` returns. BadInput if there is no such model or data, if
+    the model has other symbols, or if the length does not fit.
+    """
+    net, alphabet = load_model(target, trust=trust)
+    checkpoint = read_checkpoint(target)
+    model, attn = model_settings_of(checkpoint)
+    stored = checkpoint["attnlab"]["config"]["data"]
+    data: Data
+    if file is not None:
+        data = text(str(file), stored.get("tokenizer", "characters"))
+    elif trust or stored["_target_"] in included_data():
+        data = build(stored, "data", apart=["batch_size", "eval_lengths", "source"])()
+    else:
+        raise BadInput(
+            f"the run's data are not included in attnlab ({stored['_target_']}); name a text with "
+            "--file or, if you trust the run, allow it to load them with --trust"
+        )
+    if list(data.alphabet) != list(alphabet):
+        raise BadInput(f"{data.name} has other symbols than the model")
+    T = net.block_size if length is None else length
+    (at,) = at_lengths(net, data, [T], model, attn)
+    measured = by_position(at.net, at.batches, T)
+    return {
+        "data": data.name,
+        "length": T,
+        "trained_length": net.block_size,
+        "bits_per_byte": data.bits_per_byte(measured["loss"]),
+        **measured,
+    }

@@ -1,0 +1,91 @@
+"""Chooses the best value of a numeric setting, such as the learning rate, for each setting."""
+
+import json
+from collections.abc import Sequence
+
+import pandas as pd
+
+from attnlab.errors import BadInput
+from attnlab.runs.compare import full_key
+from attnlab.runs.frame import ENDED
+from attnlab.runs.groups import Group, groups_of, labels
+
+FOLLOWS = {"optim.lr": "optim.min_lr"}  # a setting that may change with another one
+
+
+def at_best(frame: pd.DataFrame, name: str) -> tuple[pd.DataFrame, tuple[str, ...], str]:
+    """The runs of each setting at its best value of a numeric setting, what may therefore differ
+    from the baseline, and what was chosen, in words.
+
+    The value has the lowest mean loss over the seeds that all settings have at all values. The
+    runs are those of other seeds, if all settings have some, since losses by which a value was
+    chosen are too low. BadInput if a setting has only one value, if it has one value twice, or if
+    no seed was run at every value.
+    """
+    groups = groups_of(frame[frame["status"].isin(ENDED)])
+    key = full_key(name, (setting for group in groups for setting in group.settings))
+    apart = (key, FOLLOWS.get(key, key))
+    by_value = groups_by_value(groups, key, apart, name)
+
+    losses = pd.DataFrame(
+        {
+            (family, value): group.runs.set_index("seed")["loss"]
+            for family, of in by_value.items()
+            for value, group in of.items()
+        }
+    )
+    seeds = losses.index[losses.notna().all(axis=1)].tolist()
+    if not seeds:
+        raise BadInput(f"--best {name}: no seed was run at every {key}")
+    means = losses.loc[seeds].mean()
+    best = {family: means[family].idxmin() for family in by_value}
+    of_best = losses[[*best.items()]].notna().all(axis=1)
+    others = [seed for seed in losses.index[of_best] if seed not in seeds]
+
+    said = [
+        f"Each setting has its best {key}, by the mean loss over {seeds_in_words(seeds)}, and is "
+        f"compared on {seeds_in_words(others) if others else 'the same'}."
+    ]
+    winners = [by_value[family][value] for family, value in best.items()]
+    names = labels([group.named_by for group in winners])
+    for label, (family, value) in zip(names, best.items(), strict=True):
+        tried = means[family].sort_index()
+        if len(tried) < 2:
+            raise BadInput(f"--best {name}: {label} has only one {key}; train others")
+        all_means = ", ".join(f"{x:g} ({loss:.4f})" for x, loss in tried.items())
+        line = f"{label}: {value:g} of {all_means}"
+        if value in (tried.index.min(), tried.index.max()):
+            line += "; the best one is at the edge: try values beyond it"
+        said.append(line)
+
+    # With the repeats of their seeds, which a comparison names.
+    chosen = pd.concat([part for group in winners for part in (group.runs, group.repeats)])
+    chosen = frame.loc[sorted(chosen.index[chosen["seed"].isin(others or seeds)])]
+    return chosen, apart, "\n".join(said)
+
+
+def groups_by_value(
+    groups: Sequence[Group], key: str, apart: Sequence[str], name: str
+) -> dict[str, dict[float, Group]]:
+    """Groups by what they have in common, then by their value of a setting. BadInput for a value
+    that is no number, or that two groups have."""
+    found: dict[str, dict[float, Group]] = {}
+    for group in groups:
+        value = group.settings.get(key)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            folder = group.first["folder"]
+            raise BadInput(f"--best {name}: {key} of {folder} is not a number")
+        common = {x: y for x, y in group.settings.items() if x not in apart}
+        of_family = found.setdefault(json.dumps(common, sort_keys=True), {})
+        if value in of_family:
+            two = f"{of_family[value].first['folder']} and {group.first['folder']}"
+            raise BadInput(f"--best {name}: {two} have the same {key}; name one of them")
+        of_family[float(value)] = group
+    return found
+
+
+def seeds_in_words(seeds: Sequence[int]) -> str:
+    """Seeds in a sentence: seed 0, seeds 0, 1, 2 or seeds 3 to 12."""
+    if len(seeds) > 3 and [*seeds] == [*range(int(seeds[0]), int(seeds[0]) + len(seeds))]:
+        return f"seeds {seeds[0]} to {seeds[-1]}"
+    return f"seed{'' if len(seeds) == 1 else 's'} {', '.join(map(str, seeds))}"

@@ -1,0 +1,209 @@
+"""Groups of runs that differ only in their seed, each with a label; one seed counts once."""
+
+import json
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from attnlab.runs.frame import ENDED
+from attnlab.runs.settings import Settings, is_below, last_of
+
+LAYER = "attn._target_"
+Run = Mapping[str, Any]  # a row of `read_runs`
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Runs with equal settings, one for each seed, wherever and however often it was run."""
+
+    label: str  # the settings in which it differs from the other groups
+    runs: pd.DataFrame  # in the order of the seeds
+    repeats: pd.DataFrame  # further runs of these seeds, which do not count
+
+    @cached_property
+    def first(self) -> Run:
+        """The run of its first seed."""
+        run: Run = self.runs.iloc[0]
+        return run
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether it is one run that cannot be read."""
+        return bool(self.first["status"] == "damaged")
+
+    @cached_property
+    def settings(self) -> Settings:
+        """All that can change the result, except the seed, under dotted keys."""
+        return settings_of(self.first)
+
+    @cached_property
+    def named_by(self) -> Run:
+        """The run whose overrides name it: with the fewest about attention, if they differ."""
+        return named_by(self.runs, self.repeats)
+
+    @cached_property
+    def overrides(self) -> dict[str, str]:
+        """Its overrides as typed, by key."""
+        return overrides_of(self.named_by)
+
+    @property
+    def variant(self) -> str:
+        """The name of its attention in conf/attn."""
+        return str(self.named_by["attn"])
+
+    @cached_property
+    def variants(self) -> set[str]:
+        """All names under which its runs were trained: equal settings may have several."""
+        return {*self.runs["attn"], *self.repeats["attn"]}
+
+    @cached_property
+    def unchanged_variants(self) -> set[str]:
+        """The variants of conf/attn that it is, without a change of their settings."""
+        every = [run for part in (self.runs, self.repeats) for _, run in part.iterrows()]
+        return {run["attn"] for run in every if not attention_overrides(run)}
+
+    @cached_property
+    def folders(self) -> set[str]:
+        """The directories of all its runs."""
+        return {*self.runs["folder"], *self.repeats["folder"]}
+
+    @cached_property
+    def sweeps(self) -> set[Path]:
+        """The directories `<outputs>/<name>` of all its runs."""
+        return {sweep_of(folder) for folder in self.folders}
+
+
+def groups_of(frame: pd.DataFrame) -> list[Group]:
+    """The groups of a frame. Runs with equal settings are one group, and a damaged run is a group
+    of its own."""
+    # One seed may have been run in several sweeps. The larger one is more likely to have the
+    # baseline as well, trained on the same machine.
+    sizes = frame["folder"].map(sweep_of).value_counts()
+    key = frame["folder"]
+    if "settings" in frame:
+        key = frame["settings"].where(frame["status"] != "damaged", frame["folder"])
+    parts = [split_by_seed(runs, sizes) for _, runs in frame.groupby(key, sort=False)]
+    names = labels([named_by(runs, repeats) for runs, repeats in parts])
+    return [Group(name, runs, repeats) for name, (runs, repeats) in zip(names, parts, strict=True)]
+
+
+def split_by_seed(runs: pd.DataFrame, sizes: pd.Series) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """One run for each seed, and the others: first those with a result, then those of the sweep
+    with more runs, then the order of the directories."""
+    if "seed" not in runs:  # damaged
+        return runs, runs.iloc[:0]
+    ranks = pd.DataFrame(
+        {
+            "without_result": ~runs["status"].isin(ENDED),
+            "smaller_sweep": -runs["folder"].map(sweep_of).map(sizes),
+        }
+    )
+    ranked = runs.loc[ranks.sort_values([*ranks], kind="stable").index]
+    is_repeat = ranked["seed"].duplicated()
+    return ranked[~is_repeat].sort_values("seed"), ranked[is_repeat].sort_values("seed")
+
+
+def named_by(runs: pd.DataFrame, repeats: pd.DataFrame) -> Run:
+    """The run with the fewest overrides about attention: attn=unscaled rather than attn=sdpa
+    attn.scale=1, which is the same setting."""
+    every = [run for part in (runs, repeats) for _, run in part.iterrows()]
+    if every[0]["status"] == "damaged":
+        return every[0]
+    return min(every, key=lambda run: len(attention_overrides(run)))
+
+
+def sweep_of(folder: str | Path) -> Path:
+    """The directory `<outputs>/<name>` of a run directory `<outputs>/<name>/attn=.../seed=...`."""
+    return Path(folder).parent.parent
+
+
+def settings_of(run: Run) -> Settings:
+    """All that can change the result of a run, except the seed, under dotted keys."""
+    settings: Settings = json.loads(run["settings"])
+    return settings
+
+
+def overrides_of(run: Run) -> dict[str, str]:
+    """The overrides of a run as typed, by key."""
+    return last_of(shlex.split(run["overrides"]))
+
+
+def attention_overrides(run: Run) -> list[str]:
+    """The settings of its variant that a run changes."""
+    return [key for key in overrides_of(run) if key.startswith("attn.")]
+
+
+class _Named(NamedTuple):
+    """What a label of a run is made from; nothing for a damaged run."""
+
+    variant: str
+    settings: Settings
+    overrides: dict[str, str]
+
+
+def labels(runs: Sequence[Run]) -> list[str]:
+    """A unique label for each run: its variant, or the class of its own layer, and the overrides
+    in which the runs differ, such as "unscaled n_head=4". For a damaged run and for equal
+    overrides, the directory."""
+    named: list[_Named | None] = []
+    for run in runs:
+        if run["status"] == "damaged":
+            named.append(None)
+        else:
+            named.append(_Named(run["attn"], settings_of(run), overrides_of(run)))
+    sound = [each for each in named if each is not None]
+    typed = dict.fromkeys(key for run in sound for key in run.overrides if not is_unsaid(key))
+    differing = []
+    for key in typed:
+        if len({value_in_label(run, key) for run in sound}) > 1:
+            differing.append(key)
+    short = short_names(differing)
+    chosen = []
+    for each in named:
+        words = []
+        if each is not None:
+            words.append(value_in_label(each, LAYER) or each.variant)
+            for key in differing:
+                value = value_in_label(each, key)
+                if key != LAYER and value is not None:
+                    words.append(f"{short[key]}={value}")
+        chosen.append(" ".join(words))
+    above = os.path.commonpath([run["folder"] for run in runs])
+    unique = []
+    for label, run in zip(chosen, runs, strict=True):
+        if not label or chosen.count(label) > 1:
+            label = f"{label} ({os.path.relpath(run['folder'], above)})".strip()
+        unique.append(label)
+    return unique
+
+
+def short_names(keys: Sequence[str]) -> dict[str, str]:
+    """Dotted keys by their last part, as lr for optim.lr, where no other key has the same."""
+    ends = [key.rpartition(".")[2] for key in keys]
+    return {key: end if ends.count(end) == 1 else key for key, end in zip(keys, ends, strict=True)}
+
+
+def is_unsaid(key: str) -> bool:
+    """Whether an override says where a run goes or what it shows, or is named otherwise."""
+    return is_below(key, "named", "shown") and key != "experiment" and not key.startswith("attn.")
+
+
+def value_in_label(run: _Named, key: str) -> str | None:
+    """A setting of a run in a label; None for what is not set, and for settings of the attention
+    that were not typed, because they belong to the variant."""
+    typed = run.overrides.get(key)
+    if key in run.settings and (typed or not key.startswith("attn.")):
+        value = run.settings[key]
+        if key == LAYER:  # a class, or several in one
+            classes = value if isinstance(value, list) else [value]
+            return "+".join(name.rpartition(".")[2] for name in classes)
+        if value == {}:  # a group without anything, such as callbacks=none
+            return None
+        return f"{value:g}" if isinstance(value, float) else str(value)
+    return None if typed is None else typed.partition("=")[2]  # a group of the configuration

@@ -1,0 +1,221 @@
+"""Tables of runs and of comparisons: as data frames, and as text that fits the terminal."""
+
+import math
+import re
+import shutil
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from attnlab.errors import printable
+from attnlab.runs.compare import READS_AHEAD, Comparison
+from attnlab.runs.frame import known_column
+from attnlab.runs.groups import groups_of
+from attnlab.runs.report import median_of, numbers_of
+from attnlab.runs.share import percent, shares_of
+
+# The columns that leave a table which is too wide for the terminal, the first one first.
+# "leak", "verdict", the losses and what --columns names stay.
+LEAVE = ("sd", "n", "status", "step", "low", "high", "better", "keeps", "seed")
+NARROWEST_LABEL = 24  # characters, before a column leaves
+LONG_VALUE = 12  # characters that all values of a setting share, from which a label omits them
+ELLIPSIS = "..."
+
+
+def comparison_table(
+    comparisons: Sequence[Comparison], columns: Sequence[str] = (), within: float | None = None
+) -> pd.DataFrame:
+    """A row for each setting, for any output: means over the seeds that did not diverge, and the
+    median difference with its interval, in which a seed that diverged counts as infinitely bad.
+    Where a model reads the future, the verdict is "leak", and there is no difference. With a
+    margin, the column `within` says whether the losses are equal within it."""
+    rows = []
+    shares = shares_of(comparisons)
+    for c in comparisons:
+        middle, low, high = c.interval
+        better: str | None = None
+        if c.reads_ahead:
+            middle = low = high = math.nan
+        elif len(c.pairs):
+            better = f"{(c.differences < 0).sum()} of {len(c.pairs)}"
+        losses = numbers_of(c.runs, "val_loss")
+        row: dict[str, Any] = {
+            "run": c.label,
+            "val_loss": losses.mean(),
+            "difference": math.nan if c.is_baseline else middle,
+            "verdict": verdict_in_a_word(c),
+            "low": low,
+            "high": high,
+            "better": better,
+            "n": len(c.runs),
+            "sd": losses.std(),
+            "status": how_they_ended(c.runs),
+        }
+        if within is not None and len(c.pairs):
+            row["within"] = "leak" if c.reads_ahead else c.decision_within(within)[0]
+        if c.label in shares:
+            row["keeps"] = shares[c.label].median  # of what attention gives
+        for key in columns:
+            row[key] = mean_or_texts(c.runs, key)
+        rows.append(row)
+    table = pd.DataFrame(rows)
+    return table[[name for name in table if name == "keeps" or table[name].notna().any()]]
+
+
+def verdict_in_a_word(c: Comparison) -> str:
+    """The verdict of a row: baseline, leak, worse, better, open, or nothing without pairs."""
+    if c.reads_ahead or median_of(c.runs, "attn/future_mass") > READS_AHEAD:
+        return "leak"
+    if c.is_baseline:
+        return "baseline"
+    return c.decision[0] if len(c.pairs) else ""
+
+
+def run_table(frame: pd.DataFrame, columns: Sequence[str] = ()) -> pd.DataFrame:
+    """A row for each run, as read: its label, the weight it puts on the future if a run does, how
+    it ended, and any settings or metrics."""
+    label_of: dict[Any, str] = {}
+    for group in groups_of(frame):
+        label_of |= dict.fromkeys(group.runs.index, group.label)
+        label_of |= dict.fromkeys(group.repeats.index, f"{group.label} (repeated)")
+    table = pd.DataFrame({"run": pd.Series(label_of)}, index=frame.index)
+    if "attn/future_mass" in frame:
+        ahead = pd.to_numeric(frame["attn/future_mass"])
+        if (ahead > READS_AHEAD).any():
+            table["leak"] = ahead.where(ahead > READS_AHEAD)
+    for key in ("seed", "status", "step", "val_loss"):
+        if key in frame:
+            table[key] = frame[key]
+    for key in columns:
+        table[key] = known_column(frame, key)
+    if frame["reason"].any():
+        table["reason"] = frame["reason"]
+    return table
+
+
+def mean_or_texts(runs: pd.DataFrame, key: str) -> Any:
+    """The mean of a column over the seeds, or its different texts."""
+    values = known_column(runs, key)
+    numbers = numbers_of(runs, key)
+    if len(numbers) or pd.api.types.is_numeric_dtype(values):
+        return numbers.mean()
+    return ", ".join(sorted({*map(str, values.dropna())}))
+
+
+def how_they_ended(runs: pd.DataFrame) -> str:
+    """How the runs ended, as in "2 finished, 1 diverged at 30"."""
+    parts = []
+    for status, those in runs.groupby("status", sort=False):
+        words = status if len(those) == len(runs) else f"{len(those)} {status}"
+        if status in ("stopped", "diverged"):
+            steps = sorted({*map(int, those["step"])})
+            words += f" at {steps[0]}" if len(steps) == 1 else f" at {steps[0]}-{steps[-1]}"
+        parts.append(words)
+    return ", ".join(parts)
+
+
+def as_text(table: pd.DataFrame, keep: Sequence[str] = ()) -> str:
+    """A table as text for the terminal, one line a row, so that no digit is cropped.
+
+    Where it is too wide, labels become shorter, then columns leave in the order of LEAVE, and at
+    last those of `keep`, from the right; a last line names them. Reasons follow below, a line
+    each.
+    """
+    width = shutil.get_terminal_size().columns
+    left = [name for name in table if name not in ("run", "reason")]
+    leaving = [name for name in LEAVE if name in left and name not in keep]
+    leaving += [name for name in reversed(keep) if name in left]
+    cells = readable(table)
+    enough = min(NARROWEST_LABEL, max(map(len, cells["run"])))
+    gone: list[str] = []
+    while True:
+        text = cells[left].to_string(index=False, na_rep="", float_format=four_digits).split("\n")
+        room = width - 1 - max(map(len, text))
+        labels = shortened(cells["run"].tolist(), room)
+        fits = max(map(len, labels)) <= room
+        if fits and room >= enough:
+            break
+        if not leaving or len(left) == 1:
+            break
+        gone.append(leaving.pop(0))
+        left.remove(gone[-1])
+    widest = max(map(len, labels))
+    lines = [f"{label:{widest}} {row}" for label, row in zip(["", *labels], text, strict=True)]
+    if gone:
+        shown = [name for name in table if name in gone]
+        lines.append(f"Not shown: {', '.join(shown)}; --csv FILE has all columns.")
+    if "reason" in table:
+        for label, row in zip(labels, table.to_dict("records"), strict=True):
+            if row["reason"]:
+                of_seed = "" if pd.isna(row.get("seed")) else f" with seed {row['seed']}"
+                said = f"{label}{of_seed}: {row['reason']}"
+                lines.append(said if len(said) <= width else f"{said[: width - 4]} ...")
+    return "\n".join(printable(line.rstrip()) for line in lines)
+
+
+def readable(table: pd.DataFrame) -> pd.DataFrame:
+    """A table with its shares as percentages, and blanks where a whole number or a text is
+    missing."""
+    cells = {}
+    for name in table:
+        column = table[name]
+        if name == "keeps":
+            column = column.map(percent, na_action="ignore").fillna("-")
+        elif not pd.api.types.is_float_dtype(column):
+            column = column.astype(object).where(column.notna(), "")
+        cells[name] = column
+    return pd.DataFrame(cells)
+
+
+def four_digits(x: float) -> str:
+    """A number with four decimals, or a small one with three digits."""
+    return f"{x:.4f}" if abs(x) >= 1e-3 or x == 0 else f"{x:.3g}"
+
+
+def shortened(labels: Sequence[str], room: int) -> list[str]:
+    """Labels of at most so many characters, if they stay unique: without the start that all
+    values of a setting share, then without their middle."""
+    longest = max(map(len, labels))
+    if longest <= room:
+        return [*labels]
+    labels = without_shared_starts(labels)
+    for most in range(max(room, len(ELLIPSIS) + 2), longest):
+        short = [without_middle(label, most) for label in labels]
+        if len({*short}) == len({*labels}):
+            return short
+    return [*labels]
+
+
+def without_shared_starts(labels: Sequence[str]) -> list[str]:
+    """Labels in which the long start that all values of a setting share is left out, as in
+    path=.../a.txt beside path=.../b.txt."""
+    values: dict[str, list[str]] = {}
+    for label in labels:
+        for key, value in re.findall(r"(\S+)=(\S+)", label):
+            values.setdefault(key, []).append(value)
+    for key, of in values.items():
+        start = shared_start(of)
+        if len(start) >= LONG_VALUE:
+            labels = [x.replace(f"{key}={start}", f"{key}={ELLIPSIS}") for x in labels]
+    return [*labels]
+
+
+def shared_start(texts: Sequence[str]) -> str:
+    """The characters with which all texts begin, up to the last slash if they are equal."""
+    first, last = min(texts), max(texts)
+    if first == last:
+        return first[: first.rfind("/") + 1]
+    same = 0
+    while same < min(len(first), len(last)) and first[same] == last[same]:
+        same += 1
+    return first[:same]
+
+
+def without_middle(label: str, most: int) -> str:
+    """A label of at most so many characters, by its start and its end."""
+    if len(label) <= most:
+        return label
+    kept = most - len(ELLIPSIS)
+    head = kept - kept // 2
+    return label[:head] + ELLIPSIS + label[len(label) - kept // 2 :]
