@@ -29,8 +29,9 @@ def make_loggers(factories: Mapping[str, Callable[..., Logger]], folder: Path) -
 
 @rank_zero_only
 def continue_loggers(loggers: list[Logger], step: int) -> None:
-    """Let the loggers of a run that resumes from `step` go on: what they logged up to this step
-    stays, and later rows go, since they are logged again."""
+    """Let the loggers of a run that resumes after `step` go on: what was logged up to this step
+    stays, and later rows go, since they are logged again. Nothing happens if nothing was logged.
+    """
     for logger in loggers:
         if isinstance(logger, CSVLogger):
             keep_rows(logger, step)
@@ -62,6 +63,8 @@ def mark_restart(logger: TensorBoardLogger, step: int) -> None:
     that PyTorch's SummaryWriter writes for its argument `purge_step`."""
     from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
+    if not [*Path(logger.log_dir).glob("events.out.tfevents.*")]:
+        return
     writer = logger.experiment.file_writer
     start = SessionLog(status=SessionLog.START)
     writer.add_event(Event(step=step + 1, file_version="brain.Event:2"))
