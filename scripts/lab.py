@@ -1,0 +1,239 @@
+"""Build docs/lab.html, the lab in a browser, from docs/lab and the published experiments.
+
+    python scripts/lab.py              # writes docs/lab.html
+    python scripts/lab.py --check      # exit code 1 if docs/lab.html is not what would be built
+
+The page is one file: the engine and the page of docs/lab, the packaged text, and for each lesson
+of docs/lab/lessons.yaml what the repository says today: settings composed by Hydra, published
+losses by seed, the verdict on the claim. No number on the page is written by hand.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import yaml
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from attnlab.claims.claim import Claim, judge_claim
+from attnlab.claims.claim_page import verdict_in_words
+from attnlab.claims.rows import Rows
+from attnlab.runs.settings import flat
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "docs" / "lab"
+PAGE = ROOT / "docs" / "lab.html"
+TEXT = ROOT / "src" / "attnlab" / "data" / "tinyshakespeare.txt.xz"
+
+# The settings that the engine reads, by group.
+READ = {
+    "model": ["n_layer", "n_head", "n_embd", "block_size"],
+    "attn": ["kernel", "scale", "may_attend", "window", "heads", "head_init"],
+    "data": ["batch_size"],
+    "optim": ["lr", "min_lr", "warmup_steps", "betas", "weight_decay"],
+    "trainer": ["max_steps"],
+}
+# Settings that must be as the engine has them.
+FIXED = {
+    "model.dropout": 0.0,
+    "model.bias": False,
+    "model.norm": "layer_norm",
+    "model.activation": "gelu",
+    "model.mlp_ratio": 4,
+    "model.learned_positions": True,
+    "model.smear": 0,
+    "model.init": "unit",
+    "model.qk_std": None,
+    "attn._target_": "SelfAttention",
+    "attn.n_kv_head": None,
+    "attn.shared": None,
+    "attn.qk_norm": False,
+    "attn.rotary": None,
+    "attn.score_mod": None,
+    "attn.softcap": None,
+    "data._target_": "attnlab.data.corpus.tinyshakespeare",
+    "data.tokenizer": "characters",
+    "optim._target_": "attnlab.training.optimizers.adamw",
+    "optim.decay": "attnlab.training.optimizers.cosine",
+    "trainer.accumulate_grad_batches": 1,
+    "trainer.gradient_clip_val": 1.0,
+}
+# Overrides that change what is measured or where, and not what is trained.
+MEASURING = re.compile(r"probes|logger|train_loss|trainer\.(accelerator|val_check_interval)")
+
+
+@cache
+def composed(overrides: tuple[str, ...]) -> dict[str, Any]:
+    """What `python train.py` composes from overrides, under dotted keys."""
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        settings = OmegaConf.to_container(compose("train", [*overrides]), resolve=True)
+    return flat(settings)
+
+
+def engine_settings(overrides: Iterable[str]) -> dict[str, Any]:
+    """The settings of a run that the engine reads; ValueError if it cannot do what others ask."""
+    settings = composed(tuple(overrides))
+    for key, value in FIXED.items():
+        if settings[key] != value:
+            raise ValueError(f"the engine has no {key} = {settings[key]}, only {value}")
+    return {
+        group: {key: settings[f"{group}.{key}"] for key in keys} for group, keys in READ.items()
+    }
+
+
+@dataclass(frozen=True)
+class Published:
+    """The published rows of a claim, found by what was trained."""
+
+    claim: Claim
+    rows: Rows
+
+    @classmethod
+    def read(cls, name: str) -> "Published":
+        """The claim in experiments/<name>."""
+        claim = Claim.read(ROOT / "experiments" / name / "claim.yaml")
+        return cls(claim, Rows(claim.folder / "rows.jsonl"))
+
+    def changes(self, overrides: Iterable[str]) -> dict[str, Any]:
+        """What overrides change of the claim's base; two runs train the same if these agree."""
+        base = composed(self.claim.base) | {"attn": "sdpa"}
+        found = {}
+        for override in overrides:
+            key, _, value = override.partition("=")
+            if override in self.claim.base or MEASURING.match(key):
+                continue
+            value = yaml.safe_load(value)
+            if base.get(key) != value:
+                found[key] = value
+        return found
+
+    def losses(self, overrides: Iterable[str]) -> dict[int, float]:
+        """Validation losses by seed of the runs that trained the same, without those of pilots."""
+        wanted = self.changes(overrides)
+        found = {}
+        for run, row in self.rows.items():
+            loss = row["values"].get("val_loss")
+            declared = self.claim.first_seed <= run.seed < 1000
+            if loss is not None and declared and self.changes(run.overrides) == wanted:
+                found[run.seed] = loss
+        return dict(sorted(found.items()))
+
+    def verdict(self) -> dict[str, Any]:
+        """The sentence, the verdict on it, and where it is true or false, with its seeds."""
+        judged = judge_claim(self.claim, self.rows)
+        lines = []
+        for prediction, decided in judged.predictions():
+            if prediction.role not in ("for", "against"):
+                continue
+            if decided == "open":
+                word = "Undecided"
+            elif (decided == "confirmed") == (prediction.role == "for"):
+                word = "True"
+            else:
+                word = "False"
+            outcomes = [f.outcome for f in judged.findings if f.prediction == prediction]
+            agree = min(outcome.yes for outcome in outcomes)
+            seeds = f"{agree} of {outcomes[0].n} seeds agree"
+            lines.append([word, prediction.where or prediction.says.rstrip("."), seeds])
+        says = f"“{self.claim.says}” {verdict_in_words(judged)}."
+        return {"says": says, "lines": lines}
+
+
+@cache
+def published_by(claim: str) -> Published:
+    """What experiments/<claim> publishes."""
+    return Published.read(claim)
+
+
+class Numbers:
+    """The numbers that an explanation names in braces, such as {median[none]:.2f}."""
+
+    def __init__(self, kind: str, published: Published, settings: list[str]) -> None:
+        self.kind = kind
+        self.published = published
+        self.settings = settings
+
+    def __getitem__(self, words: str) -> float:
+        arms = [word for word in words.split() if "=" not in word]
+        own = [word for word in words.split() if "=" in word]
+        losses = []
+        for arm in arms:
+            overrides = {word.partition("=")[0]: word for word in [*self.settings, *own]}
+            losses.append(self.published.losses([f"attn={arm}", *overrides.values()]))
+        seeds = sorted(set.intersection(*(set(of) for of in losses)))
+        if not seeds:
+            raise ValueError(f"no published rows: {words} of {self.published.claim.folder.name}")
+        if self.kind == "seeds":
+            return len(seeds)
+        if self.kind == "median":
+            return median(losses[0][seed] for seed in seeds)
+        return median(losses[0][seed] - losses[1][seed] for seed in seeds)
+
+
+@dataclass(frozen=True)
+class LessonRun:
+    """One of the two runs of a lesson, as `python train.py` makes it."""
+
+    variant: str
+    label: str
+    overrides: tuple[str, ...]
+    seed: int
+    amplifies: bool  # PyTorch itself does not repeat its loss with another instruction set
+
+
+def read_entries() -> dict[str, dict[str, Any]]:
+    """The lessons of lessons.yaml by name."""
+    return dict(yaml.safe_load((SOURCE / "lessons.yaml").read_text(encoding="utf-8")))
+
+
+def runs_of(name: str) -> list[LessonRun]:
+    """The two runs of a lesson."""
+    entry = read_entries()[name]
+    claim = published_by(entry["claim"]).claim
+    return [
+        LessonRun(
+            variant,
+            label,
+            (*claim.base, *entry.get("settings", []), f"attn={variant}"),
+            claim.first_seed,
+            variant in entry.get("amplifies", []),
+        )
+        for variant, label in entry["arms"].items()
+    ]
+
+
+def read_lessons() -> list[dict[str, Any]]:
+    """The lessons with everything that the page says about them."""
+    return [lesson(name, entry) for name, entry in read_entries().items()]
+
+
+def lesson(name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """One lesson: its words, the settings of both models, published losses, verdict, command."""
+    published = published_by(entry["claim"])
+    own = entry.get("settings", [])
+    numbers = {kind: Numbers(kind, published, own) for kind in ("median", "gap", "seeds")}
+    words = {key: entry[key] for key in ("switch", "question", "answers", "meaning", "judge")}
+    return words | {
+        "id": name,
+        "claim": entry["claim"],
+        "seed": published.claim.first_seed,
+        "arms": [
+            {
+                "variant": run.variant,
+                "name": run.label,
+                "settings": engine_settings(run.overrides),
+                "published": published.losses(run.overrides),
+                "amplifies": run.amplifies,
+            }
+            for run in runs_of(name)
+        ],
+        "explained": entry["explained"].format(**numbers),
+        "condition": entry["condition"].format(**numbers),
+        "verdict": published.verdict() if entry.get("verdict", True) else None,
+        "command": " ".join(["python train.py -m", *published.claim.base, *own]),
+    }
