@@ -53,7 +53,7 @@ CHAPTERS = [f"docs/chapters/{file.stem}" for file in sorted(DOCS.glob("chapters/
 MENU = {
     "Course": [
         *("docs/chapters/README", *CHAPTERS, "docs/exercises/README"),
-        *("docs/reading-results", "docs/textbook", "docs/teach"),
+        *("docs/reading-results", "docs/textbook", "docs/teach", "docs/quiz"),
     ],
     "How to": [
         *("docs/variants", "docs/own", "docs/training", "docs/measuring", "docs/tasks"),

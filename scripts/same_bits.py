@@ -4,8 +4,9 @@
 
 Checks the commit out into a temporary git worktree. Each tree trains the variants that both have,
 by its own `train.py` in its own process: 40 steps of a tiny model on a CPU, with the default
-optimizer. Prints a table, and exits with code 1 if a weight differs or a run has failed. An
-override changes the runs of both trees: attn=sdpa,kda or trainer.precision=bf16-mixed.
+optimizer; `strict_flip` diverges at once. Prints a table, and exits with code 1 if a weight
+differs or a run has failed. An override changes the runs of both trees: attn=sdpa,kda or
+trainer.precision=bf16-mixed. It takes several minutes; do not change the tree meanwhile.
 """
 
 import os
@@ -77,10 +78,12 @@ def main(commit: str, *overrides: str) -> int:
     asked = next(x for x in reversed(chosen) if x.startswith("attn=")).removeprefix("attn=")
     different = 0
     for variant in asked.split(","):
-        if variant not in before or variant not in after:
-            result = f"not trained {'before' if variant not in before else 'now'}"
-        else:
+        if variant in before and variant in after:
             result = first_difference(before[variant], after[variant])
+        elif variant in before or variant in after:
+            result = "has weights at only one of the commits: failed or diverged"
+        else:
+            result = None if variant == "strict_flip" else "has no weights: failed or diverged"
         different += result is not None
         print(f"{variant:24} {result or 'the same bits'}")
     print(f"{different} of {len(asked.split(','))} variants differ from {commit}")

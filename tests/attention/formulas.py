@@ -120,14 +120,48 @@ def turned(u: Array, position: int, base: float = 10_000.0) -> Array:
     return np.stack([z.real, z.imag], axis=1).reshape(-1)
 
 
-def rotary(w: Weights, x: Array, H: int, *, base: float = 10_000.0, sign: int = 1) -> Array:
-    """q_m^T R(n - m) k_n (Su et al. 2021, eq. 16)."""
+def rotary(
+    w: Weights, x: Array, H: int, *, base: float = 10_000.0, sign: int = 1, share: float = 1
+) -> Array:
+    """q_m^T R(n - m) k_n (Su et al. 2021, eq. 16), on the first `share` of the channels."""
     q, k, v = projected(w, x, H)
+    r = int(share * k[0].shape[1])
 
     def score(h: int, m: int, n: int) -> Any:
-        return q[h][m] @ turned(k[h][n], sign * (n - m), base) / math.sqrt(k[h].shape[1])
+        rotated = q[h][m, :r] @ turned(k[h][n, :r], sign * (n - m), base)
+        return (rotated + q[h][m, r:] @ k[h][n, r:]) / math.sqrt(k[h].shape[1])
 
     return out(w, mixed(v, score))
+
+
+def key_offset(w: Weights, x: Array, H: int, *, back: int = 1) -> Array:
+    """The first half of queries and keys is rotated; the second half of a key is that of the
+    position before, but for the first position (modded-nanogpt, pull request 169)."""
+    q, k, v = projected(w, x, H)
+    half = k[0].shape[1] // 2
+
+    def score(h: int, m: int, n: int) -> Any:
+        rotated = q[h][m, :half] @ turned(k[h][n, :half], n - m)
+        before = k[h][max(0, n - back), half:]
+        return (rotated + q[h][m, half:] @ before) / math.sqrt(2 * half)
+
+    return out(w, mixed(v, score))
+
+
+def shifted(w: Weights, x: Array, H: int, *, values: bool, order: int = 1) -> Array:
+    """K = a_1 K + a_2 Shift(K), and V = b_1 V + b_2 Shift(V), with zeros before the first position
+    (Xu et al. 2024, sec. 3)."""
+    q, k, v = projected(w, x, H)
+
+    def with_shift(u: Array, own: float, before: float) -> Array:
+        return own * u + before * np.vstack([np.zeros_like(u[:1]), u[:-1]])
+
+    a = w["key_taps"][::order]
+    k = [with_shift(k[h], a[0, h], a[1, h]) for h in range(H)]
+    if values:
+        b = w["value_taps"][::order]
+        v = [with_shift(v[h], b[0, h], b[1, h]) for h in range(H)]
+    return out(w, mixed(v, dots(q, k)))
 
 
 @of_rows
@@ -141,6 +175,49 @@ def alibi(s: Array, i: int, h: int, w: Weights, x: Array, *, first: int = 1) -> 
 def log_length(s: Array, i: int, h: int, w: Weights, x: Array, *, first: int = 1) -> Array:
     """Scores of position i, from 1, times ln i (Chiang and Cholak 2022, sec. 5.3)."""
     return softmax(math.log(i + first) * s)
+
+
+@of_rows
+def scalable(s: Array, i: int, h: int, w: Weights, x: Array, *, first: int = 1) -> Array:
+    """n^(s z) over the sum, n the number of scores z and s learned (Nakanishi 2025, eq. 1)."""
+    n = i + first
+    z = w["sharpness"][h] * s
+    weights = n ** (z - max(z))
+    return weights / weights.sum()
+
+
+def selective(w: Weights, x: Array, H: int, *, own: bool = False, first: bool = False) -> Array:
+    """softmax(s - F), F_ij the sum over earlier queries l of max(s_lj of head 0, 0), where l hides
+    neither itself nor the first key (Leviathan et al. 2024, sec. 3)."""
+    q, k, v = projected(w, x, H)
+    score = dots(q, k)
+
+    def hidden(i: int, j: int) -> float:
+        total = 0.0
+        for query in range(j + (not own), i):
+            if j > 0 or first:
+                total += max(0.0, score(0, query, j))
+        return total
+
+    return out(w, mixed(v, lambda h, i, j: score(h, i, j) - hidden(i, j)))
+
+
+def block_selection(
+    w: Weights, x: Array, H: int, *, block: int = 4, chosen: int = 2, most: bool = True
+) -> Array:
+    """The softmax over the keys of the query's block up to itself, and of those past blocks whose
+    mean key has the largest product with the query (Lu et al. 2025, sec. 2.2)."""
+    q, k, v = projected(w, x, H)
+    T, D = k[0].shape
+    y = [np.zeros_like(each) for each in v]
+    for h, i in np.ndindex(H, T):
+        own = i // block
+        gates = {n: q[h][i] @ k[h][n * block : n * block + block].mean(0) for n in range(own)}
+        best = sorted(gates, key=gates.__getitem__, reverse=most)[: chosen - 1]
+        seen = [j for j in range(i + 1) if j // block in (*best, own)]
+        p = softmax(np.array([q[h][i] @ k[h][j] / math.sqrt(D) for j in seen]))
+        y[h][i] = p @ v[h][seen]
+    return out(w, y)
 
 
 @of_rows
@@ -264,11 +341,21 @@ def value_residual(w: Weights, x: Array, H: int, *, other: bool = False) -> Arra
     return out(w, mixed([(1 - m) * v[h] + m * w["values"][h] for h in range(H)], dots(q, k)))
 
 
-def exclusive(w: Weights, x: Array, H: int, *, power: float = 1.0) -> Array:
-    """y_i - (y_i . v_i) v_i / |v_i|^2 (Zhai 2026, sec. 3)."""
+def value_embeddings(w: Weights, x: Array, H: int, *, order: int = 1) -> Array:
+    """The values l_1 v + l_2 E[id] (modded-nanogpt, 2024-12-04); w has the `ids` (T,)."""
+    q, k, v = projected(w, x, H)
+    own, other = w["value_mix"][::order]
+    e = heads_of(np.array([w["table"][int(symbol)] for symbol in w["ids"]]), H)
+    return out(w, mixed([own * v[h] + other * e[h] for h in range(H)], dots(q, k)))
+
+
+def exclusive(w: Weights, x: Array, H: int, *, power: float = 1.0, squash: Any = np.tanh) -> Array:
+    """y_i - (y_i . v_i) v_i / |v_i|^2 (Zhai 2026, sec. 3), or tanh(a) times what is removed
+    (modded-nanogpt, record 82)."""
     z = []
-    for y, v in zip(averaged(w, x, H), projected(w, x, H)[2], strict=True):
-        along = (y * v).sum(1) / (v * v).sum(1) ** power
+    amounts = squash(w["amount"]) if "amount" in w else np.ones(H)
+    for y, v, a in zip(averaged(w, x, H), projected(w, x, H)[2], amounts, strict=True):
+        along = a * (y * v).sum(1) / (v * v).sum(1) ** power
         z.append(y - along[:, None] * v)
     return out(w, z)
 
@@ -298,6 +385,18 @@ def differential(w: Weights, x: Array, H: int, *, depth: int = 2, pairs: int = 1
     first, second = (mixed(v, dots(half[:H], half[H:])) for half in halves)
     left = [y - lam * z for y, z in zip(first, second, strict=True)]
     return out(w, [(1 - start) * rms_norm(y) for y in left])
+
+
+def differential_2(w: Weights, x: Array, H: int, *, squash: Any = sigmoid, pair: int = 2) -> Array:
+    """A_(2h) V - sigmoid(lambda) A_(2h+1) V, with 2 H queries for H keys and values, and lambda =
+    W x (Microsoft 2026, Diff-Transformer-V2)."""
+    C, rows = x.shape[1], linear_map(w, "qkv", x)
+    q = heads_of(rows[:, : 2 * C], 2 * H)
+    k, v = heads_of(rows[:, 2 * C : 3 * C], H), heads_of(rows[:, 3 * C :], H)
+    first, second = (q[::2], q[1::2]) if pair == 2 else (q[:H], q[H:])
+    one, two = mixed(v, dots(first, k)), mixed(v, dots(second, k))
+    lam = squash(linear_map(w, "weigh", x))  # (T, H)
+    return out(w, [one[h] - lam[:, h : h + 1] * two[h] for h in range(H)])
 
 
 def latent(w: Weights, x: Array, H: int, *, wide: int = 1) -> Array:
@@ -337,6 +436,31 @@ def recurrence(
             b = most * sigmoid(w["beta.weight"][h] @ x_t) if delta else 1.0
             S = S + b * np.outer(k, v - k @ S if delta else v)
             read.append(q @ S / math.sqrt(D))
+        y.append(rms_norm(np.array(read)) * w["norm"])
+    return out(w, y)
+
+
+def delta_product(w: Weights, x: Array, H: int, *, most: float = 2.0, order: int = 1) -> Array:
+    """S_t is S_(t-1) after n writes S + b_j k_j (v_j - S^T k_j)^T in turn; y = S^T q / sqrt(D)
+    (Siems et al. 2025, eq. 3), with queries, keys and values as in `recurrence`."""
+    rows = convolved(linear_map(w, "qkv", x), w["conv"])
+    rows = rows * sigmoid(rows)
+    C, D = x.shape[1], x.shape[1] // H
+    n = (rows.shape[1] // C - 1) // 2
+    q, *parts = np.split(rows, 1 + 2 * n, axis=1)
+    keys, values = parts[:n], parts[n:]
+    strengths = most * sigmoid(x @ w["beta.weight"].T)  # (T, n H)
+    y = []
+    for h in range(H):
+        at = slice(h * D, h * D + D)
+        S, read = np.zeros((D, D)), []
+        for t in range(len(x)):
+            for j in range(n)[::order]:
+                k = keys[j][t, at]
+                k = k / math.sqrt(k @ k + 1e-6)
+                S = S + strengths[t, j * H + h] * np.outer(k, values[j][t, at] - k @ S)
+            query = q[t, at]
+            read.append(query / math.sqrt(query @ query + 1e-6) @ S / math.sqrt(D))
         y.append(rms_norm(np.array(read)) * w["norm"])
     return out(w, y)
 
@@ -417,6 +541,17 @@ CASES = {
     "shared_qk": Case(shared, {"parts": (0, 0, 1)}, [{"parts": (0, 1, 1)}]),
     "shared_qkv": Case(shared, {"parts": (0, 0, 0)}, [{"power": 0}]),
     "rotary": Case(rotary, {}, [{"sign": -1}, {"base": 100.0}]),
+    "rotary_half": Case(rotary, {"share": 0.5}, [{"share": 1}, {"sign": -1}]),
+    "key_offset": Case(key_offset, {}, [{"back": 0}, {"back": 2}]),
+    "shifted_keys": Case(shifted, {"values": False}, [{"order": -1}]),
+    "shifted_keys_values": Case(shifted, {"values": True}, [{"order": -1}, {"values": False}]),
+    "scalable_softmax": Case(scalable, {}, [{"first": 2}]),
+    "selective": Case(selective, {}, [{"own": True}, {"first": True}]),
+    "block_selection": Case(block_selection, {}, [{"chosen": 3}, {"block": 3}, {"most": False}]),
+    "value_embeddings": Case(value_embeddings, {}, [{"order": -1}]),
+    "exclusive_learned": Case(exclusive, {}, [{"squash": sigmoid}, {"power": 0.5}]),
+    "differential_2": Case(differential_2, {}, [{"squash": np.tanh}, {"pair": 1}]),
+    "delta_product": Case(delta_product, {}, [{"most": 1.0}, {"order": -1}]),
     "alibi": Case(alibi, {}, [{"first": 0}]),
     "log_length": Case(log_length, {}, [{"first": 2}]),
     "softcap": Case(softcap, {}, [{"cap": 4.0}]),

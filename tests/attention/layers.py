@@ -13,8 +13,11 @@ from tests import conftest
 
 B, T, C, H = 2, 11, 16, 4
 D = C // H
+V = 5  # symbols
 VARIANTS = [name for name in conftest.VARIANTS if name != "hybrid"]
-DELTA = "delta_net delta_net_negative gated_delta_net kda decay retention gated_linear".split()
+DELTA = """
+delta_net delta_net_negative gated_delta_net kda decay retention gated_linear delta_product
+""".split()
 
 
 def settings(variant: str) -> dict[str, Any]:
@@ -24,7 +27,7 @@ def settings(variant: str) -> dict[str, Any]:
 
 def layer_of(variant: str, *, layer: int = 1, dropout: float = 0.0, **given: Any) -> Any:
     """The variant with changed settings, in fp64, with large random weights."""
-    config = AttentionConfig(C, H, T, dropout=dropout, layer=layer)
+    config = AttentionConfig(C, H, T, dropout=dropout, layer=layer, vocab_size=V)
     made = build(settings(variant) | given, "attn", "config")(config)
     return randomized(made).double()
 
@@ -41,8 +44,20 @@ def x_of(dtype: torch.dtype = torch.float64) -> Tensor:
 
 
 def memo_of(layer: Any, dtype: torch.dtype = torch.float64) -> tuple[dict[str, Tensor], ...]:
-    """What a layer of a model gets beside x: the values of the first layer, if it wants them."""
+    """What a layer of a model gets beside x, if it wants it: the symbols, and the values of the
+    first layer."""
     if not layer.uses_memo:
         return ()
     values = torch.randn(B, H, T, D, dtype=torch.float64, generator=generator(1, "v0"))
-    return ({"values": values.to(dtype)},)
+    ids = torch.randint(V, (B, T), generator=generator(1, "ids"))
+    return ({"values": values.to(dtype), "ids": ids},)
+
+
+def mixed_by_pattern(layer: Any, x: Tensor) -> Tensor:
+    """The values of a layer, mixed by its pattern, or each set of values by its own."""
+    memo = memo_of(layer, x.dtype)
+    v = layer.split(x, *memo)[2]
+    if isinstance(v, Tensor):
+        return layer.pattern(x, *memo) @ v
+    mixed = [p @ values for p, values in zip(layer.patterns(x, *memo), v, strict=True)]
+    return torch.stack(mixed).sum(0)

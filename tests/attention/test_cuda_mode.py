@@ -1,5 +1,5 @@
 """No variant uses an operation that PyTorch documents as raising on CUDA with deterministic
-algorithms, forward or backward. The mode below refuses these operations on any device."""
+algorithms, forward or backward. `AsOnCuda` refuses these operations on any device."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,35 +8,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnlab.attention import additions, delta, weights
 from attnlab.attention.ops import running_sum
 from tests.attention.layers import VARIANTS, C, layer_of, memo_of, x_of
-
-PAGE = str(torch.use_deterministic_algorithms.__doc__)
-RAISING = PAGE.split("will throw a\n    :class:`RuntimeError` when ``mode=True``")[1]
-LISTED = RAISING.split("In addition, several operations")[0].split("* :")[1:]
-NAMES = {line.split("`")[1].split(".")[-1] for line in LISTED}  # such as AvgPool3d and put_
-OTHERS = {"upsample", "logcumsumexp", "cumprod"}  # interpolate, and what sums like cumsum
-
-
-def plain(name: str) -> str:
-    return name.replace("_", "").lower()
-
-
-# The operators behind a name begin with it, but for underscores: avg_pool3d_backward.
-REFUSED = tuple(map(plain, NAMES | OTHERS))
-
-
-class AsOnCuda(TorchDispatchMode):
-    """Raises RuntimeError for an operation that would raise on CUDA."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.overloadpacket.__name__
-        if plain(name).startswith(REFUSED):
-            raise RuntimeError(f"{name} has no deterministic implementation on CUDA")
-        return func(*args, **(kwargs or {}))
+from tests.gpu import AsOnCuda
 
 
 def train(variant: str) -> Any:
@@ -44,8 +20,9 @@ def train(variant: str) -> Any:
     layer = layer_of(variant).float().train()
     x = x_of(torch.float32).requires_grad_()
     with AsOnCuda():
-        layer(x, *memo_of(layer, torch.float32)).square().sum().backward()
-        layer.pattern(x)
+        memo = memo_of(layer, torch.float32)
+        layer(x, *memo).square().sum().backward()
+        layer.pattern(x, *memo)
     return layer
 
 

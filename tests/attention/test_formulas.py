@@ -20,7 +20,7 @@ def both(variant: str, planted: dict[str, Any]) -> tuple[Array, Array]:
     w = {name: weight.detach().numpy() for name, weight in layer.named_parameters()}
     outputs = []
     for b in range(B):
-        given = w | ({"values": memo[0]["values"][b].numpy()} if memo else {})
+        given = w | {name: value[b].numpy() for shared in memo for name, value in shared.items()}
         outputs.append(
             case.formula(given, x[b].numpy(), case.heads or H, **(case.given | planted))
         )

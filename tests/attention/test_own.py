@@ -51,6 +51,11 @@ CHANGES: list[dict[str, Any]] = [
     {"_target_": "my_attention.Both", "conv": 3, "gate": "channel"},
     {"_target_": ["GatedAttention", "ShortConvolution"], "conv": 3},
     {"_target_": ["my_attention.TalkingHeads", "ForgettingAttention", "ValueResidual"]},
+    {"_target_": "my_attention.Tempered"},
+    {"_target_": "my_attention.EvenScores"},
+    {"_target_": "my_attention.SymbolValues", "head_size": 10},
+    {"_target_": "my_attention.CostlyGate"},
+    {"_target_": "my_attention.NearAndFar"},
 ]
 
 

@@ -7,13 +7,13 @@ Letters: B batch, T positions, C channels, H heads.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
 from attnlab.rng import Rule
 
-Memo = dict[str, Tensor]  # what the layers of one forward pass share
+Memo = dict[str, Tensor]  # what the layers of one forward pass share; "ids" are the symbols (B, T)
 
 
 class Layer(Protocol):
@@ -50,7 +50,7 @@ class HasMask(Protocol):
 class HasScores(Protocol):
     """A layer with scores before mask and softmax."""
 
-    def scores(self, x: Tensor) -> Tensor:
+    def scores(self, x: Tensor, *memo: Memo) -> Tensor:
         """(B, T, C) -> (B, H, T, T)."""
 
 
@@ -58,8 +58,9 @@ class HasScores(Protocol):
 class HasValues(Protocol):
     """A layer with queries, keys and values."""
 
-    def split(self, x: Tensor, *memo: Memo) -> tuple[Tensor, Tensor, Tensor]:
-        """(B, T, C) -> three of (B, H, T, D), of which the last are the values."""
+    def split(self, x: Tensor, *memo: Memo) -> tuple[Any, Any, Any]:
+        """(B, T, C) -> queries, keys and values (B, H, T, D); or a tuple of each of the last two,
+        with as many sets of keys and values."""
 
 
 @runtime_checkable
@@ -79,6 +80,13 @@ class HasState(Protocol):
 
 
 @runtime_checkable
+class AddsLoss(Protocol):
+    """A layer whose last forward pass left a loss, a mean over the batch, that training adds."""
+
+    added_loss: Tensor | None
+
+
+@runtime_checkable
 class HasInitRules(Protocol):
     """A module with initial values of its own, by parameter name: a method or a dict."""
 
@@ -88,6 +96,12 @@ class HasInitRules(Protocol):
 def uses_memo(layer: nn.Module) -> bool:
     """Whether a layer is called as layer(x, memo), not as layer(x)."""
     return isinstance(layer, UsesMemo) and layer.uses_memo
+
+
+def symbols_from(x: Tensor, vocab_size: int) -> Tensor:
+    """Symbols for inputs that come from no text: (B, T, C) -> (B, T), each a function of the
+    channels of its position, so that a change of an input also changes its symbol."""
+    return (x.detach().double().sum(-1).abs() * 271_828.18).long() % vocab_size
 
 
 def own_init_rules(module: nn.Module, qk_std: float) -> Mapping[str, Rule]:

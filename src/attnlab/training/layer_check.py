@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.attention.core import SelfAttention
-from attnlab.attention.layer import HasMask, HasPattern, Memo, uses_memo
+from attnlab.attention.layer import HasMask, HasPattern, Memo, symbols_from, uses_memo
 from attnlab.checkup import causal
 from attnlab.checkup.models import CheckFailed, Subject, best_dtype, relative, state
 from attnlab.errors import BadInput
@@ -23,11 +23,22 @@ def check_layers(net: Any) -> None:
     """`check_layer` for every attention layer of a GPT; BadInput if one fails."""
     layers, C = [block.attn for block in net.blocks], net.wte.embedding_dim
     for number, layer in enumerate(layers):
-        check_layer(layer, n_embd=C, block_size=net.block_size, before=layers[:number])
+        check_layer(
+            layer,
+            n_embd=C,
+            block_size=net.block_size,
+            vocab_size=net.vocab_size,
+            before=layers[:number],
+        )
 
 
 def check_layer(
-    layer: nn.Module, *, n_embd: int, block_size: int, before: list[Any] | None = None
+    layer: nn.Module,
+    *,
+    n_embd: int,
+    block_size: int,
+    vocab_size: int = 2,
+    before: list[Any] | None = None,
 ) -> None:
     """Refuse a layer that reads what its mask blocks, or whose pattern is not that of its output.
 
@@ -39,11 +50,12 @@ def check_layer(
     Args:
         layer: called as layer(x), or layer(x, memo) where it declares `uses_memo`.
         n_embd, block_size: C, and the largest T.
+        vocab_size: the number of symbols, for a layer that reads memo["ids"].
         before: the layers before it in a model, which fill the memo.
 
     Raises BadInput with the first requirement that fails.
     """
-    called = partial(_called, before or [])
+    called = partial(_called, before or [], vocab_size)
     sample = torch.randn(8, block_size, n_embd, generator=torch.Generator().manual_seed(0))
     tried, T = Subject(layer, sample, called, rows=32), min(block_size, LENGTH)
     dtype = best_dtype(tried)
@@ -72,14 +84,16 @@ def check_layer(
                 _check_pattern(layer, short, called)
 
 
-def _called(before: list[Any], layer: Any, x: Tensor, name: str = "forward") -> Any:
+def _called(
+    before: list[Any], vocab_size: int, layer: Any, x: Tensor, name: str = "forward"
+) -> Any:
     """A method of the layer, with a memo that the layers before it have filled from x."""
-    memo: Memo = {}
+    memo: Memo = {"ids": symbols_from(x, vocab_size)}
     with torch.no_grad():
         for each in before:
             if uses_memo(each):
                 each(x.to(next(each.parameters())), memo)
-    memo = {key: value.to(x) for key, value in memo.items()}
+    memo = {key: y.to(x) if y.is_floating_point() else y for key, y in memo.items()}
     arguments = (x, memo) if uses_memo(layer) else (x,)
     return getattr(layer, name)(*arguments)
 
@@ -130,8 +144,13 @@ def _beyond(tried: Subject, x: Tensor, allowed: Tensor) -> list[list[int]]:
 
 
 def _check_pattern(layer: SelfAttention, x: Tensor, called: Any) -> None:
-    pattern, v = called(layer, x, "pattern"), called(layer, x, "split")[2]
-    y = layer.proj(layer.merge(pattern.to(v.dtype) @ v, x, v))
+    v = called(layer, x, "split")[2]
+    if isinstance(v, Tensor):
+        mixed = called(layer, x, "pattern").to(v.dtype) @ v
+    else:  # several sets of values, each with a pattern of its own
+        patterns = called(layer, x, "patterns")
+        mixed = sum(p.to(values.dtype) @ values for p, values in zip(patterns, v, strict=True))
+    y = layer.proj(layer.merge(mixed, x, v))
     if relative(called(layer, x), y) > 1e-4:
         raise BadInput(
             f"the output of {described(layer)} is not proj(merge(pattern @ values)), so measures "
