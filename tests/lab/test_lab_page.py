@@ -56,7 +56,7 @@ def visit(folder: Path, address: str, do: str, *, dark: bool = False) -> dict[st
     seen: dict[str, Any] = {}
 
     class Mailbox(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:  # noqa: N802 (its name in http.server)
+        def do_POST(self) -> None:
             seen.update(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             self.send_response(204)
             self.end_headers()
