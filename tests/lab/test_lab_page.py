@@ -44,8 +44,9 @@ const text = (id) => document.getElementById(id).innerText;
 FRAME = """<!doctype html><body><iframe id="frame" src="page.htmlADDRESS"
 style="width: 1280px; height: 800px; border: 0"></iframe><script>
 onmessage = ({ data }) => {
+  const letter = { method: "POST", mode: "no-cors", body: JSON.stringify(data) };
   if (data === "narrow") frame.style.width = "390px";
-  else fetch("http://127.0.0.1:PORT", { method: "POST", mode: "no-cors", body: JSON.stringify(data) });
+  else fetch("http://127.0.0.1:PORT", letter);
 };
 </script></body>"""
 
