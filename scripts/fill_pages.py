@@ -22,9 +22,9 @@ from statistics import median
 
 import yaml
 
-from attnlab.claims.claim import Claim, Finding, judge_claim
+from attnlab.claims.claim import Claim
 from attnlab.claims.claim_page import median_in_words
-from attnlab.claims.rows import Rows
+from attnlab.claims.judged_claim import Finding, judge_files
 from attnlab.probes.measures import MEASURES
 from attnlab.runs.share import share_of
 
@@ -38,7 +38,7 @@ CELL = re.compile(r"(<!-- (\w+)(?:\.(\w+)(%|@[^>]+?)?)? -->).*?(<!-- / -->)")
 def judged(name: str) -> tuple[str, str, dict[str, Finding]]:
     """A claim's sentence, the verdict on it, and its predictions by name."""
     claim = Claim.read(ROOT / "experiments" / name / "claim.yaml")
-    result = judge_claim(claim, Rows(claim.folder / "rows.jsonl"))
+    result = judge_files(claim)
     return claim.says, result.verdict, {finding.name: finding for finding in result.findings}
 
 

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from attnlab.claims.claim import Claim, find_claims, judge_claim
+from attnlab.claims.claim import Claim, find_claims
 from attnlab.claims.claim_page import all_claims, figure_of, page_block
+from attnlab.claims.judged_claim import judge_claim
 from attnlab.claims.markdown import BEGIN, END, fill_page
 from attnlab.claims.ranking import Protocol, ranking_table
 from attnlab.claims.ranking_page import ranking_block

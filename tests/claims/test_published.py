@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from attnlab.claims.claim import Claim, judge_claim, missing_runs
+from attnlab.claims.claim import Claim
 from attnlab.claims.declared import git
+from attnlab.claims.judged_claim import judge_claim, missing_runs
 from attnlab.claims.ranking import Protocol, exploratory_cells, ranking_table
 from attnlab.claims.rows import Rows
 

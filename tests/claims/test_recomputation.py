@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from attnlab.claims.claim import Claim, Finding, judge_claim
+from attnlab.claims.claim import Claim
+from attnlab.claims.judged_claim import Finding, judge_claim
 from attnlab.claims.rows import Rows
 
 CLAIMS = sorted((Path(__file__).parents[2] / "experiments").glob("*/claim.yaml"))

@@ -12,9 +12,11 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from torch.backends.cpu import get_cpu_capability
 
 from attnlab.claims import work
-from attnlab.claims.claim import Claim, judge_claim, missing_runs
+from attnlab.claims.claim import Claim
+from attnlab.claims.judged_claim import judge_claim, missing_runs
 from attnlab.claims.rows import Rows
 from attnlab.claims.trials import Run
 from attnlab.claims.work import Work, directory_of, run_missing
@@ -156,7 +158,9 @@ OWN = {
 }  # fmt: skip
 MEASURE = """
 def noise(seed):
-    return {"x": seed / 1000}
+    from torch.backends.cpu import get_cpu_capability
+
+    return {"x": seed / 1000, "set": get_cpu_capability()}
 
 
 def files(folder):
@@ -201,4 +205,14 @@ def test_a_claim_of_ones_own_is_trained_in_an_empty_folder_outside_git(tmp_path)
     assert kept.values[0] >= 1
     assert not (folder / "rows.jsonl").exists()
     attnlab()  # nothing is missing
+    assert file.read_bytes() == content
+    if get_cpu_capability() not in ("AVX2", "AVX512"):
+        return  # there is no smaller set
+    assert all(row["instruction_set"] == get_cpu_capability() for row in rows.values())
+    assert "Same on" in attnlab("--again")
+    again = Rows(file.with_name("rows-again.jsonl"))
+    assert sorted(run.seed for run in again) == list(range(300, 310))
+    assert {row["instruction_set"] for row in again.values()} <= {"AVX2", "SSE4.2"}
+    assert {row["values"]["set"] for row in again.values()} <= {"AVX2", "DEFAULT"}
+    assert {x["values"]["set"] for x in again.values()} != {get_cpu_capability()}
     assert file.read_bytes() == content

@@ -7,8 +7,9 @@ import subprocess
 import pytest
 import yaml
 
-from attnlab.claims.claim import Claim, judge_claim
+from attnlab.claims.claim import Claim
 from attnlab.claims.declared import UNCHECKED, commit_of
+from attnlab.claims.judged_claim import judge_claim
 from attnlab.claims.rows import Rows
 from attnlab.claims.trials import Run
 from attnlab.errors import BadInput

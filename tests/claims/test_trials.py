@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from attnlab.claims.claim import Claim, Prediction, judge_claim, missing_runs
+from attnlab.claims.claim import Claim, Prediction
+from attnlab.claims.judged_claim import judge_claim, missing_runs
 from attnlab.claims.ranking import Protocol, missing_of_ranking, with_own
 from attnlab.claims.rows import Rows
 from attnlab.claims.trials import Arm, Run, metric_of, read_test, rows_with

@@ -1,34 +1,19 @@
 """A claim: a sentence and the predictions that test it, in experiments/<claim>/claim.yaml.
 
-Committing the file declares the claim: `declared.undeclared` compares the predictions at the
-commits that rows name with today's.
+Committing the file declares the claim. `judged_claim` says what its rows make of it.
 """
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from itertools import groupby
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, model_validator
 
-from attnlab.claims.declared import Declared, undeclared
-from attnlab.claims.judge import FEWEST_JUDGED, Bearing, Outcome, judge, verdict_on_sentence
-from attnlab.claims.rows import Rows, open_rows
-from attnlab.claims.trials import (
-    Arm,
-    Row,
-    Run,
-    is_measurement,
-    metric_of,
-    read_test,
-    rows_with,
-    without_rate,
-)
-from attnlab.claims.work import Work
+from attnlab.claims.declared import Declared
+from attnlab.claims.judge import Bearing
+from attnlab.claims.trials import Arm, is_measurement, without_rate
 from attnlab.errors import BadInput
 from attnlab.installation import lab_path
 
@@ -125,130 +110,6 @@ class Claim(Declared, frozen=True):
         return arms
 
 
-@dataclass(frozen=True)
-class Finding:
-    """A prediction at one length of training, with what its rows say."""
-
-    of: str  # the prediction's key in claim.yaml
-    prediction: Prediction
-    steps: int | None  # None: as the claim's base says
-    arms: dict[str, Arm]
-    seeds: Sequence[int]
-    rows: dict[str, list[Row]]  # arm -> a row a seed, up to the first seed that some arm lacks
-    scores: dict[str, list[float]]  # arm -> the metric, a seed each
-    values: Sequence[float]  # one a seed: what is judged
-    outcome: Outcome
-
-    @property
-    def name(self) -> str:
-        """The prediction's name, and its length if it has several."""
-        return self.of if self.steps is None else f"{self.of}_{self.steps}"
-
-    @property
-    def verdict(self) -> str:
-        """Confirmed, refuted or open; "shown" for what is not judged."""
-        if self.prediction.role == "shown" or len(self.seeds) < FEWEST_JUDGED:
-            return "shown"
-        return self.outcome.verdict
-
-
-@dataclass(frozen=True)
-class JudgedClaim:
-    """A claim with the verdict on its sentence, and a finding a prediction and length."""
-
-    claim: Claim
-    findings: Sequence[Finding]
-
-    @property
-    def verdict(self) -> str:
-        """The verdict on the sentence."""
-        return verdict_on_sentence([(p.role, verdict) for p, verdict in self.predictions()])
-
-    def predictions(self) -> list[tuple[Prediction, str]]:
-        """Each prediction with its verdict: open if its lengths do not all say the same."""
-        found = []
-        for _, group in groupby(self.findings, lambda finding: finding.of):
-            of_lengths = list(group)
-            verdicts = {finding.verdict for finding in of_lengths}
-            verdict = verdicts.pop() if len(verdicts) == 1 else "open"
-            found.append((of_lengths[0].prediction, verdict))
-        return found
-
-    def test_rows(self) -> Iterator[tuple[Finding, Row]]:
-        """Every row of the test; one that several predictions read, once for each."""
-        for finding in self.findings:
-            for of_arm in finding.rows.values():
-                for row in of_arm:
-                    yield finding, row
-
-    def exploratory(self) -> str:
-        """Why its rows are not a declared test, in a sentence; empty if they are."""
-        made = {(row["commit"], (finding.of,)) for finding, row in self.test_rows()}
-        return undeclared(self.claim.file, made, declaration_of)
-
-
-def judge_claim(claim: Claim, rows: Mapping[Run, Row], seeds: Sequence[int] = ()) -> JudgedClaim:
-    """Judge the predictions of a claim at each of their lengths, by the rows of their seeds, or of
-    others, such as those of pilots."""
-    findings = []
-    for name, prediction in claim.predictions.items():
-        for steps in prediction.lengths or (None,):
-            of_seeds = seeds or claim.seeds_of(prediction)
-            findings.append(judge_prediction(claim, rows, name, steps, of_seeds))
-    return JudgedClaim(claim, findings)
-
-
-def judge_prediction(
-    claim: Claim, rows: Mapping[Run, Row], name: str, steps: int | None, seeds: Sequence[int]
-) -> Finding:
-    """Judge one prediction at one length, by the seeds that all its arms have."""
-    prediction = claim.predictions[name]
-    metric = prediction.metric
-    worst = math.inf if metric == "val_loss" else prediction.worst
-    arms = claim.arms_of(prediction, steps)
-    rows_of = {arm: rows_with(metric, read_test(of, rows, seeds)[0]) for arm, of in arms.items()}
-    complete = min(map(len, rows_of.values()))
-    rows_of = {arm: of_arm[:complete] for arm, of_arm in rows_of.items()}
-    scores = {
-        arm: [metric_of(row, metric, worst) for row in of_arm] for arm, of_arm in rows_of.items()
-    }
-    values = [prediction.value(of_seed) for of_seed in zip(*scores.values(), strict=True)]
-    outcome = judge(values, prediction.above, prediction.below, prediction.always, len(seeds))
-    return Finding(name, prediction, steps, arms, seeds, rows_of, scores, values, outcome)
-
-
-def missing_runs(
-    claim: Claim, rows: Mapping[Run, Row], *, pilots: bool = False, long: bool = True
-) -> list[Run]:
-    """The runs that can be made now; after them there may be more.
-
-    Pilots try the rates, then run a few seeds at the best one. The declared test starts with ten
-    seeds, and goes on to the next stage while that can decide.
-    """
-    missing: dict[Run, None] = {}  # in order, each once
-    for finding in judge_claim(claim, rows).findings:
-        prediction = finding.prediction
-        if (prediction.long and not long) or (pilots and prediction.role == "shown"):
-            continue
-        seeds = pilot_seeds(prediction) if pilots else next_seeds(finding)
-        for arm in finding.arms.values():
-            missing |= dict.fromkeys(read_test(arm, rows, seeds)[1])
-    return list(missing)
-
-
-def pilot_seeds(prediction: Prediction) -> Sequence[int]:
-    """The seeds that show an effect before the declaration: one, for what is not judged."""
-    return PILOTS[:1] if prediction.seeds else PILOTS
-
-
-def next_seeds(finding: Finding) -> Sequence[int]:
-    """The seeds of the test up to the stage that is due: ten, and then twice as many."""
-    outcome = finding.outcome
-    if outcome.undecided and outcome.n >= FEWEST_JUDGED:
-        return finding.seeds[: 2 * outcome.n]
-    return finding.seeds[:FEWEST_JUDGED]
-
-
 def declaration_of(content: Any, name: str) -> Any:
     """What a claim.yaml declares of a prediction: all but its words; None if it does not."""
     entry = content["predictions"].get(name)
@@ -295,27 +156,6 @@ def make_importable(claims: Sequence[Claim]) -> None:
         parent = str(claim.folder.parents[1])
         if parent not in sys.path:
             sys.path.append(parent)
-
-
-def open_claim(
-    claim: Claim, outputs: Path, *, pilots: bool = False, long: bool = False, fresh: bool = False
-) -> Work:
-    """What `attnlab reproduce` does for a claim. With `fresh`, committed rows choose the learning
-    rates, and the test is run again."""
-    outputs = outputs.resolve() / claim.folder.name
-    rows, commit = open_rows(claim.folder, outputs / "rows.jsonl")
-    if fresh:
-        committed = Rows(claim.folder / "rows.jsonl")
-        rows = Rows(outputs / "fresh.jsonl")
-        rows |= {run: row for run, row in committed.items() if run.seed >= PILOTS[0]}
-    return Work(
-        folder=claim.folder,
-        outputs=outputs,
-        rows=rows,
-        commit=commit,
-        missing=partial(missing_runs, claim, rows, pilots=pilots, long=long),
-        reads=functions_by_arm(claim),
-    )
 
 
 def functions_by_arm(claim: Claim) -> dict[tuple[str, ...], list[str]]:

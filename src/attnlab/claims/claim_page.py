@@ -1,14 +1,23 @@
 """What a claim came out as, in Markdown: for the terminal, for its page, and for that of all."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
 from matplotlib.figure import Figure
 
-from attnlab.claims.claim import PILOTS, Claim, Finding, JudgedClaim, judge_claim
+from attnlab.claims.claim import PILOTS, Claim
 from attnlab.claims.judge import supports
+from attnlab.claims.judged_claim import (
+    COMMITTED,
+    DECIDE,
+    Finding,
+    JudgedClaim,
+    judge_claim,
+    judge_files,
+    rows_of_findings,
+)
 from attnlab.claims.markdown import fill_page, markdown_table
 from attnlab.claims.rows import Rows
 from attnlab.claims.trials import Row, Run
@@ -17,18 +26,20 @@ from attnlab.errors import BadInput
 from attnlab.plotting.drawing import BLACK, BLUE, GREEN, as_svg, styled
 from attnlab.runs.settings import flat, last_of
 
-DECIDE = ("for", "against")
-DRAWN = (*DECIDE, "control")
-
 
 def claim_report(
-    claim: Claim, rows: Mapping[Run, Row], *, pilots: bool = False, fresh: bool = False
+    claim: Claim,
+    rows: Mapping[Run, Row],
+    again: Mapping[Run, Row] | None = None,
+    *,
+    pilots: bool = False,
+    fresh: bool = False,
 ) -> str:
     """What came out, for the terminal; with `fresh`, also how far it is from committed rows."""
     if pilots:
-        return prediction_table(judge_claim(claim, rows, PILOTS).findings)
-    judged = judge_claim(claim, rows)
-    paragraphs = [came_out(judged), prediction_table(judged.findings)]
+        return prediction_table(judge_claim(claim, rows, PILOTS))
+    judged = judge_claim(claim, rows, again=again)
+    paragraphs = [came_out(judged), processors_in_words(judged), prediction_table(judged)]
     if why := judged.exploratory():
         paragraphs.append(why)
     if fresh:
@@ -38,7 +49,7 @@ def claim_report(
 
 def beside_committed(judged: JudgedClaim) -> str:
     """How many values are those of the committed rows, and the largest difference."""
-    then = judge_claim(judged.claim, Rows(judged.claim.folder / "rows.jsonl"))
+    then = judge_claim(judged.claim, Rows(judged.claim.folder / COMMITTED))
     differences = []
     for now, before in zip(judged.findings, then.findings, strict=True):
         for x, y in zip(now.values, before.values, strict=False):
@@ -52,7 +63,7 @@ def publish_claims(claims: Sequence[Claim]) -> Iterator[Path]:
     BadInput if rows are not those of a declared test."""
     published = []
     for claim in claims:
-        judged = judge_claim(claim, Rows(claim.folder / "rows.jsonl"))
+        judged = judge_files(claim)
         if why := judged.exploratory():
             raise BadInput(f"{claim.folder.name} cannot be published. {why}")
         published.append(judged)
@@ -75,11 +86,12 @@ def page_block(judged: JudgedClaim) -> str:
     minutes = max(1, round(sum(row["cpu_seconds"] or 0 for row in rows.values()) / 60))
     return "\n\n".join([
         came_out(judged),
+        processors_in_words(judged),
         "![The values of each prediction by seed, and its threshold](figure.svg)",
         f"## Repeat it\n\n`attnlab reproduce {claim.folder.name} --fresh --long` trains all of it "
         f"again and compares: {len(rows)} runs, {minutes} CPU minutes.",
         "## Predictions\n\nHow they are judged: docs/claims.md.\n\n"
-        f"{prediction_table(judged.findings)}",
+        f"{prediction_table(judged)}",
         f"## Arms\n\nAn arm is one side of a comparison.\n\n{arm_table(judged)}",
         f"<details><summary>Every seed</summary>\n\n{seed_tables(judged)}\n\n</details>",
         f"<details><summary>Settings of all arms</summary>\n\n{settings_of(claim)}\n\n</details>",
@@ -93,9 +105,9 @@ def came_out(judged: JudgedClaim) -> str:
         says = prediction.says.rstrip(".")
         if prediction.role == "control" and verdict != "confirmed":
             where["Undecided"].append(f"nothing follows: {says}: {verdict}")
-        elif prediction.role in DECIDE and verdict == "open":
+        elif prediction.role in ("for", "against") and verdict == "open":
             where["Undecided"].append(prediction.where or says)
-        elif prediction.role in DECIDE:
+        elif prediction.role in ("for", "against"):
             true = supports(prediction.role, verdict)
             where["True" if true else "False"].append(prediction.where or says)
     lines = [f"**“{judged.claim.says}” {verdict_in_words(judged)}.**", ""]
@@ -112,19 +124,62 @@ def verdict_in_words(judged: JudgedClaim) -> str:
     return in_words.get(judged.verdict, judged.verdict)
 
 
-def prediction_table(findings: Sequence[Finding]) -> str:
-    """One line a prediction: its sentence, verdict, seeds that agree, and median with interval."""
+def processors_in_words(judged: JudgedClaim) -> str:
+    """Whether the verdicts are the same with another instruction set, whose rounding differs."""
+    deciding = judged.deciding()
+    first = instruction_sets(deciding)
+    if not judged.again:
+        return (
+            f"**One processor.** The runs were made on {first}, and not repeated with another "
+            "instruction set, so rounding may decide the verdict."
+        )
+    second = instruction_sets(judged.again.values())
+    changed = []
+    for finding in deciding:
+        then = judged.again.get(finding.name)
+        if then and then.verdict != finding.verdict:
+            changed.append(
+                f"`{finding.name}` is {finding.verdict} on {first} and {then.verdict} on {second}"
+            )
+    if changed:
+        return f"**Not the same on two processors.** {'; '.join(changed)}. So it is open."
+    if len(judged.again) < len(deciding):
+        repeated = f"{len(judged.again)} of {len(deciding)} predictions"
+        return f"**One processor, in part two.** {repeated} were repeated on {second}: the same."
+    return f"**Same on {first} and {second}.** Each prediction that decides was repeated."
+
+
+def instruction_sets(findings: Iterable[Finding]) -> str:
+    """The instruction sets of the rows of findings, or the machine where a row names none."""
+    names = set()
+    for _, row in rows_of_findings(findings):
+        model = row.get("machine", "an unknown machine").partition(", torch")[0]
+        names.add(row.get("instruction_set") or f"{model} (instruction set not recorded)")
+    return " and ".join(sorted(names)) or "no processor"
+
+
+def prediction_table(judged: JudgedClaim) -> str:
+    """One line a prediction: its sentence, verdict, seeds that agree, and median with interval;
+    and the verdict with another instruction set, where its runs were repeated."""
+    heads = ["prediction", "verdict", "seeds that agree", "median (95 %)"]
+    if judged.again:
+        heads.append(f"on {instruction_sets(judged.again.values())}")
     prefixes = {"for": "", "shown": "", "against": "against the sentence: "}
     lines = []
-    for finding in findings:
+    for finding in judged.findings:
         prediction = finding.prediction
         outcome = finding.outcome
         says = prefixes.get(prediction.role, f"{prediction.role}: ") + prediction.says
         if finding.steps:
             says += f" After {finding.steps:,} steps."
         agree = f"{outcome.yes} of {outcome.n}" if finding.values else ""
-        lines.append([says, finding.verdict, agree, median_in_words(finding)])
-    return markdown_table(["prediction", "verdict", "seeds that agree", "median (95 %)"], lines)
+        line = [says, finding.verdict, agree, median_in_words(finding)]
+        if judged.again:
+            then = judged.again.get(finding.name)
+            same = f"{then.verdict}, {then.outcome.yes} of {then.outcome.n}" if then else ""
+            line.append(same)
+        lines.append(line)
+    return markdown_table(heads, lines)
 
 
 def median_in_words(finding: Finding) -> str:
@@ -197,7 +252,9 @@ def settings_of(claim: Claim) -> str:
         settings.pop("source", None)  # a digest of own code, which may change after the runs
         if group == "data":
             settings["SHA-256"] = config.data().sha256
-        lines.append([group, ", ".join(f"{key} {value}" for key, value in settings.items())])
+        # What is not set is left out, so that a new setting does not change old pages.
+        known = [f"{key} {value}" for key, value in settings.items() if value is not None]
+        lines.append([group, ", ".join(known)])
     return markdown_table(["group", "settings"], lines)
 
 
@@ -229,7 +286,7 @@ def figure_of(judged: JudgedClaim) -> str:
 def draw_findings(judged: JudgedClaim) -> Figure:
     """The value of each seed as a dot, beside the threshold of its prediction, for those that
     decide and controls; what agrees lies in the shaded range."""
-    drawn = [each for each in judged.findings if each.values and each.prediction.role in DRAWN]
+    drawn = [each for each in judged.findings if each.values and each.prediction.role in DECIDE]
     figure = Figure(figsize=(7, 0.9 + 0.75 * len(drawn)), layout="constrained")
     panels = figure.subplots(len(drawn), squeeze=False)[:, 0]
     for axes, finding in zip(panels, drawn, strict=True):

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from attnlab.errors import BadInput
 from attnlab.files import read_yaml
 
-GENERATED = tuple(f":(exclude,top,glob)**/{name}" for name in ("rows.jsonl", "*.md", "*.svg"))
+GENERATED = tuple(f":(exclude,top,glob)**/{name}" for name in ("rows*.jsonl", "*.md", "*.svg"))
 UNCHECKED = "Whether it was declared first cannot be checked: git does not know {commit}."
 AnyDeclared = TypeVar("AnyDeclared", bound="Declared")
 

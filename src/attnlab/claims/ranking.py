@@ -349,7 +349,7 @@ def open_ranking(
     if own:
         short = re.sub(r"[^a-zA-Z0-9_.=,-]+", "_", names[0])[:60]
         outputs /= f"{short}~{digest_of_healthy(protocol, names[0])}"
-    rows, commit = open_rows(protocol.folder, outputs / "rows.jsonl", apart=own)
+    rows, commit = open_rows(protocol.folder / "rows.jsonl", outputs / "rows.jsonl", apart=own)
     missing = partial(missing_of_ranking, protocol, rows, names, quick=quick)
     return Work(protocol.folder, outputs, rows, commit, missing)
 

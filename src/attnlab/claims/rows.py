@@ -59,16 +59,16 @@ def read_rows(file: Path) -> dict[Run, Row]:
     return found
 
 
-def open_rows(folder: Path, own: Path, *, apart: bool = False) -> tuple[Rows, str]:
-    """The rows of a claim or the ranking, and the commit of new ones. They are appended to its
-    rows.jsonl, or to `own` if they are kept apart, or are not those of a clean commit."""
-    commit = commit_of(folder)
-    committed = folder / "rows.jsonl"
+def open_rows(committed: Path, own: Path, *, apart: bool = False) -> tuple[Rows, str]:
+    """The rows of a claim or the ranking, and the commit of new ones. They are appended to the
+    committed file, or to `own` if they are kept apart, or are not those of a clean commit."""
+    commit = commit_of(committed.parent)
     if apart or not commit or commit.endswith("+") or is_installed():
         return Rows(committed, own), commit
     return Rows(committed), commit
 
 
 def machine() -> str:
-    """What rounding depends on, the processor and torch; stored in each row."""
+    """The processor and the version of torch, stored in each row beside its instruction set:
+    rounding depends on all three."""
     return f"{processor_model()}, torch {version('torch')}"

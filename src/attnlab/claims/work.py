@@ -4,12 +4,14 @@ import json
 import math
 import multiprocessing
 import os
+import platform
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from pkgutil import resolve_name
@@ -20,6 +22,7 @@ from attnlab.claims.trials import Row, Run, is_measurement, without_rate
 from attnlab.errors import BadInput
 from attnlab.files import write_json
 from attnlab.installation import lab_path
+from attnlab.processor import SMALLER_SETS, instruction_set
 
 # Numbers of metrics.json that rows leave out: they are settings, or differ from time to time.
 NOT_IN_ROWS = ("wall_seconds", "tokens_per_second", "seed", "devices", "threads")
@@ -36,6 +39,7 @@ class Work:
     missing: Callable[[], Sequence[Run]]  # runs that can be made now
     # Functions that read a finished run, by its overrides without the learning rate.
     reads: Mapping[tuple[str, ...], Sequence[str]] = field(default_factory=dict)
+    smaller_set: str = ""  # the instruction set of `--again`; by default, the processor's own
 
 
 def run_missing(work: Work, train: Callable[..., Row], jobs: int, minutes: float | None) -> bool:
@@ -49,7 +53,8 @@ def run_missing(work: Work, train: Callable[..., Row], jobs: int, minutes: float
     if not work.missing():
         return True
     context = multiprocessing.get_context("spawn")  # threads of PyTorch do not survive a fork
-    with ProcessPoolExecutor(jobs, context, start_worker, (sys.path,)) as pool:
+    pool = ProcessPoolExecutor(jobs, context, start_worker, (sys.path,))
+    with environment(SMALLER_SETS.get(work.smaller_set, {})), pool:
         try:
             while runs := list(work.missing()):
                 print(f"{len(runs)} runs come next", flush=True)
@@ -84,12 +89,33 @@ def run_round(
         for future in done:
             if future.exception():
                 error = error or future.exception()
-            else:
-                made = {"commit": work.commit, "machine": machine()}
-                print(work.rows.add(future.result() | made), flush=True)
+                continue
+            row = future.result() | {"commit": work.commit, "machine": machine()}
+            if work.smaller_set and row["instruction_set"] != work.smaller_set:
+                error = error or BadInput(
+                    f"torch used {row['instruction_set']} instead of {work.smaller_set}; --again "
+                    "needs an x86 processor, and CUDA_VISIBLE_DEVICES= where there is a GPU"
+                )
+                continue
+            print(work.rows.add(row), flush=True)
     if error:
         raise error
     return not waiting
+
+
+@contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables for the processes that are started inside, before they import torch."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def submit(
@@ -140,6 +166,7 @@ def train_run(run: Run, directory: Path, folder: Path, reads: Iterable[str] = ()
     began = time.process_time()
     if is_measurement(run.overrides):
         status = "finished"
+        used = used_set("cpu", instruction_set())
         values = dict(import_beside(folder, run.overrides[0])(run.seed))
     else:
         from attnlab.training.run import run as train  # Lightning takes seconds to import
@@ -147,6 +174,7 @@ def train_run(run: Run, directory: Path, folder: Path, reads: Iterable[str] = ()
         config, variant = composed([*run.overrides, f"seed={run.seed}"], folder.parent)
         metrics = train(config, directory, variant=variant, overrides=run.overrides).metrics
         status = metrics["status"]
+        used = used_set(metrics["device"], metrics["instruction_set"])
         values = values_of(metrics)
         if status != "diverged":
             for name in reads:
@@ -157,7 +185,19 @@ def train_run(run: Run, directory: Path, folder: Path, reads: Iterable[str] = ()
         "status": status,
         "values": values,
         "cpu_seconds": round(time.process_time() - began, 1),
+        "instruction_set": used,
     }
+
+
+def used_set(device: str, capability: str) -> str:
+    """The instruction set of a run as pages name it; on a GPU, the kind of the device.
+
+    PyTorch calls it DEFAULT where it uses no AVX, which on x86 is SSE4.2.
+    """
+    if device != "cpu":
+        return device
+    is_x86 = platform.machine().lower() in ("x86_64", "amd64")
+    return "SSE4.2" if capability == "DEFAULT" and is_x86 else capability
 
 
 def values_of(metrics: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,15 +29,21 @@ def reproduce(
     pilots: Annotated[bool, Option("--pilots", help="Run what chooses the rates.")] = False,
     long: Annotated[bool, Option("--long", help="Also run what is marked as long.")] = False,
     fresh: Annotated[bool, Option("--fresh", help="Train the test again and compare.")] = False,
+    again: Annotated[
+        bool, Option("--again", help="Repeat what decides with another instruction set.")
+    ] = False,
     plan: Plan = False,
     publish: Publish = False,
     jobs: Jobs = None,
     minutes: Minutes = None,
 ) -> None:
     """Train the missing runs of claims, and judge them. Repeat the command to continue."""
-    from attnlab.claims.claim import find_claims, open_claim
+    from attnlab.claims.claim import find_claims
     from attnlab.claims.claim_page import claim_report, publish_claims
+    from attnlab.claims.judged_claim import open_claim, open_claim_again
 
+    if again and (pilots or fresh):
+        raise BadInput("--again repeats the runs of the test; remove --pilots and --fresh")
     chosen = find_claims(claims or [])
     if publish:
         for file in publish_claims(chosen):
@@ -45,12 +51,17 @@ def reproduce(
         return
     outputs = Path("outputs/claims")
     for claim in chosen:
-        work = open_claim(claim, outputs, pilots=pilots, long=long, fresh=fresh)
+        if again:
+            work, rows = open_claim_again(claim, outputs)
+            report = partial(claim_report, claim, rows, work.rows)
+        else:
+            work = open_claim(claim, outputs, pilots=pilots, long=long, fresh=fresh)
+            repeated = None if fresh else open_claim_again(claim, outputs)[0].rows
+            report = partial(claim_report, claim, work.rows, repeated, pilots=pilots, fresh=fresh)
         if plan:
             print_plan(work)
-            continue
-        report = partial(claim_report, claim, work.rows, pilots=pilots, fresh=fresh)
-        carry_out(work, report, jobs, minutes)
+        else:
+            carry_out(work, report, jobs, minutes)
 
 
 def rank(

@@ -1,0 +1,256 @@
+"""What rows make of a claim: verdicts on its predictions and its sentence, and what is missing.
+
+The runs that decide can be repeated with another instruction set of the processor, whose rounding
+differs. A verdict that changes is no verdict: then the prediction is open.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+
+from attnlab.claims.claim import PILOTS, Claim, Prediction, declaration_of, functions_by_arm
+from attnlab.claims.declared import undeclared
+from attnlab.claims.judge import FEWEST_JUDGED, Outcome, judge, verdict_on_sentence
+from attnlab.claims.rows import Rows, open_rows
+from attnlab.claims.trials import Arm, Row, Run, metric_of, read_test, rows_with
+from attnlab.claims.work import Work
+
+COMMITTED = "rows.jsonl"
+COMMITTED_AGAIN = "rows-again.jsonl"  # of another instruction set
+DECIDE = ("for", "against", "control")  # the sentence is judged by these predictions
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A prediction at one length of training, with what its rows say."""
+
+    of: str  # the prediction's key in claim.yaml
+    prediction: Prediction
+    steps: int | None  # None: as the claim's base says
+    arms: dict[str, Arm]
+    seeds: Sequence[int]
+    rows: dict[str, list[Row]]  # arm -> a row a seed, up to the first seed that some arm lacks
+    scores: dict[str, list[float]]  # arm -> the metric, a seed each
+    values: Sequence[float]  # one a seed: what is judged
+    outcome: Outcome
+
+    @property
+    def name(self) -> str:
+        """The prediction's name, and its length if it has several."""
+        return self.of if self.steps is None else f"{self.of}_{self.steps}"
+
+    @property
+    def verdict(self) -> str:
+        """Confirmed, refuted or open; "shown" for what is not judged."""
+        if self.prediction.role == "shown" or len(self.seeds) < FEWEST_JUDGED:
+            return "shown"
+        return self.outcome.verdict
+
+
+@dataclass(frozen=True)
+class JudgedClaim:
+    """A claim with the verdict on its sentence, and a finding a prediction and length.
+
+    `again` has findings by name, of predictions that decide and of controls, where all runs were
+    repeated with another instruction set.
+    """
+
+    claim: Claim
+    findings: Sequence[Finding]
+    again: Mapping[str, Finding] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> str:
+        """The verdict on the sentence."""
+        return verdict_on_sentence([(p.role, verdict) for p, verdict in self.predictions()])
+
+    def predictions(self) -> list[tuple[Prediction, str]]:
+        """Each prediction with its verdict: open if its lengths, or its two instruction sets, do
+        not all say the same."""
+        found = []
+        for _, group in groupby(self.findings, lambda finding: finding.of):
+            of_lengths = list(group)
+            verdicts = {finding.verdict for finding in of_lengths}
+            verdicts |= {self.again[x.name].verdict for x in of_lengths if x.name in self.again}
+            verdict = verdicts.pop() if len(verdicts) == 1 else "open"
+            found.append((of_lengths[0].prediction, verdict))
+        return found
+
+    def deciding(self) -> list[Finding]:
+        """The findings by which the sentence is judged."""
+        return [finding for finding in self.findings if finding.prediction.role in DECIDE]
+
+    def test_rows(self) -> Iterator[tuple[Finding, Row]]:
+        """Every row of the test; one that several predictions read, once for each."""
+        yield from rows_of_findings(self.findings)
+
+    def exploratory(self) -> str:
+        """Why its rows are not a declared test, in a sentence; empty if they are."""
+        rows = [*self.test_rows(), *rows_of_findings(self.again.values())]
+        made = {(row["commit"], (finding.of,)) for finding, row in rows}
+        return undeclared(self.claim.file, made, declaration_of)
+
+
+def rows_of_findings(findings: Iterable[Finding]) -> Iterator[tuple[Finding, Row]]:
+    """The rows of findings, each with its finding."""
+    for finding in findings:
+        for of_arm in finding.rows.values():
+            for row in of_arm:
+                yield finding, row
+
+
+def judge_files(claim: Claim) -> JudgedClaim:
+    """Judge a claim by its committed rows, and by those of another instruction set."""
+    rows = Rows(claim.folder / COMMITTED)
+    return judge_claim(claim, rows, again=Rows(claim.folder / COMMITTED_AGAIN))
+
+
+def judge_claim(
+    claim: Claim,
+    rows: Mapping[Run, Row],
+    seeds: Sequence[int] = (),
+    again: Mapping[Run, Row] | None = None,
+) -> JudgedClaim:
+    """Judge the predictions of a claim at each of their lengths, by the rows of their seeds, or of
+    others, such as those of pilots. `again`: rows of another instruction set."""
+    findings = []
+    for name, prediction in claim.predictions.items():
+        for steps in prediction.lengths or (None,):
+            of_seeds = seeds or claim.seeds_of(prediction)
+            findings.append(judge_prediction(claim, rows, name, steps, of_seeds))
+    if not again:
+        return JudgedClaim(claim, findings)
+    repeated = {}
+    for finding in findings_again(claim, rows, again):
+        if len(finding.values) >= len(next_seeds(finding)):
+            repeated[finding.name] = finding
+    return JudgedClaim(claim, findings, repeated)
+
+
+def findings_again(
+    claim: Claim, rows: Mapping[Run, Row], again: Mapping[Run, Row]
+) -> list[Finding]:
+    """What decides, by rows of another instruction set, at the rates that `rows` choose."""
+    pilots = {run: row for run, row in rows.items() if run.seed >= PILOTS[0]}
+    together = pilots | dict(again)
+    found = []
+    for name, prediction in claim.predictions.items():
+        if prediction.role in DECIDE:
+            seeds = claim.seeds_of(prediction)
+            for steps in prediction.lengths or (None,):
+                found.append(judge_prediction(claim, together, name, steps, seeds))
+    return found
+
+
+def judge_prediction(
+    claim: Claim, rows: Mapping[Run, Row], name: str, steps: int | None, seeds: Sequence[int]
+) -> Finding:
+    """Judge one prediction at one length, by the seeds that all its arms have."""
+    prediction = claim.predictions[name]
+    metric = prediction.metric
+    worst = math.inf if metric == "val_loss" else prediction.worst
+    arms = claim.arms_of(prediction, steps)
+    rows_of = {arm: rows_with(metric, read_test(of, rows, seeds)[0]) for arm, of in arms.items()}
+    complete = min(map(len, rows_of.values()))
+    rows_of = {arm: of_arm[:complete] for arm, of_arm in rows_of.items()}
+    scores = {
+        arm: [metric_of(row, metric, worst) for row in of_arm] for arm, of_arm in rows_of.items()
+    }
+    values = [prediction.value(of_seed) for of_seed in zip(*scores.values(), strict=True)]
+    outcome = judge(values, prediction.above, prediction.below, prediction.always, len(seeds))
+    return Finding(name, prediction, steps, arms, seeds, rows_of, scores, values, outcome)
+
+
+def missing_runs(
+    claim: Claim, rows: Mapping[Run, Row], *, pilots: bool = False, long: bool = True
+) -> list[Run]:
+    """The runs that can be made now; after them there may be more.
+
+    Pilots try the rates, then run a few seeds at the best one. The declared test starts with ten
+    seeds, and goes on to the next stage while that can decide.
+    """
+    missing: dict[Run, None] = {}  # in order, each once
+    for finding in judge_claim(claim, rows).findings:
+        prediction = finding.prediction
+        if (prediction.long and not long) or (pilots and prediction.role == "shown"):
+            continue
+        seeds = pilot_seeds(prediction) if pilots else next_seeds(finding)
+        for arm in finding.arms.values():
+            missing |= dict.fromkeys(read_test(arm, rows, seeds)[1])
+    return list(missing)
+
+
+def missing_again(claim: Claim, rows: Mapping[Run, Row], again: Mapping[Run, Row]) -> list[Run]:
+    """The runs of what decides that were not repeated with another instruction set."""
+    pilots = {run: row for run, row in rows.items() if run.seed >= PILOTS[0]}
+    missing: dict[Run, None] = {}
+    for finding in findings_again(claim, rows, again):
+        for arm in finding.arms.values():
+            missing |= dict.fromkeys(read_test(arm, pilots | dict(again), next_seeds(finding))[1])
+    return [run for run in missing if run.seed < PILOTS[0]]  # a lost pilot is not repeated
+
+
+def pilot_seeds(prediction: Prediction) -> Sequence[int]:
+    """The seeds that show an effect before the declaration: one, for what is not judged."""
+    return PILOTS[:1] if prediction.seeds else PILOTS
+
+
+def next_seeds(finding: Finding) -> Sequence[int]:
+    """The seeds of the test up to the stage that is due: ten, and then twice as many."""
+    outcome = finding.outcome
+    if outcome.undecided and outcome.n >= FEWEST_JUDGED:
+        return finding.seeds[: 2 * outcome.n]
+    return finding.seeds[:FEWEST_JUDGED]
+
+
+def open_claim(
+    claim: Claim, outputs: Path, *, pilots: bool = False, long: bool = False, fresh: bool = False
+) -> Work:
+    """What `attnlab reproduce` does for a claim. With `fresh`, committed rows choose the learning
+    rates, and the test is run again."""
+    outputs = outputs.resolve() / claim.folder.name
+    committed = claim.folder / COMMITTED
+    rows, commit = open_rows(committed, outputs / "rows.jsonl")
+    if fresh:
+        rows = Rows(outputs / "fresh.jsonl")
+        rows |= {run: row for run, row in Rows(committed).items() if run.seed >= PILOTS[0]}
+    return Work(
+        folder=claim.folder,
+        outputs=outputs,
+        rows=rows,
+        commit=commit,
+        missing=partial(missing_runs, claim, rows, pilots=pilots, long=long),
+        reads=functions_by_arm(claim),
+    )
+
+
+def open_claim_again(claim: Claim, outputs: Path) -> tuple[Work, Rows]:
+    """What `attnlab reproduce --again` does for a claim: repeat the runs that decide with another
+    instruction set. Also the rows that it repeats."""
+    outputs = outputs.resolve() / claim.folder.name
+    rows, _ = open_rows(claim.folder / COMMITTED, outputs / "rows.jsonl")
+    again, commit = open_rows(claim.folder / COMMITTED_AGAIN, outputs / "rows-again.jsonl")
+    work = Work(
+        folder=claim.folder,
+        outputs=outputs / "again",
+        rows=again,
+        commit=commit,
+        missing=partial(missing_again, claim, rows, again),
+        reads=functions_by_arm(claim),
+        smaller_set=set_to_repeat(claim, rows, again),
+    )
+    return work, rows
+
+
+def set_to_repeat(claim: Claim, rows: Mapping[Run, Row], again: Mapping[Run, Row]) -> str:
+    """The instruction set of `--again`: that of rows which were repeated already, or else one that
+    no row which decides has. Rows that do not name theirs may have any but SSE4.2."""
+    begun = {row["instruction_set"] for row in again.values()}
+    if begun:
+        return min(begun)
+    deciding = rows_of_findings(judge_claim(claim, rows).deciding())
+    used = {row.get("instruction_set") for _, row in deciding}
+    return "AVX2" if used == {"AVX512"} else "SSE4.2"

@@ -1,0 +1,122 @@
+"""Runs that decide are repeated with another instruction set; a verdict that changes is open."""
+
+import math
+
+import pytest
+
+from attnlab.claims.claim import Claim
+from attnlab.claims.claim_page import processors_in_words
+from attnlab.claims.judged_claim import judge_claim, missing_again, set_to_repeat
+from attnlab.claims.trials import Run
+from attnlab.claims.work import used_set
+
+RATES = (0.003, 0.01, 0.03)
+PREDICTIONS = {
+    "p": {"says": "", "arms": ["a", "b"], "below": 0.0, "rates": RATES},
+    "c": {"says": "", "arms": ["a"], "below": 5.0, "role": "control"},
+    "s": {"says": "", "arms": ["b"], "below": 5.0, "role": "secondary"},
+}
+
+
+def claim_of(most: int = 10, **predictions: dict) -> Claim:
+    arms = {"a": ["attn=a"], "b": ["attn=b"]}
+    return Claim(
+        says="A.", base=["y=1"], first_seed=300, most_seeds=most, arms=arms,
+        predictions=predictions or PREDICTIONS,
+    )  # fmt: skip
+
+
+def rows_of(claim: Claim, values: list[float], used: str = "AVX2") -> dict[Run, dict]:
+    """Pilots for which 0.01 is the best rate, and test rows; `values` are those of p."""
+    rows: dict[Run, dict] = {}
+    for name, prediction in claim.predictions.items():
+        for arm_name, arm in claim.arms_of(prediction, None).items():
+            for seed in arm.selection:
+                for rate in arm.rates:
+                    rows[arm.run(seed, rate)] = row(abs(math.log(rate / 0.01)), used)
+            for seed, value in enumerate(values, 300):
+                run = arm.run(seed, 0.01 if arm.rates else None)
+                rows[run] = row(1.0 + (value if arm_name == "a" and name == "p" else 0.0), used)
+    return rows
+
+
+def row(loss: float, used: str) -> dict:
+    machine = "AMD EPYC, torch 2"
+    return {"status": "finished", "values": {"val_loss": loss}, "commit": "", "machine": machine,
+            "instruction_set": used}  # fmt: skip
+
+
+def without_pilots(rows: dict[Run, dict]) -> dict[Run, dict]:
+    return {run: row for run, row in rows.items() if run.seed < 1000}
+
+
+GOOD, BAD = [-1.0] * 10, [1.0] * 10
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "verdict", "sentence"),
+    [
+        (GOOD, None, "holds", "One processor."),
+        (GOOD, GOOD, "holds", "Same on AVX2 and SSE4.2."),
+        (GOOD, GOOD[:9] + BAD[:1], "open", "Not the same"),
+        (GOOD[:9] + BAD[:1], GOOD, "open", "Not the same"),
+        (GOOD, BAD, "open", "Not the same"),
+        (BAD, BAD, "does not hold", "Same on AVX2 and SSE4.2."),
+        (GOOD, GOOD[:4], "holds", "One processor."),  # not complete
+    ],
+)
+def test_a_verdict_counts_if_two_instruction_sets_agree(first, second, verdict, sentence):
+    claim = claim_of()
+    rows = rows_of(claim, first)
+    again = without_pilots(rows_of(claim, second, "SSE4.2")) if second else {}
+    judged = judge_claim(claim, rows, again=again)
+    assert judged.verdict == verdict
+    assert processors_in_words(judged).startswith(f"**{sentence}")
+    assert judge_claim(claim, rows).verdict == ("open" if len({*first}) > 1 else verdict) or second
+
+
+def test_a_control_that_was_not_repeated_is_said():
+    claim = claim_of()
+    again = without_pilots(rows_of(claim, GOOD, "SSE4.2"))
+    control = {run for run in again if "optim.lr=0.01" not in run.overrides}
+    part = {run: row for run, row in again.items() if run not in control}
+    judged = judge_claim(claim, rows_of(claim, GOOD), again=part)
+    assert list(judged.again) == ["p"]
+    assert processors_in_words(judged).startswith("**One processor, in part two.**")
+
+
+def test_what_decides_is_repeated_at_the_rates_of_the_pilots():
+    claim = claim_of(20)
+    first = GOOD[:7] + BAD[:3] + GOOD
+    rows = rows_of(claim, first)
+    missing = missing_again(claim, rows, {})
+    a_and_b = {("y=1", f"attn={x}", "optim.lr=0.01", "optim.min_lr=0.001") for x in "ab"}
+    assert {run.overrides for run in missing} == a_and_b | {("y=1", "attn=a")}
+    assert {run.seed for run in missing} == set(range(300, 310))
+    assert len(missing) == 30
+    again = {run: rows[run] for run in missing}  # 7 of 10: the next stage is due
+    assert {run.seed for run in missing_again(claim, rows, again)} == set(range(310, 320))
+    assert missing_again(claim, rows, without_pilots(rows)) == []
+
+
+def test_the_set_is_one_that_the_rows_do_not_have():
+    claim = claim_of()
+    for used, other in (("AVX512", "AVX2"), ("AVX2", "SSE4.2"), (None, "SSE4.2")):
+        rows = rows_of(claim, GOOD, used)
+        assert set_to_repeat(claim, rows, {}) == other
+    begun = rows_of(claim, GOOD[:2], "AVX2")
+    assert set_to_repeat(claim, rows, begun) == "AVX2"
+
+
+@pytest.mark.parametrize(
+    ("machine", "device", "capability", "used"),
+    [
+        ("x86_64", "cpu", "DEFAULT", "SSE4.2"),
+        ("x86_64", "cpu", "AVX2", "AVX2"),
+        ("arm64", "cpu", "DEFAULT", "DEFAULT"),
+        ("x86_64", "cuda", "AVX2", "cuda"),
+    ],
+)
+def test_the_instruction_set_of_a_row(monkeypatch, machine, device, capability, used):
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    assert used_set(device, capability) == used
