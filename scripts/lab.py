@@ -26,8 +26,9 @@ import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from attnlab.claims.claim import Claim, judge_claim
+from attnlab.claims.claim import Claim
 from attnlab.claims.claim_page import verdict_in_words
+from attnlab.claims.judged_claim import judge_files
 from attnlab.claims.rows import Rows
 from attnlab.runs.settings import flat
 
@@ -142,7 +143,7 @@ class Published:
 
     def verdict(self) -> dict[str, Any]:
         """The sentence, the verdict on it, and where it is true or false, with its seeds."""
-        judged = judge_claim(self.claim, self.rows)
+        judged = judge_files(self.claim)
         lines = []
         for prediction, decided in judged.predictions():
             if prediction.role not in ("for", "against"):
