@@ -13,7 +13,7 @@ import lightning.pytorch as L
 import pandas as pd
 import pytest
 import torch
-from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.callbacks import EarlyStopping, GradientAccumulationScheduler
 
 import attnlab
 from attnlab.errors import BadInput
@@ -140,6 +140,7 @@ def test_bad_input_has_the_words_of_the_command(small: list[str], own: str) -> N
         ({"attn": lambda config: config}, "define it by name"),
         ({"seed": {1, 2}}, "no setting"),
         ({"callbacks": [print]}, "no Lightning callback"),
+        ({"callbacks": [GradientAccumulationScheduler({0: 2})]}, "not possible"),
         ({"callbacks": [Counts(), Counts()]}, "two of Counts"),
         ({"config_dir": "nowhere"}, "nowhere"),
     ],

@@ -4,6 +4,7 @@ import hashlib
 import inspect
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import lightning.pytorch as L
@@ -12,6 +13,7 @@ from attnlab.building.own_code import is_users_class, source_text
 from attnlab.errors import BadInput
 from attnlab.runs.settings import Settings, value_as_typed
 from attnlab.training.config import RunConfig
+from attnlab.training.refused import check_class
 
 PLAIN = (bool, int, float, str, type(None))
 
@@ -26,6 +28,7 @@ def with_callbacks(
     for callback in callbacks:
         if not isinstance(callback, L.Callback):
             raise BadInput(f"callbacks = {callback!r} is no Lightning callback")
+        check_class(type(callback))
         name = type(callback).__name__
         if name in named:
             raise BadInput(f"callbacks: there are two of {name}; give one of each class")
@@ -33,9 +36,14 @@ def with_callbacks(
         named[name] = node
         for key, value in node.items():
             overrides.append(f"+callbacks.{name}.{key}={value_as_typed(value)}")
-    given = [lambda made=callback: made for callback in callbacks]
+    given = [partial(as_given, callback) for callback in callbacks]
     settings = config.settings.model_copy(update={"callbacks": named})
     return replace(config, settings=settings, callbacks=[*config.callbacks, *given]), overrides
+
+
+def as_given(callback: L.Callback) -> L.Callback:
+    """The callback itself, where a class would make one."""
+    return callback
 
 
 def is_repeatable(config: RunConfig) -> bool:

@@ -3,6 +3,7 @@
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import lightning.pytorch as L
@@ -17,7 +18,12 @@ def with_progress(config: RunConfig) -> RunConfig:
     wanted = config.settings.trainer.plain().get("enable_progress_bar", True)
     if "ipykernel" not in sys.modules or not wanted:
         return config
-    return replace(config, callbacks=[*config.callbacks, NotebookProgress])
+    return replace(config, callbacks=[*config.callbacks, partial(progress_bar)])
+
+
+def progress_bar() -> L.Callback:
+    """The bar of one run."""
+    return NotebookProgress()
 
 
 class NotebookProgress(L.Callback):
