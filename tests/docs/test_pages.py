@@ -53,7 +53,9 @@ def names(file: Path) -> str:
 
 @cache
 def anchors(file: Path) -> set[str]:
-    """The ids that GitHub and MyST give to the headings of a page."""
+    """The ids that GitHub and MyST give to the headings of a page; of HTML, those in it."""
+    if file.suffix == ".html":
+        return set(re.findall(r"\bid\"?[=:] ?\"([\w-]+)\"", file.read_text(encoding="utf-8")))
     heads = re.findall(r"^(?:# )?#{1,4} (.+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
 
