@@ -426,8 +426,8 @@ def process_as_before() -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             yield
-    except SystemExit as stop:  # Lightning's answer to Ctrl-C would end a notebook's kernel
-        if isinstance(stop.__context__, KeyboardInterrupt):
+    except SystemExit as stop:
+        if stop.code == 128 + signal.SIGINT:  # for a command; it would end a notebook's kernel
             raise KeyboardInterrupt from None
         raise
     finally:

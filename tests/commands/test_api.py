@@ -185,7 +185,9 @@ def interrupt_at(step: int, *overrides: str, **settings: Any) -> None:
         attnlab.train(*overrides, **settings)
 
 
-def test_a_class_of_a_cell(small: list[str], cell: dict[str, Any], tmp_path: Path) -> None:
+def test_a_class_of_a_cell(
+    small: list[str], cell: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = attnlab.train(*small, attn=cell["Louder"])
     assert "__main__.Louder" in str(run.folder)
     assert len(attnlab.read_runs(run.folder)["attn.source"][0]) == 64
@@ -200,12 +202,12 @@ def test_a_class_of_a_cell(small: list[str], cell: dict[str, Any], tmp_path: Pat
     linecache.cache["<edited>"] = (len(edited), None, edited.splitlines(keepends=True), "<edited>")
     again: dict[str, Any] = {"__name__": "__main__"}
     exec(compile(edited, "<edited>", "exec"), again)
-    sys.modules["__main__"].Louder = again["Louder"]  # type: ignore[attr-defined]
+    monkeypatch.setattr(sys.modules["__main__"], "Louder", again["Louder"])
     assert attnlab.train(*small, attn=again["Louder"]).folder != run.folder
 
     table = attnlab.compare(tmp_path / "outputs").table
     assert {"Louder"} <= {label.split(" ")[0] for label in table.run}
-    del sys.modules["__main__"].Louder  # type: ignore[attr-defined]
+    monkeypatch.delattr(sys.modules["__main__"], "Louder")
     with pytest.raises(BadInput, match="defined in a notebook"):
         attnlab.load_model(run.folder, trust=True)
     net, _ = attnlab.load_model(run.folder, attn=cell["Louder"])
