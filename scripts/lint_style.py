@@ -61,7 +61,6 @@ UNCLEAN = [
     "experiments/nearby_tokens/measure.py",
     # scripts
     "scripts/draw_three.py",
-    "scripts/mutants.py",
     "scripts/notebooks.py",
     # src/attnlab/checkup
     "src/attnlab/checkup/causal.py",

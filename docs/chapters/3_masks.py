@@ -150,7 +150,8 @@ for name in ("post_softmax_mask", "softmax_over_queries", "unmerged_heads"):
 # ## What training shows
 #
 # We train the eight variants for 300 steps each on generated plays, whose exact entropy is
-# known. A causal model cannot have a lower loss than this entropy, except by chance.
+# known. A causal model cannot have a lower loss than this entropy, except by chance. Four of the mistakes also train
+# [in a browser](../lab.html#mask), on Shakespeare, beside a causal model.
 #
 # **Predict.** Which mistakes make the loss *better* than that of the correct model? Which ones does it not
 # reveal?
