@@ -1,5 +1,6 @@
 """Settings of Sphinx: `make docs` builds the site from the pages where they lie."""
 
+import re
 import shutil
 from importlib.metadata import version as version_of
 from pathlib import Path
@@ -80,6 +81,11 @@ def add_menu(app: Sphinx, name: str, source: list[str]) -> None:
         source[0] += "\n".join(lines)
 
 
+def keep_places(app: Sphinx, name: str, source: list[str]) -> None:
+    """Write links to a place in an HTML page as HTML: MyST would drop the place."""
+    source[0] = re.sub(r"\[([^\]]+)\]\((\S+\.html#[\w-]+)\)", r'<a href="\2">\1</a>', source[0])
+
+
 def link_files(app: Sphinx, tree: nodes.document, name: str) -> None:
     """A link to an HTML page opens it; one to another file of the repository is plain text."""
     for node in list(tree.findall(addnodes.download_reference)):
@@ -94,9 +100,11 @@ def link_files(app: Sphinx, tree: nodes.document, name: str) -> None:
             node.replace_self(node.children)
 
 
-def copy_front_page(app: Sphinx, error: Exception | None) -> None:
-    """A server shows index.html."""
+def copy_pages(app: Sphinx, error: Exception | None) -> None:
+    """Copy docs/*.html; and the front page, because a server shows index.html."""
     if error is None:
+        for page in DOCS.glob("*.html"):
+            shutil.copy(page, Path(app.outdir, "docs", page.name))
         shutil.copy(Path(app.outdir, f"{root_doc}.html"), Path(app.outdir, "index.html"))
 
 
@@ -116,5 +124,6 @@ def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.add_html_math_renderer("mathml", (inline, None), (block, None))
     app.connect("source-read", add_menu)
+    app.connect("source-read", keep_places)
     app.connect("doctree-resolved", link_files)
-    app.connect("build-finished", copy_front_page)
+    app.connect("build-finished", copy_pages)

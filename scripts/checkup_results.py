@@ -62,10 +62,11 @@ def now(row: Any) -> tuple[str, str]:
 
 def tables() -> dict[str, Any]:
     from tests.checkup.faults import PLANTED
+    from tests.checkup.modes import STATEFUL
     from tests.checkup.others import OTHERS
     from tests.checkup.reports import REPORTED
 
-    rows = (*PLANTED, *REPORTED, *OTHERS)
+    rows = (*PLANTED, *REPORTED, *OTHERS, *STATEFUL)
     assert len({row.name for row in rows}) == len(rows), "two models have one name"
     return {row.name: row for row in rows}
 

@@ -8,7 +8,13 @@ of docs/lab/lessons.yaml what the repository says today: settings composed by Hy
 losses by seed, the verdict on the claim. No number on the page is written by hand.
 """
 
+import argparse
+import base64
+import gzip
+import json
+import lzma
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -20,8 +26,9 @@ import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from attnlab.claims.claim import Claim, judge_claim
+from attnlab.claims.claim import Claim
 from attnlab.claims.claim_page import verdict_in_words
+from attnlab.claims.judged_claim import judge_files
 from attnlab.claims.rows import Rows
 from attnlab.runs.settings import flat
 
@@ -30,6 +37,11 @@ SOURCE = ROOT / "docs" / "lab"
 PAGE = ROOT / "docs" / "lab.html"
 TEXT = ROOT / "src" / "attnlab" / "data" / "tinyshakespeare.txt.xz"
 
+# The scripts of the worker, in the order of their use; the page shows them in the order of SHOWN.
+ENGINE = (
+    *("rng.js", "operations.js", "layers.js", "attention.js", "model.js", "training.js"),
+    *("measures.js", "worker.js"),
+)
 # The settings that the engine reads, by group.
 READ = {
     "model": ["n_layer", "n_head", "n_embd", "block_size"],
@@ -86,6 +98,12 @@ def engine_settings(overrides: Iterable[str]) -> dict[str, Any]:
     }
 
 
+@cache
+def plain_value(text: str) -> Any:
+    """The value of an override."""
+    return yaml.safe_load(text)
+
+
 @dataclass(frozen=True)
 class Published:
     """The published rows of a claim, found by what was trained."""
@@ -101,13 +119,13 @@ class Published:
 
     def changes(self, overrides: Iterable[str]) -> dict[str, Any]:
         """What overrides change of the claim's base; two runs train the same if these agree."""
-        base = composed(self.claim.base) | {"attn": "sdpa"}
+        base = composed((*self.claim.base, "attn=sdpa")) | {"attn": "sdpa"}
         found = {}
         for override in overrides:
-            key, _, value = override.partition("=")
+            key, _, text = override.partition("=")
             if override in self.claim.base or MEASURING.match(key):
                 continue
-            value = yaml.safe_load(value)
+            value = plain_value(text)
             if base.get(key) != value:
                 found[key] = value
         return found
@@ -125,7 +143,7 @@ class Published:
 
     def verdict(self) -> dict[str, Any]:
         """The sentence, the verdict on it, and where it is true or false, with its seeds."""
-        judged = judge_claim(self.claim, self.rows)
+        judged = judge_files(self.claim)
         lines = []
         for prediction, decided in judged.predictions():
             if prediction.role not in ("for", "against"):
@@ -237,3 +255,68 @@ def lesson(name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
         "verdict": published.verdict() if entry.get("verdict", True) else None,
         "command": " ".join(["python train.py -m", *published.claim.base, *own]),
     }
+
+
+def packed_text() -> str:
+    """The text as gzip in base64, which browsers unpack."""
+    text = lzma.decompress(TEXT.read_bytes())
+    return base64.b64encode(gzip.compress(text, 9, mtime=0)).decode()
+
+
+def unpacked(page: str) -> tuple[str, bytes]:
+    """A page without its packed text, and the text: versions of zlib pack differently."""
+    before, packed, after = re.split(r"(?<=<script type=\"text/plain\" id=\"text\">)([^<]*)", page)
+    return before + after, gzip.decompress(base64.b64decode(packed))
+
+
+def data_script(kind: str, attributes: str, content: str) -> str:
+    """A script element that holds data; `</` would end it."""
+    if "</script" in content.lower():
+        raise ValueError(f"{attributes} contains the end of a script")
+    return f'<script type="{kind}" {attributes}>{content}</script>'
+
+
+def built_page() -> str:
+    """The page as one file."""
+
+    def source(name: str) -> str:
+        return (SOURCE / name).read_text(encoding="utf-8")
+
+    lessons = json.dumps(read_lessons(), ensure_ascii=False).replace("<", "\\u003c")
+    wasm = "".join(source("operations.wasm.base64").split())
+    data = [
+        *(data_script("text/plain", f'data-source="{name}"', source(name)) for name in ENGINE),
+        data_script("application/json", 'id="lessons"', lessons),
+        data_script("text/plain", 'id="wasm"', wasm),
+        data_script("text/plain", 'id="text"', packed_text()),
+    ]
+    page = source("page.html")
+    parts = {
+        "/*STYLE*/": source("page.css").strip(),
+        "<!--DATA-->": "\n".join(data),
+        "/*PAGE*/": source("page.js").strip(),
+    }
+    for place, content in parts.items():
+        before, found, after = page.partition(place)
+        if not found:
+            raise ValueError(f"page.html has no {place}")
+        page = before + content + after
+    return page
+
+
+def main() -> int:
+    """Write the page, or compare it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="compare, and write nothing")
+    page = built_page()
+    if parser.parse_args().check:
+        same = unpacked(PAGE.read_text(encoding="utf-8")) == unpacked(page)
+        print(f"{PAGE} is {'up to date' if same else 'not what python scripts/lab.py builds'}")
+        return 0 if same else 1
+    PAGE.write_text(page, encoding="utf-8")
+    print(f"{PAGE}: {len(page.encode()) / 1000:.0f} KB")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -61,16 +61,10 @@ UNCLEAN = [
     "experiments/nearby_tokens/measure.py",
     # scripts
     "scripts/draw_three.py",
-    "scripts/mutants.py",
     "scripts/notebooks.py",
     # src/attnlab/checkup
-    "src/attnlab/checkup/causal.py",
     "src/attnlab/checkup/kernels.py",
-    "src/attnlab/checkup/loss.py",
-    "src/attnlab/checkup/models.py",
     "src/attnlab/checkup/runner.py",
-    "src/attnlab/checkup/serving.py",
-    "src/attnlab/checkup/words.py",
     # src/attnlab/claims
     "src/attnlab/claims/ranking.py",
     # src/attnlab/commands
@@ -87,7 +81,6 @@ UNCLEAN = [
     "src/attnlab/runs/seed_statistics.py",
     "src/attnlab/runs/share.py",
     # src/attnlab/training
-    "src/attnlab/training/layer_check.py",
     "src/attnlab/training/lightning_module.py",
     "src/attnlab/training/metrics.py",
     # tests/checkup

@@ -302,6 +302,8 @@ Markdown(
 # with weights of standard deviation σ = 0.02, so its queries and keys are smaller. With C input channels
 # of unit variance, unscaled scores start with a standard deviation of $\sqrt{D} \, \sigma^2 C$.
 #
+# [The lab in a browser](../lab.html#scale) trains one head of width 128 with and without the scale, beside each other.
+#
 # **Predict.** The table compares this number with $\sqrt{2 \ln\, n}$ for three values of σ. For which of them does
 # the loss suffer without the scale?
 

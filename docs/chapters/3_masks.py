@@ -31,9 +31,15 @@ from matplotlib.figure import Figure
 from attnlab import attention as lab
 from attnlab.attention import AttentionConfig, SelfAttention, attention, core
 from attnlab.building.checkpoints import load_model
-from attnlab.checkup import CheckFailed, assert_causal, assert_kernel_equal, checkup
+from attnlab.checkup import (
+    CheckFailed,
+    assert_causal,
+    assert_kernel_equal,
+    checkup,
+    prepared,
+)
 from attnlab.checkup.causal import dependence
-from attnlab.checkup.models import state, subject
+from attnlab.checkup.states import EVALUATION
 from attnlab.installation import lab_path
 from attnlab.plotting.drawing import styled
 
@@ -150,7 +156,8 @@ for name in ("post_softmax_mask", "softmax_over_queries", "unmerged_heads"):
 # ## What training shows
 #
 # We train the eight variants for 300 steps each on generated plays, whose exact entropy is
-# known. A causal model cannot have a lower loss than this entropy, except by chance.
+# known. A causal model cannot have a lower loss than this entropy, except by chance. Four of the mistakes also train
+# [in a browser](../lab.html#mask), on Shakespeare, beside a causal model.
 #
 # **Predict.** Which mistakes make the loss *better* than that of the correct model? Which ones does it not
 # reveal?
@@ -240,8 +247,7 @@ Markdown(
 reads = {}
 for name in VARIANTS:
     model, _ = load_model(runs.folder[name])
-    with state(model, dtype=torch.float64):
-        tried = subject(model, None)
+    with prepared(model).put(EVALUATION) as tried:
         reads[name] = dependence(
             tried, tried.draw(1, T)
         ).float()  # share of the largest change

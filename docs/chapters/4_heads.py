@@ -213,6 +213,7 @@ table(
 # ## Collapse
 #
 # **Predict.** Do identical heads stay identical during training? We train three models for 300 steps each.
+# [The lab in a browser](../lab.html#heads) shows the maps of all heads while they train.
 
 # %%
 VARIANTS = {

@@ -241,8 +241,8 @@ CACHES = {
     "restarts": "first cached step on",
     "top left": "first cached step on",
     "forgets": "first cached step on",
-    "unmasked": "rows, aligned right",
-    "top left in steps": "rows, aligned right",
+    "unmasked": "several tokens are wrong, those of one token are right[\\s\\S]*own later tokens",
+    "top left in steps": "several tokens are wrong, those of one token are right",
     "off by one": "first cached step on",
     "smeared": "first cached step on",
 }

@@ -205,7 +205,7 @@ DISHONEST: dict[str, tuple[Any, str]] = {
     "ClaimsSoftmax": (ClaimsSoftmax, "not proj"),
     "FloatMask": (FloatMask, "float32"),
     "EmptyRows": (EmptyRows, "query 0"),
-    "Neighbor of 2": (partial(Neighbor, back=2), "no weight in its pattern"),
+    "Neighbor of 2": (partial(Neighbor, back=2), "which does not depend on it"),
     "WithoutPattern ahead": (partial(WithoutPattern, back=-1), "comes later"),
     "Restarts": (Restarts, "alone give other outputs"),
     "fill_all": (own(kernel=KERNELS["fill_all"]), "which its mask blocks"),

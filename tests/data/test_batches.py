@@ -9,7 +9,7 @@ import pytest
 
 from attnlab.data.corpus import TrainBatches, tinyshakespeare
 from attnlab.data.plays import plays
-from attnlab.data.sequences import copy, induction, mqar, noisy_recall, parity
+from attnlab.data.sequences import copy, induction, mqar, noisy_recall, parity, permutations
 
 # Data, and a digest of its text or settings, its training batches, validation, and windows.
 DIGESTS: dict[str, tuple[Callable[..., Any], str]] = {
@@ -20,6 +20,7 @@ DIGESTS: dict[str, tuple[Callable[..., Any], str]] = {
     "copy": (partial(copy, 32), "f9aeeb35e44b5262"),
     "induction": (partial(induction, 32, symbols=40), "e43229004e16294b"),
     "parity": (partial(parity, 24, symbols=5), "e9cd36505daebcb6"),
+    "permutations": (partial(permutations, 24, size=4), "3df2cb2d6397557e"),
 }
 
 

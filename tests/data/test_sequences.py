@@ -1,5 +1,6 @@
 """Tasks with known answers, against a reader that finds the answers by search."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,15 @@ def induction(x: list[int], T: int) -> Any:
     return x[earlier[-1] + 1] if earlier else None
 
 
+def product(x: list[int], T: int, *, size: int = 3, reverse: bool = False) -> int:
+    """The number of the permutation that moves things as all of x do, one after the other."""
+    group = sorted(itertools.permutations(range(size)))
+    things = list(range(size))
+    for symbol in reversed(x) if reverse else x:
+        things = [group[symbol][thing] for thing in things]
+    return group.index(tuple(things))
+
+
 # task -> settings, reader, and a wrong reader
 TASKS: dict[str, tuple[dict[str, int], Reader, Reader]] = {
     "mqar": ({"length": 20, "pairs": 4, "symbols": 9}, recall, lambda x, T: x[-1]),
@@ -40,6 +50,7 @@ TASKS: dict[str, tuple[dict[str, int], Reader, Reader]] = {
     ),
     "induction": ({"length": 24, "symbols": 16}, induction, lambda x, T: x[max(0, len(x) - 8)]),
     "parity": ({"length": 12}, lambda x, T: sum(x) % 2, lambda x, T: x[-1]),
+    "permutations": ({"length": 12}, product, lambda x, T: product(x, T, reverse=True)),
 }
 
 
@@ -86,9 +97,21 @@ def test_batches_differ_and_lengths_are_other_tasks(name: str) -> None:
         ("copy", {"length": 15}, "data.length = 15"),
         ("induction", {"length": 24, "symbols": 11}, "data.symbols = 11"),
         ("parity", {"length": 8, "symbols": 1}, "data.symbols = 1"),
+        ("permutations", {"length": 8, "size": 6}, "data.size = 6"),
+        ("permutations", {"length": 1}, "data.length = 1"),
         ("parity", {"length": 2**20 + 1}, "data.length = 1048577"),
     ],
 )
 def test_settings_out_of_range_are_refused(name: str, given: dict[str, int], said: str) -> None:
     with pytest.raises(BadInput, match=said):
         getattr(sequences, name)(**given)
+
+
+def test_five_things_have_120_permutations_and_no_common_order() -> None:
+    """S5 is not commutative, and all of its symbols are used."""
+    task = sequences.permutations(40, size=5)
+    x, y = task.draw(512, torch.Generator().manual_seed(0))
+    assert len(task.alphabet) == 120
+    assert x.unique().numel() == y.unique().numel() == 120
+    for text, answers in zip(x[:8].tolist(), y[:8].tolist(), strict=True):
+        assert answers == [product(text[: t + 1], 40, size=5) for t in range(40)]

@@ -48,6 +48,8 @@ OF_ATTNLAB = [
     ("model.bias=7", "bias"),
     ("model.init=xavier", "xavier"),
     ("model.qk_std=-1", "qk_std"),
+    ("seed=99999999999999999999", "seed"),
+    ("name=${oc.env:NOT_SET}", "NOT_SET"),
     (
         "+logger.csv._target_=lightning.pytorch.loggers.CSVLogger +logger.csv.save_dir=x",
         "save_dir",

@@ -20,6 +20,7 @@ SIZES = {
     "mqar": ["data.length=16", "data.pairs=4"],
     "noisy_recall": ["data.length=16", "data.pairs=3", "data.noise=4"],
     "parity": ["data.length=16"],
+    "permutations": ["data.length=16"],
     "plays": ["data.length=3000"],
     "tinyshakespeare": ["trainer.max_steps=1", "trainer.val_check_interval=1"],
 }

@@ -1,5 +1,6 @@
 """A run that is ended at any moment and repeated ends as if nothing had happened."""
 
+import errno
 import json
 import multiprocessing
 import os
@@ -11,14 +12,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import attnlab.training.run as run_module
 from attnlab.files import read_json
 from attnlab.runs.frame import read_run, read_scalars
 from attnlab.training.callbacks import AtomicCheckpointIO
 from attnlab.training.lightning_module import GPTModule
+from tests.cli import small_run
 from tests.conftest import ROOT, SMALL
 
 Train = Callable[..., Any]
@@ -89,7 +93,7 @@ def dies() -> None:
 
 def left(folder: Path) -> dict[str, Any]:
     """All that a run has left and a repeated one must have: weights, metrics, curves."""
-    found: dict[str, Any] = {"curves": read_scalars(folder)}
+    found: dict[str, Any] = {"curves": read_scalars(folder), "rows": rows_of(folder)}
     for name in ("last", "best"):
         checkpoint = torch.load(folder / f"checkpoints/{name}.ckpt", weights_only=True)
         found[name] = {
@@ -99,6 +103,23 @@ def left(folder: Path) -> dict[str, Any]:
     metrics = read_json(folder / "metrics.json")
     found["metrics"] = {k: x for k, x in metrics.items() if k not in MEASURED_ONCE}
     return json.loads(json.dumps(found))
+
+
+def rows_of(folder: Path) -> dict[str, list[Any]]:
+    """What each logger has: every row of metrics.csv, and every point that TensorBoard shows."""
+    rows: dict[str, list[Any]] = {}
+    if (folder / "metrics.csv").exists():
+        table = pd.read_csv(folder / "metrics.csv").melt("step").dropna()
+        values = zip(table["variable"], table["step"], table["value"], strict=True)
+        rows["csv"] = sorted([str(name), int(step), float(value)] for name, step, value in values)
+    if [*folder.glob("events.out.tfevents.*")]:
+        log = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
+        rows["tensorboard"] = [
+            [tag, point.step, point.value]
+            for tag in sorted(log.Tags()["scalars"])
+            for point in log.Scalars(tag)
+        ]
+    return rows
 
 
 def same(mine: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -166,6 +187,72 @@ def test_a_lost_state_of_the_optimizer_is_seen(
         train(*LENGTH, *MECHANISMS["muon"])
     monkeypatch.setattr(SingleDeviceStrategy, "load_optimizer_state_dict", lambda *_: None)
     assert not same(left(train(*LENGTH, *MECHANISMS["muon"]).folder), whole("muon"))
+
+
+# --- Loggers: every row once, and the code of the exit.
+
+LOGGERS = ["logger=tensorboard", "logger=csv", "logger=[tensorboard,csv]"]
+
+
+def full() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+# Name -> what ends the process, and the codes it may end with: 128 + signal, or the signal itself
+# outside of the training.
+ENDS: dict[str, tuple[Callable[[], None], set[int]]] = {
+    "SIGKILL": (dies, {-signal.SIGKILL}),
+    "SIGTERM": (lambda: os.kill(os.getpid(), signal.SIGTERM), {143, -signal.SIGTERM}),
+    "Ctrl-C": (lambda: os.kill(os.getpid(), signal.SIGINT), {130}),
+    "full disk": (full, {2}),
+}
+EVERY_ROW = ("trainer.log_every_n_steps=1", "probes=light")
+QUICK = [("SIGKILL", LOGGERS[1]), ("SIGTERM", LOGGERS[0]), ("Ctrl-C", LOGGERS[2])]
+QUICK.append(("full disk", LOGGERS[2]))
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(
+    ("end", "logger"),
+    [
+        pytest.param(end, logger, marks=[] if (end, logger) in QUICK else pytest.mark.slow)
+        for end in ENDS
+        for logger in LOGGERS
+    ],
+)
+def test_every_row_is_there_once(
+    end: str,
+    logger: str,
+    moment: str,
+    text_file: Path,
+    tmp_path: Path,
+    undisturbed: dict[str, dict[str, Any]],
+) -> None:
+    overrides = [*LENGTH, *EVERY_ROW, logger]
+    ends, codes = ENDS[end]
+
+    def command(outputs: Path) -> None:
+        done = small_run(outputs, text_file, *overrides)
+        assert "Traceback" not in done.err, done.err
+        raise SystemExit(done.code)
+
+    def ended(outputs: Path) -> int | None:
+        child = multiprocessing.get_context("fork").Process(target=command, args=[outputs])
+        child.start()
+        child.join()
+        return child.exitcode
+
+    if logger not in undisturbed:
+        assert ended(tmp_path / "whole") == 0
+        (metrics,) = (tmp_path / "whole").rglob("metrics.json")
+        undisturbed[logger] = left(metrics.parent)
+    with ending(moment, ends):
+        assert ended(tmp_path / "out") in codes
+    (config,) = (tmp_path / "out").rglob(".hydra/config.yaml")
+    folder = config.parents[1]
+    assert read_run(folder)["status"] == "interrupted"
+    assert ended(tmp_path / "out") == 0
+    assert same(left(folder), undisturbed[logger])
 
 
 KILLER = """

@@ -1,17 +1,20 @@
 """Tests of any model: is it causal, and do cached steps equal one pass? Needs only torch."""
 
+from .caches import assert_cache_equal
 from .causal import assert_causal, assert_mask_is_infinite, assert_past_used
 from .kernels import assert_kernel_equal
-from .loss import assert_loss_shifted, assert_targets_shifted
-from .models import CannotCheck, CheckFailed
-from .runner import Report, Result, checks_for, checkup
-from .serving import (
-    assert_cache_equal,
+from .loss import assert_labels_ignored, assert_loss_shifted, assert_targets_shifted
+from .modes import (
     assert_deterministic,
-    assert_documents_separate,
-    assert_padding_ignored,
+    assert_gradients_right,
+    assert_modes_agree,
+    assert_precision_kept,
     assert_rows_independent,
 )
+from .outcomes import CannotCheck, CheckFailed
+from .padding import assert_documents_separate, assert_padding_ignored
+from .runner import Report, Result, checks_for, checkup
+from .subject import prepared
 
 __all__ = [
     "CannotCheck",
@@ -22,13 +25,18 @@ __all__ = [
     "assert_causal",
     "assert_deterministic",
     "assert_documents_separate",
+    "assert_gradients_right",
     "assert_kernel_equal",
+    "assert_labels_ignored",
     "assert_loss_shifted",
     "assert_mask_is_infinite",
+    "assert_modes_agree",
     "assert_padding_ignored",
     "assert_past_used",
+    "assert_precision_kept",
     "assert_rows_independent",
     "assert_targets_shifted",
     "checks_for",
     "checkup",
+    "prepared",
 ]

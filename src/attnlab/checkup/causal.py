@@ -1,48 +1,23 @@
 """Does an output depend on later inputs? Proven by changing them. Letters: B batch, T time."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch import Tensor
 
-from .models import (
-    MOST_IDS,
-    REFUSALS,
-    UNDECLARED,
-    Call,
-    CannotCheck,
-    CheckFailed,
-    Subject,
-    best_dtype,
-    is_rounding,
-    module_of,
-    relative,
-    state,
-    subject,
-)
-from .words import SHAPES, differ, explain, followed, place_of
+from .calls import Call, module_of
+from .leaks import SHAPES, Description, differ, explain, followed, place_of
+from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, raised
+from .states import EVALUATION, TRAINING, State, Weights, changed
+from .subject import MOST_IDS, UNDECLARED, Subject, is_rounding, prepared, relative
 
-DENSE = 64  # up to this length, every suffix is changed
 MAP = 48  # the largest map, in which every input is changed alone
-ROUNDS = 2  # sequences that are drawn for each length
-SURE = 0.01  # a change of this share is no rounding
-
-
-def with_noise(weight: Tensor, rng: torch.Generator) -> Tensor:
-    """A weight with noise, which opens gates that start at 0 a little."""
-    size = 0.1 * float(weight.float().square().mean().sqrt()) + 0.01
-    return weight + size * torch.randn(weight.shape, generator=rng).to(weight)
-
-
-STATES: Mapping[str, dict[str, Any]] = {
-    "": {},
-    "with noise on the weights, though not without": {"change": with_noise},
-    "in training mode, though not in eval mode": {"training": True},  # with gradients
-}
+SURE = 0.01  # a change of this share is no rounding in the best precision
+WITH_GIVEN = 16  # the length of sequences with optional tensors
+STATES = (EVALUATION, State(weights=Weights.NOISE), TRAINING, State(own_dtype=True))
+MODES_WITH_GIVEN = (EVALUATION, TRAINING)  # the modes in which optional tensors are given
 
 
 def assert_causal(
@@ -50,24 +25,26 @@ def assert_causal(
     sample: Tensor | None = None,
     *,
     call: Call | None = None,
-    vocab_size: int | None = None,
-    block_size: int | None = None,
-    dense: int = DENSE,
+    dense: int | None = None,
+    **sizes: Any,
 ) -> str:
-    """Assert that no output depends on later inputs, in eval mode or training, at any length.
+    """Assert that no output depends on later inputs, in each of the states, at any length.
 
     Every suffix of sequences of up to `dense` inputs is replaced, and longer sequences are cut at
     halves, thirds, powers of two and their neighbors, and at random. The first outputs of a cut
     sequence must not move, and must be those of the prefix alone. Outputs must also be the same
-    with and without gradients. With at most 300 ids, each is tried.
+    with and without gradients. With at most 300 ids, each is tried. The states are evaluation
+    mode, noise on the weights, training mode without dropout, the model's own precision, and in
+    both modes with each optional tensor that is known (a mask of ones, documents).
 
     Args:
         model: any callable from `sample` to outputs (B, T, V), or to something that holds them.
         sample: ids (N, T) int64, or vectors (N, T, C) for a layer; random ids by default.
         call: from the model and inputs to what it returns, such as
             `lambda model, ids: model(ids, targets=ids)`.
-        vocab_size, block_size: of random ids; by default those of the model or its config.
-        dense: the length up to which any single pair is found.
+        dense: the length up to which any single pair is found; by default 64, less for a large
+            model.
+        sizes: `vocab_size`, `block_size`, `rows`, `prefix` of `prepared`.
 
     Returns:
         What was tried, in a sentence.
@@ -78,122 +55,158 @@ def assert_causal(
         CannotCheck: the model cannot be called.
     """
     __tracebackhide__ = True
-    tried = subject(model, sample, call, vocab_size=vocab_size, block_size=block_size)
-    dtype = best_dtype(tried)
-    tried = calm(tried, dtype)
-    said, skipped = "", []
-    for name, change in STATES.items() if tried.weights else [("", {})]:
-        training = "training" in change
-        with state(model, dtype=dtype, **change):
+    tried = prepared(model, sample, call, **sizes)
+    passed = check_causal(tried, dense)
+    with changed(model):
+        missing = tried.not_tried(set())
+    return str(replace(passed, not_tried=(*passed.not_tried, *missing)))
+
+
+def check_causal(tried: Subject, dense: int | None = None) -> Passed:
+    """No output depends on later inputs, see `assert_causal`."""
+    __tracebackhide__ = True
+    dense = tried.fitting(dense or tried.dense)
+    said = f"nothing depends on later inputs; every suffix of sequences of {dense} was changed"
+    tried_states: list[str] = []
+    not_tried: list[str] = []
+    crashed = ""
+    for state in causal_states(tried):
+        with tried.put(state) as there:
             try:
-                asked = replace(tried, grad=True) if training else tried
-                if training and not _settled(asked):
-                    asked = replace(asked, rows=tried.rows if tried.exact else 1, seeded=True)
-                here = _examine(asked, name, dense)
-                said = said or here
-                if training or not tried.seeded:
-                    _gradients_switched(asked, name, dense)
-            except REFUSALS as error:
-                if isinstance(error, CheckFailed | CannotCheck) or not said:
+                require_causal(steady(there), dense)
+            except (CheckFailed, CannotCheck) as failed:
+                if state == EVALUATION or isinstance(failed, CheckFailed):
                     raise
-                skipped.append(
-                    f"{name.partition(',')[0] or 'with gradients'} it fails: {error!r:.99}"
-                )
-    with state(model):
-        more = [*skipped, tried.untried()]
+                not_tried.append(f"{state}: {failed}")
+            except REFUSALS as error:
+                if state == EVALUATION:
+                    raise
+                if state == TRAINING:
+                    crashed = f"{state} the model raises {raised(error)}"
+                not_tried.append(f"{state}, in which it raises {raised(error)}")
+            else:
+                tried_states.append(str(state))
+    if tried.length > dense:
+        n = len(_affordable_cuts(tried, tried.length, dense))
+        said += f", and {n} places in sequences of {tried.length}"
+        not_tried.append(f"each single pair beyond {dense} (dense={tried.length} finds any)")
+    if not tried.sample.is_floating_point() and len(tried.pool) > MOST_IDS:
+        not_tried.append(f"each single id, of {len(tried.pool)}")
     if not tried.declared:
-        more.append(f"the model declares no length, so {UNDECLARED} was taken; give block_size")
-    return "; ".join(["nothing depends on later inputs", said, *filter(None, more)])
-
-
-def calm(tried: Subject, dtype: torch.dtype | None = None) -> Subject:
-    """The subject, called row by row and seeded where it is random or rows mix; CheckFailed if
-    its outputs depend on earlier calls, which could hide a leak."""
-    __tracebackhide__ = True
-    with state(tried.model, dtype=dtype):
-        if _settled(tried):
-            return tried
-        still = replace(tried, rows=tried.rows if tried.exact else 1, seeded=True)
-        x = still.draw(2, tried.length)
-        first, _, second = still(x), still(still.other(x)), still(x)
-    if relative(second, first) > 1e-5:
-        raise CheckFailed(
-            "outputs depend on earlier calls, even with the same random seed",
-            "look for a cache, a buffer or a counter that a call leaves changed",
+        not_tried.append(
+            f"other lengths than {UNDECLARED}, for the model declares none; give block_size"
         )
-    return still
+    return Passed(said, (), tuple(tried_states), tuple(not_tried), crashed)
 
 
-def _settled(tried: Subject) -> bool:
-    """Whether outputs depend neither on chance, nor on earlier calls, nor on other rows."""
-    x, more = tried.draw(2, tried.length), tried.draw(2, tried.length)
-    first, _, second, beside = tried(x), tried(more), tried(x), tried(torch.cat([x, more]))[:2]
-    return relative(second, first) <= 1e-5 and relative(beside, first) <= 1e-5
+def causal_states(tried: Subject) -> list[State]:
+    """The states in which nothing may depend on later inputs, evaluation first."""
+    if not tried.weights:
+        return [EVALUATION]
+    states = [state for state in STATES if not (state.own_dtype and tried.best is None)]
+    for given in tried.optional:
+        if not given.startswith("padding"):  # see `assert_padding_ignored`
+            states += [replace(mode, given=given) for mode in MODES_WITH_GIVEN]
+    return states
 
 
-def _examine(tried: Subject, where: str, dense: int) -> str:
-    """Look for a leak in the present state of the model: at two lengths, then by prefixes."""
+def steady(tried: Subject) -> Subject:
+    """The subject, called so that the same inputs give the same outputs: with a random seed and
+    row by row where there is chance or rows mix, and restored where calls leave something behind;
+    CannotCheck if outputs still differ."""
+    x = tried.draw(2, tried.length)
+    more = tried.draw(2, tried.length)
+    first = tried(x)
+    tried(more)
+    beside_others = tried(torch.cat([x, more]))[:2]
+    if _same(tried(x), first) and _same(beside_others, first):
+        return tried
+    still = replace(tried, rows=tried.rows if tried.exact else 1, seeded=True)
+    for one in (still, replace(still, restored=True)):
+        first = one(x)
+        one(more)
+        if _same(one(x), first):
+            return one
+    raise CannotCheck("outputs of the same inputs differ, even with the same random seed")
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    if not bool(b.isfinite().all()):
+        return True  # what is not finite is told where outputs are compared
+    return relative(a, b) <= 1e-5
+
+
+def require_causal(tried: Subject, dense: int) -> None:
+    """Look for a leak in the present state of the model; CheckFailed if there is one."""
     __tracebackhide__ = True
-    L, short = tried.length, tried.fitting(dense)
-    plans = {T: cuts_of(T, 4 * dense if short == T else 0) for T in (short, L)}
-    first = [(short, [1, 2, short // 2])] * 8  # what few sequences show, mostly at their beginning
-    rounds = [plan for plan in plans.items() for _ in range(1 if where else ROUNDS)]
-    for T, cuts in rounds if where else rounds + first:
-        _raise(tried, where, first_leak(tried, T, cuts))
-    if not where and tried.sample.ndim == 2 and len(tried.pool) <= MOST_IDS:
-        _raise(tried, where, _leak_of_an_id(tried, tried.fitting(12)))
-    if not tried.seeded:  # dropout drops others at another length
-        check_prefixes(tried, where)
-    said = f"every suffix of sequences of {short} was changed"
-    if max(plans) > len(plans[short]) + 1:
-        said += (
-            f", and {len(plans[L])} places in sequences of {L}; a single pair beyond {dense} may "
-            f"be missed (dense={L} finds any)"
-        )
-    return said
+    for T, cuts in _scans(tried, dense):
+        _raise(tried, first_leak(tried, T, cuts))
+    if tried.state.given:
+        return
+    few_ids = not tried.sample.is_floating_point() and len(tried.pool) <= MOST_IDS
+    if few_ids and tried.state == EVALUATION:
+        T = tried.fitting(max(12, 2 * tried.prefix))
+        _raise(tried, _leak_of_an_id(tried, T))
+    if not tried.seeded or not tried.state.dropout:  # dropout drops others at another length
+        check_prefixes(tried)
+    if not tried.state.own_dtype:
+        _gradients_switched(tried, dense)
 
 
-def _raise(tried: Subject, where: str, leak: "Leak | None") -> None:
+def _scans(tried: Subject, dense: int) -> list[tuple[int, list[int]]]:
+    """The lengths of sequences, and where each is cut. Evaluation mode, in which anything may be
+    wrong, is scanned twice, and some more sequences are cut at their beginning."""
+    if tried.state.given:
+        T = tried.fitting(min(dense, max(WITH_GIVEN, 2 * tried.prefix)))
+        return [(T, _affordable_cuts(tried, T, dense))]
+    scans = [(dense, _affordable_cuts(tried, dense, dense))]
+    if tried.length > dense:
+        scans.append((tried.length, _affordable_cuts(tried, tried.length, dense)))
+    if tried.state == EVALUATION:
+        first = [cut for cut in (1, 2, dense // 2) if cut >= tried.prefix]
+        large = tried.affordable(dense) < 4 * dense
+        scans = scans * (1 if large else 2) + [(dense, first)] * (2 if large else 8)
+    return [(T, cuts) for T, cuts in scans if cuts]
+
+
+def _affordable_cuts(tried: Subject, T: int, dense: int) -> list[int]:
+    """The cuts of a scan, of which a large model gets fewer, and none inside a prefix."""
+    every = 4 * dense if dense == T else 0
+    cuts = [cut for cut in cuts_of(T, every) if cut >= tried.prefix]
+    return cuts if dense == T else cuts[: max(2, tried.affordable(T))]
+
+
+def _raise(tried: Subject, leak: "Leak | None") -> None:
     __tracebackhide__ = True
     if leak is None:
         return
-    if where.startswith("in training"):  # later inputs may change what dropout drops, of experts
-        with _WithoutDropout():
-            moved = tried.moved(leak.x, leak.changed[None])[0]
-        if float(moved[leak.places].max()) <= tried.tolerance * float(moved.max()):
-            return
-    said, map_ = described(tried, leak)
-    raise CheckFailed(*said[:1], where and f"only {where}", *said[1:], map=map_)
+    description, map_ = described(tried, leak)
+    where = "" if tried.state == EVALUATION else f"only {tried.state}"
+    raise CheckFailed(
+        description.what, where, description.place, description.look,
+        map=map_, state=str(tried.state),
+    )  # fmt: skip
 
 
-class _WithoutDropout(TorchFunctionMode):
-    """Dropout, of modules and functions, does nothing."""
-
-    def __torch_function__(
-        self, function: Any, types: Any, args: Any = (), named: Any = None
-    ) -> Any:
-        off = "dropout" in getattr(function, "__name__", "")
-        return args[0] if off else function(*args, **(named or {}))
-
-
-def _gradients_switched(tried: Subject, where: str, dense: int) -> None:
-    """Look for a leak with gradients, or in training without, if outputs then differ; in eval mode
-    they must not."""
+def _gradients_switched(tried: Subject, dense: int) -> None:
+    """Look for a leak with gradients, or in training without, if outputs then differ; in
+    evaluation mode they must not."""
     __tracebackhide__ = True
     rows = tried.rows if tried.exact else min(tried.rows, 2)  # graphs need memory
-    other = replace(tried, grad=not tried.grad, rows=rows)
+    state = replace(tried.state, grad=not tried.state.grad)
+    other = replace(tried, state=state, rows=rows)
     x = tried.draw(4, tried.length)
     change = relative(other(x), tried(x))
     limit = max(1e-3, 10 * tried.tolerance)
     if change <= limit or is_rounding(tried, lambda: other(x) - tried(x)):
         return
-    name = "without gradients" if tried.grad else "with gradients, though not without"
-    _examine(other, f"{where}, {name}" if where else name, dense)
-    if not tried.grad:
+    for T, cuts in _scans(other, dense):
+        _raise(other, first_leak(other, T, cuts))
+    if not tried.state.grad:
         raise CheckFailed(
             f"outputs with gradients differ from those without, by {change:.2g} of the std",
-            where and f"only {where}",
-            "one of the two is on a fast path, or drops a mask or another step",
+            "" if tried.state == EVALUATION else f"only {tried.state}",
+            state=str(state),
         )
 
 
@@ -202,10 +215,12 @@ def cuts_of(T: int, dense: int = 0) -> list[int]:
     powers of two and their neighbors, and at random."""
     if dense >= T:
         return list(range(1, T))
-    powers = [2**e + d for e in range(T.bit_length(), 2, -1) for d in (0, -1, 1)]
-    chance = torch.randperm(T, generator=torch.Generator().manual_seed(T))[:16].tolist()
-    chosen = [T // 2, T // 3, 2 * T // 3, T - 1, *powers, *chance]
-    return [cut for cut in dict.fromkeys(chosen) if 0 < cut < T]
+    cuts = [T // 2, T // 3, 2 * T // 3, T - 1]
+    for exponent in range(T.bit_length(), 2, -1):
+        power = 2**exponent
+        cuts += [power, power - 1, power + 1]
+    cuts += torch.randperm(T, generator=torch.Generator().manual_seed(T))[:16].tolist()
+    return [cut for cut in dict.fromkeys(cuts) if 0 < cut < T]
 
 
 @dataclass(frozen=True)
@@ -226,53 +241,77 @@ def first_leak(tried: Subject, T: int, cuts: list[int]) -> Leak | None:
     """
     __tracebackhide__ = True
     (x,) = tried.draw(1, T)
-    changed, _ = with_other_suffixes(tried, x, cuts)
-    return _worst(tried, [x] * len(cuts), changed, cuts, tried.moved(x, changed))
+    others, _ = with_other_suffixes(tried, x, cuts)
+    return _worst(tried, [x] * len(cuts), others, cuts, tried.moved(x, others))
 
 
 def with_other_suffixes(tried: Subject, x: Tensor, cuts: list[int]) -> tuple[Tensor, Tensor]:
-    """x (T, ...) with other inputs from each cut on (N, T, ...), and where they are (N, T)."""
+    """x (T, ...) with other inputs from each cut on (N, T, ...), and where they are (N, T).
+
+    Padding stays: whether it is read is another property.
+    """
     later = torch.arange(len(x)) >= torch.tensor(cuts)[:, None]
+    later &= judged_positions(tried, len(x))
     return torch.where(later.view(*later.shape, *[1] * (x.ndim - 1)), tried.other(x), x), later
 
 
 def _leak_of_an_id(tried: Subject, T: int) -> Leak | None:
     """Give each id to a sequence before a cut, and to another also after it: the worst change."""
     __tracebackhide__ = True
-    (x,), cut, ids = tried.draw(1, T), T // 2, tried.pool
+    (x,) = tried.draw(1, T)
+    cut = T // 2
+    ids = tried.pool
     xs = x.repeat(len(ids), 1)  # (V, T)
     xs[:, cut // 2] = ids
-    changed = torch.where(torch.arange(T) < cut, xs, tried.other(x))
-    changed[:, (cut + T) // 2] = ids
-    outputs = tried(torch.stack([xs, changed], 1).flatten(0, 1))  # the two beside each other
+    others = torch.where(torch.arange(T) < cut, xs, tried.other(x))
+    others[:, (cut + T) // 2] = ids
+    outputs = tried(torch.stack([xs, others], 1).flatten(0, 1))  # the two beside each other
     moved = (outputs[1::2] - outputs[::2]).abs().amax(-1)
-    return _worst(tried, xs, changed, [cut] * len(ids), moved)
+    return _worst(tried, xs, others, [cut] * len(ids), moved)
 
 
-def _worst(
-    tried: Subject, xs: Any, changed: Tensor, cuts: list[int], moved: Tensor
-) -> Leak | None:
+def _worst(tried: Subject, xs: Any, others: Tensor, cuts: list[int], moved: Tensor) -> Leak | None:
     """By how much outputs moved (N, T) as sequences were changed from their cuts on."""
     __tracebackhide__ = True
-    if not bool(moved.isfinite().all()):
-        raise CheckFailed(f"outputs are NaN or infinite in sequences of {moved.shape[1]}")
-    later = torch.arange(moved.shape[1]) >= torch.tensor(cuts)[:, None]  # (N, T)
-    early = (moved * ~later) / (float(moved.max()) or 1.0)
+    T = moved.shape[1]
+    judged = judged_positions(tried, T)
+    if not bool(moved[:, judged].isfinite().all()):
+        if tried.state.given:
+            raise CannotCheck("outputs are NaN or infinite; see padding")
+        raise CheckFailed(
+            f"outputs are NaN or infinite in sequences of {T}",
+            "" if tried.state == EVALUATION else f"only {tried.state}",
+            state=str(tried.state),
+        )
+    later = torch.arange(T) >= torch.tensor(cuts)[:, None]  # (N, T)
+    largest = float(moved[:, judged].max())
+    early = moved.where(~later & judged, 0.0) / (largest or 1.0)
     worst = int(early.amax(-1).argmax())
-    places = (early[worst] > tried.tolerance).nonzero().flatten().tolist()
+    # In its own precision, early outputs come from equal numbers, so they must not move at all.
+    tolerance = 0.0 if tried.state.own_dtype else tried.tolerance
+    places = (early[worst] > tolerance).nonzero().flatten().tolist()
     if not places:
         return None
-    leak = Leak(xs[worst], changed[worst], cuts[worst], places, float(early.max()))
+    leak = Leak(xs[worst], others[worst], cuts[worst], places, float(early.max()))
     pair = torch.stack([leak.x, leak.changed])
 
     def difference() -> Tensor:
         x, new = tried(pair)
         return (new - x)[places]
 
-    return None if leak.share < SURE and is_rounding(tried, difference) else leak
+    tiny = largest < 1e-6 * float(tried(pair).std())
+    unsure = leak.share < SURE or tiny or tried.state.own_dtype
+    return None if unsure and is_rounding(tried, difference) else leak
 
 
-def check_prefixes(tried: Subject, where: str = "") -> None:
+def judged_positions(tried: Subject, T: int) -> Tensor:
+    """(T,) bool: where outputs mean something, which at padding they do not."""
+    if not tried.state.given:
+        return torch.ones(T, dtype=torch.bool)
+    return tried.optional[tried.state.given].judged(T)
+
+
+def check_prefixes(tried: Subject) -> None:
     """Require of every prefix that it gets the same outputs alone, or CheckFailed."""
     __tracebackhide__ = True
     L = tried.length
@@ -283,6 +322,8 @@ def check_prefixes(tried: Subject, where: str = "") -> None:
         return tried(x[:, :n]) - tried(x)[:, :n]
 
     for n in sorted({1, 2, 3, 7, L // 3, L // 2, L // 2 + 1, L - 1} & set(range(1, L))):
+        if n < tried.prefix:
+            continue
         try:
             change = relative(tried(x[:, :n]), whole[:, :n])
             if change <= 1e-3 or is_rounding(tried, partial(difference, n)):
@@ -291,8 +332,9 @@ def check_prefixes(tried: Subject, where: str = "") -> None:
             continue
         raise CheckFailed(
             f"the first {n} of {L} inputs alone give other outputs, by {change:.2g} of their std",
-            where and f"only {where}",
+            "" if tried.state == EVALUATION else f"only {tried.state}",
             "look for positions, a mask, its fill or a statistic that depend on the length",
+            state=str(tried.state),
         )
 
 
@@ -303,28 +345,36 @@ def dependence(tried: Subject, xs: Tensor) -> Tensor:
     map_ = torch.zeros(T, T, dtype=torch.float64)
     one = torch.eye(T, dtype=torch.bool)
     for x in xs:
-        changed = torch.where(one.view(T, T, *[1] * (x.ndim - 1)), tried.other(x), x)
-        map_ = map_.maximum(tried.moved(x, changed).mT)
+        others = torch.where(one.view(T, T, *[1] * (x.ndim - 1)), tried.other(x), x)
+        map_ = map_.maximum(tried.moved(x, others).mT)
     return map_ / (float(map_.max()) or 1.0)
 
 
-def described(tried: Subject, leak: Leak) -> tuple[list[str], Tensor]:
-    """A leak in lines, the first says what reads what, and the map of a short sequence."""
+def described(tried: Subject, leak: Leak) -> tuple[Description, Tensor]:
+    """A leak in words, and the map of a short sequence."""
     T = min(len(leak.x), MAP)
-    short = leak.x[None, :T]
-    own, another = (dependence(tried, x) for x in (short, tried.draw(1, T)))
+    tolerance = 0.0 if tried.state.own_dtype else tried.tolerance
+    own = dependence(tried, leak.x[None, :T])
+    another = dependence(tried, tried.draw(1, T))
+    for map_ in (own, another):
+        map_[:, : tried.prefix] = 0.0  # which all may read
+        judged = judged_positions(tried, T)
+        map_ *= judged & judged[:, None]
     map_ = own.maximum(another)
-    found = explain(map_ > tried.tolerance)
-    if found is None:
+    place = place_of(tried, leak.x, leak.changed, leak.cut)
+    description = explain(map_ > tolerance)
+    if description is None:
         first, last = leak.places[0], leak.places[-1]
-        found = (
+        what = (
             f"in a sequence of {len(leak.x)}, outputs at {first} to {last} depend on inputs from "
-            f"{leak.cut} on, by {leak.share:.1g} of the largest change",
-            SHAPES,
+            f"{leak.cut} on, by {leak.share:.1g} of the largest change"
         )
-    elif not all(bool((x > tried.tolerance).triu(1).any()) for x in (own, another)):
-        found = found[0], "not in every sequence, as if blocked scores were finite, or by a choice"
-    return [found[0], place_of(tried, leak.x, leak.changed, leak.cut), found[1]], map_
+        return Description(what, place, SHAPES), map_
+    seen = [bool((x > tolerance).triu(1).any()) for x in (own, another)]
+    if not all(seen):
+        look = "not in every sequence, as if blocked scores were finite, or by a choice"
+        return Description(description.what, place, look), map_
+    return Description(description.what, place, description.look), map_
 
 
 def assert_mask_is_infinite(model: Any, sample: Tensor | None = None, **given: Any) -> str:
@@ -333,59 +383,70 @@ def assert_mask_is_infinite(model: Any, sample: Tensor | None = None, **given: A
     Blocked scores of -1e4 then lose against others. A published model may never get so far.
     """
     __tracebackhide__ = True
-    tried = subject(model, sample, **given)
+    return str(check_mask_is_infinite(prepared(model, sample, **given)))
+
+
+def check_mask_is_infinite(tried: Subject) -> Passed:
+    """Nothing depends on later inputs with huge weights, see `assert_mask_is_infinite`."""
+    __tracebackhide__ = True
     if not tried.weights:
         raise CannotCheck(
             "no torch module is known behind the model whose weights can be enlarged"
         )
-    tried = calm(tried, dtype := best_dtype(tried))
-    parts = (module_of(model) or nn.Module()).modules()
-    tables = {part.weight.shape for part in parts if isinstance(part, nn.Embedding)}
-    with state(model, dtype=dtype, change=partial(enlarged, tables=tables)):
-        T = tried.fitting(32)
-        if not bool(tried(tried.draw(4, T)).isfinite().all()):
+    with tried.put(EVALUATION) as there:
+        there = steady(there)
+    with tried.put(State(weights=Weights.HUGE)) as huge:
+        there = replace(huge, rows=there.rows, seeded=there.seeded, restored=there.restored)
+        T = there.fitting(min(32, tried.dense))
+        if not bool(there(there.draw(4, T)).isfinite().all()):
             raise CannotCheck("with weights 10,000 times as large, outputs are not finite")
         # Scores of the first positions must happen to be low.
-        leaks = (first_leak(tried, T, [1, 2, 3, T // 2]) for _ in range(8))
-        if leak := next(filter(None, leaks), None):
-            raise CheckFailed(
-                f"with weights 10,000 times as large, outputs at {leak.places[0]} depend on "
-                f"inputs from {leak.cut} on, as if blocked scores were a finite -1e4",
-                place_of(tried, leak.x, leak.changed, leak.cut),
-                "fill with -inf or torch.finfo(dtype).min, after a softcap",
-                grave=False,
-            )
-    return "nothing depends on later inputs with weights 10,000 times as large"
-
-
-def enlarged(weight: Tensor, rng: torch.Generator, *, tables: set[torch.Size]) -> Tensor:
-    """A matrix that is 10,000 times as large, so that scores reach any finite fill of a mask; of
-    an embedding, at most so much that its numbers are about 1."""
-    if weight.shape in tables:
-        return weight / weight.square().mean().sqrt().clamp(1e-4, 1)
-    return weight * 1e4 if weight.ndim > 1 else weight
+        cuts = [cut for cut in (1, 2, 3, T // 2) if cut >= tried.prefix]
+        for _ in range(8):
+            if leak := first_leak(there, T, cuts):
+                raise CheckFailed(
+                    f"with weights 10,000 times as large, outputs at {leak.places[0]} depend on "
+                    f"inputs from {leak.cut} on, as if blocked scores were a finite -1e4",
+                    place_of(there, leak.x, leak.changed, leak.cut),
+                    "fill with -inf or torch.finfo(dtype).min, after a softcap",
+                    grave=False,
+                    state=str(there.state),
+                )
+    said = "nothing depends on later inputs with weights 10,000 times as large"
+    return Passed(said, states=(str(State(weights=Weights.HUGE)),))
 
 
 def assert_past_used(model: Any, sample: Tensor | None = None, **given: Any) -> str:
     """Assert that some output depends on an earlier input, perhaps with noise on the weights. What
     may be meant is only remarked: the input before is not read, or the order has no effect."""
     __tracebackhide__ = True
-    tried = calm(subject(model, sample, **given))
-    T = tried.fitting(32)
+    return str(check_past_used(prepared(model, sample, **given)))
+
+
+def check_past_used(tried: Subject) -> Passed:
+    """Some output depends on an earlier input, see `assert_past_used`."""
+    __tracebackhide__ = True
+    T = tried.fitting(min(32, tried.dense))
     reads = torch.zeros(T, T, dtype=torch.bool)
-    for change in (None, with_noise):
-        with state(model, change=change):
-            reads |= dependence(tried, tried.draw(ROUNDS, T)) > tried.tolerance
+    remarks = []
+    states = [EVALUATION]
+    if tried.weights:
+        states.append(State(weights=Weights.NOISE))
+    for state in states:
+        with tried.put(state) as there:
+            there = steady(there)
+            reads |= dependence(there, there.draw(2, T)) > there.tolerance
+            if state == EVALUATION and _order_ignored(there, there.fitting(13)):
+                remarks.append("the first layer ignores the order of inputs")
     past = reads.tril(-1).nonzero()
     if not len(past):
         raise CheckFailed("no output depends on an earlier input", "is attention's output added?")
-    said = f"outputs depend on inputs up to {int((past[:, 0] - past[:, 1]).max())} before"
-    if (blind := int((~reads.diagonal(-1)).sum())) > T // 2:
-        said += f"; remark: {blind} of {T} positions never read the one before: are keys repeated?"
-    with state(model):
-        if _order_ignored(tried, tried.fitting(13)):
-            said += "; remark: the first layer ignores the order of inputs: are positions used?"
-    return said
+    furthest = int((past[:, 0] - past[:, 1]).max())
+    blind = int((~reads.diagonal(-1)).sum())
+    if blind > T // 2:
+        remarks.append(f"{blind} of {T} positions never read the one before")
+    said = f"outputs depend on inputs up to {furthest} before"
+    return Passed(said, tuple(remarks), tuple(map(str, states)))
 
 
 def _order_ignored(tried: Subject, T: int) -> bool:
@@ -398,8 +459,17 @@ def _order_ignored(tried: Subject, T: int) -> bool:
     equal = tried(x[:, :1].expand_as(x))
     if relative(equal, equal[:, :1].expand_as(equal)) > 1e-5:
         return False
-    ways = (x[:, :-1], x[:, :-1].flip(1), tried.other(x)[:, :-1])
-    xs = [torch.cat([early, x[:, -1:]], 1)[0] for early in ways]
-    (_, same), (_, turned), (_, other) = (followed(tried, module, x, T - 1, T) for x in xs)
-    mixing = [key for key in same if key in other and differ(same[key][1], other[key][1], 1e-4)]
-    return bool(mixing) and not differ(same[mixing[0]][1], turned[mixing[0]][1], 1e-4)
+    last = x[:, -1:]
+    earlier: dict[str, Tensor] = {
+        "same": x[:, :-1],
+        "turned": x[:, :-1].flip(1),
+        "other": tried.other(x)[:, :-1],
+    }
+    recorded = {}
+    for name, early in earlier.items():
+        _, recorded[name] = followed(tried, module, torch.cat([early, last], 1)[0], T - 1, T)
+    same, turned, other = recorded["same"], recorded["turned"], recorded["other"]
+    for key, (_, outputs) in same.items():
+        if key in other and differ(outputs, other[key][1], 1e-4):  # the first that mixes time
+            return not differ(outputs, turned[key][1], 1e-4)
+    return False

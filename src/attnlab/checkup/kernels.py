@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from .models import REFUSALS, CannotCheck, CheckFailed
+from .outcomes import REFUSALS, CannotCheck, CheckFailed
 
 Kernel = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # q, k, v, mask -> (B, H, T, D)
 B, H, T, D = 2, 3, 11, 5  # distinct primes, so that a wrong axis cannot hide

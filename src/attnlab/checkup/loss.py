@@ -1,14 +1,24 @@
-"""Which token does a loss compare each logit with? Letters: B batch, T time, V symbols."""
+"""Which token does a loss compare each logit with, and which does it ignore?
+
+Letters: B batch, T time, V symbols.
+"""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .models import CannotCheck, CheckFailed, floats_of, module_of, state, subject
+from .calls import TARGETS, floats_of, loss_of, module_of, parameters_of
+from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, raised
+from .states import EVALUATION, TRAINING, State
+from .subject import Subject, prepared
 
 Loss = Callable[[Any, Tensor], Tensor]  # the model and ids (B, T) -> the training loss
+LabeledLoss = Callable[[Any, Tensor, Tensor], Tensor]  # the same with labels (B, T)
+MODES = (EVALUATION, TRAINING)
+IGNORED = -100
 _WRONG = {
     -1: "targets are shifted backwards",
     0: "targets are not shifted, so the model copies its input",
@@ -16,48 +26,168 @@ _WRONG = {
 }
 
 
-def assert_loss_shifted(model: Any, loss: Loss, sample: Tensor | None = None, **sizes: Any) -> str:
-    """Assert that the loss compares the logits at t with token t + 1.
+def labels_argument(tried: Subject) -> str:
+    """The name of the argument that takes the targets of a loss; CannotCheck if there is none."""
+    takes = parameters_of(tried.model)
+    if "encoder_hidden_states" in takes:
+        raise CannotCheck("the labels of a decoder beside an encoder come shifted; give loss")
+    for name in ("labels", *TARGETS):
+        if name in takes:
+            return name
+    raise CannotCheck("the model takes no labels; give loss")
+
+
+def labeled_loss(tried: Subject) -> LabeledLoss:
+    """The loss that a model returns if it gets labels."""
+    name = labels_argument(tried)
+
+    def loss(model: Any, ids: Tensor, labels: Tensor) -> Tensor:
+        return loss_of(model(ids, **{name: labels}))
+
+    return loss
+
+
+# ---- which token is compared
+
+
+def assert_loss_shifted(
+    model: Any, loss: Loss | None = None, sample: Tensor | None = None, **sizes: Any
+) -> str:
+    """Assert that the loss compares the logits at t with token t + 1, in both modes.
 
     The gradient of a cross entropy by the logits is negative at the target and nowhere else. The
     returned sentence also says which tokens other outputs (B, T, V) of the model learn.
 
     Args:
         loss: from the model and ids to the loss, such as
-            `lambda model, ids: model(ids, labels=ids).loss`.
+            `lambda model, ids: model(ids, labels=ids).loss`; by default the one that the model
+            returns if it gets `labels`.
     """
     __tracebackhide__ = True
-    tried, module = subject(model, sample, **sizes), module_of(model)
+    return str(check_loss_shifted(prepared(model, sample, **sizes), loss))
+
+
+def check_loss_shifted(tried: Subject, loss: Loss | None = None) -> Passed:
+    """The loss compares logits with the next tokens, see `assert_loss_shifted`."""
+    __tracebackhide__ = True
+    module = module_of(tried.model)
     if module is None:
         raise CannotCheck("the model is not a torch module, so its logits cannot be followed")
+    if loss is None:
+        labeled = labeled_loss(tried)
+        name = labels_argument(tried)
+
+        def loss(model: Any, ids: Tensor) -> Tensor:
+            return labeled(model, ids, ids)
+
+        if name != "labels":
+            return _given_shifted(tried, labeled, name)
+    told: list[str] = []
+    states: list[str] = []
+    not_tried: list[str] = []
+    for state in MODES:
+        with tried.put(replace(state, grad=True)) as there:
+            try:
+                said = _targets_of(there, loss)
+            except REFUSALS as error:
+                if state == EVALUATION or isinstance(error, CheckFailed):
+                    raise
+                not_tried.append(f"a loss {state}: {raised(error)}")
+                continue
+        told = told or said
+        states.append(str(state))
+    return Passed("; ".join(told), states=tuple(states), not_tried=tuple(not_tried))
+
+
+def _targets_of(tried: Subject, loss: Loss) -> list[str]:
+    """What each output of the model learns; CheckFailed if the first does not learn the next
+    token."""
+    __tracebackhide__ = True
+    ids, outputs, value = _followed(tried, loss)
+    told: list[str] = []
+    for name, y in outputs.items():
+        slope = None
+        if y.requires_grad and value.requires_grad:
+            (slope,) = torch.autograd.grad(value, y, retain_graph=True, allow_unused=True)
+        if slope is None and not told:
+            raise CannotCheck("the loss is not computed from the logits the model returns")
+        if slope is not None:
+            targets = _lowest(slope)
+            try:
+                said = assert_targets_shifted(ids, targets)
+            except CheckFailed as failed:
+                if not told:
+                    where = "" if tried.state == replace(EVALUATION, grad=True) else "only "
+                    where = where and f"{where}{tried.state}"
+                    raise CheckFailed(
+                        str(failed), where, grave=failed.grave, state=str(tried.state)
+                    ) from None
+                said = str(failed)
+            if not told:
+                told.append(said)
+            else:
+                shifts = [n for n in range(-1, 6) if _agreement(ids, targets, n) >= 0.999]
+                learns = f"learns the token {shifts[0]} later" if shifts else "is not examined"
+                told.append(f"{name} {learns}")
+    return told
+
+
+def _lowest(slope: Tensor) -> Tensor:
+    """(B, T) where the slope by logits (B, T, V) is lowest, -100 where it is 0."""
+    return slope.argmin(-1).where(slope.abs().sum(-1) > 0, IGNORED).cpu()
+
+
+def _followed(tried: Subject, loss: Loss) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+    """The ids that a loss gives to the model, the outputs of the model for them, and the loss."""
+    module = module_of(tried.model)
+    assert module is not None
     seen: list[tuple[Tensor, dict[str, Tensor]]] = []
 
     def keep(_: object, args: tuple, named: dict[str, Any], output: object) -> None:
         ids = next(x for x in (*args, *named.values()) if isinstance(x, Tensor))
         seen.append((ids.cpu(), floats_of(output, tuple(ids.shape[:2]))))
 
-    with state(model), torch.enable_grad():
-        handle = module.register_forward_hook(keep, with_kwargs=True)
-        try:
-            value = loss(model, tried.draw(4, tried.length))
-        finally:
-            handle.remove()
-        if not seen:
-            raise CannotCheck("the loss does not call the model that it is given")
-        ids, outputs = seen[-1]
-        told: list[str] = []
-        for name, y in outputs.items():
-            slope = None
-            if y.requires_grad:
-                (slope,) = torch.autograd.grad(value, y, retain_graph=True, allow_unused=True)
-            if slope is None and not told:
-                raise CannotCheck("the loss is not computed from the logits the model returns")
-            if slope is not None:
-                targets = slope.argmin(-1).where(slope.abs().sum(-1) > 0, -100).cpu()  # (B, T)
-                shifts = [n for n in range(-1, 6) if _agreement(ids, targets, n) >= 0.999]
-                learns = f"learns the token {shifts[0]} later" if shifts else "is not examined"
-                told.append(f"{name} {learns}" if told else assert_targets_shifted(ids, targets))
-    return "; ".join(told)
+    rows = min(4, tried.rows, max(1, tried.affordable(tried.length, 0.25)))
+    ids = tried.draw(tried.rows if tried.exact else rows, tried.length)
+    handle = module.register_forward_hook(keep, with_kwargs=True)
+    try:
+        with torch.enable_grad():
+            value = loss(tried.model, ids.to(tried.device))
+    finally:
+        handle.remove()
+    if not seen:
+        raise CannotCheck("the loss does not call the model that it is given")
+    return seen[-1][0], seen[-1][1], value
+
+
+def _given_shifted(tried: Subject, loss: LabeledLoss, name: str) -> Passed:
+    """Which token the logits at t are compared with, of a model that may want shifted targets."""
+    with tried.put(State(grad=True)) as there:
+        seen: list[Tensor] = []
+
+        def with_others(model: Any, x: Tensor) -> Tensor:
+            targets = there.other(x.cpu())
+            seen.append(targets)
+            return loss(model, x, targets.to(x.device))
+
+        _, outputs, value = _followed(there, with_others)
+        y = next(iter(outputs.values()))
+        if not (y.requires_grad and value.requires_grad):
+            raise CannotCheck("the loss is not computed from the logits the model returns")
+        (slope,) = torch.autograd.grad(value, y, allow_unused=True)
+        if slope is None:
+            raise CannotCheck("the loss is not computed from the logits the model returns")
+        lowest = _lowest(slope)
+    shifts = [n for n in range(-1, 4) if _agreement(seen[-1], lowest, n) >= 0.999]
+    if not shifts:
+        said = f"the logits at t are compared with none of {name}"
+        raise CheckFailed(said, grave=False, state=str(EVALUATION))
+    if shifts[0] in (0, 1):
+        when = "so give the next tokens" if shifts[0] == 0 else "so give the ids themselves"
+        place = "t" if shifts[0] == 0 else "t + 1"
+        return Passed(f"the logits at t are compared with {name} at {place}, {when}")
+    said = f"the logits at t are compared with {name} at t + {shifts[0]}"
+    raise CheckFailed(said.replace("+ -", "- "), grave=False, state=str(EVALUATION))
 
 
 def assert_targets_shifted(x: Tensor, y: Tensor) -> str:
@@ -78,3 +208,183 @@ def _agreement(x: Tensor, y: Tensor, shift: int) -> float:
     at = torch.arange(x.shape[1]) + shift
     same = (x.roll(-shift, 1) == y)[(y >= 0) & (at >= 0) & (at < x.shape[1])]
     return float(same.double().mean()) if same.numel() else 0.0
+
+
+# ---- which labels are ignored
+
+
+def assert_labels_ignored(
+    model: Any,
+    loss: LabeledLoss | None = None,
+    sample: Tensor | None = None,
+    *,
+    ignored: int = IGNORED,
+    **sizes: Any,
+) -> str:
+    """Assert that labels of -100 count neither in the loss nor in its gradient, in both modes.
+
+    The loss of all labels must be the mean of those of two parts of them, weighted by their
+    number, where the labels of the other part are -100.
+
+    Args:
+        loss: from the model, ids and labels to the loss, such as
+            `lambda model, ids, labels: model(ids, labels=labels).loss`; by default the one that
+            the model returns if it gets `labels` or `targets`.
+        ignored: the label that is ignored.
+    """
+    __tracebackhide__ = True
+    return str(check_labels_ignored(prepared(model, sample, **sizes), loss, ignored))
+
+
+def check_labels_ignored(
+    tried: Subject, loss: LabeledLoss | None = None, ignored: int = IGNORED
+) -> Passed:
+    """Labels of -100 are ignored, see `assert_labels_ignored`."""
+    __tracebackhide__ = True
+    if loss is None:
+        loss = labeled_loss(tried)
+        if ignored == IGNORED and not _takes(tried, loss, IGNORED) and _takes(tried, loss, -1):
+            ignored = -1  # as in nanoGPT
+    states: list[str] = []
+    not_tried: list[str] = []
+    said = f"labels of {ignored} count neither in the loss nor in its gradient"
+    for state in MODES:
+        with tried.put(replace(state, grad=True)) as there:
+            try:
+                told = _labels(there, loss, ignored)
+            except REFUSALS as error:
+                if isinstance(error, CheckFailed):
+                    raise
+                if state == EVALUATION:
+                    raise CannotCheck(
+                        f"labels of {ignored} are refused: {raised(error)}"
+                    ) from error
+                not_tried.append(f"labels of {ignored} {state}: {raised(error)}")
+                continue
+        said = told or said
+        states.append(str(state))
+    return Passed(said, states=tuple(states), not_tried=tuple(not_tried))
+
+
+def _takes(tried: Subject, loss: LabeledLoss, ignored: int) -> bool:
+    """Whether the model takes a label."""
+    with tried.put(EVALUATION) as there:
+        ids = there.draw(1, there.fitting(24))
+        labels = ids.clone()
+        labels[:, :4] = ignored
+        try:
+            _value(there, loss, ids, labels)
+        except REFUSALS:
+            return False
+    return True
+
+
+def _labels(tried: Subject, loss: LabeledLoss, ignored: int) -> str:
+    """CheckFailed if ignored labels count; a sentence if the loss is a sum, or ""."""
+    __tracebackhide__ = True
+    tried = replace(tried, seeded=True)
+    T = tried.fitting(24)
+    ids = tried.draw(1, T)
+    labels = ids.clone()
+    labels[:, 0] = ignored  # which a loss that shifts them does not use
+    at = torch.arange(T)
+    early = (at >= 1) & (at < T // 3)
+    late = at >= T // 3
+
+    def of(part: Tensor, rows: int = 1) -> float:
+        return float(_value(tried, loss, ids, labels.where(part, ignored), rows).detach())
+
+    both = of(early | late)
+    a = of(early)
+    b = of(late)
+    n_a = int(early.sum())
+    n_b = int(late.sum())
+    spread = abs(a) + abs(b) + abs(both) + 1e-12
+    mean_of_parts = (n_a * a + n_b * b) / (n_a + n_b)
+    where = "" if not tried.state.training else f"only {tried.state}"
+    if abs(mean_of_parts - both) > 1e-4 * spread:
+        is_sum = abs(a + b - both) <= 1e-4 * spread
+        twice = _twice(tried, loss, ids, labels)
+        if is_sum and abs(twice - 2 * both) <= 1e-4 * spread:
+            return f"labels of {ignored} are ignored; the loss is a sum"
+        raise CheckFailed(
+            f"labels of {ignored} are not ignored: the loss of {n_a + n_b} labels is {both:.4g}, "
+            f"that of the first {n_a} alone {a:.4g} and of the others {b:.4g}",
+            where,
+            _what_counts(tried, loss, ids, labels, early, ignored, summed=is_sum),
+            state=str(tried.state),
+        )
+    trained = _trained_where_ignored(tried, loss, ids, labels.where(early, ignored))
+    if trained:
+        raise CheckFailed(trained, where, state=str(tried.state))
+    return ""
+
+
+def _value(
+    tried: Subject, loss: LabeledLoss, ids: Tensor, labels: Tensor, rows: int = 1
+) -> Tensor:
+    torch.manual_seed(0)
+    device = tried.device
+    x = ids.repeat(rows, 1).to(device)
+    with torch.set_grad_enabled(True):
+        return loss(tried.model, x, labels.repeat(rows, 1).to(device))
+
+
+def _twice(tried: Subject, loss: LabeledLoss, ids: Tensor, labels: Tensor) -> float:
+    """The loss of the text twice; NaN of a model that takes one row at a time."""
+    try:
+        return float(_value(tried, loss, ids, labels, 2).detach())
+    except REFUSALS:
+        return float("nan")
+
+
+def _what_counts(
+    tried: Subject, loss: LabeledLoss, ids: Tensor, labels: Tensor, early: Tensor, ignored: int,
+    *, summed: bool,
+) -> str:  # fmt: skip
+    """What ignored labels do, where that is told apart."""
+    if summed:
+        return "the loss is a sum over the others, divided by the number of all"
+    a = float(_value(tried, loss, ids, labels.where(early, ignored)).detach())
+    for token in (0, int(tried.pool.max())):
+        with_token = labels.where(early, token)
+        with_token[:, 0] = ignored
+        if abs(float(_value(tried, loss, ids, with_token).detach()) - a) <= 1e-6 * abs(a):
+            return f"they are trained as token {token}"
+    return ""
+
+
+def _trained_where_ignored(tried: Subject, loss: LabeledLoss, ids: Tensor, labels: Tensor) -> str:
+    """Which token is trained at an ignored label, from the gradient by the logits, or ""."""
+
+    def of(model: Any, x: Tensor) -> Tensor:
+        return loss(model, ids.to(x.device), labels.to(x.device))
+
+    if module_of(tried.model) is None:
+        return ""
+    try:
+        _, outputs, value = _followed(tried, of)
+    except REFUSALS:  # no logits are returned beside the loss
+        return ""
+    y = next(iter(outputs.values()))
+    if not (y.requires_grad and value.requires_grad):
+        return ""
+    (slope,) = torch.autograd.grad(value, y, allow_unused=True)
+    if slope is None:
+        return ""
+    size = slope.abs().sum(-1)[0].cpu()  # (T,)
+    wanted = labels[0] >= 0
+    allowed = wanted.clone()
+    allowed[:-1] |= wanted[1:]  # the logits before a label, or at it
+    wrong = (size > 1e-6 * size.max()) & ~allowed
+    if not wrong.any():
+        return ""
+    t = int(wrong.nonzero()[0])
+    at_t = slope[0, t]
+    if abs(float(at_t.sum())) > 0.1 * float(size[t]):
+        return ""  # no cross entropy, such as a penalty on large logits
+    said = f"ignored labels have a gradient by the logits at {t}"
+    token = int(at_t.argmin())
+    if float(at_t[token]) < 0.9 * float(at_t.clamp(max=0).sum()):
+        said += f", which are trained as token {token}"
+    return said

@@ -1,60 +1,125 @@
-"""Every check that applies to a model, and a report on their results."""
+"""Every property that applies to a model, and a report on the results."""
 
-import inspect
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from torch import Tensor
 
-from . import causal, loss, serving
-from .models import Call, CannotCheck, CheckFailed, module_of, subject
+from .caches import CACHES, check_cache_equal, found_step
+from .calls import DOCUMENTS, Call, module_of, parameters_of
+from .causal import check_causal, check_mask_is_infinite, check_past_used
+from .loss import check_labels_ignored, check_loss_shifted, labels_argument
+from .modes import (
+    check_deterministic,
+    check_gradients_right,
+    check_modes_agree,
+    check_precision_kept,
+    check_rows_independent,
+)
+from .outcomes import CannotCheck, CheckFailed, Passed, raised
+from .padding import check_documents_separate, check_padding_ignored
+from .states import changed
+from .subject import Subject, prepared
 
-FIRST = {"deterministic", "rows", "causal"}  # if one fails, the other results mean nothing
+FIRST = ("deterministic", "rows", "causal")  # if one fails, the other results mean nothing
+# A property that fails explains a failure of these, which are not tried then.
+EXPLAINS = {
+    "cache": ("padded cache",),
+    "padding": ("padded cache",),
+    "loss": ("ignored labels",),
+}
+WRONG = ("fault", "suspicious")
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one check found."""
+    """What one property says of a model."""
 
     check: str
     status: str  # "ok", "fault", "suspicious", "not applicable", "failed"
     message: str
+    remarks: tuple[str, ...] = ()
+    states: tuple[str, ...] = ()  # in which it was tried
+    not_tried: tuple[str, ...] = ()
     map: Tensor | None = field(default=None, repr=False)  # (T, T), of a leak
+
+    def to_dict(self) -> dict[str, Any]:
+        """All but the map, which is not for JSON."""
+        return {
+            "property": self.check,
+            "status": self.status,
+            "message": self.message,
+            "remarks": list(self.remarks),
+            "states": list(self.states),
+            "not_tried": list(self.not_tried),
+        }
+
+    def __str__(self) -> str:
+        lines = [*self.message.split("\n"), *(f"remark: {each}" for each in self.remarks)]
+        return f"{self.check:16}{self.status:15} " + ("\n" + " " * 32).join(lines)
 
 
 @dataclass(frozen=True)
 class Report:
-    """The results of all checks of one model, in the order in which they ran."""
+    """The results of all properties of one model, in the order in which they were tried."""
 
     subject: str
     results: tuple[Result, ...]
+    not_tried: tuple[str, ...] = ()  # what no property looks at
 
     @property
     def healthy(self) -> bool:
-        """Whether all checks ran and none found a fault; a suspicion is not a fault."""
+        """Whether all properties could be tried and none found a fault; a suspicion is none."""
         return self.exit_code == 0
 
     @property
     def exit_code(self) -> int:
-        """0: healthy, 1: a fault was found, 3: the model failed during the examination."""
-        found = {result.status for result in self.results}
-        return 1 if "fault" in found else 3 if "failed" in found else 0
+        """0: healthy, 1: a fault was found, 3: the model raised an error while it was examined.
+
+        The command also ends with 2, if the model cannot be called.
+        """
+        statuses = {result.status for result in self.results}
+        if "fault" in statuses:
+            return 1
+        return 3 if "failed" in statuses else 0
+
+    @property
+    def verdict(self) -> str:
+        return {0: "healthy", 1: "faulty", 3: "the examination failed"}[self.exit_code]
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """What was not tried of all properties, each once."""
+        every = list(self.not_tried)
+        for result in self.results:
+            every += result.not_tried
+        return tuple(dict.fromkeys(every))
 
     def __str__(self) -> str:
-        lines = [
-            f"{r.check:14}{r.status:15} " + r.message.replace("\n", "\n" + " " * 30)
-            for r in self.results
-        ]
-        verdict = ("healthy", "faulty", "", "the examination failed")[self.exit_code]
-        return "\n".join([*lines, f"{self.subject}: {verdict}"])
+        lines = [str(result) for result in self.results]
+        lines += [f"{'not tried':32}{each}" for each in self.missing]
+        return "\n".join([*lines, f"{self.subject}: {self.verdict}"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything that the report says, for a program."""
+        return {
+            "subject": self.subject,
+            "verdict": self.verdict,
+            "healthy": self.healthy,
+            "exit_code": self.exit_code,
+            "results": [result.to_dict() for result in self.results],
+            "not_tried": list(self.missing),
+        }
 
     def to_json(self) -> str:
-        """The report without its maps."""
-        rows = [{k: v for k, v in vars(r).items() if k != "map"} for r in self.results]
-        report = {"subject": self.subject, "healthy": self.healthy, "results": rows}
-        return json.dumps(report, indent=2, ensure_ascii=False)
+        """The same as text."""
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False)
+
+
+Check = Callable[[], Passed]
 
 
 def checkup(
@@ -65,32 +130,119 @@ def checkup(
     name: str = "",
     **sizes: Any,
 ) -> Report:
-    """Run all checks that apply to a model, as `checks_for` lists them.
+    """Try all properties that apply to a model, as `checks_for` lists them.
 
-    After a fault in determinism, rows or causality, no other check runs: fix it first. A cache
-    with padding is not checked if padding or the cache alone has a fault.
+    After a fault in determinism, rows or causality, nothing else is tried: fix it first. A cache
+    with padding is not tried if padding or the cache alone has a fault.
+
+    Args:
+        model, sample, call: see `assert_causal`.
+        name: of the model in the report.
+        sizes: `vocab_size`, `block_size`, `rows` and `prefix`, see `attnlab.checkup.prepared`.
 
     Raises:
         CannotCheck: the model cannot be called as described.
     """
-    subject(model, sample, call, **sizes)  # or CannotCheck
+    tried = prepared(model, sample, call, **sizes)
     results: list[Result] = []
-    for check in checks_for(model, sample, call=call, **sizes):
-        wrong = {r.check for r in results if r.status in ("fault", "suspicious")}
-        title, explained = check.__name__, wrong & {"cache", "padding"}
-        if wrong & FIRST or (title == "padded cache" and explained):
+    skipped: list[str] = []
+    explained: set[str] = set()
+    for title, check in checks_of(tried).items():
+        if any(r.check in FIRST and r.status in WRONG for r in results) or title in explained:
+            skipped.append(title)
             continue
-        try:
-            results.append(Result(title, "ok", check()))
-        except CheckFailed as failed:
-            status = "fault" if failed.grave else "suspicious"
-            results.append(Result(title, status, str(failed), failed.map))
-        except CannotCheck as error:
-            results.append(Result(title, "not applicable", str(error)))
-        except Exception as error:  # a model may raise anything
-            results.append(Result(title, "failed", f"the model raised {error!r:.300}"))
-    owner = type(module_of(model) or model).__name__
-    return Report(name or getattr(model, "__name__", owner), tuple(results))
+        result = _result(title, check)
+        results.append(result)
+        if result.status in WRONG:
+            explained.update(EXPLAINS.get(title, ()))
+    not_tried = _untried(tried, {r.check for r in results if r.status != "not applicable"})
+    if skipped:
+        not_tried.append(f"{', '.join(skipped)}, before the fault is repaired")
+    owner = module_of(model)
+    own_name = type(model if owner is None else owner).__name__
+    return Report(name or getattr(model, "__name__", own_name), tuple(results), tuple(not_tried))
+
+
+def _result(title: str, check: Check) -> Result:
+    """What a property says, whatever the model raises."""
+    try:
+        passed = check()
+    except CheckFailed as failed:
+        status = "fault" if failed.grave else "suspicious"
+        states = (failed.state,) if failed.state else ()
+        return Result(title, status, str(failed), states=states, map=failed.map)
+    except CannotCheck as error:
+        return Result(title, "not applicable", str(error))
+    except Exception as error:  # a model may raise anything
+        return Result(title, "failed", f"the model raised {raised(error)}")
+    status, message = "ok", passed.said
+    if passed.crashed:
+        status, message = "failed", passed.crashed
+    return Result(title, status, message, passed.remarks, passed.states, passed.not_tried)
+
+
+def _untried(tried: Subject, titles: set[str]) -> list[str]:
+    """What no property looks at, of those that were tried."""
+    looked_at: set[str] = set()
+    if "loss" in titles:
+        looked_at.add(labels_argument(tried))
+    if "padding" in titles:
+        looked_at.add("attention_mask")
+    if "cache" in titles:
+        step = found_step(tried)
+        looked_at |= {step.argument, *step.flags}
+    with changed(tried.model):
+        missing = tried.not_tried(looked_at)
+    if not parameters_of(tried.model) and not tried.own_call:
+        missing.append("arguments of the model, for their names are not known")
+    return missing
+
+
+def checks_of(tried: Subject) -> dict[str, Check]:
+    """The properties that apply to a model, by title, each of which draws its own inputs."""
+    takes = set(parameters_of(tried.model))
+    checks: dict[str, Check] = {
+        "deterministic": partial(check_deterministic, tried.anew()),
+        "rows": partial(check_rows_independent, tried.anew()),
+        "causal": partial(check_causal, tried.anew()),
+        "past": partial(check_past_used, tried.anew()),
+        "finite fill": partial(check_mask_is_infinite, tried.anew()),
+        "training": partial(check_modes_agree, tried.anew()),
+        "gradients": partial(check_gradients_right, tried.anew()),
+    }
+    if tried.half:
+        checks["precision"] = partial(check_precision_kept, tried.anew())
+    cached = bool(takes & set(CACHES)) and not tried.own_call
+    masked = "attention_mask" in takes and not tried.own_call
+    if cached:
+        checks["cache"] = partial(check_cache_equal, tried.anew())
+    if masked:
+        checks["padding"] = partial(check_padding_ignored, tried.anew())
+    if cached and masked:
+        checks["padded cache"] = partial(_padded_cache, tried.anew())
+    if any(given.name in DOCUMENTS for given in tried.optional.values()):
+        checks["documents"] = partial(check_documents_separate, tried.anew())
+    if _takes_labels(tried):
+        checks["loss"] = partial(check_loss_shifted, tried.anew())
+        checks["ignored labels"] = partial(check_labels_ignored, tried.anew())
+    return checks
+
+
+def _padded_cache(tried: Subject) -> Passed:
+    """A cache with padding, by the names under which the model takes and returns it."""
+    __tracebackhide__ = True
+    step = found_step(tried)
+    return check_cache_equal(tried, step, step)
+
+
+def _takes_labels(tried: Subject) -> bool:
+    if tried.own_call or tried.sample.is_floating_point():
+        return False
+    try:
+        labels_argument(tried)
+    except CannotCheck:
+        return False
+    return True
 
 
 def checks_for(
@@ -98,28 +250,12 @@ def checks_for(
 ) -> list[Any]:
     """The checks of a model, for `pytest.mark.parametrize("check", checks_for(model))`.
 
-    Caches, padding and losses are checked if the model has the interface of transformers.
+    Caches, padding, documents and losses are checked if the model has an argument that is named
+    so.
     """
-    usual: dict[str, Any] = {"sample": sample, "call": call, **sizes}
-    named: dict[str, Any] = {"sample": sample, **sizes}
-    forward = getattr(model, "forward", None)
-    takes = set(inspect.signature(forward).parameters) if forward else set()
-    found: dict[str, partial[str]] = {
-        "deterministic": partial(serving.assert_deterministic, model, **usual),
-        "rows": partial(serving.assert_rows_independent, model, **usual),
-        "causal": partial(causal.assert_causal, model, **usual),
-        "past": partial(causal.assert_past_used, model, **usual),
-        "finite fill": partial(causal.assert_mask_is_infinite, model, **usual),
-    }
-    if {"past_key_values", "use_cache"} <= takes:
-        found["cache"] = partial(serving.assert_cache_equal, model, **named)
-    if "attention_mask" in takes:
-        found["padding"] = partial(serving.assert_padding_ignored, model, **named)
-        if "cache" in found:
-            found["padded cache"] = partial(found["cache"], padded_step=serving.transformers_step)
-    if "labels" in takes and "encoder_hidden_states" not in takes:  # whose labels come shifted
-        own = lambda net, ids: net(ids, labels=ids).loss  # noqa: E731
-        found["loss"] = partial(loss.assert_loss_shifted, model, own, **named)
-    for name, run in found.items():
-        run.__name__ = name  # type: ignore[attr-defined]  # pytest shows it
-    return list(found.values())
+    checks: list[Any] = []
+    for title, check in checks_of(prepared(model, sample, call, **sizes)).items():
+        named: Any = check
+        named.__name__ = title  # pytest shows it
+        checks.append(named)
+    return checks

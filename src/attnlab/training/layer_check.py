@@ -1,8 +1,9 @@
-"""Whether a user's layer can be measured: its output must agree with its mask and pattern.
+"""Whether a user's layer can be trained and measured; tried before a run starts with it.
 
 Letters: B batch, T time, C channels.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,22 +14,34 @@ from torch import Tensor, nn
 from attnlab.attention.core import SelfAttention
 from attnlab.attention.layer import HasMask, HasPattern, Memo, symbols_from, uses_memo
 from attnlab.checkup import causal
-from attnlab.checkup.models import CheckFailed, Subject, best_dtype, relative, state
+from attnlab.checkup.modes import rows_mixed
+from attnlab.checkup.outcomes import CheckFailed
+from attnlab.checkup.states import State, Weights
+from attnlab.checkup.subject import Subject, best_dtype, is_rounding, relative
 from attnlab.errors import BadInput
 
 LENGTH = 16  # positions, of which each is changed in turn
+SAME = 1e-5  # of the standard deviation; two calls of the same kernels differ by less
+AGREES = 1e-4  # of the standard deviation, between `forward` and the pattern
+READ = 1e-3  # a weight of a pattern that must show in the output
+# Noise opens gates that start at 0. In training mode dropout does nothing.
+EVALUATION = State(weights=Weights.NOISE)
+TRAINING = State(training=True, grad=True, dropout=False, weights=Weights.NOISE)
 
 
-def check_layers(net: Any) -> None:
+def check_layers(net: Any, *, pattern: bool = True) -> None:
     """`check_layer` for every attention layer of a GPT; BadInput if one fails."""
-    layers, C = [block.attn for block in net.blocks], net.wte.embedding_dim
+    layers = [block.attn for block in net.blocks]
+    C = net.wte.embedding_dim
     for number, layer in enumerate(layers):
+        before = layers[:number]
         check_layer(
             layer,
             n_embd=C,
             block_size=net.block_size,
             vocab_size=net.vocab_size,
-            before=layers[:number],
+            before=before,
+            pattern=pattern,
         )
 
 
@@ -38,103 +51,175 @@ def check_layer(
     n_embd: int,
     block_size: int,
     vocab_size: int = 2,
-    before: list[Any] | None = None,
+    before: Iterable[nn.Module] = (),
+    pattern: bool = True,
 ) -> None:
-    """Refuse a layer that reads what its mask blocks, or whose pattern is not that of its output.
+    """Refuse a layer that cannot be trained fairly, or that its instruments would misdescribe.
 
-    With noise on its weights, in evaluation mode and in training steps: the output at i may depend
-    on j only if the mask of the layer lets it, or if it has none, if j is not later than i and has
-    weight in its pattern, if it has one. If nothing may depend on later positions, the output of a
-    prefix must be that in the whole. A `SelfAttention` must be proj(merge(pattern @ v, x, v)).
+    With noise on its weights, in evaluation and in training mode, in this order:
+
+    1. The same input gives the same output. In training mode, with the same random seed.
+    2. No row of a batch changes another.
+    3. No input after i changes the output at i, unless the layer's own mask admits it. If nothing
+       later is admitted, the first outputs of a text are those of its beginning alone.
+    4. Its pattern is 0 where its mask blocks, and what has weight in it changes the output. What
+       an output reads beside that, as by a convolution of the input, is not limited.
+    5. A `SelfAttention` is proj(merge(pattern @ v, x, v)) of the pattern in evaluation mode, also
+       in training mode and at the whole length.
 
     Args:
         layer: called as layer(x), or layer(x, memo) where it declares `uses_memo`.
         n_embd, block_size: C, and the largest T.
         vocab_size: the number of symbols, for a layer that reads memo["ids"].
         before: the layers before it in a model, which fill the memo.
+        pattern: False skips 4 and 5.
 
     Raises BadInput with the first requirement that fails.
     """
-    called = partial(_called, before or [], vocab_size)
+    call = partial(_called, list(before), vocab_size)
     sample = torch.randn(8, block_size, n_embd, generator=torch.Generator().manual_seed(0))
-    tried, T = Subject(layer, sample, called, rows=32), min(block_size, LENGTH)
-    dtype = best_dtype(tried)
-    at = next(layer.parameters(), torch.empty(0))
-    changed = partial(state, layer, dtype=dtype, change=causal.with_noise)
-    with changed(), torch.no_grad():
-        short, long = (tried.draw(1, n).to(at.device, dtype or at.dtype) for n in (T, block_size))
-        (allowed, which), (allowed_long, _) = (_allowed(layer, x, called) for x in (short, long))
-    step = replace(tried, rows=1, seeded=True, grad=True)  # a training step
-    for asked, when in ((tried, ""), (step, " in training mode")):
-        with changed(training=bool(when)), torch.no_grad():
-            pairs = _forbidden(asked, T, allowed) or _beyond(asked, long[0].cpu(), allowed_long)
-            if pairs:
-                i, j = pairs[0]
-                raise BadInput(
-                    f"{described(layer)}: its output at position {i} depends on position {j}"
-                    f"{when}, which {which}; apply the mask, make `pattern` describe `forward`, "
-                    "or train it knowingly with check_layer=false"
-                )
-            if not when and not bool(allowed_long.triu(1).any()):
-                try:
-                    causal.check_prefixes(tried)
-                except CheckFailed as failed:
-                    raise BadInput(f"{described(layer)}: {failed}") from failed
-            if not when and isinstance(layer, SelfAttention):
-                _check_pattern(layer, short, called)
+    tried = Subject(layer, sample, call, rows=32)
+    tried = replace(tried, best=best_dtype(tried))
+    _check_mask(layer, _placed(tried, sample[:1, : min(block_size, LENGTH)]))
+    for state in (EVALUATION, TRAINING):
+        with tried.put(state) as there:
+            _check_same_twice(there)
+            there = causal.steady(there)
+            _check_rows(there)
+            _check_causal(there)
+    if pattern and isinstance(layer, HasPattern):
+        with tried.put(EVALUATION) as there:
+            _check_pattern(there)
+    if pattern and isinstance(layer, SelfAttention):
+        for T in sorted({min(block_size, LENGTH), block_size}):
+            _check_forward(tried, T)
 
 
 def _called(
-    before: list[Any], vocab_size: int, layer: Any, x: Tensor, name: str = "forward"
+    before: list[nn.Module], vocab_size: int, layer: nn.Module, x: Tensor, name: str = "forward"
 ) -> Any:
     """A method of the layer, with a memo that the layers before it have filled from x."""
+    method = getattr(layer, name)
+    if not uses_memo(layer):
+        return method(x)
     memo: Memo = {"ids": symbols_from(x, vocab_size)}
     with torch.no_grad():
         for each in before:
             if uses_memo(each):
                 each(x.to(next(each.parameters())), memo)
-    memo = {key: y.to(x) if y.is_floating_point() else y for key, y in memo.items()}
-    arguments = (x, memo) if uses_memo(layer) else (x,)
-    return getattr(layer, name)(*arguments)
+    return method(x, {key: y.to(x) if y.is_floating_point() else y for key, y in memo.items()})
 
 
-def _allowed(layer: Any, x: Tensor, called: Any) -> tuple[Tensor, str]:
-    """(T, T) bool: which positions the outputs may depend on, and what is said of the others."""
+def _placed(tried: Subject, x: Tensor) -> Tensor:
+    """x on the device of the layer and in its dtype."""
+    return x.to(next(iter(tried.weights), torch.empty(0)))
+
+
+def _mode(tried: Subject) -> str:
+    return " in training mode" if tried.state.training else ""
+
+
+# ---- 1 and 2: the same twice, rows
+
+
+def _check_same_twice(tried: Subject) -> None:
+    x = tried.draw(1, tried.length)
+    if tried.state.training:
+        tried = replace(tried, seeded=True)
+    first = tried(x)
+    if not bool(first.isfinite().all()):
+        raise BadInput(
+            f"the output of {described(tried.model)} is not finite{_mode(tried)} for random inputs"
+        )
+    tried(tried.other(x))
+    change = relative(tried(x), first)
+    if change <= SAME:
+        return
+    said = f"{described(tried.model)}: its output is another the second time"
+    seeded = replace(tried, seeded=True)
+    if relative(seeded(x), seeded(x)) <= SAME:
+        raise BadInput(
+            f"{said} in evaluation mode, by {change:.2g} of its std, but not with the same random "
+            "seed; turn dropout or noise off where `self.training` is False"
+        )
+    raise BadInput(
+        f"{said}{_mode(tried)}, by {change:.2g} of its std, after another call; let nothing stay "
+        "from one call to the next"
+    )
+
+
+def _check_rows(tried: Subject) -> None:
+    if tried.restored or tried.seeded:  # chance or a state: told, or meant in training mode
+        tried = replace(tried, rows=4)
+    mixed = rows_mixed(replace(tried, seeded=True))
+    if mixed:
+        raise BadInput(
+            f"{described(tried.model)}: {mixed}{_mode(tried)}; take no statistic over the batch"
+        )
+
+
+# ---- 3: nothing later
+
+
+def _check_mask(layer: nn.Module, x: Tensor) -> None:
+    """BadInput if the layer has a mask that is none."""
+    if not isinstance(layer, HasMask):
+        return
     T = x.shape[1]
-    causal_order = torch.ones(T, T, dtype=torch.bool).tril()
-    if isinstance(layer, HasMask):
-        mask = layer.mask(x)
-        if mask.dtype != torch.bool:
-            said = f"is {mask.dtype}; return bool, True = may attend"
-            raise BadInput(f"the mask of {described(layer)} {said}")
-        mask = mask.reshape(-1, T, T).any(0).cpu()
-        if not mask.any(-1).all():
-            query = int((~mask.any(-1)).nonzero()[0])
-            said = f"leaves query {query} of {T} without keys; let every query attend to one"
-            raise BadInput(f"the mask of {described(layer)} {said}")
-        return mask, "its mask blocks"
-    if isinstance(layer, HasPattern):
-        pattern = called(layer, x, "pattern")
-        if pattern.ndim != 4 or pattern.shape[2:] != (T, T):
-            said = f"has the shape {tuple(pattern.shape)}; it must be (B, H, {T}, {T})"
-            raise BadInput(f"the pattern of {described(layer)} {said}")
-        weighed = (pattern != 0).flatten(0, 1).any(0).cpu()
-        return causal_order & weighed, "comes later, or has no weight in its pattern"
-    return causal_order, "comes later"
+    mask = layer.mask(x)
+    if mask.dtype != torch.bool:
+        raise BadInput(
+            f"the mask of {described(layer)} is {mask.dtype}; return bool, True = may attend"
+        )
+    queries = mask.reshape(-1, T, T).any(0).any(-1)
+    if not queries.all():
+        query = int((~queries).nonzero()[0])
+        raise BadInput(
+            f"the mask of {described(layer)} leaves query {query} of {T} without keys; let every "
+            "query attend to one"
+        )
 
 
-def _forbidden(tried: Subject, T: int, allowed: Tensor) -> list[list[int]]:
-    """Pairs of T positions: an output and an input on which it depends though it must not."""
-    moved = causal.dependence(tried, tried.draw(2, T))
-    if not bool(moved.isfinite().all()):
-        raise BadInput(f"the output of {described(tried.model)} is not finite for random inputs")
-    wrong = (moved > tried.tolerance) & ~allowed & ~torch.eye(T, dtype=torch.bool)
-    return wrong.nonzero().tolist()
+def _allowed(tried: Subject, T: int) -> Tensor:
+    """(T, T) bool: which positions an output may depend on, its own and earlier ones and those of
+    the layer's mask."""
+    past = torch.ones(T, T, dtype=torch.bool).tril()
+    layer = tried.model
+    if not isinstance(layer, HasMask):
+        return past
+    mask = layer.mask(_placed(tried, tried.sample[:1, :T]))
+    return past | mask.reshape(-1, T, T).any(0).cpu()
 
 
-def _beyond(tried: Subject, x: Tensor, allowed: Tensor) -> list[list[int]]:
-    """x (T, C), allowed (T, T): an output and the first of the last inputs that change it, though
-    it may depend on none of them."""
+def _check_causal(tried: Subject) -> None:
+    T = min(tried.length, LENGTH)
+    allowed = _allowed(tried, T)
+    reads = causal.dependence(tried, tried.draw(2, T)) > tried.tolerance
+    _refuse_later(tried, (reads & ~allowed).nonzero().tolist())
+    allowed = _allowed(tried, tried.length)
+    _refuse_later(tried, _beyond(tried, allowed))
+    if tried.state == EVALUATION and not bool(allowed.triu(1).any()):
+        try:
+            causal.check_prefixes(tried)
+        except CheckFailed as failed:
+            raise BadInput(f"{described(tried.model)}: {_one_line(failed)}") from failed
+
+
+def _refuse_later(tried: Subject, pairs: list[list[int]]) -> None:
+    if not pairs:
+        return
+    i, j = pairs[0]
+    why = "which its mask blocks" if isinstance(tried.model, HasMask) else "which comes later"
+    raise BadInput(
+        f"{described(tried.model)}: its output at position {i} depends on position {j}"
+        f"{_mode(tried)}, {why}; let no output depend on a later position that the mask blocks"
+    )
+
+
+def _beyond(tried: Subject, allowed: Tensor) -> list[list[int]]:
+    """allowed (T, T), T the whole length: an output and the first of the last inputs that change
+    it, though it may depend on none of them."""
+    (x,) = tried.draw(1, tried.length)
     cuts = causal.cuts_of(len(x))
     changed, later = causal.with_other_suffixes(tried, x, cuts)
     moved = tried.moved(x, changed)
@@ -143,20 +228,99 @@ def _beyond(tried: Subject, x: Tensor, allowed: Tensor) -> list[list[int]]:
     return [[t, cuts[n]] for n, t in wrong.nonzero().tolist()]
 
 
-def _check_pattern(layer: SelfAttention, x: Tensor, called: Any) -> None:
-    v = called(layer, x, "split")[2]
-    if isinstance(v, Tensor):
-        mixed = called(layer, x, "pattern").to(v.dtype) @ v
-    else:  # several sets of values, each with a pattern of its own
-        patterns = called(layer, x, "patterns")
-        mixed = sum(p.to(values.dtype) @ values for p, values in zip(patterns, v, strict=True))
-    y = layer.proj(layer.merge(mixed, x, v))
-    if relative(called(layer, x), y) > 1e-4:
+# ---- 4: the mask's own rule
+
+
+def _check_pattern(tried: Subject) -> None:
+    """BadInput if the pattern has weight where the mask blocks, or on what is not read."""
+    T = min(tried.length, LENGTH)
+    layer = tried.model
+    x = tried.draw(1, T)
+    with torch.no_grad():
+        pattern: Any = tried.call(layer, _placed(tried, x), "pattern")
+    if pattern.ndim != 4 or pattern.shape[2:] != (T, T):
         raise BadInput(
-            f"the output of {described(layer)} is not proj(merge(pattern @ values)), so measures "
-            "of its pattern would be wrong; make `pattern` describe `forward`, or train it "
+            f"the pattern of {described(layer)} has the shape {tuple(pattern.shape)}; it must be "
+            f"(B, H, {T}, {T})"
+        )
+    weight = pattern.detach().abs().amax((0, 1)).cpu()  # (T, T)
+    if isinstance(layer, HasMask):
+        blocked = ~layer.mask(_placed(tried, x)).reshape(-1, T, T).any(0).cpu()
+        wrong = ((weight > 0) & blocked).nonzero().tolist()
+        if wrong:
+            i, j = wrong[0]
+            raise BadInput(
+                f"{described(layer)}: its pattern has weight on position {j} for the output at "
+                f"{i}, which its mask blocks; apply the mask, or train it knowingly with "
+                "check_layer=false"
+            )
+    reads = causal.dependence(tried, x.expand(2, -1, -1))
+    unread = ((weight > READ) & (reads <= tried.tolerance)).nonzero().tolist()
+    if unread:
+        i, j = unread[0]
+        raise BadInput(
+            f"{described(layer)}: its pattern has weight on position {j} for the output at {i}, "
+            "which does not depend on it; make `pattern` describe `forward`, or train it "
             "knowingly with check_layer=false"
         )
+
+
+# ---- 5: the pattern and `forward`
+
+
+def _check_forward(tried: Subject, T: int) -> None:
+    """BadInput if outputs are not those of the pattern in evaluation mode."""
+    x = tried.draw(1, T)
+    with tried.put(EVALUATION) as there, torch.no_grad():
+        expected = _by_pattern(there, x)
+        change = relative(there(x), expected)
+    if change > AGREES:
+        where = "" if T <= LENGTH else f" in a text of {T}"
+        raise BadInput(
+            f"the output of {described(tried.model)} is not proj(merge(pattern @ values)){where}, "
+            "so measures of its pattern would be wrong; make `pattern` describe `forward`, or "
+            "train it knowingly with check_layer=false"
+        )
+    with tried.put(TRAINING) as there:
+        seeded = replace(there, seeded=True)
+        trained = seeded(x)
+        chance = relative(there(x), trained)
+
+        def difference() -> Tensor:
+            return seeded(x) - expected
+
+        # A layer with noise of its own in training mode is another one each time.
+        if (
+            chance > SAME
+            or relative(trained, expected) <= AGREES
+            or is_rounding(there, difference)
+        ):
+            return
+    raise BadInput(
+        f"the output of {described(tried.model)} in training mode, without dropout, is not that "
+        "of its pattern in evaluation mode, so it would be trained as another function than it is "
+        "measured; make both modes compute the same, or train it knowingly with check_layer=false"
+    )
+
+
+def _by_pattern(tried: Subject, x: Tensor) -> Tensor:
+    """proj(merge(pattern @ v, x, v)) in fp64 on the CPU."""
+    layer = tried.model
+    own = _placed(tried, x)
+    parts: Any = tried.call(layer, own, "split")
+    v = parts[2]
+    if isinstance(v, Tensor):
+        pattern: Any = tried.call(layer, own, "pattern")
+        mixed = pattern.to(v.dtype) @ v
+    else:  # several sets of values, each with a pattern of its own
+        patterns: Any = tried.call(layer, own, "patterns")
+        mixed = sum(p.to(values.dtype) @ values for p, values in zip(patterns, v, strict=True))
+    y: Tensor = layer.proj(layer.merge(mixed, own, v))
+    return y.to("cpu", torch.float64)
+
+
+def _one_line(error: Exception) -> str:
+    return "; ".join(str(error).splitlines())
 
 
 def described(layer: Any) -> str:

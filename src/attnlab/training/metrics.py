@@ -38,6 +38,8 @@ def measured(trainer: L.Trainer, lit: GPTModule, watch: Watch) -> dict[str, Any]
         )
     metrics: dict[str, Any] = {"variant": lit.settings.variant, "seed": lit.seed, "steps": step}
     metrics |= {"baseline": "sdpa"} | outcome(trainer, watch) | {"val_loss": losses[step]}
+    if lit.val_share < 1:  # with trainer.limit_val_batches
+        metrics["val_share"] = lit.val_share
     metrics["best_val_loss"] = min(filter(math.isfinite, losses.values()), default=math.nan)
     records = [callback.record for callback in callbacks if isinstance(callback, Probe)]
     probes = {key: x for record in records for key, x in record.items()}
@@ -99,7 +101,7 @@ def of_data(lit: GPTModule) -> dict[str, Any]:
             measures["by_length"] = {
                 str(at.length): by_position(at.net, at.batches, at.length) for at in longer
             }
-    if data.val_floor is not None:
+    if data.val_floor is not None and not lit.val_share < 1:  # it is that of all the data
         measures["val_floor"] = data.val_floor
     return measures
 

@@ -4,11 +4,14 @@ Letters: B batch, T time, C channels.
 """
 
 from contextlib import ExitStack
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from .models import REFUSALS, Subject, module_of, relative, tensors_of
+from .calls import module_of, tensors_of
+from .outcomes import REFUSALS
+from .subject import Subject, relative
 
 SHAPES = (
     "look for masks, windows and blocks of another shape, blocked scores that are finite, and a "
@@ -16,33 +19,43 @@ SHAPES = (
 )
 
 
-def explain(reads: Tensor) -> tuple[str, str] | None:
+class Description(NamedTuple):
+    """What reads what, which module lets it, and where to look."""
+
+    what: str
+    place: str
+    look: str
+
+
+def explain(reads: Tensor) -> Description | None:
     """What reads what, and the likely causes, from a map (T, T) bool with readers in rows; None if
     nothing reads ahead."""
     T = len(reads)
     i = torch.arange(T)
     distance = i - i[:, None]  # of the reader to what it reads, positive ahead
     future = distance > 0
-    ahead, past = reads & future, reads & (distance < 0)
+    ahead = reads & future
     if not ahead.any():
         return None
-    furthest, n = int(distance[ahead].max()), range(2, T // 2 + 1)
-    blocks = [
-        size for size in n if torch.equal(ahead, future & (i // size == (i // size)[:, None]))
-    ]
-    if not past.any() and ahead.sum() > T:
-        return "positions read later ones, never earlier ones", "look for a mask turned around"
+    if not (reads & (distance < 0)).any() and ahead.sum() > T:
+        what = "positions read later ones, never earlier ones"
+        return Description(what, "", "look for a mask turned around")
     if torch.equal(ahead, future):
         look = "a mask that is missing or has no effect, or a mean, norm or filter over time"
-        return f"every position reads all {T} positions", f"look for {look}"
+        return Description(f"every position reads all {T} positions", "", f"look for {look}")
+    furthest = int(distance[ahead].max())
     if torch.equal(ahead, future & (distance <= furthest)):
         look = "look for a mask's diagonal that is off, a convolution, or a shift"
-        return f"position t reads up to t + {furthest}", look
-    if blocks:
-        return f"positions read all of their own block of {blocks[0]}, also what is later", SHAPES
+        return Description(f"position t reads up to t + {furthest}", "", look)
+    for size in range(2, T // 2 + 1):
+        block = i // size
+        if torch.equal(ahead, future & (block == block[:, None])):
+            what = f"positions read all of their own block of {size}, also what is later"
+            return Description(what, "", SHAPES)
     pairs = ahead.nonzero().tolist()
-    shown = "; ".join(f"{t} reads {j}" for t, j in pairs[:6])
-    return f"{len(pairs)} of {int(future.sum())} pairs read ahead ({shown})", SHAPES
+    some = "; ".join(f"{t} reads {j}" for t, j in pairs[:6])
+    what = f"{len(pairs)} of {int(future.sum())} pairs read ahead ({some})"
+    return Description(what, "", SHAPES)
 
 
 def place_of(tried: Subject, x: Tensor, changed: Tensor, cut: int) -> str:
@@ -74,7 +87,7 @@ def followed(
 ) -> tuple[Tensor, Recorded]:
     """The outputs from begin to end, and there the inputs and outputs of each module, by module
     and number of its call, as the calls end."""
-    found: Recorded = {}
+    recorded: Recorded = {}
     T = len(x)
 
     def part_of(value: object) -> list[Tensor]:
@@ -86,14 +99,14 @@ def followed(
         return parts
 
     def keep(part: nn.Module, args: tuple, named: dict[str, object], output: object) -> None:
-        number = sum(key[0] is part for key in found)
-        found[part, number] = part_of((args, named)), part_of(output)
+        number = sum(key[0] is part for key in recorded)
+        recorded[part, number] = part_of((args, named)), part_of(output)
 
     with ExitStack() as handles:
         for part in module.modules():
             handles.enter_context(part.register_forward_hook(keep, with_kwargs=True))
         y = tried(x[None])[:, begin:end]
-    return y, found
+    return y, recorded
 
 
 def differ(before: list[Tensor], after: list[Tensor], by: float = 1e-7) -> bool:

@@ -1,0 +1,580 @@
+"""Does decoding with a cache give the outputs of one pass, whatever the steps are?
+
+Letters: B batch, T time, V symbols.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import accumulate
+from math import isfinite
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .calls import Call, outputs_of, parameters_of, parts_of
+from .causal import steady
+from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, raised
+from .states import EVALUATION, TRAINING, State, Weights, changed
+from .subject import Subject, is_rounding, prepared
+
+# From the model, the next ids (B, n), and the cache (None at first), to logits (B, n, V) and the
+# cache. `real` (B, T) is 1 for tokens and 0 for padding, of all tokens so far.
+Step = Callable[[Any, Tensor, Any], tuple[object, Any]]
+PaddedStep = Callable[[Any, Tensor, Any, Tensor], tuple[object, Any]]
+PREFILL = 12
+CHUNK = 3
+READ = 1e-4  # a change of this share of the largest is no rounding
+ROUNDED = "rounding of the cache"
+MOST_READ = 96  # inputs that are changed one by one to see what a wrong step reads
+STATES = (EVALUATION, State(weights=Weights.LARGER), TRAINING)
+# Arguments under which models take a cache or a state.
+CACHES = (
+    "past_key_values", "past_key_value", "layer_past", "past", "past_kv", "past_kvs", "kv_cache",
+    "kv_caches", "kv", "kvs", "cache", "caches", "cache_params", "state", "states", "past_state",
+    "past_states", "prev_state", "prev_states", "recurrent_state", "recurrent_states",
+    "conv_state", "ssm_state", "hidden", "hidden_state", "hx", "mems", "mem", "carry",
+)  # fmt: skip
+# Arguments that make a model return one.
+FLAGS = ("use_cache", "return_cache", "return_kv", "return_kv_cache", "return_past",
+         "return_state", "return_states", "return_present", "output_cache")  # fmt: skip
+# Arguments that say where a step begins.
+PLACES = ("position_ids", "positions", "cache_position", "input_pos", "start_pos", "pos", "offset",
+          "begin", "start")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CacheStep:
+    """A step of a model that takes a cache under one name and returns it under another."""
+
+    argument: str
+    part: str
+    flags: dict[str, bool] = field(default_factory=dict)
+    place: str = ""  # an argument that is told where the step begins
+    place_as: str = ""  # "number", "row" (n,) or "rows" (B, n)
+
+    def __call__(
+        self, model: Any, ids: Tensor, cache: Any, real: Tensor | None = None
+    ) -> tuple[object, Any]:
+        more: dict[str, Any] = dict(self.flags)
+        held, begin = cache if cache is not None else (None, 0)
+        end = begin + ids.shape[1]
+        if held is not None:
+            more[self.argument] = held
+        if real is not None:
+            more["attention_mask"] = real
+        match self.place_as:
+            case "number":
+                more[self.place] = begin
+            case "row":
+                more[self.place] = torch.arange(begin, end, device=ids.device)
+            case "rows":
+                more[self.place] = torch.arange(begin, end, device=ids.device).expand(len(ids), -1)
+        returned = model(ids, **more)
+        return returned, (parts_of(returned).get(self.part), end)
+
+
+def found_step(tried: Subject) -> CacheStep:
+    """How a model takes and returns its cache, seen from what it returns; CannotCheck if it does
+    not."""
+    takes = parameters_of(tried.model)
+    arguments = [name for name in CACHES if name in takes]
+    if not arguments:
+        raise CannotCheck("no argument for a cache is known")
+    flags = {name: True for name in FLAGS if name in takes}
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in takes.values())
+    choices = [flags]
+    if "use_cache" not in takes and open_ended:
+        choices = [{**flags, "use_cache": True}, flags]
+    errors: list[str] = []
+    for chosen in choices:
+        x = tried.draw(tried.rows if tried.exact else min(2, tried.rows), min(tried.length, 8))
+        with changed(tried.model), torch.no_grad():
+            try:
+                returned = tried.model(x.to(tried.device), **chosen)
+            except REFUSALS as error:
+                errors.append(raised(error))
+                continue
+        for argument in arguments:
+            part = _returned_cache(returned, argument, arguments)
+            if part:
+                return CacheStep(argument, part, chosen)
+    why = errors[0] if len(errors) == len(choices) else "the model returns none"
+    raise CannotCheck(f"the cache {', '.join(arguments)} is not tried: {why}; give step")
+
+
+def _returned_cache(returned: object, argument: str, arguments: list[str]) -> str:
+    """The part of what a model returns that is its cache, or ""."""
+    if isinstance(returned, Tensor):
+        return ""
+    parts = {name: x for name, x in parts_of(returned).items() if x is not None}
+    usual = (argument, f"new_{argument}", f"next_{argument}", f"present_{argument}")
+    for name in usual:
+        if name in parts:
+            return name
+    if isinstance(returned, tuple) and not hasattr(returned, "_fields"):
+        # Logits first, then the cache, unless that is a loss.
+        for name, x in list(parts.items())[1:]:
+            if not (isinstance(x, Tensor) and x.numel() == 1) and len(arguments) == 1:
+                return name
+        return ""
+    named = [name for name in parts if name.removeprefix("new_") in CACHES or "present" in name]
+    return named[0] if len(named) == 1 and len(arguments) == 1 else ""
+
+
+def transformers_step(model: Any, ids: Tensor, cache: Any, real: Tensor | None = None) -> Any:
+    """A step with the interface of transformers, for `assert_cache_equal`."""
+    return CacheStep("past_key_values", "past_key_values", {"use_cache": True})(
+        model, ids, cache, real
+    )
+
+
+def assert_cache_equal(
+    model: Any,
+    step: Step | None = None,
+    sample: Tensor | None = None,
+    *,
+    padded_step: PaddedStep | None = None,
+    call: Call | None = None,
+    **sizes: Any,
+) -> str:
+    """Assert that decoding with a cache gives the outputs of one pass, whatever the steps are.
+
+    Steps of one token and of several, after a prefill and from the beginning, beyond windows and
+    rings, with larger weights, in training mode, and with rows in another order where the cache
+    has `reorder_cache`. Rounding, of caches of half precision or of integers, is no fault.
+
+    Args:
+        step: see `Step`; by default the cache that the model takes and returns.
+        padded_step: the same with a mask, to decode rows of different lengths.
+    """
+    __tracebackhide__ = True
+    return str(check_cache_equal(prepared(model, sample, call, **sizes), step, padded_step))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The sizes of the steps in which a sequence is decoded."""
+
+    name: str
+    sizes: tuple[int, ...]
+    real: Tensor | None = None  # (B, T) bool, True = token
+    turned: bool = False  # the rows of the cache are turned around before each step
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """The first step of a plan whose outputs differ from those of one pass."""
+
+    plan: Plan
+    number: int  # of the step, the first is 0 and has no cache
+    change: float  # relative to the standard deviation
+
+    @property
+    def begin(self) -> int:
+        return sum(self.plan.sizes[: self.number])
+
+    @property
+    def size(self) -> int:
+        return self.plan.sizes[self.number]
+
+    @property
+    def late(self) -> bool:
+        """Whether it is a step of several beyond the first tokens, for which a ring of the size of
+        a window may have no room."""
+        late = self.begin >= CHUNK and self.begin + self.size > 2 * CHUNK
+        plain = self.plan.real is None and not self.plan.turned
+        return late and self.size > 1 and plain and isfinite(self.change)
+
+    def __str__(self) -> str:
+        step = f"a step of {self.size}, by {self.change:.2g} of the std"
+        return f"{self.plan.name}: first at position {self.begin} ({step})"
+
+
+@dataclass(frozen=True)
+class Reads:
+    """What a step reads with the cache and in one pass: (T, n), by how much each of its n outputs
+    moves with each input, as a share of the largest such change."""
+
+    begin: int
+    cached: Tensor
+    one_pass: Tensor
+    tolerance: float  # what rounding moves
+
+    def later(self) -> bool:
+        """Whether an output reads later tokens of its own step."""
+        n = self.cached.shape[1]
+        j = torch.arange(len(self.cached))[:, None]
+        later = j > self.begin + torch.arange(n)
+        return bool(((self.cached > READ) & later).any())
+
+    def more(self) -> list[int]:
+        """The inputs that are read with the cache alone."""
+        more = (self.cached > READ) & (self.one_pass <= self.tolerance)
+        return more.any(1).nonzero().flatten().tolist()
+
+    def less(self) -> list[int]:
+        """The inputs that are read in one pass alone."""
+        less = (self.one_pass > READ) & (self.cached <= self.tolerance)
+        return less.any(1).nonzero().flatten().tolist()
+
+
+def span(positions: list[int]) -> str:
+    """Positions of inputs in words."""
+    first = positions[0]
+    last = positions[-1]
+    if first == last:
+        return f"input {first}"
+    if len(positions) == last - first + 1:
+        return f"inputs {first} to {last}"
+    others = " and others" if len(positions) > 6 else ""
+    return f"inputs {', '.join(map(str, positions[:6]))}{others}"
+
+
+def plans(T: int) -> list[Plan]:
+    """The ways to step that are tried."""
+    short = min(T, 2 * PREFILL)
+    prefill = min(PREFILL, short - 1)
+    tried = [
+        Plan("one token at a time", (1,) * short),
+        Plan("after a prefill", (prefill,) + (1,) * (short - prefill)),
+        Plan("several tokens at a time", (CHUNK,) * (short // CHUNK)),
+    ]
+    if short + 8 < T:  # beyond a window
+        tried.append(Plan(f"up to {T}", (T - 8,) + (1,) * 8))
+        tried.append(Plan(f"several up to {T}", (T - 8, CHUNK, CHUNK)))
+    if T > 2 * CHUNK:
+        tried.append(Plan(f"a long step after {CHUNK}", (CHUNK, T - CHUNK)))
+    return tried
+
+
+def padded_plans(T: int, rows: int) -> list[Plan]:
+    """The same with padding before or after the first tokens of a row."""
+    tried: list[Plan] = []
+    for plan in plans(T)[1:3]:
+        at = torch.arange(sum(plan.sizes))[None]
+        n = at.shape[1]
+        left = at >= n // 6
+        after = (at < n // 3) | (at >= n // 2)
+        tried.append(replace(plan, name=f"{plan.name}, a padded row alone", real=left))
+        for name, real in (("rows padded left", left), ("right", after)):
+            if rows > 1:
+                real = torch.cat([torch.ones_like(real), real])
+            tried.append(replace(plan, name=f"{plan.name}, {name}", real=real))
+    return tried
+
+
+def check_cache_equal(
+    tried: Subject, step: Step | None = None, padded_step: PaddedStep | None = None
+) -> Passed:
+    """Decoding with a cache gives the outputs of one pass, see `assert_cache_equal`."""
+    __tracebackhide__ = True
+    remarks: list[str] = []
+    if step is None:
+        step = found_step(tried)
+        step = _with_places(tried, step, remarks)
+    own = replace(tried, best=None)  # for caches that are of the model's own precision
+    for subject in [tried] if tried.best is None else [tried, own]:
+        try:
+            return _check_cache(subject, step, padded_step, remarks)
+        except CannotCheck:
+            if subject.best is None:
+                raise
+    raise AssertionError("the last of the subjects has returned or raised")
+
+
+def _check_cache(
+    tried: Subject, step: Step, padded_step: PaddedStep | None, remarks: list[str]
+) -> Passed:
+    """The same in the best precision, or in the model's own; CannotCheck if no step works."""
+    __tracebackhide__ = True
+    refused: list[str] = []
+    not_tried: list[str] = []
+    states: list[str] = []
+    excused: set[str] = set()
+    said = "decoding with a cache gives the outputs of one pass"
+    for state in STATES if tried.weights else (EVALUATION,):
+        with tried.put(state) as there, torch.no_grad():
+            if state.weights is not Weights.OWN and remarks_of_rounding(remarks):
+                not_tried.append(f"a cache {state}, for it rounds")
+                continue
+            try:
+                there = replace(steady(there), state=replace(state, grad=False))
+                found = _tried_plans(there, step, padded_step)
+            except REFUSALS as error:
+                if state == EVALUATION:
+                    raise
+                not_tried.append(f"a cache {state}: {raised(error)}")
+                continue
+            if found.judged == 0:
+                if state == EVALUATION:
+                    raise CannotCheck(f"no step with a cache works: {found.refused[0]}")
+                not_tried.append(f"a cache {state}: {found.refused[0]}")
+                continue
+            states.append(str(state))
+            if state == EVALUATION:
+                refused = found.refused
+                remarks += found.rounded[:1]
+            # What a ring has no room for is told once; larger weights hide what one pass reads.
+            found.wrong[:] = [wrong for wrong in found.wrong if wrong.plan.name not in excused]
+            if found.wrong:
+                remarks += _judge(there, step, found)
+                excused = {wrong.plan.name for wrong in found.wrong}
+    if not reorders(tried, step):
+        not_tried.append("another order of rows in the cache, as in beam search")
+    not_tried = [*refused, *not_tried]
+    return Passed(said, tuple(remarks), tuple(states), tuple(not_tried))
+
+
+def remarks_of_rounding(remarks: list[str]) -> bool:
+    return any(each.startswith(ROUNDED) for each in remarks)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the plans have shown in one state."""
+
+    plans: list[Plan]
+    wrong: list[Wrong]
+    refused: list[str]
+    rounded: list[str]
+
+    @property
+    def judged(self) -> int:
+        return len(self.plans)
+
+
+def _tried_plans(tried: Subject, step: Step, padded_step: PaddedStep | None) -> Found:
+    """The first wrong step of each plan."""
+    every = plans(tried.length)
+    if tried.affordable(tried.length) < 64:  # a large model
+        every = every[:3]
+    if tried.state.training:
+        every = every[1:2]
+    elif reorders(tried, step):
+        every.append(Plan("rows in another order", (PREFILL // 2,) + (1,) * 5, turned=True))
+    found = Found([], [], [], [])
+    padded = padded_plans(tried.length, tried.rows) if padded_step else []
+    for plan in [*every, *([] if tried.state.training else padded)]:
+        run = step if plan.real is None else padded_step
+        try:
+            wrong = first_wrong(tried, run, plan, found.rounded)
+        except REFUSALS as error:
+            found.refused.append(f"{plan.name}, which is refused ({raised(error)})")
+            continue
+        found.plans.append(plan)
+        if wrong is not None:
+            found.wrong.append(wrong)
+    return found
+
+
+def _judge(tried: Subject, step: Step, found: Found) -> list[str]:
+    """Raise CheckFailed, unless each wrong step only misses what a ring of the size of a window
+    has no room for; then a remark on each."""
+    __tracebackhide__ = True
+    reads = [(wrong, _reads(tried, step, wrong)) for wrong in found.wrong]
+    rings = [
+        wrong.late and read is not None and not read.more() and not read.later() and read.less()
+        for wrong, read in reads
+    ]
+    if all(rings):
+        return [f"not in long steps, as in a ring without room: {wrong}" for wrong in found.wrong]
+    shown = [wrong for wrong, ring in zip(found.wrong, rings, strict=True) if not ring]
+    known = [read for wrong, read in reads if read is not None and wrong in shown]
+    count = f"and {len(shown) - 2} more ways" if len(shown) > 2 else ""
+    where = "" if tried.state == EVALUATION else f", only {tried.state}"
+    raise CheckFailed(
+        f"with the cache the outputs differ in {len(shown)} of {found.judged} ways to step{where}",
+        *map(str, shown[:2]),
+        count,
+        which_steps(found, shown),
+        most_telling(known),
+        state=str(tried.state),
+    )
+
+
+def most_telling(known: list[Reads]) -> str:
+    """What one of the wrong steps reads: ahead, more or less than one pass, if one does."""
+    for reads in known:
+        if reads.later():
+            return "one reads its own later tokens"
+    for reads in known:
+        if reads.more():
+            return f"one reads {span(reads.more())}, which one pass does not read there"
+    for reads in known:
+        if reads.less():
+            return f"one does not read {span(reads.less())}, which one pass reads there"
+    return "they read the inputs that one pass reads, with other weights" if known else ""
+
+
+def which_steps(found: Found, shown: list[Wrong]) -> str:
+    """Which steps are wrong and which are right, from the first wrong step of each plan."""
+    if all(wrong.plan.turned for wrong in shown):
+        return "only with rows in another order: a part of the cache is not reordered"
+    if all(wrong.plan.real is not None for wrong in shown):
+        return "only with padding: apply the mask in every step, to its own tokens"
+    by_plan = {wrong.plan.name: wrong for wrong in shown}
+    right = {"first": 0, "one": 0, "several": 0}
+    for plan in found.plans:
+        wrong = by_plan.get(plan.name)
+        for number, size in enumerate(plan.sizes[: wrong.number if wrong else None]):
+            kind = "one" if size == 1 else "several"
+            right["first" if number == 0 else kind] += 1
+    first = [wrong for wrong in shown if wrong.number == 0]
+    one = [wrong for wrong in shown if wrong.number and wrong.size == 1]
+    several = [wrong for wrong in shown if wrong.number and wrong.size > 1]
+    parts = []
+    if first:
+        parts.append("the first step, whose cache is empty, is wrong")
+    if one and several:
+        parts.append("steps of one token and of several are wrong")
+    elif one:
+        also = ", those of several are right" if right["several"] else ""
+        parts.append(f"steps of one token are wrong{also}")
+    elif several:
+        also = ", those of one token are right" if right["one"] else ""
+        parts.append(f"steps of several tokens are wrong{also}")
+    cached = one + several
+    numbers = {wrong.number for wrong in cached}
+    if numbers == {1}:
+        parts.append("from the first cached step on")
+    elif cached and all(wrong.number == 2 for wrong in cached):
+        parts.append("the first cached step is right, the second is not")
+    elif cached:
+        parts.append(f"the first wrong one begins at position {min(w.begin for w in cached)}")
+    return "; ".join(parts)
+
+
+def decoded(tried: Subject, step: Any, ids: Tensor, plan: Plan) -> Tensor:
+    """(B, sum of the plan's sizes, V) fp64 on the CPU, in steps of these sizes."""
+    parts = []
+    cache = None
+    begin = 0
+    turned = False
+    for size in plan.sizes:
+        new = ids[:, begin : begin + size].to(tried.device)
+        begin += size
+        if plan.turned and cache is not None:
+            rows = torch.arange(len(ids) - 1, -1, -1, device=tried.device)
+            cache_of(cache).reorder_cache(rows)
+            turned = not turned
+        if turned:
+            new = new.flip(0)
+        if plan.real is None:
+            returned, cache = step(tried.model, new, cache)
+        else:
+            mask = plan.real[:, :begin].long().to(tried.device)
+            returned, cache = step(tried.model, new, cache, mask)
+        y = outputs_of(returned, tuple(new.shape[:2])).to("cpu", torch.float64)
+        parts.append(y.flip(0) if turned else y)
+    return torch.cat(parts, 1)
+
+
+def cache_of(cache: Any) -> Any:
+    """The model's own cache, of what a step carries on."""
+    return cache[0] if isinstance(cache, tuple) and len(cache) == 2 else cache
+
+
+def reorders(tried: Subject, step: Step) -> bool:
+    """Whether the cache of a model can change the order of its rows."""
+    if not isinstance(step, CacheStep) or tried.rows < 2:
+        return False
+    with changed(tried.model), torch.no_grad():
+        try:
+            _, cache = step(tried.model, tried.draw(2, 4).to(tried.device), None)
+        except REFUSALS:
+            return False
+    return callable(getattr(cache_of(cache), "reorder_cache", None))
+
+
+def first_wrong(tried: Subject, step: Any, plan: Plan, rounded: list[str]) -> Wrong | None:
+    """The first step whose outputs differ from those of one pass, or of one step if padded."""
+    B = min(2, tried.rows) if plan.real is None else len(plan.real)
+    ids = tried.draw(B, sum(plan.sizes))
+
+    def one_pass() -> Tensor:
+        if plan.real is None:
+            return tried(ids)
+        return decoded(tried, step, ids, replace(plan, sizes=(ids.shape[1],)))
+
+    def difference(begin: int = 0, end: int | None = None) -> Tensor:
+        y = (decoded(tried, step, ids, plan) - one_pass())[:, begin:end]
+        return y if plan.real is None else y.where(plan.real[:, begin:end, None], 0.0)
+
+    size = float(one_pass().std()) or 1.0
+    off = difference().abs().amax((0, 2)) / size  # (T,)
+    ends = list(accumulate(plan.sizes))
+    changes = [float(off[e - n : e].max()) for n, e in zip(plan.sizes, ends, strict=True)]
+    limit = max(1e-6, tried.tolerance)
+    wrong = [n for n, change in enumerate(changes) if not change <= limit]  # not >, for NaN
+    if not wrong:
+        return None
+    finite = all(map(isfinite, changes))
+    if finite and is_rounding(tried, difference):
+        rounded.append(f"{ROUNDED} changes outputs by {max(changes):.1g} of the std")
+        return None
+    number = wrong[0]
+    end = ends[number]
+    if finite and is_rounding(tried, partial(difference, end - plan.sizes[number], end)):
+        number = next(n for n in wrong if changes[n] > 0.1 * max(changes))
+    return Wrong(plan, number, changes[number])
+
+
+def _reads(tried: Subject, step: Step, wrong: Wrong) -> Reads | None:
+    """What the wrong step reads, by changing one input at a time; None with padding."""
+    plan = replace(wrong.plan, sizes=wrong.plan.sizes[: wrong.number + 1])
+    if plan.real is not None or plan.turned or not isfinite(wrong.change):
+        return None
+    begin = wrong.begin
+    end = begin + wrong.size
+    (x,) = tried.draw(1, end)
+    places = list(range(end)) if end <= MOST_READ else [*range(16), *range(end - 80, end)]
+    one = torch.eye(end, dtype=torch.bool)[places]
+    new = torch.where(one.view(len(places), end, *[1] * (x.ndim - 1)), tried.other(x), x)
+
+    def moved(run: Callable[[Tensor], Tensor]) -> Tensor:
+        parts = []
+        for some in _with_first(x, new, max(2, tried.rows)):
+            y = run(some)[:, begin:]
+            parts.append((y[1:] - y[:1]).abs().amax(-1))
+        sizes = torch.cat(parts)  # (N, n)
+        reads = torch.zeros(end, end - begin, dtype=torch.float64)
+        reads[places] = sizes / (float(sizes.max()) or 1.0)
+        return reads
+
+    try:
+        cached = moved(lambda ids: decoded(tried, step, ids, plan))
+        tolerance = min(1e-9 if tried.tolerance < 1e-6 else 1e-5, READ)
+        return Reads(begin, cached, moved(tried), tolerance)
+    except REFUSALS:
+        return None
+
+
+def _with_first(x: Tensor, new: Tensor, rows: int) -> Iterator[Tensor]:
+    """Batches of `new` (N, T, ...), each with x (T, ...) before."""
+    for some in new.split(rows - 1):
+        yield torch.cat([x[None], some])
+
+
+def _with_places(tried: Subject, step: CacheStep, remarks: list[str]) -> CacheStep:
+    """The step, told where it begins if it is wrong otherwise and right then."""
+    takes = parameters_of(tried.model)
+    places = [name for name in PLACES if name in takes]
+    if not places:
+        return step
+    plan = plans(tried.length)[1]
+    choices = [step]
+    for name in places:
+        choices += [replace(step, place=name, place_as=kind) for kind in ("number", "row", "rows")]
+    with tried.put(EVALUATION) as there, torch.no_grad():
+        for choice in choices:
+            try:
+                wrong = first_wrong(there.anew(), choice, plan, [])
+            except REFUSALS:
+                continue
+            if wrong is None:
+                if choice.place:
+                    remarks.append(f"steps with a cache are right only if {choice.place} is given")
+                return choice
+    return step

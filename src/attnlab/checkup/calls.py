@@ -1,0 +1,144 @@
+"""How a model is called, and what it returns. B batch, T time, V symbols."""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .outcomes import CannotCheck
+
+# The model and inputs (B, T, ...), perhaps with optional tensors by name -> what it returns.
+Call = Callable[..., object]
+TARGETS = ("targets", "target", "labels", "label", "y")
+# A document's number for each token (B, T).
+DOCUMENTS = (
+    "document", "documents", "document_id", "document_ids", "document_idx", "document_index",
+    "doc", "docs", "doc_id", "doc_ids", "doc_idx", "seq_idx", "sequence_id", "sequence_ids",
+)  # fmt: skip
+
+
+def tensors_of(value: Any, name: str = "", depth: int = 3) -> Iterator[tuple[str, Tensor]]:
+    """The tensors and arrays in a value, in containers and attributes of it, with their names."""
+    if hasattr(value, "__array__") and not isinstance(value, Tensor):
+        value = torch.as_tensor(value)
+    if isinstance(value, Tensor):
+        yield name, value
+    elif depth:
+        for key, part in parts_of(value).items():
+            yield from tensors_of(part, f"{name}.{key}" if name else key, depth - 1)
+
+
+def parts_of(returned: Any) -> dict[str, Any]:
+    """The parts of what a model returns, by key, number or name of an attribute."""
+    if isinstance(returned, tuple) and hasattr(returned, "_fields"):
+        return dict(zip(returned._fields, returned, strict=True))
+    if isinstance(returned, tuple | list):
+        return {str(n): part for n, part in enumerate(returned)}
+    if isinstance(returned, Mapping):
+        return {str(key): part for key, part in returned.items()}
+    own = {"logits": returned.logits} if hasattr(returned, "logits") else {}
+    return own | getattr(returned, "__dict__", {})
+
+
+def floats_of(returned: object, shape: tuple[int, ...]) -> dict[str, Tensor]:
+    """The floats (B, T, V) in what a model returns, by name or number, `logits` first, those of
+    other shapes (B, T, ...) last; CannotCheck if there are none."""
+    outputs: dict[str, Tensor] = {}
+    for name, x in tensors_of(returned):
+        if x.is_floating_point() and x.shape[:2] == shape:
+            outputs[name or "0"] = x
+    if not outputs:
+        raise CannotCheck(
+            f"for inputs {shape} the model returned no numbers (B, T, V); give call, such as "
+            "call=lambda model, ids: model(ids).logits"
+        )
+    names = sorted(outputs, key=lambda name: (outputs[name].ndim != 3, name != "logits"))
+    return {name: _with_channels(outputs[name]) for name in names}
+
+
+def _with_channels(x: Tensor) -> Tensor:
+    return x[..., None] if x.ndim == 2 else x.flatten(2)
+
+
+def outputs_of(returned: object, shape: tuple[int, ...]) -> Tensor:
+    """The first of `floats_of`."""
+    return next(iter(floats_of(returned, shape).values()))
+
+
+def loss_of(returned: Any) -> Tensor:
+    """The loss in what a model returns: by that name, or the only number; CannotCheck if none."""
+    parts = {"": returned} if isinstance(returned, Tensor) else parts_of(returned)
+    named = [x for name, x in parts.items() if "loss" in name and isinstance(x, Tensor)]
+    numbers = [x for x in parts.values() if isinstance(x, Tensor) and x.numel() == 1]
+    for x in [*named, *numbers]:
+        if x.is_floating_point() and x.numel() == 1:
+            return x.reshape(())
+    raise CannotCheck("with labels the model returns no loss that is one number")
+
+
+def module_of(model: object) -> nn.Module | None:
+    """The module behind a model: itself, the owner of a bound method, or what a function, a
+    partial or an object holds. A scripted one counts as a function, whose weights stay."""
+    held: list[object] = [model, getattr(model, "__self__", None)]
+    if isinstance(model, partial):
+        held += [model.func, *model.args, *model.keywords.values()]
+    elif inspect.isfunction(model):
+        names = inspect.getclosurevars(model)
+        held += [*names.nonlocals.values(), *names.globals.values()]
+    elif not isinstance(model, nn.Module):
+        held += getattr(model, "__dict__", {}).values()
+    modules: list[nn.Module] = []
+    for each in held:
+        known = any(each is other for other in modules)
+        scripted = isinstance(each, torch.jit.ScriptModule)
+        if isinstance(each, nn.Module) and not known and not scripted:
+            modules.append(each)
+    if len(modules) > 1:
+        return nn.ModuleList(modules)
+    return modules[0] if modules else None
+
+
+def parts_below(model: object) -> list[nn.Module]:
+    """All modules behind a model, of which there may be none."""
+    module = module_of(model)
+    return [] if module is None else list(module.modules())
+
+
+def parameters_of(model: Any) -> dict[str, inspect.Parameter]:
+    """What a model's `forward`, or the function that it is, takes; empty if this is unknown."""
+    function = model
+    if isinstance(model, nn.Module):
+        function = getattr(model, "_orig_mod", model).forward  # of a compiled module
+    try:
+        return dict(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return {}
+
+
+def missing_arguments(model: object) -> list[str]:
+    """The arguments beside the first that must be given."""
+    takes = list(parameters_of(model).values())
+    needed = [p.name for p in takes if p.default is p.empty and p.kind <= p.POSITIONAL_OR_KEYWORD]
+    keyword = [p.name for p in takes if p.default is p.empty and p.kind is p.KEYWORD_ONLY]
+    return [*needed[1:], *keyword]
+
+
+def plainly(model: Any, x: Tensor, **more: Any) -> object:
+    """The usual call."""
+    return model(x, **more)
+
+
+def with_targets(model: Any, x: Tensor, **more: Any) -> object:
+    """The call of a model that returns all logits only if it gets targets."""
+    return model(x, x, **more)
+
+
+def ways_to_call(model: object) -> list[Call]:
+    """The calls to try, in order."""
+    names = list(parameters_of(model))
+    if len(names) > 1 and names[1] in TARGETS:
+        return [plainly, with_targets]
+    return [plainly]

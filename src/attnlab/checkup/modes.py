@@ -1,0 +1,449 @@
+"""Properties of one call: chance, rows, training against evaluation, gradients, precision.
+
+Letters: B batch, T time, V symbols.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .calls import outputs_of
+from .causal import steady
+from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, raised
+from .states import (
+    EVALUATION,
+    TRAINING,
+    State,
+    Weights,
+    changed,
+    changed_by_a_call,
+    without_probabilities,
+)
+from .subject import Subject, is_rounding, prepared, relative
+
+SAME = 1e-5  # of the standard deviation; two calls of the same kernels differ by less
+MODES = (TRAINING, replace(TRAINING, weights=Weights.LARGER))  # compared with evaluation
+# Shares of the weights by which they are moved along the gradient, to see the slope.
+STEPS = (1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 1e-6)
+ROUGH = 2e-3  # two slopes that are further apart say nothing
+SMOOTH = 1e-4  # the least difference from the gradient that counts
+EXACT_INTEGERS = {torch.bfloat16: 256, torch.float16: 2048}  # up to which each is represented
+
+
+# ---- the same outputs again
+
+
+def assert_deterministic(model: Any, sample: Tensor | None = None, **given: Any) -> str:
+    """Assert that in evaluation mode the same inputs give the same outputs, and that in training
+    mode, with the same random seed, they do not depend on the inputs of earlier calls."""
+    __tracebackhide__ = True
+    return str(check_deterministic(prepared(model, sample, **given)))
+
+
+def check_deterministic(tried: Subject) -> Passed:
+    """The same inputs give the same outputs, see `assert_deterministic`."""
+    __tracebackhide__ = True
+    with tried.put(State(own_dtype=True)) as there:
+        x = there.draw(1, there.length)
+        _require_memoryless(replace(there, seeded=True), x)
+        first = there(x)
+        second = there(x)
+    change = relative(second, first)
+    if change > SAME:
+        raise CheckFailed(
+            f"in evaluation mode the same inputs give different outputs, by {change:.2g} of their "
+            f"std, but the same with the same random seed",
+            "look for dropout or noise that is on: F.scaled_dot_product_attention ignores eval()"
+            if tried.weights
+            else "call eval() first; no torch module is known behind this function",
+            state=str(EVALUATION),
+        )
+    said = "in evaluation mode the same inputs give the same outputs"
+    if not tried.weights:
+        return Passed(said, states=(str(EVALUATION),))
+    remarks: list[str] = []
+    not_tried: list[str] = []
+    with tried.put(TRAINING) as there:
+        try:
+            if _require_memoryless(replace(there, seeded=True), x):
+                remarks.append("in training mode outputs depend on the number of earlier calls")
+        except REFUSALS as error:
+            if isinstance(error, CheckFailed):
+                raise
+            not_tried.append(f"training mode, in which it raises {raised(error)}")
+    states = [EVALUATION] if not_tried else [EVALUATION, TRAINING]
+    return Passed(said, tuple(remarks), tuple(map(str, states)), tuple(not_tried))
+
+
+def _require_memoryless(tried: Subject, x: Tensor) -> bool:
+    """Whether outputs depend on how many calls were before; CheckFailed if they depend on the
+    inputs of those calls. The subject is seeded, so that chance is the same."""
+    __tracebackhide__ = True
+
+    def after(before: Tensor | None) -> Tensor:
+        with changed(tried.model, training=None):
+            if before is not None:
+                tried(before)
+            return tried(x)
+
+    fresh = after(None)
+    later = after(x)
+    change = relative(after(tried.other(x)), later)
+    if change > SAME:
+        with changed(tried.model, training=None):
+            names = changed_by_a_call(tried.model, lambda: tried(x))
+        raise CheckFailed(
+            f"{tried.state} outputs depend on the inputs of earlier calls, by {change:.2g} of "
+            f"their std, even with the same random seed",
+            "in evaluation mode they do not" if tried.state.training else "",
+            f"a call changes {', '.join(names[:5])}"
+            if names
+            else "look for a cache, a buffer or a counter that a call leaves changed",
+            state=str(tried.state),
+        )
+    return relative(fresh, later) > SAME
+
+
+# ---- rows
+
+
+def assert_rows_independent(model: Any, sample: Tensor | None = None, **given: Any) -> str:
+    """Assert that in evaluation mode no row depends on another, or on the size of the batch."""
+    __tracebackhide__ = True
+    return str(check_rows_independent(prepared(model, sample, **given)))
+
+
+def check_rows_independent(tried: Subject) -> Passed:
+    """No row of a batch depends on another, see `assert_rows_independent`."""
+    __tracebackhide__ = True
+    if tried.rows == 1:
+        raise CannotCheck("the model takes one sequence at a time")
+    with tried.put(EVALUATION) as there:
+        said = rows_mixed(there)
+        if said:
+            look = "look for a statistic over the batch, and batch and time that are exchanged "
+            raise CheckFailed(said, look + "(batch_first=True)", state=str(EVALUATION))
+        x = there.draw(tried.rows if tried.exact else min(4, tried.rows), there.length)
+        # Dropout that is on in evaluation mode drops others in another batch.
+        if not tried.exact and relative(there(x), there(x)) <= SAME:
+
+            def difference() -> Tensor:
+                return there(x[:1]) - there(x)[:1]
+
+            change = relative(there(x[:1]), there(x)[:1])
+            if change > SAME and not is_rounding(there, difference):
+                said = (
+                    f"a row alone gets other outputs than in a batch, by {change:.2g} of the std"
+                )
+                raise CheckFailed(said, state=str(EVALUATION))
+    said = "rows of a batch do not depend on each other"
+    return Passed(said, states=(str(EVALUATION),))
+
+
+def rows_mixed(tried: Subject) -> str:
+    """Which row of a batch changes the outputs of which other, in words; "" if none does."""
+    B = tried.rows if tried.exact else min(4, max(2, tried.rows))
+    whole_batch = replace(tried, rows=max(B, tried.rows), seeded=True)
+    x = tried.draw(B, tried.length)
+    other = tried.other(x)
+    whole = whole_batch(x)
+    if not bool(whole.isfinite().all()):
+        raise CheckFailed(
+            f"outputs are NaN or infinite in sequences of {tried.length}",
+            "" if tried.state == EVALUATION else f"only {tried.state}",
+            state=str(tried.state),
+        )
+    limit = max(1e-6, tried.tolerance) * float(whole.std())
+    for row in range(B):
+        changed_row = x.clone()
+        changed_row[row] = other[row]
+        moved = (whole_batch(changed_row) - whole).abs().amax(-1)  # (B, T)
+        moved[row] = 0
+        if not float(moved.max()) <= limit:  # not >, so that NaN is found
+            return f"row {row} of a batch changes the outputs of row {moved.amax(-1).argmax()}"
+    return ""
+
+
+# ---- training against evaluation
+
+
+def assert_modes_agree(model: Any, sample: Tensor | None = None, **given: Any) -> str:
+    """Assert that in training mode, without dropout, a model computes what it computes in
+    evaluation mode, also with larger weights. Statistics of the batch are told as such."""
+    __tracebackhide__ = True
+    return str(check_modes_agree(prepared(model, sample, **given)))
+
+
+def check_modes_agree(tried: Subject) -> Passed:
+    """Training mode computes what evaluation mode does, see `assert_modes_agree`."""
+    __tracebackhide__ = True
+    if not tried.weights:
+        raise CannotCheck("no torch module is known behind the model, which has no modes")
+    x = tried.draw(tried.rows if tried.exact else min(2, tried.rows), tried.length)
+    not_tried: list[str] = []
+    states: list[str] = []
+    for state in MODES:
+        with tried.put(state) as there:
+            there = replace(there, seeded=True, restored=True)
+            try:
+                trained = there(x)
+                chance = _by_another_seed(there, x, trained)
+            except REFUSALS as error:
+                if state == TRAINING:
+                    raise
+                not_tried.append(f"{state}: {raised(error)}")
+                continue
+            if not bool(trained.isfinite().all()):
+                not_tried.append(f"{state}, in which outputs are not finite")
+                continue
+        with tried.put(replace(state, training=False)) as there:
+            evaluated = there(x)
+            if trained.shape != evaluated.shape:
+                raise CannotCheck("outputs in training mode are of another shape")
+            change = relative(trained, evaluated)
+        states.append(str(state))
+        if change <= 1e-7 or not _modes_differ(tried, state, x):
+            continue
+        if chance > SAME:
+            not_tried.append(
+                f"{state} against evaluation mode, for it draws random numbers beside dropout"
+            )
+            continue
+        said = f"{state} and without dropout, outputs differ from those in evaluation mode"
+        with tried.put(state) as there:
+            mixed = rows_mixed(there) if tried.rows > 1 else ""
+        if mixed:
+            why = f"in training mode {mixed}: a statistic of the batch"
+        else:
+            why = "neither chance nor other rows explain it: look for what asks self.training"
+        raise CheckFailed(
+            f"{said}, by {change:.2g} of their std", why, grave=not mixed, state=str(state)
+        )
+    said = "training mode without dropout computes what evaluation mode does"
+    if not_tried and not states:
+        said = "training mode was not compared with evaluation mode"
+    return Passed(said, states=tuple(states), not_tried=tuple(not_tried))
+
+
+def _by_another_seed(tried: Subject, x: Tensor, before: Tensor) -> float:
+    """By how much outputs change with another random seed."""
+    torch.manual_seed(1)
+    return relative(replace(tried, seeded=False)(x), before)
+
+
+def _modes_differ(tried: Subject, state: State, x: Tensor) -> bool:
+    """Whether outputs in the two modes differ by more than rounding."""
+    evaluation = replace(state, training=False, dropout=True)
+
+    def difference() -> Tensor:
+        # Weights are changed around both by `is_rounding`, modes inside.
+        outputs = []
+        for mode in (state, evaluation):
+            with _in_mode(tried, mode) as there:
+                outputs.append(there(x))
+        return outputs[0] - outputs[1]
+
+    with tried.put(evaluation) as there:
+        return not is_rounding(there, difference)
+
+
+@contextmanager
+def _in_mode(tried: Subject, state: State) -> Iterator[Subject]:
+    """The subject in the mode of a state, with the weights that it has at the moment."""
+    own = replace(state, weights=Weights.OWN, own_dtype=True)
+    with tried.put(own) as there:
+        yield replace(there, state=state, seeded=True, restored=True)
+
+
+# ---- gradients
+
+
+def assert_gradients_right(model: Any, sample: Tensor | None = None, **given: Any) -> str:
+    """Assert that gradients of the weights are the slope of the outputs: along the gradient, a
+    random sum of outputs rises by the square of its length. In training mode, with dropout and the
+    same random seed."""
+    __tracebackhide__ = True
+    return str(check_gradients_right(prepared(model, sample, **given)))
+
+
+def check_gradients_right(tried: Subject) -> Passed:
+    """Gradients are the slope of the outputs, see `assert_gradients_right`."""
+    __tracebackhide__ = True
+    weights = [w for w in tried.weights if w.requires_grad and w.is_floating_point()]
+    if not weights:
+        raise CannotCheck("no weight of the model is trained")
+    with_dropout = replace(TRAINING, dropout=True)
+    slope = _slope(tried, with_dropout)
+    if slope is None:
+        raise CannotCheck("the slope of the outputs is not smooth enough to be compared")
+    if slope.right:
+        said = "gradients of the weights are the slope of the outputs"
+        return Passed(said, states=(str(with_dropout),))
+    told = (
+        f"the slope of the outputs is {slope.ratio:.4g} of what the gradient of the weights says, "
+        "in training mode with the same random seed"
+    )
+    if _right_without_dropout(tried):
+        raise CheckFailed(
+            told,
+            "without dropout the gradient is right: the backward pass does not use the dropout of "
+            "the forward pass, as a checkpoint without preserve_rng_state",
+            state=str(with_dropout),
+        )
+    raise CheckFailed(
+        told,
+        "look for a detach, a custom backward, or a checkpoint that computes something else again",
+        grave=False,
+        state=str(with_dropout),
+    )
+
+
+def _right_without_dropout(tried: Subject) -> bool:
+    """Whether the gradient is right if the model's modules drop nothing."""
+    with changed(tried.model, training=None):
+        if not without_probabilities(tried.model):
+            return False
+        try:
+            slope = _slope(tried, replace(TRAINING, dropout=True))
+        except REFUSALS:
+            return False
+    return slope is not None and slope.right
+
+
+@dataclass(frozen=True)
+class Slope:
+    """A measured slope over the one that the gradient says."""
+
+    ratio: float
+    limit: float  # by how much it may miss 1
+
+    @property
+    def right(self) -> bool:
+        return abs(self.ratio - 1) <= self.limit
+
+
+def _slope(tried: Subject, state: State) -> Slope | None:
+    """The slope of a random sum of outputs as the weights move, half along the gradient and half
+    at random; None if it is not smooth."""
+    B = tried.rows if tried.exact else min(2, tried.rows)
+    T = tried.fitting(min(16, tried.dense))
+    x = tried.draw(B, T)
+    with tried.put(state) as there:
+        there = replace(there, seeded=True)
+        weights = [w for w in there.weights if w.requires_grad and w.is_floating_point()]
+        rng = torch.Generator().manual_seed(1)
+        with changed(there.model, training=None):  # each call begins as this one
+            y = _differentiable(there, x)
+            if not y.requires_grad:
+                raise CannotCheck("the outputs have no gradient")
+            sums = torch.randn(y.shape, generator=rng, dtype=torch.float64).to(y)
+            try:
+                gradient = _gradient((y * sums).sum(), weights)
+            except REFUSALS as error:
+                raise CannotCheck(f"the backward pass raises {raised(error)}") from error
+            del y
+        size = _length(weights)
+        length = _length(gradient)
+        if not 0 < length < float("inf") or not size:
+            raise CannotCheck("the gradient of the outputs is 0 or not finite")
+        # Half of the way is random: along the gradient alone, a part that it misses hardly shows.
+        way = [torch.randn(w.shape, generator=rng).to(w) for w in weights]
+        far = _length(way)
+        way = [r / far + g / length for r, g in zip(way, gradient, strict=True)]
+        told = sum(float((r * g).double().sum()) for r, g in zip(way, gradient, strict=True))
+
+        def value(step: float) -> float:
+            """The sum of outputs with weights moved by `step` along the way."""
+            with changed(there.model, training=None), torch.no_grad():
+                for w, direction in zip(weights, way, strict=True):
+                    w.add_(direction, alpha=step)
+                outputs = _differentiable(there, x)
+            return float((outputs.detach() * sums).double().sum())
+
+        return _measured(value, size, told)
+
+
+def _length(tensors: list[Tensor]) -> float:
+    return sum(float(x.detach().double().square().sum()) for x in tensors) ** 0.5
+
+
+def _gradient(value: Tensor, weights: list[Tensor]) -> list[Tensor]:
+    """The gradient of a value by the weights, whose own gradients stay."""
+    held = [w.grad for w in weights]
+    try:
+        for w in weights:
+            w.grad = None
+        value.backward()  # not autograd.grad, which reentrant checkpoints refuse
+        return [torch.zeros_like(w) if w.grad is None else w.grad for w in weights]
+    finally:
+        for w, grad in zip(weights, held, strict=True):
+            w.grad = grad
+
+
+def _differentiable(tried: Subject, x: Tensor) -> Tensor:
+    return outputs_of(tried.raw(x), tuple(x.shape[:2]))
+
+
+def _measured(value: Callable[[float], float], size: float, told: float) -> Slope | None:
+    """The slope of a value at 0, by smaller and smaller steps; None if no two of them agree."""
+    slopes = []
+    for share in STEPS:
+        step = share * size
+        slopes.append((value(step) - value(-step)) / (2 * step * told))
+    apart = [abs(b - a) for a, b in pairwise(slopes)]
+    closest = min(range(len(apart)), key=lambda n: apart[n])
+    if apart[closest] > ROUGH:
+        return None
+    return Slope(slopes[closest + 1], max(SMOOTH, 100 * apart[closest]))
+
+
+# ---- precision
+
+
+def assert_precision_kept(model: Any, sample: Tensor | None = None, **given: Any) -> str:
+    """Assert that a model of half precision is not further from fp64 at late positions than at
+    early ones, as it is if it counts positions in half precision."""
+    __tracebackhide__ = True
+    return str(check_precision_kept(prepared(model, sample, **given)))
+
+
+def check_precision_kept(tried: Subject) -> Passed:
+    """Half precision is as good at late positions, see `assert_precision_kept`."""
+    __tracebackhide__ = True
+    if not tried.half or tried.best is not torch.float64:
+        raise CannotCheck("the model is not of half precision, or does not run in fp64")
+    x = tried.draw(tried.rows if tried.exact else min(2, tried.rows), tried.length)
+    with tried.put(EVALUATION) as there:
+        exact = steady(there)(x)
+    with tried.put(State(own_dtype=True)) as there:
+        own = steady(there)(x)
+    off = (own - exact).abs().amax(-1).mean(0) / exact.std()  # (T,)
+    early = float(off[: max(8, tried.length // 8)].median())
+    dtype = next(w.dtype for w in tried.weights if w.dtype in EXACT_INTEGERS)
+    name = str(dtype).removeprefix("torch.")
+    for first in _powers_up_to(tried.length - 8):
+        # All windows from a power of two on are compared, for an error of positions stays.
+        window = max(8, first // 4)
+        windows = [part for part in off[first:].split(window) if len(part) == window]
+        late = min((float(part.median()) for part in windows), default=0.0)
+        if late > 8 * early and late > 0.1:
+            said = (
+                f"in {name} outputs from position {first} on are off those in fp64 by {late:.2g} "
+                f"of their std, at the first positions by {early:.2g}"
+            )
+            counts = EXACT_INTEGERS[dtype]
+            look = ""
+            if first >= counts:
+                look = f"are positions or angles computed in {name}, exact up to {counts} only?"
+            raise CheckFailed(said, look, grave=False, state=str(State(own_dtype=True)))
+    said = f"in {name} late positions are as near to fp64 as early ones"
+    return Passed(f"{said}, of {tried.length}", states=(str(State(own_dtype=True)),))
+
+
+def _powers_up_to(most: int) -> list[int]:
+    return [2**n for n in range(4, 13) if 2**n < most]

@@ -1,0 +1,64 @@
+"""What a property says of a model: it holds, it fails, or it cannot be tried."""
+
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+# What a model raises when it is called in a way that it does not support.
+REFUSALS = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError)
+
+
+class CheckFailed(AssertionError):
+    """A model lacks a property.
+
+    `map` is (T, T), by how much the output at t depends on the input at j, or None. `grave` is
+    False for what is sometimes meant, such as a finite fill or statistics of the batch. `state`
+    says in which state the model was.
+    """
+
+    def __init__(
+        self, *lines: str, map: Tensor | None = None, grave: bool = True, state: str = ""
+    ) -> None:
+        super().__init__("\n".join(filter(None, lines)))
+        self.map = map
+        self.grave = grave
+        self.state = state
+
+
+class CannotCheck(ValueError):
+    """The model cannot be called as described, or the property does not apply to it."""
+
+
+@dataclass(frozen=True)
+class Passed:
+    """What was tried of a property that holds."""
+
+    said: str
+    remarks: tuple[str, ...] = ()  # what is no fault, and may not be meant
+    states: tuple[str, ...] = ()  # in which the model was tried
+    not_tried: tuple[str, ...] = ()
+    crashed: str = ""  # a state in which the model itself raised an error
+
+    def __str__(self) -> str:
+        remarks = [f"remark: {each}" for each in self.remarks]
+        missing = [f"not tried: {each}" for each in self.not_tried]
+        return "; ".join([self.said, *remarks, *missing])
+
+
+def raised(error: BaseException) -> str:
+    """An error of the model in one line, with the place in the model's code."""
+    frames = traceback.extract_tb(error.__traceback__)
+    here = str(Path(__file__).parent)
+    own = [frame for frame in frames if not _is_library(frame.filename, here)]
+    name = type(error).__name__
+    said = f"{name}: {str(error).strip()}" if str(error).strip() else name
+    said = said.splitlines()[0][:200]
+    if not own:
+        return said
+    return f"{said} ({Path(own[-1].filename).name}:{own[-1].lineno} in {own[-1].name})"
+
+
+def _is_library(file: str, here: str) -> bool:
+    return file.startswith((here, "<")) or f"{Path('/torch/')}/" in file

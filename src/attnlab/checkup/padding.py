@@ -1,0 +1,341 @@
+"""Padding and packed documents. Letters: B batch, T time."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .calls import DOCUMENTS, Call
+from .causal import require_causal, steady
+from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, raised
+from .states import EVALUATION, TRAINING, State
+from .subject import PADDINGS, Subject, is_rounding, prepared, relative
+
+# With gradients, evaluation mode may be on another path.
+STATES = (EVALUATION, State(grad=True), TRAINING)
+MODES = (EVALUATION, TRAINING)
+MOVED = 1e-6  # of the standard deviation, by which other padded tokens may move outputs
+Masked = Callable[[Any, Tensor, Tensor], object]
+
+
+def assert_padding_ignored(
+    model: Any,
+    side: str = "every side",
+    sample: Tensor | None = None,
+    *,
+    call: Masked | None = None,
+    **sizes: Any,
+) -> str:
+    """Assert that padded tokens do not affect the outputs of others, in rows of three lengths and
+    in one row alone, in evaluation and training mode. A remark says if a padded row gets other
+    outputs than the row alone.
+
+    Args:
+        side: where the padding is, "left", "right", "both sides", "between" the tokens of a row,
+            or by default each of these.
+        call: from the model, ids, and a mask (B, T) int64, 1 = token; None for `attention_mask`.
+    """
+    __tracebackhide__ = True
+    tried = prepared(model, sample, **sizes)
+    return str(check_padding_ignored(tried, side, call or mask_argument(tried)))
+
+
+def mask_argument(tried: Subject) -> Masked:
+    """The call with `attention_mask`, of the dtype that the model takes."""
+    ones = tried.optional.get("attention_mask of ones")
+    dtype = torch.int64 if ones is None else ones.values(tried.sample[:1]).dtype
+
+    def masked(model: Any, ids: Tensor, real: Tensor) -> object:
+        return tried.call(model, ids, attention_mask=real.to(dtype))
+
+    return masked
+
+
+def check_padding_ignored(
+    tried: Subject, side: str = "every side", masked: Masked | None = None
+) -> Passed:
+    """Padded tokens do not affect others, see `assert_padding_ignored`."""
+    __tracebackhide__ = True
+    call = masked or mask_argument(tried)
+    T = tried.fitting(24)
+    sides = (side,) if side in PADDINGS else PADDINGS
+    said: list[str] = []
+    not_tried: list[str] = []
+    for state in STATES if tried.weights else (EVALUATION,):
+        with tried.put(state) as there:
+            try:
+                for each in sides:
+                    _require_unread(there, each, call, T)
+            except REFUSALS as error:
+                if state == EVALUATION or isinstance(error, CheckFailed):
+                    raise
+                not_tried.append(f"padding {state}, in which it raises {raised(error)}")
+            else:
+                said.append(str(state))
+    said += _causal_beside_padding(tried, sides)
+    remarks = _against_the_row_alone(tried, sides, call, T)
+    what = f"padding is not read (1 = token): {', '.join(sides)}"
+    return Passed(what, tuple(remarks), tuple(said), tuple(not_tried))
+
+
+def padded_rows(side: str, T: int) -> Tensor:
+    """(3, T) bool, True = token: rows of three lengths."""
+    at = torch.arange(T)
+    n = torch.tensor([T, 2 * T // 3, T // 3])[:, None]
+    match side:
+        case "left":
+            return at >= T - n
+        case "right":
+            return at < n
+        case "both sides":
+            begin = (T - n) // 2
+            return (at >= begin) & (at < begin + n)
+        case _:  # n tokens, half of them before the padding and half after
+            return (at < n // 2) | (at >= T - (n - n // 2))
+
+
+def _with_mask(call: Masked, real: Tensor) -> Call:
+    def called(model: Any, x: Tensor) -> object:
+        return call(model, x, real.long().to(x.device))
+
+    return called
+
+
+def _require_unread(tried: Subject, side: str, call: Masked, T: int) -> None:
+    """Give other padded tokens; CheckFailed if outputs of the others move."""
+    __tracebackhide__ = True
+    three = padded_rows(side, T)
+    for real in (three, three[-1:]):
+        rows = len(real)
+        padded = replace(tried, rows=rows, call=_with_mask(call, real), seeded=True)
+        ids = tried.draw(rows, T)
+        new_ids = torch.where(real.view(*real.shape, *[1] * (ids.ndim - 2)), ids, tried.other(ids))
+        whole = padded(ids)
+        change = relative(padded(new_ids)[real], whole[real])
+        if change <= MOVED:
+            continue
+        finite = bool(whole[real].isfinite().all())
+        if finite and is_rounding(tried, partial(_difference, padded, new_ids, ids, real)):
+            continue
+        count = "1 row" if rows == 1 else f"{rows} rows"
+        where = f"with padding, {side} (1 = token), in {count}"
+        if not finite:
+            raise CheckFailed(
+                f"{where}, other padded tokens change the outputs of the rest by {change:.2g}",
+                "as if a query without keys reached them: let padded queries see themselves",
+                f"{tried.state}",
+                state=str(tried.state),
+            )
+        inverted = replace(padded, call=_with_mask(call, ~real))
+        turned = relative(inverted(new_ids)[real], inverted(ids)[real]) <= MOVED
+        if turned:
+            look = "with 0 = token they do not: is the polarity meant?"
+        else:
+            look = "keep them out of attention and states"
+        raise CheckFailed(
+            f"{where}, other padded tokens change the outputs of the rest by {change:.2g} of "
+            "their std",
+            "" if tried.state == EVALUATION else f"only {tried.state}",
+            look,
+            grave=not turned,
+            state=str(tried.state),
+        )
+
+
+def _difference(tried: Subject, new_ids: Tensor, ids: Tensor, real: Tensor) -> Tensor:
+    """By how much outputs at tokens differ."""
+    return (tried(new_ids) - tried(ids))[real]
+
+
+def _causal_beside_padding(tried: Subject, sides: tuple[str, ...]) -> list[str]:
+    """The states in which tokens beside padding read no later ones; CheckFailed if they do."""
+    __tracebackhide__ = True
+    states: list[str] = []
+    for side in sides:
+        given = f"padding on the {side}"
+        if given not in tried.optional:
+            continue
+        for mode in MODES if tried.weights else (EVALUATION,):
+            state = replace(mode, given=given)
+            with tried.put(state) as there:
+                try:
+                    require_causal(steady(there), there.dense)
+                except REFUSALS as error:
+                    if isinstance(error, CheckFailed):
+                        raise
+                    continue  # what it raises with padding is told already
+            states.append(str(state))
+    return states
+
+
+def _against_the_row_alone(
+    tried: Subject, sides: tuple[str, ...], call: Masked, T: int
+) -> list[str]:
+    """A remark on each side on which a padded row gets other outputs than alone. Padding between
+    tokens is not compared: a right model may count its places."""
+    remarks: list[str] = []
+    n = 2 * T // 3
+    for side in ("left", "right"):
+        if side not in sides:
+            continue
+        with tried.put(EVALUATION) as there:
+            there = steady(there)
+            ids = there.draw(1, T)
+            real = padded_rows(side, T)[1:2]
+
+            def difference(there: Subject = there, ids: Tensor = ids, real: Any = real) -> Tensor:
+                padded = replace(there, rows=1, call=_with_mask(call, real), exact=False)
+                own = replace(there, rows=1, exact=False)
+                return padded(ids)[:, real[0]] - own(ids[:, real[0]])
+
+            try:
+                off = difference()
+                size = float(there(ids).std()) or 1.0
+            except REFUSALS:  # a model of one length
+                continue
+            change = float(off.abs().max()) / size
+            if change > 1e-5 and not is_rounding(there, difference):
+                remarks.append(
+                    f"a row of {n} tokens padded on the {side} gets other outputs than alone, by "
+                    f"{change:.2g} of the std: it depends on how much padding there is"
+                )
+    return remarks
+
+
+# ---- documents
+
+
+def assert_documents_separate(
+    model: Any,
+    sample: Tensor | None = None,
+    *,
+    separator: int | None = None,
+    call: Callable[[Any, Tensor, Tensor], object] | None = None,
+    reset_positions: bool = False,
+    **sizes: Any,
+) -> str:
+    """Assert that nothing crosses the borders of three packed documents, in evaluation and in
+    training mode.
+
+    Args:
+        separator: the id that begins or ends a document.
+        call: from the model, ids, and each token's document (B, T) to what the model returns; by
+            default the argument of the model that is named so, such as `document_ids`.
+        reset_positions: whether a packed document should also get the outputs that it gets alone.
+    """
+    __tracebackhide__ = True
+    tried = prepared(model, sample, **sizes)
+    if separator is None and call is None:
+        call = documents_argument(tried)
+    return str(check_documents_separate(tried, separator, call, reset_positions=reset_positions))
+
+
+def documents_argument(tried: Subject) -> Callable[[Any, Tensor, Tensor], object]:
+    """The call with the numbers of documents as an argument; CannotCheck if none is known."""
+    given = next((g for g in tried.optional.values() if g.name in DOCUMENTS), None)
+    if given is None:
+        raise CannotCheck("give separator, or call(model, ids, document)")
+    name = given.name
+
+    def numbered(model: Any, ids: Tensor, document: Tensor) -> object:
+        return tried.call(model, ids, **{name: document})
+
+    return numbered
+
+
+def check_documents_separate(
+    tried: Subject,
+    separator: int | None = None,
+    call: Callable[[Any, Tensor, Tensor], object] | None = None,
+    *,
+    reset_positions: bool = False,
+) -> Passed:
+    """Nothing crosses the borders of documents, see `assert_documents_separate`."""
+    __tracebackhide__ = True
+    if separator is None and call is None:
+        call = documents_argument(tried)
+    states: list[str] = []
+    not_tried: list[str] = []
+    remarks: list[str] = []
+    for state in MODES if tried.weights else (EVALUATION,):
+        with tried.put(state) as there:
+            try:
+                change = _documents(there, separator, call)
+            except REFUSALS as error:
+                if state == EVALUATION or isinstance(error, CheckFailed):
+                    raise
+                not_tried.append(f"documents {state}, in which it raises {raised(error)}")
+                continue
+        states.append(str(state))
+        if change <= 1e-3:
+            continue
+        said = f"a document gets other outputs alone, by {change:.2g} of their std"
+        if reset_positions:
+            raise CheckFailed(
+                said, "does something count from the first token of the row?", state=str(state)
+            )
+        if state == EVALUATION:
+            remarks.append(said)
+    said = "a document does not read those before it"
+    return Passed(said, tuple(remarks), tuple(states), tuple(not_tried))
+
+
+def _documents(
+    tried: Subject,
+    separator: int | None,
+    call: Callable[[Any, Tensor, Tensor], object] | None,
+) -> float:
+    """By how much the outputs of a document alone differ; CheckFailed if one reads another."""
+    __tracebackhide__ = True
+    tried = steady(tried)
+    T = tried.fitting(32)
+    at = torch.arange(T)
+    borders = torch.tensor([T // 3, 2 * T // 3])  # the first of a document, or a separator
+    (x,) = tried.draw(1, T)
+    other = tried.other(x)
+    for each in (x, other):  # no other separators
+        if separator is not None:
+            each[each == separator] = tried.pool[tried.pool != separator][0]
+    if separator is not None:
+        x[borders] = separator
+        other[borders] = separator
+    document = torch.bucketize(at, borders, right=True)
+    # A separator may be the last token of a document or the first one of the next.
+    last = document if call is not None else torch.bucketize(at, borders)
+    crosses = document[:, None] < last  # (T, T): from the input j to the output t
+
+    def outputs(ids: Tensor, of: Tensor) -> Tensor:
+        if call is None:
+            return tried(ids)
+        return replace(tried, call=partial(_numbered, call, of))(ids)
+
+    one = torch.eye(T, dtype=torch.bool).view(T, T, *[1] * (x.ndim - 1))
+    whole = outputs(x[None], document)
+    moved = (outputs(torch.where(one, other, x), document) - whole).abs().amax(-1)  # (T, T)
+    tolerance = max(1e-6, tried.tolerance)
+    crossing = ((moved > tolerance * moved.max()) & crosses).nonzero().tolist()
+    if crossing:
+        j, t = crossing[-1]
+        raise CheckFailed(
+            f"output {t} depends on input {j} ({len(crossing)} pairs), across the borders of "
+            f"documents at {borders.tolist()}",
+            "" if tried.state == EVALUATION else f"only {tried.state}",
+            "block keys of others, and reset what a shift, a convolution or a state carries",
+            state=str(tried.state),
+        )
+    begin, end = borders.tolist()
+    first = begin + (call is None)
+    changes = []
+    for k in (begin, first):
+        alone = outputs(x[None, k:end], 0 * at[k:end])[:, first - k :]
+        changes.append(relative(alone, whole[:, first:end]))
+    return min(changes)
+
+
+def _numbered(
+    call: Callable[[Any, Tensor, Tensor], object], of: Tensor, net: Any, x: Tensor
+) -> Any:
+    return call(net, x, of.expand(len(x), -1).to(x.device))

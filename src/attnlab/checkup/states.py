@@ -1,0 +1,235 @@
+"""The states in which a model is examined. All is as before afterward, also after an error."""
+
+import copy
+import random
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from .calls import module_of, parts_below
+
+Change = Callable[[Tensor, torch.Generator], Tensor]  # a weight -> another, at random or not
+DEEPEST = 4  # containers inside containers, such as a list of dicts of tensors
+
+
+class Weights(Enum):
+    """Which weights a model has."""
+
+    OWN = ""
+    NOISE = "with noise on the weights"  # opens gates that start at 0
+    LARGER = "with larger weights"  # scores are not all near 0, as with fresh weights
+    HUGE = "with weights 10,000 times as large"  # scores exceed a finite fill of a mask
+
+
+@dataclass(frozen=True)
+class State:
+    """How a model is examined."""
+
+    training: bool = False
+    grad: bool = False  # with gradients enabled, as a training step
+    dropout: bool = True  # False: dropout does nothing
+    own_dtype: bool = False  # in the precision of its weights, not in the best one
+    weights: Weights = Weights.OWN
+    given: str = ""  # the optional tensors, see `Subject.optional`
+
+    def __str__(self) -> str:
+        said = ["in training mode" if self.training else "in evaluation mode"]
+        if self.grad and not self.training:
+            said.append("with gradients")
+        if self.training and not self.grad:
+            said.append("without gradients")
+        if self.own_dtype:
+            said.append("in its own precision")
+        if self.weights is not Weights.OWN:
+            said.append(self.weights.value)
+        if self.given:
+            said.append(f"with {self.given}")
+        return ", ".join(said)
+
+
+EVALUATION = State()
+TRAINING = State(training=True, grad=True, dropout=False)
+
+
+def with_noise(weight: Tensor, rng: torch.Generator) -> Tensor:
+    """A weight with noise."""
+    size = 0.1 * float(weight.float().square().mean().sqrt()) + 0.01
+    return weight + size * torch.randn(weight.shape, generator=rng).to(weight)
+
+
+def larger(weight: Tensor, rng: torch.Generator) -> Tensor:
+    """A matrix whose entries are at least about as large as those of a trained model."""
+    if weight.ndim < 2:
+        return weight
+    usual = weight.shape[-1] ** -0.5  # keeps the size of what it multiplies
+    size = float(weight.float().square().mean().sqrt())
+    return weight * max(1.0, 2 * usual / size) if size else weight
+
+
+def slightly_other(weight: Tensor, rng: torch.Generator, *, share: float = 0.01) -> Tensor:
+    """A weight that is about 1 % larger or smaller in each element."""
+    return weight * (1 + share * torch.randn(weight.shape, generator=rng).to(weight))
+
+
+def enlarged(weight: Tensor, rng: torch.Generator, *, tables: set[torch.Size]) -> Tensor:
+    """A matrix that is 10,000 times as large, so that scores reach any finite fill of a mask; of
+    an embedding, at most so much that its numbers are about 1."""
+    if weight.shape in tables:
+        return weight / weight.square().mean().sqrt().clamp(1e-4, 1)
+    return weight * 1e4 if weight.ndim > 1 else weight
+
+
+def change_of(weights: Weights, model: object) -> Change | None:
+    """The function that makes these weights of a model's own."""
+    if weights is Weights.NOISE:
+        return with_noise
+    if weights is Weights.LARGER:
+        return larger
+    if weights is Weights.HUGE:
+        tables = {p.weight.shape for p in parts_below(model) if isinstance(p, nn.Embedding)}
+        return partial(enlarged, tables=tables)
+    return None
+
+
+class WithoutDropout(TorchFunctionMode):
+    """Dropout does nothing, neither of its own functions nor as an argument of others."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), named: Any = None
+    ) -> Any:
+        name = getattr(function, "__name__", "")
+        named = dict(named or {})
+        if name in RECURRENT:  # the probability of dropout is their only float
+            args = tuple(0.0 if isinstance(x, float) else x for x in args)
+        elif name in WITH_DROPOUT:
+            place = WITH_DROPOUT[name]
+            if len(args) > place:
+                args = (*args[:place], 0.0, *args[place + 1 :])
+            elif "dropout_p" in named:
+                named["dropout_p"] = 0.0
+        elif "dropout" in name and not name.startswith("native"):
+            return args[0] if args else named["input"]
+        return function(*args, **named)
+
+
+RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+# Functions with an argument dropout_p, and its place.
+WITH_DROPOUT = {"scaled_dot_product_attention": 4, "multi_head_attention_forward": 10}
+
+
+def without_probabilities(model: object) -> bool:
+    """Set the probabilities of dropout that modules hold to 0, and say whether there are any.
+
+    Inside `changed`, which restores them. Unlike `WithoutDropout` it holds in a backward pass.
+    """
+    any_set = False
+    for part in parts_below(model):
+        for key, value in list(vars(part).items()):
+            named = "drop" in key or (key == "p" and "Dropout" in type(part).__name__)
+            if named and isinstance(value, float) and 0 < value < 1:
+                setattr(part, key, 0.0)
+                any_set = True
+    return any_set
+
+
+@contextmanager
+def changed(
+    model: object,
+    *,
+    dtype: torch.dtype | None = None,
+    change: Change | None = None,
+    training: bool | None = False,
+) -> Iterator[None]:
+    """Run a model in evaluation or training mode (None: as it is), with other weights; afterward
+    all is as before, also after an error.
+
+    The weights and buffers that the model had are put aside, not overwritten, so they come back to
+    the last bit, together with attributes that the model has set meanwhile. Weights that are not
+    trained while others are keep their values.
+    """
+    module = module_of(model)
+    if module is None:
+        module = nn.Module()
+    rng = torch.Generator().manual_seed(0)
+    devices = range(torch.cuda.device_count())
+    with torch.random.fork_rng(devices), ExitStack() as undo:
+        undo.callback(random.setstate, random.getstate())
+        held: dict[int, Tensor] = {}
+        for part in module.modules():
+            _keep(vars(part), undo, held)
+        weights = list(module.parameters())
+        frozen = not any(w.requires_grad for w in weights)
+        trained = {id(w) for w in weights if w.requires_grad or frozen}
+        for x in held.values():
+            undo.callback(setattr, x, "data", x.data)
+            floats = x.is_floating_point()
+            new = x.data.to(dtype, copy=True) if dtype and floats else x.data.clone()
+            if change is not None and floats and id(x) in trained:
+                new = change(new, rng)
+            x.data = new
+        if training is not None:
+            module.train(training)
+        yield
+
+
+def _keep(value: Any, undo: ExitStack, held: dict[int, Tensor], depth: int = DEEPEST) -> None:
+    """Restore a container's contents later, and collect the tensors in it, of those not seen."""
+    match value:
+        case Tensor():
+            if not value.is_inference() and value.layout == torch.strided and not value.is_meta:
+                held.setdefault(id(value), value)
+            return
+        case dict() | list() | deque() | set():
+            undo.callback(_refill, value, copy.copy(value))
+        case tuple():
+            pass
+        case _:
+            return
+    if depth:
+        for part in list(value.values() if isinstance(value, dict) else value):
+            _keep(part, undo, held, depth - 1)
+
+
+def _refill(value: Any, contents: Any) -> None:
+    value.clear()
+    match value:
+        case list() | deque():
+            value.extend(contents)
+        case _:
+            value.update(contents)
+
+
+def changed_by_a_call(model: object, call: Callable[[], object]) -> list[str]:
+    """The names of the numbers and tensors of a model's modules that a call leaves changed."""
+    module = module_of(model)
+    if module is None:
+        return []
+    before = dict(_attributes(module))
+    call()
+    after = dict(_attributes(module))
+    return [name for name in after if not _same(before.get(name), after[name])]
+
+
+def _attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    """The numbers and tensors that modules hold, copied, with their names."""
+    for path, part in module.named_modules():
+        own: Mapping[str, Any] = {**part._buffers, **part._parameters, **vars(part)}
+        for key, value in own.items():
+            if isinstance(value, Tensor):
+                yield f"{path}.{key}".lstrip("."), value.detach().clone()
+            elif isinstance(value, bool | int | float):
+                yield f"{path}.{key}".lstrip("."), value
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return a.shape == b.shape and torch.equal(a, b)
+    return type(a) is type(b) and bool(a == b)

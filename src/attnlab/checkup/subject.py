@@ -1,0 +1,536 @@
+"""A model together with how it is called, its inputs, and the state it is in.
+
+Letters: B batch, T time, V symbols.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .calls import (
+    DOCUMENTS,
+    Call,
+    floats_of,
+    missing_arguments,
+    module_of,
+    outputs_of,
+    parameters_of,
+    parts_below,
+    ways_to_call,
+)
+from .outcomes import REFUSALS, CannotCheck, raised
+from .states import EVALUATION, State, WithoutDropout, change_of, changed, slightly_other
+
+LONGEST = 4096  # attention needs memory that grows with the square
+MOST_IDS = 300  # of a vocabulary whose ids all occur, and are tried one by one
+UNDECLARED = 64  # the length of a model that declares none
+DENSE = 64  # up to this length, every suffix is changed
+MOST_ROWS = 32  # of one call
+MOST_NUMBERS = 2**25  # that one call returns; a quarter of a gigabyte in fp64
+MOST_COLUMNS = 4096  # of outputs (B, T, V); of more, some and random sums of all are compared
+MULTIPLICATIONS = 2**33  # of one scan of a model, about; some seconds of one processor
+PADDINGS = ("left", "right", "both sides", "between")
+VOCABULARY = ("vocab_size", "n_vocab", "padded_vocab_size")
+LENGTHS = ("block_size", "max_position_embeddings", "n_ctx", "n_positions", "max_seq_len")
+
+
+@dataclass(frozen=True)
+class Given:
+    """An optional tensor of a model, which a user would give."""
+
+    said: str
+    name: str  # of the argument
+    values: Callable[[Tensor], Tensor]  # inputs (B, T, ...) -> (B, T)
+    judged: Callable[[int], Tensor]  # T -> (T,) bool: where outputs mean something
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model, how it is called, and inputs that show how its inputs look."""
+
+    model: Any
+    sample: Tensor  # (N, L) int64 ids, or (N, L, C) vectors
+    call: Call
+    rows: int  # most sequences in one call
+    exact: bool = False  # whether each call must have so many
+    own_call: bool = False  # whether the user said how it is called
+    declared: bool = True  # whether the length was given, or is the model's
+    shortened: int = 0  # the length of the model, if it is too long to be tried
+    prefix: int = 0  # the first inputs, which may all see each other
+    seeded: bool = False  # seed before each call, so that chance is the same
+    restored: bool = False  # restore the model after each call, which leaves something behind
+    state: State = EVALUATION
+    best: torch.dtype | None = None  # the dtype in which leaks stand out from rounding
+    optional: dict[str, Given] = field(default_factory=dict)
+    rng: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(0))
+
+    # ---- inputs
+
+    @property
+    def length(self) -> int:
+        """L, the longest sequence."""
+        return self.sample.shape[1]
+
+    @cached_property
+    def pool(self) -> Tensor:
+        """The ids that may be used, in order."""
+        return self.sample.unique()
+
+    def draw(self, n: int, T: int) -> Tensor:
+        """n sequences of T inputs, windows of the sample."""
+        row = torch.randint(len(self.sample), (n, 1), generator=self.rng)
+        first = torch.randint(self.length - T + 1, (n, 1), generator=self.rng)
+        return self.sample[row, first + torch.arange(T)]
+
+    def other(self, x: Tensor) -> Tensor:
+        """Other inputs at every position."""
+        if x.is_floating_point():
+            return torch.randn(x.shape, generator=self.rng).to(x) * x.std()
+        by = torch.randint(1, len(self.pool), x.shape, generator=self.rng)
+        return self.pool[(torch.searchsorted(self.pool, x) + by) % len(self.pool)]
+
+    def anew(self) -> "Subject":
+        """The same subject, which draws from the beginning."""
+        return replace(self, rng=torch.Generator().manual_seed(0))
+
+    def fitting(self, T: int) -> int:
+        """T, or the length of the sample if the model is of one length."""
+        try:
+            with changed(self.model, training=None):
+                self(self.draw(2, min(T, self.length)))
+        except REFUSALS:
+            return self.length
+        return min(T, self.length)
+
+    # ---- the model
+
+    @cached_property
+    def weights(self) -> list[Tensor]:
+        """The parameters of the module, if it is one."""
+        module = module_of(self.model)
+        return [] if module is None else list(module.parameters())
+
+    @property
+    def device(self) -> torch.device:
+        return self.weights[0].device if self.weights else torch.device("cpu")
+
+    @property
+    def half(self) -> bool:
+        """Whether some weights are of half precision."""
+        return any(w.dtype in (torch.float16, torch.bfloat16) for w in self.weights)
+
+    @property
+    def tolerance(self) -> float:
+        """The share of the largest change that counts as rounding."""
+        dtype = next((w.dtype for w in self.weights if w.is_floating_point()), torch.float32)
+        return {torch.float64: 1e-7, torch.float32: 1e-5, torch.float16: 2e-3}.get(dtype, 2e-2)
+
+    @contextmanager
+    def put(self, state: State) -> Iterator["Subject"]:
+        """The subject in a state, in which its model is for the while."""
+        change = change_of(state.weights, self.model)
+        dtype = None if state.own_dtype else self.best
+        call = self.call
+        if state.given:
+            optional = self.optional[state.given]
+            call = partial(_given, self.call, optional)
+        with ExitStack() as undo:
+            training = state.training
+            undo.enter_context(changed(self.model, dtype=dtype, change=change, training=training))
+            if not state.dropout:
+                undo.enter_context(WithoutDropout())
+            yield replace(self, state=state, call=call)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(B, T, ...) -> (B, T, V) fp64 on the CPU, in as many calls as fit."""
+        parts = []
+        for y in x.split(self.rows):
+            n = len(y)
+            if self.exact and n < self.rows:
+                y = torch.cat([y, y[-1:].expand(self.rows - n, *y.shape[1:])])
+            returned = outputs_of(self.raw(y), tuple(y.shape[:2])).detach()[:n]
+            parts.append(torch.cat([compared_columns(row) for row in returned.split(1)]))
+        return torch.cat(parts)
+
+    def raw(self, x: Tensor) -> object:
+        """What the model returns for x (B, T, ...) in one call."""
+        if self.seeded:
+            torch.manual_seed(0)
+            random.seed(0)
+        place = next(iter(self.weights), torch.empty(0))
+        own = x.to(place) if x.is_floating_point() else x.to(place.device)
+        if self.state.grad and x.is_floating_point():  # as the inputs of a layer do in training
+            own = own.detach().requires_grad_()
+        with ExitStack() as undo:
+            undo.enter_context(torch.set_grad_enabled(self.state.grad))
+            if self.restored:
+                undo.enter_context(changed(self.model, training=None))
+            return self.call(self.model, own.clone())  # a model may write into its input
+
+    def moved(self, x: Tensor, changed_inputs: Tensor) -> Tensor:
+        """x (T, ...) and (N, T, ...) -> (N, T): the largest change of any output at t.
+
+        Every call also holds x, so that the same kernels compute both.
+        """
+        if self.rows == 1:
+            return (self(changed_inputs) - self(x[None])).abs().amax(-1)
+        parts = []
+        for some in changed_inputs.split(self.rows - 1):
+            outputs = self(torch.cat([x[None], some]))
+            parts.append((outputs[1:] - outputs[:1]).abs().amax(-1))
+        return torch.cat(parts)
+
+    # ---- the size of the model
+
+    @cached_property
+    def multiplications(self) -> int:
+        """How many a position needs, about: those of all matrices."""
+        return max(1, sum(w.numel() for w in self.weights if w.ndim > 1))
+
+    def affordable(self, T: int, share: float = 1.0) -> int:
+        """How many sequences of T inputs a scan may try."""
+        return int(share * MULTIPLICATIONS / (self.multiplications * T))
+
+    @property
+    def dense(self) -> int:
+        """The length up to which every suffix is changed; less for a large model."""
+        most = int((MULTIPLICATIONS / self.multiplications) ** 0.5)
+        return min(self.length, DENSE, max(8, most))
+
+    def not_tried(self, looked_at: set[str]) -> list[str]:
+        """What no property looks at: arguments but some, outputs beside the first, lengths."""
+        missing = []
+        tried = looked_at | {given.name for given in self.optional.values()}
+        arguments = [name for name in optional_arguments(self.model) if name not in tried]
+        if self.own_call:
+            missing.append("other calls than yours")
+        elif arguments:
+            missing.append(f"the arguments {', '.join(arguments)} (give call)")
+        x = self.draw(self.rows if self.exact else min(2, self.rows), self.length)
+        others = list(floats_of(self.raw(x), tuple(x.shape[:2])))[1:]
+        if others:
+            missing.append(f"the outputs {', '.join(others)} (give call)")
+        if self.shortened:
+            missing.append(
+                f"more than {self.length} of {self.shortened} inputs, for the model is large "
+                f"(block_size={self.shortened} tries all)"
+            )
+        return missing
+
+
+def _given(call: Call, optional: Given, model: Any, x: Tensor) -> object:
+    return call(model, x, **{optional.name: optional.values(x).to(x.device)})
+
+
+def compared_columns(y: Tensor) -> Tensor:
+    """Outputs (B, T, V) in fp64 on the CPU; of a large vocabulary, some columns and random sums of
+    all, which change if any does."""
+    y = y.to("cpu", torch.float64)
+    blocked = y == -torch.inf  # the logit of a symbol that is never chosen
+    if blocked.any():
+        y = y.masked_fill(blocked & ~blocked.all(-1, keepdim=True), 0.0)
+    V = y.shape[-1]
+    if V <= MOST_COLUMNS:
+        return y
+    rng = torch.Generator().manual_seed(V)
+    signs = torch.randint(0, 2, (V, 4), generator=rng).double() * 2 - 1
+    some = torch.linspace(0, V - 1, MOST_COLUMNS // 4).long()
+    return torch.cat([y[..., some], y @ signs / V**0.5], -1)
+
+
+def optional_arguments(model: Any) -> list[str]:
+    """The arguments of a model that a call may leave out."""
+    takes = list(parameters_of(model).values())[1:]
+    return [p.name for p in takes if p.kind <= p.KEYWORD_ONLY and p.kind != p.VAR_POSITIONAL]
+
+
+# ---- making a subject
+
+
+def prepared(
+    model: Any,
+    sample: Tensor | None = None,
+    call: Call | None = None,
+    *,
+    vocab_size: int | None = None,
+    block_size: int | None = None,
+    rows: int | None = None,
+    prefix: int = 0,
+) -> Subject:
+    """A model with inputs: those given, or random ids below its vocabulary size.
+
+    Args:
+        model: any callable from inputs to outputs (B, T, V), or to something that holds them.
+        sample: ids (N, T) int64, or vectors (N, T, C) for a layer.
+        call: from the model and inputs to what it returns, such as
+            `lambda model, ids: model(ids, targets=ids)`.
+        vocab_size, block_size: of random ids; by default those of the model or its config. The
+            ids are random permutations, so that every id of a small vocabulary occurs.
+        rows: most sequences in one call; by default up to 32, if the model takes so many.
+        prefix: the first inputs, which may all see each other, as in a prefix-LM.
+    """
+    if not callable(model):
+        raise CannotCheck(f"the model is a {type(model).__name__}, which cannot be called")
+    needed = missing_arguments(model)
+    if call is None and needed:
+        given = ", ".join(f"{name}=..." for name in needed)
+        raise CannotCheck(
+            f"the model needs {', '.join(needed)} beside its inputs: give "
+            f"call=lambda model, ids: model(ids, {given}), or a module that does so"
+        )
+    declared = sample is not None
+    shortened = 0
+    if sample is None:
+        V = vocab_size or _size_from(model, VOCABULARY)
+        if V is None or V < 2:
+            raise CannotCheck(_without_vocabulary(model))
+        L = block_size or _size_from(model, LENGTHS)
+        declared = L is not None
+        length = min(L or UNDECLARED, LONGEST)
+        affordable = _affordable_length(model)
+        if block_size is None and length > affordable:
+            shortened, length = length, affordable
+        sample = random_ids(V, length)
+    if sample.ndim < 2 or sample.shape[1] < 3:
+        raise CannotCheck(
+            f"the sample {tuple(sample.shape)} must be (N, T) ids or (N, T, C), T > 2"
+        )
+    if not sample.is_floating_point() and len(sample.unique()) < 2:
+        raise CannotCheck("the sample holds one id only; give two or more")
+    made = _called_somehow(model, sample.cpu(), call, rows)
+    made = replace(made, declared=declared, shortened=shortened, prefix=prefix)
+    made = replace(made, best=best_dtype(made))
+    return replace(made, optional={} if call else optional_tensors(made)).anew()
+
+
+def random_ids(V: int, length: int) -> Tensor:
+    """(N, length), permutations of the vocabulary."""
+    rng = torch.Generator().manual_seed(0)
+    rows = max(8, -(-min(V, MOST_IDS) // length))
+    rounds = -(-rows * length // V)
+    ids = torch.cat([torch.randperm(V, generator=rng) for _ in range(rounds)])
+    return ids[: rows * length].view(rows, length)
+
+
+def _called_somehow(model: Any, sample: Tensor, call: Call | None, rows: int | None) -> Subject:
+    """The first call and number of rows that the model takes; CannotCheck if it takes none."""
+    calls = [call] if call else ways_to_call(model)
+    # Some models take one sequence at a time, or one size of a batch.
+    sizes = [(n, False) for n in (2, 1)] + [(n, True) for n in (4, 8, 16, 3, 32)]
+    if rows is not None:
+        sizes = [(min(rows, 2), False), (rows, True)]
+    errors: list[Exception] = []
+    with changed(model):
+        for n, exact in sizes:
+            for each in calls:
+                made = Subject(model, sample, each, n, exact, own_call=call is not None)
+                try:
+                    with torch.no_grad():
+                        returned = made.raw(made.draw(n, made.length))
+                        y = outputs_of(returned, (n, made.length))
+                except Exception as error:  # a model may raise anything
+                    errors.append(error)
+                    continue
+                if exact or n == 1:
+                    return made
+                most = min(MOST_ROWS if rows is None else rows, 2 * MOST_NUMBERS // y.numel())
+                return replace(made, rows=_most_rows(made, most))
+    raise CannotCheck(_why_not_called(model, sample, errors[0])) from errors[0]
+
+
+def _most_rows(made: Subject, most: int) -> int:
+    """The most rows, at most `most`, that the model takes in one call."""
+    while most > 2:
+        try:
+            replace(made, rows=most).raw(made.draw(most, made.length))
+            return most
+        except REFUSALS:
+            most //= 2
+    return 2
+
+
+def _why_not_called(model: object, sample: Tensor, error: Exception) -> str:
+    """One sentence on why no call has worked, with the argument that would make one."""
+    if isinstance(error, CannotCheck):
+        return str(error)
+    said = f"the model fails on inputs {(2, *sample.shape[1:])}: {raised(error)}"
+    tables = [p for p in parts_below(model) if isinstance(p, nn.Embedding)]
+    if isinstance(error, IndexError) and not sample.is_floating_point() and tables:
+        sizes = sorted({table.num_embeddings for table in tables})
+        if int(sample.max()) >= sizes[-1]:
+            said += f"; ids up to {int(sample.max())} were given, give vocab_size={sizes[-1]}"
+        elif sample.shape[1] > sizes[0]:
+            said += f"; {sample.shape[1]} inputs were given, give block_size={sizes[0]}"
+    return said
+
+
+def _without_vocabulary(model: object) -> str:
+    said = "the model has no vocab_size above 1: give vocab_size (--vocab-size), or ids as sample"
+    parts = parts_below(model)
+    if parts and not any(isinstance(part, nn.Embedding) for part in parts):
+        said += "; if it takes vectors, give them: checkup(model, torch.randn(4, 24, C))"
+    if not parts:
+        takes = ", ".join(parameters_of(model))
+        said += f"; if it is a function of ({takes}) that makes the model, call it first"
+    return said
+
+
+def _affordable_length(model: object) -> int:
+    """The longest sequence of which a scan may try a few."""
+    module = module_of(model)
+    if module is None:
+        return LONGEST
+    size = max(1, sum(w.numel() for w in module.parameters() if w.ndim > 1))
+    return max(32, MULTIPLICATIONS // (2 * size))
+
+
+def _size_from(model: object, names: tuple[str, ...]) -> int | None:
+    module = module_of(model)
+    for place in (model, getattr(model, "config", None), module, getattr(module, "config", None)):
+        for name in names:
+            size = getattr(place, name, None)
+            if isinstance(size, int):
+                return size
+    return None
+
+
+def best_dtype(made: Subject) -> torch.dtype | None:
+    """fp64 if the model runs in it with finite outputs, where leaks stand out from rounding, or
+    fp32 for one of half precision; None for its own."""
+    if not made.weights:
+        return None
+    for dtype in (torch.float64, torch.float32) if made.half else (torch.float64,):
+        try:
+            with changed(made.model, dtype=dtype):
+                if bool(made(made.draw(2, made.length)).isfinite().all()):
+                    return dtype
+        except REFUSALS:
+            continue
+    return None
+
+
+# ---- optional tensors
+
+
+def real_tokens(side: str, T: int) -> Tensor:
+    """(T,) bool, True = token: padding on a side, or between tokens."""
+    at = torch.arange(T)
+    n = max(T // 4, 1)
+    match side:
+        case "left":
+            return at >= n
+        case "right":
+            return at < T - n
+        case "both sides":
+            return (at >= n) & (at < T - n)
+        case _:
+            return (at < T // 3) | (at >= T // 3 + n)
+
+
+def _mask_of(side: str, dtype: torch.dtype, x: Tensor) -> Tensor:
+    real = real_tokens(side, x.shape[1]) if side else torch.ones(x.shape[1])
+    return real.to(dtype).expand(len(x), -1)
+
+
+def _all_positions(T: int) -> Tensor:
+    return torch.ones(T, dtype=torch.bool)
+
+
+def document_numbers(x: Tensor) -> Tensor:
+    """(B, T): three documents."""
+    T = x.shape[1]
+    return (torch.arange(T) * 3 // T).expand(len(x), -1)
+
+
+def optional_tensors(made: Subject) -> dict[str, Given]:
+    """The optional tensors that are tried: masks of padding (1 = token), and documents."""
+    takes = parameters_of(made.model)
+    found: dict[str, Given] = {}
+    if "attention_mask" in takes:
+        for dtype in (torch.int64, torch.bool):
+            ones = Given(
+                "attention_mask of ones", "attention_mask", partial(_mask_of, "", dtype),
+                _all_positions,
+            )  # fmt: skip
+            if _accepts(made, ones):
+                if _inverted(made, ones):
+                    break  # `assert_padding_ignored` says so
+                found[ones.said] = ones
+                for side in ("left", "right"):
+                    said = f"padding on the {side}"
+                    found[said] = Given(
+                        said, "attention_mask", partial(_mask_of, side, dtype),
+                        partial(real_tokens, side),
+                    )  # fmt: skip
+                break
+    for name in DOCUMENTS:
+        documents = Given(f"{name} of three", name, document_numbers, _all_positions)
+        if name in takes and _accepts(made, documents):
+            found[documents.said] = documents
+    return found
+
+
+def _inverted(made: Subject, ones: Given) -> bool:
+    """Whether a mask of zeros gives the outputs of no mask, and one of ones does not."""
+    zeros = replace(ones, values=partial(_zeros_like, ones))
+    x = made.draw(made.rows if made.exact else min(made.rows, 2), made.length)
+    with changed(made.model):
+        plain = made(x)
+        with_ones, with_zeros = (
+            replace(made, call=partial(_given, made.call, given))(x) for given in (ones, zeros)
+        )
+    return relative(with_zeros, plain) <= 1e-5 < relative(with_ones, plain)
+
+
+def _zeros_like(ones: Given, x: Tensor) -> Tensor:
+    return torch.zeros_like(ones.values(x))
+
+
+def _accepts(made: Subject, optional: Given) -> bool:
+    x = made.draw(made.rows if made.exact else min(made.rows, 2), made.length)
+    try:
+        with changed(made.model):
+            replace(made, call=partial(_given, made.call, optional)).raw(x)
+    except REFUSALS:
+        return False
+    return True
+
+
+# ---- comparing
+
+
+def relative(a: Tensor, b: Tensor) -> float:
+    """The largest difference, relative to b's standard deviation."""
+    if not b.numel():
+        return 0.0
+    spread = float(b.std()) if b.numel() > 1 else 0.0
+    return float((a - b).abs().max()) / (spread or float(b.abs().max()) or 1.0)
+
+
+def is_rounding(
+    tried: Subject,
+    difference: Callable[[], Tensor],
+    shares: tuple[float, ...] = (0.01, -0.01, 0.02),
+) -> bool:
+    """Whether a small difference of outputs is rounding: with slightly other weights, it is then
+    another one, while that of a model that reads something hardly changes.
+
+    Of a real difference, all cosines with 1 to 2 % of change are above 0.9; of rounding to
+    integers or half precision, few are above 0.3.
+    """
+    if not tried.weights:
+        return False
+    before = difference().flatten()
+    for share in shares:
+        other_weights = partial(slightly_other, share=share)
+        with changed(tried.model, change=other_weights, training=None):
+            after = difference().flatten()
+        if not float(torch.nn.functional.cosine_similarity(before, after, dim=0)) > 0.8:
+            return True
+    return False

@@ -1,0 +1,71 @@
+"""Loggers of a run: made with an advice where one is not installed, and continued by a repeat."""
+
+import csv
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from lightning.pytorch.utilities import rank_zero_only
+from torch import Tensor
+
+from attnlab.errors import BadInput, first_line
+
+EXTRAS = ("wandb", "mlflow")  # loggers that an extra of attnlab installs
+
+
+def make_loggers(factories: Mapping[str, Callable[..., Logger]], folder: Path) -> list[Logger]:
+    """The loggers by their names in the group `logger`; BadInput if one is not installed."""
+    loggers = []
+    for name, make in factories.items():
+        try:
+            loggers.append(make(save_dir=str(folder)))
+        except ImportError as error:
+            advice = first_line(error)
+            if name in EXTRAS:
+                advice = f"pip install -e '.[{name}]'"
+            raise BadInput(f"logger={name} is not installed; {advice}") from error
+    return loggers
+
+
+@rank_zero_only
+def continue_loggers(loggers: list[Logger], step: int) -> None:
+    """Let the loggers of a run that resumes after `step` go on: what was logged up to this step
+    stays, and later rows go, since they are logged again. Nothing happens if nothing was logged.
+    """
+    for logger in loggers:
+        if isinstance(logger, CSVLogger):
+            keep_rows(logger, step)
+        elif isinstance(logger, TensorBoardLogger):
+            mark_restart(logger, step)
+
+
+def keep_rows(logger: CSVLogger, step: int) -> None:
+    """Write the rows up to `step` again, because a CSVLogger deletes the file that it finds."""
+    file = Path(logger.log_dir) / "metrics.csv"
+    kept = file.with_name("metrics.kept.csv")  # it exists if this was interrupted before
+    if file.exists() and not kept.exists():
+        file.replace(kept)
+    if not kept.exists():
+        return
+    with kept.open(newline="", encoding="utf-8") as stream:
+        rows = [row for row in csv.DictReader(stream) if int(row["step"]) <= step]
+    for row in rows:
+        values: dict[str, Tensor | float] = {
+            key: float(value) for key, value in row.items() if key != "step" and value
+        }
+        logger.log_metrics(values, step=int(row["step"]))
+    logger.save()
+    kept.unlink()
+
+
+def mark_restart(logger: TensorBoardLogger, step: int) -> None:
+    """Tell TensorBoard to leave out what the files before have after `step`; these are the events
+    that PyTorch's SummaryWriter writes for its argument `purge_step`."""
+    from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+
+    if not [*Path(logger.log_dir).glob("events.out.tfevents.*")]:
+        return
+    writer = logger.experiment.file_writer
+    start = SessionLog(status=SessionLog.START)
+    writer.add_event(Event(step=step + 1, file_version="brain.Event:2"))
+    writer.add_event(Event(step=step + 1, session_log=start))

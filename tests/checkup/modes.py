@@ -1,0 +1,404 @@
+"""Faults that show only in one state, each with its repaired twin: training mode, optional
+tensors, the precision of the model, padding, labels, gradients, caches under any name.
+
+Letters: B batch, H heads, T time, S keys, V symbols.
+"""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from tests.checkup.small import LM, Attention, C, Row, V, filled, merge, rotate, split, tril
+
+LENGTH = 24
+
+
+class Stateful(nn.Module):
+    """Two layers of attention with the interface of transformers, and one fault by its name."""
+
+    vocab_size, block_size = V, LENGTH
+
+    def __init__(self, fault: str = "", fill: float = -torch.inf) -> None:
+        super().__init__()
+        self.fault, self.fill = fault, fill
+        self.wte, self.wpe = nn.Embedding(V, C), nn.Embedding(64, C)
+        self.qkv = nn.ModuleList(nn.Linear(C, 3 * C) for _ in range(2))
+        self.out = nn.ModuleList(nn.Linear(C, C) for _ in range(2))
+        self.norm, self.head = nn.LayerNorm(C), nn.Linear(C, V)
+        if self.fault.endswith("fresh"):
+            for layer in self.qkv:
+                nn.init.normal_(layer.weight, std=1e-3)
+
+    def may(self, x: Tensor, real: Tensor | None, document: Tensor | None) -> Tensor:
+        """(B, 1, T, T) bool."""
+        n = x.shape[1]
+        may = tril(n).expand(len(x), 1, n, n)
+        if real is not None:
+            own = torch.eye(n, dtype=torch.bool)
+            keep = real.bool()[:, None, None] | own
+            if self.fault == "padding opened in training" and self.training:
+                keep = torch.ones_like(keep)
+            may = may & keep
+            opened = self.fault == "open with a mask" or (
+                self.fault == "open with a mask in training" and self.training
+            )
+            if opened or (self.fault == "open with padding" and not real.all()):
+                may = keep.expand_as(may)
+        if document is not None and not (
+            self.fault == "documents in evaluation" and self.training
+        ):
+            may = may & (document[:, None, :, None] == document[:, None, None])
+        return may
+
+    def attend(self, n: int, x: Tensor, may: Tensor) -> Tensor:
+        q, k, v = map(split, self.qkv[n](self.norm(x)).chunk(3, -1))
+        s = filled(2 * q, k, may, self.fill)
+        if self.fault.startswith("capped in training") and self.training:
+            cap = (
+                2 if self.fault.endswith("training") else 1e3
+            )  # 1e3 caps no scores of fresh weights
+            s = (cap * (s / cap).tanh()).masked_fill(~may, -torch.inf)
+        return x + self.out[n](merge(s.softmax(-1) @ v))
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        document_ids: Tensor | None = None,
+    ) -> Tensor:
+        at = torch.arange(input_ids.shape[1])
+        if attention_mask is not None and self.fault != "counts from the padding":
+            at = (attention_mask.long().cumsum(1) - 1).clamp(min=0)
+        x = self.wte(input_ids) + self.wpe(at)
+        may = self.may(x, attention_mask, document_ids)
+        for n in range(2):
+            x = self.attend(n, x, may)
+        return self.head(x)
+
+
+class Decays(nn.Module):
+    """S <- a S + u of a recurrence; "forgets": padding is not written, but it decays the state."""
+
+    vocab_size, block_size = V, LENGTH
+
+    def __init__(self, fault: str = "") -> None:
+        super().__init__()
+        self.fault = fault
+        self.wte, self.head = nn.Embedding(V, C), nn.Linear(C, V)
+        self.write, self.gate = nn.Linear(C, C), nn.Linear(C, C)
+
+    def forward(self, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        x = self.wte(ids)
+        real = torch.ones_like(ids) if attention_mask is None else attention_mask
+        keep = real[..., None].to(x)
+        a, u = self.gate(x).sigmoid(), self.write(x) * keep
+        if self.fault != "forgets":
+            a = a * keep + (1 - keep)
+        state, rows = torch.zeros_like(u[:, 0]), []
+        for t in range(ids.shape[1]):
+            state = a[:, t] * state + u[:, t]
+            rows.append(state)
+        return self.head(x + torch.stack(rows, 1))
+
+
+class Remembers(nn.Module):
+    """A shift that keeps the last token of one call for the next, in training mode."""
+
+    vocab_size, block_size = V, LENGTH
+
+    def __init__(self, keeps: bool, counts: bool = False) -> None:
+        super().__init__()
+        self.keeps, self.counts, self.kept, self.calls = keeps, counts, None, 0
+        self.wte, self.head = nn.Embedding(V, C), nn.Linear(C, V)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.wte(ids)
+        first = torch.zeros_like(x[:, :1])
+        if self.training:
+            if self.keeps and self.kept is not None:
+                first = self.kept.to(x)[:1].expand_as(first)
+            self.kept = x[:, -1:].detach()
+            self.calls += 1
+        scale = 1 + 0.1 * min(self.calls, 3) if self.counts else 1.0
+        return self.head(scale * (x + torch.cat([first, x[:, :-1]], 1)))
+
+
+class Checkpointed(LM):
+    """Blocks with dropout are computed again in the backward pass, perhaps with other numbers."""
+
+    def __init__(self, preserves: bool, p: float = 0.2) -> None:
+        super().__init__(length=LENGTH)
+        self.preserves, self.drop = preserves, nn.Dropout(p)
+
+    def forward(self, ids: Tensor, *args: Any) -> Tensor:
+        x = self.embedded(ids)
+        for block in self.blocks:
+            run = lambda y, block=block: y + self.drop(block(y) - y)  # noqa: E731
+            x = checkpoint(run, x, use_reentrant=False, preserve_rng_state=self.preserves)
+        return self.head(self.norm(x))
+
+
+class Detached(LM):
+    """Values get no gradient, though they depend on the weights."""
+
+    def __init__(self) -> None:
+        def mix(q: Tensor, k: Tensor, v: Tensor, may: Tensor) -> Tensor:
+            return filled(q, k, may).softmax(-1) @ v.detach()
+
+        super().__init__(lambda layer: Attention(mix), length=LENGTH)
+
+
+class HalfPath(LM):
+    """A fast path for half precision, with or without its mask."""
+
+    def __init__(self, masked: bool) -> None:
+        def mix(q: Tensor, k: Tensor, v: Tensor, may: Tensor) -> Tensor:
+            fast = q.dtype in (torch.float16, torch.bfloat16)
+            return F.scaled_dot_product_attention(q, k, v, is_causal=masked or not fast)
+
+        super().__init__(lambda layer: Attention(mix), length=LENGTH)
+        self.bfloat16()
+
+
+class Angles(LM):
+    """Rotary positions, whose angles are computed in the dtype of the model, or in fp32."""
+
+    def __init__(self, exact: bool) -> None:
+        def mix(q: Tensor, k: Tensor, v: Tensor, may: Tensor) -> Tensor:
+            at = torch.arange(q.shape[2])
+            if exact:
+                turned = [rotate(x.float(), at, 500.0).to(x) for x in (6 * q, 3 * k)]
+            else:
+                turned = [rotate(x, at, 500.0) for x in (6 * q, 3 * k)]
+            return F.scaled_dot_product_attention(*turned, v, is_causal=True)
+
+        super().__init__(lambda layer: Attention(mix), length=640, places=False)
+        self.bfloat16()
+
+
+class Labeled(LM):
+    """How a loss treats labels of -100, and how it is returned."""
+
+    def __init__(self, rule: str = "", returns: str = "object") -> None:
+        super().__init__(length=LENGTH)
+        self.rule, self.returns = rule, returns
+
+    def forward(self, ids: Tensor, labels: Tensor | None = None) -> Any:  # type: ignore[override]
+        logits = super().forward(ids)
+        if labels is None:
+            return logits
+        target = labels[:, 1:].flatten()
+        y = logits[:, :-1].flatten(0, 1)
+        if self.rule == "token 0":
+            target = target.clamp(min=0)
+        smooth = 0.1 if self.rule == "smoothed" else 0.0
+        each = F.cross_entropy(y, target, reduction="none", label_smoothing=smooth)
+        count = (target >= 0).sum()
+        if self.rule == "mean of all" or (
+            self.rule == "mean of all in training" and self.training
+        ):
+            count = torch.tensor(len(target))
+        if self.rule == "sum":
+            count = torch.tensor(1)
+        loss = each.sum() / count
+        if self.rule == "smoothed everywhere":
+            loss = 0.9 * loss - 0.1 * y.log_softmax(-1).mean()
+        shapes: dict[str, Any] = {
+            "object": SimpleNamespace(logits=logits, loss=loss),
+            "dict": {"logits": logits, "loss": loss},
+            "tuple": (loss, logits),
+            "loss": loss,
+        }
+        return shapes[self.returns]
+
+
+class Cache(list):
+    """A cache that can change the order of its rows, all of it or a part."""
+
+    def __init__(self, parts: Any, whole: bool = True) -> None:
+        super().__init__(parts)
+        self.whole = whole
+
+    def reorder_cache(self, rows: Tensor) -> None:
+        for n, (k, v) in enumerate(self):
+            self[n] = (k[rows], v[rows] if self.whole else v)
+
+
+class OtherNames(nn.Module):
+    """A cache that is taken as `state` and returned in a tuple, with faults of its bookkeeping."""
+
+    vocab_size, block_size = V, 40
+
+    def __init__(self, fault: str = "", window: int = 100) -> None:
+        super().__init__()
+        self.fault, self.window = fault, window
+        self.wte, self.wpe = nn.Embedding(V, C), nn.Embedding(128, C)
+        self.qkv = nn.ModuleList(nn.Linear(C, 3 * C) for _ in range(2))
+        self.out, self.head = nn.ModuleList(nn.Linear(C, C) for _ in range(2)), nn.Linear(C, V)
+
+    def forward(self, ids: Tensor, state: Any = None) -> Any:
+        begin = 0 if state is None else state[0][0].shape[2]
+        n, end = ids.shape[1], begin + ids.shape[1]
+        restarts = self.fault == "restarts" or (
+            self.fault == "restarts in training" and self.training
+        )
+        first = 0 if restarts else begin
+        x = self.wte(ids) + self.wpe(torch.arange(first, first + n))
+        at, seen = torch.arange(begin, end)[:, None], torch.arange(end)
+        oldest = at - self.window
+        if self.fault == "window of the first row" and begin:
+            oldest = oldest[:1].expand_as(oldest)
+        may = (seen <= at) & (seen > oldest)
+        kept = []
+        for layer, (qkv, out) in enumerate(zip(self.qkv, self.out, strict=True)):
+            q, k, v = map(split, qkv(x).chunk(3, -1))
+            if state is not None:
+                old_k, old_v = state[layer]
+                k, v = torch.cat([old_k, k], 2), torch.cat([old_v, v], 2)
+            stale = self.fault == "second step is not stored" and begin and n == 1
+            kept.append(state[layer] if stale else (k, v))
+            slope = 0.3 * seen if not (self.fault == "no bias in steps of one" and n == 1) else 0.0
+            if self.fault == "rounded" and state is not None:  # as a cache of 8 bits
+                k = (k * 64).round() / 64
+            s = q @ k.mT / 8**0.5
+            if self.fault == "uncapped steps" and n > 1:  # hardly seen in scores below 1
+                s = 1e3 * (s / 1e3).tanh()
+            y = (s + slope).masked_fill(~may, -torch.inf).softmax(-1) @ v
+            x = x + out(merge(y))
+        return self.head(x), Cache(kept, self.fault != "keys are reordered alone")
+
+
+class WithLength(LM):
+    """A module whose truth is False."""
+
+    def __len__(self) -> int:
+        return 0
+
+
+class Limited(LM):
+    """A model that takes at most 8 rows, as one with buffers for a cache."""
+
+    def forward(self, ids: Tensor, *args: Any) -> Tensor:
+        if len(ids) > 8:
+            raise RuntimeError(f"{len(ids)} rows, at most 8")
+        return super().forward(ids)
+
+
+class Prefix(LM):
+    """A prefix-LM: the first tokens see each other."""
+
+    def __init__(self, right: bool = True) -> None:
+        super().__init__(length=LENGTH)
+        self.right = right
+
+    def forward(self, ids: Tensor, prefix: int = 0) -> Tensor:  # type: ignore[override]
+        def may(i: Tensor, j: Tensor) -> Tensor:
+            return (j <= i) | (j < (prefix if self.right else len(i) * bool(prefix)))
+
+        for block in self.blocks:
+            block.mixer.may = may
+        return super().forward(ids)
+
+
+def compiled() -> Any:
+    return torch.compile(LM(length=12), backend="eager")
+
+
+Make = Callable[[], Any]
+
+
+def fault(name: str) -> Make:
+    return lambda: Stateful(name)
+
+
+def loss(rule: str, returns: str = "object") -> Make:
+    return lambda: Labeled(rule, returns)
+
+
+def cache(name: str, window: int = 100) -> Make:
+    return lambda: OtherNames(name, window)
+
+
+ONES = "FGA-DIKU/BONSAI#344"
+IN_TRAINING = "only in training mode"
+PREFIX = {"call": lambda model, ids: model(ids, 8), "prefix": 8}
+STATEFUL = [
+    Row("everything in every state", fault(""), told="padding is not read[\\s\\S]*document"),
+    Row("open with a mask", fault("open with a mask"), "attention_mask of ones", published=ONES),
+    Row("open with a mask in training", fault("open with a mask in training"),
+        "in training mode, with attention_mask of ones"),
+    Row("open with padding", fault("open with padding"), "reads? .*\n.*with padding on the",
+        published="huggingface/transformers#41966"),
+    Row("padding opened in training", fault("padding opened in training"),
+        f"with padding, .*\n{IN_TRAINING}", published="huggingface/transformers#35855"),
+    Row("counts from the padding", fault("counts from the padding"),
+        told="padded on the left gets other outputs than alone",
+        published="TransformerLensOrg/TransformerLens#1609"),
+    Row("documents apart in evaluation only", fault("documents in evaluation"),
+        f"across the borders.*\n{IN_TRAINING}", published="hiyouga/LlamaFactory#4224"),
+    Row("decay of padding", lambda: Decays("forgets"), "with padding, between",
+        published="fla-org/flash-linear-attention#1272"),
+    Row("decay of tokens alone", Decays),
+    Row("scores capped in training", fault("capped in training"),
+        "differ from those in evaluation mode[\\s\\S]*self.training",
+        published="vllm-project/vllm-metal#665"),
+    Row("scores capped in training, fresh weights", fault("capped in training, fresh"),
+        "with larger weights[\\s\\S]*self.training"),
+    Row("a shift between calls", lambda: Remembers(True),
+        "in training mode outputs depend on the inputs of earlier calls[\\s\\S]*kept",
+        published="ooples/AiDotNet#1557"),
+    Row("a shift within calls", lambda: Remembers(False)),
+    Row("a counter of calls", lambda: Remembers(False, True), "differ from those in evaluation"),
+    Row("other dropout when it is computed again", lambda: Checkpointed(False),
+        "without dropout the gradient is right", published="allenai/OLMo-core#828"),
+    Row("the same dropout when it is computed again", lambda: Checkpointed(True)),
+    Row("detached values", Detached, "the slope of the outputs is"),
+    Row("a fast path of bf16", lambda: HalfPath(False), "in its own precision",
+        published="lightseekorg/tokenspeed#178"),
+    Row("a fast path of bf16 with its mask", lambda: HalfPath(True)),
+    Row("angles in bf16", lambda: Angles(False), "from position", "precision_kept",
+        published="KellerJordan/modded-nanogpt#39"),
+    Row("angles in fp32", lambda: Angles(True), "", "precision_kept"),
+    Row("a mean over ignored labels", loss("mean of all"), "labels of -100 are not ignored",
+        published="TransformerLensOrg/TransformerLens#1607"),
+    Row("a mean over ignored labels in training", loss("mean of all in training"),
+        f"labels of -100 are not ignored.*\n{IN_TRAINING}"),
+    Row("ignored labels are token 0", loss("token 0"), "trained as token 0",
+        published="huggingface/trl#1625"),
+    Row("smoothing of ignored labels", loss("smoothed everywhere"),
+        "ignored labels have a gradient"),
+    Row("smoothing of other labels", loss("smoothed"), told="-100 count neither"),
+    Row("a sum over labels", loss("sum"), told="the loss is a sum"),
+    *(Row(f"a loss in a {kind}", loss("", kind), told="targets are the next")
+      for kind in ("dict", "tuple")),
+    Row("a loss alone", loss("", "loss"), told="-100 count neither"),
+    Row("a loss alone, mean of all", loss("mean of all", "loss"), "labels of -100"),
+    Row("a cache under another name", cache(""), told="gives the outputs of one pass"),
+    Row("positions restart", cache("restarts"), "from the first cached step on"),
+    Row("a cap that steps of one leave out", cache("uncapped steps"), "with larger weights"),
+    Row("positions restart in training", cache("restarts in training"), "in training mode"),
+    Row("no bias in steps of one", cache("no bias in steps of one"),
+        "steps of one token are wrong, those of several are right",
+        published="keras-team/keras-hub#2861"),
+    Row("the second step is not stored", cache("second step is not stored"),
+        "the first cached step is right, the second is not",
+        published="ggml-org/llama.cpp#11445"),
+    Row("the window of the first row", cache("window of the first row", 6),
+        "steps of several tokens are wrong, those of one[\\s\\S]*one pass does not",
+        published="pytorch/executorch#21857"),
+    Row("a window in steps", cache("", 6)),
+    Row("only keys are reordered", cache("keys are reordered alone"), "rows in another order",
+        published="huggingface/transformers#46612"),
+    Row("a cache of 8 bits", cache("rounded"), told="rounding of the cache"),
+    Row("a prefix", Prefix, options=PREFIX),
+    Row("no mask after a prefix", lambda: Prefix(False), "reads?", options=PREFIX),
+    Row("at most 8 rows", lambda: Limited(length=12)),
+    Row("at most 3 rows, asked for", lambda: LM(length=12), options={"rows": 3}),
+    Row("a length of 0", lambda: WithLength(length=12)),
+    Row("compiled", compiled),
+]  # fmt: skip

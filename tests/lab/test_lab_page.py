@@ -1,0 +1,153 @@
+"""docs/lab.html: it is what scripts/lab.py builds, and works in Chromium from a file."""
+
+import json
+import subprocess
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts.lab import PAGE, built_page, read_entries, runs_of, unpacked
+from tests.pages.test_browser import BROWSER
+
+in_chromium = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium")
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
+    "--disable-background-networking --disable-component-update --window-size=1400,1000"
+).split()
+
+# What a reader does with the page, in its own scope; `seen` is what comes back.
+READER = """<script>
+const seen = { errors: [] };
+addEventListener("error", (event) => seen.errors.push(event.message));
+addEventListener("unhandledrejection", (event) => seen.errors.push(String(event.reason)));
+addEventListener("securitypolicyviolation", (event) => seen.errors.push(event.blockedURI));
+const until = (done) => new Promise((resolve) => {
+  const waiting = setInterval(() => {
+    if (document.body.dataset.failed) seen.errors.push(document.body.dataset.failed);
+    if (!done() && !seen.errors.length) return;
+    clearInterval(waiting);
+    resolve();
+  }, 20);
+});
+const text = (id) => document.getElementById(id).innerText;
+(async () => {
+  DO
+  seen.requests = performance.getEntriesByType("resource").map((entry) => entry.name)
+    .filter((name) => !name.startsWith("blob:"));
+  parent.postMessage(seen, "*");
+})();
+</script></body>"""
+# A frame has the width of a phone, which a window has not, and tells what was seen.
+FRAME = """<!doctype html><body><iframe id="frame" src="page.htmlADDRESS"
+style="width: 1280px; height: 800px; border: 0"></iframe><script>
+onmessage = ({ data }) => {
+  const letter = { method: "POST", mode: "no-cors", body: JSON.stringify(data) };
+  if (data === "narrow") frame.style.width = "390px";
+  else fetch("http://127.0.0.1:PORT", letter);
+};
+</script></body>"""
+
+
+def visit(folder: Path, address: str, do: str, *, dark: bool = False) -> dict[str, Any]:
+    """What a reader sees who does something with the page in Chromium, opened from a file."""
+    arrived = threading.Event()
+    seen: dict[str, Any] = {}
+
+    class Mailbox(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            seen.update(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+            arrived.set()
+
+        def log_message(self, *_: Any) -> None:
+            """Print nothing."""
+
+    page = PAGE.read_text(encoding="utf-8")
+    (folder / "page.html").write_text(page.replace("</body>", READER.replace("DO", do)))
+    server = HTTPServer(("127.0.0.1", 0), Mailbox)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    frame = FRAME.replace("ADDRESS", address).replace("PORT", str(server.server_port))
+    (folder / "frame.html").write_text(frame)
+    command = [
+        *(str(BROWSER), *FLAGS, f"--user-data-dir={folder / 'profile'}"),
+        f"--blink-settings=preferredColorScheme={0 if dark else 1}",
+        *("--remote-debugging-port=0", (folder / "frame.html").as_uri()),  # keeps it running
+    ]
+    browser = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        assert arrived.wait(timeout=280), "the page did not answer"
+    finally:
+        browser.terminate()
+        browser.wait()
+        server.shutdown()
+        server.server_close()
+    assert seen["errors"] == [] and seen["requests"] == []
+    return seen
+
+
+TO_THE_END = """
+  document.querySelectorAll("#answers button")[0].click();
+  await until(() => page.models.length && page.models[0].losses.length >= 2);
+  document.getElementById("pause").click();
+  document.getElementById("pause").click();  // goes on within the step
+  document.getElementById("pause").click();
+  await until(() => !page.looping);
+  seen.stopped = stepsDone();
+  seen.button = text("pause");
+  document.getElementById("pause").click();
+  await until(() => !document.getElementById("result").hidden);
+  seen.steps = page.models.map((model) => model.losses.length);
+  seen.losses = page.models.map((model) => model.validated);
+  seen.table = text("losses");
+  seen.command = text("command");
+  seen.outcome = text("outcome");
+  seen.said = page.models.map((model) => model.said.textContent);
+  seen.map = document.querySelector(".map").getBoundingClientRect().width;
+  const slider = document.getElementById("row");
+  slider.value = 40;
+  slider.dispatchEvent(new Event("input"));
+  seen.reading = text("reading");
+  seen.dark = matchMedia("(prefers-color-scheme: dark)").matches;
+  seen.wide = document.documentElement.scrollWidth - innerWidth;
+  parent.postMessage("narrow", "*");
+  await until(() => innerWidth === 390);
+  await new Promise((resolve) => setTimeout(resolve, 100));
+  seen.narrow = document.documentElement.scrollWidth - innerWidth;
+  seen.narrowMap = document.querySelector(".map").getBoundingClientRect().width;
+"""
+
+
+def test_the_page_is_what_the_script_builds() -> None:
+    built = unpacked(built_page())
+    assert unpacked(PAGE.read_text(encoding="utf-8")) == built, "run python scripts/lab.py"
+    assert len(PAGE.read_bytes()) < 800_000
+
+
+def see_lesson(folder: Path, lesson: str, steps: int, dark: bool) -> None:
+    seen = visit(folder, f"#{lesson}&seed=3&steps={steps}", TO_THE_END, dark=dark)
+    first, second = runs_of(lesson)
+    assert seen["steps"] == [steps, steps] and 2 <= seen["stopped"] < steps
+    assert seen["button"] == "Continue" and seen["dark"] == dark
+    assert all(0 < loss < 6 for loss in seen["losses"]) and len(set(seen["losses"])) == 2
+    assert all(f"{loss:.5f}" in seen["table"] for loss in seen["losses"])
+    assert f"attn={first.variant},{second.variant} seed=3" in seen["command"]
+    assert seen["outcome"] and all(len(said) > 50 for said in seen["said"])
+    assert first.label in seen["reading"] and "%" in seen["reading"]
+    assert seen["wide"] <= 0 and seen["narrow"] <= 0  # nothing is wider than the window
+    assert seen["map"] > 300 and 150 < seen["narrowMap"] < 195
+
+
+@in_chromium
+def test_a_lesson_in_chromium(tmp_path: Path) -> None:
+    see_lesson(tmp_path, "heads", 6, dark=False)
+
+
+@pytest.mark.slow
+@in_chromium
+@pytest.mark.parametrize("lesson", read_entries())
+def test_every_lesson_in_chromium(lesson: str, tmp_path: Path) -> None:
+    see_lesson(tmp_path, lesson, 20, dark=lesson in ("mask", "none"))
