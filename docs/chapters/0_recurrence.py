@@ -79,7 +79,8 @@ x = torch.randn(1, T, C, generator=stream)
 W, U = recurrent.weight_hh_l0, recurrent.weight_ih_l0
 b = recurrent.bias_hh_l0 + recurrent.bias_ih_l0
 
-h, states = torch.zeros(1, C), []
+h = torch.zeros(1, C)
+states = []
 with torch.no_grad():
     for t in range(T):
         h = torch.tanh(h @ W.T + x[:, t] @ U.T + b)
@@ -163,7 +164,8 @@ Markdown(
 # **Predict.** After 250 steps, which model recalls the first of 4 symbols? Of 64? Chance is 1 in 8.
 
 # %% tags=["hide-input"]
-SYMBOLS, WIDTH = 8, 32
+SYMBOLS = 8
+WIDTH = 32
 
 
 class Reader(nn.Module):
@@ -351,7 +353,8 @@ Markdown(
 
 # %% tags=["hide-cell"]
 # Each layer reaches one position further to each side: 63 layers. Dilation makes it logarithmic.
-layers, reached = 0, 0
+layers = 0
+reached = 0
 while reached < 63:
     layers, reached = layers + 1, reached + 1
 dilated = math.ceil(math.log2(64))

@@ -87,10 +87,10 @@ exponentials = [
     for q in queries
 ]
 weights = [[e / sum(row) for e in row] for row in exponentials]
-outputs = [
-    [sum(w * v[c] for w, v in zip(row, values, strict=True)) for c in (0, 1)]
-    for row in weights
-]
+outputs = []
+for row in weights:
+    pairs = list(zip(row, values, strict=True))
+    outputs.append([sum(w * v[c] for w, v in pairs) for c in (0, 1)])
 
 # %% tags=["remove-input"]
 rows = [

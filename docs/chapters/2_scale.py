@@ -89,7 +89,8 @@ for D in WIDTHS:
 with styled():
     figure, places = panels(6, width=4.0, height=2.3, columns=3, share=True)
     for n, place in enumerate(places):
-        name, D = ("no scale", "1/√D")[n // 3], WIDTHS[n % 3]
+        name = ("no scale", "1/√D")[n // 3]
+        D = WIDTHS[n % 3]
         place.bar(range(1, 13), bars[name, D].tolist(), color=COLORS[1 - n // 3])
         place.set(title=f"{name}, D = {D}", ylim=(0, 1), xticks=(1, 6, 12))
     for place in places[3:]:
@@ -282,7 +283,8 @@ above = torch.randn(output.shape, generator=stream, dtype=torch.float64)
 
 norms = gradient.norm(dim=-1)  # (1, 8, N): one per row
 frozen = pattern.detach().amax(-1) > 0.99
-stuck, alive = float(norms[frozen].median()), float(norms[~frozen].median())
+stuck = float(norms[frozen].median())
+alive = float(norms[~frozen].median())
 
 # %% tags=["remove-input"]
 share = float(measures.saturated_rows(pattern.detach(), all_keys).mean())
@@ -308,7 +310,8 @@ Markdown(
 # the loss suffer without the scale?
 
 # %% tags=["hide-input"]
-SIGMAS, RATES = ("0.02", "0.125", "0.25"), ("1e-3", "1e-2")
+SIGMAS = ("0.02", "0.125", "0.25")
+RATES = ("1e-3", "1e-2")
 C = D = 64
 keys = 64
 predicted = {s: math.sqrt(D) * float(s) ** 2 * C for s in SIGMAS}

@@ -169,7 +169,8 @@ trained = train(
     "probes=none logger=none",
 )
 runs = trained.set_index("attn")
-loss, floor = runs.val_loss.to_dict(), runs.val_floor["sdpa"]
+loss = runs.val_loss.to_dict()
+floor = runs.val_floor["sdpa"]
 
 # %% [markdown]
 # ## What the checkup finds
@@ -182,10 +183,9 @@ reports = {}
 for name in VARIANTS:
     model, _ = load_model(runs.folder[name])
     reports[name] = checkup(model, name=name)  # takes a second or two
-wrong = {
-    name: [r for r in report.results if r.status in ("fault", "suspicious")]
-    for name, report in reports.items()
-}
+wrong = {}
+for name, report in reports.items():
+    wrong[name] = [r for r in report.results if r.status in ("fault", "suspicious")]
 
 # %% tags=["remove-input"]
 rows = []

@@ -235,7 +235,10 @@ runs = trained.set_index("attn")
 # %% tags=["remove-input"]
 corpus = plays(length=60000)
 ids = corpus.val[: 8 * 64].long().view(8, 64)
-seen, apart, effective, rows = {}, {}, {}, []
+seen = {}
+apart = {}
+effective = {}
+rows = []
 for name, rule in VARIANTS.items():
     net, alphabet = load_model(runs.folder[name])
     assert list(alphabet) == list(corpus.alphabet)

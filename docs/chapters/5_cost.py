@@ -165,14 +165,12 @@ for T in FURTHER:
 table(["T", "manual, ms", "sdpa, ms", "manual, MB", "sdpa, MB"], rows)
 
 # %% tags=["hide-input"]
-powers = {
-    (what, name): exponent(lengths, [cost[name, T] for T in lengths])
-    for what, cost, lengths in (
-        ("time", took, LENGTHS),
-        ("memory", held, FURTHER[1:]),
-    )
-    for name in KERNELS
-}
+powers = {}
+for name in KERNELS:
+    times = [took[name, T] for T in LENGTHS]
+    powers["time", name] = exponent(LENGTHS, times)
+    bytes_held = [held[name, T] for T in FURTHER[1:]]
+    powers["memory", name] = exponent(FURTHER[1:], bytes_held)
 with styled():
     figure, (left, right) = panels(2)
     for color, name in zip(COLORS, KERNELS, strict=False):

@@ -227,7 +227,8 @@ def cross_attention(x, memory):
     return mixed.transpose(1, 2).flatten(2) @ W_o, pattern
 
 
-x, memory = normal(1, 5, C), normal(1, 7, 24)
+x = normal(1, 5, C)
+memory = normal(1, 7, 24)
 y, pattern = cross_attention(x, memory)
 {"output": tuple(y.shape), "pattern": tuple(pattern.shape)}
 

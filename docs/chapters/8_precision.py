@@ -44,7 +44,8 @@ from chapters.shown import panels, picture, table
 
 stream = torch.Generator().manual_seed(0)
 B, H, T, D = 2, 4, 64, 32
-MASK, SCALE = build_mask(causal, T), D**-0.5
+MASK = build_mask(causal, T)
+SCALE = D**-0.5
 
 
 def inputs(dtype=torch.float64):
@@ -118,7 +119,8 @@ float((by_kernel - by_formula).abs().max())
 
 # %% tags=["remove-input"]
 PAIR = {"fp64": torch.float64, "fp32": torch.float32}
-rows, largest = [], {}
+rows = []
+largest = {}
 for name, dtype in PAIR.items():
     differences = apart(
         with_gradients(fused, dtype), with_gradients(written_out, dtype)
@@ -204,7 +206,8 @@ table(["format", "eps", "largest number", "smallest normal number"], rows)
 
 # %%
 FACTORS = (1, 4, 16, 64)
-BF16, FP16 = torch.bfloat16, torch.float16
+BF16 = torch.bfloat16
+FP16 = torch.float16
 lines = {
     "bf16, all of it": [error(all_in, BF16, f) for f in FACTORS],
     "fp16, all of it": [error(all_in, FP16, f) for f in FACTORS],

@@ -165,7 +165,8 @@ runs = train(
 losses = runs.groupby("attn").loss
 
 # %% tags=["hide-input"]
-means, noise = losses.mean(), losses.std()["sdpa"]
+means = losses.mean()
+noise = losses.std()["sdpa"]
 floor = runs.val_floor[0]
 assert (losses.count() == 3).all() and len(means) == 3
 

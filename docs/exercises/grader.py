@@ -156,7 +156,8 @@ def grade_statements(answers: Mapping[int, str | None]) -> list[Grade]:
     Args:
         answers: number of the statement, counted from 1 -> one of `VERDICTS`, or None.
     """
-    rows, grades = statements(), []
+    rows = statements()
+    grades = []
     for number, answer in answers.items():
         if number not in range(1, len(rows) + 1):
             told = f"There is no such statement; numbers are 1 to {len(rows)}."
