@@ -49,9 +49,7 @@ def without_numbers(text: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("instruction_set", SETS)
-def test_the_first_example_says_what_the_readme_says(
-    instruction_set: str, tmp_path: Path
-) -> None:
+def test_the_first_example_says_what_the_readme_says(instruction_set: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, *command_of_readme(), f"outputs={tmp_path}"],
         cwd=ROOT,
