@@ -49,7 +49,7 @@ def check_deterministic(tried: Subject) -> Passed:
     """The same inputs give the same outputs, see `assert_deterministic`."""
     __tracebackhide__ = True
     with tried.put(State(own_dtype=True)) as there:
-        x = there.draw(1, there.length)
+        x = there.draw(1, there.usual_length)
         _require_memoryless(replace(there, seeded=True), x)
         first = there(x)
         second = there(x)
@@ -128,7 +128,7 @@ def check_rows_independent(tried: Subject) -> Passed:
         if said:
             look = "look for a statistic over the batch, and batch and time that are exchanged "
             raise CheckFailed(said, look + "(batch_first=True)", state=str(EVALUATION))
-        x = there.draw(tried.rows if tried.exact else min(4, tried.rows), there.length)
+        x = there.draw(tried.rows if tried.exact else min(4, tried.rows), there.usual_length)
         # Dropout that is on in evaluation mode drops others in another batch.
         if not tried.exact and relative(there(x), there(x)) <= SAME:
 
@@ -149,7 +149,7 @@ def rows_mixed(tried: Subject) -> str:
     """Which row of a batch changes the outputs of which other, in words; "" if none does."""
     B = tried.rows if tried.exact else min(4, max(2, tried.rows))
     whole_batch = replace(tried, rows=max(B, tried.rows), seeded=True)
-    x = tried.draw(B, tried.length)
+    x = tried.draw(B, tried.usual_length)
     other = tried.other(x)
     whole = whole_batch(x)
     if not bool(whole.isfinite().all()):
@@ -184,7 +184,8 @@ def check_modes_agree(tried: Subject) -> Passed:
     __tracebackhide__ = True
     if not tried.weights:
         raise CannotCheck("no torch module is known behind the model, which has no modes")
-    x = tried.draw(tried.rows if tried.exact else min(2, tried.rows), tried.length)
+    B = tried.rows if tried.exact else min(2, tried.rows)
+    x = tried.draw(B, tried.usual_length)
     not_tried: list[str] = []
     states: list[str] = []
     for state in MODES:
@@ -386,7 +387,8 @@ def _gradient(value: Tensor, weights: list[Tensor]) -> list[Tensor]:
 
 
 def _differentiable(tried: Subject, x: Tensor) -> Tensor:
-    return outputs_of(tried.raw(x), tuple(x.shape[:2]))
+    y = outputs_of(tried.raw(x), tuple(x.shape[:2]))
+    return y.masked_fill(~y.isfinite(), 0.0)  # logits of symbols that are never chosen
 
 
 def _measured(value: Callable[[float], float], size: float, told: float) -> Slope | None:

@@ -203,6 +203,13 @@ class Subject:
         most = int((MULTIPLICATIONS / self.multiplications) ** 0.5)
         return min(self.length, DENSE, max(8, most))
 
+    @cached_property
+    def usual_length(self) -> int:
+        """The length of most sequences: the whole one, but of a large model a shorter one."""
+        if self.affordable(self.length) >= 2 * MOST_ROWS:
+            return self.length
+        return self.fitting(self.dense)
+
     def not_tried(self, looked_at: set[str]) -> list[str]:
         """What no property looks at: arguments but some, outputs beside the first, lengths."""
         missing = []
@@ -212,7 +219,7 @@ class Subject:
             missing.append("other calls than yours")
         elif arguments:
             missing.append(f"the arguments {', '.join(arguments)} (give call)")
-        x = self.draw(self.rows if self.exact else min(2, self.rows), self.length)
+        x = self.draw(self.rows if self.exact else min(2, self.rows), self.usual_length)
         others = list(floats_of(self.raw(x), tuple(x.shape[:2])))[1:]
         if others:
             missing.append(f"the outputs {', '.join(others)} (give call)")
