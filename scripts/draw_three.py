@@ -75,7 +75,8 @@ def over_seeds(
 
 def distance(place: Axes) -> str:
     """The largest difference between the patterns of two heads during training."""
-    parts, color = judged("identical_heads")[2], color_of("identical_heads")
+    parts = judged("identical_heads")[2]
+    color = color_of("identical_heads")
     for name, arm, dash in (
         ("free_output", "free output", "--"),
         ("dropout", "tied, dropout", ":"),

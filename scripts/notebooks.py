@@ -38,7 +38,8 @@ SOLUTION = re.compile(r"^( *)### BEGIN SOLUTION\n.*?### END SOLUTION$", re.DOTAL
 
 def exercises(file: Path, *, solutions: bool) -> NotebookNode:
     """A sheet, with its solutions or with stubs, and a score at the end."""
-    cells, names = jupytext.read(file, fmt="py:percent").cells, []
+    cells = jupytext.read(file, fmt="py:percent").cells
+    names = []
     for cell in cells:
         if graded := re.search(r"^points\(grade\((\w+)\)", cell.source, re.MULTILINE):
             names.append(graded[1])
@@ -64,7 +65,8 @@ def chapter(file: Path, *, solutions: bool) -> NotebookNode:
     for cell in cells:
         tags = cell.metadata.get("tags", [])
         if not solutions and ("hide-cell" in tags or "<details>" in cell.source):
-            cell.cell_type, cell.source = "code", "# your code"
+            cell.cell_type = "code"
+            cell.source = "# your code"
             cell.pop("attachments", None)
         elif tags:
             cell.metadata["jupyter"] = {"source_hidden": True}

@@ -79,7 +79,8 @@ def check_multi_head(answer: Callable[..., Any]) -> None:
     B, T, H, C = 2, 5, 3, 12
     x = normal(B, T, C)
     W_q, W_k, W_v, W_o = (normal(C, C, seed=seed) / math.sqrt(C) for seed in range(1, 5))
-    qkv, turned = ([x @ W for W in (W_q, W_k, W_v)], [x @ W.mT for W in (W_q, W_k, W_v)])
+    qkv = [x @ W for W in (W_q, W_k, W_v)]
+    turned = [x @ W.mT for W in (W_q, W_k, W_v)]
     right = _merge(_mix(*_split(qkv, H)))
     wrong = [*_wrong_scores(*_split(qkv, H)), *_wrong_heads(qkv, H)]
     mistakes = [(y @ W_o, sentence) for y, sentence in wrong]
@@ -131,7 +132,8 @@ def _wrong_heads(qkv: list[Tensor], H: int) -> list[tuple[Tensor, str]]:
     """What wrong heads give before the output projection, (B, T, C)."""
     B, T, C = qkv[0].shape
     q, k, v = _split(qkv, H)
-    mixed, D = _mix(q, k, v), C // H
+    mixed = _mix(q, k, v)
+    D = C // H
     first = [y[:, :1].expand(y.shape) for y in (q, k)]
     viewed = [y.reshape(B, H, T, D) for y in qkv]
     return [

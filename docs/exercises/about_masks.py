@@ -22,7 +22,8 @@ from .comparison import KEYS_LAST, Wrong, as_tensor, close, compare, examine, no
 def check_causal_mask(answer: Callable[..., Any]) -> None:
     """causal_mask(T)."""
     for T in (4, 1, 7):
-        got, right = as_tensor(answer(T)), build_mask(causal, T)
+        got = as_tensor(answer(T))
+        right = build_mask(causal, T)
         if got.dtype != torch.bool:
             raise Wrong(f"The mask is {got.dtype}: a mask must be bool, True = may attend.")
         everything = torch.ones(T, T, dtype=torch.bool)
@@ -112,7 +113,8 @@ def check_kernel(answer: Callable[..., Any]) -> None:
 
 def check_decoder_mask(answer: Callable[..., Any]) -> None:
     """decoder_mask(lengths, T): causal, and no padded key."""
-    lengths, T = torch.tensor([4, 2, 1]), 4
+    lengths = torch.tensor([4, 2, 1])
+    T = 4
     lower = build_mask(causal, T).expand(3, T, T)
     keys = (torch.arange(T) < lengths[:, None])[:, None, :].expand(3, T, T)
     longer = (torch.arange(T) <= lengths[:, None])[:, None, :]

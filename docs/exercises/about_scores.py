@@ -20,7 +20,9 @@ def check_scores(answer: Callable[..., Any]) -> None:
     """scores(q, k): scaled dot products."""
     for shape in ((5, 3), (2, 3, 5, 3)):  # the second has heads
         q, k = normal(*shape), normal(*shape[:-2], 7, shape[-1], seed=1)
-        dots, T, D = q @ k.mT, shape[-2], shape[-1]
+        dots = q @ k.mT
+        T = shape[-2]
+        D = shape[-1]
         mistakes = [
             (dots, "The scores are not scaled: divide them by sqrt(D)."),
             (dots / D, "They are divided by D: divide by sqrt(D), and only once."),

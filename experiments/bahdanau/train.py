@@ -59,12 +59,15 @@ class Writer:
     """Writes one English sentence, and translates it."""
 
     def __init__(self, chance: Random) -> None:
-        self.chance, self.english = chance, list[str]()
+        self.chance = chance
+        self.english = list[str]()
 
     def pair(self) -> Pair:
         """A sentence with its translation."""
         frame = self.pick("plain, timed, placed, negated, asked")[0]
-        past, asked, negated = self.happens(0.5), [], []
+        past = self.happens(0.5)
+        asked = []
+        negated = []
         time = [self.say(*self.pick(TIMES[past]))] if frame == "timed" else []
         if frame == "asked":
             asked = [self.say("did" if past else "do", "ka")]
@@ -72,13 +75,20 @@ class Writer:
         if asked and not past and not plural:
             self.english[asked[0][1]] = "does"
         if frame == "negated":
-            self.english.append("did" if past else "do" if plural else "does")
+            present = "do" if plural else "does"
+            self.english.append("did" if past else present)
             negated = [self.say("not", "na")]
         alone = self.happens(0.25)
         base, third, was, stem = self.pick(INTRANSITIVE if alone else TRANSITIVE)
         bare = frame in ("negated", "asked") or (plural and not past)
         root = IRREGULAR_PASTS.get(stem, stem + "iv") if past else stem
-        verb = self.say(base if bare else was if past else third, root + ("em" if plural else "e"))
+        if bare:
+            said = base
+        elif past:
+            said = was
+        else:
+            said = third
+        verb = self.say(said, root + ("em" if plural else "e"))
         thing = [] if alone else self.phrase()[0]
         place = []
         if frame == "placed":
@@ -93,7 +103,7 @@ class Writer:
         counted = plural and self.happens(0.4)
         definite = not counted and (plural or self.happens(0.6))
         vowel = "a" if self.happens(0.5) else "o"
-        ending = vowel + "n" * plural
+        ending = f"{vowel}n" if plural else vowel
         adjective = self.pick(ADJECTIVES) if self.happens(0.4) else []
         singular, plurals, stem = self.pick(NOUNS[vowel])
         after = []
@@ -126,7 +136,8 @@ class Writer:
 
 def make_pairs(count: int, seed: int = 0) -> list[Pair]:
     """Pairs of different sentences."""
-    chance, found = Random(seed), dict[tuple[str, ...], Pair]()
+    chance = Random(seed)
+    found = dict[tuple[str, ...], Pair]()
     while len(found) < count:
         pair = Writer(chance).pair()
         found.setdefault(tuple(pair.source), pair)
@@ -197,8 +208,10 @@ class Translator(nn.Module):
         """Logits (B, T, V) and weights (B, T, S), with the words (B, T) given to the decoder, or
         with its own most likely ones."""
         states, state = self.encode(source)
-        keys, mask = self.key(states), source != PAD
-        word, found = torch.full_like(source[:, 0], START), []
+        keys = self.key(states)
+        mask = source != PAD
+        word = torch.full_like(source[:, 0], START)
+        found = []
         for t in range(longest if given is None else given.shape[1]):
             word = word if given is None else given[:, t]
             logits, state, pattern = self.step(word, state, states, keys, mask)
@@ -268,7 +281,8 @@ def bleu(said: Sequence[list[str]], meant: Sequence[list[str]]) -> float:
             counts, others = (
                 Counter(zip(*(x[i:] for i in range(n)), strict=False)) for x in (a, b)
             )
-            right, total = right + (counts & others).total(), total + counts.total()
+            right = right + (counts & others).total()
+            total = total + counts.total()
         if not right:
             return 0.0
         logs += math.log(right / total) / 4
@@ -315,7 +329,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, help="a directory for the heatmaps, alignments.svg")
     given = parser.parse_args(arguments)
     pairs = make_pairs(given.pairs + given.pairs // 10)
-    words, known, new = Words(pairs), pairs[: given.pairs], pairs[given.pairs :]
+    words = Words(pairs)
+    known = pairs[: given.pairs]
+    new = pairs[given.pairs :]
     print("score         seed   BLEU   aligned   CPU seconds an epoch")
     nets: dict[str, Translator] = {}
     for seed in range(given.seeds):

@@ -45,7 +45,8 @@ def weight_on_start(net: GPT) -> dict[str, Any]:
     x, _ = backcopy(net.block_size, SYMBOLS).windows("val", net.block_size, 64)
     late = x > 0  # (B, T)
     late[:, :8] = False  # with few keys, even weights are large
-    plain, triggers = late & (x <= SYMBOLS), late & (x > SYMBOLS)
+    plain = late & (x <= SYMBOLS)
+    triggers = late & (x > SYMBOLS)
     weights = [view.pattern[..., 0].mean(1) for view in views(net, x)]  # (B, T) each
     mean = sum(weights) / len(weights)
     return {"plain": float(mean[plain].mean()), "triggers": float(mean[triggers].mean())}

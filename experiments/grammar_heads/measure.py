@@ -56,7 +56,9 @@ def find(dependency: re.Pattern[str], text: str, ids: Tensor, block_size: int) -
         ids: the same, as the model reads it, (N,) int64.
         block_size: T.
     """
-    rows, queries, spans = [], [], []
+    rows = []
+    queries = []
+    spans = []
     for match in dependency.finditer(text):
         first = match.end() - block_size - 1
         if max(first, 0) > match.start("source") or first < 0:
@@ -92,7 +94,8 @@ def weight_on_span(pattern: Tensor, queries: Tensor, start: Tensor, stop: Tensor
 @torch.no_grad()
 def patterns(net: GPT, ids: Tensor) -> Tensor:
     """Patterns of all layers' heads, layer after layer: (B, T) -> (B, L * H, T, T)."""
-    x, found = net.embed(ids), []
+    x = net.embed(ids)
+    found = []
     for block in net.blocks:
         found.append(block.attn.pattern(block.ln_1(x)))
         x = block(x)

@@ -32,7 +32,8 @@ def after_training(folder: Path) -> Mapping[str, Any]:
 @torch.no_grad()
 def head_scores(net: GPT, ids: Tensor) -> dict[str, Any]:
     """The best head of each layer: its induction score and its previous-position score."""
-    mask, x = build_mask(causal, ids.shape[1]), net.embed(ids)
+    mask = build_mask(causal, ids.shape[1])
+    x = net.embed(ids)
     found: dict[str, Any] = {"induction": [], "previous": []}
     for block in net.blocks:
         pattern = block.attn.pattern(block.ln_1(x))

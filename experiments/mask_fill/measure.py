@@ -52,7 +52,8 @@ def _net(kernel: Kernel, seed: int) -> GPT:
 
 @torch.inference_mode()
 def _future_mass(net: GPT, ids: torch.Tensor) -> float:
-    largest, x = 0.0, net.embed(ids)
+    largest = 0.0
+    x = net.embed(ids)
     for block in net.blocks:
         pattern = block.attn.pattern(block.ln_1(x))
         largest = max(largest, float(pattern.triu(1).sum(-1).max()))

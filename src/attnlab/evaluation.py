@@ -13,8 +13,8 @@ from attnlab.building.checkpoints import load_model, model_settings_of, read_che
 from attnlab.building.models import at_length
 from attnlab.building.settings import Group, ModelSettings
 from attnlab.data import Data, sequences
-from attnlab.data.contract import IGNORED, Batch
-from attnlab.data.corpus import text
+from attnlab.data.contract import IGNORED, Alphabet, Batch
+from attnlab.data.corpus import Corpus, text
 from attnlab.errors import BadInput
 from attnlab.model import GPT
 from attnlab.probes import measures
@@ -81,6 +81,33 @@ def included_data() -> set[str]:
     return {"attnlab.data.corpus.tinyshakespeare", "attnlab.data.plays.plays"} | tasks
 
 
+def data_of_run(stored: Group, alphabet: Alphabet, *, trust: bool) -> Data:
+    """The data of a run, in the symbols of its model. BadInput unless they are included in attnlab
+    or the run is trusted."""
+    if not trust and stored["_target_"] not in included_data():
+        raise BadInput(
+            f"the run's data are not included in attnlab ({stored['_target_']}); name a text with "
+            "--file or, if you trust the run, allow it to load them with --trust"
+        )
+    apart = ["batch_size", "eval_lengths", "source"]
+    if "tokenizer" in stored:
+        # Its tokenizer.json may have moved; the checkpoint has what was in it.
+        data = build(stored | {"tokenizer": "bytes"}, "data", apart=apart)()
+        return in_symbols_of_the_model(data, alphabet)
+    data = build(stored, "data", apart=apart)()
+    if list(data.alphabet) != list(alphabet):
+        raise BadInput(f"{data.name} has other symbols than the model")
+    return data
+
+
+def in_symbols_of_the_model(data: Corpus, alphabet: Alphabet) -> Corpus:
+    """A text encoded by the alphabet of a checkpoint; BadInput if this lacks a character."""
+    try:
+        return data.encoded_by(alphabet)
+    except BadInput as error:
+        raise BadInput(f"{data.name} has other symbols than the model: {error}") from error
+
+
 def evaluate(
     target: Path, file: Path | None, length: int | None, *, trust: bool = False
 ) -> dict[str, Any]:
@@ -95,18 +122,12 @@ def evaluate(
     checkpoint = read_checkpoint(target)
     model, attn = model_settings_of(checkpoint)
     stored = checkpoint["attnlab"]["config"]["data"]
-    data: Data
-    if file is not None:
-        data = text(str(file), stored.get("tokenizer", "characters"))
-    elif trust or stored["_target_"] in included_data():
-        data = build(stored, "data", apart=["batch_size", "eval_lengths", "source"])()
+    if file is None:
+        data = data_of_run(stored, alphabet, trust=trust)
+    elif stored["_target_"].startswith(f"{sequences.__name__}."):
+        raise BadInput(f"{target} was trained on a task, so it cannot read the text {file}")
     else:
-        raise BadInput(
-            f"the run's data are not included in attnlab ({stored['_target_']}); name a text with "
-            "--file or, if you trust the run, allow it to load them with --trust"
-        )
-    if list(data.alphabet) != list(alphabet):
-        raise BadInput(f"{data.name} has other symbols than the model")
+        data = in_symbols_of_the_model(text(str(file), "bytes"), alphabet)
     T = net.block_size if length is None else length
     (at,) = at_lengths(net, data, [T], model, attn)
     measured = by_position(at.net, at.batches, T)

@@ -133,7 +133,7 @@ def test_train_is_train_py(tmp_path: Path, text_file: Path) -> None:
 
 def test_a_setting_of_train_keeps_the_message_of_hydra(tmp_path: Path) -> None:
     done = attnlab("train", "optim.rate=1", f"outputs={tmp_path}")
-    assert done.code == 1 and "optim.rate" in done.err and not [*tmp_path.iterdir()]
+    assert done.code == 2 and "optim.rate" in done.err and not [*tmp_path.iterdir()]
 
 
 def test_the_csv_of_runs_has_every_setting_and_metric(place: Path) -> None:

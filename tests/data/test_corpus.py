@@ -121,13 +121,27 @@ def test_windows_lie_in_the_text_and_reach_both_ends(T: int) -> None:
 
 def test_a_file_is_read_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    content = "\ufeffto be\r\n" * 9 + "no line break at its end"
+    content = "to be\r\n\ufeff" * 9 + "no line break at its end"
     (tmp_path / "my [text].txt").write_bytes(content.encode())
     corpus = text("~/my [text].txt")
     ids = torch.cat([corpus.train, corpus.val]).tolist()
     assert corpus.alphabet.decode(ids) == content and corpus.name == "my [text].txt"
     one_line = Corpus.of("one line", "abc" * 40, "characters")
     assert one_line.at_length(8) is one_line and len(one_line.alphabet) == 3
+
+
+def test_a_byte_order_mark_is_left_out_with_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "marked.txt").write_bytes(b"\xef\xbb\xbf" + b"to be " * 9)
+    with pytest.warns(UserWarning, match="byte order mark"):
+        corpus = text(str(tmp_path / "marked.txt"))
+    assert "".join(corpus.alphabet) == " beot"
+
+
+def test_a_tokenizer_with_gaps_has_a_symbol_for_its_largest_id() -> None:
+    words = {"to": 0, " be": 3, "?": 9}
+    alphabet = Subwords(Tokenizer(models.WordLevel(words, "?")).to_str())
+    assert len(alphabet) == 10 and len([*alphabet]) == 10
+    assert max(alphabet.encode("?")) < len(alphabet)
 
 
 @pytest.fixture

@@ -79,6 +79,7 @@ ALLOWED = {
     "letters with numbers": "(q1, q2), (k1, k2) = split(q), cut(k)",
     "the same call": "query, words = normalize(a), normalize(b)",
     "the same method": "nouns, verbs = given['nouns'].split(), given['verbs'].split()",
+    "the same call of numbers": "short, dear = operations(32, 512), operations(8192, 512)",
     "a known pair": "low, high = x.min(), x.max()",
     "constants of a pair": "BEGIN, END = '<!-- a -->', '<!-- b -->'",
     "a common part": "rows_left, rows_after = cat(left), after",

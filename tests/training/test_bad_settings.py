@@ -1,5 +1,8 @@
 """Bad input is one sentence or Hydra's own message, and harms no files."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,23 +10,60 @@ from typing import Any
 import pytest
 
 from attnlab.errors import BadInput
-from tests.cli import small_run
+from tests.cli import small_run, train_py
+from tests.conftest import ROOT, on_text
 
-# Overrides, and what the message names. Hydra's messages end with code 1, attnlab's with 2.
-OF_HYDRA = [
+# What beginners type, and what the first line of the answer names: the right word, or the form.
+MISTAKES = [
     ("typo=1", "typo"),
-    ("modl.n_head=3", "modl"),
-    ("model.n_hed=3", "n_hed"),
-    ("attn=unscald", "unscald"),
-    ("preset=nope", "preset/nope"),
-    ("experiment=nope", "experiment/nope"),
-    ("attn=sdpa,manual", "attn"),
-    ("seed=0,1", "seed"),
-    ("n_head", "n_head"),
+    ("lr=0.1", "optim.lr=0.1"),
+    ("batch_size=8", "data.batch_size=8"),
+    ("max_steps=10", "trainer.max_steps=10"),
+    ("block_size=32", "model.block_size=32"),
+    ("n_head=2", "model.n_head=2"),
+    ("dropout=0.1", "model.dropout=0.1"),
+    ("modl.n_head=2", "model.n_head=2"),
+    ("model.n_hed=2", "model.n_head=2"),
+    ("model.heads=2", "model.n_head=2"),
+    ("layers=2", "model.n_layer=2"),
+    ("learning_rate=0.1", "optim.lr=0.1"),
+    ("epochs=3", "trainer.max_steps=3"),
+    ("steps=3", "trainer.max_steps=3"),
+    ("device=cpu", "trainer.accelerator=cpu"),
+    ("sed=1", "seed=1"),
+    ("atn=unscaled", "attn=unscaled"),
+    ("attention=unscaled", "attn=unscaled"),
+    ("Attn=unscaled", "attn=unscaled"),
+    ("optimizer=muon", "optim=muon"),
+    ("dataset=plays", "data=plays"),
+    ("attn=unscald", "attn=unscaled"),
+    ("attn=Unscaled", "attn=unscaled"),
+    ("attn=", "attn"),
+    ("preset=mikro", "preset=micro"),
+    ("preset=nope", "micro"),
+    ("experiment=nope", "unscaled"),
+    ("optim=adam", "optim=adamw"),
+    ("data=my.txt", "data.path=my.txt"),
+    ("data=shakespeare", "data=tinyshakespeare"),
+    ("attn=sdpa,manual", "-m"),
+    ("seed=0,1", "-m"),
+    ("preset micro", "preset=micro"),
+    ("attn = unscaled", "attn=unscaled"),
+    ("attn:unscaled", "attn=unscaled"),
+    ("attn==unscaled", "attn=unscaled"),
+    ("+attn=unscaled", "attn="),
+    ("unscaled", "attn=unscaled"),
+    ("n_head", "model.n_head"),
+    ("optim=lr=0.1", "optim.lr=0.1"),
+    ("model=4", "model=4"),
     ("seed=range(x)", "range(x)"),
-    ("data.path=my texts/a [draft].txt", "mismatched input"),
-    ("trainer.max_time=5", "max_time"),
+    ("trainer.max_time=5", "+trainer.max_time=5"),
+    ("trainer.max_epochs=5", "+trainer.max_epochs=5"),
+    ("hydra.run.dir=elsewhere", "outputs="),
+    ("hydra.output_subdir=x", "outputs="),
 ]
+# Hydra reads these by argparse, which prints its usage and ends the process.
+OF_ARGPARSE = ["--attn unscaled", "-attn=unscaled", "--seed=1"]
 OF_ATTNLAB = [
     ("+typo=1", "typo"),
     ("+lr=3e-3", "optim.lr"),
@@ -101,15 +141,36 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("override", "named"), OF_HYDRA)
-def test_hydra_names_what_it_does_not_read(
-    override: str, named: str, text_file: Path, tmp_path: Path
+@pytest.mark.parametrize(("typed", "named"), MISTAKES)
+def test_the_first_line_has_the_right_word(
+    typed: str, named: str, text_file: Path, tmp_path: Path
 ) -> None:
-    done = small_run(tmp_path / "out", text_file, override)
-    assert done.code == 1
-    assert named in done.err
-    assert "Traceback" not in done.err
+    words = [*on_text(text_file, []), f"outputs={tmp_path / 'out'}", *typed.split(" ")]
+    done = train_py(*words)
+    assert (done.code, done.out) == (2, "")
+    assert named in done.err.partition("\n")[0]
+    assert done.err.count("\n") <= 4
     assert not (tmp_path / "out").exists()
+
+
+def test_a_text_with_brackets_is_to_be_quoted(text_file: Path, tmp_path: Path) -> None:
+    done = small_run(tmp_path / "out", text_file, "data.path=my texts/a [draft].txt")
+    assert done.code == 2 and "quote" in done.err and done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("typed", OF_ARGPARSE)
+def test_options_are_named_by_argparse(typed: str, tmp_path: Path) -> None:
+    done = train_py(*typed.split(" "))
+    assert done.code == 2 and typed.partition(" ")[0] in done.err
+    assert typed.strip("-").replace(" ", "=") in done.err.strip().rpartition("\n")[2]
+
+
+def test_without_the_environment_it_is_said_how_to_enter_it(tmp_path: Path) -> None:
+    command = [sys.executable, "-S", str(ROOT / "train.py")]  # without installed packages
+    clean = {name: x for name, x in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=tmp_path, env=clean, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "activate" in done.stderr
 
 
 @pytest.mark.parametrize(("overrides", "named"), OF_ATTNLAB)

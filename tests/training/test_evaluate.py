@@ -1,5 +1,6 @@
 """`attnlab evaluate` measures what the run measured, for every text and task."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,9 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
+from attnlab.errors import BadInput
 from attnlab.evaluation import evaluate, included_data
 from tests.cli import attnlab
 from tests.conftest import CONF
+from tests.data.test_corpus import bpe
 
 Train = Callable[..., Any]
 OF_A_FILE = {"attnlab.data.corpus.text", "attnlab.data.corpus.hub"}
@@ -43,6 +46,39 @@ def test_evaluate_measures_what_the_run_measured(data: str, train: Train) -> Non
         assert measured["bits_per_byte"] is None
     done = attnlab("evaluate", str(result.folder))
     assert done.code == 0 and f"{result.metrics['val_loss']:.4f} nats" in done.out
+
+
+def test_a_text_may_have_a_part_of_the_characters(train: Train, tmp_path: Path) -> None:
+    folder = train("data=plays", "data.length=3000").folder
+    (tmp_path / "few.txt").write_text("the end of the tale " * 40)
+    whole = evaluate(folder, tmp_path / "few.txt", None)
+    assert whole["predictions"] == 79 and 0 < whole["loss"] < 10
+    (tmp_path / "other.txt").write_text("the end § " * 40)
+    with pytest.raises(BadInput, match="§"):
+        evaluate(folder, tmp_path / "other.txt", None)
+
+
+def test_a_task_reads_no_text(train: Train, text_file: Path) -> None:
+    with pytest.raises(BadInput, match="task"):
+        evaluate(train("data=parity", "data.length=16").folder, text_file, None)
+
+
+@pytest.mark.parametrize("gaps", [False, True])
+def test_the_tokenizer_of_a_run_comes_from_its_checkpoint(
+    gaps: bool, train: Train, text_file: Path, tmp_path: Path
+) -> None:
+    tokenizer = json.loads(bpe().to_str())
+    if gaps:  # as tools leave them that delete unused tokens
+        vocab = tokenizer["model"]["vocab"]
+        tokenizer["model"]["vocab"] = {token: 3 * i for token, i in vocab.items()}
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps(tokenizer))
+    result = train(f"data.tokenizer={file}")
+    file.unlink()
+    measured = evaluate(result.folder, None, None, trust=True)
+    assert measured["loss"] == pytest.approx(result.metrics["val_loss"], rel=1e-6)
+    assert measured["bits_per_byte"] == pytest.approx(result.metrics["bits_per_byte"], rel=1e-6)
+    assert evaluate(result.folder, text_file, None)["loss"] == measured["loss"]
 
 
 def test_a_strangers_data_need_trust(train: Train, text_file: Path) -> None:

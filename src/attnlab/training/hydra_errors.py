@@ -1,0 +1,168 @@
+"""One sentence for a command that Hydra refuses, with the word that was probably meant."""
+
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import MissingConfigException, OverrideParseException
+from omegaconf import OmegaConf
+
+from attnlab.errors import first_line
+from attnlab.installation import lab_path
+from attnlab.runs.settings import flat
+
+# Words of other programs for settings of attnlab.
+SYNONYMS = {
+    "attention": "attn",
+    "batch": "data.batch_size",
+    "context": "model.block_size",
+    "context_length": "model.block_size",
+    "corpus": "data",
+    "d_model": "model.n_embd",
+    "dataset": "data",
+    "device": "trainer.accelerator",
+    "embed_dim": "model.n_embd",
+    "epochs": "trainer.max_steps",
+    "experiment_name": "name",
+    "gpu": "trainer.accelerator",
+    "heads": "model.n_head",
+    "hidden_size": "model.n_embd",
+    "iterations": "trainer.max_steps",
+    "layers": "model.n_layer",
+    "learning_rate": "optim.lr",
+    "max_iters": "trainer.max_steps",
+    "num_heads": "model.n_head",
+    "num_layers": "model.n_layer",
+    "optimizer": "optim",
+    "seq_len": "model.block_size",
+    "steps": "trainer.max_steps",
+    "variant": "attn",
+    "wd": "optim.weight_decay",
+}
+FORM = "must have the form KEY=VALUE, such as attn=unscaled"
+
+
+def explained(error: Exception, words: Sequence[str]) -> str:
+    """What is wrong with the words of a command and what to type instead, as one sentence."""
+    if isinstance(error, MissingConfigException):
+        return unknown_option(error)
+    if isinstance(error, OverrideParseException):
+        return unreadable(error.override, str(error), words)
+    message = first_line(error)
+    if match := re.match(r"Could not override '(.+)'", message):
+        return unknown_key(match[1], words)
+    if match := re.match(r"Ambiguous value for argument '(.+)'", message):
+        return f"{match[1]} has several values; add -m to train each of them"
+    if match := re.match(r"Multiple values for (\w+)", message):
+        return f"{match[1]} is in the configuration; write {match[1]}=... without +"
+    if message.startswith("Config group override must be a string"):
+        wrong = [word for word in words if word.partition("=")[0] in groups()]
+        return f"{' '.join(wrong)} must name a file of a group, such as attn=unscaled"
+    return message
+
+
+def unknown_key(key: str, words: Sequence[str]) -> str:
+    """What to say of a setting that does not exist."""
+    typed = [word for word in words if word.lstrip("+~").partition("=")[0] == key]
+    value = typed[0].partition("=")[2] if typed else ""
+    if key.startswith("trainer.") and key.removeprefix("trainer.") in trainer_arguments():
+        return f"{key} is not in the configuration; add it by +{key}={value}"
+    near = " or ".join(f"{name}={value}" for name in similar(key))
+    advice = f"did you mean {near}?" if near else "--cfg job lists all settings"
+    return f"{key} is not a setting; {advice}"
+
+
+def similar(key: str) -> list[str]:
+    """The settings and groups that a key probably means."""
+    last = key.rpartition(".")[2].lower()
+    if last in SYNONYMS:
+        return [SYNONYMS[last]]
+    known = [*groups(), *settings()]
+    same = [name for name in known if name.rpartition(".")[2] == last]
+    if same:
+        return same
+    whole = get_close_matches(key.lower(), known, n=1, cutoff=0.75)
+    if whole:
+        return whole
+    by_last = {name.rpartition(".")[2]: name for name in known}
+    return [by_last[name] for name in get_close_matches(last, by_last, n=1)]
+
+
+def unknown_option(error: MissingConfigException) -> str:
+    """What to say of a choice that a group does not have."""
+    group, _, name = str(error.missing_cfg_file).rpartition("/")
+    options = list(error.options or [])
+    if not options:
+        return first_line(error)
+    near = get_close_matches(name, options, n=1, cutoff=0.5)
+    if group == "data" and "." in name:
+        return f"data={name} is unknown; for a text of your own: data=text data.path={name}"
+    if near:
+        return f"{group}={name} is unknown; did you mean {group}={near[0]}?"
+    return f"{group}={name} is unknown; {group} is one of {', '.join(options)}"
+
+
+def unreadable(override: str, message: str, words: Sequence[str]) -> str:
+    """What to say of a word that Hydra's grammar does not have."""
+    known = {*groups(), *settings(), *SYNONYMS}
+    if "missing EQUAL" in message or override in known:
+        following = list(words[words.index(override) + 1 :]) if override in words else []
+        if following[:1] == ["="]:
+            following = following[1:]
+        if override in known and following and "=" not in following[0]:
+            key = SYNONYMS.get(override, override)
+            return f"{override} {FORM}; did you mean {key}={following[0]}?"
+        by_sign = re.fullmatch(r"([\w.]+)[:\s]+(.+)", override)
+        if by_sign:
+            return f"{override} {FORM}; did you mean {by_sign[1]}={by_sign[2]}?"
+        for group in groups():
+            if (lab_path("conf") / group / f"{override}.yaml").is_file():
+                return f"{override} {FORM}; did you mean {group}={override}?"
+        near = similar(override)
+        return f"{override} {FORM}; did you mean {near[0]}=...?" if near else f"{override} {FORM}"
+    key, _, value = override.partition("=")
+    if value.startswith("="):
+        return f"{override} has two signs =; write {key}={value.lstrip('=')}"
+    if "=" in value and key in groups():
+        return f"{override} has two signs =; did you mean {key}.{value}?"
+    reason = message.removeprefix(f"Error parsing override '{override}'").strip()
+    reason = reason.partition("\n")[0]
+    return f"{override} cannot be read ({reason}); quote a text twice: '{key}=\"...\"'"
+
+
+def without_dashes(words: Sequence[str]) -> str:
+    """What to type for the first setting that was given as an option; empty if there is none."""
+    known = {*groups(), *settings(), *SYNONYMS}
+    for n, word in enumerate(words):
+        name, _, value = word.lstrip("-").partition("=")
+        if word.startswith("-") and name in known:
+            value = value or " ".join(words[n + 1 : n + 2])
+            return f"A setting has no dashes: {SYNONYMS.get(name, name)}={value}\n"
+    return ""
+
+
+def groups() -> list[str]:
+    """The groups of settings that attnlab has."""
+    folders = (folder for folder in lab_path("conf").iterdir() if folder.is_dir())
+    return sorted(folder.name for folder in folders if folder.name != "hydra")
+
+
+def settings() -> list[str]:
+    """The settings of the default configuration, with their groups."""
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(Path(lab_path("conf")).resolve()), version_base="1.3"):
+        composed = OmegaConf.to_container(compose("train"))
+    assert isinstance(composed, dict)
+    return list(flat({str(key): value for key, value in composed.items()}))
+
+
+def trainer_arguments() -> set[str]:
+    """The arguments of Lightning's Trainer."""
+    import inspect
+
+    import lightning.pytorch as L
+
+    return set(inspect.signature(L.Trainer.__init__).parameters) - {"self"}

@@ -1,0 +1,23 @@
+"""Verbs stand in the lists that CONTRIBUTING.md names."""
+
+from typing import Any
+
+import pytest
+import typer
+
+from attnlab.commands.cli import app
+from tests.commands.test_cli import VERBS
+from tests.conftest import ROOT
+
+COMMANDS: Any = typer.main.get_command(app)
+GUIDES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
+GUIDE = "".join(file.read_text(encoding="utf-8") for file in GUIDES)
+
+
+@pytest.mark.parametrize("verb", COMMANDS.commands)
+def test_a_verb_is_in_every_list(verb: str) -> None:
+    see = 'see "Add a verb" in CONTRIBUTING.md'
+    assert verb in VERBS, f"the verb {verb} lacks an entry in VERBS of tests/commands: {see}"
+    assert f"attnlab {verb} " in GUIDE or verb == "train", (
+        f"the verb {verb} lacks an example in README.md or docs/: {see}"
+    )
