@@ -173,6 +173,15 @@ class Subject:
                 undo.enter_context(changed(self.model, training=None))
             return self.call(self.model, own.clone())  # a model may write into its input
 
+    def draws_numbers(self, x: Tensor) -> bool:
+        """Whether a call draws random numbers."""
+        with changed(self.model, training=None):
+            before = torch.get_rng_state()
+            python_before = random.getstate()
+            replace(self, seeded=False, restored=False)(x)
+            drawn = not torch.equal(torch.get_rng_state(), before)
+            return drawn or random.getstate() != python_before
+
     def moved(self, x: Tensor, changed_inputs: Tensor) -> Tensor:
         """x (T, ...) and (N, T, ...) -> (N, T): the largest change of any output at t.
 
