@@ -59,13 +59,16 @@ FIXED = {
     "model.mlp_ratio": 4,
     "model.learned_positions": True,
     "model.smear": 0,
+    "model.wide_embedding": None,
     "model.init": "unit",
     "model.qk_std": None,
     "attn._target_": "SelfAttention",
+    "attn.head_size": None,
     "attn.n_kv_head": None,
     "attn.shared": None,
     "attn.qk_norm": False,
     "attn.rotary": None,
+    "attn.rotary_share": None,
     "attn.score_mod": None,
     "attn.softcap": None,
     "data._target_": "attnlab.data.corpus.tinyshakespeare",
@@ -201,7 +204,7 @@ class LessonRun:
     label: str
     overrides: tuple[str, ...]
     seed: int
-    amplifies: bool  # PyTorch itself does not repeat its loss with another instruction set
+    rounding: float  # by how much its loss differs in PyTorch itself, see lessons.yaml
 
 
 def read_entries() -> dict[str, dict[str, Any]]:
@@ -219,7 +222,7 @@ def runs_of(name: str) -> list[LessonRun]:
             label,
             (*claim.base, *entry.get("settings", []), f"attn={variant}"),
             claim.first_seed,
-            variant in entry.get("amplifies", []),
+            entry.get("rounding", {}).get(variant, 0.0),
         )
         for variant, label in entry["arms"].items()
     ]
@@ -241,19 +244,35 @@ def lesson(name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
         "claim": entry["claim"],
         "seed": published.claim.first_seed,
         "arms": [
-            {
-                "variant": run.variant,
-                "name": run.label,
-                "settings": engine_settings(run.overrides),
-                "published": published.losses(run.overrides),
-                "amplifies": run.amplifies,
-            }
+            arm(run, entry["claim"], entry.get("same_run", {}).get(run.variant))
             for run in runs_of(name)
         ],
         "explained": entry["explained"].format(**numbers),
         "condition": entry["condition"].format(**numbers),
         "verdict": published.verdict() if entry.get("verdict", True) else None,
         "command": " ".join(["python train.py -m", *published.claim.base, *own]),
+    }
+
+
+def arm(run: LessonRun, claim: str, same_run: str | None) -> dict[str, Any]:
+    """One of the two models: settings, and published losses of its claim. If that has none, those
+    of another claim that trains the same; ValueError if it does not."""
+    source = claim
+    losses = published_by(claim).losses(run.overrides)
+    if not losses and same_run:
+        other = published_by(same_run)
+        overrides = (*other.claim.base, f"attn={run.variant}")
+        if engine_settings(overrides) != engine_settings(run.overrides):
+            raise ValueError(f"{same_run} and {claim} train attn={run.variant} differently")
+        source = same_run
+        losses = other.losses(overrides)
+    return {
+        "variant": run.variant,
+        "name": run.label,
+        "settings": engine_settings(run.overrides),
+        "published": losses,
+        "source": source,
+        "rounding": run.rounding,
     }
 
 

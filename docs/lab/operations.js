@@ -162,11 +162,13 @@ export const javascript = {
   matmul, softmax, softmaxBackward, gelu, layerNorm, layerNormBackward, adamw,
 };
 
+const SCRATCH = 2 ** 16;  // bytes at address 0 that `matmul` of operations.wat uses
+
 /** Tensors in one memory, and the operations on them: in WebAssembly if `wasm` (the bytes of
  *  operations.wat) is given and the browser knows its SIMD instructions, else in JavaScript. */
 export async function createOperations(wasm, megabytes = 64) {
   const memory = new WebAssembly.Memory({ initial: 16 * megabytes });
-  let used = 0;
+  let used = SCRATCH;
   const zeros = (count) => {
     const tensor = new Float32Array(memory.buffer, used, count);
     used += 16 * Math.ceil(count / 4);  // each starts at a multiple of 16 bytes

@@ -5,6 +5,7 @@ const LESSONS = JSON.parse($("lessons").textContent);
 const CALM = matchMedia("(prefers-reduced-motion: reduce)");
 const DARK = matchMedia("(prefers-color-scheme: dark)");
 const SAMPLE = 130;  // characters that a model writes
+const MAIN_LESSONS = 3;  // the scale, the mask and the heads; the others are more of the same
 
 /** An element with attributes and children. */
 function make(tag, attributes, ...children) {
@@ -105,7 +106,7 @@ function gone(visit) {
 function openLesson(lesson, seed = lesson.seed, steps = lesson.arms[0].settings.trainer.max_steps) {
   leave();
   Object.assign(page, { lesson, seed, steps, guess: null });
-  for (const button of $("switches").children) {
+  for (const button of $("switches").querySelectorAll("button")) {
     button.setAttribute("aria-current", button.dataset.id === lesson.id);
   }
   $("question").textContent = lesson.question;
@@ -561,7 +562,7 @@ function drawLosses() {
 function drawGap() {
   const [first, second] = page.models;
   const apart = second.losses.map((loss, i) => loss - first.losses[i]);
-  const steps = [0.1, 0.2, 0.5, 1, 2, 5];
+  const steps = [0.1, 0.2, 0.5, 1, 2, 3, 5];
   const bound = (size) => steps.find((step) => size <= step) ?? 5;
   const least = -bound(-Math.min(0, ...apart));
   const most = bound(Math.max(0, ...apart));
@@ -668,19 +669,22 @@ function agreement() {
     const whole = lesson.arms[0].settings.trainer.max_steps;
     sentences.push(`You trained for ${steps} steps, the published runs for ${whole}.`);
   }
-  for (const { name, published, variant } of lesson.arms) {
+  for (const { name, published, variant, source } of lesson.arms) {
     const seeds = Object.keys(published).map(Number);
     if (!seeds.length) {
       sentences.push(`No run of ${name} (attn=${variant}) is published for this experiment.`);
     } else if (!(seed in published)) {
       sentences.push(`Of ${name}, seeds ${Math.min(...seeds)} to ${Math.max(...seeds)} are published.`);
     }
+    if (seeds.length && source !== lesson.claim) {
+      sentences.push(`The published run of ${name} is one of experiments/${source}, with the same settings.`);
+    }
   }
-  const amplified = lesson.arms.filter((arm) => arm.amplifies);
+  const amplified = lesson.arms.filter((arm) => arm.rounding > 0);
   if (amplified.length) {
-    const names = amplified.map((arm) => `“${arm.name}”`).join(" and ");
-    sentences.push(`Training amplifies rounding in ${names}: PyTorch itself gives another loss `
-      + "with another instruction set of the same processor, and so does this page.");
+    const sizes = amplified.map((arm) => `${arm.rounding} in “${arm.name}”`).join(" and ");
+    sentences.push("Training amplifies rounding here: with an older instruction set of the same "
+      + `processor, PyTorch's own loss of seed ${lesson.seed} differs by ${sizes}.`);
   }
   const share = seedsWithTheSameAnswer();
   if (share !== null) sentences.push(share);
@@ -736,6 +740,9 @@ $("again").onclick = () => {
 for (const lesson of LESSONS) {
   const button = make("button", { type: "button", "data-id": lesson.id }, lesson.switch);
   button.onclick = () => openLesson(lesson);
+  if (lesson === LESSONS[MAIN_LESSONS]) {
+    $("switches").append(make("span", { class: "small soft" }, "More:"));
+  }
   $("switches").append(button);
 }
 for (const source of SOURCES) {

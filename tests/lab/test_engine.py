@@ -197,7 +197,7 @@ def test_a_lesson_trains_as_in_pytorch(
         (found,) = run_jobs([job(run.overrides, run.seed, 40)], text_of_shakespeare, tmp_path)
         apart = differences(found, Reference(run.overrides, run.seed, 40))
         # Where training amplifies rounding, the losses part after the first steps.
-        amplified = {"losses", "norms"} if run.amplifies else set()
+        amplified = {"losses", "norms"} if run.rounding else set()
         assert too_large(apart).keys() <= amplified, (run, apart)
 
 
