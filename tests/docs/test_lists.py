@@ -1,10 +1,11 @@
-"""Verbs stand in the lists that CONTRIBUTING.md names."""
+"""Verbs and properties of the checkup stand in the lists that CONTRIBUTING.md names."""
 
 from typing import Any
 
 import pytest
 import typer
 
+import attnlab.checkup
 from attnlab.commands.cli import app
 from tests.commands.test_cli import VERBS
 from tests.conftest import ROOT
@@ -12,6 +13,8 @@ from tests.conftest import ROOT
 COMMANDS: Any = typer.main.get_command(app)
 GUIDES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
 GUIDE = "".join(file.read_text(encoding="utf-8") for file in GUIDES)
+PROPERTIES = [name for name in attnlab.checkup.__all__ if name.startswith("assert_")]
+CHECKUP = (ROOT / "docs/checkup.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("verb", COMMANDS.commands)
@@ -20,4 +23,11 @@ def test_a_verb_is_in_every_list(verb: str) -> None:
     assert verb in VERBS, f"the verb {verb} lacks an entry in VERBS of tests/commands: {see}"
     assert f"attnlab {verb} " in GUIDE or verb == "train", (
         f"the verb {verb} lacks an example in README.md or docs/: {see}"
+    )
+
+
+@pytest.mark.parametrize("name", PROPERTIES)
+def test_a_property_is_in_the_guide(name: str) -> None:
+    assert f"| `{name}(" in CHECKUP, (
+        f'{name} lacks a row in docs/checkup.md: see "Add a property" in CONTRIBUTING.md'
     )

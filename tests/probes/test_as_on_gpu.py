@@ -189,6 +189,6 @@ def test_a_planted_error_in_a_probe_fails(
     probe: Any, small: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = on_gpu(read_config(small(*SHORT.split())))
-    config = dataclasses.replace(config, callbacks=[probe])
+    config = dataclasses.replace(config, callbacks=[functools.partial(probe)])
     with as_on_gpu(monkeypatch), pytest.raises(RuntimeError, match=r"cumsum|mixes"):
         run(config, tmp_path / "run", variant="sdpa")
