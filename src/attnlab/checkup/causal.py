@@ -11,7 +11,7 @@ from .calls import Call, module_of
 from .leaks import SHAPES, Description, differ, explain, followed, place_of
 from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, raised
 from .states import EVALUATION, TRAINING, State, Weights, changed
-from .subject import MOST_IDS, UNDECLARED, Subject, is_rounding, prepared, relative
+from .subject import DENSE, MOST_IDS, UNDECLARED, Subject, is_rounding, prepared, relative
 
 MAP = 48  # the largest map, in which every input is changed alone
 SURE = 0.01  # a change of this share is no rounding in the best precision
@@ -114,15 +114,18 @@ def steady(tried: Subject) -> Subject:
     """The subject, called so that the same inputs give the same outputs: with a random seed and
     row by row where there is chance or rows mix, and restored where calls leave something behind;
     CannotCheck if outputs still differ."""
-    x = tried.draw(2, tried.length)
-    more = tried.draw(2, tried.length)
+    x = tried.draw(2, tried.usual_length)
+    more = tried.draw(2, tried.usual_length)
     first = tried(x)
     tried(more)
     beside_others = tried(torch.cat([x, more]))[:2]
-    if _same(tried(x), first) and _same(beside_others, first):
+    chance = tried.draws_numbers(x)  # outputs may be the same by chance
+    if not chance and _same(tried(x), first) and _same(beside_others, first):
         return tried
-    still = replace(tried, rows=tried.rows if tried.exact else 1, seeded=True)
-    for one in (still, replace(still, restored=True)):
+    alone = replace(tried, rows=tried.rows if tried.exact else 1)
+    seeded = replace(alone, seeded=True)
+    choices = [seeded, replace(seeded, restored=True)]
+    for one in choices if chance else [alone, *choices]:
         first = one(x)
         one(more)
         if _same(one(x), first):
@@ -147,7 +150,7 @@ def require_causal(tried: Subject, dense: int) -> None:
     if few_ids and tried.state == EVALUATION:
         T = tried.fitting(max(12, 2 * tried.prefix))
         _raise(tried, _leak_of_an_id(tried, T))
-    if not tried.seeded or not tried.state.dropout:  # dropout drops others at another length
+    if not tried.seeded:  # chance is another one at another length
         check_prefixes(tried)
     if not tried.state.own_dtype:
         _gradients_switched(tried, dense)
@@ -159,12 +162,12 @@ def _scans(tried: Subject, dense: int) -> list[tuple[int, list[int]]]:
     if tried.state.given:
         T = tried.fitting(min(dense, max(WITH_GIVEN, 2 * tried.prefix)))
         return [(T, _affordable_cuts(tried, T, dense))]
+    large = tried.dense < min(tried.length, DENSE)
     scans = [(dense, _affordable_cuts(tried, dense, dense))]
-    if tried.length > dense:
+    if tried.length > dense and (tried.state == EVALUATION or not large):
         scans.append((tried.length, _affordable_cuts(tried, tried.length, dense)))
     if tried.state == EVALUATION:
         first = [cut for cut in (1, 2, dense // 2) if cut >= tried.prefix]
-        large = tried.affordable(dense) < 4 * dense
         scans = scans * (1 if large else 2) + [(dense, first)] * (2 if large else 8)
     return [(T, cuts) for T, cuts in scans if cuts]
 
@@ -195,7 +198,7 @@ def _gradients_switched(tried: Subject, dense: int) -> None:
     rows = tried.rows if tried.exact else min(tried.rows, 2)  # graphs need memory
     state = replace(tried.state, grad=not tried.state.grad)
     other = replace(tried, state=state, rows=rows)
-    x = tried.draw(4, tried.length)
+    x = tried.draw(4, tried.usual_length)
     change = relative(other(x), tried(x))
     limit = max(1e-3, 10 * tried.tolerance)
     if change <= limit or is_rounding(tried, lambda: other(x) - tried(x)):
@@ -314,7 +317,7 @@ def judged_positions(tried: Subject, T: int) -> Tensor:
 def check_prefixes(tried: Subject) -> None:
     """Require of every prefix that it gets the same outputs alone, or CheckFailed."""
     __tracebackhide__ = True
-    L = tried.length
+    L = tried.usual_length
     x = tried.draw(2, L)
     whole = tried(x)
 
