@@ -40,7 +40,7 @@ def reproduce(
     """Train the missing runs of claims, and judge them. Repeat the command to continue."""
     from attnlab.claims.claim import find_claims
     from attnlab.claims.claim_page import claim_report, publish_claims
-    from attnlab.claims.judged_claim import open_claim, open_claim_again
+    from attnlab.claims.judged_claim import open_claim, open_claim_again, seeds_seen
 
     if again and (pilots or fresh):
         raise BadInput("--again repeats the runs of the test; remove --pilots and --fresh")
@@ -57,7 +57,18 @@ def reproduce(
         else:
             work = open_claim(claim, outputs, pilots=pilots, long=long, fresh=fresh)
             repeated = None if fresh else open_claim_again(claim, outputs)[0].rows
-            report = partial(claim_report, claim, work.rows, repeated, pilots=pilots, fresh=fresh)
+            warning = "" if pilots or fresh else seeds_seen(claim, outputs)
+            if warning:
+                print(warning)
+            report = partial(
+                claim_report,
+                claim,
+                work.rows,
+                repeated,
+                pilots=pilots,
+                fresh=fresh,
+                warning=warning,
+            )
         if plan:
             print_plan(work)
         else:
