@@ -15,6 +15,7 @@ from attnlab.attention import AttentionConfig, GatedAttention, SelfAttention, ke
 from attnlab.attention.core import tells_cost
 from attnlab.attention.layer import symbols_from
 from attnlab.building.models import attention_factory
+from attnlab.errors import BadSetting
 from attnlab.init import init_weights
 from attnlab.model import GPT
 from attnlab.probes.capture import costs, scalars, views
@@ -87,6 +88,8 @@ def test_a_wider_embedding_can_have_as_many_parameters_as_value_embeddings() -> 
     torch.testing.assert_close(added.std(), plain.wte.weight.std(), rtol=0.1, atol=0)
     wide.narrow.weight.data.zero_()
     assert torch.equal(wide(ids), plain(ids))
+    with pytest.raises(BadSetting, match="wide_embedding = 0"):
+        GPT(SelfAttention, 48, wide_embedding=0, **sizes)
 
 
 class Remembers(SelfAttention):

@@ -170,7 +170,13 @@ def test_alibi_has_the_slopes_of_its_formula_for_6_heads() -> None:
 
 
 REFUSED: dict[str, dict[str, list[Any]]] = {
-    "sdpa": {"heads": [5], "n_kv_head": [3], "scale": [math.inf, "1/d"], "softcap": [0.0]},
+    "sdpa": {
+        "heads": [5],
+        "n_kv_head": [3],
+        "head_size": [0, -4],
+        "scale": [math.inf, "1/d"],
+        "softcap": [0.0],
+    },
     "sliding_window": {"window": [0]},
     "shared_qk": {"n_kv_head": [2]},
     "rotary": {"heads": [16]},
@@ -183,7 +189,7 @@ REFUSED: dict[str, dict[str, list[Any]]] = {
     "torch_mha": {"score_mod": ["alibi"]},
     "delta_net": {"window": [4], "decay": ["rows"], "beta_max": [2.5], "dropout": [0.5]},
     "latent": {"rotated": [3]},
-    "rotary_half": {"rotary_share": [0.25, 0.0, 1.5]},
+    "rotary_half": {"rotary_share": [0.25, 0.0, 1.5], "rotary": [None]},
     "block_selection": {"block": [0], "chosen": [0]},
     "delta_product": {"steps": [0], "delta": [False]},
     "shifted_keys": {"shared": ["qk"]},

@@ -242,3 +242,53 @@ def test_a_checkup_is_a_document(name: str, code: int, tmp_path: Path) -> None:
     for result in found["results"]:
         assert all(" ".join(line.split()) in words for line in result["message"].split("\n"))
         assert f"{result['property']} {result['status']}" in words
+
+
+class Judged(Head):
+    claims: list[dict[str, Any]]
+
+
+class Ranked(Head):
+    cells: list[dict[str, Any]]
+    exploratory: str
+    missing: int
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", [[], ["--plan"]])
+def test_a_claim_is_a_document(
+    plan: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its committed rows are complete, so nothing is trained."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "400")
+    done = attnlab("reproduce", "unscaled", *plan, "--json")
+    found = document_of(done.out)
+    TypeAdapter(Judged).validate_python(found)
+    assert done.code == found["exit_code"] == 0
+    (claim,) = found["claims"]
+    assert claim["claim"] == "unscaled" and claim["missing"] == 0
+    printed = " ".join(attnlab("reproduce", "unscaled").out.split())
+    assert claim["says"] in printed
+    for prediction in claim["predictions"]:
+        assert prediction["says"] in printed
+        assert f"{prediction['agree']} of {prediction['of']}" in printed
+        values = list(prediction["by_seed"].values())[: prediction["of"]]
+        if values and prediction["median"] is not None:
+            assert prediction["median"] == pytest.approx(pd.Series(values).median())
+
+
+@pytest.mark.slow
+def test_a_rank_is_a_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "400")
+    done = attnlab("rank", "attn=gate_head", "--quick", "--plan", "--json")
+    found = document_of(done.out)
+    TypeAdapter(Ranked).validate_python(found)
+    assert done.code == 0 and {cell["variant"] for cell in found["cells"]} == {"gate_head"}
+    printed = " ".join(attnlab("rank", "attn=gate_head", "--quick").out.split())
+    for cell in found["cells"]:
+        if cell["unit"] == "steps":
+            assert f"{cell['verdict']}: {cell['median']:.0f} steps" in printed, (cell, printed)
+            assert f"{cell['difference']['median']:+.0f} (" in printed
+    assert any(cell["unit"] == "steps" for cell in found["cells"])
