@@ -60,7 +60,7 @@ MISTAKES = [
     ("trainer.max_time=5", "+trainer.max_time=5"),
     ("trainer.max_epochs=5", "+trainer.max_epochs=5"),
     ("hydra.run.dir=elsewhere", "outputs="),
-    ("hydra.output_subdir=x", "outputs="),
+    ("hydra.job.chdir=true", "outputs="),
 ]
 # Hydra reads these by argparse, which prints its usage and ends the process.
 OF_ARGPARSE = ["--attn unscaled", "-attn=unscaled", "--seed=1"]
@@ -143,8 +143,9 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("typed", "named"), MISTAKES)
 def test_the_first_line_has_the_right_word(
-    typed: str, named: str, text_file: Path, tmp_path: Path
+    typed: str, named: str, text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     words = [*on_text(text_file, []), f"outputs={tmp_path / 'out'}", *typed.split(" ")]
     done = train_py(*words)
     assert (done.code, done.out) == (2, "")
