@@ -166,6 +166,27 @@ def test_options_are_named_by_argparse(typed: str, tmp_path: Path) -> None:
     assert typed.strip("-").replace(" ", "=") in done.err.strip().rpartition("\n")[2]
 
 
+def test_a_compilation_needs_a_compiler(
+    train: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(BadInput, match="no-such-compiler"):
+        train("compile=true")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_logger_that_is_not_installed_is_named_with_its_extra(
+    train: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(**_: Any) -> None:
+        raise ModuleNotFoundError("pip install -U 'wandb>=0.12.10'")
+
+    monkeypatch.setattr("lightning.pytorch.loggers.WandbLogger", missing)
+    with pytest.raises(BadInput, match=r"\.\[wandb\]"):
+        train("logger=wandb", "~logger.wandb.project", "~logger.wandb.offline")
+    assert not (tmp_path / "run").exists()
+
+
 def test_without_the_environment_it_is_said_how_to_enter_it(tmp_path: Path) -> None:
     command = [sys.executable, "-S", str(ROOT / "train.py")]  # without installed packages
     clean = {name: x for name, x in os.environ.items() if name != "PYTHONPATH"}
