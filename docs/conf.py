@@ -58,7 +58,7 @@ MENU = {
     ],
     "How to": [
         *("docs/variants", "docs/own", "docs/training", "docs/measuring", "docs/tasks"),
-        *("docs/library", "docs/checkup"),
+        *("docs/outside", "docs/library", "docs/checkup", "docs/json"),
     ],
     "Evidence": [
         *("docs/claims", "All claims <experiments/README>", "docs/ranking"),

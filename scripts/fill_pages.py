@@ -6,6 +6,7 @@
     <!-- claim -->...<!-- / -->                    the verdict on it
     <!-- claim.prediction -->...<!-- / -->         median of its values, with an interval
     <!-- claim.prediction@arm -->...<!-- / -->     median of the metric of one of its arms
+    <!-- claim.prediction# -->...<!-- / -->        how many seeds agree
     <!-- claim.prediction% -->...<!-- / -->        share of what attention gives; the arms are
                                                    [X, none, softmax]
 
@@ -23,15 +24,14 @@ from statistics import median
 import yaml
 
 from attnlab.claims.claim import Claim
-from attnlab.claims.claim_page import median_in_words
+from attnlab.claims.claim_page import median_in_words, share_in_words
 from attnlab.claims.judged_claim import Finding, judge_files
 from attnlab.probes.measures import MEASURES
-from attnlab.runs.share import share_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
 TABLE = re.compile(r"(<!-- table\.measures -->).*?(<!-- /table -->)", re.DOTALL)
-CELL = re.compile(r"(<!-- (\w+)(?:\.(\w+)(%|@[^>]+?)?)? -->).*?(<!-- / -->)")
+CELL = re.compile(r"(<!-- (\w+)(?:\.(\w+)([%#]|@[^>]+?)?)? -->).*?(<!-- / -->)")
 
 
 @cache
@@ -65,9 +65,10 @@ def cell(name: str, prediction: str | None, kind: str | None) -> str:
         return says
     finding = findings[prediction]
     if kind == "%":
-        share = share_of(*(finding.scores[arm] for arm in finding.prediction.arms))
-        numbers = (share.median, share.low, share.high)
-        return "**{:.0%}** ({:.0%} to {:.0%})".format(*numbers).replace("%", " %")
+        number, _, rest = share_in_words(finding).partition(" (")
+        return f"**{number}** ({rest}"
+    if kind == "#":
+        return f"**{finding.outcome.yes} of {finding.outcome.n}**"
     if kind:
         return f"{median(finding.scores[kind[1:]]):.2f}"
     number, space, rest = median_in_words(finding).partition(" ")

@@ -3,8 +3,9 @@
     python scripts/notebooks.py build/notebooks
     python scripts/notebooks.py build/notebooks --solutions     # also the solutions, for teachers
 
-They are the percent scripts of docs/exercises/sheets and docs/chapters. In an exercise, the lines
-from BEGIN SOLUTION to END SOLUTION become a stub; a chapter's folded solutions are left out.
+They are the percent scripts of docs/quickstart.py, docs/exercises/sheets and docs/chapters. In an
+exercise, the lines from BEGIN SOLUTION to END SOLUTION become a stub; a chapter's folded solutions
+are left out.
 """
 
 import os
@@ -20,12 +21,29 @@ from nbformat.v4 import new_code_cell
 ROOT = Path(__file__).resolve().parents[1]
 SHEETS = sorted(ROOT.glob("docs/exercises/sheets/[0-9]_*.py"))
 CHAPTERS = sorted(ROOT.glob("docs/chapters/[0-9]_*.py"))
-REPOSITORY = os.environ.get("REPOSITORY", "OWNER/attnlab")  # on GitHub
-INSTALL = f"""\
-try:
-    import attnlab
-except ImportError:
-    %pip install -q "git+https://github.com/{REPOSITORY}\""""
+QUICKSTART = ROOT / "docs" / "quickstart.py"
+
+
+def repository() -> str:
+    """The address of the repository: `Repository` of [project.urls] in pyproject.toml, or that of
+    the variable REPOSITORY, as OWNER/attnlab on GitHub; empty while there is none."""
+    if name := os.environ.get("REPOSITORY"):
+        return f"https://github.com/{name}"
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    url = re.search(r'^\[project\.urls\]\n(?:\w.*\n)*?Repository = "(.+)"$', text, re.MULTILINE)
+    return url[1] if url else ""
+
+
+def install_cell() -> str:
+    """A cell that installs attnlab where it is missing."""
+    address = repository()
+    if address:
+        install = f'%pip install -q "git+{address}"'
+    else:
+        install = 'raise ImportError("install your copy: %pip install /path/to/attnlab")'
+    return f"try:\n    import attnlab\nexcept ImportError:\n    {install}"
+
+
 GRADER = """
 import sys
 
@@ -49,7 +67,7 @@ def exercises(file: Path, *, solutions: bool) -> NotebookNode:
     if names:
         score = f"print(scored(grade_all({names}, globals())))"
         cells.append(new_code_cell(score))
-    return notebook([cells[0], new_code_cell(INSTALL + "\n" + GRADER), *cells[1:]])
+    return notebook([cells[0], new_code_cell(install_cell() + "\n" + GRADER), *cells[1:]])
 
 
 def stub(source: str) -> str:
@@ -70,7 +88,13 @@ def chapter(file: Path, *, solutions: bool) -> NotebookNode:
             cell.pop("attachments", None)
         elif tags:
             cell.metadata["jupyter"] = {"source_hidden": True}
-    return notebook([cells[0], new_code_cell(INSTALL), *cells[1:]])
+    return notebook([cells[0], new_code_cell(install_cell()), *cells[1:]])
+
+
+def quickstart() -> NotebookNode:
+    """The quick start, which installs attnlab first."""
+    cells = jupytext.read(QUICKSTART, fmt="py:percent").cells
+    return notebook([cells[0], new_code_cell(install_cell()), *cells[1:]])
 
 
 def notebook(cells: list[NotebookNode]) -> NotebookNode:
@@ -86,7 +110,9 @@ def notebook(cells: list[NotebookNode]) -> NotebookNode:
 
 def write_all(folder: Path, *, solutions: bool = False) -> list[Path]:
     """Write every notebook, those with solutions into a directory of their own."""
-    files = []
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / "quickstart.ipynb"]
+    nbformat.write(quickstart(), files[0])
     for with_solutions in (False, True)[: 1 + solutions]:
         into = folder / "solutions" if with_solutions else folder
         into.mkdir(parents=True, exist_ok=True)

@@ -67,7 +67,7 @@ def main(commit: str, *overrides: str) -> int:
         folder = Path(temporary)
         other = folder / "tree"
         git = ["git", "-C", str(ROOT), "worktree"]
-        subprocess.run([*git, "add", "--detach", str(other), commit], check=True)
+        subprocess.run([*git, "add", "--quiet", "--detach", str(other), commit], check=True)
         try:
             variants = sorted(variants_of(ROOT) & variants_of(other))
             chosen = [f"attn={','.join(variants)}", *overrides]

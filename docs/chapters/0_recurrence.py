@@ -25,7 +25,6 @@ import sys
 
 import torch
 import torch.nn.functional as F
-from IPython.display import Markdown
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -40,7 +39,7 @@ from attnlab.installation import lab_path
 from attnlab.plotting.drawing import COLORS, styled
 
 sys.path.append(str(lab_path("docs")))
-from chapters.shown import panels, picture, table
+from chapters.shown import panels, paragraph, picture, table
 
 stream = torch.Generator().manual_seed(0)
 torch.manual_seed(0)
@@ -148,7 +147,7 @@ ALT = "The gradient falls exponentially with distance in recurrent networks, and
 picture(figure, "reach", ALT)
 
 # %% tags=["remove-input"]
-Markdown(
+paragraph(
     f"**Explain.** On inputs 48 or more tokens back, the gradient of the tanh network is {far['tanh']:.0e} of its "
     f"largest value, and that of the GRU is {far['GRU']:.0e}. The gradient of attention is "
     f"{far['attention']:.2f}: it depends on the weight of the token, not on the distance."
@@ -227,7 +226,7 @@ table(
 assert right["GRU", 4] > 0.9 and right["GRU", 64] < 0.5
 assert min(right["attention", T] for T in DISTANCES) > 0.9
 
-Markdown(
+paragraph(
     f"**Explain.** After 250 steps, the GRU recalls the first of 4 symbols ({right['GRU', 4]:.0%}), but not the first of "
     f"64 ({right['GRU', 64]:.0%}; chance is {1 / SYMBOLS:.0%}). Attention recalls it at every distance, "
     "because its gradient reaches the first symbol in one step instead of 63."
@@ -289,7 +288,7 @@ assert (
 )
 assert many["attention with its projections"] > many["GRU"]
 
-Markdown(
+paragraph(
     "**Explain.** The common statement that attention is cheaper than recurrence for T < C counts only the scores "
     f"and the average: at T = 32 they take {few['attention, scores and average'] / 1e6:.0f} million operations and "
     f"the tanh network {few['tanh'] / 1e6:.0f}, but with its projections attention takes "
@@ -327,7 +326,7 @@ with torch.no_grad():
     )  # by its causal mask
 assert bool((build_mask(causal, 4) == torch.ones(4, 4).tril().bool()).all())
 
-Markdown(
+paragraph(
     "**Explain.** The last state of the recurrent network moves by up to "
     f"{moved['recurrent']:.2f}. The output of attention moves by {moved['attention']:.0e}, which is "
     "rounding: it is the same average of the same values."

@@ -35,7 +35,6 @@ import sys
 from fractions import Fraction
 
 import torch
-from IPython.display import Markdown
 
 from attnlab.attention import (
     AttentionConfig,
@@ -49,7 +48,7 @@ from attnlab.installation import lab_path
 from attnlab.plotting.drawing import COLORS, styled
 
 sys.path.append(str(lab_path("docs")))
-from chapters.shown import panels, picture, table
+from chapters.shown import panels, paragraph, picture, table
 
 torch.set_default_dtype(torch.float64)
 
@@ -126,7 +125,7 @@ assert weights[2] == [Fraction(2, 11), Fraction(3, 11), Fraction(6, 11)]
 assert outputs[2] == [Fraction(8, 11), Fraction(9, 11)]
 assert error < 1e-15
 
-Markdown(
+paragraph(
     f"The function and the fractions differ by at most {error:.1e}, the rounding error of fp64."
 )
 

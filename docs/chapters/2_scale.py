@@ -21,7 +21,6 @@ import math
 import sys
 
 import torch
-from IPython.display import Markdown
 
 from attnlab.attention import attention
 from attnlab.installation import lab_path
@@ -29,7 +28,7 @@ from attnlab.plotting.drawing import COLORS, styled
 from attnlab.probes import measures
 
 sys.path += [str(lab_path("docs")), str(lab_path("experiments").parent)]
-from chapters.shown import panels, picture, table, train
+from chapters.shown import panels, paragraph, picture, table, train
 from experiments.unscaled.random_energy import random_energy
 
 stream = torch.Generator().manual_seed(0)
@@ -63,7 +62,7 @@ picture(figure, "histograms", ALT)
 spread = {D: float(x.std()) for D, x in dots.items()}
 assert all(abs(spread[D] / math.sqrt(D) - 1) < 0.02 for D in WIDTHS)
 
-Markdown(
+paragraph(
     "**Explain.** The standard deviations are "
     + ", ".join(f"{spread[D]:.1f} for D = {D}" for D in WIDTHS)
     + ": 64 times as many terms make the distribution 8 times as wide."
@@ -105,7 +104,7 @@ top = {key: float(weights[0]) for key, weights in bars.items()}
 assert top["no scale", 8] < top["no scale", 64] < top["no scale", 512]
 assert top["no scale", 512] > 0.9 and max(top["1/√D", D] for D in WIDTHS) < 0.35
 
-Markdown(
+paragraph(
     "**Explain.** Without the scale, the largest weight is "
     + ", ".join(f"{top['no scale', D]:.2f} (D = {D})" for D in WIDTHS)
     + ". With it: "
@@ -176,7 +175,7 @@ assert all(largest[D, "1/√D"] < 0.06 for D in WIDTHS)
 assert largest[8, "none"] < largest[64, "none"] < largest[512, "none"]
 assert largest[512, "none"] > 0.85
 
-Markdown(
+paragraph(
     f"**Explain.** With the scale, the width makes no difference. Without it, one key of {N} has "
     f"{largest[512, 'none']:.0%} of the weight at D = 512: the head selects one random "
     "key before it has learned anything."
@@ -258,7 +257,7 @@ assert missed["entropy"] < 0.1 and missed["trace"] < 0.05
 assert found["trace"]["scaled"][-1] > 0.95
 assert found["trace"]["unscaled"][-1] < 0.25
 
-Markdown(
+paragraph(
     f"**Explain.** The dashed line is D = 2 ln {N} = {critical:.1f}. The theory misses the "
     f"measured entropy by {missed['entropy']:.3f} nats on average, and the trace by "
     f"{missed['trace']:.4f}. At D = {SIZES[-1]}, the trace without the scale is "
@@ -291,7 +290,7 @@ share = float(measures.saturated_rows(pattern.detach(), all_keys).mean())
 assert math.isclose(share, float(frozen.double().mean()), rel_tol=1e-6)
 assert share > 0.3 and stuck < alive / 50
 
-Markdown(
+paragraph(
     f"**Explain.** {share:.0%} of the rows are frozen. The median norm of their gradient is "
     f"{stuck:.2g}. That of the other rows is {alive:.2g}, {alive / stuck:,.0f} times as large. The "
     "gradient does not shrink evenly: many rows get almost none, and the others learn as before."
@@ -377,7 +376,7 @@ right_of_line = [penalty[s, r] for s in SIGMAS for r in RATES if predicted[s] > 
 mean_left, mean_right = (sum(x) / len(x) for x in (left_of_line, right_of_line))
 assert mean_right > mean_left and mean_right > 0
 
-Markdown(
+paragraph(
     "**Explain.** To the left of the dashed line, scores start below √(2 ln n); to the right, above "
     f"it. Leaving out the scale changes the loss by {mean_left:+.3f} nats on average on the left and "
     f"by {mean_right:+.3f} on the right. These are short runs with a single seed, so look at the "

@@ -20,12 +20,12 @@
 # **Prerequisites:** chapters 1 and 2.
 
 # %% tags=["hide-input"]
+import ast
 import inspect
 import sys
 from functools import partial
 
 import torch
-from IPython.display import Markdown
 from matplotlib.figure import Figure
 
 from attnlab import attention as lab
@@ -44,7 +44,7 @@ from attnlab.installation import lab_path
 from attnlab.plotting.drawing import styled
 
 sys.path.append(str(lab_path("docs")))
-from chapters.shown import picture, table, train
+from chapters.shown import paragraph, picture, table, train
 
 # %% [markdown]
 # ## Look at the patterns
@@ -113,7 +113,7 @@ assert (
     > 0.05
 )
 
-Markdown(
+paragraph(
     "**Explain.** Four of the seven visibly put weight on the future. The mean per row is "
     f"{future['flipped']:.2f} for flipped, {future['peek_one']:.2f} for peek_one, "
     f"{future['zero_fill']:.2f} for zero_fill, and {future['unmerged_heads']:.2f} for "
@@ -142,14 +142,30 @@ def source(mistake):
     return inspect.getsource(weights)
 
 
+def without_words(code):
+    """Code without its docstring and comments, which say what the mistake is."""
+    tree = ast.parse(code)
+    function = tree.body[0]
+    if ast.get_docstring(function):
+        del function.body[0]
+    return ast.unparse(tree) + "\n"
+
+
 WRONG = {
     name: next(iter(parts.values())) for name, parts in VARIANTS.items() if parts
 }
 for name in ("flipped", "peek_one", "zero_fill", "finite_fill"):
-    print(source(WRONG[name]))
+    print(without_words(source(WRONG[name])))
 
 # %%
 for name in ("post_softmax_mask", "softmax_over_queries", "unmerged_heads"):
+    print(without_words(source(WRONG[name])))
+
+# %% [markdown]
+# Their own docstrings and comments say it:
+
+# %% tags=["hide-cell"]
+for name in WRONG:
     print(source(WRONG[name]))
 
 # %% [markdown]
@@ -227,7 +243,7 @@ for name in ("zero_fill", "softmax_over_queries", "unmerged_heads"):
 for name in ("post_softmax_mask", "finite_fill"):
     assert loss[name] > loss["sdpa"] - 0.05
 
-Markdown(
+paragraph(
     f"**Explain.** The entropy of the validation text is {floor:.3f} nats per character. The losses of `flipped` "
     f"({loss['flipped']:.3f}) and `peek_one` ({loss['peek_one']:.3f}) are below it, which proves "
     "a leak: these models copy the next character. Three more variants have a lower loss than `sdpa`. In a "

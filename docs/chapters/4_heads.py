@@ -22,7 +22,6 @@
 import sys
 
 import torch
-from IPython.display import Markdown
 
 from attnlab.attention import (
     AttentionConfig,
@@ -43,7 +42,7 @@ from attnlab.probes import measures
 from attnlab.probes.capture import views
 
 sys.path.append(str(lab_path("docs")))
-from chapters.shown import panels, picture, table, train
+from chapters.shown import panels, paragraph, picture, table, train
 
 stream = torch.Generator().manual_seed(0)
 
@@ -161,7 +160,7 @@ parameters = {
 }
 assert set(parameters.values()) == {4 * C * C}
 
-Markdown(
+paragraph(
     f"**Explain.** The loop over heads and the layer differ by {difference:.1e}, which is rounding error. The "
     f"number of parameters is 4 C² = {parameters[1]:,} for every number of heads: they only split "
     "the same four matrices in another way."
@@ -275,7 +274,7 @@ assert apart["identical_heads"] < 1e-5 < 1e-2 < apart["identical_qkv"]
 assert max(effective["identical_heads"]) < 1.01
 assert 1.5 < max(effective["identical_qkv"]) < min(effective["sdpa"])
 
-Markdown(
+paragraph(
     "**Explain.** After training, identical heads are still a single head "
     f"({max(effective['identical_heads']):.2f} effective heads of 4). Heads with their own output "
     f"slices differ ({', '.join(f'{n:.2f}' for n in effective['identical_qkv'])} by layer), but "

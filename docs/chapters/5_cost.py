@@ -28,7 +28,6 @@ from functools import partial
 
 import numpy as np
 import torch
-from IPython.display import Markdown
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -38,7 +37,7 @@ from attnlab.installation import lab_path
 from attnlab.plotting.drawing import COLORS, styled
 
 sys.path.append(str(lab_path("docs")))
-from chapters.shown import panels, picture, table
+from chapters.shown import panels, paragraph, picture, table
 
 H, D = 4, 32
 LENGTHS = (128, 256, 512, 1024)
@@ -128,7 +127,7 @@ table(
 crossing = 2 * C
 assert 2 * 2 * H * crossing**2 * D == 2 * crossing * C * 4 * C
 
-Markdown(
+paragraph(
     f"**Explain.** The quadratic part exceeds the linear part above T = 2 C, here {crossing}. Below this length, the "
     "projections dominate. The causal mask blocks half of the scores, but the written-out kernel "
     "computes them anyway."
@@ -198,7 +197,7 @@ assert (
 assert powers["memory", "sdpa"] < 1.4  # SDPA does not keep them
 assert held["manual", 4096] > 12 * held["sdpa", 4096]
 
-Markdown(
+paragraph(
     f"**Explain.** Fitted exponents on this machine: time {powers['time', 'manual']:.2f} (manual) and "
     f"{powers['time', 'sdpa']:.2f} (sdpa), memory {powers['memory', 'manual']:.2f} and "
     f"{powers['memory', 'sdpa']:.2f}. At T = {LENGTHS[-1]:,}, sdpa takes "
@@ -304,7 +303,7 @@ with torch.no_grad():
 assert apart < 1e-5
 assert sum(x[0].numel() for kept in cache for x in kept) == 2 * 2 * 64 * 64
 
-Markdown(
+paragraph(
     f"**Explain.** None: everything that is kept lies in the past. The logits differ from those of whole passes by {apart:.0e}, "
     "which is rounding. The cache grows by 2 C numbers per character and layer."
 )

@@ -26,7 +26,6 @@ from copy import deepcopy
 
 import torch
 import torch.nn.functional as F
-from IPython.display import Markdown
 
 from attnlab.attention import build_mask, causal
 from attnlab.building.checkpoints import load_model
@@ -38,7 +37,7 @@ from attnlab.probes import measures
 from attnlab.probes.capture import eval_mode, views
 
 sys.path.append(str(lab_path("docs")))
-from chapters.shown import panels, picture, table, train
+from chapters.shown import panels, paragraph, picture, table, train
 
 
 def heatmap(place, weights, text):
@@ -80,7 +79,7 @@ text = alphabet.decode(corpus.val[:5_000].tolist())
 assert list(alphabet) == list(corpus.alphabet)
 assert run.val_floor < run.val_loss < 1.9
 
-Markdown(
+paragraph(
     f"The validation loss is {run.val_loss:.3f} nats per character. Uniform guesses would give "
     f"ln {len(alphabet)} = {torch.tensor(len(alphabet)).log():.3f}, and perfect knowledge of the "
     f"grammar would give {run.val_floor:.3f}."
@@ -167,7 +166,7 @@ for view in views(net, ids):
 assert found[local]["previous"] > 2 * baseline
 assert found[broad]["effective keys"] > found[local]["effective keys"]
 
-Markdown(
+paragraph(
     f"**Explain.** With equal weights, a head would put {baseline:.3f} on the previous character. "
     f"L{local[0]}H{local[1]}, the most local head, puts {found[local]['previous']:.2f} there. "
     f"L{broad[0]}H{broad[1]} is the broadest, with {found[broad]['effective keys']:.1f} effective "
@@ -236,7 +235,7 @@ picture(figure, "silenced", ALT)
 assert harm[heaviest] > 0.02
 assert none_left > max(harm.values())
 
-Markdown(
+paragraph(
     f"**Explain.** L{heaviest[0]}H{heaviest[1]} matters most here ({harm[heaviest]:+.3f} nats). Removing all "
     f"eight heads changes the loss by {none_left:+.3f}, and the single effects add up to "
     f"{sum(harm.values()):+.3f}. The two numbers need not agree: later heads read the output of "
@@ -246,7 +245,7 @@ Markdown(
 
 # %% tags=["remove-input"]
 resting = max(found, key=lambda head: found[head]["first"])
-Markdown(
+paragraph(
     "Two more points are important. In large models, many heads put most of their weight on the first "
     "position, because a softmax cannot attend to *nothing*. In this small model, no head puts more than "
     f"{found[resting]['first']:.2f} there. Also, weight on a position is not weight on its character: "

@@ -24,7 +24,6 @@ import math
 import sys
 
 import torch
-from IPython.display import Markdown
 from torch import nn
 
 from attnlab.attention import attention, build_mask, causal
@@ -32,7 +31,7 @@ from attnlab.installation import lab_path
 from attnlab.plotting.drawing import COLORS, styled
 
 sys.path.append(str(lab_path("docs")))
-from chapters.shown import panels, picture, table
+from chapters.shown import panels, paragraph, picture, table
 
 stream = torch.Generator().manual_seed(0)
 torch.manual_seed(0)
@@ -131,7 +130,7 @@ ALT = "Dot products grow like the root of the width; scaled and additive scores 
 picture(figure, "spread", ALT)
 
 # %% tags=["remove-input"]
-Markdown(
+paragraph(
     f"**Explain.** At D = {WIDTHS[-1]}, dot products have a standard deviation of {spread['dot'][-1]:.0f}, scaled ones "
     f"of {spread['scaled dot'][-1]:.2f}, and additive scores of {spread['additive'][-1]:.2f}: tanh and the "
     "initialization of v bound them. Vaswani et al. (2017) report that additive attention outperforms "
@@ -180,7 +179,7 @@ assert torch.allclose(
     rows_alike, rows_alike[:1].expand_as(rows_alike)
 )  # the query does not matter
 
-Markdown(
+paragraph(
     f"**Explain.** For queries and keys of width 3, the 40 × 40 dot products have rank {ranks['dot']}, and the additive "
     f"scores have rank {ranks['additive']} (singular values above a millionth of the largest)."
 )

@@ -25,7 +25,6 @@ import sys
 
 import torch
 import torch.nn.functional as F
-from IPython.display import Markdown
 from torch import nn
 
 from attnlab.attention import (
@@ -40,7 +39,7 @@ from attnlab.installation import lab_path
 from attnlab.plotting.drawing import COLORS, styled
 
 sys.path.append(str(lab_path("docs")))
-from chapters.shown import panels, picture, table
+from chapters.shown import panels, paragraph, picture, table
 
 stream = torch.Generator().manual_seed(0)
 B, H, T, D = 2, 4, 64, 32
@@ -135,7 +134,7 @@ table(["format", "eps", "output", "gradient of q", "of k", "of v"], rows)
 # %% tags=["remove-input"]
 assert all(largest[name] < 100 * torch.finfo(d).eps for name, d in PAIR.items())
 
-Markdown(
+paragraph(
     f"**Explain.** The largest difference is {largest['fp64']:.0e} in fp64 "
     f"and {largest['fp32']:.0e} in fp32: less than 100 eps, where eps is the distance from 1 to the next "
     "number. The results are not bit-identical, because the order of the sums differs. Tests therefore "
@@ -169,7 +168,7 @@ with torch.no_grad():
         plain(changed, changed, changed, attn_mask=~MASK)[0][:, :-1], blocked[:, :-1]
     )
 
-Markdown(
+paragraph(
     f"Our layer and PyTorch's differ by {layers_apart:.0e} in fp64. To train all three: "
     "`python train.py -m preset=micro attn=sdpa,manual,torch_mha name=kernels`."
 )
@@ -239,7 +238,7 @@ ALT = "The error in 16 bits grows with the size of scores, unless scores and sof
 picture(figure, "precision", ALT)
 
 # %% tags=["remove-input"]
-Markdown(
+paragraph(
     f"**Explain.** With scores of unit size, the error of bf16 is {all_bf16[0] / all_fp16[0]:.1f} times that of fp16; "
     f"three fewer bits in the mantissa predict 8. With scores 64 times as large, the error of pure bf16 is "
     f"{all_bf16[-1]:.1%} of the output's standard deviation, and {kept_bf16[-1]:.2%} with scores in fp32. "

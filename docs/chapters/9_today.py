@@ -23,7 +23,6 @@ import sys
 from functools import partial
 
 import torch
-from IPython.display import Markdown
 
 from attnlab.attention import (
     AttentionConfig,
@@ -40,7 +39,7 @@ from attnlab.installation import lab_path
 from attnlab.plotting.drawing import styled
 
 sys.path.append(str(lab_path("docs")))
-from chapters.shown import panels, picture, table, train
+from chapters.shown import panels, paragraph, picture, table, train
 
 stream = torch.Generator().manual_seed(0)
 
@@ -182,7 +181,7 @@ picture(figure, "mix", ALT)
 assert means["sliding_window"] < means["sdpa"] - noise and floor < 1
 ordered = means.sort_values().index
 
-Markdown(
+paragraph(
     "**Explain.** From best to worst: "
     + ", ".join(f"`{name}` {means[name]:.3f}" for name in ordered)
     + ". Did you expect all keys to win? After 150 steps, these models have hardly learned to spell. For that, "
@@ -210,7 +209,7 @@ apart = {
 # %% tags=["remove-input"]
 assert 2.7 < apart["1 seed"] < 3.0 and apart["10 seeds"] < 1
 
-Markdown(
+paragraph(
     f"**Explain.** {apart['1 seed']:.1f} standard deviations with one seed, {apart['10 seeds']:.1f} with "
     f"ten. With the {noise:.3f} nats from above, a ranking of equal variants with one seed shows a gap of "
     f"{apart['1 seed'] * noise:.3f} nats, and a winner."

@@ -1,13 +1,19 @@
-"""What the chapters share: tables, figures, and training runs."""
+"""What the chapters share: tables, figures, and training runs.
+
+A notebook shows what these functions return; as a script, a chapter prints it.
+"""
 
 import io
+import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import matplotlib
 import pandas as pd
+from IPython import get_ipython
 from IPython.display import HTML, Markdown
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -16,12 +22,37 @@ from attnlab import read_runs
 from attnlab.installation import lab_path
 
 
+def in_notebook() -> bool:
+    """Whether this is a notebook, which shows the last value of a cell."""
+    return get_ipython() is not None
+
+
 def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> Markdown:
     """A table whose cells may contain Markdown."""
-    lines = [head, ["---"] * len(head), *rows]
-    return Markdown(
-        "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
-    )
+    lines = [[str(cell) for cell in line] for line in (head, *rows)]
+    if not in_notebook():
+        plain_lines = [[without_marks(cell) for cell in line] for line in lines]
+        widths = [max(map(len, column)) for column in zip(*plain_lines, strict=True)]
+        for line in plain_lines:
+            cells = [
+                cell.ljust(width) for cell, width in zip(line, widths, strict=True)
+            ]
+            print("  ".join(cells).rstrip())
+        print()
+    lines.insert(1, ["---"] * len(lines[0]))
+    return Markdown("\n".join(f"| {' | '.join(line)} |" for line in lines))
+
+
+def paragraph(content: str) -> Markdown:
+    """A paragraph with numbers that the chapter has computed."""
+    if not in_notebook():
+        print(textwrap.fill(without_marks(content), 99), end="\n\n")
+    return Markdown(content)
+
+
+def without_marks(content: str) -> str:
+    """Markdown as plain text: without ** and `, and without addresses of links."""
+    return re.sub(r"\*\*|`", "", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", content))
 
 
 def panels(
@@ -38,10 +69,18 @@ def panels(
 
 
 def picture(figure: Figure, name: str, alt: str) -> HTML:
-    """A figure as SVG; the name makes its ids unique on the page."""
+    """A figure as SVG; the name makes its ids unique on the page.
+
+    A script writes it to the directory outputs/chapters.
+    """
     drawn = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": name}):
         figure.savefig(drawn, format="svg", metadata={"Date": None})
+    if not in_notebook():
+        file = Path("outputs/chapters", f"{name}.svg")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(drawn.getvalue(), encoding="utf-8")
+        print(f"[{file}] {alt}\n")
     svg = drawn.getvalue()
     svg = svg[svg.index("<svg") :]
     return HTML(f'<div class="figure" role="img" aria-label="{alt}">{svg}</div>')
@@ -52,6 +91,9 @@ def train(name: str, overrides: str) -> pd.DataFrame:
 
     Raises RuntimeError with the output of train.py if it fails.
     """
+    if not in_notebook():
+        print("training, a minute or more:")
+        print(f"python train.py -m name={name} {overrides}\n", flush=True)
     command = [sys.executable, str(lab_path("train.py")), "-m", f"name={name}"]
     ended = subprocess.run(
         [*command, *overrides.split()], capture_output=True, text=True

@@ -45,7 +45,7 @@ from .about_scores import (
 )
 from .comparison import Wrong
 
-VERDICTS = ("holds", "holds only if", "does not hold", "open")
+VERDICTS = ("holds", "holds in part", "does not hold", "undecided")
 TORCH = Path(torch.__file__).parent
 # Part of PyTorch's error message -> what to do.
 HELP = {
@@ -200,7 +200,7 @@ def statements() -> list[Statement]:
     lines = re.findall(r"^\| (.*) \|$", page, re.MULTILINE)
     rows = [[cell.strip() for cell in line.split("|")] for line in lines]
     # Behind the verdict, a cell may say where it was tested and what is in doubt.
-    verdict = re.compile("holds only if|does not hold|holds|open")
+    verdict = re.compile("holds in part|does not hold|holds|undecided")
     return [
         Statement(text, match[0], *rest)
         for text, cell, *rest in rows

@@ -11,12 +11,14 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from attnlab.attention import AttentionConfig, SelfAttention, kernel
+from attnlab.attention import AttentionConfig, GatedAttention, SelfAttention, kernel
+from attnlab.attention.core import tells_cost
 from attnlab.attention.layer import symbols_from
 from attnlab.building.models import attention_factory
+from attnlab.errors import BadSetting
 from attnlab.init import init_weights
 from attnlab.model import GPT
-from attnlab.probes.capture import scalars, views
+from attnlab.probes.capture import costs, scalars, views
 from attnlab.training.config import read_config
 from attnlab.training.run import run
 from tests.attention.formulas import scaled_dot
@@ -86,6 +88,8 @@ def test_a_wider_embedding_can_have_as_many_parameters_as_value_embeddings() -> 
     torch.testing.assert_close(added.std(), plain.wte.weight.std(), rtol=0.1, atol=0)
     wide.narrow.weight.data.zero_()
     assert torch.equal(wide(ids), plain(ids))
+    with pytest.raises(BadSetting, match="wide_embedding = 0"):
+        GPT(SelfAttention, 48, wide_embedding=0, **sizes)
 
 
 class Remembers(SelfAttention):
@@ -120,6 +124,70 @@ def test_symbols_of_the_layer_check_follow_their_inputs() -> None:
     differs = symbols_from(x, 1000) != symbols_from(changed, 1000)
     assert differs[:, 3].all() and differs.sum() == 2
     assert symbols_from(x, 5).max() < 5
+
+
+class Changed(SelfAttention):
+    """Changes a step, and says nothing of its costs."""
+
+    def modify(self, scores: Tensor, x: Tensor) -> Tensor:
+        return super().modify(scores, x) + 1
+
+
+class Told(Changed):
+    """Tells one cost."""
+
+    def modify(self, scores: Tensor, x: Tensor) -> Tensor:
+        return super().modify(scores, x) + 1
+
+    def state(self, T: int) -> int:
+        return 7
+
+
+class Same(SelfAttention):
+    """Changes a step, and says that it costs nothing."""
+
+    same_costs = True
+
+    def modify(self, scores: Tensor, x: Tensor) -> Tensor:
+        return super().modify(scores, x) + 1
+
+
+class OnlySettings(SelfAttention):
+    """Changes no step."""
+
+
+class TwoClasses(Changed, GatedAttention):
+    """One of its classes tells nothing."""
+
+
+class Plain(torch.nn.Module):
+    """No SelfAttention."""
+
+    def flops(self, T: int) -> int:
+        return 3 * T
+
+
+@pytest.mark.parametrize(
+    ("layer", "told"),
+    [
+        (Changed, set()),
+        (Told, set()),
+        (type("Own", (Told,), {"same_costs": True}), set()),
+        (Same, {"flops", "state"}),
+        (type("SameAgain", (Same,), {"merge": SelfAttention.merge}), set()),
+        (OnlySettings, {"flops", "state"}),
+        (TwoClasses, set()),
+    ],
+)
+def test_costs_are_absent_where_a_class_says_nothing(layer: Any, told: set[str]) -> None:
+    made = layer(AttentionConfig(C, H, T))
+    assert {cost for cost in ("flops", "state") if tells_cost(made, cost)} == told
+    net = GPT(layer, 7, block_size=T, n_layer=1, n_head=H, n_embd=C)
+    assert ("flops" in costs(net), "cached" in costs(net)) == ("flops" in told, "state" in told)
+
+
+def test_a_layer_of_another_kind_tells_what_it_has() -> None:
+    assert tells_cost(Plain(), "flops") and not tells_cost(Plain(), "state")
 
 
 class Adds(SelfAttention):

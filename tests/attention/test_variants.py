@@ -10,6 +10,7 @@ from torch import Tensor
 
 from attnlab.attention import AttentionConfig, SelfAttention, TorchMHA, ValueEmbeddings, manual
 from attnlab.attention import core as masks
+from attnlab.attention.core import tells_cost
 from attnlab.building.models import attention_factory
 from attnlab.errors import BadInput, BadSetting
 from attnlab.init import init_weights
@@ -114,6 +115,9 @@ COSTS: dict[str, tuple[int, int, int]] = {  # FLOPs at T = 64, numbers kept at T
     "decay": (PROJECTIONS + 2 * C * H + 4 * C * D, *[C * D + 9 * C] * 2),
     # Queries and c with their rotated parts; keys, values and output; scores and average.
     "latent": (2 * C * (C + 2 * H + C // 2 + 2) + 4 * C * C + 4 * (C + H) * 64, 640, 10_240),
+    "forgetting": (PROJECTIONS + 2 * C * H + 4 * C * 64, 2 * C * 64 + 64 * H, (2 * C + H) * 1024),
+    "short_conv": (PROJECTIONS + 4 * C * 64, 2 * C * 64 + 9 * C, 2 * C * 1024 + 9 * C),
+    "differential": (PROJECTIONS + 4 * C * 64, 2 * C * 64, 2 * C * 1024),  # one average of P1 - P2
     "shifted_keys": (PROJECTIONS + 4 * C * 64, 2 * C * 64 + C, 2 * C * 1024 + C),
     "shifted_keys_values": (PROJECTIONS + 4 * C * 64, 2 * C * 64 + 2 * C, 2 * C * 1024 + 2 * C),
     "key_offset": (PROJECTIONS + 4 * C * 64, 2 * C * 64 + C // 2, 2 * C * 1024 + C // 2),
@@ -130,7 +134,14 @@ COSTS: dict[str, tuple[int, int, int]] = {  # FLOPs at T = 64, numbers kept at T
 @pytest.mark.parametrize("variant", COSTS)
 def test_costs_of_a_position(variant: str) -> None:
     layer = layer_of(variant)
+    assert tells_cost(layer, "flops") and tells_cost(layer, "state")
     assert (layer.flops(64), layer.state(64), layer.state(1024)) == COSTS[variant]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variant_tells_its_costs(variant: str) -> None:
+    layer = layer_of(variant)
+    assert tells_cost(layer, "flops") and tells_cost(layer, "state")
 
 
 @pytest.mark.parametrize(
@@ -159,7 +170,13 @@ def test_alibi_has_the_slopes_of_its_formula_for_6_heads() -> None:
 
 
 REFUSED: dict[str, dict[str, list[Any]]] = {
-    "sdpa": {"heads": [5], "n_kv_head": [3], "scale": [math.inf, "1/d"], "softcap": [0.0]},
+    "sdpa": {
+        "heads": [5],
+        "n_kv_head": [3],
+        "head_size": [0, -4],
+        "scale": [math.inf, "1/d"],
+        "softcap": [0.0],
+    },
     "sliding_window": {"window": [0]},
     "shared_qk": {"n_kv_head": [2]},
     "rotary": {"heads": [16]},
@@ -172,7 +189,7 @@ REFUSED: dict[str, dict[str, list[Any]]] = {
     "torch_mha": {"score_mod": ["alibi"]},
     "delta_net": {"window": [4], "decay": ["rows"], "beta_max": [2.5], "dropout": [0.5]},
     "latent": {"rotated": [3]},
-    "rotary_half": {"rotary_share": [0.25, 0.0, 1.5]},
+    "rotary_half": {"rotary_share": [0.25, 0.0, 1.5], "rotary": [None]},
     "block_selection": {"block": [0], "chosen": [0]},
     "delta_product": {"steps": [0], "delta": [False]},
     "shifted_keys": {"shared": ["qk"]},

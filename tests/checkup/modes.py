@@ -57,11 +57,10 @@ class Stateful(nn.Module):
 
     def attend(self, n: int, x: Tensor, may: Tensor) -> Tensor:
         q, k, v = map(split, self.qkv[n](self.norm(x)).chunk(3, -1))
-        s = filled(2 * q, k, may, self.fill)
+        fresh = self.fault.endswith("fresh")  # small weights, whose scores are far below the cap
+        s = filled((0.5 if fresh else 2.0) * q, k, may, self.fill)
         if self.fault.startswith("capped in training") and self.training:
-            cap = (
-                2 if self.fault.endswith("training") else 1e3
-            )  # 1e3 caps no scores of fresh weights
+            cap = 1e3 if fresh else 2.0
             s = (cap * (s / cap).tanh()).masked_fill(~may, -torch.inf)
         return x + self.out[n](merge(s.softmax(-1) @ v))
 

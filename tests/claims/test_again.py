@@ -58,9 +58,9 @@ GOOD, BAD = [-1.0] * 10, [1.0] * 10
     [
         (GOOD, None, "holds", "One processor."),
         (GOOD, GOOD, "holds", "Same on AVX2 and SSE4.2."),
-        (GOOD, GOOD[:9] + BAD[:1], "open", "Not the same"),
-        (GOOD[:9] + BAD[:1], GOOD, "open", "Not the same"),
-        (GOOD, BAD, "open", "Not the same"),
+        (GOOD, GOOD[:9] + BAD[:1], "undecided", "Not the same"),
+        (GOOD[:9] + BAD[:1], GOOD, "undecided", "Not the same"),
+        (GOOD, BAD, "undecided", "Not the same"),
         (BAD, BAD, "does not hold", "Same on AVX2 and SSE4.2."),
         (GOOD, GOOD[:4], "holds", "One processor."),  # not complete
     ],
@@ -72,7 +72,6 @@ def test_a_verdict_counts_if_two_instruction_sets_agree(first, second, verdict, 
     judged = judge_claim(claim, rows, again=again)
     assert judged.verdict == verdict
     assert processors_in_words(judged).startswith(f"**{sentence}")
-    assert judge_claim(claim, rows).verdict == ("open" if len({*first}) > 1 else verdict) or second
 
 
 def test_a_control_that_was_not_repeated_is_said():

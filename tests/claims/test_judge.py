@@ -114,13 +114,13 @@ def test_the_value_of_a_seed(settings, scores, value):
         ([("for", "refuted")], "does not hold"),
         ([("against", "confirmed")], "does not hold"),
         ([("against", "refuted")], "holds"),
-        ([("for", "confirmed"), ("against", "confirmed")], "holds only if"),
-        ([("for", "confirmed"), ("for", "open")], "open"),
+        ([("for", "confirmed"), ("against", "confirmed")], "holds in part"),
+        ([("for", "confirmed"), ("for", "open")], "undecided"),
         ([("for", "refuted"), ("for", "open")], "does not hold"),
         ([("for", "confirmed"), ("secondary", "refuted"), ("shown", "shown")], "holds"),
         ([("for", "confirmed"), ("control", "confirmed")], "holds"),
-        ([("for", "confirmed"), ("control", "open")], "open"),
-        ([("for", "refuted"), ("control", "refuted")], "open"),
+        ([("for", "confirmed"), ("control", "open")], "undecided"),
+        ([("for", "refuted"), ("control", "refuted")], "undecided"),
     ],
 )
 def test_the_verdict_on_a_sentence(verdicts, said):

@@ -103,10 +103,10 @@ def recomputed(file: Path, rows: list[Row]) -> tuple[str, dict[str, tuple[Any, .
         says_true = {"confirmed": role != "against", "refuted": role == "against"}
         truth[role].append(says_true.get(said.pop()) if len(said) == 1 else None)
     deciding = truth["for"] + truth["against"]
-    verdict = "open" if None in deciding else "holds"
+    verdict = "undecided" if None in deciding else "holds"
     if False in deciding:
-        verdict = "holds only if" if True in deciding else "does not hold"
-    return verdict if all(truth["control"]) else "open", found
+        verdict = "holds in part" if True in deciding else "does not hold"
+    return verdict if all(truth["control"]) else "undecided", found
 
 
 def same(finding: Finding, found: tuple[Any, ...]) -> bool:

@@ -37,7 +37,7 @@ def git(folder, *words):
 
 def commit(folder):
     git(folder, "add", "-A")
-    git(folder, "commit", "-q", "-m", "x")
+    git(folder, "commit", "-q", "--allow-empty", "-m", "x")
     return git(folder, "rev-parse", "HEAD")
 
 
@@ -162,3 +162,22 @@ def test_a_prediction_is_compared_with_the_commit_of_its_rows(mine, change, comm
     shutil.rmtree(mine.parents[1] / ".git")  # now it cannot be checked
     assert commit_of(mine) == ""
     assert judged.exploratory().startswith("Exploratory" if at.endswith("+") else UNKNOWN)
+
+
+@pytest.mark.parametrize("at_risk", [False, True])
+def test_what_is_at_risk_was_declared_before_its_pilots(mine, at_risk):
+    content = json.loads(json.dumps(CLAIM))
+    before = commit(mine)  # p is declared; r is not
+    content["predictions"]["r"] = {"says": "R.", "arms": ["other"], "above": 0.7}
+    (mine / "claim.yaml").write_text(yaml.safe_dump(content))
+    after = commit(mine)
+    for words in (["y=1", "attn=old"], ["y=1", "attn=other"]):
+        Rows(mine / "rows.jsonl").add(row_of(words, 1000, before))
+        for seed in range(300, 310):
+            Rows(mine / "rows.jsonl").add(row_of(words, seed, after))
+    for name, refused in (("p", False), ("r", True)):
+        marked = json.loads(json.dumps(content))
+        marked["predictions"][name]["at_risk"] = at_risk
+        (mine / "claim.yaml").write_text(yaml.safe_dump(marked))
+        judged = judge_claim(Claim.read(mine / "claim.yaml"), Rows(mine / "rows.jsonl"))
+        assert bool(judged.exploratory()) == (at_risk and refused)

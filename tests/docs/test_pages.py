@@ -168,8 +168,11 @@ def test_a_verdict_of_textbook_md_is_that_of_the_sentence_beside_it() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("file", sorted(ROOT.glob("docs/chapters/[0-9]_*.py")), ids=names)
 def test_a_chapter_runs(file: Path, tmp_path: Path) -> None:
-    """Its numbers are checked by its own assertions."""
+    """Its numbers are checked by its own assertions; it prints them, and names its figures."""
     done = subprocess.run(
         [sys.executable, str(file)], cwd=tmp_path, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-3000:]
+    figures = re.findall(r"^\[(outputs/chapters/\S+)\] ", done.stdout, re.MULTILINE)
+    assert figures and all((tmp_path / figure).exists() for figure in figures)
+    assert len(done.stdout.splitlines()) > 3 * len(figures)

@@ -165,7 +165,7 @@ def test_statements_are_graded_by_the_published_verdicts() -> None:
     rows = statements()
     assert len(rows) >= 30
     assert all(g.passed for g in grade_statements({n: r.verdict for n, r in enumerate(rows, 1)}))
-    other = {"holds": "open"}.get(rows[1].verdict, "holds")
+    other = {"holds": "undecided"}.get(rows[1].verdict, "holds")
     grades = grade_statements({2: other, 3: None, 99: "holds", 4: "true"})
     assert [g.passed for g in grades] == [False, None, False, False]
     assert rows[1].command in grades[0].message

@@ -153,3 +153,9 @@ def test_best_rates_are_said_to_be_best(tmp_path: Path) -> None:
     frame, apart, _ = at_best(read_runs(tmp_path), "lr")
     said = report.summary(compare(frame, apart=apart))
     assert "keeps 50 % of what attention gives at their best rates" in said
+
+
+def test_a_table_without_any_share(tmp_path: Path) -> None:
+    """Two seeds are too few for a share in each row."""
+    sweep(tmp_path / "lab", (0.04, 0.05))
+    assert " - " in as_text(comparison_table(compare(read_runs(tmp_path)))).replace("\n", " ")

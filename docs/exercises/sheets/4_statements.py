@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Exercises 4: what textbooks say
 #
-# Each sentence comes from textbooks or lectures. For each, decide whether it "holds", "holds only if" some
-# condition is met, "does not hold", or is "open". Look for a counterexample first. The grader compares
+# Each sentence comes from textbooks or lectures. For each, decide whether it "holds", "holds in part"
+# (in one condition, and not in another), "does not hold", or is "undecided". Look for a counterexample first. The grader compares
 # your answer with our verdict: if you agree, it shows the measurement; if not, it shows the command
 # that tests the sentence.
 #
@@ -15,7 +15,7 @@ for number, statement in enumerate(statements(), 1):
 # %% [markdown]
 # ## Your verdicts
 #
-# Write one of `"holds"`, `"holds only if"`, `"does not hold"` and `"open"` for each number. You can
+# Write one of `"holds"`, `"holds in part"`, `"does not hold"` and `"undecided"` for each number. You can
 # answer a few at a time.
 
 # %% tags=["exercise"]

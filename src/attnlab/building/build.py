@@ -15,6 +15,7 @@ import attnlab.model
 from attnlab.attention import SelfAttention
 from attnlab.building.own_code import Node
 from attnlab.errors import BadInput
+from attnlab.runs.settings import MAIN
 
 # A name without a dot is a public name of attnlab; any other name is an import path.
 PUBLIC = {name: module for module in (attnlab.attention, attnlab.model) for name in module.__all__}
@@ -72,6 +73,8 @@ def target_of(node: Node, path: str) -> Any:
     names = node["_target_"]
     if isinstance(names, str):
         return locate(names, f"{path}._target_")
+    if callable(names):  # given in Python
+        return names
     parents = tuple(locate(name, f"{path}._target_") for name in names)
     return type("And".join(parent.__name__ for parent in parents), parents, {})
 
@@ -87,6 +90,11 @@ def locate(name: str, path: str) -> Any:
     except (ModuleNotFoundError, AttributeError) as error:
         if isinstance(error, ModuleNotFoundError) and not name.startswith(str(error.name)):
             raise
+        if name.startswith(MAIN):
+            raise BadInput(
+                f"{path} = {name} was defined in a notebook or script, which this is not; in "
+                "Python, give the class: attnlab.load_model(RUN, attn=...)"
+            ) from error
         raise BadInput(f"{path} = {name} cannot be imported: {error}") from error
 
 

@@ -1,13 +1,16 @@
 """The user's own code in a configuration: which names may run it, and what its files hold."""
 
 import hashlib
+import inspect
 import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
-from attnlab.runs.settings import flat
+from attnlab.errors import BadInput
+from attnlab.runs.settings import MAIN, flat
 
 Node = Mapping[str, Any]  # plain values; `_target_` names what they are arguments of
 LIBRARIES = (Path(__file__).parents[2], Path(os.__file__).parent)  # attnlab, the standard library
@@ -33,12 +36,48 @@ def import_paths(node: Node) -> set[str]:
 def source_of(node: Node) -> str | None:
     """The SHA-256 of the user's own modules that a node names, None if it names none: of my_layers
     for attn._target_=my_layers.Layer. The object must have been built, so that they are loaded."""
-    modules = sorted({name.rpartition(".")[0] for name in import_paths(node)})
+    names = sorted(import_paths(node))
+    of_main = [name for name in names if name.startswith(MAIN)]
+    modules = sorted({name.rpartition(".")[0] for name in names if name not in of_main})
     files = [getattr(sys.modules.get(name), "__file__", None) for name in modules]
-    own = [Path(file) for file in files if file and is_users(Path(file))]
-    if not own:
-        return None
-    return hashlib.sha256(b"".join(file.read_bytes() for file in own)).hexdigest()
+    own = [Path(file).read_bytes() for file in files if file and is_users(Path(file))]
+    own += [source_text(resolve_name(name)).encode() for name in of_main]
+    return hashlib.sha256(b"".join(own)).hexdigest() if own else None
+
+
+def source_text(made: Any) -> str:
+    """The source of a class or function of a notebook or script; of a class, with those from which
+    it inherits there. BadInput if it cannot be read, as for what was typed into `python`."""
+    classes = [cls for cls in getattr(made, "__mro__", [made]) if cls.__module__ == "__main__"]
+    try:
+        return "\n".join(_source_of_one(each) for each in classes or [made])
+    except (OSError, TypeError) as error:
+        name = made.__qualname__
+        raise BadInput(f"the source of {name} cannot be read; save it in a module") from error
+
+
+def _source_of_one(made: Any) -> str:
+    try:
+        return inspect.getsource(made)
+    except (OSError, TypeError):
+        # Python finds the lines of a function of a cell, but not those of a class.
+        if not inspect.isclass(made):
+            raise
+    parts = []
+    for name, value in vars(made).items():
+        function = getattr(value, "__func__", value)  # of a class method or a static method
+        if inspect.isfunction(function):
+            parts.append(inspect.getsource(function))
+        elif not name.startswith("__"):
+            parts.append(f"{name} = {value!r}")
+    bases = ", ".join(base.__qualname__ for base in made.__bases__)
+    return "\n".join([f"class {made.__qualname__}({bases}):", *parts])
+
+
+def is_users_class(cls: type) -> bool:
+    """Whether a class belongs neither to attnlab nor to an installed package."""
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    return file is None or is_users(Path(file))
 
 
 def is_users(file: Path) -> bool:

@@ -316,6 +316,8 @@ def _check_cache(
             if state == EVALUATION:
                 refused = found.refused
                 remarks += found.rounded[:1]
+            if tried.best is not None and any(not isfinite(w.change) for w in found.wrong):
+                raise CannotCheck("outputs are not finite in this precision")
             # What a ring has no room for is told once; larger weights hide what one pass reads.
             found.wrong[:] = [wrong for wrong in found.wrong if wrong.plan.name not in excused]
             if found.wrong:

@@ -148,7 +148,7 @@ def _followed(tried: Subject, loss: Loss) -> tuple[Tensor, dict[str, Tensor], Te
         seen.append((ids.cpu(), floats_of(output, tuple(ids.shape[:2]))))
 
     rows = min(4, tried.rows, max(1, tried.affordable(tried.length, 0.25)))
-    ids = tried.draw(tried.rows if tried.exact else rows, tried.length)
+    ids = tried.draw(tried.rows if tried.exact else rows, tried.usual_length)
     handle = module.register_forward_hook(keep, with_kwargs=True)
     try:
         with torch.enable_grad():

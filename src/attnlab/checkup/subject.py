@@ -173,6 +173,15 @@ class Subject:
                 undo.enter_context(changed(self.model, training=None))
             return self.call(self.model, own.clone())  # a model may write into its input
 
+    def draws_numbers(self, x: Tensor) -> bool:
+        """Whether a call draws random numbers."""
+        with changed(self.model, training=None):
+            before = torch.get_rng_state()
+            python_before = random.getstate()
+            replace(self, seeded=False, restored=False)(x)
+            drawn = not torch.equal(torch.get_rng_state(), before)
+            return drawn or random.getstate() != python_before
+
     def moved(self, x: Tensor, changed_inputs: Tensor) -> Tensor:
         """x (T, ...) and (N, T, ...) -> (N, T): the largest change of any output at t.
 
@@ -203,6 +212,13 @@ class Subject:
         most = int((MULTIPLICATIONS / self.multiplications) ** 0.5)
         return min(self.length, DENSE, max(8, most))
 
+    @cached_property
+    def usual_length(self) -> int:
+        """The length of most sequences: the whole one, but of a large model a shorter one."""
+        if self.affordable(self.length) >= 2 * MOST_ROWS:
+            return self.length
+        return self.fitting(self.dense)
+
     def not_tried(self, looked_at: set[str]) -> list[str]:
         """What no property looks at: arguments but some, outputs beside the first, lengths."""
         missing = []
@@ -212,7 +228,7 @@ class Subject:
             missing.append("other calls than yours")
         elif arguments:
             missing.append(f"the arguments {', '.join(arguments)} (give call)")
-        x = self.draw(self.rows if self.exact else min(2, self.rows), self.length)
+        x = self.draw(self.rows if self.exact else min(2, self.rows), self.usual_length)
         others = list(floats_of(self.raw(x), tuple(x.shape[:2])))[1:]
         if others:
             missing.append(f"the outputs {', '.join(others)} (give call)")

@@ -25,7 +25,7 @@ CONTRASTS: dict[str, Callable[[Sequence[float]], float]] = {
     "difference": lambda x: x[0] - x[1],  # it is paired: same weights, same batches
     "interaction": lambda x: x[0] - x[1] - x[2] + x[3],
 }
-WORDS = ("says", "where", "long")  # of a prediction: they may change after its runs
+WORDS = ("says", "where", "long", "at_risk")  # of a prediction: they may change after its runs
 
 
 class Prediction(BaseModel, extra="forbid", frozen=True):
@@ -49,6 +49,7 @@ class Prediction(BaseModel, extra="forbid", frozen=True):
     first_seed: int | None = None  # instead of the claim's, for a prediction that was added later
     seeds: int | None = None  # fewer, for roles that do not decide
     long: bool = False  # only run with --long
+    at_risk: bool = False  # declared before any pilot of its arms, which git must show
 
     @model_validator(mode="after")
     def _check(self) -> "Prediction":

@@ -2,12 +2,16 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import product
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from matplotlib.figure import Figure
 
-from attnlab.claims.claim import PILOTS, Claim
+from attnlab.claims.attempts import Attempt, attempts_in_words, attempts_of
+from attnlab.claims.claim import PILOTS, Claim, Prediction
 from attnlab.claims.judge import supports
 from attnlab.claims.judged_claim import (
     COMMITTED,
@@ -20,11 +24,14 @@ from attnlab.claims.judged_claim import (
 )
 from attnlab.claims.markdown import fill_page, markdown_table
 from attnlab.claims.rows import Rows
-from attnlab.claims.trials import Row, Run
+from attnlab.claims.trials import Row, Run, is_measurement
 from attnlab.claims.work import composed, import_beside
 from attnlab.errors import BadInput
 from attnlab.plotting.drawing import BLACK, BLUE, GREEN, as_svg, styled
 from attnlab.runs.settings import flat, last_of
+from attnlab.runs.share import INTERVAL, share_of
+
+STEPS = {"trainer.max_steps", "trainer.val_check_interval"}
 
 
 def claim_report(
@@ -71,7 +78,8 @@ def publish_claims(claims: Sequence[Claim]) -> Iterator[Path]:
         figure.write_text(figure_of(judged), encoding="utf-8")
         yield figure
         readme = claim.folder / "README.md"
-        fill_page(readme, page_block(judged))
+        rows = Rows(claim.folder / COMMITTED)
+        fill_page(readme, page_block(judged, attempts_of(claim, rows)))
         yield readme
     table = claims[0].folder.parent / "README.md"
     if len(claims) == len(list(table.parent.glob("*/claim.yaml"))):
@@ -79,23 +87,26 @@ def publish_claims(claims: Sequence[Claim]) -> Iterator[Path]:
         yield table
 
 
-def page_block(judged: JudgedClaim) -> str:
-    """The generated part of a claim's page: what came out, how to repeat it, and the details."""
+def page_block(judged: JudgedClaim, attempts: Sequence[Attempt] = ()) -> str:
+    """The generated part of a claim's page: what came out, how to repeat it, the details, and
+    earlier attempts."""
     claim = judged.claim
     rows = {(*row["overrides"], row["seed"]): row for _, row in judged.test_rows()}
     minutes = max(1, round(sum(row["cpu_seconds"] or 0 for row in rows.values()) / 60))
-    return "\n\n".join([
+    paragraphs = [
         came_out(judged),
+        difference_of_conditions(judged),
         processors_in_words(judged),
         "![The values of each prediction by seed, and its threshold](figure.svg)",
         f"## Repeat it\n\n`attnlab reproduce {claim.folder.name} --fresh --long` trains all of it "
         f"again and compares: {len(rows)} runs, {minutes} CPU minutes.",
-        "## Predictions\n\nHow they are judged: docs/claims.md.\n\n"
-        f"{prediction_table(judged)}",
+        f"## Predictions\n\nHow they are judged: docs/claims.md.\n\n{prediction_table(judged)}",
         f"## Arms\n\nAn arm is one side of a comparison.\n\n{arm_table(judged)}",
         f"<details><summary>Every seed</summary>\n\n{seed_tables(judged)}\n\n</details>",
         f"<details><summary>Settings of all arms</summary>\n\n{settings_of(claim)}\n\n</details>",
-    ])  # fmt: skip
+    ]
+    paragraphs.insert(-2, attempts_in_words(judged, attempts))
+    return "\n\n".join(filter(None, paragraphs))
 
 
 def came_out(judged: JudgedClaim) -> str:
@@ -110,7 +121,7 @@ def came_out(judged: JudgedClaim) -> str:
         elif prediction.role in ("for", "against"):
             true = supports(prediction.role, verdict)
             where["True" if true else "False"].append(prediction.where or says)
-    lines = [f"**“{judged.claim.says}” {verdict_in_words(judged)}.**", ""]
+    lines = [f"**“{judged.claim.says}” Verdict: {verdict_in_words(judged)}.**", ""]
     for key, conditions in where.items():
         lines += [f"- {key}: {condition}" for condition in conditions]
     return "\n".join(lines)
@@ -119,9 +130,46 @@ def came_out(judged: JudgedClaim) -> str:
 def verdict_in_words(judged: JudgedClaim) -> str:
     """The verdict on the sentence; for one that does not hold, what was shown instead."""
     if judged.verdict == "does not hold" and judged.claim.otherwise:
-        return f"was not found: {judged.claim.otherwise}"
-    in_words = {"open": "is undecided", "holds only if": "holds only in part"}
-    return in_words.get(judged.verdict, judged.verdict)
+        return f"does not hold: {judged.claim.otherwise}"
+    return judged.verdict
+
+
+def difference_of_conditions(judged: JudgedClaim) -> str:
+    """For a sentence that holds in part: in what the nearest true and false conditions differ.
+
+    If that is more than one thing, it was not shown which of them decides.
+    """
+    if judged.verdict != "holds in part":
+        return ""
+    true: list[Finding] = []
+    false: list[Finding] = []
+    for finding in judged.findings:
+        prediction = finding.prediction
+        if prediction.role in ("for", "against") and finding.verdict != "open":
+            (true if supports(prediction.role, finding.verdict) else false).append(finding)
+    experiments = judged.claim.folder.parent
+    pairs = [(settings_apart(a, b, experiments), a, b) for a, b in product(true, false)]
+    apart, a, b = min(pairs, key=lambda pair: len(pair[0]))
+    said = f"`{a.name}` (true) and `{b.name}` (false) differ in {', '.join(sorted(apart))}"
+    if len(apart) == 1:
+        return f"{said}, and in nothing else."
+    return f"{said}: in {len(apart)} things, so it was not shown which of them decides."
+
+
+def settings_apart(a: Finding, b: Finding, experiments: Path) -> set[str]:
+    """In what the arms of two predictions differ, and what is measured, if that differs."""
+    apart = set()
+    for one, other in zip(a.arms.values(), b.arms.values(), strict=False):
+        mine = arm_settings(one.overrides, experiments)
+        others = arm_settings(other.overrides, experiments)
+        apart |= {key for key in mine | others if mine.get(key) != others.get(key)}
+    if apart & STEPS:
+        apart = apart - STEPS | {"steps"}
+    if any(key.startswith("attn.") for key in apart):
+        apart = {key for key in apart if not key.startswith("attn.")} | {"attn"}
+    if (a.prediction.metric, a.prediction.read) != (b.prediction.metric, b.prediction.read):
+        apart.add("what is measured")
+    return apart
 
 
 def processors_in_words(judged: JudgedClaim) -> str:
@@ -158,6 +206,18 @@ def instruction_sets(findings: Iterable[Finding]) -> str:
     return " and ".join(sorted(names)) or "no processor"
 
 
+@cache
+def arm_settings(overrides: tuple[str, ...], experiments: Path) -> dict[str, Any]:
+    """What the overrides of an arm set, with what they leave out as it is composed."""
+    if is_measurement(overrides):
+        return {"the measurement": overrides}
+    config, _ = composed(overrides, experiments)
+    settings = config.settings.plain()
+    return flat(
+        {group: settings[group] for group in ("attn", "model", "data", "optim", "trainer")}
+    )
+
+
 def prediction_table(judged: JudgedClaim) -> str:
     """One line a prediction: its sentence, verdict, seeds that agree, and median with interval;
     and the verdict with another instruction set, where its runs were repeated."""
@@ -172,8 +232,13 @@ def prediction_table(judged: JudgedClaim) -> str:
         says = prefixes.get(prediction.role, f"{prediction.role}: ") + prediction.says
         if finding.steps:
             says += f" After {finding.steps:,} steps."
+        if prediction.at_risk:
+            says = f"at risk, declared before any pilot: {says}"
         agree = f"{outcome.yes} of {outcome.n}" if finding.values else ""
-        line = [says, finding.verdict, agree, median_in_words(finding)]
+        measured = median_in_words(finding, signed=True)
+        if is_share(prediction) and finding.values:
+            measured += f"; keeps {share_in_words(finding)} of what attention gives"
+        line = [says, finding.verdict, agree, measured]
         if judged.again:
             then = judged.again.get(finding.name)
             same = f"{then.verdict}, {then.outcome.yes} of {then.outcome.n}" if then else ""
@@ -182,28 +247,57 @@ def prediction_table(judged: JudgedClaim) -> str:
     return markdown_table(heads, lines)
 
 
-def median_in_words(finding: Finding) -> str:
-    """The median with its interval; the digits follow the spread."""
+def is_share(prediction: Prediction) -> bool:
+    """Whether a prediction is about what X keeps of what attention gives: its arms are X, none and
+    softmax attention, and it judges X - none + s (none - softmax)."""
+    weights = prediction.weights
+    return len(weights) == 3 and weights[0] == 1 and math.isclose(sum(weights), 0, abs_tol=1e-9)
+
+
+def share_in_words(finding: Finding) -> str:
+    """The share of what attention gives with its interval; of fewer than six seeds, which have
+    none, the share of each."""
+    share = share_of(*finding.scores.values())
+    if share.why:
+        return f"no number ({share.why})"
+    if len(share.by_seed) < INTERVAL:
+        each = ", ".join(f"{x:.0%}" for x in sorted(share.by_seed))
+        return f"{share.median:.0%} ({len(share.by_seed)} seeds: {each})".replace("%", " %")
+    return f"{share.median:.0%} ({share.low:.0%} to {share.high:.0%})".replace("%", " %")
+
+
+def median_in_words(finding: Finding, *, signed: bool = False) -> str:
+    """The median with its interval; the digits follow the spread. `signed`: a difference has its
+    sign, so that a loss that is higher cannot be read as a gain."""
     outcome = finding.outcome
+    prediction = finding.prediction
+    sign = "+" if signed and is_difference(prediction) else ""
     if math.isnan(outcome.median):
         return ""
     if outcome.high > outcome.low:
         spread = outcome.high - outcome.low
     else:
         spread = max(finding.values) - min(finding.values) or abs(outcome.median)
-    median_and_unit = f"{in_digits(outcome.median, spread)} {finding.prediction.unit}".strip()
+    median_and_unit = f"{in_digits(outcome.median, spread, sign)} {prediction.unit}".strip()
     if math.isnan(outcome.low):
         return median_and_unit
-    low, high = in_digits(outcome.low, spread), in_digits(outcome.high, spread)
+    low, high = in_digits(outcome.low, spread, sign), in_digits(outcome.high, spread, sign)
     return f"{median_and_unit} ({low} to {high})"
 
 
-def in_digits(value: float, spread: float) -> str:
-    """A number with two digits of its spread."""
+def is_difference(prediction: Prediction) -> bool:
+    """Whether a prediction judges one arm minus another."""
+    if prediction.weights or prediction.contrast in ("difference", "interaction"):
+        return True
+    return not prediction.contrast and len(prediction.arms) > 1
+
+
+def in_digits(value: float, spread: float, sign: str = "") -> str:
+    """A number with two digits of its spread; the sign "+" also marks positive ones."""
     if not (math.isfinite(spread) and spread > 0):
-        return f"{value:g}"
+        return f"{value:{sign}g}"
     digits = max(0, 1 - math.floor(math.log10(spread)))
-    return f"{value:.{digits}f}" if digits <= 6 else f"{value:.1e}"
+    return f"{value:{sign}.{digits}f}" if digits <= 6 else f"{value:{sign}.1e}"
 
 
 def arm_table(judged: JudgedClaim) -> str:
@@ -264,7 +358,11 @@ def all_claims(published: Sequence[JudgedClaim]) -> str:
     for judged in sorted(published, key=lambda judged: judged.claim.order):
         name = judged.claim.folder.name
         first = judged.findings[0]
-        measured = f"{first.prediction.says} {median_in_words(first)}"
+        measured = first.prediction.says
+        if is_share(first.prediction):
+            measured += f" It keeps {share_in_words(first)}."
+        else:
+            measured += f" {median_in_words(first, signed=True)}"
         verdict = f"**{verdict_in_words(judged)}**"
         lines.append([f"[{name}]({name}/README.md)", judged.claim.says, verdict, measured])
     return markdown_table(

@@ -79,7 +79,7 @@ def verdict_on_sentence(verdicts: Sequence[tuple[str, str]]) -> str:
     true = false = undecided = 0
     for bearing, verdict in verdicts:
         if bearing == "control" and verdict != "confirmed":
-            return "open"
+            return "undecided"
         if bearing not in ("for", "against"):
             continue
         if verdict == "open":
@@ -89,5 +89,5 @@ def verdict_on_sentence(verdicts: Sequence[tuple[str, str]]) -> str:
         else:
             false += 1
     if false:
-        return "holds only if" if true else "does not hold"
-    return "holds" if true and not undecided else "open"
+        return "holds in part" if true else "does not hold"
+    return "holds" if true and not undecided else "undecided"

@@ -15,7 +15,15 @@ from attnlab.claims.claim import PILOTS, Claim, Prediction, declaration_of, func
 from attnlab.claims.declared import undeclared
 from attnlab.claims.judge import FEWEST_JUDGED, Outcome, judge, verdict_on_sentence
 from attnlab.claims.rows import Rows, open_rows
-from attnlab.claims.trials import Arm, Row, Run, metric_of, read_test, rows_with
+from attnlab.claims.trials import (
+    Arm,
+    Row,
+    Run,
+    metric_of,
+    read_test,
+    rows_with,
+    without_rate,
+)
 from attnlab.claims.work import Work
 
 COMMITTED = "rows.jsonl"
@@ -36,6 +44,7 @@ class Finding:
     scores: dict[str, list[float]]  # arm -> the metric, a seed each
     values: Sequence[float]  # one a seed: what is judged
     outcome: Outcome
+    pilots: Sequence[Row] = ()  # of its arms; only if the prediction is at risk
 
     @property
     def name(self) -> str:
@@ -90,6 +99,8 @@ class JudgedClaim:
     def exploratory(self) -> str:
         """Why its rows are not a declared test, in a sentence; empty if they are."""
         rows = [*self.test_rows(), *rows_of_findings(self.again.values())]
+        for finding in self.findings:
+            rows += [(finding, row) for row in finding.pilots]
         made = {(row["commit"], (finding.of,)) for finding, row in rows}
         return undeclared(self.claim.file, made, declaration_of)
 
@@ -161,7 +172,18 @@ def judge_prediction(
     }
     values = [prediction.value(of_seed) for of_seed in zip(*scores.values(), strict=True)]
     outcome = judge(values, prediction.above, prediction.below, prediction.always, len(seeds))
-    return Finding(name, prediction, steps, arms, seeds, rows_of, scores, values, outcome)
+    pilots = pilots_of(arms.values(), rows) if prediction.at_risk else ()
+    return Finding(name, prediction, steps, arms, seeds, rows_of, scores, values, outcome, pilots)
+
+
+def pilots_of(arms: Iterable[Arm], rows: Mapping[Run, Row]) -> list[Row]:
+    """The rows of pilots of some arms, at any learning rate."""
+    words = {without_rate(arm.overrides) for arm in arms}
+    found = []
+    for run, row in rows.items():
+        if run.seed >= PILOTS[0] and without_rate(run.overrides) in words:
+            found.append(row)
+    return found
 
 
 def missing_runs(

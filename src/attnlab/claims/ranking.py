@@ -216,6 +216,10 @@ class Cell:
     difference: tuple[float, float, float] = (math.nan, math.nan, math.nan)  # with interval
     at_edge: bool = False
     diverged: int = 0
+    failed: int = 0  # runs that diverged or, where steps are counted, did not get to 90 %
+    rate: float = math.nan  # the learning rate, and that of the partner
+    partner_rate: float = math.nan
+    pilots: int = 0  # runs by which each rate was chosen
 
 
 Table = dict[tuple[str, str, int], Cell]  # by variant, task, and 1 or 4
@@ -247,6 +251,7 @@ def judge_cell(
         unit = "nats" if task.floor is None else "points"
     values = [reading.in_unit(unit) for reading in my_readings]
     choice, _ = mine.choose(rows)
+    other_choice, _ = other.choose(rows)
     cell = Cell(
         my_rows,
         "baseline",
@@ -254,6 +259,10 @@ def judge_cell(
         median_interval(values)[0],
         at_edge=choice is not None and choice.at_edge,
         diverged=sum(math.isinf(reading.score) for reading in my_readings),
+        failed=sum(not math.isfinite(value) for value in values),
+        rate=choice.rate if choice else math.nan,
+        partner_rate=other_choice.rate if other_choice else math.nan,
+        pilots=len(task.selection_seeds),
     )
     if name == partner:
         return cell

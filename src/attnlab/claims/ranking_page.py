@@ -75,7 +75,8 @@ def cell_table(protocol: Protocol, table: Table, names: Iterable[str], times: in
 
 
 def cell_in_words(cell: Cell) -> str:
-    """A cell: the verdict, the median, and the difference with its interval."""
+    """A cell: the verdict, the median, and the difference with its interval; runs that failed, and
+    rates that differ from those of the partner."""
     if not cell.unit:
         return cell.verdict
     digits = {"nats": 3, "steps": 0}.get(cell.unit, 1)
@@ -85,12 +86,16 @@ def cell_in_words(cell: Cell) -> str:
         median_and_unit = f"{cell.diverged} diverged"
     else:
         median_and_unit = "90 % not reached"
+    if cell.failed and math.isfinite(cell.value):
+        median_and_unit += f", {cell.failed} of {len(cell.rows)} failed"
     if cell.at_edge:
         median_and_unit += " (best rate is the last one tried)"
     if math.isnan(cell.difference[1]):
         return median_and_unit
     middle, low, high = (f"{x:+,.{digits}f}".replace("inf", "∞") for x in cell.difference)
     difference = f"{middle} ({low} to {high})".replace("+nan", "unknown")
+    if cell.rate != cell.partner_rate:
+        difference += f"<br>rates {cell.rate:g}, {cell.partner_rate:g}"
     return f"**{cell.verdict}**: {median_and_unit}<br>{difference}"
 
 
@@ -101,6 +106,13 @@ def notes_on(protocol: Protocol, table: Table, ranked: Sequence[str]) -> list[st
     notes = [
         f"{len(judged)} verdicts; by chance alone, about {chance:.1f} would be better or worse"
     ]
+    apart = sum(cell.rate != cell.partner_rate for cell in judged.values())
+    numbers = {cell.pilots for cell in judged.values()}
+    pilots = " or ".join(map(str, sorted(numbers)))
+    notes.append(
+        f"{apart} of them compare different learning rates, which the cell states, that of the "
+        f"partner last; {pilots} pilots chose each rate, so part of a difference may be theirs"
+    )
     for name in ranked:
         must = protocol.arms[name].control
         if not must:

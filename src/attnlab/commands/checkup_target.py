@@ -20,6 +20,7 @@ def checkup(
     block_size: Annotated[int | None, Option(help="The longest text; else the model's.")] = None,
     rows: Annotated[int | None, Option(help="Most texts in one call; else up to 32.")] = None,
     trust: Annotated[bool, Option(help="Allow a run to name code outside of attnlab.")] = False,
+    json: Annotated[bool, Option("--json", help="Print JSON instead, see docs/json.md.")] = False,
 ) -> None:
     """Check a model: does it read ahead, mix rows, or decode other outputs with its cache?
 
@@ -39,7 +40,12 @@ def checkup(
     except CannotCheck as error:
         _show_own_traceback(error.__cause__)
         raise BadInput(f"{target}: {error}") from error
-    print(report)
+    if json:
+        from attnlab.runs.document import as_json, document
+
+        print(as_json(document("checkup", report.exit_code, report.to_dict())))
+    else:
+        print(report)
     raise typer.Exit(report.exit_code)
 
 

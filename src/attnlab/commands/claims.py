@@ -1,9 +1,10 @@
 """The commands `attnlab reproduce` and `attnlab rank`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -11,6 +12,7 @@ from typer import Argument, Option
 from attnlab.errors import BadInput, printable
 
 if TYPE_CHECKING:
+    from attnlab.claims.rows import Rows
     from attnlab.claims.work import Work
 
 Names = Annotated[list[str] | None, Argument(help="Claims, by name or directory; by default all.")]
@@ -21,6 +23,7 @@ Attention = Annotated[
 Jobs = Annotated[int | None, Option(min=1, help="Processes; by default one for each core.")]
 Minutes = Annotated[float | None, Option(help="Begin no run after so many minutes.")]
 Plan = Annotated[bool, Option("--plan", help="Say how many runs are missing; train nothing.")]
+Json = Annotated[bool, Option("--json", help="Print JSON instead, see docs/json.md.")]
 Publish = Annotated[bool, Option("--publish", help="Write pages and figures from the rows.")]
 
 
@@ -36,11 +39,13 @@ def reproduce(
     publish: Publish = False,
     jobs: Jobs = None,
     minutes: Minutes = None,
+    json: Json = False,
 ) -> None:
     """Train the missing runs of claims, and judge them. Repeat the command to continue."""
-    from attnlab.claims.claim import find_claims
+    from attnlab.claims.claim import PILOTS, find_claims
     from attnlab.claims.claim_page import claim_report, publish_claims
-    from attnlab.claims.judged_claim import open_claim, open_claim_again
+    from attnlab.claims.judged_claim import judge_claim, open_claim, open_claim_again
+    from attnlab.commands.claims_json import claim_content
 
     if again and (pilots or fresh):
         raise BadInput("--again repeats the runs of the test; remove --pilots and --fresh")
@@ -50,18 +55,27 @@ def reproduce(
             print(printable(str(file)))
         return
     outputs = Path("outputs/claims")
+    answers = []
+    complete = True
     for claim in chosen:
         if again:
             work, rows = open_claim_again(claim, outputs)
-            report = partial(claim_report, claim, rows, work.rows)
+            repeated: Rows | None = work.rows
         else:
             work = open_claim(claim, outputs, pilots=pilots, long=long, fresh=fresh)
+            rows = work.rows
             repeated = None if fresh else open_claim_again(claim, outputs)[0].rows
-            report = partial(claim_report, claim, work.rows, repeated, pilots=pilots, fresh=fresh)
-        if plan:
+        if plan and not json:
             print_plan(work)
+        elif json:
+            complete = complete and (plan or train_missing(work, jobs, minutes, quiet=True))
+            judged = judge_claim(claim, rows, PILOTS if pilots else (), again=repeated or {})
+            answers.append(claim_content(judged, len(work.missing())))
         else:
+            report = partial(claim_report, claim, rows, repeated, pilots=pilots, fresh=fresh)
             carry_out(work, report, jobs, minutes)
+    if json:
+        answer("reproduce", {"claims": answers}, complete)
 
 
 def rank(
@@ -71,10 +85,12 @@ def rank(
     publish: Publish = False,
     jobs: Jobs = None,
     minutes: Minutes = None,
+    json: Json = False,
 ) -> None:
     """Compare variants of attention, each at its best rate. Repeat the command to continue."""
-    from attnlab.claims.ranking import find_ranking, open_ranking, with_own
+    from attnlab.claims.ranking import LONG, find_ranking, open_ranking, with_own
     from attnlab.claims.ranking_page import publish_ranking, ranking_report
+    from attnlab.commands.claims_json import ranking_content
 
     protocol = find_ranking()
     if publish and (attention or quick):
@@ -87,6 +103,13 @@ def rank(
         protocol, name = with_own(protocol, attention)
         names = [name]
     work = open_ranking(protocol, names, Path("outputs/rank"), own=bool(attention), quick=quick)
+    if json:
+        complete = plan or train_missing(work, jobs, minutes, quiet=True)
+        lengths = (1,) if quick else (1, LONG)
+        missing = len(work.missing())
+        content = ranking_content(protocol, work.rows, names, lengths, missing)
+        answer("rank", content, complete)
+        return
     if plan:
         print_plan(work)
         return
@@ -103,14 +126,35 @@ def carry_out(
     work: "Work", report: Callable[[], str], jobs: int | None, minutes: float | None
 ) -> None:
     """Train what is missing and print the report; exit code 1 if the time was up."""
-    from joblib import cpu_count
     from rich.console import Console
     from rich.markdown import Markdown
 
-    from attnlab.claims.work import run_missing, train_run
-
-    complete = run_missing(work, train_run, jobs or cpu_count(), minutes)
+    complete = train_missing(work, jobs, minutes)
     Console(soft_wrap=True).print(Markdown(report().replace("<br>", " ")))
     if not complete:
         print("Time is up; repeat the command to continue.")
         raise typer.Exit(1)
+
+
+def train_missing(
+    work: "Work", jobs: int | None, minutes: float | None, *, quiet: bool = False
+) -> bool:
+    """Train what is missing; False if the time was up. `quiet`: what is printed meanwhile goes to
+    the standard error."""
+    from joblib import cpu_count
+
+    from attnlab.claims.work import run_missing, train_run
+    from attnlab.commands.claims_json import stdout_on_stderr
+
+    with stdout_on_stderr() if quiet else nullcontext():
+        return run_missing(work, train_run, jobs or cpu_count(), minutes)
+
+
+def answer(command: str, content: Mapping[str, Any], complete: bool) -> None:
+    """Print the answer as JSON; exit code 1 if the time was up."""
+    from attnlab.runs.document import as_json, document
+
+    code = 0 if complete else 1
+    print(as_json(document(command, code, content)))
+    if code:
+        raise typer.Exit(code)

@@ -45,12 +45,10 @@ def comparison_page(comparisons: Sequence[Comparison], within: float | None = No
     rows = (
         readable(comparison_table(comparisons, within=within)).set_index("run").rename_axis(None)
     )
-    with styled():
-        picture = as_svg(draw_comparison(comparisons))
     parts = [
         *(f"<p>{html.escape(text)}</p>" for text in all_sentences(comparisons, within)),
         scroll(rows.to_html(na_rep="", border=0, float_format=four_digits)),
-        scroll(picture[picture.index("<svg") :]),  # without XML's head
+        scroll(picture_of(comparisons)),
     ]
     if len(settings):
         with pd.option_context("display.max_colwidth", None):  # by default it cuts long values
@@ -64,6 +62,13 @@ def comparison_page(comparisons: Sequence[Comparison], within: float | None = No
     )
     body = f"<h1>{html.escape(title)}</h1>" + "\n".join(parts)
     return f'{head}<body data-ready="true">{body}</body></html>\n'
+
+
+def picture_of(comparisons: Sequence[Comparison]) -> str:
+    """The figure of comparisons as SVG, for a page; BadInput if no run has a loss."""
+    with styled():
+        picture = as_svg(draw_comparison(comparisons))
+    return picture[picture.index("<svg") :]  # without XML's head
 
 
 def scroll(content: str) -> str:

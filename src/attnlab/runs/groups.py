@@ -53,6 +53,11 @@ class Group:
         return overrides_of(self.named_by)
 
     @property
+    def config_dirs(self) -> str:
+        """The directories of the user's own settings, as the shell has them."""
+        return str(self.named_by["config_dirs"])
+
+    @property
     def variant(self) -> str:
         """The name of its attention in conf/attn."""
         return str(self.named_by["attn"])

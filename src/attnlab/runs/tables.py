@@ -161,7 +161,7 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
     for name in table:
         column = table[name]
         if name == "keeps":
-            column = column.map(percent, na_action="ignore").fillna("-")
+            column = pd.Series(["-" if math.isnan(x) else percent(x) for x in column])
         elif not pd.api.types.is_float_dtype(column):
             column = column.astype(object).where(column.notna(), "")
         cells[name] = column

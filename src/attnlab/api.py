@@ -1,0 +1,438 @@
+"""attnlab from Python: the runs of the command line, in a notebook or a program.
+
+run = attnlab.train("attn=unscaled", "preset=micro", seed=0)
+runs = attnlab.sweep("attn=sdpa,unscaled", "preset=micro", "seed=0,1,2")
+attnlab.compare(runs)
+"""
+
+import contextlib
+import html
+import itertools
+import linecache
+import os
+import re
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from attnlab.errors import BadInput
+from attnlab.installation import lab_path
+from attnlab.runs.compare import Comparison
+from attnlab.runs.frame import read_runs
+from attnlab.runs.settings import MAIN, value_as_typed
+
+if TYPE_CHECKING:  # imported when something is trained
+    import lightning.pytorch as L
+    from matplotlib.figure import Figure
+    from omegaconf import DictConfig
+
+    from attnlab.model import GPT
+    from attnlab.training.config import RunConfig
+
+GROUPS = ("attn", "model", "data", "optim")  # whose `_target_` a class given for them is
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A run that has ended."""
+
+    folder: Path  # the run directory
+    metrics: dict[str, Any]  # the content of its metrics.json
+    fresh: bool  # False if the run had ended before, and nothing was trained
+
+    @property
+    def loss(self) -> float:
+        """The validation loss in nats per prediction."""
+        return float(self.metrics["val_loss"])
+
+    def model(self) -> "GPT":
+        """The trained model in evaluation mode, on the CPU. It is built by the classes of its
+        settings, which are trusted."""
+        from attnlab.building.checkpoints import load_model
+
+        return load_model(self.folder, trust=True)[0]
+
+    def __repr__(self) -> str:
+        status = str(self.metrics["status"])
+        if not self.fresh:
+            status += " before"
+        return (
+            f"{self.metrics['variant']} with seed {self.metrics['seed']}: {status}, validation "
+            f"loss {self.loss:.4f} nats per {self.metrics['unit']}\n{self.folder}"
+        )
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A run as Python asked for it: as overrides of the command line, and what these name."""
+
+    overrides: tuple[str, ...]
+    # Classes and functions of a notebook or script, by their name there.
+    of_main: Mapping[str, Any]
+    config_dir: str | None = None  # as --config-dir
+
+
+def train(
+    *overrides: str,
+    callbacks: "Sequence[L.Callback]" = (),
+    config_dir: str | Path | None = None,
+    **settings: Any,
+) -> TrainedRun:
+    """Train one model as `attnlab train` does: the same directory, bits, metrics and resuming.
+
+    Args:
+        overrides: as on the command line, such as "attn=unscaled" or "optim.lr=3e-3".
+        callbacks: Lightning callbacks. Their class, its source and their arguments are settings of
+            the run, if the arguments can be read from attributes of the same name. A run with
+            others is marked as not repeatable: it is trained once, and neither repeated nor
+            resumed.
+        config_dir: a directory of settings of your own, as --config-dir.
+        settings: further overrides, such as seed=0 or outputs="/tmp/runs". A class or a function
+            may stand where a name would: attn=MyLayer, or **{"attn.may_attend": my_mask}.
+
+    Returns the run; if it has ended before, nothing is trained. After Ctrl-C, the same call
+    resumes it.
+
+    Raises BadInput where the command would print a sentence.
+    """
+    return _train(_asked(overrides, settings, config_dir), callbacks)
+
+
+def sweep(
+    *overrides: str,
+    jobs: int | None = None,
+    config_dir: str | Path | None = None,
+    **settings: Any,
+) -> pd.DataFrame:
+    """Train all combinations of comma-separated values, as `attnlab train -m` does.
+
+    Args:
+        overrides, config_dir, settings: as for `train`; "seed=0,1,2" and "seed=range(3)" are
+            three runs.
+        jobs: processes; by default one for each core, at most 4 on a GPU. With 1, the runs follow
+            each other in this process.
+
+    Returns the runs of the sweep as a frame, one row a run, as `read_runs` does. Raises BadInput
+    with the first reason if a run failed; the others are trained first.
+    """
+    from joblib import Parallel, cpu_count, delayed
+
+    asked = _asked(overrides, settings, config_dir)
+    each = [replace(asked, overrides=typed) for typed in _combinations(asked.overrides)]
+    limit = 4 if _has_gpu() else cpu_count()
+    jobs = min(jobs or min(cpu_count(), limit), len(each))
+    if jobs == 1:
+        ended: Iterator[tuple[str, str]] = map(_train_or_say_why, each)
+    else:
+        lines = _lines_of(asked.of_main)
+        worker = delayed(_train_in_worker)
+        parallel = Parallel(n_jobs=jobs, return_as="generator_unordered")
+        ended = parallel(worker(one, lines, sys.path) for one in each)
+    folders = []
+    reasons = []
+    for n, (folder, reason) in enumerate(ended, start=1):
+        print(f"{n} of {len(each)}: {folder or reason}", flush=True)
+        if reason:
+            reasons.append(reason)
+        else:
+            folders.append(folder)
+    if reasons:
+        raise BadInput(f"{len(reasons)} of {len(each)} runs failed, the first one: {reasons[0]}")
+    return read_runs(*folders)
+
+
+def compare(
+    *runs: pd.DataFrame | str | Path,
+    baseline: str | None = None,
+    best: str | None = None,
+    where: Sequence[str] = (),
+    within: float | None = None,
+    columns: Sequence[str] = (),
+) -> "ComparedRuns":
+    """Compare runs with their baseline, seed by seed, as `attnlab compare` does.
+
+    Args:
+        runs: a frame of `read_runs` or `sweep`, or directories.
+        baseline, best, where, within, columns: the options of the command.
+
+    Raises BadInput where the command would print a sentence.
+    """
+    from attnlab.runs.best_rate import at_best
+    from attnlab.runs.compare import compare as compare_frame
+
+    frame = _frame_of(runs)
+    apart: tuple[str, ...] = ()
+    chosen = ""
+    if best is not None:
+        frame, apart, chosen = at_best(frame, best)
+    conditions = [where] if isinstance(where, str) else [*where]
+    compared = compare_frame(frame, baseline, apart, conditions)
+    return ComparedRuns(compared, tuple(columns), within, chosen)
+
+
+@dataclass(frozen=True)
+class ComparedRuns:
+    """A comparison, as table, sentences, picture and data; a notebook shows all of it."""
+
+    comparisons: list[Comparison]
+    columns: tuple[str, ...] = ()
+    within: float | None = None
+    best: str = ""  # what `best` chose, in words
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row for each setting, with all digits."""
+        from attnlab.runs.tables import comparison_table
+
+        return comparison_table(self.comparisons, self.columns, self.within)
+
+    @property
+    def sentences(self) -> list[str]:
+        """What was found, in words."""
+        from attnlab.runs.report import all_sentences
+
+        return [*all_sentences(self.comparisons, self.within), *self.best.splitlines()]
+
+    def figure(self) -> "Figure":
+        """Losses by step, differences by seed, and patterns; BadInput if no run has a loss."""
+        from attnlab.plotting.drawing import styled
+        from attnlab.runs.figure import draw_comparison
+
+        with styled():
+            return draw_comparison(self.comparisons)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `attnlab compare --json` prints."""
+        from attnlab.runs.document import comparison_document
+
+        return comparison_document(self.comparisons, self.columns, self.within, self.best)
+
+    def __repr__(self) -> str:
+        from attnlab.runs.tables import as_text
+
+        return "\n\n".join([as_text(self.table, self.columns), "\n".join(self.sentences)])
+
+    def _repr_html_(self) -> str:
+        from attnlab.pages.comparison import picture_of
+        from attnlab.runs.tables import four_digits, readable
+
+        rows = readable(self.table).set_index("run").rename_axis(None)
+        parts = [rows.to_html(na_rep="", border=0, float_format=four_digits)]
+        parts += [f"<p>{html.escape(said)}</p>" for said in self.sentences]
+        with contextlib.suppress(BadInput):  # no run has a loss
+            parts.append(picture_of(self.comparisons))
+        return "\n".join(parts)
+
+
+def _frame_of(runs: Sequence[pd.DataFrame | str | Path]) -> pd.DataFrame:
+    """Frames and directories as one frame."""
+    if not runs:
+        raise BadInput("compare takes runs: a frame, or directories")
+    parts = [x if isinstance(x, pd.DataFrame) else read_runs(x) for x in runs]
+    return pd.concat(parts, ignore_index=True)
+
+
+def _asked(
+    overrides: Sequence[str], settings: Mapping[str, Any], config_dir: str | Path | None
+) -> Asked:
+    """Overrides and settings as overrides alone; BadInput for a value that is none."""
+    typed = []
+    of_main: dict[str, Any] = {}
+    for override in overrides:
+        if not isinstance(override, str):
+            raise BadInput(f"{override!r} must be an override such as 'attn=unscaled'")
+        typed.append(override)
+    for key, value in settings.items():
+        if callable(value):
+            name = _name_of(key, value)
+            if name.startswith(MAIN):
+                of_main[name.removeprefix(MAIN)] = value
+            typed.append(f"{key}._target_={name}" if key in GROUPS else f"{key}={name}")
+        else:
+            typed.append(f"{key}={_as_typed(key, value)}")
+    for override in typed:
+        name = override.partition("=")[2].removeprefix(MAIN)
+        if f"={MAIN}{name}" in override and name in vars(sys.modules["__main__"]):
+            of_main[name] = vars(sys.modules["__main__"])[name]
+    return Asked(tuple(typed), of_main, None if config_dir is None else str(config_dir))
+
+
+def _name_of(key: str, value: Any) -> str:
+    """The import path of a class or function; BadInput if it cannot be found by one."""
+    module = getattr(value, "__module__", None)
+    name = getattr(value, "__qualname__", None)
+    if module is None or name is None:
+        kind = type(value).__name__
+        raise BadInput(f"{key} = an object of {kind}: give the class, or a function that makes it")
+    if "<" in name:  # <locals>, <lambda>
+        raise BadInput(f"{key} = {name}: define it by name at the top of a cell or a module")
+    return f"{module}.{name}"
+
+
+def _as_typed(key: str, value: Any) -> str:
+    """The value of a setting as an override has it; BadInput if it has none."""
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    elif isinstance(value, str) and re.fullmatch(r"[\[{'\"].*|.*,.*|\w+\(.*\)|", value):
+        return value  # as on the command line: a list, a quoted text, the values of a sweep
+    try:
+        return value_as_typed(value)
+    except TypeError:
+        kinds = "a text, a number, a list, a class or a function"
+        raise BadInput(f"{key} = {value!r} is no setting: give {kinds}") from None
+
+
+def _combinations(overrides: Sequence[str]) -> list[tuple[str, ...]]:
+    """The overrides of each run of a sweep, as Hydra writes them; BadInput for wrong grammar."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        parsed = OverridesParser.create().parse_overrides([*overrides])
+    except HydraException as error:
+        raise BadInput(" ".join(str(error).split())) from error
+    choices = []
+    for typed, override in zip(overrides, parsed, strict=True):
+        if override.is_sweep_override():
+            key = override.get_key_element()
+            choices.append([f"{key}={value}" for value in override.sweep_string_iterator()])
+        else:
+            choices.append([typed])
+    return [*itertools.product(*choices)]
+
+
+def _composed(asked: Asked) -> "tuple[DictConfig, str]":
+    """The configuration as Hydra composes it, and the name of its variant. BadInput with Hydra's
+    own message."""
+    from hydra import compose, initialize_config_dir
+    from hydra.errors import HydraException
+    from omegaconf import open_dict
+
+    overrides = [*asked.overrides]
+    if asked.config_dir is not None:
+        folder = Path(asked.config_dir).resolve()
+        if not folder.is_dir():
+            raise BadInput(f"config_dir = {asked.config_dir} is not a directory")
+        overrides.append(f'hydra.searchpath=["file://{folder}"]')
+    try:
+        with initialize_config_dir(str(lab_path("conf").resolve()), version_base="1.3"):
+            cfg = compose("train", overrides=overrides, return_hydra_config=True)
+    except HydraException as error:
+        raise BadInput(" ".join(str(error).split())) from error
+    variant = str(cfg.hydra.runtime.choices["attn"]).replace("/", "-")
+    with open_dict(cfg):
+        del cfg["hydra"]
+    return cfg, variant
+
+
+def _train(
+    asked: Asked, callbacks: "Sequence[L.Callback]" = (), quiet: bool = False
+) -> TrainedRun:
+    """Train what was asked for, and leave the process as it was."""
+    from attnlab.runs.run_directory import RunDirectory, folder_for
+
+    if str(Path.cwd()) not in sys.path and "" not in sys.path:
+        sys.path.append(str(Path.cwd()))  # the user's own modules, as the command does
+    for name, value in asked.of_main.items():
+        vars(sys.modules["__main__"]).setdefault(name, value)  # in a process of its own
+    cfg, variant = _composed(asked)
+    with process_as_before():
+        from attnlab.training.config import read_config
+        from attnlab.training.given_callbacks import is_repeatable, with_callbacks
+        from attnlab.training.notebook import with_progress
+        from attnlab.training.run import run
+
+        config: RunConfig = read_config(cfg)
+        config, named = with_callbacks(config, callbacks)
+        overrides = [*asked.overrides, *named]
+        folder = folder_for(config.settings.plain(), variant, overrides)
+        exists = RunDirectory(folder).config.exists()
+        if exists and not is_repeatable(config) and not config.settings.force:
+            raise BadInput(
+                f"{folder} has a callback with arguments that cannot be read, so it is neither "
+                "repeated nor resumed; use another name=, or force=True"
+            )
+        own = [asked.config_dir] if asked.config_dir is not None else []
+        if not quiet:
+            config = with_progress(config)
+        result = run(
+            config,
+            folder,
+            variant=variant,
+            overrides=overrides,
+            config_dirs=own,
+            quiet=quiet,
+        )
+    return TrainedRun(result.folder, result.metrics, result.fresh)
+
+
+def _train_or_say_why(asked: Asked) -> tuple[str, str]:
+    """The directory of a run of a sweep, or the reason why it failed."""
+    try:
+        return str(_train(asked, quiet=True).folder), ""
+    except Exception as error:  # of the user's code; the other runs go on
+        reason = str(error) if isinstance(error, BadInput) else repr(error)
+        return "", f"{' '.join(asked.overrides)}: {reason}"
+
+
+def _train_in_worker(
+    asked: Asked, lines: Mapping[str, Sequence[str]], path: list[str]
+) -> tuple[str, str]:
+    """The same in a process of its own, with the source of the notebook's cells."""
+    sys.path[:] = path
+    for file, of in lines.items():
+        text = "".join(of)
+        linecache.cache[file] = (len(text), None, [*of], file)
+    return _train_or_say_why(asked)
+
+
+def _lines_of(of_main: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The lines of the cells in which classes and functions are defined, by their file names."""
+    found = {}
+    for value in of_main.values():
+        parts = [value, *vars(value).values()] if isinstance(value, type) else [value]
+        for part in parts:
+            code = getattr(part, "__code__", None)
+            if code is not None:
+                found[code.co_filename] = linecache.getlines(code.co_filename)
+    return found
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+@contextlib.contextmanager
+def process_as_before() -> Iterator[None]:
+    """Undo what training changes in its process: warnings, random numbers, deterministic
+    algorithms, and the answer to Ctrl-C, which Lightning turns off when it was pressed once."""
+    import signal
+    import threading
+
+    import torch
+
+    handler = signal.getsignal(signal.SIGINT)
+    random = torch.get_rng_state()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    try:
+        with warnings.catch_warnings():
+            yield
+    except SystemExit as stop:
+        if stop.code == 128 + signal.SIGINT:  # for a command; it would end a notebook's kernel
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        torch.set_rng_state(random)
+        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+        torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, handler)

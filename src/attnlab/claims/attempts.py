@@ -1,0 +1,172 @@
+"""Earlier attempts at a claim, and predictions that were dropped, as git has them.
+
+Each attempt has seeds of its own, so each is a fair test; but a false verdict can occur in each,
+and a threshold may follow what an earlier attempt showed. So the page of a claim lists them.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from attnlab.claims.claim import Claim
+from attnlab.claims.declared import content_at, git
+from attnlab.claims.judged_claim import Finding, JudgedClaim, judge_claim
+from attnlab.claims.markdown import markdown_table
+from attnlab.claims.trials import Row, Run
+
+LEGACY_VERDICTS = {"holds only if": "holds in part", "open": "undecided"}
+
+
+@dataclass(frozen=True)
+class EarlierPrediction:
+    """A prediction of an earlier attempt, and how it came out."""
+
+    says: str
+    verdict: str
+    yes: int | None  # seeds that agree, of n
+    n: int | None
+    bounds: frozenset[float]  # its thresholds
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One published test of a claim."""
+
+    date: str
+    commit: str
+    first_seed: int | None  # None: before claims were declared
+    verdict: str
+    predictions: Mapping[str, EarlierPrediction]  # by name, with the length if there are several
+
+
+def attempts_of(claim: Claim, rows: Mapping[Run, Row]) -> list[Attempt]:
+    """All published tests of a claim that git knows, the oldest first; the last may be today's."""
+    legacy = legacy_attempts(claim.folder)
+    seeds = {attempt.first_seed for attempt in legacy}
+    later = [x for x in yaml_attempts(claim, rows) if x.first_seed not in seeds]
+    return [*legacy, *later]
+
+
+def commits_of(file: Path) -> list[tuple[str, str]]:
+    """The commits that changed a file, with their dates, the oldest first."""
+    log = git(file.parent, "log", "--reverse", "--format=%H %cs", "--", file.name) or ""
+    return [(line.split()[0], line.split()[1]) for line in log.splitlines()]
+
+
+@cache
+def legacy_attempts(folder: Path) -> list[Attempt]:
+    """The tests before claim.yaml: verdict.json had their version, verdicts and numbers."""
+    by_version: dict[int, Attempt] = {}
+    for commit, date in commits_of(folder / "verdict.json"):
+        text = git(folder, "show", f"{commit}:./verdict.json")
+        if text is None:
+            continue
+        content = json.loads(text)
+        predictions = {}
+        seeds: set[int] = set()
+        for name, entry in content.get("predictions", {}).items():
+            predictions[name] = legacy_prediction(entry)
+            seeds |= set(entry["seeds"])
+        verdict = LEGACY_VERDICTS.get(content["verdict"], content["verdict"])
+        version = content["version"]
+        attempt = Attempt(date, commit, min(seeds, default=None), verdict, predictions)
+        if version in by_version:  # published again, as after a correction of the page
+            first = by_version[version]
+            attempt = replace(attempt, date=first.date, commit=first.commit)
+        by_version[version] = attempt
+    return list(by_version.values())
+
+
+def legacy_prediction(entry: Mapping[str, Any]) -> EarlierPrediction:
+    """A prediction of verdict.json, which states its threshold in words, before the unit."""
+    stated = re.search(r"-?\d+(?:\.\d+)?(?:e-?\d+)?", entry["predicted"])
+    bounds = frozenset([float(stated[0])] if stated else [])
+    yes, n = entry.get("yes"), entry.get("n")  # none where other statistics judged
+    return EarlierPrediction(entry["says"], entry["verdict"], yes, n, bounds)
+
+
+def yaml_attempts(claim: Claim, rows: Mapping[Run, Row]) -> Iterator[Attempt]:
+    """The tests since claim.yaml: a new first seed is a new attempt. Rows are only added, so those
+    of earlier attempts are still there."""
+    declared: dict[int, dict[str, Any]] = {}  # by first seed: all that was declared with it
+    first: dict[int, tuple[str, str]] = {}
+    for commit, date in commits_of(claim.file):
+        content = content_at(claim.file, commit)
+        if content is None:
+            continue
+        seed = content["first_seed"]
+        before = declared.get(seed, {"arms": {}, "predictions": {}})
+        merged = {key: before[key] | content[key] for key in ("arms", "predictions")}
+        declared[seed] = content | merged
+        first.setdefault(seed, (commit, date))
+    for seed, content in declared.items():
+        try:
+            then = Claim(**content, file=claim.file)
+        except ValidationError:
+            continue  # what cannot be read was not tested
+        judged = judge_claim(then, rows)
+        predictions = {finding.name: earlier(finding) for finding in judged.findings}
+        commit, date = first[seed]
+        yield Attempt(date, commit, seed, judged.verdict, predictions)
+
+
+def earlier(finding: Finding) -> EarlierPrediction:
+    """A finding as one of an attempt."""
+    prediction = finding.prediction
+    outcome = finding.outcome
+    bounds = frozenset(filter(math.isfinite, (prediction.above, prediction.below)))
+    return EarlierPrediction(prediction.says, finding.verdict, outcome.yes, outcome.n, bounds)
+
+
+def attempts_in_words(judged: JudgedClaim, attempts: Sequence[Attempt]) -> str:
+    """The section of a page: earlier tests, predictions that were dropped, and other thresholds;
+    empty if there is nothing to say."""
+    claim = judged.claim
+    today = {finding.name: earlier(finding) for finding in judged.findings}
+    old = [attempt for attempt in attempts if attempt.first_seed != claim.first_seed]
+    paragraphs = []
+    if old:
+        lines = [[x.date, x.commit[:8], f"{x.first_seed or ''}", x.verdict] for x in old]
+        table = markdown_table(["published", "commit", "seeds from", "verdict"], lines)
+        paragraphs.append(
+            "The claim was tested before, with other seeds. A false verdict can occur in each "
+            f"test, and a threshold may follow what an earlier one showed.\n\n{table}"
+        )
+    dropped: dict[str, str] = {}
+    moved: dict[str, str] = {}
+    for attempt in attempts:
+        for name, then in attempt.predictions.items():
+            if name not in today and name not in claim.predictions:
+                dropped[name] = f"- `{name}`: {then.says} {result_of(then, attempt)}"
+            elif name in today and is_other_threshold(then.bounds, today[name].bounds):
+                at = " to ".join(f"{x:g}" for x in sorted(then.bounds))
+                moved[name] = f"- `{name}`, {at}: {then.says} {result_of(then, attempt)}"
+    if dropped:
+        paragraphs.append("\n".join(["Declared then, and not today:\n", *dropped.values()]))
+    if moved:
+        paragraphs.append("\n".join(["With another threshold then:\n", *moved.values()]))
+    return "\n\n".join(["## Earlier tests", *paragraphs]) if paragraphs else ""
+
+
+def result_of(prediction: EarlierPrediction, attempt: Attempt) -> str:
+    """How a prediction of an attempt came out."""
+    counted = f", {prediction.yes} of {prediction.n}" if prediction.n else ""
+    return f"({prediction.verdict}{counted}; seeds from {attempt.first_seed})"
+
+
+def is_other_threshold(then: frozenset[float], now: frozenset[float]) -> bool:
+    """Whether a threshold is not one of today's. A probability p is the same threshold as -log(p),
+    the evidence that proves it."""
+    for x in then:
+        same = {x, -math.log(x)} if 0 < x < 1 else {x}
+        if not any(math.isclose(a, b, rel_tol=1e-4) for a, b in product(same, now)):
+            return True
+    return False

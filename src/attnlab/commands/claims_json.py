@@ -1,0 +1,97 @@
+"""What `attnlab reproduce --json` and `attnlab rank --json` print; docs/json.md describes it."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from attnlab.claims.claim_page import verdict_in_words
+from attnlab.claims.judged_claim import Finding, JudgedClaim
+from attnlab.claims.ranking import Cell, Protocol, exploratory_cells, ranking_table
+from attnlab.claims.trials import Row, Run
+
+
+def claim_content(judged: JudgedClaim, missing: int) -> dict[str, Any]:
+    """The verdict on a claim, and its predictions with their numbers."""
+    return {
+        "claim": judged.claim.folder.name,
+        "says": judged.claim.says,
+        "verdict": judged.verdict,
+        "in_words": verdict_in_words(judged),
+        "exploratory": judged.exploratory(),
+        "missing": missing,
+        "predictions": [finding_content(finding) for finding in judged.findings],
+        "again": {name: finding_content(finding) for name, finding in judged.again.items()},
+    }
+
+
+def finding_content(finding: Finding) -> dict[str, Any]:
+    """A prediction at one length of training, with the numbers by which it is judged."""
+    outcome = finding.outcome
+    return {
+        "name": finding.name,
+        "says": finding.prediction.says,
+        "role": finding.prediction.role,
+        "steps": finding.steps,
+        "verdict": finding.verdict,
+        "agree": outcome.yes,
+        "of": outcome.n,
+        "median": outcome.median,
+        "low": outcome.low,
+        "high": outcome.high,
+        "unit": finding.prediction.unit,
+        "above": finding.prediction.above,
+        "below": finding.prediction.below,
+        "by_seed": dict(zip(finding.seeds, finding.values, strict=False)),
+    }
+
+
+def ranking_content(
+    protocol: Protocol,
+    rows: Mapping[Run, Row],
+    names: Sequence[str],
+    lengths: Sequence[int],
+    missing: int,
+) -> dict[str, Any]:
+    """The cells of some variants at some lengths, as multiples of n steps."""
+    table = ranking_table(protocol, rows, names)
+    cells = []
+    for (name, task, times), cell in table.items():
+        if times in lengths:
+            steps = times * protocol.tasks[task].steps
+            cells.append({"variant": name, "task": task, "steps": steps} | cell_content(cell))
+    return {
+        "cells": cells,
+        "exploratory": exploratory_cells(protocol, table),
+        "missing": missing,
+    }
+
+
+def cell_content(cell: Cell) -> dict[str, Any]:
+    """A cell of the ranking."""
+    median, low, high = cell.difference
+    return {
+        "verdict": cell.verdict,
+        "unit": cell.unit,
+        "median": cell.value,
+        "difference": {"median": median, "low": low, "high": high},
+        "at_edge": cell.at_edge,
+        "diverged": cell.diverged,
+        "n": len(cell.rows),
+    }
+
+
+@contextlib.contextmanager
+def stdout_on_stderr() -> Iterator[None]:
+    """Send what this process and those that it starts print to the standard error, so that the
+    standard output has the answer alone."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)

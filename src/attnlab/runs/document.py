@@ -1,0 +1,168 @@
+"""What `--json` prints: one shape for all commands, which docs/json.md describes."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+import attnlab
+from attnlab.runs.compare import Comparison
+from attnlab.runs.groups import Group, overrides_of, settings_of
+from attnlab.runs.more_seeds import Forecast, forecast, smallest_difference
+from attnlab.runs.report import all_sentences, numbers_of
+from attnlab.runs.share import shares_of
+from attnlab.runs.tables import mean_or_texts, run_table, verdict_in_a_word
+
+VERSION = 1  # of the shape; a key that is added does not change it
+
+
+def document(command: str, exit_code: int, content: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of a command's answer under its head, as values that JSON can write."""
+    head = {"schema": VERSION, "attnlab": attnlab.__version__, "command": command}
+    return head | {"exit_code": exit_code} | {key: json_value(x) for key, x in content.items()}
+
+
+def as_json(found: Mapping[str, Any]) -> str:
+    """A document as text."""
+    return json.dumps(found, indent=2, allow_nan=False)
+
+
+def json_value(value: Any) -> Any:
+    """A value that JSON can write: null for a number that is not known, "inf" or "-inf" for an
+    infinite one."""
+    if isinstance(value, Mapping):
+        return {str(key): json_value(x) for key, x in value.items()}
+    if isinstance(value, list | tuple | set | np.ndarray):
+        return [json_value(x) for x in value]
+    if value is None or value is pd.NA or value is pd.NaT:
+        return None
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    if isinstance(value, int | np.integer):
+        return int(value)
+    if isinstance(value, float | np.floating):
+        if math.isnan(value):
+            return None
+        return float(value) if math.isfinite(value) else str(float(value))
+    return str(value)
+
+
+def runs_document(frame: pd.DataFrame) -> dict[str, Any]:
+    """The answer of `attnlab runs --json`: each run with its label, all its settings and metrics,
+    and how it ended."""
+    table = run_table(frame)
+    runs = []
+    for index, row in frame.iterrows():
+        run = {name: x for name, x in row.items() if name not in ("settings", "overrides")}
+        run = {key: x for key, x in json_value(run).items() if x is not None}
+        if row["status"] != "damaged":
+            run["overrides"] = [*overrides_of(row).values()]
+            run["settings"] = settings_of(row)
+        runs.append({"run": table["run"][index], "leak": is_leak(table, index)} | run)
+    return document("runs", 0, {"runs": runs})
+
+
+def is_leak(table: pd.DataFrame, index: Any) -> bool:
+    """Whether a run of `run_table` reads the future."""
+    return "leak" in table and not math.isnan(table["leak"][index])
+
+
+def comparison_document(
+    comparisons: Sequence[Comparison],
+    columns: Sequence[str] = (),
+    within: float | None = None,
+    best: str = "",
+) -> dict[str, Any]:
+    """The answer of `attnlab compare --json`: what table and sentences say, with all digits."""
+    shares = shares_of(comparisons)
+    settings = []
+    for c in comparisons:
+        row = {
+            "run": c.label,
+            "baseline": None if c.baseline is None else c.baseline.label,
+            "why": c.why,
+            "verdict": verdict_in_a_word(c),
+            **group_content(c.group),
+            **difference_content(c, within),
+            "keeps": None,
+            "columns": {key: mean_or_texts(c.runs, key) for key in columns},
+        }
+        if c.label in shares:
+            share = shares[c.label]
+            row["keeps"] = {
+                "median": share.median,
+                "low": share.low,
+                "high": share.high,
+                "by_seed": share.by_seed,
+                "why": share.why,
+            }
+        settings.append(row)
+    content = {
+        "settings": settings,
+        "sentences": all_sentences(comparisons, within),
+        "within": within,
+        "best": best.split("\n") if best else [],
+    }
+    return document("compare", 0, content)
+
+
+def group_content(group: Group) -> dict[str, Any]:
+    """What the runs of a group are and how they ended."""
+    losses = numbers_of(group.runs, "val_loss")
+    damaged = group.is_damaged
+    return {
+        "attn": None if damaged else group.variant,
+        "overrides": [] if damaged else [*group.overrides.values()],
+        "settings": {} if damaged else group.settings,
+        "val_loss": losses.mean(),
+        "sd": losses.std(),
+        "n": len(group.runs),
+        "status": group.runs["status"].value_counts().to_dict(),
+        "folders": group.runs["folder"].tolist(),
+        "repeats": group.repeats["folder"].tolist(),
+    }
+
+
+def difference_content(c: Comparison, within: float | None) -> dict[str, Any]:
+    """What pairing by seed and counting seeds found."""
+    verdict, judged = c.decision
+    found: dict[str, Any] = {
+        "difference": None,
+        "by_seed": [],
+        "decided_by": judged,
+        "forecast": None,
+        "smallest_difference_of_ten": None,
+        "within": None,
+    }
+    if c.pairs.empty:
+        return found
+    by_seed = c.pairs[["seed", "loss", "loss_base"]].assign(difference=c.differences)
+    if not c.reads_ahead:
+        middle, low, high = c.interval
+        found["difference"] = {
+            "median": middle,
+            "low": low,
+            "high": high,
+            "worse": (c.differences > 0).sum(),
+            "better": (c.differences < 0).sum(),
+            "n": len(c.pairs),
+        }
+    found["by_seed"] = by_seed.to_dict("records")
+    differences = c.differences.tolist()
+    if verdict == "open" and not c.reads_ahead:
+        found["forecast"] = forecast_content(forecast(differences))
+        found["smallest_difference_of_ten"] = smallest_difference(differences)
+    if within is not None and not c.reads_ahead:
+        equal, judged_equal = c.decision_within(within)
+        found["within"] = {"verdict": equal, "decided_by": judged_equal, "forecast": None}
+        if equal == "open":
+            found["within"]["forecast"] = forecast_content(forecast(differences, within))
+    return found
+
+
+def forecast_content(found: Forecast | None) -> dict[str, Any] | None:
+    """After how many seeds a verdict is likely; null for seeds: not even after 40."""
+    return None if found is None else {"seeds": found.seeds, "chance": found.chance}

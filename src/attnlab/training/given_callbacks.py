@@ -1,0 +1,80 @@
+"""Callbacks that Python gives to a run as objects, as settings of the run."""
+
+import hashlib
+import inspect
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import lightning.pytorch as L
+
+from attnlab.building.own_code import is_users_class, source_text
+from attnlab.errors import BadInput
+from attnlab.runs.settings import Settings, value_as_typed
+from attnlab.training.config import RunConfig
+from attnlab.training.refused import check_class
+
+PLAIN = (bool, int, float, str, type(None))
+
+
+def with_callbacks(
+    config: RunConfig, callbacks: Sequence[L.Callback]
+) -> tuple[RunConfig, list[str]]:
+    """The configuration with callbacks that were given as objects, and the overrides that name
+    them. BadInput for what is no callback, and for two of one class."""
+    named = dict(config.settings.callbacks)
+    overrides = []
+    for callback in callbacks:
+        if not isinstance(callback, L.Callback):
+            raise BadInput(f"callbacks = {callback!r} is no Lightning callback")
+        check_class(type(callback))
+        name = type(callback).__name__
+        if name in named:
+            raise BadInput(f"callbacks: there are two of {name}; give one of each class")
+        node = described(callback)
+        named[name] = node
+        for key, value in node.items():
+            overrides.append(f"+callbacks.{name}.{key}={value_as_typed(value)}")
+    given = [partial(as_given, callback) for callback in callbacks]
+    settings = config.settings.model_copy(update={"callbacks": named})
+    return replace(config, settings=settings, callbacks=[*config.callbacks, *given]), overrides
+
+
+def as_given(callback: L.Callback) -> L.Callback:
+    """The callback itself, where a class would make one."""
+    return callback
+
+
+def is_repeatable(config: RunConfig) -> bool:
+    """Whether all that tells its callbacks from others could be read."""
+    return all(node.get("repeatable", True) for node in config.settings.callbacks.values())
+
+
+def described(callback: L.Callback) -> Settings:
+    """What tells a callback from others: its class, those arguments that are not the defaults,
+    the digest of a class of the user's, and whether all arguments could be read."""
+    cls = type(callback)
+    found: Settings = {"_target_": f"{cls.__module__}.{cls.__qualname__}"}
+    readable = True
+    for name, parameter in inspect.signature(cls).parameters.items():
+        kept = vars(callback)
+        value = kept.get(name, kept.get(f"_{name}", parameter.empty))
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or not is_plain(
+            value
+        ):
+            readable = False
+        elif value != parameter.default:
+            found[name] = value
+    if is_users_class(cls):
+        found["source"] = hashlib.sha256(source_text(cls).encode()).hexdigest()[:12]
+    if not readable:
+        found["repeatable"] = False
+    return found
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is one that a setting can have."""
+    if isinstance(value, list | tuple):
+        return all(isinstance(x, PLAIN) for x in value)
+    return isinstance(value, PLAIN)

@@ -1,0 +1,70 @@
+"""The progress of a run in a notebook."""
+
+import sys
+import time
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import lightning.pytorch as L
+
+from attnlab.training.config import RunConfig
+
+EVERY = 0.3  # seconds between two pictures
+
+
+def with_progress(config: RunConfig) -> RunConfig:
+    """The configuration with a progress bar, in a notebook and unless it is turned off."""
+    wanted = config.settings.trainer.plain().get("enable_progress_bar", True)
+    if "ipykernel" not in sys.modules or not wanted:
+        return config
+    return replace(config, callbacks=[*config.callbacks, partial(progress_bar)])
+
+
+def progress_bar() -> L.Callback:
+    """The bar of one run."""
+    return NotebookProgress()
+
+
+class NotebookProgress(L.Callback):
+    """A bar with the step and the time that is left, which every notebook can show: Lightning's
+    needs ipywidgets."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None  # IPython's handle of the output that it updates
+        self._first = 0  # the step at which this part of the run started
+        self._begun = self._shown = 0.0
+
+    def on_train_start(self, trainer: L.Trainer, *_: Any) -> None:
+        from IPython.display import HTML, display
+
+        self._first = trainer.global_step
+        self._begun = time.perf_counter()
+        self._bar = display(HTML(self._html(trainer)), display_id=True)
+
+    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        if time.perf_counter() - self._shown > EVERY:
+            self._update(trainer)
+
+    def on_train_end(self, trainer: L.Trainer, *_: Any) -> None:
+        self._update(trainer)
+
+    def on_exception(self, trainer: L.Trainer, *_: Any) -> None:
+        self._update(trainer)
+
+    def _update(self, trainer: L.Trainer) -> None:
+        from IPython.display import HTML
+
+        self._shown = time.perf_counter()
+        if self._bar is not None:
+            self._bar.update(HTML(self._html(trainer)))
+
+    def _html(self, trainer: L.Trainer) -> str:
+        step = trainer.global_step
+        last = trainer.max_steps
+        done = step - self._first
+        words = f"step {step} of {last}"
+        if done and step < last:
+            left = (time.perf_counter() - self._begun) / done * (last - step)
+            words += f", {left:.0f} s left"
+        return f'<progress value="{step}" max="{last}"></progress> {words}'

@@ -1,0 +1,87 @@
+"""Numbers of a claim's page cannot be misread: signs, shares, ranges of few seeds, conditions."""
+
+import pytest
+
+from attnlab.claims.claim import Claim
+from attnlab.claims.claim_page import difference_of_conditions, median_in_words, share_in_words
+from attnlab.claims.judged_claim import judge_claim
+from attnlab.claims.ranking import Cell
+from attnlab.claims.ranking_page import cell_in_words
+from attnlab.claims.trials import Run
+
+
+def judged(arms, values, **prediction):
+    """A claim with one prediction; a loss a seed and arm."""
+    claim = Claim(
+        says="A.", base=[], first_seed=0, arms={name: [f"x={name}"] for name in arms},
+        predictions={"p": {"says": "", "arms": arms, "above": 0.0} | prediction},
+    )  # fmt: skip
+    rows = {}
+    for name, losses in zip(arms, values, strict=True):
+        for seed, loss in enumerate(losses):
+            rows[Run((f"x={name}",), seed)] = {"status": "finished", "values": {"val_loss": loss}}
+    return judge_claim(claim, rows)
+
+
+@pytest.mark.parametrize(
+    ("arms", "settings", "words"),
+    [
+        (["a", "b"], {}, "+1.0 nats (+1.0 to +1.0)"),
+        (["a"], {}, "2.0 nats (2.0 to 2.0)"),
+        (["a", "b"], {"contrast": "min"}, "1.0 nats (1.0 to 1.0)"),
+    ],
+)
+def test_a_difference_has_its_sign(arms, settings, words):
+    (finding,) = judged(arms, [[2.0] * 10, [1.0] * 10][: len(arms)], **settings).findings
+    assert median_in_words(finding, signed=True) == words
+    assert median_in_words(finding) == words.replace("+", "")
+
+
+@pytest.mark.parametrize(
+    ("seeds", "words"),
+    [(10, "50 % (50 % to 50 %)"), (3, "50 % (3 seeds: 50 %, 50 %, 50 %)")],
+)
+def test_a_range_of_few_seeds_does_not_look_like_an_interval(seeds, words):
+    losses = [[2.0] * seeds, [3.0] * seeds, [1.0] * seeds]
+    settings = {"weights": [1, -1, 0], "role": "shown", "seeds": seeds}
+    (finding,) = judged(["x", "none", "sdpa"], losses, **settings).findings
+    assert share_in_words(finding) == words
+
+
+@pytest.mark.parametrize(
+    ("other", "ends_in"),
+    [
+        (["attn=sdpa", "model.n_head=2"], "differ in model.n_head, and in nothing else."),
+        (["model.n_head=2", "model.n_embd=32"], "so it was not shown which of them decides."),
+    ],
+)
+def test_a_page_says_in_what_true_and_false_conditions_differ(tmp_path, other, ends_in):
+    arms = {"a": ["attn=sdpa"], "b": other}
+    predictions = {
+        "p": {"says": "", "arms": ["a"], "above": 0.0},
+        "q": {"says": "", "arms": ["b"], "above": 0.0, "role": "against"},
+    }
+    file = tmp_path / "experiments" / "mine" / "claim.yaml"
+    claim = Claim(says="A.", base=["preset=micro"], first_seed=0, arms=arms,
+                  predictions=predictions, file=file)  # fmt: skip
+    row = {"status": "finished", "values": {"val_loss": 1.0}}
+    rows = {}
+    for words in arms.values():
+        rows |= {Run(("preset=micro", *words), seed): row for seed in range(10)}
+    result = judge_claim(claim, rows)
+    assert result.verdict == "holds in part"
+    assert difference_of_conditions(result).endswith(ends_in)
+
+
+@pytest.mark.parametrize(
+    ("failed", "rate", "words"),
+    [
+        (0, 0.1, "**worse**: 300 steps<br>+25 (+0 to +50)"),
+        (2, 0.1, "**worse**: 300 steps, 2 of 10 failed<br>+25 (+0 to +50)"),
+        (0, 0.2, "**worse**: 300 steps<br>+25 (+0 to +50)<br>rates 0.2, 0.1"),
+    ],
+)
+def test_a_cell_of_the_ranking_names_failed_runs_and_other_rates(failed, rate, words):
+    cell = Cell([{}] * 10, "worse", "steps", 300, (25, 0, 50), failed=failed, rate=rate,
+                partner_rate=0.1)  # fmt: skip
+    assert cell_in_words(cell) == words

@@ -1,0 +1,284 @@
+"""From Python: the runs of the command, with the same directories, bits, and sentences."""
+
+import json
+import linecache
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as L
+import pandas as pd
+import pytest
+import torch
+from lightning.pytorch.callbacks import EarlyStopping, GradientAccumulationScheduler
+
+import attnlab
+from attnlab.errors import BadInput
+from tests.cli import train_py
+from tests.conftest import on_text
+from tests.invented import write_run
+
+CELL = """
+from attnlab.attention import SelfAttention
+
+class Louder(SelfAttention):
+    factor = 2.0
+    def modify(self, scores, x):
+        return self.factor * super().modify(scores, x)
+
+class Peeks(SelfAttention):
+    def split(self, x):
+        q, k, v = super().split(x)
+        return q, k, v.roll(-1, dims=2)
+
+def near(q, k):
+    return (k <= q) & (q - k < 3)
+"""
+
+
+class Counts(L.Callback):
+    """A callback of the user's, whose argument can be read, and which keeps what it sees."""
+
+    def __init__(self, every: int = 1) -> None:
+        self.every = every
+        self.steps: list[int] = []
+
+    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        self.steps.append(trainer.global_step)
+
+
+class Hides(Counts):
+    """Its argument cannot be read again."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__()
+        self.number = len(words)
+
+
+@pytest.fixture
+def cell(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """What a cell of a notebook defines: in `__main__`, with lines that Python finds by name."""
+    main: dict[str, Any] = {"__name__": "__main__"}
+    name = "<ipython-input-1>"
+    linecache.cache[name] = (len(CELL), None, CELL.splitlines(keepends=True), name)
+    exec(compile(CELL, name, "exec"), main)
+    for key in ("Louder", "Peeks", "near"):
+        monkeypatch.setattr(sys.modules["__main__"], key, main[key], raising=False)
+    yield main
+    del linecache.cache[name]
+
+
+@pytest.fixture
+def small(text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.chdir(tmp_path)
+    return on_text(text_file, [])
+
+
+def content(folder: Path) -> dict[str, Any]:
+    """What a run has left, without its times and where it ran."""
+    metrics = json.loads((folder / "metrics.json").read_text())
+    for key in ("wall_seconds", "tokens_per_second", "git"):
+        metrics.pop(key, None)
+    weights = torch.load(folder / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
+    return {
+        "metrics": metrics,
+        "weights": {name: x.tolist() for name, x in weights.items()},
+        "config": (folder / ".hydra/config.yaml").read_text(),
+        "overrides": (folder / ".hydra/overrides.yaml").read_text(),
+        "files": sorted(str(file.relative_to(folder)) for file in folder.rglob("*.*")),
+    }
+
+
+@pytest.mark.parametrize(
+    "own", [["attn=unscaled"], ["attn=none", "optim.lr=1e-2", "model.n_head=1"], ["logger=csv"]]
+)
+def test_a_run_is_that_of_the_command(small: list[str], tmp_path: Path, own: list[str]) -> None:
+    done = train_py(*small, *own, "seed=3", "name=a b", "outputs=here")
+    assert done.code == 0, done.err
+    (by_command,) = (tmp_path / "here").rglob("seed=3")
+    shutil.move(tmp_path / "here", tmp_path / "before")
+    run = attnlab.train(*small, *own, seed=3, name="a b", outputs=Path("here"))
+    assert run.folder.resolve() == by_command and run.fresh
+    before = content(tmp_path / "before" / by_command.relative_to(tmp_path / "here"))
+    now = content(by_command)
+    before["overrides"] = before["overrides"].replace("name=a b", "name='a b'")  # quoted
+    now["overrides"] = now["overrides"].replace("name=''a b''", "name='a b'")
+    assert {k: now[k] for k in ("metrics", "weights", "config", "files")} == {
+        k: before[k] for k in ("metrics", "weights", "config", "files")
+    }
+    again = attnlab.train(*small, *own, seed=3, name="a b", outputs="here")
+    assert not again.fresh and again.loss == run.loss == now["metrics"]["val_loss"]
+    assert "before" in repr(again)
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        "attn=unscale", "attn.scal=1", "optim.rate=1", "seed=-1", "model.n_head=3", "attn=[",
+        "data=text data.path=nowhere.txt", "trainer.max_steps=0", "attn.scale=a",
+        "attn._target_=nowhere.Layer", "init_from=nowhere", "trainer.strategy=ddp_spawn",
+    ],
+)  # fmt: skip
+def test_bad_input_has_the_words_of_the_command(small: list[str], own: str) -> None:
+    done = train_py(*small, *own.split(), "outputs=here")
+    assert done.code in (1, 2) and "Traceback" not in done.err, done
+    with pytest.raises(BadInput) as caught:
+        attnlab.train(*small, *own.split(), outputs="here")
+    said = " ".join(str(caught.value).split())
+    words = " ".join(done.err.split()).removeprefix("error: ")
+    assert said[:60] in words and len(said) < 2000
+    assert not [*Path("here").rglob("metrics.json")]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"attn": torch.nn.Linear(2, 2)}, "no setting|give the class"),
+        ({"attn": lambda config: config}, "define it by name"),
+        ({"seed": {1, 2}}, "no setting"),
+        ({"callbacks": [print]}, "no Lightning callback"),
+        ({"callbacks": [GradientAccumulationScheduler({0: 2})]}, "not possible"),
+        ({"callbacks": [Counts(), Counts()]}, "two of Counts"),
+        ({"config_dir": "nowhere"}, "nowhere"),
+    ],
+)
+def test_what_is_no_setting(small: list[str], given: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        attnlab.train(*small, **given)
+
+
+def test_ctrl_c_leaves_a_run_that_resumes_and_a_process_that_works(
+    small: list[str], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    undisturbed = attnlab.train(*small, name="whole", checkpoint_every=1)
+    # As in a terminal and a notebook; a shell starts processes in the background without it.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
+    handler = signal.getsignal(signal.SIGINT)
+    random = torch.get_rng_state()
+    with pytest.raises(KeyboardInterrupt):
+        interrupt_at(3, *small, name="part", checkpoint_every=1)
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert torch.equal(torch.get_rng_state(), random)
+    assert not torch.are_deterministic_algorithms_enabled()
+    frame = attnlab.read_runs(tmp_path / "outputs/part")
+    assert frame.status.tolist() == ["interrupted"]
+    run = attnlab.train(*small, name="part", checkpoint_every=1)
+    assert run.fresh and content(run.folder)["weights"] == content(undisturbed.folder)["weights"]
+
+
+def interrupt_at(step: int, *overrides: str, **settings: Any) -> None:
+    """Train, and press Ctrl-C after a step."""
+    from attnlab.training.callbacks import Watch
+
+    class Presses(Watch):
+        def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
+            super().on_train_batch_end(trainer, *args)
+            if trainer.global_step == step:
+                signal.raise_signal(signal.SIGINT)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("attnlab.training.run.Watch", Presses)
+        attnlab.train(*overrides, **settings)
+
+
+def test_a_class_of_a_cell(
+    small: list[str], cell: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = attnlab.train(*small, attn=cell["Louder"])
+    assert "__main__.Louder" in str(run.folder)
+    assert len(attnlab.read_runs(run.folder)["attn.source"][0]) == 64
+    same = attnlab.train(*small, "attn.scale=0.7071067811865476")  # 2 / sqrt(8)
+    assert run.loss == pytest.approx(same.loss, rel=1e-5) and run.model().training is False
+    other = attnlab.train(*small, **{"attn.may_attend": cell["near"]})
+    assert other.loss != run.loss
+    with pytest.raises(BadInput, match="position 1"):
+        attnlab.train(*small, attn=cell["Peeks"])
+
+    edited = CELL.replace("2.0", "3.0")
+    linecache.cache["<edited>"] = (len(edited), None, edited.splitlines(keepends=True), "<edited>")
+    again: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(edited, "<edited>", "exec"), again)
+    monkeypatch.setattr(sys.modules["__main__"], "Louder", again["Louder"])
+    assert attnlab.train(*small, attn=again["Louder"]).folder != run.folder
+
+    table = attnlab.compare(tmp_path / "outputs").table
+    assert {"Louder"} <= {label.split(" ")[0] for label in table.run}
+    monkeypatch.delattr(sys.modules["__main__"], "Louder")
+    with pytest.raises(BadInput, match="defined in a notebook"):
+        attnlab.load_model(run.folder, trust=True)
+    net, _ = attnlab.load_model(run.folder, attn=cell["Louder"])
+    assert sum(p.numel() for p in net.parameters()) == run.metrics["parameters"]
+
+
+def test_callbacks_count_by_class_and_arguments(small: list[str]) -> None:
+    counts = Counts(every=2)
+    run = attnlab.train(*small, callbacks=[counts])
+    assert counts.steps == [1, 2, 3, 4]
+    (typed,) = attnlab.read_runs(run.folder).overrides
+    assert "+callbacks.Counts.every=2" in typed
+    assert not attnlab.train(*small, callbacks=[Counts(2)]).fresh
+    assert attnlab.train(*small, callbacks=[Counts(3)]).folder != run.folder
+    assert attnlab.train(*small).folder != run.folder
+    stops = attnlab.train(*small, callbacks=[EarlyStopping("val/loss", patience=1)])
+    assert "repeatable" not in str(stops.folder)
+    attnlab.train(*small, callbacks=[Hides("abc")])
+    with pytest.raises(BadInput, match="neither repeated nor resumed"):
+        attnlab.train(*small, callbacks=[Hides("abc")])
+    assert attnlab.train(*small, callbacks=[Hides("abc")], force=True).fresh
+
+
+def test_own_settings_of_a_directory(small: list[str], tmp_path: Path) -> None:
+    own = tmp_path / "my conf" / "attn"
+    own.mkdir(parents=True)
+    (own / "softer.yaml").write_text("defaults: [sdpa]\nscale: 0.1\n")
+    run = attnlab.train(*small, attn="softer", config_dir="my conf")
+    assert run.folder.parent.name.startswith("attn=softer")
+    frame = attnlab.read_runs(run.folder)
+    assert frame["attn.scale"].tolist() == [0.1] and frame.config_dirs.tolist() == ["'my conf'"]
+
+
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_sweep_is_that_of_the_command(
+    small: list[str], tmp_path: Path, jobs: int, cell: dict[str, Any]
+) -> None:
+    frame = attnlab.sweep(
+        *small, "attn=sdpa,unscaled", "optim.lr=1e-2,1e-3", seed="range(2)", jobs=jobs
+    )
+    assert len(frame) == 8 and {*frame.status} == {"finished"}
+    done = train_py("-m", *small, "attn=sdpa,unscaled", "optim.lr=1e-2,1e-3", "seed=0,1",
+                    "hydra/launcher=basic", "outputs=other")  # fmt: skip
+    assert done.code == 0, done.err
+    other = attnlab.read_runs("other")
+    names = [
+        [*(Path(x).relative_to(Path(x).parents[2]) for x in f.folder)] for f in (frame, other)
+    ]
+    assert names[0] == names[1]
+    if jobs == 1:
+        assert frame.val_loss.tolist() == other.val_loss.tolist()
+    own = attnlab.sweep(*small, attn=cell["Louder"], seed="0,1", jobs=jobs)
+    assert len(own) == 2 and own.folder.str.contains("Louder").all()
+    with pytest.raises(BadInput, match="1 of 2 runs failed"):
+        attnlab.sweep(*small, "model.n_head=2,3", jobs=jobs)
+
+
+def test_a_comparison_in_python(tmp_path: Path) -> None:
+    for seed in range(3):
+        write_run(tmp_path / "lab", "sdpa", seed, 2.0, curves={"val/loss": [3.0, 2.0]})
+        write_run(tmp_path / "lab", "unscaled", seed, 2.1 + seed / 100)
+    found = attnlab.compare(tmp_path / "lab", within=0.5)
+    frame = attnlab.read_runs(tmp_path / "lab")
+    assert found.sentences == attnlab.compare(frame, within=0.5).sentences
+    pd.testing.assert_frame_equal(found.table, attnlab.compare(frame, within=0.5).table)
+    assert found.table.set_index("run").difference["unscaled"] == pytest.approx(0.11)
+    assert found.to_dict()["settings"][1]["difference"]["median"] == pytest.approx(0.11)
+    shown = found._repr_html_()
+    assert "<svg" in shown and "0.1100" in shown and "unscaled ends" in shown
+    assert "unscaled ends" in repr(found) and len(found.figure().axes) >= 1
+    (only,) = attnlab.compare(tmp_path / "lab", where="attn=sdpa").table.run
+    assert only == "sdpa"
+    with pytest.raises(BadInput):
+        attnlab.compare()

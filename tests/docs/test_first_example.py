@@ -1,0 +1,66 @@
+"""The first example of the README ends in the same sentences on two instruction sets."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+SETS = {
+    "AVX2": {
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+    },
+    "SSE4": {
+        "ATEN_CPU_CAPABILITY": "default",
+        "ONEDNN_MAX_CPU_ISA": "SSE41",
+        "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
+    },
+}
+NUMBER = re.compile(r"-?\d+(\.\d+)?")
+
+
+def command_of_readme() -> list[str]:
+    """The sweep in the first section of the README."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    found = re.search(r"^    python (train\.py -m .*)$", text, re.MULTILINE)
+    assert found is not None
+    return shlex.split(found[1])
+
+
+def sentences_of_readme() -> str:
+    """The sentences that the README shows below the table, without their numbers."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    found = re.search(r"^    unscaled ends .*?(?=\n\n)", text, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    return without_numbers(found[0].partition("3 seeds are too few")[0])
+
+
+def without_numbers(text: str) -> str:
+    """A text in one line, with # for each number."""
+    return NUMBER.sub("#", " ".join(text.split()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("instruction_set", SETS)
+def test_the_first_example_says_what_the_readme_says(instruction_set: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, *command_of_readme(), f"outputs={tmp_path}"],
+        cwd=ROOT,
+        env=os.environ | SETS[instruction_set] | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert sentences_of_readme() in without_numbers(done.stdout)
+
+
+def test_a_sentence_with_another_word_is_another_one() -> None:
+    assert without_numbers("keeps 2 % of\nit") == without_numbers("keeps -1 % of it")
+    assert without_numbers("keeps 2 %") != without_numbers("is worse: 2 %")
