@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -77,8 +78,8 @@ class Stamped(Corpus):
 
     def microseconds(self) -> float:
         """CPU time of a step without validations and the like: the 10th percentile."""
-        pairs = zip(self.stamps[20:], self.stamps[21:], strict=False)
-        taken = sorted(b - a for a, b in pairs)
+        settled = self.stamps[min(20, len(self.stamps) // 2) :]
+        taken = sorted(b - a for a, b in pairwise(settled))
         self.stamps.clear()
         return 1e6 * taken[len(taken) // 10]
 
@@ -183,7 +184,8 @@ def train(*overrides: object) -> list[str]:
 
 def start(options: argparse.Namespace) -> Section:
     """Start-up"""
-    python, attnlab = [sys.executable], [sys.executable, "-m", "attnlab"]
+    python = [sys.executable]
+    attnlab = [sys.executable, "-m", "attnlab"]
     times: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -286,7 +288,8 @@ def race(options: argparse.Namespace) -> Section:
     """Time to nanoGPT's loss"""
     if not options.nanogpt:
         raise SystemExit("the race needs --nanogpt CHECKOUT")
-    corpus, rows = read_config(settings()).data(), []
+    corpus = read_config(settings()).data()
+    rows = []
     data = options.nanogpt / "data" / "shakespeare_char"
     for part in ("train", "val"):
         getattr(corpus, part).numpy().astype(np.uint16).tofile(data / f"{part}.bin")
@@ -299,7 +302,8 @@ def race(options: argparse.Namespace) -> Section:
     (data / "meta.pkl").write_bytes(pickle.dumps(meta))
     for seed in range(options.rounds):
         with tempfile.TemporaryDirectory() as scratch:
-            folder, found = Path(scratch), list[str]()
+            folder = Path(scratch)
+            found: list[str] = []
             times = []
             for own in (["preset=fast"], []):
                 place = folder / str(len(own))
@@ -338,7 +342,8 @@ def full_pass(checkout: Path, checkpoint: Path, corpus: Any) -> float:
 
 def attention(options: argparse.Namespace) -> Section:
     """Attention by sequence length"""
-    tokens, H, D = 2048, 4, 32
+    tokens = 2048
+    H, D = 4, 32
     dtypes = [torch.float32]
     if has_bf16():  # elsewhere bf16 is emulated, and sdpa computes in fp32
         dtypes.append(torch.bfloat16)
@@ -346,7 +351,8 @@ def attention(options: argparse.Namespace) -> Section:
     arms = [(name, kernel, dtype) for name, kernel in kernels.items() for dtype in dtypes]
     rows = []
     for T in (64, 128, 256, 512, 1024):
-        mask, cells = core.build_mask(core.causal, T, torch.device("cpu")), [str(T)]
+        mask = core.build_mask(core.causal, T, torch.device("cpu"))
+        cells = [str(T)]
         for _, kernel, dtype in arms:
             qkv = torch.randn(max(1, tokens // T), T, 3, H, D, dtype=dtype, requires_grad=True)
 

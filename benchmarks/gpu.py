@@ -32,7 +32,8 @@ TINY = "model.n_layer=1 model.n_head=1 model.n_embd=16 model.block_size=16 data.
 def steps(options: argparse.Namespace, given: list[str]) -> Section:
     """A step of preset=baby in bf16, in turn with nanoGPT's."""
     config = read_config(settings("preset=baby", *given))
-    corpus, device = config.data(), options.device
+    corpus = config.data()
+    device = options.device
     modes = {"eager": None, "compiled": "default", "CUDA graphs": "reduce-overhead"}
     arms: dict[str, Step] = {}
     for name, mode in modes.items():
@@ -53,8 +54,10 @@ def steps(options: argparse.Namespace, given: list[str]) -> Section:
     for _ in range(options.rounds):
         for name, go in arms.items():
             times[name].append(1e3 * seconds(partial(go, 30)) / 30)
-    rate, work = product_rate(device), flop_of_step(config.settings.plain(), len(corpus.alphabet))
-    last, rows = times[[*times][-1]], []
+    rate = product_rate(device)
+    work = flop_of_step(config.settings.plain(), len(corpus.alphabet))
+    last = times[[*times][-1]]
+    rows = []
     for name, taken in times.items():
         ms = statistics.median(taken)
         ratio = statistics.median(b / a for b, a in zip(last, taken, strict=True))

@@ -44,10 +44,13 @@ class Step:
         self, config: RunConfig, corpus: Any, steps: int, device: str = "cpu", net: Any = None
     ) -> None:
         made = net or config.model(len(corpus.alphabet))
-        self.net, self.corpus, self.device = made.to(device).train(), corpus, device
+        self.net = made.to(device).train()
+        self.corpus = corpus
+        self.device = device
         self.optimizer, self.schedule = config.optimizer(self.net, steps)
         self.T = config.settings.model.block_size
-        B, draw = config.settings.data.batch_size, corpus.train_draw(self.T)
+        B = config.settings.data.batch_size
+        draw = corpus.train_draw(self.T)
         self.batches = iter(TrainBatches(draw, B, 0, 10**9))
 
     def __call__(self, steps: int) -> None:

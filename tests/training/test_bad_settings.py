@@ -60,7 +60,7 @@ MISTAKES = [
     ("trainer.max_time=5", "+trainer.max_time=5"),
     ("trainer.max_epochs=5", "+trainer.max_epochs=5"),
     ("hydra.run.dir=elsewhere", "outputs="),
-    ("hydra.output_subdir=x", "outputs="),
+    ("hydra.job.chdir=true", "outputs="),
 ]
 # Hydra reads these by argparse, which prints its usage and ends the process.
 OF_ARGPARSE = ["--attn unscaled", "-attn=unscaled", "--seed=1"]
@@ -143,8 +143,9 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("typed", "named"), MISTAKES)
 def test_the_first_line_has_the_right_word(
-    typed: str, named: str, text_file: Path, tmp_path: Path
+    typed: str, named: str, text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     words = [*on_text(text_file, []), f"outputs={tmp_path / 'out'}", *typed.split(" ")]
     done = train_py(*words)
     assert (done.code, done.out) == (2, "")
@@ -163,6 +164,27 @@ def test_options_are_named_by_argparse(typed: str, tmp_path: Path) -> None:
     done = train_py(*typed.split(" "))
     assert done.code == 2 and typed.partition(" ")[0] in done.err
     assert typed.strip("-").replace(" ", "=") in done.err.strip().rpartition("\n")[2]
+
+
+def test_a_compilation_needs_a_compiler(
+    train: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(BadInput, match="no-such-compiler"):
+        train("compile=true")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_logger_that_is_not_installed_is_named_with_its_extra(
+    train: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(**_: Any) -> None:
+        raise ModuleNotFoundError("pip install -U 'wandb>=0.12.10'")
+
+    monkeypatch.setattr("lightning.pytorch.loggers.WandbLogger", missing)
+    with pytest.raises(BadInput, match=r"\.\[wandb\]"):
+        train("logger=wandb", "~logger.wandb.project", "~logger.wandb.offline")
+    assert not (tmp_path / "run").exists()
 
 
 def test_without_the_environment_it_is_said_how_to_enter_it(tmp_path: Path) -> None:

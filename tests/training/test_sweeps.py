@@ -1,8 +1,11 @@
 """Sweeps: a failed run does not stop the others, and the end is told by the directories."""
 
 import os
+import runpy
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -80,3 +83,83 @@ def test_a_sweep_in_processes_ends_and_is_completed(text_file: Path, tmp_path: P
     assert second.returncode == 0, second.stderr
     assert len(ended(tmp_path)) == 6
     assert all(file.read_bytes() == content for file, content in before.items())
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that waits to be collected does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_sweep_ends_its_workers_and_says_what_is_left(
+    end: signal.Signals, text_file: Path, tmp_path: Path
+) -> None:
+    command = [
+        *(sys.executable, str(ROOT / "train.py"), "-m", *SMALL, f"data.path={text_file}"),
+        *("hydra.launcher.n_jobs=2", "seed=0,1,2,3", "trainer.max_steps=1000000"),
+        "trainer.val_check_interval=1000000",
+    ]
+    with (tmp_path / "log.txt").open("w") as log:
+        sweep = subprocess.Popen(
+            command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+            stdout=log, stderr=log, start_new_session=True,
+        )  # fmt: skip
+        for _ in range(120):
+            if len([*tmp_path.rglob("last.ckpt")]) == 2:
+                break
+            time.sleep(0.5)
+        listed = Path(f"/proc/{sweep.pid}/task/{sweep.pid}/children").read_text().split()
+        children = [int(pid) for pid in listed]
+        if end is signal.SIGINT:
+            os.killpg(sweep.pid, end)  # as a terminal does
+        else:
+            sweep.send_signal(end)
+        code = sweep.wait(60)
+    time.sleep(5)
+    assert code == (-end if end is signal.SIGKILL else 128 + end)
+    assert len(children) >= 2 and not [pid for pid in children if is_alive(pid)]
+    if end is not signal.SIGKILL:
+        said = (tmp_path / "log.txt").read_text()
+        assert "not begun: seed=2\nnot begun: seed=3\n" in said
+
+
+@pytest.mark.slow
+def test_runs_of_several_devices_train_one_after_the_other(
+    text_file: Path, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "train.py"), "-m", *SMALL, f"data.path={text_file}",
+         "trainer.devices=2", "seed=0,1"],
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = [read_json(file) for file in tmp_path.rglob("metrics.json")]
+    assert [run["devices"] for run in found] == [2, 2]
+    assert done.stdout.count("All runs in") == 1
+
+
+def test_each_start_that_exists_is_a_run_of_a_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    quoted = runpy.run_path(str(ROOT / "train.py"))["quoted"]
+    runs = ["lab/attn=sdpa/seed=0", "lab/attn=sdpa,optim.lr=1e-2/seed=0"]
+    for run in runs:
+        (Path(run) / "checkpoints").mkdir(parents=True)
+    rows = {
+        f"init_from={runs[0]}": f"init_from='{runs[0]}'",
+        f"init_from={runs[1]}": f"init_from='{runs[1]}'",
+        f"init_from={runs[0]},{runs[1]}": f"init_from='{runs[0]}','{runs[1]}'",
+        f"init_from={runs[1]},hf:gpt2": f"init_from='{runs[1]}','hf:gpt2'",
+        "init_from=no,where": "init_from='no,where'",
+        "init_from='quoted,by hand'": "init_from='quoted,by hand'",
+        "init_from=null": "init_from=null",
+        "seed=0,1": "seed=0,1",
+    }
+    assert {word: quoted(word) for word in rows} == rows

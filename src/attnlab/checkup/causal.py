@@ -11,7 +11,7 @@ from .calls import Call, module_of
 from .leaks import SHAPES, Description, differ, explain, followed, place_of
 from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, raised
 from .states import EVALUATION, TRAINING, State, Weights, changed
-from .subject import MOST_IDS, UNDECLARED, Subject, is_rounding, prepared, relative
+from .subject import DENSE, MOST_IDS, UNDECLARED, Subject, is_rounding, prepared, relative
 
 MAP = 48  # the largest map, in which every input is changed alone
 SURE = 0.01  # a change of this share is no rounding in the best precision
@@ -162,12 +162,12 @@ def _scans(tried: Subject, dense: int) -> list[tuple[int, list[int]]]:
     if tried.state.given:
         T = tried.fitting(min(dense, max(WITH_GIVEN, 2 * tried.prefix)))
         return [(T, _affordable_cuts(tried, T, dense))]
+    large = tried.dense < min(tried.length, DENSE)
     scans = [(dense, _affordable_cuts(tried, dense, dense))]
-    if tried.length > dense:
+    if tried.length > dense and (tried.state == EVALUATION or not large):
         scans.append((tried.length, _affordable_cuts(tried, tried.length, dense)))
     if tried.state == EVALUATION:
         first = [cut for cut in (1, 2, dense // 2) if cut >= tried.prefix]
-        large = tried.affordable(dense) < 4 * dense
         scans = scans * (1 if large else 2) + [(dense, first)] * (2 if large else 8)
     return [(T, cuts) for T, cuts in scans if cuts]
 

@@ -41,9 +41,9 @@ def checkup(
         _show_own_traceback(error.__cause__)
         raise BadInput(f"{target}: {error}") from error
     if json:
-        from attnlab.runs.document import as_json, document
+        from attnlab.runs.document import document, json_text
 
-        print(as_json(document("checkup", report.exit_code, report.to_dict())))
+        print(json_text(document("checkup", report.exit_code, report.to_dict())))
     else:
         print(report)
     raise typer.Exit(report.exit_code)

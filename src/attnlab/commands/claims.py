@@ -152,9 +152,9 @@ def train_missing(
 
 def answer(command: str, content: Mapping[str, Any], complete: bool) -> None:
     """Print the answer as JSON; exit code 1 if the time was up."""
-    from attnlab.runs.document import as_json, document
+    from attnlab.runs.document import document, json_text
 
     code = 0 if complete else 1
-    print(as_json(document(command, code, content)))
+    print(json_text(document(command, code, content)))
     if code:
         raise typer.Exit(code)

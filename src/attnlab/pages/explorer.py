@@ -11,7 +11,7 @@ from attnlab.errors import BadInput, printable
 from attnlab.pages.attention_maps import views_of
 from attnlab.probes.history import as_history, read_history, snapshot
 from attnlab.runs.frame import read_run
-from attnlab.runs.groups import Run, labels
+from attnlab.runs.groups import RunRow, labels
 
 
 def explore(*models: str | Path, text: str | None = None, trust: bool = False) -> str:
@@ -40,7 +40,9 @@ def explore(*models: str | Path, text: str | None = None, trust: bool = False) -
     return page.replace("TITLE", title).replace('"DATA"', data)
 
 
-def history_of(target: str, run: Run | None, text: str | None, *, trust: bool) -> dict[str, Any]:
+def history_of(
+    target: str, run: RunRow | None, text: str | None, *, trust: bool
+) -> dict[str, Any]:
     """The history of a run or, without one or for a text, one snapshot of the trained model."""
     if run is not None and text is None and (found := read_history(Path(target))):
         return found
@@ -49,7 +51,7 @@ def history_of(target: str, run: Run | None, text: str | None, *, trust: bool) -
     return as_history(tokens, seen, [snapshot(seen, int(step or 0))])
 
 
-def note(run: Run | None) -> str:
+def note(run: RunRow | None) -> str:
     """How a run ended, and its loss."""
     if run is None:
         return ""

@@ -25,7 +25,7 @@ def document(command: str, exit_code: int, content: Mapping[str, Any]) -> dict[s
     return head | {"exit_code": exit_code} | {key: json_value(x) for key, x in content.items()}
 
 
-def as_json(found: Mapping[str, Any]) -> str:
+def json_text(found: Mapping[str, Any]) -> str:
     """A document as text."""
     return json.dumps(found, indent=2, allow_nan=False)
 

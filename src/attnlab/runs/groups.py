@@ -15,7 +15,7 @@ from attnlab.runs.frame import ENDED
 from attnlab.runs.settings import Settings, is_below, last_of
 
 LAYER = "attn._target_"
-Run = Mapping[str, Any]  # a row of `read_runs`
+RunRow = Mapping[str, Any]  # a row of `read_runs`
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,9 +27,9 @@ class Group:
     repeats: pd.DataFrame  # further runs of these seeds, which do not count
 
     @cached_property
-    def first(self) -> Run:
+    def first(self) -> RunRow:
         """The run of its first seed."""
-        run: Run = self.runs.iloc[0]
+        run: RunRow = self.runs.iloc[0]
         return run
 
     @property
@@ -43,7 +43,7 @@ class Group:
         return settings_of(self.first)
 
     @cached_property
-    def named_by(self) -> Run:
+    def named_by(self) -> RunRow:
         """The run whose overrides name it: with the fewest about attention, if they differ."""
         return named_by(self.runs, self.repeats)
 
@@ -114,7 +114,7 @@ def split_by_seed(runs: pd.DataFrame, sizes: pd.Series) -> tuple[pd.DataFrame, p
     return ranked[~is_repeat].sort_values("seed"), ranked[is_repeat].sort_values("seed")
 
 
-def named_by(runs: pd.DataFrame, repeats: pd.DataFrame) -> Run:
+def named_by(runs: pd.DataFrame, repeats: pd.DataFrame) -> RunRow:
     """The run with the fewest overrides about attention: attn=unscaled rather than attn=sdpa
     attn.scale=1, which is the same setting."""
     every = [run for part in (runs, repeats) for _, run in part.iterrows()]
@@ -128,18 +128,18 @@ def sweep_of(folder: str | Path) -> Path:
     return Path(folder).parent.parent
 
 
-def settings_of(run: Run) -> Settings:
+def settings_of(run: RunRow) -> Settings:
     """All that can change the result of a run, except the seed, under dotted keys."""
     settings: Settings = json.loads(run["settings"])
     return settings
 
 
-def overrides_of(run: Run) -> dict[str, str]:
+def overrides_of(run: RunRow) -> dict[str, str]:
     """The overrides of a run as typed, by key."""
     return last_of(shlex.split(run["overrides"]))
 
 
-def attention_overrides(run: Run) -> list[str]:
+def attention_overrides(run: RunRow) -> list[str]:
     """The settings of its variant that a run changes."""
     return [key for key in overrides_of(run) if key.startswith("attn.")]
 
@@ -152,7 +152,7 @@ class _Named(NamedTuple):
     overrides: dict[str, str]
 
 
-def labels(runs: Sequence[Run]) -> list[str]:
+def labels(runs: Sequence[RunRow]) -> list[str]:
     """A unique label for each run: its variant, or the class of its own layer, and the overrides
     in which the runs differ, such as "unscaled n_head=4". For a damaged run and for equal
     overrides, the directory."""

@@ -32,7 +32,7 @@ def with_callbacks(
         name = type(callback).__name__
         if name in named:
             raise BadInput(f"callbacks: there are two of {name}; give one of each class")
-        node = described(callback)
+        node = callback_settings(callback)
         named[name] = node
         for key, value in node.items():
             overrides.append(f"+callbacks.{name}.{key}={value_as_typed(value)}")
@@ -51,7 +51,7 @@ def is_repeatable(config: RunConfig) -> bool:
     return all(node.get("repeatable", True) for node in config.settings.callbacks.values())
 
 
-def described(callback: L.Callback) -> Settings:
+def callback_settings(callback: L.Callback) -> Settings:
     """What tells a callback from others: its class, those arguments that are not the defaults,
     the digest of a class of the user's, and whether all arguments could be read."""
     cls = type(callback)

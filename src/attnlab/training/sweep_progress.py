@@ -1,5 +1,8 @@
 """How far a sweep is: a line for each run that ends, with the number of runs and the time left."""
 
+import itertools
+import os
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,8 +15,9 @@ from attnlab.files import read_json, write_json
 PLAN = "plan.json"  # in the sweep's own directory, which is not that of its runs
 
 
-def count_runs(typed: Sequence[str], params: Mapping[str, str]) -> int | None:
-    """The number of runs of Hydra's basic sweeper: all combinations of the values.
+def runs_of(typed: Sequence[str], params: Mapping[str, str]) -> list[str] | None:
+    """The runs of Hydra's basic sweeper in its order, each as the overrides that differ between
+    them: all combinations of the values.
 
     `typed` are the overrides of the command line, `params` those of `hydra.sweeper.params`, which
     apply to keys that were not typed. None for a glob, whose values only the sweeper knows.
@@ -23,19 +27,47 @@ def count_runs(typed: Sequence[str], params: Mapping[str, str]) -> int | None:
     swept = {}
     for override in parser.parse_overrides([*in_files, *typed]):
         swept[override.key_or_group] = override
-    runs = 1
-    for override in swept.values():
+    choices = []
+    for key, override in swept.items():
         if isinstance(override.value(), Glob):
             return None
         if override.is_sweep_override():
-            runs *= len(list(override.sweep_string_iterator()))
-    return runs
+            choices.append([f"{key}={value}" for value in override.sweep_string_iterator()])
+    return [" ".join(combination) for combination in itertools.product(*choices)]
 
 
 def begin_sweep(sweep: Path, runs: int | None, at_once: int) -> None:
     """Note when a sweep began, of how many runs (None where its sweeper decides on the way), and
     how many of them train at once."""
-    write_json(sweep / PLAN, {"runs": runs, "at_once": at_once, "began": time.time()})
+    plan = {"runs": runs, "at_once": at_once, "began": time.time(), "process": os.getpid()}
+    write_json(sweep / PLAN, plan)
+
+
+def note_begin_of_run(sweep: Path, number: int) -> None:
+    """Note that a run of a sweep begins. If it trains in a worker of the sweep's process, it ends
+    with this process: joblib's workers would finish their run, even after a kill."""
+    (sweep / f"begun_{number:06}").touch()
+    parent = read_json(sweep / PLAN)["process"]
+    if os.getppid() == parent:
+        threading.Thread(target=end_with, args=[parent], daemon=True).start()
+
+
+def end_with(parent: int) -> None:
+    """Wait until the parent of this process is another one, and end the process."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)  # a run can be killed at any moment
+
+
+def what_is_left(sweep: Path, runs: Sequence[str] | None) -> str:
+    """How far an interrupted sweep came, and the runs that had not begun."""
+    ended = len(list(sweep.glob("ended_*")))
+    begun = {int(file.name.partition("_")[2]) for file in sweep.glob("begun_*")}
+    lines = [f"Stopped; {ended} runs had ended, {len(begun) - ended} had begun."]
+    for number, run in enumerate(runs or []):
+        if number not in begun:
+            lines.append(f"not begun: {run}")
+    return "\n".join([*lines, "Repeat the command to train what is missing."])
 
 
 def note_end_of_run(sweep: Path, number: int) -> str:
