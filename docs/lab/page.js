@@ -358,7 +358,8 @@ function showMeasures(model) {
 
 // ---- maps
 
-/** Blue on itself and before, orange on later keys, the root of the weight as strength. */
+/** Blue on itself and before, orange on later keys, the root of the weight as strength; gray where
+ *  the mask blocks and there is no weight. A weight of 0 that the mask allows is not gray. */
 function paintPattern(canvas, model, layer, head) {
   const T = model.arm.settings.model.block_size;
   const pattern = model.patterns[layer].subarray(head * T * T, (head + 1) * T * T);
@@ -372,7 +373,7 @@ function paintPattern(canvas, model, layer, head) {
     const weight = Math.sqrt(Math.min(1, pattern[i]));
     for (let c = 0; c < 3; c++) {
       const free = light[c] + (strong[c] - light[c]) * weight;
-      pixels.data[4 * i + c] = pattern[i] > 0 ? free : blocked[c];
+      pixels.data[4 * i + c] = model.allowed[i] || pattern[i] > 0 ? free : blocked[c];
     }
     pixels.data[4 * i + 3] = 255;
   }

@@ -14,7 +14,7 @@ const ACTIONS = {
     const operations = await createOperations(wasm);
     Object.assign(state, { settings, text, step: 0 });
     state.net = new GPT(operations, vocab_size, settings);
-    return { operations: operations.name, parameters: state.net.count(), ...look() };
+    return { operations: operations.name, ...look(), allowed: allowed() };
   },
 
   /** Train `count` steps: their losses, and the patterns after the last. */
@@ -57,6 +57,13 @@ function look() {
     patterns: patterns.map((pattern) => pattern.slice(0, pattern.length / 2)),
     entropy: mean("entropy"), future: mean("future"), similarity: mean("similarity"),
   };
+}
+
+/** The mask (T, T) of the first layer, 1 = may attend. */
+function allowed() {
+  const T = state.net.model.block_size;
+  const { may } = state.net.blocks[0].attn.mask;
+  return Uint8Array.from({ length: T * T }, (_, i) => may(Math.floor(i / T), i % T));
 }
 
 onmessage = async ({ data: { action, ...given } }) => {

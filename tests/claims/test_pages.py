@@ -70,3 +70,9 @@ def test_only_what_is_between_the_marks_of_a_page_is_replaced(tmp_path: Path, te
     page.write_text(f"{text[:1]}a{BEGIN}b{END}c")
     fill_page(page, "x")
     assert page.read_text() == f"{text[:1]}a{BEGIN}\nx\n{END}c"
+
+
+def test_a_page_that_does_not_exist_is_begun(tmp_path: Path) -> None:
+    page = tmp_path / "README.md"
+    fill_page(page, "x")
+    assert published(page) == "x"

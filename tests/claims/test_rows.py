@@ -8,8 +8,9 @@ import pytest
 import yaml
 
 from attnlab.claims.claim import Claim
-from attnlab.claims.declared import UNCHECKED, commit_of
-from attnlab.claims.judged_claim import judge_claim
+from attnlab.claims.claim_page import publish_claims
+from attnlab.claims.declared import UNCHECKED, commit_of, lost_rows
+from attnlab.claims.judged_claim import judge_claim, seeds_seen
 from attnlab.claims.rows import Rows
 from attnlab.claims.trials import Run
 from attnlab.errors import BadInput
@@ -181,3 +182,39 @@ def test_what_is_at_risk_was_declared_before_its_pilots(mine, at_risk):
         (mine / "claim.yaml").write_text(yaml.safe_dump(marked))
         judged = judge_claim(Claim.read(mine / "claim.yaml"), Rows(mine / "rows.jsonl"))
         assert bool(judged.exploratory()) == (at_risk and refused)
+
+
+def tested(mine, loss=1.0):
+    """Commit a test of the claim."""
+    at = git(mine, "rev-parse", "HEAD")
+    for words in (["y=1", "attn=old"], ["y=1", "attn=other"]):
+        for seed in range(300, 310):
+            Rows(mine / "rows.jsonl").add(row_of(words, seed, at, val_loss=loss))
+    commit(mine)
+
+
+def test_a_row_that_was_changed_or_removed_is_not_published(mine):
+    tested(mine)
+    file = mine / "rows.jsonl"
+    lines = file.read_text().splitlines(keepends=True)
+    assert lost_rows(file) == []
+    for changed in (lines[1:], [lines[0].replace("1.0", "2.0"), *lines[1:]]):
+        file.write_text("".join(changed))
+        commit(mine)
+        assert lost_rows(file) == [lines[0].rstrip()]
+        with pytest.raises(BadInput, match="history"):
+            list(publish_claims([Claim.read(mine / "claim.yaml")]))
+    file.write_text("".join(lines))
+    assert lost_rows(file)  # the changed row was committed as well
+    assert len(lost_rows(file)) == 1
+
+
+def test_a_seed_that_was_run_before_is_said(mine, tmp_path):
+    claim, outputs = Claim.read(mine / "claim.yaml"), tmp_path / "outputs"
+    assert seeds_seen(claim, outputs) == ""
+    Rows(outputs / "mine" / "rows.jsonl").add(row_of(["y=1", "attn=old"], 1000, "abc+"))
+    assert seeds_seen(claim, outputs) == ""  # of a pilot
+    Rows(outputs / "mine" / "rows.jsonl").add(row_of(["y=1", "attn=old"], 303, "abc+"))
+    assert "303" in seeds_seen(claim, outputs)
+    (mine.parents[1] / "code.py").write_text("changed")
+    assert seeds_seen(claim, outputs) == ""  # it is exploratory anyway

@@ -18,6 +18,10 @@ FLAGS = (
     "--disable-background-networking --disable-component-update --window-size=1400,1000"
 ).split()
 
+# How many of 64 x 64 places a mask blocks.
+BLOCKED = dict.fromkeys(["sdpa", "unscaled", "flipped", "identical_heads", "zero_fill"], 2016)
+BLOCKED |= {"single_head": 2016, "peek_one": 1953, "bidirectional": 0, "none": 4032}
+
 # What a reader does with the page, in its own scope; `seen` is what comes back.
 READER = """<script>
 const seen = { errors: [] };
@@ -118,6 +122,15 @@ TO_THE_END = """
   await new Promise((resolve) => setTimeout(resolve, 100));
   seen.narrow = document.documentElement.scrollWidth - innerWidth;
   seen.narrowMap = document.querySelector(".map").getBoundingClientRect().width;
+  seen.gray = page.models.map((model) => {  // also where a weight that is allowed underflows
+    model.patterns[0].fill(0);
+    paintPattern(drawing, model, 0, 0);
+    const { data } = drawing.getContext("2d").getImageData(0, 0, 64, 64);
+    const colors = [];
+    for (let i = 0; i < data.length; i += 4) colors.push(data.slice(i, i + 3).join());
+    const allowed = colors[0];  // every mask lets the first query see itself
+    return colors.filter((color) => color !== allowed).length;
+  });
 """
 
 
@@ -138,6 +151,7 @@ def see_lesson(folder: Path, lesson: str, steps: int, dark: bool) -> None:
     assert seen["outcome"] and all(len(said) > 50 for said in seen["said"])
     assert first.label in seen["reading"] and "%" in seen["reading"]
     assert seen["wide"] <= 0 and seen["narrow"] <= 0  # nothing is wider than the window
+    assert seen["gray"] == [BLOCKED[first.variant], BLOCKED[second.variant]]
     assert seen["map"] > 300 and 150 < seen["narrowMap"] < 195
 
 

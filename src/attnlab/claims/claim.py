@@ -49,7 +49,7 @@ class Prediction(BaseModel, extra="forbid", frozen=True):
     first_seed: int | None = None  # instead of the claim's, for a prediction that was added later
     seeds: int | None = None  # fewer, for roles that do not decide
     long: bool = False  # only run with --long
-    at_risk: bool = False  # declared before any pilot of its arms, which git must show
+    at_risk: bool = False  # declared before any pilot of one of its arms, which git must show
 
     @model_validator(mode="after")
     def _check(self) -> "Prediction":

@@ -12,9 +12,11 @@ from matplotlib.figure import Figure
 
 from attnlab.claims.attempts import Attempt, attempts_in_words, attempts_of
 from attnlab.claims.claim import PILOTS, Claim, Prediction
+from attnlab.claims.declared import refuse_lost_rows
 from attnlab.claims.judge import supports
 from attnlab.claims.judged_claim import (
     COMMITTED,
+    COMMITTED_AGAIN,
     DECIDE,
     Finding,
     JudgedClaim,
@@ -41,13 +43,14 @@ def claim_report(
     *,
     pilots: bool = False,
     fresh: bool = False,
+    warning: str = "",
 ) -> str:
     """What came out, for the terminal; with `fresh`, also how far it is from committed rows."""
     if pilots:
         return prediction_table(judge_claim(claim, rows, PILOTS))
     judged = judge_claim(claim, rows, again=again)
     paragraphs = [came_out(judged), processors_in_words(judged), prediction_table(judged)]
-    if why := judged.exploratory():
+    if why := judged.exploratory() or warning:
         paragraphs.append(why)
     if fresh:
         paragraphs.append(beside_committed(judged))
@@ -70,6 +73,8 @@ def publish_claims(claims: Sequence[Claim]) -> Iterator[Path]:
     BadInput if rows are not those of a declared test."""
     published = []
     for claim in claims:
+        for name in (COMMITTED, COMMITTED_AGAIN):
+            refuse_lost_rows(claim.folder / name)
         judged = judge_files(claim)
         if why := judged.exploratory():
             raise BadInput(f"{claim.folder.name} cannot be published. {why}")

@@ -31,13 +31,25 @@ class Declared(BaseModel, extra="forbid", frozen=True):
         """Read the file; BadInput names the entry that is not valid."""
         try:
             return cls(**read_yaml(file), file=file.resolve())
-        except (ValidationError, TypeError) as error:
+        except ValidationError as error:
+            raise BadInput(f"{file} cannot be read: {entries_in_words(error)}") from error
+        except TypeError as error:
             raise BadInput(f"{file} cannot be read: {error}") from error
 
     @property
     def folder(self) -> Path:
         """The directory of its file, rows, page and modules, which gives it its name."""
         return self.file.parent
+
+
+def entries_in_words(error: ValidationError) -> str:
+    """The entries that are not valid, each with what is wrong with it."""
+    found = []
+    for each in error.errors(include_url=False):
+        entry = ".".join(map(str, each["loc"]))
+        what = each["msg"].removeprefix("Value error, ")
+        found.append(f"{entry}: {what}" if entry else what)
+    return "; ".join(found)
 
 
 def git(directory: Path, *words: str) -> str | None:
@@ -52,6 +64,28 @@ def commit_of(directory: Path) -> str:
     head = git(directory, "rev-parse", "HEAD") or ""
     changed = git(directory, "status", "--porcelain", "--", ":/", *GENERATED)
     return f"{head.strip()}+" if changed else head.strip()
+
+
+def lost_rows(rows: Path) -> list[str]:
+    """Lines of rows that an earlier commit had and the file has no longer: rows that were changed
+    or removed. Those of earlier formats do not count."""
+    lines = set(rows.read_text(encoding="utf-8").splitlines()) if rows.exists() else set()
+    lost: dict[str, None] = {}
+    for commit in (git(rows.parent, "log", "--format=%H", "--", rows.name) or "").split():
+        then = git(rows.parent, "show", f"{commit}:./{rows.name}") or ""
+        for line in then.splitlines():
+            if line not in lines and line.startswith('{"overrides"'):
+                lost[line] = None
+    return list(lost)
+
+
+def refuse_lost_rows(rows: Path) -> None:
+    """BadInput if rows are not those that were committed."""
+    if lost := lost_rows(rows):
+        raise BadInput(
+            f"{rows} lacks {len(lost)} rows of its history, such as {lost[0][:90]}...; rows are "
+            "only added: restore them with git"
+        )
 
 
 @cache

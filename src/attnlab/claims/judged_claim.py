@@ -12,7 +12,7 @@ from itertools import groupby
 from pathlib import Path
 
 from attnlab.claims.claim import PILOTS, Claim, Prediction, declaration_of, functions_by_arm
-from attnlab.claims.declared import undeclared
+from attnlab.claims.declared import commit_of, undeclared
 from attnlab.claims.judge import FEWEST_JUDGED, Outcome, judge, verdict_on_sentence
 from attnlab.claims.rows import Rows, open_rows
 from attnlab.claims.trials import (
@@ -44,7 +44,7 @@ class Finding:
     scores: dict[str, list[float]]  # arm -> the metric, a seed each
     values: Sequence[float]  # one a seed: what is judged
     outcome: Outcome
-    pilots: Sequence[Row] = ()  # of its arms; only if the prediction is at risk
+    pilots: Sequence[Sequence[Row]] = ()  # of each arm; only if the prediction is at risk
 
     @property
     def name(self) -> str:
@@ -99,10 +99,27 @@ class JudgedClaim:
     def exploratory(self) -> str:
         """Why its rows are not a declared test, in a sentence; empty if they are."""
         rows = [*self.test_rows(), *rows_of_findings(self.again.values())]
+        made = set()
+        for finding, row in rows:
+            if finding.verdict != "shown":  # what is not judged needs no declaration
+                made.add((row["commit"], (finding.of,)))
+        if why := undeclared(self.claim.file, made, declaration_of):
+            return why
         for finding in self.findings:
-            rows += [(finding, row) for row in finding.pilots]
-        made = {(row["commit"], (finding.of,)) for finding, row in rows}
-        return undeclared(self.claim.file, made, declaration_of)
+            if finding.prediction.at_risk and not self.was_at_risk(finding):
+                return (
+                    f"Exploratory: {finding.of} is not at risk; all its arms had pilots before it."
+                )
+        return ""
+
+    def was_at_risk(self, finding: Finding) -> bool:
+        """Whether an arm of a prediction had no pilot before the prediction was declared, so that
+        its value was unknown."""
+        for of_arm in finding.pilots:
+            made = {(row["commit"], (finding.of,)) for row in of_arm}
+            if not undeclared(self.claim.file, made, declaration_of):
+                return True
+        return False
 
 
 def rows_of_findings(findings: Iterable[Finding]) -> Iterator[tuple[Finding, Row]]:
@@ -172,16 +189,16 @@ def judge_prediction(
     }
     values = [prediction.value(of_seed) for of_seed in zip(*scores.values(), strict=True)]
     outcome = judge(values, prediction.above, prediction.below, prediction.always, len(seeds))
-    pilots = pilots_of(arms.values(), rows) if prediction.at_risk else ()
+    pilots = [pilots_of(arm, rows) for arm in arms.values()] if prediction.at_risk else ()
     return Finding(name, prediction, steps, arms, seeds, rows_of, scores, values, outcome, pilots)
 
 
-def pilots_of(arms: Iterable[Arm], rows: Mapping[Run, Row]) -> list[Row]:
-    """The rows of pilots of some arms, at any learning rate."""
-    words = {without_rate(arm.overrides) for arm in arms}
+def pilots_of(arm: Arm, rows: Mapping[Run, Row]) -> list[Row]:
+    """The rows of pilots of an arm, at any learning rate."""
+    words = without_rate(arm.overrides)
     found = []
     for run, row in rows.items():
-        if run.seed >= PILOTS[0] and without_rate(run.overrides) in words:
+        if run.seed >= PILOTS[0] and without_rate(run.overrides) == words:
             found.append(row)
     return found
 
@@ -246,6 +263,24 @@ def open_claim(
         commit=commit,
         missing=partial(missing_runs, claim, rows, pilots=pilots, long=long),
         reads=functions_by_arm(claim),
+    )
+
+
+def seeds_seen(claim: Claim, outputs: Path) -> str:
+    """A warning if exploratory runs used seeds of the test, or nothing: a threshold that follows
+    them is not tested by the same seeds."""
+    own = Rows(outputs.resolve() / claim.folder.name / "rows.jsonl")
+    committed = Rows(claim.folder / COMMITTED)
+    seen = {run.seed for run in own.keys() - committed.keys() if run.seed < PILOTS[0]}
+    tested: set[int] = set()
+    for prediction in claim.predictions.values():
+        tested |= set(claim.seeds_of(prediction))
+    seen &= tested
+    if not seen or commit_of(claim.folder)[-1:] in ("", "+"):
+        return ""  # those are exploratory anyway
+    return (
+        f"Exploratory: seeds {min(seen)} to {max(seen)} were run before ({own.file}); choose "
+        "another first_seed, so that no threshold can follow the runs that test it."
     )
 
 

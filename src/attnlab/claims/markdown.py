@@ -9,7 +9,10 @@ BEGIN, END = "<!-- results -->", "<!-- /results -->"
 
 
 def fill_page(page: Path, block: str) -> None:
-    """Put generated text between the two marks of a page; all other text is written by hand."""
+    """Put generated text between the two marks of a page, which is begun if it does not exist; all
+    other text is written by hand."""
+    if not page.exists():
+        page.write_text(f"# {page.parent.name}\n\n{BEGIN}\n{END}\n", encoding="utf-8")
     text = page.read_text(encoding="utf-8")
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
+from attnlab.claims.declared import refuse_lost_rows
 from attnlab.claims.judge import FEWEST_JUDGED
 from attnlab.claims.markdown import fill_page, markdown_table
 from attnlab.claims.ranking import (
@@ -34,6 +35,7 @@ def ranking_report(
 
 def publish_ranking(protocol: Protocol) -> Path:
     """Write the page; BadInput if rows are not those that were declared."""
+    refuse_lost_rows(protocol.folder / "rows.jsonl")
     table = ranking_table(protocol, Rows(protocol.folder / "rows.jsonl"), protocol.arms)
     if why := exploratory_cells(protocol, table):
         raise BadInput(f"the ranking cannot be published. {why}")

@@ -52,6 +52,11 @@ def run_missing(work: Work, train: Callable[..., Row], jobs: int, minutes: float
     until = time.monotonic() + 60 * minutes if minutes else math.inf
     if not work.missing():
         return True
+    if work.commit.endswith("+"):
+        print(
+            f"Files differ from {work.commit[:8]}, so the verdict will be exploratory; commit "
+            "them before a test."
+        )
     context = multiprocessing.get_context("spawn")  # threads of PyTorch do not survive a fork
     pool = ProcessPoolExecutor(jobs, context, start_worker, (sys.path,))
     with environment(SMALLER_SETS.get(work.smaller_set, {})), pool:
@@ -78,6 +83,7 @@ def run_round(
     """Run some runs and keep their rows; False if the time was over before all had begun. At most
     `jobs` are handed out at once, so that none waits in the pool when the time is over."""
     waiting = list(runs)[::-1]
+    ended = 0
     running: set[Future[Row]] = set()
     error: BaseException | None = None
     while True:
@@ -97,7 +103,8 @@ def run_round(
                     "needs an x86 processor, and CUDA_VISIBLE_DEVICES= where there is a GPU"
                 )
                 continue
-            print(work.rows.add(row), flush=True)
+            ended += 1
+            print(f"{ended} of {len(runs)}: {work.rows.add(row)}", flush=True)
     if error:
         raise error
     return not waiting

@@ -44,7 +44,7 @@ def reproduce(
     """Train the missing runs of claims, and judge them. Repeat the command to continue."""
     from attnlab.claims.claim import PILOTS, find_claims
     from attnlab.claims.claim_page import claim_report, publish_claims
-    from attnlab.claims.judged_claim import judge_claim, open_claim, open_claim_again
+    from attnlab.claims.judged_claim import judge_claim, open_claim, open_claim_again, seeds_seen
     from attnlab.commands.claims_json import claim_content
 
     if again and (pilots or fresh):
@@ -65,6 +65,7 @@ def reproduce(
             work = open_claim(claim, outputs, pilots=pilots, long=long, fresh=fresh)
             rows = work.rows
             repeated = None if fresh else open_claim_again(claim, outputs)[0].rows
+        warning = "" if again or pilots or fresh else seeds_seen(claim, outputs)
         if plan and not json:
             print_plan(work)
         elif json:
@@ -72,7 +73,17 @@ def reproduce(
             judged = judge_claim(claim, rows, PILOTS if pilots else (), again=repeated or {})
             answers.append(claim_content(judged, len(work.missing())))
         else:
-            report = partial(claim_report, claim, rows, repeated, pilots=pilots, fresh=fresh)
+            if warning:
+                print(warning)
+            report = partial(
+                claim_report,
+                claim,
+                rows,
+                repeated,
+                pilots=pilots,
+                fresh=fresh,
+                warning=warning,
+            )
             carry_out(work, report, jobs, minutes)
     if json:
         answer("reproduce", {"claims": answers}, complete)

@@ -1,0 +1,39 @@
+"""The next versions of claims can be declared as they are: fresh seeds, and something at risk."""
+
+from pathlib import Path
+
+import pytest
+
+from attnlab.claims.attempts import attempts_of
+from attnlab.claims.claim import Claim, make_importable
+from attnlab.claims.judged_claim import pilots_of
+from attnlab.claims.rows import Rows
+from attnlab.claims.trials import is_measurement
+from attnlab.claims.work import composed
+from tests.conftest import ROOT
+
+NEXT = sorted((ROOT / "experiments").glob("*/next.yaml"))
+
+
+@pytest.mark.parametrize("file", NEXT, ids=lambda file: file.parent.name)
+def test_the_next_version_of_a_claim_can_be_declared(file: Path) -> None:
+    claim = Claim.read(file)
+    today = Claim.read(file.with_name("claim.yaml"))
+    make_importable([claim])
+    rows = Rows(claim.folder / "rows.jsonl")
+    seeds = set[int]()
+    at_risk = []
+    for prediction in claim.predictions.values():
+        seeds |= set(claim.seeds_of(prediction))
+        if prediction.at_risk and prediction.role in ("for", "against"):
+            at_risk.append(prediction)
+            for steps in prediction.lengths or (None,):
+                arms = claim.arms_of(prediction, steps).values()
+                assert any(not pilots_of(arm, rows) for arm in arms)
+    assert at_risk
+    assert not seeds & {run.seed for run in rows}
+    earlier = attempts_of(today, rows)
+    assert claim.first_seed > max(x.first_seed or 0 for x in earlier)
+    for words in claim.arms.values():
+        if not is_measurement(words):
+            composed((*claim.base, *words), claim.folder.parent)
