@@ -16,7 +16,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
 from attnlab.data.corpus import TrainBatches
-from attnlab.processor import instruction_set, processor_model
+from attnlab.processor import SMALLER_SETS, instruction_set, processor_model
 from attnlab.training.config import RunConfig
 from attnlab.training.metrics import git_commit
 
@@ -112,25 +112,9 @@ def described(device: str) -> str:
     )
 
 
-# Environment variables that choose a smaller instruction set than the processor has. Each library
-# of matrix products has its own; they are read when torch is imported.
-INSTRUCTION_SETS = {
-    "avx2": {
-        "ATEN_CPU_CAPABILITY": "avx2",
-        "ONEDNN_MAX_CPU_ISA": "AVX2",
-        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
-    },
-    "sse4": {
-        "ATEN_CPU_CAPABILITY": "default",
-        "ONEDNN_MAX_CPU_ISA": "SSE41",
-        "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
-    },
-}
-
-
 def use_instruction_set(name: str) -> None:
     """Start this program again with the variables of an instruction set, unless they are set."""
-    wanted = INSTRUCTION_SETS[name]
+    wanted = SMALLER_SETS[name]
     if wanted.items() <= os.environ.items():
         return
     sys.stdout.flush()

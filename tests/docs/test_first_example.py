@@ -9,20 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from attnlab.processor import SMALLER_SETS
 from tests.conftest import ROOT
 
-SETS = {
-    "AVX2": {
-        "ATEN_CPU_CAPABILITY": "avx2",
-        "ONEDNN_MAX_CPU_ISA": "AVX2",
-        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
-    },
-    "SSE4": {
-        "ATEN_CPU_CAPABILITY": "default",
-        "ONEDNN_MAX_CPU_ISA": "SSE41",
-        "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
-    },
-}
 NUMBER = re.compile(r"-?\d+(\.\d+)?")
 
 
@@ -48,12 +37,12 @@ def without_numbers(text: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("instruction_set", SETS)
+@pytest.mark.parametrize("instruction_set", SMALLER_SETS)
 def test_the_first_example_says_what_the_readme_says(instruction_set: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, *command_of_readme(), f"outputs={tmp_path}"],
         cwd=ROOT,
-        env=os.environ | SETS[instruction_set] | {"OMP_NUM_THREADS": "1"},
+        env=os.environ | SMALLER_SETS[instruction_set] | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=True,
