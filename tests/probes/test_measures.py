@@ -187,6 +187,15 @@ WHOLE: dict[str, tuple[Callable[..., Any], tuple[Any, ...], Any]] = {
 }
 
 
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_measure_of_whole_tensors(name: str) -> None:
+    formula, given, error = WHOLE[name]
+    ours = getattr(measures, name.split(" of ")[0])(*given)
+    size = 1e-6 if name == "cross_entropies" else 1e-10  # in fp32
+    np.testing.assert_allclose(ours, formula(*given), rtol=size, atol=size)
+    assert np.abs(ours.numpy() - formula(*given, error)).max() > 1e-3
+
+
 @pytest.mark.parametrize("measure", measures.MEASURES, ids=lambda measure: measure.name)
 def test_every_measure_of_runs_has_a_formula_and_reads_what_it_says(measure: Measure) -> None:
     assert measure.name in ROWS | WHOLE, (
