@@ -675,7 +675,7 @@ function agreement() {
     if (!seeds.length) {
       sentences.push(`No run of ${name} (attn=${variant}) is published for this experiment.`);
     } else if (!(seed in published)) {
-      sentences.push(`Of ${name}, seeds ${Math.min(...seeds)} to ${Math.max(...seeds)} are published.`);
+      sentences.push(`Of ${name}, the published seeds are ${seeds.join(", ")}.`);
     }
     if (seeds.length && source !== lesson.claim) {
       sentences.push(`The published run of ${name} is one of experiments/${source}, with the same settings.`);
@@ -697,7 +697,7 @@ function seedsWithTheSameAnswer() {
   const { lesson, models } = page;
   const [first, second] = lesson.arms.map((arm) => arm.published);
   const seeds = Object.keys(first).filter((seed) => seed in second);
-  if (lesson.judge === "apart" || !seeds.length || !isWhole()) return null;
+  if (lesson.judge === "apart" || seeds.length < 2 || !isWhole()) return null;
   const judge = (a, b) => JUDGES[lesson.judge]({ gap: b - a, second: b });
   const here = judge(models[0].validated, models[1].validated);
   const same = seeds.filter((seed) => judge(first[seed], second[seed]) === here);
