@@ -292,10 +292,12 @@ def _combinations(overrides: Sequence[str]) -> list[tuple[str, ...]]:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
+    from attnlab.training.hydra_errors import explained
+
     try:
         parsed = OverridesParser.create().parse_overrides([*overrides])
     except HydraException as error:
-        raise BadInput(" ".join(str(error).split())) from error
+        raise BadInput(explained(error, overrides)) from error
     choices = []
     for typed, override in zip(overrides, parsed, strict=True):
         if override.is_sweep_override():
@@ -307,11 +309,13 @@ def _combinations(overrides: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def _composed(asked: Asked) -> "tuple[DictConfig, str]":
-    """The configuration as Hydra composes it, and the name of its variant. BadInput with Hydra's
-    own message."""
+    """The configuration as Hydra composes it, and the name of its variant. BadInput with the
+    message of the command."""
     from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException
     from omegaconf import open_dict
+
+    from attnlab.training.hydra_errors import explained
 
     overrides = [*asked.overrides]
     if asked.config_dir is not None:
@@ -323,7 +327,7 @@ def _composed(asked: Asked) -> "tuple[DictConfig, str]":
         with initialize_config_dir(str(lab_path("conf").resolve()), version_base="1.3"):
             cfg = compose("train", overrides=overrides, return_hydra_config=True)
     except HydraException as error:
-        raise BadInput(" ".join(str(error).split())) from error
+        raise BadInput(explained(error, overrides)) from error
     variant = str(cfg.hydra.runtime.choices["attn"]).replace("/", "-")
     with open_dict(cfg):
         del cfg["hydra"]

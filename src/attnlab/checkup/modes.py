@@ -4,7 +4,7 @@ Letters: B batch, T time, V symbols.
 """
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -348,7 +348,8 @@ def _slope(tried: Subject, state: State) -> Slope | None:
     B = tried.rows if tried.exact else min(2, tried.rows)
     T = tried.fitting(min(16, tried.dense))
     x = tried.draw(B, T)
-    with tried.put(state) as there:
+    # Put aside before the weights change their dtype: a gradient has that of its weight.
+    with _gradients_aside(tried.weights), tried.put(state) as there:
         there = replace(there, seeded=True)
         weights = [w for w in there.weights if w.requires_grad and w.is_floating_point()]
         rng = torch.Generator().manual_seed(1)
@@ -387,17 +388,23 @@ def _length(tensors: list[Tensor]) -> float:
     return sum(float(x.detach().double().square().sum()) for x in tensors) ** 0.5
 
 
-def _gradient(value: Tensor, weights: list[Tensor]) -> list[Tensor]:
-    """The gradient of a value by the weights, whose own gradients stay."""
+@contextmanager
+def _gradients_aside(weights: Sequence[Tensor]) -> Iterator[None]:
+    """Weights without gradients inside; afterward they have their own again."""
     held = [w.grad for w in weights]
+    for w in weights:
+        w.grad = None
     try:
-        for w in weights:
-            w.grad = None
-        value.backward()  # not autograd.grad, which reentrant checkpoints refuse
-        return [torch.zeros_like(w) if w.grad is None else w.grad for w in weights]
+        yield
     finally:
         for w, grad in zip(weights, held, strict=True):
             w.grad = grad
+
+
+def _gradient(value: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
+    """The gradient of a value by weights that have none."""
+    value.backward()  # not autograd.grad, which reentrant checkpoints refuse
+    return [torch.zeros_like(w) if w.grad is None else w.grad for w in weights]
 
 
 def _differentiable(tried: Subject, x: Tensor) -> Tensor:
