@@ -12,13 +12,20 @@ from attnlab.checkup.states import Weights
 from scripts.checkup_results import PARTS, read_page
 from tests.checkup.faults import PLANTED
 from tests.checkup.kernels import KERNELS
-from tests.checkup.modes import STATEFUL
+from tests.checkup.modes import STATEFUL, Detached, fault
+from tests.checkup.modes import loss as labels
 from tests.checkup.others import OTHERS
 from tests.checkup.reports import REPORTED
 from tests.checkup.small import Row, Served
 from tests.conftest import ROOT
 
-ROWS = {row.name: row for row in (*PLANTED, *REPORTED, *OTHERS, *STATEFUL, *KERNELS)}
+# Faults of the other tables, found by the assertion alone.
+ASSERTED = [
+    Row("a mode, asserted", fault("capped in training"), "differ from those in", "modes_agree"),
+    Row("a gradient, asserted", Detached, "the slope of the outputs is", "gradients_right"),
+    Row("labels, asserted", labels("mean of all"), "labels of -100", "labels_ignored"),
+]
+ROWS = {row.name: row for row in (*PLANTED, *REPORTED, *OTHERS, *STATEFUL, *KERNELS, *ASSERTED)}
 EXAMINED = (*PLANTED, *REPORTED, *OTHERS, *STATEFUL)
 NO_MASK = "no mask in training"
 SLOW = {
@@ -110,7 +117,6 @@ STATES: list[tuple[Any, str, Any, str]] = [
     (padding, "STATES", the_first, "padding opened in training"),
     (padding, "MODES", the_first, "documents apart in evaluation only"),
     (loss, "MODES", the_first, "a mean over ignored labels in training"),
-    (caches, "STATES", without(Weights.LARGER), "a cap that steps of one leave out"),
     (caches, "STATES", lambda all_: tuple(s for s in all_ if not s.training),
      "positions restart in training"),
 ]  # fmt: skip

@@ -29,6 +29,7 @@ READ = 1e-4  # a change of this share of the largest is no rounding
 ROUNDED = "rounding of the cache"
 MOST_READ = 96  # inputs that are changed one by one to see what a wrong step reads
 STATES = (EVALUATION, State(weights=Weights.LARGER), TRAINING)
+LOSSY = 1e-4  # of the standard deviation; a cache in bf16 or int8 changes outputs by more
 # Arguments under which models take a cache or a state.
 CACHES = (
     "past_key_values", "past_key_value", "layer_past", "past", "past_kv", "past_kvs", "kv_cache",
@@ -514,7 +515,8 @@ def first_wrong(tried: Subject, step: Any, plan: Plan, rounded: list[str]) -> Wr
         return None
     finite = all(map(isfinite, changes))
     if finite and is_rounding(tried, difference):
-        rounded.append(f"{ROUNDED} changes outputs by {max(changes):.1g} of the std")
+        if max(changes) > LOSSY:
+            rounded.append(f"{ROUNDED} changes outputs by {max(changes):.1g} of the std")
         return None
     number = wrong[0]
     end = ends[number]

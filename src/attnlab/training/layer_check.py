@@ -255,9 +255,11 @@ def _check_pattern(tried: Subject) -> None:
                 "check_layer=false"
             )
     reads = causal.dependence(tried, x.expand(2, -1, -1))
-    unread = ((weight > READ) & (reads <= tried.tolerance)).nonzero().tolist()
-    if unread:
-        i, j = unread[0]
+    unread = (weight > READ) & (reads <= tried.tolerance)
+    # A layer may take a position's own value out of the average, as exclusive attention does.
+    unread.fill_diagonal_(False)
+    if unread.any():
+        i, j = unread.nonzero()[0].tolist()
         raise BadInput(
             f"{described(layer)}: its pattern has weight on position {j} for the output at {i}, "
             "which does not depend on it; make `pattern` describe `forward`, or train it "
