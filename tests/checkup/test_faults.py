@@ -124,7 +124,7 @@ STATES: list[tuple[Any, str, Any, str]] = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("module", "part", "instead", "name"), SWITCHED, ids=lambda x: str(x)[:40]
+    ("module", "part", "instead", "name"), SWITCHED, ids=[row[-1] for row in SWITCHED]
 )
 def test_each_part_finds_what_no_other_does(
     module: Any, part: str, instead: Any, name: str, monkeypatch: pytest.MonkeyPatch
@@ -134,7 +134,9 @@ def test_each_part_finds_what_no_other_does(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("module", "part", "change", "name"), STATES, ids=lambda x: str(x)[:40])
+@pytest.mark.parametrize(
+    ("module", "part", "change", "name"), STATES, ids=[row[-1] for row in STATES]
+)
 def test_each_state_finds_what_no_other_does(
     module: Any, part: str, change: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
