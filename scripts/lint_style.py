@@ -60,7 +60,6 @@ UNCLEAN = [
     # tests/checkup
     "tests/checkup/reports.py",
     # tests/claims
-    "tests/claims/test_recomputation.py",
     # tests/commands
     "tests/commands/test_agreement.py",
     # tests/exercises
