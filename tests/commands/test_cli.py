@@ -168,7 +168,9 @@ def test_tensorboard_shows_losses_first_ten_measures_and_the_settings(place: Pat
     metrics = json.loads((place / "run" / "metrics.json").read_text())
     points = {tag: [x.step for x in log.Scalars(tag)] for tag in tags}
     assert all(len({*steps}) == len(steps) for steps in points.values()), points
-    (at_end,) = log.Scalars("Loss/validation_at_end")
+    content = log.SummaryMetadata("_hparams_/experiment").plugin_data.content
+    (metric,) = HParamsPluginData.FromString(content).experiment.metric_infos
+    at_end = log.Scalars(metric.name.tag)[-1]
     assert (at_end.step, at_end.value) == (metrics["steps"], pytest.approx(metrics["val_loss"]))
 
 
