@@ -106,7 +106,7 @@ def copy_pages(app: Sphinx, error: Exception | None) -> None:
     if error is None:
         for page in DOCS.glob("*.html"):
             text = page.read_text(encoding="utf-8")
-            text = re.sub(r'href="([\w/]+)\.(?:md|py)"', r'href="\1.html"', text)
+            text = re.sub(r'href="([\w./]+)\.(?:md|py)"', r'href="\1.html"', text)
             Path(app.outdir, "docs", page.name).write_text(text, encoding="utf-8")
         shutil.copy(Path(app.outdir, f"{root_doc}.html"), Path(app.outdir, "index.html"))
 
