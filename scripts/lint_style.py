@@ -41,7 +41,6 @@ UNCLEAN = [
     "src/attnlab/checkup/kernels.py",
     "src/attnlab/checkup/runner.py",
     # src/attnlab/claims
-    "src/attnlab/claims/ranking.py",
     # src/attnlab/commands
     # src/attnlab/data
     "src/attnlab/data/corpus.py",
@@ -61,7 +60,6 @@ UNCLEAN = [
     # tests/checkup
     "tests/checkup/reports.py",
     # tests/claims
-    "tests/claims/test_recomputation.py",
     # tests/commands
     "tests/commands/test_agreement.py",
     # tests/exercises

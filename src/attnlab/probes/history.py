@@ -127,6 +127,7 @@ def as_history(
     """The content of history.json: the snapshots of one text, with what they have in common."""
     return {
         "tokens": list(tokens),
+        "layers": [view.layer for view in seen],  # those that have a pattern
         "heads": [view.pattern.shape[1] for view in seen],
         "mask": packed(view.mask for view in seen),
         "snapshots": list(snapshots),
@@ -152,6 +153,7 @@ def patterns_of(history: Content, number: int = -1) -> dict[str, PatternAndMask]
     such as L0H1; ValueError or LookupError for a history that is damaged."""
     T = len(history["tokens"])
     heads = history["heads"]
+    layers = layers_of(history)
     kept = history["snapshots"][number]
     levels = unpacked(kept["weights"], sum(heads), T)
     negative = unpacked(kept["negative"], sum(heads), T)
@@ -161,10 +163,17 @@ def patterns_of(history: Content, number: int = -1) -> dict[str, PatternAndMask]
     weights[negative == 1] *= -1
     patterns = iter(weights)
     found = {}
-    for layer, count in enumerate(heads):
+    for layer, count, mask in zip(layers, heads, masks, strict=True):
         for head in range(count):
-            found[f"L{layer}H{head}"] = (next(patterns), masks[layer])
+            found[f"L{layer}H{head}"] = (next(patterns), mask)
     return found
+
+
+def layers_of(history: Content) -> list[int]:
+    """The numbers of the layers whose patterns a history has."""
+    every = list(range(len(history["heads"])))
+    layers: list[int] = history.get("layers", every)  # which version 0.1.0 did not write
+    return layers
 
 
 def quantized(pattern: Tensor, mask: Tensor) -> Tensor:
