@@ -49,17 +49,27 @@ def value(p: Row, x: list[float]) -> float:
     return sum(w * each for w, each in zip(p.get("weights", factors), x, strict=False))
 
 
+def side(x: float, low: float, high: float) -> str:
+    """On which side of the bounds a value is; nothing for NaN and for a bound itself."""
+    if math.isnan(x) or (math.isfinite(x) and x in (low, high)):
+        return ""
+    if x < low:
+        return "low"
+    return "high" if x > high else "in"
+
+
 def judged(p: Row, values: list[float], most: int) -> tuple[Any, ...]:
     """Verdict, n, seeds that agree, and the median of n values with its interval."""
     low, high, n = p.get("above", -math.inf), p.get("below", math.inf), len(values)
     if p.get("always"):
         signs = ["in" if low <= x <= high else "" for x in values]
-        verdict = "refuted" if "" in signs else "confirmed" if n >= 10 else "open"
+        verdict = "open"
+        if "" in signs:
+            verdict = "refuted"
+        elif n >= 10:
+            verdict = "confirmed"
     else:
-        bounds = {low, high} - {-math.inf, math.inf}
-        signs = ["low" if x < low else "high" if x > high else "in" for x in values]
-        signs = ["" if x in bounds or math.isnan(x) else sign
-                 for x, sign in zip(values, signs, strict=True)]  # fmt: skip
+        signs = [side(x, low, high) for x in values]
         verdict = "open"
         for seeds, bar in ((10, 10), (20, 17), (40, 31)):
             if seeds <= min(len(values), most) and verdict == "open":

@@ -4,7 +4,7 @@ import hashlib
 import inspect
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -27,7 +27,7 @@ ACTIVATIONS = {
 
 def import_paths(node: Node) -> set[str]:
     """The import paths that a node names, which may run anybody's code."""
-    names: list[Any] = []
+    names: list[object] = []
     for value in flat(dict(node)).values():
         names += value if isinstance(value, list) else [value]
     return {name for name in names if isinstance(name, str) and "." in name} - ACTIVATIONS
@@ -39,33 +39,42 @@ def source_of(node: Node) -> str | None:
     names = sorted(import_paths(node))
     of_main = [name for name in names if name.startswith(MAIN)]
     modules = sorted({name.rpartition(".")[0] for name in names if name not in of_main})
-    files = [getattr(sys.modules.get(name), "__file__", None) for name in modules]
-    own = [Path(file).read_bytes() for file in files if file and is_users(Path(file))]
+    files = [file_of_module(name) for name in modules]
+    own = [file.read_bytes() for file in files if file is not None and is_users(file)]
     own += [source_text(resolve_name(name)).encode() for name in of_main]
     return hashlib.sha256(b"".join(own)).hexdigest() if own else None
 
 
-def source_text(made: Any) -> str:
+def file_of_module(name: str) -> Path | None:
+    """The file of a loaded module; None where there is none, as for `__main__` of a notebook."""
+    module = sys.modules.get(name)
+    file = None if module is None else vars(module).get("__file__")
+    return None if file is None else Path(file)
+
+
+def source_text(made: Callable[..., object]) -> str:
     """The source of a class or function of a notebook or script; of a class, with those from which
     it inherits there. BadInput if it cannot be read, as for what was typed into `python`."""
-    classes = [cls for cls in getattr(made, "__mro__", [made]) if cls.__module__ == "__main__"]
+    parts: list[Callable[..., object]] = [made]
+    if isinstance(made, type):
+        parts = [cls for cls in made.__mro__ if cls.__module__ == "__main__"] or [made]
     try:
-        return "\n".join(_source_of_one(each) for each in classes or [made])
+        return "\n".join(map(_source_of_one, parts))
     except (OSError, TypeError) as error:
         name = made.__qualname__
         raise BadInput(f"the source of {name} cannot be read; save it in a module") from error
 
 
-def _source_of_one(made: Any) -> str:
+def _source_of_one(made: Callable[..., object]) -> str:
     try:
         return inspect.getsource(made)
     except (OSError, TypeError):
         # Python finds the lines of a function of a cell, but not those of a class.
-        if not inspect.isclass(made):
+        if not isinstance(made, type):
             raise
     parts = []
     for name, value in vars(made).items():
-        function = getattr(value, "__func__", value)  # of a class method or a static method
+        function = value.__func__ if isinstance(value, classmethod | staticmethod) else value
         if inspect.isfunction(function):
             parts.append(inspect.getsource(function))
         elif not name.startswith("__"):
@@ -76,8 +85,8 @@ def _source_of_one(made: Any) -> str:
 
 def is_users_class(cls: type) -> bool:
     """Whether a class belongs neither to attnlab nor to an installed package."""
-    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    return file is None or is_users(Path(file))
+    file = file_of_module(cls.__module__)
+    return file is None or is_users(file)
 
 
 def is_users(file: Path) -> bool:

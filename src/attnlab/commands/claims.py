@@ -4,11 +4,12 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
 
+from attnlab.commands.options import Json
 from attnlab.errors import BadInput, printable
 
 if TYPE_CHECKING:
@@ -22,8 +23,7 @@ Attention = Annotated[
 ]
 Jobs = Annotated[int | None, Option(min=1, help="Processes; by default one for each core.")]
 Minutes = Annotated[float | None, Option(help="Begin no run after so many minutes.")]
-Plan = Annotated[bool, Option("--plan", help="Say how many runs are missing; train nothing.")]
-Json = Annotated[bool, Option("--json", help="Print JSON instead, see docs/json.md.")]
+PlanOnly = Annotated[bool, Option("--plan", help="Say how many runs are missing; train nothing.")]
 Publish = Annotated[bool, Option("--publish", help="Write pages and figures from the rows.")]
 
 
@@ -35,7 +35,7 @@ def reproduce(
     again: Annotated[
         bool, Option("--again", help="Repeat what decides with another instruction set.")
     ] = False,
-    plan: Plan = False,
+    plan: PlanOnly = False,
     publish: Publish = False,
     jobs: Jobs = None,
     minutes: Minutes = None,
@@ -92,7 +92,7 @@ def reproduce(
 def rank(
     attention: Attention = None,
     quick: Annotated[bool, Option("--quick", help="Three tasks, shorter length.")] = False,
-    plan: Plan = False,
+    plan: PlanOnly = False,
     publish: Publish = False,
     jobs: Jobs = None,
     minutes: Minutes = None,
@@ -161,7 +161,7 @@ def train_missing(
         return run_missing(work, train_run, jobs or cpu_count(), minutes)
 
 
-def answer(command: str, content: Mapping[str, Any], complete: bool) -> None:
+def answer(command: str, content: Mapping[str, object], complete: bool) -> None:
     """Print the answer as JSON; exit code 1 if the time was up."""
     from attnlab.runs.document import document, json_text
 

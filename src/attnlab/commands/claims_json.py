@@ -4,7 +4,6 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from attnlab.claims.claim_page import verdict_in_words
 from attnlab.claims.judged_claim import Finding, JudgedClaim
@@ -12,7 +11,7 @@ from attnlab.claims.ranking import Cell, Protocol, exploratory_cells, ranking_ta
 from attnlab.claims.trials import Row, Run
 
 
-def claim_content(judged: JudgedClaim, missing: int) -> dict[str, Any]:
+def claim_content(judged: JudgedClaim, missing: int) -> dict[str, object]:
     """The verdict on a claim, and its predictions with their numbers."""
     return {
         "claim": judged.claim.folder.name,
@@ -26,7 +25,7 @@ def claim_content(judged: JudgedClaim, missing: int) -> dict[str, Any]:
     }
 
 
-def finding_content(finding: Finding) -> dict[str, Any]:
+def finding_content(finding: Finding) -> dict[str, object]:
     """A prediction at one length of training, with the numbers by which it is judged."""
     outcome = finding.outcome
     return {
@@ -53,7 +52,7 @@ def ranking_content(
     names: Sequence[str],
     lengths: Sequence[int],
     missing: int,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """The cells of some variants at some lengths, as multiples of n steps."""
     table = ranking_table(protocol, rows, names)
     cells = []
@@ -68,7 +67,7 @@ def ranking_content(
     }
 
 
-def cell_content(cell: Cell) -> dict[str, Any]:
+def cell_content(cell: Cell) -> dict[str, object]:
     """A cell of the ranking."""
     median, low, high = cell.difference
     return {

@@ -5,11 +5,10 @@ import json
 import math
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from attnlab.errors import BadInput, printable
 from attnlab.pages.attention_maps import views_of
-from attnlab.probes.history import as_history, read_history, snapshot
+from attnlab.probes.history import HistoryContent, as_history, read_history, snapshot
 from attnlab.runs.frame import read_run
 from attnlab.runs.groups import RunRow, labels
 
@@ -42,7 +41,7 @@ def explore(*models: str | Path, text: str | None = None, trust: bool = False) -
 
 def history_of(
     target: str, run: RunRow | None, text: str | None, *, trust: bool
-) -> dict[str, Any]:
+) -> HistoryContent:
     """The history of a run or, without one or for a text, one snapshot of the trained model."""
     if run is not None and text is None and (found := read_history(Path(target))):
         return found

@@ -32,6 +32,11 @@ class Group:
         run: RunRow = self.runs.iloc[0]
         return run
 
+    @cached_property
+    def all_runs(self) -> pd.DataFrame:
+        """Its runs, and after them the repeats."""
+        return pd.concat([self.runs, self.repeats])
+
     @property
     def is_damaged(self) -> bool:
         """Whether it is one run that cannot be read."""
@@ -45,7 +50,7 @@ class Group:
     @cached_property
     def named_by(self) -> RunRow:
         """The run whose overrides name it: with the fewest about attention, if they differ."""
-        return named_by(self.runs, self.repeats)
+        return named_by(self.all_runs)
 
     @cached_property
     def overrides(self) -> dict[str, str]:
@@ -65,18 +70,17 @@ class Group:
     @cached_property
     def variants(self) -> set[str]:
         """All names under which its runs were trained: equal settings may have several."""
-        return {*self.runs["attn"], *self.repeats["attn"]}
+        return {*self.all_runs["attn"]}
 
     @cached_property
     def unchanged_variants(self) -> set[str]:
         """The variants of conf/attn that it is, without a change of their settings."""
-        every = [run for part in (self.runs, self.repeats) for _, run in part.iterrows()]
-        return {run["attn"] for run in every if not attention_overrides(run)}
+        return {run["attn"] for _, run in self.all_runs.iterrows() if not attention_overrides(run)}
 
     @cached_property
     def folders(self) -> set[str]:
         """The directories of all its runs."""
-        return {*self.runs["folder"], *self.repeats["folder"]}
+        return {*self.all_runs["folder"]}
 
     @cached_property
     def sweeps(self) -> set[Path]:
@@ -114,10 +118,10 @@ def split_by_seed(runs: pd.DataFrame, sizes: pd.Series) -> tuple[pd.DataFrame, p
     return ranked[~is_repeat].sort_values("seed"), ranked[is_repeat].sort_values("seed")
 
 
-def named_by(runs: pd.DataFrame, repeats: pd.DataFrame) -> RunRow:
+def named_by(runs: pd.DataFrame) -> RunRow:
     """The run with the fewest overrides about attention: attn=unscaled rather than attn=sdpa
     attn.scale=1, which is the same setting."""
-    every = [run for part in (runs, repeats) for _, run in part.iterrows()]
+    every = [run for _, run in runs.iterrows()]
     if every[0]["status"] == "damaged":
         return every[0]
     return min(every, key=lambda run: len(attention_overrides(run)))
@@ -163,10 +167,12 @@ def labels(runs: Sequence[RunRow]) -> list[str]:
         else:
             named.append(_Named(run["attn"], settings_of(run), overrides_of(run)))
     sound = [each for each in named if each is not None]
-    typed = dict.fromkeys(key for run in sound for key in run.overrides if not is_unsaid(key))
+    typed: dict[str, None] = {}  # a set in order
+    for run in sound:
+        typed |= dict.fromkeys(run.overrides)
     differing = []
     for key in typed:
-        if len({value_in_label(run, key) for run in sound}) > 1:
+        if not is_unsaid(key) and len({value_in_label(run, key) for run in sound}) > 1:
             differing.append(key)
     short = short_names(differing)
     chosen = []

@@ -3,8 +3,7 @@
 import math
 import re
 import shutil
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Hashable, Sequence
 
 import pandas as pd
 
@@ -40,7 +39,7 @@ def comparison_table(
         elif len(c.pairs):
             better = f"{(c.differences < 0).sum()} of {len(c.pairs)}"
         losses = numbers_of(c.runs, "val_loss")
-        row: dict[str, Any] = {
+        row: dict[str, object] = {
             "run": c.label,
             "val_loss": losses.mean(),
             "difference": math.nan if c.is_baseline else middle,
@@ -75,7 +74,7 @@ def verdict_in_a_word(c: Comparison) -> str:
 def run_table(frame: pd.DataFrame, columns: Sequence[str] = ()) -> pd.DataFrame:
     """A row for each run, as read: its label, the weight it puts on the future if a run does, how
     it ended, and any settings or metrics."""
-    label_of: dict[Any, str] = {}
+    label_of: dict[Hashable, str] = {}
     for group in groups_of(frame):
         label_of |= dict.fromkeys(group.runs.index, group.label)
         label_of |= dict.fromkeys(group.repeats.index, f"{group.label} (repeated)")
@@ -94,12 +93,12 @@ def run_table(frame: pd.DataFrame, columns: Sequence[str] = ()) -> pd.DataFrame:
     return table
 
 
-def mean_or_texts(runs: pd.DataFrame, key: str) -> Any:
+def mean_or_texts(runs: pd.DataFrame, key: str) -> float | str:
     """The mean of a column over the seeds, or its different texts."""
     values = known_column(runs, key)
     numbers = numbers_of(runs, key)
     if len(numbers) or pd.api.types.is_numeric_dtype(values):
-        return numbers.mean()
+        return float(numbers.mean())
     return ", ".join(sorted({*map(str, values.dropna())}))
 
 
