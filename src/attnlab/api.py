@@ -231,9 +231,9 @@ class ComparedRuns:
 
     def _repr_html_(self) -> str:
         from attnlab.pages.comparison import picture_of
-        from attnlab.runs.tables import four_digits, readable
+        from attnlab.runs.tables import four_digits, readable_cells
 
-        rows = readable(self.table).set_index("run").rename_axis(None)
+        rows = readable_cells(self.table).set_index("run").rename_axis(None)
         parts = [rows.to_html(na_rep="", border=0, float_format=four_digits)]
         parts += [f"<p>{html.escape(said)}</p>" for said in self.sentences]
         with contextlib.suppress(BadInput):  # no run has a loss
@@ -303,12 +303,12 @@ def _combinations(overrides: Sequence[str]) -> list[tuple[str, ...]]:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
-    from attnlab.training.hydra_errors import explained
+    from attnlab.training.hydra_errors import explanation
 
     try:
         parsed = OverridesParser.create().parse_overrides([*overrides])
     except HydraException as error:
-        raise BadInput(explained(error, overrides)) from error
+        raise BadInput(explanation(error, overrides)) from error
     choices = []
     for typed, override in zip(overrides, parsed, strict=True):
         if override.is_sweep_override():
@@ -326,7 +326,7 @@ def _composed(asked: Asked) -> "tuple[DictConfig, str]":
     from hydra.errors import HydraException
     from omegaconf import open_dict
 
-    from attnlab.training.hydra_errors import explained
+    from attnlab.training.hydra_errors import explanation
 
     overrides = [*asked.overrides]
     if asked.config_dir is not None:
@@ -338,7 +338,7 @@ def _composed(asked: Asked) -> "tuple[DictConfig, str]":
         with initialize_config_dir(str(lab_path("conf").resolve()), version_base="1.3"):
             cfg = compose("train", overrides=overrides, return_hydra_config=True)
     except HydraException as error:
-        raise BadInput(explained(error, overrides)) from error
+        raise BadInput(explanation(error, overrides)) from error
     variant = str(cfg.hydra.runtime.choices["attn"]).replace("/", "-")
     with open_dict(cfg):
         del cfg["hydra"]

@@ -86,7 +86,7 @@ def reproduce(
             )
             carry_out(work, report, jobs, minutes)
     if json:
-        answer("reproduce", {"claims": answers}, complete)
+        print_answer("reproduce", {"claims": answers}, complete)
 
 
 def rank(
@@ -119,7 +119,7 @@ def rank(
         lengths = (1,) if quick else (1, LONG)
         missing = len(work.missing())
         content = ranking_content(protocol, work.rows, names, lengths, missing)
-        answer("rank", content, complete)
+        print_answer("rank", content, complete)
         return
     if plan:
         print_plan(work)
@@ -161,7 +161,7 @@ def train_missing(
         return run_missing(work, train_run, jobs or cpu_count(), minutes)
 
 
-def answer(command: str, content: Mapping[str, object], complete: bool) -> None:
+def print_answer(command: str, content: Mapping[str, object], complete: bool) -> None:
     """Print the answer as JSON; exit code 1 if the time was up."""
     from attnlab.runs.document import document, json_text
 

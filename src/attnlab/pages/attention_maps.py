@@ -62,9 +62,9 @@ def look(
     titles: list[str] = []
     pictures: list[maps.Pixels] = []
     words: list[tuple[int, int, str]] = []
-    for view in (seen[n] for n in chosen("layer", len(seen), layer)):
+    for view in (seen[n] for n in chosen_numbers("layer", len(seen), layer)):
         entropies = measures.entropy(view.pattern[:1], view.mask).tolist()
-        for n in chosen("head", len(entropies), head):
+        for n in chosen_numbers("head", len(entropies), head):
             words.append((view.layer, n, where_it_looks(view, n, unit)))
             titles.append(f"L{view.layer}H{n}  entropy {entropies[n]:.2f}")
             pictures.append(maps.shades(view.pattern[0, n].cpu().numpy(), view.mask.cpu().numpy()))
@@ -98,7 +98,7 @@ def views_of(
     return seen, [alphabet[i] for i in ids.tolist()], alphabet.unit
 
 
-def chosen(what: str, count: int, number: int | None) -> Sequence[int]:
+def chosen_numbers(what: str, count: int, number: int | None) -> Sequence[int]:
     """All numbers from 0, or the one that was asked for; BadInput if there is no such one."""
     if number is not None and not 0 <= number < count:
         raise BadInput(f"{what} = {number} must be one of 0 to {count - 1}")

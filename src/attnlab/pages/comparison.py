@@ -10,7 +10,7 @@ from attnlab.plotting.drawing import as_svg, styled
 from attnlab.runs.compare import Comparison
 from attnlab.runs.figure import draw_comparison, findings
 from attnlab.runs.report import all_sentences
-from attnlab.runs.tables import comparison_table, four_digits, readable
+from attnlab.runs.tables import comparison_table, four_digits, readable_cells
 
 STYLE = """
 :root { color-scheme: light dark; }
@@ -43,16 +43,18 @@ def comparison_page(comparisons: Sequence[Comparison], within: float | None = No
     settings = settings.replace("NaN", "-")  # not a setting of this variant
     settings = settings[settings.nunique(axis=1) > 1]
     rows = (
-        readable(comparison_table(comparisons, within=within)).set_index("run").rename_axis(None)
+        readable_cells(comparison_table(comparisons, within=within))
+        .set_index("run")
+        .rename_axis(None)
     )
     parts = [
         *(f"<p>{html.escape(text)}</p>" for text in all_sentences(comparisons, within)),
-        scroll(rows.to_html(na_rep="", border=0, float_format=four_digits)),
-        scroll(picture_of(comparisons)),
+        scrollable(rows.to_html(na_rep="", border=0, float_format=four_digits)),
+        scrollable(picture_of(comparisons)),
     ]
     if len(settings):
         with pd.option_context("display.max_colwidth", None):  # by default it cuts long values
-            parts += ["<h2>Settings that differ</h2>", scroll(settings.to_html(border=0))]
+            parts += ["<h2>Settings that differ</h2>", scrollable(settings.to_html(border=0))]
     head = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
@@ -71,6 +73,6 @@ def picture_of(comparisons: Sequence[Comparison]) -> str:
     return picture[picture.index("<svg") :]  # without XML's head
 
 
-def scroll(content: str) -> str:
+def scrollable(content: str) -> str:
     """A part of the page that a narrow screen scrolls."""
     return f'<div class="scroll">{content}</div>'

@@ -29,7 +29,8 @@ def explore(*models: str | Path, text: str | None = None, trust: bool = False) -
     pairs = zip(models, runs, strict=True)
     names = [next(short) if run else printable(str(model)) for model, run in pairs]
     shown = [
-        {"name": name, "note": note(run)} | history_of(str(model), run, text, trust=trust)
+        {"name": name, "note": end_of_run_in_words(run)}
+        | history_of(str(model), run, text, trust=trust)
         for name, model, run in zip(names, models, runs, strict=True)
     ]
     title = html.escape(", ".join(names))
@@ -50,7 +51,7 @@ def history_of(
     return as_history(tokens, seen, [snapshot(seen, int(step or 0))])
 
 
-def note(run: RunRow | None) -> str:
+def end_of_run_in_words(run: RunRow | None) -> str:
     """How a run ended, and its loss."""
     if run is None:
         return ""

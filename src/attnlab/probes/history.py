@@ -131,10 +131,10 @@ def snapshot(seen: Sequence[View], step: int, loss: float | None = None) -> Snap
         # Without scores and ids: what the pattern alone says.
         alone = View(view.layer, view.attn, view.pattern, view.mask)
         for name, of_heads in by_head(alone).items():
-            values.setdefault(name, []).append([as_json(x) for x in of_heads.tolist()])
+            values.setdefault(name, []).append([json_number(x) for x in of_heads.tolist()])
     return {
         "step": step,
-        "loss": None if loss is None else as_json(loss),
+        "loss": None if loss is None else json_number(loss),
         "weights": packed(quantized(view.pattern[0], view.mask) for view in seen),
         "negative": packed(view.pattern[0] < 0 for view in seen),
         "equal": [first_equal(view.pattern[0]) for view in seen],
@@ -218,6 +218,6 @@ def first_equal(heads: Tensor) -> list[int]:
     return firsts
 
 
-def as_json(x: float) -> float | None:
+def json_number(x: float) -> float | None:
     """A number with five digits, and None for one that JSON does not have."""
     return float(f"{x:.5g}") if math.isfinite(x) else None

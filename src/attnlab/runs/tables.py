@@ -125,13 +125,13 @@ def as_text(table: pd.DataFrame, keep: Sequence[str] = ()) -> str:
     left = [name for name in table if name not in ("run", "reason")]
     leaving = [name for name in LEAVE if name in left and name not in keep]
     leaving += [name for name in reversed(keep) if name in left]
-    cells = readable(table)
+    cells = readable_cells(table)
     enough = min(NARROWEST_LABEL, max(map(len, cells["run"])))
     gone: list[str] = []
     while True:
         text = cells[left].to_string(index=False, na_rep="", float_format=four_digits).split("\n")
         room = width - 1 - max(map(len, text))
-        labels = shortened(cells["run"].tolist(), room)
+        labels = shortened_labels(cells["run"].tolist(), room)
         fits = max(map(len, labels)) <= room
         if fits and room >= enough:
             break
@@ -153,7 +153,7 @@ def as_text(table: pd.DataFrame, keep: Sequence[str] = ()) -> str:
     return "\n".join(printable(line.rstrip()) for line in lines)
 
 
-def readable(table: pd.DataFrame) -> pd.DataFrame:
+def readable_cells(table: pd.DataFrame) -> pd.DataFrame:
     """A table with its shares as percentages, and blanks where a whole number or a text is
     missing."""
     cells = {}
@@ -172,7 +172,7 @@ def four_digits(x: float) -> str:
     return f"{x:.4f}" if abs(x) >= 1e-3 or x == 0 else f"{x:.3g}"
 
 
-def shortened(labels: Sequence[str], room: int) -> list[str]:
+def shortened_labels(labels: Sequence[str], room: int) -> list[str]:
     """Labels of at most so many characters, if they stay unique: without the start that all
     values of a setting share, then without their middle."""
     longest = max(map(len, labels))

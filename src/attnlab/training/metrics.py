@@ -28,7 +28,7 @@ from attnlab.training.lightning_module import GPTModule
 SOURCE = Path(__file__).parents[1]  # of attnlab
 
 
-def measured(trainer: L.Trainer, lit: GPTModule, watch: Watch) -> dict[str, object]:
+def run_metrics(trainer: L.Trainer, lit: GPTModule, watch: Watch) -> dict[str, object]:
     """How a run ended, its losses in nats per prediction, its speed, and what probes measured."""
     step = trainer.global_step
     losses = lit.val_losses
@@ -59,7 +59,7 @@ def measured(trainer: L.Trainer, lit: GPTModule, watch: Watch) -> dict[str, obje
             metrics["first_nonfinite"] = first_nonfinite(lit.net, x.to(lit.device))
         if lit.settings.train_loss:
             metrics["train_loss"] = train_loss(lit)
-        metrics |= of_data(lit)
+        metrics |= data_metrics(lit)
     tokens = step * trainer.accumulate_grad_batches * lit.batch_size * lit.net.block_size
     return metrics | {
         "tokens": tokens,
@@ -91,7 +91,7 @@ def train_loss(lit: GPTModule) -> float:
     return total / predictions
 
 
-def of_data(lit: GPTModule) -> dict[str, object]:
+def data_metrics(lit: GPTModule) -> dict[str, object]:
     """What only a text, a task, or further lengths have."""
     data = lit.data
     measures: dict[str, object] = {"unit": data.unit}

@@ -96,7 +96,7 @@ def make_callbacks(factories: Iterable[partial[L.Callback]], loggers: int) -> li
     made = []
     for make in factories:
         check_class(make.func)
-        made.append(made_by(make))
+        made.append(make_callback(make))
     # A callback of the user's may log values of its own, which others can monitor.
     closed = all(type(each).__module__.startswith(("lightning.", "attnlab.")) for each in made)
     for each in made:
@@ -123,7 +123,7 @@ def check_class(made: Callable[..., object]) -> None:
             raise BadInput(f"the callback {made.__name__} is not possible: {because}")
 
 
-def made_by(make: partial[L.Callback]) -> L.Callback:
+def make_callback(make: partial[L.Callback]) -> L.Callback:
     """A callback; BadInput where Lightning refuses its arguments or needs a package for it."""
     try:
         return make()
