@@ -42,11 +42,8 @@ def comparison_page(comparisons: Sequence[Comparison], within: float | None = No
     settings = settings.map(lambda x: x if isinstance(x, str) else json.dumps(x))
     settings = settings.replace("NaN", "-")  # not a setting of this variant
     settings = settings[settings.nunique(axis=1) > 1]
-    rows = (
-        readable_cells(comparison_table(comparisons, within=within))
-        .set_index("run")
-        .rename_axis(None)
-    )
+    table = readable_cells(comparison_table(comparisons, within=within))
+    rows = table.set_index("run").rename_axis(None)
     parts = [
         *(f"<p>{html.escape(text)}</p>" for text in all_sentences(comparisons, within)),
         scrollable(rows.to_html(na_rep="", border=0, float_format=four_digits)),

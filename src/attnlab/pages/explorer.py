@@ -28,11 +28,10 @@ def explore(*models: str | Path, text: str | None = None, trust: bool = False) -
     short = iter(labels(known) if known else [])
     pairs = zip(models, runs, strict=True)
     names = [next(short) if run else printable(str(model)) for model, run in pairs]
-    shown = [
-        {"name": name, "note": end_of_run_in_words(run)}
-        | history_of(str(model), run, text, trust=trust)
-        for name, model, run in zip(names, models, runs, strict=True)
-    ]
+    shown = []
+    for name, model, run in zip(names, models, runs, strict=True):
+        history = history_of(str(model), run, text, trust=trust)
+        shown.append({"name": name, "note": end_of_run_in_words(run), **history})
     title = html.escape(", ".join(names))
     # The JSON may hold any text, and must not end the script.
     data = json.dumps({"runs": shown}, allow_nan=False).replace("<", "\\u003c")
