@@ -62,16 +62,19 @@ def look(
     titles: list[str] = []
     pictures: list[maps.Pixels] = []
     words: list[tuple[int, int, str]] = []
-    for view in (seen[n] for n in chosen_numbers("layer", len(seen), layer)):
+    layers = chosen_numbers("layer", len(seen), layer)
+    for view in [seen[number] for number in layers]:
         entropies = measures.entropy(view.pattern[:1], view.mask).tolist()
+        mask = view.mask.cpu().numpy()
         for n in chosen_numbers("head", len(entropies), head):
             words.append((view.layer, n, where_it_looks(view, n, unit)))
             titles.append(f"L{view.layer}H{n}  entropy {entropies[n]:.2f}")
-            pictures.append(maps.shades(view.pattern[0, n].cpu().numpy(), view.mask.cpu().numpy()))
-    columns = len(pictures) // len({layer for layer, _, _ in words}) or 1
+            pictures.append(maps.shades(view.pattern[0, n].cpu().numpy(), mask))
+    columns = max(1, len(pictures) // len(layers))
     with styled():
         figure = maps.grid(pictures, titles, labels, columns=columns)
-    return Look(figure, words, [*equal_heads(seen), *saturated_layers(seen, Path(target))])
+    remarks = [*equal_heads(seen), *saturated_layers(seen, Path(target))]
+    return Look(figure, words, remarks)
 
 
 def views_of(
@@ -93,7 +96,8 @@ def views_of(
         ids = torch.tensor(alphabet.encode(text), dtype=torch.long)
     if not 2 <= len(ids) <= net.block_size:
         raise BadInput(f"the text has {len(ids)} symbols; the model takes 2 to {net.block_size}")
-    if not (seen := list(views(net, ids[None]))):
+    seen = list(views(net, ids[None]))
+    if not seen:
         raise BadInput(f"no attention layer of {target} has a method pattern; see docs/own.md")
     return seen, [alphabet[i] for i in ids.tolist()], alphabet.unit
 

@@ -43,8 +43,10 @@ def history_of(
     target: str, run: RunRow | None, text: str | None, *, trust: bool
 ) -> HistoryContent:
     """The history of a run or, without one or for a text, one snapshot of the trained model."""
-    if run is not None and text is None and (found := read_history(Path(target))):
-        return found
+    if run is not None and text is None:
+        history = read_history(Path(target))
+        if history is not None:
+            return history
     seen, tokens, _ = views_of(target, text, trust=trust)
     step = run.get("step") if run is not None else None
     return as_history(tokens, seen, [snapshot(seen, int(step or 0))])
