@@ -209,12 +209,15 @@ def value_in_label(run: _Named, key: str) -> str | None:
     """A setting of a run in a label; None for what is not set, and for settings of the attention
     that were not typed, because they belong to the variant."""
     typed = run.overrides.get(key)
-    if key in run.settings and (typed or not key.startswith("attn.")):
-        value = run.settings[key]
-        if key == LAYER:  # a class, or several in one
-            classes = value if isinstance(value, list) else [value]
-            return "+".join(name.rpartition(".")[2] for name in classes)
-        if value == {}:  # a group without anything, such as callbacks=none
-            return None
-        return f"{value:g}" if isinstance(value, float) else str(value)
-    return None if typed is None else typed.partition("=")[2]  # a group of the configuration
+    if key not in run.settings:
+        # The choice of a group, such as preset=micro, is typed but is no setting.
+        return None if typed is None else typed.partition("=")[2]
+    if typed is None and key.startswith("attn."):
+        return None
+    value = run.settings[key]
+    if key == LAYER:  # a class, or several in one
+        classes = value if isinstance(value, list) else [value]
+        return "+".join(name.rpartition(".")[2] for name in classes)
+    if value == {}:  # a group without anything, such as callbacks=none
+        return None
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -36,7 +36,7 @@ def share_of(loss: Sequence[float], none: Sequence[float], sdpa: Sequence[float]
     gives is not clearly above the noise. Raises ValueError if the numbers of losses differ.
     """
     arms = {"it": loss, "none": none, "sdpa": sdpa}
-    lost = [arm for arm, of in arms.items() if not all(map(math.isfinite, of))]
+    lost = [arm for arm, losses in arms.items() if not all(map(math.isfinite, losses))]
     gains = [a - b for a, b in zip(none, sdpa, strict=True)]
     if lost:
         return Share(why=f"{' and '.join(lost)} diverged")
@@ -51,7 +51,7 @@ def share_of(loss: Sequence[float], none: Sequence[float], sdpa: Sequence[float]
             why=f"attention gives nothing measurable here ({gain:.4f} nats, median of {seeds})"
         )
     # Each seed has its own ends, so that what a seed does to all three cancels.
-    shares = [(a - x) / own_gain for a, x, own_gain in zip(none, loss, gains, strict=True)]
+    shares = [(a - x) / gain_of_seed for a, x, gain_of_seed in zip(none, loss, gains, strict=True)]
     if len(shares) < INTERVAL:
         return Share(tuple(shares), median(shares), min(shares), max(shares))
     return Share(tuple(shares), *median_interval(shares))
