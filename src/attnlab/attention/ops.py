@@ -1,12 +1,12 @@
 """Operations that several layers share: rotation, convolution, running sums, RMS normalization."""
 
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import BackwardCFunction, FunctionCtx, once_differentiable
+from torch.autograd.function import once_differentiable
 
 
 def rotate(x: Tensor, base: float = 10_000.0) -> Tensor:
@@ -76,7 +76,7 @@ class _RMSNormalize(torch.autograd.Function):
     """`rms_normalize` with its gradient written out; autograd takes twice as many passes."""
 
     @staticmethod
-    def forward(ctx: FunctionCtx, x: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor) -> Tensor:
         dtype = torch.promote_types(x.dtype, torch.float32)
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=dtype)
         inverse = (norm.square() / x.shape[-1] + 1e-5).rsqrt()  # (..., 1)
@@ -86,7 +86,7 @@ class _RMSNormalize(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable  # a second derivative is refused, not wrong
-    def backward(ctx: BackwardCFunction, grad: Tensor) -> Tensor:
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
         # With y = x r and r = (|x|^2 / C + 1e-5)^(-1/2): dx = r (dy - y <dy, y> / C).
         y, inverse = ctx.saved_tensors
         along = (grad * y).mean(-1, keepdim=True)

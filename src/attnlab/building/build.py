@@ -34,7 +34,7 @@ Factory = Callable[..., Any]  # a class or function that a node names
 class Parameters:
     """What a class or function takes by keyword."""
 
-    hints: dict[str, object]  # parameter -> annotation, Any where it has none
+    hints: dict[str, Any]  # parameter -> annotation, Any where it has none
     required: set[str]  # those without a default, but for those of a class that it inherits from
     takes_any: bool  # whether it has `**settings` for every other keyword
 
@@ -79,8 +79,13 @@ def target_of(node: Node, path: str) -> Factory:
     if callable(names):  # given in Python
         target: Factory = names
         return target
-    parents = tuple(locate(name, f"{path}._target_") for name in names)
-    return type("And".join(parent.__name__ for parent in parents), parents, {})
+    parents = []
+    for name in names:
+        parent = locate(name, f"{path}._target_")
+        if not isinstance(parent, type):
+            raise BadInput(f"{path}._target_ = {name} is not a class; only classes combine")
+        parents.append(parent)
+    return type("And".join(parent.__name__ for parent in parents), tuple(parents), {})
 
 
 def locate(name: str, path: str) -> Factory:
@@ -110,7 +115,7 @@ def keyword_parameters(target: Factory) -> Parameters:
     if isinstance(target, type):
         classes = [cls for cls in target.__mro__ if "__init__" in vars(cls) and cls is not object]
         functions = [vars(cls)["__init__"] for cls in classes]
-    hints: dict[str, object] = {}
+    hints: dict[str, Any] = {}
     takes_any = bool(functions)
     for function in functions:
         parameters = inspect.signature(function).parameters.values()
@@ -129,7 +134,7 @@ def keyword_parameters(target: Factory) -> Parameters:
     return Parameters(hints, required, takes_any)
 
 
-def annotations_of(function: Factory) -> dict[str, object]:
+def annotations_of(function: Factory) -> dict[str, Any]:
     """Parameter -> annotation; empty where one is imported for type checkers only."""
     try:
         return get_type_hints(function, include_extras=True)
@@ -137,7 +142,7 @@ def annotations_of(function: Factory) -> dict[str, object]:
         return {}
 
 
-def checked(value: object, hint: object, path: str) -> object:
+def checked(value: object, hint: Any, path: str) -> object:
     """The value if its annotation permits it; the name of a function becomes the function."""
     options = get_args(hint) or (hint,)
     if any(map(is_call, (hint, *options))):

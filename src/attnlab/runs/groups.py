@@ -98,7 +98,7 @@ def groups_of(frame: pd.DataFrame) -> list[Group]:
     if "settings" in frame:
         key = frame["settings"].where(frame["status"] != "damaged", frame["folder"])
     parts = [split_by_seed(runs, sizes) for _, runs in frame.groupby(key, sort=False)]
-    names = labels([named_by(runs, repeats) for runs, repeats in parts])
+    names = labels([named_by(pd.concat(both)) for both in parts])
     return [Group(name, runs, repeats) for name, (runs, repeats) in zip(names, parts, strict=True)]
 
 
@@ -168,8 +168,8 @@ def labels(runs: Sequence[RunRow]) -> list[str]:
             named.append(_Named(run["attn"], settings_of(run), overrides_of(run)))
     sound = [each for each in named if each is not None]
     typed: dict[str, None] = {}  # a set in order
-    for run in sound:
-        typed |= dict.fromkeys(run.overrides)
+    for sound_run in sound:
+        typed |= dict.fromkeys(sound_run.overrides)
     differing = []
     for key in typed:
         if not is_unsaid(key) and len({value_in_label(run, key) for run in sound}) > 1:

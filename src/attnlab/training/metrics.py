@@ -74,8 +74,11 @@ def run_metrics(trainer: L.Trainer, lit: GPTModule, watch: Watch) -> dict[str, o
 def outcome(trainer: L.Trainer, watch: Watch) -> dict[str, object]:
     """Whether the run finished, diverged, or was stopped by a callback, and why."""
     if watch.diverged_at is not None:
-        since = {"diverged_at_step": watch.diverged_at, "last_finite_loss": watch.last_finite_loss}
-        return {"status": "diverged"} | since
+        return {
+            "status": "diverged",
+            "diverged_at_step": watch.diverged_at,
+            "last_finite_loss": watch.last_finite_loss,
+        }
     if trainer.global_step == trainer.max_steps:
         return {"status": "finished"}
     return {"status": "stopped", "stopped_because": watch.stopped_because}
