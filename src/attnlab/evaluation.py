@@ -8,7 +8,7 @@ from typing import TypedDict
 
 import torch
 
-from attnlab.building.build import build
+from attnlab.building.build import bind
 from attnlab.building.checkpoints import load_model, model_settings_of, read_checkpoint
 from attnlab.building.models import at_length
 from attnlab.building.settings import ConfigGroup, ModelSettings
@@ -111,9 +111,9 @@ def data_of_run(stored: ConfigGroup, alphabet: Alphabet, *, trust: bool) -> Data
     apart = ["batch_size", "eval_lengths", "source"]
     if "tokenizer" in stored:
         # Its tokenizer.json may have moved; the checkpoint has what was in it.
-        data = build(stored | {"tokenizer": "bytes"}, "data", apart=apart)()
+        data = bind(stored | {"tokenizer": "bytes"}, "data", ignored=apart)()
         return in_symbols_of_the_model(data, alphabet)
-    data = build(stored, "data", apart=apart)()
+    data = bind(stored, "data", ignored=apart)()
     if list(data.alphabet) != list(alphabet):
         raise BadInput(f"{data.name} has other symbols than the model")
     return data

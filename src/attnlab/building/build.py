@@ -35,33 +35,41 @@ class Parameters:
     """What a class or function takes by keyword."""
 
     hints: dict[str, Any]  # parameter -> annotation, Any where it has none
-    required: set[str]  # those without a default, but for those of a class that it inherits from
+    required: set[
+        str
+    ]  # without a default in its own signature: what a base class needs is not seen
     takes_any: bool  # whether it has `**settings` for every other keyword
 
 
-def build(node: Node, path: str, *supplied: str, apart: Collection[str] = ()) -> partial[Any]:
-    """The node's `_target_` with the node's values as arguments; BadInput for a key or a type that
-    its signature does not have. A default of `SelfAttention` goes only to a class that takes it:
-    attn._target_=my.Layer comes with those of conf/attn/sdpa.yaml.
+def bind(
+    node: Node, path: str, *, supplied: Collection[str] = (), ignored: Collection[str] = ()
+) -> partial[Any]:
+    """Bind the node's values to its `_target_` as arguments; nothing is called yet.
+
+    Raises BadInput for a key or a type that its signature does not have. A default of
+    `SelfAttention` goes only to a class that takes it: attn._target_=my.Layer comes with those of
+    conf/attn/sdpa.yaml.
 
     Args:
         node, path: the node and its place in the configuration, for messages. A list of classes
             as `_target_` is a class that inherits from all of them.
         supplied: parameters that the caller of the result gives.
-        apart: keys of the node that are not meant for the target.
+        ignored: keys of the node that are not meant for the target.
     """
     target = target_of(node, path)
     parameters = keyword_parameters(target)
     known = parameters.hints.keys() - {*supplied}
     arguments: dict[str, object] = {}
     for name, value in node.items():
-        if name in ("_target_", "_partial_") or name in apart:
+        if name in ("_target_", "_partial_") or name in ignored:
             continue
         if name in known:
             arguments[name] = checked(value, parameters.hints[name], f"{path}.{name}")
         elif parameters.takes_any and name not in supplied:
             arguments[name] = value
-        elif name in supplied or name not in USUAL or USUAL[name] != value:
+        elif name in USUAL and USUAL[name] == value and name not in supplied:
+            pass  # a default of SelfAttention, which this class does not take
+        else:
             near = get_close_matches(name, known, n=1)
             hint = f"; did you mean {path}.{near[0]}?" if near else ""
             raise BadInput(f"{path}.{name} is not a setting of {target.__name__}{hint}")

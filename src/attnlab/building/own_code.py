@@ -3,8 +3,10 @@
 import hashlib
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -40,7 +42,7 @@ def source_of(node: Node) -> str | None:
     of_main = [name for name in names if name.startswith(MAIN)]
     modules = sorted({name.rpartition(".")[0] for name in names if name not in of_main})
     files = [file_of_module(name) for name in modules]
-    own = [file.read_bytes() for file in files if file is not None and is_users(file)]
+    own = [file.read_bytes() for file in files if file is not None and is_users_file(file)]
     own += [source_text(resolve_name(name)).encode() for name in of_main]
     return hashlib.sha256(b"".join(own)).hexdigest() if own else None
 
@@ -52,44 +54,57 @@ def file_of_module(name: str) -> Path | None:
     return None if file is None else Path(file)
 
 
-def source_text(made: Callable[..., object]) -> str:
+def source_text(defined: Callable[..., object]) -> str:
     """The source of a class or function of a notebook or script; of a class, with those from which
     it inherits there. BadInput if it cannot be read, as for what was typed into `python`."""
-    parts: list[Callable[..., object]] = [made]
-    if isinstance(made, type):
-        parts = [cls for cls in made.__mro__ if cls.__module__ == "__main__"] or [made]
     try:
-        return "\n".join(map(_source_of_one, parts))
+        if not inspect.isclass(defined):
+            return inspect.getsource(defined)
+        # A class of an own module that inherits from nothing in `__main__` is its own source.
+        classes = [cls for cls in defined.__mro__ if cls.__module__ == "__main__"] or [defined]
+        return "\n".join(_source_of_class(cls) for cls in classes)
     except (OSError, TypeError) as error:
-        name = made.__qualname__
+        name = defined.__qualname__
         raise BadInput(f"the source of {name} cannot be read; save it in a module") from error
 
 
-def _source_of_one(made: Callable[..., object]) -> str:
+def _source_of_class(cls: type) -> str:
     try:
-        return inspect.getsource(made)
+        return inspect.getsource(cls)
     except (OSError, TypeError):
-        # Python finds the lines of a function of a cell, but not those of a class.
-        if not isinstance(made, type):
-            raise
-    parts = []
-    for name, value in vars(made).items():
-        function = value.__func__ if isinstance(value, classmethod | staticmethod) else value
-        if inspect.isfunction(function):
-            parts.append(inspect.getsource(function))
+        pass  # Python finds the lines of a function of a cell, but not those of a class.
+    lines = [
+        f"class {cls.__qualname__}({', '.join(base.__qualname__ for base in cls.__bases__)}):"
+    ]
+    for name, value in vars(cls).items():
+        functions = _functions_of_member(value)
+        if functions:
+            lines += [inspect.getsource(function) for function in functions]
+        elif inspect.isclass(value):
+            lines.append(_source_of_class(value))
         elif not name.startswith("__"):
-            parts.append(f"{name} = {value!r}")
-    bases = ", ".join(base.__qualname__ for base in made.__bases__)
-    return "\n".join([f"class {made.__qualname__}({bases}):", *parts])
+            # The address in the text of an object is another one in each process.
+            lines.append(f"{name} = {re.sub(r' at 0x[0-9a-fA-F]+', '', repr(value))}")
+    return "\n".join(lines)
+
+
+def _functions_of_member(value: object) -> list[Callable[..., object]]:
+    """The functions that a member of a class consists of; none for any other value."""
+    if isinstance(value, property):
+        return [function for function in (value.fget, value.fset, value.fdel) if function]
+    if isinstance(value, cached_property):
+        return [value.func]
+    function = value.__func__ if isinstance(value, classmethod | staticmethod) else value
+    return [function] if inspect.isfunction(function) else []
 
 
 def is_users_class(cls: type) -> bool:
     """Whether a class belongs neither to attnlab nor to an installed package."""
     file = file_of_module(cls.__module__)
-    return file is None or is_users(file)
+    return file is None or is_users_file(file)
 
 
-def is_users(file: Path) -> bool:
+def is_users_file(file: Path) -> bool:
     """Whether a module's file belongs neither to attnlab nor to an installed package."""
     installed = {"site-packages", "dist-packages"} & {*file.parts}
     return not installed and not any(library in file.parents for library in LIBRARIES)
