@@ -40,7 +40,6 @@ UNCLEAN = [
     "src/attnlab/checkup/kernels.py",
     "src/attnlab/checkup/runner.py",
     # src/attnlab/claims
-    "src/attnlab/claims/ranking.py",
     # src/attnlab/commands
     # src/attnlab/data
     # src/attnlab/pages

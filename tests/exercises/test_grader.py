@@ -178,6 +178,6 @@ def test_a_sheet_is_graded_as_a_whole(capsys: pytest.CaptureFixture[str]) -> Non
     del answers["kernel"]
     grades = grade_all("scores softmax attention kernel causal_mask".split(), answers)
     assert [g.passed for g in grades] == [True, False, False, None, True]
-    assert scored(grades).splitlines()[-1] == "2 of 4 right; 1 not answered yet"
+    assert scored(grades).splitlines()[-1] == "2 of 5 right; 1 not answered yet"
     assert points(*grades) == 2 and points(grades[0]) == 1 and points(grades[3]) == 0
     assert capsys.readouterr().out.splitlines()[-2:] == ["scores: passed", "kernel: not done yet"]

@@ -68,7 +68,8 @@ def look(
         mask = view.mask.cpu().numpy()
         for n in chosen_numbers("head", len(entropies), head):
             words.append((view.layer, n, where_it_looks(view, n, unit)))
-            titles.append(f"L{view.layer}H{n}  entropy {entropies[n]:.2f}")
+            entropy = "" if math.isnan(entropies[n]) else f"  entropy {entropies[n]:.2f}"
+            titles.append(f"L{view.layer}H{n}{entropy}")
             pictures.append(maps.shades(view.pattern[0, n].cpu().numpy(), mask))
     columns = max(1, len(pictures) // len(layers))
     with styled():
@@ -149,6 +150,9 @@ def saturated_layers(seen: Sequence[View], folder: Path) -> Iterator[str]:
 def where_it_looks(view: View, head: int, unit: str = "character") -> str:
     """Describe what a head attends to; `unit` is the unit of a position."""
     of = {name: float(values[head]) for name, values in by_head(view).items()}
+    has_choice = bool(measures.rows_with_choice(view.mask).any())
+    if not has_choice and view.pattern[:, head].isfinite().all():
+        return "the one key that its mask allows"  # which has no entropy
     if math.isnan(of["entropy"]):
         return "nowhere: its pattern is not a number"
     places = {

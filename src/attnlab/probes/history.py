@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 from annotated_types import Ge
 from torch import Tensor
+from typing_extensions import NotRequired
 
 from attnlab.data.contract import IGNORED
 from attnlab.errors import BadInput, first_line
@@ -41,7 +42,8 @@ class HistoryContent(TypedDict):
     """What history.json holds: the snapshots of one text, with what they have in common."""
 
     tokens: list[str]
-    heads: list[int]  # how many each layer has
+    layers: NotRequired[list[int]]  # those that have a pattern; version 0.1.0 did not write them
+    heads: list[int]  # how many each of these layers has
     mask: str  # of each layer, `packed`
     snapshots: list[Snapshot]
 
@@ -148,6 +150,7 @@ def as_history(
     """The content of history.json: the snapshots of one text, with what they have in common."""
     return {
         "tokens": list(tokens),
+        "layers": [view.layer for view in seen],  # those that have a pattern
         "heads": [view.pattern.shape[1] for view in seen],
         "mask": packed(view.mask for view in seen),
         "snapshots": list(snapshots),
@@ -173,6 +176,7 @@ def patterns_of(history: HistoryContent, number: int = -1) -> dict[str, PatternA
     such as L0H1; ValueError or LookupError for a history that is damaged."""
     T = len(history["tokens"])
     heads = history["heads"]
+    layers = layers_of(history)
     kept = history["snapshots"][number]
     levels = unpacked(kept["weights"], sum(heads), T)
     negative = unpacked(kept["negative"], sum(heads), T)
@@ -182,10 +186,16 @@ def patterns_of(history: HistoryContent, number: int = -1) -> dict[str, PatternA
     weights[negative == 1] *= -1
     patterns = iter(weights)
     found = {}
-    for layer, count in enumerate(heads):
+    for layer, count, mask in zip(layers, heads, masks, strict=True):
         for head in range(count):
-            found[f"L{layer}H{head}"] = (next(patterns), masks[layer])
+            found[f"L{layer}H{head}"] = (next(patterns), mask)
     return found
+
+
+def layers_of(history: HistoryContent) -> list[int]:
+    """The numbers of the layers whose patterns a history has."""
+    every = list(range(len(history["heads"])))
+    return history.get("layers", every)
 
 
 def quantized(pattern: Tensor, mask: Tensor) -> Tensor:

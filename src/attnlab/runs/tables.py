@@ -141,6 +141,8 @@ def as_text(table: pd.DataFrame, keep: Sequence[str] = ()) -> str:
         left.remove(gone[-1])
     widest = max(map(len, labels))
     lines = [f"{label:{widest}} {row}" for label, row in zip(["", *labels], text, strict=True)]
+    if "difference" in left and (table["n"] > 1).any():
+        lines.append("val_loss is a mean over the seeds, difference the median of their pairs.")
     if gone:
         shown = [name for name in table if name in gone]
         lines.append(f"Not shown: {', '.join(shown)}; --csv FILE has all columns.")
