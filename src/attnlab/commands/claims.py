@@ -5,11 +5,12 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
 
+from attnlab.commands.options import Json
 from attnlab.errors import BadInput, printable
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ Attention = Annotated[
 Jobs = Annotated[int | None, Option(min=1, help="Processes; by default one for each core.")]
 Minutes = Annotated[float | None, Option(help="Begin no run after so many minutes.")]
 PlanOnly = Annotated[bool, Option("--plan", help="Say how many runs are missing; train nothing.")]
-Json = Annotated[bool, Option("--json", help="Print JSON instead, see docs/json.md.")]
 Again = Annotated[
     bool, Option("--again", help="Repeat what decides with another instruction set.")
 ]
@@ -88,7 +88,7 @@ def reproduce(
             )
             carry_out(work, report, jobs, minutes)
     if json:
-        answer("reproduce", {"claims": answers}, complete)
+        print_answer("reproduce", {"claims": answers}, complete)
 
 
 def rank(
@@ -132,7 +132,8 @@ def rank(
     if json:
         complete = plan or train_missing(work, jobs, minutes, quiet=True)
         lengths = (1,) if quick else (1, LONG)
-        answer("rank", ranking_content(protocol, rows, names, lengths, work, repeated), complete)
+        content = ranking_content(protocol, rows, names, lengths, work, repeated)
+        print_answer("rank", content, complete)
         return
     if plan:
         print_plan(work)
@@ -180,7 +181,7 @@ def train_missing(
         return run_missing(work, train_run, jobs or cpu_count(), minutes)
 
 
-def answer(command: str, content: Mapping[str, Any], complete: bool) -> None:
+def print_answer(command: str, content: Mapping[str, object], complete: bool) -> None:
     """Print the answer as JSON; exit code 1 if the time was up."""
     from attnlab.runs.document import document, json_text
 

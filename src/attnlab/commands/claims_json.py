@@ -4,7 +4,6 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from attnlab.claims.claim_page import verdict_in_words
 from attnlab.claims.judged_claim import Finding, JudgedClaim
@@ -13,7 +12,7 @@ from attnlab.claims.trials import Row, Run
 from attnlab.claims.work import Work
 
 
-def claim_content(judged: JudgedClaim, missing: int) -> dict[str, Any]:
+def claim_content(judged: JudgedClaim, missing: int) -> dict[str, object]:
     """The verdict on a claim, and its predictions with their numbers."""
     return {
         "claim": judged.claim.folder.name,
@@ -27,7 +26,7 @@ def claim_content(judged: JudgedClaim, missing: int) -> dict[str, Any]:
     }
 
 
-def finding_content(finding: Finding) -> dict[str, Any]:
+def finding_content(finding: Finding) -> dict[str, object]:
     """A prediction at one length of training, with the numbers by which it is judged."""
     outcome = finding.outcome
     return {
@@ -55,7 +54,7 @@ def ranking_content(
     lengths: Sequence[int],
     work: Work,
     again: Mapping[Run, Row],
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """The cells of some variants at some lengths, as multiples of n steps."""
     table = ranking_table(protocol, rows, names, again)
     ahead = work.ahead() if work.ahead else None
@@ -72,7 +71,7 @@ def ranking_content(
     }
 
 
-def cell_content(cell: Cell) -> dict[str, Any]:
+def cell_content(cell: Cell) -> dict[str, object]:
     """A cell of the ranking."""
     median, low, high = cell.difference
     return {
