@@ -38,8 +38,6 @@ UNCLEAN = [
     # experiments/nearby_tokens
     # scripts
     # src/attnlab/checkup
-    "src/attnlab/checkup/kernels.py",
-    "src/attnlab/checkup/runner.py",
     # src/attnlab/claims
     "src/attnlab/claims/ranking.py",
     # src/attnlab/commands

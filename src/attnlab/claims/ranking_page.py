@@ -25,12 +25,21 @@ COSTS = {"parameters": "parameters", "flops": "FLOPs per position", "cached": "s
 
 
 def ranking_report(
-    protocol: Protocol, rows: Mapping[Run, Row], names: Sequence[str], *, quick: bool
+    protocol: Protocol,
+    rows: Mapping[Run, Row],
+    names: Sequence[str],
+    *,
+    quick: bool,
+    without_pattern: Sequence[str] = (),
 ) -> str:
-    """The cells of some variants, for the terminal."""
+    """The cells of some variants, for the terminal, and which of them have no pattern."""
     table = ranking_table(protocol, rows, names)
     lengths = (1,) if quick else (1, LONG)
-    return "\n\n".join(cell_table(protocol, table, names, times) for times in lengths)
+    parts = [cell_table(protocol, table, names, times) for times in lengths]
+    parts += [
+        f"{name} has no pattern, so what it reads was not measured." for name in without_pattern
+    ]
+    return "\n\n".join(parts)
 
 
 def publish_ranking(protocol: Protocol) -> Path:

@@ -99,7 +99,13 @@ def rank(
     json: Json = False,
 ) -> None:
     """Compare variants of attention, each at its best rate. Repeat the command to continue."""
-    from attnlab.claims.ranking import LONG, find_ranking, open_ranking, with_own
+    from attnlab.claims.ranking import (
+        LONG,
+        find_ranking,
+        open_ranking,
+        with_own,
+        without_pattern,
+    )
     from attnlab.claims.ranking_page import publish_ranking, ranking_report
     from attnlab.commands.claims_json import ranking_content
 
@@ -124,7 +130,15 @@ def rank(
     if plan:
         print_plan(work)
         return
-    report = partial(ranking_report, protocol, work.rows, names, quick=quick)
+    patternless = [name for name in names if attention and without_pattern(protocol, name)]
+    report = partial(
+        ranking_report,
+        protocol,
+        work.rows,
+        names,
+        quick=quick,
+        without_pattern=patternless,
+    )
     carry_out(work, report, jobs, minutes)
 
 

@@ -25,8 +25,8 @@ SAME = 1e-5  # of the standard deviation; two calls of the same kernels differ b
 AGREES = 1e-4  # of the standard deviation, between `forward` and the pattern
 READ = 1e-3  # a weight of a pattern that must show in the output
 # Noise opens gates that start at 0. In training mode dropout does nothing.
-EVALUATION = State(weights=Weights.NOISE)
-TRAINING = State(training=True, grad=True, dropout=False, weights=Weights.NOISE)
+NOISY_EVALUATION = State(weights=Weights.NOISE)
+NOISY_TRAINING = State(training=True, grad=True, dropout=False, weights=Weights.NOISE)
 
 
 def check_layers(net: Any, *, pattern: bool = True) -> None:
@@ -81,14 +81,14 @@ def check_layer(
     tried = Subject(layer, sample, call, rows=32)
     tried = replace(tried, best=best_dtype(tried))
     _check_mask(layer, _placed(tried, sample[:1, : min(block_size, LENGTH)]))
-    for state in (EVALUATION, TRAINING):
+    for state in (NOISY_EVALUATION, NOISY_TRAINING):
         with tried.put(state) as there:
             _check_same_twice(there)
             there = causal.steady(there)
             _check_rows(there)
             _check_causal(there)
     if pattern and isinstance(layer, HasPattern):
-        with tried.put(EVALUATION) as there:
+        with tried.put(NOISY_EVALUATION) as there:
             _check_pattern(there)
     if pattern and isinstance(layer, SelfAttention):
         for T in sorted({min(block_size, LENGTH), block_size}):
@@ -198,7 +198,7 @@ def _check_causal(tried: Subject) -> None:
     _refuse_later(tried, (reads & ~allowed).nonzero().tolist())
     allowed = _allowed(tried, tried.length)
     _refuse_later(tried, _beyond(tried, allowed))
-    if tried.state == EVALUATION and not bool(allowed.triu(1).any()):
+    if tried.state == NOISY_EVALUATION and not bool(allowed.triu(1).any()):
         try:
             causal.check_prefixes(tried)
         except CheckFailed as failed:
@@ -273,7 +273,7 @@ def _check_pattern(tried: Subject) -> None:
 def _check_forward(tried: Subject, T: int) -> None:
     """BadInput if outputs are not those of the pattern in evaluation mode."""
     x = tried.draw(1, T)
-    with tried.put(EVALUATION) as there, torch.no_grad():
+    with tried.put(NOISY_EVALUATION) as there, torch.no_grad():
         expected = _by_pattern(there, x)
         change = relative(there(x), expected)
     if change > AGREES:
@@ -283,7 +283,7 @@ def _check_forward(tried: Subject, T: int) -> None:
             "so measures of its pattern would be wrong; make `pattern` describe `forward`, or "
             "train it knowingly with check_layer=false"
         )
-    with tried.put(TRAINING) as there:
+    with tried.put(NOISY_TRAINING) as there:
         seeded = replace(there, seeded=True)
         trained = seeded(x)
         chance = relative(there(x), trained)
