@@ -54,8 +54,8 @@ def mistakes(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> dict[str, Tensor]
     for name, axis in (("queries", -2), ("heads", 1), ("batch", 0)):
         # Not -inf: what is blocked in all heads would be NaN.
         wrong[f"the softmax runs over the {name}"] = attention(mask, fill=-1e9, axis=axis)
-    split_wrongly = [x.transpose(1, 2).reshape(B, H, T, D) for x in (q, k, v)]
-    of_wrong_heads = reference(*split_wrongly, mask)
+    wrong_q, wrong_k, wrong_v = (x.transpose(1, 2).reshape(B, H, T, D) for x in (q, k, v))
+    of_wrong_heads = reference(wrong_q, wrong_k, wrong_v, mask)
     wrong["heads are merged without transposing"] = _merged_wrongly(attention(mask))
     wrong["heads are split without transposing"] = of_wrong_heads
     wrong["heads are split and merged without transposing"] = _merged_wrongly(of_wrong_heads)

@@ -307,7 +307,7 @@ def _check_forward(tried: Subject, T: int) -> None:
 
 def _by_pattern(tried: Subject, x: Tensor) -> Tensor:
     """proj(merge(pattern @ v, x, v)) in fp64 on the CPU."""
-    layer = tried.model
+    layer: Any = tried.model
     own = _placed(tried, x)
     parts: Any = tried.call(layer, own, "split")
     v = parts[2]
