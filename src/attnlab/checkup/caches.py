@@ -28,7 +28,6 @@ AnyStep = Callable[..., tuple[object, Own]]  # one of the two
 PREFILL = 12
 SEVERAL = 3  # tokens of a step of several
 IS_READ = 1e-4  # a change of this share of the largest is no rounding
-ROUNDED = "rounding of the cache"
 MOST_READ = 96  # inputs that are changed one by one to see what a wrong step reads
 CACHE_STATES = (EVALUATION, State(weights=Weights.LARGER), TRAINING)
 LOSSY = 1e-4  # of the standard deviation; a cache in bf16 or int8 changes outputs by more
@@ -209,19 +208,19 @@ class Reads:
     one_pass: Tensor
     tolerance: float  # what rounding moves
 
-    def later(self) -> bool:
+    def reads_ahead(self) -> bool:
         """Whether an output reads later tokens of its own step."""
         n = self.cached.shape[1]
         j = torch.arange(len(self.cached))[:, None]
         later = j > self.begin + torch.arange(n)
         return bool(((self.cached > IS_READ) & later).any())
 
-    def more(self) -> list[int]:
+    def only_cached(self) -> list[int]:
         """The inputs that are read with the cache alone."""
         more = (self.cached > IS_READ) & (self.one_pass <= self.tolerance)
         return more.any(1).nonzero().flatten().tolist()
 
-    def less(self) -> list[int]:
+    def only_one_pass(self) -> list[int]:
         """The inputs that are read in one pass alone."""
         less = (self.one_pass > IS_READ) & (self.cached <= self.tolerance)
         return less.any(1).nonzero().flatten().tolist()
@@ -229,7 +228,7 @@ class Reads:
     @property
     def is_less_alone(self) -> bool:
         """Whether the step reads less than one pass, and nothing else."""
-        return bool(self.less()) and not self.more() and not self.later()
+        return bool(self.only_one_pass()) and not self.only_cached() and not self.reads_ahead()
 
 
 def inputs_in_words(positions: list[int]) -> str:
@@ -277,6 +276,16 @@ def padded_step_plans(T: int, rows: int) -> list[StepPlan]:
     return tried
 
 
+@dataclass
+class PlansTried:
+    """What the plans have shown in one state."""
+
+    ran: list[StepPlan] = field(default_factory=list)
+    wrong: list[Wrong] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)  # why a plan could not be tried
+    rounded: list[str] = field(default_factory=list)  # by how much rounding changes outputs
+
+
 def check_cache_equal(
     tried: Subject, step: DecodingStep | None = None, padded_step: PaddedStep | None = None
 ) -> Passed:
@@ -298,60 +307,59 @@ def check_cache_equal(
 def _check_cache(
     tried: Subject, step: DecodingStep, padded_step: PaddedStep | None, remarks: list[str]
 ) -> Passed:
-    """The same in one precision; CannotCheck if no step works."""
+    """Decoding in one precision gives the outputs of one pass; CannotCheck if no step works.
+
+    The remarks are those on the step; further ones are added to a copy.
+    """
     __tracebackhide__ = True
     remarks = [*remarks]
     not_tried: list[str] = []
     states: list[str] = []
     excused: set[str] = set()  # names of plans
+    rounds = False
     for state in CACHE_STATES if tried.weights else (EVALUATION,):
-        rounds = any(each.startswith(ROUNDED) for each in remarks)
         if rounds and state.weights is not Weights.OWN:
             not_tried.append(f"a cache {state}, for it rounds")
             continue
-        with tried.put(state) as there, torch.no_grad():
-            try:
-                there = replace(steady(there), state=replace(state, grad=False))
-                shown = _try_plans(there, step, padded_step)
-            except REFUSALS as error:
-                if state == EVALUATION:
-                    raise
-                not_tried.append(f"a cache {state}: {in_one_line(error)}")
-                continue
-            if tried.best is not None and not shown.finite:
-                raise CannotCheck("outputs are not finite in this precision")
-            # What a ring has no room for is told once; larger weights hide what one pass reads.
-            shown = shown.without(excused)
-            if shown.wrong:
-                remarks += _judge(there, step, shown)
-                excused = {wrong.plan.name for wrong in shown.wrong}
+        try:
+            plans = _check_state(tried, state, step, padded_step, excused)
+        except REFUSALS as error:
+            if state == EVALUATION or isinstance(error, CheckFailed):
+                raise
+            not_tried.append(f"a cache {state}: {in_one_line(error)}")
+            continue
         states.append(str(state))
+        # What a ring has no room for is told once; larger weights hide what one pass reads.
+        excused |= {wrong.plan.name for wrong in plans.wrong}
+        remarks += [f"not in long steps, as in a ring without room: {x}" for x in plans.wrong]
         if state == EVALUATION:
-            not_tried += shown.refused
-            remarks += shown.rounded[:1]
-    if not reorders(tried, step):
+            not_tried += plans.refused
+            remarks += plans.rounded[:1]
+            rounds = bool(plans.rounded)
+    if not can_reorder(tried, step):
         not_tried.append("another order of rows in the cache, as in beam search")
     said = "decoding with a cache gives the outputs of one pass"
     return Passed(said, tuple(remarks), tuple(states), tuple(not_tried))
 
 
-@dataclass(frozen=True)
-class PlansTried:
-    """What the plans have shown in one state."""
-
-    plans: list[StepPlan]
-    wrong: list[Wrong]
-    refused: list[str]  # why a plan could not be tried
-    rounded: list[str]  # by how much rounding changes outputs
-
-    @property
-    def finite(self) -> bool:
-        return all(isfinite(wrong.change) for wrong in self.wrong)
-
-    def without(self, excused: set[str]) -> "PlansTried":
-        """The same but for wrong steps of the plans that are excused."""
-        left = [wrong for wrong in self.wrong if wrong.plan.name not in excused]
-        return replace(self, wrong=left)
+def _check_state(
+    tried: Subject,
+    state: State,
+    step: DecodingStep,
+    padded_step: PaddedStep | None,
+    excused: set[str],
+) -> PlansTried:
+    """What the plans show in one state, without wrong steps of those that are excused; CheckFailed
+    if a wrong step is not that of a ring."""
+    __tracebackhide__ = True
+    with tried.put(state) as there, torch.no_grad():
+        without_graph = replace(steady(there), state=replace(state, grad=False))
+        plans = _try_plans(without_graph, step, padded_step)
+        if tried.best is not None and not all(isfinite(wrong.change) for wrong in plans.wrong):
+            raise CannotCheck("outputs are not finite in this precision")
+        plans.wrong = [wrong for wrong in plans.wrong if wrong.plan.name not in excused]
+        _raise_unless_ring(without_graph, step, plans)
+    return plans
 
 
 def _try_plans(tried: Subject, step: DecodingStep, padded_step: PaddedStep | None) -> PlansTried:
@@ -361,35 +369,35 @@ def _try_plans(tried: Subject, step: DecodingStep, padded_step: PaddedStep | Non
         every = every[:3]
     if tried.state.training:
         every = every[1:2]
-    elif reorders(tried, step):
+    elif can_reorder(tried, step):
         every.append(StepPlan("rows in another order", (PREFILL // 2,) + (1,) * 5, turned=True))
     if padded_step is not None and not tried.state.training:
         every += padded_step_plans(tried.length, tried.rows)
-    shown = PlansTried([], [], [], [])
+    plans = PlansTried()
     for plan in every:
         run: AnyStep = step
         if plan.real is not None and padded_step is not None:
             run = padded_step
         try:
-            wrong = first_wrong_step(tried, run, plan, shown.rounded)
+            wrong = first_wrong_step(tried, run, plan, plans.rounded)
         except REFUSALS as error:
-            shown.refused.append(f"{plan.name}, which is refused ({in_one_line(error)})")
+            plans.refused.append(f"{plan.name}, which is refused ({in_one_line(error)})")
             continue
-        shown.plans.append(plan)
+        plans.ran.append(plan)
         if wrong is not None:
-            shown.wrong.append(wrong)
-    if not shown.plans:
-        raise CannotCheck(f"no step with a cache works: {shown.refused[0]}")
-    return shown
+            plans.wrong.append(wrong)
+    if not plans.ran:
+        raise CannotCheck(f"no step with a cache works: {plans.refused[0]}")
+    return plans
 
 
-def _judge(tried: Subject, step: DecodingStep, shown: PlansTried) -> list[str]:
-    """Raise CheckFailed, unless each wrong step only misses what a ring of the size of a window
-    has no room for; then a remark on each."""
+def _raise_unless_ring(tried: Subject, step: DecodingStep, plans: PlansTried) -> None:
+    """CheckFailed, unless each wrong step only misses what a ring of the size of a window has no
+    room for."""
     __tracebackhide__ = True
     faulty: list[Wrong] = []
     reads: list[Reads] = []  # of the faulty ones, where it is known
-    for wrong in shown.wrong:
+    for wrong in plans.wrong:
         read = _what_is_read(tried, step, wrong)
         if wrong.late and read is not None and read.is_less_alone:
             continue  # as in such a ring
@@ -397,14 +405,14 @@ def _judge(tried: Subject, step: DecodingStep, shown: PlansTried) -> list[str]:
         if read is not None:
             reads.append(read)
     if not faulty:
-        return [f"not in long steps, as in a ring without room: {wrong}" for wrong in shown.wrong]
+        return
     where = "" if tried.state == EVALUATION else f", only {tried.state}"
-    ways = f"{len(faulty)} of {len(shown.plans)} ways to step"
+    ways = f"{len(faulty)} of {len(plans.ran)} ways to step"
     raise CheckFailed(
         f"with the cache the outputs differ in {ways}{where}",
         *map(str, faulty[:2]),
         f"and {len(faulty) - 2} more ways" if len(faulty) > 2 else "",
-        which_steps_are_wrong(shown.plans, faulty),
+        which_steps_are_wrong(plans.ran, faulty),
         what_wrong_steps_read(reads),
         state=str(tried.state),
     )
@@ -413,14 +421,14 @@ def _judge(tried: Subject, step: DecodingStep, shown: PlansTried) -> list[str]:
 def what_wrong_steps_read(known: list[Reads]) -> str:
     """What one of the wrong steps reads: ahead, more or less than one pass, if one does."""
     for reads in known:
-        if reads.later():
+        if reads.reads_ahead():
             return "one reads its own later tokens"
     for reads in known:
-        if reads.more():
-            return f"one reads {inputs_in_words(reads.more())}, which one pass does not read there"
+        if more := reads.only_cached():
+            return f"one reads {inputs_in_words(more)}, which one pass does not read there"
     for reads in known:
-        if reads.less():
-            return f"one does not read {inputs_in_words(reads.less())}, which one pass reads there"
+        if less := reads.only_one_pass():
+            return f"one does not read {inputs_in_words(less)}, which one pass reads there"
     return "they read the inputs that one pass reads, with other weights" if known else ""
 
 
@@ -431,30 +439,30 @@ def which_steps_are_wrong(plans: list[StepPlan], faulty: list[Wrong]) -> str:
     if all(wrong.plan.real is not None for wrong in faulty):
         return "only with padding: apply the mask in every step, to its own tokens"
     wrong_of = {wrong.plan.name: wrong for wrong in faulty}
-    right_sizes: set[int] = set()  # of steps before the first wrong one, but for the prefill
+    right_sizes: set[int] = set()  # of cached steps before the first wrong one
     for plan in plans:
         wrong = wrong_of.get(plan.name)
         end = len(plan.sizes) if wrong is None else wrong.number
         right_sizes.update(plan.sizes[1:end])
-    first = [wrong for wrong in faulty if wrong.number == 0]
-    one = [wrong for wrong in faulty if wrong.number and wrong.size == 1]
-    several = [wrong for wrong in faulty if wrong.number and wrong.size > 1]
+    without_cache = [wrong for wrong in faulty if wrong.number == 0]
+    cached = [wrong for wrong in faulty if wrong.number > 0]
+    single = any(wrong.size == 1 for wrong in cached)
+    several = any(wrong.size > 1 for wrong in cached)
     parts = []
-    if first:
+    if without_cache:
         parts.append("the first step, whose cache is empty, is wrong")
-    if one and several:
+    if single and several:
         parts.append("steps of one token and of several are wrong")
-    elif one:
+    elif single:
         also = ", those of several are right" if right_sizes - {1} else ""
         parts.append(f"steps of one token are wrong{also}")
     elif several:
         also = ", those of one token are right" if 1 in right_sizes else ""
         parts.append(f"steps of several tokens are wrong{also}")
-    cached = one + several
     numbers = {wrong.number for wrong in cached}
     if numbers == {1}:
         parts.append("from the first cached step on")
-    elif cached and all(wrong.number == 2 for wrong in cached):
+    elif numbers == {2}:
         parts.append("the first cached step is right, the second is not")
     elif cached:
         parts.append(f"the first wrong one begins at position {min(w.begin for w in cached)}")
@@ -493,7 +501,7 @@ def own_cache(cache: Own) -> object:
     return cache[0] if isinstance(cache, tuple) and len(cache) == 2 else cache
 
 
-def reorders(tried: Subject, step: DecodingStep) -> bool:
+def can_reorder(tried: Subject, step: DecodingStep) -> bool:
     """Whether the cache of a model can change the order of its rows."""
     if not isinstance(step, CacheStep) or tried.rows < 2:
         return False
@@ -537,7 +545,9 @@ def first_wrong_step(
     finite = all(map(isfinite, changes))
     if finite and is_rounding(tried, difference):
         if max(changes) > LOSSY:
-            rounded.append(f"{ROUNDED} changes outputs by {max(changes):.1g} of the std")
+            rounded.append(
+                f"rounding of the cache changes outputs by {max(changes):.1g} of the std"
+            )
         return None
     number = wrong[0]
     end = ends[number]

@@ -269,7 +269,11 @@ def with_other_suffixes(tried: Subject, x: Tensor, cuts: list[int]) -> tuple[Ten
 
 
 def _leak_of_an_id(tried: Subject, T: int) -> Leak | None:
-    """Give each id to a sequence before a cut, and to another also after it: the worst change."""
+    """The worst change of outputs before a cut, for each id.
+
+    A layer may look up equal ids only: the id stands before the cut in both sequences, and after
+    it in the second alone, whose suffix is also another.
+    """
     __tracebackhide__ = True
     (x,) = tried.draw(1, T)
     cut = T // 2
@@ -410,10 +414,11 @@ def check_mask_is_infinite(tried: Subject) -> Passed:
         raise CannotCheck(
             "no torch module is known behind the model whose weights can be enlarged"
         )
-    with tried.put(EVALUATION) as there:
-        there = steady(there)
+    with tried.put(EVALUATION) as evaluation:
+        how = steady(evaluation)
     with tried.put(State(weights=Weights.HUGE)) as huge:
-        there = replace(huge, rows=there.rows, seeded=there.seeded, restored=there.restored)
+        # With huge weights rounding alone makes outputs differ, so it is called as with its own.
+        there = replace(huge, rows=how.rows, seeded=how.seeded, restored=how.restored)
         T = there.fitting(min(32, tried.dense))
         if not bool(there(there.draw(4, T)).isfinite().all()):
             raise CannotCheck("with weights 10,000 times as large, outputs are not finite")

@@ -103,36 +103,36 @@ def check_loss_shifted(tried: Subject, loss: Loss | None = None) -> Passed:
 
 
 def _targets_of(tried: Subject, loss: Loss) -> list[str]:
-    """What each output of the model learns; CheckFailed if the first does not learn the next
-    token."""
+    """What each output of the model learns, the logits first; CheckFailed if these do not learn
+    the next token."""
     __tracebackhide__ = True
     ids, outputs, value = _followed(tried, loss)
-    told: list[str] = []
-    for name, y in outputs.items():
-        slope = None
-        if y.requires_grad and value.requires_grad:
-            (slope,) = torch.autograd.grad(value, y, retain_graph=True, allow_unused=True)
-        if slope is None and not told:
-            raise CannotCheck("the loss is not computed from the logits the model returns")
-        if slope is not None:
-            targets = _lowest(slope)
-            try:
-                said = assert_targets_shifted(ids, targets)
-            except CheckFailed as failed:
-                if not told:
-                    where = "" if tried.state == replace(EVALUATION, grad=True) else "only "
-                    where = where and f"{where}{tried.state}"
-                    raise CheckFailed(
-                        str(failed), where, grave=failed.grave, state=str(tried.state)
-                    ) from None
-                said = str(failed)
-            if not told:
-                told.append(said)
-            else:
-                shifts = [n for n in range(-1, 6) if _agreement(ids, targets, n) >= 0.999]
-                learns = f"learns the token {shifts[0]} later" if shifts else "is not examined"
-                told.append(f"{name} {learns}")
+    (_, logits), *others = outputs.items()
+    targets = _learned_targets(value, logits)
+    if targets is None:
+        raise CannotCheck("the loss is not computed from the logits the model returns")
+    try:
+        told = [assert_targets_shifted(ids, targets)]
+    except CheckFailed as failed:
+        where = f"only {tried.state}" if tried.state.training else ""
+        raise CheckFailed(str(failed), where, grave=failed.grave, state=str(tried.state)) from None
+    for name, y in others:
+        targets = _learned_targets(value, y)
+        if targets is None:
+            continue
+        shifts = [n for n in range(-1, 6) if _agreement(ids, targets, n) >= 0.999]
+        learns = f"learns the token {shifts[0]} later" if shifts else "is not examined"
+        told.append(f"{name} {learns}")
     return told
+
+
+def _learned_targets(value: Tensor, logits: Tensor) -> Tensor | None:
+    """(B, T) the tokens that a loss makes likelier, -100 where it does not depend on the logits
+    (B, T, V); None if it depends on none of them."""
+    if not (logits.requires_grad and value.requires_grad):
+        return None
+    (slope,) = torch.autograd.grad(value, logits, retain_graph=True, allow_unused=True)
+    return None if slope is None else _lowest(slope)
 
 
 def _lowest(slope: Tensor) -> Tensor:
@@ -175,12 +175,9 @@ def _given_shifted(tried: Subject, loss: LabeledLoss, name: str) -> Passed:
 
         _, outputs, value = _followed(there, with_others)
         y = next(iter(outputs.values()))
-        if not (y.requires_grad and value.requires_grad):
+        lowest = _learned_targets(value, y)
+        if lowest is None:
             raise CannotCheck("the loss is not computed from the logits the model returns")
-        (slope,) = torch.autograd.grad(value, y, allow_unused=True)
-        if slope is None:
-            raise CannotCheck("the loss is not computed from the logits the model returns")
-        lowest = _lowest(slope)
     shifts = [n for n in range(-1, 4) if _agreement(seen[-1], lowest, n) >= 0.999]
     if not shifts:
         said = f"the logits at t are compared with none of {name}"
@@ -311,7 +308,7 @@ def _labels(tried: Subject, loss: LabeledLoss, ignored: int) -> str:
     where = "" if not tried.state.training else f"only {tried.state}"
     if abs(mean_of_parts - both) > 1e-4 * spread:
         is_sum = abs(a + b - both) <= 1e-4 * spread
-        twice = _twice(tried, loss, ids, labels)
+        twice = _loss_of_text_twice(tried, loss, ids, labels)
         if is_sum and abs(twice - 2 * both) <= 1e-4 * spread:
             return f"labels of {ignored} are ignored; the loss is a sum"
         raise CheckFailed(
@@ -337,7 +334,7 @@ def _value(
         return loss(tried.model, x, labels.repeat(rows, 1).to(device))
 
 
-def _twice(tried: Subject, loss: LabeledLoss, ids: Tensor, labels: Tensor) -> float:
+def _loss_of_text_twice(tried: Subject, loss: LabeledLoss, ids: Tensor, labels: Tensor) -> float:
     """The loss of the text twice; NaN of a model that takes one row at a time."""
     try:
         return float(_value(tried, loss, ids, labels, 2).detach())

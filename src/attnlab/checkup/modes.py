@@ -132,8 +132,12 @@ def check_rows_independent(tried: Subject) -> Passed:
     with tried.put(EVALUATION) as there:
         said = rows_mixed(there)
         if said:
-            look = "look for a statistic over the batch, and batch and time that are exchanged "
-            raise CheckFailed(said, look + "(batch_first=True)", state=str(EVALUATION))
+            raise CheckFailed(
+                said,
+                "look for a statistic over the batch, and batch and time that are exchanged "
+                "(batch_first=True)",
+                state=str(EVALUATION),
+            )
         x = there.draw(tried.rows if tried.exact else min(4, tried.rows), there.usual_length)
         # Dropout that is on in evaluation mode drops others in another batch.
         if not tried.exact and relative(there(x), there(x)) <= SAME_OUTPUTS:
@@ -339,6 +343,7 @@ def _right_without_dropout(tried: Subject) -> bool:
     with changed(tried.model, training=None):
         if not without_probabilities(tried.model):
             return False
+        # The state must not switch dropout off itself: that does not hold in a backward pass.
         try:
             slope = _slope(tried, replace(TRAINING, dropout=True))
         except REFUSALS:

@@ -174,7 +174,7 @@ def checkup(
         if any(r.check in FIRST and r.status in WRONG for r in results) or title in explained:
             skipped.append(title)
             continue
-        result = _result(title, check)
+        result = _run_check(title, check)
         results.append(result)
         if result.status in WRONG:
             explained.update(EXPLAINS.get(title, ()))
@@ -186,7 +186,7 @@ def checkup(
     return Report(name or getattr(model, "__name__", own_name), tuple(results), tuple(not_tried))
 
 
-def _result(title: str, check: Check) -> PropertyResult:
+def _run_check(title: str, check: Check) -> PropertyResult:
     """What a property says, whatever the model raises."""
     try:
         passed = check()

@@ -169,7 +169,7 @@ def changed(
         undo.callback(random.setstate, random.getstate())
         held: dict[int, Tensor] = {}
         for part in module.modules():
-            _keep(vars(part), undo, held)
+            _put_aside(vars(part), undo, held)
         weights = list(module.parameters())
         frozen = not any(w.requires_grad for w in weights)
         trained = {id(w) for w in weights if w.requires_grad or frozen}
@@ -185,8 +185,10 @@ def changed(
         yield
 
 
-def _keep(value: object, undo: ExitStack, held: dict[int, Tensor], depth: int = DEEPEST) -> None:
-    """Restore a container's contents later, and collect the tensors in it, of those not seen."""
+def _put_aside(
+    value: object, undo: ExitStack, held: dict[int, Tensor], depth: int = DEEPEST
+) -> None:
+    """Restore a container's contents later, and collect the tensors in it, each once, by id."""
     match value:
         case Tensor():
             if not value.is_inference() and value.layout == torch.strided and not value.is_meta:
@@ -200,7 +202,7 @@ def _keep(value: object, undo: ExitStack, held: dict[int, Tensor], depth: int = 
             return
     if depth:
         for part in list(value.values() if isinstance(value, dict) else value):
-            _keep(part, undo, held, depth - 1)
+            _put_aside(part, undo, held, depth - 1)
 
 
 def _refill(value: Container, contents: Any) -> None:
