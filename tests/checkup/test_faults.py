@@ -14,7 +14,7 @@ from tests.checkup.faults import PLANTED
 from tests.checkup.kernels import KERNELS
 from tests.checkup.modes import STATEFUL, Detached, fault
 from tests.checkup.modes import loss as labels
-from tests.checkup.others import OTHERS
+from tests.checkup.others import OTHERS, Separator
 from tests.checkup.reports import REPORTED
 from tests.checkup.small import Row, Served
 from tests.conftest import ROOT
@@ -23,11 +23,15 @@ from tests.conftest import ROOT
 ASSERTED = [
     Row("a mode, asserted", fault("capped in training"), "differ from those in", "modes_agree"),
     Row("a gradient, asserted", Detached, "the slope of the outputs is", "gradients_right"),
+    Row("a mask of ones, asserted", fault("open with a mask"), "attention_mask", "causal"),
+    Row("a mask of ones in training, asserted", fault("open with a mask in training"),
+        "in training mode, with attention_mask", "causal"),
+    Row("an id that occurs again", lambda: Separator(300, 299, again=True), "read|depend",
+        "causal"),
     Row("labels, asserted", labels("mean of all"), "labels of -100", "labels_ignored"),
-]
+]  # fmt: skip
 ROWS = {row.name: row for row in (*PLANTED, *REPORTED, *OTHERS, *STATEFUL, *KERNELS, *ASSERTED)}
 EXAMINED = (*PLANTED, *REPORTED, *OTHERS, *STATEFUL)
-NO_MASK = "no mask in training"
 SLOW = {
     "compiled",
     "angles in bf16",
@@ -99,7 +103,7 @@ SWITCHED: list[tuple[Any, str, Any, str]] = [
      "one far pair"),
     (causal, "check_prefixes", nothing, "base by length, 64"),
     (causal, "_gradients_switched", nothing, "a window and the hint"),
-    (causal, "_leak_of_an_id", nothing, "an id of 300"),
+    (causal, "_leak_of_an_id", nothing, "an id that occurs again"),
     (states, "ten_thousandfold", lambda weight, rng, tables: weight, "fill of -1e4"),
     (modes, "_slope", lambda tried, state: modes.Slope(1.0, 1.0), "detached values"),
     (loss, "_trained_where_ignored", lambda *of: "", "smoothing of ignored labels"),
@@ -108,10 +112,11 @@ SWITCHED: list[tuple[Any, str, Any, str]] = [
 # The same of the states of a property.
 STATES: list[tuple[Any, str, Any, str]] = [
     (causal, "CAUSAL_STATES", without(Weights.NOISE), "a leak behind a gate of 0"),
-    (causal, "CAUSAL_STATES", lambda all_: tuple(s for s in all_ if not s.training), NO_MASK),
+    (causal, "CAUSAL_STATES", lambda all_: tuple(s for s in all_ if not s.training),
+     "mask missing with dropout"),
     (causal, "CAUSAL_STATES", lambda all_: all_[:-1], "a fast path of bf16"),
-    (causal, "MODES_WITH_GIVEN", lambda all_: (), "open with a mask"),
-    (causal, "MODES_WITH_GIVEN", the_first, "open with a mask in training"),
+    (causal, "MODES_WITH_GIVEN", lambda all_: (), "a mask of ones, asserted"),
+    (causal, "MODES_WITH_GIVEN", the_first, "a mask of ones in training, asserted"),
     (modes, "COMPARED_MODES", lambda all_: (), "scores capped in training"),
     (modes, "COMPARED_MODES", the_first, "scores capped in training, fresh weights"),
     (padding, "PADDING_STATES", the_first, "padding opened in training"),
